@@ -1,6 +1,13 @@
 # Compiler settings that every target of this project shares: instruction set, warnings, sanitizers.
 add_library(nestgrad_options INTERFACE)
 
+option(NESTGRAD_CCACHE "Compile through ccache when it is installed" ON)
+find_program(NESTGRAD_CCACHE_PROGRAM ccache)
+mark_as_advanced(NESTGRAD_CCACHE_PROGRAM)
+if(NESTGRAD_CCACHE AND NESTGRAD_CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${NESTGRAD_CCACHE_PROGRAM})
+endif()
+
 if(NESTGRAD_ARCH)
   target_compile_options(nestgrad_options INTERFACE -march=${NESTGRAD_ARCH})
 endif()
@@ -8,7 +15,7 @@ endif()
 # -ffp-contract=off: the same formula gives the same bits wherever the compiler puts it. Products and sums that
 # should be fused are written as such.
 target_compile_options(nestgrad_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wno-restrict -ffp-contract=off)
+  -Wall -Wextra -Wpedantic -Wshadow -Wno-restrict -Wno-missing-field-initializers -ffp-contract=off)
 if(NESTGRAD_WARNINGS_AS_ERRORS)
   target_compile_options(nestgrad_options INTERFACE -Werror)
 endif()

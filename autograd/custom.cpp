@@ -1,0 +1,73 @@
+#include "autograd/custom.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+
+namespace nestgrad {
+
+namespace {
+
+Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec>& specs,
+                    const std::function<Tensors(const Tensors&)>& fn) {
+  Graph graph(GraphOptions{.parent = &parent, .hoist = false});
+  Closing closing;
+  {
+    const GraphScope scope(graph);
+    Tensors in;
+    for (const Spec& s : specs) in.push_back(graph.input(s));
+    for (const Tensor& t : fn(in)) closing.outs.push_back(graph.lift(t));
+    for (const Tensor& t : in) closing.carries.push_back(t.id());
+  }
+  if (!graph.captures().empty())
+    throw GraphError(fmt::format("[custom_vjp] the {} uses {}, which is not among its inputs; pass it in", what,
+                                 describe(graph.captures()[0].outer)));
+  return close_body(graph, closing);
+}
+
+const Op& custom_op = register_op(
+    {.name = "custom_vjp",
+     .doc = "A function with a derivative rule of its own.",
+     .infer = [](const Call& c) { return c.attrs.body->spec(c.attrs.body->outs[0]); },
+     .vjp = [](const VjpCall& c) {
+       Tensors in(c.in.begin(), c.in.end());
+       in.push_back(c.out);
+       in.push_back(c.ct);
+       const Body& rule = *c.attrs.rule;
+       return inline_body(rule, in)[static_cast<std::size_t>(rule.outs[static_cast<std::size_t>(c.input)])];
+     },
+     .expand = [](std::span<const Tensor> in, const Attrs& a) {
+       return inline_body(*a.body, in)[static_cast<std::size_t>(a.body->outs[0])];
+     }});
+
+}  // namespace
+
+Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc) {
+  if (inputs.empty()) throw GraphError("[custom_vjp] needs at least one input");
+  std::vector<Spec> specs;
+  for (const Tensor& t : inputs) specs.push_back(t.spec());
+  Graph& parent = emit_state().graph ? *emit_state().graph : inputs[0].graph();
+  const Closed body = trace_closed("forward function", parent, specs, [&](const Tensors& in) { return Tensors{forward(in)}; });
+  std::vector<Spec> rule_specs = specs;
+  rule_specs.insert(rule_specs.end(), 2, body.body->spec(body.body->outs[0]));
+  const Closed back = trace_closed("rule", parent, rule_specs, [&](const Tensors& in) {
+    const Tensors given(in.begin(), in.end() - 2);
+    Tensors out = rule(given, in[in.size() - 2], in[in.size() - 1]);
+    if (out.size() != given.size())
+      throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs", out.size(), given.size()));
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (out[i].spec() != given[i].spec())
+        throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {}", i, to_string(out[i].spec()), to_string(given[i].spec())));
+    return out;
+  });
+  return emit(custom_op, inputs, {.body = body.body, .rule = back.body}, loc);
+}
+
+Tensors checkpoint(const std::function<Tensors()>& fn) {
+  static std::atomic<int> regions{0};
+  EmitGuard guard;
+  emit_state().region = ++regions;
+  return fn();
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,17 @@
+// Taking part in differentiation: a rule of one's own, and recomputation instead of storage.
+#pragma once
+
+#include "autograd/scan.h"
+
+namespace nestgrad {
+
+// forward(inputs) with a derivative of one's own. rule(inputs, output, cotangent) gives one cotangent per input, in ops,
+// so that derivatives of every order exist. Both must be closed: they may use only what they are given (GraphError).
+using ForwardFn = std::function<Tensor(const Tensors& inputs)>;
+using RuleFn = std::function<Tensors(const Tensors& inputs, Tensor output, Tensor cotangent)>;
+Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc = Loc::current());
+
+// fn(), whose inner values are recomputed where derivatives read them instead of being kept. The same bits.
+Tensors checkpoint(const std::function<Tensors()>& fn);
+
+}  // namespace nestgrad

@@ -1,0 +1,139 @@
+#include "autograd/flow.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+class Follower {
+ public:
+  explicit Follower(const std::deque<Node>& nodes) : nodes_(nodes), flows_(nodes.size()) {}
+
+  std::vector<Flow> run(const std::vector<std::pair<NodeId, Flow>>& inputs) {
+    for (const auto& [id, flow] : inputs) flows_[uz(id)] = flow;
+    for (std::size_t id = 0; id < nodes_.size(); ++id) visit(static_cast<NodeId>(id));
+    return std::move(flows_);
+  }
+
+ private:
+  const Node& node(NodeId id) const { return nodes_[uz(id)]; }
+
+  Flow mixed(NodeId id, std::string why) const { return {Flow::Kind::mixed, -1, id, std::move(why)}; }
+
+  void visit(NodeId id) {
+    const Node& n = node(id);
+    switch (n.op->kind) {
+      case OpKind::input:
+      case OpKind::constant: return;
+      case OpKind::scan: return visit_scan(id);
+      case OpKind::final: flows_[uz(id)] = projected(id, 0); return;
+      case OpKind::stack: flows_[uz(id)] = projected(id, 1); return;
+      case OpKind::value: flows_[uz(id)] = through_op(id); return;
+    }
+  }
+
+  // Where input i's followed axis goes; joins all inputs.
+  Flow through_op(NodeId id) {
+    const Node& n = node(id);
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
+    const Call call{*n.op, specs, n.attrs, n.spec};
+    Flow out;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const Flow& in = flows_[uz(n.inputs[i])];
+      if (in.kind == Flow::Kind::mixed) return in;
+      if (in.kind == Flow::Kind::free) continue;
+      const int to = n.op->axes ? n.op->axes(call, static_cast<int>(i), in.axis) : -1;
+      if (to < 0) return mixed(id, fmt::format("it combines slices of %{}", n.inputs[i]));
+      if (out.kind == Flow::Kind::along && out.axis != to) return mixed(id, "it pairs every slice of one operand with every slice of another");
+      out = Flow::along(to);
+    }
+    if (out.kind == Flow::Kind::free) return out;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      if (flows_[uz(n.inputs[i])].kind != Flow::Kind::free) continue;
+      for (int axis = 0; axis < specs[i].rank(); ++axis)
+        if (n.op->axes(call, static_cast<int>(i), axis) == out.axis && varies(n.inputs[i], axis))
+          return mixed(id, fmt::format("%{} is a constant that differs from slice to slice", n.inputs[i]));
+    }
+    return out;
+  }
+
+  // May a free value differ along this axis?
+  bool varies(NodeId id, int axis) const {
+    const Node& n = node(id);
+    if (n.spec.shape[uz(axis)] == 1) return false;
+    if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return true;
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
+    const Call call{*n.op, specs, n.attrs, n.spec};
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      bool mapped = false;
+      for (int a = 0; a < specs[i].rank(); ++a) {
+        if (n.op->axes(call, static_cast<int>(i), a) != axis) continue;
+        mapped = true;
+        if (varies(n.inputs[i], a)) return true;
+      }
+      if (!mapped && !n.op->broadcasts) return true;
+    }
+    return false;
+  }
+
+  // ---- scans: the body's flows, carries to a fixpoint; the time axis itself is not followed ----
+
+  void visit_scan(NodeId id) {
+    const Node& n = node(id);
+    const Body& body = *n.attrs.body;
+    std::vector<Flow> in;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      Flow f = flows_[uz(n.inputs[i])];
+      const bool per_step = static_cast<int>(i) >= body.carries && static_cast<int>(i) < body.carries + body.xs;
+      if (f.kind == Flow::Kind::along && per_step && f.axis-- == 0) f = mixed(id, fmt::format("it carries something from slice to slice of %{}", n.inputs[i]));
+      in.push_back(std::move(f));
+    }
+    for (;;) {
+      std::vector<std::pair<NodeId, Flow>> given;
+      for (std::size_t i = 0; i < in.size(); ++i) given.emplace_back(static_cast<NodeId>(i), in[i]);
+      std::vector<Flow> inside = Follower(body.nodes).run(given);
+      bool changed = false;
+      for (std::size_t c = 0; c < uz(body.carries); ++c) {
+        const Flow& next = inside[uz(body.outs[c])];
+        if (next.kind == in[c].kind && next.axis == in[c].axis) continue;
+        if (in[c].kind == Flow::Kind::mixed || next.kind == Flow::Kind::free) continue;
+        in[c] = in[c].kind == Flow::Kind::free ? next : mixed(id, fmt::format("carry {} moves between axes", c));
+        changed = true;
+      }
+      if (changed) continue;
+      for (Flow& f : inside)
+        if (f.kind == Flow::Kind::mixed && f.culprit != id) f = mixed(id, "inside the scan: " + f.why);
+      bodies_[id] = std::move(inside);
+      return;
+    }
+  }
+
+  Flow projected(NodeId id, int shift) {
+    const Node& n = node(id);
+    const Body& body = *n.attrs.body;
+    const auto j = uz(n.attrs.ints[0]);
+    const std::vector<Flow>& inside = bodies_[n.inputs[0]];
+    Flow f = inside[shift ? j : uz(body.outs[j])];
+    if (f.kind == Flow::Kind::along) f.axis += shift;
+    return f;
+  }
+
+  const std::deque<Node>& nodes_;
+  std::vector<Flow> flows_;
+  std::map<NodeId, std::vector<Flow>> bodies_;
+};
+
+}  // namespace
+
+std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs) {
+  return Follower(nodes).run(inputs);
+}
+
+}  // namespace nestgrad

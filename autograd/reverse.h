@@ -1,0 +1,36 @@
+// Reverse: one walk from seeds back to what they depend on. Internal to autograd/.
+#pragma once
+
+#include <map>
+#include <unordered_map>
+
+#include "autograd/grad.h"
+#include "engine/body.h"
+
+namespace nestgrad {
+
+class Reverse {
+ public:
+  Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt, std::span<const Tensor> initial);
+  Tensor cotangent(NodeId id) const;  // after run()
+  void run();
+
+ private:
+  // Cotangents that arrived at the projections of a scan.
+  struct ScanCotangents {
+    std::map<std::int64_t, Tensor> finals;  // by carry
+    std::map<std::int64_t, Tensor> stacks;  // by body node
+  };
+
+  void add(NodeId id, Tensor ct);
+  void through_op(NodeId id);
+  void through_scan(NodeId id);  // scan_vjp.cpp
+
+  Graph& graph_;
+  NodeId end_ = 0;  // nodes before this one existed when the walk began
+  std::vector<char> depends_;
+  std::vector<Tensor> cotangents_;
+  std::unordered_map<NodeId, ScanCotangents> scans_;
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,126 @@
+#include "engine/body.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace nestgrad {
+
+namespace {
+
+bool same_node(const Node& a, const Node& b) {
+  return a.op == b.op && a.inputs == b.inputs && a.spec == b.spec && (a.op->kind == OpKind::input || a.attrs == b.attrs);
+}
+
+bool same_body(const Body& a, const Body& b) {
+  return a.hash == b.hash && a.carries == b.carries && a.xs == b.xs && a.consts == b.consts && a.outs == b.outs &&
+         std::ranges::equal(a.nodes, b.nodes, same_node);
+}
+
+std::size_t structural_hash(const Body& body) {
+  std::size_t h = 14695981039346656037ULL;
+  const auto mix = [&h](std::size_t v) { h = (h ^ v) * 1099511628211ULL; };
+  for (const Node& n : body.nodes) {
+    mix(std::hash<const void*>{}(n.op));
+    if (n.op->kind != OpKind::input) mix(n.attrs.hash());
+    for (NodeId id : n.inputs) mix(static_cast<std::size_t>(id));
+    for (std::int64_t extent : n.spec.shape) mix(static_cast<std::size_t>(extent));
+  }
+  for (NodeId id : body.outs) mix(static_cast<std::size_t>(id));
+  return h;
+}
+
+std::shared_ptr<const Body> intern(Body body) {
+  static std::mutex mutex;
+  static std::unordered_multimap<std::size_t, std::weak_ptr<const Body>> bodies;
+  body.hash = structural_hash(body);
+  const std::lock_guard lock(mutex);
+  auto [first, last] = bodies.equal_range(body.hash);
+  while (first != last) {
+    const auto known = first->second.lock();
+    if (known && same_body(*known, body)) return known;
+    first = known ? std::next(first) : bodies.erase(first);
+  }
+  auto fresh = std::make_shared<const Body>(std::move(body));
+  bodies.emplace(fresh->hash, fresh);
+  return fresh;
+}
+
+}  // namespace
+
+Closed close_body(const Graph& graph, const Closing& closing) {
+  const auto resolve = [&](NodeId id) {
+    const auto i = static_cast<std::size_t>(id);
+    return i < closing.replace.size() && closing.replace[i] >= 0 ? closing.replace[i] : id;
+  };
+  std::vector<char> live(static_cast<std::size_t>(graph.size()), 0);
+  for (NodeId id : closing.outs) live[static_cast<std::size_t>(resolve(id))] = 1;
+  for (NodeId id : closing.keep) live[static_cast<std::size_t>(resolve(id))] = 1;
+  std::vector<NodeId> todo;
+  for (NodeId id = 0; id < graph.size(); ++id)
+    if (live[static_cast<std::size_t>(id)]) todo.push_back(id);
+  while (!todo.empty()) {
+    const NodeId id = todo.back();
+    todo.pop_back();
+    for (NodeId in : graph.node(id).inputs)
+      if (char& mark = live[static_cast<std::size_t>(resolve(in))]; !mark) {
+        mark = 1;
+        todo.push_back(resolve(in));
+      }
+  }
+
+  Closed closed;
+  Body body;
+  std::vector<NodeId> fresh(static_cast<std::size_t>(graph.size()), -1);
+  const auto take = [&](NodeId id) {
+    Node n = graph.node(id);
+    for (NodeId& in : n.inputs) in = fresh[static_cast<std::size_t>(resolve(in))];
+    n.vjp_of = n.vjp_of < 0 ? -1 : fresh[static_cast<std::size_t>(n.vjp_of)];
+    n.value = {};
+    fresh[static_cast<std::size_t>(id)] = static_cast<NodeId>(body.nodes.size());
+    body.nodes.push_back(std::move(n));
+  };
+  for (NodeId id : closing.carries) take(id);
+  body.carries = static_cast<int>(closing.carries.size());
+  for (std::size_t i = 0; i < closing.xs.size(); ++i)
+    if (live[static_cast<std::size_t>(closing.xs[i])]) take(closing.xs[i]), closed.live_xs.push_back(i);
+  body.xs = static_cast<int>(closed.live_xs.size());
+  for (std::size_t i = 0; i < closing.consts.size(); ++i)
+    if (live[static_cast<std::size_t>(closing.consts[i])]) take(closing.consts[i]), closed.live_consts.push_back(i);
+  body.consts = static_cast<int>(closed.live_consts.size());
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    if (!live[static_cast<std::size_t>(id)] || fresh[static_cast<std::size_t>(id)] >= 0) continue;
+    if (graph.node(id).op->kind == OpKind::input)
+      throw GraphError(fmt::format("[body] %{} '{}' is an input that the body was not given", id, graph.node(id).attrs.text));
+    take(id);
+  }
+  for (NodeId id : closing.outs) body.outs.push_back(fresh[static_cast<std::size_t>(resolve(id))]);
+  for (NodeId id : closing.keep) closed.keep.push_back(fresh[static_cast<std::size_t>(resolve(id))]);
+  closed.body = intern(std::move(body));
+  return closed;
+}
+
+std::vector<Tensor> inline_body(const Body& body, std::span<const Tensor> inputs) {
+  if (static_cast<int>(inputs.size()) != body.inputs())
+    throw GraphError(fmt::format("[inline] the body has {} inputs, {} given", body.inputs(), inputs.size()));
+  std::vector<Tensor> made;
+  made.reserve(body.nodes.size());
+  std::vector<Tensor> in;
+  EmitGuard guard;
+  for (const Node& n : body.nodes) {
+    if (n.op->kind == OpKind::input) {
+      made.push_back(inputs[made.size()]);
+      continue;
+    }
+    in.clear();
+    for (NodeId id : n.inputs) in.push_back(made[static_cast<std::size_t>(id)]);
+    emit_state().level = n.level;
+    emit_state().loc = n.loc;
+    if (!n.scope.empty()) emit_state().scope = n.scope;
+    made.push_back(emit(*n.op, in, n.attrs, n.loc));
+  }
+  return made;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,358 @@
+// From a lowered graph to a Program: where each value lives and when it dies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/body.h"
+#include "engine/lower.h"
+#include "engine/program.h"
+
+namespace nestgrad {
+
+namespace {
+
+class Compiler {
+ public:
+  Compiler(Lowered lowered, const PlanOptions& options)
+      : source_(std::move(lowered)), graph_(*source_.graph), options_(options), values_(static_cast<std::size_t>(graph_.size())) {}
+
+  Program run() {
+    program_.graph = source_.graph;
+    live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
+    place_inputs();
+    place_outputs();
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (live_[idx(id)]) issue(id);
+    copy_outputs();
+    extend_lazy_lifetimes();
+    finish();
+    return std::move(program_);
+  }
+
+ private:
+  // A value's home. `buffer` indexes buffers_ while compiling; Place::at is filled in when offsets are known.
+  struct Value {
+    Place place;
+    int buffer = -1;
+    NodeId root = -1;  // the node whose bytes these are
+  };
+  struct ScanInfo {
+    std::size_t instruction = 0;
+    std::vector<NodeId> finals, stacks;           // projection nodes, by position in the ScanStep (-1: none)
+    std::vector<int> carry_of, stack_buffers;     // final index -> carry position; buffers of stacks
+    std::vector<int> own_buffers;                 // working memory
+    std::vector<NodeId> pulled_by;                // scans that read a lazy stack
+  };
+
+  static std::size_t idx(NodeId id) { return static_cast<std::size_t>(id); }
+  const Node& node(NodeId id) const { return graph_.node(id); }
+  Value& value(NodeId id) { return values_[idx(id)]; }
+  int now() const { return static_cast<int>(program_.code.size()); }
+
+  void place_inputs() {
+    for (std::size_t i = 0; i < source_.inputs.size(); ++i) {
+      const NodeId id = source_.inputs[i];
+      program_.inputs.push_back(node(id).spec);
+      value(id) = {{Place::Kind::external, i}, -1, id};
+    }
+  }
+
+  NodeId root_of(NodeId id) const {
+    while (node(id).op->alias) id = node(id).inputs[0];
+    return id;
+  }
+
+  // An output takes its value's place when an instruction writes that value and no earlier output claimed it.
+  void place_outputs() {
+    for (std::size_t k = 0; k < source_.outputs.size(); ++k) {
+      const NodeId id = source_.outputs[k], root = root_of(id);
+      program_.outputs.push_back(node(id).spec);
+      const OpKind kind = node(root).op->kind;
+      if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none) continue;
+      value(root) = {{Place::Kind::external, source_.inputs.size() + k}, -1, root};
+    }
+  }
+
+  void copy_outputs() {
+    for (std::size_t k = 0; k < source_.outputs.size(); ++k) {
+      const NodeId id = source_.outputs[k];
+      const Place home{Place::Kind::external, source_.inputs.size() + k};
+      const Value& v = value(root_of(id));
+      if (v.place.kind == Place::Kind::external && v.place.at == home.at) continue;
+      use(id);
+      Instruction copy{.in = {v.place}, .out = home, .bytes = node(id).spec.bytes(), .node = id, .loc = node(id).loc};
+      program_.code.push_back(std::move(copy));
+    }
+  }
+
+  int new_buffer(std::size_t bytes) {
+    buffers_.push_back({bytes, now(), now()});
+    return static_cast<int>(buffers_.size()) - 1;
+  }
+
+  // Gives id a home in the arena unless it has one (an output).
+  void give_home(NodeId id) {
+    Value& v = value(id);
+    v.root = id;
+    if (v.place.kind != Place::Kind::none) return;
+    v.buffer = new_buffer(node(id).spec.bytes());
+    v.place = {Place::Kind::arena, static_cast<std::size_t>(v.buffer)};
+  }
+
+  // Notes that the instruction about to be issued reads id; returns its place.
+  Place use(NodeId id) {
+    const Value& v = value(root_of(id));
+    if (v.buffer >= 0) buffers_[static_cast<std::size_t>(v.buffer)].last = now();
+    return v.place;
+  }
+
+  bool dies_now(NodeId root, NodeId reader) {
+    if (last_reader_.empty()) find_last_readers();
+    return last_reader_[idx(root)] == reader;
+  }
+
+  void find_last_readers() {
+    last_reader_.assign(values_.size(), -1);
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      if (!live_[idx(id)]) continue;
+      for (NodeId in : node(id).inputs) last_reader_[idx(root_of(in))] = id;
+    }
+    // A checkpointed scan may read its inputs again whenever its values are pulled.
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (live_[idx(id)] && node(id).op->kind == OpKind::scan)
+        for (NodeId in : node(id).inputs) last_reader_[idx(root_of(in))] = graph_.size();
+    for (NodeId id : source_.outputs) last_reader_[idx(root_of(id))] = graph_.size();
+  }
+
+  void issue(NodeId id) {
+    const Node& n = node(id);
+    switch (n.op->kind) {
+      case OpKind::input: return;
+      case OpKind::constant:
+        value(id) = {{Place::Kind::literal, program_.literals.size()}, -1, id};
+        program_.literals.push_back(n.attrs.literal);
+        return;
+      case OpKind::scan: return issue_scan(id);
+      case OpKind::final:
+      case OpKind::stack: return;  // placed with their scan
+      case OpKind::value: break;
+    }
+    if (n.op->alias) return;
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
+    const Call call{*n.op, specs, n.attrs, n.spec};
+    Instruction ins{.op = n.op, .kernel = n.op->cpu(call), .node = id, .loc = n.loc};
+    for (NodeId in : n.inputs) ins.in.push_back(use(in));
+    if (!take_over(id, call)) give_home(id);
+    ins.out = value(id).place;
+    program_.code.push_back(std::move(ins));
+  }
+
+  // Lets the output live where a dying input lived.
+  bool take_over(NodeId id, const Call& call) {
+    const Node& n = node(id);
+    if (!options_.reuse || !n.op->may_reuse || value(id).place.kind != Place::Kind::none) return false;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const NodeId root = root_of(n.inputs[i]);
+      const Value& v = value(root);
+      if (v.buffer < 0 || !n.op->may_reuse(call, static_cast<int>(i)) || !dies_now(root, id)) continue;
+      bool read_otherwise = false;  // the same bytes under another shape
+      for (std::size_t j = 0; j < n.inputs.size(); ++j)
+        read_otherwise = read_otherwise || (root_of(n.inputs[j]) == root && !n.op->may_reuse(call, static_cast<int>(j)));
+      if (read_otherwise) continue;
+      value(id) = {v.place, v.buffer, id};
+      return true;
+    }
+    return false;
+  }
+
+  // ---- scans ----
+
+  bool is_lazy(NodeId stack, int every) const {
+    if (every == 0 || value_is_output(stack)) return false;
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      if (!live_[idx(id)]) continue;
+      const Node& n = node(id);
+      for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+        if (n.inputs[i] != stack) continue;
+        if (n.op->kind != OpKind::scan) return false;
+        const auto carries = static_cast<std::size_t>(n.attrs.body->carries), xs = static_cast<std::size_t>(n.attrs.body->xs);
+        if (i < carries || i >= carries + xs) return false;
+      }
+    }
+    return true;
+  }
+  bool value_is_output(NodeId id) const {
+    return std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == id; });
+  }
+
+  void issue_scan(NodeId id) {
+    const Node& n = node(id);
+    const Body& body = *n.attrs.body;
+    auto scan = std::make_unique<ScanStep>();
+    scan->steps = static_cast<int>(n.attrs.ints[0]);
+    scan->reverse = n.attrs.ints[1] != 0;
+    scan->every = std::min(options_.checkpoint_every.value_or(static_cast<int>(n.attrs.ints[2])), scan->steps);
+
+    std::vector<NodeId> finals(static_cast<std::size_t>(body.carries), -1), stacks;
+    for (NodeId p = id + 1; p < graph_.size(); ++p) {
+      if (!live_[idx(p)] || node(p).inputs.empty() || node(p).inputs[0] != id) continue;
+      if (node(p).op->kind == OpKind::final) finals[static_cast<std::size_t>(node(p).attrs.ints[0])] = p;
+      if (node(p).op->kind == OpKind::stack) stacks.push_back(p);
+    }
+
+    // Which carries matter: those asked for, and those that feed what matters.
+    std::vector<NodeId> wanted, body_inputs(static_cast<std::size_t>(body.inputs()));
+    for (int i = 0; i < body.inputs(); ++i) body_inputs[static_cast<std::size_t>(i)] = i;
+    for (NodeId p : stacks) wanted.push_back(static_cast<NodeId>(node(p).attrs.ints[0]));
+    std::vector<char> carried(static_cast<std::size_t>(body.carries), 0);
+    for (std::size_t i = 0; i < finals.size(); ++i) carried[i] = finals[i] >= 0;
+    std::vector<char> body_live;
+    for (bool grew = true; grew;) {
+      grew = false;
+      std::vector<NodeId> outs = wanted;
+      for (std::size_t i = 0; i < carried.size(); ++i)
+        if (carried[i]) outs.push_back(body.outs[i]);
+      body_live = live_nodes(body.nodes, outs, body_inputs);
+      for (std::size_t i = 0; i < carried.size(); ++i)
+        if (body_live[i] && !carried[i]) carried[i] = grew = true;
+    }
+
+    std::vector<NodeId> ins, outs;
+    std::vector<std::size_t> carry_positions;
+    for (std::size_t i = 0; i < carried.size(); ++i)
+      if (carried[i]) ins.push_back(static_cast<NodeId>(i)), outs.push_back(body.outs[i]), carry_positions.push_back(i);
+    const int first_x = body.carries, first_const = body.carries + body.xs;
+    for (int i = first_x; i < body.inputs(); ++i)
+      if (body_live[static_cast<std::size_t>(i)]) ins.push_back(i);
+    outs.insert(outs.end(), wanted.begin(), wanted.end());
+    scan->body = compile(body.nodes, ins, outs, options_);
+
+    ScanInfo info{.instruction = program_.code.size()};
+    const auto scratch = [&](std::size_t bytes) {
+      info.own_buffers.push_back(new_buffer(bytes));
+      return static_cast<std::size_t>(info.own_buffers.back());
+    };
+    const auto segments = static_cast<std::size_t>(scan->every ? (scan->steps + scan->every - 1) / scan->every : 0);
+    for (std::size_t i : carry_positions) {
+      ScanStep::Carry c{.init = use(n.inputs[i]), .bytes = body.spec(static_cast<NodeId>(i)).bytes()};
+      c.ping = scratch(c.bytes);
+      c.pong = scratch(c.bytes);
+      if (scan->every) c.checkpoints = scratch(c.bytes * segments);
+      if (finals[i] >= 0) {
+        give_home(finals[i]);
+        c.final_value = value(finals[i]).place;
+      }
+      scan->carries.push_back(c);
+    }
+    for (int i = first_x; i < body.inputs(); ++i) {
+      if (!body_live[static_cast<std::size_t>(i)]) continue;
+      const NodeId source = n.inputs[static_cast<std::size_t>(i)];
+      if (i >= first_const) {
+        scan->consts.push_back(use(source));
+        continue;
+      }
+      ScanStep::PerStep x{.stride = body.spec(i).bytes()};
+      if (const auto lazy = lazy_stacks_.find(source); lazy != lazy_stacks_.end()) {
+        ScanInfo& producer = scans_[idx(lazy->second.first)];
+        producer.pulled_by.push_back(id);
+        x.producer = program_.code[producer.instruction].scan.get();
+        x.stack = lazy->second.second;
+      } else {
+        x.source = use(source);
+      }
+      scan->xs.push_back(x);
+    }
+    for (NodeId p : stacks) {
+      ScanStep::Stack s{.stride = body.spec(static_cast<NodeId>(node(p).attrs.ints[0])).bytes()};
+      s.lazy = is_lazy(p, scan->every);
+      if (s.lazy) {
+        lazy_stacks_.emplace(p, std::pair{id, scan->stacks.size()});
+        s.buffer = scratch(s.stride * static_cast<std::size_t>(scan->every));
+      } else {
+        give_home(p);
+        s.stored = value(p).place;
+        if (scan->every) s.buffer = scratch(s.stride);
+      }
+      scan->stacks.push_back(s);
+    }
+    scan->body_arena = scratch(scan->body.arena_bytes);
+    scan->externals.resize(ins.size() + outs.size());
+    scan->carry_in.resize(scan->carries.size());
+
+    if (scans_.size() < values_.size()) scans_.resize(values_.size());
+    scans_[idx(id)] = std::move(info);
+    scan_order_.push_back(id);
+    program_.code.push_back(Instruction{.op = n.op, .scan = std::move(scan), .node = id, .loc = n.loc});
+  }
+
+  // A scan whose values are pulled later needs its memory, and everything it reads, until the last pull.
+  void extend_lazy_lifetimes() {
+    for (std::size_t k = scan_order_.size(); k-- > 0;) {
+      ScanInfo& info = scans_[idx(scan_order_[k])];
+      int until = static_cast<int>(info.instruction);
+      for (NodeId reader : info.pulled_by) until = std::max(until, last_pull_[reader]);
+      last_pull_[scan_order_[k]] = until;
+      if (info.pulled_by.empty()) continue;
+      for (int b : info.own_buffers) extend(b, until);
+      for (NodeId in : node(scan_order_[k]).inputs)
+        if (value(root_of(in)).buffer >= 0) extend(value(root_of(in)).buffer, until);
+    }
+  }
+  void extend(int buffer, int until) {
+    int& last = buffers_[static_cast<std::size_t>(buffer)].last;
+    last = std::max(last, until);
+  }
+
+  // Replaces buffer numbers by offsets.
+  void finish() {
+    const ArenaLayout layout = lay_out(buffers_);
+    program_.arena_bytes = layout.bytes;
+    for (std::size_t b = 0; b < buffers_.size(); ++b)
+      program_.buffers.push_back({layout.offsets[b], buffers_[b].bytes, buffers_[b].first, buffers_[b].last});
+    const auto settle = [&](Place& p) {
+      if (p.kind == Place::Kind::arena) p.at = layout.offsets[p.at];
+    };
+    const auto settle_offset = [&](std::size_t& at) { at = layout.offsets[at]; };
+    for (Instruction& ins : program_.code) {
+      for (Place& p : ins.in) settle(p);
+      settle(ins.out);
+      if (!ins.scan) continue;
+      ScanStep& s = *ins.scan;
+      for (ScanStep::Carry& c : s.carries) {
+        settle(c.init), settle(c.final_value), settle_offset(c.ping), settle_offset(c.pong);
+        if (s.every) settle_offset(c.checkpoints);
+      }
+      for (ScanStep::PerStep& x : s.xs) settle(x.source);
+      for (Place& p : s.consts) settle(p);
+      for (ScanStep::Stack& st : s.stacks) {
+        settle(st.stored);
+        if (st.lazy || s.every) settle_offset(st.buffer);
+      }
+      settle_offset(s.body_arena);
+    }
+  }
+
+  Lowered source_;
+  const Graph& graph_;
+  PlanOptions options_;
+  Program program_;
+  std::vector<char> live_;
+  std::vector<Value> values_;
+  std::vector<Lifetime> buffers_;
+  std::vector<NodeId> last_reader_;
+  std::vector<ScanInfo> scans_;
+  std::vector<NodeId> scan_order_;
+  std::unordered_map<NodeId, int> last_pull_;
+  std::unordered_map<NodeId, std::pair<NodeId, std::size_t>> lazy_stacks_;  // stack node -> its scan, position
+};
+
+}  // namespace
+
+Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
+                const PlanOptions& options) {
+  return Compiler(lower(nodes, inputs, outputs, options.simplify), options).run();
+}
+
+}  // namespace nestgrad

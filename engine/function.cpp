@@ -1,0 +1,94 @@
+#include "engine/function.h"
+
+#include <fmt/format.h>
+
+#include "engine/body.h"
+#include "engine/lower.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t count_live(const std::deque<Node>& nodes, std::span<const NodeId> outputs) {
+  const std::vector<char> live = live_nodes(nodes, outputs, {});
+  std::size_t count = 0;
+  for (std::size_t id = 0; id < nodes.size(); ++id) {
+    if (!live[id]) continue;
+    ++count;
+    if (const auto& body = nodes[id].attrs.body; body && nodes[id].op->kind == OpKind::scan) count += body->nodes.size();
+  }
+  return count;
+}
+
+}  // namespace
+
+Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs)
+    : graph_(std::move(graph)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+
+std::size_t Function::live_nodes() const { return count_live(graph_->nodes(), outputs_); }
+
+Plan Function::plan(const PlanOptions& options) const { return Plan(graph_->nodes(), inputs_, outputs_, options); }
+
+std::vector<Array> Function::operator()(const std::vector<Array>& inputs) const {
+  if (!plan_) plan_ = std::make_shared<Plan>(plan());
+  return plan_->run(inputs);
+}
+
+std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
+  if (inputs.size() != inputs_.size())
+    throw GraphError(fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
+  const std::vector<char> live = nestgrad::live_nodes(graph_->nodes(), outputs_, {});
+  std::vector<Tensor> made(static_cast<std::size_t>(graph_->size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].spec() != input_spec(i))
+      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i, to_string(inputs[i].spec()),
+                                   to_string(input_spec(i))));
+    made[static_cast<std::size_t>(inputs_[i])] = inputs[i];
+  }
+  EmitGuard guard;
+  std::vector<Tensor> in;
+  for (NodeId id = 0; id < graph_->size(); ++id) {
+    Tensor& t = made[static_cast<std::size_t>(id)];
+    const Node& n = graph_->node(id);
+    if (t.defined() || !live[static_cast<std::size_t>(id)]) continue;
+    in.clear();
+    for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
+    emit_state().level = n.level;
+    t = emit(*n.op, in, n.attrs, n.loc);
+  }
+  std::vector<Tensor> out;
+  for (NodeId id : outputs_) out.push_back(made[static_cast<std::size_t>(id)]);
+  return out;
+}
+
+Function trace(const TraceFn& fn, const std::vector<Spec>& inputs) {
+  auto graph = std::make_shared<Graph>();
+  EmitGuard guard;
+  emit_state() = {.graph = graph.get()};
+  std::vector<Tensor> in;
+  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(graph->input(inputs[i], fmt::format("in{}", i)));
+  const std::vector<Tensor> out = fn(in);
+  std::vector<NodeId> outputs;
+  for (const Tensor& t : out) outputs.push_back(graph->lift(t));
+  // Inputs may have been added while tracing (parameters): they follow the given ones.
+  std::vector<NodeId> ids = graph->inputs();
+  return Function(std::move(graph), std::move(ids), std::move(outputs));
+}
+
+std::vector<Array> eval(std::span<const Tensor> ts) {
+  if (ts.empty()) return {};
+  Graph& g = ts[0].graph();
+  std::vector<NodeId> cuts, wanted;
+  std::vector<Array> values;
+  for (NodeId id = 0; id < g.size(); ++id) {
+    if (!g.node(id).value.defined()) continue;
+    cuts.push_back(id);
+    values.push_back(g.node(id).value);
+  }
+  for (const Tensor& t : ts) wanted.push_back(g.lift(t));
+  return Plan(g.nodes(), cuts, wanted, {}).run(values);
+}
+
+Array eval(Tensor t) { return eval(std::span<const Tensor>(&t, 1)).at(0); }
+
+}  // namespace nestgrad

@@ -1,0 +1,291 @@
+#include "engine/graph.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+
+#include "engine/body.h"
+#include "engine/function.h"
+
+namespace nestgrad {
+
+namespace {
+
+// Serial numbers of live graphs. Slot s % kSlots holds s while graph s lives, so a tensor can tell without
+// touching freed memory whether its graph still exists.
+constexpr std::uint32_t kSlots = 1U << 16;
+std::array<std::atomic<std::uint32_t>, kSlots>& slots() {
+  static std::array<std::atomic<std::uint32_t>, kSlots> live{};
+  return live;
+}
+
+std::uint32_t take_serial() {
+  static std::atomic<std::uint32_t> next{1};
+  for (std::uint32_t tries = 0; tries < kSlots; ++tries) {
+    const std::uint32_t serial = next++;
+    std::uint32_t free = 0;
+    if (serial != 0 && slots()[serial % kSlots].compare_exchange_strong(free, serial)) return serial;
+  }
+  throw GraphError(fmt::format("[graph] {} graphs are alive at once; drop some", kSlots));
+}
+
+std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const NodeId> inputs) {
+  std::size_t h = std::hash<const void*>{}(&op) ^ (attrs.hash() * 31);
+  for (NodeId id : inputs) h = h * 1099511628211ULL + static_cast<std::size_t>(id);
+  return h;
+}
+
+bool all_finite(const Array& a) {
+  return !is_float(a.dtype()) || dispatch(a.dtype(), [&]<class T>(T) {
+           for (T v : a.as<T>())
+             if (!std::isfinite(static_cast<double>(v))) return false;
+           return true;
+         });
+}
+
+Spec no_infer(const Call& call) { call.shape_error("leaf nodes are made by the graph"); }
+
+}  // namespace
+
+const Op& input_op = register_op({.name = "input",
+                                  .doc = "A value given when the function is called.",
+                                  .kind = OpKind::input,
+                                  .infer = no_infer,
+                                  .not_differentiable = "it is a leaf",
+                                  .describe = [](const Attrs& a) { return a.text; },
+                                  .shared = false});
+
+const Op& constant_op = register_op({.name = "constant",
+                                     .doc = "A literal array.",
+                                     .kind = OpKind::constant,
+                                     .infer = no_infer,
+                                     .not_differentiable = "it is a leaf",
+                                     .describe = [](const Attrs& a) {
+                                       return a.literal.size() == 1 ? fmt::format("{:.9g}", a.literal.item())
+                                                                    : std::string("...");
+                                     }});
+
+// ---- Tensor ----
+
+Tensor::Tensor(Graph& graph, NodeId id) : graph_(&graph), id_(id), serial_(graph.serial_) {}
+
+bool Tensor::alive() const { return graph_ && slots()[serial_ % kSlots].load(std::memory_order_relaxed) == serial_; }
+
+Graph& Tensor::graph() const {
+  if (!graph_) throw GraphError("[tensor] this tensor names nothing; assign it the result of an op first");
+  if (!alive())
+    throw GraphError("[tensor] the graph of this tensor is gone: it escaped from a trace or a scan body; "
+                     "return it from there instead");
+  return *graph_;
+}
+
+const Spec& Tensor::spec() const { return graph().node(id_).spec; }
+
+std::int64_t Tensor::dim(int axis) const {
+  const int r = rank();
+  if (axis < -r || axis >= r)
+    throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, to_string(spec())));
+  return shape()[static_cast<std::size_t>(axis < 0 ? axis + r : axis)];
+}
+
+// ---- Graph ----
+
+Graph::Graph(GraphOptions options) : options_(options), serial_(take_serial()) {
+  if (options_.parent) depth_ = options_.parent->depth_ + 1;
+}
+
+Graph::~Graph() { slots()[serial_ % kSlots].store(0, std::memory_order_relaxed); }
+
+bool Graph::descends_from(const Graph& other) const {
+  for (const Graph* g = this; g; g = g->parent())
+    if (g == &other) return true;
+  return false;
+}
+
+NodeId Graph::push(Node node) {
+  nodes_.push_back(std::move(node));
+  return size() - 1;
+}
+
+Tensor Graph::input(Spec spec, std::string name, Loc loc) {
+  Node node{.op = &input_op, .spec = std::move(spec), .loc = emit_state().loc.value_or(loc)};
+  node.attrs.text = std::move(name);
+  inputs_.push_back(push(std::move(node)));
+  return tensor(inputs_.back());
+}
+
+Tensor Graph::input(Array value, std::string name, Loc loc) {
+  Tensor t = input(value.spec(), std::move(name), loc);
+  node(t.id()).value = std::move(value);
+  return t;
+}
+
+Tensor Graph::constant(Array value, Loc loc) {
+  Attrs attrs;
+  attrs.literal = std::move(value);
+  return append(constant_op, {}, std::move(attrs), loc);
+}
+
+Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) {
+  std::vector<NodeId> ids(inputs.size());
+  std::vector<Spec> specs(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    ids[i] = lift(inputs[i]);
+    specs[i] = node(ids[i]).spec;
+  }
+  const std::size_t hash = structural_hash(op, attrs, ids);
+  if (op.shared && options_.share) {
+    auto [first, last] = shared_.equal_range(hash);
+    for (; first != last; ++first) {
+      const Node& n = node(first->second);
+      if (n.op == &op && n.inputs == ids && n.attrs == attrs) return tensor(first->second);
+    }
+  }
+  const EmitState& state = emit_state();
+  Spec spec = op.kind == OpKind::constant ? attrs.literal.spec() : infer(op, specs, attrs);
+  Node n{.op = &op,
+         .attrs = std::move(attrs),
+         .inputs = std::move(ids),
+         .spec = std::move(spec),
+         .level = state.level,
+         .vjp_of = state.vjp_of,
+         .region = state.region,
+         .loc = state.loc.value_or(loc),
+         .scope = state.scope};
+  const NodeId id = push(std::move(n));
+  if (op.shared && options_.share) shared_.emplace(hash, id);
+  if (options_.mode == Mode::eager) run(node(id));
+  if (options_.simplify && op.simplify) {
+    if (Tensor simpler = op.simplify(tensor(id)); simpler.defined()) {
+      // Later equal calls find the simpler node at once.
+      if (op.shared && options_.share) {
+        auto [first, last] = shared_.equal_range(hash);
+        for (; first != last; ++first)
+          if (first->second == id) first->second = simpler.id();
+      }
+      return simpler;
+    }
+  }
+  return tensor(id);
+}
+
+void Graph::run(Node& node) {
+  if (node.op->kind == OpKind::constant) {
+    node.value = node.attrs.literal;
+    return;
+  }
+  if (node.op->kind == OpKind::scan) return;  // its values are read through final and stack
+  std::vector<Spec> specs;
+  std::vector<const std::byte*> in;
+  for (NodeId id : node.inputs) {
+    specs.push_back(this->node(id).spec);
+    in.push_back(this->node(id).value.data());
+  }
+  if (node.op->cpu) {
+    node.value = Array(node.spec);
+    node.op->cpu({*node.op, specs, node.attrs, node.spec})(in.data(), node.value.data());
+  } else {
+    node.value = eval(tensor(size() - 1));  // node is the last one
+  }
+  if (options_.check_finite && !all_finite(node.value))
+    throw ValueError(fmt::format("[{}] first value that is not finite, at {}", node.op->name,
+                                 describe(tensor(size() - 1))));
+}
+
+NodeId Graph::lift(Tensor t) {
+  Graph& home = t.graph();
+  if (&home == this) return t.id();
+  if (home.node(t.id()).op->kind == OpKind::constant) return constant(home.node(t.id()).attrs.literal, home.node(t.id()).loc).id();
+  if (!descends_from(home))
+    throw GraphError(fmt::format("[lift] {} belongs to another graph that is not open here; pass it in as an input",
+                                 describe(t)));
+  for (const Capture& capture : captures_)
+    if (capture.outer == t) return capture.id;
+  const Node& outer = home.node(t.id());
+  Node node{.op = &input_op, .spec = outer.spec, .loc = outer.loc, .scope = outer.scope};
+  node.attrs.text = outer.attrs.text.empty() ? fmt::format("outer %{}", t.id()) : outer.attrs.text;
+  const NodeId id = push(std::move(node));
+  captures_.push_back({t, id});
+  return id;
+}
+
+// ---- emitting ----
+
+EmitState& emit_state() {
+  thread_local EmitState state;
+  return state;
+}
+
+Scope::Scope(std::string_view name, Loc loc) {
+  EmitState& state = emit_state();
+  state.scope = state.scope.empty() ? std::string(name) : fmt::format("{}/{}", state.scope, name);
+  if (!state.loc) state.loc = loc;
+}
+
+namespace {
+
+Graph& target_graph(const Op& op, std::span<const Tensor> inputs) {
+  Graph* deepest = nullptr;
+  for (const Tensor& t : inputs) {
+    Graph& g = t.graph();
+    if (g.node(t.id()).op->kind == OpKind::constant) continue;
+    if (!deepest || g.depth() > deepest->depth()) deepest = &g;
+  }
+  Graph* current = emit_state().graph;
+  if (!deepest && !current && !inputs.empty()) return inputs[0].graph();
+  if (!deepest && !current)
+    throw GraphError(fmt::format("[{}] no graph is open: call this inside trace(), or under a GraphScope", op.name));
+  if (!deepest) return *current;
+  if (!current) return *deepest;
+  // A probe names its input where the name is used, so it never moves outwards.
+  Graph* g = current;
+  while (g != deepest && g->options().hoist && g->parent() && op.shared) g = g->parent();
+  if (!current->descends_from(*deepest)) return *current;  // lift() names the foreign operand
+  return *g;
+}
+
+}  // namespace
+
+Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) {
+  try {
+    return target_graph(op, inputs).append(op, inputs, std::move(attrs), loc);
+  } catch (const ShapeError& e) {
+    throw ShapeError(fmt::format("{} (at {})", e.what(), describe(emit_state().loc.value_or(loc))));
+  } catch (const DTypeError& e) {
+    throw DTypeError(fmt::format("{} (at {})", e.what(), describe(emit_state().loc.value_or(loc))));
+  }
+}
+
+Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs, Loc loc) {
+  return emit(op, std::span<const Tensor>(inputs.begin(), inputs.size()), std::move(attrs), loc);
+}
+
+Tensor constant(Array value, Loc loc) {
+  Attrs attrs;
+  attrs.literal = std::move(value);
+  return emit(constant_op, std::span<const Tensor>{}, std::move(attrs), loc);
+}
+
+Tensor constant(double value, DType dtype, Loc loc) { return constant(Array::scalar(value, dtype), loc); }
+
+Tensor as_tensor(const Operand& operand, Tensor like) {
+  if (operand.tensor.defined()) return operand.tensor;
+  if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
+  return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
+}
+
+std::string describe(const Loc& loc) {
+  std::string_view file = loc.file_name();
+  file.remove_prefix(file.find_last_of('/') + 1);
+  return fmt::format("{}:{}", file, loc.line());
+}
+
+std::string describe(Tensor t) {
+  if (!t.alive()) return "a tensor of a closed graph";
+  const Node& n = t.graph().node(t.id());
+  return fmt::format("%{} = {} {} ({})", t.id(), n.op->name, to_string(n.spec), describe(n.loc));
+}
+
+}  // namespace nestgrad

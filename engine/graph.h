@@ -1,0 +1,142 @@
+// Graph: an append-only arena of nodes. A node is one use of an op, and knows where it came from.
+//
+//   Graph g;                                  // lazy: nodes are only recorded
+//   Tensor x = g.input({DType::f64, {3}}, "x");
+//   Tensor y = sum(x * x);                    // appends to g
+//   Tensor dx = grad(y, {x})[0];              // appends more
+//
+// A graph is used by one thread at a time. Tensors of a destroyed graph are detected, never dereferenced.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace nestgrad {
+
+struct Node {
+  const Op* op = nullptr;
+  Attrs attrs;
+  std::vector<NodeId> inputs;
+  Spec spec;
+  int level = 0;         // 0: the program as written; n+1: emitted by the derivative of a node of level n
+  NodeId vjp_of = -1;    // the node whose derivative emitted this one
+  int region = 0;        // checkpoint region, 0: none
+  Loc loc;               // the user's line
+  std::string scope;     // names of enclosing scopes, joined by '/'
+  Array value;           // eager graphs only
+};
+
+enum class Mode { lazy, eager };
+
+// Options of a graph; most graphs are made by trace().
+struct GraphOptions {
+  Mode mode = Mode::lazy;
+  Graph* parent = nullptr;  // tensors of ancestors may be used: they become captures
+  bool hoist = true;        // ops that need only an ancestor's tensors are appended there
+  bool simplify = false;    // consult Op::simplify at append (plans only)
+  bool check_finite = false;  // eager only: throw ValueError at the first op whose output is not finite
+  bool share = true;        // equal calls are one node
+};
+
+struct Capture {
+  Tensor outer;
+  NodeId id;  // the input node that stands for it here
+};
+
+class Graph {
+ public:
+  explicit Graph(Mode mode = Mode::lazy) : Graph(GraphOptions{.mode = mode}) {}
+  explicit Graph(GraphOptions options);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  Tensor input(Spec spec, std::string name = "", Loc loc = Loc::current());
+  Tensor input(Array value, std::string name = "", Loc loc = Loc::current());  // eager graphs
+  Tensor constant(Array value, Loc loc = Loc::current());
+  Tensor append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc);
+
+  // This graph's node for t: t itself, a copy of a constant, or a captured input. GraphError if t is foreign.
+  NodeId lift(Tensor t);
+
+  const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  Node& node(NodeId id) { return nodes_[static_cast<std::size_t>(id)]; }
+  const std::deque<Node>& nodes() const { return nodes_; }
+  NodeId size() const { return static_cast<NodeId>(nodes_.size()); }
+  Tensor tensor(NodeId id) { return {*this, id}; }
+  const std::vector<NodeId>& inputs() const { return inputs_; }
+  const std::vector<Capture>& captures() const { return captures_; }
+  const GraphOptions& options() const { return options_; }
+  Graph* parent() const { return options_.parent; }
+  int depth() const { return depth_; }
+  bool descends_from(const Graph& other) const;  // or is it
+
+ private:
+  friend class Tensor;
+  NodeId push(Node node);
+  void run(Node& node);
+
+  GraphOptions options_;
+  std::uint32_t serial_;
+  int depth_ = 0;
+  std::deque<Node> nodes_;
+  std::vector<NodeId> inputs_;
+  std::vector<Capture> captures_;
+  std::unordered_multimap<std::size_t, NodeId> shared_;  // structural hash -> node
+};
+
+// Where new nodes go and how they are labelled: one per thread, changed only by the guards below.
+struct EmitState {
+  Graph* graph = nullptr;  // innermost graph being traced
+  int level = 0;
+  NodeId vjp_of = -1;
+  int region = 0;
+  std::optional<Loc> loc;  // overrides the operand's line
+  std::string scope;
+};
+EmitState& emit_state();
+
+// Restores the thread's EmitState when it goes out of scope.
+class EmitGuard {
+ public:
+  EmitGuard() : saved_(emit_state()) {}
+  ~EmitGuard() { emit_state() = std::move(saved_); }
+  EmitGuard(const EmitGuard&) = delete;
+  EmitGuard& operator=(const EmitGuard&) = delete;
+
+ private:
+  EmitState saved_;
+};
+
+// Names a stretch of code: nodes appended inside carry the name, and the line of the outermost scope.
+class Scope : EmitGuard {
+ public:
+  explicit Scope(std::string_view name, Loc loc = Loc::current());
+};
+
+// Makes g the graph that leaf ops (constants, iota) go to, and that other ops start from.
+class GraphScope : EmitGuard {
+ public:
+  explicit GraphScope(Graph& g) { emit_state().graph = &g; }
+};
+
+// Appends one use of an op to the deepest graph that its inputs need (GraphError for foreign tensors).
+Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
+Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
+
+Tensor constant(Array value, Loc loc = Loc::current());
+Tensor constant(double value, DType dtype, Loc loc = Loc::current());
+// The operand as a tensor; a number becomes a constant of `like`'s type in like's graph.
+Tensor as_tensor(const Operand& operand, Tensor like);
+
+extern const Op& input_op;
+extern const Op& constant_op;
+
+std::string describe(Tensor t);  // %12 = matmul f32[4,4] (file.cpp:31)
+std::string describe(const Loc& loc);
+
+}  // namespace nestgrad

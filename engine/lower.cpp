@@ -1,0 +1,154 @@
+#include "engine/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace nestgrad {
+
+std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted, std::span<const NodeId> cuts) {
+  std::vector<char> live(nodes.size(), 0), cut(nodes.size(), 0);
+  for (NodeId id : cuts) cut[static_cast<std::size_t>(id)] = 1;
+  std::vector<NodeId> todo(wanted.begin(), wanted.end());
+  while (!todo.empty()) {
+    const auto id = static_cast<std::size_t>(todo.back());
+    todo.pop_back();
+    if (std::exchange(live[id], 1) || cut[id]) continue;
+    todo.insert(todo.end(), nodes[id].inputs.begin(), nodes[id].inputs.end());
+  }
+  return live;
+}
+
+namespace {
+
+// Nodes of a checkpoint region that a derivative reads, and that nothing of the region's own level reads from
+// outside, are recomputed at their first such reader instead of being kept.
+class Recompute {
+ public:
+  explicit Recompute(const Graph& g) : graph_(g), boundary_(static_cast<std::size_t>(g.size()), 0) {
+    for (NodeId id = 0; id < g.size(); ++id)
+      for (NodeId in : g.node(id).inputs)
+        if (outside(id, in) && g.node(id).level <= g.node(in).level) boundary_[static_cast<std::size_t>(in)] = 1;
+  }
+
+  bool reads_clone(NodeId reader, NodeId in) const {
+    return outside(reader, in) && graph_.node(reader).level > graph_.node(in).level &&
+           !boundary_[static_cast<std::size_t>(in)] && graph_.node(in).op->kind != OpKind::input;
+  }
+
+  // The clone of `id`, made in `out` when first asked for; `made` maps nodes to their ordinary copies.
+  NodeId clone(NodeId id, Graph& out, const std::vector<NodeId>& made) {
+    const Node& n = graph_.node(id);
+    if (auto known = clones_.find(id); known != clones_.end()) return known->second;
+    std::vector<Tensor> in;
+    for (NodeId i : n.inputs) {
+      const bool inner = graph_.node(i).region == n.region && !boundary_[static_cast<std::size_t>(i)];
+      in.push_back(out.tensor(inner ? clone(i, out, made) : made[static_cast<std::size_t>(i)]));
+    }
+    const NodeId fresh = out.append(*n.op, in, n.attrs, n.loc).id();
+    clones_.emplace(id, fresh);
+    return fresh;
+  }
+
+ private:
+  bool outside(NodeId reader, NodeId in) const {
+    return graph_.node(in).region != 0 && graph_.node(reader).region != graph_.node(in).region;
+  }
+
+  const Graph& graph_;
+  std::vector<char> boundary_;
+  std::unordered_map<NodeId, NodeId> clones_;
+};
+
+void label_like(const Node& n) {
+  EmitState& state = emit_state();
+  state.level = n.level;
+  state.vjp_of = -1;
+  state.region = n.region;
+  state.loc = n.loc;
+  state.scope = n.scope;
+}
+
+Lowered recompute_regions(const Lowered& from) {
+  const Graph& g = *from.graph;
+  bool any = false;
+  for (NodeId id = 0; id < g.size(); ++id) any = any || g.node(id).region != 0;
+  if (!any) return from;
+
+  Lowered to{std::make_shared<Graph>(GraphOptions{.share = false}), {}, {}};
+  Recompute recompute(g);
+  std::vector<NodeId> made(static_cast<std::size_t>(g.size()), -1);
+  EmitGuard guard;
+  for (NodeId id = 0; id < g.size(); ++id) {
+    const Node& n = g.node(id);
+    label_like(n);
+    if (n.op->kind == OpKind::input) {
+      made[static_cast<std::size_t>(id)] = to.graph->input(n.spec, n.attrs.text).id();
+      continue;
+    }
+    std::vector<Tensor> in;
+    for (NodeId i : n.inputs)
+      in.push_back(to.graph->tensor(recompute.reads_clone(id, i) ? recompute.clone(i, *to.graph, made)
+                                                                 : made[static_cast<std::size_t>(i)]));
+    made[static_cast<std::size_t>(id)] = to.graph->append(*n.op, in, n.attrs, n.loc).id();
+  }
+  for (NodeId id : from.inputs) to.inputs.push_back(made[static_cast<std::size_t>(id)]);
+  for (NodeId id : from.outputs) to.outputs.push_back(made[static_cast<std::size_t>(id)]);
+  return to;
+}
+
+bool needs_expansion(const Op& op) { return op.kind == OpKind::value && !op.cpu && !op.alias; }
+
+Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
+                bool simplify) {
+  const std::vector<char> live = live_nodes(nodes, outputs, inputs);
+  Lowered to{std::make_shared<Graph>(GraphOptions{.simplify = simplify}), {}, {}};
+  std::vector<Tensor> made(nodes.size());
+  EmitGuard guard;
+  emit_state().graph = to.graph.get();
+  for (NodeId id : inputs) {
+    const Node& n = nodes[static_cast<std::size_t>(id)];
+    label_like(n);
+    made[static_cast<std::size_t>(id)] = to.graph->input(n.spec, n.attrs.text);
+    to.inputs.push_back(made[static_cast<std::size_t>(id)].id());
+  }
+  std::vector<Tensor> in;
+  for (std::size_t id = 0; id < nodes.size(); ++id) {
+    const Node& n = nodes[id];
+    if (!live[id] || made[id].defined()) continue;
+    label_like(n);
+    if (n.op->kind == OpKind::input)
+      throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id, n.attrs.text, describe(n.loc)));
+    in.clear();
+    for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
+    if (needs_expansion(*n.op)) {
+      if (!n.op->expand) throw GraphError(fmt::format("[{}] this op has neither a CPU kernel nor an expansion", n.op->name));
+      made[id] = n.op->expand(in, n.attrs);
+    } else {
+      made[id] = to.graph->append(*n.op, in, n.attrs, n.loc);
+    }
+  }
+  for (NodeId id : outputs) to.outputs.push_back(made[static_cast<std::size_t>(id)].id());
+  return to;
+}
+
+}  // namespace
+
+Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
+              bool simplify) {
+  Lowered out = rebuild(nodes, inputs, outputs, simplify);
+  const auto unfinished = [](const Graph& g) {
+    for (NodeId id = 0; id < g.size(); ++id)
+      if (needs_expansion(*g.node(id).op)) return true;
+    return false;
+  };
+  // An expansion may use ops that expand in turn; dead originals of simplified nodes go away in the same pass.
+  do {
+    out = rebuild(out.graph->nodes(), out.inputs, out.outputs, simplify);
+  } while (unfinished(*out.graph));
+  return recompute_regions(out);
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,115 @@
+// Op: one immutable row of the op table. The backends, the derivative, the analyses, the printer and the tests all
+// read it; nothing else in the project knows an op by name.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace nestgrad {
+
+struct Op;
+struct Body;  // engine/body.h
+
+// What an op needs to know besides its inputs. Each row says what its numbers mean.
+struct Attrs {
+  std::vector<std::int64_t> ints;
+  std::vector<double> reals;
+  std::string text;
+  Array literal;
+  std::shared_ptr<const Body> body;  // scan: the step; custom_vjp: the forward pass
+  std::shared_ptr<const Body> rule;  // custom_vjp: the backward pass
+  bool operator==(const Attrs& other) const;
+  std::size_t hash() const;
+};
+
+// One use of an op: what a shape rule, a kernel factory or an analysis may look at.
+struct Call {
+  const Op& op;
+  std::span<const Spec> in;
+  const Attrs& attrs;
+  Spec out;  // not yet known inside `infer`
+  [[noreturn]] void shape_error(const std::string& message) const;  // "[op] message: operands"
+  [[noreturn]] void dtype_error(const std::string& message) const;
+};
+
+// One use of an op while it is differentiated: the cotangent of input `input` is asked for.
+struct VjpCall {
+  std::span<const Tensor> in;
+  Tensor out;
+  Tensor ct;  // cotangent of the output
+  const Attrs& attrs;
+  int input;
+};
+
+// A CPU kernel made for one call: pointers to dense row-major inputs, pointer to the output.
+using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
+
+struct Cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+// Inputs that drive the sweep over the table. `error` set: this call must be refused with that text in the message.
+struct Sample {
+  struct Input {
+    Shape shape;
+    double low = -1.5, high = 1.5;  // domain of uniformly drawn values
+    std::optional<DType> dtype;     // none: the floating type under test
+  };
+  std::vector<Input> inputs;
+  Attrs attrs;
+  std::string error;
+  double tolerance = 1;  // factor on the sweep's tolerances, for ill-conditioned formulas
+};
+
+enum class OpKind : std::uint8_t { value, input, constant, scan, final, stack };
+
+struct Op {
+  std::string_view name;
+  std::string_view doc;  // one sentence and the formula
+  OpKind kind = OpKind::value;
+
+  // Shape and type of the output, or a ShapeError / DTypeError through Call.
+  Spec (*infer)(const Call&) = nullptr;
+  // Cotangent of one input, written in ops. It may have the broadcast shape of the output: grad sums it down.
+  Tensor (*vjp)(const VjpCall&) = nullptr;
+  // Why there is no derivative, when vjp is null. Only inputs of integer type need neither.
+  std::string_view not_differentiable = {};
+  // Why this input has no derivative although others have one; empty if it has. Integers never have one.
+  std::string_view (*cut)(int input) = nullptr;
+  Kernel (*cpu)(const Call&) = nullptr;
+  // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
+  Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
+  // Is the output affine in this input, the others held fixed? Its derivative then does not mention this input.
+  bool (*linear_in)(const Call&, int input) = nullptr;
+  // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
+  int (*axes)(const Call&, int input, int axis) = nullptr;
+  // May the output take this input's buffer? (Reading and writing element by element.)
+  bool (*may_reuse)(const Call&, int input) = nullptr;
+  Cost (*cost)(const Call&) = nullptr;
+  // A cheaper equal expression over the same inputs, or an undefined tensor. Never consulted before grad.
+  Tensor (*simplify)(Tensor) = nullptr;
+  std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
+  std::vector<Sample> (*samples)() = nullptr;
+
+  bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
+  bool alias = false;   // the output is the input's bytes under another shape
+  bool shared = true;   // equal calls are one node (false: every call is a node of its own)
+};
+
+// Rows register themselves once, before main.
+const Op& register_op(Op op);
+std::span<const Op* const> op_table();
+const Op* find_op(std::string_view name);  // null if there is none
+
+Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs);
+// Samples of an op with one float input and no attributes to speak of.
+Cost elementwise_cost(const Call& call);
+
+}  // namespace nestgrad

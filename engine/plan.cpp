@@ -1,0 +1,105 @@
+#include "engine/plan.h"
+
+#include <fmt/format.h>
+
+#include "engine/program.h"
+
+namespace nestgrad {
+
+struct Plan::Impl {
+  Program program;
+  Array arena;
+  std::vector<std::byte*> external;
+};
+
+namespace {
+
+std::size_t count_instructions(const Program& p) {
+  std::size_t n = p.code.size();
+  for (const Instruction& ins : p.code)
+    if (ins.scan) n += count_instructions(ins.scan->body);
+  return n;
+}
+
+std::string place_text(const Place& p) {
+  switch (p.kind) {
+    case Place::Kind::arena: return fmt::format("@{}", p.at);
+    case Place::Kind::external: return fmt::format("io{}", p.at);
+    case Place::Kind::literal: return fmt::format("lit{}", p.at);
+    case Place::Kind::none: break;
+  }
+  return "-";
+}
+
+void print(const Program& p, const std::string& indent, std::string& out) {
+  for (std::size_t i = 0; i < p.code.size(); ++i) {
+    const Instruction& ins = p.code[i];
+    const std::string_view name = ins.op ? ins.op->name : "copy";
+    if (ins.scan) {
+      out += fmt::format("{}{} {} steps {} every {} body @{} ({} bytes)\n", indent, i, name, ins.scan->steps,
+                         ins.scan->every, ins.scan->body_arena, ins.scan->body.arena_bytes);
+      print(ins.scan->body, indent + "  ", out);
+      continue;
+    }
+    out += fmt::format("{}{} {} {} = ", indent, i, name, place_text(ins.out));
+    for (const Place& in : ins.in) out += place_text(in) + " ";
+    out += fmt::format("{} ({})\n", to_string(p.graph->node(ins.node).spec), describe(ins.loc));
+  }
+}
+
+void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted) {
+  if (given.size() != wanted.size())
+    throw ShapeError(fmt::format("[plan] {} {}s given, the function has {}", given.size(), what, wanted.size()));
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (!given[i].defined() || given[i].spec() != wanted[i])
+      throw ShapeError(fmt::format("[plan] {} {} is {}, the function wants {}", what, i,
+                                   given[i].defined() ? to_string(given[i].spec()) : "empty", to_string(wanted[i])));
+}
+
+}  // namespace
+
+Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
+           const PlanOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->program = compile(nodes, inputs, outputs, options);
+  impl_->arena = Array(DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)});
+  impl_->external.resize(inputs.size() + outputs.size());
+}
+
+Plan::~Plan() = default;
+Plan::Plan(Plan&&) noexcept = default;
+Plan& Plan::operator=(Plan&&) noexcept = default;
+
+const std::vector<Spec>& Plan::input_specs() const { return impl_->program.inputs; }
+const std::vector<Spec>& Plan::output_specs() const { return impl_->program.outputs; }
+
+std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
+  std::vector<Array> outputs;
+  for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
+  run(inputs, outputs);
+  return outputs;
+}
+
+void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
+  check("input", inputs, input_specs());
+  check("output", outputs, output_specs());
+  std::size_t k = 0;
+  for (const Array& a : inputs) impl_->external[k++] = const_cast<std::byte*>(a.data());
+  for (Array& a : outputs) impl_->external[k++] = a.data();
+  execute(impl_->program, {impl_->arena.data(), impl_->external.data()});
+}
+
+PlanStats Plan::stats() const {
+  return {impl_->program.arena_bytes, count_instructions(impl_->program),
+          static_cast<std::size_t>(impl_->program.graph->size())};
+}
+
+std::string Plan::str() const {
+  std::string out;
+  print(impl_->program, "", out);
+  return out;
+}
+
+std::vector<BufferInfo> Plan::buffers() const { return impl_->program.buffers; }
+
+}  // namespace nestgrad

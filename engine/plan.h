@@ -1,0 +1,60 @@
+// Plan: a function compiled for the CPU: a flat list of instructions over one memory arena, replayed without
+// allocating. Everything that does not change a bit of the result is decided here: what is dead, what is simplified,
+// where a value lives, and whether the values that a derivative reads from a scan are stored or recomputed.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/graph.h"
+
+namespace nestgrad {
+
+struct PlanOptions {
+  bool simplify = true;
+  bool reuse = true;  // let an op write over an input that dies there
+  // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th carry and
+  // recomputes the segment between. Any choice gives the same bits.
+  std::optional<int> checkpoint_every;
+};
+
+// Where a value lives, for tests and pictures. Steps are instruction numbers.
+struct BufferInfo {
+  std::size_t offset, bytes;
+  int first, last;  // live from the instruction that writes it to the last that reads it, inclusive
+};
+
+struct PlanStats {
+  std::size_t arena_bytes = 0;
+  std::size_t instructions = 0;  // scan bodies included
+  std::size_t nodes = 0;
+};
+
+class Plan {
+ public:
+  // `inputs` are cut points: any nodes; nodes before them are not run.
+  Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs, const PlanOptions&);
+  ~Plan();
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+
+  const std::vector<Spec>& input_specs() const;
+  const std::vector<Spec>& output_specs() const;
+
+  // Fresh output arrays.
+  std::vector<Array> run(const std::vector<Array>& inputs);
+  // Into the arrays given (defined, right specs, no overlap with inputs). Allocates nothing.
+  void run(std::span<const Array> inputs, std::span<Array> outputs);
+
+  PlanStats stats() const;
+  std::string str() const;                 // one line an instruction, with offsets
+  std::vector<BufferInfo> buffers() const; // of the outermost program
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,133 @@
+#include "examples/common/program.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+
+namespace nestgrad {
+
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+bool is_terminal(std::FILE* file) {
+  const char* kind = std::getenv("TERM");
+  return isatty(fileno(file)) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
+}
+
+std::size_t terminal_width(std::FILE* file) {
+  winsize size{};
+  return ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// Cuts at `width` characters of UTF-8: a line that wraps could not be redrawn.
+std::string_view cut_to(std::string_view text, std::size_t width) {
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if ((text[i] & 0xc0) != 0x80 && ++characters > width) return text.substr(0, i);
+  return text;
+}
+
+std::string on_one_line(std::string_view text) {
+  std::string line;
+  for (char c : text) {
+    const bool at_break = line.empty() || line.ends_with("; ");
+    if (c == '\n') line += at_break ? "" : "; ";
+    else if (c != ' ' || !at_break) line += c;  // no indentation
+  }
+  while (line.ends_with("; ")) line.resize(line.size() - 2);
+  return line;
+}
+
+int fail(std::string_view program, std::string_view message) {
+  std::fflush(stdout);
+  fmt::print(stderr, "{}: error: {}\n", program, on_one_line(message));
+  return 1;
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body) {
+  std::string program = app.get_name();
+  if (program.empty() && argc > 0) program = std::filesystem::path(argv[0]).filename().string();
+  try {
+    app.parse(argc, argv);
+    body();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout))
+      return fail(program, "standard output cannot be written");
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    fmt::print(stderr, "{}: {}; see --help\n", program, on_one_line(e.what()));
+    return 2;
+  } catch (const std::bad_alloc&) {
+    return fail(program, "out of memory");
+  } catch (const std::exception& e) {
+    return fail(program, e.what());
+  }
+}
+
+ProgressLine::ProgressLine(double seconds_between_lines, std::FILE* out)
+    : out_(out), terminal_(is_terminal(out)), interval_(terminal_ ? kRedrawSeconds : seconds_between_lines) {}
+
+ProgressLine::~ProgressLine() {
+  if (!shown_.empty()) std::fputc('\n', out_);
+}
+
+void ProgressLine::update(std::string_view text, double fraction_done) {
+  const auto now = Clock::now();
+  if (!first_fraction_) first_fraction_ = fraction_done, start_ = now;
+  const bool last = fraction_done >= 1;
+  if (last_shown_ && !last && seconds_between(*last_shown_, now) < interval_) return;
+  last_shown_ = now;
+
+  // The speed counts from the first update: a resumed job did not do the earlier part in this time.
+  const double elapsed = seconds_between(start_, now), done = fraction_done - *first_fraction_;
+  std::string line(text);
+  if (last) line += fmt::format(", took {}", format_seconds(elapsed));
+  else if (done > 0) line += fmt::format(", {} left", format_seconds(elapsed / done * (1 - fraction_done)));
+
+  if (terminal_) {
+    shown_ = cut_to(line, terminal_width(out_) - 1);
+    fmt::print(out_, "\r\x1b[K{}", shown_);
+  } else {
+    fmt::print(out_, "{}\n", line);
+  }
+  std::fflush(out_);
+}
+
+void ProgressLine::print(std::string_view text) {
+  fmt::print(out_, "{}{}\n", shown_.empty() ? "" : "\r\x1b[K", text);
+  if (!shown_.empty()) fmt::print(out_, "{}", shown_);
+  std::fflush(out_);
+}
+
+std::string format_seconds(double seconds) {
+  if (!(seconds >= 0 && seconds < 1e9)) return "unknown time";
+  if (seconds < 0.0995) return fmt::format("{:.2g} ms", seconds * 1000);
+  if (seconds < 9.95) return fmt::format("{:.2g} s", seconds);
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+double peak_memory_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e6;  // Linux counts in KiB
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,62 @@
+// What every program here does the same way: exit codes, one-line errors, progress. Results go to stdout,
+// progress and errors to stderr.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace CLI {
+class App;
+}
+
+namespace nestgrad {
+
+// Parses the command line and runs `body`. What main() returns:
+//   0  done, or --help
+//   1  the run failed: "program: error: ..." on stderr, one line
+//   2  wrong call: what is wrong, and "see --help". body may throw CLI::ValidationError to say the same of
+//      options that do not go together.
+// Any std::exception counts as a failed run, so does standard output that cannot be written.
+//
+//   int main(int argc, char** argv) {
+//     CLI::App app{"Trains a language model.", "train_lm"};
+//     Options options;
+//     app.add_option("--steps", options.steps, "Number of training steps");
+//     return nestgrad::run_program(argc, argv, app, [&] { train(options); });
+//   }
+int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body);
+
+// One line of progress with the time left. On a terminal the line is redrawn in place; elsewhere (a pipe, a
+// log file, TERM=dumb) plain full lines, at most one every `seconds_between_lines`. Use from one thread.
+class ProgressLine {
+ public:
+  explicit ProgressLine(double seconds_between_lines = 10, std::FILE* out = stderr);
+  ~ProgressLine();  // leaves the last redrawn line standing
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  // fraction_done in [0, 1]: of the whole job, also when it is resumed part way. Cheap enough for every step.
+  void update(std::string_view text, double fraction_done);
+  // Prints a full line that stays, now, whatever the interval; the redrawn line continues below it.
+  void print(std::string_view text);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::FILE* out_;
+  bool terminal_;
+  double interval_;          // seconds
+  Clock::time_point start_;  // of the first update
+  std::optional<Clock::time_point> last_shown_;
+  std::optional<double> first_fraction_;
+  std::string shown_;  // what the terminal shows now
+};
+
+std::string format_seconds(double seconds);  // 3.2 ms, 0.84 s, 42 s, 3 min 05 s, 2 h 04 min
+double peak_memory_mb();                     // largest resident size of this process so far, in 10^6 bytes
+
+}  // namespace nestgrad

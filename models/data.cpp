@@ -1,0 +1,229 @@
+#include "models/data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "engine/random.h"
+
+namespace nestgrad {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::vector<std::uint8_t>;
+
+constexpr std::size_t kEveryNthFile = 10;                   // of a folder validates
+constexpr std::ptrdiff_t kTrainingTenths = 9;               // of one text trains
+constexpr std::uint64_t kDataStream = 0x64617461ull << 32;  // "data": apart from streams that count from 0
+
+Bytes read_bytes(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw IoError(fmt::format("[data] cannot open '{}'; check that it may be read", path.string()));
+  Bytes bytes;
+  std::array<char, 1 << 16> chunk;
+  while (in.read(chunk.data(), chunk.size()) || in.gcount() > 0)
+    bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + in.gcount());
+  if (in.bad()) throw IoError(fmt::format("[data] reading '{}' failed part way", path.string()));
+  return bytes;
+}
+
+bool is_binary(const Bytes& bytes) { return std::ranges::find(bytes, std::uint8_t{0}) != bytes.end(); }
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+// Relative paths in byte order: the order of a folder listing differs between file systems and locales.
+std::vector<std::string> list_files(const fs::path& folder) {
+  std::vector<std::string> files;
+  try {
+    // The iterator's default does not enter links to folders.
+    for (auto it = fs::recursive_directory_iterator(folder); it != fs::recursive_directory_iterator(); ++it) {
+      if (is_hidden(it->path())) {
+        it.disable_recursion_pending();
+        continue;
+      }
+      std::error_code dangling_or_looping_link;
+      if (it->is_regular_file(dangling_or_looping_link))
+        files.push_back(it->path().lexically_relative(folder).generic_string());
+    }
+  } catch (const fs::filesystem_error& e) {
+    throw IoError(fmt::format("[data] cannot list folder '{}': {}", folder.string(), e.code().message()));
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+void append(Bytes& joined, const Bytes& text) {
+  if (!joined.empty()) joined.push_back('\n');
+  joined.insert(joined.end(), text.begin(), text.end());
+}
+
+ByteCorpus split_at_nine_tenths(const Bytes& text) {
+  const auto cut = text.begin() + std::ssize(text) * kTrainingTenths / 10;
+  return {Bytes(text.begin(), cut), Bytes(cut, text.end())};
+}
+
+ByteCorpus load_file(const fs::path& path) {
+  const Bytes text = read_bytes(path);
+  if (text.empty()) throw IoError(fmt::format("[data] '{}' is empty; give a file with text", path.string()));
+  if (is_binary(text))
+    throw IoError(
+        fmt::format("[data] '{}' has NUL bytes, so it is not text; give a text file", path.string()));
+  return split_at_nine_tenths(text);
+}
+
+ByteCorpus load_folder(const fs::path& folder) {
+  std::vector<Bytes> texts;
+  for (const std::string& file : list_files(folder)) {
+    Bytes text = read_bytes(folder / file);
+    if (!text.empty() && !is_binary(text)) texts.push_back(std::move(text));
+  }
+  if (texts.empty())
+    throw IoError(
+        fmt::format("[data] folder '{}' holds no text; give a folder with text files that are not hidden",
+                    folder.string()));
+  Bytes training, validation;
+  const bool by_file = texts.size() >= kEveryNthFile;
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    append(by_file && i % kEveryNthFile == kEveryNthFile - 1 ? validation : training, texts[i]);
+  return by_file ? ByteCorpus(std::move(training), std::move(validation)) : split_at_nine_tenths(training);
+}
+
+std::string_view name(Split split) { return split == Split::training ? "training" : "validation"; }
+
+void require_window(std::span<const std::uint8_t> bytes, Split split, std::int64_t context) {
+  if (context < 1) throw ConfigError(fmt::format("[data] context is {}; it must be at least 1", context));
+  if (std::ssize(bytes) <= context)
+    throw ConfigError(
+        fmt::format("[data] the {} part has {} bytes, but a window with context {} needs {}; give more "
+                    "text or a shorter context",
+                    name(split), bytes.size(), context, context + 1));
+}
+
+struct BigramCounts {
+  explicit BigramCounts(std::span<const std::uint8_t> text) : pairs(256 * 256), firsts(256), bytes(256) {
+    total = static_cast<double>(text.size());
+    for (std::uint8_t b : text) ++bytes[b];
+    for (std::size_t i = 1; i < text.size(); ++i) {
+      ++pairs[text[i - 1] * 256u + text[i]];
+      ++firsts[text[i - 1]];
+    }
+  }
+
+  // log p(b | a) with `removed` occurrences of the pair (a, b) taken out of the counts first.
+  double log_probability(std::size_t a, std::size_t b, double k, double removed) const {
+    const double unigram = (bytes[b] - removed + 1) / (total - removed + 256);
+    return std::log((pairs[a * 256 + b] - removed + k * unigram) / (firsts[a] - removed + k));
+  }
+
+  double leave_one_out(double k) const {
+    double sum = 0;
+    for (std::size_t a = 0; a < 256; ++a)
+      for (std::size_t b = 0; b < 256; ++b)
+        if (const double n = pairs[a * 256 + b]; n > 0) sum += n * log_probability(a, b, k, 1);
+    return sum;
+  }
+
+  double fit_k() const {
+    double best_k = 1, best = -std::numeric_limits<double>::infinity();
+    for (int exponent = -10; exponent <= 20; ++exponent) {
+      const double k = std::ldexp(1.0, exponent), value = leave_one_out(k);
+      if (value > best) best = value, best_k = k;
+    }
+    return best_k;
+  }
+
+  std::vector<double> pairs, firsts, bytes;
+  double total;
+};
+
+}  // namespace
+
+ByteCorpus::ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation)
+    : training_(std::move(training)), validation_(std::move(validation)) {
+  for (Split split : {Split::training, Split::validation})
+    if (bytes(split).size() > std::numeric_limits<std::uint32_t>::max())  // offsets are drawn in 32 bits
+      throw ConfigError(
+          fmt::format("[data] the {} part has {} bytes; at most 4 GiB can be used, give less text",
+                      name(split), bytes(split).size()));
+}
+
+ByteCorpus ByteCorpus::load(const fs::path& path, std::int64_t min_bytes) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status))
+    throw IoError(
+        fmt::format("[data] '{}' does not exist; give a text file or a folder of text files", path.string()));
+  ByteCorpus corpus = fs::is_directory(status) ? load_folder(path) : load_file(path);
+  for (Split split : {Split::training, Split::validation}) {
+    const std::size_t size = corpus.bytes(split).size();
+    if (std::cmp_less(size, min_bytes))
+      throw ConfigError(
+          fmt::format("[data] '{}': the {} part has {} bytes, but at least {} are needed; give more text or "
+                      "a shorter context",
+                      path.string(), name(split), size, min_bytes));
+  }
+  return corpus;
+}
+
+Array ByteCorpus::batch(Split split, std::uint64_t step, std::int64_t batch, std::int64_t context,
+                        std::uint64_t seed) const {
+  const auto text = bytes(split);
+  require_window(text, split, context);
+  const auto offsets = static_cast<std::uint32_t>(std::ssize(text) - context);
+  Array windows(DType::i32, {batch, context + 1});
+  auto out = windows.as<std::int32_t>().begin();
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const std::uint32_t offset =
+        random_below(offsets, seed, kDataStream + step, static_cast<std::uint64_t>(row));
+    out = std::ranges::copy(text.subspan(offset, static_cast<std::size_t>(context) + 1), out).out;
+  }
+  return windows;
+}
+
+Array ByteCorpus::validation_windows(std::int64_t context, std::int64_t max_windows) const {
+  const auto text = bytes(Split::validation);
+  require_window(text, Split::validation, context);
+  if (max_windows < 1)
+    throw ConfigError(fmt::format("[data] max_windows is {}; it must be at least 1", max_windows));
+  const std::int64_t n = std::min(max_windows, std::ssize(text) / (context + 1));
+  Array windows(DType::i32, {n, context + 1});
+  auto out = windows.as<std::int32_t>().begin();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto offset = static_cast<std::size_t>(i * std::ssize(text) / n);
+    out = std::ranges::copy(text.subspan(offset, static_cast<std::size_t>(context) + 1), out).out;
+  }
+  return windows;
+}
+
+double bigram_loss(std::span<const std::uint8_t> training, const Array& windows) {
+  if (training.size() < 2)
+    throw ConfigError(
+        fmt::format("[bigram_loss] the training text has {} bytes; at least 2 are needed", training.size()));
+  const Shape& shape = windows.shape();
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 2)
+    throw ShapeError(
+        fmt::format("[bigram_loss] windows is {}; need i32 [n, context+1]", to_string(windows.spec())));
+  const auto values = windows.as<std::int32_t>();
+  if (std::ranges::any_of(values, [](std::int32_t v) { return v < 0 || v > 255; }))
+    throw ValueError("[bigram_loss] windows holds a value that is not a byte; need 0 to 255");
+
+  const BigramCounts counts(training);
+  const double k = counts.fit_k();
+  double sum = 0;
+  const auto rows = static_cast<std::size_t>(shape[0]), columns = static_cast<std::size_t>(shape[1]);
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t t = 1; t < columns; ++t) {
+      const auto previous = static_cast<std::size_t>(values[row * columns + t - 1]);
+      sum -= counts.log_probability(previous, static_cast<std::size_t>(values[row * columns + t]), k, 0);
+    }
+  return sum / static_cast<double>(rows * (columns - 1));
+}
+
+}  // namespace nestgrad

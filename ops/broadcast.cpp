@@ -1,0 +1,62 @@
+// broadcast_to: repeats axes of extent 1 (and missing leading axes) up to a shape.
+#include <fmt/format.h>
+
+#include "ops/ops.h"
+#include "ops/rules.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+namespace {
+
+Spec infer_broadcast(const Call& c) {
+  if (broadcast_shapes(c, c.in[0].shape, c.attrs.ints) != c.attrs.ints)
+    c.shape_error(fmt::format("cannot be broadcast to {}", to_string(c.attrs.ints)));
+  return {c.in[0].dtype, c.attrs.ints};
+}
+
+Kernel broadcast_kernel(const Call& c) {
+  const Shape from = strides_of(c.in[0].shape);
+  const int shift = c.out.rank() - c.in[0].rank();
+  Shape strides;
+  for (int d = 0; d < c.out.rank(); ++d)
+    strides.push_back(d < shift || c.in[0].shape[uz(d - shift)] == 1 ? 0 : from[uz(d - shift)]);
+  return [copy = StridedCopy(c.out.shape, strides, strides_of(c.out.shape), size_of(c.out.dtype))](
+             const std::byte* const* in, std::byte* out) { copy(in[0], out); };
+}
+
+int broadcast_axes(const Call& c, int, int axis) {
+  const int to = axis + c.out.rank() - c.in[0].rank();
+  return c.in[0].shape[uz(axis)] == c.out.shape[uz(to)] ? to : -1;
+}
+
+const Op& op = register_op({.name = "broadcast_to",
+                            .doc = "Repeats axes of extent 1 and missing leading axes.",
+                            .infer = infer_broadcast,
+                            .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
+                            .cpu = broadcast_kernel,
+                            .linear_in = always_linear,
+                            .axes = broadcast_axes,
+                            .cost = copy_cost,
+                            .simplify = [](Tensor t) {
+                              const Tensor x = input_of(t);
+                              return x.shape() == t.shape() ? x : Tensor();
+                            },
+                            .samples = []() -> std::vector<Sample> {
+                              return {{.inputs = {{{3, 1}}}, .attrs = {.ints = {2, 3, 4}}},
+                                      {.inputs = {{{}}}, .attrs = {.ints = {3}}},
+                                      {.inputs = {{{2, 3}}}, .attrs = {.ints = {2, 1}}, .error = "cannot be broadcast to [2,1]"}};
+                            },
+                            .broadcasts = true});
+
+}  // namespace
+
+Tensor broadcast_to(Operand x, const Shape& shape) { return emit(op, {x.tensor}, {.ints = shape}, x.loc); }
+
+Tensor zeros(DType dtype, const Shape& shape, Loc loc) { return full(dtype, shape, 0, loc); }
+Tensor full(DType dtype, const Shape& shape, double value, Loc loc) {
+  return broadcast_to({constant(value, dtype, loc), loc}, shape);
+}
+Tensor zero_like(Tensor x) { return x.graph().constant(Array::scalar(0, x.dtype())); }
+
+}  // namespace nestgrad

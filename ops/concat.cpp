@@ -1,0 +1,73 @@
+// concat: arrays one after another along an axis.
+#include <fmt/format.h>
+
+#include "ops/ops.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr std::size_t kMaxParts = 32;  // longer lists become a tree
+
+Spec infer_concat(const Call& c) {
+  const auto axis = uz(c.attrs.ints[0]);
+  Spec out = c.in[0];
+  for (std::size_t i = 1; i < c.in.size(); ++i) {
+    Spec expected = out;
+    if (c.in[i].rank() == out.rank()) expected.shape[axis] = c.in[i].shape[axis];
+    if (c.in[i].dtype != out.dtype) c.dtype_error("element types differ; cast() one of them");
+    if (c.in[i] != expected) c.shape_error(fmt::format("parts must agree in every axis but {}", axis));
+    out.shape[axis] += c.in[i].shape[axis];
+  }
+  return out;
+}
+
+Kernel concat_kernel(const Call& c) {
+  const auto axis = uz(c.attrs.ints[0]);
+  const Shape to = strides_of(c.out.shape);
+  std::vector<StridedCopy> copies;
+  std::int64_t at = 0;
+  for (const Spec& in : c.in) {
+    copies.emplace_back(in.shape, strides_of(in.shape), to, size_of(in.dtype), 0, at * to[axis]);
+    at += in.shape[axis];
+  }
+  return [copies = std::move(copies)](const std::byte* const* in, std::byte* out) {
+    for (std::size_t i = 0; i < copies.size(); ++i) copies[i](in[i], out);
+  };
+}
+
+const Op& op = register_op({.name = "concat",
+                            .doc = "Arrays one after another along an axis.",
+                            .infer = infer_concat,
+                            .vjp = [](const VjpCall& c) {
+                              const auto axis = uz(c.attrs.ints[0]);
+                              std::int64_t at = 0;
+                              for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
+                              return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
+                            },
+                            .cpu = concat_kernel,
+                            .linear_in = always_linear,
+                            .axes = [](const Call& c, int, int axis) { return axis == c.attrs.ints[0] ? -1 : axis; },
+                            .cost = elementwise_cost,
+                            .samples = []() -> std::vector<Sample> {
+                              return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = {.ints = {1}}},
+                                      {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = {.ints = {0}}},
+                                      {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}, .error = "every axis but 0"}};
+                            }});
+
+}  // namespace
+
+Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
+  if (parts.empty()) throw ShapeError("[concat] needs at least one part");
+  if (parts.size() == 1) return parts[0];
+  const int normal = normal_axis("concat", axis, parts[0].rank());
+  if (parts.size() <= kMaxParts) return emit(op, parts, {.ints = {normal}}, loc);
+  std::vector<Tensor> groups;
+  for (std::size_t i = 0; i < parts.size(); i += kMaxParts)
+    groups.push_back(concat({parts.begin() + static_cast<std::ptrdiff_t>(i),
+                             parts.begin() + static_cast<std::ptrdiff_t>(std::min(i + kMaxParts, parts.size()))}, normal, loc));
+  return concat(groups, normal, loc);
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,50 @@
+// Depthwise convolutions, as composites: one shifted product per tap.
+#include <fmt/format.h>
+
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+namespace {
+
+void check(std::string_view op, Tensor x, Tensor w, const Shape& wanted) {
+  if (w.shape() != wanted)
+    throw ShapeError(fmt::format("[{}] weight must be {} to fit x {}, it is {}", op, to_string(wanted), to_string(x.spec()), to_string(w.spec())));
+}
+
+}  // namespace
+
+Tensor causal_conv1d(Operand input, Operand weight, Tensor bias) {
+  const Scope scope("causal_conv1d", input.loc);
+  const Tensor x = input.tensor, w = weight.tensor;
+  if (x.rank() != 3) throw ShapeError(fmt::format("[causal_conv1d] x must be [batch, time, dim], it is {}", to_string(x.spec())));
+  const std::int64_t time = x.dim(1), dim = x.dim(2), taps = w.dim(-1);
+  check("causal_conv1d", x, w, {dim, 1, taps});
+  const Tensor padded = pad(x, 1, taps - 1, 0);
+  const Tensor rows = permute(reshape(w, {dim, taps}), {1, 0});  // [taps, dim]
+  Tensor y = bias;
+  for (std::int64_t k = 0; k < taps; ++k) {
+    const Tensor term = slice(padded, 1, k, k + time) * slice(rows, 0, k, k + 1);
+    y = y.defined() ? y + term : term;
+  }
+  return y;
+}
+
+Tensor depthwise_conv3x3(Operand input, Operand weight, Tensor bias) {
+  const Scope scope("depthwise_conv3x3", input.loc);
+  const Tensor x = input.tensor, w = weight.tensor;
+  if (x.rank() != 4) throw ShapeError(fmt::format("[depthwise_conv3x3] x must be [batch, height, width, dim], it is {}", to_string(x.spec())));
+  const std::int64_t height = x.dim(1), width = x.dim(2), dim = x.dim(3);
+  check("depthwise_conv3x3", x, w, {dim, 1, 3, 3});
+  const Tensor padded = pad(pad(x, 1, 1, 1), 2, 1, 1);
+  const Tensor taps = permute(reshape(w, {dim, 9}), {1, 0});
+  Tensor y = bias;
+  for (std::int64_t k = 0; k < 9; ++k) {
+    const Tensor window = slice(slice(padded, 1, k / 3, k / 3 + height), 2, k % 3, k % 3 + width);
+    const Tensor term = window * slice(taps, 0, k, k + 1);
+    y = y.defined() ? y + term : term;
+  }
+  return y;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,167 @@
+// matmul: C[.., m, n] = A[.., m, k] B[.., k, n], either operand with its last two axes swapped; leading axes broadcast.
+#include <fmt/format.h>
+
+#include <Eigen/Core>
+
+#include "ops/ops.h"
+#include "ops/rules.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+namespace {
+
+struct Extents {
+  std::int64_t m, n, ka, kb;
+};
+
+bool flag_a(const Attrs& a) { return a.ints[0] != 0; }
+bool flag_b(const Attrs& a) { return a.ints[1] != 0; }
+
+Extents extents(const Call& c) {
+  const Shape& a = c.in[0].shape;
+  const Shape& b = c.in[1].shape;
+  const std::int64_t a0 = a[a.size() - 2], a1 = a[a.size() - 1], b0 = b[b.size() - 2], b1 = b[b.size() - 1];
+  return {flag_a(c.attrs) ? a1 : a0, flag_b(c.attrs) ? b0 : b1, flag_a(c.attrs) ? a0 : a1, flag_b(c.attrs) ? b1 : b0};
+}
+
+Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
+
+Spec infer_matmul(const Call& c) {
+  if (c.in[0].dtype != c.in[1].dtype || !is_float(c.in[0].dtype))
+    c.dtype_error("needs two operands of one floating type; cast() them");
+  if (c.in[0].rank() < 2 || c.in[1].rank() < 2) c.shape_error("needs at least two axes each; reshape a vector to [1,n] or [n,1]");
+  const Extents e = extents(c);
+  if (e.ka != e.kb)
+    c.shape_error(fmt::format("inner dimensions differ ({} against {}); need a.{} == b.{}", e.ka, e.kb,
+                              flag_a(c.attrs) ? "rows" : "cols", flag_b(c.attrs) ? "cols" : "rows"));
+  Shape shape = broadcast_shapes(c, batch_of(c.in[0].shape), batch_of(c.in[1].shape));
+  shape.insert(shape.end(), {e.m, e.n});
+  return {c.in[0].dtype, std::move(shape)};
+}
+
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+template <class T>
+void product(bool ta, bool tb, Extents e, const T* a, const T* b, T* out) {
+  using In = Eigen::Map<const Matrix<T>>;
+  Eigen::Map<Matrix<T>> c(out, e.m, e.n);
+  const In x(a, ta ? e.ka : e.m, ta ? e.m : e.ka), y(b, tb ? e.n : e.ka, tb ? e.ka : e.n);
+  if (ta && tb) c.noalias() = x.transpose() * y.transpose();
+  else if (ta) c.noalias() = x.transpose() * y;
+  else if (tb) c.noalias() = x * y.transpose();
+  else c.noalias() = x * y;
+}
+
+// Element offsets of each batch member of an operand under broadcasting.
+std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, std::int64_t matrix) {
+  std::vector<std::int64_t> offsets{0};
+  const Shape strides = strides_of(own);
+  for (std::size_t d = 0; d < batch.size(); ++d) {
+    const std::size_t skip = batch.size() - own.size();
+    const std::int64_t stride = d < skip || own[d - skip] == 1 ? 0 : strides[d - skip] * matrix;
+    std::vector<std::int64_t> next;
+    for (std::int64_t base : offsets)
+      for (std::int64_t i = 0; i < batch[d]; ++i) next.push_back(base + i * stride);
+    offsets = std::move(next);
+  }
+  return offsets;
+}
+
+template <class T>
+Kernel typed_matmul(const Call& c) {
+  const bool ta = flag_a(c.attrs), tb = flag_b(c.attrs);
+  Extents e = extents(c);
+  const Shape batch = batch_of(c.out.shape);
+  std::int64_t count = numel(batch);
+  // Rows of all batch members against one right-hand side are one product.
+  if (!ta && numel(batch_of(c.in[1].shape)) == 1 && numel(batch_of(c.in[0].shape)) == count) {
+    e.m *= count;
+    return [=](const std::byte* const* in, std::byte* out) {
+      product<T>(ta, tb, e, reinterpret_cast<const T*>(in[0]), reinterpret_cast<const T*>(in[1]), reinterpret_cast<T*>(out));
+    };
+  }
+  return [=, ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka),
+          bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka)](const std::byte* const* in, std::byte* out) {
+    const T* a = reinterpret_cast<const T*>(in[0]);
+    const T* b = reinterpret_cast<const T*>(in[1]);
+    T* y = reinterpret_cast<T*>(out);
+    for (std::int64_t i = 0; i < count; ++i) product<T>(ta, tb, e, a + ao[uz(i)], b + bo[uz(i)], y + i * e.m * e.n);
+  };
+}
+
+// dA = dC B' and dB = A' dC, written for each pair of flags. Broadcast axes are summed by grad.
+Tensor matmul_vjp(const VjpCall& c) {
+  const bool ta = flag_a(c.attrs), tb = flag_b(c.attrs);
+  const Tensor a = c.in[0], b = c.in[1];
+  if (c.input == 0) return ta ? matmul(b, c.ct, {tb, true}) : matmul(c.ct, b, {false, !tb});
+  return tb ? matmul(c.ct, a, {true, ta}) : matmul(a, c.ct, {!ta, false});
+}
+
+// Batch axes go where broadcasting puts them; rows of a and columns of b stay; contracted axes go nowhere.
+int matmul_axes(const Call& c, int input, int axis) {
+  const Spec& in = c.in[uz(input)];
+  const bool swapped = input == 0 ? flag_a(c.attrs) : flag_b(c.attrs);
+  const int from_end = in.rank() - axis;
+  if (from_end > 2) {
+    const int to = axis + c.out.rank() - in.rank();
+    return in.shape[uz(axis)] == c.out.shape[uz(to)] ? to : -1;
+  }
+  const bool is_row = (from_end == 2) != swapped;
+  if (input == 0) return is_row ? c.out.rank() - 2 : -1;
+  return is_row ? -1 : c.out.rank() - 1;
+}
+
+// x for a permute that swaps the last two axes of x; undefined for anything else.
+Tensor transposed(Tensor t) {
+  if (node_of(t).op != &permute_op) return {};
+  std::vector<std::int64_t> order = node_of(t).attrs.ints;
+  if (order.size() < 2) return {};
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return std::ranges::is_sorted(order) ? input_of(t) : Tensor();
+}
+
+// A transposed operand is read through the flag instead of being copied.
+Tensor absorb_transpose(Tensor t) {
+  Transpose flags{flag_a(node_of(t).attrs), flag_b(node_of(t).attrs)};
+  const Tensor a = transposed(input_of(t, 0)), b = transposed(input_of(t, 1));
+  if (!a.defined() && !b.defined()) return {};
+  flags.a = flags.a != a.defined();
+  flags.b = flags.b != b.defined();
+  return matmul(a.defined() ? a : input_of(t, 0), b.defined() ? b : input_of(t, 1), flags);
+}
+
+}  // namespace
+
+const Op& matmul_op = register_op(
+    {.name = "matmul",
+     .doc = "Matrix product over the last two axes, C = op(A) op(B).",
+     .infer = infer_matmul,
+     .vjp = matmul_vjp,
+     .cpu = [](const Call& c) { return c.out.dtype == DType::f32 ? typed_matmul<float>(c) : typed_matmul<double>(c); },
+     .linear_in = always_linear,
+     .axes = matmul_axes,
+     .cost = [](const Call& c) {
+       return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
+     },
+     .simplify = absorb_transpose,
+     .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{3, 4}}, {{4, 2}}}, .attrs = {.ints = {0, 0}}},
+               {.inputs = {{{4, 3}}, {{4, 2}}}, .attrs = {.ints = {1, 0}}},
+               {.inputs = {{{2, 3, 4}}, {{2, 2, 4}}}, .attrs = {.ints = {0, 1}}},
+               {.inputs = {{{2, 1, 4, 3}}, {{3, 2, 4}}}, .attrs = {.ints = {1, 1}}},
+               {.inputs = {{{2, 3, 4}}, {{4, 2}}}, .attrs = {.ints = {0, 0}}},
+               {.inputs = {{{4, 4}}, {{2, 4, 4}}}, .attrs = {.ints = {0, 0}}},
+               {.inputs = {{{16, 32}}, {{64, 8}}}, .attrs = {.ints = {0, 0}},
+                .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
+               {.inputs = {{{3}}, {{3, 2}}}, .attrs = {.ints = {0, 0}}, .error = "reshape a vector"}};
+     },
+     .broadcasts = true});
+
+Tensor matmul(Operand a, Operand b, Transpose t) {
+  return emit(matmul_op, {a.tensor, b.tensor}, {.ints = {t.a, t.b}}, a.loc);
+}
+
+}  // namespace nestgrad

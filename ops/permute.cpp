@@ -1,0 +1,87 @@
+// permute: out[i_0, i_1, ..] = x at the same index with its axes in the given order.
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "ops/ops.h"
+#include "ops/rules.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+namespace {
+
+Spec infer_permute(const Call& c) {
+  const auto& order = c.attrs.ints;
+  std::vector<std::int64_t> sorted(order), all(uz(c.in[0].rank()));
+  std::ranges::sort(sorted);
+  std::iota(all.begin(), all.end(), 0);
+  if (sorted != all) c.shape_error(fmt::format("{} is not an order of the axes; name each axis once", to_string(order)));
+  Shape shape;
+  for (std::int64_t axis : order) shape.push_back(c.in[0].shape[uz(axis)]);
+  return {c.in[0].dtype, std::move(shape)};
+}
+
+std::vector<int> inverse(const std::vector<std::int64_t>& order) {
+  std::vector<int> inv(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) inv[uz(order[i])] = static_cast<int>(i);
+  return inv;
+}
+
+Kernel permute_kernel(const Call& c) {
+  const Shape from = strides_of(c.in[0].shape);
+  Shape strides;
+  for (std::int64_t axis : c.attrs.ints) strides.push_back(from[uz(axis)]);
+  return [copy = StridedCopy(c.out.shape, strides, strides_of(c.out.shape), size_of(c.out.dtype))](
+             const std::byte* const* in, std::byte* out) { copy(in[0], out); };
+}
+
+Tensor simplify_permute(Tensor t) {
+  const Tensor x = input_of(t);
+  const std::vector<std::int64_t> order = node_of(t).attrs.ints;
+  // Nothing moves if the axes that have an extent stay in order.
+  std::int64_t last = -1;
+  bool moves = false;
+  for (std::int64_t axis : order) {
+    if (x.shape()[uz(axis)] == 1) continue;
+    moves = moves || axis < last;
+    last = axis;
+  }
+  if (!moves) return reshape(x, t.shape());
+  if (node_of(x).op != &permute_op) return {};
+  std::vector<int> both;
+  for (std::int64_t axis : order) both.push_back(static_cast<int>(node_of(x).attrs.ints[uz(axis)]));
+  return permute(input_of(x), both);
+}
+
+}  // namespace
+
+const Op& permute_op = register_op({.name = "permute",
+                            .doc = "Axes in another order: output axis i is input axis order[i].",
+                            .infer = infer_permute,
+                            .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(c.attrs.ints)); },
+                            .cpu = permute_kernel,
+                            .linear_in = always_linear,
+                            .axes = [](const Call& c, int, int axis) { return inverse(c.attrs.ints)[uz(axis)]; },
+                            .cost = copy_cost,
+                            .simplify = simplify_permute,
+                            .samples = []() -> std::vector<Sample> {
+                              return {{.inputs = {{{2, 3, 4}}}, .attrs = {.ints = {2, 0, 1}}},
+                                      {.inputs = {{{2, 3, 4, 2}}}, .attrs = {.ints = {0, 2, 1, 3}}},
+                                      {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 0}}, .error = "is not an order of the axes"}};
+                            }});
+
+Tensor permute(Operand x, const std::vector<int>& order) {
+  return emit(permute_op, {x.tensor}, {.ints = {order.begin(), order.end()}}, x.loc);
+}
+
+Tensor transpose(Operand x) {
+  const int rank = x.tensor.rank();
+  if (rank < 2) throw ShapeError(fmt::format("[transpose] needs two axes, x is {}", to_string(x.tensor.spec())));
+  std::vector<int> order(uz(rank));
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[uz(rank - 1)], order[uz(rank - 2)]);
+  return permute(x, order);
+}
+
+}  // namespace nestgrad

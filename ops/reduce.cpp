@@ -1,0 +1,225 @@
+// sum and max over axes. Sums run in double, in an order fixed by the shape.
+#include "ops/reduce.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+#include <numeric>
+
+#include "ops/rules.h"
+
+namespace nestgrad {
+
+Spec infer_reduce(const Call& c) {
+  Spec out = c.in[0];
+  for (std::int64_t axis : c.attrs.ints) {
+    if (axis < 0 || axis >= out.rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
+    out.shape[uz(axis)] = 1;
+  }
+  return out;
+}
+
+int reduce_axes(const Call& c, int, int axis) {
+  return std::ranges::find(c.attrs.ints, axis) == c.attrs.ints.end() ? axis : -1;
+}
+
+std::string describe_axes(const Attrs& a) { return fmt::format("axes={}", fmt::join(a.ints, ",")); }
+
+std::vector<Sample> reduce_samples() {
+  return {{.inputs = {{{3, 4}}}, .attrs = {.ints = {1}}},
+          {.inputs = {{{3, 4}}}, .attrs = {.ints = {0}}},
+          {.inputs = {{{2, 3, 2, 2}}}, .attrs = {.ints = {0, 2}}},
+          {.inputs = {{{2, 3, 2, 2}}}, .attrs = {.ints = {1, 3}}},
+          {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 1}}},
+          {.inputs = {{{2, 3}}}, .attrs = {.ints = {2}}, .error = "axis 2 does not exist"}};
+}
+
+std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, int rank) {
+  std::vector<std::int64_t> out;
+  for (int axis : axes) out.push_back(normal_axis(op, axis, rank));
+  std::ranges::sort(out);
+  if (std::ranges::adjacent_find(out) != out.end()) throw ShapeError(fmt::format("[{}] an axis is named twice", op));
+  return out;
+}
+
+Tensor drop_axes(Tensor x, const std::vector<std::int64_t>& axes, Loc loc) {
+  Shape shape;
+  for (int d = 0; d < x.rank(); ++d)
+    if (std::ranges::find(axes, d) == axes.end()) shape.push_back(x.shape()[uz(d)]);
+  return reshape({x, loc}, shape);
+}
+
+ReducePlan::ReducePlan(const Call& c) {
+  const Shape& shape = c.in[0].shape;
+  const Shape strides = strides_of(shape);
+  const auto is_reduced = [&](std::size_t d) {
+    return std::ranges::find(c.attrs.ints, static_cast<std::int64_t>(d)) != c.attrs.ints.end();
+  };
+  // The innermost axes of one kind are one run.
+  std::size_t d = shape.size();
+  while (d > 0 && shape[d - 1] == 1) --d;
+  rows = d > 0 && !is_reduced(d - 1);
+  while (d > 0 && (shape[d - 1] == 1 || is_reduced(d - 1) != rows)) inner *= shape[--d];
+  const auto offsets = [&](bool reduced) {
+    std::vector<std::int64_t> out{0};
+    for (std::size_t i = 0; i < d; ++i) {
+      if (is_reduced(i) != reduced) continue;
+      std::vector<std::int64_t> next;
+      for (std::int64_t base : out)
+        for (std::int64_t k = 0; k < shape[i]; ++k) next.push_back(base + k * strides[i]);
+      out = std::move(next);
+    }
+    return out;
+  };
+  out_starts = offsets(false);
+  steps = offsets(true);
+}
+
+namespace {
+
+constexpr std::int64_t kTile = 256;  // outputs summed side by side
+
+template <class T>
+Kernel sum_kernel(const Call& c) {
+  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
+    const T* x = reinterpret_cast<const T*>(in[0]);
+    T* y = reinterpret_cast<T*>(out);
+    for (std::int64_t start : plan.out_starts) {
+      if (plan.rows) {
+        for (std::int64_t tile = 0; tile < plan.inner; tile += kTile) {
+          const std::int64_t n = std::min(kTile, plan.inner - tile);
+          Acc acc[kTile] = {};
+          for (std::int64_t step : plan.steps) {
+            const T* row = x + start + step + tile;
+            for (std::int64_t i = 0; i < n; ++i) acc[i] += static_cast<Acc>(row[i]);
+          }
+          for (std::int64_t i = 0; i < n; ++i) y[tile + i] = static_cast<T>(acc[i]);
+        }
+        y += plan.inner;
+        continue;
+      }
+      Acc acc[8] = {};  // eight partial sums: the loop vectorises, the order stays fixed
+      for (std::int64_t step : plan.steps) {
+        const T* run = x + start + step;
+        std::int64_t i = 0;
+        for (; i + 8 <= plan.inner; i += 8)
+          for (int k = 0; k < 8; ++k) acc[k] += static_cast<Acc>(run[i + k]);
+        for (; i < plan.inner; ++i) acc[0] += static_cast<Acc>(run[i]);
+      }
+      *y++ = static_cast<T>(((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7])));
+    }
+  };
+}
+
+template <class T>
+Kernel max_kernel(const Call& c) {
+  return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
+    const T* x = reinterpret_cast<const T*>(in[0]);
+    T* y = reinterpret_cast<T*>(out);
+    const auto larger = [](T a, T b) { return a < b || b != b ? b : a; };  // NaN wins, so that it is seen
+    for (std::int64_t start : plan.out_starts) {
+      const std::int64_t width = plan.rows ? plan.inner : 1, run = plan.rows ? 1 : plan.inner;
+      for (std::int64_t j = 0; j < width; ++j) {
+        T best = x[start + plan.steps[0] + j];
+        for (std::int64_t step : plan.steps)
+          for (std::int64_t i = 0; i < run; ++i) best = best != best ? best : larger(best, x[start + step + j + i]);
+        *y++ = best;
+      }
+    }
+  };
+}
+
+// Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A and B:
+// one product instead of many.
+Tensor simplify_sum(Tensor t) {
+  const Tensor x = input_of(t);
+  if (x.shape() == t.shape()) return x;
+  if (node_of(x).op != &matmul_op || node_of(x).attrs.ints != std::vector<std::int64_t>{1, 0}) return {};
+  const Tensor a = input_of(x, 0), b = input_of(x, 1);
+  std::vector<std::int64_t> batch(uz(x.rank() - 2));
+  std::iota(batch.begin(), batch.end(), 0);
+  if (batch.empty() || node_of(t).attrs.ints != batch || a.rank() != x.rank() || b.rank() != x.rank()) return {};
+  for (std::int64_t d : batch)
+    if (a.shape()[uz(d)] != x.shape()[uz(d)] || b.shape()[uz(d)] != x.shape()[uz(d)]) return {};
+  const Tensor stacked = matmul(reshape(a, {-1, a.dim(-1)}), reshape(b, {-1, b.dim(-1)}), {true, false});
+  return reshape(stacked, t.shape());
+}
+
+const Op& sum_op = register_op({.name = "sum",
+                                .doc = "Sum over axes, which stay with extent 1.",
+                                .infer = infer_reduce,
+                                .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
+                                .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return sum_kernel<T>(c); }); },
+                                .linear_in = always_linear,
+                                .axes = reduce_axes,
+                                .cost = [](const Call& c) { return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes}; },
+                                .simplify = simplify_sum,
+                                .describe = describe_axes,
+                                .samples = reduce_samples});
+
+const Op& max_op = register_op({.name = "max_over",
+                                .doc = "Largest value over axes, which stay with extent 1.",
+                                .infer = [](const Call& c) {
+                                  for (std::int64_t axis : c.attrs.ints)
+                                    if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0) c.shape_error("nothing to take the maximum of");
+                                  return infer_reduce(c);
+                                },
+                                // Shared equally among equals, so that the rule is symmetric.
+                                .vjp = [](const VjpCall& c) {
+                                  const Tensor hit = equal(c.in[0], c.out);
+                                  std::vector<int> axes(c.attrs.ints.begin(), c.attrs.ints.end());
+                                  return c.ct * (hit / sum(hit, axes, kKeep));
+                                },
+                                .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return max_kernel<T>(c); }); },
+                                .axes = reduce_axes,
+                                .cost = [](const Call& c) { return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes}; },
+                                .describe = describe_axes,
+                                .samples = reduce_samples});
+
+}  // namespace
+
+Tensor sum(Operand x, const std::vector<int>& axes, bool keep) {
+  const auto normal = reduced_axes("sum", axes, x.tensor.rank());
+  if (normal.empty()) return x.tensor;
+  const Tensor kept = emit(sum_op, {x.tensor}, {.ints = normal}, x.loc);
+  return keep ? kept : drop_axes(kept, normal, x.loc);
+}
+
+Tensor sum(Operand x) {
+  std::vector<int> all(uz(x.tensor.rank()));
+  std::iota(all.begin(), all.end(), 0);
+  return sum(x, all);
+}
+
+Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
+  const Tensor total = sum(x, axes, keep);
+  const double count = static_cast<double>(x.tensor.spec().size()) / static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
+  return total * Operand(1.0 / count, x.loc);
+}
+
+Tensor mean(Operand x) {
+  std::vector<int> all(uz(x.tensor.rank()));
+  std::iota(all.begin(), all.end(), 0);
+  return mean(x, all);
+}
+
+Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
+  const auto normal = reduced_axes("max", axes, x.tensor.rank());
+  if (normal.empty()) return x.tensor;
+  const Tensor kept = emit(max_op, {x.tensor}, {.ints = normal}, x.loc);
+  return keep ? kept : drop_axes(kept, normal, x.loc);
+}
+
+Tensor sum_to(Operand x, const Shape& shape) {
+  const Tensor t = x.tensor;
+  if (t.shape() == shape) return t;
+  const int lead = t.rank() - static_cast<int>(shape.size());
+  std::vector<int> axes;
+  for (int d = 0; d < t.rank(); ++d)
+    if (d < lead || (shape[uz(d - lead)] == 1 && t.dim(d) != 1)) axes.push_back(d);
+  return reshape({sum(x, axes, kKeep), x.loc}, shape);
+}
+
+}  // namespace nestgrad

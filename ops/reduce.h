@@ -1,0 +1,29 @@
+// What the reductions share: which axes, and the walk over what they reduce. Internal to ops/.
+#pragma once
+
+#include "ops/ops.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+// Reduction nodes keep their axes with extent 1; attrs.ints are the axes, ascending.
+Spec infer_reduce(const Call& c);
+int reduce_axes(const Call& c, int input, int axis);
+std::string describe_axes(const Attrs& a);
+std::vector<Sample> reduce_samples();
+// Normalised, sorted, without repeats (ShapeError).
+std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, int rank);
+// The shape without the reduced axes.
+Tensor drop_axes(Tensor x, const std::vector<std::int64_t>& axes, Loc loc);
+
+// For each output element, the input elements that it is made of: runs of `inner` elements. `rows`: the innermost
+// axis is kept, so that a run belongs to `inner` different outputs; otherwise a run is reduced to one.
+struct ReducePlan {
+  bool rows = false;
+  std::int64_t inner = 1;
+  std::vector<std::int64_t> out_starts;  // input offset of each output element (or run of outputs)
+  std::vector<std::int64_t> steps;       // offsets, from a start, of the runs to reduce
+  explicit ReducePlan(const Call& c);
+};
+
+}  // namespace nestgrad

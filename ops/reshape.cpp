@@ -1,0 +1,67 @@
+// reshape: the same elements under another shape. Costs nothing: the output is the input's buffer.
+#include <fmt/format.h>
+
+#include "ops/ops.h"
+#include "ops/rules.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+namespace {
+
+Spec infer_reshape(const Call& c) {
+  if (numel(c.attrs.ints) != c.in[0].size())
+    c.shape_error(fmt::format("{} elements cannot be arranged as {}", c.in[0].size(), to_string(c.attrs.ints)));
+  return {c.in[0].dtype, c.attrs.ints};
+}
+
+// An axis survives if as many elements stand before it, and its extent is the same.
+int reshape_axes(const Call& c, int, int axis) {
+  const Shape& from = c.in[0].shape;
+  std::int64_t before = 1, prefix = 1;
+  for (int i = 0; i < axis; ++i) before *= from[uz(i)];
+  for (int to = 0; to < c.out.rank(); prefix *= c.out.shape[uz(to++)])
+    if (prefix == before && c.out.shape[uz(to)] == from[uz(axis)]) return to;
+  return -1;
+}
+
+Tensor simplify_reshape(Tensor t) {
+  const Tensor x = input_of(t);
+  if (x.shape() == t.shape()) return x;
+  return node_of(x).op == node_of(t).op ? reshape(input_of(x), t.shape()) : Tensor();
+}
+
+const Op& op = register_op({.name = "reshape",
+                            .doc = "The same elements, in the same order, under another shape.",
+                            .infer = infer_reshape,
+                            .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
+                            .cpu = [](const Call& c) -> Kernel {
+                              return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
+                                std::memcpy(out, in[0], bytes);
+                              };
+                            },
+                            .linear_in = always_linear,
+                            .axes = reshape_axes,
+                            .cost = [](const Call&) { return Cost{}; },
+                            .simplify = simplify_reshape,
+                            .samples = []() -> std::vector<Sample> {
+                              return {{.inputs = {{{2, 6}}}, .attrs = {.ints = {2, 2, 3}}},
+                                      {.inputs = {{{4, 3}}}, .attrs = {.ints = {12}}},
+                                      {.inputs = {{{1}}}, .attrs = {}},
+                                      {.inputs = {{{4, 3}}}, .attrs = {.ints = {5}}, .error = "12 elements cannot be arranged as [5]"}};
+                            },
+                            .alias = true});
+
+}  // namespace
+
+Tensor reshape(Operand x, const Shape& wanted) {
+  Shape shape = wanted;
+  std::int64_t known = 1, open = -1;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (shape[i] == -1 && open < 0) open = static_cast<std::int64_t>(i);
+    else known *= shape[i];
+  if (open >= 0) shape[uz(open)] = known ? x.tensor.spec().size() / known : 0;
+  return emit(op, {x.tensor}, {.ints = shape}, x.loc);
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,25 @@
+// Rotary position embedding, interleaved pairs: (x_2i, x_2i+1) is turned by the angle position * theta^(-2i/dim).
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+Tensor rope(Operand input, Operand positions, double theta) {
+  const Scope scope("rope", input.loc);
+  const Tensor x = input.tensor;
+  const std::int64_t dim = x.dim(-1), half = dim / 2;
+  if (dim % 2) throw ShapeError(fmt::format("[rope] the last axis must be even to be turned in pairs: x is {}", to_string(x.spec())));
+  const Tensor frequency = exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * std::log(theta) / static_cast<double>(dim)));
+  const Tensor angle = reshape(positions.tensor, {-1, 1, 1}) * frequency;  // [time, half, 1]
+  Shape pairs = x.shape();
+  pairs.back() = half;
+  pairs.push_back(2);
+  const Tensor p = reshape(x, pairs);
+  const Tensor turned = concat({-slice(p, -1, 1, 2), slice(p, -1, 0, 1)}, -1);  // (-odd, even)
+  return reshape(p * cos(angle) + turned * sin(angle), x.shape());
+}
+
+}  // namespace nestgrad

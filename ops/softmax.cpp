@@ -1,0 +1,38 @@
+// softmax and its relatives, as composites: their derivatives of every order come from their parts.
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+namespace {
+
+// The maximum only keeps exp() in range; it cancels, so nothing is differentiated through it.
+Tensor shifted(Tensor x, int axis) { return x - stop_gradient(max(x, {axis}, kKeep)); }
+
+}  // namespace
+
+Tensor softmax(Operand x, int axis) {
+  const Scope scope("softmax", x.loc);
+  const Tensor e = exp(shifted(x.tensor, axis));
+  return e / sum(e, {axis}, kKeep);
+}
+
+Tensor log_softmax(Operand x, int axis) {
+  const Scope scope("log_softmax", x.loc);
+  const Tensor s = shifted(x.tensor, axis);
+  return s - log(sum(exp(s), {axis}, kKeep));
+}
+
+Tensor logsumexp(Operand x, int axis, bool keep) {
+  const Scope scope("logsumexp", x.loc);
+  const Tensor top = stop_gradient(max(x.tensor, {axis}, kKeep));
+  const Tensor kept = log(sum(exp(x.tensor - top), {axis}, kKeep)) + top;
+  return keep ? kept : sum(kept, {axis});
+}
+
+Tensor cross_entropy(Operand logits, Operand labels) {
+  const Scope scope("cross_entropy", logits.loc);
+  const Tensor x = logits.tensor;
+  return logsumexp(x, -1) - sum(x * one_hot(labels.tensor, x.dim(-1), x.dtype()), {-1});
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,82 @@
+// Moving elements: one routine for every op that only rearranges. Internal to ops/.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/op.h"
+
+namespace nestgrad {
+
+// A walk over `shape` that reads source[source_offset + i . source_strides] and writes
+// target[target_offset + i . target_strides]; strides in elements. Dimensions that both sides walk through in one
+// stride are merged when the copy is made.
+class StridedCopy {
+ public:
+  StridedCopy(const Shape& shape, const Shape& source_strides, const Shape& target_strides, std::size_t element,
+              std::int64_t source_offset = 0, std::int64_t target_offset = 0)
+      : element_(element), source_offset_(source_offset), target_offset_(target_offset) {
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      if (shape[d] == 0) empty_ = true;
+      if (shape[d] == 1) continue;
+      if (!dims_.empty() && source_strides[d] == dims_.back().source * dims_.back().size &&
+          target_strides[d] == dims_.back().target * dims_.back().size)
+        dims_.back().size *= shape[d];
+      else
+        dims_.push_back({shape[d], source_strides[d], target_strides[d]});
+    }
+    if (dims_.empty()) dims_.push_back({1, 1, 1});
+  }
+
+  void operator()(const std::byte* source, std::byte* target) const {
+    if (empty_) return;
+    if (element_ == 8)
+      run<std::uint64_t>(source, target);
+    else
+      run<std::uint32_t>(source, target);
+  }
+
+ private:
+  struct Dim {
+    std::int64_t size, source, target;
+  };
+
+  template <class U>
+  void run(const std::byte* source, std::byte* target) const {
+    const U* from = reinterpret_cast<const U*>(source) + source_offset_;
+    U* to = reinterpret_cast<U*>(target) + target_offset_;
+    const Dim in = dims_[0];
+    std::int64_t counter[16] = {};
+    for (;;) {
+      if (in.source == 1 && in.target == 1)
+        std::memcpy(to, from, static_cast<std::size_t>(in.size) * sizeof(U));
+      else if (in.source == 0 && in.target == 1)
+        std::fill_n(to, in.size, *from);
+      else
+        for (std::int64_t i = 0; i < in.size; ++i) to[i * in.target] = from[i * in.source];
+      std::size_t d = 1;
+      for (; d < dims_.size(); ++d) {
+        from += dims_[d].source, to += dims_[d].target;
+        if (++counter[d] < dims_[d].size) break;
+        from -= dims_[d].source * dims_[d].size, to -= dims_[d].target * dims_[d].size;
+        counter[d] = 0;
+      }
+      if (d == dims_.size()) return;
+    }
+  }
+
+  std::size_t element_;
+  std::int64_t source_offset_, target_offset_;
+  std::vector<Dim> dims_;  // innermost first
+  bool empty_ = false;
+};
+
+inline std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// Every axis keeps its place: true of ops that treat all other axes alike.
+inline Cost copy_cost(const Call& call) {
+  return {0, static_cast<double>(call.in[0].bytes() + call.out.bytes())};
+}
+inline bool always_linear(const Call&, int) { return true; }
+
+}  // namespace nestgrad

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
+# NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way.
+set -euo pipefail
+
+debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev)
+fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel)
+
+die() {
+  echo "setup: error: $*" >&2
+  exit 1
+}
+
+as_root() {
+  if [[ $EUID -eq 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "not root and no sudo here; run as root: $*"
+  fi
+}
+
+debian_has() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+fedora_has() { rpm -q --whatprovides "$1" &>/dev/null; }
+
+debian_install() {
+  as_root apt-get update -q || echo "setup: the package lists could not be refreshed; trying with the old ones" >&2
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+fedora_install() { as_root dnf install -y --setopt=install_weak_deps=False "$@"; }
+
+if [[ -n ${NESTGRAD_SKIP_SETUP:-} ]]; then
+  echo "setup: skipped, as NESTGRAD_SKIP_SETUP says"
+  exit 0
+fi
+
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+  family=debian packages=("${debian_packages[@]}")
+elif command -v dnf >/dev/null && command -v rpm >/dev/null; then
+  family=fedora packages=("${fedora_packages[@]}")
+else
+  die "this is neither Debian/Ubuntu (apt-get) nor Fedora (dnf). Install CMake 3.25+, Ninja, a C++20 compiler, Eigen 3.4," \
+    "fmt, CLI11, nlohmann-json and doctest yourself, then run again with NESTGRAD_SKIP_SETUP=1"
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  "${family}_has" "$package" || missing+=("$package")
+done
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "setup: everything is here"
+else
+  echo "setup: installing ${missing[*]}"
+  "${family}_install" "${missing[@]}"
+fi

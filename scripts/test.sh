@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Everything a change has to pass: all tests of the release build, then the quick ones under sanitizers.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# phase NAME COMMAND...: runs the command, then says how long it took.
+phase() {
+  local name=$1 start=$SECONDS
+  shift
+  echo "== $name"
+  "$@" || { echo "== $name failed after $((SECONDS - start)) s" >&2; exit 1; }
+  echo "== $name: $((SECONDS - start)) s"
+}
+
+phase setup scripts/setup.sh
+phase "configure release" cmake --preset release
+phase "build release" cmake --build --preset release
+phase "test release" ctest --preset release
+phase "configure asan" cmake --preset asan
+phase "build asan" cmake --build --preset asan
+phase "test asan (quick)" ctest --preset asan
+echo "== all passed: $SECONDS s"
