@@ -14,20 +14,24 @@ void check(std::string_view op, Tensor x, Tensor w, const Shape& wanted) {
 
 }  // namespace
 
-Tensor causal_conv1d(Operand input, Operand weight, Tensor bias) {
-  const Scope scope("causal_conv1d", input.loc);
+Tensor conv1d(Operand input, Operand weight, Tensor bias) {
+  const Scope scope("conv1d", input.loc);
   const Tensor x = input.tensor, w = weight.tensor;
-  if (x.rank() != 3) throw ShapeError(fmt::format("[causal_conv1d] x must be [batch, time, dim], it is {}", to_string(x.spec())));
-  const std::int64_t time = x.dim(1), dim = x.dim(2), taps = w.dim(-1);
-  check("causal_conv1d", x, w, {dim, 1, taps});
-  const Tensor padded = pad(x, 1, taps - 1, 0);
+  if (x.rank() != 3) throw ShapeError(fmt::format("[conv1d] x must be [batch, time, dim], it is {}", to_string(x.spec())));
+  const std::int64_t dim = x.dim(2), taps = w.dim(-1), time = x.dim(1) - taps + 1;
+  check("conv1d", x, w, {dim, 1, taps});
   const Tensor rows = permute(reshape(w, {dim, taps}), {1, 0});  // [taps, dim]
   Tensor y = bias;
   for (std::int64_t k = 0; k < taps; ++k) {
-    const Tensor term = slice(padded, 1, k, k + time) * slice(rows, 0, k, k + 1);
+    const Tensor term = slice(x, 1, k, k + time) * slice(rows, 0, k, k + 1);
     y = y.defined() ? y + term : term;
   }
   return y;
+}
+
+Tensor causal_conv1d(Operand x, Operand weight, Tensor bias) {
+  const Scope scope("causal_conv1d", x.loc);
+  return conv1d(pad(x, 1, weight.tensor.dim(-1) - 1, 0), weight, bias);
 }
 
 Tensor depthwise_conv3x3(Operand input, Operand weight, Tensor bias) {

@@ -36,6 +36,7 @@ const Op& cast_op = register_op(
          });
        });
      },
+     .linear_in = [](const Call& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
      .axes = same_axis,
      .cost = copy_cost,
      .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },

@@ -31,6 +31,7 @@ const Op& iota_op = register_op(
      },
      .not_differentiable = "it has no inputs",
      .cpu = iota_kernel,
+     .cost = elementwise_cost,
      .describe = [](const Attrs& a) { return fmt::format("axis={}", a.ints[0]); },
      .samples = []() -> std::vector<Sample> {
        return {{.inputs = {}, .attrs = {.ints = {1, 1, 2, 3}}},

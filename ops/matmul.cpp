@@ -113,19 +113,10 @@ int matmul_axes(const Call& c, int input, int axis) {
   return is_row ? -1 : c.out.rank() - 1;
 }
 
-// x for a permute that swaps the last two axes of x; undefined for anything else.
-Tensor transposed(Tensor t) {
-  if (node_of(t).op != &permute_op) return {};
-  std::vector<std::int64_t> order = node_of(t).attrs.ints;
-  if (order.size() < 2) return {};
-  std::swap(order[order.size() - 1], order[order.size() - 2]);
-  return std::ranges::is_sorted(order) ? input_of(t) : Tensor();
-}
-
 // A transposed operand is read through the flag instead of being copied.
 Tensor absorb_transpose(Tensor t) {
   Transpose flags{flag_a(node_of(t).attrs), flag_b(node_of(t).attrs)};
-  const Tensor a = transposed(input_of(t, 0)), b = transposed(input_of(t, 1));
+  const Tensor a = transposed_input(input_of(t, 0)), b = transposed_input(input_of(t, 1));
   if (!a.defined() && !b.defined()) return {};
   flags.a = flags.a != a.defined();
   flags.b = flags.b != b.defined();

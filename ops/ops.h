@@ -79,7 +79,10 @@ Tensor rms_norm(Operand x, Operand gain, double eps = 1e-6);  // Zhang and Sennr
 Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^2 + eps) over the last axis
 // Rotary embedding (Su et al. 2021), interleaved pairs. x [.., time, dim], positions [time] (float); dim even.
 Tensor rope(Operand x, Operand positions, double theta = 10000.0);
-// Depthwise causal convolution. x [batch, time, dim], weight [dim, 1, kernel], bias [dim] or undefined.
+// Depthwise convolution without padding: x [batch, time + taps - 1, dim], weight [dim, 1, taps], bias [dim] or
+// undefined -> [batch, time, dim]. The last tap meets the latest row.
+Tensor conv1d(Operand x, Operand weight, Tensor bias);
+// The same, causal: zeros stand before the first row. x [batch, time, dim].
 Tensor causal_conv1d(Operand x, Operand weight, Tensor bias);
 // Depthwise 3x3 convolution, zero padding 1. x [batch, height, width, dim], weight [dim, 1, 3, 3], bias [dim] or undefined.
 Tensor depthwise_conv3x3(Operand x, Operand weight, Tensor bias);

@@ -56,6 +56,14 @@ Tensor simplify_permute(Tensor t) {
 
 }  // namespace
 
+Tensor transposed_input(Tensor t) {
+  if (node_of(t).op != &permute_op) return {};
+  std::vector<std::int64_t> order = node_of(t).attrs.ints;
+  if (order.size() < 2) return {};
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return std::ranges::is_sorted(order) ? input_of(t) : Tensor();
+}
+
 const Op& permute_op = register_op({.name = "permute",
                             .doc = "Axes in another order: output axis i is input axis order[i].",
                             .infer = infer_permute,

@@ -1,4 +1,4 @@
-// Rows that simplification rules of other rows look for. Internal to ops/.
+// What other code asks about structure: the rows that simplification rules and the derived forms look for.
 #pragma once
 
 #include "engine/graph.h"
@@ -7,6 +7,9 @@ namespace nestgrad {
 
 extern const Op& permute_op;
 extern const Op& matmul_op;
+
+// x for a permute that swaps the last two axes of x; undefined for anything else.
+Tensor transposed_input(Tensor t);
 
 inline const Node& node_of(Tensor t) { return t.graph().node(t.id()); }
 inline Tensor input_of(Tensor t, std::size_t i = 0) { return t.graph().tensor(node_of(t).inputs[i]); }

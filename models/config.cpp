@@ -1,0 +1,80 @@
+#include "models/config.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/error.h"
+
+namespace nestgrad {
+
+namespace {
+
+// Visits every field by its published name.
+template <class Config, class Fn>
+void for_each_field(Config& c, Fn fn) {
+  fn("vocab_size", c.vocab_size);
+  fn("hidden_size", c.hidden_size);
+  fn("intermediate_size", c.intermediate_size);
+  fn("num_hidden_layers", c.num_hidden_layers);
+  fn("num_attention_heads", c.num_attention_heads);
+  fn("ttt_layer_type", c.ttt_layer_type);
+  fn("ttt_base_lr", c.ttt_base_lr);
+  fn("mini_batch_size", c.mini_batch_size);
+  fn("use_gate", c.use_gate);
+  fn("share_qk", c.share_qk);
+  fn("pre_conv", c.pre_conv);
+  fn("conv_kernel", c.conv_kernel);
+  fn("rms_norm_eps", c.rms_norm_eps);
+  fn("rope_theta", c.rope_theta);
+  fn("tie_word_embeddings", c.tie_word_embeddings);
+}
+
+}  // namespace
+
+void LanguageModelConfig::check() const {
+  const auto positive = [](const char* field, std::int64_t value) {
+    if (value < 1) throw ConfigError(fmt::format("[config] {} must be at least 1, it is {}", field, value));
+  };
+  positive("vocab_size", vocab_size);
+  positive("hidden_size", hidden_size);
+  positive("intermediate_size", intermediate_size);
+  positive("num_hidden_layers", num_hidden_layers);
+  positive("num_attention_heads", num_attention_heads);
+  positive("mini_batch_size", mini_batch_size);
+  positive("conv_kernel", conv_kernel);
+  if (hidden_size % num_attention_heads)
+    throw ConfigError(fmt::format("[config] hidden_size {} is not a multiple of num_attention_heads {}", hidden_size, num_attention_heads));
+  if (hidden_size / num_attention_heads % 2)
+    throw ConfigError(fmt::format("[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension", hidden_size / num_attention_heads));
+  if (ttt_layer_type != "linear" && ttt_layer_type != "mlp" && ttt_layer_type != "attention")
+    throw ConfigError(fmt::format("[config] ttt_layer_type is '{}'; it must be linear, mlp or attention", ttt_layer_type));
+  if (!(rms_norm_eps > 0)) throw ConfigError(fmt::format("[config] rms_norm_eps must be positive, it is {}", rms_norm_eps));
+  if (!(rope_theta > 1)) throw ConfigError(fmt::format("[config] rope_theta must be greater than 1, it is {}", rope_theta));
+  if (!(ttt_base_lr >= 0)) throw ConfigError(fmt::format("[config] ttt_base_lr must not be negative, it is {}", ttt_base_lr));
+}
+
+std::string LanguageModelConfig::to_json() const {
+  nlohmann::ordered_json json;
+  for_each_field(*this, [&](const char* name, const auto& value) { json[name] = value; });
+  return json.dump(2);
+}
+
+LanguageModelConfig LanguageModelConfig::from_json(const std::string& text, const std::string& what) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) throw ConfigError(fmt::format("[config] {} is not a JSON object", what));
+  LanguageModelConfig config;
+  for_each_field(config, [&](const char* name, auto& value) {
+    const auto field = json.find(name);
+    if (field == json.end()) return;
+    try {
+      field->get_to(value);
+    } catch (const nlohmann::json::exception&) {
+      throw ConfigError(fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, field->dump()));
+    }
+  });
+  config.check();
+  return config;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,69 @@
+#include "models/decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/language_model.h"
+
+namespace nestgrad {
+
+Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch, std::int64_t capacity,
+                 ttt::FormChoice form)
+    : params_(std::move(params)), capacity_(config.ttt_layer_type == "attention" ? capacity : 0) {
+  const Spec token{DType::i32, {batch}};
+  const auto trace_mode = [&](ttt::Stream::Mode mode) {
+    return trace_model(dtype, {token}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+      ttt::Stream stream(mode);
+      const LanguageModel model(config, Params(table), form, 0, capacity);
+      const Tensor logits = model.logits(reshape(given[0], {batch, 1}), stream);
+      std::vector<Tensor> out;
+      if (mode == ttt::Stream::Mode::step) out.push_back(reshape(logits, {batch, config.vocab_size}));
+      state_names_.clear();
+      for (const ttt::Stream::State& s : stream.states()) {
+        state_names_.push_back(s.name);
+        if (!s.next.defined()) throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
+        out.push_back(mode == ttt::Stream::Mode::step ? s.next : s.value);
+      }
+      return out;
+    });
+  };
+  const TracedModel start = trace_mode(ttt::Stream::Mode::initial);
+  check_fits(start.params, params_, "the checkpoint");
+  const std::vector<Array> initial = start.function(start.bind({Array::zeros(DType::i32, {batch})}, {&params_}));
+  for (std::size_t i = 0; i < initial.size(); ++i) initial_.emplace(state_names_[i], initial[i]);
+
+  model_ = trace_mode(ttt::Stream::Mode::step);
+  plan_ = std::make_shared<Plan>(model_.function.plan());
+  for (const std::string& name : state_names_)
+    state_inputs_.push_back(static_cast<std::size_t>(std::ranges::find(model_.inputs, name) - model_.inputs.begin()));
+  for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec);
+  reset();
+}
+
+void Decoder::reset() { restore(initial_, 0); }
+
+Array Decoder::step(const Array& tokens) {
+  if (capacity_ > 0 && position_ == capacity_)
+    throw ConfigError(fmt::format("[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity", capacity_));
+  inputs_[0] = tokens;
+  plan_->run(inputs_, outputs_);
+  for (std::size_t i = 0; i < state_inputs_.size(); ++i) std::swap(inputs_[state_inputs_[i]], outputs_[i + 1]);
+  ++position_;
+  return outputs_[0].clone();
+}
+
+StateDict Decoder::state() const {
+  StateDict out;
+  for (std::size_t i = 0; i < state_names_.size(); ++i) out.emplace(state_names_[i], inputs_[state_inputs_[i]].clone());
+  return out;
+}
+
+void Decoder::restore(const StateDict& state, std::int64_t position) {
+  StateDict own;
+  for (const auto& [name, value] : state) own.emplace(name, value.clone());
+  inputs_ = model_.bind({Array::zeros(DType::i32, model_.function.input_spec(0).shape)}, {&params_, &own});
+  position_ = position;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,95 @@
+#include "models/language_model.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "models/attention.h"
+#include "ttt/learners/linear.h"
+#include "ttt/learners/mlp.h"
+
+namespace nestgrad {
+
+struct LanguageModel::Block {
+  std::string name;
+  Params params;
+  std::function<Tensor(Tensor, ttt::Stream&)> sequence;
+};
+
+namespace {
+
+std::unique_ptr<ttt::Learner> make_learner(const LanguageModelConfig& c, const Params& params) {
+  const std::int64_t dim = c.hidden_size / c.num_attention_heads;
+  if (c.ttt_layer_type == "mlp") return std::make_unique<ttt::Mlp>(params, c.num_attention_heads, dim);
+  return std::make_unique<ttt::Linear>(params, c.num_attention_heads, dim);
+}
+
+}  // namespace
+
+LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& params, ttt::FormChoice form,
+                             int checkpoint_every, std::int64_t attention_capacity)
+    : config_(config), params_(params) {
+  config_.check();
+  ttt::TTTLayerOptions options{.width = config_.hidden_size, .heads = config_.num_attention_heads, .base_lr = config_.ttt_base_lr,
+                               .rope_theta = config_.rope_theta, .gate = config_.use_gate};
+  options.inner.mini_batch = config_.mini_batch_size;
+  options.inner.form = form;
+  options.inner.checkpoint_every = checkpoint_every;
+  for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    const std::string name = fmt::format("layers.{}", i);
+    const Params block = params_.at("model").at(name);
+    const Params own = block.at("seq_modeling_block");
+    const std::string layer_name = name + ".seq_modeling_block";
+    std::unique_ptr<ttt::Task> task;
+    if (config_.share_qk) task = std::make_unique<ttt::SharedQkViews>(own, config_.hidden_size, config_.conv_kernel, layer_name);
+    else task = std::make_unique<ttt::ProjectedViews>(own, config_.hidden_size);
+    std::function<Tensor(Tensor, ttt::Stream&)> sequence;
+    if (config_.ttt_layer_type == "attention") {
+      auto layer = std::make_shared<Attention>(options, own, std::move(task), layer_name, attention_capacity);
+      sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
+    } else {
+      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), make_learner(config_, own), layer_name);
+      sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
+    }
+    blocks_.push_back(std::make_unique<Block>(Block{name, block, std::move(sequence)}));
+  }
+}
+
+LanguageModel::~LanguageModel() = default;
+
+Tensor LanguageModel::run(const Block& block, Tensor h, ttt::Stream& stream) const {
+  const Params& p = block.params;
+  const std::int64_t width = config_.hidden_size, hidden = config_.intermediate_size, kernel = config_.conv_kernel;
+  const auto norm = [&](const std::string& name, Tensor x) { return rms_norm(x, p(name, {width}, Init::ones()), config_.rms_norm_eps); };
+  if (config_.pre_conv) {
+    const Scope scope(block.name + ".conv");
+    const Tensor x = stream.with_history(block.name + ".conv", norm("conv.norm.weight", h), kernel - 1);
+    const Init init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(kernel)));
+    h = h + conv1d(x, p("conv.conv.weight", {width, 1, kernel}, init), p("conv.conv.bias", {width}, Init::zeros()));
+  }
+  const Tensor mixed = block.sequence(norm("seq_norm.weight", h), stream);
+  stream.tap(block.name + ".seq_modeling_block.output", mixed);
+  h = h + mixed;
+  const Scope scope(block.name + ".mlp");
+  const Tensor x = norm("ffn_norm.weight", h);
+  const Tensor gate = silu(ttt::linear(x, p("mlp.gate_proj.weight", {hidden, width})));
+  const Tensor up = ttt::linear(x, p("mlp.up_proj.weight", {hidden, width}));
+  return h + ttt::linear(gate * up, p("mlp.down_proj.weight", {width, hidden}));
+}
+
+Tensor LanguageModel::logits(Tensor tokens, ttt::Stream& stream) const {
+  const std::int64_t vocab = config_.vocab_size, width = config_.hidden_size;
+  const Tensor embedding = params_("model.embed_tokens.weight", {vocab, width});
+  Tensor h = gather(embedding, tokens);
+  for (const auto& block : blocks_) h = run(*block, h, stream);
+  const Scope scope("head");
+  h = rms_norm(h, params_("model.norm.weight", {width}, Init::ones()), config_.rms_norm_eps);
+  return ttt::linear(h, config_.tie_word_embeddings ? embedding : params_("lm_head.weight", {vocab, width}));
+}
+
+Tensor next_token_loss(const LanguageModel& model, Tensor tokens, ttt::Stream& stream) {
+  const std::int64_t time = tokens.dim(1) - 1;
+  return cross_entropy(model.logits(slice(tokens, 1, 0, time), stream), slice(tokens, 1, 1, time + 1));
+}
+
+}  // namespace nestgrad

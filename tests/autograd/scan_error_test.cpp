@@ -1,0 +1,93 @@
+// What a scan refuses, and how it says so.
+#include "tests/autograd/deriving.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+struct Sandbox {
+  Graph graph;
+  GraphScope scope{graph};
+  Tensor w = graph.input(f64({2}), "w"), x = graph.input(f64({4, 2}), "x");
+};
+
+}  // namespace
+
+TEST_CASE("An inner gradient that would miss a path from outside is refused") {
+  Sandbox s;
+  const Tensor h = sin(s.w);
+  const auto body = [&](bool through_h) {
+    return [&, through_h](const Tensors& c, const Tensors& now) -> Step {
+      const Tensor loss = sum(square(s.w * now[0]) * (through_h ? h : now[0]));
+      return {{c[0] - grad(loss, {s.w})[0]}, {}};
+    };
+  };
+  const Tensor zero = zeros(DType::f64, {2});
+  CHECK_NOTHROW(scan(body(false), {zero}, {s.x}));
+  const std::string why = message_of<GradError>([&] { scan(body(true), {zero}, {s.x}); });
+  CHECK(contains(why, "miss"));
+  CHECK(contains(why, "sin"));
+  // The same from two graphs further out.
+  CHECK(contains(message_of<GradError>([&] {
+    scan([&](const Tensors& outer, const Tensors& xs) -> Step {
+      const Tensor between = h * xs[0];
+      return {scan([&](const Tensors& c, const Tensors&) -> Step {
+        return {{c[0] - grad(sum(s.w * c[0] * between), {s.w})[0]}, {}};
+      }, outer, {}, {.steps = 2}).carries, {}};
+    }, {zero}, {s.x});
+  }), "miss"));
+}
+
+TEST_CASE("A tensor that escaped from a scan body is an error, not undefined behaviour") {
+  Sandbox s;
+  Tensor escaped;
+  scan([&](const Tensors& c, const Tensors& now) -> Step {
+    escaped = c[0] * now[0];
+    return {{escaped}, {}};
+  }, {s.w}, {s.x});
+  CHECK(contains(message_of<GraphError>([&] { sin(escaped); }), "escaped"));
+  CHECK(contains(message_of<GraphError>([&] { s.w + escaped; }), "escaped"));
+  CHECK(contains(message_of<GraphError>([&] { (void)escaped.shape(); }), "escaped"));
+  CHECK_FALSE(escaped.alive());
+  // Nor may it come back in another body, even one at the same address.
+  message_of<GraphError>([&] {
+    scan([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] + escaped}, {}}; }, {s.w}, {s.x});
+  });
+}
+
+TEST_CASE("A scan whose carries do not keep their shape, type or number is refused") {
+  Sandbox s;
+  const auto refuse = [&](const StepFn& step) { return message_of<ShapeError>([&] { scan(step, {s.w}, {s.x}); }); };
+  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step { return {{sum(c[0])}, {}}; }),
+                 "carry 0 is f64[2] before the step and f64[] after it"));
+  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step { return {{cast(c[0], DType::f32)}, {}}; }), "f32[2] after"));
+  CHECK(contains(refuse([](const Tensors&, const Tensors&) -> Step { return {{}, {}}; }), "returned 0 carries, it was given 1"));
+}
+
+TEST_CASE("A scan needs a number of steps, the same for all inputs") {
+  Sandbox s;
+  const StepFn keep = [](const Tensors& c, const Tensors&) -> Step { return {c, {}}; };
+  CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {}); }), "at least one step"));
+  CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {s.x, s.w}); }), "others 4"));
+  CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {sum(s.x)}); }), "no time axis"));
+  message_of<ConfigError>([&] { scan(keep, {s.w}, {s.x}, {.checkpoint_every = -1}); });
+}
+
+TEST_CASE("A tensor of an unrelated graph cannot enter a scan") {
+  Sandbox s;
+  Graph other;
+  const Tensor stranger = other.input(f64({2}), "stranger");
+  CHECK(contains(message_of<GraphError>([&] {
+    scan([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] + stranger}, {}}; }, {s.w}, {s.x});
+  }), "another graph"));
+}
+
+TEST_CASE("An error inside a body leaves the outer graph usable") {
+  Sandbox s;
+  message_of<ShapeError>([&] {
+    scan([&](const Tensors& c, const Tensors&) -> Step { return {{matmul(c[0], c[0])}, {}}; }, {s.w}, {s.x});
+  });
+  CHECK((s.w + 1.0).graph().parent() == nullptr);
+  CHECK_NOTHROW(grad(sum(square(s.w)), {s.w}));
+}

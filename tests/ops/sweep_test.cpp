@@ -1,0 +1,53 @@
+// Every row of the op table is complete and true.
+#include "tests/ops/sweep.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+// The check over all rows whose value is a function of their inputs.
+void sweep(Failures (*check)(const Op&)) {
+  Failures failures;
+  for (const Op* op : op_table())
+    if (op->kind == OpKind::value && !has_own_body(*op)) append(failures, check(*op));
+  INFO(join(failures));
+  CHECK(failures.empty());
+}
+
+}  // namespace
+
+TEST_CASE("every row of the op table is complete") {
+  Failures failures;
+  for (const Op* op : op_table()) append(failures, check_complete(*op));
+  INFO(join(failures));
+  CHECK(failures.empty());
+  CHECK(std::ranges::count_if(op_table(), [](const Op* op) { return op->kind == OpKind::value; }) > 40);
+  // Rows without samples escape the sweep: custom_vjp, which its own tests cover, and nothing else.
+  CHECK(std::ranges::count_if(op_table(), [](const Op* op) { return has_own_body(*op); }) == 1);
+}
+
+TEST_CASE("rows are found by name, and sorted by it") {
+  CHECK(std::ranges::is_sorted(op_table(), {}, [](const Op* op) { return op->name; }));
+  for (const Op* op : op_table()) CHECK(find_op(op->name) == op);
+  CHECK(find_op("no such op") == nullptr);
+}
+
+TEST_CASE("every negative sample is refused with its message") { sweep(check_errors); }
+TEST_CASE("no derivative mentions a value that it does not need") { sweep(check_mentions); }
+TEST_CASE("what is declared affine is affine, and nothing else is") { sweep(check_linear_in); }
+TEST_CASE("slices go where `axes` says, to the bit") { sweep(check_axes); }
+TEST_CASE("an axis that nothing maps to repeats its inputs, where the row broadcasts") { sweep(check_broadcasts); }
+TEST_CASE("an output may be written over the inputs that the row names") { sweep(check_may_reuse); }
+TEST_CASE("an alias is the bytes of its input") { sweep(check_alias); }
+TEST_CASE("a kernel computes what its expansion says") { sweep(check_expand); }
+TEST_CASE("f32 kernels are close to f64 kernels") { sweep(check_f32); }
+TEST_CASE("plans with and without simplification agree, derivatives included") { sweep(check_simplify); }
+
+TEST_SUITE("slow") {
+  TEST_CASE("derivatives of every row are right up to order 3") { sweep(check_derivatives); }
+}

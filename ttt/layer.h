@@ -1,0 +1,75 @@
+// TTTLayer: runs a learner along a sequence, as a layer of a larger model (Sun et al. 2024). A Task makes the three views
+// of each token; the learner is trained on (k, v) and answers for q.
+#pragma once
+
+#include "ttt/inner_loop.h"
+#include "ttt/params.h"
+
+namespace nestgrad::ttt {
+
+// What is to be learnt: the views theta_K, theta_V, theta_Q of each token.
+class Task {
+ public:
+  virtual ~Task() = default;
+  // x [batch, time, width] -> [batch, time, width] each, heads still joined.
+  struct Joined {
+    Tensor q, k, v;
+  };
+  virtual Joined views(Tensor x, Stream& stream) const = 0;
+};
+
+// Three linear projections.
+class ProjectedViews : public Task {
+ public:
+  ProjectedViews(const Params& params, std::int64_t width);
+  Joined views(Tensor x, Stream& stream) const override;
+
+ private:
+  Tensor q_, k_, v_;
+};
+
+// One projection shared by q and k, told apart by two depthwise causal convolutions (Mamba-like backbone).
+class SharedQkViews : public Task {
+ public:
+  SharedQkViews(const Params& params, std::int64_t width, std::int64_t kernel, std::string name);
+  Joined views(Tensor x, Stream& stream) const override;
+
+ private:
+  Tensor qk_, v_, conv_q_, conv_q_bias_, conv_k_, conv_k_bias_;
+  std::string name_;
+};
+
+struct TTTLayerOptions {
+  std::int64_t width = 0, heads = 0;
+  double base_lr = 1.0;
+  double rope_theta = 10000.0;
+  InnerLoopOptions inner;
+  bool gate = false;
+};
+
+// x [batch, time, width] -> [batch, time, width].
+// eta[i, j] = max(1/(i+1) + learnable_token_idx[i], 0) * base_lr * sigmoid(x_j . w_h + b_h) / head_dim.
+class TTTLayer {
+ public:
+  TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task, std::unique_ptr<Learner> learner,
+           std::string name);
+  Tensor operator()(Tensor x, Stream& stream) const;
+  const Learner& learner() const { return *learner_; }
+
+ private:
+  Rates rates(Tensor x) const;
+
+  Params params_;
+  TTTLayerOptions options_;
+  std::unique_ptr<Task> task_;
+  std::unique_ptr<Learner> learner_;
+  std::string name_;
+};
+
+// x [.., in] times weight [out, in], transposed: the linear layer of published state dicts.
+Tensor linear(Tensor x, Tensor weight);
+// [batch, time, heads * dim] <-> [batch, heads, time, dim]
+Tensor split_heads(Tensor x, std::int64_t heads);
+Tensor join_heads(Tensor x);
+
+}  // namespace nestgrad::ttt

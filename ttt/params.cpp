@@ -1,0 +1,30 @@
+#include "ttt/params.h"
+
+#include <fmt/format.h>
+
+#include "engine/random.h"
+
+namespace nestgrad {
+
+Tensor ParamTable::get(const std::string& name, const Shape& shape, Init init) {
+  const auto known = index_.find(name);
+  if (known == index_.end()) {
+    index_.emplace(name, specs_.size());
+    specs_.push_back({name, shape, init});
+    tensors_.push_back(graph_->input(Spec{dtype_, shape}, name));
+    return tensors_.back();
+  }
+  if (specs_[known->second].shape != shape)
+    throw ConfigError(fmt::format("[params] '{}' is asked for as {} and as {}; give one of them another name", name,
+                                  to_string(specs_[known->second].shape), to_string(shape)));
+  return tensors_[known->second];
+}
+
+Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed) {
+  if (spec.init.kind == Init::Kind::constant) return Array::full(dtype, spec.shape, spec.init.value);
+  std::uint64_t stream = 14695981039346656037ULL;  // FNV-1a of the name
+  for (unsigned char c : spec.name) stream = (stream ^ c) * 1099511628211ULL;
+  return random_normal({dtype, spec.shape}, 0, spec.init.value, seed, stream);
+}
+
+}  // namespace nestgrad

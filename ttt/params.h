@@ -1,0 +1,65 @@
+// Params: the outer parameters of a model by name. A model asks for what it needs while it is traced; the first request
+// makes an input of the function, so the list of parameters, their shapes and starting values are declared once, where
+// they are used.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/graph.h"
+
+namespace nestgrad {
+
+// How a parameter starts.
+struct Init {
+  enum class Kind : std::uint8_t { constant, normal };
+  Kind kind = Kind::normal;
+  double value = 0.02;  // the constant, or the standard deviation around 0
+  static Init zeros() { return {Kind::constant, 0}; }
+  static Init ones() { return {Kind::constant, 1}; }
+  static Init normal(double stddev) { return {Kind::normal, stddev}; }
+};
+
+struct ParamSpec {
+  std::string name;
+  Shape shape;
+  Init init;
+};
+
+// All parameters of one traced function, in the order in which they were first asked for.
+class ParamTable {
+ public:
+  ParamTable(Graph& graph, DType dtype) : graph_(&graph), dtype_(dtype) {}
+  Tensor get(const std::string& name, const Shape& shape, Init init);  // ConfigError if asked for with another shape
+  const std::vector<ParamSpec>& specs() const { return specs_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  DType dtype() const { return dtype_; }
+
+ private:
+  Graph* graph_;
+  DType dtype_;
+  std::vector<ParamSpec> specs_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::size_t> index_;
+};
+
+// A view of the table under a name prefix: params.at("layers.0")("W1", {..}) is "layers.0.W1".
+class Params {
+ public:
+  explicit Params(ParamTable& table, std::string prefix = "") : table_(&table), prefix_(std::move(prefix)) {}
+  Tensor operator()(const std::string& name, const Shape& shape, Init init = {}) const {
+    return table_->get(prefix_ + name, shape, init);
+  }
+  Params at(const std::string& name) const { return Params(*table_, prefix_ + name + "."); }
+  DType dtype() const { return table_->dtype(); }
+
+ private:
+  ParamTable* table_;
+  std::string prefix_;
+};
+
+// Starting values: element i of a parameter depends only on seed, name and i.
+Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed);
+
+}  // namespace nestgrad

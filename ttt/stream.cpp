@@ -1,0 +1,42 @@
+#include "ttt/stream.h"
+
+#include <fmt/format.h>
+
+namespace nestgrad::ttt {
+
+Stream::State& Stream::find(const std::string& name) {
+  for (State& s : states_)
+    if (s.name == name) return s;
+  throw GraphError(fmt::format("[stream] there is no state '{}'; ask for it with state() first", name));
+}
+
+Tensor Stream::state(const std::string& name, Tensor initial) {
+  if (!stepping()) throw GraphError(fmt::format("[stream] state '{}' exists only while decoding step by step", name));
+  for (const State& s : states_)
+    if (s.name == name) throw GraphError(fmt::format("[stream] state '{}' is asked for twice", name));
+  states_.push_back({name, mode_ == Mode::initial ? initial : initial.graph().input(initial.spec(), name), {}});
+  return states_.back().value;
+}
+
+void Stream::carry(const std::string& name, Tensor next) {
+  State& s = find(name);
+  if (next.spec() != s.value.spec())
+    throw ShapeError(fmt::format("[stream] state '{}' is {} and would become {}", name, to_string(s.value.spec()), to_string(next.spec())));
+  s.next = next;
+}
+
+Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype) {
+  const Tensor now = state(name, zeros(dtype, {1}));
+  carry(name, select(equal(now, static_cast<double>(period - 1)), zeros(dtype, {1}), now + 1.0));
+  return now;
+}
+
+Tensor Stream::with_history(const std::string& name, Tensor x, std::int64_t rows) {
+  if (!stepping()) return pad(x, 1, rows, 0);
+  const Tensor before = state(name, zeros(x.dtype(), {x.dim(0), rows, x.dim(2)}));
+  const Tensor all = concat({before, x}, 1);
+  carry(name, slice(all, 1, x.dim(1), x.dim(1) + rows));
+  return all;
+}
+
+}  // namespace nestgrad::ttt

@@ -1,0 +1,55 @@
+// Stream: where a layer stands in its sequence. The same layer text serves two ways of reading:
+//   whole   all tokens of a sequence at once, from its beginning;
+//   step    one token, everything that came before being carried in named states.
+// A layer asks the stream for what lies outside the rows that it is given.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ops/ops.h"
+
+namespace nestgrad::ttt {
+
+class Stream {
+ public:
+  enum class Mode : std::uint8_t {
+    whole,
+    initial,  // traces a step to learn the states and their starting values
+    step,
+  };
+  explicit Stream(Mode mode = Mode::whole) : mode_(mode) {}
+  bool stepping() const { return mode_ != Mode::whole; }
+
+  // ---- stepping ----
+  // The value carried from the previous token; `initial` before the first.
+  Tensor state(const std::string& name, Tensor initial);
+  // What the next token shall find. Every state must be set once in each step.
+  void carry(const std::string& name, Tensor next);
+  // Counts 0 .. period-1 and around; as a one-element tensor [1].
+  Tensor counter(const std::string& name, std::int64_t period, DType dtype);
+
+  // x [batch, time, dim] with the `rows` rows before it: zeros at the beginning of the sequence.
+  Tensor with_history(const std::string& name, Tensor x, std::int64_t rows);
+
+  struct State {
+    std::string name;
+    Tensor value;  // initial: starting value; step: input of the function
+    Tensor next;
+  };
+  const std::vector<State>& states() const { return states_; }
+
+  // ---- looking inside ----
+  // Values that a caller asked to see, by name.
+  void tap(const std::string& name, Tensor value) { taps_[name] = value; }
+  const std::map<std::string, Tensor>& taps() const { return taps_; }
+  bool track_inner_loss = false;
+
+ private:
+  State& find(const std::string& name);
+  Mode mode_;
+  std::vector<State> states_;
+  std::map<std::string, Tensor> taps_;
+};
+
+}  // namespace nestgrad::ttt
