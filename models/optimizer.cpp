@@ -1,0 +1,39 @@
+#include "models/optimizer.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params, const std::vector<Tensor>& grads,
+                  const std::vector<Tensor>& m, const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
+  const Scope scope("adamw");
+  AdamWResult out;
+  Tensor total;
+  for (const Tensor& g : grads) {
+    const Tensor part = sum(square(g));
+    total = total.defined() ? total + part : part;
+  }
+  out.grad_norm = sqrt(total);
+  const Tensor clip = min(o.clip / (out.grad_norm + 1e-6), 1.0);
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const Tensor g = grads[i] * clip;
+    out.m.push_back(m[i] * o.beta1 + g * (1 - o.beta1));
+    out.v.push_back(v[i] * o.beta2 + square(g) * (1 - o.beta2));
+    Tensor change = out.m[i] * step.correction1 / (sqrt(out.v[i] * step.correction2) + o.eps);
+    if (specs[i].init.kind == Init::Kind::normal && o.weight_decay > 0) change = change + params[i] * o.weight_decay;
+    out.params.push_back(params[i] - change * step.rate);
+  }
+  return out;
+}
+
+double cosine_rate(std::int64_t step, std::int64_t steps, std::int64_t warmup, double peak, double floor) {
+  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const double span = static_cast<double>(std::max<std::int64_t>(1, steps - 1 - warmup));
+  const double progress = std::min(1.0, static_cast<double>(step - warmup) / span);
+  return peak * (floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+}
+
+}  // namespace nestgrad

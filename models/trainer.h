@@ -1,0 +1,87 @@
+// Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan. Everything that
+// a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches and random numbers are
+// functions of seed and step, so a resumed run is bit-identical to one that was never interrupted.
+#pragma once
+
+#include "models/config.h"
+#include "models/data.h"
+#include "models/optimizer.h"
+#include "models/traced_model.h"
+
+namespace nestgrad {
+
+struct TrainingOptions {
+  LanguageModelConfig model;
+  std::int64_t steps = 1000, batch = 4, context = 256;  // context: tokens that are predicted in a window
+  double lr = 3e-3;
+  std::int64_t warmup = 50;
+  std::uint64_t seed = 0;
+  int checkpoint_every = 0;  // of the scans, as in ScanOptions
+  AdamWOptions adamw;
+
+  void check() const;           // ConfigError
+  // All but the model: what a resumed run must share, except `steps`, which only shapes the schedule.
+  std::string to_json() const;
+};
+
+struct StepResult {
+  std::int64_t step;  // number of steps done
+  double loss, grad_norm, rate;
+};
+
+// Averages over validation windows.
+struct Validation {
+  double loss = 0;                       // nats per byte
+  std::vector<double> loss_by_position;  // [context]
+  // Per layer that is a learner, [context], averaged over sequences and heads: the inner loss of each token at the
+  // sequence's first weights, before and after its own gradient step.
+  struct Inner {
+    std::string layer;
+    std::vector<double> initial, before, after;
+  };
+  std::vector<Inner> inner;
+
+  double mean_between(double from, double to) const;  // of loss_by_position, fractions of the context
+};
+
+class Trainer {
+ public:
+  // Starts from random parameters (seed).
+  Trainer(const TrainingOptions& options, const ByteCorpus& corpus);
+
+  // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before the step.
+  StepResult step();
+  std::int64_t steps_done() const { return step_; }
+
+  // At most `max_windows` windows of the validation text, i32 [windows, context + 1], in whole batches.
+  Array validation_windows(std::int64_t max_windows) const;
+  // windows: as above.
+  Validation validate(const Array& windows) const;
+
+  // Parameters, optimiser, step, options in one safetensors file. Written atomically.
+  void save(const std::string& path) const;
+  // ConfigError if it was written with other options; IoError if it cannot be read. Nothing changes on error.
+  void load(const std::string& path);
+
+  StateDict parameters() const;  // copies
+  std::int64_t parameter_count() const;
+  std::size_t arena_bytes() const;
+
+ private:
+  TrainingOptions options_;
+  const ByteCorpus& corpus_;
+  TracedModel train_;
+  std::vector<std::string> param_names_;
+  std::unique_ptr<Plan> train_plan_;
+  std::vector<Array> inputs_, outputs_;  // inputs: tokens, 3 numbers, params, m, v; outputs: loss, norm, params, m, v
+  std::int64_t step_ = 0;
+};
+
+// The parameters in a checkpoint folder (config.json, checkpoint.safetensors), or of the published model's file.
+struct Checkpoint {
+  LanguageModelConfig config;
+  StateDict params;
+};
+Checkpoint read_checkpoint(const std::string& folder);
+
+}  // namespace nestgrad
