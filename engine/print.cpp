@@ -25,8 +25,8 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
     if (const std::string a = attributes(n); !a.empty()) call += fmt::format("[{}]", a);
     for (NodeId in : n.inputs) call += fmt::format(" %{}", in);
     const std::string type = n.op->kind == OpKind::scan ? "" : to_string(n.spec);
-    out += fmt::format("{}%{} = {} : {}  level {}  {}{}\n", indent, id, call, type, n.level, describe(n.loc),
-                       n.scope.empty() ? "" : "  in " + n.scope);
+    out += fmt::format("{}%{} = {} : {}  level {}{}{}\n", indent, id, call, type, n.level,
+                       n.op->kind == OpKind::input ? "" : "  " + describe(n.loc), n.scope.empty() ? "" : "  in " + n.scope);
     if (n.op->kind != OpKind::scan) continue;
     const Body& body = *n.attrs.body;
     print_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), indent + "    ", out);

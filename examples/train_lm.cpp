@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string data = NESTGRAD_DEFAULT_DATA, learner = "ttt-linear", backbone = "transformer", out = "runs/train_lm";
   TrainingOptions training;
-  std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 64, save_every = 500, sample_bytes = 400;
+  std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 256, save_every = 500, stop_after = 0, sample_bytes = 400;
   bool resume = false, json = false;
 };
 
@@ -78,7 +78,7 @@ std::vector<double> smooth(const std::vector<double>& y, std::size_t half_width)
 }
 
 Series by_position(std::string name, const std::vector<double>& y) {
-  Series s{std::move(name), {}, smooth(y, 4)};
+  Series s{std::move(name), {}, smooth(y, 8)};
   for (std::size_t i = 0; i < y.size(); ++i) s.x.push_back(static_cast<double>(i));
   return s;
 }
@@ -86,7 +86,7 @@ Series by_position(std::string name, const std::vector<double>& y) {
 struct Results {
   Validation validation;
   double bigram = 0, tokens_per_second = 0, seconds = 0;
-  std::string sample;
+  std::string prompt, sample;
 };
 
 std::string report(const Options& o, const Trainer& trainer, const std::vector<Metric>& metrics, const Results& r) {
@@ -98,7 +98,7 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
       {.heading = "Training", .prose = "Loss of each training batch, smoothed. The dotted line is a bigram model of the same training text.",
        .charts = {{"Training curve", "step", "loss (nats per byte)", {curve}, {{"bigram", r.bigram}}}}},
       {.heading = "It learns while it reads",
-       .prose = "Validation loss by position in the context. All weights that the outer training found are fixed here; what falls from left to right is what the "
+       .prose = "Validation loss by position in the context, smoothed over 17 bytes. All weights that the outer training found are fixed here; what falls from left to right is what the "
                 "layers learn from the text in front of them.",
        .charts = {{"Validation loss by position", "position in the context (bytes)", "loss (nats per byte)",
                    {by_position("validation loss", r.validation.loss_by_position)}, {{"bigram", r.bigram}}}}}};
@@ -109,7 +109,8 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
     inner.charts.push_back({layer.layer, "position in the context (bytes)", "inner loss",
                             {by_position("at the first weights", layer.initial), by_position("before the step", layer.before), by_position("after the step", layer.after)}});
   if (!inner.charts.empty()) sections.push_back(inner);
-  sections.push_back({.heading = "A sample", .prose = "Generated token by token with carried inner state, temperature 0.8.", .preformatted = r.sample});
+  sections.push_back({.heading = "A sample", .prose = "The model read the first lines, from the validation text, and wrote what follows the mark, byte by byte with carried inner state, at temperature 0.8.",
+                      .preformatted = r.prompt + "▌" + r.sample});
 
   const LanguageModelConfig& c = o.training.model;
   return html_report("nestgrad: a language model that learns while it reads",
@@ -142,7 +143,11 @@ void prepare_folder(const Options& o) {
 void run(Options& o) {
   const auto start = Clock::now();
   o.training.model = model_config(o);
-  o.training.check();
+  try {
+    o.training.check();
+  } catch (const ConfigError& e) {
+    throw CLI::ValidationError(e.what());  // options that do not go together are a wrong call
+  }
   const ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
   if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
     // A wrong resume must not touch the folder.
@@ -170,7 +175,8 @@ void run(Options& o) {
     };
     const auto training_start = Clock::now();
     const std::int64_t first = trainer.steps_done();
-    while (trainer.steps_done() < o.training.steps) {
+    const std::int64_t stop = o.stop_after > 0 ? std::min(o.stop_after, o.training.steps) : o.training.steps;
+    while (trainer.steps_done() < stop) {
       const StepResult s = trainer.step();
       r.tokens_per_second = static_cast<double>(s.step - first) * tokens_per_step / seconds_since(training_start);
       metrics.push_back({s.step, s.loss, s.grad_norm, s.rate, r.tokens_per_second});
@@ -180,12 +186,17 @@ void run(Options& o) {
       if (s.step % o.save_every == 0) save();
     }
     save();
+    if (stop < o.training.steps) {
+      fmt::print("stopped after {} of {} steps; go on with --resume\n", stop, o.training.steps);
+      return;
+    }
     const Array windows = trainer.validation_windows(o.validation_windows);
     r.validation = trainer.validate(windows);
     r.bigram = bigram_loss(corpus.bytes(Split::training), windows);
     if (!std::isfinite(r.validation.loss)) throw ValueError("[train] the validation loss is not finite; the checkpoint is saved");
     const auto prompt = corpus.bytes(Split::validation).first(std::min<std::size_t>(64, corpus.bytes(Split::validation).size()));
-    r.sample = sample_text(o.training.model, trainer.parameters(), std::string(prompt.begin(), prompt.end()), o.sample_bytes, 0.8, o.training.seed);
+    r.prompt = std::string(prompt.begin(), prompt.end());
+    r.sample = sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8, o.training.seed);
     r.seconds = seconds_since(start);
     write_file_atomically(o.out + "/report.html", report(o, trainer, metrics, r));
   }
@@ -221,6 +232,7 @@ int main(int argc, char** argv) {
   app.add_option("--checkpoint-every", o.training.checkpoint_every, "Keep inner states of every n-th mini-batch only, recompute the rest (0: keep all); same bits, less memory")
       ->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--save-every", o.save_every, "Steps between checkpoints")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--stop-after", o.stop_after, "Stop after this many steps in all, as if interrupted; go on with --resume")->check(CLI::PositiveNumber);
   app.add_option("--validation-windows", o.validation_windows, "Most windows of validation text")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
   app.add_flag("--resume", o.resume, "Go on from the checkpoint in --out; bit-identical to not having stopped");

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# The programs as a user meets them: exit codes, one-line errors, nothing lost, exact resume. programs.sh BIN DATA
+set -u
+bin=$1 data=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0 checks=0
+
+fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+
+# expect CODE PATTERN COMMAND...: the exit code, and a pattern in what it prints. An error is one line.
+expect() {
+  local code=$1 pattern=$2 got output
+  shift 2
+  checks=$((checks + 1))
+  output=$("$@" 2>&1 </dev/null)
+  got=$?
+  [ "$got" = "$code" ] || fail "exit $got, not $code: $* :: $output"
+  grep -qE -- "$pattern" <<<"$output" || fail "no '$pattern' in the output of $*: $output"
+  if [ "$code" = 1 ] && [ "$(grep -c 'error:' <<<"$output")" != 1 ]; then fail "not one error line: $*: $output"; fi
+}
+same() { checks=$((checks + 1)); cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
+
+text=$work/text.txt
+for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
+small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
+
+for program in 01_grad_of_grad 02_write_a_learner train_lm generate verify_golden; do
+  expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
+  expect 2 'see --help' "$bin/$program" --no-such-option
+done
+expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
+expect 0 '"worst_error":' "$bin/02_write_a_learner" --json
+
+# Wrong calls.
+expect 2 'learner' "$bin/train_lm" --learner nothing
+expect 2 'steps' "$bin/train_lm" --steps 0
+expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
+
+# Bad data.
+: > "$work/empty.txt"; echo hi > "$work/tiny.txt"; mkdir "$work/no-text"; printf 'a\0b' > "$work/no-text/binary"
+expect 1 'empty|no text|smaller|at least' "$bin/train_lm" --data "$work/empty.txt" --out "$work/x"
+expect 1 'at least|smaller|needs' "$bin/train_lm" --data "$work/tiny.txt" --out "$work/x"
+expect 1 'no text|text' "$bin/train_lm" --data "$work/no-text" --out "$work/x"
+expect 1 'missing.txt' "$bin/train_lm" --data "$work/missing.txt" --out "$work/x"
+expect 1 'text.txt/out' "$bin/train_lm" "${small[@]}" --steps 1 --out "$text/out"
+
+# A resumed run equals one that was never interrupted, for every learner and backbone.
+for learner in ttt-linear ttt-mlp attention; do
+  for backbone in transformer mamba; do
+    kind=$learner-$backbone
+    run=("$bin/train_lm" "${small[@]}" --learner "$learner" --backbone "$backbone" --steps 6)
+    expect 0 '"val_loss":' "${run[@]}" --out "$work/$kind-whole" --json
+    expect 0 'stopped after 3 of 6' "${run[@]}" --stop-after 3 --out "$work/$kind-parts"
+    expect 0 'report' "${run[@]}" --resume --out "$work/$kind-parts"
+    same "$work/$kind-whole/checkpoint.safetensors" "$work/$kind-parts/checkpoint.safetensors"
+    [ "$(wc -l < "$work/$kind-parts/metrics.jsonl")" = 6 ] || fail "$kind: metrics are not one line a step"
+    for file in report.html config.json; do [ -s "$work/$kind-whole/$file" ] || fail "$kind: no $file"; done
+  done
+done
+whole=$work/ttt-linear-transformer-whole
+run=("$bin/train_lm" "${small[@]}" --steps 6)
+expect 0 'report' "${run[@]}" --checkpoint-every 2 --out "$work/every"
+cmp -s <(tail -c 2000 "$whole/checkpoint.safetensors") <(tail -c 2000 "$work/every/checkpoint.safetensors") || fail "a checkpoint schedule changed the result"
+
+# Nothing that was saved is lost.
+cp "$whole/checkpoint.safetensors" "$work/saved"
+expect 1 'already holds' "${run[@]}" --out "$whole"
+expect 1 'another model' "${run[@]}" --resume --out "$whole" --learner ttt-mlp
+expect 1 'another model' "${run[@]}" --resume --out "$whole" --backbone mamba
+expect 1 'written with' "${run[@]}" --resume --out "$whole" --seed 7
+expect 1 'not finite' "$bin/train_lm" "${small[@]}" --steps 60 --lr 1e30 --out "$work/diverged" --save-every 1
+[ -s "$work/diverged/checkpoint.safetensors" ] || fail "the checkpoint from before the divergence is gone"
+same "$whole/checkpoint.safetensors" "$work/saved"
+cp -r "$whole" "$work/truncated"; head -c 5000 "$work/saved" > "$work/truncated/checkpoint.safetensors"; cp "$work/truncated/checkpoint.safetensors" "$work/cut"
+expect 1 'truncated' "${run[@]}" --resume --out "$work/truncated"
+same "$work/truncated/checkpoint.safetensors" "$work/cut"
+expect 1 'no checkpoint' "${run[@]}" --resume --out "$work/fresh"
+
+# generate.
+gen=("$bin/generate" --checkpoint "$whole" --prompt "line 1" --bytes 40)
+expect 0 '^line 1' "${gen[@]}"
+"${gen[@]}" --seed 3 > "$work/a"; "${gen[@]}" --seed 3 > "$work/b"; same "$work/a" "$work/b"
+expect 0 '^line 1' "$bin/generate" --checkpoint "$work/attention-mamba-whole" --prompt "line 1" --bytes 20 --temperature 0
+expect 1 'config.json' "$bin/generate" --checkpoint "$work/none" --prompt x
+expect 1 'truncated' "$bin/generate" --checkpoint "$work/truncated" --prompt x
+expect 2 'prompt' "$bin/generate" --checkpoint "$whole" --prompt ""
+cp -r "$whole" "$work/misfit"; sed -i 's/"hidden_size": 16/"hidden_size": 32/' "$work/misfit/config.json"
+expect 1 'wants|fit' "$bin/generate" --checkpoint "$work/misfit" --prompt x
+sed -i 's/"hidden_size": 32/"hidden_size": "wide"/' "$work/misfit/config.json"
+expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
+
+# verify_golden.
+expect 0 'PASS' "$bin/verify_golden" "$data/golden/ttt_linear_transformer.safetensors"
+expect 1 'FAIL' "$bin/verify_golden" --tolerance 1e-20 "$data/golden/ttt_linear_transformer.safetensors"
+expect 1 'known kind' "$bin/verify_golden" "$work/saved"
+expect 1 'text.txt' "$bin/verify_golden" "$text"
+
+# Piped progress is plain lines.
+checks=$((checks + 1))
+"${run[@]}" --out "$work/plain" 2>&1 | grep -q $'\r' && fail "a carriage return in piped output"
+
+echo "$((checks - failures)) checks passed, $failures failed"
+[ "$failures" = 0 ]
