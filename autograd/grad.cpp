@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "autograd/reverse.h"
+#include "engine/lower.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -15,6 +16,12 @@ namespace {
 
 bool passes(const Node& n, std::size_t input, const Node& source) {
   return is_float(n.spec.dtype) && is_float(source.spec.dtype) && n.op->vjp && !(n.op->cut && !n.op->cut(static_cast<int>(input)).empty());
+}
+
+// The body node whose value a projection of a scan shows.
+NodeId body_node(const Node& projection) {
+  const auto i = projection.attrs.ints[0];
+  return projection.op->kind == OpKind::final ? projection.attrs.body->outs[static_cast<std::size_t>(i)] : static_cast<NodeId>(i);
 }
 
 std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked) {
@@ -46,7 +53,7 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
       case OpKind::final:
       case OpKind::stack:
         if (const auto body = bodies.find(n.inputs[0]); body != bodies.end())
-          marked[id] = body->second[static_cast<std::size_t>(n.attrs.ints[0])];
+          marked[id] = body->second[static_cast<std::size_t>(body_node(n))];
         break;
     }
   }
@@ -68,6 +75,30 @@ std::vector<char> active_in_body(const Body& body, const std::vector<char>& mark
 
 // ---- the walk ----
 
+namespace {
+
+// Rules make leaves (ones, zeros), which go to the open graph: y's own if none is open.
+class OpenGraph : EmitGuard {
+ public:
+  explicit OpenGraph(Tensor y) {
+    Graph*& open = emit_state().graph;
+    if (!open || !open->descends_from(y.graph())) open = &y.graph();
+  }
+};
+
+// The highest level in a graph, scan bodies included, among the nodes that are `wanted` (all, if null).
+int highest_level(const std::deque<Node>& nodes, const std::vector<char>* wanted) {
+  int level = 0;
+  for (std::size_t id = 0; id < (wanted ? wanted->size() : nodes.size()); ++id) {
+    if (wanted && !(*wanted)[id]) continue;
+    level = std::max(level, nodes[id].level);
+    if (nodes[id].op->kind == OpKind::scan) level = std::max(level, highest_level(nodes[id].attrs.body->nodes, nullptr));
+  }
+  return level;
+}
+
+}  // namespace
+
 Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt, std::span<const Tensor> initial)
     : graph_(graph) {
   for (const Seed& s : seeds) end_ = std::max(end_, s.value.id() + 1);
@@ -75,6 +106,12 @@ Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const Node
   std::vector<char> marked(static_cast<std::size_t>(end_), 0);
   for (NodeId id : wrt) marked[static_cast<std::size_t>(id)] = 1;
   depends_ = dependents(graph.nodes(), std::move(marked));
+  std::vector<NodeId> ends;
+  for (const Seed& s : seeds) ends.push_back(s.value.id());
+  std::vector<char> on_path = live_nodes(graph.nodes(), ends, {});
+  on_path.resize(static_cast<std::size_t>(end_));
+  for (std::size_t id = 0; id < on_path.size(); ++id) on_path[id] = on_path[id] && depends_[id];
+  level_ = std::max(emit_state().level, 1 + highest_level(graph.nodes(), &on_path));
   cotangents_.resize(static_cast<std::size_t>(end_));
   for (std::size_t i = 0; i < initial.size(); ++i)
     if (initial[i].defined()) cotangents_[static_cast<std::size_t>(wrt[i])] = initial[i];
@@ -98,8 +135,8 @@ void Reverse::run() {
     const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[static_cast<std::size_t>(id)].defined();
     if (!reached) continue;
     EmitState& state = emit_state();
-    state.level = n.level + 1;
-    state.vjp_of = id;
+    state.level = level_;
+    state.vjp_of = graph_.tensor(id);
     state.loc = n.loc;
     state.scope = n.scope;
     const Tensor ct = cotangents_[static_cast<std::size_t>(id)];
@@ -163,34 +200,76 @@ NodeId wrt_node(Graph& g, Tensor x) {
   return id;
 }
 
-// Where every path from x to y ends, for the error message.
-std::string where_cut(Tensor y, NodeId x) {
-  Graph& g = y.graph();
-  std::vector<char> touched(static_cast<std::size_t>(g.size()), 0);
-  touched[static_cast<std::size_t>(x)] = 1;
-  std::string cuts;
-  for (NodeId id = x + 1; id <= y.id(); ++id) {
-    const Node& n = g.node(id);
-    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-      if (!touched[static_cast<std::size_t>(n.inputs[i])]) continue;
-      const Node& source = g.node(n.inputs[i]);
-      touched[static_cast<std::size_t>(id)] = 1;
-      std::string why;
-      if (n.op->kind == OpKind::value && !n.op->vjp) why = n.op->not_differentiable;
-      else if (n.op->kind == OpKind::value && n.op->cut && !n.op->cut(static_cast<int>(i)).empty()) why = n.op->cut(static_cast<int>(i));
-      else if (!is_float(n.spec.dtype) && is_float(source.spec.dtype) && n.op->kind != OpKind::scan) why = "integers have no derivative";
-      if (!why.empty() && cuts.size() < 400) cuts += fmt::format("{}at {}: {}", cuts.empty() ? "" : "; ", describe(g.tensor(id)), why);
+// Where the paths from x to y end, for the error message.
+class Cuts {
+ public:
+  std::string explain(Tensor y, NodeId x) {
+    const Graph& g = y.graph();
+    const std::vector<char> needed = live_nodes(g.nodes(), std::vector{y.id()}, {});
+    std::vector<char> touched(static_cast<std::size_t>(g.size()), 0);
+    touched[static_cast<std::size_t>(x)] = 1;
+    touched = follow(g.nodes(), std::move(touched), &needed, true);
+    if (!touched[static_cast<std::size_t>(y.id())]) return "x never meets y";
+    return "the path is cut at " + text_;
+  }
+
+ private:
+  // Everything that touched nodes lead to, whether or not a derivative passes. `note`: list where none passes.
+  std::vector<char> follow(const std::deque<Node>& nodes, std::vector<char> touched, const std::vector<char>* needed, bool note) {
+    std::unordered_map<NodeId, std::vector<char>> bodies;
+    for (std::size_t id = 0; id < nodes.size(); ++id) {
+      const Node& n = nodes[id];
+      if (n.op->kind == OpKind::scan) {
+        bodies[static_cast<NodeId>(id)] = follow_body(*n.attrs.body, marked_inputs(n, touched), note && (!needed || (*needed)[id]));
+      } else if (n.op->kind == OpKind::final || n.op->kind == OpKind::stack) {
+        touched[id] = touched[id] || bodies[n.inputs[0]][static_cast<std::size_t>(body_node(n))];
+        continue;
+      }
+      for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+        const Node& source = nodes[static_cast<std::size_t>(n.inputs[i])];
+        if (!touched[static_cast<std::size_t>(n.inputs[i])]) continue;
+        touched[id] = 1;
+        if (note && (!needed || (*needed)[id]) && n.op->kind == OpKind::value && !passes(n, i, source)) add(static_cast<NodeId>(id), n, i, !needed);
+      }
+    }
+    return touched;
+  }
+
+  std::vector<char> follow_body(const Body& body, std::vector<char> inputs, bool note) {
+    for (;;) {
+      std::vector<char> touched(body.nodes.size(), 0);
+      std::ranges::copy(inputs, touched.begin());
+      touched = follow(body.nodes, std::move(touched), nullptr, false);
+      bool grew = false;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(body.carries); ++i)
+        if (touched[static_cast<std::size_t>(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
+      if (grew) continue;
+      return note ? follow(body.nodes, std::move(touched), nullptr, true) : touched;
     }
   }
-  if (!touched[static_cast<std::size_t>(y.id())]) return "x never meets y";
-  return cuts.empty() ? "the path ends inside a scan" : "the path is cut " + cuts;
-}
+
+  void add(NodeId id, const Node& n, std::size_t input, bool inside) {
+    std::string_view why = "integers have no derivative";
+    if (!n.op->vjp) why = n.op->not_differentiable;
+    else if (n.op->cut && !n.op->cut(static_cast<int>(input)).empty()) why = n.op->cut(static_cast<int>(input));
+    if (text_.size() > 400) return;
+    text_ += fmt::format("{}{}%{} = {} {} ({}): {}", text_.empty() ? "" : "; ", inside ? "(in a scan) " : "", id, n.op->name,
+                         to_string(n.spec), describe(n.loc), why);
+  }
+
+  std::string text_;
+};
 
 std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Seed> seeds, const std::vector<Tensor>& x,
                                       GradOptions options) {
   if (seeds.empty()) throw GradError(fmt::format("[{}] there is nothing to differentiate", rule));
-  for (const Tensor& t : x)
+  for (const Tensor& t : x) {
     if (!is_float(t.dtype())) throw GradError(fmt::format("[{}] {} is an integer and has no derivative", rule, describe(t)));
+    if (t.graph().node(t.id()).op->kind == OpKind::constant)
+      throw GradError(fmt::format("[{}] x = {} is a number, and equal numbers are one node; give the use that you mean a "
+                                  "name with probe()", rule, describe(t)));
+  }
+  const OpenGraph open(seeds[0].value);
   std::vector<Tensor> out = pull_back(seeds, x);
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (out[i].defined()) continue;
@@ -199,7 +278,7 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const See
       const bool reachable = y.graph().descends_from(x[i].graph());
       throw GradError(fmt::format("[{}] y = {} does not depend on x = {}: {}. If zero is what you mean, ask for it with allow_zero",
                                   rule, describe(y), describe(x[i]),
-                                  reachable ? where_cut(y, y.graph().lift(x[i])) : "x never meets y"));
+                                  reachable ? Cuts().explain(y, y.graph().lift(x[i])) : "x never meets y"));
     }
     out[i] = zeros(x[i].dtype(), x[i].shape());
   }
@@ -217,6 +296,7 @@ void check_pairs(std::string_view rule, std::string_view what, const std::vector
 
 std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt, std::span<const Tensor> initial) {
   if (seeds.empty()) return {initial.begin(), initial.end()};
+  const OpenGraph open(seeds[0].value);
   // Seeds of an outer graph cannot depend on anything inside; the deepest seed decides where the walk runs.
   Graph* g = &seeds[0].value.graph();
   for (const Seed& s : seeds)
@@ -258,6 +338,8 @@ std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>&
 std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>& x, const std::vector<Tensor>& tangents,
                         GradOptions options, Loc) {
   check_pairs("jvp", "tangent", x, tangents);
+  if (y.empty()) throw GradError("[jvp] there is nothing to differentiate");
+  const OpenGraph open(y[0]);
   // The VJP is linear in u, so its value at u does not matter.
   std::vector<Tensor> u;
   std::vector<Seed> seeds;

@@ -28,6 +28,7 @@ class Reverse {
 
   Graph& graph_;
   NodeId end_ = 0;  // nodes before this one existed when the walk began
+  int level_ = 1;   // of the nodes that the walk appends: one above what it differentiates
   std::vector<char> depends_;
   std::vector<Tensor> cotangents_;
   std::unordered_map<NodeId, ScanCotangents> scans_;

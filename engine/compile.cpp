@@ -169,6 +169,13 @@ class Compiler {
 
   // ---- scans ----
 
+  int every_of(const Node& scan) const {
+    const auto asked = static_cast<int>(scan.attrs.ints[2]);
+    return std::min(options_.checkpoint_every.value_or(asked), static_cast<int>(scan.attrs.ints[0]));
+  }
+
+  // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its segments:
+  // what one of them recomputes must not take away the segment that another is reading.
   bool is_lazy(NodeId stack, int every) const {
     if (every == 0 || value_is_output(stack)) return false;
     for (NodeId id = 0; id < graph_.size(); ++id) {
@@ -176,7 +183,7 @@ class Compiler {
       const Node& n = node(id);
       for (std::size_t i = 0; i < n.inputs.size(); ++i) {
         if (n.inputs[i] != stack) continue;
-        if (n.op->kind != OpKind::scan) return false;
+        if (n.op->kind != OpKind::scan || (every_of(n) != 0 && every_of(n) != every)) return false;
         const auto carries = static_cast<std::size_t>(n.attrs.body->carries), xs = static_cast<std::size_t>(n.attrs.body->xs);
         if (i < carries || i >= carries + xs) return false;
       }
@@ -193,7 +200,7 @@ class Compiler {
     auto scan = std::make_unique<ScanStep>();
     scan->steps = static_cast<int>(n.attrs.ints[0]);
     scan->reverse = n.attrs.ints[1] != 0;
-    scan->every = std::min(options_.checkpoint_every.value_or(static_cast<int>(n.attrs.ints[2])), scan->steps);
+    scan->every = every_of(n);
 
     std::vector<NodeId> finals(static_cast<std::size_t>(body.carries), -1), stacks;
     for (NodeId p = id + 1; p < graph_.size(); ++p) {

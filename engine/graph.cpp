@@ -150,7 +150,7 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
          .inputs = std::move(ids),
          .spec = std::move(spec),
          .level = state.level,
-         .vjp_of = state.vjp_of,
+         .vjp_of = state.vjp_of.graph_ == this ? state.vjp_of.id() : -1,
          .region = state.region,
          .loc = state.loc.value_or(loc),
          .scope = state.scope};

@@ -22,7 +22,7 @@ struct Node {
   Attrs attrs;
   std::vector<NodeId> inputs;
   Spec spec;
-  int level = 0;         // 0: the program as written; n+1: emitted by the derivative of a node of level n
+  int level = 0;         // 0: the program as written; n+1: emitted by a gradient of something that contains level n
   NodeId vjp_of = -1;    // the node whose derivative emitted this one
   int region = 0;        // checkpoint region, 0: none
   Loc loc;               // the user's line
@@ -93,7 +93,7 @@ class Graph {
 struct EmitState {
   Graph* graph = nullptr;  // innermost graph being traced
   int level = 0;
-  NodeId vjp_of = -1;
+  Tensor vjp_of;  // the node whose derivative is being emitted; noted by the nodes of its own graph
   int region = 0;
   std::optional<Loc> loc;  // overrides the operand's line
   std::string scope;

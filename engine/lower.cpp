@@ -65,7 +65,7 @@ class Recompute {
 void label_like(const Node& n) {
   EmitState& state = emit_state();
   state.level = n.level;
-  state.vjp_of = -1;
+  state.vjp_of = {};
   state.region = n.region;
   state.loc = n.loc;
   state.scope = n.scope;

@@ -89,6 +89,16 @@ struct Results {
   std::string prompt, sample;
 };
 
+Chart position_chart(const Results& r) {
+  return {"Validation loss by position", "position in the context (bytes)", "loss (nats per byte)",
+          {by_position("validation loss", r.validation.loss_by_position)}, {{"bigram", r.bigram}}};
+}
+
+Chart inner_chart(const Validation::Inner& layer) {
+  return {"Inner loss, " + layer.layer, "position in the context (bytes)", "inner loss",
+          {by_position("at the first weights", layer.initial), by_position("before the step", layer.before), by_position("after the step", layer.after)}};
+}
+
 std::string report(const Options& o, const Trainer& trainer, const std::vector<Metric>& metrics, const Results& r) {
   Series curve{"training loss", {}, {}};
   for (const Metric& m : metrics) curve.x.push_back(static_cast<double>(m.step)), curve.y.push_back(m.loss);
@@ -100,14 +110,11 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
       {.heading = "It learns while it reads",
        .prose = "Validation loss by position in the context, smoothed over 17 bytes. All weights that the outer training found are fixed here; what falls from left to right is what the "
                 "layers learn from the text in front of them.",
-       .charts = {{"Validation loss by position", "position in the context (bytes)", "loss (nats per byte)",
-                   {by_position("validation loss", r.validation.loss_by_position)}, {{"bigram", r.bigram}}}}}};
+       .charts = {position_chart(r)}}};
   ReportSection inner{.heading = "The inner loss",
                       .prose = "Each layer trains a small model on the sequence. Its self-supervised loss on each token with the weights from before the first token, and "
                                "just before and just after the gradient step on that token (Sun et al. 2024, Figure 4)."};
-  for (const Validation::Inner& layer : r.validation.inner)
-    inner.charts.push_back({layer.layer, "position in the context (bytes)", "inner loss",
-                            {by_position("at the first weights", layer.initial), by_position("before the step", layer.before), by_position("after the step", layer.after)}});
+  for (const Validation::Inner& layer : r.validation.inner) inner.charts.push_back(inner_chart(layer));
   if (!inner.charts.empty()) sections.push_back(inner);
   sections.push_back({.heading = "A sample", .prose = "The model read the first lines, from the validation text, and wrote what follows the mark, byte by byte with carried inner state, at temperature 0.8.",
                       .preformatted = r.prompt + "▌" + r.sample});
@@ -199,6 +206,8 @@ void run(Options& o) {
     r.sample = sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8, o.training.seed);
     r.seconds = seconds_since(start);
     write_file_atomically(o.out + "/report.html", report(o, trainer, metrics, r));
+    write_file_atomically(o.out + "/loss_by_position.svg", svg(position_chart(r)));
+    for (const Validation::Inner& layer : r.validation.inner) write_file_atomically(fmt::format("{}/inner_loss.{}.svg", o.out, layer.layer), svg(inner_chart(layer)));
   }
   const Validation& v = r.validation;
   fmt::print("validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context {:.4f}, last quarter {:.4f}\n", v.loss,
@@ -214,7 +223,7 @@ void run(Options& o) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Trains a byte-level language model whose sequence layers are learners, and writes metrics.jsonl,\n"
-               "checkpoint.safetensors, config.json and report.html into a folder.",
+               "checkpoint.safetensors, config.json, report.html and its charts as SVG into a folder.",
                "train_lm"};
   Options o;
   app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")->capture_default_str();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
@@ -30,6 +31,12 @@ void for_each_field(Config& c, Fn fn) {
   fn("tie_word_embeddings", c.tie_word_embeddings);
 }
 
+// Is this JSON value of the field's type? A fraction is no integer.
+bool fits(const nlohmann::json& json, std::int64_t) { return json.is_number_integer(); }
+bool fits(const nlohmann::json& json, double) { return json.is_number(); }
+bool fits(const nlohmann::json& json, bool) { return json.is_boolean(); }
+bool fits(const nlohmann::json& json, const std::string&) { return json.is_string(); }
+
 }  // namespace
 
 void LanguageModelConfig::check() const {
@@ -49,9 +56,12 @@ void LanguageModelConfig::check() const {
     throw ConfigError(fmt::format("[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension", hidden_size / num_attention_heads));
   if (ttt_layer_type != "linear" && ttt_layer_type != "mlp" && ttt_layer_type != "attention")
     throw ConfigError(fmt::format("[config] ttt_layer_type is '{}'; it must be linear, mlp or attention", ttt_layer_type));
-  if (!(rms_norm_eps > 0)) throw ConfigError(fmt::format("[config] rms_norm_eps must be positive, it is {}", rms_norm_eps));
-  if (!(rope_theta > 1)) throw ConfigError(fmt::format("[config] rope_theta must be greater than 1, it is {}", rope_theta));
-  if (!(ttt_base_lr >= 0)) throw ConfigError(fmt::format("[config] ttt_base_lr must not be negative, it is {}", ttt_base_lr));
+  const auto real = [](const char* field, double value, bool fine, const char* wanted) {
+    if (!fine || !std::isfinite(value)) throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));
+  };
+  real("rms_norm_eps", rms_norm_eps, rms_norm_eps > 0, "positive");
+  real("rope_theta", rope_theta, rope_theta > 1, "greater than 1");
+  real("ttt_base_lr", ttt_base_lr, ttt_base_lr >= 0, "0 or positive");
 }
 
 std::string LanguageModelConfig::to_json() const {
@@ -67,11 +77,8 @@ LanguageModelConfig LanguageModelConfig::from_json(const std::string& text, cons
   for_each_field(config, [&](const char* name, auto& value) {
     const auto field = json.find(name);
     if (field == json.end()) return;
-    try {
-      field->get_to(value);
-    } catch (const nlohmann::json::exception&) {
-      throw ConfigError(fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, field->dump()));
-    }
+    if (!fits(*field, value)) throw ConfigError(fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, field->dump()));
+    field->get_to(value);
   });
   config.check();
   return config;

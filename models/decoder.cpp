@@ -10,7 +10,9 @@ namespace nestgrad {
 
 Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch, std::int64_t capacity,
                  ttt::FormChoice form)
-    : params_(std::move(params)), capacity_(config.ttt_layer_type == "attention" ? capacity : 0) {
+    : params_(std::move(params)), bounded_(config.ttt_layer_type == "attention"), capacity_(capacity) {
+  if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
+  if (bounded_ && capacity < 1) throw ConfigError(fmt::format("[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
   const Spec token{DType::i32, {batch}};
   const auto trace_mode = [&](ttt::Stream::Mode mode) {
     return trace_model(dtype, {token}, [&](ParamTable& table, const std::vector<Tensor>& given) {
@@ -44,7 +46,7 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
 void Decoder::reset() { restore(initial_, 0); }
 
 Array Decoder::step(const Array& tokens) {
-  if (capacity_ > 0 && position_ == capacity_)
+  if (bounded_ && position_ >= capacity_)
     throw ConfigError(fmt::format("[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity", capacity_));
   inputs_[0] = tokens;
   plan_->run(inputs_, outputs_);
@@ -60,8 +62,15 @@ StateDict Decoder::state() const {
 }
 
 void Decoder::restore(const StateDict& state, std::int64_t position) {
+  if (position < 0 || (bounded_ && position > capacity_))
+    throw ConfigError(fmt::format("[decoder] position {} is outside of what this decoder can read{}", position,
+                                  bounded_ ? fmt::format(" ({} tokens)", capacity_) : ""));
   StateDict own;
-  for (const auto& [name, value] : state) own.emplace(name, value.clone());
+  for (const auto& [name, value] : state) {
+    if (std::ranges::find(state_names_, name) == state_names_.end())
+      throw ConfigError(fmt::format("[decoder] the state holds '{}', which this model does not carry", name));
+    own.emplace(name, value.clone());
+  }
   inputs_ = model_.bind({Array::zeros(DType::i32, model_.function.input_spec(0).shape)}, {&params_, &own});
   position_ = position;
 }

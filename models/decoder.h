@@ -33,6 +33,7 @@ class Decoder {
   std::vector<std::string> state_names_;
   std::vector<std::size_t> state_inputs_;   // where the states stand among the plan's inputs
   std::vector<Array> inputs_, outputs_;     // outputs_: logits, then next states
+  bool bounded_ = false;                    // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
 };
 

@@ -20,6 +20,14 @@ const Array& find(const SafeTensors& file, const std::string& name, const std::s
   return at->second;
 }
 
+// How far `ours` is from the file's tensor of that name.
+double error_of(const Array& ours, const SafeTensors& file, const std::string& name, const std::string& path) {
+  const Array& theirs = find(file, name, path);
+  if (theirs.shape() != ours.shape())
+    throw IoError(fmt::format("{}: '{}' is {}, the model of this configuration gives {}", path, name, to_string(theirs.spec()), to_string(ours.spec())));
+  return relative_error(ours, theirs);
+}
+
 StateDict with_prefix(const SafeTensors& file, const std::string& prefix, DType dtype) {
   StateDict out;
   for (const auto& [name, value] : file.tensors)
@@ -62,6 +70,8 @@ GoldenReport verify_golden(const std::string& path, DType dtype, ttt::FormChoice
     throw IoError(fmt::format("{}: not a golden file of a known kind: whole language models (ttt_*) have 'config' in their metadata and 'input_ids'", path));
   const LanguageModelConfig config = LanguageModelConfig::from_json(json->second, path);
   const Array& tokens = find(file, "input_ids", path);
+  if (tokens.dtype() != DType::i32 || tokens.spec().rank() != 2 || tokens.shape()[1] < 2)
+    throw IoError(fmt::format("{}: 'input_ids' is {}; it must be integers [batch, time] with at least two tokens", path, to_string(tokens.spec())));
   const StateDict params = with_prefix(file, "param.", dtype);
 
   std::vector<std::string> taps;
@@ -84,18 +94,17 @@ GoldenReport verify_golden(const std::string& path, DType dtype, ttt::FormChoice
   const std::vector<Array> out = model.function(model.bind({tokens}, {&params}));
 
   GoldenReport report;
-  const Array& logits = find(file, "logits", path);
-  report.loss_error = relative_error(out[0].reshaped({1}), find(file, "loss", path));
-  report.logits_error = relative_error(out[1], logits);
+  report.loss_error = error_of(out[0].reshaped({1}), file, "loss", path);
+  report.logits_error = error_of(out[1], file, "logits", path);
   std::size_t k = 2;
-  for (const std::string& name : taps) report.logits_error = std::max(report.logits_error, relative_error(out[k++], find(file, "tap." + name, path)));
+  for (const std::string& name : taps) report.logits_error = std::max(report.logits_error, error_of(out[k++], file, "tap." + name, path));
   for (const ParamSpec& p : model.params) {
-    const double error = relative_error(out[k++], find(file, "grad." + p.name, path));
+    const double error = error_of(out[k++], file, "grad." + p.name, path);
     if (error <= report.worst_grad_error) continue;
     report.worst_grad_error = error;
     report.worst_grad_name = p.name;
   }
-  report.decode_error = decode_error(config, params, dtype, form, tokens, logits);
+  report.decode_error = decode_error(config, params, dtype, form, tokens, find(file, "logits", path));
   return report;
 }
 

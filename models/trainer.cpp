@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -186,9 +187,12 @@ Checkpoint read_checkpoint(const std::string& folder) {
   Checkpoint out;
   const std::string config = folder + "/config.json";
   out.config = LanguageModelConfig::from_json(read_file(config), config);
-  SafeTensors file = read_safetensors(folder + "/checkpoint.safetensors");
-  for (auto& [name, value] : file.tensors)
-    if (!name.starts_with("adamw.")) out.params.emplace(name, value.cast(kType));
+  const std::string published = folder + "/model.safetensors";
+  const SafeTensors file = read_safetensors(std::filesystem::exists(published) ? published : folder + "/checkpoint.safetensors");
+  for (const auto& [name, value] : file.tensors) {
+    const bool tied_copy = name == "lm_head.weight" && out.config.tie_word_embeddings;
+    if (!name.starts_with("adamw.") && !tied_copy) out.params.emplace(name, value.cast(kType));
+  }
   return out;
 }
 

@@ -77,7 +77,8 @@ class Trainer {
   std::int64_t step_ = 0;
 };
 
-// The parameters in a checkpoint folder (config.json, checkpoint.safetensors), or of the published model's file.
+// The parameters in a folder with config.json and either model.safetensors (the published model's state dict) or
+// checkpoint.safetensors (written by training).
 struct Checkpoint {
   LanguageModelConfig config;
   StateDict params;

@@ -30,7 +30,9 @@ int broadcast_axes(const Call& c, int, int axis) {
   return c.in[0].shape[uz(axis)] == c.out.shape[uz(to)] ? to : -1;
 }
 
-const Op& op = register_op({.name = "broadcast_to",
+}  // namespace
+
+const Op& broadcast_op = register_op({.name = "broadcast_to",
                             .doc = "Repeats axes of extent 1 and missing leading axes.",
                             .infer = infer_broadcast,
                             .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
@@ -49,13 +51,12 @@ const Op& op = register_op({.name = "broadcast_to",
                             },
                             .broadcasts = true});
 
-}  // namespace
-
-Tensor broadcast_to(Operand x, const Shape& shape) { return emit(op, {x.tensor}, {.ints = shape}, x.loc); }
+Tensor broadcast_to(Operand x, const Shape& shape) { return emit(broadcast_op, {x.tensor}, {.ints = shape}, x.loc); }
 
 Tensor zeros(DType dtype, const Shape& shape, Loc loc) { return full(dtype, shape, 0, loc); }
 Tensor full(DType dtype, const Shape& shape, double value, Loc loc) {
-  return broadcast_to({constant(value, dtype, loc), loc}, shape);
+  const Tensor number = constant(value, dtype, loc);
+  return shape.empty() ? number : broadcast_to({number, loc}, shape);
 }
 Tensor zero_like(Tensor x) { return x.graph().constant(Array::scalar(0, x.dtype())); }
 

@@ -12,14 +12,18 @@ void check(std::string_view op, Tensor x, Tensor w, const Shape& wanted) {
     throw ShapeError(fmt::format("[{}] weight must be {} to fit x {}, it is {}", op, to_string(wanted), to_string(x.spec()), to_string(w.spec())));
 }
 
+void check_1d(std::string_view op, Tensor x, Tensor w) {
+  if (x.rank() != 3) throw ShapeError(fmt::format("[{}] x must be [batch, time, dim], it is {}", op, to_string(x.spec())));
+  check(op, x, w, {x.dim(2), 1, w.dim(-1)});
+}
+
 }  // namespace
 
 Tensor conv1d(Operand input, Operand weight, Tensor bias) {
   const Scope scope("conv1d", input.loc);
   const Tensor x = input.tensor, w = weight.tensor;
-  if (x.rank() != 3) throw ShapeError(fmt::format("[conv1d] x must be [batch, time, dim], it is {}", to_string(x.spec())));
+  check_1d("conv1d", x, w);
   const std::int64_t dim = x.dim(2), taps = w.dim(-1), time = x.dim(1) - taps + 1;
-  check("conv1d", x, w, {dim, 1, taps});
   const Tensor rows = permute(reshape(w, {dim, taps}), {1, 0});  // [taps, dim]
   Tensor y = bias;
   for (std::int64_t k = 0; k < taps; ++k) {
@@ -31,6 +35,7 @@ Tensor conv1d(Operand input, Operand weight, Tensor bias) {
 
 Tensor causal_conv1d(Operand x, Operand weight, Tensor bias) {
   const Scope scope("causal_conv1d", x.loc);
+  check_1d("causal_conv1d", x.tensor, weight.tensor);
   return conv1d(pad(x, 1, weight.tensor.dim(-1) - 1, 0), weight, bias);
 }
 

@@ -53,6 +53,7 @@ BroadcastLoop::BroadcastLoop(const Call& call) {
   for (std::int64_t s : strides[0]) stretched.push_back(s == 0);
   for (std::size_t d = 1; d < sizes.size(); ++d) outer_sizes.push_back(sizes[d]), outer_strides.push_back(strides[d]);
   for (std::int64_t s : sizes) if (s == 0) inner = 0;
+  if (outer_sizes.size() > kMaxOuter) call.shape_error("broadcasting leaves more than 16 axes apart; reshape() some together");
 }
 
 namespace {
@@ -179,6 +180,10 @@ Tensor gelu_tanh_slope(Tensor x) {
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - square(t)) * (c + square(x) * (3 * c * 0.044715));
 }
 
+// b - 1, and 0 where a = b = 0: the slope of a^0 at a = 0 is then 0 * 0^0, which is 0, and not 0 * 0^-1. The derivatives
+// of x^n come here at order n + 1.
+Tensor one_less(Tensor a, Tensor b) { return select(equal(a, 0.0) * equal(b, 0.0), 1.0, b) - 1.0; }
+
 // log a, and 0 at a = 0, where a^b has slope 0 in b for every b > 0.
 Tensor log_or_zero(Tensor a) {
   const Tensor positive = greater(a, 0.0);
@@ -187,7 +192,9 @@ Tensor log_or_zero(Tensor a) {
 
 // ---- simplifications: equal for every operand, NaN and infinity included ----
 
+// The number that every element of t is, if it is known to be one number.
 std::optional<double> scalar_value(Tensor t) {
+  while (node_of(t).op == &reshape_op || node_of(t).op == &broadcast_op) t = input_of(t);
   const Node& n = node_of(t);
   if (n.op->kind != OpKind::constant || n.attrs.literal.size() != 1) return std::nullopt;
   return n.attrs.literal.item();

@@ -9,6 +9,7 @@
 namespace nestgrad {
 
 struct BroadcastLoop {
+  static constexpr std::size_t kMaxOuter = 16;
   std::int64_t inner = 0;
   std::vector<char> stretched;                            // per operand: one element serves the whole inner run
   std::vector<std::int64_t> outer_sizes;                  // innermost first
@@ -20,7 +21,7 @@ struct BroadcastLoop {
   template <class T, int N, class Body>
   void run(const T* const* in, T* out, Body body) const {
     if (inner == 0) return;
-    std::int64_t counter[16] = {};
+    std::int64_t counter[kMaxOuter] = {};
     const T* p[N];
     std::copy_n(in, N, p);
     for (;;) {

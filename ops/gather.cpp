@@ -38,6 +38,7 @@ Spec infer_scatter(const Call& c) {
   const Shape& updates = c.in[1].shape;
   if (updates.size() < index.size() || !std::equal(index.begin(), index.end(), updates.begin()))
     c.shape_error("updates must begin with the shape of the indices");
+  if (c.attrs.ints[0] < 0) c.shape_error(fmt::format("a table of {} rows", c.attrs.ints[0]));
   Shape shape{c.attrs.ints[0]};
   shape.insert(shape.end(), updates.begin() + static_cast<std::ptrdiff_t>(index.size()), updates.end());
   return {c.in[1].dtype, std::move(shape)};

@@ -71,7 +71,7 @@ Tensor probe(Operand x);       // x under a name of its own: never shared, never
 Tensor softmax(Operand x, int axis);
 Tensor log_softmax(Operand x, int axis);
 Tensor logsumexp(Operand x, int axis, bool keep = false);
-// Per-token loss [...] in nats from logits [..., classes] and labels i32 [...].
+// Per-token loss [...] in nats from logits [..., classes] and labels i32 [...]; ValueError for a label that is no class.
 Tensor cross_entropy(Operand logits, Operand labels);
 // Over the last axis, biased variance (Ba et al. 2016); gain and shift broadcast against x.
 Tensor layer_norm(Operand x, Operand gain, Operand shift, double eps = 1e-6);

@@ -65,14 +65,48 @@ Pack<T> lanes(Pack<T> x, Fn fn) {
     else                                                            \
       return lanes(x, [](T e) { return std::name(e); });            \
   }
-NESTGRAD_MATH(exp, HasExp, pexp)
 NESTGRAD_MATH(log, HasLog, plog)
 NESTGRAD_MATH(log1p, HasLog1p, plog1p)
 NESTGRAD_MATH(tanh, HasTanh, ptanh)
-NESTGRAD_MATH(sqrt, HasSqrt, psqrt)
 NESTGRAD_MATH(sin, HasSin, psin)
 NESTGRAD_MATH(cos, HasCos, pcos)
 #undef NESTGRAD_MATH
+
+// Eigen's e^x never falls below 3e-39 (f32), not even at -infinity; here what is not a normal number is 0.
+inline float exp(float x) { return std::exp(x); }
+inline double exp(double x) { return std::exp(x); }
+template <class T>
+Pack<T> exp(Pack<T> x) {
+  if constexpr (Pack<T>::Traits::HasExp)
+    return where(x < Pack<T>(sizeof(T) == 4 ? -87.3365 : -708.396), Pack<T>(0), Pack<T>(Eigen::internal::pexp(x.raw)));
+  else
+    return lanes(x, [](T e) { return std::exp(e); });
+}
+
+// Eigen's f32 root is an estimate (3 ulp, NaN at infinity, 0 for denormals, other bits on another make of processor);
+// the instruction is exact.
+template <class Raw>
+Raw exact_sqrt(Raw x) {
+  return Eigen::internal::psqrt(x);
+}
+#ifdef EIGEN_VECTORIZE_SSE
+inline __m128 exact_sqrt(__m128 x) { return _mm_sqrt_ps(x); }
+#endif
+#ifdef EIGEN_VECTORIZE_AVX
+inline __m256 exact_sqrt(__m256 x) { return _mm256_sqrt_ps(x); }
+#endif
+#ifdef EIGEN_VECTORIZE_AVX512
+inline __m512 exact_sqrt(__m512 x) { return _mm512_sqrt_ps(x); }
+#endif
+inline float sqrt(float x) { return std::sqrt(x); }
+inline double sqrt(double x) { return std::sqrt(x); }
+template <class T>
+Pack<T> sqrt(Pack<T> x) {
+  if constexpr (Pack<T>::Traits::HasSqrt)
+    return Pack<T>(exact_sqrt(x.raw));
+  else
+    return lanes(x, [](T e) { return std::sqrt(e); });
+}
 
 template <class T>
   requires std::is_arithmetic_v<T>
@@ -84,14 +118,15 @@ Pack<T> abs(Pack<T> x) {
   return Pack<T>(Eigen::internal::pabs(x.raw));
 }
 
-inline float pow(float a, float b) { return std::pow(a, b); }
-inline double pow(double a, double b) { return std::pow(a, b); }
+// NaN where either is: C's pow(NaN, 0) and pow(1, NaN) are 1.
+inline float pow(float a, float b) { return std::isnan(a) || std::isnan(b) ? a + b : std::pow(a, b); }
+inline double pow(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::pow(a, b); }
 template <class T>
 Pack<T> pow(Pack<T> a, Pack<T> b) {
   T x[Pack<T>::size], y[Pack<T>::size];
   a.store(x);
   b.store(y);
-  for (int i = 0; i < Pack<T>::size; ++i) x[i] = std::pow(x[i], y[i]);
+  for (int i = 0; i < Pack<T>::size; ++i) x[i] = pow(x[i], y[i]);
   return Pack<T>::load(x);
 }
 

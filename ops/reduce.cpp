@@ -140,7 +140,7 @@ Tensor simplify_sum(Tensor t) {
   const Tensor a = input_of(x, 0), b = input_of(x, 1);
   std::vector<std::int64_t> batch(uz(x.rank() - 2));
   std::iota(batch.begin(), batch.end(), 0);
-  if (batch.empty() || node_of(t).attrs.ints != batch || a.rank() != x.rank() || b.rank() != x.rank()) return {};
+  if (batch.empty() || x.spec().size() == 0 || node_of(t).attrs.ints != batch || a.rank() != x.rank() || b.rank() != x.rank()) return {};
   for (std::int64_t d : batch)
     if (a.shape()[uz(d)] != x.shape()[uz(d)] || b.shape()[uz(d)] != x.shape()[uz(d)]) return {};
   const Tensor stacked = matmul(reshape(a, {-1, a.dim(-1)}), reshape(b, {-1, b.dim(-1)}), {true, false});
@@ -194,6 +194,8 @@ Tensor sum(Operand x) {
 }
 
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
+  if (!is_float(x.tensor.dtype()))
+    throw DTypeError(fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})", to_string(x.tensor.spec()), describe(x.loc)));
   const Tensor total = sum(x, axes, keep);
   const double count = static_cast<double>(x.tensor.spec().size()) / static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
   return total * Operand(1.0 / count, x.loc);

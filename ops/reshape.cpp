@@ -31,7 +31,9 @@ Tensor simplify_reshape(Tensor t) {
   return node_of(x).op == node_of(t).op ? reshape(input_of(x), t.shape()) : Tensor();
 }
 
-const Op& op = register_op({.name = "reshape",
+}  // namespace
+
+const Op& reshape_op = register_op({.name = "reshape",
                             .doc = "The same elements, in the same order, under another shape.",
                             .infer = infer_reshape,
                             .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
@@ -52,8 +54,6 @@ const Op& op = register_op({.name = "reshape",
                             },
                             .alias = true});
 
-}  // namespace
-
 Tensor reshape(Operand x, const Shape& wanted) {
   Shape shape = wanted;
   std::int64_t known = 1, open = -1;
@@ -61,7 +61,7 @@ Tensor reshape(Operand x, const Shape& wanted) {
     if (shape[i] == -1 && open < 0) open = static_cast<std::int64_t>(i);
     else known *= shape[i];
   if (open >= 0) shape[uz(open)] = known ? x.tensor.spec().size() / known : 0;
-  return emit(op, {x.tensor}, {.ints = shape}, x.loc);
+  return emit(reshape_op, {x.tensor}, {.ints = shape}, x.loc);
 }
 
 }  // namespace nestgrad

@@ -14,12 +14,14 @@ Tensor rope(Operand input, Operand positions, double theta) {
   if (dim % 2) throw ShapeError(fmt::format("[rope] the last axis must be even to be turned in pairs: x is {}", to_string(x.spec())));
   const Tensor frequency = exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * std::log(theta) / static_cast<double>(dim)));
   const Tensor angle = reshape(positions.tensor, {-1, 1, 1}) * frequency;  // [time, half, 1]
+  const std::int64_t time = angle.dim(0);
+  const auto for_both = [&](Tensor t) { return reshape(broadcast_to(t, {time, half, 2}), {time, dim}); };
   Shape pairs = x.shape();
   pairs.back() = half;
   pairs.push_back(2);
   const Tensor p = reshape(x, pairs);
-  const Tensor turned = concat({-slice(p, -1, 1, 2), slice(p, -1, 0, 1)}, -1);  // (-odd, even)
-  return reshape(p * cos(angle) + turned * sin(angle), x.shape());
+  const Tensor turned = reshape(concat({-slice(p, -1, 1, 2), slice(p, -1, 0, 1)}, -1), x.shape());  // (-odd, even)
+  return x * for_both(cos(angle)) + turned * for_both(sin(angle));
 }
 
 }  // namespace nestgrad

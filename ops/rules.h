@@ -6,6 +6,8 @@
 namespace nestgrad {
 
 extern const Op& permute_op;
+extern const Op& reshape_op;
+extern const Op& broadcast_op;
 extern const Op& matmul_op;
 
 // x for a permute that swaps the last two axes of x; undefined for anything else.

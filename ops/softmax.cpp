@@ -32,7 +32,11 @@ Tensor logsumexp(Operand x, int axis, bool keep) {
 Tensor cross_entropy(Operand logits, Operand labels) {
   const Scope scope("cross_entropy", logits.loc);
   const Tensor x = logits.tensor;
-  return logsumexp(x, -1) - sum(x * one_hot(labels.tensor, x.dim(-1), x.dtype()), {-1});
+  const std::int64_t classes = x.dim(-1);
+  // Looked up in 0, 1, 2, ..: the label itself, or an error where there is no such class.
+  const Tensor known = gather(iota(DType::i32, {classes}, 0), labels);
+  // Chosen and not multiplied, so that classes masked by -infinity do no harm.
+  return logsumexp(x, -1) - sum(select(one_hot(known, classes, x.dtype()), x, 0.0), {-1});
 }
 
 }  // namespace nestgrad

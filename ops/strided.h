@@ -26,6 +26,7 @@ class StridedCopy {
         dims_.push_back({shape[d], source_strides[d], target_strides[d]});
     }
     if (dims_.empty()) dims_.push_back({1, 1, 1});
+    if (dims_.size() > kMaxDims) throw ShapeError("[copy] more than 16 axes that are not walked through in one stride; reshape() some together");
   }
 
   void operator()(const std::byte* source, std::byte* target) const {
@@ -37,6 +38,7 @@ class StridedCopy {
   }
 
  private:
+  static constexpr std::size_t kMaxDims = 16;
   struct Dim {
     std::int64_t size, source, target;
   };
@@ -46,7 +48,7 @@ class StridedCopy {
     const U* from = reinterpret_cast<const U*>(source) + source_offset_;
     U* to = reinterpret_cast<U*>(target) + target_offset_;
     const Dim in = dims_[0];
-    std::int64_t counter[16] = {};
+    std::int64_t counter[kMaxDims] = {};
     for (;;) {
       if (in.source == 1 && in.target == 1)
         std::memcpy(to, from, static_cast<std::size_t>(in.size) * sizeof(U));

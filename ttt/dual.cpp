@@ -104,19 +104,26 @@ Weights DualForm::end_state(const Weights& w, const Gradients& g, Tensor z_last)
   return w.with(values);
 }
 
+namespace {
+
+std::string obstacle(const Learner& learner, const Weights& w, Tensor k, Tensor v) {
+  const std::string in_loss = LearnerTrace::of_loss(learner, w, k.spec(), v.spec()).obstacle();
+  return in_loss.empty() ? LearnerTrace::of_predict(learner, w, k.spec()).obstacle() : in_loss;
+}
+
+}  // namespace
+
 std::string dual_obstacle(const Learner& learner, const Weights& w, Tensor k, Tensor v) {
   try {
-    LearnerTrace::of_loss(learner, w, k.spec(), v.spec());
-    LearnerTrace::of_predict(learner, w, k.spec());
-    return "";
+    return obstacle(learner, w, k, v);
   } catch (const FormError& e) {
     return e.what();
   }
 }
 
 std::unique_ptr<Form> make_form(const Learner& learner, FormChoice choice, const Weights& w, Tensor k, Tensor v) {
-  const bool dual = choice == FormChoice::dual || (choice == FormChoice::automatic && dual_obstacle(learner, w, k, v).empty());
-  if (dual) return std::make_unique<DualForm>(learner);
+  if (choice == FormChoice::dual || (choice == FormChoice::automatic && obstacle(learner, w, k, v).empty()))
+    return std::make_unique<DualForm>(learner);
   return std::make_unique<PrimalForm>(learner);
 }
 

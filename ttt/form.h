@@ -38,7 +38,8 @@ class Form {
   const Learner& learner_;
 };
 
-// Per-token weights materialised: the reference. Works for any learner.
+// Per-token weights materialised: the reference. The learner is given one token at a time, so nothing needs to be proved
+// about tokens; a text that mixes them (a mean over tokens, say) is run on each alone.
 class PrimalForm : public Form {
  public:
   using Form::Form;
@@ -47,6 +48,9 @@ class PrimalForm : public Form {
   Tensor predict(const Weights& w, const Gradients& g, Tensor z, Tensor q) const override;
   Tensor loss(const Weights& w, const Gradients& g, Tensor z, Tensor k, Tensor v) const override;
   Weights end_state(const Weights& w, const Gradients& g, Tensor z_last) const override;
+
+ private:
+  Tensor loss_of(const Weights& w, Tensor k, Tensor v) const;
 };
 
 // Derived from the learner's trace: the gradient of rows x W is an outer product, so the updated weights are applied as
@@ -61,12 +65,13 @@ class DualForm : public Form {
   Weights end_state(const Weights& w, const Gradients& g, Tensor z_last) const override;
 };
 
+// automatic: dual if it can be derived, else primal; a learner that mixes tokens, sequences or heads is a FormError.
 enum class FormChoice : std::uint8_t { automatic, primal, dual };
 
 // Why the dual form of this learner cannot be derived on such weights and rows; empty if it can.
 std::string dual_obstacle(const Learner& learner, const Weights& w, Tensor k, Tensor v);
 
-// The form asked for; automatic: dual if it can be derived, else primal.
+// The form asked for.
 std::unique_ptr<Form> make_form(const Learner& learner, FormChoice choice, const Weights& w, Tensor k, Tensor v);
 
 }  // namespace nestgrad::ttt

@@ -72,8 +72,9 @@ Weights for_batch(const Weights& w, std::int64_t batch) {
 InnerLoopResult train_along(const Learner& learner, const Weights& start, const Views& views, const Rates& rates,
                             const InnerLoopOptions& options) {
   const Scope scope("inner loop");
-  const std::int64_t time = views.k.dim(2), size = options.mini_batch, chunks = time / size, full = chunks * size;
+  const std::int64_t time = views.k.dim(2), size = options.mini_batch;
   if (size < 1) throw ConfigError(fmt::format("[inner_loop] the mini-batch size must be at least 1, it is {}", size));
+  const std::int64_t chunks = time / size, full = chunks * size;
   if (rates.position.dim(0) < std::min(size, time))
     throw ShapeError(fmt::format("[inner_loop] position rates are {}, mini-batches have {} tokens", to_string(rates.position.spec()), size));
 

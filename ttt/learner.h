@@ -43,6 +43,13 @@ class Weights {
 inline FastWeight matrix(std::string name, Tensor value) { return {std::move(name), WeightKind::matrix, value}; }
 inline FastWeight row(std::string name, Tensor value) { return {std::move(name), WeightKind::row, value}; }
 
+// While it lives, new nodes carry the line that writes them: a learner's text is named by its own lines, not by that of
+// the layer which runs it.
+class OwnLines : EmitGuard {
+ public:
+  OwnLines() { emit_state().loc.reset(); }
+};
+
 class Learner {
  public:
   virtual ~Learner() = default;

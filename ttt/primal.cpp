@@ -6,6 +6,7 @@
 
 #include "autograd/grad.h"
 #include "ttt/form.h"
+#include "ttt/trace.h"
 
 namespace nestgrad::ttt {
 
@@ -55,14 +56,24 @@ Weights per_token(const Weights& w, const Gradients& g, Tensor z, std::int64_t t
 
 }  // namespace
 
+Tensor PrimalForm::loss_of(const Weights& w, Tensor k, Tensor v) const {
+  const OwnLines lines;
+  return learner_.loss(w, k, v);
+}
+
 Gradients PrimalForm::gradients(const Weights& w, Tensor k, Tensor v) const {
   const Scope scope("inner gradient");
+  require_fit("primal", w, k.spec());
   const std::int64_t tokens = k.dim(-2);
   std::vector<Tensor> probes = per_token(w, {}, {}, tokens).values();
   for (Tensor& t : probes) t = probe(t);
-  const Tensor loss = learner_.loss(w.with(probes), tokens_first(k), tokens_first(v));
-  if (loss.dim(-1) != 1 || loss.dim(-2) != 1)
-    throw FormError(fmt::format("[primal] the inner loss must be per token, [.., tokens, 1]; for one token it is {}", describe(loss)));
+  const Tensor rows = tokens_first(k);
+  const Tensor loss = loss_of(w.with(probes), rows, tokens_first(v));
+  Shape wanted = rows.shape();
+  wanted.back() = 1;
+  if (loss.shape() != wanted)
+    throw FormError(fmt::format("[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
+                                tokens, to_string(wanted), describe(loss)));
   const Seed seed{loss, broadcast_to(loss.graph().constant(Array::scalar(1, loss.dtype())), loss.shape())};
   const std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
   Gradients out;
@@ -79,11 +90,14 @@ Gradients PrimalForm::gradients(const Weights& w, Tensor k, Tensor v) const {
 }
 
 Tensor PrimalForm::predict(const Weights& w, const Gradients& g, Tensor z, Tensor q) const {
-  return tokens_back(learner_.predict(per_token(w, g, z, q.dim(-2)), tokens_first(q)));
+  const Weights read = per_token(w, g, z, q.dim(-2));
+  const Tensor rows = tokens_first(q);
+  const OwnLines lines;
+  return tokens_back(learner_.predict(read, rows));
 }
 
 Tensor PrimalForm::loss(const Weights& w, const Gradients& g, Tensor z, Tensor k, Tensor v) const {
-  return tokens_back(learner_.loss(per_token(w, g, z, k.dim(-2)), tokens_first(k), tokens_first(v)));
+  return tokens_back(loss_of(per_token(w, g, z, k.dim(-2)), tokens_first(k), tokens_first(v)));
 }
 
 Weights PrimalForm::end_state(const Weights& w, const Gradients& g, Tensor z_last) const {

@@ -118,8 +118,9 @@ Failures check_grads(const Subject& s) {
       const double analytic = at_x[row + 1 + k].item();
       const double scale = std::max({1.0, std::abs(numeric), std::abs(analytic), std::abs(at_x[row].item())});
       if (!(std::abs(numeric - analytic) <= 1e-8 * s.tolerance * scale))
-        failures.push_back(fmt::format("{}: order {} derivative in input {} is {:.12g}, the central difference is {:.12g}",
-                                       s.what, order, active[k], analytic, numeric));
+        failures.push_back(
+            fmt::format("{}: order {} derivative in input {} is {:.12g}, the central difference is {:.12g}",
+                        s.what, order, active[k], analytic, numeric));
     }
   }
   return failures;
@@ -169,7 +170,8 @@ Failures check_taylor(const Subject& s) {
       else if (j > 0) best = std::max(best, std::log2(std::abs(remainders[uz(j - 1)] / r)));
     }
     if (!(best > order + 0.7))
-      failures.push_back(fmt::format("{}: the Taylor remainder of order {} shrinks as h^{:.2f}, not h^{}", s.what, order, best, order + 1));
+      failures.push_back(fmt::format("{}: the Taylor remainder of order {} shrinks as h^{:.2f}, not h^{}",
+                                     s.what, order, best, order + 1));
   }
   return failures;
 }
@@ -206,20 +208,24 @@ Failures check_products(const Subject& s) {
   for (std::size_t k = 0; k < active.size(); ++k) backward += dot(out[2 * outputs + k], u[k]);
   Failures failures;
   if (!(std::abs(forward - backward) <= 1e-12 * s.tolerance * scale))
-    failures.push_back(fmt::format("{}: <J u, v> is {:.17g}, <u, J' v> is {:.17g}", s.what, forward, backward));
+    failures.push_back(
+        fmt::format("{}: <J u, v> is {:.17g}, <u, J' v> is {:.17g}", s.what, forward, backward));
   const auto moved_outputs = [&](double h) {
     std::vector<Array> moved = s.inputs;
     for (std::size_t k = 0; k < active.size(); ++k) moved[active[k]] = axpy(moved[active[k]], h, u[k]);
     return f(moved);
   };
-  const std::vector<Array> p1 = moved_outputs(kStep), m1 = moved_outputs(-kStep), p2 = moved_outputs(2 * kStep),
-                           m2 = moved_outputs(-2 * kStep);
+  const std::vector<Array> p1 = moved_outputs(kStep), m1 = moved_outputs(-kStep),
+                           p2 = moved_outputs(2 * kStep), m2 = moved_outputs(-2 * kStep);
   for (std::size_t i = 0; i < outputs; ++i)
     for (std::int64_t e = 0; e < out[i].size(); ++e) {
       const double numeric = (8 * (p1[i].at(e) - m1[i].at(e)) - (p2[i].at(e) - m2[i].at(e))) / (12 * kStep);
       const double analytic = out[outputs + i].at(e);
-      if (!(std::abs(numeric - analytic) <= 1e-9 * s.tolerance * std::max({1.0, std::abs(numeric), std::abs(out[i].at(e))}))) {
-        failures.push_back(fmt::format("{}: J u at element {} of output {} is {:.12g}, the central difference is {:.12g}", s.what, e, i, analytic, numeric));
+      if (!(std::abs(numeric - analytic) <=
+            1e-9 * s.tolerance * std::max({1.0, std::abs(numeric), std::abs(out[i].at(e))}))) {
+        failures.push_back(
+            fmt::format("{}: J u at element {} of output {} is {:.12g}, the central difference is {:.12g}",
+                        s.what, e, i, analytic, numeric));
         break;
       }
     }
@@ -239,11 +245,13 @@ Failures check_f32_grads(const Subject& s) {
     for (std::size_t i : active) x.push_back(in[i]);
     return grad(weighted(s.fn(in), 700), x, kZeros);
   };
-  const std::vector<Array> g32 = trace(gradient, specs_of(narrow))(narrow), g64 = trace(gradient, specs_of(wide))(wide);
+  const std::vector<Array> g32 = trace(gradient, specs_of(narrow))(narrow),
+                           g64 = trace(gradient, specs_of(wide))(wide);
   Failures failures;
   for (std::size_t k = 0; k < g32.size(); ++k)
     if (const double error = relative_error(g32[k], g64[k], 1); !(error <= 1e-5 * s.tolerance))
-      failures.push_back(fmt::format("{}: the f32 gradient of input {} is {:.3g} away from that in f64", s.what, active[k], error));
+      failures.push_back(fmt::format("{}: the f32 gradient of input {} is {:.3g} away from that in f64",
+                                     s.what, active[k], error));
   return failures;
 }
 

@@ -1,5 +1,5 @@
-// Checks of derivatives against numbers, for one op or a whole function. Each returns what is wrong, in words, instead
-// of failing a test, so that a negative control can show that it sees a wrong rule.
+// Checks of derivatives against numbers, for one op or a whole function. Each returns what is wrong, in
+// words, instead of failing a test, so that a negative control can show that it sees a wrong rule.
 #pragma once
 
 #include <string>
@@ -25,7 +25,8 @@ struct Subject {
   int orders = 3;
 };
 
-// Reverse mode to order n: along random directions, d/dx_i of the derivative of order n-1 against its central difference.
+// Reverse mode to order n: along random directions, d/dx_i of the derivative of order n-1 against its central
+// difference.
 Failures check_grads(const Subject& s);
 // What is left of a Taylor polynomial of order n shrinks as h^(n+1).
 Failures check_taylor(const Subject& s);

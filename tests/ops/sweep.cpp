@@ -36,14 +36,18 @@ std::vector<Array> Case::draw(std::uint64_t seed, bool widen) const {
     const Array jitter = uniform({DType::f64, spec.shape}, seed * 16 + k, 0.3, 0.7);
     std::vector<double> values;
     for (std::uint64_t i = 0; i < n; ++i)
-      values.push_back(low + (high - low) * (static_cast<double>(stratum[i]) + jitter.at(static_cast<std::int64_t>(i))) / static_cast<double>(n));
+      values.push_back(low + (high - low) *
+                                 (static_cast<double>(stratum[i]) + jitter.at(static_cast<std::int64_t>(i))) /
+                                 static_cast<double>(n));
     out.push_back(Array::of(values, spec.shape, spec.dtype));
   }
   return out;
 }
 
 TraceFn Case::fn() const {
-  return [&row = op, attrs = sample.attrs](const std::vector<Tensor>& in) { return std::vector<Tensor>{emit(row, in, attrs)}; };
+  return [&row = op, attrs = sample.attrs](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{emit(row, in, attrs)};
+  };
 }
 
 Array Case::run(const std::vector<Array>& inputs) const {
@@ -57,7 +61,8 @@ Array Case::run(const std::vector<Array>& inputs) const {
 }
 
 bool Case::differentiable(std::size_t input) const {
-  return op.vjp && is_float(out().dtype) && is_float(specs()[input].dtype) && !(op.cut && !op.cut(static_cast<int>(input)).empty());
+  return op.vjp && is_float(out().dtype) && is_float(specs()[input].dtype) &&
+         !(op.cut && !op.cut(static_cast<int>(input)).empty());
 }
 
 std::vector<Case> positive_cases(const Op& op, DType dtype) {
@@ -92,11 +97,14 @@ Failures check_complete(const Op& op) {
     need(!cases.empty(), "no positive sample");
     for (const Case& c : cases) {
       const Spec out = c.out();
-      need(!is_float(out.dtype) || op.vjp || !op.not_differentiable.empty(), "neither a rule nor a reason why there is none");
-      need(!op.alias || (c.specs().size() == 1 && c.specs()[0].bytes() == out.bytes()), "an alias of another size");
+      need(!is_float(out.dtype) || op.vjp || !op.not_differentiable.empty(),
+           "neither a rule nor a reason why there is none");
+      need(!op.alias || (c.specs().size() == 1 && c.specs()[0].bytes() == out.bytes()),
+           "an alias of another size");
       if (!op.cost) continue;
       const Cost cost = op.cost({op, c.specs(), c.sample.attrs, out});
-      need(cost.flops >= 0 && cost.bytes >= 0 && std::isfinite(cost.flops + cost.bytes), "a cost that is no number");
+      need(cost.flops >= 0 && cost.bytes >= 0 && std::isfinite(cost.flops + cost.bytes),
+           "a cost that is no number");
     }
   }
   return failures;
@@ -119,16 +127,19 @@ Failures check_errors(const Op& op) {
     } catch (const DTypeError& e) {
       message = e.what();
     } catch (const std::exception& e) {
-      failures.push_back(fmt::format("{}: refused by another type than ShapeError or DTypeError: {}", what, e.what()));
+      failures.push_back(
+          fmt::format("{}: refused by another type than ShapeError or DTypeError: {}", what, e.what()));
       continue;
     }
     if (message.find(s.error) == std::string::npos)
-      failures.push_back(fmt::format("{}: the message is '{}', it should contain '{}'", what, message, s.error));
+      failures.push_back(
+          fmt::format("{}: the message is '{}', it should contain '{}'", what, message, s.error));
     if (!message.starts_with(fmt::format("[{}] ", op.name)))
       failures.push_back(fmt::format("{}: the message does not begin with the op: '{}'", what, message));
     for (const Spec& spec : c.specs())
       if (message.find(to_string(spec)) == std::string::npos)
-        failures.push_back(fmt::format("{}: the message does not show the operand {}: '{}'", what, to_string(spec), message));
+        failures.push_back(fmt::format("{}: the message does not show the operand {}: '{}'", what,
+                                       to_string(spec), message));
     if (message.find("(at sweep.cpp:") == std::string::npos)
       failures.push_back(fmt::format("{}: the message does not name the line: '{}'", what, message));
   }

@@ -30,7 +30,8 @@ Array mixed(const Array& a, const Array& b, int axis, Take take) {
   Array out = a.clone();
   const std::size_t bytes = size_of(a.dtype());
   for (std::int64_t i = 0; i < a.size(); ++i)
-    if (take(index_along(a.shape(), axis, i))) std::memcpy(out.data() + uz(i) * bytes, b.data() + uz(i) * bytes, bytes);
+    if (take(index_along(a.shape(), axis, i)))
+      std::memcpy(out.data() + uz(i) * bytes, b.data() + uz(i) * bytes, bytes);
   return out;
 }
 
@@ -48,10 +49,12 @@ double curvature(const Case& c, std::size_t k, std::uint64_t seed, bool widen) {
     at[k] = v;
     return c.run(at).cast(DType::f64);
   };
-  const Array left = elementwise(f(elementwise(x, u, 1)), f(x), -1), right = elementwise(f(elementwise(z, u, 1)), f(z), -1);
+  const Array left = elementwise(f(elementwise(x, u, 1)), f(x), -1),
+              right = elementwise(f(elementwise(z, u, 1)), f(z), -1);
   double worst = 0;
   for (std::int64_t i = 0; i < left.size(); ++i)
-    if (const double d = std::abs(left.at(i) - right.at(i)); std::isfinite(d)) worst = std::max(worst, d / (1 + std::abs(left.at(i))));
+    if (const double d = std::abs(left.at(i) - right.at(i)); std::isfinite(d))
+      worst = std::max(worst, d / (1 + std::abs(left.at(i))));
   return worst;
 }
 
@@ -72,9 +75,11 @@ Failures check_linear_in(const Op& op) {
       for (std::uint64_t trial = 0; trial < 8; ++trial)
         worst = std::max(worst, curvature(c, k, 20 + 10 * trial, trial % 2 == 1));
       if (declared && worst > kRounding)
-        failures.push_back(fmt::format("{}: declared affine in input {}, but its slope changes by {:.3g}", c.what, k, worst));
+        failures.push_back(fmt::format("{}: declared affine in input {}, but its slope changes by {:.3g}",
+                                       c.what, k, worst));
       if (!declared && worst <= kRounding)
-        failures.push_back(fmt::format("{}: not declared affine in input {}, but it is, to {:.3g}", c.what, k, worst));
+        failures.push_back(
+            fmt::format("{}: not declared affine in input {}, but it is, to {:.3g}", c.what, k, worst));
     }
   }
   return failures;
@@ -93,7 +98,8 @@ Failures check_axes(const Op& op) {
         const int to = op.axes(call, static_cast<int>(k), axis);
         if (to < 0) continue;
         if (to >= y.spec().rank() || y.shape()[uz(to)] != specs[k].shape[uz(axis)]) {
-          failures.push_back(fmt::format("{}: axis {} of input {} cannot go to axis {} of {}", c.what, axis, k, to, to_string(y.spec())));
+          failures.push_back(fmt::format("{}: axis {} of input {} cannot go to axis {} of {}", c.what, axis,
+                                         k, to, to_string(y.spec())));
           continue;
         }
         for (std::int64_t s = 0; s < specs[k].shape[uz(axis)]; ++s) {
@@ -102,8 +108,9 @@ Failures check_axes(const Op& op) {
           const Array z = c.run(moved);
           for (std::int64_t i = 0; i < y.size(); ++i) {
             if (index_along(y.shape(), to, i) == s || same_element(y, z, i)) continue;
-            failures.push_back(fmt::format("{}: slice {} of axis {} of input {} moves element {}, outside of slice {} of output axis {}",
-                                           c.what, s, axis, k, i, s, to));
+            failures.push_back(fmt::format(
+                "{}: slice {} of axis {} of input {} moves element {}, outside of slice {} of output axis {}",
+                c.what, s, axis, k, i, s, to));
             break;
           }
         }
@@ -127,14 +134,16 @@ Failures check_broadcasts(const Op& op) {
           const std::int64_t stride = strides_of(specs[k].shape)[uz(axis)];
           const std::size_t bytes = size_of(specs[k].dtype);
           for (std::int64_t i = 0; i < x[k].size(); ++i)
-            std::memcpy(x[k].data() + uz(i) * bytes, x[k].data() + uz(i - index_along(specs[k].shape, axis, i) * stride) * bytes, bytes);
+            std::memcpy(x[k].data() + uz(i) * bytes,
+                        x[k].data() + uz(i - index_along(specs[k].shape, axis, i) * stride) * bytes, bytes);
         }
       const Array y = c.run(x);
       const std::int64_t stride = strides_of(y.shape())[uz(to)];
       for (std::int64_t i = 0; i < y.size(); ++i) {
         const double first = y.at(i - index_along(y.shape(), to, i) * stride);
         if (std::abs(y.at(i) - first) <= 1e-13 * (1 + std::abs(first))) continue;
-        failures.push_back(fmt::format("{}: output axis {} varies although nothing that maps to it does", c.what, to));
+        failures.push_back(
+            fmt::format("{}: output axis {} varies although nothing that maps to it does", c.what, to));
         break;
       }
     }
@@ -160,7 +169,8 @@ Failures check_may_reuse(const Op& op) {
           p.push_back(std::ranges::find(together, k) != together.end() ? target.data() : in[k].data());
         kernel(p.data(), target.data());
         if (std::memcmp(target.data(), apart.data(), apart.bytes()) != 0)
-          failures.push_back(fmt::format("{}: written over input {}, the output has other bits", c.what, together[0]));
+          failures.push_back(
+              fmt::format("{}: written over input {}, the output has other bits", c.what, together[0]));
       };
       std::vector<std::size_t> reusable;
       for (std::size_t k = 0; k < specs.size(); ++k) {
@@ -168,8 +178,7 @@ Failures check_may_reuse(const Op& op) {
         reusable.push_back(k);
         if (specs[k].bytes() != call.out.bytes())
           failures.push_back(fmt::format("{}: input {} has not the size of the output", c.what, k));
-        else
-          overwritten(c.draw(4), {k});
+        else overwritten(c.draw(4), {k});
       }
       if (reusable.size() > 1) overwritten(c.draw(4), reusable);  // x op x, over x
     }
@@ -184,7 +193,8 @@ Failures check_alias(const Op& op) {
       const std::vector<Array> x = c.draw(5);
       const Array y = c.run(x), planned = trace(c.fn(), c.specs())(x).at(0);
       for (const Array& out : {y, planned})
-        if (x.size() != 1 || x[0].bytes() != out.bytes() || std::memcmp(x[0].data(), out.data(), out.bytes()) != 0)
+        if (x.size() != 1 || x[0].bytes() != out.bytes() ||
+            std::memcmp(x[0].data(), out.data(), out.bytes()) != 0)
           failures.push_back(c.what + ": declared an alias, but the output is not the bytes of the input");
     }
   return failures;
@@ -196,10 +206,13 @@ Failures check_expand(const Op& op) {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const Case& c : positive_cases(op, dtype)) {
       const std::vector<Array> x = c.draw(6);
-      const Function expanded = trace([&](const std::vector<Tensor>& in) { return std::vector<Tensor>{op.expand(in, c.sample.attrs)}; }, c.specs());
+      const Function expanded = trace(
+          [&](const std::vector<Tensor>& in) { return std::vector<Tensor>{op.expand(in, c.sample.attrs)}; },
+          c.specs());
       const double error = difference(c.run(x), expanded(x).at(0));
       if (!(error <= (dtype == DType::f32 ? 1e-6 : 1e-14) * c.sample.tolerance))
-        failures.push_back(fmt::format("{} in {}: kernel and expansion differ by {:.3g}", c.what, name(dtype), error));
+        failures.push_back(
+            fmt::format("{} in {}: kernel and expansion differ by {:.3g}", c.what, name(dtype), error));
     }
   return failures;
 }
@@ -211,9 +224,11 @@ Failures check_f32(const Op& op) {
     const std::vector<Array> x = narrow[i].draw(7);
     std::vector<Array> same_numbers;
     for (const Array& a : x) same_numbers.push_back(a.dtype() == DType::f32 ? a.cast(DType::f64) : a);
-    const double error = difference(narrow[i].run(x).cast(DType::f64), wide[i].run(same_numbers).cast(DType::f64));
+    const double error =
+        difference(narrow[i].run(x).cast(DType::f64), wide[i].run(same_numbers).cast(DType::f64));
     if (!(error <= 5e-7 * narrow[i].sample.tolerance))
-      failures.push_back(fmt::format("{}: the f32 result is {:.3g} away from that in f64", narrow[i].what, error));
+      failures.push_back(
+          fmt::format("{}: the f32 result is {:.3g} away from that in f64", narrow[i].what, error));
   }
   return failures;
 }

@@ -9,7 +9,8 @@ namespace nestgrad::testing {
 namespace {
 
 Subject subject(const Case& c, std::uint64_t seed) {
-  Subject s{.what = c.what, .fn = c.fn(), .inputs = c.draw(seed), .active = {}, .tolerance = c.sample.tolerance};
+  Subject s{
+      .what = c.what, .fn = c.fn(), .inputs = c.draw(seed), .active = {}, .tolerance = c.sample.tolerance};
   for (std::size_t k = 0; k < s.inputs.size(); ++k) s.active.push_back(c.differentiable(k));
   return s;
 }
@@ -54,8 +55,12 @@ Failures check_mentions(const Op& op) {
       const NodeId wanted[] = {g.lift(emitted)};
       const std::vector<char> live = live_nodes(g.nodes(), wanted, {});
       const auto mentions = [&](Tensor t) { return live[static_cast<std::size_t>(t.id())] != 0; };
-      if (mentions(in[k])) failures.push_back(fmt::format("{}: affine in input {}, but the derivative in it mentions it", c.what, k));
-      if (mentions(out)) failures.push_back(fmt::format("{}: affine in input {}, but the derivative in it mentions the output", c.what, k));
+      if (mentions(in[k]))
+        failures.push_back(
+            fmt::format("{}: affine in input {}, but the derivative in it mentions it", c.what, k));
+      if (mentions(out))
+        failures.push_back(
+            fmt::format("{}: affine in input {}, but the derivative in it mentions the output", c.what, k));
     }
   }
   return failures;
@@ -79,10 +84,12 @@ Failures check_simplify(const Op& op) {
       return out;
     };
     const Function f = trace(program, c.specs());
-    const std::vector<Array> with = f.plan({.simplify = true}).run(x), without = f.plan({.simplify = false}).run(x);
+    const std::vector<Array> with = f.plan({.simplify = true}).run(x),
+                             without = f.plan({.simplify = false}).run(x);
     for (std::size_t i = 0; i < with.size(); ++i)
       if (const double error = difference(with[i], without[i]); !(error <= 1e-13))
-        failures.push_back(fmt::format("{}: simplification changes output {} of its program by {:.3g}", c.what, i, error));
+        failures.push_back(
+            fmt::format("{}: simplification changes output {} of its program by {:.3g}", c.what, i, error));
   }
   return failures;
 }

@@ -1,0 +1,197 @@
+// A plan gives the numbers of its program, whatever memory it shares.
+#include "engine/plan.h"
+
+#include <limits>
+
+#include "engine/arena.h"
+#include "tests/engine/random_program.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+// Buffers that are live at the same time are disjoint, and inside the arena.
+void check_disjoint(const Plan& plan) {
+  const std::vector<BufferInfo> buffers = plan.buffers();
+  const std::size_t arena = plan.stats().arena_bytes;
+  std::size_t clashes = 0, outside = 0;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const BufferInfo& a = buffers[i];
+    outside += a.offset + a.bytes > arena || a.offset % kArenaAlignment != 0 || a.last < a.first;
+    for (std::size_t j = 0; j < i; ++j) {
+      const BufferInfo& b = buffers[j];
+      const bool together = a.first <= b.last && b.first <= a.last;
+      clashes += together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+    }
+  }
+  CHECK(clashes == 0);
+  CHECK(outside == 0);
+}
+
+// Fills the arena with NaN by a run on NaNs.
+void poison(Plan& plan) {
+  Arrays in;
+  for (const Spec& spec : plan.input_specs())
+    in.push_back(is_float(spec.dtype) ? Array::full(spec.dtype, spec.shape, std::numeric_limits<double>::quiet_NaN()) : Array::zeros(spec.dtype, spec.shape));
+  plan.run(in);
+}
+
+void check_random_program(unsigned seed) {
+  CAPTURE(seed);
+  const std::vector<Spec> specs = RandomProgram::inputs();
+  const Arrays at = random({specs.begin(), specs.end() - 1}, seed);
+  Arrays in = at;
+  in.push_back(Array::of({0, 4, 2, 1, 1}, {5}, DType::i32));
+
+  Graph eager(Mode::eager);
+  Arrays expected;
+  {
+    const GraphScope scope(eager);
+    Tensors inputs;
+    for (const Array& a : in) inputs.push_back(eager.input(a));
+    for (const Tensor& t : RandomProgram(seed)(inputs)) expected.push_back(eager.node(t.id()).value);
+  }
+  const Function f = trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs);
+  for (const bool simplify : {false, true})
+    for (const bool reuse : {false, true})
+      for (const std::optional<int> every : {std::optional<int>{}, std::optional<int>{2}}) {
+        Plan plan = f.plan({.simplify = simplify, .reuse = reuse, .checkpoint_every = every});
+        check_disjoint(plan);
+        const Arrays first = plan.run(in);
+        poison(plan);
+        const Arrays second = plan.run(in);
+        CHECK(same_bits(first, second));
+        if (simplify) CHECK(max_error(second, expected) < 1e-12);
+        else CHECK(same_bits(second, expected));
+      }
+}
+
+}  // namespace
+
+TEST_CASE("Random programs: live buffers never overlap, and a dirty arena gives the eager numbers") {
+  for (unsigned seed = 0; seed < 12; ++seed) check_random_program(seed);
+}
+
+TEST_SUITE("slow") {
+  TEST_CASE("Many random programs: live buffers never overlap, and a dirty arena gives the eager numbers") {
+    for (unsigned seed = 12; seed < 200; ++seed) check_random_program(seed);
+  }
+}
+
+TEST_CASE("The arena keeps live buffers apart, aligned, and reuses what is dead") {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<Lifetime> buffers(60);
+    std::size_t total = 0;
+    for (Lifetime& b : buffers) {
+      b.bytes = random() % 5 == 0 ? 0 : random() % 5000;
+      b.first = static_cast<int>(random() % 40);
+      b.last = b.first + static_cast<int>(random() % 6);
+      total += b.bytes + kArenaAlignment;
+    }
+    const ArenaLayout layout = lay_out(buffers);
+    std::size_t peak = 0;  // no layout can do better than what is live at once
+    for (int step = 0; step < 46; ++step) {
+      std::size_t live = 0;
+      for (const Lifetime& b : buffers) live += b.first <= step && step <= b.last ? b.bytes : 0;
+      peak = std::max(peak, live);
+    }
+    CHECK(layout.bytes >= peak);
+    CHECK(layout.bytes < total / 2);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      CHECK(layout.offsets[i] % kArenaAlignment == 0);
+      CHECK(layout.offsets[i] + buffers[i].bytes <= layout.bytes);
+      for (std::size_t j = 0; j < i; ++j) {
+        if (buffers[i].first > buffers[j].last || buffers[j].first > buffers[i].last) continue;
+        const bool apart = layout.offsets[i] + buffers[i].bytes <= layout.offsets[j] ||
+                           layout.offsets[j] + buffers[j].bytes <= layout.offsets[i] || buffers[i].bytes == 0 || buffers[j].bytes == 0;
+        CHECK(apart);
+      }
+    }
+  }
+  CHECK(lay_out({}).bytes == 0);
+}
+
+TEST_CASE("A dying input's buffer is written over, unless reuse is off") {
+  const Function f = trace([](Tensor x) {
+    for (int i = 0; i < 20; ++i) x = sin(x) + 1.0;
+    return sum(x);
+  }, f64({1000}));
+  const std::size_t shared = f.plan().stats().arena_bytes, apart = f.plan({.reuse = false}).stats().arena_bytes;
+  CHECK(shared < 9000);
+  CHECK(apart < 18000);
+  CHECK(shared < apart);
+  const Arrays at{random(f64({1000}), 1)};
+  CHECK(same_bits(f.plan().run(at), f.plan({.reuse = false}).run(at)));
+}
+
+TEST_CASE("Outputs may be inputs, numbers, the same value twice, and views of each other") {
+  const Function f = trace([](Tensor x) -> Tensors {
+    const Tensor y = x + 1.0;
+    return {x, y, reshape(x, {2, 2}), y, reshape(y, {2, 2}), constant(Array::scalar(7)), stop_gradient(x), y * y, x};
+  }, f64({4}));
+  Plan plan = f.plan();
+  for (int run = 0; run < 2; ++run) {
+    const Arrays out = plan.run({Array::of({1, 2, 3, 4}, {4})});
+    CHECK(out[0].to_vector() == std::vector<double>{1, 2, 3, 4});
+    CHECK(out[1].to_vector() == std::vector<double>{2, 3, 4, 5});
+    CHECK(out[2].to_vector() == out[0].to_vector());
+    CHECK(out[2].shape() == Shape{2, 2});
+    CHECK(out[3].same_bits(out[1]));
+    CHECK(out[4].to_vector() == out[1].to_vector());
+    CHECK(out[5].item() == 7);
+    CHECK(out[6].same_bits(out[0]));
+    CHECK(out[7].to_vector() == std::vector<double>{4, 9, 16, 25});
+    CHECK(out[8].same_bits(out[0]));
+  }
+}
+
+TEST_CASE("A plan refuses inputs and outputs that are missing, or of the wrong shape or type") {
+  const Function f = trace([](Tensor x, Tensor y) { return x + y; }, f64({2}), f64({2}));
+  Plan plan = f.plan();
+  const Array good = Array::zeros(DType::f64, {2});
+  CHECK(contains(message_of<ShapeError>([&] { plan.run({good}); }), "1 inputs given, the function has 2"));
+  CHECK(contains(message_of<ShapeError>([&] { plan.run({good, Array::zeros(DType::f64, {3})}); }), "input 1 is f64[3], the function wants f64[2]"));
+  CHECK(contains(message_of<ShapeError>([&] { plan.run({good.cast(DType::f32), good}); }), "input 0 is f32[2]"));
+  CHECK(contains(message_of<ShapeError>([&] { plan.run({good, Array()}); }), "input 1 is empty"));
+  Arrays in{good, good}, out{Array::zeros(DType::f64, {1})};
+  CHECK(contains(message_of<ShapeError>([&] { plan.run(std::span<const Array>(in), out); }), "output 0 is f64[1]"));
+}
+
+TEST_CASE("Stats count what a plan runs; its text has a line for each instruction") {
+  const Function f = trace([](Tensor x, Tensor unused) {
+    (void)exp(unused);  // dead
+    return scan([](const Tensors& c, const Tensors& now) -> Step { return {{sin(c[0]) * now[0]}, {}}; }, {sum(x)}, {x}).carries[0];
+  }, f64({8}), f64({8}));
+  const Plan plan = f.plan();
+  CHECK(plan.stats().instructions == 4);  // sum, scan, and sin and mul in its body
+  CHECK(plan.stats().arena_bytes > 0);
+  CHECK(count(plan.str(), "\n") == 4);
+  CHECK(contains(plan.str(), "scan steps 8 every 0"));
+  CHECK_FALSE(contains(plan.str(), "exp"));
+  CHECK(contains(plan.str(), "plan_test.cpp"));
+}
+
+TEST_CASE("Carries that nobody reads are not computed") {
+  const auto instructions = [](bool wanted) {
+    return trace([&](Tensor x) {
+      const Tensors c = scan([](const Tensors& s, const Tensors& now) -> Step {
+        return {{s[0] + now[0], exp(s[1]) * s[0], s[2] + s[1]}, {}};
+      }, {sum(x), sum(x), sum(x)}, {x}).carries;
+      return wanted ? c[2] : c[0];
+    }, f64({8})).plan().stats().instructions;
+  };
+  CHECK(instructions(false) == 3);  // sum, scan, add
+  CHECK(instructions(true) == 6);
+}
+
+TEST_CASE("A run-time error names the op and the user's line, and the plan stays usable") {
+  const Function f = trace([](Tensor table, Tensor i) { return gather(table, i); }, f64({3, 1}), i32({1}));
+  Plan plan = f.plan();
+  const Array table = Array::of({1, 2, 3}, {3, 1});
+  const std::string why = message_of<ValueError>([&] { plan.run({table, Array::of({3}, {1}, DType::i32)}); });
+  CHECK(contains(why, "[gather]"));
+  CHECK(contains(why, "plan_test.cpp"));
+  CHECK(plan.run({table, Array::of({2}, {1}, DType::i32)})[0].item() == 3);
+}

@@ -1,0 +1,143 @@
+// Running a plan into given arrays allocates nothing. Counts every way to ask for memory while a plan runs.
+#include <cstdlib>
+
+#include "tests/autograd/deriving.h"
+#include "tests/engine/random_program.h"
+
+namespace {
+
+thread_local bool counting = false;
+thread_local long allocations = 0;
+
+void note() {
+  if (counting) ++allocations;
+}
+
+}  // namespace
+
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t), void (*)(const volatile void*));
+namespace {
+[[maybe_unused]] const int installed = __sanitizer_install_malloc_and_free_hooks([](const volatile void*, std::size_t) { note(); }, [](const volatile void*) {});
+}
+#else
+// operator new, Eigen and the C library all end here.
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+void* malloc(std::size_t n) { return note(), __libc_malloc(n); }
+void* calloc(std::size_t n, std::size_t size) { return note(), __libc_calloc(n, size); }
+void* realloc(void* p, std::size_t n) { return note(), __libc_realloc(p, n); }
+void* aligned_alloc(std::size_t alignment, std::size_t n) { return note(), __libc_memalign(alignment, n); }
+void* memalign(std::size_t alignment, std::size_t n) { return note(), __libc_memalign(alignment, n); }
+int posix_memalign(void** p, std::size_t alignment, std::size_t n) {
+  note();
+  *p = __libc_memalign(alignment, n);
+  return *p ? 0 : 12;  // ENOMEM
+}
+}
+#endif
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+template <class Fn>
+long allocations_in(Fn&& fn) {
+  allocations = 0;
+  counting = true;
+  fn();
+  counting = false;
+  return allocations;
+}
+
+long allocations_of_replay(const Function& f, const Arrays& in, const PlanOptions& options = {}) {
+  Plan plan = f.plan(options);
+  Arrays out = plan.run(in);
+  return allocations_in([&] { plan.run(std::span<const Array>(in), std::span(out)); });
+}
+
+}  // namespace
+
+TEST_CASE("The counter counts") {
+  CHECK(allocations_in([] { Array::zeros(DType::f64, {4}); }) > 0);
+  CHECK(allocations_in([] {
+    void* volatile memory = std::malloc(100);
+    std::free(memory);
+  }) == 1);
+  CHECK(allocations_in([] {}) == 0);
+}
+
+TEST_CASE("Replaying a plan allocates nothing, whatever the ops") {
+  const std::vector<Spec> specs = RandomProgram::inputs();
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    Arrays in = random({specs.begin(), specs.end() - 1}, seed);
+    in.push_back(Array::of({0, 4, 2, 1, 1}, {5}, DType::i32));
+    CHECK(allocations_of_replay(trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs), in) == 0);
+  }
+}
+
+TEST_CASE("Replaying the derivatives of scans allocates nothing, under any schedule") {
+  const auto specs = learner_specs(6);
+  for (const int every : {0, 1, 4}) {
+    const Function f = derivative([](const Tensors& in) { return nested_learner(in, as_scan); }, specs, 2);
+    CHECK(allocations_of_replay(f, random(specs, 1), {.checkpoint_every = every}) == 0);
+  }
+}
+
+TEST_SUITE("slow") {
+  TEST_CASE("Matrix products of the sizes met in training allocate nothing") {
+    struct Sizes {
+      Shape a, b;
+      Transpose flags;
+    };
+    const Sizes cases[] = {
+        {{2048, 256}, {256, 256}, {}},
+        {{2048, 256}, {256, 256}, {false, true}},
+        {{2048, 256}, {2048, 256}, {true, false}},
+        {{256, 2048}, {256, 2048}, {true, true}},
+        {{16, 4, 16, 64}, {16, 4, 64, 64}, {}},
+        {{16, 4, 16, 64}, {16, 4, 64, 64}, {false, true}},
+        {{16, 4, 16, 64}, {16, 4, 16, 64}, {true, false}},
+        {{16, 4, 16, 64}, {64, 64}, {}},
+        {{1, 256}, {256, 1024}, {}},
+        {{256, 1024}, {1024, 1}, {}},
+        {{256, 1024}, {256, 1}, {true, false}},
+        {{1, 50000}, {50000, 8}, {}},
+        {{50000, 1}, {50000, 8}, {true, false}},
+        {{1, 50000}, {8, 50000}, {false, true}},
+        {{8, 50000}, {50000, 1}, {}},
+        {{8, 50000}, {1, 50000}, {false, true}},
+        {{50000, 1}, {1, 8}, {}},
+    };
+    for (const DType type : {DType::f32, DType::f64})
+      for (const Sizes& c : cases) {
+        CAPTURE(to_string(c.a));
+        CAPTURE(to_string(c.b));
+        const std::vector<Spec> specs{{type, c.a}, {type, c.b}};
+        Shape b = c.flags.a && c.flags.b ? Shape{2048, 256} : c.b;
+        const Function f = trace([&](Tensor x, Tensor y) { return matmul(x, y, c.flags); }, specs[0], Spec{type, b});
+        CHECK(allocations_of_replay(f, random({specs[0], Spec{type, b}}, 1)) == 0);
+      }
+  }
+}
+
+TEST_CASE("Composites of a transformer block and their gradients allocate nothing") {
+  const std::vector<Spec> specs{f32({2, 8, 16}), f32({16}), f32({16, 1, 4}), i32({2, 8}), f32({12, 16})};
+  const Function f = trace([](const Tensors& in) -> Tensors {
+    const Tensor x = in[0] + gather(in[4], in[3]);
+    const Tensor h = causal_conv1d(layer_norm(x, in[1], in[1]), in[2], in[1]) + rms_norm(x, in[1]) + l2_norm(x);
+    const Tensor turned = rope(h, iota(DType::f32, {8}, 0)), scores = tril(matmul(turned, turned, {false, true}));
+    const Tensor y = gelu_tanh(matmul(softmax(scores, -1), silu(h)));
+    const Tensor loss = mean(cross_entropy(matmul(y, in[4], {false, true}), in[3]));
+    return grad(loss, {in[0], in[1], in[2], in[4]});
+  }, specs);
+  Arrays in = random({specs[0], specs[1], specs[2]}, 3);
+  in.push_back(Array::full(DType::i32, {2, 8}, 5));
+  in.push_back(random(specs[4], 9));
+  CHECK(allocations_of_replay(f, in) == 0);
+}

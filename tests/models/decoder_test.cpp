@@ -1,0 +1,181 @@
+// The promise: reading token by token is reading the whole sequence; and stopping, storing the state and going on later
+// changes no bit.
+#include "models/decoder.h"
+
+#include <filesystem>
+
+#include "engine/io/safetensors.h"
+#include "tests/models/model_testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+constexpr std::int64_t kBatch = 2, kTime = 11;  // two mini-batches and a part of one
+
+struct Setup {
+  LanguageModelConfig config;
+  TracedModel whole;
+  StateDict params;
+  Array tokens;
+};
+
+Setup setup(const LanguageModelConfig& config, DType dtype = DType::f64, ttt::FormChoice form = ttt::FormChoice::automatic) {
+  TracedModel whole = logits_model(config, dtype, i32({kBatch, kTime}), form);
+  StateDict params = random_parameters(whole, dtype);
+  return {config, std::move(whole), std::move(params), random_tokens(kBatch, kTime, config.vocab_size)};
+}
+
+Array column(const Array& tokens, std::int64_t t) {
+  return trace([&](Tensor all) { return reshape(slice(all, 1, t, t + 1), {kBatch}); }, tokens.spec())(tokens);
+}
+
+// Logits after each of the tokens from `begin` to `end`.
+Arrays read(Decoder& decoder, const Array& tokens, std::int64_t begin, std::int64_t end) {
+  Arrays out;
+  for (std::int64_t t = begin; t < end; ++t) out.push_back(decoder.step(column(tokens, t)));
+  return out;
+}
+
+Decoder decoder_of(const Setup& s, DType dtype = DType::f64, ttt::FormChoice form = ttt::FormChoice::automatic) {
+  return Decoder(s.config, s.params, dtype, kBatch, kTime, form);
+}
+
+}  // namespace
+
+TEST_CASE("decoding gives the logits of the whole sequence: every layer type, backbone and form") {
+  for (const LanguageModelConfig& config : small_models())
+    for (const ttt::FormChoice form : {ttt::FormChoice::primal, ttt::FormChoice::dual}) {
+      CAPTURE(name_of(config));
+      const Setup s = setup(config, DType::f64, form);
+      const Array logits = s.whole.function(s.whole.bind({s.tokens}, {&s.params}))[0];
+      Decoder decoder = decoder_of(s, DType::f64, form);
+      const Arrays steps = read(decoder, s.tokens, 0, kTime);
+      CHECK(decoder.position() == kTime);
+      for (std::int64_t t = 0; t < kTime; ++t) {
+        const Array expected = trace([&](Tensor all) { return reshape(slice(all, 1, t, t + 1), {kBatch, config.vocab_size}); }, logits.spec())(logits);
+        CHECK(relative_error(steps[static_cast<std::size_t>(t)], expected) < 1e-10);
+      }
+    }
+}
+
+TEST_CASE("going on from a stored state is bit-identical to not having stopped, and unlike a cold start") {
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("nestgrad-decoder-{}.safetensors", random_below(1U << 30, 1, 1, 1))).string();
+  for (const LanguageModelConfig& config : small_models())
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(name_of(config));
+      const Setup s = setup(config, dtype);
+      Decoder straight = decoder_of(s, dtype), first = decoder_of(s, dtype), second = decoder_of(s, dtype);
+      const Arrays expected = read(straight, s.tokens, 0, kTime);
+      for (const std::int64_t stop : {1, 4, 6}) {  // inside and at the end of a mini-batch
+        CAPTURE(stop);
+        const Arrays rest(expected.begin() + stop, expected.end());
+        first.reset();
+        read(first, s.tokens, 0, stop);
+        const StateDict state = first.state();
+        second.reset();
+        CHECK(!second.step(column(s.tokens, stop)).same_bits(rest[0]));  // the cold start
+        second.restore(state, first.position());
+        CHECK(second.position() == stop);
+        CHECK(same_bits(read(second, s.tokens, stop, kTime), rest));
+        CHECK(second.position() == kTime);
+        CHECK(same_bits(read(first, s.tokens, stop, kTime), rest));
+        write_safetensors(path, {state, {}});  // as taken: reading on has not reached into it
+        second.restore(read_safetensors(path).tensors, stop);
+        CHECK(same_bits(read(second, s.tokens, stop, kTime), rest));
+      }
+      straight.reset();
+      CHECK(straight.position() == 0);
+      CHECK(same_bits(read(straight, s.tokens, 0, kTime), expected));
+    }
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("logits that were given out stay as they were") {
+  const Setup s = setup(small_model("linear"));
+  Decoder decoder = decoder_of(s);
+  const Array first = decoder.step(column(s.tokens, 0)), kept = first.clone();
+  read(decoder, s.tokens, 1, 4);
+  CHECK(first.same_bits(kept));
+}
+
+TEST_CASE("sequences of a batch are decoded independently, to the last bit") {
+  for (const LanguageModelConfig& config : small_models()) {
+    CAPTURE(name_of(config));
+    const Setup s = setup(config);
+    Array other = s.tokens.clone();
+    for (std::int64_t t = 0; t < kTime; ++t) {
+      std::int32_t& id = other.as<std::int32_t>()[static_cast<std::size_t>(kTime + t)];
+      id = static_cast<std::int32_t>((id + 1) % config.vocab_size);
+    }
+    Decoder a = decoder_of(s), b = decoder_of(s);
+    for (std::int64_t t = 0; t < kTime; ++t) {
+      const Array x = a.step(column(s.tokens, t)), y = b.step(column(other, t));
+      const auto row = static_cast<std::size_t>(config.vocab_size);
+      CHECK(std::ranges::equal(x.as<double>().first(row), y.as<double>().first(row)));
+      CHECK(!std::ranges::equal(x.as<double>().subspan(row), y.as<double>().subspan(row)));
+    }
+  }
+}
+
+TEST_CASE("an attention cache that is full, or has no room at all, is a ConfigError, while a learner reads on for ever") {
+  const Setup s = setup(small_model("attention"));
+  Decoder decoder(s.config, s.params, DType::f64, kBatch, 2);
+  const Arrays out = read(decoder, s.tokens, 0, 2);
+  CHECK(contains(message_of<ConfigError>([&] { decoder.step(column(s.tokens, 2)); }), "the attention cache holds 2 tokens and is full"));
+  decoder.reset();
+  CHECK(same_bits(read(decoder, s.tokens, 0, 2), out));
+  CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, kBatch); }), "attention needs a capacity"));
+  CHECK(contains(message_of<ConfigError>([&] { decoder.restore(decoder.state(), 3); }), "position 3 is outside"));
+  CHECK(contains(message_of<ConfigError>([&] { decoder.restore(decoder.state(), -1); }), "position -1 is outside"));
+
+  const Setup t = setup(small_model("linear"));
+  Decoder learner(t.config, t.params, DType::f64, kBatch, 2);
+  read(learner, t.tokens, 0, kTime);
+  CHECK(learner.position() == kTime);
+}
+
+TEST_CASE("parameters that do not fit the configuration are a ConfigError that names them") {
+  const Setup s = setup(small_model("linear"));
+  const auto refused = [&](const std::function<void(StateDict&)>& change, DType dtype = DType::f64) {
+    StateDict params = s.params;
+    change(params);
+    return message_of<ConfigError>([&] { Decoder(s.config, params, dtype, kBatch); });
+  };
+  CHECK(contains(refused([](StateDict& p) { p.erase("model.norm.weight"); }), "lacks the parameter 'model.norm.weight'"));
+  CHECK(contains(refused([](StateDict& p) { p["model.extra"] = Array::zeros(DType::f64, {1}); }), "holds 'model.extra'"));
+  CHECK(contains(refused([](StateDict& p) { p["model.norm.weight"] = Array::zeros(DType::f64, {9}); }), "'model.norm.weight' is [9], this configuration wants [8]"));
+  CHECK(contains(refused([](StateDict&) {}, DType::f32), ", the model wants f32["));
+  CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, 0); }), "the batch must be at least 1"));
+}
+
+TEST_CASE("a state that does not fit is a ConfigError, and leaves the decoder as it was") {
+  const Setup s = setup(small_model("linear"));
+  Decoder decoder = decoder_of(s), twin = decoder_of(s);
+  read(decoder, s.tokens, 0, 5);
+  read(twin, s.tokens, 0, 5);
+  const std::string weight = "layers.0.seq_modeling_block.W1";
+  const auto refused = [&](const std::function<void(StateDict&)>& change) {
+    StateDict state = decoder.state();
+    REQUIRE(state.contains(weight));
+    change(state);
+    return message_of<ConfigError>([&] { decoder.restore(state, 0); });
+  };
+  CHECK(contains(refused([&](StateDict& x) { x.erase(weight); }), "there is no value for '" + weight + "'"));
+  CHECK(contains(refused([&](StateDict& x) { x["layers.7.W1"] = x[weight]; }), "the state holds 'layers.7.W1'"));
+  CHECK(contains(refused([&](StateDict& x) { x[weight] = Array::zeros(DType::f64, {1}); }), "'" + weight + "' is f64[1], the model wants f64[2,2,4,4]"));
+  CHECK(decoder.position() == 5);
+  CHECK(same_bits(read(decoder, s.tokens, 5, kTime), read(twin, s.tokens, 5, kTime)));
+}
+
+TEST_CASE("a token outside of the vocabulary is an error, and the decoder can go on") {
+  const Setup s = setup(small_model("mlp"));
+  Decoder decoder = decoder_of(s), twin = decoder_of(s);
+  read(decoder, s.tokens, 0, 2);
+  read(twin, s.tokens, 0, 2);
+  CHECK_THROWS_AS(decoder.step(Array::full(DType::i32, {kBatch}, 13)), ValueError);
+  CHECK_THROWS_AS(decoder.step(Array::zeros(DType::i32, {kBatch + 1})), Error);
+  CHECK(decoder.position() == 2);
+  CHECK(same_bits(read(decoder, s.tokens, 2, 5), read(twin, s.tokens, 2, 5)));
+}

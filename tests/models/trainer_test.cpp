@@ -1,0 +1,152 @@
+#include "models/trainer.h"
+
+#include <doctest/doctest.h>
+#include <malloc.h>
+
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+
+#include "engine/io/file.h"
+#include "engine/io/safetensors.h"
+
+using namespace nestgrad;
+
+namespace {
+
+ByteCorpus small_corpus() {
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 3000; ++i) text.push_back(static_cast<std::uint8_t>("abcde fgh\n"[(i * i / 7 + i) % 10]));
+  return {text, {text.begin(), text.begin() + 600}};
+}
+
+TrainingOptions small_options(const std::string& layer = "linear") {
+  TrainingOptions o;
+  o.model = {.hidden_size = 16, .intermediate_size = 32, .num_hidden_layers = 1, .num_attention_heads = 2, .ttt_layer_type = layer, .mini_batch_size = 4};
+  o.steps = 8, o.batch = 2, o.context = 18, o.warmup = 2;
+  return o;
+}
+
+struct TempFolder {
+  std::filesystem::path path = std::filesystem::temp_directory_path() / ("nestgrad-trainer-" + std::to_string(getpid()));
+  TempFolder() { std::filesystem::create_directories(path); }
+  ~TempFolder() { std::filesystem::remove_all(path); }
+};
+
+std::size_t bytes_in_use() {
+  const auto info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+}  // namespace
+
+TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and not to a cold start") {
+  const ByteCorpus corpus = small_corpus();
+  const TempFolder folder;
+  const std::string path = folder.path / "checkpoint.safetensors";
+  Trainer whole(small_options(), corpus), first(small_options(), corpus), cold(small_options(), corpus);
+  for (int i = 0; i < 8; ++i) whole.step();
+  for (int i = 0; i < 3; ++i) first.step();
+  first.save(path);
+  Trainer second(small_options(), corpus);
+  second.load(path);
+  CHECK(second.steps_done() == 3);
+  for (int i = 0; i < 5; ++i) second.step(), cold.step();
+  const StateDict a = whole.parameters(), b = second.parameters(), c = cold.parameters();
+  bool differs = false;
+  for (const auto& [name, value] : a) {
+    CHECK_MESSAGE(value.same_bits(b.at(name)), name);
+    differs = differs || !value.same_bits(c.at(name));
+  }
+  CHECK(differs);
+}
+
+TEST_CASE("training lowers the loss, and more so than any step could by chance") {
+  const ByteCorpus corpus = small_corpus();
+  TrainingOptions o = small_options();
+  o.steps = 60, o.lr = 1e-2;
+  Trainer trainer(o, corpus);
+  const double before = trainer.step().loss;
+  double after = 0;
+  for (int i = 1; i < 60; ++i) after = trainer.step().loss;
+  CHECK(before > 5);
+  CHECK(after < 3);
+}
+
+TEST_CASE("live memory is constant over training steps") {
+  const ByteCorpus corpus = small_corpus();
+  TrainingOptions o = small_options();
+  o.steps = 100;
+  Trainer trainer(o, corpus);
+  for (int i = 0; i < 5; ++i) trainer.step();
+  const std::size_t before = bytes_in_use();
+  for (int i = 0; i < 50; ++i) trainer.step();
+  CHECK(bytes_in_use() == before);
+}
+
+TEST_CASE("a step that is not finite is refused and leaves the parameters as they were") {
+  const ByteCorpus corpus = small_corpus();
+  TrainingOptions o = small_options();
+  o.lr = 1e30, o.steps = 50, o.warmup = 0;
+  Trainer trainer(o, corpus);
+  StateDict before;
+  const auto train_until_it_fails = [&] {
+    for (;;) {
+      before = trainer.parameters();
+      trainer.step();
+    }
+  };
+  CHECK_THROWS_WITH_AS(train_until_it_fails(), doctest::Contains("is not finite"), ValueError);
+  for (const auto& [name, value] : trainer.parameters()) CHECK(value.same_bits(before.at(name)));
+}
+
+TEST_CASE("a checkpoint of other settings, of another kind, or cut short is refused and changes nothing") {
+  const ByteCorpus corpus = small_corpus();
+  const TempFolder folder;
+  const std::string path = folder.path / "checkpoint.safetensors";
+  Trainer trainer(small_options(), corpus);
+  trainer.step();
+  trainer.save(path);
+  TrainingOptions other = small_options();
+  other.seed = 5;
+  Trainer seeded(other, corpus);
+  CHECK_THROWS_WITH_AS(seeded.load(path), doctest::Contains("seed = 0, this run has 5"), ConfigError);
+  Trainer mlp(small_options("mlp"), corpus);
+  const StateDict before = mlp.parameters();
+  CHECK_THROWS_WITH_AS(mlp.load(path), doctest::Contains("ttt_layer_type"), ConfigError);
+  write_safetensors(folder.path / "plain", {mlp.parameters(), {}});
+  CHECK_THROWS_WITH_AS(mlp.load(folder.path / "plain"), doctest::Contains("not a training checkpoint"), IoError);
+  write_file_atomically(folder.path / "cut", read_file(path).substr(0, 4000));
+  CHECK_THROWS_AS(mlp.load(folder.path / "cut"), IoError);
+  CHECK(mlp.steps_done() == 0);
+  for (const auto& [name, value] : mlp.parameters()) CHECK(value.same_bits(before.at(name)));
+}
+
+TEST_CASE("validation reports every position of every window, and the inner losses of every learner") {
+  const ByteCorpus corpus = small_corpus();
+  Trainer trainer(small_options(), corpus);
+  const Array windows = trainer.validation_windows(7);
+  CHECK(windows.shape() == Shape{6, 19});  // whole batches of two
+  const Validation v = trainer.validate(windows);
+  CHECK(v.loss_by_position.size() == 18);
+  CHECK(v.loss == doctest::Approx(std::log(256)).epsilon(0.05));
+  REQUIRE(v.inner.size() == 1);
+  for (std::size_t t = 0; t < 18; ++t) CHECK(v.inner[0].after[t] < v.inner[0].before[t]);  // a step lowers its own token's loss
+  CHECK(v.inner[0].before[0] == doctest::Approx(v.inner[0].initial[0]));
+  Trainer baseline(small_options("attention"), corpus);
+  CHECK(baseline.validate(windows).inner.empty());
+}
+
+TEST_CASE("settings that make no sense are refused by name") {
+  const ByteCorpus corpus = small_corpus();
+  const auto refused = [&](auto change, const char* word) {
+    TrainingOptions o = small_options();
+    change(o);
+    CHECK_THROWS_WITH_AS(Trainer(o, corpus), doctest::Contains(word), ConfigError);
+  };
+  refused([](TrainingOptions& o) { o.context = 1; }, "context");
+  refused([](TrainingOptions& o) { o.steps = 0; }, "steps");
+  refused([](TrainingOptions& o) { o.lr = 0; }, "learning rate");
+  refused([](TrainingOptions& o) { o.model.vocab_size = 100; }, "vocab_size");
+  refused([](TrainingOptions& o) { o.model.num_attention_heads = 3; }, "num_attention_heads");
+}

@@ -1,0 +1,213 @@
+// Composites against naive loops, with their gradients at orders 1 and 2.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/ops.h"
+#include "tests/ops/sweep.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+template <class Fn>
+TraceFn one(Fn fn) {
+  return [fn](const std::vector<Tensor>& in) { return std::vector<Tensor>{fn(in)}; };
+}
+
+Array run(const TraceFn& fn, const std::vector<Array>& x) {
+  std::vector<Spec> specs;
+  for (const Array& a : x) specs.push_back(a.spec());
+  return trace(fn, specs)(x).at(0);
+}
+
+Array f64(const Shape& shape, std::uint64_t seed) { return uniform({DType::f64, shape}, seed, -1.5, 1.5); }
+
+// fn against `naive`, which fills the output from the inputs; in f32 too; and its derivatives.
+template <class Naive>
+void check_composite(std::string what, const TraceFn& fn, const std::vector<Array>& x, Naive naive) {
+  CAPTURE(what);
+  const Array y = run(fn, x);
+  Array expected(y.spec());
+  naive(expected.as<double>());
+  CHECK(difference(y, expected) <= 1e-13);
+  std::vector<Array> narrow, wide;
+  for (const Array& a : x)
+    narrow.push_back(is_float(a.dtype()) ? a.cast(DType::f32) : a),
+        wide.push_back(is_float(a.dtype()) ? narrow.back().cast(DType::f64) : a);
+  CHECK(difference(run(fn, narrow).cast(DType::f64), run(fn, wide)) <= 3e-6);
+  const Subject s{.what = what, .fn = fn, .inputs = x, .active = {}, .orders = 2};
+  Failures failures = check_grads(s);
+  append(failures, check_taylor(s));
+  append(failures, check_products(s));
+  append(failures, check_f32_grads(s));
+  INFO(join(failures));
+  CHECK(failures.empty());
+}
+
+// naive over rows of the last axis: row(in, out, n) for each.
+template <class Row>
+auto by_rows(const Array& x, Row row) {
+  return [&x, row](std::span<double> out) {
+    const std::int64_t n = x.shape().back(), per = static_cast<std::int64_t>(out.size()) * n / x.size();
+    for (std::int64_t r = 0; r * n < x.size(); ++r)
+      row(x.as<double>().data() + r * n, out.data() + r * per, n);
+  };
+}
+
+}  // namespace
+
+TEST_CASE("softmax, log_softmax and logsumexp are their formulas, along any axis") {
+  const Array x = f64({3, 2, 5}, 1);
+  for (const int axis : {0, 1, 2, -1, -3}) {
+    const auto over = [&](auto entry, bool keeps) {  // entry(values along the axis, their position) -> output
+      return [=, &x](std::span<double> out) {
+        const Shape strides = strides_of(x.shape());
+        const auto d = uz(axis < 0 ? axis + 3 : axis);
+        std::size_t next = 0;
+        for (std::int64_t i = 0; i < x.size(); ++i) {
+          const std::int64_t place = i / strides[d] % x.shape()[d];
+          if (!keeps && place > 0) continue;
+          std::vector<double> v;
+          for (std::int64_t k = 0; k < x.shape()[d]; ++k) v.push_back(x.at(i + (k - place) * strides[d]));
+          out[keeps ? uz(i) : next++] = entry(v, uz(place));
+        }
+      };
+    };
+    const auto total = [](const std::vector<double>& v) {
+      double s = 0;
+      for (double e : v) s += std::exp(e);
+      return s;
+    };
+    check_composite(fmt::format("softmax over {}", axis),
+                    one([=](const auto& in) { return softmax(in[0], axis); }), {x},
+                    over([=](const auto& v, std::size_t i) { return std::exp(v[i]) / total(v); }, true));
+    check_composite(fmt::format("log_softmax over {}", axis),
+                    one([=](const auto& in) { return log_softmax(in[0], axis); }), {x},
+                    over([=](const auto& v, std::size_t i) { return v[i] - std::log(total(v)); }, true));
+    check_composite(fmt::format("logsumexp over {}", axis),
+                    one([=](const auto& in) { return logsumexp(in[0], axis); }), {x},
+                    over([=](const auto& v, std::size_t) { return std::log(total(v)); }, false));
+  }
+  CHECK(run(one([](const auto& in) { return logsumexp(in[0], 1, kKeep); }), {x}).shape() == Shape{3, 1, 5});
+}
+
+TEST_CASE("cross_entropy is minus the log of the probability of the label") {
+  const Array x = f64({2, 3, 4}, 2), labels = Array::of({0, 3, 1, 2, 2, 0}, {2, 3}, DType::i32);
+  const TraceFn loss = one([](const auto& in) { return cross_entropy(in[0], in[1]); });
+  check_composite("cross_entropy", loss, {x, labels}, [&](std::span<double> out) {
+    for (std::size_t i = 0; i < 6; ++i) {
+      double total = 0;
+      for (std::int64_t c = 0; c < 4; ++c) total += std::exp(x.at(static_cast<std::int64_t>(i) * 4 + c));
+      out[i] = std::log(total) - x.at(static_cast<std::int64_t>(i) * 4 +
+                                      static_cast<std::int64_t>(labels.at(static_cast<std::int64_t>(i))));
+    }
+  });
+  // A label that is no class is an error, not a loss.
+  for (const double bad : {-1.0, 4.0})
+    CHECK_THROWS_WITH_AS(run(loss, {f64({1, 4}, 1), Array::of({bad}, {1}, DType::i32)}),
+                         doctest::Contains("is outside of the table's 4 rows"), ValueError);
+}
+
+TEST_CASE("extreme logits give finite losses and gradients") {
+  const double inf = std::numeric_limits<double>::infinity();
+  const auto with_gradient = [](const TraceFn& fn) -> TraceFn {
+    return [fn](const std::vector<Tensor>& in) {
+      const Tensor y = fn(in)[0];
+      return std::vector<Tensor>{y, grad(sum(square(y)), {in[0]})[0]};
+    };
+  };
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Array x = Array::of({1e4, -1e4, 0, -1e4, -1e4, -1e4, 1e4, 1e4, 1e4}, {3, 3}, dtype),
+                labels = Array::of({1, 2, 0}, {3}, DType::i32);
+    for (const TraceFn& fn : {one([](const auto& in) { return softmax(in[0], -1); }),
+                              one([](const auto& in) { return log_softmax(in[0], -1); }),
+                              one([](const auto& in) { return logsumexp(in[0], -1); }),
+                              one([](const auto& in) { return cross_entropy(in[0], in[1]); })})
+      for (const Array& out : trace(with_gradient(fn), {x.spec(), labels.spec()})({x, labels}))
+        for (const double v : out.to_vector()) CHECK(std::isfinite(v));
+    const Array losses = run(one([](const auto& in) { return cross_entropy(in[0], in[1]); }), {x, labels});
+    CHECK(losses.at(0) == 2e4);
+    CHECK(losses.at(1) == doctest::Approx(std::log(3.0)).epsilon(1e-3));  // next to 1e4 in f32
+    // Classes masked by -infinity have no probability, no gradient, and do no harm.
+    const Array masked = Array::of({1, -inf, 2, 0.5, 3, -inf}, {2, 3}, dtype),
+                label = Array::of({2, 0}, {2}, DType::i32);
+    const auto out = trace(with_gradient(one([](const auto& in) { return cross_entropy(in[0], in[1]); })),
+                           {masked.spec(), label.spec()})({masked, label});
+    CHECK(out[0].at(0) == doctest::Approx(std::log1p(std::exp(-1.0))).epsilon(1e-6));
+    CHECK(out[1].at(1) == 0);
+    CHECK(out[1].at(5) == 0);
+    const Array p = run(one([](const auto& in) { return softmax(in[0], -1); }), {masked});
+    CHECK(p.at(1) == 0);
+    CHECK(p.at(0) + p.at(2) == doctest::Approx(1).epsilon(1e-6));
+    // NaN is not hidden.
+    const Array bad = Array::of({1, std::nan(""), 2}, {1, 3}, dtype);
+    CHECK(std::isnan(run(one([](const auto& in) { return cross_entropy(in[0], in[1]); }),
+                         {bad, Array::of({0}, {1}, DType::i32)})
+                         .item()));
+  }
+}
+
+TEST_CASE("normalisations are their formulas over the last axis") {
+  const Array x = f64({2, 3, 5}, 3), gain = f64({5}, 4), shift = f64({3, 1}, 5);
+  constexpr double kEps = 1e-3;
+  check_composite("layer_norm", one([](const auto& in) { return layer_norm(in[0], in[1], in[2], kEps); }),
+                  {x, gain, shift}, [&](std::span<double> out) {
+                    for (std::int64_t r = 0; r < 6; ++r) {
+                      double mean = 0, variance = 0;
+                      for (std::int64_t i = 0; i < 5; ++i) mean += x.at(r * 5 + i) / 5;
+                      for (std::int64_t i = 0; i < 5; ++i)
+                        variance += std::pow(x.at(r * 5 + i) - mean, 2) / 5;
+                      for (std::int64_t i = 0; i < 5; ++i)
+                        out[uz(r * 5 + i)] =
+                            (x.at(r * 5 + i) - mean) / std::sqrt(variance + kEps) * gain.at(i) +
+                            shift.at(r % 3);
+                    }
+                  });
+  check_composite("rms_norm", one([](const auto& in) { return rms_norm(in[0], in[1], kEps); }), {x, gain},
+                  by_rows(x, [&](const double* in, double* out, std::int64_t n) {
+                    double power = 0;
+                    for (std::int64_t i = 0; i < n; ++i) power += in[i] * in[i] / static_cast<double>(n);
+                    for (std::int64_t i = 0; i < n; ++i)
+                      out[i] = in[i] / std::sqrt(power + kEps) * gain.at(i);
+                  }));
+  check_composite("l2_norm", one([](const auto& in) { return l2_norm(in[0], kEps); }), {x},
+                  by_rows(x, [](const double* in, double* out, std::int64_t n) {
+                    double power = 0;
+                    for (std::int64_t i = 0; i < n; ++i) power += in[i] * in[i];
+                    for (std::int64_t i = 0; i < n; ++i) out[i] = in[i] / std::sqrt(power + kEps);
+                  }));
+  // A constant row, a zero row: no division by zero, also in the derivative.
+  for (const double v : {0.0, 3.0}) {
+    const Array flat = Array::full(DType::f32, {2, 4}, v);
+    const auto g = trace(
+        [](Tensor t) {
+          return std::vector<Tensor>{layer_norm(t, 1.0, 0.0),
+                                     grad(sum(square(layer_norm(t, 1.0, 0.0) + l2_norm(t))), {t})[0]};
+        },
+        flat.spec())(std::vector<Array>{flat});
+    for (const double e : g[0].to_vector()) CHECK(std::abs(e) < 1e-3);
+    for (const double e : g[1].to_vector()) CHECK(std::isfinite(e));
+  }
+}
+
+TEST_CASE("select and one_hot choose") {
+  const Array mask = Array::of({1, 0, -2, 0.5, 0, 0}, {2, 3}), a = f64({2, 3}, 6), b = f64({3}, 7);
+  const TraceFn choose = [](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{select(in[0], in[1] * in[1], in[2])};
+  };
+  Subject s{.what = "select", .fn = choose, .inputs = {mask, a, b}, .active = {0, 1, 1}, .orders = 2};
+  CHECK(join(check_grads(s)) == "");
+  const Array y = run(choose, {mask, a, b});
+  for (std::int64_t i = 0; i < 6; ++i) CHECK(y.at(i) == (mask.at(i) != 0 ? a.at(i) * a.at(i) : b.at(i % 3)));
+  const Array hot = run(one([](const auto& in) { return one_hot(in[0], 3, DType::f32); }),
+                        {Array::of({2, 0, 1, 5}, {2, 2}, DType::i32)});
+  CHECK(hot.to_vector() == std::vector<double>{0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0});
+  CHECK(hot.spec() == Spec{DType::f32, {2, 2, 3}});
+}
