@@ -273,6 +273,8 @@ Tensor constant(double value, DType dtype, Loc loc) { return constant(Array::sca
 Tensor as_tensor(const Operand& operand, Tensor like) {
   if (operand.tensor.defined()) return operand.tensor;
   if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
+  if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
+    throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first", operand.number, describe(like), describe(operand.loc)));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
 }
 

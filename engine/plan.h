@@ -1,6 +1,7 @@
 // Plan: a function compiled for the CPU: a flat list of instructions over one memory arena, replayed without
-// allocating. Everything that does not change a bit of the result is decided here: what is dead, what is simplified,
-// where a value lives, and whether the values that a derivative reads from a scan are stored or recomputed.
+// allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and whether the
+// values that a derivative reads from a scan are stored or recomputed. Simplification (Op::simplify) gives equal values,
+// but may add in another order, and may leave a zero its sign.
 #pragma once
 
 #include <memory>

@@ -198,7 +198,7 @@ Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
     throw DTypeError(fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})", to_string(x.tensor.spec()), describe(x.loc)));
   const Tensor total = sum(x, axes, keep);
   const double count = static_cast<double>(x.tensor.spec().size()) / static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
-  return total * Operand(1.0 / count, x.loc);
+  return Operand(total, x.loc) * (1.0 / count);
 }
 
 Tensor mean(Operand x) {

@@ -96,7 +96,7 @@ TEST_CASE("Zeros can be had without an open graph") {
   CHECK(grad(sum(x), {other}, {.allow_zero = true})[0].spec() == other.spec());
 }
 
-TEST_CASE("Only one floating number has a gradient; values and cotangents must match") {
+TEST_CASE("Only one floating number has a gradient, values and cotangents must match") {
   Sandbox s;
   CHECK(contains(message_of<GradError>([&] { grad(s.x, {s.x}); }), "sum() it, or use vjp()"));
   message_of<GradError>([&] { grad(sum(cast(s.x, DType::i32)), {s.x}); });

@@ -8,7 +8,7 @@
 using namespace nestgrad;
 using namespace nestgrad::testing;
 
-TEST_CASE("Equal calls are one node; other attributes, operands and order make another") {
+TEST_CASE("Equal calls are one node, other attributes, operands and order make another") {
   Graph g;
   const GraphScope scope(g);
   const Tensor x = g.input(f64({2, 3})), y = g.input(f64({2, 3}));
@@ -88,7 +88,7 @@ TEST_CASE("Tensors of unrelated graphs do not mix") {
   CHECK_NOTHROW(x + h.constant(Array::scalar(1)));  // numbers may be copied anywhere
 }
 
-TEST_CASE("Leaves need an open graph; other ops follow their operands") {
+TEST_CASE("Leaves need an open graph, other ops follow their operands") {
   CHECK(contains(message_of<GraphError>([] { constant(1.0, DType::f64); }), "no graph is open"));
   CHECK(contains(message_of<GraphError>([] { iota(DType::f64, {2}, 0); }), "no graph is open"));
   CHECK(contains(message_of<GraphError>([] { scan([](const Tensors& c, const Tensors&) -> Step { return {c, {}}; }, {}, {}, {.steps = 1}); }),
@@ -111,7 +111,7 @@ TEST_CASE("A number beside a tensor takes the tensor's type") {
   message_of<GraphError>([] { add(1.0, 2.0); });
 }
 
-TEST_CASE("Nodes know the user's line; a scope names them and gives the outermost line") {
+TEST_CASE("Nodes know the user's line, a scope names them and gives the outermost line") {
   Graph g;
   const Tensor x = g.input(f64({2}));
   const std::uint32_t line = Loc::current().line() + 1;

@@ -159,7 +159,7 @@ TEST_CASE("A plan refuses inputs and outputs that are missing, or of the wrong s
   CHECK(contains(message_of<ShapeError>([&] { plan.run(std::span<const Array>(in), out); }), "output 0 is f64[1]"));
 }
 
-TEST_CASE("Stats count what a plan runs; its text has a line for each instruction") {
+TEST_CASE("Stats count what a plan runs, its text has a line for each instruction") {
   const Function f = trace([](Tensor x, Tensor unused) {
     (void)exp(unused);  // dead
     return scan([](const Tensors& c, const Tensors& now) -> Step { return {{sin(c[0]) * now[0]}, {}}; }, {sum(x)}, {x}).carries[0];

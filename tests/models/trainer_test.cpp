@@ -76,12 +76,13 @@ TEST_CASE("training lowers the loss, and more so than any step could by chance")
 TEST_CASE("live memory is constant over training steps") {
   const ByteCorpus corpus = small_corpus();
   TrainingOptions o = small_options();
-  o.steps = 100;
+  o.steps = 1000;
   Trainer trainer(o, corpus);
-  for (int i = 0; i < 5; ++i) trainer.step();
+  for (int i = 0; i < 20; ++i) trainer.step();
   const std::size_t before = bytes_in_use();
-  for (int i = 0; i < 50; ++i) trainer.step();
-  CHECK(bytes_in_use() == before);
+  for (int i = 0; i < 400; ++i) trainer.step();
+  // The allocator's own caches move by a few kilobytes; the smallest block lost in each step would make 12,800 bytes.
+  CHECK(bytes_in_use() < before + 8000);
 }
 
 TEST_CASE("a step that is not finite is refused and leaves the parameters as they were") {
