@@ -31,7 +31,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
 std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v, GradOptions options = {},
                         Loc loc = Loc::current());
 
-// ---- the walk itself, for scan and the derived forms ----
+// ---- the walk itself, for the derived forms ----
 
 struct Seed {
   Tensor value, cotangent;
@@ -40,11 +40,5 @@ struct Seed {
 // Cotangent of each wrt, undefined where no path leads to it. `initial[i]`, if defined, is what wrt i starts from.
 std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt,
                               std::span<const Tensor> initial = {});
-
-// Which nodes depend differentiably on the marked ones. A scan is marked if any of its values is.
-std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked);
-
-// Inside a scan body: which of its nodes depend on marked inputs (of the scan), over all steps.
-std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_inputs);
 
 }  // namespace nestgrad

@@ -1,4 +1,5 @@
-// Reverse: one walk from seeds back to what they depend on. Internal to autograd/.
+// Reverse: one walk from seeds back to what they depend on. It visits nodes from the last to the first, asks each op for the
+// cotangents of its inputs, and adds them up. Internal to autograd/.
 #pragma once
 
 #include <map>
@@ -8,6 +9,15 @@
 #include "engine/body.h"
 
 namespace nestgrad {
+
+// Rules make leaves (ones, zeros), which go to the open graph: y's own if none is open.
+class OpenGraph : EmitGuard {
+ public:
+  explicit OpenGraph(Tensor y) {
+    Graph*& open = emit_state().graph;
+    if (!open || !open->descends_from(y.graph())) open = &y.graph();
+  }
+};
 
 class Reverse {
  public:

@@ -226,6 +226,7 @@ int main(int argc, char** argv) {
                "checkpoint.safetensors, config.json, report.html and its charts as SVG into a folder.",
                "train_lm"};
   Options o;
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so that scripts can add to a call
   app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")->capture_default_str();
   app.add_option("--learner", o.learner, "Sequence layer")->check(CLI::IsMember({"ttt-linear", "ttt-mlp", "attention"}))->capture_default_str();
   app.add_option("--backbone", o.backbone, "What stands around it")->check(CLI::IsMember({"transformer", "mamba"}))->capture_default_str();

@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained model and its report in runs/demo. Arguments go on to train_lm.
+# From a fresh checkout to a trained model and its report, in runs/demo (or runs/demo-2, .. if that exists). Arguments
+# go on to train_lm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-train_lm_flags=(--out runs/demo)
+out=runs/demo
+for ((i = 2; ; ++i)); do
+  [ -e "$out" ] || break
+  out=runs/demo-$i
+done
+train_lm_flags=(--backbone mamba --steps 2000)
 
 # phase NAME COMMAND...: runs the command, then says how long it took.
 phase() {
@@ -17,4 +23,4 @@ phase() {
 phase setup scripts/setup.sh
 phase configure cmake --preset release
 phase build cmake --build --preset release --target train_lm
-phase "train_lm, results in runs/demo" build/release/bin/train_lm "${train_lm_flags[@]}" "$@"
+phase "train_lm, results in $out" build/release/bin/train_lm "${train_lm_flags[@]}" --out "$out" "$@"

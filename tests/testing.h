@@ -43,7 +43,9 @@ inline bool same_bits(const Arrays& a, const Arrays& b) {
   return std::ranges::equal(a, b, [](const Array& x, const Array& y) { return x.same_bits(y); });
 }
 
-inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 inline std::size_t count(std::string_view text, std::string_view part) {
   std::size_t n = 0;

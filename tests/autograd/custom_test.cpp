@@ -8,8 +8,9 @@ namespace {
 
 // x^3 whose derivative is declared to be 5 x^2, so that the rule's use shows.
 Tensor cube(Tensor x) {
-  return custom_vjp([](const Tensors& in) { return in[0] * square(in[0]); },
-                    [](const Tensors& in, Tensor, Tensor ct) -> Tensors { return {ct * 5.0 * square(in[0])}; }, {x});
+  return custom_vjp(
+      [](const Tensors& in) { return in[0] * square(in[0]); },
+      [](const Tensors& in, Tensor, Tensor ct) -> Tensors { return {ct * 5.0 * square(in[0])}; }, {x});
 }
 
 // exp through its output: y' = y.
@@ -21,10 +22,12 @@ Tensor own_exp(Tensor x) {
 }  // namespace
 
 TEST_CASE("custom_vjp runs its forward function and differentiates by its rule, to any order") {
-  const Function f = trace([](Tensor x) -> Tensors {
-    const Tensor y = sum(cube(x)), dy = grad(y, {x})[0], ddy = grad(sum(dy), {x})[0];
-    return {y, dy, ddy, grad(sum(ddy), {x})[0]};
-  }, f64({2}));
+  const Function f = trace(
+      [](Tensor x) -> Tensors {
+        const Tensor y = sum(cube(x)), dy = grad(y, {x})[0], ddy = grad(sum(dy), {x})[0];
+        return {y, dy, ddy, grad(sum(ddy), {x})[0]};
+      },
+      f64({2}));
   const Arrays out = f(std::vector<Array>{Array::of({2, 3}, {2})});
   CHECK(out[0].item() == 8 + 27);
   CHECK(out[1].to_vector() == std::vector<double>{20, 45});
@@ -37,12 +40,17 @@ TEST_CASE("A right rule agrees with the derived one at orders 1 to 3, in a scan 
   for (const bool looped : {false, true})
     for (int order = 0; order <= 3; ++order) {
       const auto build = [&](Tensor (*fn)(Tensor)) {
-        return derivative([&, fn](const Tensors& in) {
-          if (!looped) return sum(fn(sin(in[1]) * in[0]));
-          return sum(scan([&](const Tensors& c, const Tensors& x) -> Step {
-            return {{fn(0.3 * c[0] * x[0]) * in[0]}, {}};
-          }, {in[0]}, {in[1]}).carries[0]);
-        }, specs, order);
+        return derivative(
+            [&, fn](const Tensors& in) {
+              if (!looped) return sum(fn(sin(in[1]) * in[0]));
+              return sum(scan(
+                             [&](const Tensors& c, const Tensors& x) -> Step {
+                               return {{fn(0.3 * c[0] * x[0]) * in[0]}, {}};
+                             },
+                             {in[0]}, {in[1]})
+                             .carries[0]);
+            },
+            specs, order);
       };
       const Arrays at = random(specs, 6);
       CHECK(max_error(build(own_exp)(at), build([](Tensor x) { return exp(x); })(at)) < 1e-13);
@@ -50,13 +58,16 @@ TEST_CASE("A right rule agrees with the derived one at orders 1 to 3, in a scan 
 }
 
 TEST_CASE("custom_vjp with several inputs: each gets the cotangent that the rule returns for it") {
-  const Function f = trace([](Tensor a, Tensor b) -> Tensors {
-    const Tensor y = custom_vjp([](const Tensors& in) { return matmul(in[0], in[1]); },
-                                [](const Tensors& in, Tensor, Tensor ct) -> Tensors {
-                                  return {2.0 * in[0] * sum(ct), 3.0 * in[1] * sum(ct)};
-                                }, {a, b});
-    return grad(sum(y), {b, a});
-  }, f64({1, 2}), f64({2, 1}));
+  const Function f = trace(
+      [](Tensor a, Tensor b) -> Tensors {
+        const Tensor y = custom_vjp([](const Tensors& in) { return matmul(in[0], in[1]); },
+                                    [](const Tensors& in, Tensor, Tensor ct) -> Tensors {
+                                      return {2.0 * in[0] * sum(ct), 3.0 * in[1] * sum(ct)};
+                                    },
+                                    {a, b});
+        return grad(sum(y), {b, a});
+      },
+      f64({1, 2}), f64({2, 1}));
   const Arrays out = f({Array::of({1, 2}, {1, 2}), Array::of({3, 4}, {2, 1})});
   CHECK(out[0].to_vector() == std::vector<double>{9, 12});
   CHECK(out[1].to_vector() == std::vector<double>{2, 4});
@@ -68,25 +79,35 @@ TEST_CASE("custom_vjp refuses captured tensors and wrong cotangents") {
   const Tensor x = g.input(f64({2})), w = g.input(f64({2}), "w");
   const ForwardFn twice = [](const Tensors& in) { return 2.0 * in[0]; };
   CHECK(contains(message_of<GraphError>([&] {
-    custom_vjp([&](const Tensors& in) { return in[0] * w; }, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {x});
-  }), "not among its inputs"));
+                   custom_vjp([&](const Tensors& in) { return in[0] * w; },
+                              [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {x});
+                 }),
+                 "not among its inputs"));
   CHECK(contains(message_of<GraphError>([&] {
-    custom_vjp(twice, [&](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct * w}; }, {x});
-  }), "the rule uses"));
+                   custom_vjp(twice, [&](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct * w}; },
+                              {x});
+                 }),
+                 "the rule uses"));
   // Even when only what follows from the captured tensor is used, or nothing else is.
   message_of<GraphError>([&] {
-    custom_vjp([&](const Tensors& in) { return in[0] * sin(w); }, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {x});
+    custom_vjp([&](const Tensors& in) { return in[0] * sin(w); },
+               [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {x});
   });
   message_of<GraphError>([&] {
-    custom_vjp([&](const Tensors&) { return w; }, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {x});
+    custom_vjp([&](const Tensors&) { return w; },
+               [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {x});
   });
   CHECK(contains(message_of<ShapeError>([&] {
-    custom_vjp(twice, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {sum(ct)}; }, {x});
-  }), "cotangent 0 is f64[], its input is f64[2]"));
+                   custom_vjp(twice, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {sum(ct)}; },
+                              {x});
+                 }),
+                 "cotangent 0 is f64[], its input is f64[2]"));
   CHECK(contains(message_of<GraphError>([&] {
-    custom_vjp(twice, [](const Tensors&, Tensor, Tensor) -> Tensors { return {}; }, {x});
-  }), "0 cotangents for 1 inputs"));
-  message_of<GraphError>([&] { custom_vjp(twice, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {}); });
+                   custom_vjp(twice, [](const Tensors&, Tensor, Tensor) -> Tensors { return {}; }, {x});
+                 }),
+                 "0 cotangents for 1 inputs"));
+  message_of<GraphError>(
+      [&] { custom_vjp(twice, [](const Tensors&, Tensor, Tensor ct) -> Tensors { return {ct}; }, {}); });
 }
 
 namespace {
@@ -116,7 +137,8 @@ TEST_CASE("checkpoint() gives the same bits at orders 0 to 2 and a smaller arena
   const Arrays at = random(layer_specs(), 12, -.3, .3);
   for (int order = 0; order <= 2; ++order) {
     CAPTURE(order);
-    const Function plain = derivative(network(false), layer_specs(), order), regions = derivative(network(true), layer_specs(), order);
+    const Function plain = derivative(network(false), layer_specs(), order),
+                   regions = derivative(network(true), layer_specs(), order);
     CHECK(same_bits(regions(at), plain(at)));
     if (order == 1) CHECK(regions.plan().stats().arena_bytes < plain.plan().stats().arena_bytes * 2 / 3);
   }
@@ -124,14 +146,18 @@ TEST_CASE("checkpoint() gives the same bits at orders 0 to 2 and a smaller arena
 
 TEST_CASE("checkpoint() recomputes what is inside a region once, and not its outputs") {
   const auto plan = [](bool regions) {
-    return trace([&](const Tensors& in) -> Tensors {
-      Tensors out = grad(network(regions)(in), in);
-      out.push_back(network(regions)(in));
-      return out;
-    }, layer_specs()).plan().str();
+    return trace(
+               [&](const Tensors& in) -> Tensors {
+                 Tensors out = grad(network(regions)(in), in);
+                 out.push_back(network(regions)(in));
+                 return out;
+               },
+               layer_specs())
+        .plan()
+        .str();
   };
-  // Per layer: two products forward and four backward; a region recomputes the two, whose results the rules of tanh
-  // read, and not the sum that it returns.
+  // Per layer: two products forward and four backward; a region recomputes the two, whose results the rules
+  // of tanh read, and not the sum that it returns.
   CHECK(count(plan(false), " matmul ") == 6 * 6);
   CHECK(count(plan(true), " matmul ") == 6 * 8);
   CHECK(count(plan(true), " add ") == count(plan(false), " add "));
@@ -141,16 +167,18 @@ TEST_CASE("checkpoint() around nested learning gives the same bits") {
   const std::vector<Spec> specs{f64({4, 3}), f64({4, 3}), f64({3, 3})};
   for (int order = 1; order <= 2; ++order) {
     const auto build = [&](bool regions) {
-      return derivative([&](const Tensors& in) {
-        Tensor w = in[2];
-        for (int step = 0; step < 3; ++step) {
-          const auto update = [&] {
-            return Tensors{w - 0.1 * grad(sum(square(tanh(matmul(in[0], w)) - in[1])), {w})[0]};
-          };
-          w = regions ? checkpoint(update)[0] : update()[0];
-        }
-        return sum(square(w));
-      }, specs, order);
+      return derivative(
+          [&](const Tensors& in) {
+            Tensor w = in[2];
+            for (int step = 0; step < 3; ++step) {
+              const auto update = [&] {
+                return Tensors{w - 0.1 * grad(sum(square(tanh(matmul(in[0], w)) - in[1])), {w})[0]};
+              };
+              w = regions ? checkpoint(update)[0] : update()[0];
+            }
+            return sum(square(w));
+          },
+          specs, order);
     };
     const Arrays at = random(specs, 2);
     CHECK(same_bits(build(true)(at), build(false)(at)));
@@ -162,21 +190,26 @@ TEST_CASE("checkpoint() around and inside scans gives the same bits") {
   for (int order = 1; order <= 2; ++order) {
     const Arrays at = random(specs, 2);
     const Arrays plain = derivative([](const Tensors& in) { return learner(in, as_scan); }, specs, order)(at);
-    const Function around = derivative([](const Tensors& in) {
-      return checkpoint([&] { return Tensors{learner(in, as_scan)}; })[0];
-    }, specs, order);
-    const Function inside = derivative([](const Tensors& in) {
-      return learner(in, [](const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options) {
-        return scan([&](const Tensors& c, const Tensors& x) -> Step {
-          Step next;
-          checkpoint([&] {
-            next = step(c, x);
-            return next.carries;
-          });
-          return next;
-        }, init, xs, options);
-      });
-    }, specs, order);
+    const Function around = derivative(
+        [](const Tensors& in) { return checkpoint([&] { return Tensors{learner(in, as_scan)}; })[0]; }, specs,
+        order);
+    const Function inside = derivative(
+        [](const Tensors& in) {
+          return learner(in,
+                         [](const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options) {
+                           return scan(
+                               [&](const Tensors& c, const Tensors& x) -> Step {
+                                 Step next;
+                                 checkpoint([&] {
+                                   next = step(c, x);
+                                   return next.carries;
+                                 });
+                                 return next;
+                               },
+                               init, xs, options);
+                         });
+        },
+        specs, order);
     CHECK(same_bits(around(at), plain));
     CHECK(same_bits(inside(at), plain));
     CHECK(same_bits(around.plan({.checkpoint_every = 2}).run(at), plain));

@@ -30,7 +30,8 @@ void check_eager_is_traced(const std::vector<Spec>& specs, const TraceFn& fn) {
 
 TEST_CASE("An eager graph has the numbers of the traced one, bit for bit") {
   check_eager_is_traced({f64({3, 2}), f64({2})}, [](const Tensors& in) -> Tensors {
-    const Tensor y = softmax(matmul(tanh(in[0] * in[1]), transpose(in[0])), 1) + exp(sum(in[0] * in[0], {1}, kKeep));
+    const Tensor y =
+        softmax(matmul(tanh(in[0] * in[1]), transpose(in[0])), 1) + exp(sum(in[0] * in[0], {1}, kKeep));
     const Tensors g = grad(sum(square(y)), in);
     return {y, g[0], g[1], hvp(sum(square(y)), {in[1]}, {in[1]})[0], jvp({y}, {in[0]}, {in[0]})[0]};
   });
@@ -39,8 +40,9 @@ TEST_CASE("An eager graph has the numbers of the traced one, bit for bit") {
 TEST_CASE("Eager scans and custom rules have the numbers of the traced ones, bit for bit") {
   for (int order = 0; order <= 2; ++order)
     check_eager_is_traced(learner_specs(4), [&](const Tensors& in) -> Tensors {
-      const Tensor scaled = custom_vjp([](const Tensors& x) { return sin(x[0]); },
-                                       [](const Tensors& x, Tensor, Tensor ct) -> Tensors { return {ct * cos(x[0])}; }, {in[3]});
+      const Tensor scaled = custom_vjp(
+          [](const Tensors& x) { return sin(x[0]); },
+          [](const Tensors& x, Tensor, Tensor ct) -> Tensors { return {ct * cos(x[0])}; }, {in[3]});
       const Tensor y = learner({in[0], in[1], in[2], scaled, in[4]}, as_scan, {.checkpoint_every = 2});
       return order == 0 ? Tensors{y} : grad(directional(y, in, order - 1), in);
     });
@@ -48,8 +50,14 @@ TEST_CASE("Eager scans and custom rules have the numbers of the traced ones, bit
 
 TEST_CASE("An eager graph needs no open scope, scans and zeros included") {
   Graph g(Mode::eager);
-  const Tensor w = g.input(Array::of({1, 2}, {2})), x = g.input(Array::of({1, 2, 3, 4}, {2, 2})), unused = g.input(Array::scalar(1));
-  const Tensor y = scan([](const Tensors& c, const Tensors& now) -> Step { return {{c[0] * now[0]}, {}}; }, {w}, {x}).carries[0];
+  const Tensor w = g.input(Array::of({1, 2}, {2})), x = g.input(Array::of({1, 2, 3, 4}, {2, 2})),
+               unused = g.input(Array::scalar(1));
+  const Tensor y = scan(
+                       [](const Tensors& c, const Tensors& now) -> Step {
+                         return {{c[0] * now[0]}, {}};
+                       },
+                       {w}, {x})
+                       .carries[0];
   const Tensors d = grad(sum(y), {w, unused}, {.allow_zero = true});
   CHECK(g.node(d[0].id()).value.to_vector() == std::vector<double>{3, 8});
   CHECK(g.node(d[1].id()).value.item() == 0);
@@ -72,7 +80,11 @@ TEST_CASE("check_finite sees what comes out of a scan") {
   const GraphScope scope(g);
   const Tensor w = g.input(Array::of({1e200}, {1}));
   const std::string why = message_of<ValueError>([&] {
-    scan([](const Tensors& c, const Tensors&) -> Step { return {{square(c[0])}, {}}; }, {w}, {}, {.steps = 2});
+    scan(
+        [](const Tensors& c, const Tensors&) -> Step {
+          return {{square(c[0])}, {}};
+        },
+        {w}, {}, {.steps = 2});
   });
   CHECK(contains(why, "final"));
 }

@@ -60,11 +60,17 @@ TEST_CASE("A gradient that a scan's body ends is refused, naming the node inside
 
 TEST_CASE("A carry that the step forgets has no derivative with respect to its start") {
   Sandbox s;
-  const ScanResult r = scan([&](const Tensors& c, const Tensors& x) -> Step {
-    return {{s.other * x[0], c[1] * c[0]}, {c[0]}};
-  }, {s.x, s.other}, {reshape(s.x, {3, 1})});
+  const ScanResult r = scan(
+      [&](const Tensors& c, const Tensors& x) -> Step {
+        return {{s.other * x[0], c[1] * c[0]}, {c[0]}};
+      },
+      {s.x, s.other}, {reshape(s.x, {3, 1})});
   CHECK_NOTHROW(grad(sum(r.carries[0]), {s.other}));
-  const ScanResult forgets = scan([&](const Tensors&, const Tensors&) -> Step { return {{s.other}, {}}; }, {s.x}, {}, {.steps = 2});
+  const ScanResult forgets = scan(
+      [&](const Tensors&, const Tensors&) -> Step {
+        return {{s.other}, {}};
+      },
+      {s.x}, {}, {.steps = 2});
   CHECK(contains(refusal(sum(forgets.carries[0] * s.other), s.x), "does not depend"));
 }
 

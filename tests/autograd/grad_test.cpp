@@ -19,10 +19,12 @@ const std::vector<Spec> kCurved{f64({3, 2}), f64({2})};
 }  // namespace
 
 TEST_CASE("Derivatives are total: they count paths through other variables, and variables may be repeated") {
-  const Function f = trace([](Tensor x) -> Tensors {
-    const Tensor h = square(x), y = h * x;
-    return grad(y, {h, x, h, x});
-  }, f64());
+  const Function f = trace(
+      [](Tensor x) -> Tensors {
+        const Tensor h = square(x), y = h * x;
+        return grad(y, {h, x, h, x});
+      },
+      f64());
   const Arrays out = f(std::vector<Array>{Array::scalar(2)});
   CHECK(out[0].item() == 2);
   CHECK(out[1].item() == 12);
@@ -36,17 +38,24 @@ TEST_CASE("The derivative of a value with respect to itself is one") {
 }
 
 TEST_CASE("Gradients of broadcast operands are summed back to their shapes") {
-  const Function f = trace([](Tensor a, Tensor b, Tensor c, Tensor d) {
-    return grad(sum(a * b * c * d), {a, b, c, d});
-  }, f64({2, 3}), f64({3}), f64({2, 1}), f64());
-  const Arrays out = f({Array::full(DType::f64, {2, 3}, 2), Array::of({1, 2, 3}, {3}), Array::of({5, 7}, {2, 1}), Array::scalar(3)});
+  const Function f = trace(
+      [](Tensor a, Tensor b, Tensor c, Tensor d) {
+        return grad(sum(a * b * c * d), {a, b, c, d});
+      },
+      f64({2, 3}), f64({3}), f64({2, 1}), f64());
+  const Arrays out = f({Array::full(DType::f64, {2, 3}, 2), Array::of({1, 2, 3}, {3}),
+                        Array::of({5, 7}, {2, 1}), Array::scalar(3)});
   CHECK(out[0].to_vector() == std::vector<double>{15, 30, 45, 21, 42, 63});
   CHECK(out[1].to_vector() == std::vector<double>{72, 72, 72});
   CHECK(out[2].to_vector() == std::vector<double>{36, 36});
   CHECK(out[2].shape() == Shape{2, 1});
   CHECK(out[3].item() == 2 * 6 * 12);
   // Leading axes of a matmul broadcast, too.
-  const Function g = trace([](Tensor a, Tensor b) { return grad(sum(matmul(a, b)), {a, b}); }, f64({2, 2}), f64({4, 2, 3}));
+  const Function g = trace(
+      [](Tensor a, Tensor b) {
+        return grad(sum(matmul(a, b)), {a, b});
+      },
+      f64({2, 2}), f64({4, 2, 3}));
   const Arrays ab = random({f64({2, 2}), f64({4, 2, 3})}, 1);
   const Arrays g_out = g(ab);
   CHECK(g_out[0].shape() == Shape{2, 2});
@@ -57,22 +66,26 @@ TEST_CASE("Gradients of broadcast operands are summed back to their shapes") {
 }
 
 TEST_CASE("jvp and vjp are transposes of each other") {
-  const Function f = trace([](const Tensors& in) -> Tensors {
-    const Tensors x{in[0], in[1]};
-    const Tensor y = curved(in[0], in[1]);
-    const Tensor forward = sum(jvp({y}, x, {in[2], in[3]})[0] * in[4]);
-    const Tensor backward = dot(vjp({y}, {in[4]}, x), {in[2], in[3]});
-    return {forward, backward};
-  }, {kCurved[0], kCurved[1], kCurved[0], kCurved[1], f64({3, 3})});
+  const Function f = trace(
+      [](const Tensors& in) -> Tensors {
+        const Tensors x{in[0], in[1]};
+        const Tensor y = curved(in[0], in[1]);
+        const Tensor forward = sum(jvp({y}, x, {in[2], in[3]})[0] * in[4]);
+        const Tensor backward = dot(vjp({y}, {in[4]}, x), {in[2], in[3]});
+        return {forward, backward};
+      },
+      {kCurved[0], kCurved[1], kCurved[0], kCurved[1], f64({3, 3})});
   const Arrays out = f(random({kCurved[0], kCurved[1], kCurved[0], kCurved[1], f64({3, 3})}, 4));
   CHECK(std::abs(out[0].item()) > 1e-3);
   CHECK(relative_error(out[0], out[1], 1) < kTight);
 }
 
 TEST_CASE("jvp of several values along several variables is the sum of their parts") {
-  const Function f = trace([](Tensor x, Tensor y, Tensor u, Tensor v) -> Tensors {
-    return jvp({x * y, sin(x), y}, {x, y}, {u, v});
-  }, f64(), f64(), f64(), f64());
+  const Function f = trace(
+      [](Tensor x, Tensor y, Tensor u, Tensor v) -> Tensors {
+        return jvp({x * y, sin(x), y}, {x, y}, {u, v});
+      },
+      f64(), f64(), f64(), f64());
   const double x = .3, y = -1.2, u = .7, v = 2.5;
   const Arrays out = f({Array::scalar(x), Array::scalar(y), Array::scalar(u), Array::scalar(v)});
   CHECK(out[0].item() == doctest::Approx(u * y + x * v).epsilon(1e-14));
@@ -80,14 +93,18 @@ TEST_CASE("jvp of several values along several variables is the sum of their par
   CHECK(out[2].item() == v);
 }
 
-TEST_CASE("hvp is the Hessian times a vector: forward over reverse, reverse over reverse, and a symmetric matrix") {
+TEST_CASE(
+    "hvp is the Hessian times a vector: forward over reverse, reverse over reverse, and a symmetric matrix") {
   const std::int64_t n = 4;
-  const Function f = trace([&](Tensor x, Tensor v) -> Tensors {
-    const Tensor y = sum(exp(x * sin(cumsum(x, 0)))) + square(sum(x));
-    Tensors rows;
-    for (std::int64_t i = 0; i < n; ++i) rows.push_back(reshape(grad(sum(slice(grad(y, {x})[0], 0, i, i + 1)), {x})[0], {1, n}));
-    return {hvp(y, {x}, {v})[0], jvp(grad(y, {x}), {x}, {v})[0], concat(rows, 0)};
-  }, f64({n}), f64({n}));
+  const Function f = trace(
+      [&](Tensor x, Tensor v) -> Tensors {
+        const Tensor y = sum(exp(x * sin(cumsum(x, 0)))) + square(sum(x));
+        Tensors rows;
+        for (std::int64_t i = 0; i < n; ++i)
+          rows.push_back(reshape(grad(sum(slice(grad(y, {x})[0], 0, i, i + 1)), {x})[0], {1, n}));
+        return {hvp(y, {x}, {v})[0], jvp(grad(y, {x}), {x}, {v})[0], concat(rows, 0)};
+      },
+      f64({n}), f64({n}));
   const Array v = random(f64({n}), 2);
   const Arrays out = f({random(f64({n}), 1), v});
   const Array& hessian = out[2];
@@ -104,24 +121,30 @@ TEST_CASE("hvp is the Hessian times a vector: forward over reverse, reverse over
 
 TEST_CASE("A Hessian mixes several variables symmetrically") {
   const std::vector<Spec> specs{kCurved[0], kCurved[1], kCurved[0], kCurved[1], kCurved[0], kCurved[1]};
-  const Function f = trace([](const Tensors& in) -> Tensors {
-    const Tensors x{in[0], in[1]}, u{in[2], in[3]}, v{in[4], in[5]};
-    const Tensor y = sum(square(curved(in[0], in[1])));
-    return {dot(hvp(y, x, u), v), dot(hvp(y, x, v), u)};
-  }, specs);
+  const Function f = trace(
+      [](const Tensors& in) -> Tensors {
+        const Tensors x{in[0], in[1]}, u{in[2], in[3]}, v{in[4], in[5]};
+        const Tensor y = sum(square(curved(in[0], in[1])));
+        return {dot(hvp(y, x, u), v), dot(hvp(y, x, v), u)};
+      },
+      specs);
   const Arrays out = f(random(specs, 8));
   CHECK(relative_error(out[0], out[1], 1) < kTight);
 }
 
 TEST_CASE("A planned jvp is little more than the program that one would write by hand") {
   const std::vector<Spec> specs{f64({4, 3}), f64({3, 2}), f64({4, 3}), f64({3, 2})};
-  const Function derived = trace([](const Tensors& in) -> Tensors {
-    return jvp({tanh(matmul(in[0], in[1]))}, {in[0], in[1]}, {in[2], in[3]});
-  }, specs);
-  const Function by_hand = trace([](const Tensors& in) -> Tensors {
-    const Tensor y = tanh(matmul(in[0], in[1]));
-    return {(1.0 - square(y)) * (matmul(in[2], in[1]) + matmul(in[0], in[3]))};
-  }, specs);
+  const Function derived = trace(
+      [](const Tensors& in) -> Tensors {
+        return jvp({tanh(matmul(in[0], in[1]))}, {in[0], in[1]}, {in[2], in[3]});
+      },
+      specs);
+  const Function by_hand = trace(
+      [](const Tensors& in) -> Tensors {
+        const Tensor y = tanh(matmul(in[0], in[1]));
+        return {(1.0 - square(y)) * (matmul(in[2], in[1]) + matmul(in[0], in[3]))};
+      },
+      specs);
   const Arrays at = random(specs, 3);
   CHECK(max_error(derived(at), by_hand(at)) < kTight);
   CHECK(derived.plan().stats().instructions <= by_hand.plan().stats().instructions + 2);

@@ -30,22 +30,31 @@ TEST_CASE("An inner gradient that would miss a path from outside is refused") {
   CHECK(contains(why, "sin"));
   // The same from two graphs further out.
   CHECK(contains(message_of<GradError>([&] {
-    scan([&](const Tensors& outer, const Tensors& xs) -> Step {
-      const Tensor between = h * xs[0];
-      return {scan([&](const Tensors& c, const Tensors&) -> Step {
-        return {{c[0] - grad(sum(s.w * c[0] * between), {s.w})[0]}, {}};
-      }, outer, {}, {.steps = 2}).carries, {}};
-    }, {zero}, {s.x});
-  }), "miss"));
+                   scan(
+                       [&](const Tensors& outer, const Tensors& xs) -> Step {
+                         const Tensor between = h * xs[0];
+                         return {scan(
+                                     [&](const Tensors& c, const Tensors&) -> Step {
+                                       return {{c[0] - grad(sum(s.w * c[0] * between), {s.w})[0]}, {}};
+                                     },
+                                     outer, {}, {.steps = 2})
+                                     .carries,
+                                 {}};
+                       },
+                       {zero}, {s.x});
+                 }),
+                 "miss"));
 }
 
 TEST_CASE("A tensor that escaped from a scan body is an error, not undefined behaviour") {
   Sandbox s;
   Tensor escaped;
-  scan([&](const Tensors& c, const Tensors& now) -> Step {
-    escaped = c[0] * now[0];
-    return {{escaped}, {}};
-  }, {s.w}, {s.x});
+  scan(
+      [&](const Tensors& c, const Tensors& now) -> Step {
+        escaped = c[0] * now[0];
+        return {{escaped}, {}};
+      },
+      {s.w}, {s.x});
   CHECK(contains(message_of<GraphError>([&] { sin(escaped); }), "escaped"));
   CHECK(contains(message_of<GraphError>([&] { s.w + escaped; }), "escaped"));
   CHECK(contains(message_of<GraphError>([&] { (void)escaped.shape(); }), "escaped"));
@@ -58,11 +67,21 @@ TEST_CASE("A tensor that escaped from a scan body is an error, not undefined beh
 
 TEST_CASE("A scan whose carries do not keep their shape, type or number is refused") {
   Sandbox s;
-  const auto refuse = [&](const StepFn& step) { return message_of<ShapeError>([&] { scan(step, {s.w}, {s.x}); }); };
-  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step { return {{sum(c[0])}, {}}; }),
+  const auto refuse = [&](const StepFn& step) {
+    return message_of<ShapeError>([&] { scan(step, {s.w}, {s.x}); });
+  };
+  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step {
+                   return {{sum(c[0])}, {}};
+                 }),
                  "carry 0 is f64[2] before the step and f64[] after it"));
-  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step { return {{cast(c[0], DType::f32)}, {}}; }), "f32[2] after"));
-  CHECK(contains(refuse([](const Tensors&, const Tensors&) -> Step { return {{}, {}}; }), "returned 0 carries, it was given 1"));
+  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step {
+                   return {{cast(c[0], DType::f32)}, {}};
+                 }),
+                 "f32[2] after"));
+  CHECK(contains(refuse([](const Tensors&, const Tensors&) -> Step {
+                   return {{}, {}};
+                 }),
+                 "returned 0 carries, it was given 1"));
 }
 
 TEST_CASE("A scan needs a number of steps, the same for all inputs") {
@@ -78,9 +97,11 @@ TEST_CASE("A tensor of an unrelated graph cannot enter a scan") {
   Sandbox s;
   Graph other;
   const Tensor stranger = other.input(f64({2}), "stranger");
-  CHECK(contains(message_of<GraphError>([&] {
-    scan([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] + stranger}, {}}; }, {s.w}, {s.x});
-  }), "another graph"));
+  CHECK(contains(
+      message_of<GraphError>([&] {
+        scan([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] + stranger}, {}}; }, {s.w}, {s.x});
+      }),
+      "another graph"));
 }
 
 TEST_CASE("An error inside a body leaves the outer graph usable") {

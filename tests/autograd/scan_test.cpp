@@ -21,7 +21,8 @@ void check_scan_is_loop(const std::vector<Spec>& specs, const LoopScalar& fn, in
   const Arrays at = random(specs, 77);
   for (int order = 0; order <= orders; ++order) {
     CAPTURE(order);
-    CHECK(max_error(derivative(with(fn, as_scan), specs, order)(at), derivative(with(fn, unrolled), specs, order)(at)) < kTight);
+    CHECK(max_error(derivative(with(fn, as_scan), specs, order)(at),
+                    derivative(with(fn, unrolled), specs, order)(at)) < kTight);
   }
 }
 
@@ -42,7 +43,8 @@ void check_central_differences(const std::vector<Spec>& specs, const Scalar& fn,
     }
     return lower(out)[0].item();
   };
-  const double numeric = (8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h), exact = upper(at)[0].item();
+  const double numeric = (8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h),
+               exact = upper(at)[0].item();
   CHECK(std::abs(numeric - exact) < 1e-7 * std::max(1.0, std::abs(exact)));
 }
 
@@ -53,43 +55,57 @@ TEST_CASE("A learner in a scan has the derivatives of the unrolled loop") {
 }
 
 TEST_CASE("A reversed scan runs from the last time to the first, indexed by time") {
-  check_scan_is_loop(learner_specs(), [](const Tensors& in, const Loop& loop) { return learner(in, loop, {.reverse = true}); });
-  const Function f = trace([](Tensor x) {
-    return scan([](const Tensors& c, const Tensors& now) -> Step {
-      const Tensor s = c[0] + now[0];
-      return {{s}, {s}};
-    }, {zeros(DType::f64, {})}, {x}, {.reverse = true}).ys[0];
-  }, f64({3}));
+  check_scan_is_loop(learner_specs(), [](const Tensors& in, const Loop& loop) {
+    return learner(in, loop, {.reverse = true});
+  });
+  const Function f = trace(
+      [](Tensor x) {
+        return scan(
+                   [](const Tensors& c, const Tensors& now) -> Step {
+                     const Tensor s = c[0] + now[0];
+                     return {{s}, {s}};
+                   },
+                   {zeros(DType::f64, {})}, {x}, {.reverse = true})
+            .ys[0];
+      },
+      f64({3}));
   CHECK(f(Array::of({1, 10, 100}, {3})).to_vector() == std::vector<double>{111, 110, 100});
 }
 
 TEST_CASE("Scans inside scans have the derivatives of the unrolled loops") {
-  check_scan_is_loop(learner_specs(3), [](const Tensors& in, const Loop& loop) { return nested_learner(in, loop); }, 2);
+  check_scan_is_loop(
+      learner_specs(3), [](const Tensors& in, const Loop& loop) { return nested_learner(in, loop); }, 2);
 }
 
 TEST_SUITE("slow") {
   TEST_CASE("Scans inside scans have the third derivatives of the unrolled loops") {
-    check_scan_is_loop(learner_specs(3), [](const Tensors& in, const Loop& loop) { return nested_learner(in, loop); });
+    check_scan_is_loop(learner_specs(3),
+                       [](const Tensors& in, const Loop& loop) { return nested_learner(in, loop); });
   }
 }
 
 TEST_CASE("Derivatives of a scan are those of central differences, orders 1 to 3") {
   for (int order = 1; order <= 3; ++order) {
     CAPTURE(order);
-    check_central_differences(learner_specs(), [](const Tensors& in) { return learner(in, as_scan); }, order);
-    if (order < 3) check_central_differences(learner_specs(3), [](const Tensors& in) { return nested_learner(in, as_scan); }, order);
+    check_central_differences(
+        learner_specs(), [](const Tensors& in) { return learner(in, as_scan); }, order);
+    if (order < 3)
+      check_central_differences(
+          learner_specs(3), [](const Tensors& in) { return nested_learner(in, as_scan); }, order);
   }
 }
 
 TEST_CASE("jvp through a scan is the gradient along the tangent") {
   for (const bool nested : {false, true}) {
     const auto specs = learner_specs(4);
-    const Function f = trace([&](const Tensors& in) -> Tensors {
-      const Tensor y = nested ? nested_learner(in, as_scan) : learner(in, as_scan);
-      Tensors r;
-      for (const Array& a : directions(specs, 1)) r.push_back(constant(a));
-      return {jvp({y}, in, r)[0], dot(grad(y, in), r)};
-    }, specs);
+    const Function f = trace(
+        [&](const Tensors& in) -> Tensors {
+          const Tensor y = nested ? nested_learner(in, as_scan) : learner(in, as_scan);
+          Tensors r;
+          for (const Array& a : directions(specs, 1)) r.push_back(constant(a));
+          return {jvp({y}, in, r)[0], dot(grad(y, in), r)};
+        },
+        specs);
     const Arrays out = f(random(specs, 3));
     CHECK(relative_error(out[0], out[1], 1) < kTight);
   }
@@ -98,11 +114,13 @@ TEST_CASE("jvp through a scan is the gradient along the tangent") {
 TEST_CASE("Several carries: one that becomes active through another, dead ones, integers") {
   // b starts from nothing that is differentiated and is reached through a; c feeds nothing; n counts.
   check_scan_is_loop({f64({2}), f64({2}), f64({5, 2})}, [](const Tensors& in, const Loop& loop) {
-    const ScanResult r = loop([&](const Tensors& s, const Tensors& x) -> Step {
-      const Tensor a = s[0], b = s[1], c = s[2], n = s[3];
-      const Tensor rate = 1.0 / (1.0 + cast(n, DType::f64));
-      return {{tanh(a + x[0] * in[1]) * rate, b * b + sin(a) * x[0], c * 2.0 + a, n + 1}, {b * in[1], c}};
-    }, {in[0], full(DType::f64, {2}, 0.1), zeros(DType::f64, {2}), zeros(DType::i32, {})}, {in[2]}, {});
+    const ScanResult r = loop(
+        [&](const Tensors& s, const Tensors& x) -> Step {
+          const Tensor a = s[0], b = s[1], c = s[2], n = s[3];
+          const Tensor rate = 1.0 / (1.0 + cast(n, DType::f64));
+          return {{tanh(a + x[0] * in[1]) * rate, b * b + sin(a) * x[0], c * 2.0 + a, n + 1}, {b * in[1], c}};
+        },
+        {in[0], full(DType::f64, {2}, 0.1), zeros(DType::f64, {2}), zeros(DType::i32, {})}, {in[2]}, {});
     return sum(r.carries[1]) + sum(square(r.ys[0]));
   });
 }
@@ -111,20 +129,26 @@ TEST_CASE("Tensors that enter a scan in several roles collect every derivative")
   // w is a start and a constant; m is stepped through, and a constant as a whole.
   check_scan_is_loop({f64({3, 3}), f64({3, 3})}, [](const Tensors& in, const Loop& loop) {
     const Tensor w = in[0], m = in[1];
-    const ScanResult r = loop([&](const Tensors& s, const Tensors& x) -> Step {
-      const Tensor mixed = tanh(matmul(s[0], w) + x[0]), whole = matmul(m, mixed);
-      return {{mixed, s[1] + x[1]}, {whole, s[0], x[0]}};
-    }, {w, zeros(DType::f64, {3})}, {m, matmul(m, w)}, {});
-    return sum(square(r.ys[0]) * r.ys[1]) + sum(r.ys[2] * r.ys[2]) + sum(sin(r.carries[1])) + sum(r.carries[0]);
+    const ScanResult r = loop(
+        [&](const Tensors& s, const Tensors& x) -> Step {
+          const Tensor mixed = tanh(matmul(s[0], w) + x[0]), whole = matmul(m, mixed);
+          return {{mixed, s[1] + x[1]}, {whole, s[0], x[0]}};
+        },
+        {w, zeros(DType::f64, {3})}, {m, matmul(m, w)}, {});
+    return sum(square(r.ys[0]) * r.ys[1]) + sum(r.ys[2] * r.ys[2]) + sum(sin(r.carries[1])) +
+           sum(r.carries[0]);
   });
 }
 
 TEST_CASE("A step may return a carry unchanged, an outer tensor, or a number") {
   check_scan_is_loop({f64({2}), f64({2}), f64({4, 2})}, [](const Tensors& in, const Loop& loop) {
-    const ScanResult r = loop([&](const Tensors& s, const Tensors& x) -> Step {
-      const Tensor mixed = tanh(s[0] * s[1] + s[2] * x[0]);
-      return {{s[0], in[1], x[0], s[1] + s[3], constant(Array::full(DType::f64, {2}, 2.0))}, {mixed, in[1], s[4] * x[0]}};
-    }, {in[0], sin(in[0]), in[1], in[0], in[1]}, {in[2]}, {});
+    const ScanResult r = loop(
+        [&](const Tensors& s, const Tensors& x) -> Step {
+          const Tensor mixed = tanh(s[0] * s[1] + s[2] * x[0]);
+          return {{s[0], in[1], x[0], s[1] + s[3], constant(Array::full(DType::f64, {2}, 2.0))},
+                  {mixed, in[1], s[4] * x[0]}};
+        },
+        {in[0], sin(in[0]), in[1], in[0], in[1]}, {in[2]}, {});
     Tensor y = sum(r.carries[0] * r.carries[1] * r.carries[2]) + sum(square(r.carries[3]));
     for (const Tensor& t : r.ys) y = y + sum(square(t));
     return y;
@@ -134,20 +158,28 @@ TEST_CASE("A step may return a carry unchanged, an outer tensor, or a number") {
 TEST_CASE("A scan of one step, and one without per-step inputs, are the loops that they stand for") {
   check_scan_is_loop(learner_specs(1), [](const Tensors& in, const Loop& loop) { return learner(in, loop); });
   check_scan_is_loop({f64({3})}, [](const Tensors& in, const Loop& loop) {
-    const ScanResult r = loop([&](const Tensors& s, const Tensors&) -> Step { return {{sin(s[0]) * in[0]}, {s[0]}}; }, in, {}, {.steps = 4});
+    const ScanResult r = loop(
+        [&](const Tensors& s, const Tensors&) -> Step {
+          return {{sin(s[0]) * in[0]}, {s[0]}};
+        },
+        in, {}, {.steps = 4});
     return sum(square(r.carries[0])) + sum(r.ys[0]);
   });
 }
 
 TEST_CASE("Derivatives with respect to a value that a scan returned stop there") {
-  const Function f = trace([](Tensor w, Tensor x) -> Tensors {
-    const ScanResult r = scan([](const Tensors& s, const Tensors& now) -> Step {
-      const Tensor next = s[0] * now[0];
-      return {{next}, {next}};
-    }, {w}, {x});
-    const Tensor y = sum(square(r.ys[0])) * r.carries[0];
-    return grad(y, {r.carries[0], r.ys[0]});
-  }, f64(), f64({3}));
+  const Function f = trace(
+      [](Tensor w, Tensor x) -> Tensors {
+        const ScanResult r = scan(
+            [](const Tensors& s, const Tensors& now) -> Step {
+              const Tensor next = s[0] * now[0];
+              return {{next}, {next}};
+            },
+            {w}, {x});
+        const Tensor y = sum(square(r.ys[0])) * r.carries[0];
+        return grad(y, {r.carries[0], r.ys[0]});
+      },
+      f64(), f64({3}));
   const Arrays out = f({Array::scalar(2), Array::of({1, 3, 2}, {3})});  // carry 12, ys 2, 6, 12
   CHECK(out[0].item() == 4 + 36 + 144);
   CHECK(out[1].to_vector() == std::vector<double>{48, 144, 288});
@@ -156,7 +188,8 @@ TEST_CASE("Derivatives with respect to a value that a scan returned stop there")
 TEST_CASE("The graph of a scan and of its derivatives does not grow with time") {
   for (int order = 0; order <= 3; ++order) {
     const auto nodes = [&](std::int64_t steps) {
-      return derivative([](const Tensors& in) { return learner(in, as_scan); }, learner_specs(steps), order).live_nodes();
+      return derivative([](const Tensors& in) { return learner(in, as_scan); }, learner_specs(steps), order)
+          .live_nodes();
     };
     CHECK(nodes(4) == nodes(400));
     if (order == 3) CHECK(nodes(4) < 1200);
@@ -168,7 +201,12 @@ TEST_CASE("Equal scans are one node") {
   const GraphScope scope(g);
   const Tensor w = g.input(f64({2})), x = g.input(f64({3, 2}));
   const auto loop = [&](double rate) {
-    return scan([&](const Tensors& s, const Tensors& now) -> Step { return {{s[0] + rate * now[0] * w}, {}}; }, {w}, {x}).carries[0];
+    return scan(
+               [&](const Tensors& s, const Tensors& now) -> Step {
+                 return {{s[0] + rate * now[0] * w}, {}};
+               },
+               {w}, {x})
+        .carries[0];
   };
   CHECK(loop(0.5) == loop(0.5));
   CHECK_FALSE(loop(0.5) == loop(0.25));
@@ -176,13 +214,21 @@ TEST_CASE("Equal scans are one node") {
 
 TEST_CASE("Work that does not change over time is done once, outside the loop") {
   const auto exps_outside = [](const Loop& loop) {
-    const Function f = trace([&](Tensor w, Tensor x) {
-      return loop([&](const Tensors& s, const Tensors& now) -> Step {
-        const ScanResult inner = loop([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] * exp(w) + sin(w)}, {}}; },
-                                      {w}, {}, {.steps = 2});  // invariant as a whole
-        return {{s[0] + now[0] * exp(w) * inner.carries[0]}, {}};
-      }, {w}, {x}, {}).carries[0];
-    }, f64(), f64({3}));
+    const Function f = trace(
+        [&](Tensor w, Tensor x) {
+          return loop(
+                     [&](const Tensors& s, const Tensors& now) -> Step {
+                       const ScanResult inner = loop(
+                           [&](const Tensors& c, const Tensors&) -> Step {
+                             return {{c[0] * exp(w) + sin(w)}, {}};
+                           },
+                           {w}, {}, {.steps = 2});  // invariant as a whole
+                       return {{s[0] + now[0] * exp(w) * inner.carries[0]}, {}};
+                     },
+                     {w}, {x}, {})
+              .carries[0];
+        },
+        f64(), f64({3}));
     CHECK(count_op(f, "exp") == 1);
     CHECK(count_op(f, "sin") == 1);
     return contains(f.str(), "\n    %") && contains(f.str(), "\n        %");  // nested bodies

@@ -23,11 +23,18 @@ std::string without_lines(std::string text) {
 }  // namespace
 
 TEST_CASE("The text of a function is one line a node") {
-  const Function f = trace([](Tensor x, Tensor w) {
-    const Scope scope("loss");
-    const Tensor y = scan([&](const Tensors& c, const Tensors& now) -> Step { return {{c[0] * w + now[0]}, {}}; }, {w}, {x}).carries[0];
-    return grad(square(y), {w})[0];
-  }, f64({4}), f64());
+  const Function f = trace(
+      [](Tensor x, Tensor w) {
+        const Scope scope("loss");
+        const Tensor y = scan(
+                             [&](const Tensors& c, const Tensors& now) -> Step {
+                               return {{c[0] * w + now[0]}, {}};
+                             },
+                             {w}, {x})
+                             .carries[0];
+        return grad(square(y), {w})[0];
+      },
+      f64({4}), f64());
   CHECK(without_lines(affine().str()) ==
         "%0 = input[in0] : f64[2,3]  level 0\n"
         "%1 = input[in1] : f64[3,1]  level 0\n"
@@ -58,12 +65,19 @@ TEST_CASE("Equal programs print equal text") {
 }
 
 TEST_CASE("DOT is well formed: balanced braces, escaped labels, declared nodes, levels coloured") {
-  const Function f = trace([](const Tensors&) -> Tensors {
-    Graph& g = *emit_state().graph;
-    const Tensor x = g.input(f64({4}), "say \"hi\" \\ {brace}");
-    const Tensor y = scan([](const Tensors& c, const Tensors& now) -> Step { return {{sin(c[0]) * now[0]}, {}}; }, {sum(x)}, {x}).carries[0];
-    return {grad(grad(y, {x})[0].graph().tensor(y.id()), {x})[0]};
-  }, {});
+  const Function f = trace(
+      [](const Tensors&) -> Tensors {
+        Graph& g = *emit_state().graph;
+        const Tensor x = g.input(f64({4}), "say \"hi\" \\ {brace}");
+        const Tensor y = scan(
+                             [](const Tensors& c, const Tensors& now) -> Step {
+                               return {{sin(c[0]) * now[0]}, {}};
+                             },
+                             {sum(x)}, {x})
+                             .carries[0];
+        return {grad(grad(y, {x})[0].graph().tensor(y.id()), {x})[0]};
+      },
+      {});
   const std::string dot = f.dot();
   int depth = 0;
   bool quoted = false;
@@ -100,12 +114,25 @@ TEST_CASE("A function called with tensors is inlined, and shared with what is th
   CHECK(contains(message_of<ShapeError>([&] { f(std::vector{x, w}); }), "input 0 is f64[3,1]"));
 }
 
-TEST_CASE("An inlined function with scans can be differentiated, also with one tensor in two places or a number") {
-  const Function f = trace([](Tensor a, Tensor b, Tensor x) {
-    return scan([&](const Tensors& c, const Tensors& now) -> Step { return {{tanh(c[0] * a + b * now[0])}, {}}; }, {a}, {x}).carries[0];
-  }, f64(), f64(), f64({3}));
+TEST_CASE(
+    "An inlined function with scans can be differentiated, also with one tensor in two places or a number") {
+  const Function f = trace(
+      [](Tensor a, Tensor b, Tensor x) {
+        return scan(
+                   [&](const Tensors& c, const Tensors& now) -> Step {
+                     return {{tanh(c[0] * a + b * now[0])}, {}};
+                   },
+                   {a}, {x})
+            .carries[0];
+      },
+      f64(), f64(), f64({3}));
   const auto by_hand = [](Tensor a, Tensor b, Tensor x) {
-    return unrolled([&](const Tensors& c, const Tensors& now) -> Step { return {{tanh(c[0] * a + b * now[0])}, {}}; }, {a}, {x}).carries[0];
+    return unrolled(
+               [&](const Tensors& c, const Tensors& now) -> Step {
+                 return {{tanh(c[0] * a + b * now[0])}, {}};
+               },
+               {a}, {x})
+        .carries[0];
   };
   const std::vector<Spec> specs{f64(), f64({3})};
   for (int order = 1; order <= 3; ++order) {
@@ -113,43 +140,61 @@ TEST_CASE("An inlined function with scans can be differentiated, also with one t
     const auto same = [&](const Scalar& inlined, const Scalar& expected) {
       CHECK(max_error(derivative(inlined, specs, order)(at), derivative(expected, specs, order)(at)) < 1e-13);
     };
-    same([&](const Tensors& in) { return f(std::vector{in[0], in[0], in[1]})[0]; }, [&](const Tensors& in) { return by_hand(in[0], in[0], in[1]); });
-    same([&](const Tensors& in) { return f(std::vector{in[0], constant(0.5, DType::f64), in[1]})[0]; },
-         [&](const Tensors& in) { return by_hand(in[0], constant(0.5, DType::f64), in[1]); });
+    same(
+        [&](const Tensors& in) {
+          return f(std::vector{in[0], in[0], in[1]})[0];
+        },
+        [&](const Tensors& in) { return by_hand(in[0], in[0], in[1]); });
+    same(
+        [&](const Tensors& in) {
+          return f(std::vector{in[0], constant(0.5, DType::f64), in[1]})[0];
+        },
+        [&](const Tensors& in) { return by_hand(in[0], constant(0.5, DType::f64), in[1]); });
   }
 }
 
 TEST_CASE("A trace may return anything of its graph, many things, or nothing") {
-  const Function f = trace([](const Tensors& in) -> Tensors { return {in[0], in[0], constant(2.0, DType::f64)}; }, {f64({2})});
+  const Function f = trace(
+      [](const Tensors& in) -> Tensors {
+        return {in[0], in[0], constant(2.0, DType::f64)};
+      },
+      {f64({2})});
   CHECK(f.inputs().size() == 1);
   CHECK(f.outputs().size() == 3);
   CHECK(f.input_spec(0) == f64({2}));
   CHECK(f.output_spec(2) == f64());
   CHECK(f(Arrays{Array::of({3, 4}, {2})})[1].to_vector() == std::vector<double>{3, 4});
-  CHECK(trace([](const Tensors&) { return Tensors{}; }, {f64({2})})(Arrays{Array::zeros(DType::f64, {2})}).empty());
+  CHECK(trace([](const Tensors&) { return Tensors{}; }, {f64({2})})(Arrays{Array::zeros(DType::f64, {2})})
+            .empty());
   Graph other;
   const Tensor stranger = other.input(f64());
-  CHECK(contains(message_of<GraphError>([&] { trace([&](const Tensors&) { return Tensors{stranger}; }, {}); }), "another graph"));
+  CHECK(
+      contains(message_of<GraphError>([&] { trace([&](const Tensors&) { return Tensors{stranger}; }, {}); }),
+               "another graph"));
   CHECK(emit_state().graph == nullptr);  // the trace that failed is closed
 }
 
 TEST_CASE("Inputs added while tracing follow the given ones") {
-  const Function f = trace([](Tensor x) {
-    const Tensor weight = x.graph().input(f64({2}), "weight");
-    return x * weight;
-  }, f64({2}));
+  const Function f = trace(
+      [](Tensor x) {
+        const Tensor weight = x.graph().input(f64({2}), "weight");
+        return x * weight;
+      },
+      f64({2}));
   CHECK(f.inputs().size() == 2);
   CHECK(f.graph().node(f.inputs()[1]).attrs.text == "weight");
   CHECK(f(Array::of({2, 3}, {2}), Array::of({5, 7}, {2})).to_vector() == std::vector<double>{10, 21});
 }
 
 TEST_CASE("A trace inside a trace is a function of its own") {
-  const Function outer = trace([](Tensor x) {
-    const Function inner = trace([](Tensor y) { return square(y); }, f64());
-    CHECK(&inner.graph() != &x.graph());
-    message_of<GraphError>([&] { trace([&](Tensor y) { return y * x; }, f64()); });  // no captures
-    return inner(std::vector{x})[0] + 1.0;
-  }, f64());
+  const Function outer = trace(
+      [](Tensor x) {
+        const Function inner = trace([](Tensor y) { return square(y); }, f64());
+        CHECK(&inner.graph() != &x.graph());
+        message_of<GraphError>([&] { trace([&](Tensor y) { return y * x; }, f64()); });  // no captures
+        return inner(std::vector{x})[0] + 1.0;
+      },
+      f64());
   CHECK(outer(Array::scalar(3)).item() == 10);
 }
 
@@ -161,7 +206,8 @@ TEST_CASE("A function keeps its plan, and its copies share it") {
   const Array second = f(random(std::vector{f64({2, 3}), f64({3, 1})}, 7))[0];
   CHECK_FALSE(second.same_bits(first));  // and an earlier result is not written over
   CHECK(f(at)[0].same_bits(first));
-  CHECK(contains(message_of<ShapeError>([&] { f(at[1], at[0]); }), "input 0 is f64[3,1], the function wants f64[2,3]"));
+  CHECK(contains(message_of<ShapeError>([&] { f(at[1], at[0]); }),
+                 "input 0 is f64[3,1], the function wants f64[2,3]"));
 }
 
 TEST_CASE("eval gives the numbers behind a tensor now") {
@@ -185,10 +231,12 @@ TEST_CASE("eval in an eager graph reads the values that are there") {
 }
 
 TEST_CASE("Dead nodes do not count as live") {
-  const Function f = trace([](Tensor x) {
-    (void)exp(x);
-    return sin(x);
-  }, f64());
+  const Function f = trace(
+      [](Tensor x) {
+        (void)exp(x);
+        return sin(x);
+      },
+      f64());
   CHECK(f.graph().size() == 3);
   CHECK(f.live_nodes() == 2);
 }

@@ -57,9 +57,18 @@ TEST_CASE("A tensor of a destroyed graph is detected") {
   CHECK(t.defined());
   CHECK_FALSE(t.alive());
   for (const auto& use : std::vector<std::function<void()>>{
-           [&] { (void)t.spec(); }, [&] { (void)t.dim(0); }, [&] { sin(t); }, [&] { t + 1.0; }, [&] { eval(t); },
-           [&] { grad(t, {t}); }, [&] { jvp({t}, {t}, {t}); }, [&] { scan([](const Tensors& c, const Tensors&) -> Step { return {c, {}}; }, {t}, {}, {.steps = 1}); },
-           [&] { concat({t, t}, 0); }, [&] { custom_vjp([](const Tensors& in) { return in[0]; }, [](const Tensors&, Tensor, Tensor ct) { return Tensors{ct}; }, {t}); }})
+           [&] { (void)t.spec(); }, [&] { (void)t.dim(0); }, [&] { sin(t); }, [&] { t + 1.0; },
+           [&] { eval(t); }, [&] { grad(t, {t}); }, [&] { jvp({t}, {t}, {t}); },
+           [&] {
+             scan([](const Tensors& c, const Tensors&) -> Step { return {c, {}}; }, {t}, {}, {.steps = 1});
+           },
+           [&] {
+             concat({t, t}, 0);
+           },
+           [&] {
+             custom_vjp([](const Tensors& in) { return in[0]; },
+                        [](const Tensors&, Tensor, Tensor ct) { return Tensors{ct}; }, {t});
+           }})
     CHECK(contains(message_of<GraphError>(use), "gone"));
   CHECK(contains(describe(t), "closed graph"));
   // A new graph in the same place is another graph.
@@ -91,8 +100,11 @@ TEST_CASE("Tensors of unrelated graphs do not mix") {
 TEST_CASE("Leaves need an open graph, other ops follow their operands") {
   CHECK(contains(message_of<GraphError>([] { constant(1.0, DType::f64); }), "no graph is open"));
   CHECK(contains(message_of<GraphError>([] { iota(DType::f64, {2}, 0); }), "no graph is open"));
-  CHECK(contains(message_of<GraphError>([] { scan([](const Tensors& c, const Tensors&) -> Step { return {c, {}}; }, {}, {}, {.steps = 1}); }),
-                 "no graph is open"));
+  CHECK(
+      contains(message_of<GraphError>([] {
+                 scan([](const Tensors& c, const Tensors&) -> Step { return {c, {}}; }, {}, {}, {.steps = 1});
+               }),
+               "no graph is open"));
   Graph g;
   const Tensor x = g.input(f64({2}));
   CHECK(&(2.0 * x - 1.0).graph() == &g);

@@ -33,7 +33,9 @@ void check_disjoint(const Plan& plan) {
 void poison(Plan& plan) {
   Arrays in;
   for (const Spec& spec : plan.input_specs())
-    in.push_back(is_float(spec.dtype) ? Array::full(spec.dtype, spec.shape, std::numeric_limits<double>::quiet_NaN()) : Array::zeros(spec.dtype, spec.shape));
+    in.push_back(is_float(spec.dtype)
+                     ? Array::full(spec.dtype, spec.shape, std::numeric_limits<double>::quiet_NaN())
+                     : Array::zeros(spec.dtype, spec.shape));
   plan.run(in);
 }
 
@@ -105,7 +107,8 @@ TEST_CASE("The arena keeps live buffers apart, aligned, and reuses what is dead"
       for (std::size_t j = 0; j < i; ++j) {
         if (buffers[i].first > buffers[j].last || buffers[j].first > buffers[i].last) continue;
         const bool apart = layout.offsets[i] + buffers[i].bytes <= layout.offsets[j] ||
-                           layout.offsets[j] + buffers[j].bytes <= layout.offsets[i] || buffers[i].bytes == 0 || buffers[j].bytes == 0;
+                           layout.offsets[j] + buffers[j].bytes <= layout.offsets[i] ||
+                           buffers[i].bytes == 0 || buffers[j].bytes == 0;
         CHECK(apart);
       }
     }
@@ -114,11 +117,14 @@ TEST_CASE("The arena keeps live buffers apart, aligned, and reuses what is dead"
 }
 
 TEST_CASE("A dying input's buffer is written over, unless reuse is off") {
-  const Function f = trace([](Tensor x) {
-    for (int i = 0; i < 20; ++i) x = sin(x) + 1.0;
-    return sum(x);
-  }, f64({1000}));
-  const std::size_t shared = f.plan().stats().arena_bytes, apart = f.plan({.reuse = false}).stats().arena_bytes;
+  const Function f = trace(
+      [](Tensor x) {
+        for (int i = 0; i < 20; ++i) x = sin(x) + 1.0;
+        return sum(x);
+      },
+      f64({1000}));
+  const std::size_t shared = f.plan().stats().arena_bytes,
+                    apart = f.plan({.reuse = false}).stats().arena_bytes;
   CHECK(shared < 9000);
   CHECK(apart < 18000);
   CHECK(shared < apart);
@@ -127,10 +133,14 @@ TEST_CASE("A dying input's buffer is written over, unless reuse is off") {
 }
 
 TEST_CASE("Outputs may be inputs, numbers, the same value twice, and views of each other") {
-  const Function f = trace([](Tensor x) -> Tensors {
-    const Tensor y = x + 1.0;
-    return {x, y, reshape(x, {2, 2}), y, reshape(y, {2, 2}), constant(Array::scalar(7)), stop_gradient(x), y * y, x};
-  }, f64({4}));
+  const Function f = trace(
+      [](Tensor x) -> Tensors {
+        const Tensor y = x + 1.0;
+        return {
+            x,     y, reshape(x, {2, 2}), y, reshape(y, {2, 2}), constant(Array::scalar(7)), stop_gradient(x),
+            y * y, x};
+      },
+      f64({4}));
   Plan plan = f.plan();
   for (int run = 0; run < 2; ++run) {
     const Arrays out = plan.run({Array::of({1, 2, 3, 4}, {4})});
@@ -152,18 +162,32 @@ TEST_CASE("A plan refuses inputs and outputs that are missing, or of the wrong s
   Plan plan = f.plan();
   const Array good = Array::zeros(DType::f64, {2});
   CHECK(contains(message_of<ShapeError>([&] { plan.run({good}); }), "1 inputs given, the function has 2"));
-  CHECK(contains(message_of<ShapeError>([&] { plan.run({good, Array::zeros(DType::f64, {3})}); }), "input 1 is f64[3], the function wants f64[2]"));
-  CHECK(contains(message_of<ShapeError>([&] { plan.run({good.cast(DType::f32), good}); }), "input 0 is f32[2]"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   plan.run({good, Array::zeros(DType::f64, {3})});
+                 }),
+                 "input 1 is f64[3], the function wants f64[2]"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   plan.run({good.cast(DType::f32), good});
+                 }),
+                 "input 0 is f32[2]"));
   CHECK(contains(message_of<ShapeError>([&] { plan.run({good, Array()}); }), "input 1 is empty"));
   Arrays in{good, good}, out{Array::zeros(DType::f64, {1})};
-  CHECK(contains(message_of<ShapeError>([&] { plan.run(std::span<const Array>(in), out); }), "output 0 is f64[1]"));
+  CHECK(contains(message_of<ShapeError>([&] { plan.run(std::span<const Array>(in), out); }),
+                 "output 0 is f64[1]"));
 }
 
 TEST_CASE("Stats count what a plan runs, its text has a line for each instruction") {
-  const Function f = trace([](Tensor x, Tensor unused) {
-    (void)exp(unused);  // dead
-    return scan([](const Tensors& c, const Tensors& now) -> Step { return {{sin(c[0]) * now[0]}, {}}; }, {sum(x)}, {x}).carries[0];
-  }, f64({8}), f64({8}));
+  const Function f = trace(
+      [](Tensor x, Tensor unused) {
+        (void)exp(unused);  // dead
+        return scan(
+                   [](const Tensors& c, const Tensors& now) -> Step {
+                     return {{sin(c[0]) * now[0]}, {}};
+                   },
+                   {sum(x)}, {x})
+            .carries[0];
+      },
+      f64({8}), f64({8}));
   const Plan plan = f.plan();
   CHECK(plan.stats().instructions == 4);  // sum, scan, and sin and mul in its body
   CHECK(plan.stats().arena_bytes > 0);
@@ -175,12 +199,20 @@ TEST_CASE("Stats count what a plan runs, its text has a line for each instructio
 
 TEST_CASE("Carries that nobody reads are not computed") {
   const auto instructions = [](bool wanted) {
-    return trace([&](Tensor x) {
-      const Tensors c = scan([](const Tensors& s, const Tensors& now) -> Step {
-        return {{s[0] + now[0], exp(s[1]) * s[0], s[2] + s[1]}, {}};
-      }, {sum(x), sum(x), sum(x)}, {x}).carries;
-      return wanted ? c[2] : c[0];
-    }, f64({8})).plan().stats().instructions;
+    return trace(
+               [&](Tensor x) {
+                 const Tensors c = scan(
+                                       [](const Tensors& s, const Tensors& now) -> Step {
+                                         return {{s[0] + now[0], exp(s[1]) * s[0], s[2] + s[1]}, {}};
+                                       },
+                                       {sum(x), sum(x), sum(x)}, {x})
+                                       .carries;
+                 return wanted ? c[2] : c[0];
+               },
+               f64({8}))
+        .plan()
+        .stats()
+        .instructions;
   };
   CHECK(instructions(false) == 3);  // sum, scan, add
   CHECK(instructions(true) == 6);

@@ -18,9 +18,11 @@ void note() {
 }  // namespace
 
 #if defined(__SANITIZE_ADDRESS__)
-extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t), void (*)(const volatile void*));
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t),
+                                                         void (*)(const volatile void*));
 namespace {
-[[maybe_unused]] const int installed = __sanitizer_install_malloc_and_free_hooks([](const volatile void*, std::size_t) { note(); }, [](const volatile void*) {});
+[[maybe_unused]] const int installed = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, std::size_t) { note(); }, [](const volatile void*) {});
 }
 #else
 // operator new, Eigen and the C library all end here.
@@ -69,8 +71,10 @@ void check_product(const Array& a, const Array& b, Transpose flags, const Array&
     const std::int64_t row = i / cols, col = i % cols;
     double expected = 0;
     for (std::int64_t k = 0; k < inner; ++k)
-      expected += a.at(flags.a ? k * rows + row : row * inner + k) * b.at(flags.b ? col * inner + k : k * cols + col);
-    CHECK(std::abs(c.at(i) - expected) < (c.dtype() == DType::f32 ? 1e-5 : 1e-13) * static_cast<double>(inner));
+      expected +=
+          a.at(flags.a ? k * rows + row : row * inner + k) * b.at(flags.b ? col * inner + k : k * cols + col);
+    CHECK(std::abs(c.at(i) - expected) <
+          (c.dtype() == DType::f32 ? 1e-5 : 1e-13) * static_cast<double>(inner));
   }
 }
 
@@ -79,10 +83,10 @@ void check_product(const Array& a, const Array& b, Transpose flags, const Array&
 TEST_CASE("The counter counts") {
   CHECK(allocations_in([] { Array::zeros(DType::f64, {4}); }) > 0);
   CHECK(allocations_in([] {
-    auto* memory = static_cast<volatile char*>(std::malloc(100));
-    memory[0] = 1;  // used, so that it cannot be optimised away
-    std::free(const_cast<char*>(memory));
-  }) == 1);
+          auto* memory = static_cast<volatile char*>(std::malloc(100));
+          memory[0] = 1;  // used, so that it cannot be optimised away
+          std::free(const_cast<char*>(memory));
+        }) == 1);
   CHECK(allocations_in([] {}) == 0);
 }
 
@@ -92,7 +96,8 @@ TEST_CASE("Replaying a plan allocates nothing, whatever the ops") {
     CAPTURE(seed);
     Arrays in = random({specs.begin(), specs.end() - 1}, seed);
     in.push_back(Array::of({0, 4, 2, 1, 1}, {5}, DType::i32));
-    CHECK(allocations_of_replay(trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs), in) == 0);
+    CHECK(allocations_of_replay(trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs), in) ==
+          0);
   }
 }
 
@@ -134,7 +139,8 @@ TEST_SUITE("slow") {
         CAPTURE(to_string(c.a));
         CAPTURE(to_string(c.b));
         const std::vector<Spec> specs{{type, c.a}, {type, c.b}};
-        const Function f = trace([&](Tensor x, Tensor y) { return matmul(x, y, c.flags); }, specs[0], specs[1]);
+        const Function f =
+            trace([&](Tensor x, Tensor y) { return matmul(x, y, c.flags); }, specs[0], specs[1]);
         const Arrays in = random(specs, 1);
         CHECK(allocations_of_replay(f, in) == 0);
         if (c.a.size() == 2) check_product(in[0], in[1], c.flags, f(in)[0]);
@@ -144,14 +150,18 @@ TEST_SUITE("slow") {
 
 TEST_CASE("Composites of a transformer block and their gradients allocate nothing") {
   const std::vector<Spec> specs{f32({2, 8, 16}), f32({16}), f32({16, 1, 4}), i32({2, 8}), f32({12, 16})};
-  const Function f = trace([](const Tensors& in) -> Tensors {
-    const Tensor x = in[0] + gather(in[4], in[3]);
-    const Tensor h = causal_conv1d(layer_norm(x, in[1], in[1]), in[2], in[1]) + rms_norm(x, in[1]) + l2_norm(x);
-    const Tensor turned = rope(h, iota(DType::f32, {8}, 0)), scores = tril(matmul(turned, turned, {false, true}));
-    const Tensor y = gelu_tanh(matmul(softmax(scores, -1), silu(h)));
-    const Tensor loss = mean(cross_entropy(matmul(y, in[4], {false, true}), in[3]));
-    return grad(loss, {in[0], in[1], in[2], in[4]});
-  }, specs);
+  const Function f = trace(
+      [](const Tensors& in) -> Tensors {
+        const Tensor x = in[0] + gather(in[4], in[3]);
+        const Tensor h =
+            causal_conv1d(layer_norm(x, in[1], in[1]), in[2], in[1]) + rms_norm(x, in[1]) + l2_norm(x);
+        const Tensor turned = rope(h, iota(DType::f32, {8}, 0)),
+                     scores = tril(matmul(turned, turned, {false, true}));
+        const Tensor y = gelu_tanh(matmul(softmax(scores, -1), silu(h)));
+        const Tensor loss = mean(cross_entropy(matmul(y, in[4], {false, true}), in[3]));
+        return grad(loss, {in[0], in[1], in[2], in[4]});
+      },
+      specs);
   Arrays in = random({specs[0], specs[1], specs[2]}, 3);
   in.push_back(Array::full(DType::i32, {2, 8}, 5));
   in.push_back(random(specs[4], 9));

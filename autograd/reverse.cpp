@@ -1,0 +1,157 @@
+#include "autograd/reverse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "autograd/dependence.h"
+#include "engine/lower.h"
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+namespace {
+
+// The highest level in a graph, scan bodies included, among the nodes that are `wanted` (all, if null).
+int highest_level(const std::deque<Node>& nodes, const std::vector<char>* wanted) {
+  int level = 0;
+  for (std::size_t id = 0; id < (wanted ? wanted->size() : nodes.size()); ++id) {
+    if (wanted && !(*wanted)[id]) continue;
+    level = std::max(level, nodes[id].level);
+    if (nodes[id].op->kind == OpKind::scan) level = std::max(level, highest_level(nodes[id].attrs.body->nodes, nullptr));
+  }
+  return level;
+}
+
+}  // namespace
+
+Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt, std::span<const Tensor> initial)
+    : graph_(graph) {
+  for (const Seed& s : seeds) end_ = std::max(end_, s.value.id() + 1);
+  for (NodeId id : wrt) end_ = std::max(end_, id + 1);
+  std::vector<char> marked(static_cast<std::size_t>(end_), 0);
+  for (NodeId id : wrt) marked[static_cast<std::size_t>(id)] = 1;
+  depends_ = dependents(graph.nodes(), std::move(marked));
+  std::vector<NodeId> ends;
+  for (const Seed& s : seeds) ends.push_back(s.value.id());
+  std::vector<char> on_path = live_nodes(graph.nodes(), ends, {});
+  on_path.resize(static_cast<std::size_t>(end_));
+  for (std::size_t id = 0; id < on_path.size(); ++id) on_path[id] = on_path[id] && depends_[id];
+  level_ = std::max(emit_state().level, 1 + highest_level(graph.nodes(), &on_path));
+  cotangents_.resize(static_cast<std::size_t>(end_));
+  for (std::size_t i = 0; i < initial.size(); ++i)
+    if (initial[i].defined()) cotangents_[static_cast<std::size_t>(wrt[i])] = initial[i];
+  for (const Seed& s : seeds) add(s.value.id(), s.cotangent);
+}
+
+Tensor Reverse::cotangent(NodeId id) const { return cotangents_[static_cast<std::size_t>(id)]; }
+
+void Reverse::add(NodeId id, Tensor ct) {
+  if (!depends_[static_cast<std::size_t>(id)]) return;
+  ct = sum_to(ct, graph_.node(id).spec.shape);  // undoes broadcasting, here and nowhere else
+  Tensor& sum = cotangents_[static_cast<std::size_t>(id)];
+  sum = sum.defined() ? sum + ct : ct;
+}
+
+void Reverse::run() {
+  EmitGuard guard;
+  for (NodeId id = end_ - 1; id >= 0; --id) {
+    if (!depends_[static_cast<std::size_t>(id)]) continue;
+    const Node& n = graph_.node(id);
+    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[static_cast<std::size_t>(id)].defined();
+    if (!reached) continue;
+    EmitState& state = emit_state();
+    state.level = level_;
+    state.vjp_of = graph_.tensor(id);
+    state.loc = n.loc;
+    state.scope = n.scope;
+    const Tensor ct = cotangents_[static_cast<std::size_t>(id)];
+    switch (n.op->kind) {
+      case OpKind::input:
+      case OpKind::constant: break;
+      case OpKind::final: {
+        Tensor& sum = scans_[n.inputs[0]].finals[n.attrs.ints[0]];
+        sum = sum.defined() ? sum + ct : ct;
+        break;
+      }
+      case OpKind::stack: {
+        Tensor& sum = scans_[n.inputs[0]].stacks[n.attrs.ints[0]];
+        sum = sum.defined() ? sum + ct : ct;
+        break;
+      }
+      case OpKind::scan: through_scan(id); break;
+      case OpKind::value: through_op(id); break;
+    }
+  }
+}
+
+void Reverse::through_op(NodeId id) {
+  const Node& n = graph_.node(id);
+  if (!n.op->vjp) return;
+  std::vector<Tensor> in;
+  for (NodeId i : n.inputs) in.push_back(graph_.tensor(i));
+  const Tensor ct = cotangents_[static_cast<std::size_t>(id)];
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (!depends_[static_cast<std::size_t>(n.inputs[i])] || !passes(n, i, graph_.node(n.inputs[i]))) continue;
+    add(n.inputs[i], n.op->vjp({in, graph_.tensor(id), ct, n.attrs, static_cast<int>(i)}));
+  }
+}
+
+// ---- from tensors to nodes of one graph ----
+
+namespace {
+
+bool depends_on(Tensor t, Tensor x) {
+  Graph& g = t.graph();
+  std::vector<char> marked(static_cast<std::size_t>(t.id() + 1), 0);
+  if (&g == &x.graph()) {
+    if (x.id() > t.id()) return false;
+    marked[static_cast<std::size_t>(x.id())] = 1;
+  } else {
+    for (const Capture& c : g.captures())
+      if (c.id <= t.id() && (c.outer == x || depends_on(c.outer, x))) marked[static_cast<std::size_t>(c.id)] = 1;
+  }
+  return dependents(g.nodes(), std::move(marked))[static_cast<std::size_t>(t.id())];
+}
+
+// x's node in g. An x from outside is refused if it also comes in by another way, whose path would be missed.
+NodeId wrt_node(Graph& g, Tensor x) {
+  if (&x.graph() == &g) return x.id();
+  const NodeId id = g.lift(x);
+  for (const Capture& c : g.captures())
+    if (c.outer != x && depends_on(c.outer, x))
+      throw GradError(fmt::format("[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
+                                  "which also comes from outside; pass x in as a carry or an input of the body",
+                                  describe(x), describe(c.outer)));
+  return id;
+}
+
+}  // namespace
+
+std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt, std::span<const Tensor> initial) {
+  if (seeds.empty()) return {initial.begin(), initial.end()};
+  const OpenGraph open(seeds[0].value);
+  // Seeds of an outer graph cannot depend on anything inside; the deepest seed decides where the walk runs.
+  Graph* g = &seeds[0].value.graph();
+  for (const Seed& s : seeds)
+    if (s.value.graph().depth() > g->depth()) g = &s.value.graph();
+  std::vector<Seed> here;
+  for (const Seed& s : seeds) here.push_back({g->tensor(g->lift(s.value)), s.cotangent});
+  std::vector<NodeId> ids;
+  std::vector<std::size_t> position;
+  std::vector<Tensor> starts;
+  std::vector<Tensor> out(initial.begin(), initial.end());
+  out.resize(wrt.size());
+  for (std::size_t i = 0; i < wrt.size(); ++i) {
+    if (!g->descends_from(wrt[i].graph())) continue;
+    ids.push_back(wrt_node(*g, wrt[i]));
+    position.push_back(i);
+    starts.push_back(out[i]);
+  }
+  Reverse reverse(*g, here, ids, starts);
+  reverse.run();
+  for (std::size_t k = 0; k < ids.size(); ++k) out[position[k]] = reverse.cotangent(ids[k]);
+  return out;
+}
+
+}  // namespace nestgrad
