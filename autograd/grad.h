@@ -4,6 +4,8 @@
 //   Tensor dx = grad(y, {x})[0];
 //   Tensor ddx = grad(sum(dx), {x})[0];
 //
+// Equal expressions are one node: to differentiate with respect to one use of a value, name that use with probe().
+//
 // No silent zero: if y does not depend on x, GradError says where the path was cut.
 #pragma once
 

@@ -101,28 +101,46 @@ void Reverse::through_op(NodeId id) {
 
 namespace {
 
+bool depends_on(Tensor t, Tensor x);
+
+// The inputs of a body, other than x itself, whose values come from x outside.
+std::vector<Capture> other_ways_in(const Graph& g, Tensor x) {
+  std::vector<Capture> ways;
+  for (const Capture& c : g.captures())
+    if (c.outer != x && depends_on(c.outer, x)) ways.push_back(c);
+  for (const Capture& s : g.sources())
+    if (depends_on(s.outer, x)) ways.push_back(s);
+  return ways;
+}
+
 bool depends_on(Tensor t, Tensor x) {
+  if (t == x) return true;
   Graph& g = t.graph();
+  if (!g.descends_from(x.graph())) return false;
   std::vector<char> marked(static_cast<std::size_t>(t.id() + 1), 0);
+  const auto mark = [&](NodeId id) {
+    if (id <= t.id()) marked[static_cast<std::size_t>(id)] = 1;
+  };
   if (&g == &x.graph()) {
-    if (x.id() > t.id()) return false;
-    marked[static_cast<std::size_t>(x.id())] = 1;
+    mark(x.id());
   } else {
     for (const Capture& c : g.captures())
-      if (c.id <= t.id() && (c.outer == x || depends_on(c.outer, x))) marked[static_cast<std::size_t>(c.id)] = 1;
+      if (c.outer == x) mark(c.id);
+    for (const Capture& c : other_ways_in(g, x)) mark(c.id);
   }
   return dependents(g.nodes(), std::move(marked))[static_cast<std::size_t>(t.id())];
 }
 
-// x's node in g. An x from outside is refused if it also comes in by another way, whose path would be missed.
-NodeId wrt_node(Graph& g, Tensor x) {
+// x's node in g. An x from outside is refused if it reaches a seed by another way too, whose path would be missed.
+NodeId wrt_node(Graph& g, Tensor x, std::span<const Seed> seeds) {
   if (&x.graph() == &g) return x.id();
   const NodeId id = g.lift(x);
-  for (const Capture& c : g.captures())
-    if (c.outer != x && depends_on(c.outer, x))
-      throw GradError(fmt::format("[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
-                                  "which also comes from outside; pass x in as a carry or an input of the body",
-                                  describe(x), describe(c.outer)));
+  for (const Capture& way : other_ways_in(g, x))
+    for (const Seed& s : seeds)
+      if (depends_on(s.value, g.tensor(way.id)))
+        throw GradError(fmt::format("[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
+                                    "which also comes from outside; pass x in as a carry or an input of the body",
+                                    describe(x), describe(way.outer)));
   return id;
 }
 
@@ -144,7 +162,7 @@ std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tenso
   out.resize(wrt.size());
   for (std::size_t i = 0; i < wrt.size(); ++i) {
     if (!g->descends_from(wrt[i].graph())) continue;
-    ids.push_back(wrt_node(*g, wrt[i]));
+    ids.push_back(wrt_node(*g, wrt[i], here));
     position.push_back(i);
     starts.push_back(out[i]);
   }

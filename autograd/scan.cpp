@@ -96,6 +96,8 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
       spec.shape.erase(spec.shape.begin());
       slices.push_back(graph.input(spec, fmt::format("x{}", i), loc));
     }
+    for (std::size_t i = 0; i < init.size(); ++i) graph.note_source(init[i], carries[i]);
+    for (std::size_t i = 0; i < xs.size(); ++i) graph.note_source(xs[i], slices[i]);
     next = step(carries, slices);
   }
   if (next.carries.size() != init.size())

@@ -70,6 +70,9 @@ class Graph {
   Tensor tensor(NodeId id) { return {*this, id}; }
   const std::vector<NodeId>& inputs() const { return inputs_; }
   const std::vector<Capture>& captures() const { return captures_; }
+  // What the inputs of a body start from (carries) or are cut from (xs), noted so that a derivative can tell.
+  void note_source(Tensor outer, Tensor input) { sources_.push_back({outer, input.id()}); }
+  const std::vector<Capture>& sources() const { return sources_; }
   const GraphOptions& options() const { return options_; }
   Graph* parent() const { return options_.parent; }
   int depth() const { return depth_; }
@@ -86,6 +89,7 @@ class Graph {
   std::deque<Node> nodes_;
   std::vector<NodeId> inputs_;
   std::vector<Capture> captures_;
+  std::vector<Capture> sources_;
   std::unordered_multimap<std::size_t, NodeId> shared_;  // structural hash -> node
 };
 

@@ -14,6 +14,16 @@ struct Sandbox {
 
 }  // namespace
 
+TEST_CASE("An inner gradient with respect to what a carry or x starts from is refused, not silently partial") {
+  Sandbox s;
+  const auto body = [&](const Tensors& c, const Tensors& now) -> Step { return {{c[0] - grad(sum(s.w * c[0] * now[0]), {s.w})[0]}, {}}; };
+  const Tensor zero = zeros(DType::f64, {2});
+  CHECK_NOTHROW(scan(body, {zero}, {s.x}));
+  CHECK(contains(message_of<GradError>([&] { scan(body, {s.w}, {s.x}); }), "miss"));
+  CHECK(contains(message_of<GradError>([&] { scan(body, {exp(s.w)}, {s.x}); }), "exp"));
+  CHECK(contains(message_of<GradError>([&] { scan(body, {zero}, {s.x * s.w}); }), "mul"));
+}
+
 TEST_CASE("An inner gradient that would miss a path from outside is refused") {
   Sandbox s;
   const Tensor h = sin(s.w);
