@@ -155,19 +155,10 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
          .loc = state.loc.value_or(loc),
          .scope = state.scope};
   const NodeId id = push(std::move(n));
-  if (op.shared && options_.share) shared_.emplace(hash, id);
   if (options_.mode == Mode::eager) run(node(id));
-  if (options_.simplify && op.simplify) {
-    if (Tensor simpler = op.simplify(tensor(id)); simpler.defined()) {
-      // Later equal calls find the simpler node at once.
-      if (op.shared && options_.share) {
-        auto [first, last] = shared_.equal_range(hash);
-        for (; first != last; ++first)
-          if (first->second == id) first->second = simpler.id();
-      }
-      return simpler;
-    }
-  }
+  if (options_.simplify && op.simplify)
+    if (Tensor simpler = op.simplify(tensor(id)); simpler.defined()) return simpler;  // node id is dead; not shared
+  if (op.shared && options_.share) shared_.emplace(hash, id);
   return tensor(id);
 }
 
