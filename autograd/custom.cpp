@@ -20,25 +20,28 @@ Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec
     for (const Tensor& t : in) closing.carries.push_back(t.id());
   }
   if (!graph.captures().empty())
-    throw GraphError(fmt::format("[custom_vjp] the {} uses {}, which is not among its inputs; pass it in", what,
-                                 describe(graph.captures()[0].outer)));
+    throw GraphError(fmt::format("[custom_vjp] the {} uses {}, which is not among its inputs; pass it in",
+                                 what, describe(graph.captures()[0].outer)));
   return close_body(graph, closing);
 }
 
-const Op& custom_op = register_op(
-    {.name = "custom_vjp",
-     .doc = "A function with a derivative rule of its own.",
-     .infer = [](const Call& c) { return c.attrs.body->spec(c.attrs.body->outs[0]); },
-     .vjp = [](const VjpCall& c) {
-       Tensors in(c.in.begin(), c.in.end());
-       in.push_back(c.out);
-       in.push_back(c.ct);
-       const Body& rule = *c.attrs.rule;
-       return inline_body(rule, in)[static_cast<std::size_t>(rule.outs[static_cast<std::size_t>(c.input)])];
-     },
-     .expand = [](std::span<const Tensor> in, const Attrs& a) {
-       return inline_body(*a.body, in)[static_cast<std::size_t>(a.body->outs[0])];
-     }});
+const Op& custom_op =
+    register_op({.name = "custom_vjp",
+                 .doc = "A function with a derivative rule of its own.",
+                 .infer = [](const Call& c) { return c.attrs.body->spec(c.attrs.body->outs[0]); },
+                 .vjp =
+                     [](const VjpCall& c) {
+                       Tensors in(c.in.begin(), c.in.end());
+                       in.push_back(c.out);
+                       in.push_back(c.ct);
+                       const Body& rule = *c.attrs.rule;
+                       return inline_body(
+                           rule, in)[static_cast<std::size_t>(rule.outs[static_cast<std::size_t>(c.input)])];
+                     },
+                 .expand =
+                     [](std::span<const Tensor> in, const Attrs& a) {
+                       return inline_body(*a.body, in)[static_cast<std::size_t>(a.body->outs[0])];
+                     }});
 
 }  // namespace
 
@@ -47,17 +50,20 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
   std::vector<Spec> specs;
   for (const Tensor& t : inputs) specs.push_back(t.spec());
   Graph& parent = emit_state().graph ? *emit_state().graph : inputs[0].graph();
-  const Closed body = trace_closed("forward function", parent, specs, [&](const Tensors& in) { return Tensors{forward(in)}; });
+  const Closed body = trace_closed("forward function", parent, specs,
+                                   [&](const Tensors& in) { return Tensors{forward(in)}; });
   std::vector<Spec> rule_specs = specs;
   rule_specs.insert(rule_specs.end(), 2, body.body->spec(body.body->outs[0]));
   const Closed back = trace_closed("rule", parent, rule_specs, [&](const Tensors& in) {
     const Tensors given(in.begin(), in.end() - 2);
     Tensors out = rule(given, in[in.size() - 2], in[in.size() - 1]);
     if (out.size() != given.size())
-      throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs", out.size(), given.size()));
+      throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs", out.size(),
+                                   given.size()));
     for (std::size_t i = 0; i < out.size(); ++i)
       if (out[i].spec() != given[i].spec())
-        throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {}", i, to_string(out[i].spec()), to_string(given[i].spec())));
+        throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {}", i,
+                                     to_string(out[i].spec()), to_string(given[i].spec())));
     return out;
   });
   return emit(custom_op, inputs, {.body = body.body, .rule = back.body}, loc);

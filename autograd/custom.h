@@ -5,11 +5,13 @@
 
 namespace nestgrad {
 
-// forward(inputs) with a derivative of one's own. rule(inputs, output, cotangent) gives one cotangent per input, in ops,
-// so that derivatives of every order exist. Both must be closed: they may use only what they are given (GraphError).
+// forward(inputs) with a derivative of one's own. rule(inputs, output, cotangent) gives one cotangent per
+// input, in ops, so that derivatives of every order exist. Both must be closed: they may use only what they
+// are given (GraphError).
 using ForwardFn = std::function<Tensor(const Tensors& inputs)>;
 using RuleFn = std::function<Tensors(const Tensors& inputs, Tensor output, Tensor cotangent)>;
-Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc = Loc::current());
+Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs,
+                  Loc loc = Loc::current());
 
 // fn(), whose inner values are recomputed where derivatives read them instead of being kept. The same bits.
 Tensors checkpoint(const std::function<Tensors()>& fn);

@@ -14,7 +14,8 @@ namespace {
 // The body node whose value a projection of a scan shows.
 NodeId body_node(const Node& projection) {
   const auto i = projection.attrs.ints[0];
-  return projection.op->kind == OpKind::final ? projection.attrs.body->outs[static_cast<std::size_t>(i)] : static_cast<NodeId>(i);
+  return projection.op->kind == OpKind::final ? projection.attrs.body->outs[static_cast<std::size_t>(i)]
+                                              : static_cast<NodeId>(i);
 }
 
 std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked) {
@@ -26,7 +27,8 @@ std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marke
 }  // namespace
 
 bool passes(const Node& n, std::size_t input, const Node& source) {
-  return is_float(n.spec.dtype) && is_float(source.spec.dtype) && n.op->vjp && !(n.op->cut && !n.op->cut(static_cast<int>(input)).empty());
+  return is_float(n.spec.dtype) && is_float(source.spec.dtype) && n.op->vjp &&
+         !(n.op->cut && !n.op->cut(static_cast<int>(input)).empty());
 }
 
 std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked) {
@@ -36,10 +38,12 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
     if (marked[id] || n.inputs.empty()) continue;
     switch (n.op->kind) {
       case OpKind::input:
-      case OpKind::constant: break;
+      case OpKind::constant:
+        break;
       case OpKind::value:
         for (std::size_t i = 0; i < n.inputs.size() && !marked[id]; ++i)
-          marked[id] = marked[static_cast<std::size_t>(n.inputs[i])] && passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]);
+          marked[id] = marked[static_cast<std::size_t>(n.inputs[i])] &&
+                       passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]);
         break;
       case OpKind::scan: {
         const std::vector<char> in = marked_inputs(n, marked);
@@ -86,13 +90,16 @@ class Cuts {
   }
 
  private:
-  // Everything that touched nodes lead to, whether or not a derivative passes. `note`: list where none passes.
-  std::vector<char> follow(const std::deque<Node>& nodes, std::vector<char> touched, const std::vector<char>* needed, bool note) {
+  // Everything that touched nodes lead to, whether or not a derivative passes. `note`: list where none
+  // passes.
+  std::vector<char> follow(const std::deque<Node>& nodes, std::vector<char> touched,
+                           const std::vector<char>* needed, bool note) {
     std::unordered_map<NodeId, std::vector<char>> bodies;
     for (std::size_t id = 0; id < nodes.size(); ++id) {
       const Node& n = nodes[id];
       if (n.op->kind == OpKind::scan) {
-        bodies[static_cast<NodeId>(id)] = follow_body(*n.attrs.body, marked_inputs(n, touched), note && (!needed || (*needed)[id]));
+        bodies[static_cast<NodeId>(id)] =
+            follow_body(*n.attrs.body, marked_inputs(n, touched), note && (!needed || (*needed)[id]));
       } else if (n.op->kind == OpKind::final || n.op->kind == OpKind::stack) {
         touched[id] = touched[id] || bodies[n.inputs[0]][static_cast<std::size_t>(body_node(n))];
         continue;
@@ -101,7 +108,8 @@ class Cuts {
         const Node& source = nodes[static_cast<std::size_t>(n.inputs[i])];
         if (!touched[static_cast<std::size_t>(n.inputs[i])]) continue;
         touched[id] = 1;
-        if (note && (!needed || (*needed)[id]) && n.op->kind == OpKind::value && !passes(n, i, source)) add(static_cast<NodeId>(id), n, i, !needed);
+        if (note && (!needed || (*needed)[id]) && n.op->kind == OpKind::value && !passes(n, i, source))
+          add(static_cast<NodeId>(id), n, i, !needed);
       }
     }
     return touched;
@@ -123,10 +131,11 @@ class Cuts {
   void add(NodeId id, const Node& n, std::size_t input, bool inside) {
     std::string_view why = "integers have no derivative";
     if (!n.op->vjp) why = n.op->not_differentiable;
-    else if (n.op->cut && !n.op->cut(static_cast<int>(input)).empty()) why = n.op->cut(static_cast<int>(input));
+    else if (n.op->cut && !n.op->cut(static_cast<int>(input)).empty())
+      why = n.op->cut(static_cast<int>(input));
     if (text_.size() > 400) return;
-    text_ += fmt::format("{}{}%{} = {} {} ({}): {}", text_.empty() ? "" : "; ", inside ? "(in a scan) " : "", id, n.op->name,
-                         to_string(n.spec), describe(n.loc), why);
+    text_ += fmt::format("{}{}%{} = {} {} ({}): {}", text_.empty() ? "" : "; ", inside ? "(in a scan) " : "",
+                         id, n.op->name, to_string(n.spec), describe(n.loc), why);
   }
 
   std::string text_;

@@ -29,11 +29,19 @@ class Follower {
     const Node& n = node(id);
     switch (n.op->kind) {
       case OpKind::input:
-      case OpKind::constant: return;
-      case OpKind::scan: return visit_scan(id);
-      case OpKind::final: flows_[uz(id)] = projected(id, 0); return;
-      case OpKind::stack: flows_[uz(id)] = projected(id, 1); return;
-      case OpKind::value: flows_[uz(id)] = through_op(id); return;
+      case OpKind::constant:
+        return;
+      case OpKind::scan:
+        return visit_scan(id);
+      case OpKind::final:
+        flows_[uz(id)] = projected(id, 0);
+        return;
+      case OpKind::stack:
+        flows_[uz(id)] = projected(id, 1);
+        return;
+      case OpKind::value:
+        flows_[uz(id)] = through_op(id);
+        return;
     }
   }
 
@@ -50,7 +58,8 @@ class Follower {
       if (in.kind == Flow::Kind::free) continue;
       const int to = n.op->axes ? n.op->axes(call, static_cast<int>(i), in.axis) : -1;
       if (to < 0) return mixed(id, fmt::format("it combines slices of %{}", n.inputs[i]));
-      if (out.kind == Flow::Kind::along && out.axis != to) return mixed(id, "it pairs every slice of one operand with every slice of another");
+      if (out.kind == Flow::Kind::along && out.axis != to)
+        return mixed(id, "it pairs every slice of one operand with every slice of another");
       out = Flow::along(to);
     }
     if (out.kind == Flow::Kind::free) return out;
@@ -91,8 +100,10 @@ class Follower {
     std::vector<Flow> in;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       Flow f = flows_[uz(n.inputs[i])];
-      const bool per_step = static_cast<int>(i) >= body.carries && static_cast<int>(i) < body.carries + body.xs;
-      if (f.kind == Flow::Kind::along && per_step && f.axis-- == 0) f = mixed(id, fmt::format("it carries something from slice to slice of %{}", n.inputs[i]));
+      const bool per_step =
+          static_cast<int>(i) >= body.carries && static_cast<int>(i) < body.carries + body.xs;
+      if (f.kind == Flow::Kind::along && per_step && f.axis-- == 0)
+        f = mixed(id, fmt::format("it carries something from slice to slice of %{}", n.inputs[i]));
       in.push_back(std::move(f));
     }
     for (;;) {
@@ -104,7 +115,8 @@ class Follower {
         const Flow& next = inside[uz(body.outs[c])];
         if (next.kind == in[c].kind && next.axis == in[c].axis) continue;
         if (in[c].kind == Flow::Kind::mixed || next.kind == Flow::Kind::free) continue;
-        in[c] = in[c].kind == Flow::Kind::free ? next : mixed(id, fmt::format("carry {} moves between axes", c));
+        in[c] =
+            in[c].kind == Flow::Kind::free ? next : mixed(id, fmt::format("carry {} moves between axes", c));
         changed = true;
       }
       if (changed) continue;

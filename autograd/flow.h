@@ -1,6 +1,6 @@
-// Flow: where an axis goes. From each op's `axes` fact follows whether the slices of a traced function along an axis
-// (tokens, sequences, heads) are independent of each other: the condition that makes the dual form sound, and that lets
-// a thread take whole slices.
+// Flow: where an axis goes. From each op's `axes` fact follows whether the slices of a traced function along
+// an axis (tokens, sequences, heads) are independent of each other: the condition that makes the dual form
+// sound, and that lets a thread take whole slices.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@ namespace nestgrad {
 struct Flow {
   enum class Kind : std::uint8_t { free, along, mixed };
   Kind kind = Kind::free;
-  int axis = -1;           // along: slice i of the followed axis is slice i of this axis (from the front)
-  NodeId culprit = -1;     // mixed: the first node that combined slices
+  int axis = -1;        // along: slice i of the followed axis is slice i of this axis (from the front)
+  NodeId culprit = -1;  // mixed: the first node that combined slices
   std::string why;
 
   static Flow free() { return {}; }
   static Flow along(int axis) { return {Kind::along, axis, -1, {}}; }
 };
 
-// One flow per node, given those of the inputs (all other leaves are free). A free value that varies along the followed
-// axis is a positional constant: it makes the result mixed.
+// One flow per node, given those of the inputs (all other leaves are free). A free value that varies along
+// the followed axis is a positional constant: it makes the result mixed.
 std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs);
 
 }  // namespace nestgrad

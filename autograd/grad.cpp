@@ -10,14 +10,17 @@ namespace nestgrad {
 
 namespace {
 
-std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Seed> seeds, const std::vector<Tensor>& x,
-                                      GradOptions options) {
+std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Seed> seeds,
+                                      const std::vector<Tensor>& x, GradOptions options) {
   if (seeds.empty()) throw GradError(fmt::format("[{}] there is nothing to differentiate", rule));
   for (const Tensor& t : x) {
-    if (!is_float(t.dtype())) throw GradError(fmt::format("[{}] {} is an integer and has no derivative", rule, describe(t)));
+    if (!is_float(t.dtype()))
+      throw GradError(fmt::format("[{}] {} is an integer and has no derivative", rule, describe(t)));
     if (t.graph().node(t.id()).op->kind == OpKind::constant)
-      throw GradError(fmt::format("[{}] x = {} is a number, and equal numbers are one node; give the use that you mean a "
-                                  "name with probe()", rule, describe(t)));
+      throw GradError(
+          fmt::format("[{}] x = {} is a number, and equal numbers are one node; give the use that you mean a "
+                      "name with probe()",
+                      rule, describe(t)));
   }
   const OpenGraph open(seeds[0].value);
   std::vector<Tensor> out = pull_back(seeds, x);
@@ -26,41 +29,47 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const See
     const Tensor y = seeds[0].value;
     if (!options.allow_zero) {
       const bool reachable = y.graph().descends_from(x[i].graph());
-      throw GradError(fmt::format("[{}] y = {} does not depend on x = {}: {}. If zero is what you mean, ask for it with allow_zero",
-                                  rule, describe(y), describe(x[i]),
-                                  reachable ? where_cut(y, y.graph().lift(x[i])) : "x never meets y"));
+      throw GradError(fmt::format(
+          "[{}] y = {} does not depend on x = {}: {}. If zero is what you mean, ask for it with allow_zero",
+          rule, describe(y), describe(x[i]),
+          reachable ? where_cut(y, y.graph().lift(x[i])) : "x never meets y"));
     }
     out[i] = zeros(x[i].dtype(), x[i].shape());
   }
   return out;
 }
 
-void check_pairs(std::string_view rule, std::string_view what, const std::vector<Tensor>& values, const std::vector<Tensor>& with) {
-  if (values.size() != with.size()) throw GradError(fmt::format("[{}] {} values, {} {}s", rule, values.size(), with.size(), what));
+void check_pairs(std::string_view rule, std::string_view what, const std::vector<Tensor>& values,
+                 const std::vector<Tensor>& with) {
+  if (values.size() != with.size())
+    throw GradError(fmt::format("[{}] {} values, {} {}s", rule, values.size(), with.size(), what));
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i].spec() != with[i].spec())
-      throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {}", rule, what, i, to_string(with[i].spec()), to_string(values[i].spec())));
+      throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {}", rule, what, i,
+                                   to_string(with[i].spec()), to_string(values[i].spec())));
 }
 
 }  // namespace
 
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options, Loc loc) {
   if (y.spec().size() != 1 || !is_float(y.dtype()))
-    throw GradError(fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()", describe(y), describe(loc)));
+    throw GradError(
+        fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()",
+                    describe(y), describe(loc)));
   const Seed seed{y, broadcast_to({y.graph().constant(Array::scalar(1, y.dtype()), loc), loc}, y.shape())};
   return pull_back_or_fail("grad", std::span(&seed, 1), x, options);
 }
 
-std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents, const std::vector<Tensor>& x,
-                        GradOptions options, Loc) {
+std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,
+                        const std::vector<Tensor>& x, GradOptions options, Loc) {
   check_pairs("vjp", "cotangent", y, cotangents);
   std::vector<Seed> seeds;
   for (std::size_t i = 0; i < y.size(); ++i) seeds.push_back({y[i], cotangents[i]});
   return pull_back_or_fail("vjp", seeds, x, options);
 }
 
-std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>& x, const std::vector<Tensor>& tangents,
-                        GradOptions options, Loc) {
+std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>& x,
+                        const std::vector<Tensor>& tangents, GradOptions options, Loc) {
   check_pairs("jvp", "tangent", x, tangents);
   if (y.empty()) throw GradError("[jvp] there is nothing to differentiate");
   const OpenGraph open(y[0]);
@@ -77,13 +86,15 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
   std::vector<Tensor> out = pull_back(second, u);
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (out[i].defined()) continue;
-    if (!options.allow_zero) throw GradError(fmt::format("[jvp] y = {} does not depend on any x", describe(y[i])));
+    if (!options.allow_zero)
+      throw GradError(fmt::format("[jvp] y = {} does not depend on any x", describe(y[i])));
     out[i] = zeros(y[i].dtype(), y[i].shape());
   }
   return out;
 }
 
-std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v, GradOptions options, Loc loc) {
+std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v,
+                        GradOptions options, Loc loc) {
   check_pairs("hvp", "vector", x, v);
   return vjp(grad(y, x, options, loc), v, x, options, loc);
 }

@@ -18,14 +18,16 @@ int highest_level(const std::deque<Node>& nodes, const std::vector<char>* wanted
   for (std::size_t id = 0; id < (wanted ? wanted->size() : nodes.size()); ++id) {
     if (wanted && !(*wanted)[id]) continue;
     level = std::max(level, nodes[id].level);
-    if (nodes[id].op->kind == OpKind::scan) level = std::max(level, highest_level(nodes[id].attrs.body->nodes, nullptr));
+    if (nodes[id].op->kind == OpKind::scan)
+      level = std::max(level, highest_level(nodes[id].attrs.body->nodes, nullptr));
   }
   return level;
 }
 
 }  // namespace
 
-Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt, std::span<const Tensor> initial)
+Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt,
+                 std::span<const Tensor> initial)
     : graph_(graph) {
   for (const Seed& s : seeds) end_ = std::max(end_, s.value.id() + 1);
   for (NodeId id : wrt) end_ = std::max(end_, id + 1);
@@ -58,7 +60,8 @@ void Reverse::run() {
   for (NodeId id = end_ - 1; id >= 0; --id) {
     if (!depends_[static_cast<std::size_t>(id)]) continue;
     const Node& n = graph_.node(id);
-    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[static_cast<std::size_t>(id)].defined();
+    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id)
+                                                    : cotangents_[static_cast<std::size_t>(id)].defined();
     if (!reached) continue;
     EmitState& state = emit_state();
     state.level = level_;
@@ -68,7 +71,8 @@ void Reverse::run() {
     const Tensor ct = cotangents_[static_cast<std::size_t>(id)];
     switch (n.op->kind) {
       case OpKind::input:
-      case OpKind::constant: break;
+      case OpKind::constant:
+        break;
       case OpKind::final: {
         Tensor& sum = scans_[n.inputs[0]].finals[n.attrs.ints[0]];
         sum = sum.defined() ? sum + ct : ct;
@@ -79,8 +83,12 @@ void Reverse::run() {
         sum = sum.defined() ? sum + ct : ct;
         break;
       }
-      case OpKind::scan: through_scan(id); break;
-      case OpKind::value: through_op(id); break;
+      case OpKind::scan:
+        through_scan(id);
+        break;
+      case OpKind::value:
+        through_op(id);
+        break;
     }
   }
 }
@@ -131,22 +139,25 @@ bool depends_on(Tensor t, Tensor x) {
   return dependents(g.nodes(), std::move(marked))[static_cast<std::size_t>(t.id())];
 }
 
-// x's node in g. An x from outside is refused if it reaches a seed by another way too, whose path would be missed.
+// x's node in g. An x from outside is refused if it reaches a seed by another way too, whose path would be
+// missed.
 NodeId wrt_node(Graph& g, Tensor x, std::span<const Seed> seeds) {
   if (&x.graph() == &g) return x.id();
   const NodeId id = g.lift(x);
   for (const Capture& way : other_ways_in(g, x))
     for (const Seed& s : seeds)
       if (depends_on(s.value, g.tensor(way.id)))
-        throw GradError(fmt::format("[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
-                                    "which also comes from outside; pass x in as a carry or an input of the body",
-                                    describe(x), describe(way.outer)));
+        throw GradError(fmt::format(
+            "[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
+            "which also comes from outside; pass x in as a carry or an input of the body",
+            describe(x), describe(way.outer)));
   return id;
 }
 
 }  // namespace
 
-std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt, std::span<const Tensor> initial) {
+std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt,
+                              std::span<const Tensor> initial) {
   if (seeds.empty()) return {initial.begin(), initial.end()};
   const OpenGraph open(seeds[0].value);
   // Seeds of an outer graph cannot depend on anything inside; the deepest seed decides where the walk runs.

@@ -1,5 +1,5 @@
-// Reverse: one walk from seeds back to what they depend on. It visits nodes from the last to the first, asks each op for the
-// cotangents of its inputs, and adds them up. Internal to autograd/.
+// Reverse: one walk from seeds back to what they depend on. It visits nodes from the last to the first, asks
+// each op for the cotangents of its inputs, and adds them up. Internal to autograd/.
 #pragma once
 
 #include <map>
@@ -21,7 +21,8 @@ class OpenGraph : EmitGuard {
 
 class Reverse {
  public:
-  Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt, std::span<const Tensor> initial);
+  Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt,
+          std::span<const Tensor> initial);
   Tensor cotangent(NodeId id) const;  // after run()
   void run();
 

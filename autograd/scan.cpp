@@ -8,10 +8,12 @@ namespace {
 
 Spec infer_scan(const Call& c) {
   const Body& body = *c.attrs.body;
-  if (static_cast<int>(c.in.size()) != body.inputs()) c.shape_error(fmt::format("the body has {} inputs", body.inputs()));
+  if (static_cast<int>(c.in.size()) != body.inputs())
+    c.shape_error(fmt::format("the body has {} inputs", body.inputs()));
   for (int i = 0; i < body.inputs(); ++i) {
     Spec wanted = body.spec(i);
-    if (i >= body.carries && i < body.carries + body.xs) wanted.shape.insert(wanted.shape.begin(), c.attrs.ints[0]);
+    if (i >= body.carries && i < body.carries + body.xs)
+      wanted.shape.insert(wanted.shape.begin(), c.attrs.ints[0]);
     if (c.in[static_cast<std::size_t>(i)] != wanted)
       c.shape_error(fmt::format("input {} must be {}", i, to_string(wanted)));
   }
@@ -33,35 +35,42 @@ const Op& scan_op = register_op(
      .infer = infer_scan,
      .not_differentiable = "its derivative is another scan, built by autograd/scan_vjp.cpp",
      .describe = [](const Attrs& a) {
-       return fmt::format("steps={}{}{}", a.ints[0], a.ints[1] ? ", reverse" : "", a.ints[2] ? fmt::format(", every={}", a.ints[2]) : "");
+       return fmt::format("steps={}{}{}", a.ints[0], a.ints[1] ? ", reverse" : "",
+                          a.ints[2] ? fmt::format(", every={}", a.ints[2]) : "");
      }});
-const Op& final_op = register_op({.name = "final",
-                                  .doc = "The value of one carry of a scan after its last step.",
-                                  .kind = OpKind::final,
-                                  .infer = infer_final,
-                                  .not_differentiable = "see scan",
-                                  .describe = [](const Attrs& a) { return fmt::format("carry {}", a.ints[0]); }});
-const Op& stack_op = register_op({.name = "stack",
-                                  .doc = "The value of one node of a scan's body at every step, [time, ...].",
-                                  .kind = OpKind::stack,
-                                  .infer = infer_stack,
-                                  .not_differentiable = "see scan",
-                                  .describe = [](const Attrs& a) { return fmt::format("node {}", a.ints[0]); }});
+const Op& final_op =
+    register_op({.name = "final",
+                 .doc = "The value of one carry of a scan after its last step.",
+                 .kind = OpKind::final,
+                 .infer = infer_final,
+                 .not_differentiable = "see scan",
+                 .describe = [](const Attrs& a) { return fmt::format("carry {}", a.ints[0]); }});
+const Op& stack_op =
+    register_op({.name = "stack",
+                 .doc = "The value of one node of a scan's body at every step, [time, ...].",
+                 .kind = OpKind::stack,
+                 .infer = infer_stack,
+                 .not_differentiable = "see scan",
+                 .describe = [](const Attrs& a) { return fmt::format("node {}", a.ints[0]); }});
 
 std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
   std::int64_t steps = options.steps;
   for (const Tensor& x : xs) {
     if (x.rank() == 0) throw ShapeError(fmt::format("[scan] {} has no time axis", describe(x)));
-    if (steps >= 0 && x.dim(0) != steps) throw ShapeError(fmt::format("[scan] {} has {} steps, others {}", describe(x), x.dim(0), steps));
+    if (steps >= 0 && x.dim(0) != steps)
+      throw ShapeError(fmt::format("[scan] {} has {} steps, others {}", describe(x), x.dim(0), steps));
     steps = x.dim(0);
   }
-  if (steps < 1) throw ShapeError(fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps", steps));
+  if (steps < 1)
+    throw ShapeError(
+        fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps", steps));
   return steps;
 }
 
 }  // namespace
 
-Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse, int every, Loc loc) {
+Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse,
+                 int every, Loc loc) {
   return emit(scan_op, inputs, {.ints = {steps, reverse, every}, .body = std::move(body)}, loc);
 }
 
@@ -72,12 +81,14 @@ Tensor scan_final(Tensor scan, std::int64_t carry) {
 
 Tensor scan_stack(Tensor scan, std::int64_t body_node) {
   const Attrs& a = scan.graph().node(scan.id()).attrs;
-  return emit(stack_op, {scan}, {.ints = {body_node, a.ints[0]}, .body = a.body}, scan.graph().node(scan.id()).loc);
+  return emit(stack_op, {scan}, {.ints = {body_node, a.ints[0]}, .body = a.body},
+              scan.graph().node(scan.id()).loc);
 }
 
 ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options, Loc loc) {
   const std::int64_t steps = common_steps(xs, options);
-  if (options.checkpoint_every < 0) throw ConfigError("[scan] checkpoint_every must be 0 (store all) or positive");
+  if (options.checkpoint_every < 0)
+    throw ConfigError("[scan] checkpoint_every must be 0 (store all) or positive");
   Graph* parent = emit_state().graph;
   for (const Tensor& t : init)
     if (!parent) parent = &t.graph();
@@ -90,7 +101,8 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
   Step next;
   {
     const GraphScope scope(graph);
-    for (std::size_t i = 0; i < init.size(); ++i) carries.push_back(graph.input(init[i].spec(), fmt::format("carry{}", i), loc));
+    for (std::size_t i = 0; i < init.size(); ++i)
+      carries.push_back(graph.input(init[i].spec(), fmt::format("carry{}", i), loc));
     for (std::size_t i = 0; i < xs.size(); ++i) {
       Spec spec = xs[i].spec();
       spec.shape.erase(spec.shape.begin());
@@ -101,14 +113,16 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
     next = step(carries, slices);
   }
   if (next.carries.size() != init.size())
-    throw ShapeError(fmt::format("[scan] the step returned {} carries, it was given {}", next.carries.size(), init.size()));
+    throw ShapeError(fmt::format("[scan] the step returned {} carries, it was given {}", next.carries.size(),
+                                 init.size()));
 
   Closing closing;
   for (const Tensor& t : carries) closing.carries.push_back(t.id());
   for (const Tensor& t : slices) closing.xs.push_back(t.id());
   for (std::size_t i = 0; i < init.size(); ++i) {
     if (next.carries[i].spec() != init[i].spec())
-      throw ShapeError(fmt::format("[scan] carry {} is {} before the step and {} after it", i, to_string(init[i].spec()), to_string(next.carries[i].spec())));
+      throw ShapeError(fmt::format("[scan] carry {} is {} before the step and {} after it", i,
+                                   to_string(init[i].spec()), to_string(next.carries[i].spec())));
     closing.outs.push_back(graph.lift(next.carries[i]));
   }
   for (const Tensor& y : next.ys) closing.keep.push_back(graph.lift(y));
@@ -120,7 +134,8 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
   for (std::size_t i : closed.live_consts) inputs.push_back(graph.captures()[i].outer);
   const Tensor node = scan_node(closed.body, inputs, steps, options.reverse, options.checkpoint_every, loc);
   ScanResult result;
-  for (std::size_t i = 0; i < init.size(); ++i) result.carries.push_back(scan_final(node, static_cast<std::int64_t>(i)));
+  for (std::size_t i = 0; i < init.size(); ++i)
+    result.carries.push_back(scan_final(node, static_cast<std::int64_t>(i)));
   for (NodeId y : closed.keep) result.ys.push_back(scan_stack(node, y));
   return result;
 }

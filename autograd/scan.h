@@ -6,11 +6,11 @@
 //   }, {w0}, {tokens});                       // tokens [time, ..]
 //   r.carries[0]   the last w;  r.ys[0]  [time, ..]
 //
-// The body may use any tensor of the graphs around it. Inside it, carries and xs are variables of their own: an inner
-// gradient with respect to an outer tensor is refused (GradError) where it would miss a path through a carry, x or other capture that comes from that tensor.
-// Graph size does not depend on the number of steps. Its
-// derivative is a scan in the other direction that reads the body's values; whether those are stored or recomputed
-// (checkpoint_every) is decided by the plan and never changes a bit.
+// The body may use any tensor of the graphs around it. Inside it, carries and xs are variables of their own:
+// an inner gradient with respect to an outer tensor is refused (GradError) where it would miss a path through
+// a carry, x or other capture that comes from that tensor. Graph size does not depend on the number of steps.
+// Its derivative is a scan in the other direction that reads the body's values; whether those are stored or
+// recomputed (checkpoint_every) is decided by the plan and never changes a bit.
 #pragma once
 
 #include "engine/body.h"
@@ -20,9 +20,10 @@ namespace nestgrad {
 using Tensors = std::vector<Tensor>;
 
 struct ScanOptions {
-  bool reverse = false;        // from the last time to the first; xs and ys stay indexed by time
-  int checkpoint_every = 0;    // 0: store what the derivative reads; n: keep every n-th carry, recompute the rest
-  std::int64_t steps = -1;     // needed when there are no xs
+  bool reverse = false;  // from the last time to the first; xs and ys stay indexed by time
+  int checkpoint_every =
+      0;  // 0: store what the derivative reads; n: keep every n-th carry, recompute the rest
+  std::int64_t steps = -1;  // needed when there are no xs
 };
 
 struct Step {
@@ -37,11 +38,13 @@ struct ScanResult {
 using StepFn = std::function<Step(const Tensors& carries, const Tensors& xs)>;
 
 // init: carries before the first step. xs: [time, ...] each, one slice per step.
-ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options = {}, Loc loc = Loc::current());
+ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options = {},
+                Loc loc = Loc::current());
 
 // ---- the node and its projections ----
-Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse, int every, Loc loc);
-Tensor scan_final(Tensor scan, std::int64_t carry);     // value of a carry after the last step
-Tensor scan_stack(Tensor scan, std::int64_t body_node); // [time, ...] value of any body node at every step
+Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse,
+                 int every, Loc loc);
+Tensor scan_final(Tensor scan, std::int64_t carry);      // value of a carry after the last step
+Tensor scan_stack(Tensor scan, std::int64_t body_node);  // [time, ...] value of any body node at every step
 
 }  // namespace nestgrad

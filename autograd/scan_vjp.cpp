@@ -3,11 +3,13 @@
 //   carries: the cotangent of each active carry, and an accumulator per needed const (starting at the const's
 //            cotangent so far, so that the order of additions is that of the unrolled loop)
 //   xs:      the forward scan's xs, its carries, the body values that the rules mention, cotangents of stacks
-//   body:    the forward body inlined, pulled back, and every forward value in the result replaced by what the
+//   body:    the forward body inlined, pulled back, and every forward value in the result replaced by what
+//   the
 //            forward scan's stack holds
 //
-// It reads stacks of the forward scan instead of recomputing: the graph is the same whatever the plan later decides to
-// store, so every checkpoint schedule gives the same bits, and a second derivative reaches the forward values once.
+// It reads stacks of the forward scan instead of recomputing: the graph is the same whatever the plan later
+// decides to store, so every checkpoint schedule gives the same bits, and a second derivative reaches the
+// forward values once.
 #include "autograd/dependence.h"
 #include "autograd/reverse.h"
 #include "autograd/scan.h"
@@ -19,8 +21,8 @@ namespace {
 
 std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
 
-// Body nodes whose value is read from a stack: those that change over time and cost work to compute. Loop-invariant
-// nodes and mere rearrangements are recomputed from what they rearrange.
+// Body nodes whose value is read from a stack: those that change over time and cost work to compute.
+// Loop-invariant nodes and mere rearrangements are recomputed from what they rearrange.
 std::vector<char> stacked_nodes(const Body& body) {
   std::vector<char> varies(body.nodes.size(), 0), stacked(body.nodes.size(), 0);
   std::vector<Spec> in;
@@ -36,7 +38,8 @@ std::vector<char> stacked_nodes(const Body& body) {
       in.push_back(body.spec(i));
     }
     if (!varies[id] || n.op->kind == OpKind::scan) continue;
-    stacked[id] = n.op->kind != OpKind::value || !n.op->cost || n.op->cost({*n.op, in, n.attrs, n.spec}).flops > 0;
+    stacked[id] =
+        n.op->kind != OpKind::value || !n.op->cost || n.op->cost({*n.op, in, n.attrs, n.spec}).flops > 0;
   }
   return stacked;
 }
@@ -58,8 +61,8 @@ void Reverse::through_scan(NodeId id) {
 
   Graph graph(GraphOptions{.parent = &graph_});
   struct Source {
-    NodeId input;                     // of the reverse body
-    std::function<Tensor()> outer;    // what it reads, made only if it turns out to be needed
+    NodeId input;                   // of the reverse body
+    std::function<Tensor()> outer;  // what it reads, made only if it turns out to be needed
   };
   Closing closing;
   std::vector<Source> xs;
@@ -76,9 +79,11 @@ void Reverse::through_scan(NodeId id) {
       return t;
     };
     Tensors inputs;
-    for (int i = 0; i < nc; ++i) inputs.push_back(add_x(forward->spec(i), [=] { return scan_stack(node, i); }));
+    for (int i = 0; i < nc; ++i)
+      inputs.push_back(add_x(forward->spec(i), [=] { return scan_stack(node, i); }));
     for (int i = nc; i < nc + nx; ++i)
-      inputs.push_back(add_x(forward->spec(i), [this, outer = scan.inputs[uz(i)]] { return graph_.tensor(outer); }));
+      inputs.push_back(
+          add_x(forward->spec(i), [this, outer = scan.inputs[uz(i)]] { return graph_.tensor(outer); }));
     for (int i = nc + nx; i < forward->inputs(); ++i)
       inputs.push_back(graph.tensor(graph.lift(graph_.tensor(scan.inputs[uz(i)]))));
     const std::vector<Tensor> made = inline_body(*forward, inputs);
@@ -93,7 +98,8 @@ void Reverse::through_scan(NodeId id) {
       starts.emplace_back();
     }
     for (auto& [j, ct] : arrived.stacks)
-      seeds.push_back({made[static_cast<std::size_t>(j)], add_x(forward->spec(static_cast<NodeId>(j)), [t = ct] { return t; })});
+      seeds.push_back({made[static_cast<std::size_t>(j)],
+                       add_x(forward->spec(static_cast<NodeId>(j)), [t = ct] { return t; })});
     for (int i = nc; i < nc + nx; ++i) {
       if (!marked[uz(i)]) continue;
       needed_xs.push_back(i);
@@ -114,8 +120,9 @@ void Reverse::through_scan(NodeId id) {
     closing.replace.assign(uz(graph.size()), -1);
     for (std::size_t j = 0; j < made.size(); ++j) {
       if (!stacked[j] || closing.replace[uz(made[j].id())] >= 0) continue;
-      closing.replace[uz(made[j].id())] =
-          add_x(forward->spec(static_cast<NodeId>(j)), [=] { return scan_stack(node, static_cast<std::int64_t>(j)); }).id();
+      closing.replace[uz(made[j].id())] = add_x(forward->spec(static_cast<NodeId>(j)), [=] {
+                                            return scan_stack(node, static_cast<std::int64_t>(j));
+                                          }).id();
     }
     // A carry or x whose cotangent is structurally absent gets zeros: the body must stay square.
     for (std::size_t k = 0; k < active_carries.size(); ++k) {
@@ -124,7 +131,8 @@ void Reverse::through_scan(NodeId id) {
     }
   }
   const std::size_t first_x = active_carries.size(), first_const = first_x + needed_xs.size();
-  for (std::size_t k = 0; k < needed_consts.size(); ++k) closing.outs.push_back(graph.lift(pulled[first_const + k]));
+  for (std::size_t k = 0; k < needed_consts.size(); ++k)
+    closing.outs.push_back(graph.lift(pulled[first_const + k]));
   std::vector<std::size_t> kept;
   for (std::size_t k = 0; k < needed_xs.size(); ++k) {
     if (!pulled[first_x + k].defined()) continue;
@@ -153,7 +161,8 @@ void Reverse::through_scan(NodeId id) {
     cotangents_[uz(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] =
         scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));
   for (std::size_t k = 0; k < active_carries.size(); ++k)
-    add(scan.inputs[static_cast<std::size_t>(active_carries[k])], scan_final(back, static_cast<std::int64_t>(k)));
+    add(scan.inputs[static_cast<std::size_t>(active_carries[k])],
+        scan_final(back, static_cast<std::int64_t>(k)));
   for (std::size_t k = 0; k < kept.size(); ++k)
     add(scan.inputs[static_cast<std::size_t>(needed_xs[kept[k]])], scan_stack(back, closed.keep[k]));
 }

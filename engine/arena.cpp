@@ -23,12 +23,15 @@ ArenaLayout lay_out(const std::vector<Lifetime>& buffers) {
     for (std::size_t j : placed) {
       if (buffers[j].last < buffers[i].first || buffers[i].last < buffers[j].first) continue;
       const std::size_t start = layout.offsets[j];
-      if (start >= end + padded(i) && start - end < best_gap) best = end, best_gap = start - end, found = true;
+      if (start >= end + padded(i) && start - end < best_gap)
+        best = end, best_gap = start - end, found = true;
       end = std::max(end, start + padded(j));
     }
     layout.offsets[i] = found ? best : end;
     layout.bytes = std::max(layout.bytes, layout.offsets[i] + padded(i));
-    placed.insert(std::ranges::upper_bound(placed, layout.offsets[i], {}, [&](std::size_t j) { return layout.offsets[j]; }), i);
+    placed.insert(std::ranges::upper_bound(placed, layout.offsets[i], {},
+                                           [&](std::size_t j) { return layout.offsets[j]; }),
+                  i);
   }
   return layout;
 }

@@ -17,9 +17,12 @@ constexpr std::align_val_t kAlignment{64};
 
 std::string_view name(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::f64: return "f64";
-    case DType::i32: break;
+    case DType::f32:
+      return "f32";
+    case DType::f64:
+      return "f64";
+    case DType::i32:
+      break;
   }
   return "i32";
 }
@@ -43,11 +46,14 @@ Shape strides_of(const Shape& shape) {
 }
 
 std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
-std::string to_string(const Spec& spec) { return fmt::format("{}{}", name(spec.dtype), to_string(spec.shape)); }
+std::string to_string(const Spec& spec) {
+  return fmt::format("{}{}", name(spec.dtype), to_string(spec.shape));
+}
 
 Array::Array(Spec spec) : spec_(std::move(spec)) {
   for (std::int64_t extent : spec_.shape)
-    if (extent < 0) throw ShapeError(fmt::format("[array] negative extent in shape {}", to_string(spec_.shape)));
+    if (extent < 0)
+      throw ShapeError(fmt::format("[array] negative extent in shape {}", to_string(spec_.shape)));
   auto* raw = static_cast<std::byte*>(::operator new(std::max<std::size_t>(spec_.bytes(), 1), kAlignment));
   buffer_ = std::shared_ptr<std::byte[]>(raw, [](std::byte* p) { ::operator delete(p, kAlignment); });
 }
@@ -61,7 +67,8 @@ Array Array::full(DType dtype, Shape shape, double value) {
 Array Array::of(const std::vector<double>& values, Shape shape, DType dtype) {
   Array out(dtype, std::move(shape));
   if (static_cast<std::int64_t>(values.size()) != out.size())
-    throw ShapeError(fmt::format("[array] {} values given for shape {}", values.size(), to_string(out.shape())));
+    throw ShapeError(
+        fmt::format("[array] {} values given for shape {}", values.size(), to_string(out.shape())));
   dispatch(dtype, [&]<class T>(T) {
     std::ranges::transform(values, out.as<T>().begin(), [](double v) { return static_cast<T>(v); });
   });
@@ -71,11 +78,14 @@ Array Array::of(const std::vector<double>& values, Shape shape, DType dtype) {
 double Array::at(std::int64_t flat_index) const {
   if (flat_index < 0 || flat_index >= size())
     throw ValueError(fmt::format("[array] index {} is outside of {}", flat_index, to_string(spec_)));
-  return dispatch(dtype(), [&]<class T>(T) { return static_cast<double>(as<T>()[static_cast<std::size_t>(flat_index)]); });
+  return dispatch(dtype(), [&]<class T>(T) {
+    return static_cast<double>(as<T>()[static_cast<std::size_t>(flat_index)]);
+  });
 }
 
 double Array::item() const {
-  if (size() != 1) throw ShapeError(fmt::format("[array] item() needs one element, this is {}", to_string(spec_)));
+  if (size() != 1)
+    throw ShapeError(fmt::format("[array] item() needs one element, this is {}", to_string(spec_)));
   return at(0);
 }
 

@@ -38,9 +38,12 @@ constexpr DType dtype_of<std::int32_t>() {
 template <class Fn>
 decltype(auto) dispatch(DType dtype, Fn&& fn) {
   switch (dtype) {
-    case DType::f32: return fn(float{});
-    case DType::f64: return fn(double{});
-    case DType::i32: break;
+    case DType::f32:
+      return fn(float{});
+    case DType::f64:
+      return fn(double{});
+    case DType::i32:
+      break;
   }
   return fn(std::int32_t{});
 }
@@ -66,8 +69,8 @@ std::string to_string(const Spec& spec);    // f64[2,3]
 
 class Array {
  public:
-  Array() = default;                        // no numbers at all: defined() is false
-  explicit Array(Spec spec);                // not initialised
+  Array() = default;          // no numbers at all: defined() is false
+  explicit Array(Spec spec);  // not initialised
   Array(DType dtype, Shape shape) : Array(Spec{dtype, std::move(shape)}) {}
 
   static Array zeros(DType dtype, Shape shape) { return full(dtype, std::move(shape), 0.0); }

@@ -10,12 +10,13 @@ namespace nestgrad {
 namespace {
 
 bool same_node(const Node& a, const Node& b) {
-  return a.op == b.op && a.inputs == b.inputs && a.spec == b.spec && (a.op->kind == OpKind::input || a.attrs == b.attrs);
+  return a.op == b.op && a.inputs == b.inputs && a.spec == b.spec &&
+         (a.op->kind == OpKind::input || a.attrs == b.attrs);
 }
 
 bool same_body(const Body& a, const Body& b) {
-  return a.hash == b.hash && a.carries == b.carries && a.xs == b.xs && a.consts == b.consts && a.outs == b.outs &&
-         std::ranges::equal(a.nodes, b.nodes, same_node);
+  return a.hash == b.hash && a.carries == b.carries && a.xs == b.xs && a.consts == b.consts &&
+         a.outs == b.outs && std::ranges::equal(a.nodes, b.nodes, same_node);
 }
 
 std::size_t structural_hash(const Body& body) {
@@ -87,12 +88,14 @@ Closed close_body(const Graph& graph, const Closing& closing) {
     if (live[static_cast<std::size_t>(closing.xs[i])]) take(closing.xs[i]), closed.live_xs.push_back(i);
   body.xs = static_cast<int>(closed.live_xs.size());
   for (std::size_t i = 0; i < closing.consts.size(); ++i)
-    if (live[static_cast<std::size_t>(closing.consts[i])]) take(closing.consts[i]), closed.live_consts.push_back(i);
+    if (live[static_cast<std::size_t>(closing.consts[i])])
+      take(closing.consts[i]), closed.live_consts.push_back(i);
   body.consts = static_cast<int>(closed.live_consts.size());
   for (NodeId id = 0; id < graph.size(); ++id) {
     if (!live[static_cast<std::size_t>(id)] || fresh[static_cast<std::size_t>(id)] >= 0) continue;
     if (graph.node(id).op->kind == OpKind::input)
-      throw GraphError(fmt::format("[body] %{} '{}' is an input that the body was not given", id, graph.node(id).attrs.text));
+      throw GraphError(fmt::format("[body] %{} '{}' is an input that the body was not given", id,
+                                   graph.node(id).attrs.text));
     take(id);
   }
   for (NodeId id : closing.outs) body.outs.push_back(fresh[static_cast<std::size_t>(resolve(id))]);

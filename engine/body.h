@@ -1,5 +1,6 @@
-// Body: a closed, immutable piece of graph that a node carries: the step of a scan, the two passes of custom_vjp.
-// Bodies are interned: structurally equal bodies are the same object, so comparing scans is comparing pointers.
+// Body: a closed, immutable piece of graph that a node carries: the step of a scan, the two passes of
+// custom_vjp. Bodies are interned: structurally equal bodies are the same object, so comparing scans is
+// comparing pointers.
 #pragma once
 
 #include <memory>
@@ -9,19 +10,19 @@
 namespace nestgrad {
 
 struct Body {
-  std::deque<Node> nodes;         // inputs first, in the order carries, xs, consts
-  int carries = 0;                // number of carried inputs
-  int xs = 0;                     // number of per-step inputs (without the time axis)
-  int consts = 0;                 // number of inputs that stay the same
-  std::vector<NodeId> outs;       // next carries (scan), results (custom_vjp)
+  std::deque<Node> nodes;    // inputs first, in the order carries, xs, consts
+  int carries = 0;           // number of carried inputs
+  int xs = 0;                // number of per-step inputs (without the time axis)
+  int consts = 0;            // number of inputs that stay the same
+  std::vector<NodeId> outs;  // next carries (scan), results (custom_vjp)
   std::size_t hash = 0;
 
   int inputs() const { return carries + xs + consts; }
   const Spec& spec(NodeId id) const { return nodes[static_cast<std::size_t>(id)].spec; }
 };
 
-// A graph of which only what `outs` and `keep` need remains, its inputs in the given order. `keep` receives the new ids.
-// `replace[id]` >= 0 names the node that stands for node id (used instead of it everywhere).
+// A graph of which only what `outs` and `keep` need remains, its inputs in the given order. `keep` receives
+// the new ids. `replace[id]` >= 0 names the node that stands for node id (used instead of it everywhere).
 struct Closing {
   std::vector<NodeId> carries, xs, consts;  // input nodes in the order wanted; dead xs and consts are dropped
   std::vector<NodeId> outs, keep;
@@ -34,7 +35,8 @@ struct Closed {
 };
 Closed close_body(const Graph& graph, const Closing& closing);
 
-// Re-emits the body's nodes with its inputs replaced by `inputs`; returns the tensor of every node (scan nodes too).
+// Re-emits the body's nodes with its inputs replaced by `inputs`; returns the tensor of every node (scan
+// nodes too).
 std::vector<Tensor> inline_body(const Body& body, std::span<const Tensor> inputs);
 
 }  // namespace nestgrad

@@ -15,7 +15,10 @@ namespace {
 class Compiler {
  public:
   Compiler(Lowered lowered, const PlanOptions& options)
-      : source_(std::move(lowered)), graph_(*source_.graph), options_(options), values_(static_cast<std::size_t>(graph_.size())) {}
+      : source_(std::move(lowered)),
+        graph_(*source_.graph),
+        options_(options),
+        values_(static_cast<std::size_t>(graph_.size())) {}
 
   Program run() {
     program_.graph = source_.graph;
@@ -39,10 +42,10 @@ class Compiler {
   };
   struct ScanInfo {
     std::size_t instruction = 0;
-    std::vector<NodeId> finals, stacks;           // projection nodes, by position in the ScanStep (-1: none)
-    std::vector<int> carry_of, stack_buffers;     // final index -> carry position; buffers of stacks
-    std::vector<int> own_buffers;                 // working memory
-    std::vector<NodeId> pulled_by;                // scans that read a lazy stack
+    std::vector<NodeId> finals, stacks;        // projection nodes, by position in the ScanStep (-1: none)
+    std::vector<int> carry_of, stack_buffers;  // final index -> carry position; buffers of stacks
+    std::vector<int> own_buffers;              // working memory
+    std::vector<NodeId> pulled_by;             // scans that read a lazy stack
   };
 
   static std::size_t idx(NodeId id) { return static_cast<std::size_t>(id); }
@@ -69,7 +72,8 @@ class Compiler {
       const NodeId id = source_.outputs[k], root = root_of(id);
       program_.outputs.push_back(node(id).spec);
       const OpKind kind = node(root).op->kind;
-      if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none) continue;
+      if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none)
+        continue;
       value(root) = {{Place::Kind::external, source_.inputs.size() + k}, -1, root};
     }
   }
@@ -81,7 +85,8 @@ class Compiler {
       const Value& v = value(root_of(id));
       if (v.place.kind == Place::Kind::external && v.place.at == home.at) continue;
       use(id);
-      Instruction copy{.in = {v.place}, .out = home, .bytes = node(id).spec.bytes(), .node = id, .loc = node(id).loc};
+      Instruction copy{
+          .in = {v.place}, .out = home, .bytes = node(id).spec.bytes(), .node = id, .loc = node(id).loc};
       program_.code.push_back(std::move(copy));
     }
   }
@@ -128,15 +133,19 @@ class Compiler {
   void issue(NodeId id) {
     const Node& n = node(id);
     switch (n.op->kind) {
-      case OpKind::input: return;
+      case OpKind::input:
+        return;
       case OpKind::constant:
         value(id) = {{Place::Kind::literal, program_.literals.size()}, -1, id};
         program_.literals.push_back(n.attrs.literal);
         return;
-      case OpKind::scan: return issue_scan(id);
+      case OpKind::scan:
+        return issue_scan(id);
       case OpKind::final:
-      case OpKind::stack: return;  // placed with their scan
-      case OpKind::value: break;
+      case OpKind::stack:
+        return;  // placed with their scan
+      case OpKind::value:
+        break;
     }
     if (n.op->alias) return;
     std::vector<Spec> specs;
@@ -159,7 +168,8 @@ class Compiler {
       if (v.buffer < 0 || !n.op->may_reuse(call, static_cast<int>(i)) || !dies_now(root, id)) continue;
       bool read_otherwise = false;  // the same bytes under another shape
       for (std::size_t j = 0; j < n.inputs.size(); ++j)
-        read_otherwise = read_otherwise || (root_of(n.inputs[j]) == root && !n.op->may_reuse(call, static_cast<int>(j)));
+        read_otherwise =
+            read_otherwise || (root_of(n.inputs[j]) == root && !n.op->may_reuse(call, static_cast<int>(j)));
       if (read_otherwise) continue;
       value(id) = {v.place, v.buffer, id};
       return true;
@@ -174,8 +184,8 @@ class Compiler {
     return std::min(options_.checkpoint_every.value_or(asked), static_cast<int>(scan.attrs.ints[0]));
   }
 
-  // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its segments:
-  // what one of them recomputes must not take away the segment that another is reading.
+  // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its
+  // segments: what one of them recomputes must not take away the segment that another is reading.
   bool is_lazy(NodeId stack, int every) const {
     if (every == 0 || value_is_output(stack)) return false;
     for (NodeId id = 0; id < graph_.size(); ++id) {
@@ -184,7 +194,8 @@ class Compiler {
       for (std::size_t i = 0; i < n.inputs.size(); ++i) {
         if (n.inputs[i] != stack) continue;
         if (n.op->kind != OpKind::scan || (every_of(n) != 0 && every_of(n) != every)) return false;
-        const auto carries = static_cast<std::size_t>(n.attrs.body->carries), xs = static_cast<std::size_t>(n.attrs.body->xs);
+        const auto carries = static_cast<std::size_t>(n.attrs.body->carries),
+                   xs = static_cast<std::size_t>(n.attrs.body->xs);
         if (i < carries || i >= carries + xs) return false;
       }
     }
@@ -229,7 +240,8 @@ class Compiler {
     std::vector<NodeId> ins, outs;
     std::vector<std::size_t> carry_positions;
     for (std::size_t i = 0; i < carried.size(); ++i)
-      if (carried[i]) ins.push_back(static_cast<NodeId>(i)), outs.push_back(body.outs[i]), carry_positions.push_back(i);
+      if (carried[i])
+        ins.push_back(static_cast<NodeId>(i)), outs.push_back(body.outs[i]), carry_positions.push_back(i);
     const int first_x = body.carries, first_const = body.carries + body.xs;
     for (int i = first_x; i < body.inputs(); ++i)
       if (body_live[static_cast<std::size_t>(i)]) ins.push_back(i);
@@ -241,7 +253,8 @@ class Compiler {
       info.own_buffers.push_back(new_buffer(bytes));
       return static_cast<std::size_t>(info.own_buffers.back());
     };
-    const auto segments = static_cast<std::size_t>(scan->every ? (scan->steps + scan->every - 1) / scan->every : 0);
+    const auto segments =
+        static_cast<std::size_t>(scan->every ? (scan->steps + scan->every - 1) / scan->every : 0);
     for (std::size_t i : carry_positions) {
       ScanStep::Carry c{.init = use(n.inputs[i]), .bytes = body.spec(static_cast<NodeId>(i)).bytes()};
       c.ping = scratch(c.bytes);
@@ -352,13 +365,14 @@ class Compiler {
   std::vector<ScanInfo> scans_;
   std::vector<NodeId> scan_order_;
   std::unordered_map<NodeId, int> last_pull_;
-  std::unordered_map<NodeId, std::pair<NodeId, std::size_t>> lazy_stacks_;  // stack node -> its scan, position
+  std::unordered_map<NodeId, std::pair<NodeId, std::size_t>>
+      lazy_stacks_;  // stack node -> its scan, position
 };
 
 }  // namespace
 
-Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
-                const PlanOptions& options) {
+Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                const std::vector<NodeId>& outputs, const PlanOptions& options) {
   return Compiler(lower(nodes, inputs, outputs, options.simplify), options).run();
 }
 

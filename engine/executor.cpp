@@ -14,17 +14,22 @@ constexpr std::size_t kMaxOperands = 64;
 
 std::byte* resolve(const Place& place, const Program& program, const Frame& frame) {
   switch (place.kind) {
-    case Place::Kind::arena: return frame.arena + place.at;
-    case Place::Kind::external: return frame.external[place.at];
-    case Place::Kind::literal: return const_cast<std::byte*>(program.literals[place.at].data());
-    case Place::Kind::none: break;
+    case Place::Kind::arena:
+      return frame.arena + place.at;
+    case Place::Kind::external:
+      return frame.external[place.at];
+    case Place::Kind::literal:
+      return const_cast<std::byte*>(program.literals[place.at].data());
+    case Place::Kind::none:
+      break;
   }
   return nullptr;
 }
 
 class ScanRun {
  public:
-  ScanRun(ScanStep& scan, const Program& parent, const Frame& frame) : scan_(scan), parent_(parent), frame_(frame) {}
+  ScanRun(ScanStep& scan, const Program& parent, const Frame& frame)
+      : scan_(scan), parent_(parent), frame_(frame) {}
 
   // All steps, in iteration order.
   void forward() {
@@ -69,12 +74,13 @@ class ScanRun {
     for (const Place& c : scan_.consts) slot[k++] = resolve(c, parent_, frame_);
     const std::size_t first_out = k;
     for (const ScanStep::Carry& c : scan_.carries)
-      slot[k++] = last && c.final_value.kind != Place::Kind::none ? resolve(c.final_value, parent_, frame_)
-                                                                  : frame_.arena + (parity % 2 ? c.pong : c.ping);
+      slot[k++] = last && c.final_value.kind != Place::Kind::none
+                      ? resolve(c.final_value, parent_, frame_)
+                      : frame_.arena + (parity % 2 ? c.pong : c.ping);
     for (const ScanStep::Stack& s : scan_.stacks)
-      slot[k++] = s.lazy    ? lazy_slot(s, time)
-                  : !store  ? frame_.arena + s.buffer
-                            : resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride;
+      slot[k++] = s.lazy   ? lazy_slot(s, time)
+                  : !store ? frame_.arena + s.buffer
+                           : resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride;
     execute(scan_.body, {frame_.arena + scan_.body_arena, slot.data()});
     for (std::size_t c = 0; c < scan_.carries.size(); ++c) scan_.carry_in[c] = slot[first_out + c];
   }
@@ -83,7 +89,8 @@ class ScanRun {
     return frame_.arena + s.buffer + static_cast<std::size_t>(time % scan_.every) * s.stride;
   }
   std::byte* checkpoint(std::size_t c, int segment) const {
-    return frame_.arena + scan_.carries[c].checkpoints + static_cast<std::size_t>(segment) * scan_.carries[c].bytes;
+    return frame_.arena + scan_.carries[c].checkpoints +
+           static_cast<std::size_t>(segment) * scan_.carries[c].bytes;
   }
 
   ScanStep& scan_;

@@ -15,7 +15,8 @@ std::size_t count_live(const std::deque<Node>& nodes, std::span<const NodeId> ou
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
     ++count;
-    if (const auto& body = nodes[id].attrs.body; body && nodes[id].op->kind == OpKind::scan) count += body->nodes.size();
+    if (const auto& body = nodes[id].attrs.body; body && nodes[id].op->kind == OpKind::scan)
+      count += body->nodes.size();
   }
   return count;
 }
@@ -27,7 +28,9 @@ Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std
 
 std::size_t Function::live_nodes() const { return count_live(graph_->nodes(), outputs_); }
 
-Plan Function::plan(const PlanOptions& options) const { return Plan(graph_->nodes(), inputs_, outputs_, options); }
+Plan Function::plan(const PlanOptions& options) const {
+  return Plan(graph_->nodes(), inputs_, outputs_, options);
+}
 
 std::vector<Array> Function::operator()(const std::vector<Array>& inputs) const {
   if (!plan_) plan_ = std::make_shared<Plan>(plan());
@@ -36,13 +39,14 @@ std::vector<Array> Function::operator()(const std::vector<Array>& inputs) const 
 
 std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
   if (inputs.size() != inputs_.size())
-    throw GraphError(fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
+    throw GraphError(
+        fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
   const std::vector<char> live = nestgrad::live_nodes(graph_->nodes(), outputs_, {});
   std::vector<Tensor> made(static_cast<std::size_t>(graph_->size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].spec() != input_spec(i))
-      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i, to_string(inputs[i].spec()),
-                                   to_string(input_spec(i))));
+      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i,
+                                   to_string(inputs[i].spec()), to_string(input_spec(i))));
     made[static_cast<std::size_t>(inputs_[i])] = inputs[i];
   }
   EmitGuard guard;
@@ -66,7 +70,8 @@ Function trace(const TraceFn& fn, const std::vector<Spec>& inputs) {
   EmitGuard guard;
   emit_state() = {.graph = graph.get()};
   std::vector<Tensor> in;
-  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(graph->input(inputs[i], fmt::format("in{}", i)));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    in.push_back(graph->input(inputs[i], fmt::format("in{}", i)));
   const std::vector<Tensor> out = fn(in);
   std::vector<NodeId> outputs;
   for (const Tensor& t : out) outputs.push_back(graph->lift(t));

@@ -1,5 +1,5 @@
-// Function: a traced program with inputs and outputs. Call it with Arrays to run it, with Tensors to inline it,
-// print it, or ask it questions.
+// Function: a traced program with inputs and outputs. Call it with Arrays to run it, with Tensors to inline
+// it, print it, or ask it questions.
 //
 //   Function f = trace([](Tensor x) { return sum(square(x)); }, Spec{DType::f64, {3}});
 //   Array y = f(Array::of({1, 2, 3}, {3}));
@@ -26,11 +26,14 @@ class Function {
   Spec output_spec(std::size_t i) const { return graph_->node(outputs_[i]).spec; }
   std::size_t live_nodes() const;  // nodes that the outputs need, scan bodies included
 
-  // Runs the function; the plan is made at the first call and kept. Not thread safe: one Function, one thread.
+  // Runs the function; the plan is made at the first call and kept. Not thread safe: one Function, one
+  // thread.
   std::vector<Array> operator()(const std::vector<Array>& inputs) const;
   template <class... A>
-    requires(sizeof...(A) > 0 && (std::same_as<std::remove_cvref_t<A>, Array> && ...))
-  Array operator()(const A&... inputs) const { return (*this)(std::vector<Array>{inputs...}).at(0); }
+  requires(sizeof...(A) > 0 && (std::same_as<std::remove_cvref_t<A>, Array> && ...)) Array operator()(
+      const A&... inputs) const {
+    return (*this)(std::vector<Array>{inputs...}).at(0);
+  }
 
   // Re-emits the function on tensors of the graph that is open.
   std::vector<Tensor> operator()(std::span<const Tensor> inputs) const;
@@ -53,13 +56,15 @@ Function trace(const TraceFn& fn, const std::vector<Spec>& inputs);
 
 // trace(fn, spec, spec, ...) for a callable (Tensor, Tensor, ...) -> Tensor or vector<Tensor>.
 template <class Fn, class... S>
-  requires(sizeof...(S) > 0 && (std::same_as<std::remove_cvref_t<S>, Spec> && ...))
-Function trace(Fn&& fn, const S&... specs) {
+requires(sizeof...(S) > 0 && (std::same_as<std::remove_cvref_t<S>, Spec> && ...)) Function
+    trace(Fn&& fn, const S&... specs) {
   return trace(TraceFn([&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-    return [&]<std::size_t... I>(std::index_sequence<I...>) -> std::vector<Tensor> {
-      return {fn(in[I]...)};
-    }(std::index_sequence_for<S...>{});
-  }), std::vector<Spec>{specs...});
+                 return [&]<std::size_t... I>(std::index_sequence<I...>)->std::vector<Tensor> {
+                   return {fn(in[I]...)};
+                 }
+                 (std::index_sequence_for<S...>{});
+               }),
+               std::vector<Spec>{specs...});
 }
 
 // The numbers behind t, now: runs what t needs. Inputs must have values (eager graph), or there must be none.

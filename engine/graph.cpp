@@ -39,10 +39,10 @@ std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const No
 
 bool all_finite(const Array& a) {
   return !is_float(a.dtype()) || dispatch(a.dtype(), [&]<class T>(T) {
-           for (T v : a.as<T>())
-             if (!std::isfinite(static_cast<double>(v))) return false;
-           return true;
-         });
+    for (T v : a.as<T>())
+      if (!std::isfinite(static_cast<double>(v))) return false;
+    return true;
+  });
 }
 
 Spec no_infer(const Call& call) { call.shape_error("leaf nodes are made by the graph"); }
@@ -71,13 +71,16 @@ const Op& constant_op = register_op({.name = "constant",
 
 Tensor::Tensor(Graph& graph, NodeId id) : graph_(&graph), id_(id), serial_(graph.serial_) {}
 
-bool Tensor::alive() const { return graph_ && slots()[serial_ % kSlots].load(std::memory_order_relaxed) == serial_; }
+bool Tensor::alive() const {
+  return graph_ && slots()[serial_ % kSlots].load(std::memory_order_relaxed) == serial_;
+}
 
 Graph& Tensor::graph() const {
   if (!graph_) throw GraphError("[tensor] this tensor names nothing; assign it the result of an op first");
   if (!alive())
-    throw GraphError("[tensor] the graph of this tensor is gone: it escaped from a trace or a scan body; "
-                     "return it from there instead");
+    throw GraphError(
+        "[tensor] the graph of this tensor is gone: it escaped from a trace or a scan body; "
+        "return it from there instead");
   return *graph_;
 }
 
@@ -157,7 +160,8 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
   const NodeId id = push(std::move(n));
   if (options_.mode == Mode::eager) run(node(id));
   if (options_.simplify && op.simplify)
-    if (Tensor simpler = op.simplify(tensor(id)); simpler.defined()) return simpler;  // node id is dead; not shared
+    if (Tensor simpler = op.simplify(tensor(id)); simpler.defined())
+      return simpler;  // node id is dead; not shared
   if (op.shared && options_.share) shared_.emplace(hash, id);
   return tensor(id);
 }
@@ -188,10 +192,11 @@ void Graph::run(Node& node) {
 NodeId Graph::lift(Tensor t) {
   Graph& home = t.graph();
   if (&home == this) return t.id();
-  if (home.node(t.id()).op->kind == OpKind::constant) return constant(home.node(t.id()).attrs.literal, home.node(t.id()).loc).id();
+  if (home.node(t.id()).op->kind == OpKind::constant)
+    return constant(home.node(t.id()).attrs.literal, home.node(t.id()).loc).id();
   if (!descends_from(home))
-    throw GraphError(fmt::format("[lift] {} belongs to another graph that is not open here; pass it in as an input",
-                                 describe(t)));
+    throw GraphError(fmt::format(
+        "[lift] {} belongs to another graph that is not open here; pass it in as an input", describe(t)));
   for (const Capture& capture : captures_)
     if (capture.outer == t) return capture.id;
   const Node& outer = home.node(t.id());
@@ -227,7 +232,8 @@ Graph& target_graph(const Op& op, std::span<const Tensor> inputs) {
   Graph* current = emit_state().graph;
   if (!deepest && !current && !inputs.empty()) return inputs[0].graph();
   if (!deepest && !current)
-    throw GraphError(fmt::format("[{}] no graph is open: call this inside trace(), or under a GraphScope", op.name));
+    throw GraphError(
+        fmt::format("[{}] no graph is open: call this inside trace(), or under a GraphScope", op.name));
   if (!deepest) return *current;
   if (!current) return *deepest;
   // A probe names its input where the name is used, so it never moves outwards.
@@ -265,7 +271,8 @@ Tensor as_tensor(const Operand& operand, Tensor like) {
   if (operand.tensor.defined()) return operand.tensor;
   if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
-    throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first", operand.number, describe(like), describe(operand.loc)));
+    throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first",
+                                 operand.number, describe(like), describe(operand.loc)));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
 }
 

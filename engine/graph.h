@@ -22,12 +22,12 @@ struct Node {
   Attrs attrs;
   std::vector<NodeId> inputs;
   Spec spec;
-  int level = 0;         // 0: the program as written; n+1: emitted by a gradient of something that contains level n
-  NodeId vjp_of = -1;    // the node whose derivative emitted this one
-  int region = 0;        // checkpoint region, 0: none
-  Loc loc;               // the user's line
-  std::string scope;     // names of enclosing scopes, joined by '/'
-  Array value;           // eager graphs only
+  int level = 0;  // 0: the program as written; n+1: emitted by a gradient of something that contains level n
+  NodeId vjp_of = -1;  // the node whose derivative emitted this one
+  int region = 0;      // checkpoint region, 0: none
+  Loc loc;             // the user's line
+  std::string scope;   // names of enclosing scopes, joined by '/'
+  Array value;         // eager graphs only
 };
 
 enum class Mode { lazy, eager };
@@ -35,11 +35,11 @@ enum class Mode { lazy, eager };
 // Options of a graph; most graphs are made by trace().
 struct GraphOptions {
   Mode mode = Mode::lazy;
-  Graph* parent = nullptr;  // tensors of ancestors may be used: they become captures
-  bool hoist = true;        // ops that need only an ancestor's tensors are appended there
-  bool simplify = false;    // consult Op::simplify at append (plans only)
+  Graph* parent = nullptr;    // tensors of ancestors may be used: they become captures
+  bool hoist = true;          // ops that need only an ancestor's tensors are appended there
+  bool simplify = false;      // consult Op::simplify at append (plans only)
   bool check_finite = false;  // eager only: throw ValueError at the first op whose output is not finite
-  bool share = true;        // equal calls are one node
+  bool share = true;          // equal calls are one node
 };
 
 struct Capture {

@@ -8,7 +8,8 @@
 
 namespace nestgrad {
 
-std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted, std::span<const NodeId> cuts) {
+std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
+                             std::span<const NodeId> cuts) {
   std::vector<char> live(nodes.size(), 0), cut(nodes.size(), 0);
   for (NodeId id : cuts) cut[static_cast<std::size_t>(id)] = 1;
   std::vector<NodeId> todo(wanted.begin(), wanted.end());
@@ -30,7 +31,8 @@ class Recompute {
   explicit Recompute(const Graph& g) : graph_(g), boundary_(static_cast<std::size_t>(g.size()), 0) {
     for (NodeId id = 0; id < g.size(); ++id)
       for (NodeId in : g.node(id).inputs)
-        if (outside(id, in) && g.node(id).level <= g.node(in).level) boundary_[static_cast<std::size_t>(in)] = 1;
+        if (outside(id, in) && g.node(id).level <= g.node(in).level)
+          boundary_[static_cast<std::size_t>(in)] = 1;
   }
 
   bool reads_clone(NodeId reader, NodeId in) const {
@@ -101,8 +103,8 @@ Lowered recompute_regions(const Lowered& from) {
 
 bool needs_expansion(const Op& op) { return op.kind == OpKind::value && !op.cpu && !op.alias; }
 
-Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
-                bool simplify) {
+Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                const std::vector<NodeId>& outputs, bool simplify) {
   const std::vector<char> live = live_nodes(nodes, outputs, inputs);
   Lowered to{std::make_shared<Graph>(GraphOptions{.simplify = simplify}), {}, {}};
   std::vector<Tensor> made(nodes.size());
@@ -120,11 +122,13 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
     if (!live[id] || made[id].defined()) continue;
     label_like(n);
     if (n.op->kind == OpKind::input)
-      throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id, n.attrs.text, describe(n.loc)));
+      throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id, n.attrs.text,
+                                   describe(n.loc)));
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
     if (needs_expansion(*n.op)) {
-      if (!n.op->expand) throw GraphError(fmt::format("[{}] this op has neither a CPU kernel nor an expansion", n.op->name));
+      if (!n.op->expand)
+        throw GraphError(fmt::format("[{}] this op has neither a CPU kernel nor an expansion", n.op->name));
       made[id] = n.op->expand(in, n.attrs);
     } else {
       made[id] = to.graph->append(*n.op, in, n.attrs, n.loc);
@@ -136,15 +140,16 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
 
 }  // namespace
 
-Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
-              bool simplify) {
+Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+              const std::vector<NodeId>& outputs, bool simplify) {
   Lowered out = rebuild(nodes, inputs, outputs, simplify);
   const auto unfinished = [](const Graph& g) {
     for (NodeId id = 0; id < g.size(); ++id)
       if (needs_expansion(*g.node(id).op)) return true;
     return false;
   };
-  // An expansion may use ops that expand in turn; dead originals of simplified nodes go away in the same pass.
+  // An expansion may use ops that expand in turn; dead originals of simplified nodes go away in the same
+  // pass.
   do {
     out = rebuild(out.graph->nodes(), out.inputs, out.outputs, simplify);
   } while (unfinished(*out.graph));

@@ -1,6 +1,6 @@
-// Lowering: what a plan compiles is not the traced graph but an equal, smaller one: dead nodes gone, cheaper equal
-// expressions taken (Op::simplify), ops without a kernel expanded, checkpoint regions recomputed where a derivative
-// reads them. Internal to the plan.
+// Lowering: what a plan compiles is not the traced graph but an equal, smaller one: dead nodes gone, cheaper
+// equal expressions taken (Op::simplify), ops without a kernel expanded, checkpoint regions recomputed where
+// a derivative reads them. Internal to the plan.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,11 @@ struct Lowered {
   std::vector<NodeId> inputs, outputs;
 };
 
-Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs,
-              bool simplify);
+Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+              const std::vector<NodeId>& outputs, bool simplify);
 
 // Marks what `wanted` needs, not looking behind `cuts`.
-std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted, std::span<const NodeId> cuts);
+std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
+                             std::span<const NodeId> cuts);
 
 }  // namespace nestgrad

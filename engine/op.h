@@ -1,5 +1,5 @@
-// Op: one immutable row of the op table. The backends, the derivative, the analyses, the printer and the tests all
-// read it; nothing else in the project knows an op by name.
+// Op: one immutable row of the op table. The backends, the derivative, the analyses, the printer and the
+// tests all read it; nothing else in the project knows an op by name.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ struct Call {
   const Op& op;
   std::span<const Spec> in;
   const Attrs& attrs;
-  Spec out;  // not yet known inside `infer`
+  Spec out;                                                         // not yet known inside `infer`
   [[noreturn]] void shape_error(const std::string& message) const;  // "[op] message: operands"
   [[noreturn]] void dtype_error(const std::string& message) const;
 };
@@ -55,7 +55,8 @@ struct Cost {
   double bytes = 0;
 };
 
-// Inputs that drive the sweep over the table. `error` set: this call must be refused with that text in the message.
+// Inputs that drive the sweep over the table. `error` set: this call must be refused with that text in the
+// message.
 struct Sample {
   struct Input {
     Shape shape;
@@ -86,7 +87,8 @@ struct Op {
   Kernel (*cpu)(const Call&) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
   Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
-  // Is the output affine in this input, the others held fixed? Its derivative then does not mention this input.
+  // Is the output affine in this input, the others held fixed? Its derivative then does not mention this
+  // input.
   bool (*linear_in)(const Call&, int input) = nullptr;
   // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
   int (*axes)(const Call&, int input, int axis) = nullptr;
@@ -99,8 +101,8 @@ struct Op {
   std::vector<Sample> (*samples)() = nullptr;
 
   bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
-  bool alias = false;   // the output is the input's bytes under another shape
-  bool shared = true;   // equal calls are one node (false: every call is a node of its own)
+  bool alias = false;       // the output is the input's bytes under another shape
+  bool shared = true;       // equal calls are one node (false: every call is a node of its own)
 };
 
 // Rows register themselves once, before main.

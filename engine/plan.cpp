@@ -23,10 +23,14 @@ std::size_t count_instructions(const Program& p) {
 
 std::string place_text(const Place& p) {
   switch (p.kind) {
-    case Place::Kind::arena: return fmt::format("@{}", p.at);
-    case Place::Kind::external: return fmt::format("io{}", p.at);
-    case Place::Kind::literal: return fmt::format("lit{}", p.at);
-    case Place::Kind::none: break;
+    case Place::Kind::arena:
+      return fmt::format("@{}", p.at);
+    case Place::Kind::external:
+      return fmt::format("io{}", p.at);
+    case Place::Kind::literal:
+      return fmt::format("lit{}", p.at);
+    case Place::Kind::none:
+      break;
   }
   return "-";
 }
@@ -49,11 +53,13 @@ void print(const Program& p, const std::string& indent, std::string& out) {
 
 void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted) {
   if (given.size() != wanted.size())
-    throw ShapeError(fmt::format("[plan] {} {}s given, the function has {}", given.size(), what, wanted.size()));
+    throw ShapeError(
+        fmt::format("[plan] {} {}s given, the function has {}", given.size(), what, wanted.size()));
   for (std::size_t i = 0; i < wanted.size(); ++i)
     if (!given[i].defined() || given[i].spec() != wanted[i])
       throw ShapeError(fmt::format("[plan] {} {} is {}, the function wants {}", what, i,
-                                   given[i].defined() ? to_string(given[i].spec()) : "empty", to_string(wanted[i])));
+                                   given[i].defined() ? to_string(given[i].spec()) : "empty",
+                                   to_string(wanted[i])));
 }
 
 }  // namespace

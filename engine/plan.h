@@ -1,7 +1,7 @@
 // Plan: a function compiled for the CPU: a flat list of instructions over one memory arena, replayed without
-// allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and whether the
-// values that a derivative reads from a scan are stored or recomputed. Simplification (Op::simplify) gives equal values,
-// but may add in another order, and may leave a zero its sign.
+// allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and
+// whether the values that a derivative reads from a scan are stored or recomputed. Simplification
+// (Op::simplify) gives equal values, but may add in another order, and may leave a zero its sign.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace nestgrad {
 struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
-  // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th carry and
-  // recomputes the segment between. Any choice gives the same bits.
+  // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
+  // carry and recomputes the segment between. Any choice gives the same bits.
   std::optional<int> checkpoint_every;
 };
 
@@ -36,7 +36,8 @@ struct PlanStats {
 class Plan {
  public:
   // `inputs` are cut points: any nodes; nodes before them are not run.
-  Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs, const PlanOptions&);
+  Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
+       const PlanOptions&);
   ~Plan();
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
@@ -50,8 +51,8 @@ class Plan {
   void run(std::span<const Array> inputs, std::span<Array> outputs);
 
   PlanStats stats() const;
-  std::string str() const;                 // one line an instruction, with offsets
-  std::vector<BufferInfo> buffers() const; // of the outermost program
+  std::string str() const;                  // one line an instruction, with offsets
+  std::vector<BufferInfo> buffers() const;  // of the outermost program
 
  private:
   struct Impl;

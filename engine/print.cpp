@@ -17,7 +17,8 @@ std::string attributes(const Node& n) {
   return text;
 }
 
-void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& indent, std::string& out) {
+void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& indent,
+                 std::string& out) {
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
     const Node& n = nodes[id];
@@ -26,7 +27,8 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
     for (NodeId in : n.inputs) call += fmt::format(" %{}", in);
     const std::string type = n.op->kind == OpKind::scan ? "" : to_string(n.spec);
     out += fmt::format("{}%{} = {} : {}  level {}{}{}\n", indent, id, call, type, n.level,
-                       n.op->kind == OpKind::input ? "" : "  " + describe(n.loc), n.scope.empty() ? "" : "  in " + n.scope);
+                       n.op->kind == OpKind::input ? "" : "  " + describe(n.loc),
+                       n.scope.empty() ? "" : "  in " + n.scope);
     if (n.op->kind != OpKind::scan) continue;
     const Body& body = *n.attrs.body;
     print_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), indent + "    ", out);
@@ -41,15 +43,18 @@ std::string_view level_colour(int level) {
   return colours[static_cast<std::size_t>(level) % std::size(colours)];
 }
 
-void dot_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& prefix, std::string& out) {
+void dot_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& prefix,
+               std::string& out) {
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
     const Node& n = nodes[id];
     std::string label = std::string(n.op->name);
     if (const std::string a = attributes(n); !a.empty()) label += fmt::format(" {}", a);
-    for (std::size_t at = 0; (at = label.find_first_of("\"\\", at)) != std::string::npos; at += 2) label.insert(at, "\\");
+    for (std::size_t at = 0; (at = label.find_first_of("\"\\", at)) != std::string::npos; at += 2)
+      label.insert(at, "\\");
     const std::string type = n.op->kind == OpKind::scan ? "" : to_string(n.spec);
-    out += fmt::format("  {}{} [label=\"%{} {}\\n{}\" fillcolor=\"{}\"];\n", prefix, id, id, label, type, level_colour(n.level));
+    out += fmt::format("  {}{} [label=\"%{} {}\\n{}\" fillcolor=\"{}\"];\n", prefix, id, id, label, type,
+                       level_colour(n.level));
     for (NodeId in : n.inputs) out += fmt::format("  {}{} -> {}{};\n", prefix, in, prefix, id);
     if (n.op->kind != OpKind::scan) continue;
     const Body& body = *n.attrs.body;
@@ -75,9 +80,12 @@ std::string Function::str() const {
 
 std::string Function::dot() const {
   const std::deque<Node>& nodes = graph_->nodes();
-  std::string out = "digraph function {\n  node [shape=box style=\"filled,rounded\" fontname=\"sans-serif\"];\n";
+  std::string out =
+      "digraph function {\n  node [shape=box style=\"filled,rounded\" fontname=\"sans-serif\"];\n";
   dot_nodes(nodes, nestgrad::live_nodes(nodes, outputs_, {}), "n", out);
-  for (std::size_t i = 0; i < outputs_.size(); ++i) out += fmt::format("  out{} [shape=plaintext label=\"output {}\"]; n{} -> out{};\n", i, i, outputs_[i], i);
+  for (std::size_t i = 0; i < outputs_.size(); ++i)
+    out +=
+        fmt::format("  out{} [shape=plaintext label=\"output {}\"]; n{} -> out{};\n", i, i, outputs_[i], i);
   return out + "}\n";
 }
 

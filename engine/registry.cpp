@@ -83,7 +83,9 @@ void Call::dtype_error(const std::string& message) const {
   throw DTypeError(fmt::format("[{}] {}: {}", op.name, message, operands(*this)));
 }
 
-Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs) { return op.infer({op, in, attrs, {}}); }
+Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs) {
+  return op.infer({op, in, attrs, {}});
+}
 
 Cost elementwise_cost(const Call& call) {
   Cost cost{static_cast<double>(call.out.size()), static_cast<double>(call.out.bytes())};

@@ -39,13 +39,14 @@ class Tensor {
 };
 static_assert(std::is_trivially_copyable_v<Tensor>);
 
-// An argument of an op: a tensor or a number, with the line that wrote it. Numbers take the other operand's type.
+// An argument of an op: a tensor or a number, with the line that wrote it. Numbers take the other operand's
+// type.
 struct Operand {
   Operand(Tensor t, Loc where = Loc::current()) : tensor(t), loc(where) {}
   template <class Number>
-    requires std::is_arithmetic_v<Number>
-  Operand(Number v, Loc where = Loc::current()) : number(static_cast<double>(v)), loc(where) {}
-  Tensor tensor;      // undefined for a number
+  requires std::is_arithmetic_v<Number> Operand(Number v, Loc where = Loc::current())
+      : number(static_cast<double>(v)), loc(where) {}
+  Tensor tensor;  // undefined for a number
   double number = 0;
   Loc loc;
 };

@@ -37,7 +37,8 @@ Tensor Attention::operator()(Tensor x, ttt::Stream& stream) const {
   const Tensor scores = matmul(q, k, {.b = true}) * (1.0 / std::sqrt(static_cast<double>(dim)));
   const Tensor weights = softmax(select(mask, scores, kMasked), -1);
   Tensor out = ttt::join_heads(matmul(weights, v));
-  if (options_.gate) out = gelu_tanh(ttt::linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;
+  if (options_.gate)
+    out = gelu_tanh(ttt::linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;
   return ttt::linear(out, params_("o_proj.weight", {options_.width, options_.width}));
 }
 

@@ -8,8 +8,13 @@ namespace nestgrad {
 class Attention {
  public:
   // capacity: keys and values kept while stepping.
-  Attention(const ttt::TTTLayerOptions& options, const Params& params, std::unique_ptr<ttt::Task> task, std::string name, std::int64_t capacity)
-      : options_(options), params_(params), task_(std::move(task)), name_(std::move(name)), capacity_(capacity) {}
+  Attention(const ttt::TTTLayerOptions& options, const Params& params, std::unique_ptr<ttt::Task> task,
+            std::string name, std::int64_t capacity)
+      : options_(options),
+        params_(params),
+        task_(std::move(task)),
+        name_(std::move(name)),
+        capacity_(capacity) {}
   // x [batch, time, width] -> [batch, time, width].
   Tensor operator()(Tensor x, ttt::Stream& stream) const;
 

@@ -51,13 +51,18 @@ void LanguageModelConfig::check() const {
   positive("mini_batch_size", mini_batch_size);
   positive("conv_kernel", conv_kernel);
   if (hidden_size % num_attention_heads)
-    throw ConfigError(fmt::format("[config] hidden_size {} is not a multiple of num_attention_heads {}", hidden_size, num_attention_heads));
+    throw ConfigError(fmt::format("[config] hidden_size {} is not a multiple of num_attention_heads {}",
+                                  hidden_size, num_attention_heads));
   if (hidden_size / num_attention_heads % 2)
-    throw ConfigError(fmt::format("[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension", hidden_size / num_attention_heads));
+    throw ConfigError(fmt::format(
+        "[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension",
+        hidden_size / num_attention_heads));
   if (ttt_layer_type != "linear" && ttt_layer_type != "mlp" && ttt_layer_type != "attention")
-    throw ConfigError(fmt::format("[config] ttt_layer_type is '{}'; it must be linear, mlp or attention", ttt_layer_type));
+    throw ConfigError(
+        fmt::format("[config] ttt_layer_type is '{}'; it must be linear, mlp or attention", ttt_layer_type));
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
-    if (!fine || !std::isfinite(value)) throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));
+    if (!fine || !std::isfinite(value))
+      throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));
   };
   real("rms_norm_eps", rms_norm_eps, rms_norm_eps > 0, "positive");
   real("rope_theta", rope_theta, rope_theta > 1, "greater than 1");
@@ -77,7 +82,9 @@ LanguageModelConfig LanguageModelConfig::from_json(const std::string& text, cons
   for_each_field(config, [&](const char* name, auto& value) {
     const auto field = json.find(name);
     if (field == json.end()) return;
-    if (!fits(*field, value)) throw ConfigError(fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, field->dump()));
+    if (!fits(*field, value))
+      throw ConfigError(
+          fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, field->dump()));
     field->get_to(value);
   });
   config.check();

@@ -15,7 +15,8 @@ struct LanguageModelConfig {
   std::string ttt_layer_type = "linear";  // linear, mlp; attention: the softmax baseline
   double ttt_base_lr = 1.0;
   std::int64_t mini_batch_size = 16;
-  bool use_gate = false;   // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution
+  bool use_gate =
+      false;  // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution
   bool share_qk = false;
   bool pre_conv = false;
   std::int64_t conv_kernel = 4;

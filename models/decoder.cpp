@@ -8,11 +8,13 @@
 
 namespace nestgrad {
 
-Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch, std::int64_t capacity,
-                 ttt::FormChoice form)
+Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
+                 std::int64_t capacity, ttt::FormChoice form)
     : params_(std::move(params)), bounded_(config.ttt_layer_type == "attention"), capacity_(capacity) {
   if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
-  if (bounded_ && capacity < 1) throw ConfigError(fmt::format("[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
+  if (bounded_ && capacity < 1)
+    throw ConfigError(fmt::format(
+        "[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
   const Spec token{DType::i32, {batch}};
   const auto trace_mode = [&](ttt::Stream::Mode mode) {
     return trace_model(dtype, {token}, [&](ParamTable& table, const std::vector<Tensor>& given) {
@@ -24,7 +26,8 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
       state_names_.clear();
       for (const ttt::Stream::State& s : stream.states()) {
         state_names_.push_back(s.name);
-        if (!s.next.defined()) throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
+        if (!s.next.defined())
+          throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
         out.push_back(mode == ttt::Stream::Mode::step ? s.next : s.value);
       }
       return out;
@@ -32,13 +35,15 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
   };
   const TracedModel start = trace_mode(ttt::Stream::Mode::initial);
   check_fits(start.params, params_, "the checkpoint");
-  const std::vector<Array> initial = start.function(start.bind({Array::zeros(DType::i32, {batch})}, {&params_}));
+  const std::vector<Array> initial =
+      start.function(start.bind({Array::zeros(DType::i32, {batch})}, {&params_}));
   for (std::size_t i = 0; i < initial.size(); ++i) initial_.emplace(state_names_[i], initial[i]);
 
   model_ = trace_mode(ttt::Stream::Mode::step);
   plan_ = std::make_shared<Plan>(model_.function.plan());
   for (const std::string& name : state_names_)
-    state_inputs_.push_back(static_cast<std::size_t>(std::ranges::find(model_.inputs, name) - model_.inputs.begin()));
+    state_inputs_.push_back(
+        static_cast<std::size_t>(std::ranges::find(model_.inputs, name) - model_.inputs.begin()));
   for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec);
   reset();
 }
@@ -47,24 +52,28 @@ void Decoder::reset() { restore(initial_, 0); }
 
 Array Decoder::step(const Array& tokens) {
   if (bounded_ && position_ >= capacity_)
-    throw ConfigError(fmt::format("[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity", capacity_));
+    throw ConfigError(fmt::format(
+        "[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity",
+        capacity_));
   inputs_[0] = tokens;
   plan_->run(inputs_, outputs_);
-  for (std::size_t i = 0; i < state_inputs_.size(); ++i) std::swap(inputs_[state_inputs_[i]], outputs_[i + 1]);
+  for (std::size_t i = 0; i < state_inputs_.size(); ++i)
+    std::swap(inputs_[state_inputs_[i]], outputs_[i + 1]);
   ++position_;
   return outputs_[0].clone();
 }
 
 StateDict Decoder::state() const {
   StateDict out;
-  for (std::size_t i = 0; i < state_names_.size(); ++i) out.emplace(state_names_[i], inputs_[state_inputs_[i]].clone());
+  for (std::size_t i = 0; i < state_names_.size(); ++i)
+    out.emplace(state_names_[i], inputs_[state_inputs_[i]].clone());
   return out;
 }
 
 void Decoder::restore(const StateDict& state, std::int64_t position) {
   if (position < 0 || (bounded_ && position > capacity_))
-    throw ConfigError(fmt::format("[decoder] position {} is outside of what this decoder can read{}", position,
-                                  bounded_ ? fmt::format(" ({} tokens)", capacity_) : ""));
+    throw ConfigError(fmt::format("[decoder] position {} is outside of what this decoder can read{}",
+                                  position, bounded_ ? fmt::format(" ({} tokens)", capacity_) : ""));
   StateDict own;
   for (const auto& [name, value] : state) {
     if (std::ranges::find(state_names_, name) == state_names_.end())

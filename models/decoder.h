@@ -1,5 +1,6 @@
-// Decoder: a language model read one token at a time. What each layer carries from token to token (fast weights, the
-// gradients of the current mini-batch, convolution windows, keys and values) are arrays of this object.
+// Decoder: a language model read one token at a time. What each layer carries from token to token (fast
+// weights, the gradients of the current mini-batch, convolution windows, keys and values) are arrays of this
+// object.
 #pragma once
 
 #include <span>
@@ -12,9 +13,10 @@ namespace nestgrad {
 
 class Decoder {
  public:
-  // `params` must fit the configuration (ConfigError). capacity: most tokens that an attention model will read.
-  Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch, std::int64_t capacity = 0,
-          ttt::FormChoice form = ttt::FormChoice::automatic);
+  // `params` must fit the configuration (ConfigError). capacity: most tokens that an attention model will
+  // read.
+  Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
+          std::int64_t capacity = 0, ttt::FormChoice form = ttt::FormChoice::automatic);
 
   // Reads one token of each sequence: i32 [batch] -> logits [batch, vocab] for the next one.
   Array step(const Array& tokens);
@@ -31,9 +33,9 @@ class Decoder {
   TracedModel model_;
   std::shared_ptr<Plan> plan_;
   std::vector<std::string> state_names_;
-  std::vector<std::size_t> state_inputs_;   // where the states stand among the plan's inputs
-  std::vector<Array> inputs_, outputs_;     // outputs_: logits, then next states
-  bool bounded_ = false;                    // reads at most capacity_ tokens
+  std::vector<std::size_t> state_inputs_;  // where the states stand among the plan's inputs
+  std::vector<Array> inputs_, outputs_;    // outputs_: logits, then next states
+  bool bounded_ = false;                   // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
 };
 

@@ -14,8 +14,9 @@ struct GoldenReport {
   bool passes(double tolerance) const;
 };
 
-// Runs a whole-language-model file (ttt_*): loss, logits, block outputs, gradient of every parameter, and decoding
-// token by token. IoError for a file that is not a golden file of a known kind.
-GoldenReport verify_golden(const std::string& path, DType dtype = DType::f64, ttt::FormChoice form = ttt::FormChoice::automatic);
+// Runs a whole-language-model file (ttt_*): loss, logits, block outputs, gradient of every parameter, and
+// decoding token by token. IoError for a file that is not a golden file of a known kind.
+GoldenReport verify_golden(const std::string& path, DType dtype = DType::f64,
+                           ttt::FormChoice form = ttt::FormChoice::automatic);
 
 }  // namespace nestgrad

@@ -30,8 +30,11 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
                              int checkpoint_every, std::int64_t attention_capacity)
     : config_(config), params_(params) {
   config_.check();
-  ttt::TTTLayerOptions options{.width = config_.hidden_size, .heads = config_.num_attention_heads, .base_lr = config_.ttt_base_lr,
-                               .rope_theta = config_.rope_theta, .gate = config_.use_gate};
+  ttt::TTTLayerOptions options{.width = config_.hidden_size,
+                               .heads = config_.num_attention_heads,
+                               .base_lr = config_.ttt_base_lr,
+                               .rope_theta = config_.rope_theta,
+                               .gate = config_.use_gate};
   options.inner.mini_batch = config_.mini_batch_size;
   options.inner.form = form;
   options.inner.checkpoint_every = checkpoint_every;
@@ -41,14 +44,16 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
     const Params own = block.at("seq_modeling_block");
     const std::string layer_name = name + ".seq_modeling_block";
     std::unique_ptr<ttt::Task> task;
-    if (config_.share_qk) task = std::make_unique<ttt::SharedQkViews>(own, config_.hidden_size, config_.conv_kernel, layer_name);
+    if (config_.share_qk)
+      task = std::make_unique<ttt::SharedQkViews>(own, config_.hidden_size, config_.conv_kernel, layer_name);
     else task = std::make_unique<ttt::ProjectedViews>(own, config_.hidden_size);
     std::function<Tensor(Tensor, ttt::Stream&)> sequence;
     if (config_.ttt_layer_type == "attention") {
       auto layer = std::make_shared<Attention>(options, own, std::move(task), layer_name, attention_capacity);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     } else {
-      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), make_learner(config_, own), layer_name);
+      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), make_learner(config_, own),
+                                                   layer_name);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     }
     blocks_.push_back(std::make_unique<Block>(Block{name, block, std::move(sequence)}));
@@ -59,13 +64,17 @@ LanguageModel::~LanguageModel() = default;
 
 Tensor LanguageModel::run(const Block& block, Tensor h, ttt::Stream& stream) const {
   const Params& p = block.params;
-  const std::int64_t width = config_.hidden_size, hidden = config_.intermediate_size, kernel = config_.conv_kernel;
-  const auto norm = [&](const std::string& name, Tensor x) { return rms_norm(x, p(name, {width}, Init::ones()), config_.rms_norm_eps); };
+  const std::int64_t width = config_.hidden_size, hidden = config_.intermediate_size,
+                     kernel = config_.conv_kernel;
+  const auto norm = [&](const std::string& name, Tensor x) {
+    return rms_norm(x, p(name, {width}, Init::ones()), config_.rms_norm_eps);
+  };
   if (config_.pre_conv) {
     const Scope scope(block.name + ".conv");
     const Tensor x = stream.with_history(block.name + ".conv", norm("conv.norm.weight", h), kernel - 1);
     const Init init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(kernel)));
-    h = h + conv1d(x, p("conv.conv.weight", {width, 1, kernel}, init), p("conv.conv.bias", {width}, Init::zeros()));
+    h = h + conv1d(x, p("conv.conv.weight", {width, 1, kernel}, init),
+                   p("conv.conv.bias", {width}, Init::zeros()));
   }
   const Tensor mixed = block.sequence(norm("seq_norm.weight", h), stream);
   stream.tap(block.name + ".seq_modeling_block.output", mixed);

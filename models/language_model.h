@@ -1,5 +1,6 @@
-// The published TTT language model: embedding, blocks of (optional convolution, sequence layer, SwiGLU), final norm, tied
-// output. The sequence layer is a learner trained along the sequence, or softmax attention as the baseline.
+// The published TTT language model: embedding, blocks of (optional convolution, sequence layer, SwiGLU),
+// final norm, tied output. The sequence layer is a learner trained along the sequence, or softmax attention
+// as the baseline.
 #pragma once
 
 #include "models/config.h"
@@ -11,8 +12,9 @@ class LanguageModel {
  public:
   // Parameters are asked for under the names of the published state dict.
   // attention_capacity: length of the key-value cache while stepping (attention only).
-  LanguageModel(const LanguageModelConfig& config, const Params& params, ttt::FormChoice form = ttt::FormChoice::automatic,
-                int checkpoint_every = 0, std::int64_t attention_capacity = 0);
+  LanguageModel(const LanguageModelConfig& config, const Params& params,
+                ttt::FormChoice form = ttt::FormChoice::automatic, int checkpoint_every = 0,
+                std::int64_t attention_capacity = 0);
   ~LanguageModel();
 
   // tokens i32 [batch, time] -> logits [batch, time, vocab].

@@ -7,8 +7,9 @@
 
 namespace nestgrad {
 
-AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params, const std::vector<Tensor>& grads,
-                  const std::vector<Tensor>& m, const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
+AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
+                  const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
+                  const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
   const Scope scope("adamw");
   AdamWResult out;
   Tensor total;
@@ -23,7 +24,8 @@ AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>
     out.m.push_back(m[i] * o.beta1 + g * (1 - o.beta1));
     out.v.push_back(v[i] * o.beta2 + square(g) * (1 - o.beta2));
     Tensor change = out.m[i] * step.correction1 / (sqrt(out.v[i] * step.correction2) + o.eps);
-    if (specs[i].init.kind == Init::Kind::normal && o.weight_decay > 0) change = change + params[i] * o.weight_decay;
+    if (specs[i].init.kind == Init::Kind::normal && o.weight_decay > 0)
+      change = change + params[i] * o.weight_decay;
     out.params.push_back(params[i] - change * step.rate);
   }
   return out;

@@ -1,5 +1,5 @@
-// The outer optimiser: AdamW (Loshchilov and Hutter 2019) with clipping by the global norm, written in ops, and its
-// learning rate schedule.
+// The outer optimiser: AdamW (Loshchilov and Hutter 2019) with clipping by the global norm, written in ops,
+// and its learning rate schedule.
 #pragma once
 
 #include "ttt/params.h"
@@ -8,8 +8,9 @@ namespace nestgrad {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay = 0.1;  // of parameters that start random; gains and biases start constant and do not decay
-  double clip = 1.0;          // largest global norm of the gradient
+  double weight_decay =
+      0.1;            // of parameters that start random; gains and biases start constant and do not decay
+  double clip = 1.0;  // largest global norm of the gradient
 };
 
 // Numbers that change from step to step, each a tensor with one element.
@@ -24,11 +25,13 @@ struct AdamWResult {
   Tensor grad_norm;  // before clipping
 };
 
-AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params, const std::vector<Tensor>& grads,
-                  const std::vector<Tensor>& m, const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& options);
+AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
+                  const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
+                  const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& options);
 
-// Linear warm-up to `peak` over the first `warmup` steps, then a cosine down to `floor` times peak at the last of `steps`.
-// step counts from 0.
-double cosine_rate(std::int64_t step, std::int64_t steps, std::int64_t warmup, double peak, double floor = 0.1);
+// Linear warm-up to `peak` over the first `warmup` steps, then a cosine down to `floor` times peak at the
+// last of `steps`. step counts from 0.
+double cosine_rate(std::int64_t step, std::int64_t steps, std::int64_t warmup, double peak,
+                   double floor = 0.1);
 
 }  // namespace nestgrad

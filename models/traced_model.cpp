@@ -6,25 +6,31 @@ namespace nestgrad {
 
 TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const ModelFn& fn) {
   TracedModel out;
-  out.function = trace([&](const std::vector<Tensor>& in) {
-    ParamTable table(*emit_state().graph, dtype);
-    std::vector<Tensor> results = fn(table, in);
-    out.params = table.specs();
-    return results;
-  }, given);
+  out.function = trace(
+      [&](const std::vector<Tensor>& in) {
+        ParamTable table(*emit_state().graph, dtype);
+        std::vector<Tensor> results = fn(table, in);
+        out.params = table.specs();
+        return results;
+      },
+      given);
   for (NodeId id : out.function.inputs()) out.inputs.push_back(out.function.graph().node(id).attrs.text);
   return out;
 }
 
-std::vector<Array> TracedModel::bind(const std::vector<Array>& given, const std::vector<const StateDict*>& sources) const {
+std::vector<Array> TracedModel::bind(const std::vector<Array>& given,
+                                     const std::vector<const StateDict*>& sources) const {
   std::vector<Array> values = given;
   for (std::size_t i = given.size(); i < inputs.size(); ++i) {
     const Array* found = nullptr;
     for (const StateDict* source : sources)
       if (const auto at = source->find(inputs[i]); at != source->end()) found = &at->second;
-    if (!found) throw ConfigError(fmt::format("[model] there is no value for '{}' {}", inputs[i], to_string(function.input_spec(i))));
+    if (!found)
+      throw ConfigError(
+          fmt::format("[model] there is no value for '{}' {}", inputs[i], to_string(function.input_spec(i))));
     if (found->spec() != function.input_spec(i))
-      throw ConfigError(fmt::format("[model] '{}' is {}, the model wants {}", inputs[i], to_string(found->spec()), to_string(function.input_spec(i))));
+      throw ConfigError(fmt::format("[model] '{}' is {}, the model wants {}", inputs[i],
+                                    to_string(found->spec()), to_string(function.input_spec(i))));
     values.push_back(*found);
   }
   return values;
@@ -35,12 +41,17 @@ void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, con
   for (const ParamSpec& p : params) wanted.emplace(p.name, p.shape);
   for (const auto& [name, shape] : wanted) {
     const auto found = dict.find(name);
-    if (found == dict.end()) throw ConfigError(fmt::format("[model] {} lacks the parameter '{}'; it does not fit this configuration", what, name));
+    if (found == dict.end())
+      throw ConfigError(
+          fmt::format("[model] {} lacks the parameter '{}'; it does not fit this configuration", what, name));
     if (found->second.shape() != shape)
-      throw ConfigError(fmt::format("[model] {}: '{}' is {}, this configuration wants {}", what, name, to_string(found->second.shape()), to_string(shape)));
+      throw ConfigError(fmt::format("[model] {}: '{}' is {}, this configuration wants {}", what, name,
+                                    to_string(found->second.shape()), to_string(shape)));
   }
   for (const auto& [name, value] : dict)
-    if (!wanted.contains(name)) throw ConfigError(fmt::format("[model] {} holds '{}', which this configuration has no place for", what, name));
+    if (!wanted.contains(name))
+      throw ConfigError(
+          fmt::format("[model] {} holds '{}', which this configuration has no place for", what, name));
 }
 
 StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed) {

@@ -25,9 +25,14 @@ constexpr const char* kSecondMoment = "adamw.v.";
 std::int64_t step_from(const SafeTensors& file, const std::string& path) {
   const auto at = file.metadata.find("step");
   std::int64_t step = -1;
-  if (at != file.metadata.end() && at->second.find_first_not_of("0123456789") == std::string::npos && !at->second.empty() && at->second.size() < 18)
+  if (at != file.metadata.end() && at->second.find_first_not_of("0123456789") == std::string::npos &&
+      !at->second.empty() && at->second.size() < 18)
     step = std::stoll(at->second);
-  if (step < 0) throw IoError(fmt::format("{}: not a training checkpoint: its metadata have no step count; resume from a folder that train_lm wrote", path));
+  if (step < 0)
+    throw IoError(
+        fmt::format("{}: not a training checkpoint: its metadata have no step count; resume from a folder "
+                    "that train_lm wrote",
+                    path));
   return step;
 }
 
@@ -35,41 +40,62 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
 
 void TrainingOptions::check() const {
   model.check();
-  if (model.vocab_size != 256) throw ConfigError(fmt::format("[train] text is read as bytes: vocab_size must be 256, it is {}", model.vocab_size));
-  if (steps < 1 || batch < 1) throw ConfigError(fmt::format("[train] steps and batch must be at least 1, they are {} and {}", steps, batch));
-  if (context < 2) throw ConfigError(fmt::format("[train] the context must be at least 2 bytes, it is {}", context));
-  if (!(lr > 0) || !std::isfinite(lr)) throw ConfigError(fmt::format("[train] the learning rate must be positive, it is {}", lr));
-  if (warmup < 0 || checkpoint_every < 0) throw ConfigError("[train] warm-up and checkpoint_every must not be negative");
+  if (model.vocab_size != 256)
+    throw ConfigError(
+        fmt::format("[train] text is read as bytes: vocab_size must be 256, it is {}", model.vocab_size));
+  if (steps < 1 || batch < 1)
+    throw ConfigError(
+        fmt::format("[train] steps and batch must be at least 1, they are {} and {}", steps, batch));
+  if (context < 2)
+    throw ConfigError(fmt::format("[train] the context must be at least 2 bytes, it is {}", context));
+  if (!(lr > 0) || !std::isfinite(lr))
+    throw ConfigError(fmt::format("[train] the learning rate must be positive, it is {}", lr));
+  if (warmup < 0 || checkpoint_every < 0)
+    throw ConfigError("[train] warm-up and checkpoint_every must not be negative");
 }
 
 std::string TrainingOptions::to_json() const {
-  nlohmann::ordered_json json{{"steps", steps}, {"batch", batch}, {"context", context}, {"lr", lr}, {"warmup", warmup}, {"seed", seed},
-                              {"weight_decay", adamw.weight_decay}, {"clip", adamw.clip}};
+  nlohmann::ordered_json json{{"steps", steps},
+                              {"batch", batch},
+                              {"context", context},
+                              {"lr", lr},
+                              {"warmup", warmup},
+                              {"seed", seed},
+                              {"weight_decay", adamw.weight_decay},
+                              {"clip", adamw.clip}};
   return json.dump();
 }
 
 double Validation::mean_between(double from, double to) const {
   const auto n = static_cast<double>(loss_by_position.size());
-  const auto first = loss_by_position.begin() + static_cast<std::ptrdiff_t>(from * n), last = loss_by_position.begin() + static_cast<std::ptrdiff_t>(to * n);
+  const auto first = loss_by_position.begin() + static_cast<std::ptrdiff_t>(from * n),
+             last = loss_by_position.begin() + static_cast<std::ptrdiff_t>(to * n);
   return std::accumulate(first, last, 0.0) / static_cast<double>(std::max<std::ptrdiff_t>(1, last - first));
 }
 
-Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus) : options_(options), corpus_(corpus) {
+Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus)
+    : options_(options), corpus_(corpus) {
   options_.check();
   const Spec tokens{DType::i32, {options_.batch, options_.context + 1}}, number{kType, {}};
-  train_ = trace_model(kType, {tokens, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    ttt::Stream stream;
-    const LanguageModel model(options_.model, Params(table), ttt::FormChoice::automatic, options_.checkpoint_every);
-    const Tensor loss = mean(next_token_loss(model, in[0], stream));
-    const std::vector<Tensor> params = table.tensors();
-    std::vector<Tensor> m, v;
-    for (const ParamSpec& p : table.specs()) m.push_back(loss.graph().input(Spec{kType, p.shape}, kFirstMoment + p.name));
-    for (const ParamSpec& p : table.specs()) v.push_back(loss.graph().input(Spec{kType, p.shape}, kSecondMoment + p.name));
-    const AdamWResult r = adamw(table.specs(), params, grad(loss, params), m, v, {in[1], in[2], in[3]}, options_.adamw);
-    std::vector<Tensor> out{loss, r.grad_norm};
-    for (const std::vector<Tensor>& part : {r.params, r.m, r.v}) out.insert(out.end(), part.begin(), part.end());
-    return out;
-  });
+  train_ = trace_model(
+      kType, {tokens, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+        ttt::Stream stream;
+        const LanguageModel model(options_.model, Params(table), ttt::FormChoice::automatic,
+                                  options_.checkpoint_every);
+        const Tensor loss = mean(next_token_loss(model, in[0], stream));
+        const std::vector<Tensor> params = table.tensors();
+        std::vector<Tensor> m, v;
+        for (const ParamSpec& p : table.specs())
+          m.push_back(loss.graph().input(Spec{kType, p.shape}, kFirstMoment + p.name));
+        for (const ParamSpec& p : table.specs())
+          v.push_back(loss.graph().input(Spec{kType, p.shape}, kSecondMoment + p.name));
+        const AdamWResult r =
+            adamw(table.specs(), params, grad(loss, params), m, v, {in[1], in[2], in[3]}, options_.adamw);
+        std::vector<Tensor> out{loss, r.grad_norm};
+        for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
+          out.insert(out.end(), part.begin(), part.end());
+        return out;
+      });
   train_plan_ = std::make_unique<Plan>(train_.function.plan());
   StateDict start = initial_parameters(train_.params, kType, options_.seed);
   for (const ParamSpec& p : train_.params) {
@@ -83,17 +109,20 @@ Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus) : opt
 StepResult Trainer::step() {
   const auto t = static_cast<double>(step_ + 1);
   const double rate = cosine_rate(step_, options_.steps, options_.warmup, options_.lr);
-  inputs_[0] = corpus_.batch(Split::training, static_cast<std::uint64_t>(step_), options_.batch, options_.context, options_.seed);
+  inputs_[0] = corpus_.batch(Split::training, static_cast<std::uint64_t>(step_), options_.batch,
+                             options_.context, options_.seed);
   inputs_[1].as<float>()[0] = static_cast<float>(rate);
   inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - std::pow(options_.adamw.beta1, t)));
   inputs_[3].as<float>()[0] = static_cast<float>(1 / (1 - std::pow(options_.adamw.beta2, t)));
   train_plan_->run(inputs_, outputs_);
   const StepResult result{step_ + 1, outputs_[0].item(), outputs_[1].item(), rate};
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
-    throw ValueError(fmt::format("[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
-                                 "Lower --lr, or raise the warm-up",
-                                 result.step, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.grad_norm));
-  for (std::size_t i = kResults; i < outputs_.size(); ++i) std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);
+    throw ValueError(fmt::format(
+        "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
+        "Lower --lr, or raise the warm-up",
+        result.step, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.grad_norm));
+  for (std::size_t i = kResults; i < outputs_.size(); ++i)
+    std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);
   ++step_;
   return result;
 }
@@ -102,7 +131,8 @@ Array Trainer::validation_windows(std::int64_t max_windows) const {
   const Array all = corpus_.validation_windows(options_.context, max_windows);
   const std::int64_t count = all.shape()[0], batch = std::min(options_.batch, count);
   Array whole(DType::i32, {count / batch * batch, options_.context + 1});
-  std::ranges::copy(all.as<std::int32_t>().first(static_cast<std::size_t>(whole.size())), whole.as<std::int32_t>().begin());
+  std::ranges::copy(all.as<std::int32_t>().first(static_cast<std::size_t>(whole.size())),
+                    whole.as<std::int32_t>().begin());
   return whole;
 }
 
@@ -110,43 +140,54 @@ Validation Trainer::validate(const Array& windows) const {
   const std::int64_t count = windows.shape()[0], width = options_.context + 1;
   const std::int64_t batch = std::min(options_.batch, count);
   std::vector<std::string> layers;
-  const TracedModel model = trace_model(kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    ttt::Stream stream;
-    stream.track_inner_loss = true;
-    const LanguageModel lm(options_.model, Params(table));
-    std::vector<Tensor> out{mean(next_token_loss(lm, in[0], stream), {0})};
-    for (std::int64_t i = 0; i < options_.model.num_hidden_layers; ++i) {
-      const std::string layer = fmt::format("layers.{}", i), tap = layer + ".seq_modeling_block.inner_loss_";
-      if (!stream.taps().contains(tap + "before")) continue;
-      layers.push_back(layer);
-      for (const char* which : {"initial", "before", "after"}) out.push_back(mean(stream.taps().at(tap + which), {0, 1}));
-    }
-    return out;
-  });
+  const TracedModel model = trace_model(
+      kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+        ttt::Stream stream;
+        stream.track_inner_loss = true;
+        const LanguageModel lm(options_.model, Params(table));
+        std::vector<Tensor> out{mean(next_token_loss(lm, in[0], stream), {0})};
+        for (std::int64_t i = 0; i < options_.model.num_hidden_layers; ++i) {
+          const std::string layer = fmt::format("layers.{}", i),
+                            tap = layer + ".seq_modeling_block.inner_loss_";
+          if (!stream.taps().contains(tap + "before")) continue;
+          layers.push_back(layer);
+          for (const char* which : {"initial", "before", "after"})
+            out.push_back(mean(stream.taps().at(tap + which), {0, 1}));
+        }
+        return out;
+      });
   const StateDict params = parameters();
   std::vector<Array> inputs = model.bind({Array(DType::i32, {batch, width})}, {&params});
   Plan plan = model.function.plan();
-  std::vector<std::vector<double>> sums(plan.output_specs().size(), std::vector<double>(static_cast<std::size_t>(options_.context), 0.0));
+  std::vector<std::vector<double>> sums(plan.output_specs().size(),
+                                        std::vector<double>(static_cast<std::size_t>(options_.context), 0.0));
   const std::int64_t batches = count / batch;
   for (std::int64_t b = 0; b < batches; ++b) {
     const auto all = windows.as<std::int32_t>();
-    std::ranges::copy(all.subspan(static_cast<std::size_t>(b * batch * width), static_cast<std::size_t>(batch * width)), inputs[0].as<std::int32_t>().begin());
+    std::ranges::copy(
+        all.subspan(static_cast<std::size_t>(b * batch * width), static_cast<std::size_t>(batch * width)),
+        inputs[0].as<std::int32_t>().begin());
     const std::vector<Array> out = plan.run(inputs);
     for (std::size_t k = 0; k < out.size(); ++k)
-      for (std::size_t t = 0; t < sums[k].size(); ++t) sums[k][t] += out[k].at(static_cast<std::int64_t>(t)) / static_cast<double>(batches);
+      for (std::size_t t = 0; t < sums[k].size(); ++t)
+        sums[k][t] += out[k].at(static_cast<std::int64_t>(t)) / static_cast<double>(batches);
   }
   Validation result;
   result.loss_by_position = sums[0];
   result.loss = result.mean_between(0, 1);
-  for (std::size_t i = 0; i < layers.size(); ++i) result.inner.push_back({layers[i], sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    result.inner.push_back({layers[i], sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
   return result;
 }
 
 void Trainer::save(const std::string& path) const {
   SafeTensors file;
   for (std::size_t i = kNumbers; i < inputs_.size(); ++i) file.tensors.emplace(train_.inputs[i], inputs_[i]);
-  file.metadata = {{"format", "nestgrad training checkpoint"}, {"step", std::to_string(step_)}, {"data_position", std::to_string(step_)},
-                   {"rng", fmt::format("philox4x32-10, seed {}, counter from step", options_.seed)}, {"config", options_.model.to_json()},
+  file.metadata = {{"format", "nestgrad training checkpoint"},
+                   {"step", std::to_string(step_)},
+                   {"data_position", std::to_string(step_)},
+                   {"rng", fmt::format("philox4x32-10, seed {}, counter from step", options_.seed)},
+                   {"config", options_.model.to_json()},
                    {"training", options_.to_json()}};
   write_safetensors(path, file);
 }
@@ -156,11 +197,15 @@ void Trainer::load(const std::string& path) {
   const std::int64_t step = step_from(file, path);
   const auto same = [&](const std::string& key, const std::string& ours) {
     const auto at = file.metadata.find(key);
-    const auto theirs = nlohmann::json::parse(at == file.metadata.end() ? "{}" : at->second, nullptr, false), mine = nlohmann::json::parse(ours);
+    const auto theirs = nlohmann::json::parse(at == file.metadata.end() ? "{}" : at->second, nullptr, false),
+               mine = nlohmann::json::parse(ours);
     for (const auto& [name, value] : mine.items())
       if (name != "steps" && (!theirs.is_object() || !theirs.contains(name) || theirs[name] != value))
-        throw ConfigError(fmt::format("[train] {} was written with {} = {}, this run has {}; resume with the same settings, or start anew in another folder",
-                                      path, name, theirs.is_object() && theirs.contains(name) ? theirs[name].dump() : "nothing", value.dump()));
+        throw ConfigError(fmt::format(
+            "[train] {} was written with {} = {}, this run has {}; resume with the same settings, or start "
+            "anew in another folder",
+            path, name, theirs.is_object() && theirs.contains(name) ? theirs[name].dump() : "nothing",
+            value.dump()));
   };
   same("config", options_.model.to_json());
   same("training", options_.to_json());
@@ -171,7 +216,8 @@ void Trainer::load(const std::string& path) {
 
 StateDict Trainer::parameters() const {
   StateDict out;
-  for (std::size_t i = 0; i < train_.params.size(); ++i) out.emplace(train_.params[i].name, inputs_[kNumbers + i].clone());
+  for (std::size_t i = 0; i < train_.params.size(); ++i)
+    out.emplace(train_.params[i].name, inputs_[kNumbers + i].clone());
   return out;
 }
 
@@ -188,7 +234,8 @@ Checkpoint read_checkpoint(const std::string& folder) {
   const std::string config = folder + "/config.json";
   out.config = LanguageModelConfig::from_json(read_file(config), config);
   const std::string published = folder + "/model.safetensors";
-  const SafeTensors file = read_safetensors(std::filesystem::exists(published) ? published : folder + "/checkpoint.safetensors");
+  const SafeTensors file =
+      read_safetensors(std::filesystem::exists(published) ? published : folder + "/checkpoint.safetensors");
   for (const auto& [name, value] : file.tensors) {
     const bool tied_copy = name == "lm_head.weight" && out.config.tie_word_embeddings;
     if (!name.starts_with("adamw.") && !tied_copy) out.params.emplace(name, value.cast(kType));

@@ -1,6 +1,7 @@
-// Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan. Everything that
-// a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches and random numbers are
-// functions of seed and step, so a resumed run is bit-identical to one that was never interrupted.
+// Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan.
+// Everything that a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches
+// and random numbers are functions of seed and step, so a resumed run is bit-identical to one that was never
+// interrupted.
 #pragma once
 
 #include "models/config.h"
@@ -19,7 +20,7 @@ struct TrainingOptions {
   int checkpoint_every = 0;  // of the scans, as in ScanOptions
   AdamWOptions adamw;
 
-  void check() const;           // ConfigError
+  void check() const;  // ConfigError
   // All but the model: what a resumed run must share, except `steps`, which only shapes the schedule.
   std::string to_json() const;
 };
@@ -33,8 +34,8 @@ struct StepResult {
 struct Validation {
   double loss = 0;                       // nats per byte
   std::vector<double> loss_by_position;  // [context]
-  // Per layer that is a learner, [context], averaged over sequences and heads: the inner loss of each token at the
-  // sequence's first weights, before and after its own gradient step.
+  // Per layer that is a learner, [context], averaged over sequences and heads: the inner loss of each token
+  // at the sequence's first weights, before and after its own gradient step.
   struct Inner {
     std::string layer;
     std::vector<double> initial, before, after;
@@ -49,7 +50,8 @@ class Trainer {
   // Starts from random parameters (seed).
   Trainer(const TrainingOptions& options, const ByteCorpus& corpus);
 
-  // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before the step.
+  // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before
+  // the step.
   StepResult step();
   std::int64_t steps_done() const { return step_; }
 
@@ -73,12 +75,13 @@ class Trainer {
   TracedModel train_;
   std::vector<std::string> param_names_;
   std::unique_ptr<Plan> train_plan_;
-  std::vector<Array> inputs_, outputs_;  // inputs: tokens, 3 numbers, params, m, v; outputs: loss, norm, params, m, v
+  std::vector<Array> inputs_,
+      outputs_;  // inputs: tokens, 3 numbers, params, m, v; outputs: loss, norm, params, m, v
   std::int64_t step_ = 0;
 };
 
-// The parameters in a folder with config.json and either model.safetensors (the published model's state dict) or
-// checkpoint.safetensors (written by training).
+// The parameters in a folder with config.json and either model.safetensors (the published model's state dict)
+// or checkpoint.safetensors (written by training).
 struct Checkpoint {
   LanguageModelConfig config;
   StateDict params;

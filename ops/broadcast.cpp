@@ -32,26 +32,30 @@ int broadcast_axes(const Call& c, int, int axis) {
 
 }  // namespace
 
-const Op& broadcast_op = register_op({.name = "broadcast_to",
-                            .doc = "Repeats axes of extent 1 and missing leading axes.",
-                            .infer = infer_broadcast,
-                            .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
-                            .cpu = broadcast_kernel,
-                            .linear_in = always_linear,
-                            .axes = broadcast_axes,
-                            .cost = copy_cost,
-                            .simplify = [](Tensor t) {
-                              const Tensor x = input_of(t);
-                              return x.shape() == t.shape() ? x : Tensor();
-                            },
-                            .samples = []() -> std::vector<Sample> {
-                              return {{.inputs = {{{3, 1}}}, .attrs = {.ints = {2, 3, 4}}},
-                                      {.inputs = {{{}}}, .attrs = {.ints = {3}}},
-                                      {.inputs = {{{2, 3}}}, .attrs = {.ints = {2, 1}}, .error = "cannot be broadcast to [2,1]"}};
-                            },
-                            .broadcasts = true});
+const Op& broadcast_op = register_op(
+    {.name = "broadcast_to",
+     .doc = "Repeats axes of extent 1 and missing leading axes.",
+     .infer = infer_broadcast,
+     .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
+     .cpu = broadcast_kernel,
+     .linear_in = always_linear,
+     .axes = broadcast_axes,
+     .cost = copy_cost,
+     .simplify =
+         [](Tensor t) {
+           const Tensor x = input_of(t);
+           return x.shape() == t.shape() ? x : Tensor();
+         },
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{3, 1}}}, .attrs = {.ints = {2, 3, 4}}},
+               {.inputs = {{{}}}, .attrs = {.ints = {3}}},
+               {.inputs = {{{2, 3}}}, .attrs = {.ints = {2, 1}}, .error = "cannot be broadcast to [2,1]"}};
+     },
+     .broadcasts = true});
 
-Tensor broadcast_to(Operand x, const Shape& shape) { return emit(broadcast_op, {x.tensor}, {.ints = shape}, x.loc); }
+Tensor broadcast_to(Operand x, const Shape& shape) {
+  return emit(broadcast_op, {x.tensor}, {.ints = shape}, x.loc);
+}
 
 Tensor zeros(DType dtype, const Shape& shape, Loc loc) { return full(dtype, shape, 0, loc); }
 Tensor full(DType dtype, const Shape& shape, double value, Loc loc) {

@@ -37,24 +37,26 @@ Kernel concat_kernel(const Call& c) {
   };
 }
 
-const Op& op = register_op({.name = "concat",
-                            .doc = "Arrays one after another along an axis.",
-                            .infer = infer_concat,
-                            .vjp = [](const VjpCall& c) {
-                              const auto axis = uz(c.attrs.ints[0]);
-                              std::int64_t at = 0;
-                              for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
-                              return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
-                            },
-                            .cpu = concat_kernel,
-                            .linear_in = always_linear,
-                            .axes = [](const Call& c, int, int axis) { return axis == c.attrs.ints[0] ? -1 : axis; },
-                            .cost = elementwise_cost,
-                            .samples = []() -> std::vector<Sample> {
-                              return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = {.ints = {1}}},
-                                      {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = {.ints = {0}}},
-                                      {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}, .error = "every axis but 0"}};
-                            }});
+const Op& op = register_op(
+    {.name = "concat",
+     .doc = "Arrays one after another along an axis.",
+     .infer = infer_concat,
+     .vjp =
+         [](const VjpCall& c) {
+           const auto axis = uz(c.attrs.ints[0]);
+           std::int64_t at = 0;
+           for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
+           return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
+         },
+     .cpu = concat_kernel,
+     .linear_in = always_linear,
+     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.ints[0] ? -1 : axis; },
+     .cost = elementwise_cost,
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = {.ints = {1}}},
+               {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = {.ints = {0}}},
+               {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}, .error = "every axis but 0"}};
+     }});
 
 }  // namespace
 
@@ -65,8 +67,10 @@ Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
   if (parts.size() <= kMaxParts) return emit(op, parts, {.ints = {normal}}, loc);
   std::vector<Tensor> groups;
   for (std::size_t i = 0; i < parts.size(); i += kMaxParts)
-    groups.push_back(concat({parts.begin() + static_cast<std::ptrdiff_t>(i),
-                             parts.begin() + static_cast<std::ptrdiff_t>(std::min(i + kMaxParts, parts.size()))}, normal, loc));
+    groups.push_back(
+        concat({parts.begin() + static_cast<std::ptrdiff_t>(i),
+                parts.begin() + static_cast<std::ptrdiff_t>(std::min(i + kMaxParts, parts.size()))},
+               normal, loc));
   return concat(groups, normal, loc);
 }
 

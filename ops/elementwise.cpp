@@ -15,7 +15,9 @@ Shape broadcast_shapes(const Call& call, const Shape& a, const Shape& b) {
     const std::int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
     const std::int64_t y = i < b.size() ? b[b.size() - 1 - i] : 1;
     if (x != y && x != 1 && y != 1)
-      call.shape_error(fmt::format("shapes do not broadcast at axis -{} ({} against {}); reshape one, or make an extent 1", i + 1, x, y));
+      call.shape_error(
+          fmt::format("shapes do not broadcast at axis -{} ({} against {}); reshape one, or make an extent 1",
+                      i + 1, x, y));
     out[out.size() - 1 - i] = x == 1 ? y : x;
   }
   return out;
@@ -51,9 +53,12 @@ BroadcastLoop::BroadcastLoop(const Call& call) {
   }
   inner = sizes[0];
   for (std::int64_t s : strides[0]) stretched.push_back(s == 0);
-  for (std::size_t d = 1; d < sizes.size(); ++d) outer_sizes.push_back(sizes[d]), outer_strides.push_back(strides[d]);
-  for (std::int64_t s : sizes) if (s == 0) inner = 0;
-  if (outer_sizes.size() > kMaxOuter) call.shape_error("broadcasting leaves more than 16 axes apart; reshape() some together");
+  for (std::size_t d = 1; d < sizes.size(); ++d)
+    outer_sizes.push_back(sizes[d]), outer_strides.push_back(strides[d]);
+  for (std::int64_t s : sizes)
+    if (s == 0) inner = 0;
+  if (outer_sizes.size() > kMaxOuter)
+    call.shape_error("broadcasting leaves more than 16 axes apart; reshape() some together");
 }
 
 namespace {
@@ -128,8 +133,10 @@ Kernel typed_kernel(const Call& call) {
 template <class F, int N, bool Integers>
 Kernel make_kernel(const Call& call) {
   switch (call.out.dtype) {
-    case DType::f32: return typed_kernel<F, float, N>(call);
-    case DType::f64: return typed_kernel<F, double, N>(call);
+    case DType::f32:
+      return typed_kernel<F, float, N>(call);
+    case DType::f64:
+      return typed_kernel<F, double, N>(call);
     case DType::i32:
       if constexpr (Integers) return typed_kernel<F, std::int32_t, N>(call);
   }
@@ -144,7 +151,8 @@ Spec infer_elementwise(const Call& call) {
     if (in.dtype != call.in[0].dtype) call.dtype_error("element types differ; cast() one of them");
     shape = broadcast_shapes(call, shape, in.shape);
   }
-  if (!Integers && !is_float(call.in[0].dtype)) call.dtype_error("integers are not supported; cast() to f32 or f64 first");
+  if (!Integers && !is_float(call.in[0].dtype))
+    call.dtype_error("integers are not supported; cast() to f32 or f64 first");
   return {call.in[0].dtype, std::move(shape)};
 }
 
@@ -154,7 +162,9 @@ int elementwise_axes(const Call& call, int input, int axis) {
   return in.shape[static_cast<std::size_t>(axis)] == call.out.shape[static_cast<std::size_t>(to)] ? to : -1;
 }
 
-bool reuse_same_shape(const Call& call, int input) { return call.in[static_cast<std::size_t>(input)] == call.out; }
+bool reuse_same_shape(const Call& call, int input) {
+  return call.in[static_cast<std::size_t>(input)] == call.out;
+}
 
 std::vector<Sample> unary_samples(double low, double high) {
   return {{.inputs = {{{3, 5}, low, high, {}}}}, {.inputs = {{{}, low, high, {}}}}};
@@ -164,7 +174,8 @@ std::vector<Sample> binary_samples(double la, double ha, double lb, double hb) {
   return {{.inputs = {{{2, 3}, la, ha, {}}, {{2, 3}, lb, hb, {}}}},
           {.inputs = {{{3, 1, 2}, la, ha, {}}, {{4, 1}, lb, hb, {}}}},
           {.inputs = {{{}, la, ha, {}}, {{3}, lb, hb, {}}}},
-          {.inputs = {{{2, 3}, la, ha, {}}, {{4}, lb, hb, {}}}, .error = "do not broadcast at axis -1 (3 against 4)"},
+          {.inputs = {{{2, 3}, la, ha, {}}, {{4}, lb, hb, {}}},
+           .error = "do not broadcast at axis -1 (3 against 4)"},
           {.inputs = {{{3}, la, ha, {}}, {{3}, lb, hb, DType::i32}}, .error = "element types differ"}};
 }
 
@@ -180,8 +191,8 @@ Tensor gelu_tanh_slope(Tensor x) {
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - square(t)) * (c + square(x) * (3 * c * 0.044715));
 }
 
-// b - 1, and 0 where a = b = 0: the slope of a^0 at a = 0 is then 0 * 0^0, which is 0, and not 0 * 0^-1. The derivatives
-// of x^n come here at order n + 1.
+// b - 1, and 0 where a = b = 0: the slope of a^0 at a = 0 is then 0 * 0^0, which is 0, and not 0 * 0^-1. The
+// derivatives of x^n come here at order n + 1.
 Tensor one_less(Tensor a, Tensor b) { return select(equal(a, 0.0) * equal(b, 0.0), 1.0, b) - 1.0; }
 
 // log a, and 0 at a = 0, where a^b has slope 0 in b for every b > 0.
@@ -208,14 +219,18 @@ Tensor times_one(Tensor t) {  // x * 1, 1 * x
   if (scalar_value(a) == 1.0) return keep_if_same_spec(t, b);
   return {};
 }
-Tensor over_one(Tensor t) { return scalar_value(input_of(t, 1)) == 1.0 ? keep_if_same_spec(t, input_of(t, 0)) : Tensor(); }
+Tensor over_one(Tensor t) {
+  return scalar_value(input_of(t, 1)) == 1.0 ? keep_if_same_spec(t, input_of(t, 0)) : Tensor();
+}
 Tensor plus_zero(Tensor t) {  // x + 0, 0 + x
   const Tensor a = input_of(t, 0), b = input_of(t, 1);
   if (scalar_value(b) == 0.0) return keep_if_same_spec(t, a);
   if (scalar_value(a) == 0.0) return keep_if_same_spec(t, b);
   return {};
 }
-Tensor minus_zero(Tensor t) { return scalar_value(input_of(t, 1)) == 0.0 ? keep_if_same_spec(t, input_of(t, 0)) : Tensor(); }
+Tensor minus_zero(Tensor t) {
+  return scalar_value(input_of(t, 1)) == 0.0 ? keep_if_same_spec(t, input_of(t, 0)) : Tensor();
+}
 Tensor double_negation(Tensor t) {
   const Tensor x = input_of(t, 0);
   return node_of(x).op == node_of(t).op ? input_of(x) : Tensor();
@@ -237,8 +252,7 @@ constexpr bool FLOAT = false, ANY = true;
   };                                    \
   extern const Op& op_##NAME;
 
-#define ROW(NAME, DOC, ARITY, KIND)                                                                       \
-  .name = #NAME, .doc = DOC, .infer = infer_elementwise<ARITY, KIND>
+#define ROW(NAME, DOC, ARITY, KIND) .name = #NAME, .doc = DOC, .infer = infer_elementwise<ARITY, KIND>
 #define STEP_WHY "it is piecewise constant"
 
 namespace {
@@ -256,8 +270,10 @@ namespace {
 #define UNARY(NAME, ...) \
   Tensor NAME(Operand x) { return emit(op_##NAME, {as_tensor(x, {})}, {}, x.loc); }
 #define UNARY_STEP UNARY
-#define BINARY(NAME, ...) \
-  Tensor NAME(Operand a, Operand b) { return emit(op_##NAME, {as_tensor(a, b.tensor), as_tensor(b, a.tensor)}, {}, a.loc); }
+#define BINARY(NAME, ...)                                                                \
+  Tensor NAME(Operand a, Operand b) {                                                    \
+    return emit(op_##NAME, {as_tensor(a, b.tensor), as_tensor(b, a.tensor)}, {}, a.loc); \
+  }
 #define BINARY_STEP BINARY
 #include "ops/elementwise.def"
 #undef UNARY
@@ -266,54 +282,40 @@ namespace {
 #undef BINARY_STEP
 
 namespace {
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                  \
-  const Op& op_##NAME = register_op({ROW(NAME, DOC, 1, KIND),                                             \
-                                     .vjp = [](const VjpCall& c) -> Tensor {                              \
-                                       [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;   \
-                                       return VJP;                                                        \
-                                     },                                                                   \
-                                     .cpu = make_kernel<Formula_##NAME, 1, KIND>,                         \
-                                     .linear_in = [](const Call&, int) { return AFFINE == 1; },           \
-                                     .axes = elementwise_axes,                                            \
-                                     .may_reuse = reuse_same_shape,                                       \
-                                     .cost = elementwise_cost,                                            \
-                                     .simplify = SIMPLIFY,                                                \
-                                     .samples = [] { return unary_samples(LOW, HIGH); },                  \
-                                     .broadcasts = true});
-#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                    \
-  const Op& op_##NAME = register_op({ROW(NAME, DOC, 1, KIND),                                             \
-                                     .not_differentiable = STEP_WHY,                                      \
-                                     .cpu = make_kernel<Formula_##NAME, 1, KIND>,                         \
-                                     .axes = elementwise_axes,                                            \
-                                     .may_reuse = reuse_same_shape,                                       \
-                                     .cost = elementwise_cost,                                            \
-                                     .samples = [] { return unary_samples(LOW, HIGH); },                  \
-                                     .broadcasts = true});
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)     \
-  const Op& op_##NAME = register_op({ROW(NAME, DOC, 2, KIND),                                             \
-                                     .vjp = [](const VjpCall& c) -> Tensor {                              \
-                                       [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];            \
-                                       [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                \
-                                       if (c.input == 0) return VJP_A;                                    \
-                                       return VJP_B;                                                      \
-                                     },                                                                   \
-                                     .cpu = make_kernel<Formula_##NAME, 2, KIND>,                         \
-                                     .linear_in = [](const Call&, int i) { return (AFFINE >> i & 1) != 0; }, \
-                                     .axes = elementwise_axes,                                            \
-                                     .may_reuse = reuse_same_shape,                                       \
-                                     .cost = elementwise_cost,                                            \
-                                     .simplify = SIMPLIFY,                                                \
-                                     .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
-                                     .broadcasts = true});
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                \
-  const Op& op_##NAME = register_op({ROW(NAME, DOC, 2, KIND),                                             \
-                                     .not_differentiable = STEP_WHY,                                      \
-                                     .cpu = make_kernel<Formula_##NAME, 2, KIND>,                         \
-                                     .axes = elementwise_axes,                                            \
-                                     .may_reuse = reuse_same_shape,                                       \
-                                     .cost = elementwise_cost,                                            \
-                                     .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
-                                     .broadcasts = true});
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                \
+  const Op& op_##NAME =                                                                                 \
+      register_op({ROW(NAME, DOC, 1, KIND),                                                             \
+                   .vjp = [](const VjpCall& c) -> Tensor {                                              \
+                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                   \
+                     return VJP;                                                                        \
+                   },                                                                                   \
+                   .cpu = make_kernel<Formula_##NAME, 1, KIND>,                                         \
+                   .linear_in = [](const Call&, int) { return AFFINE == 1; }, .axes = elementwise_axes, \
+                   .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = SIMPLIFY,       \
+                   .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
+#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
+  const Op& op_##NAME = register_op(                                                                         \
+      {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 1, KIND>, \
+       .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,                    \
+       .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
+#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)    \
+  const Op& op_##NAME = register_op(                                                                     \
+      {ROW(NAME, DOC, 2, KIND),                                                                          \
+       .vjp = [](const VjpCall& c) -> Tensor {                                                           \
+         [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                                         \
+         [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                                             \
+         if (c.input == 0) return VJP_A;                                                                 \
+         return VJP_B;                                                                                   \
+       },                                                                                                \
+       .cpu = make_kernel<Formula_##NAME, 2, KIND>,                                                      \
+       .linear_in = [](const Call&, int i) { return (AFFINE >> i & 1) != 0; }, .axes = elementwise_axes, \
+       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = SIMPLIFY,                    \
+       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
+#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
+  const Op& op_##NAME = register_op(                                                                         \
+      {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 2, KIND>, \
+       .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,                    \
+       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
 #include "ops/elementwise.def"
 #undef UNARY
 #undef UNARY_STEP
@@ -321,25 +323,25 @@ namespace {
 #undef BINARY_STEP
 
 FORMULA(select, (X mask, X yes, X no), where(mask == X(0), no, yes))
-const Op& op_select = register_op(
-    {.name = "select",
-     .doc = "b where a is not zero, else c",
-     .infer = infer_elementwise<3, ANY>,
-     .vjp = [](const VjpCall& c) -> Tensor {
-       const Tensor zero = zero_like(c.ct);
-       return c.input == 1 ? select(c.in[0], c.ct, zero) : select(c.in[0], zero, c.ct);
-     },
-     .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
-     .cpu = make_kernel<Formula_select, 3, ANY>,
-     .linear_in = [](const Call&, int i) { return i > 0; },
-     .axes = elementwise_axes,
-     .may_reuse = reuse_same_shape,
-     .cost = elementwise_cost,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
-               {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};
-     },
-     .broadcasts = true});
+const Op& op_select =
+    register_op({.name = "select",
+                 .doc = "b where a is not zero, else c",
+                 .infer = infer_elementwise<3, ANY>,
+                 .vjp = [](const VjpCall& c) -> Tensor {
+                   const Tensor zero = zero_like(c.ct);
+                   return c.input == 1 ? select(c.in[0], c.ct, zero) : select(c.in[0], zero, c.ct);
+                 },
+                 .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
+                 .cpu = make_kernel<Formula_select, 3, ANY>,
+                 .linear_in = [](const Call&, int i) { return i > 0; },
+                 .axes = elementwise_axes,
+                 .may_reuse = reuse_same_shape,
+                 .cost = elementwise_cost,
+                 .samples = []() -> std::vector<Sample> {
+                   return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
+                           {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};
+                 },
+                 .broadcasts = true});
 }  // namespace
 
 Tensor select(Operand mask, Operand yes, Operand no) {

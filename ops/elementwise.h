@@ -1,5 +1,5 @@
-// The loop that every elementwise kernel runs: an inner run over contiguous (or repeated) elements inside outer
-// dimensions that broadcasting left apart. Made once per call, at plan time. Internal to ops/.
+// The loop that every elementwise kernel runs: an inner run over contiguous (or repeated) elements inside
+// outer dimensions that broadcasting left apart. Made once per call, at plan time. Internal to ops/.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,9 @@ namespace nestgrad {
 struct BroadcastLoop {
   static constexpr std::size_t kMaxOuter = 16;
   std::int64_t inner = 0;
-  std::vector<char> stretched;                            // per operand: one element serves the whole inner run
-  std::vector<std::int64_t> outer_sizes;                  // innermost first
-  std::vector<std::vector<std::int64_t>> outer_strides;   // [dimension][operand], in elements
+  std::vector<char> stretched;            // per operand: one element serves the whole inner run
+  std::vector<std::int64_t> outer_sizes;  // innermost first
+  std::vector<std::vector<std::int64_t>> outer_strides;  // [dimension][operand], in elements
 
   explicit BroadcastLoop(const Call& call);
 

@@ -17,7 +17,8 @@ Spec infer_gather(const Call& c) {
 }
 
 void check_index(std::string_view op, std::int64_t index, std::int64_t rows) {
-  if (index < 0 || index >= rows) throw ValueError(fmt::format("[{}] index {} is outside of the table's {} rows", op, index, rows));
+  if (index < 0 || index >= rows)
+    throw ValueError(fmt::format("[{}] index {} is outside of the table's {} rows", op, index, rows));
 }
 
 Kernel gather_kernel(const Call& c) {
@@ -46,7 +47,8 @@ Spec infer_scatter(const Call& c) {
 
 template <class T>
 Kernel scatter_kernel(const Call& c) {
-  const std::int64_t rows = c.out.shape[0], count = c.in[0].size(), width = c.out.size() / std::max<std::int64_t>(1, rows);
+  const std::int64_t rows = c.out.shape[0], count = c.in[0].size(),
+                     width = c.out.size() / std::max<std::int64_t>(1, rows);
   return [=, bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
     const auto* index = reinterpret_cast<const std::int32_t*>(in[0]);
     const T* from = reinterpret_cast<const T*>(in[1]);
@@ -65,36 +67,47 @@ std::vector<Sample> gather_samples() {
           {.inputs = {{{4}}, {{3}}}, .error = "indices must be i32"}};
 }
 
-const Op& gather_op = register_op(
-    {.name = "gather",
-     .doc = "Rows of a table at integer indices.",
-     .infer = infer_gather,
-     .vjp = [](const VjpCall& c) { return scatter_add(c.in[1], c.ct, c.in[0].shape()[0]); },
-     .cpu = gather_kernel,
-     .linear_in = [](const Call&, int input) { return input == 0; },
-     // Row axes of the table follow the index axes; index axes lead.
-     .axes = [](const Call& c, int input, int axis) { return input == 1 ? axis : axis == 0 ? -1 : axis - 1 + c.in[1].rank(); },
-     .cost = copy_cost,
-     .samples = gather_samples});
+const Op& gather_op =
+    register_op({.name = "gather",
+                 .doc = "Rows of a table at integer indices.",
+                 .infer = infer_gather,
+                 .vjp = [](const VjpCall& c) { return scatter_add(c.in[1], c.ct, c.in[0].shape()[0]); },
+                 .cpu = gather_kernel,
+                 .linear_in = [](const Call&, int input) { return input == 0; },
+                 // Row axes of the table follow the index axes; index axes lead.
+                 .axes =
+                     [](const Call& c, int input, int axis) {
+                       return input == 1 ? axis : axis == 0 ? -1 : axis - 1 + c.in[1].rank();
+                     },
+                 .cost = copy_cost,
+                 .samples = gather_samples});
 
 const Op& scatter_op = register_op(
     {.name = "scatter_add",
      .doc = "Zeros, plus each update row added at its index, in index order.",
      .infer = infer_scatter,
      .vjp = [](const VjpCall& c) { return gather(c.ct, c.in[0]); },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); }); },
+     .cpu =
+         [](const Call& c) {
+           return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); });
+         },
      .linear_in = [](const Call&, int input) { return input == 1; },
-     .axes = [](const Call& c, int input, int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
+     .axes = [](const Call& c, int input,
+                int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
      .cost = elementwise_cost,
      .samples = []() -> std::vector<Sample> {
        return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = {.ints = {5}}},
                {.inputs = {{{3}, 0, 1.999, DType::i32}, {{3}}}, .attrs = {.ints = {2}}},
-               {.inputs = {{{3}, 0, 1, DType::i32}, {{4}}}, .attrs = {.ints = {2}}, .error = "must begin with the shape of the indices"}};
+               {.inputs = {{{3}, 0, 1, DType::i32}, {{4}}},
+                .attrs = {.ints = {2}},
+                .error = "must begin with the shape of the indices"}};
      }});
 
 }  // namespace
 
-Tensor gather(Operand table, Operand indices) { return emit(gather_op, {table.tensor, indices.tensor}, {}, table.loc); }
+Tensor gather(Operand table, Operand indices) {
+  return emit(gather_op, {table.tensor, indices.tensor}, {}, table.loc);
+}
 
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n) {
   return emit(scatter_op, {indices.tensor, updates.tensor}, {.ints = {n}}, indices.loc);

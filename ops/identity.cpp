@@ -14,13 +14,17 @@ int same_axis(const Call&, int, int axis) { return axis; }
 Tensor the_input(Tensor t) { return input_of(t); }
 
 Kernel copy_kernel(const Call& c) {
-  return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) { std::memcpy(out, in[0], bytes); };
+  return
+      [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) { std::memcpy(out, in[0], bytes); };
 }
 
 const Op& cast_op = register_op(
     {.name = "cast",
      .doc = "The same values in another element type, rounded to nearest (towards zero for integers).",
-     .infer = [](const Call& c) { return Spec{static_cast<DType>(c.attrs.ints[0]), c.in[0].shape}; },
+     .infer =
+         [](const Call& c) {
+           return Spec{static_cast<DType>(c.attrs.ints[0]), c.in[0].shape};
+         },
      .vjp = [](const VjpCall& c) -> Tensor {
        if (!is_float(c.out.dtype())) throw GradError("[cast] no derivative passes through an integer");
        return cast(c.ct, c.in[0].dtype());
@@ -45,17 +49,18 @@ const Op& cast_op = register_op(
        return {{.inputs = {{{2, 3}}}, .attrs = {.ints = {static_cast<std::int64_t>(DType::f64)}}}};
      }});
 
-const Op& stop_gradient_op = register_op(
-    {.name = "stop_gradient",
-     .doc = "The value itself; derivatives do not pass.",
-     .infer = [](const Call& c) { return c.in[0]; },
-     .not_differentiable = "it stops gradients",
-     .cpu = copy_kernel,
-     .axes = same_axis,
-     .cost = [](const Call&) { return Cost{}; },
-     .simplify = the_input,
-     .samples = []() -> std::vector<Sample> { return {{.inputs = {{{2, 3}}}}}; },
-     .alias = true});
+const Op& stop_gradient_op = register_op({.name = "stop_gradient",
+                                          .doc = "The value itself; derivatives do not pass.",
+                                          .infer = [](const Call& c) { return c.in[0]; },
+                                          .not_differentiable = "it stops gradients",
+                                          .cpu = copy_kernel,
+                                          .axes = same_axis,
+                                          .cost = [](const Call&) { return Cost{}; },
+                                          .simplify = the_input,
+                                          .samples = []() -> std::vector<Sample> {
+                                            return {{.inputs = {{{2, 3}}}}};
+                                          },
+                                          .alias = true});
 
 const Op& probe_op = register_op(
     {.name = "probe",
@@ -67,13 +72,17 @@ const Op& probe_op = register_op(
      .axes = same_axis,
      .cost = [](const Call&) { return Cost{}; },
      .simplify = the_input,
-     .samples = []() -> std::vector<Sample> { return {{.inputs = {{{2, 3}}}}}; },
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{2, 3}}}}};
+     },
      .alias = true,
      .shared = false});
 
 }  // namespace
 
-Tensor cast(Operand x, DType dtype) { return emit(cast_op, {x.tensor}, {.ints = {static_cast<std::int64_t>(dtype)}}, x.loc); }
+Tensor cast(Operand x, DType dtype) {
+  return emit(cast_op, {x.tensor}, {.ints = {static_cast<std::int64_t>(dtype)}}, x.loc);
+}
 Tensor stop_gradient(Operand x) { return emit(stop_gradient_op, {x.tensor}, {}, x.loc); }
 Tensor probe(Operand x) { return emit(probe_op, {x.tensor}, {}, x.loc); }
 

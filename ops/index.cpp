@@ -21,22 +21,24 @@ Kernel iota_kernel(const Call& c) {
   });
 }
 
-const Op& iota_op = register_op(
-    {.name = "iota",
-     .doc = "0, 1, 2, .. along one axis.",
-     .infer = [](const Call& c) {
-       const std::vector<std::int64_t>& a = c.attrs.ints;  // axis, dtype, shape..
-       if (a[0] < 0 || a[0] + 2 >= static_cast<std::int64_t>(a.size())) c.shape_error(fmt::format("axis {} does not exist", a[0]));
-       return Spec{static_cast<DType>(a[1]), Shape(a.begin() + 2, a.end())};
-     },
-     .not_differentiable = "it has no inputs",
-     .cpu = iota_kernel,
-     .cost = elementwise_cost,
-     .describe = [](const Attrs& a) { return fmt::format("axis={}", a.ints[0]); },
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {}, .attrs = {.ints = {1, 1, 2, 3}}},
-               {.inputs = {}, .attrs = {.ints = {2, 1, 2, 3}}, .error = "axis 2 does not exist"}};
-     }});
+const Op& iota_op =
+    register_op({.name = "iota",
+                 .doc = "0, 1, 2, .. along one axis.",
+                 .infer =
+                     [](const Call& c) {
+                       const std::vector<std::int64_t>& a = c.attrs.ints;  // axis, dtype, shape..
+                       if (a[0] < 0 || a[0] + 2 >= static_cast<std::int64_t>(a.size()))
+                         c.shape_error(fmt::format("axis {} does not exist", a[0]));
+                       return Spec{static_cast<DType>(a[1]), Shape(a.begin() + 2, a.end())};
+                     },
+                 .not_differentiable = "it has no inputs",
+                 .cpu = iota_kernel,
+                 .cost = elementwise_cost,
+                 .describe = [](const Attrs& a) { return fmt::format("axis={}", a.ints[0]); },
+                 .samples = []() -> std::vector<Sample> {
+                   return {{.inputs = {}, .attrs = {.ints = {1, 1, 2, 3}}},
+                           {.inputs = {}, .attrs = {.ints = {2, 1, 2, 3}}, .error = "axis 2 does not exist"}};
+                 }});
 
 // ---- tril ----
 
@@ -57,12 +59,14 @@ Kernel tril_kernel(const Call& c) {
 const Op& tril_op = register_op(
     {.name = "tril",
      .doc = "Keeps x[.., i, j] where j <= i + diagonal, zero elsewhere.",
-     .infer = [](const Call& c) {
-       if (c.in[0].rank() < 2) c.shape_error("needs two axes");
-       return c.in[0];
-     },
+     .infer =
+         [](const Call& c) {
+           if (c.in[0].rank() < 2) c.shape_error("needs two axes");
+           return c.in[0];
+         },
      .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.ints[0])); },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
+     .cpu =
+         [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
      .linear_in = always_linear,
      .axes = [](const Call& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
      .may_reuse = [](const Call&, int) { return true; },
@@ -82,7 +86,8 @@ Kernel cumsum_kernel(const Call& c) {
   const auto axis = uz(c.attrs.ints[0]);
   const bool reverse = c.attrs.ints[1] != 0;
   const std::int64_t extent = c.out.shape[axis], stride = strides_of(c.out.shape)[axis];
-  return [=, outer = c.out.size() / std::max<std::int64_t>(1, extent * stride)](const std::byte* const* in, std::byte* out) {
+  return [=, outer = c.out.size() / std::max<std::int64_t>(1, extent * stride)](const std::byte* const* in,
+                                                                                std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
     for (std::int64_t o = 0; o < outer; ++o)
@@ -100,16 +105,23 @@ Kernel cumsum_kernel(const Call& c) {
 const Op& cumsum_op = register_op(
     {.name = "cumsum",
      .doc = "Running sum along one axis, from either end.",
-     .infer = [](const Call& c) {
-       if (c.attrs.ints[0] < 0 || c.attrs.ints[0] >= c.in[0].rank()) c.shape_error(fmt::format("axis {} does not exist", c.attrs.ints[0]));
-       return c.in[0];
-     },
-     .vjp = [](const VjpCall& c) { return cumsum(c.ct, static_cast<int>(c.attrs.ints[0]), c.attrs.ints[1] == 0); },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
+     .infer =
+         [](const Call& c) {
+           if (c.attrs.ints[0] < 0 || c.attrs.ints[0] >= c.in[0].rank())
+             c.shape_error(fmt::format("axis {} does not exist", c.attrs.ints[0]));
+           return c.in[0];
+         },
+     .vjp =
+         [](const VjpCall& c) {
+           return cumsum(c.ct, static_cast<int>(c.attrs.ints[0]), c.attrs.ints[1] == 0);
+         },
+     .cpu =
+         [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
      .linear_in = always_linear,
      .axes = [](const Call& c, int, int axis) { return axis == c.attrs.ints[0] ? -1 : axis; },
      .cost = elementwise_cost,
-     .describe = [](const Attrs& a) { return fmt::format("axis={}{}", a.ints[0], a.ints[1] ? ", reverse" : ""); },
+     .describe =
+         [](const Attrs& a) { return fmt::format("axis={}{}", a.ints[0], a.ints[1] ? ", reverse" : ""); },
      .samples = []() -> std::vector<Sample> {
        return {{.inputs = {{{3, 4}}}, .attrs = {.ints = {1, 0}}},
                {.inputs = {{{3, 4, 2}}}, .attrs = {.ints = {1, 1}}},
@@ -119,7 +131,8 @@ const Op& cumsum_op = register_op(
 }  // namespace
 
 Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc) {
-  Attrs attrs{.ints = {normal_axis("iota", axis, static_cast<int>(shape.size())), static_cast<std::int64_t>(dtype)}};
+  Attrs attrs{
+      .ints = {normal_axis("iota", axis, static_cast<int>(shape.size())), static_cast<std::int64_t>(dtype)}};
   attrs.ints.insert(attrs.ints.end(), shape.begin(), shape.end());
   return emit(iota_op, std::span<const Tensor>{}, std::move(attrs), loc);
 }
@@ -127,7 +140,8 @@ Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc) {
 Tensor tril(Operand x, int diagonal) { return emit(tril_op, {x.tensor}, {.ints = {diagonal}}, x.loc); }
 
 Tensor cumsum(Operand x, int axis, bool reverse) {
-  return emit(cumsum_op, {x.tensor}, {.ints = {normal_axis("cumsum", axis, x.tensor.rank()), reverse}}, x.loc);
+  return emit(cumsum_op, {x.tensor}, {.ints = {normal_axis("cumsum", axis, x.tensor.rank()), reverse}},
+              x.loc);
 }
 
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {

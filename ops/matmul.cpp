@@ -1,8 +1,8 @@
-// matmul: C[.., m, n] = A[.., m, k] B[.., k, n], either operand with its last two axes swapped; leading axes broadcast.
+// matmul: C[.., m, n] = A[.., m, k] B[.., k, n], either operand with its last two axes swapped; leading axes
+// broadcast.
 #include <fmt/format.h>
 
 #include <Eigen/Core>
-
 #include <optional>
 
 #include "ops/ops.h"
@@ -24,7 +24,8 @@ Extents extents(const Call& c) {
   const Shape& a = c.in[0].shape;
   const Shape& b = c.in[1].shape;
   const std::int64_t a0 = a[a.size() - 2], a1 = a[a.size() - 1], b0 = b[b.size() - 2], b1 = b[b.size() - 1];
-  return {flag_a(c.attrs) ? a1 : a0, flag_b(c.attrs) ? b0 : b1, flag_a(c.attrs) ? a0 : a1, flag_b(c.attrs) ? b1 : b0};
+  return {flag_a(c.attrs) ? a1 : a0, flag_b(c.attrs) ? b0 : b1, flag_a(c.attrs) ? a0 : a1,
+          flag_b(c.attrs) ? b1 : b0};
 }
 
 Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
@@ -32,7 +33,8 @@ Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
 Spec infer_matmul(const Call& c) {
   if (c.in[0].dtype != c.in[1].dtype || !is_float(c.in[0].dtype))
     c.dtype_error("needs two operands of one floating type; cast() them");
-  if (c.in[0].rank() < 2 || c.in[1].rank() < 2) c.shape_error("needs at least two axes each; reshape a vector to [1,n] or [n,1]");
+  if (c.in[0].rank() < 2 || c.in[1].rank() < 2)
+    c.shape_error("needs at least two axes each; reshape a vector to [1,n] or [n,1]");
   const Extents e = extents(c);
   if (e.ka != e.kb)
     c.shape_error(fmt::format("inner dimensions differ ({} against {}); need a.{} == b.{}", e.ka, e.kb,
@@ -45,22 +47,25 @@ Spec infer_matmul(const Call& c) {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Eigen packs blocks of both operands before it multiplies them. Blocks too large for its stack limit would be allocated
-// at every call; they live in a buffer of the thread instead, which grows when a kernel is made, not when it runs.
+// Eigen packs blocks of both operands before it multiplies them. Blocks too large for its stack limit would
+// be allocated at every call; they live in a buffer of the thread instead, which grows when a kernel is made,
+// not when it runs.
 std::byte* packing_space(std::size_t bytes) {
   thread_local Array space;
-  if (!space.defined() || space.bytes() < bytes) space = Array(DType::i32, {static_cast<std::int64_t>(bytes / 4 + 1)});
+  if (!space.defined() || space.bytes() < bytes)
+    space = Array(DType::i32, {static_cast<std::int64_t>(bytes / 4 + 1)});
   return space.data();
 }
 
-// Eigen's own choice of block sizes. A row-major product is computed as the transposed column-major one: the columns of
-// the result play the rows.
+// Eigen's own choice of block sizes. A row-major product is computed as the transposed column-major one: the
+// columns of the result play the rows.
 template <class T>
 class Blocking : public Eigen::internal::level3_blocking<T, T> {
  public:
   explicit Blocking(Extents e) {
     this->m_mc = e.n, this->m_nc = e.m, this->m_kc = e.ka;
-    Eigen::internal::computeProductBlockingSizes<T, T, 1>(this->m_kc, this->m_mc, this->m_nc, Eigen::Index{1});
+    Eigen::internal::computeProductBlockingSizes<T, T, 1>(this->m_kc, this->m_mc, this->m_nc,
+                                                          Eigen::Index{1});
   }
   void make_space() {
     const std::size_t a = (bytes(this->m_mc) + 63) / 64 * 64;
@@ -79,13 +84,15 @@ class Product {
  public:
   // A vector is the same bytes either way; as a contiguous row Eigen reads it in place.
   Product(bool ta, bool tb, Extents e) : ta_(ta && e.m != 1), tb_(tb || e.n == 1), e_(e) {
-    if (std::min(e.m, e.n) < 2 || uz(std::max(e.m, e.n) * e.ka) * sizeof(T) <= EIGEN_STACK_ALLOCATION_LIMIT) return;
+    if (std::min(e.m, e.n) < 2 || uz(std::max(e.m, e.n) * e.ka) * sizeof(T) <= EIGEN_STACK_ALLOCATION_LIMIT)
+      return;
     blocking_.emplace(e).make_space();
   }
 
   void operator()(const T* a, const T* b, T* out) const {
-    if (blocking_) return ta_ ? (tb_ ? packed<true, true>(a, b, out) : packed<true, false>(a, b, out))
-                              : (tb_ ? packed<false, true>(a, b, out) : packed<false, false>(a, b, out));
+    if (blocking_)
+      return ta_ ? (tb_ ? packed<true, true>(a, b, out) : packed<true, false>(a, b, out))
+                 : (tb_ ? packed<false, true>(a, b, out) : packed<false, false>(a, b, out));
     using In = Eigen::Map<const Matrix<T>>;
     Eigen::Map<Matrix<T>> c(out, e_.m, e_.n);
     const In x(a, ta_ ? e_.ka : e_.m, ta_ ? e_.m : e_.ka), y(b, tb_ ? e_.n : e_.ka, tb_ ? e_.ka : e_.n);
@@ -98,8 +105,9 @@ class Product {
  private:
   template <bool TA, bool TB>
   void packed(const T* a, const T* b, T* out) const {
-    using Gemm = Eigen::internal::general_matrix_matrix_product<Eigen::Index, T, TA ? Eigen::ColMajor : Eigen::RowMajor, false, T,
-                                                                TB ? Eigen::ColMajor : Eigen::RowMajor, false, Eigen::RowMajor, 1>;
+    using Gemm = Eigen::internal::general_matrix_matrix_product<
+        Eigen::Index, T, TA ? Eigen::ColMajor : Eigen::RowMajor, false, T,
+        TB ? Eigen::ColMajor : Eigen::RowMajor, false, Eigen::RowMajor, 1>;
     Blocking<T> blocking = *blocking_;
     blocking.make_space();  // of the thread that runs
     std::fill_n(out, e_.m * e_.n, T(0));
@@ -136,11 +144,13 @@ Kernel typed_matmul(const Call& c) {
   if (!ta && numel(batch_of(c.in[1].shape)) == 1 && numel(batch_of(c.in[0].shape)) == count) {
     e.m *= count;
     return [product = Product<T>(ta, tb, e)](const std::byte* const* in, std::byte* out) {
-      product(reinterpret_cast<const T*>(in[0]), reinterpret_cast<const T*>(in[1]), reinterpret_cast<T*>(out));
+      product(reinterpret_cast<const T*>(in[0]), reinterpret_cast<const T*>(in[1]),
+              reinterpret_cast<T*>(out));
     };
   }
   return [=, product = Product<T>(ta, tb, e), ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka),
-          bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka)](const std::byte* const* in, std::byte* out) {
+          bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka)](const std::byte* const* in,
+                                                                          std::byte* out) {
     const T* a = reinterpret_cast<const T*>(in[0]);
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* y = reinterpret_cast<T*>(out);
@@ -187,12 +197,16 @@ const Op& matmul_op = register_op(
      .doc = "Matrix product over the last two axes, C = op(A) op(B).",
      .infer = infer_matmul,
      .vjp = matmul_vjp,
-     .cpu = [](const Call& c) { return c.out.dtype == DType::f32 ? typed_matmul<float>(c) : typed_matmul<double>(c); },
+     .cpu =
+         [](const Call& c) {
+           return c.out.dtype == DType::f32 ? typed_matmul<float>(c) : typed_matmul<double>(c);
+         },
      .linear_in = always_linear,
      .axes = matmul_axes,
-     .cost = [](const Call& c) {
-       return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
-     },
+     .cost =
+         [](const Call& c) {
+           return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
+         },
      .simplify = absorb_transpose,
      .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
      .samples = []() -> std::vector<Sample> {
@@ -202,7 +216,8 @@ const Op& matmul_op = register_op(
                {.inputs = {{{2, 1, 4, 3}}, {{3, 2, 4}}}, .attrs = {.ints = {1, 1}}},
                {.inputs = {{{2, 3, 4}}, {{4, 2}}}, .attrs = {.ints = {0, 0}}},
                {.inputs = {{{4, 4}}, {{2, 4, 4}}}, .attrs = {.ints = {0, 0}}},
-               {.inputs = {{{16, 32}}, {{64, 8}}}, .attrs = {.ints = {0, 0}},
+               {.inputs = {{{16, 32}}, {{64, 8}}},
+                .attrs = {.ints = {0, 0}},
                 .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
                {.inputs = {{{3}}, {{3, 2}}}, .attrs = {.ints = {0, 0}}, .error = "reshape a vector"}};
      },

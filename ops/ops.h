@@ -1,6 +1,6 @@
-// Every op as a function. Tensors are dense and row-major; axes may be negative (from the end). An operand may be a
-// number. Elementwise ops broadcast as NumPy does. All element types of one call must agree: cast() is explicit.
-// Errors: ShapeError, DTypeError, with op, shapes and line.
+// Every op as a function. Tensors are dense and row-major; axes may be negative (from the end). An operand
+// may be a number. Elementwise ops broadcast as NumPy does. All element types of one call must agree: cast()
+// is explicit. Errors: ShapeError, DTypeError, with op, shapes and line.
 #pragma once
 
 #include "engine/graph.h"
@@ -37,8 +37,9 @@ Tensor sum(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor sum(Operand x);  // over everything, to a scalar
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor mean(Operand x);
-Tensor max(Operand x, const std::vector<int>& axes, bool keep = false);  // where equal, the derivative is shared
-Tensor sum_to(Operand x, const Shape& shape);                            // undoes a broadcast from `shape`
+Tensor max(Operand x, const std::vector<int>& axes,
+           bool keep = false);                 // where equal, the derivative is shared
+Tensor sum_to(Operand x, const Shape& shape);  // undoes a broadcast from `shape`
 
 // ---- shapes ----
 Tensor reshape(Operand x, const Shape& shape);  // one extent may be -1
@@ -50,7 +51,8 @@ Tensor pad(Operand x, int axis, std::int64_t before, std::int64_t after);  // wi
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc = Loc::current());
 
 // ---- indices ----
-// Rows of table [n, ...] at indices i32 [...]: -> [indices.., ...]. ValueError at run time if an index is outside.
+// Rows of table [n, ...] at indices i32 [...]: -> [indices.., ...]. ValueError at run time if an index is
+// outside.
 Tensor gather(Operand table, Operand indices);
 // Zeros [n, ...] plus updates [indices.., ...] added at their rows, in index order.
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n);
@@ -63,28 +65,31 @@ Tensor cumsum(Operand x, int axis, bool reverse = false);
 Tensor cast(Operand x, DType dtype);
 Tensor zeros(DType dtype, const Shape& shape, Loc loc = Loc::current());
 Tensor full(DType dtype, const Shape& shape, double value, Loc loc = Loc::current());
-Tensor zero_like(Tensor x);    // a scalar zero of x's type, in x's graph
+Tensor zero_like(Tensor x);  // a scalar zero of x's type, in x's graph
 Tensor stop_gradient(Operand x);
-Tensor probe(Operand x);       // x under a name of its own: never shared, never simplified before grad
+Tensor probe(Operand x);  // x under a name of its own: never shared, never simplified before grad
 
 // ---- composites ----
 Tensor softmax(Operand x, int axis);
 Tensor log_softmax(Operand x, int axis);
 Tensor logsumexp(Operand x, int axis, bool keep = false);
-// Per-token loss [...] in nats from logits [..., classes] and labels i32 [...]; ValueError for a label that is no class.
+// Per-token loss [...] in nats from logits [..., classes] and labels i32 [...]; ValueError for a label that
+// is no class.
 Tensor cross_entropy(Operand logits, Operand labels);
 // Over the last axis, biased variance (Ba et al. 2016); gain and shift broadcast against x.
 Tensor layer_norm(Operand x, Operand gain, Operand shift, double eps = 1e-6);
 Tensor rms_norm(Operand x, Operand gain, double eps = 1e-6);  // Zhang and Sennrich 2019
 Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^2 + eps) over the last axis
-// Rotary embedding (Su et al. 2021), interleaved pairs. x [.., time, dim], positions [time] (float); dim even.
+// Rotary embedding (Su et al. 2021), interleaved pairs. x [.., time, dim], positions [time] (float); dim
+// even.
 Tensor rope(Operand x, Operand positions, double theta = 10000.0);
-// Depthwise convolution without padding: x [batch, time + taps - 1, dim], weight [dim, 1, taps], bias [dim] or
-// undefined -> [batch, time, dim]. The last tap meets the latest row.
+// Depthwise convolution without padding: x [batch, time + taps - 1, dim], weight [dim, 1, taps], bias [dim]
+// or undefined -> [batch, time, dim]. The last tap meets the latest row.
 Tensor conv1d(Operand x, Operand weight, Tensor bias);
 // The same, causal: zeros stand before the first row. x [batch, time, dim].
 Tensor causal_conv1d(Operand x, Operand weight, Tensor bias);
-// Depthwise 3x3 convolution, zero padding 1. x [batch, height, width, dim], weight [dim, 1, 3, 3], bias [dim] or undefined.
+// Depthwise 3x3 convolution, zero padding 1. x [batch, height, width, dim], weight [dim, 1, 3, 3], bias [dim]
+// or undefined.
 Tensor depthwise_conv3x3(Operand x, Operand weight, Tensor bias);
 
 // ---- shape arithmetic shared by rows ----

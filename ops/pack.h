@@ -1,5 +1,6 @@
 // One element or one SIMD register of elements, under the same operators, so that a formula is written once.
-// Wraps Eigen's packets. A result depends on its operands only, never on where in an array the element stands.
+// Wraps Eigen's packets. A result depends on its operands only, never on where in an array the element
+// stands.
 #pragma once
 
 #include <Eigen/Core>
@@ -35,14 +36,13 @@ struct Pack {
   friend Mask operator==(Pack a, Pack b) { return {Eigen::internal::pcmp_eq(a.raw, b.raw)}; }
   friend Mask operator>(Pack a, Pack b) { return b < a; }
   friend Mask operator>=(Pack a, Pack b) { return b <= a; }
-  friend Pack where(Mask m, Pack yes, Pack no) { return Pack(Eigen::internal::pselect(m.raw, yes.raw, no.raw)); }
+  friend Pack where(Mask m, Pack yes, Pack no) {
+    return Pack(Eigen::internal::pselect(m.raw, yes.raw, no.raw));
+  }
 };
 
 template <class T>
-  requires std::is_arithmetic_v<T>
-T where(bool condition, T yes, T no) {
-  return condition ? yes : no;
-}
+requires std::is_arithmetic_v<T> T where(bool condition, T yes, T no) { return condition ? yes : no; }
 
 namespace m {
 
@@ -55,15 +55,13 @@ Pack<T> lanes(Pack<T> x, Fn fn) {
   return Pack<T>::load(v);
 }
 
-#define NESTGRAD_MATH(name, has, packet)                            \
-  inline float name(float x) { return std::name(x); }               \
-  inline double name(double x) { return std::name(x); }             \
-  template <class T>                                                \
-  Pack<T> name(Pack<T> x) {                                         \
-    if constexpr (Pack<T>::Traits::has)                             \
-      return Pack<T>(Eigen::internal::packet(x.raw));               \
-    else                                                            \
-      return lanes(x, [](T e) { return std::name(e); });            \
+#define NESTGRAD_MATH(name, has, packet)                                                \
+  inline float name(float x) { return std::name(x); }                                   \
+  inline double name(double x) { return std::name(x); }                                 \
+  template <class T>                                                                    \
+  Pack<T> name(Pack<T> x) {                                                             \
+    if constexpr (Pack<T>::Traits::has) return Pack<T>(Eigen::internal::packet(x.raw)); \
+    else return lanes(x, [](T e) { return std::name(e); });                             \
   }
 NESTGRAD_MATH(log, HasLog, plog)
 NESTGRAD_MATH(log1p, HasLog1p, plog1p)
@@ -78,13 +76,13 @@ inline double exp(double x) { return std::exp(x); }
 template <class T>
 Pack<T> exp(Pack<T> x) {
   if constexpr (Pack<T>::Traits::HasExp)
-    return where(x < Pack<T>(sizeof(T) == 4 ? -87.3365 : -708.396), Pack<T>(0), Pack<T>(Eigen::internal::pexp(x.raw)));
-  else
-    return lanes(x, [](T e) { return std::exp(e); });
+    return where(x < Pack<T>(sizeof(T) == 4 ? -87.3365 : -708.396), Pack<T>(0),
+                 Pack<T>(Eigen::internal::pexp(x.raw)));
+  else return lanes(x, [](T e) { return std::exp(e); });
 }
 
-// Eigen's f32 root is an estimate (3 ulp, NaN at infinity, 0 for denormals, other bits on another make of processor);
-// the instruction is exact.
+// Eigen's f32 root is an estimate (3 ulp, NaN at infinity, 0 for denormals, other bits on another make of
+// processor); the instruction is exact.
 template <class Raw>
 Raw exact_sqrt(Raw x) {
   return Eigen::internal::psqrt(x);
@@ -102,17 +100,12 @@ inline float sqrt(float x) { return std::sqrt(x); }
 inline double sqrt(double x) { return std::sqrt(x); }
 template <class T>
 Pack<T> sqrt(Pack<T> x) {
-  if constexpr (Pack<T>::Traits::HasSqrt)
-    return Pack<T>(exact_sqrt(x.raw));
-  else
-    return lanes(x, [](T e) { return std::sqrt(e); });
+  if constexpr (Pack<T>::Traits::HasSqrt) return Pack<T>(exact_sqrt(x.raw));
+  else return lanes(x, [](T e) { return std::sqrt(e); });
 }
 
 template <class T>
-  requires std::is_arithmetic_v<T>
-T abs(T x) {
-  return x < 0 ? -x : x;
-}
+requires std::is_arithmetic_v<T> T abs(T x) { return x < 0 ? -x : x; }
 template <class T>
 Pack<T> abs(Pack<T> x) {
   return Pack<T>(Eigen::internal::pabs(x.raw));

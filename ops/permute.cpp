@@ -16,7 +16,8 @@ Spec infer_permute(const Call& c) {
   std::vector<std::int64_t> sorted(order), all(uz(c.in[0].rank()));
   std::ranges::sort(sorted);
   std::iota(all.begin(), all.end(), 0);
-  if (sorted != all) c.shape_error(fmt::format("{} is not an order of the axes; name each axis once", to_string(order)));
+  if (sorted != all)
+    c.shape_error(fmt::format("{} is not an order of the axes; name each axis once", to_string(order)));
   Shape shape;
   for (std::int64_t axis : order) shape.push_back(c.in[0].shape[uz(axis)]);
   return {c.in[0].dtype, std::move(shape)};
@@ -64,20 +65,21 @@ Tensor transposed_input(Tensor t) {
   return std::ranges::is_sorted(order) ? input_of(t) : Tensor();
 }
 
-const Op& permute_op = register_op({.name = "permute",
-                            .doc = "Axes in another order: output axis i is input axis order[i].",
-                            .infer = infer_permute,
-                            .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(c.attrs.ints)); },
-                            .cpu = permute_kernel,
-                            .linear_in = always_linear,
-                            .axes = [](const Call& c, int, int axis) { return inverse(c.attrs.ints)[uz(axis)]; },
-                            .cost = copy_cost,
-                            .simplify = simplify_permute,
-                            .samples = []() -> std::vector<Sample> {
-                              return {{.inputs = {{{2, 3, 4}}}, .attrs = {.ints = {2, 0, 1}}},
-                                      {.inputs = {{{2, 3, 4, 2}}}, .attrs = {.ints = {0, 2, 1, 3}}},
-                                      {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 0}}, .error = "is not an order of the axes"}};
-                            }});
+const Op& permute_op = register_op(
+    {.name = "permute",
+     .doc = "Axes in another order: output axis i is input axis order[i].",
+     .infer = infer_permute,
+     .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(c.attrs.ints)); },
+     .cpu = permute_kernel,
+     .linear_in = always_linear,
+     .axes = [](const Call& c, int, int axis) { return inverse(c.attrs.ints)[uz(axis)]; },
+     .cost = copy_cost,
+     .simplify = simplify_permute,
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{2, 3, 4}}}, .attrs = {.ints = {2, 0, 1}}},
+               {.inputs = {{{2, 3, 4, 2}}}, .attrs = {.ints = {0, 2, 1, 3}}},
+               {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 0}}, .error = "is not an order of the axes"}};
+     }});
 
 Tensor permute(Operand x, const std::vector<int>& order) {
   return emit(permute_op, {x.tensor}, {.ints = {order.begin(), order.end()}}, x.loc);
@@ -85,7 +87,8 @@ Tensor permute(Operand x, const std::vector<int>& order) {
 
 Tensor transpose(Operand x) {
   const int rank = x.tensor.rank();
-  if (rank < 2) throw ShapeError(fmt::format("[transpose] needs two axes, x is {}", to_string(x.tensor.spec())));
+  if (rank < 2)
+    throw ShapeError(fmt::format("[transpose] needs two axes, x is {}", to_string(x.tensor.spec())));
   std::vector<int> order(uz(rank));
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[uz(rank - 1)], order[uz(rank - 2)]);

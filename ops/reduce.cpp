@@ -39,7 +39,8 @@ std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<in
   std::vector<std::int64_t> out;
   for (int axis : axes) out.push_back(normal_axis(op, axis, rank));
   std::ranges::sort(out);
-  if (std::ranges::adjacent_find(out) != out.end()) throw ShapeError(fmt::format("[{}] an axis is named twice", op));
+  if (std::ranges::adjacent_find(out) != out.end())
+    throw ShapeError(fmt::format("[{}] an axis is named twice", op));
   return out;
 }
 
@@ -108,7 +109,8 @@ Kernel sum_kernel(const Call& c) {
           for (int k = 0; k < 8; ++k) acc[k] += static_cast<Acc>(run[i + k]);
         for (; i < plan.inner; ++i) acc[0] += static_cast<Acc>(run[i]);
       }
-      *y++ = static_cast<T>(((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7])));
+      *y++ =
+          static_cast<T>(((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7])));
     }
   };
 }
@@ -124,15 +126,16 @@ Kernel max_kernel(const Call& c) {
       for (std::int64_t j = 0; j < width; ++j) {
         T best = x[start + plan.steps[0] + j];
         for (std::int64_t step : plan.steps)
-          for (std::int64_t i = 0; i < run; ++i) best = best != best ? best : larger(best, x[start + step + j + i]);
+          for (std::int64_t i = 0; i < run; ++i)
+            best = best != best ? best : larger(best, x[start + step + j + i]);
         *y++ = best;
       }
     }
   };
 }
 
-// Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A and B:
-// one product instead of many.
+// Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A
+// and B: one product instead of many.
 Tensor simplify_sum(Tensor t) {
   const Tensor x = input_of(t);
   if (x.shape() == t.shape()) return x;
@@ -140,43 +143,56 @@ Tensor simplify_sum(Tensor t) {
   const Tensor a = input_of(x, 0), b = input_of(x, 1);
   std::vector<std::int64_t> batch(uz(x.rank() - 2));
   std::iota(batch.begin(), batch.end(), 0);
-  if (batch.empty() || x.spec().size() == 0 || node_of(t).attrs.ints != batch || a.rank() != x.rank() || b.rank() != x.rank()) return {};
+  if (batch.empty() || x.spec().size() == 0 || node_of(t).attrs.ints != batch || a.rank() != x.rank() ||
+      b.rank() != x.rank())
+    return {};
   for (std::int64_t d : batch)
     if (a.shape()[uz(d)] != x.shape()[uz(d)] || b.shape()[uz(d)] != x.shape()[uz(d)]) return {};
   const Tensor stacked = matmul(reshape(a, {-1, a.dim(-1)}), reshape(b, {-1, b.dim(-1)}), {true, false});
   return reshape(stacked, t.shape());
 }
 
-const Op& sum_op = register_op({.name = "sum",
-                                .doc = "Sum over axes, which stay with extent 1.",
-                                .infer = infer_reduce,
-                                .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
-                                .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return sum_kernel<T>(c); }); },
-                                .linear_in = always_linear,
-                                .axes = reduce_axes,
-                                .cost = [](const Call& c) { return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes}; },
-                                .simplify = simplify_sum,
-                                .describe = describe_axes,
-                                .samples = reduce_samples});
+const Op& sum_op = register_op(
+    {.name = "sum",
+     .doc = "Sum over axes, which stay with extent 1.",
+     .infer = infer_reduce,
+     .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
+     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return sum_kernel<T>(c); }); },
+     .linear_in = always_linear,
+     .axes = reduce_axes,
+     .cost =
+         [](const Call& c) {
+           return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+         },
+     .simplify = simplify_sum,
+     .describe = describe_axes,
+     .samples = reduce_samples});
 
-const Op& max_op = register_op({.name = "max_over",
-                                .doc = "Largest value over axes, which stay with extent 1.",
-                                .infer = [](const Call& c) {
-                                  for (std::int64_t axis : c.attrs.ints)
-                                    if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0) c.shape_error("nothing to take the maximum of");
-                                  return infer_reduce(c);
-                                },
-                                // Shared equally among equals, so that the rule is symmetric.
-                                .vjp = [](const VjpCall& c) {
-                                  const Tensor hit = equal(c.in[0], c.out);
-                                  std::vector<int> axes(c.attrs.ints.begin(), c.attrs.ints.end());
-                                  return c.ct * (hit / sum(hit, axes, kKeep));
-                                },
-                                .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return max_kernel<T>(c); }); },
-                                .axes = reduce_axes,
-                                .cost = [](const Call& c) { return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes}; },
-                                .describe = describe_axes,
-                                .samples = reduce_samples});
+const Op& max_op = register_op(
+    {.name = "max_over",
+     .doc = "Largest value over axes, which stay with extent 1.",
+     .infer =
+         [](const Call& c) {
+           for (std::int64_t axis : c.attrs.ints)
+             if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0)
+               c.shape_error("nothing to take the maximum of");
+           return infer_reduce(c);
+         },
+     // Shared equally among equals, so that the rule is symmetric.
+     .vjp =
+         [](const VjpCall& c) {
+           const Tensor hit = equal(c.in[0], c.out);
+           std::vector<int> axes(c.attrs.ints.begin(), c.attrs.ints.end());
+           return c.ct * (hit / sum(hit, axes, kKeep));
+         },
+     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return max_kernel<T>(c); }); },
+     .axes = reduce_axes,
+     .cost =
+         [](const Call& c) {
+           return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+         },
+     .describe = describe_axes,
+     .samples = reduce_samples});
 
 }  // namespace
 
@@ -195,9 +211,12 @@ Tensor sum(Operand x) {
 
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
   if (!is_float(x.tensor.dtype()))
-    throw DTypeError(fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})", to_string(x.tensor.spec()), describe(x.loc)));
+    throw DTypeError(
+        fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
+                    to_string(x.tensor.spec()), describe(x.loc)));
   const Tensor total = sum(x, axes, keep);
-  const double count = static_cast<double>(x.tensor.spec().size()) / static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
+  const double count = static_cast<double>(x.tensor.spec().size()) /
+                       static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
   return Operand(total, x.loc) * (1.0 / count);
 }
 

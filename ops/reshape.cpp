@@ -11,7 +11,8 @@ namespace {
 
 Spec infer_reshape(const Call& c) {
   if (numel(c.attrs.ints) != c.in[0].size())
-    c.shape_error(fmt::format("{} elements cannot be arranged as {}", c.in[0].size(), to_string(c.attrs.ints)));
+    c.shape_error(
+        fmt::format("{} elements cannot be arranged as {}", c.in[0].size(), to_string(c.attrs.ints)));
   return {c.in[0].dtype, c.attrs.ints};
 }
 
@@ -33,26 +34,28 @@ Tensor simplify_reshape(Tensor t) {
 
 }  // namespace
 
-const Op& reshape_op = register_op({.name = "reshape",
-                            .doc = "The same elements, in the same order, under another shape.",
-                            .infer = infer_reshape,
-                            .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
-                            .cpu = [](const Call& c) -> Kernel {
-                              return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
-                                std::memcpy(out, in[0], bytes);
-                              };
-                            },
-                            .linear_in = always_linear,
-                            .axes = reshape_axes,
-                            .cost = [](const Call&) { return Cost{}; },
-                            .simplify = simplify_reshape,
-                            .samples = []() -> std::vector<Sample> {
-                              return {{.inputs = {{{2, 6}}}, .attrs = {.ints = {2, 2, 3}}},
-                                      {.inputs = {{{4, 3}}}, .attrs = {.ints = {12}}},
-                                      {.inputs = {{{1}}}, .attrs = {}},
-                                      {.inputs = {{{4, 3}}}, .attrs = {.ints = {5}}, .error = "12 elements cannot be arranged as [5]"}};
-                            },
-                            .alias = true});
+const Op& reshape_op = register_op(
+    {.name = "reshape",
+     .doc = "The same elements, in the same order, under another shape.",
+     .infer = infer_reshape,
+     .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
+     .cpu = [](const Call& c) -> Kernel {
+       return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
+         std::memcpy(out, in[0], bytes);
+       };
+     },
+     .linear_in = always_linear,
+     .axes = reshape_axes,
+     .cost = [](const Call&) { return Cost{}; },
+     .simplify = simplify_reshape,
+     .samples = []() -> std::vector<Sample> {
+       return {
+           {.inputs = {{{2, 6}}}, .attrs = {.ints = {2, 2, 3}}},
+           {.inputs = {{{4, 3}}}, .attrs = {.ints = {12}}},
+           {.inputs = {{{1}}}, .attrs = {}},
+           {.inputs = {{{4, 3}}}, .attrs = {.ints = {5}}, .error = "12 elements cannot be arranged as [5]"}};
+     },
+     .alias = true});
 
 Tensor reshape(Operand x, const Shape& wanted) {
   Shape shape = wanted;

@@ -1,4 +1,5 @@
-// Rotary position embedding, interleaved pairs: (x_2i, x_2i+1) is turned by the angle position * theta^(-2i/dim).
+// Rotary position embedding, interleaved pairs: (x_2i, x_2i+1) is turned by the angle position *
+// theta^(-2i/dim).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,8 +12,11 @@ Tensor rope(Operand input, Operand positions, double theta) {
   const Scope scope("rope", input.loc);
   const Tensor x = input.tensor;
   const std::int64_t dim = x.dim(-1), half = dim / 2;
-  if (dim % 2) throw ShapeError(fmt::format("[rope] the last axis must be even to be turned in pairs: x is {}", to_string(x.spec())));
-  const Tensor frequency = exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * std::log(theta) / static_cast<double>(dim)));
+  if (dim % 2)
+    throw ShapeError(
+        fmt::format("[rope] the last axis must be even to be turned in pairs: x is {}", to_string(x.spec())));
+  const Tensor frequency =
+      exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * std::log(theta) / static_cast<double>(dim)));
   const Tensor angle = reshape(positions.tensor, {-1, 1, 1}) * frequency;  // [time, half, 1]
   const std::int64_t time = angle.dim(0);
   const auto for_both = [&](Tensor t) { return reshape(broadcast_to(t, {time, half, 2}), {time, dim}); };
@@ -20,7 +24,8 @@ Tensor rope(Operand input, Operand positions, double theta) {
   pairs.back() = half;
   pairs.push_back(2);
   const Tensor p = reshape(x, pairs);
-  const Tensor turned = reshape(concat({-slice(p, -1, 1, 2), slice(p, -1, 0, 1)}, -1), x.shape());  // (-odd, even)
+  const Tensor turned =
+      reshape(concat({-slice(p, -1, 1, 2), slice(p, -1, 0, 1)}, -1), x.shape());  // (-odd, even)
   return x * for_both(cos(angle)) + turned * for_both(sin(angle));
 }
 

@@ -9,12 +9,12 @@
 namespace nestgrad {
 
 // A walk over `shape` that reads source[source_offset + i . source_strides] and writes
-// target[target_offset + i . target_strides]; strides in elements. Dimensions that both sides walk through in one
-// stride are merged when the copy is made.
+// target[target_offset + i . target_strides]; strides in elements. Dimensions that both sides walk through in
+// one stride are merged when the copy is made.
 class StridedCopy {
  public:
-  StridedCopy(const Shape& shape, const Shape& source_strides, const Shape& target_strides, std::size_t element,
-              std::int64_t source_offset = 0, std::int64_t target_offset = 0)
+  StridedCopy(const Shape& shape, const Shape& source_strides, const Shape& target_strides,
+              std::size_t element, std::int64_t source_offset = 0, std::int64_t target_offset = 0)
       : element_(element), source_offset_(source_offset), target_offset_(target_offset) {
     for (std::size_t d = shape.size(); d-- > 0;) {
       if (shape[d] == 0) empty_ = true;
@@ -22,19 +22,18 @@ class StridedCopy {
       if (!dims_.empty() && source_strides[d] == dims_.back().source * dims_.back().size &&
           target_strides[d] == dims_.back().target * dims_.back().size)
         dims_.back().size *= shape[d];
-      else
-        dims_.push_back({shape[d], source_strides[d], target_strides[d]});
+      else dims_.push_back({shape[d], source_strides[d], target_strides[d]});
     }
     if (dims_.empty()) dims_.push_back({1, 1, 1});
-    if (dims_.size() > kMaxDims) throw ShapeError("[copy] more than 16 axes that are not walked through in one stride; reshape() some together");
+    if (dims_.size() > kMaxDims)
+      throw ShapeError(
+          "[copy] more than 16 axes that are not walked through in one stride; reshape() some together");
   }
 
   void operator()(const std::byte* source, std::byte* target) const {
     if (empty_) return;
-    if (element_ == 8)
-      run<std::uint64_t>(source, target);
-    else
-      run<std::uint32_t>(source, target);
+    if (element_ == 8) run<std::uint64_t>(source, target);
+    else run<std::uint32_t>(source, target);
   }
 
  private:
@@ -52,8 +51,7 @@ class StridedCopy {
     for (;;) {
       if (in.source == 1 && in.target == 1)
         std::memcpy(to, from, static_cast<std::size_t>(in.size) * sizeof(U));
-      else if (in.source == 0 && in.target == 1)
-        std::fill_n(to, in.size, *from);
+      else if (in.source == 0 && in.target == 1) std::fill_n(to, in.size, *from);
       else
         for (std::int64_t i = 0; i < in.size; ++i) to[i * in.target] = from[i * in.source];
       std::size_t d = 1;

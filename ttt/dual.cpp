@@ -24,26 +24,29 @@ Shape spread_shape(const Tensor& w, const Tensor& rows) {
 Tensor product(Tensor rows, Tensor w, bool transposed) { return matmul(rows, w, {false, transposed}); }
 
 // Re-emits a traced function with every token reading its own weights.
-Tensor read(const LearnerTrace& trace, const Weights& w, const Gradients& g, Tensor z, std::span<const Tensor> rows) {
-  return trace.inlined(rows, {
-      .use = [&](const Use& use, Tensor x) {
-        Tensor y = product(x, w.at(use.weight).value, use.transposed);
-        if (!z.defined()) return y;
-        for (const Gradient& f : g) {
-          if (f.weight != use.weight) continue;
-          const Tensor in = use.transposed ? f.b : f.a, out = use.transposed ? f.a : f.b;
-          y = y + matmul(z * matmul(x, in, {false, true}), out);
-        }
-        return y;
-      },
-      .spread = [&](std::size_t weight) {
-        const Tensor value = w.at(weight).value;
-        Tensor y = broadcast_to(value, spread_shape(value, rows[0]));
-        if (!z.defined()) return y;
-        for (const Gradient& f : g)
-          if (f.weight == weight) y = y + matmul(z, f.b);
-        return y;
-      }});
+Tensor read(const LearnerTrace& trace, const Weights& w, const Gradients& g, Tensor z,
+            std::span<const Tensor> rows) {
+  return trace.inlined(rows, {.use =
+                                  [&](const Use& use, Tensor x) {
+                                    Tensor y = product(x, w.at(use.weight).value, use.transposed);
+                                    if (!z.defined()) return y;
+                                    for (const Gradient& f : g) {
+                                      if (f.weight != use.weight) continue;
+                                      const Tensor in = use.transposed ? f.b : f.a,
+                                                   out = use.transposed ? f.a : f.b;
+                                      y = y + matmul(z * matmul(x, in, {false, true}), out);
+                                    }
+                                    return y;
+                                  },
+                              .spread =
+                                  [&](std::size_t weight) {
+                                    const Tensor value = w.at(weight).value;
+                                    Tensor y = broadcast_to(value, spread_shape(value, rows[0]));
+                                    if (!z.defined()) return y;
+                                    for (const Gradient& f : g)
+                                      if (f.weight == weight) y = y + matmul(z, f.b);
+                                    return y;
+                                  }});
 }
 
 }  // namespace
@@ -51,23 +54,27 @@ Tensor read(const LearnerTrace& trace, const Weights& w, const Gradients& g, Ten
 Gradients DualForm::gradients(const Weights& w, Tensor k, Tensor v) const {
   const Scope scope("inner gradient");
   const LearnerTrace trace = LearnerTrace::of_loss(learner_, w, k.spec(), v.spec());
-  // Each use of a weight gets a name of its own (probe), so that the derivative sees this use and no other path.
+  // Each use of a weight gets a name of its own (probe), so that the derivative sees this use and no other
+  // path.
   struct Probed {
     Use use;
     Tensor rows, value;
   };
   std::vector<Probed> probed;
   const Tensor rows[] = {k, v};
-  const Tensor loss = trace.inlined(rows, {
-      .use = [&](const Use& use, Tensor x) {
-        probed.push_back({use, x, probe(product(x, w.at(use.weight).value, use.transposed))});
-        return probed.back().value;
-      },
-      .spread = [&](std::size_t weight) {
-        const Tensor value = w.at(weight).value;
-        probed.push_back({{-1, weight, -1, false}, {}, probe(broadcast_to(value, spread_shape(value, k)))});
-        return probed.back().value;
-      }});
+  const Tensor loss = trace.inlined(
+      rows, {.use =
+                 [&](const Use& use, Tensor x) {
+                   probed.push_back({use, x, probe(product(x, w.at(use.weight).value, use.transposed))});
+                   return probed.back().value;
+                 },
+             .spread =
+                 [&](std::size_t weight) {
+                   const Tensor value = w.at(weight).value;
+                   probed.push_back(
+                       {{-1, weight, -1, false}, {}, probe(broadcast_to(value, spread_shape(value, k)))});
+                   return probed.back().value;
+                 }});
   const Seed seed{loss, broadcast_to(loss.graph().constant(Array::scalar(1, loss.dtype())), loss.shape())};
   std::vector<Tensor> wrt;
   for (const Probed& p : probed) wrt.push_back(p.value);
@@ -84,7 +91,10 @@ Gradients DualForm::gradients(const Weights& w, Tensor k, Tensor v) const {
   }
   for (std::size_t i = 0; i < w.size(); ++i)
     if (!reached[i])
-      throw FormError(fmt::format("[dual] fast weight '{}' does not reach the inner loss, so it would never learn; remove it, or use it in loss()", w.at(i).name));
+      throw FormError(
+          fmt::format("[dual] fast weight '{}' does not reach the inner loss, so it would never learn; "
+                      "remove it, or use it in loss()",
+                      w.at(i).name));
   return out;
 }
 
@@ -100,7 +110,8 @@ Tensor DualForm::loss(const Weights& w, const Gradients& g, Tensor z, Tensor k, 
 Weights DualForm::end_state(const Weights& w, const Gradients& g, Tensor z_last) const {
   std::vector<Tensor> values = w.values();
   for (const Gradient& f : g)
-    values[f.weight] = values[f.weight] + (f.a.defined() ? matmul(f.a * transpose(z_last), f.b, {true, false}) : matmul(z_last, f.b));
+    values[f.weight] = values[f.weight] + (f.a.defined() ? matmul(f.a * transpose(z_last), f.b, {true, false})
+                                                         : matmul(z_last, f.b));
   return w.with(values);
 }
 
@@ -121,7 +132,8 @@ std::string dual_obstacle(const Learner& learner, const Weights& w, Tensor k, Te
   }
 }
 
-std::unique_ptr<Form> make_form(const Learner& learner, FormChoice choice, const Weights& w, Tensor k, Tensor v) {
+std::unique_ptr<Form> make_form(const Learner& learner, FormChoice choice, const Weights& w, Tensor k,
+                                Tensor v) {
   if (choice == FormChoice::dual || (choice == FormChoice::automatic && obstacle(learner, w, k, v).empty()))
     return std::make_unique<DualForm>(learner);
   return std::make_unique<PrimalForm>(learner);

@@ -1,19 +1,20 @@
-// Form: a way to run a learner through one mini-batch. All forms give the same numbers; they differ in what they
-// materialise. Gradients are taken at the mini-batch's first weights W (Sun et al. 2024, section 2.4), and the weights
-// that token t reads are
+// Form: a way to run a learner through one mini-batch. All forms give the same numbers; they differ in what
+// they materialise. Gradients are taken at the mini-batch's first weights W (Sun et al. 2024, section 2.4),
+// and the weights that token t reads are
 //
 //   W_t = W + sum over tokens s of z[t, s] G_s,      G_s = gradient of token s's loss at W.
 //
 // z carries sign, rates and mask: plain gradient descent that reads after it writes has z = -tril(eta).
-// Shapes: k, q [batch, heads, tokens, dim]; weights [batch, heads, in, out]; z [batch, heads, queries, tokens].
+// Shapes: k, q [batch, heads, tokens, dim]; weights [batch, heads, in, out]; z [batch, heads, queries,
+// tokens].
 #pragma once
 
 #include "ttt/learner.h"
 
 namespace nestgrad::ttt {
 
-// The gradients of a mini-batch, one entry per weight and use. Tokens are axis -2 of a and b (dual form), or the
-// gradient is whole (primal form: a undefined, b [batch, heads, tokens, in * out]).
+// The gradients of a mini-batch, one entry per weight and use. Tokens are axis -2 of a and b (dual form), or
+// the gradient is whole (primal form: a undefined, b [batch, heads, tokens, in * out]).
 struct Gradient {
   std::size_t weight;
   Tensor a;  // [.., tokens, in]: G_s = a_s' b_s; undefined: G_s = b_s
@@ -38,8 +39,8 @@ class Form {
   const Learner& learner_;
 };
 
-// Per-token weights materialised: the reference. The learner is given one token at a time, so nothing needs to be proved
-// about tokens; a text that mixes them (a mean over tokens, say) is run on each alone.
+// Per-token weights materialised: the reference. The learner is given one token at a time, so nothing needs
+// to be proved about tokens; a text that mixes them (a mean over tokens, say) is run on each alone.
 class PrimalForm : public Form {
  public:
   using Form::Form;
@@ -53,8 +54,9 @@ class PrimalForm : public Form {
   Tensor loss_of(const Weights& w, Tensor k, Tensor v) const;
 };
 
-// Derived from the learner's trace: the gradient of rows x W is an outer product, so the updated weights are applied as
-// a masked attention product and never materialised. FormError, naming node and weight, if the trace does not allow it.
+// Derived from the learner's trace: the gradient of rows x W is an outer product, so the updated weights are
+// applied as a masked attention product and never materialised. FormError, naming node and weight, if the
+// trace does not allow it.
 class DualForm : public Form {
  public:
   using Form::Form;
@@ -65,13 +67,15 @@ class DualForm : public Form {
   Weights end_state(const Weights& w, const Gradients& g, Tensor z_last) const override;
 };
 
-// automatic: dual if it can be derived, else primal; a learner that mixes tokens, sequences or heads is a FormError.
+// automatic: dual if it can be derived, else primal; a learner that mixes tokens, sequences or heads is a
+// FormError.
 enum class FormChoice : std::uint8_t { automatic, primal, dual };
 
 // Why the dual form of this learner cannot be derived on such weights and rows; empty if it can.
 std::string dual_obstacle(const Learner& learner, const Weights& w, Tensor k, Tensor v);
 
 // The form asked for.
-std::unique_ptr<Form> make_form(const Learner& learner, FormChoice choice, const Weights& w, Tensor k, Tensor v);
+std::unique_ptr<Form> make_form(const Learner& learner, FormChoice choice, const Weights& w, Tensor k,
+                                Tensor v);
 
 }  // namespace nestgrad::ttt

@@ -27,7 +27,8 @@ Tensor step_matrix(const Chunk& chunk, Tensor position) {
   return tril(-(rows * chunk.token_rate));
 }
 
-ChunkResult run_chunk(const Form& form, const Weights& first, const Weights& w, const Chunk& chunk, Tensor position, bool track) {
+ChunkResult run_chunk(const Form& form, const Weights& first, const Weights& w, const Chunk& chunk,
+                      Tensor position, bool track) {
   const Tensor z = step_matrix(chunk, position);
   const Gradients g = form.gradients(w, chunk.k, chunk.v);
   ChunkResult out;
@@ -36,7 +37,8 @@ ChunkResult run_chunk(const Form& form, const Weights& first, const Weights& w, 
   out.next = form.end_state(w, g, slice(z, -2, tokens - 1, tokens));
   if (!track) return out;
   const Tensor before = pad(slice(z, -2, 0, tokens - 1), -2, 1, 0);  // each row one token earlier
-  out.losses = {form.loss(first, g, {}, chunk.k, chunk.v), form.loss(w, g, before, chunk.k, chunk.v), form.loss(w, g, z, chunk.k, chunk.v)};
+  out.losses = {form.loss(first, g, {}, chunk.k, chunk.v), form.loss(w, g, before, chunk.k, chunk.v),
+                form.loss(w, g, z, chunk.k, chunk.v)};
   return out;
 }
 
@@ -69,14 +71,16 @@ Weights for_batch(const Weights& w, std::int64_t batch) {
   return w.with(values);
 }
 
-InnerLoopResult train_along(const Learner& learner, const Weights& start, const Views& views, const Rates& rates,
-                            const InnerLoopOptions& options) {
+InnerLoopResult train_along(const Learner& learner, const Weights& start, const Views& views,
+                            const Rates& rates, const InnerLoopOptions& options) {
   const Scope scope("inner loop");
   const std::int64_t time = views.k.dim(2), size = options.mini_batch;
-  if (size < 1) throw ConfigError(fmt::format("[inner_loop] the mini-batch size must be at least 1, it is {}", size));
+  if (size < 1)
+    throw ConfigError(fmt::format("[inner_loop] the mini-batch size must be at least 1, it is {}", size));
   const std::int64_t chunks = time / size, full = chunks * size;
   if (rates.position.dim(0) < std::min(size, time))
-    throw ShapeError(fmt::format("[inner_loop] position rates are {}, mini-batches have {} tokens", to_string(rates.position.spec()), size));
+    throw ShapeError(fmt::format("[inner_loop] position rates are {}, mini-batches have {} tokens",
+                                 to_string(rates.position.spec()), size));
 
   Weights w = start;
   std::vector<Tensor> outputs;
@@ -87,7 +91,8 @@ InnerLoopResult train_along(const Learner& learner, const Weights& start, const 
   };
   const auto run_alone = [&](std::int64_t begin, std::int64_t end) {
     const Chunk chunk = range(views, rates, begin, end);
-    const ChunkResult r = run_chunk(*make_form(learner, options.form, w, chunk.k, chunk.v), start, w, chunk, rates.position, options.track_loss);
+    const ChunkResult r = run_chunk(*make_form(learner, options.form, w, chunk.k, chunk.v), start, w, chunk,
+                                    rates.position, options.track_loss);
     collect(r.output, r.losses);
     w = r.next;
   };
@@ -97,14 +102,17 @@ InnerLoopResult train_along(const Learner& learner, const Weights& start, const 
     const Chunk all = range(views, rates, 0, full);
     const Tensor token_rate = split(reshape(all.token_rate, {all.k.dim(0), all.k.dim(1), full, 1}), chunks);
     const Tensors xs{split(all.q, chunks), split(all.k, chunks), split(all.v, chunks), token_rate};
-    const ScanResult r = scan([&](const Tensors& carry, const Tensors& x) -> Step {
-      const Weights now = w.with(carry);
-      const Chunk chunk{x[0], x[1], x[2], as_row(x[3])};
-      const ChunkResult c = run_chunk(*make_form(learner, options.form, now, x[1], x[2]), start, now, chunk, rates.position, options.track_loss);
-      Step step{c.next.values(), {c.output}};
-      step.ys.insert(step.ys.end(), c.losses.begin(), c.losses.end());
-      return step;
-    }, w.values(), xs, {.checkpoint_every = options.checkpoint_every});
+    const ScanResult r = scan(
+        [&](const Tensors& carry, const Tensors& x) -> Step {
+          const Weights now = w.with(carry);
+          const Chunk chunk{x[0], x[1], x[2], as_row(x[3])};
+          const ChunkResult c = run_chunk(*make_form(learner, options.form, now, x[1], x[2]), start, now,
+                                          chunk, rates.position, options.track_loss);
+          Step step{c.next.values(), {c.output}};
+          step.ys.insert(step.ys.end(), c.losses.begin(), c.losses.end());
+          return step;
+        },
+        w.values(), xs, {.checkpoint_every = options.checkpoint_every});
     std::vector<Tensor> joined;
     for (std::size_t i = 1; i < r.ys.size(); ++i) joined.push_back(join(r.ys[i]));
     collect(join(r.ys[0]), joined);
@@ -112,7 +120,8 @@ InnerLoopResult train_along(const Learner& learner, const Weights& start, const 
   }
   if (full < time) run_alone(full, time);
 
-  InnerLoopResult out{.output = concat(outputs, 2), .last = w, .loss_initial = {}, .loss_before = {}, .loss_after = {}};
+  InnerLoopResult out{
+      .output = concat(outputs, 2), .last = w, .loss_initial = {}, .loss_before = {}, .loss_after = {}};
   if (options.track_loss) {
     const auto per_token = [&](const std::vector<Tensor>& parts) { return sum(concat(parts, 2), {-1}); };
     out.loss_initial = per_token(losses[0]);
@@ -122,13 +131,14 @@ InnerLoopResult train_along(const Learner& learner, const Weights& start, const 
   return out;
 }
 
-Tensor train_step(const Learner& learner, const Weights& start, const Views& views, const Rates& rates, Tensor slot,
-                  const InnerLoopOptions& options, Stream& stream, const std::string& name) {
+Tensor train_step(const Learner& learner, const Weights& start, const Views& views, const Rates& rates,
+                  Tensor slot, const InnerLoopOptions& options, Stream& stream, const std::string& name) {
   const Scope scope("inner step");
   const std::int64_t size = options.mini_batch, batch = views.k.dim(0), heads = views.k.dim(1);
   const DType dtype = views.k.dtype();
   std::vector<Tensor> values;
-  for (std::size_t i = 0; i < start.size(); ++i) values.push_back(stream.state(name + "." + start.at(i).name, start.at(i).value));
+  for (std::size_t i = 0; i < start.size(); ++i)
+    values.push_back(stream.state(name + "." + start.at(i).name, start.at(i).value));
   const Weights w = start.with(values);
   const std::unique_ptr<Form> form = make_form(learner, options.form, w, views.k, views.v);
 

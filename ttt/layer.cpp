@@ -8,7 +8,8 @@ namespace nestgrad::ttt {
 
 namespace {
 
-// Standard deviation of the uniform start of a depthwise convolution with few taps, U(-1/sqrt(taps), 1/sqrt(taps)).
+// Standard deviation of the uniform start of a depthwise convolution with few taps, U(-1/sqrt(taps),
+// 1/sqrt(taps)).
 Init conv_init(std::int64_t taps) { return Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(taps))); }
 
 }  // namespace
@@ -19,12 +20,18 @@ Tensor split_heads(Tensor x, std::int64_t heads) {
   return permute(reshape(x, {x.dim(0), x.dim(1), heads, x.dim(2) / heads}), {0, 2, 1, 3});
 }
 
-Tensor join_heads(Tensor x) { return reshape(permute(x, {0, 2, 1, 3}), {x.dim(0), x.dim(2), x.dim(1) * x.dim(3)}); }
+Tensor join_heads(Tensor x) {
+  return reshape(permute(x, {0, 2, 1, 3}), {x.dim(0), x.dim(2), x.dim(1) * x.dim(3)});
+}
 
 ProjectedViews::ProjectedViews(const Params& params, std::int64_t width)
-    : q_(params("q_proj.weight", {width, width})), k_(params("k_proj.weight", {width, width})), v_(params("v_proj.weight", {width, width})) {}
+    : q_(params("q_proj.weight", {width, width})),
+      k_(params("k_proj.weight", {width, width})),
+      v_(params("v_proj.weight", {width, width})) {}
 
-Task::Joined ProjectedViews::views(Tensor x, Stream&) const { return {linear(x, q_), linear(x, k_), linear(x, v_)}; }
+Task::Joined ProjectedViews::views(Tensor x, Stream&) const {
+  return {linear(x, q_), linear(x, k_), linear(x, v_)};
+}
 
 SharedQkViews::SharedQkViews(const Params& params, std::int64_t width, std::int64_t kernel, std::string name)
     : qk_(params("q_proj.weight", {width, width})),
@@ -42,21 +49,29 @@ Task::Joined SharedQkViews::views(Tensor x, Stream& stream) const {
 
 TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
                    std::unique_ptr<Learner> learner, std::string name)
-    : params_(params), options_(options), task_(std::move(task)), learner_(std::move(learner)), name_(std::move(name)) {
+    : params_(params),
+      options_(options),
+      task_(std::move(task)),
+      learner_(std::move(learner)),
+      name_(std::move(name)) {
   if (options_.width % options_.heads)
-    throw ConfigError(fmt::format("[ttt] width {} is not a multiple of {} heads", options_.width, options_.heads));
+    throw ConfigError(
+        fmt::format("[ttt] width {} is not a multiple of {} heads", options_.width, options_.heads));
   if (options_.width / options_.heads % 2)
-    throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", options_.width / options_.heads));
+    throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings",
+                                  options_.width / options_.heads));
 }
 
 Rates TTTLayer::rates(Tensor x) const {
   const std::int64_t heads = options_.heads, width = options_.width, size = options_.inner.mini_batch;
   const Tensor weight = params_("learnable_ttt_lr_weight", {heads, 1, width});
   const Tensor bias = params_("learnable_ttt_lr_bias", {heads, 1}, Init::zeros());
-  const Tensor gate = sigmoid(linear(x, reshape(weight, {heads, width})) + reshape(bias, {heads}));  // [batch, time, heads]
+  const Tensor gate =
+      sigmoid(linear(x, reshape(weight, {heads, width})) + reshape(bias, {heads}));  // [batch, time, heads]
   const double scale = options_.base_lr * static_cast<double>(heads) / static_cast<double>(width);
   const Tensor token = reshape(permute(gate * scale, {0, 2, 1}), {x.dim(0), heads, x.dim(1), 1});
-  const Tensor place = reciprocal(iota(x.dtype(), {size}, 0) + 1.0) + params_("learnable_token_idx", {size}, Init::zeros());
+  const Tensor place =
+      reciprocal(iota(x.dtype(), {size}, 0) + 1.0) + params_("learnable_token_idx", {size}, Init::zeros());
   return {token, max(place, 0.0)};
 }
 
@@ -75,7 +90,8 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
     positions = constant(Array::of(place, {time}, dtype));
   }
   const Views views{rope(split_heads(joined.q, options_.heads), positions, options_.rope_theta),
-                    rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta), split_heads(joined.v, options_.heads)};
+                    rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta),
+                    split_heads(joined.v, options_.heads)};
   const Weights start = for_batch(learner_->init(), x.dim(0));
   Tensor out;
   if (stream.stepping()) {
@@ -93,7 +109,8 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   }
   out = layer_norm(join_heads(out), params_("post_norm.weight", {options_.width}, Init::ones()),
                    params_("post_norm.bias", {options_.width}, Init::zeros()));
-  if (options_.gate) out = gelu_tanh(linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;
+  if (options_.gate)
+    out = gelu_tanh(linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;
   return linear(out, params_("o_proj.weight", {options_.width, options_.width}));
 }
 

@@ -1,5 +1,5 @@
-// TTTLayer: runs a learner along a sequence, as a layer of a larger model (Sun et al. 2024). A Task makes the three views
-// of each token; the learner is trained on (k, v) and answers for q.
+// TTTLayer: runs a learner along a sequence, as a layer of a larger model (Sun et al. 2024). A Task makes the
+// three views of each token; the learner is trained on (k, v) and answers for q.
 #pragma once
 
 #include "ttt/inner_loop.h"
@@ -51,8 +51,8 @@ struct TTTLayerOptions {
 // eta[i, j] = max(1/(i+1) + learnable_token_idx[i], 0) * base_lr * sigmoid(x_j . w_h + b_h) / head_dim.
 class TTTLayer {
  public:
-  TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task, std::unique_ptr<Learner> learner,
-           std::string name);
+  TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
+           std::unique_ptr<Learner> learner, std::string name);
   Tensor operator()(Tensor x, Stream& stream) const;
   const Learner& learner() const { return *learner_; }
 

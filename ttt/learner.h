@@ -1,8 +1,10 @@
-// Learner: a small model that is trained while the outer model reads. It is written as forward and loss only; its
-// gradient, and every form in which it can be run along a sequence, is derived from its trace (ttt/forms.h).
+// Learner: a small model that is trained while the outer model reads. It is written as forward and loss only;
+// its gradient, and every form in which it can be run along a sequence, is derived from its trace
+// (ttt/forms.h).
 //
-// Rules for a learner's text: address axes from the end (-2 tokens, -1 features): batch and heads come before them and
-// are never seen. Tokens must not mix. The loss is per token, [.., tokens, 1], never summed or averaged over tokens.
+// Rules for a learner's text: address axes from the end (-2 tokens, -1 features): batch and heads come before
+// them and are never seen. Tokens must not mix. The loss is per token, [.., tokens, 1], never summed or
+// averaged over tokens.
 #pragma once
 
 #include <string_view>
@@ -14,7 +16,7 @@ namespace nestgrad::ttt {
 // What a fast weight may be used for, which is also how its gradient factorises.
 enum class WeightKind : std::uint8_t {
   matrix,  // [.., in, out]; used as matmul(rows, W) or matmul(rows, W')
-  row,     // [.., 1, dim]; the learner sees it spread over tokens, [.., tokens, dim], and may use it in any way
+  row,  // [.., 1, dim]; the learner sees it spread over tokens, [.., tokens, dim], and may use it in any way
 };
 
 struct FastWeight {
@@ -40,11 +42,13 @@ class Weights {
   std::vector<FastWeight> list_;
 };
 
-inline FastWeight matrix(std::string name, Tensor value) { return {std::move(name), WeightKind::matrix, value}; }
+inline FastWeight matrix(std::string name, Tensor value) {
+  return {std::move(name), WeightKind::matrix, value};
+}
 inline FastWeight row(std::string name, Tensor value) { return {std::move(name), WeightKind::row, value}; }
 
-// While it lives, new nodes carry the line that writes them: a learner's text is named by its own lines, not by that of
-// the layer which runs it.
+// While it lives, new nodes carry the line that writes them: a learner's text is named by its own lines, not
+// by that of the layer which runs it.
 class OwnLines : EmitGuard {
  public:
   OwnLines() { emit_state().loc.reset(); }

@@ -15,8 +15,8 @@ Tensor ParamTable::get(const std::string& name, const Shape& shape, Init init) {
     return tensors_.back();
   }
   if (specs_[known->second].shape != shape)
-    throw ConfigError(fmt::format("[params] '{}' is asked for as {} and as {}; give one of them another name", name,
-                                  to_string(specs_[known->second].shape), to_string(shape)));
+    throw ConfigError(fmt::format("[params] '{}' is asked for as {} and as {}; give one of them another name",
+                                  name, to_string(specs_[known->second].shape), to_string(shape)));
   return tensors_[known->second];
 }
 

@@ -1,6 +1,6 @@
-// Params: the outer parameters of a model by name. A model asks for what it needs while it is traced; the first request
-// makes an input of the function, so the list of parameters, their shapes and starting values are declared once, where
-// they are used.
+// Params: the outer parameters of a model by name. A model asks for what it needs while it is traced; the
+// first request makes an input of the function, so the list of parameters, their shapes and starting values
+// are declared once, where they are used.
 #pragma once
 
 #include <map>
@@ -31,7 +31,8 @@ struct ParamSpec {
 class ParamTable {
  public:
   ParamTable(Graph& graph, DType dtype) : graph_(&graph), dtype_(dtype) {}
-  Tensor get(const std::string& name, const Shape& shape, Init init);  // ConfigError if asked for with another shape
+  Tensor get(const std::string& name, const Shape& shape,
+             Init init);  // ConfigError if asked for with another shape
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
   DType dtype() const { return dtype_; }

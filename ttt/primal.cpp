@@ -1,5 +1,6 @@
-// The primal form: every token has weights of its own. Tokens become the leading axis, [tokens, batch, heads, ..], so
-// that the learner sees one row per token and its outer parameters still line up with batch and heads.
+// The primal form: every token has weights of its own. Tokens become the leading axis, [tokens, batch, heads,
+// ..], so that the learner sees one row per token and its outer parameters still line up with batch and
+// heads.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -72,14 +73,18 @@ Gradients PrimalForm::gradients(const Weights& w, Tensor k, Tensor v) const {
   Shape wanted = rows.shape();
   wanted.back() = 1;
   if (loss.shape() != wanted)
-    throw FormError(fmt::format("[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
-                                tokens, to_string(wanted), describe(loss)));
+    throw FormError(fmt::format(
+        "[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
+        tokens, to_string(wanted), describe(loss)));
   const Seed seed{loss, broadcast_to(loss.graph().constant(Array::scalar(1, loss.dtype())), loss.shape())};
   const std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
   Gradients out;
   for (std::size_t i = 0; i < d.size(); ++i) {
     if (!d[i].defined())
-      throw FormError(fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; remove it, or use it in loss()", w.at(i).name));
+      throw FormError(
+          fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; "
+                      "remove it, or use it in loss()",
+                      w.at(i).name));
     // [tokens, lead.., in, out] -> [lead.., tokens, in * out]
     const std::int64_t flat = d[i].dim(-1) * d[i].dim(-2);
     Shape shape(d[i].shape().begin(), d[i].shape().end() - 2);
@@ -102,7 +107,8 @@ Tensor PrimalForm::loss(const Weights& w, const Gradients& g, Tensor z, Tensor k
 
 Weights PrimalForm::end_state(const Weights& w, const Gradients& g, Tensor z_last) const {
   std::vector<Tensor> values = w.values();
-  for (const Gradient& f : g) values[f.weight] = values[f.weight] + reshape(matmul(z_last, f.b), values[f.weight].shape());
+  for (const Gradient& f : g)
+    values[f.weight] = values[f.weight] + reshape(matmul(z_last, f.b), values[f.weight].shape());
   return w.with(values);
 }
 

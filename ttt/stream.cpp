@@ -11,17 +11,20 @@ Stream::State& Stream::find(const std::string& name) {
 }
 
 Tensor Stream::state(const std::string& name, Tensor initial) {
-  if (!stepping()) throw GraphError(fmt::format("[stream] state '{}' exists only while decoding step by step", name));
+  if (!stepping())
+    throw GraphError(fmt::format("[stream] state '{}' exists only while decoding step by step", name));
   for (const State& s : states_)
     if (s.name == name) throw GraphError(fmt::format("[stream] state '{}' is asked for twice", name));
-  states_.push_back({name, mode_ == Mode::initial ? initial : initial.graph().input(initial.spec(), name), {}});
+  states_.push_back(
+      {name, mode_ == Mode::initial ? initial : initial.graph().input(initial.spec(), name), {}});
   return states_.back().value;
 }
 
 void Stream::carry(const std::string& name, Tensor next) {
   State& s = find(name);
   if (next.spec() != s.value.spec())
-    throw ShapeError(fmt::format("[stream] state '{}' is {} and would become {}", name, to_string(s.value.spec()), to_string(next.spec())));
+    throw ShapeError(fmt::format("[stream] state '{}' is {} and would become {}", name,
+                                 to_string(s.value.spec()), to_string(next.spec())));
   s.next = next;
 }
 

@@ -12,10 +12,12 @@ void require_fit(std::string_view what, const Weights& weights, const Spec& rows
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const FastWeight& w = weights.at(i);
     const Spec& spec = w.value.spec();
-    if (spec.rank() != rows.rank() || !std::equal(rows.shape.begin(), rows.shape.end() - 2, spec.shape.begin()) ||
+    if (spec.rank() != rows.rank() ||
+        !std::equal(rows.shape.begin(), rows.shape.end() - 2, spec.shape.begin()) ||
         (w.kind == WeightKind::row && w.value.dim(-2) != 1))
-      throw ShapeError(fmt::format("[{}] fast weight '{}' is {}; rows are {}, so it must be [same leading axes.., {}]", what, w.name,
-                                   to_string(spec), to_string(rows), w.kind == WeightKind::row ? "1, dim" : "in, out"));
+      throw ShapeError(fmt::format(
+          "[{}] fast weight '{}' is {}; rows are {}, so it must be [same leading axes.., {}]", what, w.name,
+          to_string(spec), to_string(rows), w.kind == WeightKind::row ? "1, dim" : "in, out"));
   }
 }
 
@@ -45,22 +47,27 @@ LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const 
   out_ = graph_->lift(fn(weights.with(values), data));
 }
 
-LearnerTrace LearnerTrace::of_loss(const Learner& learner, const Weights& weights, const Spec& k, const Spec& v) {
+LearnerTrace LearnerTrace::of_loss(const Learner& learner, const Weights& weights, const Spec& k,
+                                   const Spec& v) {
   LearnerTrace trace("loss", weights, {k, v}, [&](const Weights& w, const std::vector<Tensor>& rows) {
     return learner.loss(w, rows[0], rows[1]);
   });
   Shape wanted = k.shape;
   wanted.back() = 1;
   if (const Spec& got = trace.graph_->node(trace.out_).spec; got.shape != wanted)
-    throw FormError(fmt::format("[loss] the inner loss must be per token, {}; it is {} at {}. Sum over features only, with the axis kept",
-                                to_string(wanted), to_string(got), describe(trace.graph_->tensor(trace.out_))));
+    throw FormError(
+        fmt::format("[loss] the inner loss must be per token, {}; it is {} at {}. Sum over features only, "
+                    "with the axis kept",
+                    to_string(wanted), to_string(got), describe(trace.graph_->tensor(trace.out_))));
   trace.prove_independence();
   trace.find_uses();
   return trace;
 }
 
 LearnerTrace LearnerTrace::of_predict(const Learner& learner, const Weights& weights, const Spec& x) {
-  LearnerTrace trace("predict", weights, {x}, [&](const Weights& w, const std::vector<Tensor>& rows) { return learner.predict(w, rows[0]); });
+  LearnerTrace trace("predict", weights, {x}, [&](const Weights& w, const std::vector<Tensor>& rows) {
+    return learner.predict(w, rows[0]);
+  });
   trace.prove_independence();
   trace.find_uses();
   return trace;
@@ -83,19 +90,23 @@ void LearnerTrace::prove_independence() const {
     const Flow& f = flows[static_cast<std::size_t>(out_)];
     if (f.kind == Flow::Kind::along && f.axis == axis) return;
     if (f.kind == Flow::Kind::mixed)
-      throw FormError(fmt::format("[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own", what_, noun,
-                                  describe(graph_->tensor(f.culprit)), f.why));
-    throw FormError(fmt::format("[{}] the result does not follow the {}: {}", what_, noun, describe(graph_->tensor(out_))));
+      throw FormError(
+          fmt::format("[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own",
+                      what_, noun, describe(graph_->tensor(f.culprit)), f.why));
+    throw FormError(fmt::format("[{}] the result does not follow the {}: {}", what_, noun,
+                                describe(graph_->tensor(out_))));
   };
   prove(rank - 2, "tokens", token_seeds());
-  // Leading axes (batch, heads): a leaf that has this axis, counted from the end, has a slice for each member.
+  // Leading axes (batch, heads): a leaf that has this axis, counted from the end, has a slice for each
+  // member.
   for (int axis = 0; axis < rank - 2; ++axis) {
     if (lead[static_cast<std::size_t>(axis)] == 1) continue;
     std::vector<std::pair<NodeId, Flow>> members;
     for (NodeId id = 0; id < graph_->size(); ++id) {
       const Node& n = graph_->node(id);
       const int at = axis - (rank - n.spec.rank());
-      if (n.inputs.empty() && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1) members.emplace_back(id, Flow::along(at));
+      if (n.inputs.empty() && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
+        members.emplace_back(id, Flow::along(at));
     }
     prove(axis, "sequences and heads", members);
   }
@@ -126,12 +137,13 @@ void LearnerTrace::find_uses() {
       const NodeId rows = n.inputs[0];
       const Flow& flow = flows[static_cast<std::size_t>(rows)];
       const bool fits = n.op == &matmul_op && operand == 1 && n.attrs.ints[0] == 0 &&
-                        !alias[static_cast<std::size_t>(rows)] && flow.kind == Flow::Kind::along && flow.axis == rank - 2 &&
-                        graph_->node(rows).spec.rank() == rank;
+                        !alias[static_cast<std::size_t>(rows)] && flow.kind == Flow::Kind::along &&
+                        flow.axis == rank - 2 && graph_->node(rows).spec.rank() == rank;
       if (!fits) {
-        obstacle_ = fmt::format("[{}] fast weight '{}' is used in {}: only rows x W and rows x W' have a factored gradient. "
-                                "Use the primal form, or declare the weight as a row",
-                                what_, names_[w->weight], describe(graph_->tensor(id)));
+        obstacle_ = fmt::format(
+            "[{}] fast weight '{}' is used in {}: only rows x W and rows x W' have a factored gradient. "
+            "Use the primal form, or declare the weight as a row",
+            what_, names_[w->weight], describe(graph_->tensor(id)));
         return;
       }
       uses_.push_back({id, w->weight, rows, w->transposed != (n.attrs.ints[1] != 0)});

@@ -1,6 +1,7 @@
-// LearnerTrace: a learner's function (its loss, or its prediction) as a closed graph, and what can be proved about it:
-// tokens, sequences and heads are independent (FormError if not: the inner loop would have no meaning), and every fast
-// weight is used in a way whose gradient factorises (if not, there is an obstacle to the dual form).
+// LearnerTrace: a learner's function (its loss, or its prediction) as a closed graph, and what can be proved
+// about it: tokens, sequences and heads are independent (FormError if not: the inner loop would have no
+// meaning), and every fast weight is used in a way whose gradient factorises (if not, there is an obstacle to
+// the dual form).
 #pragma once
 
 #include <memory>
@@ -12,10 +13,10 @@ namespace nestgrad::ttt {
 
 // One place where a matrix weight meets rows: rows x W, or rows x W'.
 struct Use {
-  NodeId node;           // the matmul
+  NodeId node;  // the matmul
   std::size_t weight;
-  NodeId rows;           // its first operand
-  bool transposed;       // W' is used
+  NodeId rows;      // its first operand
+  bool transposed;  // W' is used
 };
 
 // ShapeError unless every fast weight has the leading axes of rows [lead.., tokens, dim].
@@ -23,8 +24,8 @@ void require_fit(std::string_view what, const Weights& weights, const Spec& rows
 
 class LearnerTrace {
  public:
-  // Traced on rows [lead.., tokens, dim] and weights of the shapes given (all leading axes present). What else the
-  // learner mentions becomes a capture.
+  // Traced on rows [lead.., tokens, dim] and weights of the shapes given (all leading axes present). What
+  // else the learner mentions becomes a capture.
   static LearnerTrace of_loss(const Learner& learner, const Weights& weights, const Spec& k, const Spec& v);
   static LearnerTrace of_predict(const Learner& learner, const Weights& weights, const Spec& x);
 
@@ -33,10 +34,11 @@ class LearnerTrace {
 
   // What a re-emission puts in place of the fast weights.
   struct Rewrite {
-    std::function<Tensor(const Use& use, Tensor rows)> use;        // of a matrix weight
-    std::function<Tensor(std::size_t weight)> spread;              // a row weight, [.., tokens, dim]
+    std::function<Tensor(const Use& use, Tensor rows)> use;  // of a matrix weight
+    std::function<Tensor(std::size_t weight)> spread;        // a row weight, [.., tokens, dim]
   };
-  // Re-emits the function on other rows of the same shapes; returns its output. FormError if there is an obstacle.
+  // Re-emits the function on other rows of the same shapes; returns its output. FormError if there is an
+  // obstacle.
   Tensor inlined(std::span<const Tensor> rows, const Rewrite& rewrite) const;
 
  private:

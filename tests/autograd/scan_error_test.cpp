@@ -14,9 +14,12 @@ struct Sandbox {
 
 }  // namespace
 
-TEST_CASE("An inner gradient with respect to what a carry or x starts from is refused, not silently partial") {
+TEST_CASE(
+    "An inner gradient with respect to what a carry or x starts from is refused, not silently partial") {
   Sandbox s;
-  const auto body = [&](const Tensors& c, const Tensors& now) -> Step { return {{c[0] - grad(sum(s.w * c[0] * now[0]), {s.w})[0]}, {}}; };
+  const auto body = [&](const Tensors& c, const Tensors& now) -> Step {
+    return {{c[0] - grad(sum(s.w * c[0] * now[0]), {s.w})[0]}, {}};
+  };
   const Tensor zero = zeros(DType::f64, {2});
   CHECK_NOTHROW(scan(body, {zero}, {s.x}));
   CHECK(contains(message_of<GradError>([&] { scan(body, {s.w}, {s.x}); }), "miss"));

@@ -1,4 +1,5 @@
-// The promise: a configuration survives JSON, and one that does not make sense is refused with the field's name.
+// The promise: a configuration survives JSON, and one that does not make sense is refused with the field's
+// name.
 #include "models/config.h"
 
 #include <cmath>
@@ -24,9 +25,21 @@ std::string refusal_of_json(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a configuration survives JSON, every field of it") {
-  const LanguageModelConfig config{.vocab_size = 61, .hidden_size = 48, .intermediate_size = 7, .num_hidden_layers = 3, .num_attention_heads = 4,
-                                   .ttt_layer_type = "mlp", .ttt_base_lr = 0.1, .mini_batch_size = 5, .use_gate = true, .share_qk = true,
-                                   .pre_conv = true, .conv_kernel = 2, .rms_norm_eps = 1e-5, .rope_theta = 12345.678, .tie_word_embeddings = false};
+  const LanguageModelConfig config{.vocab_size = 61,
+                                   .hidden_size = 48,
+                                   .intermediate_size = 7,
+                                   .num_hidden_layers = 3,
+                                   .num_attention_heads = 4,
+                                   .ttt_layer_type = "mlp",
+                                   .ttt_base_lr = 0.1,
+                                   .mini_batch_size = 5,
+                                   .use_gate = true,
+                                   .share_qk = true,
+                                   .pre_conv = true,
+                                   .conv_kernel = 2,
+                                   .rms_norm_eps = 1e-5,
+                                   .rope_theta = 12345.678,
+                                   .tie_word_embeddings = false};
   CHECK(LanguageModelConfig::from_json(config.to_json(), "") == config);
   CHECK(LanguageModelConfig::from_json(LanguageModelConfig().to_json(), "") == LanguageModelConfig());
   CHECK(LanguageModelConfig::from_json("{}", "") == LanguageModelConfig());
@@ -36,9 +49,10 @@ TEST_CASE("a configuration survives JSON, every field of it") {
 
 TEST_CASE("every field is written under its published name") {
   const std::string json = LanguageModelConfig().to_json();
-  for (const char* field : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "ttt_layer_type",
-                            "ttt_base_lr", "mini_batch_size", "use_gate", "share_qk", "pre_conv", "conv_kernel", "rms_norm_eps", "rope_theta",
-                            "tie_word_embeddings"}) {
+  for (const char* field :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "ttt_layer_type", "ttt_base_lr", "mini_batch_size", "use_gate", "share_qk", "pre_conv", "conv_kernel",
+        "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {
     CAPTURE(field);
     CHECK(count(json, fmt::format("\"{}\":", field)) == 1);
   }
@@ -48,30 +62,48 @@ TEST_CASE("every field is written under its published name") {
 TEST_CASE("a value that makes no sense is refused by the field's name") {
   using Config = LanguageModelConfig;
   const std::pair<const char*, std::int64_t Config::*> counts[] = {
-      {"vocab_size", &Config::vocab_size}, {"hidden_size", &Config::hidden_size}, {"intermediate_size", &Config::intermediate_size},
-      {"num_hidden_layers", &Config::num_hidden_layers}, {"num_attention_heads", &Config::num_attention_heads},
-      {"mini_batch_size", &Config::mini_batch_size}, {"conv_kernel", &Config::conv_kernel}};
+      {"vocab_size", &Config::vocab_size},
+      {"hidden_size", &Config::hidden_size},
+      {"intermediate_size", &Config::intermediate_size},
+      {"num_hidden_layers", &Config::num_hidden_layers},
+      {"num_attention_heads", &Config::num_attention_heads},
+      {"mini_batch_size", &Config::mini_batch_size},
+      {"conv_kernel", &Config::conv_kernel}};
   for (const auto& [name, field] : counts)
-    for (const std::int64_t value : {std::int64_t{0}, std::int64_t{-3}, std::numeric_limits<std::int64_t>::min()})
-      CHECK(contains(refusal_of([&](Config& c) { c.*field = value; }), fmt::format("{} must be at least 1, it is {}", name, value)));
+    for (const std::int64_t value :
+         {std::int64_t{0}, std::int64_t{-3}, std::numeric_limits<std::int64_t>::min()})
+      CHECK(contains(refusal_of([&](Config& c) { c.*field = value; }),
+                     fmt::format("{} must be at least 1, it is {}", name, value)));
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  for (const double value : {0.0, -1e-6, nan, infinity}) CHECK(contains(refusal_of([&](Config& c) { c.rms_norm_eps = value; }), "rms_norm_eps must be"));
-  for (const double value : {1.0, -2.0, nan, infinity}) CHECK(contains(refusal_of([&](Config& c) { c.rope_theta = value; }), "rope_theta must be"));
-  for (const double value : {-0.1, nan, infinity}) CHECK(contains(refusal_of([&](Config& c) { c.ttt_base_lr = value; }), "ttt_base_lr must be"));
-  CHECK(contains(refusal_of([](Config& c) { c.num_attention_heads = 3; }), "hidden_size 128 is not a multiple of num_attention_heads 3"));
-  CHECK(contains(refusal_of([](Config& c) { c.hidden_size = 6; }), "rotary embeddings need an even head dimension"));
-  CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "mamba"; }), "ttt_layer_type is 'mamba'; it must be linear, mlp or attention"));
+  for (const double value : {0.0, -1e-6, nan, infinity})
+    CHECK(contains(refusal_of([&](Config& c) { c.rms_norm_eps = value; }), "rms_norm_eps must be"));
+  for (const double value : {1.0, -2.0, nan, infinity})
+    CHECK(contains(refusal_of([&](Config& c) { c.rope_theta = value; }), "rope_theta must be"));
+  for (const double value : {-0.1, nan, infinity})
+    CHECK(contains(refusal_of([&](Config& c) { c.ttt_base_lr = value; }), "ttt_base_lr must be"));
+  CHECK(contains(refusal_of([](Config& c) { c.num_attention_heads = 3; }),
+                 "hidden_size 128 is not a multiple of num_attention_heads 3"));
+  CHECK(contains(refusal_of([](Config& c) { c.hidden_size = 6; }),
+                 "rotary embeddings need an even head dimension"));
+  CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "mamba"; }),
+                 "ttt_layer_type is 'mamba'; it must be linear, mlp or attention"));
 }
 
 TEST_CASE("a field of the wrong type is refused by name, with the source and what it holds") {
-  CHECK(contains(refusal_of_json(R"({"hidden_size": "wide"})"), "config.json: field 'hidden_size' has the wrong type: \"wide\""));
-  CHECK(contains(refusal_of_json(R"({"hidden_size": 64.5})"), "field 'hidden_size' has the wrong type: 64.5"));
-  CHECK(contains(refusal_of_json(R"({"hidden_size": true})"), "field 'hidden_size' has the wrong type: true"));
-  CHECK(contains(refusal_of_json(R"({"hidden_size": null})"), "field 'hidden_size' has the wrong type: null"));
+  CHECK(contains(refusal_of_json(R"({"hidden_size": "wide"})"),
+                 "config.json: field 'hidden_size' has the wrong type: \"wide\""));
+  CHECK(
+      contains(refusal_of_json(R"({"hidden_size": 64.5})"), "field 'hidden_size' has the wrong type: 64.5"));
+  CHECK(
+      contains(refusal_of_json(R"({"hidden_size": true})"), "field 'hidden_size' has the wrong type: true"));
+  CHECK(
+      contains(refusal_of_json(R"({"hidden_size": null})"), "field 'hidden_size' has the wrong type: null"));
   CHECK(contains(refusal_of_json(R"({"hidden_size": 18446744073709551615})"), "hidden_size"));
   CHECK(contains(refusal_of_json(R"({"use_gate": 1})"), "field 'use_gate' has the wrong type: 1"));
   CHECK(contains(refusal_of_json(R"({"ttt_base_lr": "1.0"})"), "field 'ttt_base_lr' has the wrong type"));
-  CHECK(contains(refusal_of_json(R"({"ttt_layer_type": 3})"), "field 'ttt_layer_type' has the wrong type: 3"));
+  CHECK(
+      contains(refusal_of_json(R"({"ttt_layer_type": 3})"), "field 'ttt_layer_type' has the wrong type: 3"));
   CHECK(contains(refusal_of_json(R"({"vocab_size": 0})"), "vocab_size must be at least 1"));
-  for (const char* text : {"", "[]", "{", "3", "{\"a\":}"}) CHECK(contains(refusal_of_json(text), "config.json is not a JSON object"));
+  for (const char* text : {"", "[]", "{", "3", "{\"a\":}"})
+    CHECK(contains(refusal_of_json(text), "config.json is not a JSON object"));
 }

@@ -1,5 +1,5 @@
-// The promise: reading token by token is reading the whole sequence; and stopping, storing the state and going on later
-// changes no bit.
+// The promise: reading token by token is reading the whole sequence; and stopping, storing the state and
+// going on later changes no bit.
 #include "models/decoder.h"
 
 #include <filesystem>
@@ -21,7 +21,8 @@ struct Setup {
   Array tokens;
 };
 
-Setup setup(const LanguageModelConfig& config, DType dtype = DType::f64, ttt::FormChoice form = ttt::FormChoice::automatic) {
+Setup setup(const LanguageModelConfig& config, DType dtype = DType::f64,
+            ttt::FormChoice form = ttt::FormChoice::automatic) {
   TracedModel whole = logits_model(config, dtype, i32({kBatch, kTime}), form);
   StateDict params = random_parameters(whole, dtype);
   return {config, std::move(whole), std::move(params), random_tokens(kBatch, kTime, config.vocab_size)};
@@ -38,7 +39,8 @@ Arrays read(Decoder& decoder, const Array& tokens, std::int64_t begin, std::int6
   return out;
 }
 
-Decoder decoder_of(const Setup& s, DType dtype = DType::f64, ttt::FormChoice form = ttt::FormChoice::automatic) {
+Decoder decoder_of(const Setup& s, DType dtype = DType::f64,
+                   ttt::FormChoice form = ttt::FormChoice::automatic) {
   return Decoder(s.config, s.params, dtype, kBatch, kTime, form);
 }
 
@@ -54,14 +56,20 @@ TEST_CASE("decoding gives the logits of the whole sequence: every layer type, ba
       const Arrays steps = read(decoder, s.tokens, 0, kTime);
       CHECK(decoder.position() == kTime);
       for (std::int64_t t = 0; t < kTime; ++t) {
-        const Array expected = trace([&](Tensor all) { return reshape(slice(all, 1, t, t + 1), {kBatch, config.vocab_size}); }, logits.spec())(logits);
+        const Array expected = trace(
+            [&](Tensor all) {
+              return reshape(slice(all, 1, t, t + 1), {kBatch, config.vocab_size});
+            },
+            logits.spec())(logits);
         CHECK(relative_error(steps[static_cast<std::size_t>(t)], expected) < 1e-10);
       }
     }
 }
 
 TEST_CASE("going on from a stored state is bit-identical to not having stopped, and unlike a cold start") {
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("nestgrad-decoder-{}.safetensors", random_below(1U << 30, 1, 1, 1))).string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            fmt::format("nestgrad-decoder-{}.safetensors", random_below(1U << 30, 1, 1, 1)))
+                               .string();
   for (const LanguageModelConfig& config : small_models())
     for (const DType dtype : {DType::f32, DType::f64}) {
       CAPTURE(name_of(config));
@@ -119,16 +127,22 @@ TEST_CASE("sequences of a batch are decoded independently, to the last bit") {
   }
 }
 
-TEST_CASE("an attention cache that is full, or has no room at all, is a ConfigError, while a learner reads on for ever") {
+TEST_CASE(
+    "an attention cache that is full, or has no room at all, is a ConfigError, while a learner reads on for "
+    "ever") {
   const Setup s = setup(small_model("attention"));
   Decoder decoder(s.config, s.params, DType::f64, kBatch, 2);
   const Arrays out = read(decoder, s.tokens, 0, 2);
-  CHECK(contains(message_of<ConfigError>([&] { decoder.step(column(s.tokens, 2)); }), "the attention cache holds 2 tokens and is full"));
+  CHECK(contains(message_of<ConfigError>([&] { decoder.step(column(s.tokens, 2)); }),
+                 "the attention cache holds 2 tokens and is full"));
   decoder.reset();
   CHECK(same_bits(read(decoder, s.tokens, 0, 2), out));
-  CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, kBatch); }), "attention needs a capacity"));
-  CHECK(contains(message_of<ConfigError>([&] { decoder.restore(decoder.state(), 3); }), "position 3 is outside"));
-  CHECK(contains(message_of<ConfigError>([&] { decoder.restore(decoder.state(), -1); }), "position -1 is outside"));
+  CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, kBatch); }),
+                 "attention needs a capacity"));
+  CHECK(contains(message_of<ConfigError>([&] { decoder.restore(decoder.state(), 3); }),
+                 "position 3 is outside"));
+  CHECK(contains(message_of<ConfigError>([&] { decoder.restore(decoder.state(), -1); }),
+                 "position -1 is outside"));
 
   const Setup t = setup(small_model("linear"));
   Decoder learner(t.config, t.params, DType::f64, kBatch, 2);
@@ -143,11 +157,15 @@ TEST_CASE("parameters that do not fit the configuration are a ConfigError that n
     change(params);
     return message_of<ConfigError>([&] { Decoder(s.config, params, dtype, kBatch); });
   };
-  CHECK(contains(refused([](StateDict& p) { p.erase("model.norm.weight"); }), "lacks the parameter 'model.norm.weight'"));
-  CHECK(contains(refused([](StateDict& p) { p["model.extra"] = Array::zeros(DType::f64, {1}); }), "holds 'model.extra'"));
-  CHECK(contains(refused([](StateDict& p) { p["model.norm.weight"] = Array::zeros(DType::f64, {9}); }), "'model.norm.weight' is [9], this configuration wants [8]"));
+  CHECK(contains(refused([](StateDict& p) { p.erase("model.norm.weight"); }),
+                 "lacks the parameter 'model.norm.weight'"));
+  CHECK(contains(refused([](StateDict& p) { p["model.extra"] = Array::zeros(DType::f64, {1}); }),
+                 "holds 'model.extra'"));
+  CHECK(contains(refused([](StateDict& p) { p["model.norm.weight"] = Array::zeros(DType::f64, {9}); }),
+                 "'model.norm.weight' is [9], this configuration wants [8]"));
   CHECK(contains(refused([](StateDict&) {}, DType::f32), ", the model wants f32["));
-  CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, 0); }), "the batch must be at least 1"));
+  CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, 0); }),
+                 "the batch must be at least 1"));
 }
 
 TEST_CASE("a state that does not fit is a ConfigError, and leaves the decoder as it was") {
@@ -163,8 +181,10 @@ TEST_CASE("a state that does not fit is a ConfigError, and leaves the decoder as
     return message_of<ConfigError>([&] { decoder.restore(state, 0); });
   };
   CHECK(contains(refused([&](StateDict& x) { x.erase(weight); }), "there is no value for '" + weight + "'"));
-  CHECK(contains(refused([&](StateDict& x) { x["layers.7.W1"] = x[weight]; }), "the state holds 'layers.7.W1'"));
-  CHECK(contains(refused([&](StateDict& x) { x[weight] = Array::zeros(DType::f64, {1}); }), "'" + weight + "' is f64[1], the model wants f64[2,2,4,4]"));
+  CHECK(contains(refused([&](StateDict& x) { x["layers.7.W1"] = x[weight]; }),
+                 "the state holds 'layers.7.W1'"));
+  CHECK(contains(refused([&](StateDict& x) { x[weight] = Array::zeros(DType::f64, {1}); }),
+                 "'" + weight + "' is f64[1], the model wants f64[2,2,4,4]"));
   CHECK(decoder.position() == 5);
   CHECK(same_bits(read(decoder, s.tokens, 5, kTime), read(twin, s.tokens, 5, kTime)));
 }

@@ -1,5 +1,5 @@
-// The promise: whole language models give the numbers of the official implementations, gradients and decoding included,
-// in either form; and a file with one wrong number is noticed.
+// The promise: whole language models give the numbers of the official implementations, gradients and decoding
+// included, in either form; and a file with one wrong number is noticed.
 #include "models/golden.h"
 
 #include <cmath>
@@ -14,13 +14,16 @@ using ttt::FormChoice;
 
 namespace {
 
-std::string golden(const std::string& name) { return std::string(NESTGRAD_TEST_DATA) + "/golden/" + name + ".safetensors"; }
+std::string golden(const std::string& name) {
+  return std::string(NESTGRAD_TEST_DATA) + "/golden/" + name + ".safetensors";
+}
 
 std::vector<std::string> all_models() {
   std::vector<std::string> names;
   for (const char* learner : {"linear", "mlp"})
     for (const char* backbone : {"transformer", "mamba"})
-      for (const char* rest : {"", "_remainder"}) names.push_back(fmt::format("ttt_{}_{}{}", learner, backbone, rest));
+      for (const char* rest : {"", "_remainder"})
+        names.push_back(fmt::format("ttt_{}_{}{}", learner, backbone, rest));
   return names;
 }
 
@@ -43,7 +46,9 @@ class Changed {
   Changed(const std::string& name, const std::function<void(SafeTensors&)>& change) {
     SafeTensors file = read_safetensors(golden(name));
     change(file);
-    path_ = (std::filesystem::temp_directory_path() / fmt::format("nestgrad-{}-{}.safetensors", name, reinterpret_cast<std::uintptr_t>(this))).string();
+    path_ = (std::filesystem::temp_directory_path() /
+             fmt::format("nestgrad-{}-{}.safetensors", name, reinterpret_cast<std::uintptr_t>(this)))
+                .string();
     write_safetensors(path_, file);
   }
   ~Changed() { std::filesystem::remove(path_); }
@@ -59,13 +64,15 @@ class Changed {
 void nudge(SafeTensors& file, const std::string& name) {
   REQUIRE(file.tensors.contains(name));
   Array& a = file.tensors.at(name);
-  a.as<double>()[a.as<double>().size() / 2] += 1e-6 * relative_error(a, Array::zeros(a.dtype(), a.shape()), 1);
+  a.as<double>()[a.as<double>().size() / 2] +=
+      1e-6 * relative_error(a, Array::zeros(a.dtype(), a.shape()), 1);
 }
 
 }  // namespace
 
 TEST_CASE("a model of each learner and backbone, in the form that is chosen for it") {
-  for (const char* name : {"ttt_linear_transformer", "ttt_mlp_mamba_remainder"}) CHECK(verify_golden(golden(name)).passes(1e-9));
+  for (const char* name : {"ttt_linear_transformer", "ttt_mlp_mamba_remainder"})
+    CHECK(verify_golden(golden(name)).passes(1e-9));
 }
 
 TEST_SUITE("slow") {
@@ -103,10 +110,13 @@ TEST_CASE("negative control: one wrong number is noticed, and in the right place
 }
 
 TEST_CASE("a golden number that is not finite, or of another shape, is no pass") {
-  const Changed nan("ttt_linear_transformer", [](SafeTensors& f) { f.tensors.at("logits").as<double>()[0] = std::nan(""); });
+  const Changed nan("ttt_linear_transformer",
+                    [](SafeTensors& f) { f.tensors.at("logits").as<double>()[0] = std::nan(""); });
   CHECK(!verify_golden(nan.path()).passes(1e-9));
-  const Changed shape("ttt_linear_transformer", [](SafeTensors& f) { f.tensors.at("loss") = Array::zeros(DType::f64, {2}); });
-  CHECK(contains(message_of<IoError>([&] { verify_golden(shape.path()); }), "'loss' is f64[2], the model of this configuration gives f64[1]"));
+  const Changed shape("ttt_linear_transformer",
+                      [](SafeTensors& f) { f.tensors.at("loss") = Array::zeros(DType::f64, {2}); });
+  CHECK(contains(message_of<IoError>([&] { verify_golden(shape.path()); }),
+                 "'loss' is f64[2], the model of this configuration gives f64[1]"));
 }
 
 TEST_CASE("a file that is no golden file of a known kind is an IoError that says what is missing") {
@@ -117,19 +127,28 @@ TEST_CASE("a file that is no golden file of a known kind is an IoError that says
     return message;
   };
   CHECK(contains(refused([](SafeTensors& f) { f.metadata.clear(); }), "not a golden file of a known kind"));
-  CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("input_ids"); }), "not a golden file of a known kind"));
+  CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("input_ids"); }),
+                 "not a golden file of a known kind"));
   CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("logits"); }), "it has no tensor 'logits'"));
-  CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("grad.model.norm.weight"); }), "it has no tensor 'grad.model.norm.weight'"));
-  CHECK(contains(refused([](SafeTensors& f) { f.tensors.at("input_ids") = Array::zeros(DType::i32, {24}); }), "'input_ids' is i32[24]"));
+  CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("grad.model.norm.weight"); }),
+                 "it has no tensor 'grad.model.norm.weight'"));
+  CHECK(contains(refused([](SafeTensors& f) { f.tensors.at("input_ids") = Array::zeros(DType::i32, {24}); }),
+                 "'input_ids' is i32[24]"));
   CHECK_THROWS_AS(verify_golden(golden("no_such_file")), IoError);
 }
 
-TEST_CASE("a golden file that does not fit its own configuration is a ConfigError that names the field or the parameter") {
+TEST_CASE(
+    "a golden file that does not fit its own configuration is a ConfigError that names the field or the "
+    "parameter") {
   const auto refused = [](const std::function<void(SafeTensors&)>& change) {
     const Changed file("ttt_linear_transformer", change);
     return message_of<ConfigError>([&] { verify_golden(file.path()); });
   };
-  CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("param.model.norm.weight"); }), "lacks the parameter 'model.norm.weight'"));
-  CHECK(contains(refused([](SafeTensors& f) { f.tensors.emplace("param.extra", Array::zeros(DType::f64, {1})); }), "holds 'extra'"));
-  CHECK(contains(refused([](SafeTensors& f) { f.metadata["config"] = R"({"hidden_size": "wide"})"; }), "field 'hidden_size' has the wrong type"));
+  CHECK(contains(refused([](SafeTensors& f) { f.tensors.erase("param.model.norm.weight"); }),
+                 "lacks the parameter 'model.norm.weight'"));
+  CHECK(contains(
+      refused([](SafeTensors& f) { f.tensors.emplace("param.extra", Array::zeros(DType::f64, {1})); }),
+      "holds 'extra'"));
+  CHECK(contains(refused([](SafeTensors& f) { f.metadata["config"] = R"({"hidden_size": "wide"})"; }),
+                 "field 'hidden_size' has the wrong type"));
 }

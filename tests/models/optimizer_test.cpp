@@ -12,17 +12,22 @@ TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
   const AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
   const std::vector<ParamSpec> specs{{"w", {2}, Init::normal(1)}, {"gain", {1}, Init::ones()}};
   const Spec two{DType::f64, {2}}, one{DType::f64, {1}}, number{DType::f64, {}};
-  const Function step = trace([&](const std::vector<Tensor>& in) {
-    const AdamWResult r = adamw(specs, {in[0], in[1]}, {in[2], in[3]}, {in[4], in[5]}, {in[6], in[7]}, {in[8], in[9], in[10]}, options);
-    return std::vector<Tensor>{r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1], r.grad_norm};
-  }, {two, one, two, one, two, one, two, one, number, number, number});
+  const Function step = trace(
+      [&](const std::vector<Tensor>& in) {
+        const AdamWResult r = adamw(specs, {in[0], in[1]}, {in[2], in[3]}, {in[4], in[5]}, {in[6], in[7]},
+                                    {in[8], in[9], in[10]}, options);
+        return std::vector<Tensor>{r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1], r.grad_norm};
+      },
+      {two, one, two, one, two, one, two, one, number, number, number});
 
   double p[3] = {0.5, -1, 2}, m[3] = {}, v[3] = {};
-  std::vector<Array> state{Array::of({0.5, -1}, {2}), Array::of({2}, {1}), Array::zeros(DType::f64, {2}), Array::zeros(DType::f64, {1}),
+  std::vector<Array> state{Array::of({0.5, -1}, {2}),     Array::of({2}, {1}),
+                           Array::zeros(DType::f64, {2}), Array::zeros(DType::f64, {1}),
                            Array::zeros(DType::f64, {2}), Array::zeros(DType::f64, {1})};
   for (int t = 1; t <= 4; ++t) {
     const double g[3] = {3.0 * t, -0.1, 0.7 - t}, rate = 0.1 / t;  // the norm exceeds the clip
-    const double norm = std::sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2]), clip = std::min(1.0, 1.0 / (norm + 1e-6));
+    const double norm = std::sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2]),
+                 clip = std::min(1.0, 1.0 / (norm + 1e-6));
     const double c1 = 1 / (1 - std::pow(0.9, t)), c2 = 1 / (1 - std::pow(0.95, t));
     for (int i = 0; i < 3; ++i) {
       m[i] = 0.9 * m[i] + 0.1 * g[i] * clip;
@@ -30,8 +35,9 @@ TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
       const double decay = i < 2 ? 0.1 * p[i] : 0.0;  // the gain starts constant and does not decay
       p[i] -= rate * (m[i] * c1 / (std::sqrt(v[i] * c2) + 1e-8) + decay);
     }
-    const std::vector<Array> out = step({state[0], state[1], Array::of({g[0], g[1]}, {2}), Array::of({g[2]}, {1}), state[2], state[3], state[4], state[5],
-                                         Array::scalar(rate), Array::scalar(c1), Array::scalar(c2)});
+    const std::vector<Array> out =
+        step({state[0], state[1], Array::of({g[0], g[1]}, {2}), Array::of({g[2]}, {1}), state[2], state[3],
+              state[4], state[5], Array::scalar(rate), Array::scalar(c1), Array::scalar(c2)});
     for (std::size_t i = 0; i < state.size(); ++i) state[i] = out[i];
     CHECK(out[6].item() == doctest::Approx(norm).epsilon(1e-12));
     CHECK(std::abs(out[0].at(0) - p[0]) < 1e-12);

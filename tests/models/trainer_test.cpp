@@ -2,10 +2,10 @@
 
 #include <doctest/doctest.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
-#include <unistd.h>
 
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
@@ -16,19 +16,26 @@ namespace {
 
 ByteCorpus small_corpus() {
   std::vector<std::uint8_t> text;
-  for (int i = 0; i < 3000; ++i) text.push_back(static_cast<std::uint8_t>("abcde fgh\n"[(i * i / 7 + i) % 10]));
+  for (int i = 0; i < 3000; ++i)
+    text.push_back(static_cast<std::uint8_t>("abcde fgh\n"[(i * i / 7 + i) % 10]));
   return {text, {text.begin(), text.begin() + 600}};
 }
 
 TrainingOptions small_options(const std::string& layer = "linear") {
   TrainingOptions o;
-  o.model = {.hidden_size = 16, .intermediate_size = 32, .num_hidden_layers = 1, .num_attention_heads = 2, .ttt_layer_type = layer, .mini_batch_size = 4};
+  o.model = {.hidden_size = 16,
+             .intermediate_size = 32,
+             .num_hidden_layers = 1,
+             .num_attention_heads = 2,
+             .ttt_layer_type = layer,
+             .mini_batch_size = 4};
   o.steps = 8, o.batch = 2, o.context = 18, o.warmup = 2;
   return o;
 }
 
 struct TempFolder {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / ("nestgrad-trainer-" + std::to_string(getpid()));
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("nestgrad-trainer-" + std::to_string(getpid()));
   TempFolder() { std::filesystem::create_directories(path); }
   ~TempFolder() { std::filesystem::remove_all(path); }
 };
@@ -81,7 +88,8 @@ TEST_CASE("live memory is constant over training steps") {
   for (int i = 0; i < 20; ++i) trainer.step();
   const std::size_t before = bytes_in_use();
   for (int i = 0; i < 400; ++i) trainer.step();
-  // The allocator's own caches move by a few kilobytes; the smallest block lost in each step would make 12,800 bytes.
+  // The allocator's own caches move by a few kilobytes; the smallest block lost in each step would make
+  // 12,800 bytes.
   CHECK(bytes_in_use() < before + 8000);
 }
 
@@ -116,7 +124,8 @@ TEST_CASE("a checkpoint of other settings, of another kind, or cut short is refu
   const StateDict before = mlp.parameters();
   CHECK_THROWS_WITH_AS(mlp.load(path), doctest::Contains("ttt_layer_type"), ConfigError);
   write_safetensors(folder.path / "plain", {mlp.parameters(), {}});
-  CHECK_THROWS_WITH_AS(mlp.load(folder.path / "plain"), doctest::Contains("not a training checkpoint"), IoError);
+  CHECK_THROWS_WITH_AS(mlp.load(folder.path / "plain"), doctest::Contains("not a training checkpoint"),
+                       IoError);
   write_file_atomically(folder.path / "cut", read_file(path).substr(0, 4000));
   CHECK_THROWS_AS(mlp.load(folder.path / "cut"), IoError);
   CHECK(mlp.steps_done() == 0);
@@ -132,7 +141,8 @@ TEST_CASE("validation reports every position of every window, and the inner loss
   CHECK(v.loss_by_position.size() == 18);
   CHECK(v.loss == doctest::Approx(std::log(256)).epsilon(0.05));
   REQUIRE(v.inner.size() == 1);
-  for (std::size_t t = 0; t < 18; ++t) CHECK(v.inner[0].after[t] < v.inner[0].before[t]);  // a step lowers its own token's loss
+  for (std::size_t t = 0; t < 18; ++t)
+    CHECK(v.inner[0].after[t] < v.inner[0].before[t]);  // a step lowers its own token's loss
   CHECK(v.inner[0].before[0] == doctest::Approx(v.inner[0].initial[0]));
   Trainer baseline(small_options("attention"), corpus);
   CHECK(baseline.validate(windows).inner.empty());

@@ -1,5 +1,5 @@
-// The promise: the dual form that is derived from a learner's trace gives the numbers of the primal form, and both give
-// those of the inner loop done by hand; as values and as derivatives with respect to everything.
+// The promise: the dual form that is derived from a learner's trace gives the numbers of the primal form, and
+// both give those of the inner loop done by hand; as values and as derivatives with respect to everything.
 #include "tests/ttt/pupils.h"
 
 using namespace nestgrad;
@@ -17,7 +17,8 @@ Function derivatives_in(FormChoice form, const Pupil& pupil, const Sizes& sizes,
 
 // Worst error of the dual form against the primal form, over values and derivatives up to `order`.
 double dual_error(const Pupil& pupil, const Sizes& sizes, int order) {
-  return worst_error(run(derivatives_in(FormChoice::dual, pupil, sizes, order)), run(derivatives_in(FormChoice::primal, pupil, sizes, order)));
+  return worst_error(run(derivatives_in(FormChoice::dual, pupil, sizes, order)),
+                     run(derivatives_in(FormChoice::primal, pupil, sizes, order)));
 }
 
 void check_dual(const Sizes& sizes, int order) {
@@ -40,9 +41,15 @@ TEST_CASE("both forms are the inner loop done by hand, at value and order 1") {
 }
 
 TEST_CASE("dual = primal up to order 2: two mini-batches and a part of one") { check_dual({}, 2); }
-TEST_CASE("dual = primal up to order 2: online, a mini-batch of one token") { check_dual({.time = 5, .mini_batch = 1}, 2); }
-TEST_CASE("dual = primal up to order 2: batch gradient descent, one mini-batch") { check_dual({.time = 4, .mini_batch = 4}, 2); }
-TEST_CASE("dual = primal up to order 2: a sequence shorter than the mini-batch") { check_dual({.time = 3, .mini_batch = 4}, 2); }
+TEST_CASE("dual = primal up to order 2: online, a mini-batch of one token") {
+  check_dual({.time = 5, .mini_batch = 1}, 2);
+}
+TEST_CASE("dual = primal up to order 2: batch gradient descent, one mini-batch") {
+  check_dual({.time = 4, .mini_batch = 4}, 2);
+}
+TEST_CASE("dual = primal up to order 2: a sequence shorter than the mini-batch") {
+  check_dual({.time = 3, .mini_batch = 4}, 2);
+}
 
 TEST_CASE("dual = primal up to order 3 for the published learners") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4, .mini_batch = 2};
@@ -52,12 +59,17 @@ TEST_CASE("dual = primal up to order 3 for the published learners") {
 
 TEST_CASE("a loss that is not the prediction's, and values wider than keys: dual = primal") {
   const Sizes sizes{.value_dim = 5};
-  const Pupil pupil = formula("two heads on one trunk", [](const Params& p) {
-    return Weights{matrix("W", p("W", {3, 4, 6})), matrix("U", p("U", {3, 6, 5})), row("scale", p("scale", {3, 1, 6}))};
-  }, [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["U"]); }, [](const Weights& w, Tensor k, Tensor v) {
-    const Tensor hidden = tanh(matmul(k, w["W"])) * w["scale"];
-    return sum(square(matmul(hidden, w["U"]) - v), {-1}, kKeep) + sum(square(hidden), {-1}, kKeep);
-  });
+  const Pupil pupil = formula(
+      "two heads on one trunk",
+      [](const Params& p) {
+        return Weights{matrix("W", p("W", {3, 4, 6})), matrix("U", p("U", {3, 6, 5})),
+                       row("scale", p("scale", {3, 1, 6}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["U"]); },
+      [](const Weights& w, Tensor k, Tensor v) {
+        const Tensor hidden = tanh(matmul(k, w["W"])) * w["scale"];
+        return sum(square(matmul(hidden, w["U"]) - v), {-1}, kKeep) + sum(square(hidden), {-1}, kKeep);
+      });
   CHECK(dual_error(pupil, sizes, 2) < kTolerance);
 }
 
@@ -65,7 +77,8 @@ namespace {
 
 // One mini-batch in one form: outputs, weights after it, and their gradients, for a mask and a shift of z.
 Arrays one_batch(const Pupil& pupil, FormChoice choice, int diagonal, bool shifted) {
-  const Run run_once = [&](const ttt::Learner& learner, const Weights& w, const Views& views, const Rates& rates) {
+  const Run run_once = [&](const ttt::Learner& learner, const Weights& w, const Views& views,
+                           const Rates& rates) {
     const std::unique_ptr<ttt::Form> form = ttt::make_form(learner, choice, w, views.k, views.v);
     Tensor z = tril(-(reshape(rates.position, {-1, 1}) * transpose(rates.token)), diagonal);
     if (shifted) z = pad(slice(z, -2, 0, z.dim(-2) - 1), -2, 1, 0);
@@ -95,7 +108,8 @@ TEST_CASE("the dual form is the smaller program, and needs a fraction of the mem
   const Sizes sizes{.time = 32, .dim = 16, .mini_batch = 16};
   for (const Pupil& pupil : {ttt_linear(sizes), ttt_mlp(sizes)}) {
     CAPTURE(pupil.name);
-    const Function primal = derivatives_in(FormChoice::primal, pupil, sizes, 2), dual = derivatives_in(FormChoice::dual, pupil, sizes, 2);
+    const Function primal = derivatives_in(FormChoice::primal, pupil, sizes, 2),
+                   dual = derivatives_in(FormChoice::dual, pupil, sizes, 2);
     CHECK(dual.live_nodes() < primal.live_nodes());
     CHECK(dual.live_nodes() < derivatives(pupil, sizes, by_hand(16), 2).live_nodes() / 10);
     CHECK(dual.plan().stats().arena_bytes < primal.plan().stats().arena_bytes / 2);
@@ -119,7 +133,8 @@ TEST_SUITE("slow") {
       Arrays expected = losses(pupil, by_hand(sizes.mini_batch));
       expected.erase(expected.begin() + 5);  // q has no part in the losses
       for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
-        Arrays found = losses(pupil, along({.mini_batch = sizes.mini_batch, .form = form, .track_loss = true}));
+        Arrays found =
+            losses(pupil, along({.mini_batch = sizes.mini_batch, .form = form, .track_loss = true}));
         CHECK(found[0].shape() == Shape{sizes.batch, sizes.heads, sizes.time});
         found.erase(found.begin() + 5);
         CHECK(worst_error(found, expected) < kTolerance);
@@ -134,7 +149,8 @@ TEST_CASE("a step of small rate lowers the loss of its own token") {
     CAPTURE(pupil.name);
     const Function f = reading(pupil, sizes, [&](const Reading& r) {
       const Rates small{r.rates.token * 0.01, r.rates.position};
-      const InnerLoopResult out = ttt::train_along(r.learner, r.start, r.views, small, {.mini_batch = 1, .track_loss = true});
+      const InnerLoopResult out =
+          ttt::train_along(r.learner, r.start, r.views, small, {.mini_batch = 1, .track_loss = true});
       return Tensors{out.loss_before - out.loss_after};
     });
     for (double fall : run(f)[0].to_vector()) CHECK(fall > 0);

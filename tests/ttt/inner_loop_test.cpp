@@ -13,13 +13,18 @@ constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual};
 
 // f(x) = x W, loss 1/2 |k W - v|^2.
 Pupil plain(const Sizes& s) {
-  return formula("x W", [=](const Params& p) { return Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))}; },
-                 [](const Weights& w, Tensor x) { return matmul(x, w["W"]); });
+  return formula(
+      "x W",
+      [=](const Params& p) {
+        return Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(x, w["W"]); });
 }
 
 Function outputs_of(const Pupil& pupil, const Sizes& sizes, FormChoice form) {
   return reading(pupil, sizes, [&](const Reading& r) {
-    return values_of(ttt::train_along(r.learner, r.start, r.views, r.rates, {.mini_batch = sizes.mini_batch, .form = form}));
+    return values_of(ttt::train_along(r.learner, r.start, r.views, r.rates,
+                                      {.mini_batch = sizes.mini_batch, .form = form}));
   });
 }
 
@@ -30,7 +35,9 @@ std::vector<double> token(const Array& x, std::int64_t sequence, std::int64_t t)
   for (std::int64_t d = 0; d < dim; ++d) out.push_back(x.at((sequence * time + t) * dim + d));
   return out;
 }
-double inner(const std::vector<double>& a, const std::vector<double>& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
+double inner(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
 
 // The linear learner from W = 0, in closed form. With eta[i, j] = position_i token_j:
 //   batch    o = (eta o tril(Q K')) V
@@ -40,17 +47,21 @@ Array closed_form(const Arrays& in, bool online) {
   const std::int64_t sequences = k.shape()[0] * k.shape()[1], time = k.shape()[2], dim = k.shape()[3];
   Array out(DType::f64, k.shape());
   for (std::int64_t s = 0; s < sequences; ++s) {
-    const auto eta = [&](std::int64_t i, std::int64_t j) { return std::exp(in[4].at(online ? 0 : i)) / (1 + std::exp(-in[3].at(s * time + j))); };
+    const auto eta = [&](std::int64_t i, std::int64_t j) {
+      return std::exp(in[4].at(online ? 0 : i)) / (1 + std::exp(-in[3].at(s * time + j)));
+    };
     std::vector<std::vector<double>> learnt;  // rows of E, or of V
     for (std::int64_t t = 0; t < time; ++t) {
       learnt.push_back(token(v, s, t));
       for (std::int64_t j = 0; online && j < t; ++j)
         for (std::size_t d = 0; d < learnt.back().size(); ++d)
-          learnt.back()[d] -= eta(t, j) * inner(token(k, s, t), token(k, s, j)) * learnt[static_cast<std::size_t>(j)][d];
+          learnt.back()[d] -=
+              eta(t, j) * inner(token(k, s, t), token(k, s, j)) * learnt[static_cast<std::size_t>(j)][d];
       for (std::int64_t d = 0; d < dim; ++d) {
         double sum = 0;
         for (std::int64_t j = 0; j <= t; ++j)
-          sum += eta(t, j) * inner(token(q, s, t), token(k, s, j)) * learnt[static_cast<std::size_t>(j)][static_cast<std::size_t>(d)];
+          sum += eta(t, j) * inner(token(q, s, t), token(k, s, j)) *
+                 learnt[static_cast<std::size_t>(j)][static_cast<std::size_t>(d)];
         out.as<double>()[static_cast<std::size_t>((s * time + t) * dim + d)] = sum;
       }
     }
@@ -91,7 +102,8 @@ Array redrawn(const Array& x, std::int64_t from, std::int64_t length) {
   return out;
 }
 bool same_block(const Array& a, const Array& b, std::int64_t from, std::int64_t length) {
-  return std::memcmp(a.as<double>().data() + from, b.as<double>().data() + from, static_cast<std::size_t>(length) * sizeof(double)) == 0;
+  return std::memcmp(a.as<double>().data() + from, b.as<double>().data() + from,
+                     static_cast<std::size_t>(length) * sizeof(double)) == 0;
 }
 
 }  // namespace
@@ -144,9 +156,11 @@ TEST_CASE("a token changes nothing that was read before it, to the last bit") {
 TEST_CASE("a learner that closes over a function of its first weights learns through its fast weights only") {
   const Sizes sizes;
   const Pupil pupil{"x W + h(W0)", [](const Params& p) {
-    const Tensor W0 = p("W", {3, 4, 4}), h = tanh(sum(W0, {-2}, kKeep));
-    return std::make_unique<Formula>(Weights{matrix("W", W0)}, [h](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])) + h; });
-  }};
+                      const Tensor W0 = p("W", {3, 4, 4}), h = tanh(sum(W0, {-2}, kKeep));
+                      return std::make_unique<Formula>(
+                          Weights{matrix("W", W0)},
+                          [h](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])) + h; });
+                    }};
   const auto numbers = [&](const Run& run) {
     const Function f = derivatives(pupil, sizes, run, 2);
     return f(numbers_for(f));
@@ -157,7 +171,9 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
   // The control: with the path through h the first gradient is another.
   const Function f = reading(pupil, {.time = 1}, [](const Reading& r) {
     const Tensor W0 = r.inputs.back();
-    const auto loss = [&](Tensor w) { return sum(r.learner.loss(ttt::for_batch(Weights{matrix("W", w)}, 2), r.views.k, r.views.v)); };
+    const auto loss = [&](Tensor w) {
+      return sum(r.learner.loss(ttt::for_batch(Weights{matrix("W", w)}, 2), r.views.k, r.views.v));
+    };
     const Tensor named = probe(W0);
     return Tensors{grad(loss(W0), {W0})[0], grad(loss(named), {named})[0]};
   });

@@ -9,10 +9,15 @@ namespace {
 
 Subject subject(const Pupil& pupil, const Sizes& sizes, FormChoice form, int orders) {
   const Function f = reading(pupil, sizes, [&](const Reading& r) {
-    return values_of(ttt::train_along(r.learner, r.start, r.views, r.rates, {.mini_batch = sizes.mini_batch, .form = form}));
+    return values_of(ttt::train_along(r.learner, r.start, r.views, r.rates,
+                                      {.mini_batch = sizes.mini_batch, .form = form}));
   });
-  return {.what = pupil.name, .fn = [f](const Tensors& in) { return f(std::span<const Tensor>(in)); }, .inputs = numbers_for(f), .active = {},
-          .tolerance = 1, .orders = orders};
+  return {.what = pupil.name,
+          .fn = [f](const Tensors& in) { return f(std::span<const Tensor>(in)); },
+          .inputs = numbers_for(f),
+          .active = {},
+          .tolerance = 1,
+          .orders = orders};
 }
 
 }  // namespace
@@ -23,20 +28,24 @@ TEST_CASE("the meta-gradient is the central difference, and Taylor remainders sh
     for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
       Subject s = subject(pupil, sizes, form, 2);
       CHECK(join(check_taylor(s)) == "");
-      s.tolerance = 1e4;  // what is left is the difference's own: fast weights behind a layer norm curve strongly
+      s.tolerance =
+          1e4;  // what is left is the difference's own: fast weights behind a layer norm curve strongly
       CHECK(join(check_grads(s)) == "");
       CHECK(join(check_products(s)) == "");
     }
 }
 
-TEST_CASE("negative control: a meta-gradient that misses the path through the inner gradient fails each check") {
+TEST_CASE(
+    "negative control: a meta-gradient that misses the path through the inner gradient fails each check") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4, .mini_batch = 2};
   const Pupil whole = ttt_linear(sizes);
-  const Pupil cut{"first order only", [whole](const Params& p) {
-    const std::shared_ptr<ttt::Learner> inner = whole.make(p);
-    return std::make_unique<Formula>(inner->init(), [inner](const Weights& w, Tensor x) { return inner->predict(w, x); },
-                                     [inner](const Weights& w, Tensor k, Tensor v) { return inner->loss(w, stop_gradient(k), v); });
-  }};
+  const Pupil cut{
+      "first order only", [whole](const Params& p) {
+        const std::shared_ptr<ttt::Learner> inner = whole.make(p);
+        return std::make_unique<Formula>(
+            inner->init(), [inner](const Weights& w, Tensor x) { return inner->predict(w, x); },
+            [inner](const Weights& w, Tensor k, Tensor v) { return inner->loss(w, stop_gradient(k), v); });
+      }};
   Subject s = subject(cut, sizes, FormChoice::dual, 1);
   CHECK(join(check_taylor(s)) != "");
   s.tolerance = 1e4;
@@ -46,7 +55,8 @@ TEST_CASE("negative control: a meta-gradient that misses the path through the in
 
 TEST_SUITE("slow") {
   TEST_CASE("every checkpoint schedule gives the same bits of values and gradients, to order 3") {
-    const Sizes sizes{.batch = 1, .heads = 2, .time = 13, .dim = 4, .mini_batch = 2};  // six mini-batches and a part of one
+    const Sizes sizes{
+        .batch = 1, .heads = 2, .time = 13, .dim = 4, .mini_batch = 2};  // six mini-batches and a part of one
     const Pupil pupil = ttt_linear(sizes);
     for (int order = 1; order <= 3; ++order) {
       const Function f = derivatives(pupil, sizes, along({.mini_batch = sizes.mini_batch}), order);
@@ -55,7 +65,8 @@ TEST_SUITE("slow") {
         CAPTURE(order);
         CAPTURE(every);
         CHECK(same_bits(f.plan({.checkpoint_every = every}).run(in), stored));
-        const Function asked = derivatives(pupil, sizes, along({.mini_batch = sizes.mini_batch, .checkpoint_every = every}), order);
+        const Function asked = derivatives(
+            pupil, sizes, along({.mini_batch = sizes.mini_batch, .checkpoint_every = every}), order);
         CHECK(same_bits(asked(in), stored));
         CHECK(same_bits(asked.plan({.checkpoint_every = 0}).run(in), stored));
       }
@@ -66,5 +77,6 @@ TEST_SUITE("slow") {
 TEST_CASE("checkpointing a long sequence saves memory") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 256, .dim = 8, .mini_batch = 4};
   const Function f = derivatives(ttt_mlp(sizes), sizes, along({.mini_batch = 4}), 1);
-  CHECK(f.plan({.checkpoint_every = 8}).stats().arena_bytes < f.plan({.checkpoint_every = 0}).stats().arena_bytes / 2);
+  CHECK(f.plan({.checkpoint_every = 8}).stats().arena_bytes <
+        f.plan({.checkpoint_every = 0}).stats().arena_bytes / 2);
 }

@@ -2,6 +2,8 @@
 // blame; and automatic choice falls back to the primal form only where the numbers stay those of the text.
 #include "tests/ttt/pupils.h"
 
+// clang-format off: __LINE__ must stand on the line of the op that is to blame.
+
 using namespace nestgrad;
 using namespace nestgrad::testing;
 

@@ -1,5 +1,5 @@
-// The promise: reading token by token, with weights and the gradients of the current mini-batch carried as states, is
-// reading the whole sequence.
+// The promise: reading token by token, with weights and the gradients of the current mini-batch carried as
+// states, is reading the whole sequence.
 #include "models/traced_model.h"
 #include "tests/ttt/pupils.h"
 
@@ -8,8 +8,8 @@ using namespace nestgrad::testing;
 
 namespace {
 
-// One token of a pupil. Inputs: k, v, q, logit of the token rate, logits of the position rates, slot; outputs: the answer,
-// then the states in the order of `names`.
+// One token of a pupil. Inputs: k, v, q, logit of the token rate, logits of the position rates, slot;
+// outputs: the answer, then the states in the order of `names`.
 struct Stepper {
   TracedModel model;
   std::vector<std::string> names;
@@ -22,8 +22,9 @@ Stepper step_of(const Pupil& pupil, const Sizes& s, FormChoice form, ttt::Stream
   out.model = trace_model(DType::f64, given, [&](ParamTable& table, const Tensors& in) {
     const std::unique_ptr<ttt::Learner> learner = pupil.make(Params(table));
     ttt::Stream stream(mode);
-    Tensors results{ttt::train_step(*learner, ttt::for_batch(learner->init(), s.batch), {in[2], in[0], in[1]}, {sigmoid(in[3]), exp(in[4])},
-                                    in[5], {.mini_batch = s.mini_batch, .form = form}, stream, "layer")};
+    Tensors results{ttt::train_step(*learner, ttt::for_batch(learner->init(), s.batch), {in[2], in[0], in[1]},
+                                    {sigmoid(in[3]), exp(in[4])}, in[5],
+                                    {.mini_batch = s.mini_batch, .form = form}, stream, "layer")};
     for (const ttt::Stream::State& state : stream.states()) {
       out.names.push_back(state.name);
       results.push_back(mode == ttt::Stream::Mode::step ? state.next : state.value);
@@ -39,14 +40,18 @@ Array token(const Array& x, std::int64_t t) {
 }
 
 // The answers of every token, then the weights after the last one.
-Arrays token_by_token(const Pupil& pupil, const Sizes& s, FormChoice form, const Function& whole, const Arrays& in) {
-  const Stepper start = step_of(pupil, s, form, ttt::Stream::Mode::initial), step = step_of(pupil, s, form, ttt::Stream::Mode::step);
+Arrays token_by_token(const Pupil& pupil, const Sizes& s, FormChoice form, const Function& whole,
+                      const Arrays& in) {
+  const Stepper start = step_of(pupil, s, form, ttt::Stream::Mode::initial),
+                step = step_of(pupil, s, form, ttt::Stream::Mode::step);
   REQUIRE(start.names == step.names);
   StateDict params, state;
-  for (std::size_t i = 5; i < in.size(); ++i) params.emplace(whole.graph().node(whole.inputs()[i]).attrs.text, in[i]);
+  for (std::size_t i = 5; i < in.size(); ++i)
+    params.emplace(whole.graph().node(whole.inputs()[i]).attrs.text, in[i]);
   const auto given = [&](std::int64_t t) {
-    return Arrays{token(in[0], t), token(in[1], t), token(in[2], t), token(in[3], t), in[4],
-                  Array::full(DType::f64, {1}, static_cast<double>(t % s.mini_batch))};
+    return Arrays{token(in[0], t), token(in[1], t),
+                  token(in[2], t), token(in[3], t),
+                  in[4],           Array::full(DType::f64, {1}, static_cast<double>(t % s.mini_batch))};
   };
   const auto take = [&](const Arrays& out) {
     for (std::size_t i = 0; i < step.names.size(); ++i) state[step.names[i]] = out[i + 1];
@@ -58,7 +63,8 @@ Arrays token_by_token(const Pupil& pupil, const Sizes& s, FormChoice form, const
     answers.push_back(out[0]);
     take(out);
   }
-  for (std::size_t i = 0; i + 1 < whole.outputs().size(); ++i) answers.push_back(state[step.names[i]]);  // weights come first
+  for (std::size_t i = 0; i + 1 < whole.outputs().size(); ++i)
+    answers.push_back(state[step.names[i]]);  // weights come first
   return answers;
 }
 
@@ -72,7 +78,8 @@ TEST_SUITE("slow") {
         for (const Pupil& pupil : pupils(sizes)) {
           CAPTURE(pupil.name);
           CAPTURE(mini_batch);
-          const Function whole = derivatives(pupil, sizes, along({.mini_batch = mini_batch, .form = form}), 0);
+          const Function whole =
+              derivatives(pupil, sizes, along({.mini_batch = mini_batch, .form = form}), 0);
           const Arrays in = numbers_for(whole), expected = whole(in);
           const Arrays found = token_by_token(pupil, sizes, form, whole, in);
           for (std::int64_t t = 0; t < sizes.time; ++t)
@@ -93,5 +100,6 @@ TEST_CASE("a stream without a state, or with one of another shape, says so") {
   CHECK(contains(message_of<GraphError>([&] { step.carry("s", x); }), "there is no state 's'"));
   step.state("s", x);
   CHECK(contains(message_of<GraphError>([&] { step.state("s", x); }), "asked for twice"));
-  CHECK(contains(message_of<ShapeError>([&] { step.carry("s", graph.input(f64({2}))); }), "state 's' is f64[1,1,2] and would become f64[2]"));
+  CHECK(contains(message_of<ShapeError>([&] { step.carry("s", graph.input(f64({2}))); }),
+                 "state 's' is f64[1,1,2] and would become f64[2]"));
 }

@@ -1,5 +1,5 @@
-// Learners written as formulas, an outer program around them, and the inner loop done by hand: what the tests of ttt/
-// compare the derived forms with.
+// Learners written as formulas, an outer program around them, and the inner loop done by hand: what the tests
+// of ttt/ compare the derived forms with.
 #pragma once
 
 #include <cmath>
@@ -23,10 +23,13 @@ class Formula : public ttt::Learner {
  public:
   using Predict = std::function<Tensor(const Weights& w, Tensor x)>;
   using Loss = std::function<Tensor(const Weights& w, Tensor k, Tensor v)>;
-  Formula(Weights init, Predict predict, Loss loss = {}) : init_(std::move(init)), predict_(std::move(predict)), loss_(std::move(loss)) {}
+  Formula(Weights init, Predict predict, Loss loss = {})
+      : init_(std::move(init)), predict_(std::move(predict)), loss_(std::move(loss)) {}
   Weights init() const override { return init_; }
   Tensor predict(const Weights& w, Tensor x) const override { return predict_(w, x); }
-  Tensor loss(const Weights& w, Tensor k, Tensor v) const override { return loss_ ? loss_(w, k, v) : Learner::loss(w, k, v); }
+  Tensor loss(const Weights& w, Tensor k, Tensor v) const override {
+    return loss_ ? loss_(w, k, v) : Learner::loss(w, k, v);
+  }
 
  private:
   Weights init_;
@@ -45,15 +48,19 @@ struct Sizes {
 };
 
 // How the learner is run along the sequence.
-using Run = std::function<InnerLoopResult(const ttt::Learner&, const Weights& start, const Views&, const Rates&)>;
+using Run =
+    std::function<InnerLoopResult(const ttt::Learner&, const Weights& start, const Views&, const Rates&)>;
 
 inline Run along(InnerLoopOptions options) {
-  return [options](const ttt::Learner& l, const Weights& start, const Views& v, const Rates& r) { return ttt::train_along(l, start, v, r, options); };
+  return [options](const ttt::Learner& l, const Weights& start, const Views& v, const Rates& r) {
+    return ttt::train_along(l, start, v, r, options);
+  };
 }
 
 // The inner loop by hand, with nothing but grad: one token after the other, each gradient taken on its own.
 inline Run by_hand(std::int64_t mini_batch) {
-  return [mini_batch](const ttt::Learner& learner, const Weights& start, const Views& views, const Rates& rates) {
+  return [mini_batch](const ttt::Learner& learner, const Weights& start, const Views& views,
+                      const Rates& rates) {
     const auto token = [](Tensor x, std::int64_t t) { return slice(x, 2, t, t + 1); };
     std::vector<Tensor> outputs, initial, before, after, seen_rates;
     Weights first = start, now = start;
@@ -81,8 +88,8 @@ inline Run by_hand(std::int64_t mini_batch) {
   };
 }
 
-// A program in which a pupil reads a sequence. Its inputs: k, v, q, logits of the token rates, logits of the position
-// rates; then the pupil's parameters. `fn` makes its outputs.
+// A program in which a pupil reads a sequence. Its inputs: k, v, q, logits of the token rates, logits of the
+// position rates; then the pupil's parameters. `fn` makes its outputs.
 struct Reading {
   Tensors inputs;
   ttt::Learner& learner;
@@ -91,15 +98,23 @@ struct Reading {
   Rates rates;
 };
 
-inline Function reading(const Pupil& pupil, const Sizes& s, const std::function<Tensors(const Reading&)>& fn) {
-  const Spec rows = f64({s.batch, s.heads, s.time, s.dim}), values = f64({s.batch, s.heads, s.time, s.value_dim ? s.value_dim : s.dim});
-  return trace([&](const Tensors& in) {
-    ParamTable table(*emit_state().graph, DType::f64);
-    const std::unique_ptr<ttt::Learner> learner = pupil.make(Params(table));
-    Tensors inputs = in;
-    inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
-    return fn({inputs, *learner, ttt::for_batch(learner->init(), s.batch), {in[2], in[0], in[1]}, {sigmoid(in[3]), exp(in[4])}});
-  }, {rows, values, rows, f64({s.batch, s.heads, s.time, 1}), f64({s.mini_batch})});
+inline Function reading(const Pupil& pupil, const Sizes& s,
+                        const std::function<Tensors(const Reading&)>& fn) {
+  const Spec rows = f64({s.batch, s.heads, s.time, s.dim}),
+             values = f64({s.batch, s.heads, s.time, s.value_dim ? s.value_dim : s.dim});
+  return trace(
+      [&](const Tensors& in) {
+        ParamTable table(*emit_state().graph, DType::f64);
+        const std::unique_ptr<ttt::Learner> learner = pupil.make(Params(table));
+        Tensors inputs = in;
+        inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
+        return fn({inputs,
+                   *learner,
+                   ttt::for_batch(learner->init(), s.batch),
+                   {in[2], in[0], in[1]},
+                   {sigmoid(in[3]), exp(in[4])}});
+      },
+      {rows, values, rows, f64({s.batch, s.heads, s.time, 1}), f64({s.mini_batch})});
 }
 
 // Numbers for a reading; position rates about 0.3.
@@ -127,7 +142,8 @@ inline Tensor outer_loss(const Tensors& values) {
   return total;
 }
 
-// Values, then gradients with respect to every input, then gradients of |gradient|^2 (and so on), up to `order`.
+// Values, then gradients with respect to every input, then gradients of |gradient|^2 (and so on), up to
+// `order`.
 inline Function derivatives(const Pupil& pupil, const Sizes& sizes, const Run& run, int order) {
   return reading(pupil, sizes, [&](const Reading& r) {
     Tensors out = values_of(run(r.learner, r.start, r.views, r.rates));
@@ -142,7 +158,8 @@ inline Function derivatives(const Pupil& pupil, const Sizes& sizes, const Run& r
   });
 }
 
-// max|a-b| / max|b|, the worst of all pairs; infinite if a number of b is nowhere away from 0, as nothing would be compared.
+// max|a-b| / max|b|, the worst of all pairs; infinite if a number of b is nowhere away from 0, as nothing
+// would be compared.
 inline double worst_error(const Arrays& a, const Arrays& b) {
   REQUIRE(a.size() == b.size());
   double worst = 0;
