@@ -3,9 +3,8 @@
 //   carries: the cotangent of each active carry, and an accumulator per needed const (starting at the const's
 //            cotangent so far, so that the order of additions is that of the unrolled loop)
 //   xs:      the forward scan's xs, its carries, the body values that the rules mention, cotangents of stacks
-//   body:    the forward body inlined, pulled back, and every forward value in the result replaced by what
-//   the
-//            forward scan's stack holds
+//   body:    the forward body inlined, pulled back, and every forward value in the result replaced by
+//            what the stack of the forward scan holds
 //
 // It reads stacks of the forward scan instead of recomputing: the graph is the same whatever the plan later
 // decides to store, so every checkpoint schedule gives the same bits, and a second derivative reaches the
@@ -66,7 +65,7 @@ void Reverse::through_scan(NodeId id) {
   };
   Closing closing;
   std::vector<Source> xs;
-  Tensors init, accumulated;
+  Tensors init;
   std::vector<Seed> seeds;
   Tensors wrt, starts;
   std::vector<std::int64_t> active_carries, needed_xs, needed_consts;

@@ -38,14 +38,11 @@ class Compiler {
   struct Value {
     Place place;
     int buffer = -1;
-    NodeId root = -1;  // the node whose bytes these are
   };
   struct ScanInfo {
     std::size_t instruction = 0;
-    std::vector<NodeId> finals, stacks;        // projection nodes, by position in the ScanStep (-1: none)
-    std::vector<int> carry_of, stack_buffers;  // final index -> carry position; buffers of stacks
-    std::vector<int> own_buffers;              // working memory
-    std::vector<NodeId> pulled_by;             // scans that read a lazy stack
+    std::vector<int> own_buffers;   // working memory
+    std::vector<NodeId> pulled_by;  // scans that read a lazy stack
   };
 
   static std::size_t idx(NodeId id) { return static_cast<std::size_t>(id); }
@@ -57,7 +54,7 @@ class Compiler {
     for (std::size_t i = 0; i < source_.inputs.size(); ++i) {
       const NodeId id = source_.inputs[i];
       program_.inputs.push_back(node(id).spec);
-      value(id) = {{Place::Kind::external, i}, -1, id};
+      value(id) = {{Place::Kind::external, i}, -1};
     }
   }
 
@@ -74,7 +71,7 @@ class Compiler {
       const OpKind kind = node(root).op->kind;
       if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none)
         continue;
-      value(root) = {{Place::Kind::external, source_.inputs.size() + k}, -1, root};
+      value(root) = {{Place::Kind::external, source_.inputs.size() + k}, -1};
     }
   }
 
@@ -99,7 +96,6 @@ class Compiler {
   // Gives id a home in the arena unless it has one (an output).
   void give_home(NodeId id) {
     Value& v = value(id);
-    v.root = id;
     if (v.place.kind != Place::Kind::none) return;
     v.buffer = new_buffer(node(id).spec.bytes());
     v.place = {Place::Kind::arena, static_cast<std::size_t>(v.buffer)};
@@ -136,7 +132,7 @@ class Compiler {
       case OpKind::input:
         return;
       case OpKind::constant:
-        value(id) = {{Place::Kind::literal, program_.literals.size()}, -1, id};
+        value(id) = {{Place::Kind::literal, program_.literals.size()}, -1};
         program_.literals.push_back(n.attrs.literal);
         return;
       case OpKind::scan:
@@ -171,7 +167,7 @@ class Compiler {
         read_otherwise =
             read_otherwise || (root_of(n.inputs[j]) == root && !n.op->may_reuse(call, static_cast<int>(j)));
       if (read_otherwise) continue;
-      value(id) = {v.place, v.buffer, id};
+      value(id) = v;
       return true;
     }
     return false;

@@ -11,14 +11,7 @@ for ((i = 2; ; ++i)); do
 done
 train_lm_flags=(--backbone mamba --steps 2000)
 
-# phase NAME COMMAND...: runs the command, then says how long it took.
-phase() {
-  local name=$1 start=$SECONDS
-  shift
-  echo "== $name"
-  "$@" || { echo "== $name failed after $((SECONDS - start)) s" >&2; exit 1; }
-  echo "== $name: $((SECONDS - start)) s"
-}
+source scripts/phase.sh
 
 phase setup scripts/setup.sh
 phase configure cmake --preset release

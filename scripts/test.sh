@@ -3,14 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# phase NAME COMMAND...: runs the command, then says how long it took.
-phase() {
-  local name=$1 start=$SECONDS
-  shift
-  echo "== $name"
-  "$@" || { echo "== $name failed after $((SECONDS - start)) s" >&2; exit 1; }
-  echo "== $name: $((SECONDS - start)) s"
-}
+source scripts/phase.sh
 
 phase setup scripts/setup.sh
 phase "configure release" cmake --preset release
