@@ -51,12 +51,17 @@ void check_pairs(std::string_view rule, std::string_view what, const std::vector
 
 }  // namespace
 
+Seed seed_of_ones(Tensor value, Loc loc) {
+  const Tensor one = value.graph().constant(Array::scalar(1, value.dtype()), loc);
+  return {value, broadcast_to({one, loc}, value.shape())};
+}
+
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options, Loc loc) {
   if (y.spec().size() != 1 || !is_float(y.dtype()))
     throw GradError(
         fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()",
                     describe(y), describe(loc)));
-  const Seed seed{y, broadcast_to({y.graph().constant(Array::scalar(1, y.dtype()), loc), loc}, y.shape())};
+  const Seed seed = seed_of_ones(y, loc);
   return pull_back_or_fail("grad", std::span(&seed, 1), x, options);
 }
 

@@ -42,6 +42,7 @@ std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vecto
 struct Seed {
   Tensor value, cotangent;
 };
+Seed seed_of_ones(Tensor value, Loc loc = Loc::current());  // the gradient of the sum of value
 
 // Cotangent of each wrt, undefined where no path leads to it. `initial[i]`, if defined, is what wrt i starts
 // from.

@@ -67,11 +67,7 @@ const Op& slice_op =
                  .linear_in = always_linear,
                  .axes = other_axes,
                  .cost = copy_cost,
-                 .simplify =
-                     [](Tensor t) {
-                       const Tensor x = input_of(t);
-                       return x.shape() == t.shape() ? x : Tensor();
-                     },
+                 .simplify = drop_if_nothing_changes,
                  .describe = describe_range,
                  .samples = []() -> std::vector<Sample> {
                    return {{.inputs = {{{3, 5}}}, .attrs = {.ints = {1, 1, 4}}},
@@ -94,11 +90,7 @@ const Op& pad_op =
                  .linear_in = always_linear,
                  .axes = other_axes,
                  .cost = copy_cost,
-                 .simplify =
-                     [](Tensor t) {
-                       const Tensor x = input_of(t);
-                       return x.shape() == t.shape() ? x : Tensor();
-                     },
+                 .simplify = drop_if_nothing_changes,
                  .describe =
                      [](const Attrs& a) {
                        return fmt::format("axis={}, {} before, {} after", a.ints[0], a.ints[1], a.ints[2]);
@@ -110,6 +102,11 @@ const Op& pad_op =
                  }});
 
 }  // namespace
+
+Tensor drop_if_nothing_changes(Tensor t) {
+  const Tensor x = input_of(t);
+  return x.shape() == t.shape() ? x : Tensor();
+}
 
 int normal_axis(std::string_view name, int axis, int rank) {
   if (axis < -rank || axis >= rank)

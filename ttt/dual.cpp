@@ -75,7 +75,7 @@ Gradients DualForm::gradients(const Weights& w, Tensor k, Tensor v) const {
                        {{-1, weight, -1, false}, {}, probe(broadcast_to(value, spread_shape(value, k)))});
                    return probed.back().value;
                  }});
-  const Seed seed{loss, broadcast_to(loss.graph().constant(Array::scalar(1, loss.dtype())), loss.shape())};
+  const Seed seed = seed_of_ones(loss);
   std::vector<Tensor> wrt;
   for (const Probed& p : probed) wrt.push_back(p.value);
   const std::vector<Tensor> d = pull_back(std::span(&seed, 1), wrt);

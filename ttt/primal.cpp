@@ -76,7 +76,7 @@ Gradients PrimalForm::gradients(const Weights& w, Tensor k, Tensor v) const {
     throw FormError(fmt::format(
         "[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
         tokens, to_string(wanted), describe(loss)));
-  const Seed seed{loss, broadcast_to(loss.graph().constant(Array::scalar(1, loss.dtype())), loss.shape())};
+  const Seed seed = seed_of_ones(loss);
   const std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
   Gradients out;
   for (std::size_t i = 0; i < d.size(); ++i) {
