@@ -43,11 +43,11 @@ Result run(ttt::FormChoice form, std::int64_t time, std::int64_t mini_batch) {
   const TracedModel model =
       trace_model(DType::f64, {rows, rows, rows}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         const TwoLayer learner(Params(table), heads, dim);
-        const ttt::Rates rates{full(DType::f64, {batch, heads, time, 1}, 0.1),
-                               full(DType::f64, {mini_batch}, 1)};
+        const ttt::Views views{
+            in[0], in[1], in[2], {{"rate", full(DType::f64, {batch, heads, time, 1}, 0.1)}}, {}};
         const ttt::InnerLoopResult r =
-            ttt::train_along(learner, ttt::for_batch(learner.init(), batch), {in[0], in[1], in[2]}, rates,
-                             {.mini_batch = mini_batch, .form = form});
+            ttt::train_along(learner, ttt::for_batch(learner.init(), batch), views,
+                             {.policy = {.chunk = mini_batch}, .form = form});
         std::vector<Tensor> out{r.output};
         for (const Tensor& g : grad(sum(square(r.output)), {table.tensors()[0], table.tensors()[1], in[1]}))
           out.push_back(g);

@@ -7,7 +7,7 @@
 
 #include "models/config.h"
 #include "models/traced_model.h"
-#include "ttt/form.h"
+#include "ttt/forms/form.h"
 
 namespace nestgrad {
 

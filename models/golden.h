@@ -4,7 +4,7 @@
 #include <string>
 
 #include "engine/array.h"
-#include "ttt/form.h"
+#include "ttt/forms/form.h"
 
 namespace nestgrad {
 

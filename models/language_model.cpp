@@ -35,7 +35,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
                                .base_lr = config_.ttt_base_lr,
                                .rope_theta = config_.rope_theta,
                                .gate = config_.use_gate};
-  options.inner.mini_batch = config_.mini_batch_size;
+  options.inner.policy.chunk = config_.mini_batch_size;
   options.inner.form = form;
   options.inner.checkpoint_every = checkpoint_every;
   for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {

@@ -31,6 +31,23 @@ struct Transpose {
 };
 Tensor matmul(Operand a, Operand b, Transpose transpose = {});
 
+// ---- linear systems: matrix [.., n, n], b [.., n, m] -> x [.., n, m]; leading dimensions broadcast ----
+// ShapeError where the matrix is not square or b has not its rows, DTypeError for anything but one floating
+// type.
+struct TriangularSolveOptions {
+  bool transpose = false;  // solve L' x = b
+  bool unit = false;       // the diagonal is ones; what stands there is not read
+};
+// x with L x = b by substitution. Above its diagonal L is not read. A zero on the diagonal divides as `/`
+// does: infinity or NaN.
+Tensor triangular_solve(Operand l, Operand b, TriangularSolveOptions options = {});
+struct SolveOptions {
+  bool transpose = false;  // solve A' x = b
+};
+// x with A x = b by LU with partial pivoting. Where elimination meets a pivot of exactly zero, x has
+// infinities or NaN; a singular matrix whose last pivot is mere rounding gives huge numbers instead.
+Tensor solve(Operand a, Operand b, SolveOptions options = {});
+
 // ---- reductions ----
 inline constexpr bool kKeep = true;
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep = false);
@@ -80,6 +97,10 @@ Tensor cross_entropy(Operand logits, Operand labels);
 Tensor layer_norm(Operand x, Operand gain, Operand shift, double eps = 1e-6);
 Tensor rms_norm(Operand x, Operand gain, double eps = 1e-6);  // Zhang and Sennrich 2019
 Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^2 + eps) over the last axis
+// sqrt(sum x^2) over the axes. Where the sum is zero the norm is zero and so are its derivatives of every
+// order (it has none there); NaN stays NaN. Squares that underflow count as zero: |x| below 1e-23 in f32,
+// 1e-162 in f64.
+Tensor norm(Operand x, const std::vector<int>& axes, bool keep = false);
 // Rotary embedding (Su et al. 2021), interleaved pairs. x [.., time, dim], positions [time] (float); dim
 // even.
 Tensor rope(Operand x, Operand positions, double theta = 10000.0);

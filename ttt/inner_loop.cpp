@@ -3,44 +3,11 @@
 #include <fmt/format.h>
 
 #include "autograd/scan.h"
+#include "ttt/forms/chunk_parallel.h"
 
 namespace nestgrad::ttt {
 
 namespace {
-
-// One mini-batch.
-struct Chunk {
-  Tensor q, k, v;     // [batch, heads, tokens, dim]
-  Tensor token_rate;  // [batch, heads, 1, tokens]
-};
-
-struct ChunkResult {
-  Tensor output;
-  Weights next;
-  std::vector<Tensor> losses;  // initial, before, after; [batch, heads, tokens, 1]
-};
-
-// -eta, masked so that a token sees the gradients up to its own: [batch, heads, tokens, tokens].
-Tensor step_matrix(const Chunk& chunk, Tensor position) {
-  const std::int64_t tokens = chunk.k.dim(-2);
-  const Tensor rows = reshape(slice(position, 0, 0, tokens), {tokens, 1});
-  return tril(-(rows * chunk.token_rate));
-}
-
-ChunkResult run_chunk(const Form& form, const Weights& first, const Weights& w, const Chunk& chunk,
-                      Tensor position, bool track) {
-  const Tensor z = step_matrix(chunk, position);
-  const Gradients g = form.gradients(w, chunk.k, chunk.v);
-  ChunkResult out;
-  out.output = form.predict(w, g, z, chunk.q);
-  const std::int64_t tokens = z.dim(-2);
-  out.next = form.end_state(w, g, slice(z, -2, tokens - 1, tokens));
-  if (!track) return out;
-  const Tensor before = pad(slice(z, -2, 0, tokens - 1), -2, 1, 0);  // each row one token earlier
-  out.losses = {form.loss(first, g, {}, chunk.k, chunk.v), form.loss(w, g, before, chunk.k, chunk.v),
-                form.loss(w, g, z, chunk.k, chunk.v)};
-  return out;
-}
 
 // [batch, heads, chunks * tokens, dim] -> [chunks, batch, heads, tokens, dim]
 Tensor split(Tensor x, std::int64_t chunks) {
@@ -52,14 +19,128 @@ Tensor join(Tensor x) {
   return reshape(parts, {parts.dim(0), parts.dim(1), parts.dim(2) * parts.dim(3), parts.dim(4)});
 }
 
-Tensor as_row(Tensor rate) { return reshape(rate, {rate.dim(0), rate.dim(1), 1, rate.dim(2)}); }
+Gates each(const Gates& gates, const std::function<Tensor(Tensor)>& fn) {
+  Gates out;
+  for (const auto& [name, value] : gates) out[name] = fn(value);
+  return out;
+}
 
-Chunk range(const Views& views, const Rates& rates, std::int64_t begin, std::int64_t end) {
-  return {slice(views.q, 2, begin, end), slice(views.k, 2, begin, end), slice(views.v, 2, begin, end),
-          as_row(slice(rates.token, 2, begin, end))};
+Block range(const Views& views, std::int64_t begin, std::int64_t end) {
+  const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
+  const bool whole = begin == 0 && end == views.k.dim(2);  // q may then be longer
+  return {whole ? views.q : cut(views.q), cut(views.k), cut(views.v), each(views.gates, cut),
+          views.position.defined() ? slice(views.position, 0, 0, std::min(end - begin, views.position.dim(0))) : Tensor(),
+          true,
+          {}};
+}
+
+Block chunked(const Block& all, std::int64_t chunks) {
+  const auto parts = [&](Tensor x) { return split(x, chunks); };
+  Block out{parts(all.q), parts(all.k), parts(all.v), each(all.gates, parts), all.position, true, {}};
+  return out;
+}
+
+void check_views(const Learner& learner, const Policy& policy, const Views& views) {
+  policy.check();
+  for (const std::string& name : learner.optimizer().gates())
+    if (!views.gates.contains(name))
+      throw ConfigError(
+          fmt::format("[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have",
+                      learner.optimizer().str(), name));
+  if (views.k.rank() != 4 || views.q.rank() != 4 || views.v.rank() != 4)
+    throw ShapeError(fmt::format("[inner_loop] views are [batch, heads, time, dim]; q is {}, k {}, v {}",
+                                 to_string(views.q.spec()), to_string(views.k.spec()), to_string(views.v.spec())));
+  const std::int64_t time = views.k.dim(2);
+  for (const auto& [name, rows] : views.gates)
+    if (rows.rank() != 4 || rows.dim(2) != time || rows.dim(0) != views.k.dim(0) || rows.dim(1) != views.k.dim(1))
+      throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}; it must be [batch, heads, time, 1 or in] beside k {}",
+                                   name, to_string(rows.spec()), to_string(views.k.spec())));
+  if (views.v.dim(2) != time)
+    throw ShapeError(fmt::format("[inner_loop] v is {} and k is {}: they must have as many tokens",
+                                 to_string(views.v.spec()), to_string(views.k.spec())));
+  const bool whole = policy.chunk == Policy::kWholeSequence || policy.chunk >= time;
+  const bool after = policy.update == Policy::Update::per_chunk;
+  if (views.q.dim(2) != time && !(whole && after))
+    throw ShapeError(fmt::format(
+        "[inner_loop] q is {} and k is {}: only a policy with one step for the whole sequence may ask more or fewer "
+        "tokens than it learns from",
+        to_string(views.q.spec()), to_string(views.k.spec())));
+  const std::int64_t chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
+  if (views.position.defined() && views.position.dim(0) < std::min(chunk, time))
+    throw ShapeError(fmt::format("[inner_loop] position rates are {}, chunks have {} tokens",
+                                 to_string(views.position.spec()), chunk));
+}
+
+// A learner of which only some weights learn; the others are constants of the inner loop.
+class Restricted : public Learner {
+ public:
+  Restricted(const Learner& whole, Weights all, const std::vector<std::string>& trained)
+      : whole_(whole), all_(std::move(all)) {
+    for (const std::string& name : trained) places_.push_back(all_.index(name));
+  }
+  Weights init() const override { return pick(whole_.init()); }
+  Tensor predict(const Weights& w, Tensor x) const override { return whole_.predict(merged(w, x), x); }
+  Tensor loss(const Weights& w, Tensor k, Tensor v) const override { return whole_.loss(merged(w, k), k, v); }
+  InnerOptimizer optimizer() const override { return whole_.optimizer(); }
+
+  Weights pick(const Weights& all) const {
+    std::vector<FastWeight> out;
+    for (std::size_t i : places_) out.push_back(all.at(i));
+    return Weights(std::move(out));
+  }
+
+ private:
+  Weights merged(const Weights& w, Tensor rows) const {
+    std::vector<Tensor> values = all_.values();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (all_.at(i).kind == WeightKind::row) {
+        Shape shape = values[i].shape();
+        shape[shape.size() - 2] = rows.dim(-2);
+        values[i] = broadcast_to(values[i], shape);
+      }
+    std::vector<Tensor> held = values;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      values[places_[i]] = w.at(i).value;
+      held[places_[i]] = w.held(w.at(i).name);
+    }
+    return all_.with(values).with_held(held);
+  }
+  const Learner& whole_;
+  Weights all_;
+  std::vector<std::size_t> places_;
+};
+
+std::unique_ptr<Form> make_form(FormChoice form, const FormOptions& options) {
+  const bool per_chunk = options.policy.update == Policy::Update::per_chunk;
+  switch (form) {
+    case FormChoice::wy:
+      return make_wy(options);
+    case FormChoice::parallel:
+      return make_dual(options);
+    case FormChoice::dual:
+      return per_chunk ? make_per_chunk(options, true) : make_dual(options);
+    default:
+      return per_chunk ? make_per_chunk(options, false) : make_primal(options);
+  }
+}
+
+// Weights cut from their past where `cut` [1] is 1.
+State cut_state(const State& s, Tensor cut) {
+  std::vector<Tensor> flat = s.flat();
+  for (Tensor& t : flat) t = select(cut, stop_gradient(t), t);
+  return s.with(flat);
 }
 
 }  // namespace
+
+Trained restrict_to(const Learner& learner, const State& start, const std::vector<std::string>& trained) {
+  if (trained.empty()) return {nullptr, &learner, start};
+  auto restricted = std::make_unique<Restricted>(learner, start.weights, trained);
+  State own{restricted->pick(start.weights), {}};
+  for (const std::string& name : trained) own.slots.push_back(start.slots[start.weights.index(name)]);
+  const Learner* which = restricted.get();
+  return {std::move(restricted), which, own};
+}
 
 Weights for_batch(const Weights& w, std::int64_t batch) {
   std::vector<Tensor> values;
@@ -72,56 +153,150 @@ Weights for_batch(const Weights& w, std::int64_t batch) {
 }
 
 InnerLoopResult train_along(const Learner& learner, const Weights& start, const Views& views,
-                            const Rates& rates, const InnerLoopOptions& options) {
-  const Scope scope("inner loop");
-  const std::int64_t time = views.k.dim(2), size = options.mini_batch;
-  if (size < 1)
-    throw ConfigError(fmt::format("[inner_loop] the mini-batch size must be at least 1, it is {}", size));
-  const std::int64_t chunks = time / size, full = chunks * size;
-  if (rates.position.dim(0) < std::min(size, time))
-    throw ShapeError(fmt::format("[inner_loop] position rates are {}, mini-batches have {} tokens",
-                                 to_string(rates.position.spec()), size));
+                            const InnerLoopOptions& options) {
+  return train_along(learner, State::start(learner, start), views, options);
+}
 
-  Weights w = start;
+InnerLoopResult train_along(const Learner& given, const State& start, const Views& given_views,
+                            const InnerLoopOptions& options) {
+  const Scope scope("inner loop");
+  const Policy& policy = options.policy;
+  Views views = given_views;
+  if (policy.query_is_key) views.q = views.k;
+  check_views(given, policy, views);
+  const Trained trained = restrict_to(given, start, policy.trained);
+  const Learner& learner = *trained.learner;
+  const bool per_chunk = policy.update == Policy::Update::per_chunk;
+  const std::int64_t time = views.k.dim(2), chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
+
+  State state = trained.start;
+  const Weights first = options.track_loss ? state.weights : Weights();
+  const FormOptions form_options{learner, policy, first};
+  const InnerOptimizer optimizer = learner.optimizer();
+
+  InnerLoopResult out;
+  const Block sample = range(views, 0, std::min(chunk, time));
+  out.plan = choose_form(analyse(learner, policy, state, sample), policy, optimizer, views.position.defined(), time,
+                         options.form);
+  const FormChoice choice = out.plan.form;
+  const std::unique_ptr<Form> form = make_form(choice, form_options);
+
+  // Tokens that the form takes at once.
+  std::int64_t size = chunk;
+  const bool free_size = choice == FormChoice::parallel || choice == FormChoice::wy;
+  if (free_size) {
+    size = std::max<std::int64_t>(1, std::min(options.block, time));
+    if (per_chunk) size = std::max(chunk, size / chunk * chunk);
+  }
+  if (!options.gradient_offset.empty() && size != chunk)
+    throw ConfigError(fmt::format("[inner_loop] gradient offsets belong to chunks, which the {} form does not have; ask "
+                                  "for the dual or the primal form",
+                                  name(choice)));
+
   std::vector<Tensor> outputs;
   std::vector<std::vector<Tensor>> losses(3);
-  const auto collect = [&](Tensor output, const std::vector<Tensor>& chunk_losses) {
+  const auto collect = [&](Tensor output, const std::vector<Tensor>& block_losses) {
     outputs.push_back(output);
-    for (std::size_t i = 0; i < chunk_losses.size(); ++i) losses[i].push_back(chunk_losses[i]);
+    for (std::size_t i = 0; i < block_losses.size(); ++i) losses[i].push_back(block_losses[i]);
   };
-  const auto run_alone = [&](std::int64_t begin, std::int64_t end) {
-    const Chunk chunk = range(views, rates, begin, end);
-    const ChunkResult r = run_chunk(*make_form(learner, options.form, w, chunk.k, chunk.v), start, w, chunk,
-                                    rates.position, options.track_loss);
+  const auto is_cut = [&](std::int64_t index) {
+    return policy.meta == Policy::Meta::truncated && index > 0 && index % policy.horizon == 0;
+  };
+  const Shape lead{views.k.dim(0), views.k.dim(1)};
+  const auto run_alone = [&](const Form& how, std::int64_t begin, std::int64_t end) {
+    Block block = range(views, begin, end);
+    block.writes = !per_chunk || end - begin == chunk || policy.partial_chunk_writes;
+    const std::int64_t index = begin / chunk;
+    for (const Tensor& offset : options.gradient_offset)
+      block.offset.push_back(reshape(slice(offset, 0, index, index + 1), Shape(offset.shape().begin() + 1, offset.shape().end())));
+    if (is_cut(index)) state = cut_state(state, constant(1.0, views.k.dtype()));
+    const auto prepared = how.prepare(state, block.gates, lead, block.tokens(), block.position);
+    const BlockResult r = how.run(state, block, prepared.get());
     collect(r.output, r.losses);
-    w = r.next;
+    state = r.next;
   };
 
-  if (chunks == 1) run_alone(0, size);
-  if (chunks > 1) {
-    const Chunk all = range(views, rates, 0, full);
-    const Tensor token_rate = split(reshape(all.token_rate, {all.k.dim(0), all.k.dim(1), full, 1}), chunks);
-    const Tensors xs{split(all.q, chunks), split(all.k, chunks), split(all.v, chunks), token_rate};
+  const std::int64_t blocks = time / size, full = blocks * size;
+  if (choice == FormChoice::chunk_parallel && blocks > 0) {
+    const ChunkParallelResult r = run_chunks(form_options, state, chunked(range(views, 0, full), blocks));
+    collect(r.output, r.losses);
+    state = r.last;
+  } else if (blocks == 1) {
+    run_alone(*form, 0, size);
+  } else if (blocks > 1) {
+    const Block all = chunked(range(views, 0, full), blocks);
+    const Tensor position = views.position.defined() ? slice(views.position, 0, 0, std::min(size, views.position.dim(0))) : Tensor();
+    Shape lead_all = lead;
+    lead_all.insert(lead_all.begin(), blocks);
+    const auto prepared = form->prepare(state, all.gates, lead_all, size, position);
+
+    Tensors xs{all.q, all.k, all.v};
+    std::vector<std::string> gate_names;
+    for (const auto& [name, rows] : all.gates) {
+      gate_names.push_back(name);
+      xs.push_back(rows);
+    }
+    // What was prepared for each block (other prepared tensors are the same for all).
+    std::vector<std::size_t> varying;
+    if (prepared) {
+      const std::vector<Tensor*> tensors = prepared->tensors();
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        if (tensors[i]->rank() >= static_cast<int>(lead_all.size()) + 2 && tensors[i]->dim(0) == blocks) {
+          varying.push_back(i);
+          xs.push_back(*tensors[i]);
+        }
+    }
+    for (const Tensor& offset : options.gradient_offset) xs.push_back(slice(offset, 0, 0, blocks));
+    if (policy.meta == Policy::Meta::truncated) {
+      std::vector<double> cuts;
+      for (std::int64_t i = 0; i < blocks; ++i) cuts.push_back(is_cut(i) ? 1.0 : 0.0);
+      xs.push_back(constant(Array::of(cuts, {blocks, 1}, views.k.dtype())));
+    }
     const ScanResult r = scan(
         [&](const Tensors& carry, const Tensors& x) -> Step {
-          const Weights now = w.with(carry);
-          const Chunk chunk{x[0], x[1], x[2], as_row(x[3])};
-          const ChunkResult c = run_chunk(*make_form(learner, options.form, now, x[1], x[2]), start, now,
-                                          chunk, rates.position, options.track_loss);
-          Step step{c.next.values(), {c.output}};
-          step.ys.insert(step.ys.end(), c.losses.begin(), c.losses.end());
+          std::size_t at = 3;
+          State now = state.with(carry);
+          Block block{x[0], x[1], x[2], {}, position, true, {}};
+          for (const std::string& name : gate_names) block.gates[name] = x[at++];
+          std::unique_ptr<Prepared> own = prepared ? prepared->clone() : nullptr;
+          for (std::size_t i : varying) *own->tensors()[i] = x[at++];
+          for (std::size_t i = 0; i < options.gradient_offset.size(); ++i) block.offset.push_back(x[at++]);
+          if (policy.meta == Policy::Meta::truncated) now = cut_state(now, x[at]);
+          const BlockResult b = form->run(now, block, own.get());
+          Step step{b.next.flat(), {b.output}};
+          step.ys.insert(step.ys.end(), b.losses.begin(), b.losses.end());
           return step;
         },
-        w.values(), xs, {.checkpoint_every = options.checkpoint_every});
+        state.flat(), xs, {.checkpoint_every = options.checkpoint_every});
     std::vector<Tensor> joined;
     for (std::size_t i = 1; i < r.ys.size(); ++i) joined.push_back(join(r.ys[i]));
     collect(join(r.ys[0]), joined);
-    w = w.with(r.carries);
+    state = state.with(r.carries);
   }
-  if (full < time) run_alone(full, time);
+  if (full < time) {
+    // The rest: whole chunks that fill no block, then a part of one.
+    std::int64_t begin = full;
+    if (per_chunk) {
+      const auto rest = make_per_chunk(form_options, choice != FormChoice::primal);
+      for (; begin < time; begin += chunk) run_alone(*rest, begin, std::min(begin + chunk, time));
+    } else {
+      run_alone(*form, begin, time);
+    }
+  }
 
-  InnerLoopResult out{
-      .output = concat(outputs, 2), .last = w, .loss_initial = {}, .loss_before = {}, .loss_after = {}};
+  out.output = outputs.size() == 1 ? outputs[0] : concat(outputs, 2);
+  out.state = state;
+  if (!policy.trained.empty()) {
+    State whole = start;
+    std::vector<Tensor> values = whole.weights.values();
+    for (std::size_t i = 0; i < policy.trained.size(); ++i) {
+      const std::size_t place = whole.weights.index(policy.trained[i]);
+      values[place] = state.weights.at(i).value;
+      whole.slots[place] = state.slots[i];
+    }
+    whole.weights = whole.weights.with(values);
+    out.state = whole;
+  }
   if (options.track_loss) {
     const auto per_token = [&](const std::vector<Tensor>& parts) { return sum(concat(parts, 2), {-1}); };
     out.loss_initial = per_token(losses[0]);
@@ -131,46 +306,14 @@ InnerLoopResult train_along(const Learner& learner, const Weights& start, const 
   return out;
 }
 
-Tensor train_step(const Learner& learner, const Weights& start, const Views& views, const Rates& rates,
-                  Tensor slot, const InnerLoopOptions& options, Stream& stream, const std::string& name) {
-  const Scope scope("inner step");
-  const std::int64_t size = options.mini_batch, batch = views.k.dim(0), heads = views.k.dim(1);
-  const DType dtype = views.k.dtype();
-  std::vector<Tensor> values;
-  for (std::size_t i = 0; i < start.size(); ++i)
-    values.push_back(stream.state(name + "." + start.at(i).name, start.at(i).value));
-  const Weights w = start.with(values);
-  const std::unique_ptr<Form> form = make_form(learner, options.form, w, views.k, views.v);
-
-  // This token's gradient joins those of the mini-batch.
-  const Tensor places = iota(dtype, {size, 1}, 0);
-  const Tensor here = equal(places, slot);  // [size, 1]
-  Gradients g = form->gradients(w, views.k, views.v);
-  const auto remember = [&](Tensor& rows, const std::string& id) {
-    if (!rows.defined()) return;
-    Shape shape = rows.shape();
-    shape[shape.size() - 2] = size;
-    const Tensor cached = stream.state(id, zeros(dtype, shape));
-    rows = select(here, rows, cached);
-    stream.carry(id, rows);
-  };
-  for (std::size_t i = 0; i < g.size(); ++i) {
-    remember(g[i].a, fmt::format("{}.gradient{}.a", name, i));
-    remember(g[i].b, fmt::format("{}.gradient{}.b", name, i));
+std::vector<InnerLoopResult> train_along_each(const Learner& learner, const Weights& start,
+                                              const std::vector<Views>& sequences, const InnerLoopOptions& options) {
+  std::vector<InnerLoopResult> out;
+  State state = State::start(learner, start);
+  for (const Views& views : sequences) {
+    out.push_back(train_along(learner, state, views, options));
+    if (options.policy.carry) state = out.back().state;
   }
-  const Tensor seen_rates = stream.state(name + ".rate", zeros(dtype, {batch, heads, size, 1}));
-  const Tensor token_rate = select(here, rates.token, seen_rates);
-  stream.carry(name + ".rate", token_rate);
-
-  const Tensor position = sum(here * reshape(rates.position, {size, 1}), {0});  // [1]
-  const Tensor seen = less_equal(places, slot);
-  const Tensor z = transpose(-(position * token_rate * seen));  // [batch, heads, 1, size]
-  const Tensor out = form->predict(w, g, z, views.q);
-
-  const Weights end = form->end_state(w, g, z);
-  const Tensor full = equal(slot, static_cast<double>(size - 1));
-  for (std::size_t i = 0; i < w.size(); ++i)
-    stream.carry(name + "." + w.at(i).name, select(full, end.at(i).value, w.at(i).value));
   return out;
 }
 

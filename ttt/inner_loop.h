@@ -1,51 +1,68 @@
-// The inner loop: a learner trained along a sequence, one gradient step per mini-batch of tokens.
+// The inner loop: a learner trained along a sequence.
 #pragma once
 
-#include "ttt/form.h"
+#include "ttt/analysis.h"
 #include "ttt/stream.h"
 
 namespace nestgrad::ttt {
 
-// Three views of a token (Sun et al. 2024, section 2.3): what is learnt from (k), what is learnt (v), what is
-// asked (q).
+// What a learner is given of each token (Sun et al. 2024, section 2.3): what is learnt from (k), what is learnt (v),
+// what is asked (q); and the gates of its optimiser.
 struct Views {
-  Tensor q, k, v;  // [batch, heads, time, dim]
-};
-
-// eta[i, j] = position[i] * token[j]: i is the reading token's place in its mini-batch, j the token whose
-// gradient is used.
-struct Rates {
-  Tensor token;     // [batch, heads, time, 1]
-  Tensor position;  // [mini_batch]
+  Tensor q, k, v;  // [batch, heads, time, dim]; q may have another length if the whole sequence is one chunk
+  Gates gates;     // [batch, heads, time, 1 or in]
+  // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights to its
+  // own (eta[i, j] = position[i] rate[j] of the published TTT layers).
+  Tensor position;
 };
 
 struct InnerLoopOptions {
-  std::int64_t mini_batch = 16;  // 1: online; the length of the sequence: batch gradient descent
+  Policy policy;
   FormChoice form = FormChoice::automatic;
+  std::int64_t block = 64;   // tokens (parallel, wy) that are worked on at once; never changes the meaning
   int checkpoint_every = 0;  // as in ScanOptions
   bool track_loss = false;
+  // Per weight [chunks, batch, heads, in, out], or empty: added to the weights where each chunk's gradient is taken.
+  // Zeros; the outer derivative with respect to them is each inner step's own part of the meta-gradient.
+  std::vector<Tensor> gradient_offset;
 };
 
 struct InnerLoopResult {
   Tensor output;  // f(q_t; W_t), [batch, heads, time, dim]
-  Weights last;   // after the whole sequence, [batch, heads, ..]
+  State state;    // after the whole sequence, [batch, heads, ..]
+  const Weights& last() const { return state.weights; }
   // With track_loss, [batch, heads, time]: loss of each token at the first weights of the sequence, before
-  // and after its own gradient was used.
+  // and after its own step (per_chunk: its chunk's).
   Tensor loss_initial, loss_before, loss_after;
+  FormPlan plan;
 };
 
-// Each token reads after its own gradient was written. A last mini-batch may be partial. `start`: [batch,
-// heads, ..].
+// A last chunk may be partial. `start`: [batch, heads, ..].
 InnerLoopResult train_along(const Learner& learner, const Weights& start, const Views& views,
-                            const Rates& rates, const InnerLoopOptions& options);
+                            const InnerLoopOptions& options);
+// The same from a state that an earlier sequence left: weights and slots.
+InnerLoopResult train_along(const Learner& learner, const State& start, const Views& views,
+                            const InnerLoopOptions& options);
+
+// Several sequences one after the other: each starts from `start`, or (policy.carry) from where the one before ended.
+std::vector<InnerLoopResult> train_along_each(const Learner& learner, const Weights& start,
+                                              const std::vector<Views>& sequences, const InnerLoopOptions& options);
 
 // The learner's initial weights, [heads, ..] -> [batch, heads, ..].
 Weights for_batch(const Weights& w, std::int64_t batch);
 
-// One token of the same loop: weights and the gradients of the mini-batch so far are states of the stream.
-// views and rates.token have time 1; `slot` [1] is the token's place in its mini-batch. -> [batch, heads, 1,
-// dim].
-Tensor train_step(const Learner& learner, const Weights& start, const Views& views, const Rates& rates,
-                  Tensor slot, const InnerLoopOptions& options, Stream& stream, const std::string& name);
+// One token of the same loop, everything that came before being states of the stream. views have time 1 (position
+// whole); `slot` [1] is the token's place in its chunk. -> [batch, heads, 1, dim]. ConfigError for a policy that is
+// not causal.
+Tensor train_step(const Learner& learner, const Weights& start, const Views& views, Tensor slot,
+                  const InnerLoopOptions& options, Stream& stream, const std::string& name);
+
+// Learner and start with only policy.trained learning; the rest are constants.
+struct Trained {
+  std::unique_ptr<Learner> holder;  // owns the restricted learner, if there is one
+  const Learner* learner;
+  State start;
+};
+Trained restrict_to(const Learner& learner, const State& start, const std::vector<std::string>& trained);
 
 }  // namespace nestgrad::ttt

@@ -62,23 +62,27 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
                                   options_.width / options_.heads));
 }
 
-Rates TTTLayer::rates(Tensor x) const {
-  const std::int64_t heads = options_.heads, width = options_.width, size = options_.inner.mini_batch;
+Tensor TTTLayer::token_rates(Tensor x) const {
+  const std::int64_t heads = options_.heads, width = options_.width;
   const Tensor weight = params_("learnable_ttt_lr_weight", {heads, 1, width});
   const Tensor bias = params_("learnable_ttt_lr_bias", {heads, 1}, Init::zeros());
   const Tensor gate =
       sigmoid(linear(x, reshape(weight, {heads, width})) + reshape(bias, {heads}));  // [batch, time, heads]
   const double scale = options_.base_lr * static_cast<double>(heads) / static_cast<double>(width);
-  const Tensor token = reshape(permute(gate * scale, {0, 2, 1}), {x.dim(0), heads, x.dim(1), 1});
+  return reshape(permute(gate * scale, {0, 2, 1}), {x.dim(0), heads, x.dim(1), 1});
+}
+
+Tensor TTTLayer::position_rates(DType dtype) const {
+  const std::int64_t size = options_.inner.policy.chunk;
   const Tensor place =
-      reciprocal(iota(x.dtype(), {size}, 0) + 1.0) + params_("learnable_token_idx", {size}, Init::zeros());
-  return {token, max(place, 0.0)};
+      reciprocal(iota(dtype, {size}, 0) + 1.0) + params_("learnable_token_idx", {size}, Init::zeros());
+  return max(place, 0.0);
 }
 
 Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Scope scope(name_);
   const DType dtype = x.dtype();
-  const std::int64_t time = x.dim(1), size = options_.inner.mini_batch;
+  const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its mini-batch
   Tensor positions;
@@ -91,15 +95,17 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   }
   const Views views{rope(split_heads(joined.q, options_.heads), positions, options_.rope_theta),
                     rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta),
-                    split_heads(joined.v, options_.heads)};
+                    split_heads(joined.v, options_.heads),
+                    {{"rate", token_rates(x)}},
+                    position_rates(dtype)};
   const Weights start = for_batch(learner_->init(), x.dim(0));
   Tensor out;
   if (stream.stepping()) {
-    out = train_step(*learner_, start, views, rates(x), slot, options_.inner, stream, name_);
+    out = train_step(*learner_, start, views, slot, options_.inner, stream, name_);
   } else {
     InnerLoopOptions inner = options_.inner;
     inner.track_loss = stream.track_inner_loss;
-    const InnerLoopResult r = train_along(*learner_, start, views, rates(x), inner);
+    const InnerLoopResult r = train_along(*learner_, start, views, inner);
     out = r.output;
     if (inner.track_loss) {
       stream.tap(name_ + ".inner_loss_initial", r.loss_initial);

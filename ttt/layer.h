@@ -57,7 +57,8 @@ class TTTLayer {
   const Learner& learner() const { return *learner_; }
 
  private:
-  Rates rates(Tensor x) const;
+  Tensor token_rates(Tensor x) const;  // [batch, heads, time, 1]
+  Tensor position_rates(DType dtype) const;  // [chunk]
 
   Params params_;
   TTTLayerOptions options_;

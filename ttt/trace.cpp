@@ -8,6 +8,20 @@
 
 namespace nestgrad::ttt {
 
+bool mentions(Tensor y, Tensor x) {
+  if (!y.defined() || &y.graph() != &x.graph()) return false;
+  std::vector<NodeId> todo{y.id()};
+  std::vector<char> seen(static_cast<std::size_t>(y.id()) + 1, 0);
+  while (!todo.empty()) {
+    const NodeId id = todo.back();
+    todo.pop_back();
+    if (id == x.id()) return true;
+    if (id < x.id() || seen[static_cast<std::size_t>(id)]++) continue;
+    for (NodeId in : y.graph().node(id).inputs) todo.push_back(in);
+  }
+  return false;
+}
+
 void require_fit(std::string_view what, const Weights& weights, const Spec& rows) {
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const FastWeight& w = weights.at(i);
@@ -29,13 +43,15 @@ LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const 
   const GraphScope scope(*graph_);
   require_fit(what, weights, rows[0]);
   const Shape& lead = rows[0].shape;
-  std::vector<Tensor> values, data;
+  std::vector<Tensor> values, held, data;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const FastWeight& w = weights.at(i);
     Spec spec = w.value.spec();
     if (w.kind == WeightKind::row) spec.shape[lead.size() - 2] = lead[lead.size() - 2];
     values.push_back(graph_->input(spec, w.name));
     weights_.push_back(values.back().id());
+    held.push_back(graph_->input(spec, "held " + w.name));
+    held_.push_back(held.back().id());
     names_.push_back(w.name);
     kinds_.push_back(w.kind);
   }
@@ -44,7 +60,7 @@ LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const 
     rows_.push_back(data.back().id());
   }
   const OwnLines lines;
-  out_ = graph_->lift(fn(weights.with(values), data));
+  out_ = graph_->lift(fn(weights.with(values).with_held(held), data));
 }
 
 LearnerTrace LearnerTrace::of_loss(const Learner& learner, const Weights& weights, const Spec& k,
@@ -78,25 +94,26 @@ std::vector<std::pair<NodeId, Flow>> LearnerTrace::token_seeds() const {
   std::vector<std::pair<NodeId, Flow>> seeds;
   for (NodeId id : rows_) seeds.emplace_back(id, along);
   for (std::size_t i = 0; i < weights_.size(); ++i)
-    if (kinds_[i] == WeightKind::row) seeds.emplace_back(weights_[i], along);
+    if (kinds_[i] == WeightKind::row)
+      for (NodeId id : {weights_[i], held_[i]}) seeds.emplace_back(id, along);
   return seeds;
 }
 
-void LearnerTrace::prove_independence() const {
+void LearnerTrace::prove_independence() {
   const Shape& lead = graph_->node(rows_[0]).spec.shape;
   const int rank = static_cast<int>(lead.size());
-  const auto prove = [&](int axis, std::string_view noun, const std::vector<std::pair<NodeId, Flow>>& seeds) {
+  const auto obstacle = [&](int axis, std::string_view noun,
+                            const std::vector<std::pair<NodeId, Flow>>& seeds) -> std::string {
     const std::vector<Flow> flows = follow(graph_->nodes(), seeds);
     const Flow& f = flows[static_cast<std::size_t>(out_)];
-    if (f.kind == Flow::Kind::along && f.axis == axis) return;
+    if (f.kind == Flow::Kind::along && f.axis == axis) return {};
     if (f.kind == Flow::Kind::mixed)
-      throw FormError(
-          fmt::format("[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own",
-                      what_, noun, describe(graph_->tensor(f.culprit)), f.why));
-    throw FormError(fmt::format("[{}] the result does not follow the {}: {}", what_, noun,
-                                describe(graph_->tensor(out_))));
+      return fmt::format("[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own",
+                         what_, noun, describe(graph_->tensor(f.culprit)), f.why);
+    return fmt::format("[{}] the result does not follow the {}: {}", what_, noun,
+                       describe(graph_->tensor(out_)));
   };
-  prove(rank - 2, "tokens", token_seeds());
+  mixing_ = obstacle(rank - 2, "tokens", token_seeds());
   // Leading axes (batch, heads): a leaf that has this axis, counted from the end, has a slice for each
   // member.
   for (int axis = 0; axis < rank - 2; ++axis) {
@@ -108,8 +125,20 @@ void LearnerTrace::prove_independence() const {
       if (n.inputs.empty() && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
         members.emplace_back(id, Flow::along(at));
     }
-    prove(axis, "sequences and heads", members);
+    if (members_.empty()) members_ = obstacle(axis, "sequences and heads", members);
   }
+}
+
+void LearnerTrace::require_independence() const {
+  for (const std::string& why : {mixing_, members_})
+    if (!why.empty()) throw FormError(why);
+}
+
+std::vector<std::string> LearnerTrace::uses_of(std::size_t weight) const {
+  std::vector<std::string> out;
+  for (const Use& use : uses_)
+    if (use.weight == weight) out.push_back(describe(graph_->tensor(use.node)));
+  return out;
 }
 
 void LearnerTrace::find_uses() {
@@ -119,11 +148,14 @@ void LearnerTrace::find_uses() {
   // Which nodes are a matrix weight, or its transpose.
   struct Alias {
     std::size_t weight;
-    bool transposed;
+    bool transposed, held;
   };
   std::vector<std::optional<Alias>> alias(static_cast<std::size_t>(graph_->size()));
   for (std::size_t i = 0; i < weights_.size(); ++i)
-    if (kinds_[i] == WeightKind::matrix) alias[static_cast<std::size_t>(weights_[i])] = Alias{i, false};
+    if (kinds_[i] == WeightKind::matrix) {
+      alias[static_cast<std::size_t>(weights_[i])] = Alias{i, false, false};
+      alias[static_cast<std::size_t>(held_[i])] = Alias{i, false, true};
+    }
 
   for (NodeId id = 0; id < graph_->size(); ++id) {
     const Node& n = graph_->node(id);
@@ -131,7 +163,7 @@ void LearnerTrace::find_uses() {
       const auto& w = alias[static_cast<std::size_t>(n.inputs[operand])];
       if (!w) continue;
       if (transposed_input(graph_->tensor(id)).defined()) {
-        alias[static_cast<std::size_t>(id)] = Alias{w->weight, !w->transposed};
+        alias[static_cast<std::size_t>(id)] = Alias{w->weight, !w->transposed, w->held};
         continue;
       }
       const NodeId rows = n.inputs[0];
@@ -146,17 +178,21 @@ void LearnerTrace::find_uses() {
             what_, names_[w->weight], describe(graph_->tensor(id)));
         return;
       }
-      uses_.push_back({id, w->weight, rows, w->transposed != (n.attrs.ints[1] != 0)});
+      uses_.push_back({id, w->weight, rows, w->transposed != (n.attrs.ints[1] != 0), w->held});
     }
   }
 }
 
 Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrite) const {
+  require_independence();
   if (!obstacle_.empty()) throw FormError(obstacle_);
   std::vector<Tensor> made(static_cast<std::size_t>(graph_->size()));
   for (std::size_t i = 0; i < rows_.size(); ++i) made[static_cast<std::size_t>(rows_[i])] = rows[i];
   for (std::size_t i = 0; i < weights_.size(); ++i)
-    if (kinds_[i] == WeightKind::row) made[static_cast<std::size_t>(weights_[i])] = rewrite.spread(i);
+    if (kinds_[i] == WeightKind::row) {
+      made[static_cast<std::size_t>(weights_[i])] = rewrite.spread(i, false);
+      made[static_cast<std::size_t>(held_[i])] = rewrite.spread(i, true);
+    }
   for (const Capture& c : graph_->captures()) made[static_cast<std::size_t>(c.id)] = c.outer;
 
   EmitGuard guard;

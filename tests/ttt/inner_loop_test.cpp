@@ -23,8 +23,8 @@ Pupil plain(const Sizes& s) {
 
 Function outputs_of(const Pupil& pupil, const Sizes& sizes, FormChoice form) {
   return reading(pupil, sizes, [&](const Reading& r) {
-    return values_of(ttt::train_along(r.learner, r.start, r.views, r.rates,
-                                      {.mini_batch = sizes.mini_batch, .form = form}));
+    return values_of(ttt::train_along(r.learner, r.start, r.views,
+                                      {.policy = {.chunk = sizes.mini_batch}, .form = form}));
   });
 }
 
@@ -165,8 +165,8 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
     const Function f = derivatives(pupil, sizes, run, 2);
     return f(numbers_for(f));
   };
-  const Arrays primal = numbers(along({.mini_batch = 4, .form = FormChoice::primal}));
-  CHECK(worst_error(numbers(along({.mini_batch = 4, .form = FormChoice::dual})), primal) < 1e-12);
+  const Arrays primal = numbers(along({.policy = {.chunk = 4}, .form = FormChoice::primal}));
+  CHECK(worst_error(numbers(along({.policy = {.chunk = 4}, .form = FormChoice::dual})), primal) < 1e-12);
   CHECK(worst_error(numbers(by_hand(4)), primal) < 1e-12);
   // The control: with the path through h the first gradient is another.
   const Function f = reading(pupil, {.time = 1}, [](const Reading& r) {
@@ -184,7 +184,7 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
 TEST_CASE("an eager graph gives the numbers of the traced program") {
   const Sizes sizes;
   for (const Pupil& pupil : {ttt_linear(sizes), ttt_mlp(sizes)}) {
-    const Function f = derivatives(pupil, sizes, along({.mini_batch = 4}), 1);
+    const Function f = derivatives(pupil, sizes, along({.policy = {.chunk = 4}}), 1);
     const Arrays in = numbers_for(f);
     Graph graph(Mode::eager);
     const GraphScope scope(graph);

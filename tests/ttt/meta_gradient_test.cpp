@@ -9,8 +9,8 @@ namespace {
 
 Subject subject(const Pupil& pupil, const Sizes& sizes, FormChoice form, int orders) {
   const Function f = reading(pupil, sizes, [&](const Reading& r) {
-    return values_of(ttt::train_along(r.learner, r.start, r.views, r.rates,
-                                      {.mini_batch = sizes.mini_batch, .form = form}));
+    return values_of(ttt::train_along(r.learner, r.start, r.views,
+                                      {.policy = {.chunk = sizes.mini_batch}, .form = form}));
   });
   return {.what = pupil.name,
           .fn = [f](const Tensors& in) { return f(std::span<const Tensor>(in)); },
@@ -59,14 +59,14 @@ TEST_SUITE("slow") {
         .batch = 1, .heads = 2, .time = 13, .dim = 4, .mini_batch = 2};  // six mini-batches and a part of one
     const Pupil pupil = ttt_linear(sizes);
     for (int order = 1; order <= 3; ++order) {
-      const Function f = derivatives(pupil, sizes, along({.mini_batch = sizes.mini_batch}), order);
+      const Function f = derivatives(pupil, sizes, along({.policy = {.chunk = sizes.mini_batch}}), order);
       const Arrays in = numbers_for(f), stored = f(in);
       for (int every : {1, 2, 3, 4, 5, 6, 7}) {
         CAPTURE(order);
         CAPTURE(every);
         CHECK(same_bits(f.plan({.checkpoint_every = every}).run(in), stored));
         const Function asked = derivatives(
-            pupil, sizes, along({.mini_batch = sizes.mini_batch, .checkpoint_every = every}), order);
+            pupil, sizes, along({.policy = {.chunk = sizes.mini_batch}, .checkpoint_every = every}), order);
         CHECK(same_bits(asked(in), stored));
         CHECK(same_bits(asked.plan({.checkpoint_every = 0}).run(in), stored));
       }
@@ -76,7 +76,7 @@ TEST_SUITE("slow") {
 
 TEST_CASE("checkpointing a long sequence saves memory") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 256, .dim = 8, .mini_batch = 4};
-  const Function f = derivatives(ttt_mlp(sizes), sizes, along({.mini_batch = 4}), 1);
+  const Function f = derivatives(ttt_mlp(sizes), sizes, along({.policy = {.chunk = 4}}), 1);
   CHECK(f.plan({.checkpoint_every = 8}).stats().arena_bytes <
         f.plan({.checkpoint_every = 0}).stats().arena_bytes / 2);
 }

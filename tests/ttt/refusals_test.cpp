@@ -26,13 +26,15 @@ Pupil with_predict(Formula::Predict predict) {
 }
 
 Function trained(const Pupil& pupil, FormChoice form, const Sizes& sizes = {}) {
-  return derivatives(pupil, sizes, along({.mini_batch = sizes.mini_batch, .form = form}), 1);
+  return derivatives(pupil, sizes, along({.policy = {.chunk = sizes.mini_batch}, .form = form}), 1);
 }
 
 std::string obstacle(const Pupil& pupil) {
   std::string out;
   reading(pupil, {.time = 4}, [&](const Reading& r) {
-    out = ttt::dual_obstacle(r.learner, r.start, r.views.k, r.views.v);
+    const ttt::Analysis found = ttt::analyse(r.learner, {.chunk = 4}, ttt::State::start(r.learner, r.start),
+                                             {r.views.q, r.views.k, r.views.v, r.views.gates, {}, true, {}});
+    out = !found.members.empty() ? found.members : !found.independent.empty() ? found.independent : found.factors;
     return Tensors{r.views.k};
   });
   return out;
@@ -215,8 +217,8 @@ TEST_CASE("a misshapen weight, an unknown weight and a mini-batch of nothing are
   CHECK(contains(fails(weights(ttt::WeightKind::row, {3, 4, 4})), "so it must be [same leading axes.., 1, dim]"));
   CHECK(contains(message_of<FormError>([] { trained(with_predict([](const Weights& w, Tensor x) { return matmul(x, w["V"]); }), FormChoice::dual); }),
                  "there is no fast weight 'V'"));
-  const Run empty = along({.mini_batch = 0});
-  CHECK(contains(message_of<ConfigError>([&] { derivatives(with_loss({}), {}, empty, 0); }), "mini-batch size must be at least 1, it is 0"));
-  const Run longer = along({.mini_batch = 8});
-  CHECK(contains(message_of<ShapeError>([&] { derivatives(with_loss({}), {}, longer, 0); }), "position rates are f64[4], mini-batches have 8 tokens"));
+  const Run empty = along({.policy = {.chunk = -1}});
+  CHECK(contains(message_of<ConfigError>([&] { derivatives(with_loss({}), {}, empty, 0); }), "the chunk must have at least 1 token (0: the whole sequence), it has -1"));
+  const Run longer = along({.policy = {.chunk = 8}});
+  CHECK(contains(message_of<ShapeError>([&] { derivatives(with_loss({}), {}, longer, 0); }), "position rates are f64[4], chunks have 8 tokens"));
 }

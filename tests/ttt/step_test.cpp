@@ -22,9 +22,9 @@ Stepper step_of(const Pupil& pupil, const Sizes& s, FormChoice form, ttt::Stream
   out.model = trace_model(DType::f64, given, [&](ParamTable& table, const Tensors& in) {
     const std::unique_ptr<ttt::Learner> learner = pupil.make(Params(table));
     ttt::Stream stream(mode);
-    Tensors results{ttt::train_step(*learner, ttt::for_batch(learner->init(), s.batch), {in[2], in[0], in[1]},
-                                    {sigmoid(in[3]), exp(in[4])}, in[5],
-                                    {.mini_batch = s.mini_batch, .form = form}, stream, "layer")};
+    Tensors results{ttt::train_step(*learner, ttt::for_batch(learner->init(), s.batch),
+                                    {in[2], in[0], in[1], {{"rate", sigmoid(in[3])}}, exp(in[4])}, in[5],
+                                    {.policy = {.chunk = s.mini_batch}, .form = form}, stream, "layer")};
     for (const ttt::Stream::State& state : stream.states()) {
       out.names.push_back(state.name);
       results.push_back(mode == ttt::Stream::Mode::step ? state.next : state.value);
@@ -79,7 +79,7 @@ TEST_SUITE("slow") {
           CAPTURE(pupil.name);
           CAPTURE(mini_batch);
           const Function whole =
-              derivatives(pupil, sizes, along({.mini_batch = mini_batch, .form = form}), 0);
+              derivatives(pupil, sizes, along({.policy = {.chunk = mini_batch}, .form = form}), 0);
           const Arrays in = numbers_for(whole), expected = whole(in);
           const Arrays found = token_by_token(pupil, sizes, form, whole, in);
           for (std::int64_t t = 0; t < sizes.time; ++t)

@@ -14,7 +14,6 @@ namespace nestgrad::testing {
 using ttt::FormChoice;
 using ttt::InnerLoopOptions;
 using ttt::InnerLoopResult;
-using ttt::Rates;
 using ttt::Views;
 using ttt::Weights;
 
@@ -49,18 +48,17 @@ struct Sizes {
 
 // How the learner is run along the sequence.
 using Run =
-    std::function<InnerLoopResult(const ttt::Learner&, const Weights& start, const Views&, const Rates&)>;
+    std::function<InnerLoopResult(const ttt::Learner&, const Weights& start, const Views&)>;
 
 inline Run along(InnerLoopOptions options) {
-  return [options](const ttt::Learner& l, const Weights& start, const Views& v, const Rates& r) {
-    return ttt::train_along(l, start, v, r, options);
+  return [options](const ttt::Learner& l, const Weights& start, const Views& v) {
+    return ttt::train_along(l, start, v, options);
   };
 }
 
 // The inner loop by hand, with nothing but grad: one token after the other, each gradient taken on its own.
 inline Run by_hand(std::int64_t mini_batch) {
-  return [mini_batch](const ttt::Learner& learner, const Weights& start, const Views& views,
-                      const Rates& rates) {
+  return [mini_batch](const ttt::Learner& learner, const Weights& start, const Views& views) {
     const auto token = [](Tensor x, std::int64_t t) { return slice(x, 2, t, t + 1); };
     std::vector<Tensor> outputs, initial, before, after, seen_rates;
     Weights first = start, now = start;
@@ -72,19 +70,25 @@ inline Run by_hand(std::int64_t mini_batch) {
       Tensors w = first.values();
       for (Tensor& x : w) x = probe(x);
       gradients.push_back(grad(sum(learner.loss(first.with(w), k, v)), w));
-      seen_rates.push_back(token(rates.token, t));
+      seen_rates.push_back(token(views.gates.at("rate"), t));
       initial.push_back(learner.loss(start, k, v));
       before.push_back(learner.loss(now, k, v));
       Tensors next = first.values();
       for (std::size_t s = 0; s < gradients.size(); ++s)
         for (std::size_t i = 0; i < next.size(); ++i)
-          next[i] = next[i] - slice(rates.position, 0, place, place + 1) * seen_rates[s] * gradients[s][i];
+          next[i] = next[i] - slice(views.position, 0, place, place + 1) * seen_rates[s] * gradients[s][i];
       now = first.with(next);
       outputs.push_back(learner.predict(now, token(views.q, t)));
       after.push_back(learner.loss(now, k, v));
     }
     const auto per_token = [](const std::vector<Tensor>& parts) { return sum(concat(parts, 2), {-1}); };
-    return InnerLoopResult{concat(outputs, 2), now, per_token(initial), per_token(before), per_token(after)};
+    InnerLoopResult out;
+    out.output = concat(outputs, 2);
+    out.state = {now, {}};
+    out.loss_initial = per_token(initial);
+    out.loss_before = per_token(before);
+    out.loss_after = per_token(after);
+    return out;
   };
 }
 
@@ -95,7 +99,6 @@ struct Reading {
   ttt::Learner& learner;
   Weights start;
   Views views;
-  Rates rates;
 };
 
 inline Function reading(const Pupil& pupil, const Sizes& s,
@@ -111,8 +114,7 @@ inline Function reading(const Pupil& pupil, const Sizes& s,
         return fn({inputs,
                    *learner,
                    ttt::for_batch(learner->init(), s.batch),
-                   {in[2], in[0], in[1]},
-                   {sigmoid(in[3]), exp(in[4])}});
+                   {in[2], in[0], in[1], {{"rate", sigmoid(in[3])}}, exp(in[4])}});
       },
       {rows, values, rows, f64({s.batch, s.heads, s.time, 1}), f64({s.mini_batch})});
 }
@@ -128,7 +130,7 @@ inline Arrays numbers_for(const Function& f, std::uint64_t seed = 1) {
 // Outputs and the weights at the end.
 inline Tensors values_of(const InnerLoopResult& r) {
   Tensors out{r.output};
-  for (const Tensor& w : r.last.values()) out.push_back(w);
+  for (const Tensor& w : r.last().values()) out.push_back(w);
   return out;
 }
 
@@ -146,7 +148,7 @@ inline Tensor outer_loss(const Tensors& values) {
 // `order`.
 inline Function derivatives(const Pupil& pupil, const Sizes& sizes, const Run& run, int order) {
   return reading(pupil, sizes, [&](const Reading& r) {
-    Tensors out = values_of(run(r.learner, r.start, r.views, r.rates));
+    Tensors out = values_of(run(r.learner, r.start, r.views));
     Tensor y = outer_loss(out);
     for (int n = 1; n <= order; ++n) {
       const Tensors g = grad(y, r.inputs);

@@ -1,0 +1,237 @@
+// Linear systems: triangular_solve, op(L) x = b with L lower triangular; solve, op(A) x = b with any square
+// A. op: as it is, or transposed. Leading axes broadcast; every column of b is a system of its own.
+#include <fmt/format.h>
+
+#include <Eigen/Core>
+#include <Eigen/LU>
+
+#include "ops/ops.h"
+#include "ops/strided.h"
+
+namespace nestgrad {
+
+namespace {
+
+bool is_transposed(const Attrs& a) { return a.ints[0] != 0; }
+bool is_unit(const Attrs& a) { return a.ints[1] != 0; }  // of triangular_solve
+
+std::int64_t equations(const Call& c) { return c.in[0].shape.back(); }
+Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
+
+// ---- what both ops share: shapes, axes, the walk over the systems ----
+
+Spec infer_system(const Call& c) {
+  if (c.in[0].dtype != c.in[1].dtype || !is_float(c.in[0].dtype))
+    c.dtype_error("needs a matrix and a right-hand side of one floating type; cast() them");
+  if (c.in[0].rank() < 2 || c.in[1].rank() < 2)
+    c.shape_error("needs at least two axes each; reshape a vector to [n,1]");
+  const Shape& a = c.in[0].shape;
+  const Shape& b = c.in[1].shape;
+  const std::int64_t rows = a[a.size() - 2], n = a.back(), unknown = b[b.size() - 2];
+  if (rows != n) c.shape_error(fmt::format("the matrix is not square ({} rows, {} columns)", rows, n));
+  if (unknown != n)
+    c.shape_error(
+        fmt::format("the right-hand side has {} rows, the matrix {}; need b.rows == a.rows", unknown, n));
+  Shape shape = broadcast_shapes(c, batch_of(a), batch_of(b));
+  shape.insert(shape.end(), {n, b.back()});
+  return {c.in[0].dtype, std::move(shape)};
+}
+
+// Batch axes go where broadcasting puts them, columns of b stay; the equations of a system are solved
+// together.
+int system_axes(const Call& c, int input, int axis) {
+  const Spec& in = c.in[uz(input)];
+  const int from_end = in.rank() - axis, to = c.out.rank() - from_end;
+  if (from_end <= 2) return input == 1 && from_end == 1 ? to : -1;
+  return in.shape[uz(axis)] == c.out.shape[uz(to)] ? to : -1;
+}
+
+// The cotangent of the matrix in op(A) x = b is -ct_b x', or its transpose.
+Tensor matrix_ct(Tensor ct_b, Tensor x, bool transposed) {
+  return -(transposed ? matmul(x, ct_b, {false, true}) : matmul(ct_b, x, {false, true}));
+}
+
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class T>
+using In = Eigen::Map<const Matrix<T>>;
+template <class T>
+using Out = Eigen::Map<Matrix<T>>;
+
+// Where an operand of this shape begins for each member of the batch, in elements.
+std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own) {
+  const Shape strides = strides_of(own);
+  const std::size_t skip = batch.size() + 2 - own.size();
+  std::vector<std::int64_t> offsets(uz(numel(batch)), 0);
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    auto rest = static_cast<std::int64_t>(i);
+    for (std::size_t d = batch.size(); d-- > skip; rest /= batch[d])
+      if (own[d - skip] != 1) offsets[i] += rest % batch[d] * strides[d - skip];
+  }
+  return offsets;
+}
+
+// Calls solver(A, is A another than in the last call, b, x) for every system.
+template <class T, class Solver>
+Kernel each_system(const Call& c, Solver solver) {
+  const Shape batch = batch_of(c.out.shape);
+  return [solver, n = equations(c), m = c.out.shape.back(), at_a = batch_offsets(batch, c.in[0].shape),
+          at_b = batch_offsets(batch, c.in[1].shape)](const std::byte* const* in, std::byte* out) mutable {
+    const T* a = reinterpret_cast<const T*>(in[0]);
+    const T* b = reinterpret_cast<const T*>(in[1]);
+    T* x = reinterpret_cast<T*>(out);
+    if (n == 0 || m == 0) return;
+    for (std::size_t i = 0; i < at_a.size(); ++i, x += n * m)
+      solver(In<T>(a + at_a[i], n, n), i == 0 || at_a[i] != at_a[i - 1], In<T>(b + at_b[i], n, m),
+             Out<T>(x, n, m));
+  };
+}
+
+// x becomes the solution of A x = x, of A only one triangle read. Not Eigen's: for a single column that
+// leaves out a row of x that is zero, and with it a NaN in A and 0/0; and it multiplies by reciprocals.
+template <class A, class X>
+void substitute(const A& a, X& x, bool lower, bool unit) {
+  constexpr Eigen::Index kBlock = 32;  // rows that are solved one by one; earlier rows enter as one product
+  const Eigen::Index n = a.rows();
+  for (Eigen::Index done = 0; done < n; done += kBlock) {
+    const Eigen::Index size = std::min(kBlock, n - done), top = lower ? done : n - done - size;
+    const Eigen::Index solved = lower ? 0 : top + size;
+    if (done > 0)
+      x.middleRows(top, size).noalias() -= a.block(top, solved, size, done) * x.middleRows(solved, done);
+    for (Eigen::Index k = 0; k < size; ++k) {
+      const Eigen::Index row = lower ? top + k : top + size - 1 - k, first = lower ? top : row + 1;
+      for (Eigen::Index j = first; j < first + k; ++j) x.row(row) -= a(row, j) * x.row(j);
+      if (!unit) x.row(row) /= a(row, row);
+    }
+  }
+}
+
+// ---- triangular_solve ----
+
+// ct_b = op(L)'^-1 ct; that of L only where L is read.
+Tensor triangular_solve_vjp(const VjpCall& c) {
+  const bool transposed = is_transposed(c.attrs), unit = is_unit(c.attrs);
+  const Tensor ct_b = triangular_solve(c.in[0], c.ct, {.transpose = !transposed, .unit = unit});
+  return c.input == 1 ? ct_b : tril(matrix_ct(ct_b, c.out, transposed), unit ? -1 : 0);
+}
+
+template <class T>
+Kernel triangular_solve_kernel(const Call& c) {
+  const bool transposed = is_transposed(c.attrs), unit = is_unit(c.attrs);
+  return each_system<T>(c, [=](In<T> l, bool, In<T> b, Out<T> x) {
+    x = b;
+    if (transposed) substitute(l.transpose(), x, false, unit);
+    else substitute(l, x, true, unit);
+  });
+}
+
+const Op& triangular_solve_op = register_op(
+    {.name = "triangular_solve",
+     .doc = "x with op(L) x = b, reading the lower triangle of L.",
+     .infer = infer_system,
+     .vjp = triangular_solve_vjp,
+     .cpu =
+         [](const Call& c) {
+           return c.out.dtype == DType::f32 ? triangular_solve_kernel<float>(c)
+                                            : triangular_solve_kernel<double>(c);
+         },
+     .linear_in = [](const Call&, int input) { return input == 1; },
+     .axes = system_axes,
+     .cost =
+         [](const Call& c) {
+           return Cost{static_cast<double>(c.out.size() * equations(c)), elementwise_cost(c).bytes};
+         },
+     .describe =
+         [](const Attrs& a) {
+           return fmt::format("{}{}", is_transposed(a) ? "L'" : "L", is_unit(a) ? ", unit" : "");
+         },
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = {.ints = {0, 0}}},
+               {.inputs = {{{2, 3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = {.ints = {1, 0}}},
+               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = {.ints = {0, 1}}},
+               {.inputs = {{{2, 1, 4, 4}}, {{3, 4, 2}}}, .attrs = {.ints = {1, 1}}},
+               {.inputs = {{{3, 4}}, {{3, 2}}},
+                .attrs = {.ints = {0, 0}},
+                .error = "the matrix is not square (3 rows, 4 columns)"},
+               {.inputs = {{{3, 3}}, {{2, 3}}},
+                .attrs = {.ints = {0, 0}},
+                .error = "the right-hand side has 2 rows, the matrix 3; need b.rows == a.rows"},
+               {.inputs = {{{3, 3}}, {{3}}}, .attrs = {.ints = {1, 0}}, .error = "reshape a vector to [n,1]"},
+               {.inputs = {{{2, 3, 3}}, {{4, 3, 1}}},
+                .attrs = {.ints = {0, 1}},
+                .error = "shapes do not broadcast"},
+               {.inputs = {{{3, 3}}, {{3, 2}, 0, 1, DType::i32}},
+                .attrs = {.ints = {0, 0}},
+                .error = "of one floating type; cast() them"}};
+     }});
+
+// ---- solve ----
+
+// ct_b = op(A)'^-1 ct.
+Tensor solve_vjp(const VjpCall& c) {
+  const bool transposed = is_transposed(c.attrs);
+  const Tensor ct_b = solve(c.in[0], c.ct, {.transpose = !transposed});
+  return c.input == 1 ? ct_b : matrix_ct(ct_b, c.out, transposed);
+}
+
+// Systems that follow each other with one matrix factor it once. The factors' memory belongs to the kernel.
+template <class T>
+Kernel solve_kernel(const Call& c) {
+  return each_system<T>(
+      c, [transposed = is_transposed(c.attrs), lu = Eigen::PartialPivLU<Matrix<T>>(equations(c))](
+             In<T> a, bool another, In<T> b, Out<T> x) mutable {
+        if (another && transposed) lu.compute(a.transpose());
+        else if (another) lu.compute(a);
+        x.noalias() = lu.permutationP() * b;
+        substitute(lu.matrixLU(), x, true, true);
+        substitute(lu.matrixLU(), x, false, false);
+      });
+}
+
+const Op& solve_op = register_op(
+    {.name = "solve",
+     .doc = "x with op(A) x = b, by LU with partial pivoting.",
+     .infer = infer_system,
+     .vjp = solve_vjp,
+     .cpu =
+         [](const Call& c) {
+           return c.out.dtype == DType::f32 ? solve_kernel<float>(c) : solve_kernel<double>(c);
+         },
+     .linear_in = [](const Call&, int input) { return input == 1; },
+     .axes = system_axes,
+     .cost =
+         [](const Call& c) {
+           const auto n = static_cast<double>(equations(c));
+           return Cost{
+               n * (2.0 / 3 * static_cast<double>(c.in[0].size()) + 2.0 * static_cast<double>(c.out.size())),
+               elementwise_cost(c).bytes};
+         },
+     .describe = [](const Attrs& a) { return std::string(is_transposed(a) ? "A'" : "A"); },
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {{{3, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}},
+               {.inputs = {{{2, 2, 2}}, {{2, 3}}}, .attrs = {.ints = {1}}},
+               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = {.ints = {1}}},
+               {.inputs = {{{2, 1, 2, 2}}, {{3, 2, 1}}}, .attrs = {.ints = {0}}},
+               {.inputs = {{{3, 4}}, {{3, 2}}},
+                .attrs = {.ints = {0}},
+                .error = "the matrix is not square (3 rows, 4 columns)"},
+               {.inputs = {{{2, 3, 3}}, {{4, 2}}},
+                .attrs = {.ints = {1}},
+                .error = "the right-hand side has 4 rows, the matrix 3; need b.rows == a.rows"},
+               {.inputs = {{{3, 3}}, {{3}}}, .attrs = {.ints = {0}}, .error = "reshape a vector to [n,1]"},
+               {.inputs = {{{3, 3}, 0, 1, DType::i32}, {{3, 2}}},
+                .attrs = {.ints = {0}},
+                .error = "of one floating type; cast() them"}};
+     }});
+
+}  // namespace
+
+Tensor triangular_solve(Operand l, Operand b, TriangularSolveOptions options) {
+  return emit(triangular_solve_op, {l.tensor, b.tensor}, {.ints = {options.transpose, options.unit}}, l.loc);
+}
+
+Tensor solve(Operand a, Operand b, SolveOptions options) {
+  return emit(solve_op, {a.tensor, b.tensor}, {.ints = {options.transpose}}, a.loc);
+}
+
+}  // namespace nestgrad

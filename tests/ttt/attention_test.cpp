@@ -1,0 +1,517 @@
+// The promise: attention reads the tokens that its options name and no others, token by token as at once, and
+// is the Nadaraya-Watson estimator. Compared with loops over tokens in plain numbers.
+#include "ttt/attention.h"
+
+#include <cmath>
+#include <set>
+
+#include "models/traced_model.h"
+#include "tests/ops/check_grads.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using ttt::AttentionOptions;
+
+namespace {
+
+std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// The tokens that token t reads.
+using Reads = std::function<std::set<std::int64_t>(std::int64_t t)>;
+
+Reads everything(std::int64_t time) {
+  return [=](std::int64_t) {
+    std::set<std::int64_t> out;
+    for (std::int64_t s = 0; s < time; ++s) out.insert(s);
+    return out;
+  };
+}
+
+// Counts back from t; window 0: to the beginning.
+Reads backwards(std::int64_t window) {
+  return [=](std::int64_t t) {
+    std::set<std::int64_t> out;
+    for (std::int64_t s = t; s >= 0 && (window == 0 || t - s < window); --s) out.insert(s);
+    return out;
+  };
+}
+
+// The window around t, pushed inside token by token.
+Reads around(std::int64_t window, std::int64_t time) {
+  return [=](std::int64_t t) {
+    std::int64_t first = t - (window - 1) / 2, last = t + (window - 1) / 2;
+    while (first < 0) ++first, ++last;
+    while (last >= time) --first, --last;
+    std::set<std::int64_t> out;
+    for (std::int64_t s = first; s <= last; ++s) out.insert(s);
+    return out;
+  };
+}
+
+Reads around_2d(std::int64_t window, std::int64_t height, std::int64_t width) {
+  return [=](std::int64_t t) {
+    std::set<std::int64_t> out;
+    for (const std::int64_t y : around(window, height)(t / width))
+      for (const std::int64_t x : around(window, width)(t % width)) out.insert(y * width + x);
+    return out;
+  };
+}
+
+// sum_s exp(scale <q_t, k_s>) v_s / sum_s exp(scale <q_t, k_s>) over what each token reads.
+Array by_loops(const Arrays& qkv, const Reads& reads, double scale) {
+  const auto &q = qkv[0], &k = qkv[1], &v = qkv[2];
+  const std::int64_t sequences = q.shape()[0] * q.shape()[1], queries = q.shape()[2], time = k.shape()[2],
+                     dim = q.shape()[3], out = v.shape()[3];
+  Array y = Array::zeros(DType::f64, {q.shape()[0], q.shape()[1], queries, out});
+  for (std::int64_t n = 0; n < sequences; ++n)
+    for (std::int64_t t = 0; t < queries; ++t) {
+      double total = 0;
+      std::vector<double> row(uz(out));
+      for (const std::int64_t s : reads(t)) {
+        double score = 0;
+        for (std::int64_t d = 0; d < dim; ++d)
+          score += q.at((n * queries + t) * dim + d) * k.at((n * time + s) * dim + d);
+        const double kernel = std::exp(scale * score);
+        total += kernel;
+        for (std::int64_t d = 0; d < out; ++d) row[uz(d)] += kernel * v.at((n * time + s) * out + d);
+      }
+      for (std::int64_t d = 0; d < out; ++d)
+        y.as<double>()[uz((n * queries + t) * out + d)] = row[uz(d)] / total;
+    }
+  return y;
+}
+
+struct Sizes {
+  std::int64_t batch = 2, heads = 2, time = 7, dim = 4, out = 3;
+  std::vector<Spec> specs() const {
+    return {f64({batch, heads, time, dim}), f64({batch, heads, time, dim}), f64({batch, heads, time, out})};
+  }
+};
+
+using Attend = std::function<Tensor(Tensor q, Tensor k, Tensor v)>;
+
+TraceFn traced(const Attend& attend) {
+  return [attend](const Tensors& in) { return Tensors{attend(in[0], in[1], in[2])}; };
+}
+
+// Output, gradient, gradient of |gradient|^2.
+Arrays derivatives(const Attend& attend, const Arrays& qkv) {
+  return trace(
+      [&](const Tensors& in) {
+        const Tensor y = attend(in[0], in[1], in[2]);
+        Tensors out{y};
+        Tensor of = sum(square(y) + sin(y));
+        for (int order = 1; order <= 2; ++order) {
+          const Tensors g = grad(of, in);
+          out.insert(out.end(), g.begin(), g.end());
+          of = sum(square(g[0])) + sum(square(g[1])) + sum(square(g[2]));
+        }
+        return out;
+      },
+      {qkv[0].spec(), qkv[1].spec(), qkv[2].spec()})(qkv);
+}
+
+// Everything that is known about it: numbers in f64 and f32, derivatives.
+void check_attention(const std::string& what, const Attend& attend, const Arrays& qkv, const Reads& reads,
+                     double scale) {
+  CAPTURE(what);
+  const Array expected = by_loops(qkv, reads, scale);
+  CHECK(relative_error(trace(traced(attend), {qkv[0].spec(), qkv[1].spec(), qkv[2].spec()})(qkv)[0],
+                       expected) < 1e-14);
+  Arrays narrow;
+  std::vector<Spec> specs;
+  for (const Array& a : qkv) narrow.push_back(a.cast(DType::f32)), specs.push_back(narrow.back().spec());
+  CHECK(relative_error(trace(traced(attend), specs)(narrow)[0].cast(DType::f64), expected) < 3e-6);
+  const Subject s{.what = what, .fn = traced(attend), .inputs = qkv, .active = {}, .orders = 2};
+  Failures failures = check_grads(s);
+  append(failures, check_taylor(s));
+  append(failures, check_products(s));
+  append(failures, check_f32_grads(s));
+  INFO(join(failures));
+  CHECK(failures.empty());
+}
+
+// What each token reads, seen from outside: with q = 0 all scores are equal, and with v = 1 the weights come
+// out. Checks that they are 1/n for the n tokens that are read, and zero, exactly, elsewhere.
+std::vector<std::vector<std::int64_t>> seen(std::int64_t time, DType dtype, const Attend& attend) {
+  std::vector<double> eye(uz(time * time));
+  for (std::int64_t t = 0; t < time; ++t) eye[uz(t * time + t)] = 1;
+  const Array zero = Array::zeros(dtype, {1, 1, time, 2}), one = Array::of(eye, {1, 1, time, time}, dtype);
+  const Array weights = trace(traced(attend), {zero.spec(), zero.spec(), one.spec()})({zero, zero, one})[0];
+  std::vector<std::vector<std::int64_t>> out(uz(time));
+  for (std::int64_t t = 0; t < time; ++t) {
+    for (std::int64_t s = 0; s < time; ++s)
+      if (weights.at(t * time + s) != 0) out[uz(t)].push_back(s);
+    for (const std::int64_t s : out[uz(t)])
+      CHECK(weights.at(t * time + s) == doctest::Approx(1.0 / static_cast<double>(out[uz(t)].size())));
+  }
+  return out;
+}
+
+Attend with(const AttentionOptions& options) {
+  return [options](Tensor q, Tensor k, Tensor v) { return ttt::attention(q, k, v, options); };
+}
+
+// Token t of x [batch, heads, time, dim].
+Array token(const Array& x, std::int64_t t) {
+  return trace([&](Tensor all) { return slice(all, 2, t, t + 1); }, x.spec())(x);
+}
+
+// One token of attention_step as a function: q, k, v, then the states; out, then the states.
+TracedModel step_of(const Sizes& s, const AttentionOptions& options, ttt::Stream::Mode mode,
+                    std::vector<std::string>* names, DType dtype = DType::f64) {
+  std::vector<Spec> specs = Sizes{s.batch, s.heads, 1, s.dim, s.out}.specs();
+  for (Spec& spec : specs) spec.dtype = dtype;
+  return trace_model(dtype, specs, [&](ParamTable&, const Tensors& in) {
+    ttt::Stream stream(mode);
+    Tensors out{ttt::attention_step(in[0], in[1], in[2], options, stream, "layer")};
+    names->clear();
+    for (const ttt::Stream::State& state : stream.states()) {
+      names->push_back(state.name);
+      REQUIRE(state.next.defined());
+      out.push_back(mode == ttt::Stream::Mode::step ? state.next : state.value);
+    }
+    return out;
+  });
+}
+
+// The answers of a sequence read token by token.
+Arrays token_by_token(const Sizes& s, const AttentionOptions& options, const Arrays& qkv) {
+  std::vector<std::string> names, same;
+  const DType dtype = qkv[0].dtype();
+  const TracedModel start = step_of(s, options, ttt::Stream::Mode::initial, &names, dtype),
+                    step = step_of(s, options, ttt::Stream::Mode::step, &same, dtype);
+  REQUIRE(names == same);
+  const auto at = [&](std::int64_t t) {
+    return Arrays{token(qkv[0], t), token(qkv[1], t), token(qkv[2], t)};
+  };
+  Arrays out = start.function(at(0)), answers;
+  for (std::int64_t t = 0; t < qkv[0].shape()[2]; ++t) {
+    StateDict state;
+    for (std::size_t i = 0; i < names.size(); ++i) state[names[i]] = out[i + 1];
+    out = step.function(step.bind(at(t), {&state}));
+    answers.push_back(out[0]);
+  }
+  return answers;
+}
+
+}  // namespace
+
+TEST_CASE("attention is the loop over the tokens that are read, with its derivatives") {
+  const Sizes s;
+  const Arrays qkv = random(s.specs(), 11, -1.5, 1.5);
+  const double half = 0.5;  // 1/sqrt(4)
+  check_attention("causal", with({}), qkv, backwards(0), half);
+  for (const std::int64_t window : {1, 2, 3, 7, 9})
+    check_attention(fmt::format("causal, window {}", window), with({.window = window}), qkv,
+                    backwards(window), half);
+  check_attention("full", with({.causal = false}), qkv, everything(s.time), half);
+  for (const std::int64_t window : {1, 3, 5, 7})
+    check_attention(fmt::format("neighbourhood {}", window), with({.window = window, .causal = false}), qkv,
+                    around(window, s.time), half);
+  check_attention("a scale of one's own", with({.window = 3, .scale = 1.3}), qkv, backwards(3), 1.3);
+}
+
+TEST_CASE("attention of other tokens: as many queries as one likes where nothing is masked") {
+  const Arrays qkv = random({f64({2, 3, 4, 2}), f64({2, 3, 6, 2}), f64({2, 3, 6, 5})}, 12);
+  check_attention("cross", with({.causal = false, .scale = 0.8}), qkv, everything(6), 0.8);
+}
+
+TEST_CASE("neighbourhood attention in an image is the loop over the tokens around, with its derivatives") {
+  struct Case {
+    std::int64_t height, width, window;
+  };
+  for (const auto& [height, width, window] : {Case{3, 4, 3}, {5, 3, 3}, {3, 3, 3}, {2, 3, 1}, {5, 6, 5}}) {
+    const auto image = [h = height, w = width, n = window](Tensor q, Tensor k, Tensor v) {
+      return ttt::neighbourhood_attention_2d(q, k, v, h, w, n, 0.9);
+    };
+    const Sizes s{.batch = 1, .time = height * width, .dim = 3, .out = 2};
+    check_attention(fmt::format("{} x {}, window {}", height, width, window), image, random(s.specs(), 13),
+                    around_2d(window, height, width), 0.9);
+  }
+  // A line is an image of height 1 only for a window of 1; and the default scale is the one of attention().
+  const Sizes s{.time = 9};
+  const Arrays qkv = random(s.specs(), 14);
+  const Array full = trace(traced(with({.causal = false})), s.specs())(qkv)[0];
+  const auto square = [](Tensor q, Tensor k, Tensor v) {
+    return ttt::neighbourhood_attention_2d(q, k, v, 3, 3, 3);
+  };
+  CHECK(relative_error(trace(traced(square), s.specs())(qkv)[0], full) < 1e-14);
+}
+
+TEST_CASE("what each token reads, written out") {
+  using Rows = std::vector<std::vector<std::int64_t>>;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CHECK(seen(4, dtype, with({})) == Rows{{0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3}});
+    CHECK(seen(4, dtype, with({.window = 1})) == Rows{{0}, {1}, {2}, {3}});
+    CHECK(seen(5, dtype, with({.window = 3})) == Rows{{0}, {0, 1}, {0, 1, 2}, {1, 2, 3}, {2, 3, 4}});
+    // Shorter than the window: what there is.
+    CHECK(seen(3, dtype, with({.window = 5})) == Rows{{0}, {0, 1}, {0, 1, 2}});
+    CHECK(seen(1, dtype, with({.window = 5})) == Rows{{0}});
+    CHECK(seen(3, dtype, with({.causal = false})) == Rows{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}});
+    // Moved inside at the borders.
+    CHECK(seen(6, dtype, with({.window = 3, .causal = false})) ==
+          Rows{{0, 1, 2}, {0, 1, 2}, {1, 2, 3}, {2, 3, 4}, {3, 4, 5}, {3, 4, 5}});
+    CHECK(seen(6, dtype, with({.window = 5, .causal = false})) == Rows{{0, 1, 2, 3, 4},
+                                                                       {0, 1, 2, 3, 4},
+                                                                       {0, 1, 2, 3, 4},
+                                                                       {1, 2, 3, 4, 5},
+                                                                       {1, 2, 3, 4, 5},
+                                                                       {1, 2, 3, 4, 5}});
+    CHECK(seen(3, dtype, with({.window = 3, .causal = false})) == Rows{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}});
+    // An image of 3 x 4:  0 1 2 3 / 4 5 6 7 / 8 9 10 11
+    const Rows image = seen(12, dtype, [](Tensor q, Tensor k, Tensor v) {
+      return ttt::neighbourhood_attention_2d(q, k, v, 3, 4, 3);
+    });
+    const std::vector<std::int64_t> left{0, 1, 2, 4, 5, 6, 8, 9, 10}, right{1, 2, 3, 5, 6, 7, 9, 10, 11};
+    CHECK(image == Rows{left, left, right, right, left, left, right, right, left, left, right, right});
+  }
+}
+
+TEST_CASE("a window at least as long as the sequence is no window, to the bit") {
+  const Sizes s;
+  const Arrays qkv = random(s.specs(), 15);
+  const Arrays plain = trace(traced(with({})), s.specs())(qkv);
+  for (const std::int64_t window : {7, 8, 1000})
+    CHECK(same_bits(trace(traced(with({.window = window})), s.specs())(qkv), plain));
+  CHECK_FALSE(same_bits(trace(traced(with({.window = 6})), s.specs())(qkv), plain));
+}
+
+TEST_CASE("extreme scores give finite outputs and gradients, and what is masked gets none") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const AttentionOptions& options :
+         {AttentionOptions{}, {.window = 2}, {.causal = false}, {.window = 3, .causal = false}}) {
+      const Spec spec{dtype, {1, 1, 4, 2}};
+      const Array x = random({DType::f64, spec.shape}, 16, -1e5, 1e5).cast(dtype);
+      const Function f = trace(
+          [&](const Tensors& in) {
+            const Tensor y = ttt::attention(in[0], in[1], in[2], options);
+            Tensors out{y};
+            for (const Tensor& g : grad(sum(square(y)), in)) out.push_back(g);
+            for (const Tensor& g : grad(sum(slice(y, 2, 0, 1)), {in[1], in[2]})) out.push_back(g);
+            return out;
+          },
+          {spec, spec, spec});
+      const Arrays out = f({x, x, x});
+      for (const Array& a : out)
+        for (const double value : a.to_vector()) CHECK(std::isfinite(value));
+      if (options.causal)  // the first token reads itself only
+        for (const std::size_t i : {4, 5})
+          for (std::int64_t at = 2; at < 8; ++at) CHECK(out[i].at(at) == 0);
+    }
+}
+
+TEST_CASE("reading token by token is reading the whole sequence, with a window and without") {
+  const Sizes s{.time = 11};
+  const Arrays qkv = random(s.specs(), 17, -1.5, 1.5);
+  std::vector<AttentionOptions> cases{{.capacity = 11}, {.capacity = 20}, {.scale = 0.3, .capacity = 11}};
+  for (const std::int64_t window : {1, 2, 3, 5, 10, 11, 14}) cases.push_back({.window = window});
+  for (const AttentionOptions& options : cases) {
+    CAPTURE(options.window);
+    CAPTURE(options.capacity);
+    const Array whole = trace(traced(with(options)), s.specs())(qkv)[0];
+    const Arrays steps = token_by_token(s, options, qkv);
+    for (std::int64_t t = 0; t < s.time; ++t) CHECK(relative_error(steps[uz(t)], token(whole, t)) < 1e-13);
+    const Arrays narrow{qkv[0].cast(DType::f32), qkv[1].cast(DType::f32), qkv[2].cast(DType::f32)};
+    const Arrays narrow_steps = token_by_token(s, options, narrow);
+    for (std::int64_t t = 0; t < s.time; ++t)
+      CHECK(relative_error(narrow_steps[uz(t)].cast(DType::f64), token(whole, t)) < 3e-6);
+  }
+  // The ring forgets: a window of 3 is not one of 4.
+  const Array whole = trace(traced(with({.window = 4})), s.specs())(qkv)[0];
+  CHECK(relative_error(token_by_token(s, {.window = 3}, qkv)[10], token(whole, 10)) > 1e-3);
+}
+
+TEST_CASE("gradients through steps in a row are those of the whole sequence, to order 2") {
+  const Sizes s{.batch = 1, .time = 5, .dim = 3, .out = 2};
+  const Arrays qkv = random(s.specs(), 18);
+  for (const AttentionOptions& options : {AttentionOptions{.capacity = 5}, {.window = 2}}) {
+    std::vector<std::string> names;
+    const TracedModel start = step_of(s, options, ttt::Stream::Mode::initial, &names),
+                      step = step_of(s, options, ttt::Stream::Mode::step, &names);
+    const Attend stepped = [&](Tensor q, Tensor k, Tensor v) {
+      const auto at = [](Tensor x, std::int64_t t) { return slice(x, 2, t, t + 1); };
+      const Tensors first{at(q, 0), at(k, 0), at(v, 0)};
+      Tensors out = start.function(std::span<const Tensor>(first)), answers;
+      for (std::int64_t t = 0; t < s.time; ++t) {
+        Tensors in{at(q, t), at(k, t), at(v, t)};
+        in.insert(in.end(), out.begin() + 1, out.end());
+        out = step.function(std::span<const Tensor>(in));
+        answers.push_back(out[0]);
+      }
+      return concat(answers, 2);
+    };
+    CHECK(max_error(derivatives(stepped, qkv), derivatives(with(options), qkv)) < 1e-13);
+  }
+}
+
+TEST_CASE("a cache that is full says so; a ring goes on") {
+  const Sizes s{.time = 5};
+  const Arrays qkv = random(s.specs(), 19);
+  CHECK(contains(message_of<ValueError>([&] { token_by_token(s, {.capacity = 4}, qkv); }),
+                 "index 4 is outside of the table's 4 rows"));
+  CHECK_NOTHROW(token_by_token(s, {.window = 4, .capacity = 1}, qkv));
+}
+
+TEST_CASE("operands and options that make no sense are refused, with their shapes and what to do") {
+  Graph graph;
+  const auto x = [&](Shape shape, DType dtype = DType::f64) {
+    return graph.input(Spec{dtype, std::move(shape)});
+  };
+  const Tensor q = x({2, 3, 5, 4}), v = x({2, 3, 5, 6});
+  const auto shapes = [&](Tensor a, Tensor b, Tensor c, const AttentionOptions& options = {}) {
+    return message_of<ShapeError>([&] { ttt::attention(a, b, c, options); });
+  };
+  CHECK(
+      shapes(x({5, 4}), q, v) ==
+      "[attention] needs q and k [batch, heads, time, dim] and v [batch, heads, time, out], none empty: q is "
+      "f64[5,4], k is f64[2,3,5,4], v is f64[2,3,5,6]");
+  CHECK(contains(shapes(x({2, 3, 0, 4}), q, v), "none empty: q is f64[2,3,0,4]"));
+  CHECK(
+      contains(shapes(q, x({2, 1, 5, 4}), v), "batch or heads differ; repeat operands with broadcast_to()"));
+  CHECK(contains(shapes(q, q, x({1, 3, 5, 6})), "v is f64[1,3,5,6]"));
+  CHECK(contains(shapes(q, x({2, 3, 5, 3}), v), "need q.dim == k.dim: q is f64[2,3,5,4], k is f64[2,3,5,3]"));
+  CHECK(contains(shapes(q, q, x({2, 3, 4, 6})), "need k.time == v.time"));
+  CHECK(contains(shapes(x({2, 3, 1, 4}), q, v), "need q.time == k.time; only attention without"));
+  CHECK(contains(shapes(x({2, 3, 1, 4}), q, v, {.window = 3, .causal = false}), "need q.time == k.time"));
+  CHECK(contains(message_of<DTypeError>([&] {
+                   ttt::attention(q, q, x({2, 3, 5, 6}, DType::f32));
+                 }),
+                 "v is f32[2,3,5,6]"));
+  CHECK(contains(message_of<DTypeError>([&] {
+                   const Tensor whole = x({1, 1, 2, 2}, DType::i32);
+                   ttt::attention(whole, whole, whole);
+                 }),
+                 "one floating type, cast() first"));
+
+  const auto options = [&](const AttentionOptions& o) {
+    return message_of<ConfigError>([&] { ttt::attention(q, q, v, o); });
+  };
+  CHECK(contains(options({.window = -1}),
+                 "[attention] the window must be positive, or 0 for no bound; it is -1"));
+  CHECK(contains(options({.window = 4, .causal = false}), "must be odd and positive, it is 4"));
+  CHECK(contains(options({.window = -3, .causal = false}), "must be odd and positive, it is -3"));
+  CHECK(contains(options({.window = 7, .causal = false}),
+                 "a window of 7 tokens does not fit into a sequence of 5; need a window of at most that"));
+  CHECK(
+      contains(options({.scale = -1}), "scale must be positive and finite, or 0 for 1/sqrt(dim); it is -1"));
+  CHECK(contains(options({.scale = std::nan("")}), "scale must be positive"));
+
+  const Tensor pixels = x({1, 1, 12, 2});
+  const auto image = [&](std::int64_t height, std::int64_t width, std::int64_t window) {
+    ttt::neighbourhood_attention_2d(pixels, pixels, pixels, height, width, window);
+  };
+  CHECK(contains(message_of<ShapeError>([&] { image(3, 5, 3); }),
+                 "[neighbourhood_attention_2d] an image of height 3 and width 5 does not have 12 tokens"));
+  CHECK(contains(message_of<ShapeError>([&] { image(-3, -4, 3); }), "height -3"));
+  CHECK(contains(message_of<ConfigError>([&] { image(3, 4, 2); }), "must be odd and positive, it is 2"));
+  CHECK(contains(message_of<ConfigError>([&] { image(2, 6, 3); }), "does not fit into a height of 2"));
+  CHECK(contains(message_of<ConfigError>([&] { image(6, 2, 3); }), "does not fit into a width of 2"));
+  CHECK(contains(
+      message_of<ConfigError>([&] { ttt::neighbourhood_attention_2d(pixels, pixels, pixels, 3, 4, 3, -2); }),
+      "[neighbourhood_attention_2d] scale must be positive"));
+
+  ttt::Stream stream(ttt::Stream::Mode::step), whole;
+  const Tensor one = x({2, 3, 1, 4});
+  const auto step = [&](Tensor row, const AttentionOptions& o) {
+    ttt::attention_step(row, row, row, o, stream, "layer");
+  };
+  CHECK(contains(message_of<ShapeError>([&] { step(q, {.capacity = 8}); }),
+                 "[attention_step] reads one token, q has 5; use attention()"));
+  CHECK(contains(message_of<ConfigError>([&] { step(one, {.window = 3, .causal = false}); }),
+                 "cannot read what comes after it; set causal"));
+  CHECK(contains(message_of<ConfigError>([&] { step(one, {}); }),
+                 "needs a window or a capacity, the most tokens that it will read; they are 0 and 0"));
+  CHECK(contains(message_of<ConfigError>([&] { step(one, {.window = -2, .capacity = 4}); }),
+                 "they are -2 and 4"));
+  const GraphScope open(graph);
+  CHECK(contains(
+      message_of<GraphError>([&] { ttt::attention_step(one, one, one, {.window = 3}, whole, "layer"); }),
+      "state 'layer.seen' exists only while decoding"));
+}
+
+TEST_CASE("Nadaraya-Watson, trained and asked token by token, is causal attention, with its gradients") {
+  const Sizes s{.time = 9};
+  const Arrays qkv = random(s.specs(), 21, -1.5, 1.5);
+  for (const double scale : {0.5, 1.0, 2.5}) {
+    CAPTURE(scale);
+    const Arrays expected = derivatives(with({.scale = scale}), qkv);
+    for (const bool late : {false, true}) {  // asked at once, or of the sets as they were, at the end
+      const Attend learnt = [&](Tensor q, Tensor k, Tensor v) {
+        const auto at = [](Tensor x, std::int64_t t) { return slice(x, 2, t, t + 1); };
+        ttt::NadarayaWatson learner(scale);
+        std::vector<ttt::NadarayaWatson> snapshots;
+        Tensors answers;
+        for (std::int64_t t = 0; t < s.time; ++t) {
+          learner.train(at(k, t), at(v, t));
+          REQUIRE(learner.examples() == t + 1);
+          if (late) snapshots.push_back(learner);
+          else answers.push_back(learner.predict(at(q, t)));
+        }
+        for (std::size_t t = 0; t < snapshots.size(); ++t)
+          answers.push_back(snapshots[t].predict(at(q, static_cast<std::int64_t>(t))));
+        return concat(answers, 2);
+      };
+      CHECK(max_error(derivatives(learnt, qkv), expected) < 1e-13);
+    }
+    // The tokens of a mini-batch are trained on first and asked after: not causal inside of it.
+    const Attend by_chunks = [&](Tensor q, Tensor k, Tensor v) {
+      ttt::NadarayaWatson learner(scale);
+      Tensors answers;
+      for (std::int64_t t = 0; t < s.time; t += 3) {
+        learner.train(slice(k, 2, t, t + 3), slice(v, 2, t, t + 3));
+        answers.push_back(learner.predict(slice(q, 2, t, t + 3)));
+      }
+      return concat(answers, 2);
+    };
+    const Arrays chunked = derivatives(by_chunks, qkv);
+    const Array by_hand = by_loops(
+        qkv, [](std::int64_t t) { return everything(t / 3 * 3 + 3)(t); }, scale);
+    CHECK(relative_error(chunked[0], by_hand) < 1e-14);
+    CHECK(max_error(chunked, expected) > 1e-3);
+  }
+}
+
+TEST_CASE("Nadaraya-Watson: the kernel may overflow where its estimate does not") {
+  // exp(+-1000): the nearest example wins; equal ones share.
+  const Array k = Array::of({1000, -1000, 1000}, {1, 1, 3, 1}), v = Array::of({1, 2, 4}, {1, 1, 3, 1}),
+              q = Array::of({1, -1}, {1, 1, 2, 1});
+  const Function f = trace(
+      [](const Tensors& in) {
+        ttt::NadarayaWatson learner;
+        learner.train(in[1], in[2]);
+        const Tensor y = learner.predict(in[0]);
+        Tensors out{y};
+        for (const Tensor& g : grad(sum(square(y)), in)) out.push_back(g);
+        return out;
+      },
+      {q.spec(), k.spec(), v.spec()});
+  const Arrays out = f({q, k, v});
+  CHECK(out[0].to_vector() == std::vector<double>{2.5, 2});
+  for (const Array& a : out)
+    for (const double value : a.to_vector()) CHECK(std::isfinite(value));
+}
+
+TEST_CASE("Nadaraya-Watson refuses what it cannot learn from or answer") {
+  Graph graph;
+  const auto x = [&](Shape shape) { return graph.input(f64(std::move(shape))); };
+  const Tensor k = x({2, 3, 5, 4}), v = x({2, 3, 5, 6});
+  CHECK(contains(message_of<ConfigError>([] { ttt::NadarayaWatson(0.0); }), "scale 0 makes every example"));
+  CHECK(contains(message_of<ConfigError>([] { ttt::NadarayaWatson(-1.0); }), "scale must be positive"));
+  ttt::NadarayaWatson learner;
+  CHECK(learner.examples() == 0);
+  CHECK(contains(message_of<ShapeError>([&] { learner.predict(k); }),
+                 "no example to predict from; train() first"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   learner.train(k, x({2, 3, 4, 6}));
+                 }),
+                 "need k.time == v.time, one value a key: k is f64[2,3,5,4], v is f64[2,3,4,6]"));
+  learner.train(k, v);
+  CHECK(contains(
+      message_of<ShapeError>([&] { learner.train(k, k); }),
+      "differ from those before in more than their number: k is f64[2,3,5,4] and was f64[2,3,5,4], v "
+      "is f64[2,3,5,4] and was f64[2,3,5,6]"));
+  CHECK(learner.examples() == 5);
+  CHECK(contains(message_of<ShapeError>([&] { learner.predict(x({2, 3, 1, 5})); }), "need q.dim == k.dim"));
+}

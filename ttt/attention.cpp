@@ -1,0 +1,209 @@
+#include "ttt/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace nestgrad::ttt {
+
+namespace {
+
+constexpr double kMasked = -1e30;  // finite, so that a fully masked row cannot become NaN
+
+// Without q only keys and values are checked.
+void check(std::string_view op, Tensor q, Tensor k, Tensor v, bool as_many_queries) {
+  const std::string queries = q.defined() ? fmt::format("q is {}, ", to_string(q.spec())) : "";
+  const auto operands = [&](std::string_view what) {
+    return fmt::format("[{}] {}: {}k is {}, v is {}", op, what, queries, to_string(k.spec()),
+                       to_string(v.spec()));
+  };
+  if (!q.defined()) q = k;
+  for (const Tensor& x : {q, k, v})
+    if (x.rank() != 4 || x.spec().size() == 0)
+      throw ShapeError(
+          operands("needs q and k [batch, heads, time, dim] and v [batch, heads, time, out], none empty"));
+  for (const Tensor& x : {q, k, v})
+    if (!is_float(x.dtype()) || x.dtype() != q.dtype())
+      throw DTypeError(operands("operands must be of one floating type, cast() first"));
+  for (const Tensor& x : {k, v})
+    if (x.dim(0) != q.dim(0) || x.dim(1) != q.dim(1))
+      throw ShapeError(operands("batch or heads differ; repeat operands with broadcast_to() first"));
+  if (q.dim(3) != k.dim(3)) throw ShapeError(operands("need q.dim == k.dim"));
+  if (k.dim(2) != v.dim(2)) throw ShapeError(operands("need k.time == v.time, one value a key"));
+  if (as_many_queries && q.dim(2) != k.dim(2))
+    throw ShapeError(operands("need q.time == k.time; only attention without a mask takes other queries"));
+}
+
+double checked_scale(std::string_view op, double scale) {
+  if (!std::isfinite(scale) || scale < 0)
+    throw ConfigError(
+        fmt::format("[{}] scale must be positive and finite, or 0 for 1/sqrt(dim); it is {}", op, scale));
+  return scale;
+}
+
+// A neighbourhood of `window` along an axis of `extent` tokens.
+void check_window(std::string_view op, std::int64_t window, std::int64_t extent, std::string_view axis) {
+  if (window < 1 || window % 2 == 0)
+    throw ConfigError(fmt::format(
+        "[{}] a window around a token must be odd and positive, it is {}; need 1, 3, 5, ..", op, window));
+  if (window > extent)
+    throw ConfigError(
+        fmt::format("[{}] a window of {} tokens does not fit into a {} of {}; need a window of "
+                    "at most that, or attention without a window",
+                    op, window, axis, extent));
+}
+
+// Is s in the neighbourhood of t? The window is moved inside at the borders.
+bool in_neighbourhood(std::int64_t t, std::int64_t s, std::int64_t window, std::int64_t extent) {
+  const std::int64_t begin = std::clamp<std::int64_t>(t - window / 2, 0, extent - window);
+  return begin <= s && s < begin + window;
+}
+
+// [time, time]: 1 where reads(t, s), for tokens t and s.
+template <class Reads>
+Array mask_of(DType dtype, std::int64_t time, const Reads& reads) {
+  Array mask(dtype, {time, time});
+  dispatch(dtype, [&]<class T>(T) {
+    auto at = mask.as<T>().begin();
+    for (std::int64_t t = 0; t < time; ++t)
+      for (std::int64_t s = 0; s < time; ++s) *at++ = static_cast<T>(reads(t, s));
+  });
+  return mask;
+}
+
+// softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none.
+Tensor read(Tensor q, Tensor k, Tensor v, double scale, Tensor mask) {
+  if (scale == 0) scale = 1.0 / std::sqrt(static_cast<double>(q.dim(3)));
+  Tensor scores = matmul(q, k, {.b = true}) * scale;
+  if (mask.defined()) scores = select(mask, scores, kMasked);
+  return matmul(softmax(scores, -1), v);
+}
+
+}  // namespace
+
+Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Loc loc) {
+  const Scope scope("attention", loc);
+  const std::int64_t window = options.window;
+  const bool masked = options.causal || window != 0;
+  check("attention", q, k, v, masked);
+  const double scale = checked_scale("attention", options.scale);
+  if (!masked) return read(q, k, v, scale, {});
+  const std::int64_t time = q.dim(2);
+  Array mask;
+  if (options.causal) {
+    if (window < 0)
+      throw ConfigError(
+          fmt::format("[attention] the window must be positive, or 0 for no bound; it is {}", window));
+    mask =
+        mask_of(q.dtype(), time, [&](auto t, auto s) { return s <= t && (window == 0 || s > t - window); });
+  } else {
+    check_window("attention", window, time, "sequence");
+    mask = mask_of(q.dtype(), time, [&](auto t, auto s) { return in_neighbourhood(t, s, window, time); });
+  }
+  return read(q, k, v, scale, q.graph().constant(std::move(mask)));
+}
+
+Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t height, std::int64_t width,
+                                  std::int64_t window, double scale, Loc loc) {
+  constexpr std::string_view op = "neighbourhood_attention_2d";
+  const Scope scope(op, loc);
+  check(op, q, k, v, true);
+  checked_scale(op, scale);
+  if (height < 1 || width < 1 || height * width != q.dim(2))
+    throw ShapeError(
+        fmt::format("[{}] an image of height {} and width {} does not have {} tokens; need "
+                    "height * width == time: q is {}",
+                    op, height, width, q.dim(2), to_string(q.spec())));
+  check_window(op, window, height, "height");
+  check_window(op, window, width, "width");
+  Array mask = mask_of(q.dtype(), height * width, [&](auto t, auto s) {
+    return in_neighbourhood(t / width, s / width, window, height) &&
+           in_neighbourhood(t % width, s % width, window, width);
+  });
+  return read(q, k, v, scale, q.graph().constant(std::move(mask)));
+}
+
+Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
+                      const std::string& name, Loc loc) {
+  const Scope scope("attention_step", loc);
+  check("attention_step", q, k, v, true);
+  const double scale = checked_scale("attention_step", options.scale);
+  if (q.dim(2) != 1)
+    throw ShapeError(
+        fmt::format("[attention_step] reads one token, q has {}; use attention() for the whole "
+                    "of a sequence: q is {}",
+                    q.dim(2), to_string(q.spec())));
+  if (!options.causal)
+    throw ConfigError(
+        "[attention_step] a token cannot read what comes after it; set causal, or use attention() on the "
+        "whole of a sequence");
+  const bool ring = options.window != 0;
+  const std::int64_t rows = ring ? options.window : options.capacity;
+  if (rows < 1)
+    throw ConfigError(
+        fmt::format("[attention_step] needs a window or a capacity, the most tokens that it will read; they "
+                    "are {} and {}",
+                    options.window, options.capacity));
+  const DType dtype = q.dtype();
+  const Tensor places = iota(dtype, {rows, 1}, 0);
+  // Tokens before this one. In a ring the count turns back from 2 rows to rows, so that its place (modulo
+  // rows) and whether the ring is full stay known, and exact in f32, for ever.
+  const Tensor seen = stream.state(name + ".seen", zeros(dtype, {1}));
+  Tensor place, next = seen + 1.0;
+  if (ring) {
+    const double full = static_cast<double>(rows);
+    place = select(less(seen, full), seen, seen - full);
+    next = select(equal(next, 2 * full), full, next);
+  } else {  // looked up in 0, 1, 2, ..: the count itself, or an error when there is no such row
+    place = cast(gather(iota(DType::i32, {rows}, 0), cast(seen, DType::i32)), dtype);
+  }
+  stream.carry(name + ".seen", next);
+  const Tensor here = equal(places, place);
+  const auto remember = [&](Tensor row, const std::string& id) {
+    const Tensor before = stream.state(id, zeros(dtype, {row.dim(0), row.dim(1), rows, row.dim(3)}));
+    const Tensor now = select(here, row, before);
+    stream.carry(id, now);
+    return now;
+  };
+  const Tensor keys = remember(k, name + ".keys"), values = remember(v, name + ".values");
+  return read(q, keys, values, scale, less_equal(reshape(places, {1, rows}), seen));
+}
+
+NadarayaWatson::NadarayaWatson(double scale) : scale_(checked_scale("nadaraya_watson", scale)) {
+  if (scale == 0)
+    throw ConfigError("[nadaraya_watson] scale 0 makes every example count alike; need more than 0");
+}
+
+void NadarayaWatson::train(Tensor k, Tensor v, Loc loc) {
+  const Scope scope("nadaraya_watson", loc);
+  check("nadaraya_watson", {}, k, v, false);
+  if (examples() == 0) {
+    k_ = k;
+    v_ = v;
+    return;
+  }
+  const auto joins = [](Tensor set, Tensor more) {
+    return more.dtype() == set.dtype() && more.dim(0) == set.dim(0) && more.dim(1) == set.dim(1) &&
+           more.dim(3) == set.dim(3);
+  };
+  if (!joins(k_, k) || !joins(v_, v))
+    throw ShapeError(
+        fmt::format("[nadaraya_watson] examples differ from those before in more than their number: k is {} "
+                    "and was {}, v is {} and was {}",
+                    to_string(k.spec()), to_string(k_.spec()), to_string(v.spec()), to_string(v_.spec())));
+  k_ = concat({k_, k}, 2);
+  v_ = concat({v_, v}, 2);
+}
+
+Tensor NadarayaWatson::predict(Tensor q, Loc loc) const {
+  const Scope scope("nadaraya_watson", loc);
+  if (examples() == 0)
+    throw ShapeError(
+        fmt::format("[nadaraya_watson] there is no example to predict from; train() first: q is {}",
+                    to_string(q.spec())));
+  check("nadaraya_watson", q, k_, v_, false);
+  return read(q, k_, v_, scale_, {});
+}
+
+}  // namespace nestgrad::ttt

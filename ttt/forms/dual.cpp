@@ -1,0 +1,115 @@
+#include "ttt/forms/dual.h"
+
+#include <fmt/format.h>
+
+namespace nestgrad::ttt {
+
+std::vector<Tensor*> DualForm::Laws::tensors() {
+  std::vector<Tensor*> out;
+  const auto see = [&](Reads& r) {
+    if (r.z.defined()) out.push_back(&r.z);
+    for (Tensor& c : r.c)
+      if (c.defined()) out.push_back(&c);
+  };
+  for (BlockLaw& law : each) {
+    see(law.after);
+    see(law.before);
+    for (Reads& r : law.end) see(r);
+  }
+  for (Reads& r : points) see(r);
+  return out;
+}
+
+namespace {
+
+// Every row (axis -2), and with `columns` every entry of it, `times` times in a row.
+Tensor repeat_axis(Tensor x, int axis, std::int64_t times) {
+  const int at = x.rank() + axis;
+  Shape apart = x.shape(), together = x.shape();
+  apart.insert(apart.begin() + at + 1, 1);
+  const Tensor parts = reshape(x, apart);
+  apart[static_cast<std::size_t>(at) + 1] = times;
+  together[static_cast<std::size_t>(at)] *= times;
+  return reshape(broadcast_to(parts, apart), together);
+}
+
+// A law over chunks as one over their tokens: all of a chunk read the same weights, and all their gradients join the
+// same step.
+void spread_over_tokens(Reads& r, std::int64_t chunk, double weight, bool rows) {
+  const int features = r.feature_axis ? 1 : 0;
+  r.z = repeat_axis(r.z, -1 - features, chunk);
+  if (rows) r.z = repeat_axis(r.z, -2 - features, chunk);
+  if (weight != 1) r.z = r.z * weight;
+  if (rows)
+    for (Tensor& c : r.c)
+      if (c.defined()) c = repeat_axis(c, -2, chunk);
+}
+
+Gates means(const Gates& rows, std::int64_t chunk) {
+  Gates out;
+  for (const auto& [name, value] : rows) {
+    Shape parts = value.shape();
+    parts[parts.size() - 2] /= chunk;
+    parts.insert(parts.end() - 1, chunk);
+    out[name] = mean(reshape(value, parts), {-2});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Prepared> DualForm::prepare(const State& state, const Gates& gates, const Shape& lead,
+                                            std::int64_t tokens, Tensor position) const {
+  auto out = std::make_unique<Laws>();
+  const DType dtype = state.weights.at(0).value.dtype();
+  const bool per_chunk = policy_.update == Policy::Update::per_chunk;
+  const std::int64_t chunk = per_chunk ? policy_.chunk : 1;
+  const Gates steps = per_chunk ? means(gates, chunk) : gates;
+  for (std::size_t i = 0; i < state.weights.size(); ++i) {
+    BlockLaw law = sum_up(StepLaw::of(optimizer_, state, i, steps), lead, tokens / chunk, dtype, position);
+    if (per_chunk) {
+      const double weight = policy_.average ? 1.0 / static_cast<double>(chunk) : 1.0;
+      spread_over_tokens(law.after, chunk, weight, true);
+      spread_over_tokens(law.before, chunk, weight, true);
+      for (Reads& end : law.end) spread_over_tokens(end, chunk, weight, false);
+    }
+    out->each.push_back(std::move(law));
+  }
+  return out;
+}
+
+Factors DualForm::factors(const State& state, const Block& block, const Laws&) const {
+  const Gates columns = block.tokens() == 1 ? columns_of(block.gates) : Gates{};
+  return factors_at(learner_, gradient_point(state, columns, block), block.k, block.v);
+}
+
+BlockResult DualForm::run(const State& state, const Block& block, const Prepared* prepared) const {
+  const Laws& laws = dynamic_cast<const Laws&>(*prepared);
+  Factors f = factors(state, block, laws);
+  for (Factor& each : f)
+    if (const Tensor rate = rate_of(block.gates, state.weights.at(each.weight)); rate.defined())
+      each.b = each.b * rate;
+  std::vector<Reads> after, before, unmoved(state.weights.size());
+  for (const BlockLaw& law : laws.each) {
+    after.push_back(law.after);
+    before.push_back(law.before);
+  }
+  for (Reads& r : unmoved) r.keeps = true;
+
+  BlockResult out;
+  const LearnerTrace predict = LearnerTrace::of_predict(learner_, state.weights, block.q.spec());
+  out.output = read(predict, state, f, policy_.read == Policy::Read::after_write ? after : before,
+                    std::span(&block.q, 1));
+  out.next = end_state(state, f, laws.each);
+  if (!tracking()) return out;
+  const LearnerTrace loss = LearnerTrace::of_loss(learner_, state.weights, block.k.spec(), block.v.spec());
+  const Tensor rows[] = {block.k, block.v};
+  const State first{first_, std::vector<std::vector<FastWeight>>(first_.size())};
+  out.losses = {read(loss, first, {}, unmoved, rows), read(loss, state, f, before, rows),
+                read(loss, state, f, after, rows)};
+  return out;
+}
+
+std::unique_ptr<Form> make_dual(const FormOptions& options) { return std::make_unique<DualForm>(options); }
+
+}  // namespace nestgrad::ttt

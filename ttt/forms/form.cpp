@@ -1,0 +1,96 @@
+#include "ttt/forms/form.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace nestgrad::ttt {
+
+namespace {
+
+constexpr std::array<std::pair<FormChoice, std::string_view>, 6> kNames{
+    {{FormChoice::automatic, "automatic"},
+     {FormChoice::primal, "primal"},
+     {FormChoice::dual, "dual"},
+     {FormChoice::parallel, "parallel"},
+     {FormChoice::wy, "wy"},
+     {FormChoice::chunk_parallel, "chunk-parallel"}}};
+
+}  // namespace
+
+std::string_view name(FormChoice form) {
+  for (const auto& [choice, name] : kNames)
+    if (choice == form) return name;
+  return "?";
+}
+
+FormChoice form_named(std::string_view wanted) {
+  std::vector<std::string_view> known;
+  for (const auto& [choice, name] : kNames) {
+    if (name == wanted) return choice;
+    known.push_back(name);
+  }
+  throw ConfigError(fmt::format("[form] there is no form '{}'; there are {}", wanted, fmt::join(known, ", ")));
+}
+
+State State::start(const Learner& learner, const Weights& weights) {
+  const InnerOptimizer optimizer = learner.optimizer();
+  State out{weights, {}};
+  for (std::size_t i = 0; i < weights.size(); ++i) out.slots.push_back(optimizer.slots(weights.at(i)));
+  return out;
+}
+
+std::vector<Tensor> State::of(std::size_t weight) const {
+  std::vector<Tensor> out{weights.at(weight).value};
+  for (const FastWeight& slot : slots[weight]) out.push_back(slot.value);
+  return out;
+}
+
+std::vector<Tensor> State::flat() const {
+  std::vector<Tensor> out;
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    for (const Tensor& t : of(i)) out.push_back(t);
+  return out;
+}
+
+State State::with(std::span<const Tensor> flat) const {
+  State out = *this;
+  std::vector<Tensor> values;
+  std::size_t at = 0;
+  for (std::vector<FastWeight>& own : out.slots) {
+    values.push_back(flat[at++]);
+    for (FastWeight& slot : own) slot.value = flat[at++];
+  }
+  out.weights = weights.with(values);
+  return out;
+}
+
+std::vector<std::string> State::names() const {
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    out.push_back(weights.at(i).name);
+    for (const FastWeight& slot : slots[i]) out.push_back(weights.at(i).name + "." + slot.name);
+  }
+  return out;
+}
+
+Weights Form::gradient_point(const State& state, const Gates& columns, const Block& block) const {
+  std::vector<Tensor> at;
+  for (std::size_t i = 0; i < state.weights.size(); ++i) {
+    Tensor w = optimizer_.gradient_point(state.of(i), columns);
+    if (policy_.meta == Policy::Meta::first_order) w = stop_gradient(w);
+    if (!block.offset.empty()) w = w + block.offset[i];
+    at.push_back(w);
+  }
+  return state.weights.with(at);
+}
+
+Tensor Form::rate_of(const Gates& gates, const FastWeight& weight) const {
+  Tensor out;
+  for (const std::string& name : {std::string("rate"), "rate." + weight.name})
+    if (const auto at = gates.find(name); at != gates.end()) out = out.defined() ? out * at->second : at->second;
+  if (!policy_.ascent) return out;
+  return out.defined() ? -out : constant(-1.0, weight.value.dtype());
+}
+
+}  // namespace nestgrad::ttt

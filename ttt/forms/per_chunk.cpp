@@ -1,0 +1,116 @@
+// One optimiser step a chunk, with the gradient of all its tokens: the recurrent form, chunk after chunk.
+#include <fmt/format.h>
+
+#include "autograd/grad.h"
+#include "ttt/forms/per_chunk.h"
+
+namespace nestgrad::ttt {
+
+Gates chunk_gates(const Gates& rows) {
+  Gates out;
+  for (const auto& [name, value] : rows) out[name] = transpose(mean(value, {-2}, kKeep));
+  return out;
+}
+
+Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
+  const OwnLines lines;
+  return learner_.predict(spread_rows(w, x), x);
+}
+
+Tensor PerChunkForm::loss(const Weights& w, Tensor k, Tensor v) const {
+  const OwnLines lines;
+  return learner_.loss(spread_rows(w, k), k, v);
+}
+
+// The learner sees row weights spread over tokens.
+Weights PerChunkForm::spread_rows(const Weights& w, Tensor rows) {
+  std::vector<Tensor> values = w.values();
+  for (std::size_t i = 0; i < w.size(); ++i)
+    if (w.at(i).kind == WeightKind::row) {
+      Shape shape = values[i].shape();
+      shape[shape.size() - 2] = rows.dim(-2);
+      values[i] = broadcast_to(values[i], shape);
+    }
+  return w.with(values);
+}
+
+// One derivative per rate: tokens may mix, and weights may be used in any way.
+std::vector<Tensor> PerChunkForm::direct(const Weights& at, const Block& block) const {
+  std::vector<Tensor> probes = at.values();
+  for (Tensor& t : probes) t = probe(t);
+  const Weights seen = spread_rows(at.with(probes), block.k).with_held(spread_rows(at, block.k).values());
+  Tensor l;
+  {
+    const OwnLines lines;
+    l = learner_.loss(seen, block.k, block.v);
+  }
+  Shape wanted = block.k.shape();
+  wanted.back() = 1;
+  if (l.shape() != wanted)
+    throw FormError(fmt::format("[loss] the inner loss must be per token, {}; it is {}. Sum over features only, "
+                                "with the axis kept",
+                                to_string(wanted), describe(l)));
+  std::vector<Tensor> out;
+  for (std::size_t i = 0; i < probes.size(); ++i) {
+    const Tensor rate = rate_of(block.gates, at.at(i));
+    const Seed seed = rate.defined() ? Seed{l, broadcast_to(rate, l.shape())} : seed_of_ones(l);
+    const Tensor d = pull_back(std::span(&seed, 1), std::span(&probes[i], 1))[0];
+    if (!d.defined())
+      throw FormError(
+          fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; "
+                      "remove it, or use it in loss()",
+                      at.at(i).name));
+    out.push_back(d);
+  }
+  return out;
+}
+
+// From the factors: one derivative, whatever the rates.
+std::vector<Tensor> PerChunkForm::factored(const Weights& at, const Block& block) const {
+  std::vector<Tensor> out(at.size());
+  for (const Factor& f : factors_at(learner_, at, block.k, block.v)) {
+    const Tensor rate = rate_of(block.gates, at.at(f.weight));
+    const Tensor b = rate.defined() ? f.b * rate : f.b;
+    const Tensor g = f.a.defined() ? matmul(f.a, b, {true, false}) : sum(b, {-2}, kKeep);
+    out[f.weight] = out[f.weight].defined() ? out[f.weight] + g : g;
+  }
+  return out;
+}
+
+std::vector<Tensor> PerChunkForm::gradients(const Weights& at, const Block& block) const {
+  const Scope scope("inner gradient");
+  std::vector<Tensor> g = factored_ ? factored(at, block) : direct(at, block);
+  if (policy_.average)
+    for (Tensor& each : g) each = each * (1.0 / static_cast<double>(block.tokens()));
+  return optimizer_.joint(std::move(g));
+}
+
+State PerChunkForm::learnt(State state, const Block& block) const {
+  const Gates columns = chunk_gates(block.gates);
+  for (int step = 0; step < policy_.steps; ++step) {
+    const std::vector<Tensor> g = gradients(gradient_point(state, columns, block), block);
+    std::vector<Tensor> flat;
+    for (std::size_t i = 0; i < g.size(); ++i)
+      for (const Tensor& t : optimizer_.step(state.of(i), g[i], columns, state.weights.at(i).kind))
+        flat.push_back(t);
+    state = state.with(flat);
+  }
+  return state;
+}
+
+BlockResult PerChunkForm::run(const State& state, const Block& block, const Prepared*) const {
+  BlockResult out;
+  out.next = block.writes ? learnt(state, block) : state;
+  const State& read = policy_.read == Policy::Read::after_write ? out.next : state;
+  out.output = predict(read.weights, block.q);
+  if (tracking())
+    for (const Weights& w : {first_, state.weights, out.next.weights})
+      out.losses.push_back(loss(w, block.k, block.v));
+  return out;
+}
+
+std::unique_ptr<Form> make_per_chunk(const FormOptions& options, bool factored) {
+  return std::make_unique<PerChunkForm>(options, factored);
+}
+
+}  // namespace nestgrad::ttt

@@ -1,0 +1,219 @@
+#include "ttt/optimizer.h"
+
+#include <fmt/format.h>
+
+namespace nestgrad::ttt {
+
+Tensor Hyper::at(const Gates& gates, Tensor like) const {
+  if (tensor.defined()) return tensor;
+  if (gate_name.empty()) return constant(value, like.dtype());
+  const auto found = gates.find(gate_name);
+  if (found == gates.end())
+    throw ConfigError(fmt::format("[optimizer] the gate '{}' is not given; pass it in Views::gates", gate_name));
+  return found->second;
+}
+
+std::string Hyper::str() const {
+  if (!gate_name.empty()) return gate_name;
+  return tensor.defined() ? "learned" : fmt::format("{}", value);
+}
+
+QuinticSteps muon_published(int steps) {
+  return QuinticSteps(static_cast<std::size_t>(steps), {3.4445, -4.7750, 2.0315});
+}
+
+QuinticSteps muon_tuned() {
+  return {{4.0848, -6.8946, 2.9270},
+          {3.9505, -6.3029, 2.6377},
+          {3.7418, -5.5913, 2.3037},
+          {2.8769, -3.1427, 1.2046},
+          {2.8366, -3.0525, 1.2012}};
+}
+
+Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps) {
+  const Scope scope("orthogonalize");
+  const bool wide = x.dim(-2) <= x.dim(-1);  // the smaller Gram matrix
+  x = x / (norm(x, {-2, -1}, kKeep) + eps);
+  for (const auto& [a, b, c] : steps) {
+    const Tensor gram = wide ? matmul(x, x, {.b = true}) : matmul(x, x, {.a = true});
+    const Tensor poly = b * gram + c * matmul(gram, gram);
+    x = a * x + (wide ? matmul(poly, x) : matmul(x, poly));
+  }
+  return x;
+}
+
+namespace {
+
+Tensor norm_per(Tensor g, Per per) {
+  return per == Per::column ? norm(g, {-2}, kKeep) : norm(g, {-2, -1}, kKeep);
+}
+
+std::string name_of(Per per) {
+  return per == Per::column ? "column" : per == Per::matrix ? "matrix" : "all weights";
+}
+
+// One number for all weights of a (sequence, head): [.., 1, 1].
+Tensor joint_norm(const std::vector<Tensor>& gradients) {
+  std::vector<Tensor> each;
+  for (const Tensor& g : gradients) each.push_back(norm(g, {-2, -1}, kKeep));
+  return norm(concat(each, -1), {-1}, kKeep);
+}
+
+Tensor shrink(Tensor g, Tensor length, double most) { return g * (most / max(length, most)); }
+
+}  // namespace
+
+void InnerOptimizer::need(const Hyper& h) {
+  if (!h.gate_name.empty()) gates_.push_back(h.gate_name);
+}
+
+InnerOptimizer& InnerOptimizer::scale(Hyper factor) {
+  need(factor);
+  parts_.push_back({fmt::format("scale {}", factor.str()),
+                    {},
+                    [=](Tensor g, std::span<Tensor>, const Gates& gates, WeightKind) { return factor.at(gates, g) * g; }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::momentum(Hyper beta, bool nesterov) {
+  need(beta);
+  parts_.push_back({fmt::format("{} {}", nesterov ? "Nesterov momentum" : "momentum", beta.str()),
+                    {"momentum"},
+                    [=](Tensor g, std::span<Tensor> slots, const Gates& gates, WeightKind) {
+                      const Tensor b = beta.at(gates, g);
+                      slots[0] = b * slots[0] + g;
+                      return nesterov ? g + b * slots[0] : slots[0];
+                    }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::adam(double beta1, double beta2, double eps) {
+  parts_.push_back({"Adam",
+                    {"first moment", "second moment"},
+                    [=](Tensor g, std::span<Tensor> slots, const Gates&, WeightKind) {
+                      slots[0] = beta1 * slots[0] + (1 - beta1) * g;
+                      slots[1] = beta2 * slots[1] + (1 - beta2) * square(g);
+                      return slots[0] * rsqrt(slots[1] + eps);
+                    }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::muon(QuinticSteps steps, double eps) {
+  parts_.push_back({"Muon",
+                    {},
+                    [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind kind) {
+                      return kind == WeightKind::matrix ? orthogonalize(g, steps, eps) : g;
+                    }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::normalize(Per per, double eps) {
+  const std::string name = fmt::format("normalise per {}", name_of(per));
+  if (per == Per::all) {
+    joint_names_.push_back(name);
+    joint_.emplace_back([=](std::vector<Tensor> gradients) {
+      const Tensor length = joint_norm(gradients);
+      for (Tensor& g : gradients) g = g / (length + eps);
+      return gradients;
+    });
+    return *this;
+  }
+  parts_.push_back({name, {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind) { return g / (norm_per(g, per) + eps); }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
+  if (!(most > 0)) throw ConfigError(fmt::format("[optimizer] clip needs a positive norm, it is {}", most));
+  const std::string name = fmt::format("clip to {} per {}", most, name_of(per));
+  if (per == Per::all) {
+    joint_names_.push_back(name);
+    joint_.emplace_back([=](std::vector<Tensor> gradients) {
+      const Tensor length = joint_norm(gradients);
+      for (Tensor& g : gradients) g = shrink(g, length, most);
+      return gradients;
+    });
+    return *this;
+  }
+  parts_.push_back({name, {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind) { return shrink(g, norm_per(g, per), most); }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::piece(std::string name, Piece fn, std::vector<std::string> slots) {
+  parts_.push_back({std::move(name), std::move(slots),
+                    [fn = std::move(fn)](Tensor g, std::span<Tensor> s, const Gates& gates, WeightKind) { return fn(g, s, gates); }});
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::keep(Hyper factor, bool before_gradient) {
+  need(factor);
+  keep_ = std::move(factor);
+  keep_first_ = before_gradient;
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::weight_norm(double eps, bool detached) {
+  norm_ = Norm::after;
+  norm_eps_ = eps;
+  detached_ = detached;
+  return *this;
+}
+
+InnerOptimizer& InnerOptimizer::prenorm(double eps) {
+  norm_ = Norm::master;
+  norm_eps_ = eps;
+  return *this;
+}
+
+std::vector<FastWeight> InnerOptimizer::slots(const FastWeight& w) const {
+  std::vector<FastWeight> out;
+  for (const Part& part : parts_)
+    for (const std::string& name : part.slots)
+      out.push_back({name, w.kind, broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
+  if (norm_ == Norm::none || w.kind != WeightKind::matrix) return out;
+  const Tensor start = detached_ ? stop_gradient(w.value) : w.value;
+  out.push_back({"norm at the start", w.kind, norm(start, {-2}, kKeep)});
+  if (norm_ == Norm::master) out.push_back({"master copy", w.kind, w.value});
+  return out;
+}
+
+Tensor InnerOptimizer::gradient_point(std::span<const Tensor> state, const Gates& gates) const {
+  return keep_first_ ? keep_.at(gates, state[0]) * state[0] : state[0];
+}
+
+std::vector<Tensor> InnerOptimizer::joint(std::vector<Tensor> gradients) const {
+  for (const auto& fn : joint_) gradients = fn(std::move(gradients));
+  return gradients;
+}
+
+std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g, const Gates& gates,
+                                         WeightKind kind) const {
+  const Scope scope("inner optimiser");
+  std::vector<Tensor> next(state.begin(), state.end());
+  std::size_t at = 1;
+  for (const Part& part : parts_) {
+    g = part.fn(g, std::span(next).subspan(at, part.slots.size()), gates, kind);
+    at += part.slots.size();
+  }
+  const bool normalising = norm_ != Norm::none && kind == WeightKind::matrix;
+  const bool master = normalising && norm_ == Norm::master;
+  Tensor w = master ? next[at + 1] : next[0];
+  if (!keep_.is_one()) w = keep_.at(gates, w) * w;
+  w = w - g;
+  if (master) next[at + 1] = w;
+  next[0] = normalising ? w / (norm(w, {-2}, kKeep) + norm_eps_) * next[at] : w;
+  return next;
+}
+
+std::vector<std::string> InnerOptimizer::gates() const { return gates_; }
+
+std::string InnerOptimizer::str() const {
+  std::vector<std::string> names = joint_names_;
+  for (const Part& part : parts_) names.push_back(part.name);
+  if (!keep_.is_one())
+    names.push_back(fmt::format("keep {}{}", keep_.str(), keep_first_ ? " before the gradient" : ""));
+  if (norm_ == Norm::after) names.push_back(detached_ ? "weight norm, detached" : "weight norm");
+  if (norm_ == Norm::master) names.push_back("weight norm of a master copy");
+  return names.empty() ? "SGD" : fmt::format("SGD, {}", fmt::join(names, ", "));
+}
+
+}  // namespace nestgrad::ttt

@@ -1,0 +1,116 @@
+// InnerOptimizer: what one inner step does to a fast weight, given its gradient. A value, composed of pieces
+// in the order in which they act:
+//
+//   InnerOptimizer().momentum(gate("eta")).keep(gate("forget"))          Titans (Behrouz et al. 2024)
+//   InnerOptimizer().momentum(gate("momentum")).muon().weight_norm()     LaCT (Zhang et al. 2025)
+//
+// It is written in ops on one weight [.., in, out] and addresses axes from the end. Whether a step is linear in the
+// state, and with which coefficients, is found on its trace (ttt/forms/law.h): nothing here says so.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ttt/weights.h"
+
+namespace nestgrad::ttt {
+
+// Per-token numbers that steer the inner loop, by name. In a sequence [batch, heads, time, 1], or one per input
+// feature, [batch, heads, time, in]; an optimiser sees those of one step as columns, [.., 1, 1] or [.., in, 1].
+// "rate" multiplies every token's gradient; "rate.W1" that of the weight W1 alone.
+using Gates = std::map<std::string, Tensor>;
+
+// A number that an optimiser needs: a constant, a gate, or an outer parameter (a column [.., 1, 1]).
+struct Hyper {
+  Hyper(double v) : value(v) {}
+  Hyper(Tensor t) : tensor(t) {}
+  static Hyper gate(std::string name) {
+    Hyper h(0.0);
+    h.gate_name = std::move(name);
+    return h;
+  }
+  Tensor at(const Gates& gates, Tensor like) const;  // ConfigError for a gate that is not given
+  bool is_one() const { return !tensor.defined() && gate_name.empty() && value == 1; }
+  std::string str() const;
+
+  double value = 0;
+  Tensor tensor;
+  std::string gate_name;
+};
+inline Hyper gate(std::string name) { return Hyper::gate(std::move(name)); }
+
+// Coefficients of the quintic iteration X <- a X + (b A + c A A) X, A = X X', one entry per step.
+using QuinticSteps = std::vector<std::array<double, 3>>;
+QuinticSteps muon_published(int steps = 5);  // (3.4445, -4.7750, 2.0315) at every step (Jordan et al. 2024)
+QuinticSteps muon_tuned();                   // five steps with coefficients of their own (LaCT)
+
+// X / (|X| + eps) driven towards an orthogonal matrix; the last two axes are a matrix.
+Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps = 1e-7);
+
+// What a norm is taken over.
+enum class Per : std::uint8_t {
+  column,  // the `in` axis: one norm per output unit
+  matrix,  // the whole weight
+  all,     // all weights together
+};
+
+class InnerOptimizer {
+ public:
+  // ---- on the gradient, in the order of the calls ----
+  InnerOptimizer& scale(Hyper factor);
+  // m <- beta m + g, g <- m; nesterov: g <- g + beta m.
+  InnerOptimizer& momentum(Hyper beta, bool nesterov = false);
+  // Kingma and Ba 2015 without bias correction; eps inside the root, so that zero gradients have derivatives.
+  InnerOptimizer& adam(double beta1 = 0.9, double beta2 = 0.999, double eps = 1e-8);
+  InnerOptimizer& muon(QuinticSteps steps = muon_published(), double eps = 1e-7);
+  InnerOptimizer& normalize(Per per, double eps);  // g / (|g| + eps)
+  InnerOptimizer& clip(Per per, double most);      // g min(1, most / |g|)
+  // A piece of one's own: gradient and slots in, gradient and slots out. Slots start at zero, in the weight's shape.
+  using Piece = std::function<Tensor(Tensor g, std::span<Tensor> slots, const Gates& gates)>;
+  InnerOptimizer& piece(std::string name, Piece fn, std::vector<std::string> slots = {});
+
+  // ---- on the weight: W <- keep W - g ----
+  // Forget gate, or 1 - weight decay. before_gradient: the gradient is taken at keep W (gated delta rule).
+  InnerOptimizer& keep(Hyper factor, bool before_gradient = false);
+  // W <- W / (|W| + eps) |W_start| per column after each step. detached: |W_start| carries no gradient.
+  InnerOptimizer& weight_norm(double eps = 1e-5, bool detached = false);
+  // The step is made on an unnormalised master copy, of which the weight is the normalised reading.
+  InnerOptimizer& prenorm(double eps = 1e-5);
+
+  // ---- what the forms ask ----
+  // Values that are carried besides the weight, with what they start from.
+  std::vector<FastWeight> slots(const FastWeight& w) const;
+  // Where the gradient is taken; state[0] is the weight, then the slots.
+  Tensor gradient_point(std::span<const Tensor> state, const Gates& gates) const;
+  bool moves_gradient_point() const { return keep_first_; }
+  // Gradients of all weights, before each weight's own step (Per::all).
+  std::vector<Tensor> joint(std::vector<Tensor> gradients) const;
+  bool couples_weights() const { return !joint_.empty(); }
+  // The state after one step.
+  std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates, WeightKind kind) const;
+  std::vector<std::string> gates() const;  // names of the gates that it needs
+  std::string str() const;
+
+ private:
+  struct Part {
+    std::string name;
+    std::vector<std::string> slots;
+    std::function<Tensor(Tensor g, std::span<Tensor> slots, const Gates& gates, WeightKind kind)> fn;
+  };
+  Tensor normalised(Tensor w, Tensor norm) const;
+  void need(const Hyper& h);
+
+  std::vector<Part> parts_;
+  std::vector<std::function<std::vector<Tensor>(std::vector<Tensor>)>> joint_;
+  std::vector<std::string> joint_names_, gates_;
+  Hyper keep_{1.0};
+  bool keep_first_ = false;
+  enum class Norm : std::uint8_t { none, after, master } norm_ = Norm::none;
+  bool detached_ = false;
+  double norm_eps_ = 0;
+};
+
+}  // namespace nestgrad::ttt

@@ -1,0 +1,41 @@
+#include "ttt/weights.h"
+
+#include <fmt/format.h>
+
+namespace nestgrad::ttt {
+
+std::size_t Weights::index(std::string_view name) const {
+  for (std::size_t i = 0; i < list_.size(); ++i)
+    if (list_[i].name == name) return i;
+  std::vector<std::string> known;
+  for (const FastWeight& w : list_) known.push_back(w.name);
+  throw FormError(fmt::format("[learner] there is no fast weight '{}'; init() declares {}", name,
+                              fmt::join(known, ", ")));
+}
+
+Tensor Weights::operator[](std::string_view name) const { return list_[index(name)].value; }
+
+Tensor Weights::held(std::string_view name) const {
+  const std::size_t i = index(name);
+  return held_.empty() ? list_[i].value : held_[i];
+}
+
+std::vector<Tensor> Weights::values() const {
+  std::vector<Tensor> out;
+  for (const FastWeight& w : list_) out.push_back(w.value);
+  return out;
+}
+
+Weights Weights::with(const std::vector<Tensor>& values) const {
+  std::vector<FastWeight> out = list_;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].value = values.at(i);
+  return Weights(std::move(out));
+}
+
+Weights Weights::with_held(const std::vector<Tensor>& values) const {
+  Weights out = *this;
+  out.held_ = values;
+  return out;
+}
+
+}  // namespace nestgrad::ttt
