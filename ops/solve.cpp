@@ -87,8 +87,9 @@ Kernel each_system(const Call& c, Solver solver) {
   };
 }
 
-// x becomes the solution of A x = x, of A only one triangle read. Not Eigen's: for a single column that
-// leaves out a row of x that is zero, and with it a NaN in A and 0/0; and it multiplies by reciprocals.
+// x, the right-hand side, becomes the solution; of A only one triangle is read. Not Eigen's: for a single
+// column that leaves out a row of x that is zero, and with it a NaN in A and 0/0; and it multiplies by
+// reciprocals.
 template <class A, class X>
 void substitute(const A& a, X& x, bool lower, bool unit) {
   constexpr Eigen::Index kBlock = 32;  // rows that are solved one by one; earlier rows enter as one product
@@ -100,7 +101,7 @@ void substitute(const A& a, X& x, bool lower, bool unit) {
       x.middleRows(top, size).noalias() -= a.block(top, solved, size, done) * x.middleRows(solved, done);
     for (Eigen::Index k = 0; k < size; ++k) {
       const Eigen::Index row = lower ? top + k : top + size - 1 - k, first = lower ? top : row + 1;
-      for (Eigen::Index j = first; j < first + k; ++j) x.row(row) -= a(row, j) * x.row(j);
+      x.row(row) -= a.block(row, first, 1, k).lazyProduct(x.middleRows(first, k));
       if (!unit) x.row(row) /= a(row, row);
     }
   }
@@ -174,7 +175,8 @@ Tensor solve_vjp(const VjpCall& c) {
   return c.input == 1 ? ct_b : matrix_ct(ct_b, c.out, transposed);
 }
 
-// Systems that follow each other with one matrix factor it once. The factors' memory belongs to the kernel.
+// Systems that follow each other with one matrix factor it once. The factors' memory belongs to the kernel;
+// what Eigen's products pack is on the stack up to n of about 128, allocated at each call beyond.
 template <class T>
 Kernel solve_kernel(const Call& c) {
   return each_system<T>(

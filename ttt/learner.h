@@ -29,6 +29,11 @@ class Learner {
   virtual Tensor loss(const Weights& w, Tensor k, Tensor v) const;
   // What a step does. Default: W <- W - g, where g is the gradient times its token's rate.
   virtual InnerOptimizer optimizer() const { return {}; }
+  // For people: what f and the loss are.
+  struct Description {
+    std::string model, loss;
+  };
+  virtual Description describe() const { return {"f(x; W)", "1/2 |f(k) - v|^2"}; }
 };
 
 }  // namespace nestgrad::ttt

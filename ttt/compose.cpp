@@ -1,0 +1,190 @@
+#include "ttt/compose.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace nestgrad::ttt {
+
+namespace {
+
+Init lecun(std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); }
+
+// x + LN(y), with a gain and a shift per head that do not learn in the inner loop.
+std::function<Tensor(Tensor x, Tensor y)> residual_norm_of(const Params& params, std::int64_t heads,
+                                                           std::int64_t dim) {
+  const Tensor gain = reshape(params("ttt_norm_weight", {heads, dim}, Init::ones()), {heads, 1, dim}),
+               shift = reshape(params("ttt_norm_bias", {heads, dim}, Init::zeros()), {heads, 1, dim});
+  return [=](Tensor x, Tensor y) { return x + layer_norm(y, gain, shift); };
+}
+
+}  // namespace
+
+Model linear(const Params& params, const ModelSizes& s, LinearOptions options) {
+  std::vector<FastWeight> start{matrix("W", params("W", {s.heads, s.in, s.out}))};
+  if (options.bias) start.push_back(row("b", params("b", {s.heads, 1, s.out}, Init::zeros())));
+  const auto affine = [bias = options.bias](const Weights& w, Tensor x) {
+    const Tensor y = matmul(x, w["W"]);
+    return bias ? y + w["b"] : y;
+  };
+  const std::string text = options.bias ? "x W + b" : "x W";
+  if (!options.residual_norm) return {text, Weights(std::move(start)), affine};
+  const auto wrap = residual_norm_of(params, s.heads, s.out);
+  return {fmt::format("x + LN({})", text), Weights(std::move(start)),
+          [=](const Weights& w, Tensor x) { return wrap(x, affine(w, x)); }};
+}
+
+Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64_t>& widths,
+          const std::function<Tensor(Tensor)>& activation, const std::string& activation_name, bool bias,
+          bool residual_norm) {
+  const std::size_t layers = widths.size() - 1;
+  std::vector<FastWeight> start;
+  std::string text = "x";
+  for (std::size_t i = 1; i <= layers; ++i) {
+    const std::string name = fmt::format("W{}", i);
+    start.push_back(matrix(name, params(name, {heads, widths[i - 1], widths[i]}, lecun(widths[i - 1]))));
+    text = fmt::format("{} {}", text, name);
+    if (bias) {
+      start.push_back(row(fmt::format("b{}", i), params(fmt::format("b{}", i), {heads, 1, widths[i]}, Init::zeros())));
+      text = fmt::format("{} + b{}", text, i);
+    }
+    if (i < layers) text = fmt::format("{}({})", activation_name, text);
+  }
+  const auto f = [=](const Weights& w, Tensor x) {
+    for (std::size_t i = 1; i <= layers; ++i) {
+      x = matmul(x, w[fmt::format("W{}", i)]);
+      if (bias) x = x + w[fmt::format("b{}", i)];
+      if (i < layers) x = activation(x);
+    }
+    return x;
+  };
+  if (!residual_norm) return {text, Weights(std::move(start)), f};
+  const auto wrap = residual_norm_of(params, heads, widths.back());
+  return {fmt::format("x + LN({})", text), Weights(std::move(start)),
+          [=](const Weights& w, Tensor x) { return wrap(x, f(w, x)); }};
+}
+
+Model swiglu(const Params& params, const ModelSizes& s) {
+  return {"(silu(x W0) * (x W2)) W1",
+          {matrix("W0", params("W0", {s.heads, s.in, s.hidden}, lecun(s.in))),
+           matrix("W1", params("W1", {s.heads, s.hidden, s.out}, lecun(s.hidden))),
+           matrix("W2", params("W2", {s.heads, s.in, s.hidden}, lecun(s.in)))},
+          [](const Weights& w, Tensor x) {
+            return matmul(silu(matmul(x, w["W0"])) * matmul(x, w["W2"]), w["W1"]);
+          }};
+}
+
+Model glu(const Params& params, const ModelSizes& s) {
+  return {"(x W1) * silu(x W2)",
+          {matrix("W1", params("W1", {s.heads, s.in, s.out}, lecun(s.in))),
+           matrix("W2", params("W2", {s.heads, s.in, s.out}, lecun(s.in)))},
+          [](const Weights& w, Tensor x) { return matmul(x, w["W1"]) * silu(matmul(x, w["W2"])); }};
+}
+
+Model gated(const Params& params, const ModelSizes& s) {
+  return {"silu(x W) * x",
+          {matrix("W", params("W", {s.heads, s.in, s.out}, lecun(s.in)))},
+          [](const Weights& w, Tensor x) { return silu(matmul(x, w["W"])) * x; }};
+}
+
+Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, std::int64_t height,
+                   std::int64_t width) {
+  return {"3x3 depthwise convolution",
+          {matrix("kernel", params("kernel", {heads, 9, dim}, Init::normal(1.0 / 3.0)))},
+          [=](const Weights& w, Tensor x) {
+            if (x.dim(-2) != height * width)
+              throw ShapeError(fmt::format("[depthwise3x3] rows are {}; an image of {} x {} has {} tokens",
+                                           to_string(x.spec()), height, width, height * width));
+            Shape image = x.shape();
+            image[image.size() - 2] = height;
+            image.insert(image.end() - 1, width);
+            const Tensor padded = pad(pad(reshape(x, image), -3, 1, 1), -2, 1, 1);
+            Tensor y;
+            for (std::int64_t tap = 0; tap < 9; ++tap) {
+              const Tensor window = slice(slice(padded, -3, tap / 3, tap / 3 + height), -2, tap % 3, tap % 3 + width);
+              const Tensor part = reshape(window, x.shape()) * slice(w["kernel"], -2, tap, tap + 1);
+              y = y.defined() ? y + part : part;
+            }
+            return y;
+          }};
+}
+
+Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths) {
+  if (models.size() != widths.size() || models.empty())
+    throw ConfigError(fmt::format("[side_by_side] {} models need as many widths, there are {}", models.size(), widths.size()));
+  std::vector<FastWeight> all;
+  std::string text;
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    text += fmt::format("{}{}", m ? " | " : "", models[m].text);
+    for (std::size_t i = 0; i < models[m].start.size(); ++i) {
+      FastWeight w = models[m].start.at(i);
+      w.name = fmt::format("{}.{}", m, w.name);
+      all.push_back(w);
+    }
+  }
+  return {text, Weights(std::move(all)), [models = std::move(models), widths = std::move(widths)](const Weights& w, Tensor x) {
+            std::vector<Tensor> parts;
+            std::int64_t from = 0;
+            for (std::size_t m = 0; m < models.size(); ++m) {
+              std::vector<Tensor> own;
+              for (std::size_t i = 0; i < models[m].start.size(); ++i)
+                own.push_back(w[fmt::format("{}.{}", m, models[m].start.at(i).name)]);
+              parts.push_back(models[m].f(models[m].start.with(own), slice(x, -1, from, from + widths[m])));
+              from += widths[m];
+            }
+            return concat(parts, -1);
+          }};
+}
+
+namespace {
+
+Tensor per_token(Tensor x) { return sum(x, {-1}, kKeep); }
+
+}  // namespace
+
+InnerLoss half_squared_error() {
+  return {"1/2 |f(k) - v|^2", [](Tensor p, Tensor v) { return 0.5 * per_token(square(p - v)); }};
+}
+
+InnerLoss squared_error() {
+  return {"|f(k) - v|^2", [](Tensor p, Tensor v) { return per_token(square(p - v)); }};
+}
+
+InnerLoss mean_squared_error() {
+  return {"|f(k) - v|^2 / dim", [](Tensor p, Tensor v) { return mean(square(p - v), {-1}, kKeep); }};
+}
+
+InnerLoss inner_product(double scale) {
+  return {scale == 1 ? "-<f(k), v>" : fmt::format("-{:.4g} <f(k), v>", scale),
+          [=](Tensor p, Tensor v) { return -(scale == 1 ? per_token(p * v) : scale * per_token(p * v)); }};
+}
+
+InnerLoss huber(double delta) {
+  if (!(delta > 0)) throw ConfigError(fmt::format("[huber] delta must be positive, it is {}", delta));
+  return {fmt::format("Huber, delta {}", delta), [=](Tensor p, Tensor v) {
+            const Tensor size = abs(p - v), inside = min(size, delta);
+            return per_token(inside * (size - 0.5 * inside));
+          }};
+}
+
+InnerLoss lp(double power) {
+  if (!(power > 1)) throw ConfigError(fmt::format("[lp] the power must be above 1, it is {}", power));
+  // |x|^p through a logarithm that never sees zero; there, value and derivatives are zero.
+  return {fmt::format("sum |f(k) - v|^{}", power), [=](Tensor p, Tensor v) {
+            const Tensor size = abs(p - v), none = equal(size, 0.0);
+            return per_token(select(none, size, pow(select(none, 1.0 + zero_like(size), size), power)));
+          }};
+}
+
+InnerLoss cosine(double eps) {
+  return {"1 - cos(f(k), v)", [=](Tensor p, Tensor v) {
+            return 1.0 - per_token(p * v) * rsqrt(per_token(square(p)) + eps) * rsqrt(per_token(square(v)) + eps);
+          }};
+}
+
+InnerLoss cross_entropy_with() {
+  return {"cross-entropy of softmax(f(k)) with v",
+          [](Tensor p, Tensor v) { return -per_token(v * log_softmax(p, -1)); }};
+}
+
+}  // namespace nestgrad::ttt

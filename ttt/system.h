@@ -1,0 +1,39 @@
+// System: a published layer as a composition: a learner, the policy by which it is run, the gates that it needs and what is
+// done to its views. Each is one short file in ttt/learners/; ttt/learners/catalogue.cpp lists them.
+#pragma once
+
+#include "ttt/compose.h"
+#include "ttt/inner_loop.h"
+
+namespace nestgrad::ttt {
+
+// A gate that a layer has to make from its input: sigmoid, softplus, .. of a learned projection.
+struct GateSpec {
+  std::string name;
+  bool per_feature = false;                // one per feature of k, else one a token
+  std::function<Tensor(Tensor raw)> shape;  // raw [batch, heads, time, 1 or dim] -> the gate
+  double bias = 0;                          // the projection's bias starts here
+};
+
+struct SystemSizes {
+  std::int64_t heads = 1, dim = 0;  // of one head; keys and values alike
+  std::int64_t chunk = 16;          // where the system has chunks
+};
+
+struct System {
+  std::string name;   // as train_lm knows it
+  std::string title;  // for people
+  std::string source;  // paper and section or equation
+  std::vector<GateSpec> gates;
+  std::function<std::unique_ptr<Learner>(const Params& params, const SystemSizes& sizes)> learner;
+  std::function<Policy(const SystemSizes& sizes)> policy;
+  // q, k, v as projected -> as the inner loop sees them; identity if empty.
+  std::function<void(Views& views)> prepare;
+  bool rotary = false;          // q and k are rotated by their position in the chunk
+  bool position_rates = false;  // the published TTT layers' eta[i, j]
+};
+
+const std::vector<System>& systems();
+const System& system_named(std::string_view name);  // ConfigError for an unknown one; lists them
+
+}  // namespace nestgrad::ttt
