@@ -1,5 +1,7 @@
 #include "ttt/learners/linear.h"
 
+#include "ttt/learners/catalogue.h"
+
 namespace nestgrad::ttt {
 
 Linear::Linear(const Params& params, std::int64_t heads, std::int64_t dim)
@@ -12,6 +14,19 @@ Weights Linear::init() const { return {matrix("W1", W1_), row("b1", b1_)}; }
 
 Tensor Linear::predict(const Weights& w, Tensor x) const {
   return x + layer_norm(matmul(x, w["W1"]) + w["b1"], gain_, shift_);
+}
+
+System ttt_linear() {
+  return {.name = "ttt-linear",
+          .title = "TTT-Linear",
+          .source = "Sun et al. 2024, section 2.7",
+          .gates = {},
+          .learner = [](const Params& p,
+                        const SystemSizes& s) { return std::make_unique<Linear>(p, s.heads, s.dim); },
+          .policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; },
+          .prepare = {},
+          .rotary = true,
+          .position_rates = true};
 }
 
 }  // namespace nestgrad::ttt

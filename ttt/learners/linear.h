@@ -12,6 +12,7 @@ class Linear : public Learner {
   Linear(const Params& params, std::int64_t heads, std::int64_t dim);
   Weights init() const override;
   Tensor predict(const Weights& w, Tensor x) const override;
+  Description describe() const override { return {"x + LN(x W1 + b1)", "1/2 |f(k) - v|^2"}; }
 
  private:
   Tensor W1_, b1_, gain_, shift_;

@@ -1,5 +1,7 @@
 #include "ttt/learners/mlp.h"
 
+#include "ttt/learners/catalogue.h"
+
 namespace nestgrad::ttt {
 
 Mlp::Mlp(const Params& params, std::int64_t heads, std::int64_t dim)
@@ -15,6 +17,19 @@ Weights Mlp::init() const { return {matrix("W1", W1_), row("b1", b1_), matrix("W
 Tensor Mlp::predict(const Weights& w, Tensor x) const {
   const Tensor hidden = gelu_tanh(matmul(x, w["W1"]) + w["b1"]);
   return x + layer_norm(matmul(hidden, w["W2"]) + w["b2"], gain_, shift_);
+}
+
+System ttt_mlp() {
+  return {.name = "ttt-mlp",
+          .title = "TTT-MLP",
+          .source = "Sun et al. 2024, section 2.7",
+          .gates = {},
+          .learner = [](const Params& p,
+                        const SystemSizes& s) { return std::make_unique<Mlp>(p, s.heads, s.dim); },
+          .policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; },
+          .prepare = {},
+          .rotary = true,
+          .position_rates = true};
 }
 
 }  // namespace nestgrad::ttt

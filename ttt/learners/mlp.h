@@ -13,6 +13,7 @@ class Mlp : public Learner {
   Mlp(const Params& params, std::int64_t heads, std::int64_t dim);
   Weights init() const override;
   Tensor predict(const Weights& w, Tensor x) const override;
+  Description describe() const override { return {"x + LN(gelu(x W1 + b1) W2 + b2)", "1/2 |f(k) - v|^2"}; }
 
  private:
   Tensor W1_, b1_, W2_, b2_, gain_, shift_;

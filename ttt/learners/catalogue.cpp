@@ -1,0 +1,22 @@
+// The published systems, one file each.
+#include <fmt/format.h>
+
+#include "ttt/learners/catalogue.h"
+
+namespace nestgrad::ttt {
+
+const std::vector<System>& systems() {
+  static const std::vector<System> all{ttt_linear(), ttt_mlp()};
+  return all;
+}
+
+const System& system_named(std::string_view name) {
+  std::vector<std::string> known;
+  for (const System& s : systems()) {
+    if (s.name == name) return s;
+    known.push_back(s.name);
+  }
+  throw ConfigError(fmt::format("[learner] there is no learner '{}'; there are {}", name, fmt::join(known, ", ")));
+}
+
+}  // namespace nestgrad::ttt
