@@ -26,7 +26,7 @@ struct Options {
               out = "runs/train_lm";
   TrainingOptions training;
   std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 256,
-               save_every = 500, stop_after = 0, sample_bytes = 400;
+               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = 0;
   bool resume = false, json = false;
 };
 
@@ -41,7 +41,8 @@ LanguageModelConfig model_config(const Options& o) {
   c.num_hidden_layers = o.layers;
   c.num_attention_heads = o.heads;
   c.mini_batch_size = o.mini_batch;
-  c.ttt_layer_type = o.learner == "ttt-mlp" ? "mlp" : o.learner == "attention" ? "attention" : "linear";
+  c.ttt_layer_type = layer_type(o.learner);
+  c.attention_window = o.attention_window;
   c.ttt_base_lr = o.learner == "ttt-mlp" ? 0.1 : 1.0;
   c.use_gate = c.share_qk = c.pre_conv = o.backbone == "mamba";
   return c;
@@ -286,7 +287,7 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
       ->capture_default_str();
   app.add_option("--learner", o.learner, "Sequence layer")
-      ->check(CLI::IsMember({"ttt-linear", "ttt-mlp", "attention"}))
+      ->check(CLI::IsMember(layer_names()))
       ->capture_default_str();
   app.add_option("--backbone", o.backbone, "What stands around it")
       ->check(CLI::IsMember({"transformer", "mamba"}))
@@ -307,6 +308,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--mini-batch", o.mini_batch, "Tokens in an inner gradient step; 1 is online")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--attention-window", o.attention_window,
+                 "Tokens of a sliding-window attention branch beside the learner, as in LaCT (0: none)")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
       ->check(CLI::PositiveNumber)

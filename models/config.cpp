@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/error.h"
+#include "ttt/system.h"
 
 namespace nestgrad {
 
@@ -21,6 +22,7 @@ void for_each_field(Config& c, Fn fn) {
   fn("num_attention_heads", c.num_attention_heads);
   fn("ttt_layer_type", c.ttt_layer_type);
   fn("ttt_base_lr", c.ttt_base_lr);
+  fn("attention_window", c.attention_window);
   fn("mini_batch_size", c.mini_batch_size);
   fn("use_gate", c.use_gate);
   fn("share_qk", c.share_qk);
@@ -31,6 +33,11 @@ void for_each_field(Config& c, Fn fn) {
   fn("tie_word_embeddings", c.tie_word_embeddings);
 }
 
+bool is_causal(const ttt::System& system) { return system.policy({1, 2, 16}).causal(); }
+
+// Published names of the first two.
+constexpr std::pair<std::string_view, std::string_view> kPublished[] = {{"linear", "ttt-linear"}, {"mlp", "ttt-mlp"}};
+
 // Is this JSON value of the field's type? A fraction is no integer.
 bool fits(const nlohmann::json& json, std::int64_t) { return json.is_number_integer(); }
 bool fits(const nlohmann::json& json, double) { return json.is_number(); }
@@ -38,6 +45,27 @@ bool fits(const nlohmann::json& json, bool) { return json.is_boolean(); }
 bool fits(const nlohmann::json& json, const std::string&) { return json.is_string(); }
 
 }  // namespace
+
+const ttt::System& learner_system(const std::string& ttt_layer_type) {
+  for (const auto& [published, name] : kPublished)
+    if (ttt_layer_type == published) return ttt::system_named(name);
+  return ttt::system_named(ttt_layer_type);
+}
+
+std::vector<std::string> layer_names() {
+  std::vector<std::string> out;
+  for (const ttt::System& s : ttt::systems())
+    if (is_causal(s)) out.push_back(s.name);
+  out.insert(out.end(), {"attention", "nadaraya-watson"});
+  return out;
+}
+
+std::string layer_type(const std::string& learner) {
+  if (learner == "nadaraya-watson") return "attention";  // the same estimator (Sun et al. 2024, theorem 2)
+  for (const auto& [published, name] : kPublished)
+    if (learner == name) return std::string(published);
+  return learner;
+}
 
 void LanguageModelConfig::check() const {
   const auto positive = [](const char* field, std::int64_t value) {
@@ -57,9 +85,14 @@ void LanguageModelConfig::check() const {
     throw ConfigError(fmt::format(
         "[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension",
         hidden_size / num_attention_heads));
-  if (ttt_layer_type != "linear" && ttt_layer_type != "mlp" && ttt_layer_type != "attention")
-    throw ConfigError(
-        fmt::format("[config] ttt_layer_type is '{}'; it must be linear, mlp or attention", ttt_layer_type));
+  if (ttt_layer_type != "attention") {
+    const ttt::System& system = learner_system(ttt_layer_type);
+    if (!is_causal(system))
+      throw ConfigError(fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",
+                                    ttt_layer_type, fmt::join(layer_names(), ", ")));
+  }
+  if (attention_window < 0)
+    throw ConfigError(fmt::format("[config] attention_window must be 0 (none) or positive, it is {}", attention_window));
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
     if (!fine || !std::isfinite(value))
       throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));

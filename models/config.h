@@ -3,6 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+namespace nestgrad::ttt {
+struct System;
+}
 
 namespace nestgrad {
 
@@ -12,8 +17,11 @@ struct LanguageModelConfig {
   std::int64_t intermediate_size = 352;
   std::int64_t num_hidden_layers = 2;
   std::int64_t num_attention_heads = 2;
-  std::string ttt_layer_type = "linear";  // linear, mlp; attention: the softmax baseline
+  // linear, mlp (TTT-Linear, TTT-MLP), or the name of another causal system (ttt/system.h); attention: the
+  // softmax baseline, which is also the Nadaraya-Watson learner.
+  std::string ttt_layer_type = "linear";
   double ttt_base_lr = 1.0;
+  std::int64_t attention_window = 0;  // > 0: a sliding-window attention branch beside the learner (LaCT)
   std::int64_t mini_batch_size = 16;
   bool use_gate =
       false;  // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution
@@ -31,5 +39,12 @@ struct LanguageModelConfig {
   // Unknown fields are ignored; wrong types and values are ConfigErrors. `what` names the source in errors.
   static LanguageModelConfig from_json(const std::string& text, const std::string& what);
 };
+
+// The learner that a configuration's ttt_layer_type names; ConfigError if there is none.
+const ttt::System& learner_system(const std::string& ttt_layer_type);
+// What `train_lm --learner` may be: every causal system, and attention.
+std::vector<std::string> layer_names();
+// Its ttt_layer_type.
+std::string layer_type(const std::string& learner);
 
 }  // namespace nestgrad

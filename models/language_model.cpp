@@ -5,8 +5,6 @@
 #include <cmath>
 
 #include "models/attention.h"
-#include "ttt/learners/linear.h"
-#include "ttt/learners/mlp.h"
 
 namespace nestgrad {
 
@@ -16,16 +14,6 @@ struct LanguageModel::Block {
   std::function<Tensor(Tensor, ttt::Stream&)> sequence;
 };
 
-namespace {
-
-std::unique_ptr<ttt::Learner> make_learner(const LanguageModelConfig& c, const Params& params) {
-  const std::int64_t dim = c.hidden_size / c.num_attention_heads;
-  if (c.ttt_layer_type == "mlp") return std::make_unique<ttt::Mlp>(params, c.num_attention_heads, dim);
-  return std::make_unique<ttt::Linear>(params, c.num_attention_heads, dim);
-}
-
-}  // namespace
-
 LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& params, ttt::FormChoice form,
                              int checkpoint_every, std::int64_t attention_capacity)
     : config_(config), params_(params) {
@@ -34,7 +22,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
                                .heads = config_.num_attention_heads,
                                .base_lr = config_.ttt_base_lr,
                                .rope_theta = config_.rope_theta,
-                               .gate = config_.use_gate};
+                               .gate = config_.use_gate,
+                               .attention_window = config_.attention_window};
   options.inner.policy.chunk = config_.mini_batch_size;
   options.inner.form = form;
   options.inner.checkpoint_every = checkpoint_every;
@@ -52,7 +41,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
       auto layer = std::make_shared<Attention>(options, own, std::move(task), layer_name, attention_capacity);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     } else {
-      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), make_learner(config_, own),
+      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), learner_system(config_.ttt_layer_type),
                                                    layer_name);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     }

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "ttt/attention.h"
+
 namespace nestgrad::ttt {
 
 namespace {
@@ -48,18 +50,20 @@ Task::Joined SharedQkViews::views(Tensor x, Stream& stream) const {
 }
 
 TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
-                   std::unique_ptr<Learner> learner, std::string name)
-    : params_(params),
-      options_(options),
-      task_(std::move(task)),
-      learner_(std::move(learner)),
-      name_(std::move(name)) {
+                   const System& system, std::string name)
+    : params_(params), options_(options), task_(std::move(task)), system_(system), name_(std::move(name)) {
   if (options_.width % options_.heads)
     throw ConfigError(
         fmt::format("[ttt] width {} is not a multiple of {} heads", options_.width, options_.heads));
-  if (options_.width / options_.heads % 2)
-    throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings",
-                                  options_.width / options_.heads));
+  const std::int64_t dim = options_.width / options_.heads;
+  if (dim % 2 && (system_.rotary || options_.attention_window > 0))
+    throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", dim));
+  const SystemSizes sizes{options_.heads, dim, options_.inner.policy.chunk};
+  learner_ = system_.learner(params_, sizes);
+  options_.inner.policy = system_.policy(sizes);
+  if (!options_.inner.policy.causal())
+    throw ConfigError(fmt::format("[ttt] {} is not causal ({}): it cannot be a layer of a language model",
+                                  system_.name, options_.inner.policy.str()));
 }
 
 Tensor TTTLayer::token_rates(Tensor x) const {
@@ -79,25 +83,54 @@ Tensor TTTLayer::position_rates(DType dtype) const {
   return max(place, 0.0);
 }
 
+Tensor TTTLayer::gate_of(const GateSpec& gate, Tensor x) const {
+  const std::int64_t heads = options_.heads, width = options_.width, each = gate.per_feature ? width / heads : 1;
+  const Params own = params_.at("gates." + gate.name);
+  const Tensor raw = linear(x, own("weight", {heads * each, width})) +
+                     own("bias", {heads * each}, {Init::Kind::constant, gate.bias});
+  const Tensor rows = split_heads(raw, heads);
+  return gate.shape ? gate.shape(rows) : rows;
+}
+
+Tensor TTTLayer::attention_branch(const Task::Joined& joined, Stream& stream) const {
+  const AttentionOptions options{.window = options_.attention_window};
+  const std::string name = name_ + ".window";
+  const Tensor positions = stream.stepping()
+                               ? stream.counter(name + ".position", Stream::kForever, joined.q.dtype())
+                               : iota(joined.q.dtype(), {joined.q.dim(1)}, 0);
+  const Tensor q = rope(split_heads(joined.q, options_.heads), positions, options_.rope_theta),
+               k = rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta),
+               v = split_heads(joined.v, options_.heads);
+  return join_heads(stream.stepping() ? attention_step(q, k, v, options, stream, name)
+                                      : attention(q, k, v, options));
+}
+
 Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Scope scope(name_);
   const DType dtype = x.dtype();
   const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
   const Task::Joined joined = task_->views(x, stream);
-  Tensor slot;  // stepping: the token's place in its mini-batch
-  Tensor positions;
-  if (stream.stepping()) {
-    slot = positions = stream.counter(name_ + ".slot", size, dtype);
-  } else {
-    std::vector<double> place;
-    for (std::int64_t t = 0; t < time; ++t) place.push_back(static_cast<double>(t % size));
-    positions = constant(Array::of(place, {time}, dtype));
+  Tensor slot;  // stepping: the token's place in its chunk
+  if (stream.stepping()) slot = stream.counter(name_ + ".slot", size, dtype);
+  Views views{split_heads(joined.q, options_.heads), split_heads(joined.k, options_.heads),
+              split_heads(joined.v, options_.heads), {}, {}};
+  if (system_.rotary) {
+    Tensor positions = slot;
+    if (!stream.stepping()) {
+      std::vector<double> place;
+      for (std::int64_t t = 0; t < time; ++t) place.push_back(static_cast<double>(t % size));
+      positions = constant(Array::of(place, {time}, dtype));
+    }
+    views.q = rope(views.q, positions, options_.rope_theta);
+    views.k = rope(views.k, positions, options_.rope_theta);
   }
-  const Views views{rope(split_heads(joined.q, options_.heads), positions, options_.rope_theta),
-                    rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta),
-                    split_heads(joined.v, options_.heads),
-                    {{"rate", token_rates(x)}},
-                    position_rates(dtype)};
+  if (system_.position_rates) {
+    views.gates["rate"] = token_rates(x);
+    views.position = position_rates(dtype);
+  }
+  for (const GateSpec& gate : system_.gates) views.gates[gate.name] = gate_of(gate, x);
+  if (system_.prepare) system_.prepare(views);
+
   const Weights start = for_batch(learner_->init(), x.dim(0));
   Tensor out;
   if (stream.stepping()) {
@@ -115,6 +148,7 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   }
   out = layer_norm(join_heads(out), params_("post_norm.weight", {options_.width}, Init::ones()),
                    params_("post_norm.bias", {options_.width}, Init::zeros()));
+  if (options_.attention_window > 0) out = out + attention_branch(joined, stream);
   if (options_.gate)
     out = gelu_tanh(linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;
   return linear(out, params_("o_proj.weight", {options_.width, options_.width}));

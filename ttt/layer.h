@@ -2,8 +2,7 @@
 // three views of each token; the learner is trained on (k, v) and answers for q.
 #pragma once
 
-#include "ttt/inner_loop.h"
-#include "ttt/params.h"
+#include "ttt/system.h"
 
 namespace nestgrad::ttt {
 
@@ -41,28 +40,34 @@ class SharedQkViews : public Task {
 
 struct TTTLayerOptions {
   std::int64_t width = 0, heads = 0;
-  double base_lr = 1.0;
+  double base_lr = 1.0;  // of systems with position rates
   double rope_theta = 10000.0;
-  InnerLoopOptions inner;
+  InnerLoopOptions inner;  // its policy is the system's
   bool gate = false;
+  std::int64_t attention_window = 0;  // > 0: a branch of causal sliding-window attention beside the learner (LaCT)
 };
 
 // x [batch, time, width] -> [batch, time, width].
-// eta[i, j] = max(1/(i+1) + learnable_token_idx[i], 0) * base_lr * sigmoid(x_j . w_h + b_h) / head_dim.
+// With position rates, eta[i, j] = max(1/(i+1) + learnable_token_idx[i], 0) * base_lr * sigmoid(x_j . w_h + b_h) /
+// head_dim. Other gates are made of linear maps of x, gates.<name>.weight and .bias.
 class TTTLayer {
  public:
+  // ConfigError for a system that is not causal, or sizes that do not fit.
   TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
-           std::unique_ptr<Learner> learner, std::string name);
+           const System& system, std::string name);
   Tensor operator()(Tensor x, Stream& stream) const;
   const Learner& learner() const { return *learner_; }
 
  private:
   Tensor token_rates(Tensor x) const;  // [batch, heads, time, 1]
+  Tensor gate_of(const GateSpec& gate, Tensor x) const;
+  Tensor attention_branch(const Task::Joined& joined, Stream& stream) const;
   Tensor position_rates(DType dtype) const;  // [chunk]
 
   Params params_;
   TTTLayerOptions options_;
   std::unique_ptr<Task> task_;
+  const System& system_;
   std::unique_ptr<Learner> learner_;
   std::string name_;
 };

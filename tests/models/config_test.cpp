@@ -51,12 +51,12 @@ TEST_CASE("every field is written under its published name") {
   const std::string json = LanguageModelConfig().to_json();
   for (const char* field :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "ttt_layer_type", "ttt_base_lr", "mini_batch_size", "use_gate", "share_qk", "pre_conv", "conv_kernel",
+        "ttt_layer_type", "ttt_base_lr", "attention_window", "mini_batch_size", "use_gate", "share_qk", "pre_conv", "conv_kernel",
         "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {
     CAPTURE(field);
     CHECK(count(json, fmt::format("\"{}\":", field)) == 1);
   }
-  CHECK(count(json, "\":") == 15);
+  CHECK(count(json, "\":") == 16);
 }
 
 TEST_CASE("a value that makes no sense is refused by the field's name") {
@@ -86,7 +86,7 @@ TEST_CASE("a value that makes no sense is refused by the field's name") {
   CHECK(contains(refusal_of([](Config& c) { c.hidden_size = 6; }),
                  "rotary embeddings need an even head dimension"));
   CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "mamba"; }),
-                 "ttt_layer_type is 'mamba'; it must be linear, mlp or attention"));
+                 "there is no learner 'mamba'; there are ttt-linear, ttt-mlp"));
 }
 
 TEST_CASE("a field of the wrong type is refused by name, with the source and what it holds") {
