@@ -8,11 +8,10 @@
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Compares whole language models with golden files of the official implementations: loss, logits, the "
-      "gradient of\n"
-      "every parameter, and decoding token by token. One line a file:\n"
-      "  FILE PASS|FAIL loss_err logits_err worst_grad_err worst_grad_name decode_err     (relative, max "
-      "|a-b| / max |b|)\n"
+      "Compares with golden files of the official implementations. Whole language models: loss, logits and block outputs,\n"
+      "the gradient of every parameter, and decoding token by token. Single operations: every output, and the gradient\n"
+      "with respect to every input. One line a file (errors are relative, max |a-b| / max |b|; - where there is none):\n"
+      "  FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form]\n"
       "Exit code 1 if any file fails.",
       "verify_golden"};
   std::vector<std::string> files;
@@ -22,27 +21,26 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", dtype, "Element type to compute in")
       ->check(CLI::IsMember({"f64", "f32"}))
       ->capture_default_str();
-  app.add_option("--form", form, "Form of the inner loop")
-      ->check(CLI::IsMember({"auto", "dual", "primal"}))
+  app.add_option("--form", form, "Form of the inner loop: auto, primal, dual, parallel, wy or chunk-parallel")
+      ->check(CLI::IsMember({"auto", "primal", "dual", "parallel", "wy", "chunk-parallel"}))
       ->capture_default_str();
   app.add_option("--tolerance", tolerance,
                  "Largest relative error that passes (default: 1e-9 in f64, 2e-4 in f32)")
       ->check(CLI::PositiveNumber);
   return nestgrad::run_program(argc, argv, app, [&] {
-    using nestgrad::ttt::FormChoice;
     const bool f64 = dtype == "f64";
     const double limit = tolerance > 0 ? tolerance : f64 ? 1e-9 : 2e-4;
-    const FormChoice choice = form == "dual"     ? FormChoice::dual
-                              : form == "primal" ? FormChoice::primal
-                                                 : FormChoice::automatic;
+    const nestgrad::GoldenOptions options{.dtype = f64 ? nestgrad::DType::f64 : nestgrad::DType::f32,
+                                          .form = nestgrad::ttt::form_named(form == "auto" ? "automatic" : form)};
     std::size_t failed = 0;
     for (const std::string& file : files) {
-      const nestgrad::GoldenReport r =
-          nestgrad::verify_golden(file, f64 ? nestgrad::DType::f64 : nestgrad::DType::f32, choice);
+      const nestgrad::GoldenReport r = nestgrad::verify_golden(file, options);
       const bool pass = r.passes(limit);
       failed += pass ? 0 : 1;
-      fmt::print("{} {} {:.1e} {:.1e} {:.1e} {} {:.1e}\n", file, pass ? "PASS" : "FAIL", r.loss_error,
-                 r.logits_error, r.worst_grad_error, r.worst_grad_name, r.decode_error);
+      const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
+      fmt::print("{} {} {} {:.1e} {:.1e} {} {}{}\n", file, pass ? "PASS" : "FAIL", of_model(r.loss_error),
+                 r.output_error, r.worst_grad_error, r.worst_grad_name, of_model(r.decode_error),
+                 r.operation ? fmt::format(" {}", name(r.form)) : "");
       std::fflush(stdout);
     }
     if (failed)

@@ -188,9 +188,10 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     size = std::max<std::int64_t>(1, std::min(options.block, time));
     if (per_chunk) size = std::max(chunk, size / chunk * chunk);
   }
-  if (!options.gradient_offset.empty() && size != chunk)
-    throw ConfigError(fmt::format("[inner_loop] gradient offsets belong to chunks, which the {} form does not have; ask "
-                                  "for the dual or the primal form",
+  const bool by_step = !options.gradient_offset.empty() || options.keep_points;
+  if (by_step && (free_size || choice == FormChoice::chunk_parallel))
+    throw ConfigError(fmt::format("[inner_loop] gradient offsets and points belong to chunks one after the other, which "
+                                  "the {} form does not have; ask for the dual or the primal form",
                                   name(choice)));
 
   std::vector<Tensor> outputs;
@@ -199,6 +200,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     outputs.push_back(output);
     for (std::size_t i = 0; i < block_losses.size(); ++i) losses[i].push_back(block_losses[i]);
   };
+  std::vector<std::vector<Tensor>> points(state.weights.size());
   const auto is_cut = [&](std::int64_t index) {
     return policy.meta == Policy::Meta::truncated && index > 0 && index % policy.horizon == 0;
   };
@@ -213,6 +215,14 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     const auto prepared = how.prepare(state, block.gates, lead, block.tokens(), block.position);
     const BlockResult r = how.run(state, block, prepared.get());
     collect(r.output, r.losses);
+    if (options.keep_points) {
+      const std::vector<Tensor> at = how.points(state, block);
+      for (std::size_t i = 0; i < at.size(); ++i) {
+        Shape shape = at[i].shape();
+        shape.insert(shape.begin(), 1);
+        points[i].push_back(reshape(at[i], shape));
+      }
+    }
     state = r.next;
   };
 
@@ -265,11 +275,15 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
           const BlockResult b = form->run(now, block, own.get());
           Step step{b.next.flat(), {b.output}};
           step.ys.insert(step.ys.end(), b.losses.begin(), b.losses.end());
+          if (options.keep_points)
+            for (const Tensor& placed : form->points(now, block)) step.ys.push_back(placed);
           return step;
         },
         state.flat(), xs, {.checkpoint_every = options.checkpoint_every});
     std::vector<Tensor> joined;
-    for (std::size_t i = 1; i < r.ys.size(); ++i) joined.push_back(join(r.ys[i]));
+    const std::size_t kept = options.keep_points ? points.size() : 0;
+    for (std::size_t i = 1; i < r.ys.size() - kept; ++i) joined.push_back(join(r.ys[i]));
+    for (std::size_t i = 0; i < kept; ++i) points[i].push_back(r.ys[r.ys.size() - kept + i]);
     collect(join(r.ys[0]), joined);
     state = state.with(r.carries);
   }
@@ -285,6 +299,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   }
 
   out.output = outputs.size() == 1 ? outputs[0] : concat(outputs, 2);
+  for (const std::vector<Tensor>& parts : points)
+    if (!parts.empty()) out.points.push_back(concat(parts, 0));
   out.state = state;
   if (!policy.trained.empty()) {
     State whole = start;

@@ -23,8 +23,9 @@ struct InnerLoopOptions {
   int checkpoint_every = 0;  // as in ScanOptions
   bool track_loss = false;
   // Per weight [chunks, batch, heads, in, out], or empty: added to the weights where each chunk's gradient is taken.
-  // Zeros; the outer derivative with respect to them is each inner step's own part of the meta-gradient.
+  // Zeros; the outer derivative with respect to them is what each inner step's gradient adds to the meta-gradient.
   std::vector<Tensor> gradient_offset;
+  bool keep_points = false;  // give InnerLoopResult::points
 };
 
 struct InnerLoopResult {
@@ -34,6 +35,8 @@ struct InnerLoopResult {
   // With track_loss, [batch, heads, time]: loss of each token at the first weights of the sequence, before
   // and after its own step (per_chunk: its chunk's).
   Tensor loss_initial, loss_before, loss_after;
+  // With keep_points, per weight [chunks, batch, heads, in, out]: where each chunk's gradient is taken.
+  std::vector<Tensor> points;
   FormPlan plan;
 };
 

@@ -88,6 +88,7 @@ class InnerOptimizer {
   bool moves_gradient_point() const { return keep_first_; }
   // Gradients of all weights, before each weight's own step (Per::all).
   std::vector<Tensor> joint(std::vector<Tensor> gradients) const;
+  bool stops_gradients() const { return detached_; }
   bool couples_weights() const { return !joint_.empty(); }
   // The state after one step.
   std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates, WeightKind kind) const;

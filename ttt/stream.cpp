@@ -15,9 +15,17 @@ Tensor Stream::state(const std::string& name, Tensor initial) {
     throw GraphError(fmt::format("[stream] state '{}' exists only while decoding step by step", name));
   for (const State& s : states_)
     if (s.name == name) throw GraphError(fmt::format("[stream] state '{}' is asked for twice", name));
-  states_.push_back(
-      {name, mode_ == Mode::initial ? initial : initial.graph().input(initial.spec(), name), {}});
+  Tensor value = initial;
+  if (mode_ == Mode::step) value = initial.graph().input(initial.spec(), name);
+  if (const auto found = before_.find(name); found != before_.end()) value = found->second;
+  states_.push_back({name, value, {}});
   return states_.back().value;
+}
+
+std::map<std::string, Tensor> Stream::carried() const {
+  std::map<std::string, Tensor> out;
+  for (const State& s : states_) out[s.name] = s.next;
+  return out;
 }
 
 void Stream::carry(const std::string& name, Tensor next) {

@@ -17,8 +17,11 @@ class Stream {
     whole,
     initial,  // traces a step to learn the states and their starting values
     step,
+    chained,  // a step whose states are tensors of the same program
   };
   explicit Stream(Mode mode = Mode::whole) : mode_(mode) {}
+  // A step within a program that holds the steps before it: what they carried, or nothing before the first.
+  explicit Stream(std::map<std::string, Tensor> before) : mode_(Mode::chained), before_(std::move(before)) {}
   bool stepping() const { return mode_ != Mode::whole; }
 
   // ---- stepping ----
@@ -39,6 +42,7 @@ class Stream {
     Tensor next;
   };
   const std::vector<State>& states() const { return states_; }
+  std::map<std::string, Tensor> carried() const;  // what the next step finds, by name
 
   // ---- looking inside ----
   // Values that a caller asked to see, by name.
@@ -50,6 +54,7 @@ class Stream {
   State& find(const std::string& name);
   Mode mode_;
   std::vector<State> states_;
+  std::map<std::string, Tensor> before_;
   std::map<std::string, Tensor> taps_;
 };
 

@@ -2,6 +2,7 @@
 // done to its views. Each is one short file in ttt/learners/; ttt/learners/catalogue.cpp lists them.
 #pragma once
 
+#include "engine/function.h"
 #include "ttt/compose.h"
 #include "ttt/inner_loop.h"
 
@@ -32,6 +33,24 @@ struct System {
   bool rotary = false;          // q and k are rotated by their position in the chunk
   bool position_rates = false;  // the published TTT layers' eta[i, j]
 };
+
+// A system in a program of its own, on inputs q, k, v, the raw gates and the outer parameters: what explanations, proofs
+// and benchmarks run.
+struct SystemProgram {
+  std::unique_ptr<Learner> learner;
+  Policy policy;
+  Weights start;  // [batch, heads, ..]
+  Views views;
+  std::vector<Tensor> inputs;  // q, k, v, raw gates (and rates), then the outer parameters
+};
+struct ProgramSizes {
+  std::int64_t batch = 2, heads = 2, dim = 4, time = 10, chunk = 4;
+};
+// fn makes the outputs.
+Function trace_system(const System& system, const ProgramSizes& sizes, DType dtype,
+                      const std::function<std::vector<Tensor>(const SystemProgram&)>& fn);
+// Numbers for such a program: views and parameters around 0, the same for the same seed.
+std::vector<Array> numbers_for(const Function& program, std::uint64_t seed);
 
 const std::vector<System>& systems();
 const System& system_named(std::string_view name);  // ConfigError for an unknown one; lists them

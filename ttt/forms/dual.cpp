@@ -79,8 +79,7 @@ std::unique_ptr<Prepared> DualForm::prepare(const State& state, const Gates& gat
 }
 
 Factors DualForm::factors(const State& state, const Block& block, const Laws&) const {
-  const Gates columns = block.tokens() == 1 ? columns_of(block.gates) : Gates{};
-  return factors_at(learner_, gradient_point(state, columns, block), block.k, block.v);
+  return factors_at(learner_, gradient_point(state, block), block.k, block.v);
 }
 
 BlockResult DualForm::run(const State& state, const Block& block, const Prepared* prepared) const {

@@ -159,10 +159,4 @@ State end_state(const State& state, const Factors& factors, const std::vector<Bl
   return state.with(flat);
 }
 
-Gates columns_of(const Gates& rows) {
-  Gates out;
-  for (const auto& [name, value] : rows) out[name] = transpose(value);
-  return out;
-}
-
 }  // namespace nestgrad::ttt

@@ -32,7 +32,4 @@ Tensor base(const Reads& reads, const std::vector<Tensor>& states, Tensor x, boo
 // The state after the block.
 State end_state(const State& state, const Factors& factors, const std::vector<BlockLaw>& laws);
 
-// For Form::gradient_point and others: gates of a block with one token as columns.
-Gates columns_of(const Gates& rows);
-
 }  // namespace nestgrad::ttt

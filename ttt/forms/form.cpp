@@ -33,6 +33,18 @@ FormChoice form_named(std::string_view wanted) {
   throw ConfigError(fmt::format("[form] there is no form '{}'; there are {}", wanted, fmt::join(known, ", ")));
 }
 
+Gates columns_of(const Gates& rows) {
+  Gates out;
+  for (const auto& [name, value] : rows) out[name] = transpose(value);
+  return out;
+}
+
+Gates chunk_gates(const Gates& rows) {
+  Gates out;
+  for (const auto& [name, value] : rows) out[name] = transpose(mean(value, {-2}, kKeep));
+  return out;
+}
+
 State State::start(const Learner& learner, const Weights& weights) {
   const InnerOptimizer optimizer = learner.optimizer();
   State out{weights, {}};
@@ -74,10 +86,21 @@ std::vector<std::string> State::names() const {
   return out;
 }
 
-Weights Form::gradient_point(const State& state, const Gates& columns, const Block& block) const {
+std::vector<Tensor> Form::points(const State& state, const Block& block) const {
+  Gates columns;  // those of the step that the gradient is for, if there is only one
+  if (policy_.update == Policy::Update::per_chunk) columns = chunk_gates(block.gates);
+  else if (block.tokens() == 1) columns = columns_of(block.gates);
+  std::vector<Tensor> out;
+  for (std::size_t i = 0; i < state.weights.size(); ++i)
+    out.push_back(optimizer_.gradient_point(state.of(i), columns));
+  return out;
+}
+
+Weights Form::gradient_point(const State& state, const Block& block) const {
   std::vector<Tensor> at;
-  for (std::size_t i = 0; i < state.weights.size(); ++i) {
-    Tensor w = optimizer_.gradient_point(state.of(i), columns);
+  const std::vector<Tensor> points = this->points(state, block);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    Tensor w = points[i];
     if (policy_.meta == Policy::Meta::first_order) w = stop_gradient(w);
     if (!block.offset.empty()) w = w + block.offset[i];
     at.push_back(w);

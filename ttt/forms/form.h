@@ -56,6 +56,10 @@ struct FormOptions {
   Weights first;  // for losses[0]; empty: losses are not wanted
 };
 
+// Gate rows as columns: of a block with one token, [.., 1, g] -> [.., g, 1]; of a chunk, their mean over its tokens.
+Gates columns_of(const Gates& rows);
+Gates chunk_gates(const Gates& rows);
+
 // What a form works out from the gates alone, for many blocks at once: tensors with the leading axes of the gates.
 class Prepared {
  public:
@@ -75,11 +79,13 @@ class Form {
     return nullptr;
   }
   virtual BlockResult run(const State& state, const Block& block, const Prepared* prepared) const = 0;
+  // The weights where the block's gradients are taken, before a policy makes constants of them.
+  std::vector<Tensor> points(const State& state, const Block& block) const;
 
  protected:
   bool tracking() const { return first_.size() > 0; }
-  // Where a block's gradients are taken, for gates as columns; with policy and offset heeded.
-  Weights gradient_point(const State& state, const Gates& columns, const Block& block) const;
+  // Where a block's gradients are taken, with policy and offset heeded.
+  Weights gradient_point(const State& state, const Block& block) const;
   // What multiplies the gradients of a weight, [.., tokens, 1]; undefined: nothing.
   Tensor rate_of(const Gates& gates, const FastWeight& weight) const;
   const Learner& learner_;

@@ -6,12 +6,6 @@
 
 namespace nestgrad::ttt {
 
-Gates chunk_gates(const Gates& rows) {
-  Gates out;
-  for (const auto& [name, value] : rows) out[name] = transpose(mean(value, {-2}, kKeep));
-  return out;
-}
-
 Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
   const OwnLines lines;
   return learner_.predict(spread_rows(w, x), x);
@@ -88,7 +82,7 @@ std::vector<Tensor> PerChunkForm::gradients(const Weights& at, const Block& bloc
 State PerChunkForm::learnt(State state, const Block& block) const {
   const Gates columns = chunk_gates(block.gates);
   for (int step = 0; step < policy_.steps; ++step) {
-    const std::vector<Tensor> g = gradients(gradient_point(state, columns, block), block);
+    const std::vector<Tensor> g = gradients(gradient_point(state, block), block);
     std::vector<Tensor> flat;
     for (std::size_t i = 0; i < g.size(); ++i)
       for (const Tensor& t : optimizer_.step(state.of(i), g[i], columns, state.weights.at(i).kind))

@@ -5,9 +5,6 @@
 
 namespace nestgrad::ttt {
 
-// Gate rows of a chunk -> one column, their mean: [.., 1 or in, 1].
-Gates chunk_gates(const Gates& rows);
-
 class PerChunkForm : public Form {
  public:
   PerChunkForm(const FormOptions& options, bool factored) : Form(options), factored_(factored) {}

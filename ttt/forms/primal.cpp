@@ -84,8 +84,7 @@ BlockResult PrimalForm::run_from(const State& at, const State& running, const Bl
 std::vector<Tensor> PrimalForm::gradients(const State& state, const Block& block) const {
     const Scope scope("inner gradient");
     const std::int64_t tokens = block.tokens();
-    const Gates columns = tokens == 1 ? columns_of(block.gates) : Gates{};
-    const Weights at = for_each_token(gradient_point(state, columns, block), tokens);
+    const Weights at = for_each_token(gradient_point(state, block), tokens);
     std::vector<Tensor> probes = at.values();
     for (Tensor& t : probes) t = probe(t);
     const Tensor rows = tokens_first(block.k);

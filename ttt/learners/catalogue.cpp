@@ -6,7 +6,9 @@
 namespace nestgrad::ttt {
 
 const std::vector<System>& systems() {
-  static const std::vector<System> all{ttt_linear(), ttt_mlp()};
+  static const std::vector<System> all{ttt_linear(), ttt_mlp(), naive_ttt(), titans_linear(), titans_mlp(), kv_binding(), self_modifying(),
+                                       linear_attention(), gated_linear_attention(), delta_net(), gated_delta_net(),
+                                       mesa_net(), mesa_net_exact(), lact(), lact_sgd(), lact_prenorm(), lact_nvs()};
   return all;
 }
 

@@ -7,5 +7,20 @@ namespace nestgrad::ttt {
 
 System ttt_linear();
 System ttt_mlp();
+System naive_ttt();
+System titans_linear();
+System titans_mlp();
+System kv_binding();
+System self_modifying();
+System linear_attention();
+System gated_linear_attention();
+System delta_net();
+System gated_delta_net();
+System mesa_net();
+System mesa_net_exact();
+System lact();
+System lact_sgd();
+System lact_prenorm();
+System lact_nvs();
 
 }  // namespace nestgrad::ttt

@@ -1,0 +1,39 @@
+// The single operations of golden files, each run as the system of ttt/learners/, or the layer of ttt/vision.h, that it is.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ttt/inner_loop.h"
+#include "ttt/params.h"
+
+namespace nestgrad {
+
+// What a file gives, inside a trace.
+class GoldenOperation {
+ public:
+  std::string path;
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> in;  // in.*
+  Params params;                     // in.param.*
+  ttt::FormChoice form;
+  std::int64_t block;
+
+  // IoError if the file has no such thing, or it cannot be read as what it should be.
+  Tensor input(const std::string& name, int rank) const;
+  bool has(const std::string& name) const { return in.contains(name); }
+  const std::string& text(const std::string& key) const;
+  std::int64_t integer(const std::string& key) const;
+  double number(const std::string& key) const;
+  bool flag(const std::string& key) const;
+  std::vector<std::int64_t> integers(const std::string& key) const;  // "[0, 12]"
+};
+
+struct GoldenOutputs {
+  std::map<std::string, Tensor> out;  // by the names of out.*
+  ttt::FormChoice form;               // in which it ran
+};
+
+GoldenOutputs run_golden_operation(const GoldenOperation& operation);
+
+}  // namespace nestgrad

@@ -1,0 +1,413 @@
+#include "ttt/conformance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "autograd/grad.h"
+#include "engine/random.h"
+#include "ttt/explain.h"
+
+namespace nestgrad::ttt {
+
+namespace {
+
+using Arrays = std::vector<Array>;
+
+constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy,
+                                 FormChoice::chunk_parallel};
+
+bool same_bits(const Array& a, const Array& b) {
+  return a.spec() == b.spec() && std::memcmp(a.data(), b.data(), a.spec().bytes()) == 0;
+}
+
+double worst_error(const Arrays& a, const Arrays& b) {
+  double worst = a.size() == b.size() ? 0 : HUGE_VAL;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, relative_error(a[i], b[i]));
+  return worst;
+}
+
+double worst_difference_of_bits(const Arrays& a, const Arrays& b) {
+  bool same = a.size() == b.size();
+  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bits(a[i], b[i]);
+  return same ? 0 : 1;
+}
+
+// A scalar in which every output has a part of its own.
+Tensor outer_loss(const std::vector<Tensor>& values) {
+  Tensor total;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Tensor weights = constant(random_normal(values[i].spec(), 0, 1, 77, i));
+    const Tensor part = sum(values[i] * (0.5 * values[i] + weights));
+    total = total.defined() ? total + part : part;
+  }
+  return total;
+}
+
+std::vector<Tensor> results_of(const InnerLoopResult& r) {
+  std::vector<Tensor> out{r.output};
+  for (const Tensor& w : r.last().values()) out.push_back(w);
+  return out;
+}
+
+class Battery {
+ public:
+  Battery(const System& system, const ProgramSizes& sizes, std::uint64_t seed)
+      : system_(system), sizes_(sizes), seed_(seed) {}
+
+  ConformanceReport run() {
+    find_forms();
+    forms();
+    differences();
+    contributions();
+    online();
+    resume();
+    decode();
+    independence();
+    causality();
+    checkpoints();
+    zeros();
+    return std::move(report_);
+  }
+
+ private:
+  // The forms that the plan allows, the chosen one first.
+  void find_forms() {
+    const Explanation chosen = explain(system_, sizes_);
+    policy_ = chosen.policy;
+    stops_gradients_ = chosen.stops_gradients;
+    valid_.push_back(chosen.plan.form);
+    for (FormChoice form : kForms) {
+      if (form == chosen.plan.form) continue;
+      try {
+        explain(system_, sizes_, form);
+        valid_.push_back(form);
+      } catch (const FormError&) {
+      }
+    }
+  }
+
+  InnerLoopOptions options(const SystemProgram& p, FormChoice form) const {
+    return {.policy = p.policy, .form = form, .block = 3 * sizes_.chunk / 2};
+  }
+
+  // Values, gradients of the outer loss, gradients of |gradient|^2, up to the order.
+  Function derivatives(FormChoice form, int order, const ProgramSizes& sizes) const {
+    return trace_system(system_, sizes, DType::f64, [&](const SystemProgram& p) {
+      std::vector<Tensor> out = results_of(train_along(*p.learner, p.start, p.views, options(p, form)));
+      Tensor y = outer_loss(out);
+      for (int n = 1; n <= order; ++n) {
+        const std::vector<Tensor> g = grad(y, p.inputs, {.allow_zero = true});
+        out.insert(out.end(), g.begin(), g.end());
+        y = sum(square(g[0]));
+        for (std::size_t i = 1; i < g.size(); ++i) y = y + sum(square(g[i]));
+      }
+      return out;
+    });
+  }
+
+  Arrays run_program(const Function& f) const { return f(numbers_for(f, seed_)); }
+
+  void add(std::string name, double error, double tolerance, std::string note = "") {
+    report_.checks.push_back({std::move(name), error, tolerance, std::move(note), true});
+  }
+  void skip(std::string name, std::string why) {
+    report_.checks.push_back({std::move(name), 0, 0, std::move(why), false});
+  }
+
+  void forms() {
+    std::string names;
+    for (FormChoice form : valid_) names += fmt::format("{}{}", names.empty() ? "" : ", ", ttt::name(form));
+    const Arrays first = run_program(derivatives(valid_[0], 2, sizes_));
+    double worst = 0;
+    for (std::size_t i = 1; i < valid_.size(); ++i)
+      worst = std::max(worst, worst_error(run_program(derivatives(valid_[i], 2, sizes_)), first));
+    if (valid_.size() == 1) skip("forms", fmt::format("only {} is valid", names));
+    else add("forms", worst, 1e-9, names);
+  }
+
+  void differences() {
+    if (stops_gradients_ || policy_.meta != Policy::Meta::full) {
+      for (const char* name : {"differences", "taylor"}) skip(name, "the learner cuts its own gradient on purpose");
+      return;
+    }
+    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      const Tensor y =
+          outer_loss(results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic))));
+      std::vector<Tensor> out{y};
+      for (const Tensor& g : grad(y, p.inputs, {.allow_zero = true})) out.push_back(g);
+      return out;
+    });
+    const Arrays at = numbers_for(f, seed_), here = f(at);
+    Arrays direction;
+    double slope = 0;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      direction.push_back(random_normal(at[i].spec(), 0, 1, seed_ + 1, 100 + i));
+      const auto d = direction.back().as<double>();
+      const auto g = here[i + 1].as<double>();
+      for (std::size_t k = 0; k < d.size(); ++k) slope += d[k] * g[k];
+    }
+    const double y = here[0].as<double>()[0];
+    const auto value = [&](double h) {
+      Arrays moved;
+      for (std::size_t i = 0; i < at.size(); ++i) {
+        Array x = at[i].clone();
+        const auto values = x.as<double>();
+        const auto d = direction[i].as<double>();
+        for (std::size_t k = 0; k < d.size(); ++k) values[k] += h * d[k];
+        moved.push_back(std::move(x));
+      }
+      return f(moved)[0].as<double>()[0];
+    };
+    // Two step sizes, extrapolated (errors of order h^4), where truncation and rounding are least.
+    const auto central = [&](double h) { return (value(h) - value(-h)) / (2 * h); };
+    double best = HUGE_VAL;
+    for (double h : {4e-4, 1e-4, 3e-5, 1e-5})
+      best = std::min(best, std::abs((4 * central(h / 2) - central(h)) / 3 - slope));
+    add("differences", best / std::max(1e-3, std::abs(slope)), 1e-6);
+    const auto left = [&](double step) { return std::abs(value(step) - y - step * slope); };
+    const double rate = std::log2(left(2e-4) / left(1e-4));
+    add("taylor", std::abs(rate - 2), 0.1, fmt::format("rate {:.3f}", rate));
+  }
+
+  void contributions() {
+    const bool per_chunk = policy_.update == Policy::Update::per_chunk;
+    if (per_chunk && policy_.steps > 1) return skip("contributions", "several steps a chunk share one offset");
+    if (policy_.meta != Policy::Meta::full) return skip("contributions", "the meta-gradient is not full");
+    FormChoice form = FormChoice::primal;
+    if (std::ranges::find(valid_, FormChoice::dual) != valid_.end()) form = FormChoice::dual;
+    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      const std::int64_t chunk = policy_.chunk == Policy::kWholeSequence ? sizes_.time : policy_.chunk,
+                         chunks = (sizes_.time + chunk - 1) / chunk;
+      InnerLoopOptions with = options(p, form);
+      const Weights learning = restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained).start.weights;
+      for (const Tensor& w : learning.values()) {
+        Shape shape = w.shape();
+        shape.insert(shape.begin(), chunks);
+        with.gradient_offset.push_back(probe(full(w.dtype(), shape, 0)));
+      }
+      // The start as a variable of its own.
+      std::vector<Tensor> start = p.start.values();
+      for (Tensor& w : start) w = probe(w);
+      const auto gradient = [&](const InnerLoopOptions& o, std::vector<Tensor> wrt) {
+        const InnerLoopResult r = train_along(*p.learner, p.start.with(start), p.views, o);
+        return grad(outer_loss({r.output}), wrt, {.allow_zero = true});
+      };
+      std::vector<Tensor> wrt;
+      for (std::size_t i = 0; i < learning.size(); ++i) wrt.push_back(start[p.start.index(learning.at(i).name)]);
+      const std::size_t n = wrt.size();
+      wrt.insert(wrt.end(), with.gradient_offset.begin(), with.gradient_offset.end());
+      const std::vector<Tensor> full = gradient(with, wrt);
+      // What reaches W_0 without passing through an inner gradient: of the outputs, and of the points where each step's
+      // own part of the full gradient acts.
+      InnerLoopOptions first = options(p, form);
+      first.policy.meta = Policy::Meta::first_order;
+      first.keep_points = true;
+      wrt.resize(n);
+      const InnerLoopResult r = train_along(*p.learner, p.start.with(start), p.views, first);
+      const std::vector<Tensor> first_order = grad(outer_loss({r.output}), wrt, {.allow_zero = true}),
+                                own = vjp(r.points, std::vector<Tensor>(full.begin() + static_cast<std::ptrdiff_t>(n), full.end()),
+                                          wrt, {.allow_zero = true});
+      std::vector<Tensor> out;
+      for (std::size_t i = 0; i < n; ++i) {
+        out.push_back(full[i]);
+        out.push_back(first_order[i] + own[i]);
+      }
+      return out;
+    });
+    const Arrays both = run_program(f);
+    double worst = 0;
+    for (std::size_t i = 0; i < both.size(); i += 2) worst = std::max(worst, relative_error(both[i + 1], both[i]));
+    add("contributions", worst, 1e-10, fmt::format("{} form", ttt::name(form)));
+  }
+
+  void online() {
+    if (policy_.update != Policy::Update::per_token) return skip("online", "the policy makes a step per chunk");
+    const auto online = [&](const SystemProgram& p, FormChoice form) {
+      InnerLoopOptions o = options(p, form);
+      o.policy.chunk = 1;
+      return o;
+    };
+    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      std::vector<Tensor> out = results_of(train_along(*p.learner, p.start, p.views, online(p, FormChoice::automatic)));
+      std::vector<Tensor> parts;
+      State state = State::start(*p.learner, p.start);
+      for (std::int64_t t = 0; t < sizes_.time; ++t) {
+        const InnerLoopResult r =
+            train_along(*p.learner, state, part(p.views, t, t + 1), online(p, FormChoice::primal));
+        parts.push_back(r.output);
+        state = r.state;
+      }
+      out.push_back(concat(parts, 2));
+      for (const Tensor& w : state.weights.values()) out.push_back(w);
+      return out;
+    });
+    add("online", worst_of_halves(run_program(f)), 1e-10);
+  }
+
+  void resume() {
+    if (policy_.chunk == Policy::kWholeSequence || policy_.chunk >= sizes_.time)
+      return skip("resume", "the whole sequence is one chunk");
+    const std::int64_t at = policy_.chunk * std::max<std::int64_t>(1, sizes_.time / policy_.chunk / 2);
+    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      std::vector<Tensor> out = results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)));
+      const InnerLoopResult a =
+          train_along(*p.learner, p.start, part(p.views, 0, at), options(p, FormChoice::automatic));
+      const InnerLoopResult b =
+          train_along(*p.learner, a.state, part(p.views, at, sizes_.time), options(p, FormChoice::automatic));
+      out.push_back(concat({a.output, b.output}, 2));
+      for (const Tensor& w : b.last().values()) out.push_back(w);
+      return out;
+    });
+    add("resume", worst_of_halves(run_program(f)), 1e-11, fmt::format("cut after {} tokens", at));
+  }
+
+  void decode() {
+    if (!policy_.causal() || policy_.chunk == Policy::kWholeSequence) return skip("decode", "the policy is not causal");
+    // The stream's states unrolled: every step asks for what the step before carried.
+    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      std::vector<Tensor> out{train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
+      std::vector<Tensor> parts;
+      std::map<std::string, Tensor> carried;
+      for (std::int64_t t = 0; t < sizes_.time; ++t) {
+        Stream stream(carried);
+        Views now = part(p.views, t, t + 1);
+        now.position = p.views.position;
+        const Tensor slot = constant(Array::of({static_cast<double>(t % policy_.chunk)}, {1}));
+        parts.push_back(
+            train_step(*p.learner, p.start, now, slot, options(p, FormChoice::automatic), stream, "learner"));
+        carried = stream.carried();
+      }
+      out.push_back(concat(parts, 2));
+      return out;
+    });
+    add("decode", worst_of_halves(run_program(f)), 1e-10);
+  }
+
+  // Inputs with batch element 1 (or tokens from `time` on) replaced by other numbers.
+  Arrays disturbed(const Function& f, const Arrays& in, int axis, std::int64_t from) const {
+    Arrays out;
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const Spec& spec = in[i].spec();
+      if (spec.rank() != 4 || spec.shape[0] != sizes_.batch || spec.shape[2] != sizes_.time || i >= views_of(f)) {
+        out.push_back(in[i]);
+        continue;
+      }
+      Array x = in[i].clone();
+      const Array other = random_normal(spec, 0, 1, seed_ + 9, i);
+      const auto a = x.as<double>();
+      const auto b = other.as<double>();
+      const std::int64_t inner = spec.shape[3];
+      for (std::int64_t k = 0; k < static_cast<std::int64_t>(a.size()); ++k) {
+        const std::int64_t time = k / inner % sizes_.time, batch = k / inner / sizes_.time / sizes_.heads;
+        if ((axis == 0 ? batch : time) >= from) a[static_cast<std::size_t>(k)] = b[static_cast<std::size_t>(k)];
+      }
+      out.push_back(std::move(x));
+    }
+    return out;
+  }
+  std::size_t views_of(const Function&) const {
+    return 3 + system_.gates.size() + (system_.position_rates ? 1 : 0);
+  }
+
+  Function outputs() const {
+    return trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      return std::vector<Tensor>{
+          train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
+    });
+  }
+
+  void independence() {
+    if (sizes_.batch < 2) return skip("independence", "there is one sequence");
+    const Function f = outputs();
+    const Arrays in = numbers_for(f, seed_);
+    const Array a = f(in)[0], b = f(disturbed(f, in, 0, 1))[0];
+    const std::size_t first = a.spec().bytes() / static_cast<std::size_t>(sizes_.batch);
+    const bool same = std::memcmp(a.data(), b.data(), first) == 0, moved = !same_bits(a, b);
+    add("independence", same && moved ? 0 : 1, 0, "bits");
+  }
+
+  void causality() {
+    if (!policy_.causal()) return skip("causality", "the policy is not causal");
+    const Function f = outputs();
+    const Arrays in = numbers_for(f, seed_);
+    const Array a = f(in)[0];
+    double worst = 0;
+    for (std::int64_t from = 1; from < sizes_.time; ++from) {
+      const Array b = f(disturbed(f, in, 2, from))[0];
+      const auto x = a.as<double>(), y = b.as<double>();
+      const std::int64_t inner = a.shape()[3];
+      for (std::int64_t k = 0; k < static_cast<std::int64_t>(x.size()); ++k)
+        if (k / inner % sizes_.time < from)
+          worst = std::max(worst, std::abs(x[static_cast<std::size_t>(k)] - y[static_cast<std::size_t>(k)]));
+    }
+    add("causality", worst, 1e-12);
+  }
+
+  void checkpoints() {
+    const Function f = derivatives(valid_[0], 1, sizes_);
+    const Arrays in = numbers_for(f, seed_), stored = f(in);
+    double worst = 0;
+    for (int every : {1, 2, 3}) worst = std::max(worst, worst_difference_of_bits(f.plan({.checkpoint_every = every}).run(in), stored));
+    add("checkpoints", worst, 0, "bits");
+  }
+
+  void zeros() {
+    const Function f = derivatives(valid_[0], 2, sizes_);
+    Arrays in = numbers_for(f, seed_);
+    double bad = 0;
+    const auto count = [&] {
+      for (const Array& a : f(in))
+        for (double x : a.as<double>())
+          if (!std::isfinite(x)) ++bad;
+    };
+    in[1] = Array::zeros(DType::f64, in[1].shape());  // keys
+    count();
+    in[2] = Array::zeros(DType::f64, in[2].shape());  // values
+    count();
+    add("zeros", bad, 0, "numbers that are not finite");
+  }
+
+  static Views part(const Views& v, std::int64_t begin, std::int64_t end) {
+    const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
+    Views out{cut(v.q), cut(v.k), cut(v.v), {}, v.position};
+    for (const auto& [name, rows] : v.gates) out.gates[name] = cut(rows);
+    return out;
+  }
+
+  static double worst_of_halves(const Arrays& both) {
+    const auto half = static_cast<std::ptrdiff_t>(both.size() / 2);
+    return worst_error(Arrays(both.begin() + half, both.end()), Arrays(both.begin(), both.begin() + half));
+  }
+
+  const System& system_;
+  ProgramSizes sizes_;
+  std::uint64_t seed_;
+  Policy policy_;
+  bool stops_gradients_ = false;
+  std::vector<FormChoice> valid_;
+  ConformanceReport report_;
+};
+
+}  // namespace
+
+bool ConformanceReport::passed() const {
+  return std::ranges::all_of(checks, [](const Check& c) { return c.passed(); });
+}
+
+std::string ConformanceReport::str() const {
+  std::string out;
+  for (const Check& c : checks)
+    out += c.applies ? fmt::format("{:<14} {} {:.1e} (at most {:.0e}){}{}\n", c.name, c.passed() ? "ok  " : "FAIL",
+                                   c.error, c.tolerance, c.note.empty() ? "" : ", ", c.note)
+                     : fmt::format("{:<14} --   {}\n", c.name, c.note);
+  return out;
+}
+
+ConformanceReport conformance(const System& system, const ProgramSizes& sizes, std::uint64_t seed) {
+  return Battery(system, sizes, seed).run();
+}
+
+}  // namespace nestgrad::ttt

@@ -1,0 +1,25 @@
+// explain: what was found on a learner's trace, which form follows, and why the faster ones are impossible, in words and
+// with the lines of the learner's own text.
+#pragma once
+
+#include "ttt/system.h"
+
+namespace nestgrad::ttt {
+
+struct Explanation {
+  std::string model, loss, optimizer;
+  Policy policy;
+  bool stops_gradients = false;  // the optimiser cuts the outer gradient on purpose
+  Analysis analysis;
+  FormPlan plan;
+  std::vector<std::string> uses;  // "W1: %4 = matmul .."
+  std::string str() const;        // several lines
+};
+
+// What a form does, in a sentence.
+std::string_view meaning(FormChoice form, const Policy& policy);
+
+Explanation explain(const Learner& learner, const Weights& start, const Views& views, const InnerLoopOptions& options);
+Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice wanted = FormChoice::automatic);
+
+}  // namespace nestgrad::ttt

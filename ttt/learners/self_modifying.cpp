@@ -1,0 +1,68 @@
+// A self-modifying memory (Behrouz et al. 2025, Nested Learning, section 8.1), with matrices for memories:
+//
+//   k_t = x_t M_k,   v_t = x_t M_v,   eta_t = sigmoid(x_t M_eta)        keys, values and rates are what
+//   memories say, loss_t = eta_t sum over M of 1/2 |k_t M - v_t M|^2                  and every memory makes
+//   its own target, v_t M, M <- keep_t M - dloss_t/dM                                          for each of
+//   M_memory, M_k, M_v, M_eta o_t = q_t M_memory                                                  before the
+//   write (equation 86)
+//
+// The inner gradient goes through the prediction k_t M alone. k, v, eta and the targets are held: constants
+// of that gradient, but not of the outer one, which is how the outer loss teaches a memory what to say about
+// others. (The paper's optimiser also takes eta_t k_t' k_t M off M: its delta gradient descent.)
+#include <cmath>
+
+#include "ttt/learners/catalogue.h"
+
+namespace nestgrad::ttt {
+
+namespace {
+
+class SelfModifying : public Learner {
+ public:
+  // Parameters: M_memory, M_k, M_v [heads, dim, dim], M_eta [heads, dim, 1].
+  SelfModifying(const Params& params, const SystemSizes& s) {
+    const Init projection = Init::normal(1.0 / std::sqrt(static_cast<double>(s.dim)));
+    start_ = {matrix("M_memory", params("M_memory", {s.heads, s.dim, s.dim})),
+              matrix("M_k", params("M_k", {s.heads, s.dim, s.dim}, projection)),
+              matrix("M_v", params("M_v", {s.heads, s.dim, s.dim}, projection)),
+              matrix("M_eta", params("M_eta", {s.heads, s.dim, 1}))};
+  }
+  Weights init() const override { return start_; }
+  Tensor predict(const Weights& w, Tensor q) const override { return matmul(q, w["M_memory"]); }
+
+  // x_k and x_v are the token's row, or two projections of it.
+  Tensor loss(const Weights& w, Tensor x_k, Tensor x_v) const override {
+    const Tensor k = l2_norm(matmul(x_k, w.held("M_k"))), v = matmul(x_v, w.held("M_v"));
+    const Tensor eta = sigmoid(matmul(x_k, w.held("M_eta")));
+    Tensor total;
+    for (const char* name : {"M_memory", "M_k", "M_v", "M_eta"}) {
+      const Tensor target = matmul(v, w.held(name));
+      const Tensor error = sum(square(matmul(k, w[name]) - target), {-1}, kKeep);
+      total = total.defined() ? total + error : error;
+    }
+    return 0.5 * eta * total;
+  }
+  InnerOptimizer optimizer() const override { return InnerOptimizer().keep(gate("keep")); }
+  Description describe() const override {
+    return {"q M_memory", "eta sum 1/2 |k M - v M|^2, k, v, eta by memories"};
+  }
+
+ private:
+  Weights start_;
+};
+
+}  // namespace
+
+System self_modifying() {
+  return {
+      .name = "self-modifying",
+      .title = "Self-modifying memory",
+      .source = "Behrouz et al. 2025, Nested Learning, section 8.1",
+      .gates = {{.name = "keep", .shape = [](Tensor raw) { return sigmoid(raw); }, .bias = 4}},
+      .learner = [](const Params& p, const SystemSizes& s) { return std::make_unique<SelfModifying>(p, s); },
+      .policy =
+          [](const SystemSizes& s) { return Policy{.chunk = s.chunk, .read = Policy::Read::before_write}; },
+      .prepare = [](Views& views) { views.q = l2_norm(views.q); }};
+}
+
+}  // namespace nestgrad::ttt
