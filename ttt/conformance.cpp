@@ -19,10 +19,6 @@ using Arrays = std::vector<Array>;
 constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy,
                                  FormChoice::chunk_parallel};
 
-bool same_bits(const Array& a, const Array& b) {
-  return a.spec() == b.spec() && std::memcmp(a.data(), b.data(), a.spec().bytes()) == 0;
-}
-
 double worst_error(const Arrays& a, const Arrays& b) {
   double worst = a.size() == b.size() ? 0 : HUGE_VAL;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, relative_error(a[i], b[i]));
@@ -31,7 +27,7 @@ double worst_error(const Arrays& a, const Arrays& b) {
 
 double worst_difference_of_bits(const Arrays& a, const Arrays& b) {
   bool same = a.size() == b.size();
-  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bits(a[i], b[i]);
+  for (std::size_t i = 0; same && i < a.size(); ++i) same = a[i].same_bits(b[i]);
   return same ? 0 : 1;
 }
 
@@ -325,7 +321,7 @@ class Battery {
     const Arrays in = numbers_for(f, seed_);
     const Array a = f(in)[0], b = f(disturbed(f, in, 0, 1))[0];
     const std::size_t first = a.spec().bytes() / static_cast<std::size_t>(sizes_.batch);
-    const bool same = std::memcmp(a.data(), b.data(), first) == 0, moved = !same_bits(a, b);
+    const bool same = std::memcmp(a.data(), b.data(), first) == 0, moved = !a.same_bits(b);
     add("independence", same && moved ? 0 : 1, 0, "bits");
   }
 

@@ -43,6 +43,8 @@ class LearnerTrace {
   // How a fast weight is used: the nodes, in words, one line each.
   std::vector<std::string> uses_of(std::size_t weight) const;
   const std::vector<Use>& uses() const { return uses_; }
+  NodeId output() const { return out_; }
+  std::string describe_output() const { return describe(graph_->tensor(out_)); }
 
   // What a re-emission puts in place of the fast weights.
   struct Rewrite {

@@ -1,5 +1,5 @@
-// The promise: whole language models give the numbers of the official implementations, gradients and decoding
-// included, in either form; and a file with one wrong number is noticed.
+// The promise: whole language models, and single operations, give the numbers of the official implementations, gradients
+// and decoding included, in every form that is possible; and a file with one wrong number is noticed.
 #include "models/golden.h"
 
 #include <cmath>
@@ -30,14 +30,51 @@ std::vector<std::string> all_models() {
 void check_all(DType dtype, FormChoice form, double tolerance) {
   for (const std::string& name : all_models()) {
     CAPTURE(name);
-    const GoldenReport r = verify_golden(golden(name), dtype, form);
+    const GoldenReport r = verify_golden(golden(name), {.dtype = dtype, .form = form});
     CAPTURE(r.worst_grad_name);
     CHECK(r.loss_error <= tolerance);
-    CHECK(r.logits_error <= tolerance);
+    CHECK(r.output_error <= tolerance);
     CHECK(r.worst_grad_error <= tolerance);
     CHECK(r.decode_error <= tolerance);
     CHECK(r.passes(tolerance));
   }
+}
+
+const std::vector<std::string>& all_operations() {
+  static const std::vector<std::string> names{
+      "linear_attention",    "delta_rule",      "gated_delta_rule",  "gated_linear_attention",
+      "mesa_net",            "mesa_net_exact",  "lact_sgd_plain",    "lact_sgd_momentum",
+      "lact_muon_plain",     "lact_muon_momentum", "lact_prenorm",   "lact_nvs",
+      "lact_nvs_muon",       "vittt_block",     "t5_attention"};
+  return names;
+}
+
+// In every form that is possible, with several lengths of blocks; -> the names of these forms, the chosen one in brackets.
+std::string check_operation(const std::string& name, DType dtype, double tolerance) {
+  CAPTURE(name);
+  const FormChoice chosen = verify_golden(golden(name), {.dtype = dtype}).form;
+  std::string forms;
+  for (const FormChoice form :
+       {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy, FormChoice::chunk_parallel})
+    for (const std::int64_t block : {64, 5, 1}) {
+      const std::string in_form(ttt::name(form));
+      CAPTURE(in_form);
+      CAPTURE(block);
+      try {
+        const GoldenReport r = verify_golden(golden(name), {.dtype = dtype, .form = form, .block = block});
+        CAPTURE(r.worst_output_name);
+        CAPTURE(r.worst_grad_name);
+        CHECK(r.form == form);
+        CHECK(r.output_error <= tolerance);
+        CHECK(r.worst_grad_error <= tolerance);
+        CHECK(r.passes(tolerance));
+      } catch (const FormError&) {
+        CHECK(form != chosen);
+        break;
+      }
+      if (block == 64) forms += form == chosen ? "[" + in_form + "] " : in_form + " ";
+    }
+  return forms;
 }
 
 // A golden file with something changed, which is removed at the end.
@@ -75,7 +112,35 @@ TEST_CASE("a model of each learner and backbone, in the form that is chosen for 
     CHECK(verify_golden(golden(name)).passes(1e-9));
 }
 
+TEST_CASE("every operation within 1e-9, in the form that is chosen for it") {
+  for (const std::string& name : all_operations()) {
+    CAPTURE(name);
+    const GoldenReport r = verify_golden(golden(name));
+    CAPTURE(r.worst_output_name);
+    CAPTURE(r.worst_grad_name);
+    CHECK(r.operation);
+    CHECK(r.output_error < 1e-9);
+    CHECK(r.worst_grad_error < 1e-9);
+  }
+}
+
+TEST_CASE("an operation is verified in the forms that its text allows, and no other") {
+  const auto forms = [](const std::string& name) { return check_operation(name, DType::f64, 1e-9); };
+  CHECK(forms("linear_attention") == "primal dual [parallel] wy ");
+  CHECK(forms("gated_linear_attention") == "primal dual [parallel] wy ");
+  CHECK(forms("delta_rule") == "primal dual [wy] ");
+  CHECK(forms("gated_delta_rule") == "primal dual [wy] ");
+  CHECK(forms("mesa_net") == "primal dual [parallel] ");
+  CHECK(forms("mesa_net_exact") == "[primal] ");
+  for (const std::string& name : all_operations())
+    if (name.starts_with("lact") || name == "vittt_block" || name == "t5_attention")
+      CHECK(forms(name) == "primal [dual] ");
+}
+
 TEST_SUITE("slow") {
+  TEST_CASE("f32: every operation within 2e-4, in every form") {
+    for (const std::string& name : all_operations()) check_operation(name, DType::f32, 2e-4);
+  }
   TEST_CASE("f64, dual form: every model within 1e-9") { check_all(DType::f64, FormChoice::dual, 1e-9); }
   TEST_CASE("f64, primal form: every model within 1e-9") { check_all(DType::f64, FormChoice::primal, 1e-9); }
   TEST_CASE("f32, dual form: every model within 2e-4") { check_all(DType::f32, FormChoice::dual, 2e-4); }
@@ -91,15 +156,18 @@ TEST_CASE("negative control: one wrong number is noticed, and in the right place
     return r;
   };
   CHECK(report("loss").loss_error > 1e-9);
-  CHECK(report("tap.layers.1.seq_modeling_block.output").logits_error > 1e-9);
+  const GoldenReport tap = report("tap.layers.1.seq_modeling_block.output");
+  CHECK(tap.output_error > 1e-9);
+  CHECK(tap.worst_output_name == "tap.layers.1.seq_modeling_block.output");
   const GoldenReport logits = report("logits");
-  CHECK(logits.logits_error > 1e-9);
+  CHECK(logits.worst_output_name == "logits");
+  CHECK(logits.output_error > 1e-9);
   CHECK(logits.decode_error > 1e-9);
   CHECK(logits.worst_grad_error < 1e-9);
   const GoldenReport grad = report("grad.model.layers.0.seq_modeling_block.W1");
   CHECK(grad.worst_grad_error > 1e-9);
   CHECK(grad.worst_grad_name == "model.layers.0.seq_modeling_block.W1");
-  CHECK(grad.logits_error < 1e-9);
+  CHECK(grad.output_error < 1e-9);
   report("param.model.layers.1.mlp.up_proj.weight");
   const Changed token(name, [](SafeTensors& f) {
     auto ids = f.tensors.at("input_ids").as<std::int32_t>();
@@ -107,6 +175,75 @@ TEST_CASE("negative control: one wrong number is noticed, and in the right place
   });
   CHECK(!verify_golden(token.path()).passes(1e-9));
   CHECK(verify_golden(Changed(name, [](SafeTensors&) {}).path()).passes(1e-9));
+}
+
+TEST_CASE("negative control: one wrong number in the file of an operation is noticed, and in the right place") {
+  for (const char* name : {"delta_rule", "lact_muon_momentum", "mesa_net_exact", "vittt_block"}) {
+    const SafeTensors original = read_safetensors(golden(name));
+    for (const auto& [tensor, value] : original.tensors) {
+      CAPTURE(tensor);
+      const Changed file(name, [&](SafeTensors& f) { nudge(f, tensor); });
+      const GoldenReport r = verify_golden(file.path());
+      CHECK(!r.passes(1e-9));
+      if (tensor.starts_with("out.")) {
+        CHECK(r.worst_output_name == tensor.substr(4));
+        CHECK(r.worst_grad_error < 1e-9);
+      }
+      if (tensor.starts_with("grad.")) {
+        CHECK(r.worst_grad_name == tensor.substr(5));
+        CHECK(r.output_error < 1e-9);
+      }
+    }
+  }
+}
+
+namespace {
+
+Array cut(const Array& a, int axis, std::int64_t begin, std::int64_t end) {
+  return trace([&](Tensor x) { return std::vector<Tensor>{slice(x, axis, begin, end)}; }, a.spec())({a})[0];
+}
+
+}  // namespace
+
+TEST_CASE("other sizes: the first tokens of a causal operation alone give the first outputs") {
+  for (const std::string& name : all_operations()) {
+    if (name.starts_with("lact_nvs") || name == "vittt_block" || name == "t5_attention") continue;
+    CAPTURE(name);
+    for (const std::int64_t time : {1, 3, 7, 11}) {
+      CAPTURE(time);
+      const Changed file(name, [&](SafeTensors& f) {
+        std::erase_if(f.tensors, [](const auto& each) {
+          const std::string& tensor = each.first;
+          return tensor.starts_with("grad.") ? tensor != "grad.q"
+                                             : tensor.starts_with("cotangent.") ? tensor != "cotangent.o"
+                                                                                : tensor.starts_with("out.") && tensor != "out.o";
+        });
+        for (auto& [tensor, value] : f.tensors) {
+          const std::string what = tensor.substr(tensor.find('.') + 1);
+          if (what == "initial_state" || what == "lamb" || what.starts_with("w")) continue;
+          const int axis = name == "delta_rule" ? 2 : 1;
+          const std::int64_t most = value.shape()[static_cast<std::size_t>(axis)];
+          value = cut(value, axis, 0, std::min(time, most));
+        }
+      });
+      CHECK(verify_golden(file.path()).passes(1e-9));
+    }
+  }
+}
+
+TEST_CASE("other sizes: one sequence of the batch alone") {
+  for (const std::string& name : all_operations()) {
+    CAPTURE(name);
+    const Changed file(name, [&](SafeTensors& f) {
+      const auto shared = [](const std::string& tensor) {
+        return tensor.ends_with(".lamb") || contains(tensor, ".param.");
+      };
+      std::erase_if(f.tensors, [&](const auto& each) { return each.first.starts_with("grad.") && shared(each.first); });
+      for (auto& [tensor, value] : f.tensors)
+        if (!shared(tensor)) value = cut(value, 0, 1, 2);
+    });
+    CHECK(verify_golden(file.path()).passes(1e-9));
+  }
 }
 
 TEST_CASE("a golden number that is not finite, or of another shape, is no pass") {
@@ -135,6 +272,37 @@ TEST_CASE("a file that is no golden file of a known kind is an IoError that says
   CHECK(contains(refused([](SafeTensors& f) { f.tensors.at("input_ids") = Array::zeros(DType::i32, {24}); }),
                  "'input_ids' is i32[24]"));
   CHECK_THROWS_AS(verify_golden(golden("no_such_file")), IoError);
+}
+
+TEST_CASE("a damaged file of an operation is an IoError that says what is missing or wrong") {
+  const auto refused = [](const std::string& name, const std::function<void(SafeTensors&)>& change) {
+    const Changed file(name, change);
+    const std::string message = message_of<IoError>([&] { verify_golden(file.path()); });
+    CHECK(contains(message, file.path()));
+    return message;
+  };
+  CHECK(contains(refused("delta_rule", [](SafeTensors& f) { f.metadata["op"] = "no_such"; }),
+                 "there is no operation 'no_such'; there are linear_attention, delta_rule"));
+  CHECK(contains(refused("delta_rule", [](SafeTensors& f) { f.tensors.erase("in.beta"); }),
+                 "it has no tensor 'in.beta'"));
+  CHECK(contains(refused("delta_rule", [](SafeTensors& f) { f.tensors.at("in.q") = Array::zeros(DType::f64, {4}); }),
+                 "'in.q' is f64[4]; it must have 4 axes"));
+  CHECK(contains(refused("delta_rule",
+                         [](SafeTensors& f) { f.tensors.emplace("out.extra", Array::zeros(DType::f64, {1})); }),
+                 "'delta_rule' has no output 'extra'"));
+  CHECK(contains(refused("delta_rule",
+                         [](SafeTensors& f) { f.tensors.emplace("grad.extra", Array::zeros(DType::f64, {1})); }),
+                 "the operation has no such input"));
+  CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata.erase("chunk_size"); }),
+                 "its metadata has no 'chunk_size'"));
+  CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata["chunk_size"] = "four"; }),
+                 "'chunk_size' in the metadata is 'four', not an integer"));
+  CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata["use_muon"] = "1"; }),
+                 "'use_muon' in the metadata is '1', not True or False"));
+  CHECK(contains(refused("lact_nvs", [](SafeTensors& f) { f.metadata["update_range"] = "[3]"; }),
+                 "not [begin, end]"));
+  CHECK(contains(message_of<FormError>([] { verify_golden(golden("mesa_net_exact"), {.form = FormChoice::dual}); }),
+                 "fast weight 'H_kk' is used in"));
 }
 
 TEST_CASE(

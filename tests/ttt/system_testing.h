@@ -1,4 +1,4 @@
-// A published system in a small outer program: what the tests of ttt/learners/ run.
+// Published systems in small outer programs: what the tests of ttt/learners/ run.
 #pragma once
 
 #include "tests/ttt/ttt_testing.h"
@@ -6,67 +6,69 @@
 
 namespace nestgrad::testing {
 
-// A program in which a system reads a sequence. Inputs: q, k, v, then what each of its gates is made of, then
-// its parameters. mini_batch: the chunk.
-struct SystemReading {
-  Tensors inputs;
-  const ttt::Learner& learner;
-  Weights start;
-  Views views;  // prepared
-  ttt::Policy policy;
-};
-
-inline Function system_reading(const ttt::System& system, const Sizes& s,
-                               const std::function<Tensors(const SystemReading&)>& fn) {
-  const Spec rows = f64({s.batch, s.heads, s.time, s.dim});
-  std::vector<Spec> given{rows, rows, rows};
-  for (const ttt::GateSpec& gate : system.gates)
-    given.push_back(f64({s.batch, s.heads, s.time, gate.per_feature ? s.dim : 1}));
-  return trace(
-      [&](const Tensors& in) {
-        ParamTable table(*emit_state().graph, DType::f64);
-        const ttt::SystemSizes sizes{s.heads, s.dim, s.mini_batch};
-        const std::unique_ptr<ttt::Learner> learner = system.learner(Params(table), sizes);
-        Views views{in[0], in[1], in[2], {}, {}};
-        for (std::size_t i = 0; i < system.gates.size(); ++i)
-          views.gates[system.gates[i].name] = system.gates[i].shape(in[3 + i]);
-        if (system.prepare) system.prepare(views);
-        Tensors inputs = in;
-        inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
-        return fn({inputs, *learner, ttt::for_batch(learner->init(), s.batch), views, system.policy(sizes)});
-      },
-      given);
-}
-
-inline Arrays numbers_of(const Function& f, std::uint64_t seed = 1) {
-  Arrays out;
-  for (std::size_t i = 0; i < f.inputs().size(); ++i) out.push_back(random(f.input_spec(i), seed + i));
-  return out;
-}
+using ttt::ProgramSizes;
+using ttt::System;
+using ttt::SystemProgram;
 
 // How a system is run: in a form, or by hand.
-using SystemRun = std::function<InnerLoopResult(const SystemReading&)>;
+using SystemRun = std::function<InnerLoopResult(const SystemProgram&)>;
 
 inline SystemRun in_form(FormChoice form) {
-  return [form](const SystemReading& r) {
-    return ttt::train_along(r.learner, r.start, r.views, {.policy = r.policy, .form = form, .block = 4});
+  return [form](const SystemProgram& p) {
+    return ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy, .form = form, .block = 4});
   };
 }
 
 // Values, then gradients with respect to every input, then those of |gradient|^2 (and so on), up to `order`.
-inline Function system_derivatives(const ttt::System& system, const Sizes& sizes, const SystemRun& run,
+inline Function system_derivatives(const System& system, const ProgramSizes& sizes, const SystemRun& run,
                                    int order) {
-  return system_reading(system, sizes, [&](const SystemReading& r) {
-    Tensors out = values_of(run(r));
+  return ttt::trace_system(system, sizes, DType::f64, [&](const SystemProgram& p) {
+    Tensors out = values_of(run(p));
     Tensor y = outer_loss(out);
     for (int n = 1; n <= order; ++n) {
-      const Tensors g = grad(y, r.inputs);
+      const Tensors g = grad(y, p.inputs);
       out.insert(out.end(), g.begin(), g.end());
       y = sum(square(g[0]));
       for (std::size_t i = 1; i < g.size(); ++i) y = y + sum(square(g[i]));
     }
     return out;
   });
+}
+inline Arrays run_system(const System& system, const ProgramSizes& sizes, const SystemRun& run, int order) {
+  const Function f = system_derivatives(system, sizes, run, order);
+  return f(ttt::numbers_for(f, 1));
+}
+
+// Names of the forms that refuse this system. The others must give the numbers of the primal form, up to
+// `order`.
+inline std::string refused(const System& system, const ProgramSizes& sizes, int order,
+                           double tolerance = 1e-11) {
+  std::string out;
+  const Arrays expected = run_system(system, sizes, in_form(FormChoice::primal), order);
+  for (const FormChoice form : {FormChoice::dual, FormChoice::parallel, FormChoice::wy}) {
+    const std::string form_name(ttt::name(form));
+    CAPTURE(form_name);
+    Arrays found;
+    try {
+      found = run_system(system, sizes, in_form(form), order);
+    } catch (const FormError&) {
+      out += (out.empty() ? "" : " ") + form_name;
+      continue;
+    }
+    CHECK(worst_error(found, expected) < tolerance);
+  }
+  return out;
+}
+
+// One token of rows [.., tokens, dim].
+inline Tensor token(Tensor rows, std::int64_t t) { return slice(rows, -2, t, t + 1); }
+
+// A result made by hand, of the outputs token by token.
+inline InnerLoopResult made_by_hand(const Tensors& outputs, const Weights& last) {
+  InnerLoopResult out;
+  out.output = concat(outputs, -2);
+  out.state = {last, {}};
+  return out;
 }
 
 }  // namespace nestgrad::testing

@@ -22,29 +22,6 @@ std::vector<Tensor*> DualForm::Laws::tensors() {
 
 namespace {
 
-// Every row (axis -2), and with `columns` every entry of it, `times` times in a row.
-Tensor repeat_axis(Tensor x, int axis, std::int64_t times) {
-  const int at = x.rank() + axis;
-  Shape apart = x.shape(), together = x.shape();
-  apart.insert(apart.begin() + at + 1, 1);
-  const Tensor parts = reshape(x, apart);
-  apart[static_cast<std::size_t>(at) + 1] = times;
-  together[static_cast<std::size_t>(at)] *= times;
-  return reshape(broadcast_to(parts, apart), together);
-}
-
-// A law over chunks as one over their tokens: all of a chunk read the same weights, and all their gradients join the
-// same step.
-void spread_over_tokens(Reads& r, std::int64_t chunk, double weight, bool rows) {
-  const int features = r.feature_axis ? 1 : 0;
-  r.z = repeat_axis(r.z, -1 - features, chunk);
-  if (rows) r.z = repeat_axis(r.z, -2 - features, chunk);
-  if (weight != 1) r.z = r.z * weight;
-  if (rows)
-    for (Tensor& c : r.c)
-      if (c.defined()) c = repeat_axis(c, -2, chunk);
-}
-
 Gates means(const Gates& rows, std::int64_t chunk) {
   Gates out;
   for (const auto& [name, value] : rows) {
@@ -68,10 +45,14 @@ std::unique_ptr<Prepared> DualForm::prepare(const State& state, const Gates& gat
   for (std::size_t i = 0; i < state.weights.size(); ++i) {
     BlockLaw law = sum_up(StepLaw::of(optimizer_, state, i, steps), lead, tokens / chunk, dtype, position);
     if (per_chunk) {
-      const double weight = policy_.average ? 1.0 / static_cast<double>(chunk) : 1.0;
-      spread_over_tokens(law.after, chunk, weight, true);
-      spread_over_tokens(law.before, chunk, weight, true);
-      for (Reads& end : law.end) spread_over_tokens(end, chunk, weight, false);
+      spread_over_tokens(law.after, chunk, true);
+      spread_over_tokens(law.before, chunk, true);
+      for (Reads& end : law.end) spread_over_tokens(end, chunk, false);
+      if (policy_.average) {
+        const double weight = 1.0 / static_cast<double>(chunk);
+        for (Reads* r : {&law.after, &law.before}) r->z = r->z * weight;
+        for (Reads& end : law.end) end.z = end.z * weight;
+      }
     }
     out->each.push_back(std::move(law));
   }

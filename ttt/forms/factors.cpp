@@ -93,8 +93,10 @@ Tensor base(const Reads& reads, const std::vector<Tensor>& states, Tensor x, boo
 }
 
 Tensor read(const LearnerTrace& trace, const State& state, const Factors& factors,
-            const std::vector<Reads>& reads, std::span<const Tensor> rows) {
+            const std::vector<Reads>& reads, std::span<const Tensor> rows,
+            const std::function<void(const Use& use, Tensor x)>& seen) {
   const auto use = [&](const Use& u, Tensor x) {
+    if (seen) seen(u, x);
     const Reads& r = reads[u.weight];
     Tensor y = base(r, state.of(u.weight), x, u.transposed);
     if (!r.z.defined()) return y;

@@ -21,8 +21,9 @@ Factors factors_at(const Learner& learner, const Weights& at, Tensor k, Tensor v
 
 // Re-emits a traced function with every token reading its own weights: rows x W_t = sum_j c_j (rows x S_j) +
 // (z o rows a') b (o: elementwise). reads: one per weight.
+// `seen` is shown the rows that each weight meets.
 Tensor read(const LearnerTrace& trace, const State& state, const Factors& factors, const std::vector<Reads>& reads,
-            std::span<const Tensor> rows);
+            std::span<const Tensor> rows, const std::function<void(const Use& use, Tensor x)>& seen = {});
 
 // z o (x a'), [.., rows, tokens]; the features of a wide z are summed with the product.
 Tensor scores(const Reads& reads, Tensor x, Tensor a);

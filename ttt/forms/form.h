@@ -81,13 +81,13 @@ class Form {
   virtual BlockResult run(const State& state, const Block& block, const Prepared* prepared) const = 0;
   // The weights where the block's gradients are taken, before a policy makes constants of them.
   std::vector<Tensor> points(const State& state, const Block& block) const;
+  // What multiplies the gradients of a weight, [.., tokens, 1]; undefined: nothing.
+  Tensor rate_of(const Gates& gates, const FastWeight& weight) const;
 
  protected:
   bool tracking() const { return first_.size() > 0; }
   // Where a block's gradients are taken, with policy and offset heeded.
   Weights gradient_point(const State& state, const Block& block) const;
-  // What multiplies the gradients of a weight, [.., tokens, 1]; undefined: nothing.
-  Tensor rate_of(const Gates& gates, const FastWeight& weight) const;
   const Learner& learner_;
   const Policy& policy_;
   const InnerOptimizer optimizer_;

@@ -330,6 +330,17 @@ Tensor drop_axis(Tensor x, int axis) {
   return reshape(x, shape);
 }
 
+// Every slice of the axis `times` times in a row.
+Tensor repeat_axis(Tensor x, int axis, std::int64_t times) {
+  const int at = x.rank() + axis;
+  Shape apart = x.shape(), together = x.shape();
+  apart.insert(apart.begin() + at + 1, 1);
+  const Tensor parts = reshape(x, apart);
+  apart[static_cast<std::size_t>(at) + 1] = times;
+  together[static_cast<std::size_t>(at)] *= times;
+  return reshape(broadcast_to(parts, apart), together);
+}
+
 // Sums as what is read of one state.
 Reads reads_of(const Tensor& z, const std::vector<Tensor>& c, std::int64_t width) {
   Reads out;
@@ -351,6 +362,15 @@ void go_part_of_the_way(Reads& reads, Tensor position, std::int64_t rows) {
 }
 
 }  // namespace
+
+void spread_over_tokens(Reads& r, std::int64_t chunk, bool rows) {
+  const int features = r.feature_axis ? 1 : 0;
+  r.z = repeat_axis(r.z, -1 - features, chunk);
+  if (!rows) return;
+  r.z = repeat_axis(r.z, -2 - features, chunk);
+  for (Tensor& c : r.c)
+    if (c.defined()) c = repeat_axis(c, -2, chunk);
+}
 
 BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DType dtype, Tensor position) {
   const Scope scope("update law");

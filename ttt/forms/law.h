@@ -42,6 +42,10 @@ struct BlockLaw {
   std::vector<Reads> end;   // of every state, one row: after the last token
 };
 
+// A law over chunks as one over their tokens: all of a chunk read the same weights, and all their gradients join the
+// same step. rows: each chunk's row becomes one per token too.
+void spread_over_tokens(Reads& reads, std::int64_t chunk, bool rows);
+
 // tokens: of the block. lead: the leading axes of its rows. position: undefined, or [tokens]: how far the reading
 // token goes along the way from the block's first weight (TTT's learnable position rate).
 BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DType dtype, Tensor position);

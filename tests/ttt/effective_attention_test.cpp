@@ -1,0 +1,139 @@
+// The promise (theorems 5.1 to 5.3): a learner with a linear, bias-free last layer is linear attention with effective
+// queries, keys and values; as numbers, for any learner of that kind.
+#include "ttt/effective_attention.h"
+
+#include "tests/ttt/pupils.h"
+#include "ttt/compose.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using ttt::gate;
+using ttt::InnerOptimizer;
+using ttt::Policy;
+
+namespace {
+
+constexpr std::int64_t kBatch = 2, kHeads = 2, kTime = 11, kDim = 4;
+
+struct Case {
+  std::string name;
+  ttt::Model (*model)(const Params&);
+  ttt::InnerLoss loss;
+  InnerOptimizer optimizer;
+  Policy policy;
+  bool position = false;
+};
+
+ttt::Model two_layers(const Params& p) {
+  return ttt::mlp(p, kHeads, {kDim, 6, kDim}, [](Tensor x) { return silu(x); }, "silu");
+}
+ttt::Model three_layers(const Params& p) {
+  return ttt::mlp(p, kHeads, {kDim, kDim, 5, kDim}, [](Tensor x) { return tanh(x); }, "tanh");
+}
+ttt::Model swiglu(const Params& p) { return ttt::swiglu(p, {kHeads, kDim, 6, kDim}); }
+ttt::Model one_layer(const Params& p) { return ttt::linear(p, {kHeads, kDim, 0, kDim}); }
+
+// Output of the inner loop, and of its effective attention; then the pieces.
+Arrays both(const Case& c, std::uint64_t seed) {
+  const Spec rows = f64({kBatch, kHeads, kTime, kDim}), one = f64({kBatch, kHeads, kTime, 1});
+  ParamTable* table_of = nullptr;
+  const Function f = trace(
+      [&](const Tensors& in) {
+        ParamTable table(*emit_state().graph, DType::f64);
+        table_of = &table;
+        const ttt::Composed learner(c.model(Params(table)), c.loss, c.optimizer);
+        ttt::Views views{in[0], in[1], in[2],
+                         {{"rate", 0.4 * sigmoid(in[3])}, {"beta", sigmoid(in[4])}, {"forget", sigmoid(in[5] + 2.0)},
+                          {"decay", sigmoid(in[6] + 2.0)}},
+                         {}};
+        if (c.position) views.position = exp(in[7]);
+        const Weights start = ttt::for_batch(learner.init(), kBatch);
+        const ttt::EffectiveAttention e = ttt::effective_attention(learner, start, views, c.policy);
+        return Tensors{ttt::train_along(learner, start, views, {.policy = c.policy, .form = FormChoice::primal}).output,
+                       e.output(), e.matrix, matmul(e.queries * e.decay, e.base)};
+      },
+      {rows, rows, rows, one, one, one, rows, f64({4})});
+  Arrays in;
+  for (std::size_t i = 0; i < f.inputs().size(); ++i) in.push_back(random(f.input_spec(i), seed + i));
+  return f(in);
+}
+
+std::vector<Case> cases() {
+  const Policy online{.chunk = 1}, chunks{.chunk = 4};
+  const Policy lact{.chunk = 4, .update = Policy::Update::per_chunk, .read = Policy::Read::before_write};
+  Policy before = chunks, after = lact, mean = lact, silent = lact;
+  before.read = Policy::Read::before_write;
+  after.read = Policy::Read::after_write;
+  mean.average = true;
+  silent.partial_chunk_writes = false;
+  silent.read = Policy::Read::after_write;
+  const InnerOptimizer plain, momentum = InnerOptimizer().momentum(gate("beta")),
+                              titans = InnerOptimizer().momentum(gate("beta")).keep(gate("forget")),
+                              nesterov = InnerOptimizer().momentum(0.7, true), gla = InnerOptimizer().keep(gate("decay"));
+  Policy last_only = chunks;
+  last_only.trained = {"W2"};
+  return {
+      {"two layers, online", two_layers, ttt::half_squared_error(), plain, online},
+      {"two layers, chunks", two_layers, ttt::inner_product(), plain, chunks},
+      {"two layers, position rates", two_layers, ttt::half_squared_error(), plain, chunks, true},
+      {"two layers, position rates, before", two_layers, ttt::half_squared_error(), plain, before, true},
+      {"three layers, momentum by token", three_layers, ttt::half_squared_error(), momentum, chunks},
+      {"three layers, Titans, read before write", three_layers, ttt::huber(), titans, before},
+      {"SwiGLU, Nesterov", swiglu, ttt::inner_product(), nesterov, chunks},
+      {"one layer, diagonal gates", one_layer, ttt::half_squared_error(), gla, chunks},
+      {"only the last layer learns", two_layers, ttt::cosine(), momentum, last_only},
+      {"a step per chunk, before", swiglu, ttt::inner_product(), plain, lact},
+      {"a step per chunk, after, momentum", swiglu, ttt::inner_product(), momentum, after},
+      {"a step per chunk, mean, Titans", two_layers, ttt::half_squared_error(), titans, mean},
+      {"a step per chunk, the rest does not write", two_layers, ttt::half_squared_error(), momentum, silent},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, random numbers") {
+  for (const Case& c : cases())
+    for (std::uint64_t seed : {1, 20, 300}) {
+      CAPTURE(c.name);
+      const Arrays r = both(c, seed);
+      CHECK(relative_error(r[1], r[0]) < 1e-12);
+      // Both parts matter, or nothing was tested.
+      CHECK(relative_error(r[3], r[0]) > 1e-3);
+    }
+}
+
+TEST_CASE("the matrix is zero where a token cannot have been read yet") {
+  for (const Case& c : cases()) {
+    if (!c.policy.causal()) continue;
+    CAPTURE(c.name);
+    const std::vector<double> m = both(c, 5)[2].to_vector();
+    for (std::size_t i = 0; i < m.size(); ++i) {
+      const std::size_t t = i / kTime % kTime, s = i % kTime;
+      if (s > t || (s == t && c.policy.read == Policy::Read::before_write)) CHECK(m[i] == 0);
+    }
+  }
+}
+
+TEST_CASE("a last layer that is not linear and bias-free, or a step that is not linear, is refused by name") {
+  const auto message = [](const ttt::Learner& (*)(), const auto& make) {
+    return message_of<FormError>([&] {
+      trace(
+          [&](const Tensors& in) {
+            ParamTable table(*emit_state().graph, DType::f64);
+            const std::unique_ptr<ttt::Learner> learner = make(Params(table));
+            const ttt::Views views{in[0], in[0], in[0], {}, {}};
+            return Tensors{
+                ttt::effective_attention(*learner, ttt::for_batch(learner->init(), kBatch), views, {.chunk = 4}).matrix};
+          },
+          {f64({kBatch, kHeads, kTime, kDim})});
+    });
+  };
+  CHECK(contains(message(nullptr, [](const Params& p) { return std::make_unique<ttt::Linear>(p, kHeads, kDim); }),
+                 "the last layer is not linear and bias-free"));
+  CHECK(contains(message(nullptr,
+                         [](const Params& p) {
+                           return std::make_unique<ttt::Composed>(one_layer(p), ttt::half_squared_error(),
+                                                                  InnerOptimizer().weight_norm());
+                         }),
+                 "the step is not linear"));
+}

@@ -1,0 +1,205 @@
+#include "ttt/effective_attention.h"
+
+#include <fmt/format.h>
+
+#include "ttt/forms/factors.h"
+#include "ttt/forms/per_chunk.h"
+
+namespace nestgrad::ttt {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw FormError("[effective attention] " + why); }
+
+// The one use of the last layer's weight.
+Use last_use(const LearnerTrace& predict, const LearnerTrace& loss, const Weights& w) {
+  for (const LearnerTrace* trace : {&predict, &loss}) {
+    trace->require_independence();
+    if (!trace->obstacle().empty()) throw FormError(trace->obstacle());
+  }
+  for (const Use& use : predict.uses()) {
+    if (use.node != predict.output()) continue;
+    for (const LearnerTrace* trace : {&predict, &loss})
+      if (trace->uses_of(use.weight).size() != 1)
+        refuse(fmt::format("the last layer's weight '{}' is used more than once", w.at(use.weight).name));
+    return use;
+  }
+  refuse(fmt::format("the last layer is not linear and bias-free: the prediction is {}", predict.describe_output()));
+}
+
+struct Run {
+  const Learner& learner;
+  const Policy& policy;
+  const Views& views;
+  std::int64_t time, chunk;
+  Shape lead;
+  DType dtype;
+  bool per_chunk() const { return policy.update == Policy::Update::per_chunk; }
+  bool reads_after() const { return policy.read == Policy::Read::after_write; }
+
+  Block block(std::int64_t begin) const {
+    const std::int64_t end = std::min(begin + chunk, time);
+    const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
+    Block out{cut(views.q), cut(views.k), cut(views.v), {}, {}, true, {}};
+    for (const auto& [name, rows] : views.gates) out.gates[name] = cut(rows);
+    if (views.position.defined()) out.position = slice(views.position, 0, 0, end - begin);
+    out.writes = !per_chunk() || end - begin == chunk || policy.partial_chunk_writes;
+    return out;
+  }
+};
+
+// What one chunk's tokens ask, are and say, at the use of the last layer.
+struct Part {
+  Tensor query, key, value;
+  State next;
+};
+
+Part part_of(const Run& run, const State& state, const Block& block, const Use& last) {
+  const FormOptions options{run.learner, run.policy, {}};
+  const PerChunkForm form(options, true);
+  Factors factors =
+      factors_at(run.learner, state.weights.with(form.points(state, block)), block.k, block.v);
+  Part out;
+  for (Factor& f : factors) {
+    Tensor& derivative = f.transposed ? f.a : f.b;
+    if (const Tensor rate = form.rate_of(block.gates, state.weights.at(f.weight)); rate.defined())
+      derivative = derivative * rate;
+    if (f.weight != last.weight) continue;
+    out.key = f.transposed ? f.b : f.a;
+    out.value = derivative;
+  }
+  // The weights that each token reads; of them only the last layer's input is wanted.
+  State reading = state;
+  std::vector<Reads> reads(state.weights.size());
+  for (Reads& r : reads) r.keeps = true;
+  if (run.per_chunk()) {
+    out.next = block.writes ? form.learnt(state, block) : state;
+    if (run.reads_after()) reading = out.next;
+    factors.clear();
+  } else {
+    const InnerOptimizer optimizer = run.learner.optimizer();
+    std::vector<BlockLaw> laws;
+    for (std::size_t i = 0; i < state.weights.size(); ++i) {
+      laws.push_back(sum_up(StepLaw::of(optimizer, state, i, block.gates), run.lead, block.tokens(), run.dtype,
+                            block.position));
+      reads[i] = run.reads_after() ? laws[i].after : laws[i].before;
+    }
+    out.next = end_state(state, factors, laws);
+  }
+  const LearnerTrace predict = LearnerTrace::of_predict(run.learner, state.weights, block.q.spec());
+  read(predict, reading, factors, reads, std::span(&block.q, 1),
+       [&](const Use& use, Tensor x) {
+         if (use.weight == last.weight) out.query = x;
+       });
+  return out;
+}
+
+// What every token of the whole sequence reads of the last layer's weight.
+Reads reads_of_all(const Run& run, const State& start, const Use& last) {
+  const InnerOptimizer optimizer = run.learner.optimizer();
+  const auto pick = [&](const BlockLaw& law) { return run.reads_after() ? law.after : law.before; };
+  if (!run.per_chunk()) {
+    const StepLaw step = StepLaw::of(optimizer, start, last.weight, run.views.gates);
+    if (!run.views.position.defined()) return pick(sum_up(step, run.lead, run.time, run.dtype, {}));
+    // Position rates: of earlier chunks what their last token was given.
+    if (!step.accumulates()) refuse("position rates with a step that is not plain descent");
+    Reads out = pick(sum_up(step, run.lead, run.time, run.dtype, {}));
+    std::vector<double> same(static_cast<std::size_t>(run.time * run.time));
+    std::vector<double> place;
+    for (std::int64_t t = 0; t < run.time; ++t) {
+      place.push_back(static_cast<double>(run.reads_after() ? t % run.chunk
+                                                            : std::max<std::int64_t>(0, t % run.chunk - 1)));
+      for (std::int64_t s = 0; s < run.time; ++s)
+        same[static_cast<std::size_t>(t * run.time + s)] = t / run.chunk == s / run.chunk ? 1 : 0;
+    }
+    const Tensor own = reshape(gather(reshape(run.views.position, {-1, 1}), constant(Array::of(place, {run.time}, DType::i32))), {run.time, 1});
+    out.z = out.z * select(constant(Array::of(same, {run.time, run.time}, run.dtype)), own,
+                           slice(run.views.position, 0, run.chunk - 1, run.chunk));
+    return out;
+  }
+  // A law over chunks, spread over their tokens.
+  Gates means;
+  for (const auto& [name, rows] : run.views.gates) {
+    std::vector<Tensor> parts;
+    for (std::int64_t begin = 0; begin < run.time; begin += run.chunk)
+      parts.push_back(mean(slice(rows, 2, begin, std::min(begin + run.chunk, run.time)), {-2}, kKeep));
+    means[name] = concat(parts, 2);
+  }
+  const std::int64_t chunks = (run.time + run.chunk - 1) / run.chunk, padded = chunks * run.chunk;
+  const BlockLaw law = sum_up(StepLaw::of(optimizer, start, last.weight, means), run.lead, chunks, run.dtype, {});
+  Reads out = pick(law), before = law.before;
+  spread_over_tokens(out, run.chunk, true);
+  spread_over_tokens(before, run.chunk, true);
+  const int keys = out.feature_axis ? -2 : -1;
+  if (padded != run.time && !run.policy.partial_chunk_writes) {  // the last chunk's step is not made
+    const auto last_from = [&](Tensor a, Tensor b, int axis) {
+      return concat({slice(a, axis, 0, padded - run.chunk), slice(b, axis, padded - run.chunk, padded)}, axis);
+    };
+    out.z = last_from(out.z, before.z, keys - 1);
+    for (std::size_t j = 0; j < out.c.size(); ++j)
+      if (out.c[j].defined()) out.c[j] = last_from(out.c[j], before.c[j], -2);
+  }
+  out.z = slice(slice(out.z, keys, 0, run.time), keys - 1, 0, run.time);
+  for (Tensor& c : out.c)
+    if (c.defined()) c = slice(c, -2, 0, run.time);
+  std::vector<double> weight(static_cast<std::size_t>(run.time), 1.0);
+  for (std::int64_t s = 0; s < run.time; ++s) {
+    const std::int64_t begin = s / run.chunk * run.chunk, tokens = std::min(run.chunk, run.time - begin);
+    if (run.policy.average) weight[static_cast<std::size_t>(s)] = 1.0 / static_cast<double>(tokens);
+  }
+  Shape shape{run.time};
+  if (out.feature_axis) shape.push_back(1);
+  out.z = out.z * constant(Array::of(weight, shape, run.dtype));
+  return out;
+}
+
+}  // namespace
+
+Tensor EffectiveAttention::output() const {
+  return matmul(queries * decay, base) + matmul(matrix, values);
+}
+
+EffectiveAttention effective_attention(const Learner& given, const Weights& start, const Views& given_views,
+                                       const Policy& policy) {
+  const Scope scope("effective attention");
+  policy.check();
+  Views views = given_views;
+  if (policy.query_is_key) views.q = views.k;
+  const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
+  const std::int64_t time = views.k.dim(2);
+  if (views.q.dim(2) != time) refuse("queries and keys must have as many tokens");
+  if (policy.steps > 1) refuse("several steps a chunk give each token several values");
+  const Run run{*trained.learner,
+                policy,
+                views,
+                time,
+                policy.chunk == Policy::kWholeSequence ? time : std::min(policy.chunk, time),
+                {views.k.dim(0), views.k.dim(1)},
+                views.k.dtype()};
+  State state = trained.start;
+  const Block first = run.block(0);
+  const Use last = last_use(LearnerTrace::of_predict(run.learner, state.weights, first.q.spec()),
+                            LearnerTrace::of_loss(run.learner, state.weights, first.k.spec(), first.v.spec()),
+                            state.weights);
+  EffectiveAttention out;
+  std::vector<Tensor> queries, keys, values;
+  for (std::int64_t begin = 0; begin < time; begin += run.chunk) {
+    const Part part = part_of(run, state, run.block(begin), last);
+    queries.push_back(part.query);
+    keys.push_back(part.key);
+    values.push_back(part.value);
+    state = part.next;
+  }
+  out.queries = concat(queries, 2);
+  out.keys = concat(keys, 2);
+  out.values = concat(values, 2);
+  const Tensor w = trained.start.weights.at(last.weight).value;
+  out.base = last.transposed ? transpose(w) : w;
+  const Reads reads = reads_of_all(run, trained.start, last);
+  if (reads.feature_axis && last.transposed) refuse("gates per feature with a weight that is used transposed");
+  out.matrix = scores(reads, out.queries, out.keys);
+  out.decay = reads.keeps ? constant(1.0, run.dtype) : reads.c[0];
+  return out;
+}
+
+}  // namespace nestgrad::ttt
