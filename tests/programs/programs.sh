@@ -25,12 +25,19 @@ text=$work/text.txt
 for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
 small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
 
-for program in 01_grad_of_grad 02_write_a_learner train_lm generate verify_golden; do
+for program in 01_grad_of_grad 03_new_learner learners train_lm generate verify_golden; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 2 'see --help' "$bin/$program" --no-such-option
 done
 expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
-expect 0 '"worst_error":' "$bin/02_write_a_learner" --json
+expect 0 'not parallel: the gradient of' "$bin/03_new_learner"
+expect 0 '"learners":' "$bin/learners" --json
+expect 0 '"form":"wy"' "$bin/learners" explain delta-net --json
+expect 1 'wy is impossible' "$bin/learners" explain ttt-mlp --form wy
+expect 1 'chunk-parallel is impossible: the gradient of' "$bin/learners" explain lact --form chunk-parallel
+expect 0 '"passed":true' "$bin/learners" check gated-delta-net --json
+expect 2 'not in' "$bin/learners" explain nothing
+expect 2 'or --all' "$bin/learners" check
 
 # Wrong calls.
 expect 2 'learner' "$bin/train_lm" --learner nothing

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "autograd/grad.h"
+#include "ops/rules.h"
 #include "ttt/forms/affine.h"
 
 namespace nestgrad::ttt {
@@ -10,6 +13,26 @@ namespace nestgrad::ttt {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw FormError("[wy] " + why); }
+
+// A column that every column of t equals, if t is written as one number a row, spread over the features (as the
+// derivative of a sum over features is); else undefined.
+Tensor column_of(Tensor t, std::map<NodeId, Tensor>& known) {
+  if (t.rank() == 0 || t.dim(-1) == 1) return t;
+  if (const auto at = known.find(t.id()); at != known.end()) return at->second;
+  const Node n = node_of(t);  // a copy: emit appends nodes
+  std::vector<Tensor> in;
+  for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+    in.push_back(column_of(input_of(t, i), known));
+    if (!in.back().defined()) return {};
+  }
+  Shape shape = n.spec.shape;
+  shape.back() = 1;
+  Tensor out;
+  if (n.op == &broadcast_op) out = broadcast_to(in[0], shape);
+  else if (!in.empty() && is_elementwise(*n.op, input_of(t).spec(), n.spec)) out = emit(*n.op, in, n.attrs, n.loc);
+  known[t.id()] = out;
+  return out;
+}
 
 }  // namespace
 
@@ -48,8 +71,13 @@ AffineUse affine_use(const Learner& learner, const Weights& w, Tensor k, Tensor 
   out.alpha = linear_factor(d, u, [](Tensor at, const std::string& why) {
     refuse(fmt::format("the gradient is not one number a token times what the weight gives: at {}, {}", describe(at), why));
   });
-  if (out.alpha.defined() && out.alpha.rank() > 0 && out.alpha.dim(-1) != 1)
-    refuse(fmt::format("the gradient scales each feature by a factor of its own: {}", describe(out.alpha)));
+  if (out.alpha.defined()) {
+    std::map<NodeId, Tensor> known;
+    const Tensor column = column_of(out.alpha, known);
+    if (!column.defined())
+      refuse(fmt::format("the gradient scales each feature by a factor of its own: {}", describe(out.alpha)));
+    out.alpha = column;
+  }
   Tensor zero;
   out.offset = gradient_at([&](Tensor x) { return zeros(x.dtype(), output_shape(x)); }, &zero);
   return out;
