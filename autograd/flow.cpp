@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <map>
 
 namespace nestgrad {
@@ -12,7 +13,13 @@ std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Follower {
  public:
-  explicit Follower(const std::deque<Node>& nodes) : nodes_(nodes), flows_(nodes.size()) {}
+  // given_varies: may input i, if free, differ along this axis?
+  explicit Follower(const std::deque<Node>& nodes, Positional positional,
+                    std::function<bool(NodeId i, int axis)> given_varies = {})
+      : nodes_(nodes),
+        flows_(nodes.size()),
+        positional_(positional),
+        given_varies_(std::move(given_varies)) {}
 
   std::vector<Flow> run(const std::vector<std::pair<NodeId, Flow>>& inputs) {
     for (const auto& [id, flow] : inputs) flows_[uz(id)] = flow;
@@ -62,7 +69,7 @@ class Follower {
         return mixed(id, "it pairs every slice of one operand with every slice of another");
       out = Flow::along(to);
     }
-    if (out.kind == Flow::Kind::free) return out;
+    if (out.kind == Flow::Kind::free || positional_ == Positional::allowed) return out;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       if (flows_[uz(n.inputs[i])].kind != Flow::Kind::free) continue;
       for (int axis = 0; axis < specs[i].rank(); ++axis)
@@ -76,6 +83,7 @@ class Follower {
   bool varies(NodeId id, int axis) const {
     const Node& n = node(id);
     if (n.spec.shape[uz(axis)] == 1) return false;
+    if (n.op->kind == OpKind::input && given_varies_) return given_varies_(id, axis);
     if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return true;
     std::vector<Spec> specs;
     for (NodeId in : n.inputs) specs.push_back(node(in).spec);
@@ -106,17 +114,21 @@ class Follower {
         f = mixed(id, fmt::format("it carries something from slice to slice of %{}", n.inputs[i]));
       in.push_back(std::move(f));
     }
+    const auto given_varies = [&](NodeId i, int axis) {
+      if (i < body.carries) return true;
+      return varies(n.inputs[uz(i)], i < body.carries + body.xs ? axis + 1 : axis);
+    };
     for (;;) {
       std::vector<std::pair<NodeId, Flow>> given;
       for (std::size_t i = 0; i < in.size(); ++i) given.emplace_back(static_cast<NodeId>(i), in[i]);
-      std::vector<Flow> inside = Follower(body.nodes).run(given);
+      std::vector<Flow> inside = Follower(body.nodes, positional_, given_varies).run(given);
       bool changed = false;
       for (std::size_t c = 0; c < uz(body.carries); ++c) {
         const Flow& next = inside[uz(body.outs[c])];
         if (next.kind == in[c].kind && next.axis == in[c].axis) continue;
         if (in[c].kind == Flow::Kind::mixed || next.kind == Flow::Kind::free) continue;
-        in[c] =
-            in[c].kind == Flow::Kind::free ? next : mixed(id, fmt::format("carry {} moves between axes", c));
+        if (next.kind == Flow::Kind::mixed) in[c] = mixed(id, "inside the scan: " + next.why);
+        else in[c] = in[c].kind == Flow::Kind::free ? next : mixed(id, fmt::format("carry {} moves between axes", c));
         changed = true;
       }
       if (changed) continue;
@@ -139,13 +151,16 @@ class Follower {
 
   const std::deque<Node>& nodes_;
   std::vector<Flow> flows_;
+  Positional positional_;
+  std::function<bool(NodeId i, int axis)> given_varies_;
   std::map<NodeId, std::vector<Flow>> bodies_;
 };
 
 }  // namespace
 
-std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs) {
-  return Follower(nodes).run(inputs);
+std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs,
+                         Positional positional) {
+  return Follower(nodes, positional).run(inputs);
 }
 
 }  // namespace nestgrad

@@ -21,8 +21,14 @@ struct Flow {
   static Flow along(int axis) { return {Kind::along, axis, -1, {}}; }
 };
 
-// One flow per node, given those of the inputs (all other leaves are free). A free value that varies along
-// the followed axis is a positional constant: it makes the result mixed.
-std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs);
+// What of a free value that varies along the followed axis, a positional constant?
+enum class Positional : std::uint8_t {
+  refused,  // it makes the result mixed: slices are to be independent and treated alike
+  allowed,  // slices are to be independent
+};
+
+// One flow per node, given those of the inputs (all other leaves are free).
+std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs,
+                         Positional positional = Positional::refused);
 
 }  // namespace nestgrad

@@ -142,7 +142,8 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
           "just before and just after the gradient step on that token (Sun et al. 2024, Figure 4)."};
   for (const Validation::Inner& layer : r.validation.inner) inner.charts.push_back(inner_chart(layer));
   if (!inner.charts.empty()) sections.push_back(inner);
-  sections.push_back({.heading = "A sample",
+  if (!r.sample.empty())
+    sections.push_back({.heading = "A sample",
                       .prose = "The model read the first lines, from the validation text, and wrote what "
                                "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
                       .preformatted = r.prompt + "▌" + r.sample});
@@ -247,8 +248,9 @@ void run(Options& o) {
     const auto prompt = corpus.bytes(Split::validation)
                             .first(std::min<std::size_t>(64, corpus.bytes(Split::validation).size()));
     r.prompt = std::string(prompt.begin(), prompt.end());
-    r.sample =
-        sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8, o.training.seed);
+    if (o.training.model.ttt_layer_type != kEndToEnd)  // which has no token-by-token form
+      r.sample = sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8,
+                             o.training.seed);
     r.seconds = seconds_since(start);
     write_file_atomically(o.out + "/report.html", report(o, trainer, metrics, r));
     write_file_atomically(o.out + "/loss_by_position.svg", svg(position_chart(r)));

@@ -8,9 +8,12 @@
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Compares with golden files of the official implementations. Whole language models: loss, logits and block outputs,\n"
-      "the gradient of every parameter, and decoding token by token. Single operations: every output, and the gradient\n"
-      "with respect to every input. One line a file (errors are relative, max |a-b| / max |b|; - where there is none):\n"
+      "Compares with golden files of the official implementations. Whole language models: loss, logits and "
+      "block outputs,\n"
+      "the gradient of every parameter, and decoding token by token. Single operations: every output, and "
+      "the gradient\n"
+      "with respect to every input. One line a file (errors are relative, max |a-b| / max |b|; - where there "
+      "is none):\n"
       "  FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form]\n"
       "Exit code 1 if any file fails.",
       "verify_golden"};
@@ -30,8 +33,9 @@ int main(int argc, char** argv) {
   return nestgrad::run_program(argc, argv, app, [&] {
     const bool f64 = dtype == "f64";
     const double limit = tolerance > 0 ? tolerance : f64 ? 1e-9 : 2e-4;
-    const nestgrad::GoldenOptions options{.dtype = f64 ? nestgrad::DType::f64 : nestgrad::DType::f32,
-                                          .form = nestgrad::ttt::form_named(form == "auto" ? "automatic" : form)};
+    const nestgrad::GoldenOptions options{
+        .dtype = f64 ? nestgrad::DType::f64 : nestgrad::DType::f32,
+        .form = nestgrad::ttt::form_named(form == "auto" ? "automatic" : form)};
     std::size_t failed = 0;
     for (const std::string& file : files) {
       const nestgrad::GoldenReport r = nestgrad::verify_golden(file, options);

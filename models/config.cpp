@@ -56,7 +56,7 @@ std::vector<std::string> layer_names() {
   std::vector<std::string> out;
   for (const ttt::System& s : ttt::systems())
     if (is_causal(s)) out.push_back(s.name);
-  out.insert(out.end(), {"attention", "nadaraya-watson"});
+  out.insert(out.end(), {"attention", "nadaraya-watson", kEndToEnd});
   return out;
 }
 
@@ -85,7 +85,7 @@ void LanguageModelConfig::check() const {
     throw ConfigError(fmt::format(
         "[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension",
         hidden_size / num_attention_heads));
-  if (ttt_layer_type != "attention") {
+  if (ttt_layer_type != "attention" && ttt_layer_type != kEndToEnd) {
     const ttt::System& system = learner_system(ttt_layer_type);
     if (!is_causal(system))
       throw ConfigError(fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",

@@ -25,13 +25,12 @@ struct EndToEndConfig {
   std::int64_t intermediate_size = 352;  // of every MLP
   std::int64_t num_hidden_layers = 4;
   std::int64_t num_attention_heads = 2;
-  std::int64_t window = 64;  // tokens that a token reads, itself included
-  std::int64_t chunk = 64;   // tokens of an inner step
-  std::int64_t fast_layers =
-      0;              // the last blocks, which have an extra MLP that learns; 0: a quarter, at least one
-  double rate = 0.1;  // of the inner steps
-  bool learned_rate = true;  // the rate is an outer parameter that starts there
-  double clip = 1.0;         // largest norm of an inner gradient, over all extra MLPs of a sequence
+  std::int64_t fast_layers = 0;  // last blocks with an extra MLP that learns; 0: a quarter, at least one
+  std::int64_t window = 64;      // tokens that a token reads, itself included
+  std::int64_t chunk = 64;       // tokens of an inner step
+  double rate = 0.1;             // of the inner steps
+  bool learned_rate = true;      // the rate is an outer parameter that starts there
+  double clip = 1.0;             // largest norm of an inner gradient, over all extra MLPs of a sequence
   ttt::Policy::Meta meta = ttt::Policy::Meta::full;
   int checkpoint_every = 0;  // chunks, as in ScanOptions
   double rms_norm_eps = 1e-6;
@@ -47,8 +46,8 @@ class EndToEndModel {
   EndToEndModel(const EndToEndConfig& config, const Params& params);
   ~EndToEndModel();
 
-  // tokens i32 [batch, time + 1] -> loss of each next token under the weights learnt so far, [batch, time],
-  // in nats.
+  // tokens i32 [batch, time + 1] -> loss of each next token under the weights learnt so far, in nats,
+  // [batch, time].
   Tensor loss(Tensor tokens) const;
   // The same with these weights throughout, [batch, 1, in, out]: the ordinary transformer.
   Tensor loss_at(const ttt::Weights& w, Tensor tokens) const;

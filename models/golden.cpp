@@ -111,7 +111,8 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   std::size_t k = 2;
   for (const std::string& name : taps) output(out[k++], "tap." + name);
   for (const ParamSpec& p : model.params)
-    note(error_of(out[k++], file, "grad." + p.name, path), p.name, report.worst_grad_error, report.worst_grad_name);
+    note(error_of(out[k++], file, "grad." + p.name, path), p.name, report.worst_grad_error,
+         report.worst_grad_name);
   report.decode_error = decode_error(config, params, dtype, form, tokens, find(file, "logits", path));
   return report;
 }
@@ -124,7 +125,8 @@ std::vector<std::string> names_under(const SafeTensors& file, const std::string&
   return out;
 }
 
-GoldenReport verify_operation(const SafeTensors& file, const std::string& path, const GoldenOptions& options) {
+GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
+                              const GoldenOptions& options) {
   const DType dtype = options.dtype;
   const StateDict params = with_prefix(file, "in.param.", dtype);
   const std::vector<std::string> outputs = names_under(file, "out."), wrt = names_under(file, "grad.");
@@ -138,7 +140,8 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path, 
       specs.push_back(given.back().spec());
     }
   if (outputs.empty() || wrt.empty())
-    throw IoError(fmt::format("{}: not a golden file of a known kind: operations have tensors out.* and grad.*", path));
+    throw IoError(
+        fmt::format("{}: not a golden file of a known kind: operations have tensors out.* and grad.*", path));
 
   GoldenReport report;
   report.operation = true;
@@ -153,7 +156,8 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path, 
     std::vector<Tensor> out, seen, cotangents, sources;
     for (const std::string& name : outputs) {
       if (!ran.out.contains(name))
-        throw IoError(fmt::format("{}: the operation '{}' has no output '{}'", path, file.metadata.at("op"), name));
+        throw IoError(
+            fmt::format("{}: the operation '{}' has no output '{}'", path, file.metadata.at("op"), name));
       out.push_back(ran.out[name]);
       const auto at = file.tensors.find("cotangent." + name);
       if (at == file.tensors.end()) continue;
@@ -174,9 +178,11 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path, 
 
   std::size_t k = 0;
   for (const std::string& name : outputs)
-    note(error_of(values[k++], file, "out." + name, path), name, report.output_error, report.worst_output_name);
+    note(error_of(values[k++], file, "out." + name, path), name, report.output_error,
+         report.worst_output_name);
   for (const std::string& name : wrt)
-    note(error_of(values[k++], file, "grad." + name, path), name, report.worst_grad_error, report.worst_grad_name);
+    note(error_of(values[k++], file, "grad." + name, path), name, report.worst_grad_error,
+         report.worst_grad_name);
   return report;
 }
 
@@ -190,11 +196,12 @@ bool GoldenReport::passes(double tolerance) const {
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options) {
   const SafeTensors file = read_safetensors(path);
   if (file.metadata.contains("op")) return verify_operation(file, path, options);
-  if (file.metadata.contains("config") && file.tensors.contains("input_ids")) return verify_model(file, path, options);
-  throw IoError(
-      fmt::format("{}: not a golden file of a known kind: whole language models (ttt_*) have 'config' in their metadata "
-                  "and 'input_ids', single operations have 'op' in their metadata",
-                  path));
+  if (file.metadata.contains("config") && file.tensors.contains("input_ids"))
+    return verify_model(file, path, options);
+  throw IoError(fmt::format(
+      "{}: not a golden file of a known kind: whole language models (ttt_*) have 'config' in their metadata "
+      "and 'input_ids', single operations have 'op' in their metadata",
+      path));
 }
 
 }  // namespace nestgrad

@@ -28,9 +28,9 @@ struct GoldenOptions {
 };
 
 // Runs a golden file.
-//   Whole language models (ttt_*): loss, logits, block outputs, gradient of every parameter, and decoding token by token.
-//   Single operations ("op" in the metadata): every output, and the gradient of sum(output * cotangent) with respect to
-//   every input and parameter.
+//   Whole language models (ttt_*): loss, logits, block outputs, gradient of every parameter, and decoding
+//   token by token. Single operations ("op" in the metadata): every output, and the gradient of sum(output *
+//   cotangent) with respect to every input and parameter.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
 

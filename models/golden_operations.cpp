@@ -26,7 +26,8 @@ Tensor GoldenOperation::input(const std::string& name, int rank) const {
   if (at == in.end())
     throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor 'in.{}'", path, name));
   if (at->second.rank() != rank)
-    throw IoError(fmt::format("{}: 'in.{}' is {}; it must have {} axes", path, name, to_string(at->second.spec()), rank));
+    throw IoError(fmt::format("{}: 'in.{}' is {}; it must have {} axes", path, name,
+                              to_string(at->second.spec()), rank));
   return at->second;
 }
 
@@ -50,8 +51,12 @@ T parsed(const GoldenOperation& op, const std::string& key, std::string_view tex
 
 }  // namespace
 
-std::int64_t GoldenOperation::integer(const std::string& key) const {
-  return parsed<std::int64_t>(*this, key, text(key), "an integer");
+std::int64_t GoldenOperation::integer(const std::string& key, std::int64_t least) const {
+  const auto value = parsed<std::int64_t>(*this, key, text(key), "an integer");
+  if (value < least)
+    throw IoError(
+        fmt::format("{}: '{}' in the metadata is {}, it must be at least {}", path, key, value, least));
+  return value;
 }
 
 double GoldenOperation::number(const std::string& key) const {
@@ -69,7 +74,8 @@ std::vector<std::int64_t> GoldenOperation::integers(const std::string& key) cons
   std::vector<std::int64_t> out;
   std::string_view rest = text(key);
   while (!rest.empty()) {
-    const std::size_t from = rest.find_first_not_of("[], "), to = std::min(rest.find_first_of("],", from), rest.size());
+    const std::size_t from = rest.find_first_not_of("[], "),
+                      to = std::min(rest.find_first_of("],", from), rest.size());
     if (from == rest.npos) break;
     out.push_back(parsed<std::int64_t>(*this, key, rest.substr(from, to - from), "a list of integers"));
     rest.remove_prefix(to);
@@ -79,7 +85,8 @@ std::vector<std::int64_t> GoldenOperation::integers(const std::string& key) cons
 
 namespace {
 
-// ---- sequences of heads: [batch, heads, time, ..], or [batch, time, heads, ..] with the layout 'B T H D' ----
+// ---- sequences of heads: [batch, heads, time, ..], or [batch, time, heads, ..] with the layout 'B T H D'
+// ----
 
 bool time_first(const GoldenOperation& op) {
   return op.metadata.contains("layout") && op.text("layout") == "B T H D";
@@ -105,8 +112,8 @@ Views heads_of(const GoldenOperation& op) {
   return views;
 }
 
-InnerLoopResult run(const GoldenOperation& op, const ttt::Learner& learner, const Weights& start, const Views& views,
-                    const Policy& policy) {
+InnerLoopResult run(const GoldenOperation& op, const ttt::Learner& learner, const Weights& start,
+                    const Views& views, const Policy& policy) {
   return train_along(learner, start, views, {.policy = policy, .form = op.form, .block = op.block});
 }
 
@@ -117,8 +124,7 @@ GoldenOutputs matrix_memory(const GoldenOperation& op, const std::string& system
   const ttt::SystemSizes sizes{views.k.dim(1), views.k.dim(3)};
   const auto learner = system.learner(op.params, sizes);
   const Shape shape{views.k.dim(0), views.k.dim(1), views.k.dim(3), views.v.dim(3)};
-  const Tensor start =
-      op.has("initial_state") ? op.input("initial_state", 4) : zeros(views.k.dtype(), shape);
+  const Tensor start = op.has("initial_state") ? op.input("initial_state", 4) : zeros(views.k.dtype(), shape);
   const InnerLoopResult r = run(op, *learner, learner->init().with({start}), views, system.policy(sizes));
   return {{{"o", swap_if(time_first(op), r.output)}, {"final_state", r.last()["W"]}}, r.plan.form};
 }
@@ -154,8 +160,8 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
   views.gates["forget"] = exp(gate_rows(op, "g"));
   const std::int64_t heads = views.k.dim(1), dim = views.k.dim(3);
   const Tensor lamb = op.input("lamb", 2);
-  const int steps =
-      op.text("op") == "mesa_net_exact" ? ttt::MesaNet::kExact : static_cast<int>(op.integer("cg_iterations"));
+  const int steps = op.text("op") == "mesa_net_exact" ? ttt::MesaNet::kExact
+                                                      : static_cast<int>(op.integer("cg_iterations", 1));
   const ttt::MesaNet learner(ttt::MesaNet::memories(lamb.dtype(), heads, dim, views.v.dim(3)),
                              reshape(lamb, {heads, 1, dim}), steps);
   const InnerLoopResult r = run(op, learner, ttt::for_batch(learner.init(), views.k.dim(0)), views,
@@ -187,8 +193,8 @@ InnerLoopResult run_lact(const GoldenOperation& op, const Views& views, const tt
   Graph scratch;  // for the weights that a model of its own would start from
   ParamTable unused(scratch, views.k.dtype());
   const ttt::Composed learner(
-      ttt::swiglu(Params(unused), {1, start[0].dim(-2), start[0].dim(-1), start[1].dim(-1)}), ttt::inner_product(),
-      optimizer);
+      ttt::swiglu(Params(unused), {1, start[0].dim(-2), start[0].dim(-1), start[1].dim(-1)}),
+      ttt::inner_product(), optimizer);
   return run(op, learner, learner.init().with(start), views, policy);
 }
 
@@ -198,7 +204,7 @@ GoldenOutputs lact(const GoldenOperation& op) {
                                  .muon = op.flag("use_muon"),
                                  .prenorm = op.text("op").ends_with("_prenorm")};
   if (options.momentum) views.gates["momentum"] = one_head(op.input("momentum", 3));
-  const Policy policy = ttt::system_named("lact").policy({.chunk = op.integer("chunk_size")});
+  const Policy policy = ttt::system_named("lact").policy({.chunk = op.integer("chunk_size", 1)});
   const InnerLoopResult r = run_lact(op, views, ttt::lact_optimizer(options), policy, true);
   return {{{"o", no_head(r.output)}}, r.plan.form};
 }
@@ -208,7 +214,8 @@ GoldenOutputs lact_nvs(const GoldenOperation& op) {
   const auto range = [&](const char* key, Tensor x) {
     const std::vector<std::int64_t> ends = op.integers(key);
     if (ends.size() != 2)
-      throw IoError(fmt::format("{}: '{}' in the metadata is '{}', not [begin, end]", op.path, key, op.text(key)));
+      throw IoError(
+          fmt::format("{}: '{}' in the metadata is '{}', not [begin, end]", op.path, key, op.text(key)));
     return slice(x, 2, ends[0], ends[1]);
   };
   views.q = range("apply_range", views.q);
@@ -216,10 +223,11 @@ GoldenOutputs lact_nvs(const GoldenOperation& op) {
   views.v = range("update_range", views.v);
   for (auto& [name, rate] : views.gates) rate = range("update_range", rate);
   const InnerLoopResult r =
-      run_lact(op, views, ttt::lact_nvs_optimizer(static_cast<int>(op.integer("muon_update_steps"))),
+      run_lact(op, views, ttt::lact_nvs_optimizer(static_cast<int>(op.integer("muon_update_steps", 0))),
                ttt::system_named("lact-nvs").policy({}), false);
   GoldenOutputs out{{{"o", no_head(r.output)}}, r.plan.form};
-  for (const char* i : {"0", "1", "2"}) out.out[fmt::format("w{}", i)] = no_head(r.last()[fmt::format("W{}", i)]);
+  for (const char* i : {"0", "1", "2"})
+    out.out[fmt::format("w{}", i)] = no_head(r.last()[fmt::format("W{}", i)]);
   return out;
 }
 
@@ -227,23 +235,23 @@ GoldenOutputs lact_nvs(const GoldenOperation& op) {
 
 GoldenOutputs vittt(const GoldenOperation& op) {
   const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), op.params,
-                                          {.width = op.integer("dim"),
-                                           .heads = op.integer("num_heads"),
-                                           .height = op.integer("h"),
-                                           .image_width = op.integer("w"),
-                                           .rate = op.number("lr"),
-                                           .scale = op.number("scale"),
-                                           .form = op.form});
+                                               {.width = op.integer("dim", 1),
+                                                .heads = op.integer("num_heads", 1),
+                                                .height = op.integer("h", 1),
+                                                .image_width = op.integer("w", 1),
+                                                .rate = op.number("lr"),
+                                                .scale = op.number("scale"),
+                                                .form = op.form});
   return {{{"o", r.output}}, r.plan.form};
 }
 
 GoldenOutputs t5(const GoldenOperation& op, ttt::FastModel model) {
   const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), op.params,
-                                           {.width = op.integer("dim"),
-                                            .heads = op.integer("num_heads"),
-                                            .model = model,
-                                            .norm_eps = op.number("instance_norm_eps"),
-                                            .form = op.form});
+                                                {.width = op.integer("dim", 1),
+                                                 .heads = op.integer("num_heads", 1),
+                                                 .model = model,
+                                                 .norm_eps = op.number("instance_norm_eps"),
+                                                 .form = op.form});
   return {{{"o", r.output}}, r.plan.form};
 }
 
@@ -272,8 +280,8 @@ GoldenOutputs run_golden_operation(const GoldenOperation& op) {
     if (name == op.text("op")) return run_it(op);
     known.push_back(name);
   }
-  throw IoError(fmt::format("{}: not a golden file of a known kind: there is no operation '{}'; there are {}", op.path,
-                            op.text("op"), fmt::join(known, ", ")));
+  throw IoError(fmt::format("{}: not a golden file of a known kind: there is no operation '{}'; there are {}",
+                            op.path, op.text("op"), fmt::join(known, ", ")));
 }
 
 }  // namespace nestgrad

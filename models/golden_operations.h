@@ -1,4 +1,5 @@
-// The single operations of golden files, each run as the system of ttt/learners/, or the layer of ttt/vision.h, that it is.
+// The single operations of golden files, each run as the system of ttt/learners/, or the layer of
+// ttt/vision.h, that it is.
 #pragma once
 
 #include <map>
@@ -23,7 +24,7 @@ class GoldenOperation {
   Tensor input(const std::string& name, int rank) const;
   bool has(const std::string& name) const { return in.contains(name); }
   const std::string& text(const std::string& key) const;
-  std::int64_t integer(const std::string& key) const;
+  std::int64_t integer(const std::string& key, std::int64_t least) const;
   double number(const std::string& key) const;
   bool flag(const std::string& key) const;
   std::vector<std::int64_t> integers(const std::string& key) const;  // "[0, 12]"

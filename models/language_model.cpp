@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/attention.h"
+#include "models/end_to_end.h"
 
 namespace nestgrad {
 
@@ -18,6 +19,10 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
                              int checkpoint_every, std::int64_t attention_capacity)
     : config_(config), params_(params) {
   config_.check();
+  if (config_.ttt_layer_type == kEndToEnd)
+    throw ConfigError(
+        "[language_model] ttt-e2e is no layer: the whole model learns, chunk after chunk, and cannot be read token by "
+        "token; use EndToEndModel");
   ttt::TTTLayerOptions options{.width = config_.hidden_size,
                                .heads = config_.num_attention_heads,
                                .base_lr = config_.ttt_base_lr,
@@ -88,6 +93,26 @@ Tensor LanguageModel::logits(Tensor tokens, ttt::Stream& stream) const {
 Tensor next_token_loss(const LanguageModel& model, Tensor tokens, ttt::Stream& stream) {
   const std::int64_t time = tokens.dim(1) - 1;
   return cross_entropy(model.logits(slice(tokens, 1, 0, time), stream), slice(tokens, 1, 1, time + 1));
+}
+
+Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, Tensor tokens,
+                       ttt::Stream& stream, int checkpoint_every) {
+  if (config.ttt_layer_type != kEndToEnd) {
+    const LanguageModel model(config, params, ttt::FormChoice::automatic, checkpoint_every);
+    return next_token_loss(model, tokens, stream);
+  }
+  EndToEndConfig c;
+  c.vocab_size = config.vocab_size;
+  c.hidden_size = config.hidden_size;
+  c.intermediate_size = config.intermediate_size;
+  c.num_hidden_layers = config.num_hidden_layers;
+  c.num_attention_heads = config.num_attention_heads;
+  if (config.attention_window > 0) c.window = config.attention_window;
+  c.chunk = config.mini_batch_size;
+  c.checkpoint_every = checkpoint_every;
+  c.rms_norm_eps = config.rms_norm_eps;
+  c.rope_theta = config.rope_theta;
+  return EndToEndModel(c, params).loss(tokens);
 }
 
 }  // namespace nestgrad

@@ -32,4 +32,8 @@ class LanguageModel {
 // Next-token loss of tokens i32 [batch, time + 1]: per token [batch, time], in nats.
 Tensor next_token_loss(const LanguageModel& model, Tensor tokens, ttt::Stream& stream);
 
+// The same of the model that a configuration names: a LanguageModel, or TTT-E2E.
+Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, Tensor tokens,
+                       ttt::Stream& stream, int checkpoint_every = 0);
+
 }  // namespace nestgrad

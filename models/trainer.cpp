@@ -80,9 +80,8 @@ Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus)
   train_ = trace_model(
       kType, {tokens, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         ttt::Stream stream;
-        const LanguageModel model(options_.model, Params(table), ttt::FormChoice::automatic,
-                                  options_.checkpoint_every);
-        const Tensor loss = mean(next_token_loss(model, in[0], stream));
+        const Tensor loss =
+            mean(next_token_loss(options_.model, Params(table), in[0], stream, options_.checkpoint_every));
         const std::vector<Tensor> params = table.tensors();
         std::vector<Tensor> m, v;
         for (const ParamSpec& p : table.specs())
@@ -144,8 +143,7 @@ Validation Trainer::validate(const Array& windows) const {
       kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         ttt::Stream stream;
         stream.track_inner_loss = true;
-        const LanguageModel lm(options_.model, Params(table));
-        std::vector<Tensor> out{mean(next_token_loss(lm, in[0], stream), {0})};
+        std::vector<Tensor> out{mean(next_token_loss(options_.model, Params(table), in[0], stream), {0})};
         for (std::int64_t i = 0; i < options_.model.num_hidden_layers; ++i) {
           const std::string layer = fmt::format("layers.{}", i),
                             tap = layer + ".seq_modeling_block.inner_loss_";

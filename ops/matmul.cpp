@@ -93,6 +93,9 @@ class Product {
     if (blocking_)
       return ta_ ? (tb_ ? packed<true, true>(a, b, out) : packed<true, false>(a, b, out))
                  : (tb_ ? packed<false, true>(a, b, out) : packed<false, false>(a, b, out));
+    if (e_.m + e_.n + e_.ka < kSmall)
+      return ta_ ? (tb_ ? small<true, true>(a, b, out) : small<true, false>(a, b, out))
+                 : (tb_ ? small<false, true>(a, b, out) : small<false, false>(a, b, out));
     using In = Eigen::Map<const Matrix<T>>;
     Eigen::Map<Matrix<T>> c(out, e_.m, e_.n);
     const In x(a, ta_ ? e_.ka : e_.m, ta_ ? e_.m : e_.ka), y(b, tb_ ? e_.n : e_.ka, tb_ ? e_.ka : e_.n);
@@ -112,6 +115,22 @@ class Product {
     blocking.make_space();  // of the thread that runs
     std::fill_n(out, e_.m * e_.n, T(0));
     Gemm::run(e_.m, e_.n, e_.ka, a, TA ? e_.m : e_.ka, b, TB ? e_.ka : e_.n, out, 1, e_.n, T(1), blocking);
+  }
+
+  // Eigen multiplies the smallest matrices coefficient by coefficient, in an order that depends on where in
+  // memory the result lies; one result must have one value wherever the plan puts it.
+  static constexpr std::int64_t kSmall = EIGEN_GEMM_TO_COEFFBASED_THRESHOLD;
+
+  template <bool TA, bool TB>
+  void small(const T* a, const T* b, T* out) const {
+    const auto [m, n, k, _] = e_;
+    for (std::int64_t i = 0; i < m; ++i, out += n) {
+      std::fill_n(out, n, T(0));
+      for (std::int64_t p = 0; p < k; ++p) {
+        const T x = TA ? a[p * m + i] : a[i * k + p];
+        for (std::int64_t j = 0; j < n; ++j) out[j] += x * (TB ? b[j * k + p] : b[p * n + j]);
+      }
+    }
   }
 
   bool ta_, tb_;

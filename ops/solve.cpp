@@ -88,8 +88,8 @@ Kernel each_system(const Call& c, Solver solver) {
 }
 
 // x, the right-hand side, becomes the solution; of A only one triangle is read. Not Eigen's: for a single
-// column that leaves out a row of x that is zero, and with it a NaN in A and 0/0; and it multiplies by
-// reciprocals.
+// column that leaves out a row of x that is zero, and with it a NaN in A and 0/0; it multiplies by
+// reciprocals; and its sums depend on where in memory x lies.
 template <class A, class X>
 void substitute(const A& a, X& x, bool lower, bool unit) {
   constexpr Eigen::Index kBlock = 32;  // rows that are solved one by one; earlier rows enter as one product
@@ -101,7 +101,8 @@ void substitute(const A& a, X& x, bool lower, bool unit) {
       x.middleRows(top, size).noalias() -= a.block(top, solved, size, done) * x.middleRows(solved, done);
     for (Eigen::Index k = 0; k < size; ++k) {
       const Eigen::Index row = lower ? top + k : top + size - 1 - k, first = lower ? top : row + 1;
-      x.row(row) -= a.block(row, first, 1, k).lazyProduct(x.middleRows(first, k));
+      for (Eigen::Index i = 0; i < k; ++i)
+        for (Eigen::Index j = 0; j < x.cols(); ++j) x(row, j) -= a(row, first + i) * x(first + i, j);
       if (!unit) x.row(row) /= a(row, row);
     }
   }

@@ -22,14 +22,15 @@ std::string reason(Fn fn) {
 }
 
 std::string dependence_of(const Factors& factors, const Weights& w) {
-  for (const Factor& f : factors)
-    for (std::size_t i = 0; i < w.size(); ++i)
-      for (const Tensor& side : {f.a, f.b})
-        if (side.defined() && mentions(side, w.at(i).value)) {
-          const char* through = i == f.weight ? "itself" : "another learning weight";
-          return fmt::format("the gradient of '{}' depends on '{}' ({}): it has to be taken anew after every write",
-                             w.at(f.weight).name, w.at(i).name, through);
-        }
+  for (std::size_t of = 0; of < w.size(); ++of)
+    for (std::size_t on = 0; on < w.size(); ++on)
+      for (const Factor& f : factors) {
+        if (f.weight != of) continue;
+        for (const Tensor& side : {f.a, f.b})
+          if (side.defined() && mentions(side, w.at(on).value))
+            return fmt::format("the gradient of '{}' depends on '{}' ({}): it has to be taken anew after every write",
+                               w.at(of).name, w.at(on).name, of == on ? "itself" : "another learning weight");
+      }
   return {};
 }
 
@@ -61,7 +62,11 @@ Analysis analyse(const Learner& learner, const Policy& policy, const State& give
                                                         : out.factors;
   if (first.empty()) {
     out.degree_zero = dependence_of(factors_at(learner, w, k, v), w);
-    out.affine_use = reason([&] { affine_use(learner, w, k, v); });
+    out.affine_use = reason([&] {
+      if (affine_use(learner, w, k, v).transposed && StepLaw::of(optimizer, state, 0, gates).per_feature())
+        throw FormError("[wy] the optimiser has a number per input feature, and the loss uses W', of which these are the "
+                        "outputs: each output would have a system of its own");
+    });
   } else {
     out.degree_zero = out.affine_use = first;
   }

@@ -65,10 +65,13 @@ Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64
 }
 
 Model swiglu(const Params& params, const ModelSizes& s) {
+  const auto start = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    if (s.rank == 0) return matrix(name, params(name, {s.heads, in, out}, lecun(in)));
+    return matrix(name, matmul(params(name + ".left", {s.heads, in, s.rank}, lecun(in)),
+                               params(name + ".right", {s.heads, s.rank, out}, lecun(s.rank))));
+  };
   return {"(silu(x W0) * (x W2)) W1",
-          {matrix("W0", params("W0", {s.heads, s.in, s.hidden}, lecun(s.in))),
-           matrix("W1", params("W1", {s.heads, s.hidden, s.out}, lecun(s.hidden))),
-           matrix("W2", params("W2", {s.heads, s.in, s.hidden}, lecun(s.in)))},
+          {start("W0", s.in, s.hidden), start("W1", s.hidden, s.out), start("W2", s.in, s.hidden)},
           [](const Weights& w, Tensor x) {
             return matmul(silu(matmul(x, w["W0"])) * matmul(x, w["W2"]), w["W1"]);
           }};

@@ -19,6 +19,7 @@ struct Model {
 
 struct ModelSizes {
   std::int64_t heads = 1, in = 0, hidden = 0, out = 0;
+  std::int64_t rank = 0;  // swiglu: > 0: each weight starts as a product of two thin outer parameters
 };
 
 struct LinearOptions {

@@ -87,9 +87,7 @@ class DualDecoding : public DualForm {
       f[i].a = d.remember(f[i].a, fmt::format("gradient{}.a", i));
       f[i].b = d.remember(f[i].b, fmt::format("gradient{}.b", i));
     }
-    Gates optimizer_gates;
-    for (const std::string& name : optimizer_.gates()) optimizer_gates[name] = block.gates.at(name);
-    const Gates gates = d.remember(optimizer_gates);
+    const Gates gates = d.remember(block.gates);  // all: what a piece of one's own reads is not declared
     const Shape lead(block.k.shape().begin(), block.k.shape().end() - 2);
     const auto prepared = prepare(state, gates, lead, policy_.chunk, block.position);
     const Laws& laws = dynamic_cast<const Laws&>(*prepared);
@@ -145,7 +143,11 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
     return r.output;
   }
   // Gradients at the chunk's first weights, steps from the latest ones.
-  if (block.position.defined()) block.position = sum(block.position * reshape(equal(iota(slot.dtype(), {policy.chunk}, 0), slot), {policy.chunk}), {0}, kKeep);
+  if (block.position.defined()) {
+    const Tensor places = iota(slot.dtype(), {policy.chunk}, 0), all = block.position;
+    block.position = sum(all * equal(places, slot), {0}, kKeep);
+    block.earlier = sum(all * equal(places + 1.0, slot), {0}, kKeep);  // 0 for the first
+  }
   const State running = d.carried(trained.start, policy.chunk == 1 ? "" : ".running");
   if (dual) {
     const DualForm form(form_options);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "autograd/scan.h"
 #include "ttt/forms/chunk_parallel.h"
 
@@ -40,6 +42,28 @@ Block chunked(const Block& all, std::int64_t chunks) {
   return out;
 }
 
+// Numbers per input feature fit weights that have these inputs, and no rate: it multiplies a token's whole gradient.
+void check_gate_widths(const Learner& learner, const Weights& weights, const Gates& gates) {
+  const std::vector<std::string> used = learner.optimizer().gates();
+  for (const auto& [name, rows] : gates) {
+    const std::int64_t width = rows.dim(-1);
+    const auto refuse = [&, &name = name, &rows = rows](const std::string& why) {
+      throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
+    };
+    if (width == 1) continue;
+    if (name == "rate" || name.starts_with("rate.")) refuse("a rate is one number a token, [batch, heads, time, 1]");
+    if (std::ranges::find(used, name) == used.end()) continue;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const FastWeight& w = weights.at(i);
+      if (w.kind == WeightKind::row)
+        refuse(fmt::format("it has a number per input feature, and '{}' is a row that has no inputs", w.name));
+      if (w.value.dim(-2) != width)
+        refuse(fmt::format("it has {} numbers a token, and '{}' is {} with {} inputs", width, w.name,
+                           to_string(w.value.spec()), w.value.dim(-2)));
+    }
+  }
+}
+
 void check_views(const Learner& learner, const Policy& policy, const Views& views) {
   policy.check();
   for (const std::string& name : learner.optimizer().gates())
@@ -66,6 +90,8 @@ void check_views(const Learner& learner, const Policy& policy, const Views& view
         "tokens than it learns from",
         to_string(views.q.spec()), to_string(views.k.spec())));
   const std::int64_t chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
+  if (views.position.defined() && after)
+    throw ConfigError("[inner_loop] position rates are for update = per_token: a step per chunk has no token's place");
   if (views.position.defined() && views.position.dim(0) < std::min(chunk, time))
     throw ShapeError(fmt::format("[inner_loop] position rates are {}, chunks have {} tokens",
                                  to_string(views.position.spec()), chunk));
@@ -76,7 +102,11 @@ class Restricted : public Learner {
  public:
   Restricted(const Learner& whole, Weights all, const std::vector<std::string>& trained)
       : whole_(whole), all_(std::move(all)) {
-    for (const std::string& name : trained) places_.push_back(all_.index(name));
+    for (const std::string& name : trained) {
+      places_.push_back(all_.index(name));
+      if (std::ranges::count(places_, places_.back()) > 1)
+        throw ConfigError(fmt::format("[policy] '{}' is named twice among the weights that learn", name));
+    }
   }
   Weights init() const override { return pick(whole_.init()); }
   Tensor predict(const Weights& w, Tensor x) const override { return whole_.predict(merged(w, x), x); }
@@ -166,6 +196,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   check_views(given, policy, views);
   const Trained trained = restrict_to(given, start, policy.trained);
   const Learner& learner = *trained.learner;
+  check_gate_widths(learner, trained.start.weights, views.gates);
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
   const std::int64_t time = views.k.dim(2), chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
 

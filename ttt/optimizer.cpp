@@ -2,7 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "ttt/learner.h"  // OwnLines
+
 namespace nestgrad::ttt {
+
+namespace {
+constexpr std::string_view kStepScope = "inner optimiser";
+}
 
 Tensor Hyper::at(const Gates& gates, Tensor like) const {
   if (tensor.defined()) return tensor;
@@ -32,14 +40,17 @@ QuinticSteps muon_tuned() {
 
 Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps) {
   const Scope scope("orthogonalize");
-  const bool wide = x.dim(-2) <= x.dim(-1);  // the smaller Gram matrix
+  const bool tall = x.dim(-2) > x.dim(-1);
+  if (tall) x = transpose(x);  // for the smaller X X'
   x = x / (norm(x, {-2, -1}, kKeep) + eps);
+  const std::int64_t n = x.dim(-2);
+  const Tensor identity = equal(iota(x.dtype(), {n, n}, 0), iota(x.dtype(), {n, n}, 1));
   for (const auto& [a, b, c] : steps) {
-    const Tensor gram = wide ? matmul(x, x, {.b = true}) : matmul(x, x, {.a = true});
-    const Tensor poly = b * gram + c * matmul(gram, gram);
-    x = a * x + (wide ? matmul(poly, x) : matmul(x, poly));
+    const Tensor gram = matmul(x, x, {.b = true});
+    // One product, a with the rest: what is rounded in directions of no gradient grows a-fold in each later step.
+    x = matmul(a * identity + b * gram + c * matmul(gram, gram), x);
   }
-  return x;
+  return tall ? transpose(x) : x;
 }
 
 namespace {
@@ -140,7 +151,10 @@ InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
 
 InnerOptimizer& InnerOptimizer::piece(std::string name, Piece fn, std::vector<std::string> slots) {
   parts_.push_back({std::move(name), std::move(slots),
-                    [fn = std::move(fn)](Tensor g, std::span<Tensor> s, const Gates& gates, WeightKind) { return fn(g, s, gates); }});
+                    [fn = std::move(fn)](Tensor g, std::span<Tensor> s, const Gates& gates, WeightKind) {
+                      const OwnLines lines;
+                      return fn(g, s, gates);
+                    }});
   return *this;
 }
 
@@ -164,11 +178,23 @@ InnerOptimizer& InnerOptimizer::prenorm(double eps) {
   return *this;
 }
 
+namespace {
+
+// The name, or with a number behind it: several pieces may call their slots the same.
+std::string named_apart(const std::string& name, const std::vector<FastWeight>& taken) {
+  std::string own = name;
+  for (int n = 2; std::ranges::any_of(taken, [&](const FastWeight& w) { return w.name == own; }); ++n)
+    own = fmt::format("{} {}", name, n);
+  return own;
+}
+
+}  // namespace
+
 std::vector<FastWeight> InnerOptimizer::slots(const FastWeight& w) const {
   std::vector<FastWeight> out;
   for (const Part& part : parts_)
     for (const std::string& name : part.slots)
-      out.push_back({name, w.kind, broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
+      out.push_back({named_apart(name, out), w.kind, broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
   if (norm_ == Norm::none || w.kind != WeightKind::matrix) return out;
   const Tensor start = detached_ ? stop_gradient(w.value) : w.value;
   out.push_back({"norm at the start", w.kind, norm(start, {-2}, kKeep)});
@@ -187,10 +213,11 @@ std::vector<Tensor> InnerOptimizer::joint(std::vector<Tensor> gradients) const {
 
 std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g, const Gates& gates,
                                          WeightKind kind) const {
-  const Scope scope("inner optimiser");
+  const Scope scope(kStepScope);
   std::vector<Tensor> next(state.begin(), state.end());
   std::size_t at = 1;
   for (const Part& part : parts_) {
+    const Scope part_scope(part.name);
     g = part.fn(g, std::span(next).subspan(at, part.slots.size()), gates, kind);
     at += part.slots.size();
   }
@@ -200,8 +227,20 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
   if (!keep_.is_one()) w = keep_.at(gates, w) * w;
   w = w - g;
   if (master) next[at + 1] = w;
-  next[0] = normalising ? w / (norm(w, {-2}, kKeep) + norm_eps_) * next[at] : w;
+  if (normalising) {
+    const Scope norm_scope(master ? "weight norm of a master copy" : "weight norm");
+    w = w / (norm(w, {-2}, kKeep) + norm_eps_) * next[at];
+  }
+  next[0] = w;
   return next;
+}
+
+std::string describe_step(Tensor t) {
+  const std::string& scope = t.graph().node(t.id()).scope;
+  const std::size_t at = scope.rfind(kStepScope);
+  if (at == std::string::npos || at + kStepScope.size() >= scope.size()) return describe(t);
+  const std::string part = scope.substr(at + kStepScope.size() + 1);
+  return fmt::format("{} in '{}'", describe(t), part.substr(0, part.find('/')));
 }
 
 std::vector<std::string> InnerOptimizer::gates() const { return gates_; }

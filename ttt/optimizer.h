@@ -57,6 +57,9 @@ enum class Per : std::uint8_t {
   all,     // all weights together
 };
 
+// A node of a step, with the piece that it belongs to: "%8 = square .. in 'weight norm'".
+std::string describe_step(Tensor t);
+
 class InnerOptimizer {
  public:
   // ---- on the gradient, in the order of the calls ----

@@ -102,9 +102,9 @@ std::vector<std::pair<NodeId, Flow>> LearnerTrace::token_seeds() const {
 void LearnerTrace::prove_independence() {
   const Shape& lead = graph_->node(rows_[0]).spec.shape;
   const int rank = static_cast<int>(lead.size());
-  const auto obstacle = [&](int axis, std::string_view noun,
-                            const std::vector<std::pair<NodeId, Flow>>& seeds) -> std::string {
-    const std::vector<Flow> flows = follow(graph_->nodes(), seeds);
+  const auto obstacle = [&](int axis, std::string_view noun, const std::vector<std::pair<NodeId, Flow>>& seeds,
+                            Positional positional) -> std::string {
+    const std::vector<Flow> flows = follow(graph_->nodes(), seeds, positional);
     const Flow& f = flows[static_cast<std::size_t>(out_)];
     if (f.kind == Flow::Kind::along && f.axis == axis) return {};
     if (f.kind == Flow::Kind::mixed)
@@ -113,19 +113,18 @@ void LearnerTrace::prove_independence() {
     return fmt::format("[{}] the result does not follow the {}: {}", what_, noun,
                        describe(graph_->tensor(out_)));
   };
-  mixing_ = obstacle(rank - 2, "tokens", token_seeds());
-  // Leading axes (batch, heads): a leaf that has this axis, counted from the end, has a slice for each
-  // member.
-  for (int axis = 0; axis < rank - 2; ++axis) {
+  mixing_ = obstacle(rank - 2, "tokens", token_seeds(), Positional::refused);
+  // Leading axes (batch, heads): an input that has this axis, counted from the end, has a slice for each member.
+  for (int axis = 0; axis < rank - 2 && members_.empty(); ++axis) {
     if (lead[static_cast<std::size_t>(axis)] == 1) continue;
     std::vector<std::pair<NodeId, Flow>> members;
     for (NodeId id = 0; id < graph_->size(); ++id) {
       const Node& n = graph_->node(id);
       const int at = axis - (rank - n.spec.rank());
-      if (n.inputs.empty() && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
+      if (n.op->kind == OpKind::input && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
         members.emplace_back(id, Flow::along(at));
     }
-    if (members_.empty()) members_ = obstacle(axis, "sequences and heads", members);
+    members_ = obstacle(axis, "sequences and heads", members, Positional::allowed);
   }
 }
 

@@ -11,12 +11,14 @@ namespace nestgrad::ttt {
 
 namespace {
 
-const Policy kAllTokensAtOnce{.chunk = Policy::kWholeSequence, .update = Policy::Update::per_chunk, .average = true};
+const Policy kAllTokensAtOnce{
+    .chunk = Policy::kWholeSequence, .update = Policy::Update::per_chunk, .average = true};
 
 Init lecun(std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); }
 
 Tensor affine(Tensor x, const Params& params, std::int64_t out) {
-  return linear(x, params("weight", {out, x.dim(-1)}, lecun(x.dim(-1)))) + params("bias", {out}, Init::zeros());
+  const Tensor weight = params("weight", {out, x.dim(-1)}, lecun(x.dim(-1)));
+  return linear(x, weight) + params("bias", {out}, Init::zeros());
 }
 
 // x cut along its last axis into these widths.
@@ -34,16 +36,18 @@ void check_sizes(std::string_view what, Tensor x, std::int64_t width, std::int64
   if (heads < 1 || width < 1 || width % heads)
     throw ConfigError(fmt::format("[{}] width {} is not a multiple of {} heads", what, width, heads));
   if (x.rank() != 3 || x.dim(2) != width)
-    throw ShapeError(fmt::format("[{}] x is {}, it must be [batch, tokens, {}]", what, to_string(x.spec()), width));
+    throw ShapeError(
+        fmt::format("[{}] x is {}, it must be [batch, tokens, {}]", what, to_string(x.spec()), width));
 }
 
 void check_image(std::string_view what, Tensor x, std::int64_t height, std::int64_t width) {
   if (height < 1 || width < 1 || x.dim(1) != height * width)
-    throw ShapeError(fmt::format("[{}] x is {}, an image of {} x {} has {} tokens", what, to_string(x.spec()), height,
-                                 width, height * width));
+    throw ShapeError(fmt::format("[{}] x is {}, an image of {} x {} has {} tokens", what, to_string(x.spec()),
+                                 height, width, height * width));
 }
 
-// A model of ttt/compose.h that starts from these weights [heads, ..], in its own order, whatever they are called there.
+// A model of ttt/compose.h that starts from these weights [heads, ..], in its own order, whatever they are
+// called there.
 Model starting_from(const std::vector<Tensor>& start, const std::function<Model(const Params&)>& make) {
   Graph scratch;  // for the parameters that it would start from otherwise
   ParamTable unused(scratch, start[0].dtype());
@@ -72,19 +76,24 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
     return reshape(params(name, {1, heads, dim, dim}, lecun(dim)), {heads, dim, dim});
   };
   const Composed unit(starting_from({weight("w1"), weight("w2")},
-                                    [&](const Params& p) { return glu(p, {heads, dim, 0, dim}); }),
+                                    [&](const Params& p) {
+                                      return glu(p, {heads, dim, 0, dim});
+                                    }),
                       inner_product(o.scale), step);
-  const InnerLoopResult read = learn_then_read(unit, split_heads(views[0], heads), split_heads(views[1], heads),
-                                               split_heads(views[2], heads), o.form);
+  const InnerLoopResult read = learn_then_read(
+      unit, split_heads(views[0], heads), split_heads(views[1], heads), split_heads(views[2], heads), o.form);
 
   const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, lecun(9)), {1, dim, 9}));
   const Composed convolution(
-      starting_from({kernel}, [&](const Params& p) { return depthwise3x3(p, 1, dim, o.height, o.image_width); }),
+      starting_from({kernel},
+                    [&](const Params& p) { return depthwise3x3(p, 1, dim, o.height, o.image_width); }),
       inner_product(o.scale), step);
-  const InnerLoopResult seen = learn_then_read(convolution, split_heads(views[3], 1), split_heads(views[4], 1),
-                                               split_heads(views[5], 1), FormChoice::automatic);
+  const InnerLoopResult seen =
+      learn_then_read(convolution, split_heads(views[3], 1), split_heads(views[4], 1),
+                      split_heads(views[5], 1), FormChoice::automatic);
 
-  return {affine(concat({join_heads(read.output), join_heads(seen.output)}, -1), params.at("proj"), width), read.plan};
+  return {affine(concat({join_heads(read.output), join_heads(seen.output)}, -1), params.at("proj"), width),
+          read.plan};
 }
 
 namespace {
@@ -95,11 +104,16 @@ Model fast_model(const Params& params, const T5Attention& o) {
     return reshape(params(name, {1, heads, in, out}, lecun(in)), {heads, in, out});
   };
   const auto layers = [&](const std::vector<std::int64_t>& widths) {
-    return [=](const Params& p) { return mlp(p, heads, widths, [](Tensor x) { return silu(x); }, "silu"); };
+    return [=](const Params& p) {
+      return mlp(
+          p, heads, widths, [](Tensor x) { return silu(x); }, "silu");
+    };
   };
   switch (o.model) {
     case FastModel::gated:
-      return starting_from({w("w1", dim, dim)}, [&](const Params& p) { return gated(p, {heads, dim, 0, dim}); });
+      return starting_from({w("w1", dim, dim)}, [&](const Params& p) {
+        return gated(p, {heads, dim, 0, dim});
+      });
     case FastModel::two_layers:
       return starting_from({w("w1", dim, hidden), w("w2", hidden, dim)}, layers({dim, hidden, dim}));
     case FastModel::three_layers:
@@ -107,7 +121,9 @@ Model fast_model(const Params& params, const T5Attention& o) {
                            layers({dim, hidden, hidden, dim}));
     case FastModel::swiglu:
       return starting_from({w("w1", dim, hidden), w("w2", hidden, dim), w("w3", dim, hidden)},
-                           [&](const Params& p) { return swiglu(p, {heads, dim, hidden, dim}); });
+                           [&](const Params& p) {
+                             return swiglu(p, {heads, dim, hidden, dim});
+                           });
   }
   throw ConfigError("[t5] no such fast model");
 }
@@ -121,9 +137,8 @@ Tensor instance_norm(Tensor x, double eps) {
 // x [batch, tokens, width] as an image, convolved.
 Tensor convolved(Tensor x, const Params& params, const T5Attention& o) {
   const Tensor image = reshape(x, {x.dim(0), o.height, o.image_width, o.width});
-  return reshape(depthwise_conv3x3(image, params("weight", {o.width, 1, 3, 3}, lecun(9)),
-                                   params("bias", {o.width}, Init::zeros())),
-                 x.shape());
+  const Tensor weight = params("weight", {o.width, 1, 3, 3}, lecun(9));
+  return reshape(depthwise_conv3x3(image, weight, params("bias", {o.width}, Init::zeros())), x.shape());
 }
 
 }  // namespace

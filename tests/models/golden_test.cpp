@@ -1,5 +1,6 @@
-// The promise: whole language models, and single operations, give the numbers of the official implementations, gradients
-// and decoding included, in every form that is possible; and a file with one wrong number is noticed.
+// The promise: whole language models, and single operations, give the numbers of the official
+// implementations, gradients and decoding included, in every form that is possible; and a file with one wrong
+// number is noticed.
 #include "models/golden.h"
 
 #include <cmath>
@@ -42,20 +43,21 @@ void check_all(DType dtype, FormChoice form, double tolerance) {
 
 const std::vector<std::string>& all_operations() {
   static const std::vector<std::string> names{
-      "linear_attention",    "delta_rule",      "gated_delta_rule",  "gated_linear_attention",
-      "mesa_net",            "mesa_net_exact",  "lact_sgd_plain",    "lact_sgd_momentum",
-      "lact_muon_plain",     "lact_muon_momentum", "lact_prenorm",   "lact_nvs",
-      "lact_nvs_muon",       "vittt_block",     "t5_attention"};
+      "linear_attention", "delta_rule",         "gated_delta_rule", "gated_linear_attention",
+      "mesa_net",         "mesa_net_exact",     "lact_sgd_plain",   "lact_sgd_momentum",
+      "lact_muon_plain",  "lact_muon_momentum", "lact_prenorm",     "lact_nvs",
+      "lact_nvs_muon",    "vittt_block",        "t5_attention"};
   return names;
 }
 
-// In every form that is possible, with several lengths of blocks; -> the names of these forms, the chosen one in brackets.
+// In every form that is possible, with several lengths of blocks; -> the names of these forms, the chosen one
+// in brackets.
 std::string check_operation(const std::string& name, DType dtype, double tolerance) {
   CAPTURE(name);
   const FormChoice chosen = verify_golden(golden(name), {.dtype = dtype}).form;
   std::string forms;
-  for (const FormChoice form :
-       {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy, FormChoice::chunk_parallel})
+  for (const FormChoice form : {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy,
+                                FormChoice::chunk_parallel})
     for (const std::int64_t block : {64, 5, 1}) {
       const std::string in_form(ttt::name(form));
       CAPTURE(in_form);
@@ -97,11 +99,11 @@ class Changed {
   std::string path_;
 };
 
-// Moves one number by a millionth of the largest.
-void nudge(SafeTensors& file, const std::string& name) {
+// Moves one number, about this far into the tensor, by a millionth of the largest.
+void nudge(SafeTensors& file, const std::string& name, double place = 0.5) {
   REQUIRE(file.tensors.contains(name));
   Array& a = file.tensors.at(name);
-  a.as<double>()[a.as<double>().size() / 2] +=
+  a.as<double>()[static_cast<std::size_t>(place * static_cast<double>(a.size()))] +=
       1e-6 * relative_error(a, Array::zeros(a.dtype(), a.shape()), 1);
 }
 
@@ -139,7 +141,14 @@ TEST_CASE("an operation is verified in the forms that its text allows, and no ot
 
 TEST_SUITE("slow") {
   TEST_CASE("f32: every operation within 2e-4, in every form") {
-    for (const std::string& name : all_operations()) check_operation(name, DType::f32, 2e-4);
+    // Five steps of Muon amplify rounding in directions of no gradient by 493, the product of their first
+    // coefficients: f32 has little to spare, and another processor rounds differently.
+    for (const std::string& name : all_operations())
+      check_operation(name, DType::f32, name.starts_with("lact_muon") ? 4e-4 : 2e-4);
+    for (const std::string& name : all_operations()) {
+      CAPTURE(name);
+      CHECK(verify_golden(golden(name), {.dtype = DType::f32}).passes(2e-4));
+    }
   }
   TEST_CASE("f64, dual form: every model within 1e-9") { check_all(DType::f64, FormChoice::dual, 1e-9); }
   TEST_CASE("f64, primal form: every model within 1e-9") { check_all(DType::f64, FormChoice::primal, 1e-9); }
@@ -177,12 +186,14 @@ TEST_CASE("negative control: one wrong number is noticed, and in the right place
   CHECK(verify_golden(Changed(name, [](SafeTensors&) {}).path()).passes(1e-9));
 }
 
-TEST_CASE("negative control: one wrong number in the file of an operation is noticed, and in the right place") {
+TEST_CASE(
+    "negative control: one wrong number in the file of an operation is noticed, and in the right place") {
   for (const char* name : {"delta_rule", "lact_muon_momentum", "mesa_net_exact", "vittt_block"}) {
     const SafeTensors original = read_safetensors(golden(name));
     for (const auto& [tensor, value] : original.tensors) {
       CAPTURE(tensor);
-      const Changed file(name, [&](SafeTensors& f) { nudge(f, tensor); });
+      // Not at the first token of a sequence: what it keeps of a state of zeros makes no difference.
+      const Changed file(name, [&](SafeTensors& f) { nudge(f, tensor, 0.6); });
       const GoldenReport r = verify_golden(file.path());
       CHECK(!r.passes(1e-9));
       if (tensor.starts_with("out.")) {
@@ -214,9 +225,9 @@ TEST_CASE("other sizes: the first tokens of a causal operation alone give the fi
       const Changed file(name, [&](SafeTensors& f) {
         std::erase_if(f.tensors, [](const auto& each) {
           const std::string& tensor = each.first;
-          return tensor.starts_with("grad.") ? tensor != "grad.q"
-                                             : tensor.starts_with("cotangent.") ? tensor != "cotangent.o"
-                                                                                : tensor.starts_with("out.") && tensor != "out.o";
+          return tensor.starts_with("grad.")        ? tensor != "grad.q"
+                 : tensor.starts_with("cotangent.") ? tensor != "cotangent.o"
+                                                    : tensor.starts_with("out.") && tensor != "out.o";
         });
         for (auto& [tensor, value] : f.tensors) {
           const std::string what = tensor.substr(tensor.find('.') + 1);
@@ -238,7 +249,8 @@ TEST_CASE("other sizes: one sequence of the batch alone") {
       const auto shared = [](const std::string& tensor) {
         return tensor.ends_with(".lamb") || contains(tensor, ".param.");
       };
-      std::erase_if(f.tensors, [&](const auto& each) { return each.first.starts_with("grad.") && shared(each.first); });
+      std::erase_if(f.tensors,
+                    [&](const auto& each) { return each.first.starts_with("grad.") && shared(each.first); });
       for (auto& [tensor, value] : f.tensors)
         if (!shared(tensor)) value = cut(value, 0, 1, 2);
     });
@@ -285,24 +297,30 @@ TEST_CASE("a damaged file of an operation is an IoError that says what is missin
                  "there is no operation 'no_such'; there are linear_attention, delta_rule"));
   CHECK(contains(refused("delta_rule", [](SafeTensors& f) { f.tensors.erase("in.beta"); }),
                  "it has no tensor 'in.beta'"));
-  CHECK(contains(refused("delta_rule", [](SafeTensors& f) { f.tensors.at("in.q") = Array::zeros(DType::f64, {4}); }),
-                 "'in.q' is f64[4]; it must have 4 axes"));
-  CHECK(contains(refused("delta_rule",
-                         [](SafeTensors& f) { f.tensors.emplace("out.extra", Array::zeros(DType::f64, {1})); }),
-                 "'delta_rule' has no output 'extra'"));
-  CHECK(contains(refused("delta_rule",
-                         [](SafeTensors& f) { f.tensors.emplace("grad.extra", Array::zeros(DType::f64, {1})); }),
-                 "the operation has no such input"));
+  CHECK(contains(
+      refused("delta_rule", [](SafeTensors& f) { f.tensors.at("in.q") = Array::zeros(DType::f64, {4}); }),
+      "'in.q' is f64[4]; it must have 4 axes"));
+  CHECK(
+      contains(refused("delta_rule",
+                       [](SafeTensors& f) { f.tensors.emplace("out.extra", Array::zeros(DType::f64, {1})); }),
+               "'delta_rule' has no output 'extra'"));
+  CHECK(contains(
+      refused("delta_rule",
+              [](SafeTensors& f) { f.tensors.emplace("grad.extra", Array::zeros(DType::f64, {1})); }),
+      "the operation has no such input"));
   CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata.erase("chunk_size"); }),
                  "its metadata has no 'chunk_size'"));
   CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata["chunk_size"] = "four"; }),
                  "'chunk_size' in the metadata is 'four', not an integer"));
+  CHECK(contains(refused("mesa_net", [](SafeTensors& f) { f.metadata["cg_iterations"] = "0"; }),
+                 "'cg_iterations' in the metadata is 0, it must be at least 1"));
   CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata["use_muon"] = "1"; }),
                  "'use_muon' in the metadata is '1', not True or False"));
   CHECK(contains(refused("lact_nvs", [](SafeTensors& f) { f.metadata["update_range"] = "[3]"; }),
                  "not [begin, end]"));
-  CHECK(contains(message_of<FormError>([] { verify_golden(golden("mesa_net_exact"), {.form = FormChoice::dual}); }),
-                 "fast weight 'H_kk' is used in"));
+  CHECK(contains(
+      message_of<FormError>([] { verify_golden(golden("mesa_net_exact"), {.form = FormChoice::dual}); }),
+      "fast weight 'H_kk' is used in"));
 }
 
 TEST_CASE(

@@ -223,7 +223,7 @@ TEST_CASE("plain gradient descent in f32 learns a tiny text, with every layer ty
       for (std::size_t i = 0; i < model.params.size(); ++i) {
         Array& p = params.at(model.params[i].name);
         for (std::size_t j = 0; j < p.as<float>().size(); ++j)
-          p.as<float>()[j] -= 0.5F * out[i + 1].as<float>()[j];
+          p.as<float>()[j] -= 0.2F * out[i + 1].as<float>()[j];  // small enough not to be chaotic
       }
     }
     CHECK(first == doctest::Approx(std::log(13.0)).epsilon(0.05));

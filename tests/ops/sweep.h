@@ -40,6 +40,7 @@ Failures check_linear_in(const Op& op);    // affine if declared, and not if not
 Failures check_axes(const Op& op);         // one slice of an input moves one slice of the output, to the bit
 Failures check_broadcasts(const Op& op);   // inputs uniform along what maps to an axis: so is the output
 Failures check_may_reuse(const Op& op);    // written over its input, the output has the same bits
+Failures check_placement(const Op& op);    // the output has the same bits wherever operands and it lie
 Failures check_alias(const Op& op);        // the output is the bytes of the input
 Failures check_expand(const Op& op);       // kernel = expansion
 Failures check_f32(const Op& op);          // the f32 kernel is close to the f64 kernel

@@ -185,6 +185,40 @@ Failures check_may_reuse(const Op& op) {
   return failures;
 }
 
+// A plan may put an array at any element of its arena.
+Failures check_placement(const Op& op) {
+  Failures failures;
+  if (!op.cpu) return failures;
+  constexpr std::size_t kPlaces = 16;  // elements: the 64 bytes of the widest vector, in f32
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Case& c : positive_cases(op, dtype)) {
+      const std::vector<Spec> specs = c.specs();
+      const Call call{op, specs, c.sample.attrs, c.out()};
+      const Kernel kernel = op.cpu(call);
+      const std::vector<Array> in = c.draw(8);
+      const Array expected = c.run(in);
+      for (std::size_t place = 0; place < kPlaces; ++place) {
+        std::vector<Array> room;  // each operand at another offset
+        const auto put = [&](std::size_t bytes, DType of, std::size_t offset) {
+          room.emplace_back(DType::i32, Shape{static_cast<std::int64_t>(bytes / 4 + 2 * kPlaces + 1)});
+          return room.back().data() + offset % kPlaces * size_of(of);
+        };
+        std::vector<const std::byte*> operands;
+        for (std::size_t k = 0; k < in.size(); ++k) {
+          std::byte* p = put(in[k].bytes(), in[k].dtype(), place + 3 * k + 1);
+          std::memcpy(p, in[k].data(), in[k].bytes());
+          operands.push_back(p);
+        }
+        std::byte* out = put(expected.bytes(), expected.dtype(), place);
+        kernel(operands.data(), out);
+        if (std::memcmp(out, expected.data(), expected.bytes()) == 0) continue;
+        failures.push_back(fmt::format("{} in {}: other bits {} elements further", c.what, name(dtype), place));
+        break;
+      }
+    }
+  return failures;
+}
+
 Failures check_alias(const Op& op) {
   Failures failures;
   if (!op.alias) return failures;

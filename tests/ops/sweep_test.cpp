@@ -45,6 +45,7 @@ TEST_CASE("an axis that nothing maps to repeats its inputs, where the row broadc
   sweep(check_broadcasts);
 }
 TEST_CASE("an output may be written over the inputs that the row names") { sweep(check_may_reuse); }
+TEST_CASE("a result has one value wherever it and its inputs lie in memory") { sweep(check_placement); }
 TEST_CASE("an alias is the bytes of its input") { sweep(check_alias); }
 TEST_CASE("a kernel computes what its expansion says") { sweep(check_expand); }
 TEST_CASE("f32 kernels are close to f64 kernels") { sweep(check_f32); }

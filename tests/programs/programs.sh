@@ -100,6 +100,9 @@ expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
 # verify_golden.
 expect 0 'PASS' "$bin/verify_golden" "$data/golden/ttt_linear_transformer.safetensors"
 expect 1 'FAIL' "$bin/verify_golden" --tolerance 1e-20 "$data/golden/ttt_linear_transformer.safetensors"
+expect 0 'PASS .* wy$' "$bin/verify_golden" --form wy "$data/golden/delta_rule.safetensors"
+expect 1 'parallel is impossible' "$bin/verify_golden" --form parallel "$data/golden/delta_rule.safetensors"
+expect 2 'form' "$bin/verify_golden" --form nothing "$data/golden/delta_rule.safetensors"
 expect 1 'known kind' "$bin/verify_golden" "$work/saved"
 expect 1 'text.txt' "$bin/verify_golden" "$text"
 

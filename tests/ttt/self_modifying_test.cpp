@@ -37,7 +37,7 @@ SystemRun from_the_text(std::int64_t chunk, bool cut = false) {
       const Tensor x_k = token(p.views.k, t), x_v = token(p.views.v, t);
       const auto held = [&](const char* name) { return cut ? stop_gradient(first[name]) : first[name]; };
       const Tensor k = l2_norm(matmul(x_k, held("M_k"))), v = matmul(x_v, held("M_v")),
-                   eta = sigmoid(matmul(x_k, held("M_eta")));
+                   eta = sigmoid(matmul(x_k, held("M_eta")) + p.inputs.back());  // eta_bias
       Tensors next;
       for (const char* name : kMemories) {
         const Tensor memory = probe(first[name]), target = matmul(v, held(name));
@@ -107,7 +107,7 @@ TEST_CASE(
                text = numbers(output_gradients(system, kPartial, from_the_text(4))),
                cut = numbers(output_gradients(system, kPartial, from_the_text(4, true)));
   CHECK(worst_error(held, text) < kTolerance);
-  const std::size_t first = held.size() - std::size(kMemories);  // the memories stand last
+  const std::size_t first = held.size() - 1 - std::size(kMemories);  // before eta_bias
   for (std::size_t i = 0; i < std::size(kMemories); ++i) {
     const std::string memory = kMemories[i];
     CAPTURE(memory);

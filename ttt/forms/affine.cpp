@@ -8,16 +8,6 @@
 
 namespace nestgrad::ttt {
 
-namespace {
-
-// t before it was spread over other axes: elementwise ops would spread it again.
-Tensor unspread(Tensor t) {
-  while (node_of(t).op == &broadcast_op) t = input_of(t);
-  return t;
-}
-
-}  // namespace
-
 bool is_elementwise(const Op& op, const Spec& first_input, const Spec& output) {
   if (&op == &matmul_op || &op == &broadcast_op) return false;
   return op.alias ? first_input == output : op.broadcasts;
@@ -38,7 +28,7 @@ Tensor linear_factor(Tensor y, Tensor x, const std::function<void(Tensor at, con
     std::vector<Tensor> in;
     for (NodeId i : n.inputs) {
       specs.push_back(graph.node(i).spec);
-      in.push_back(factors.contains(i) ? graph.tensor(i) : unspread(graph.tensor(i)));
+      in.push_back(graph.tensor(i));
     }
     if (n.op == &broadcast_op && specs[0] == n.spec) {
       factors[id] = factors[n.inputs[0]];

@@ -26,7 +26,7 @@ Tensor own_factor(const InnerOptimizer& optimizer, const State& state, std::size
   const std::vector<Tensor> next = optimizer.step(s, g, columns, kind);
   const auto refuse = [&](Tensor at, const std::string& why) {
     throw FormError(fmt::format("[update] the step of '{}' is not affine in the weight: at {}, {}",
-                                state.weights.at(weight).name, describe(at), why));
+                                state.weights.at(weight).name, describe_step(at), why));
   };
   for (std::size_t i = 1; i < next.size(); ++i)
     if (mentions(next[i], w))

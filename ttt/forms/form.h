@@ -27,6 +27,7 @@ struct Block {
   Tensor position;  // [tokens], or undefined: see Views
   bool writes = true;           // per_chunk: does it learn
   std::vector<Tensor> offset;  // per weight, or empty: added to the weights where the gradient is taken
+  Tensor earlier;  // primal: position of the token before each, if its chunk did not begin with this block
   std::int64_t tokens() const { return k.dim(-2); }
 };
 

@@ -86,7 +86,7 @@ class Interpreter {
   }
   [[noreturn]] void refuse(NodeId id, const std::string& why) {
     throw FormError(fmt::format("[update] the step is not linear with one coefficient a token: at {}, {}",
-                                describe(graph_->tensor(id)), why));
+                                describe_step(graph_->tensor(id)), why));
   }
 
   bool elementwise(const Node& n) const { return is_elementwise(*n.op, graph_->node(n.inputs[0]).spec, n.spec); }
@@ -107,7 +107,7 @@ class Interpreter {
       linear = linear || at(in).kind == Value::Kind::linear;
       opaque = opaque || at(in).kind == Value::Kind::opaque || at(in).kind == Value::Kind::unknown;
     }
-    if (!linear && (opaque || !elementwise(n))) {
+    if (!linear && (opaque || n.inputs.empty() || !elementwise(n))) {
       if (n.op == &broadcast_op && !opaque) v = at(n.inputs[0]);  // a coefficient spread over the weight
       else v.kind = Value::Kind::opaque;
       return;
@@ -186,6 +186,25 @@ class Interpreter {
 
 bool StepLaw::accumulates() const { return p.size() == 1 && p[0][0].defined() && is_constant_one(p[0][0]); }
 
+namespace {
+
+std::int64_t width_of(const std::vector<const StepLaw*>& laws) {
+  std::int64_t width = 1;
+  const auto see = [&](const Tensor& t) {
+    if (t.defined() && t.rank() > 0) width = std::max(width, t.dim(-1));
+  };
+  for (const StepLaw* law : laws) {
+    for (const auto& row : law->p)
+      for (const Tensor& t : row) see(t);
+    for (const Tensor& t : law->r) see(t);
+  }
+  return width;
+}
+
+}  // namespace
+
+bool StepLaw::per_feature() const { return width_of({this}) > 1; }
+
 StepLaw StepLaw::of(const InnerOptimizer& optimizer, const State& state, std::size_t weight, const Gates& gates) {
   if (optimizer.couples_weights())
     throw FormError("[update] the step is not linear: one norm over all weights couples them");
@@ -224,19 +243,6 @@ struct Sums {
   std::vector<std::vector<Tensor>> c_end;                // [lead.., 1, width]
   std::int64_t width = 1;
 };
-
-std::int64_t width_of(const std::vector<const StepLaw*>& laws) {
-  std::int64_t width = 1;
-  const auto see = [&](const Tensor& t) {
-    if (t.defined() && t.rank() > 0) width = std::max(width, t.dim(-1));
-  };
-  for (const StepLaw* law : laws) {
-    for (const auto& row : law->p)
-      for (const Tensor& t : row) see(t);
-    for (const Tensor& t : law->r) see(t);
-  }
-  return width;
-}
 
 Tensor add(Tensor a, Tensor b) { return !a.defined() ? b : !b.defined() ? a : a + b; }
 Tensor times(Tensor a, Tensor b) { return a.defined() && b.defined() ? a * b : Tensor(); }
@@ -379,7 +385,7 @@ BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DTy
   const Tensor last = position.defined() ? slice(position, 0, tokens - 1, tokens) : position;
   if (step.accumulates()) {
     Tensor r = step.r[0];
-    r = r.rank() < 2 ? broadcast_to(r, {tokens, tokens}) : r;
+    if (r.rank() < 2) r = broadcast_to(r, {tokens, 1});
     if (r.dim(-1) == 1) {
       Shape rows = r.shape();
       rows[rows.size() - 1] = 1;

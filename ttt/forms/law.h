@@ -20,6 +20,7 @@ struct StepLaw {
   std::vector<std::vector<Tensor>> p;  // [i][j]
   std::vector<Tensor> r;               // [i]
   bool accumulates() const;            // one state, P = 1: the sum of the gradients
+  bool per_feature() const;            // some coefficient is one per input feature
 
   // FormError naming the node, if the step of weight i is not linear, or its coefficients are no such numbers.
   // gates: rows [.., tokens, 1 or in].

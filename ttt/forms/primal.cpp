@@ -147,7 +147,7 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
       after.push_back(r.ys[weights + i]);
     }
     if (block.position.defined()) {
-      const Tensor earlier = pad(slice(block.position, 0, 0, tokens - 1), 0, 1, 0);
+      const Tensor earlier = block.earlier.defined() ? block.earlier : pad(slice(block.position, 0, 0, tokens - 1), 0, 1, 0);
       const Weights from = for_each_token(at.weights, tokens);
       std::vector<Tensor> last = end.weights.values();
       for (std::size_t i = 0; i < weights; ++i) {

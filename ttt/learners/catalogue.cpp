@@ -6,9 +6,14 @@
 namespace nestgrad::ttt {
 
 const std::vector<System>& systems() {
-  static const std::vector<System> all{ttt_linear(), ttt_mlp(), naive_ttt(), titans_linear(), titans_mlp(), kv_binding(), self_modifying(),
-                                       linear_attention(), gated_linear_attention(), delta_net(), gated_delta_net(),
-                                       mesa_net(), mesa_net_exact(), lact(), lact_sgd(), lact_prenorm(), lact_nvs()};
+  static const std::vector<System> all = [] {
+    std::vector<System> list{ttt_linear(), ttt_mlp(), naive_ttt(), titans_linear(), titans_mlp(), kv_binding(),
+                             self_modifying(), linear_attention(), gated_linear_attention(), delta_net(),
+                             gated_delta_net(), mesa_net(), mesa_net_exact(), lact(), lact_sgd(), lact_prenorm(),
+                             lact_low_rank(), lact_nvs()};
+    for (System& rung : lact_ladder()) list.push_back(std::move(rung));
+    return list;
+  }();
   return all;
 }
 

@@ -21,6 +21,8 @@ System mesa_net_exact();
 System lact();
 System lact_sgd();
 System lact_prenorm();
+System lact_low_rank();
 System lact_nvs();
+std::vector<System> lact_ladder();  // lact-v1 .. lact-v6
 
 }  // namespace nestgrad::ttt

@@ -1,5 +1,5 @@
-// DeltaNet: W <- W - rate k' (k W - v), online gradient descent on 1/2 |f(k) - v|^2 (the delta rule). The gradient is
-// affine in W, so a block of tokens is one triangular solve: the WY form follows.
+// DeltaNet: W <- W - rate k' (k W - v), online gradient descent on 1/2 |f(k) - v|^2 (the delta rule). The
+// gradient is affine in W, so a block of tokens is one triangular solve: the WY form follows.
 #include "ttt/learners/catalogue.h"
 #include "ttt/learners/matrix_memory.h"
 
@@ -15,10 +15,11 @@ System delta_net() {
                 return std::make_unique<Composed>(matrix_memory(p, s), half_squared_error());
               },
           .policy = [](const SystemSizes&) { return Policy{.chunk = 1}; },
-          .prepare = [](Views& views) {
-            unit_lengths(views);
-            scale_queries(views);
-          }};
+          .prepare =
+              [](Views& views) {
+                unit_lengths(views);
+                scale_queries(views);
+              }};
 }
 
 }  // namespace nestgrad::ttt

@@ -15,10 +15,11 @@ System gated_delta_net() {
                                                   InnerOptimizer().keep(gate("forget"), true));
               },
           .policy = [](const SystemSizes&) { return Policy{.chunk = 1}; },
-          .prepare = [](Views& views) {
-            unit_lengths(views);
-            scale_queries(views);
-          }};
+          .prepare =
+              [](Views& views) {
+                unit_lengths(views);
+                scale_queries(views);
+              }};
 }
 
 }  // namespace nestgrad::ttt

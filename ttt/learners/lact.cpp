@@ -23,14 +23,15 @@ GateSpec rate(std::string name) {
   return {.name = std::move(name), .shape = [](Tensor raw) { return softplus(raw); }, .bias = -5};
 }
 
-System lact_system(std::string name, std::string title, InnerOptimizer optimizer, Policy policy) {
+System lact_system(std::string name, std::string title, InnerOptimizer optimizer, Policy policy,
+                   std::int64_t rank = 0) {
   System out{.name = std::move(name),
              .title = std::move(title),
              .source = "Zhang et al. 2025, section 3",
              .gates = {rate("rate.W0"), rate("rate.W1"), rate("rate.W2")},
              .learner =
                  [=](const Params& p, const SystemSizes& s) {
-                   return std::make_unique<Composed>(swiglu(p, {s.heads, s.dim, 2 * s.dim, s.dim}), inner_product(),
+                   return std::make_unique<Composed>(swiglu(p, {s.heads, s.dim, 2 * s.dim, s.dim, rank}), inner_product(),
                                                      optimizer);
                  },
              .policy =
@@ -60,6 +61,10 @@ System lact_sgd() {
 
 System lact_prenorm() {
   return lact_system("lact-prenorm", "LaCT (master weights)", lact_optimizer({.prenorm = true}), kBlockCausal);
+}
+
+System lact_low_rank() {
+  return lact_system("lact-low-rank", "LaCT (weights start with rank 8)", lact_optimizer(), kBlockCausal, 8);
 }
 
 System lact_nvs() {

@@ -1,5 +1,5 @@
-// LaCT (Zhang et al. 2025): a SwiGLU learns in large chunks, f(x) = (silu(x W0) * (x W2)) W1, loss -<f(k), v>, with rates
-// of their own for the three matrices ("rate.W0", ..).
+// LaCT (Zhang et al. 2025): a SwiGLU learns in large chunks, f(x) = (silu(x W0) * (x W2)) W1, loss -<f(k),
+// v>, with rates of their own for the three matrices ("rate.W0", ..).
 #pragma once
 
 #include "ttt/optimizer.h"

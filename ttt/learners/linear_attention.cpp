@@ -1,4 +1,5 @@
-// Linear attention: W <- W + k' v, o = q W / sqrt(dim). It is a learner that takes one gradient step a token on
+// Linear attention: W <- W + k' v, o = q W / sqrt(dim). It is a learner that takes one gradient step a token
+// on
 // -<f(k), v>; the gradient does not depend on W, so the parallel form follows.
 #include "ttt/learners/catalogue.h"
 #include "ttt/learners/matrix_memory.h"

@@ -20,8 +20,7 @@ void unit_lengths(Views& views) {
 }
 
 GateSpec sigmoid_gate(std::string name, double bias) {
-  return {
-      .name = std::move(name), .shape = [](Tensor raw) { return sigmoid(raw); }, .bias = bias};
+  return {.name = std::move(name), .shape = [](Tensor raw) { return sigmoid(raw); }, .bias = bias};
 }
 
 }  // namespace nestgrad::ttt

@@ -16,7 +16,8 @@ Tensor dot(Tensor a, Tensor b) { return sum(a * b, {-1}, kKeep); }
 
 }  // namespace
 
-MesaNet::MesaNet(Weights start, Tensor lamb, int steps) : start_(std::move(start)), lamb_(lamb), steps_(steps) {
+MesaNet::MesaNet(Weights start, Tensor lamb, int steps)
+    : start_(std::move(start)), lamb_(lamb), steps_(steps) {
   if (steps < 0)
     throw ConfigError(fmt::format("[mesa] there must be at least 1 step (0: exact), there are {}", steps));
 }
@@ -53,8 +54,9 @@ Tensor MesaNet::loss(const Weights& w, Tensor k, Tensor v) const {
 }
 
 Learner::Description MesaNet::describe() const {
-  return {fmt::format("x (H_kk + diag(lamb))^-1 H_kv, {}",
-                      steps_ == kExact ? "solved exactly" : fmt::format("{} steps of conjugate gradients", steps_)),
+  return {fmt::format(
+              "x (H_kk + diag(lamb))^-1 H_kv, {}",
+              steps_ == kExact ? "solved exactly" : fmt::format("{} steps of conjugate gradients", steps_)),
           "-<k H_kk, k> - <k H_kv, v>"};
 }
 
@@ -68,7 +70,8 @@ System mesa(std::string name, std::string title, int steps) {
           .learner =
               [=](const Params& p, const SystemSizes& s) {
                 const Tensor lamb = softplus(p("lamb", {s.heads, 1, s.dim}, Init::zeros())) + 0.25;
-                return std::make_unique<MesaNet>(MesaNet::memories(p.dtype(), s.heads, s.dim, s.dim), lamb, steps);
+                return std::make_unique<MesaNet>(MesaNet::memories(p.dtype(), s.heads, s.dim, s.dim), lamb,
+                                                 steps);
               },
           .policy = [](const SystemSizes&) { return Policy{.chunk = 1}; },
           .prepare = unit_lengths};

@@ -1,5 +1,5 @@
-// MesaNet (von Oswald et al. 2025): two memories, H_kk = sum k' k and H_kv = sum k' v; a query is answered by the linear
-// regression of all values on all keys so far, o = q (H_kk + diag(lamb))^-1 H_kv.
+// MesaNet (von Oswald et al. 2025): two memories, H_kk = sum k' k and H_kv = sum k' v; a query is answered by
+// the linear regression of all values on all keys so far, o = q (H_kk + diag(lamb))^-1 H_kv.
 #pragma once
 
 #include "ttt/learner.h"
@@ -9,8 +9,9 @@ namespace nestgrad::ttt {
 class MesaNet : public Learner {
  public:
   static constexpr int kExact = 0;
-  // start: H_kk [heads, dim, dim], H_kv [heads, dim, out]; lamb [heads, 1, dim], positive. The system is solved by so
-  // many steps of conjugate gradients, or exactly (which uses H_kk as a matrix: no form but the primal one).
+  // start: H_kk [heads, dim, dim], H_kv [heads, dim, out]; lamb [heads, 1, dim], positive. The system is
+  // solved by so many steps of conjugate gradients, or exactly (which uses H_kk as a matrix: no form but the
+  // primal one).
   MesaNet(Weights start, Tensor lamb, int steps);
   // Zeros for these sizes.
   static Weights memories(DType dtype, std::int64_t heads, std::int64_t dim, std::int64_t out);

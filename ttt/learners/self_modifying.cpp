@@ -1,14 +1,14 @@
-// A self-modifying memory (Behrouz et al. 2025, Nested Learning, section 8.1), with matrices for memories:
+// A self-modifying memory (Behrouz et al. 2025, Nested Learning, section 8.1), with matrices for memories.
+// Keys, values and rates are what memories say of a token x; each memory makes a target of its own, v M:
 //
-//   k_t = x_t M_k,   v_t = x_t M_v,   eta_t = sigmoid(x_t M_eta)        keys, values and rates are what
-//   memories say, loss_t = eta_t sum over M of 1/2 |k_t M - v_t M|^2                  and every memory makes
-//   its own target, v_t M, M <- keep_t M - dloss_t/dM                                          for each of
-//   M_memory, M_k, M_v, M_eta o_t = q_t M_memory                                                  before the
-//   write (equation 86)
+//   k_t = x_t M_k,   v_t = x_t M_v,   eta_t = sigmoid(x_t M_eta + b)
+//   loss_t = eta_t sum over M of 1/2 |k_t M - v_t M|^2
+//   M <- keep_t M - dloss_t/dM,   M in {M_memory, M_k, M_v, M_eta}
+//   o_t = q_t M_memory   before the write (equation 86)
 //
 // The inner gradient goes through the prediction k_t M alone. k, v, eta and the targets are held: constants
 // of that gradient, but not of the outer one, which is how the outer loss teaches a memory what to say about
-// others. (The paper's optimiser also takes eta_t k_t' k_t M off M: its delta gradient descent.)
+// the others. (The paper's optimiser, delta gradient descent, also takes eta_t k_t' k_t M off M.)
 #include <cmath>
 
 #include "ttt/learners/catalogue.h"
@@ -19,13 +19,15 @@ namespace {
 
 class SelfModifying : public Learner {
  public:
-  // Parameters: M_memory, M_k, M_v [heads, dim, dim], M_eta [heads, dim, 1].
+  // Parameters: M_memory, M_k, M_v [heads, dim, dim], M_eta [heads, dim, 1]; b is eta_bias [heads, 1, 1].
   SelfModifying(const Params& params, const SystemSizes& s) {
     const Init projection = Init::normal(1.0 / std::sqrt(static_cast<double>(s.dim)));
     start_ = {matrix("M_memory", params("M_memory", {s.heads, s.dim, s.dim})),
               matrix("M_k", params("M_k", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_v", params("M_v", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_eta", params("M_eta", {s.heads, s.dim, 1}))};
+    // Rates start at 0.02: a chunk's tokens step together.
+    bias_ = params("eta_bias", {s.heads, 1, 1}, {Init::Kind::constant, -4});
   }
   Weights init() const override { return start_; }
   Tensor predict(const Weights& w, Tensor q) const override { return matmul(q, w["M_memory"]); }
@@ -33,7 +35,7 @@ class SelfModifying : public Learner {
   // x_k and x_v are the token's row, or two projections of it.
   Tensor loss(const Weights& w, Tensor x_k, Tensor x_v) const override {
     const Tensor k = l2_norm(matmul(x_k, w.held("M_k"))), v = matmul(x_v, w.held("M_v"));
-    const Tensor eta = sigmoid(matmul(x_k, w.held("M_eta")));
+    const Tensor eta = sigmoid(matmul(x_k, w.held("M_eta")) + bias_);
     Tensor total;
     for (const char* name : {"M_memory", "M_k", "M_v", "M_eta"}) {
       const Tensor target = matmul(v, w.held(name));
@@ -49,6 +51,7 @@ class SelfModifying : public Learner {
 
  private:
   Weights start_;
+  Tensor bias_;
 };
 
 }  // namespace

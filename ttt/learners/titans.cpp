@@ -1,10 +1,11 @@
-// Titans' long-term memory (Behrouz et al. 2024, section 3.1), linear or a perceptron:
+// Titans' long-term memory (Behrouz et al. 2024, section 3.1), linear or a perceptron. Surprise, past and
+// momentary (equation 10), and a memory that forgets (equation 13):
 //
-//   S_t = eta_t S_{t-1} - theta_t dloss/dM,   loss |M(k) - v|^2     surprise, past and momentary (equation
-//   10) M_t = (1 - alpha_t) M_{t-1} + S_t                               with forgetting (equation 13)
+//   S_t = eta_t S_{t-1} - theta_t dloss/dM,   loss |M(k) - v|^2
+//   M_t = (1 - alpha_t) M_{t-1} + S_t
 //
-// Gradients are taken where the chunk began (section 3.2). What is known is asked before it is changed, h_t =
-// M_{t-1}(q_t), as in memory as a context (equation 21).
+// Gradients are taken where the chunk began (section 3.2). What is known is asked before it is changed,
+// h_t = M_{t-1}(q_t), as in memory as a context (equation 21).
 #include "ttt/learners/catalogue.h"
 
 namespace nestgrad::ttt {
@@ -27,7 +28,9 @@ System titans(std::string name, std::string title,
       .name = std::move(name),
       .title = std::move(title),
       .source = "Behrouz et al. 2024, sections 3.1 and 3.2",
-      .gates = {{.name = "rate", .shape = gate_shape, .bias = -2},  // theta, 0.12
+      .gates = {{.name = "rate",
+                 .shape = gate_shape,
+                 .bias = -4},  // theta, 0.02: a chunk's tokens step together
                 {.name = "eta", .shape = gate_shape, .bias = 0},    // 0.5
                 {.name = "keep", .shape = gate_shape, .bias = 4}},  // 1 - alpha, 0.98
       .learner =

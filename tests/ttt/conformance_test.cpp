@@ -1,0 +1,134 @@
+// The promise: every published system passes the battery, and the battery sees what is wrong.
+#include "ttt/conformance.h"
+
+#include "tests/testing.h"
+#include "ttt/explain.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using ttt::FormChoice;
+using ttt::System;
+using ttt::SystemSizes;
+
+namespace {
+
+const ttt::Check& check_of(const ttt::ConformanceReport& report, const std::string& name) {
+  for (const ttt::Check& c : report.checks)
+    if (c.name == name) return c;
+  FAIL("no check of that name");
+  return report.checks[0];
+}
+
+// x W with this prediction.
+System with_predict(std::function<Tensor(const ttt::Weights&, Tensor)> f) {
+  System s{.name = "test", .title = "test", .source = "test"};
+  s.learner = [f](const Params& p, const SystemSizes& n) {
+    ttt::Model model = ttt::linear(p, {.heads = n.heads, .in = n.dim, .out = n.dim});
+    model.f = f;
+    return std::make_unique<ttt::Composed>(model, ttt::half_squared_error());
+  };
+  s.policy = [](const SystemSizes& n) { return ttt::Policy{.chunk = n.chunk}; };
+  s.prepare = [](ttt::Views& v) { v.gates["rate"] = full(v.k.dtype(), {v.k.dim(0), v.k.dim(1), v.k.dim(2), 1}, 0.1); };
+  return s;
+}
+
+}  // namespace
+
+TEST_SUITE("slow") {
+  TEST_CASE("every published system passes the battery") {
+    CHECK(ttt::systems().size() >= 24);
+    for (const System& s : ttt::systems()) {
+      CAPTURE(s.name);
+      const ttt::ConformanceReport report = ttt::conformance(s);
+      CAPTURE(report.str());
+      CHECK(report.passed());
+      CHECK(report.checks.size() == 11);
+    }
+  }
+  TEST_CASE("the battery passes at other sizes: one head, one sequence, a chunk longer than the text") {
+    for (const std::string name : {"ttt-linear", "titans-linear", "gated-delta-net", "lact", "lact-v5", "lact-v6"})
+      for (const ttt::ProgramSizes& sizes : {ttt::ProgramSizes{.batch = 1, .heads = 1, .dim = 6, .time = 7, .chunk = 3},
+                                             ttt::ProgramSizes{.batch = 2, .heads = 1, .dim = 4, .time = 5, .chunk = 8}}) {
+        const ttt::ConformanceReport report = ttt::conformance(ttt::system_named(name), sizes, 5);
+        CAPTURE(name);
+        CAPTURE(report.str());
+        CHECK(report.passed());
+      }
+  }
+}
+
+TEST_CASE("negative control: a gradient that is cut, and a norm without a derivative at zero, are found") {
+  const ttt::ConformanceReport good =
+      ttt::conformance(with_predict([](const ttt::Weights& w, Tensor x) { return matmul(x, w["W"]); }));
+  CHECK(good.passed());
+  const ttt::ConformanceReport cut = ttt::conformance(with_predict(
+      [](const ttt::Weights& w, Tensor x) { return matmul(stop_gradient(tanh(x)) + 0.1 * x, w["W"]); }));
+  CHECK(!check_of(cut, "differences").passed());
+  CHECK(!check_of(cut, "taylor").passed());
+  CHECK(check_of(cut, "forms").passed());  // all forms are equally wrong
+  const ttt::ConformanceReport sharp = ttt::conformance(with_predict([](const ttt::Weights& w, Tensor x) {
+    return matmul(x, w["W"]) * sqrt(sum(square(x), {-1}, kKeep));
+  }));
+  CHECK(!check_of(sharp, "zeros").passed());
+  CHECK(check_of(sharp, "differences").passed());
+}
+
+TEST_CASE("a learner that mixes tokens is refused by the battery as everywhere") {
+  const std::string why = message_of<FormError>([] {
+    ttt::conformance(with_predict(
+        [](const ttt::Weights& w, Tensor x) { return matmul(x - mean(x, {-2}, kKeep), w["W"]); }));
+  });
+  CHECK(contains(why, "tokens are not independent"));
+}
+
+TEST_CASE("the plan of every system is the one that its trace proves") {
+  const std::map<std::string, FormChoice> expected{
+      {"ttt-linear", FormChoice::dual},
+      {"ttt-mlp", FormChoice::dual},
+      {"naive-ttt", FormChoice::wy},
+      {"titans-linear", FormChoice::dual},
+      {"titans-mlp", FormChoice::dual},
+      {"kv-binding", FormChoice::dual},
+      {"self-modifying", FormChoice::dual},
+      {"linear-attention", FormChoice::parallel},
+      {"gated-linear-attention", FormChoice::parallel},
+      {"delta-net", FormChoice::wy},
+      {"gated-delta-net", FormChoice::wy},
+      {"mesa-net", FormChoice::parallel},
+      {"mesa-net-exact", FormChoice::primal},
+      {"lact", FormChoice::dual},
+      {"lact-sgd", FormChoice::dual},
+      {"lact-prenorm", FormChoice::dual},
+      {"lact-low-rank", FormChoice::dual},
+      {"lact-nvs", FormChoice::dual},
+      // The ladder: normalising the weights is not a sum of steps; then chunks at once; then linear attention.
+      {"lact-v1", FormChoice::dual},
+      {"lact-v2", FormChoice::chunk_parallel},
+      {"lact-v3", FormChoice::chunk_parallel},
+      {"lact-v4", FormChoice::chunk_parallel},
+      {"lact-v5", FormChoice::chunk_parallel},
+      {"lact-v6", FormChoice::parallel},
+  };
+  for (const System& s : ttt::systems()) {
+    CAPTURE(s.name);
+    REQUIRE(expected.contains(s.name));
+    CHECK(ttt::explain(s, {}).plan.form == expected.at(s.name));
+  }
+}
+
+TEST_CASE("explain says why, with the line of the learner's text or the piece of the optimiser") {
+  const auto why_not = [](const char* name, FormChoice form) {
+    for (const ttt::FormPlan::Refusal& r : ttt::explain(ttt::system_named(name), {}).plan.refused)
+      if (r.form == form) return r.why;
+    return std::string();
+  };
+  CHECK(contains(why_not("lact", FormChoice::chunk_parallel), "depends on 'W"));
+  CHECK(contains(why_not("lact-v1", FormChoice::chunk_parallel), "in 'weight norm'"));
+  CHECK(contains(why_not("lact-v2", FormChoice::parallel), "in 'Muon'"));
+  CHECK(contains(why_not("mesa-net-exact", FormChoice::dual), "mesa_net.cpp:"));
+  CHECK(contains(why_not("delta-net", FormChoice::parallel), "the gradient of 'W' depends on 'W'"));
+  CHECK(contains(why_not("ttt-linear", FormChoice::wy), "there is nothing to solve"));
+  CHECK(contains(ttt::explain(ttt::system_named("ttt-linear"), {}).str(), "linear.cpp:"));
+  CHECK(contains(message_of<FormError>([] { ttt::explain(ttt::system_named("lact"), {}, FormChoice::chunk_parallel); }),
+                 "chunk-parallel is impossible: the gradient of"));
+}

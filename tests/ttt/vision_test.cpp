@@ -1,0 +1,202 @@
+// The promise: the layers for images say what their learners have learnt from all tokens at once, in every
+// form and with every fast model; what does not fit is refused. (That they are the published layers is shown
+// by their golden files.)
+#include "ttt/vision.h"
+
+#include <cmath>
+
+#include "models/traced_model.h"
+#include "tests/ttt/ttt_testing.h"
+#include "ttt/attention.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using ttt::FastModel;
+using ttt::T5Attention;
+using ttt::Vittt;
+
+namespace {
+
+constexpr double kTolerance = 1e-12;
+constexpr std::int64_t kBatch = 2, kHeight = 3, kWidth = 4, kTokens = kHeight * kWidth, kDim = 8, kHeads = 2;
+
+using Layer = std::function<Tensor(Tensor x, const Params& params)>;
+
+// The layer's output on x, and gradients of something that all of it has a part in, with respect to x and the
+// parameters.
+struct Result {
+  Arrays values;
+  std::vector<ParamSpec> params;
+};
+Result run(const Layer& layer, const Array& x, bool gradients = true) {
+  const TracedModel model =
+      trace_model(DType::f64, {x.spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+        Tensors out{layer(given[0], Params(table))};
+        if (!gradients) return out;
+        Tensors inputs{given[0]};
+        inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
+        const Tensors g = grad(outer_loss(out), inputs);
+        out.insert(out.end(), g.begin(), g.end());
+        return out;
+      });
+  StateDict params = initial_parameters(model.params, DType::f64, 3);
+  for (auto& [name, value] : params)
+    if (name.ends_with("bias")) value = random(value.spec(), 11);
+  return {model.function(model.bind({x}, {&params})), model.params};
+}
+
+Array image() { return random(f64({kBatch, kTokens, kDim}), 5); }
+
+Layer t5(const T5Attention& options) {
+  return [=](Tensor x, const Params& params) { return t5_attention(x, params, options).output; };
+}
+Layer vittt(const Vittt& options) {
+  return [=](Tensor x, const Params& params) { return vittt_block(x, params, options).output; };
+}
+
+const Vittt kVittt{.width = kDim, .heads = kHeads, .height = kHeight, .image_width = kWidth};
+
+std::vector<std::string> names(const Result& r) {
+  std::vector<std::string> out;
+  for (const ParamSpec& p : r.params)
+    out.push_back(fmt::format("{}{}", p.name, to_string(Spec{DType::f64, p.shape}).substr(3)));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("T^5: with every fast model and every branch, the dual form gives the numbers of the primal form") {
+  for (const FastModel model :
+       {FastModel::gated, FastModel::two_layers, FastModel::three_layers, FastModel::swiglu})
+    for (const bool branches : {false, true}) {
+      CAPTURE(static_cast<int>(model));
+      T5Attention options{
+          .width = kDim, .heads = kHeads, .model = model, .hidden = model == FastModel::gated ? 0 : 6};
+      if (branches) {
+        options.height = kHeight;
+        options.image_width = kWidth;
+        options.convolutions = true;
+        options.neighbourhood = 3;
+      }
+      options.form = FormChoice::primal;
+      const Result primal = run(t5(options), image());
+      options.form = FormChoice::dual;
+      CHECK(max_error(run(t5(options), image()).values, primal.values) < kTolerance);
+    }
+}
+
+TEST_CASE("T^5: the parameters are those of the published state dict") {
+  CHECK(names(run(t5({.width = kDim, .heads = kHeads, .model = FastModel::three_layers, .hidden = 6}),
+                  image())) == std::vector<std::string>{"qkv.weight[24,8]", "qkv.bias[24]", "w1[1,2,4,6]",
+                                                        "w2[1,2,6,6]", "w3[1,2,6,4]", "proj.weight[8,8]",
+                                                        "proj.bias[8]"});
+}
+
+TEST_CASE(
+    "T^5: tokens are a set: in another order they give the same outputs in that order, unless they are an "
+    "image") {
+  const auto reversed = [](const Array& x) {
+    Array out(x.dtype(), x.shape());
+    auto to = out.as<double>();
+    const auto from = x.as<double>();
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const std::size_t row = i / kDim, sequence = row / kTokens, token = row % kTokens;
+      to[(sequence * kTokens + kTokens - 1 - token) * kDim + i % kDim] = from[i];
+    }
+    return out;
+  };
+  T5Attention options{.width = kDim, .heads = kHeads, .height = kHeight, .image_width = kWidth};
+  const auto moved = [&] {
+    return relative_error(run(t5(options), reversed(image()), false).values[0],
+                          reversed(run(t5(options), image(), false).values[0]));
+  };
+  CHECK(moved() < kTolerance);
+  options.convolutions = true;
+  CHECK(moved() > 1e-3);
+}
+
+TEST_CASE("T^5: a rate of zero leaves the first weights, and the neighbourhood branch adds attention") {
+  const auto written_out = [](bool neighbourhood) {
+    return run(
+        [=](Tensor x, const Params& p) {
+          const Tensor qkv =
+              matmul(x, p("qkv.weight", {3 * kDim, kDim}, Init::normal(1 / std::sqrt(8.0))), {.b = true}) +
+              p("qkv.bias", {3 * kDim}, Init::zeros());
+          const auto heads = [&](std::int64_t i) {
+            return permute(reshape(slice(qkv, 2, i * kDim, (i + 1) * kDim), {kBatch, kTokens, kHeads, 4}),
+                           {0, 2, 1, 3});
+          };
+          const auto w = [&](const char* name) { return p(name, {1, kHeads, 4, 4}, Init::normal(0.5)); };
+          Tensor y = matmul(silu(matmul(heads(0), w("w1"))), w("w2"));
+          if (neighbourhood)
+            y = y + ttt::neighbourhood_attention_2d(heads(0), heads(1), heads(2), kHeight, kWidth, 3);
+          const Tensor joined = reshape(permute(y, {0, 2, 1, 3}), {kBatch, kTokens, kDim});
+          return matmul(joined, p("proj.weight", {kDim, kDim}, Init::normal(1 / std::sqrt(8.0))),
+                        {.b = true}) +
+                 p("proj.bias", {kDim}, Init::zeros());
+        },
+        image(), false);
+  };
+  T5Attention options{.width = kDim, .heads = kHeads, .rate = 0, .height = kHeight, .image_width = kWidth};
+  CHECK(relative_error(run(t5(options), image(), false).values[0], written_out(false).values[0]) <
+        kTolerance);
+  options.neighbourhood = 3;
+  CHECK(relative_error(run(t5(options), image(), false).values[0], written_out(true).values[0]) < kTolerance);
+}
+
+TEST_CASE(
+    "ViT^3: the dual form gives the numbers of the primal form, with the parameters of the published state "
+    "dict") {
+  Vittt options = kVittt;
+  options.form = FormChoice::primal;
+  const Result primal = run(vittt(options), image());
+  options.form = FormChoice::dual;
+  CHECK(max_error(run(vittt(options), image()).values, primal.values) < kTolerance);
+  CHECK(names(primal) == std::vector<std::string>{"qkv.weight[36,8]", "qkv.bias[36]", "w1[1,2,4,4]",
+                                                  "w2[1,2,4,4]", "w3[4,1,3,3]", "proj.weight[8,12]",
+                                                  "proj.bias[8]"});
+}
+
+TEST_CASE("ViT^3: a rate of zero is a convolution beside a gated linear unit that learn nothing") {
+  Vittt options = kVittt;
+  options.rate = 0;
+  const Result still = run(vittt(options), image(), false);
+  const Result written_out = run(
+      [](Tensor x, const Params& p) {
+        const Tensor all =
+            matmul(x, p("qkv.weight", {36, kDim}, Init::normal(1 / std::sqrt(8.0))), {.b = true}) +
+            p("qkv.bias", {36}, Init::zeros());
+        const Tensor q = permute(reshape(slice(all, 2, 0, kDim), {kBatch, kTokens, kHeads, 4}), {0, 2, 1, 3});
+        const auto w = [&](const char* name) { return p(name, {1, kHeads, 4, 4}, Init::normal(0.5)); };
+        const Tensor unit = matmul(q, w("w1")) * silu(matmul(q, w("w2")));
+        const Tensor seen = depthwise_conv3x3(reshape(slice(all, 2, 24, 28), {kBatch, kHeight, kWidth, 4}),
+                                              p("w3", {4, 1, 3, 3}, Init::normal(1.0 / 3)), Tensor());
+        const Tensor joined = concat({reshape(permute(unit, {0, 2, 1, 3}), {kBatch, kTokens, kDim}),
+                                      reshape(seen, {kBatch, kTokens, 4})},
+                                     2);
+        return matmul(joined, p("proj.weight", {kDim, 12}, Init::normal(1 / std::sqrt(12.0))), {.b = true}) +
+               p("proj.bias", {kDim}, Init::zeros());
+      },
+      image(), false);
+  CHECK(relative_error(still.values[0], written_out.values[0]) < kTolerance);
+  CHECK(relative_error(run(vittt(kVittt), image(), false).values[0], written_out.values[0]) > 1e-4);
+}
+
+TEST_CASE("sizes that do not fit are refused by name") {
+  const auto refused = [](const Layer& layer) { run(layer, image(), false); };
+  CHECK(contains(message_of<ConfigError>([&] { refused(t5({.width = kDim, .heads = 3})); }),
+                 "[t5] width 8 is not a multiple of 3 heads"));
+  CHECK(contains(message_of<ShapeError>([&] { refused(t5({.width = 6, .heads = 3})); }),
+                 "x is f64[2,12,8], it must be [batch, tokens, 6]"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   refused(
+                       t5({.width = kDim, .heads = 2, .height = 5, .image_width = 2, .convolutions = true}));
+                 }),
+                 "an image of 5 x 2 has 10 tokens"));
+  Vittt tall = kVittt;
+  tall.height = 4;
+  CHECK(contains(message_of<ShapeError>([&] { refused(vittt(tall)); }), "an image of 4 x 4 has 16 tokens"));
+  Vittt wy = kVittt;
+  wy.form = FormChoice::wy;
+  CHECK_THROWS_AS(refused(vittt(wy)), FormError);
+}
