@@ -128,7 +128,9 @@ class Follower {
         if (next.kind == in[c].kind && next.axis == in[c].axis) continue;
         if (in[c].kind == Flow::Kind::mixed || next.kind == Flow::Kind::free) continue;
         if (next.kind == Flow::Kind::mixed) in[c] = mixed(id, "inside the scan: " + next.why);
-        else in[c] = in[c].kind == Flow::Kind::free ? next : mixed(id, fmt::format("carry {} moves between axes", c));
+        else
+          in[c] = in[c].kind == Flow::Kind::free ? next
+                                                 : mixed(id, fmt::format("carry {} moves between axes", c));
         changed = true;
       }
       if (changed) continue;

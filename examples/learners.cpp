@@ -1,5 +1,5 @@
-// learners: the published systems as the engine sees them: what they are made of, which form follows from their traces and
-// why, and the battery of proofs.
+// learners: the published systems as the engine sees them: what they are made of, which form follows from
+// their traces and why, and the battery of proofs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -31,9 +31,15 @@ Json refusals(const ttt::FormPlan& plan) {
 }
 
 Json to_json(const ttt::System& s, const ttt::Explanation& e) {
-  return {{"name", s.name},         {"title", s.title},         {"source", s.source},
-          {"model", e.model},       {"inner_loss", e.loss},     {"optimiser", e.optimizer},
-          {"policy", e.policy.str()}, {"form", std::string(name(e.plan.form))}, {"refused", refusals(e.plan)}};
+  return {{"name", s.name},
+          {"title", s.title},
+          {"source", s.source},
+          {"model", e.model},
+          {"inner_loss", e.loss},
+          {"optimiser", e.optimizer},
+          {"policy", e.policy.str()},
+          {"form", std::string(name(e.plan.form))},
+          {"refused", refusals(e.plan)}};
 }
 
 void list(bool json) {
@@ -44,7 +50,8 @@ void list(bool json) {
                e.optimizer, e.policy.str(), "", name(e.plan.form));
     all.push_back(to_json(s, e));
   }
-  fmt::print("{:<24} softmax attention: the nonparametric learner that keeps every example\n", "nadaraya-watson");
+  fmt::print("{:<24} softmax attention: the nonparametric learner that keeps every example\n",
+             "nadaraya-watson");
   if (json) fmt::print("{}\n", Json{{"learners", all}}.dump());
 }
 
@@ -72,8 +79,9 @@ void check(const std::vector<std::string>& names, bool json) {
     }
     std::fflush(stdout);
     for (const ttt::Check& c : report.checks)
-      checks[c.name] = c.applies ? Json{{"error", c.error}, {"tolerance", c.tolerance}, {"passed", c.passed()}}
-                                 : Json{{"skipped", c.note}};
+      checks[c.name] = c.applies
+                           ? Json{{"error", c.error}, {"tolerance", c.tolerance}, {"passed", c.passed()}}
+                           : Json{{"skipped", c.note}};
     all[which] = checks;
     if (!report.passed()) failed.push_back(which);
   }
@@ -85,7 +93,8 @@ void check(const std::vector<std::string>& names, bool json) {
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Lists the published learners, explains which form follows from a learner's trace, and proves that all its "
+      "Lists the published learners, explains which form follows from a learner's trace, and proves that all "
+      "its "
       "forms are the same learner.",
       "learners"};
   bool json = false, all = false;
@@ -97,7 +106,9 @@ int main(int argc, char** argv) {
   CLI::App* explaining = app.add_subcommand("explain", "The form that is chosen, and why not a faster one");
   explaining->add_option("name", which, "Learner")->required()->check(CLI::IsMember(names));
   explaining->add_option("--heads", sizes.heads, "Heads")->check(CLI::PositiveNumber)->capture_default_str();
-  explaining->add_option("--dim", sizes.dim, "Features of one head")->check(CLI::PositiveNumber)->capture_default_str();
+  explaining->add_option("--dim", sizes.dim, "Features of one head")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   explaining->add_option("--chunk", sizes.chunk, "Tokens in a chunk, where the learner has chunks")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -116,8 +127,7 @@ int main(int argc, char** argv) {
   return run_program(argc, argv, app, [&] {
     if (*explaining) return explain(which, sizes, form, json);
     if (!*checking) return list(json);
-    if (all == !which.empty())
-      throw CLI::ValidationError("check", "wants a learner's name, or --all");
+    if (all == !which.empty()) throw CLI::ValidationError("check", "wants a learner's name, or --all");
     check(all ? names : std::vector<std::string>{which}, json);
   });
 }

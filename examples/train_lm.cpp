@@ -144,9 +144,10 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
   if (!inner.charts.empty()) sections.push_back(inner);
   if (!r.sample.empty())
     sections.push_back({.heading = "A sample",
-                      .prose = "The model read the first lines, from the validation text, and wrote what "
-                               "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
-                      .preformatted = r.prompt + "▌" + r.sample});
+                        .prose =
+                            "The model read the first lines, from the validation text, and wrote what "
+                            "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
+                        .preformatted = r.prompt + "▌" + r.sample});
 
   const LanguageModelConfig& c = o.training.model;
   return html_report(
@@ -249,8 +250,8 @@ void run(Options& o) {
                             .first(std::min<std::size_t>(64, corpus.bytes(Split::validation).size()));
     r.prompt = std::string(prompt.begin(), prompt.end());
     if (o.training.model.ttt_layer_type != kEndToEnd)  // which has no token-by-token form
-      r.sample = sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8,
-                             o.training.seed);
+      r.sample =
+          sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8, o.training.seed);
     r.seconds = seconds_since(start);
     write_file_atomically(o.out + "/report.html", report(o, trainer, metrics, r));
     write_file_atomically(o.out + "/loss_by_position.svg", svg(position_chart(r)));

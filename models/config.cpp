@@ -36,7 +36,8 @@ void for_each_field(Config& c, Fn fn) {
 bool is_causal(const ttt::System& system) { return system.policy({1, 2, 16}).causal(); }
 
 // Published names of the first two.
-constexpr std::pair<std::string_view, std::string_view> kPublished[] = {{"linear", "ttt-linear"}, {"mlp", "ttt-mlp"}};
+constexpr std::pair<std::string_view, std::string_view> kPublished[] = {{"linear", "ttt-linear"},
+                                                                        {"mlp", "ttt-mlp"}};
 
 // Is this JSON value of the field's type? A fraction is no integer.
 bool fits(const nlohmann::json& json, std::int64_t) { return json.is_number_integer(); }
@@ -88,11 +89,13 @@ void LanguageModelConfig::check() const {
   if (ttt_layer_type != "attention" && ttt_layer_type != kEndToEnd) {
     const ttt::System& system = learner_system(ttt_layer_type);
     if (!is_causal(system))
-      throw ConfigError(fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",
-                                    ttt_layer_type, fmt::join(layer_names(), ", ")));
+      throw ConfigError(
+          fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",
+                      ttt_layer_type, fmt::join(layer_names(), ", ")));
   }
   if (attention_window < 0)
-    throw ConfigError(fmt::format("[config] attention_window must be 0 (none) or positive, it is {}", attention_window));
+    throw ConfigError(
+        fmt::format("[config] attention_window must be 0 (none) or positive, it is {}", attention_window));
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
     if (!fine || !std::isfinite(value))
       throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));

@@ -18,8 +18,8 @@ struct LanguageModelConfig {
   std::int64_t num_hidden_layers = 2;
   std::int64_t num_attention_heads = 2;
   // linear, mlp (TTT-Linear, TTT-MLP), or the name of another causal system (ttt/system.h); attention: the
-  // softmax baseline, which is also the Nadaraya-Watson learner; ttt-e2e: the whole model is the learner, of chunks
-  // of mini_batch_size tokens, with attention_window (0: 64) tokens of attention.
+  // softmax baseline, which is also the Nadaraya-Watson learner; ttt-e2e: the whole model is the learner, of
+  // chunks of mini_batch_size tokens, with attention_window (0: 64) tokens of attention.
   std::string ttt_layer_type = "linear";
   double ttt_base_lr = 1.0;
   std::int64_t attention_window = 0;  // > 0: a sliding-window attention branch beside the learner (LaCT)

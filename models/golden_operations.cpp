@@ -202,6 +202,7 @@ GoldenOutputs lact(const GoldenOperation& op) {
   Views views = lact_views(op);
   const ttt::LactOptions options{.momentum = op.flag("use_momentum"),
                                  .muon = op.flag("use_muon"),
+                                 .muon_in_f64 = true,  // also of files that are verified in f32
                                  .prenorm = op.text("op").ends_with("_prenorm")};
   if (options.momentum) views.gates["momentum"] = one_head(op.input("momentum", 3));
   const Policy policy = ttt::system_named("lact").policy({.chunk = op.integer("chunk_size", 1)});
@@ -223,7 +224,7 @@ GoldenOutputs lact_nvs(const GoldenOperation& op) {
   views.v = range("update_range", views.v);
   for (auto& [name, rate] : views.gates) rate = range("update_range", rate);
   const InnerLoopResult r =
-      run_lact(op, views, ttt::lact_nvs_optimizer(static_cast<int>(op.integer("muon_update_steps", 0))),
+      run_lact(op, views, ttt::lact_nvs_optimizer(static_cast<int>(op.integer("muon_update_steps", 0)), true),
                ttt::system_named("lact-nvs").policy({}), false);
   GoldenOutputs out{{{"o", no_head(r.output)}}, r.plan.form};
   for (const char* i : {"0", "1", "2"})

@@ -21,7 +21,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
   config_.check();
   if (config_.ttt_layer_type == kEndToEnd)
     throw ConfigError(
-        "[language_model] ttt-e2e is no layer: the whole model learns, chunk after chunk, and cannot be read token by "
+        "[language_model] ttt-e2e is no layer: the whole model learns, chunk after chunk, and cannot be read "
+        "token by "
         "token; use EndToEndModel");
   ttt::TTTLayerOptions options{.width = config_.hidden_size,
                                .heads = config_.num_attention_heads,
@@ -46,8 +47,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
       auto layer = std::make_shared<Attention>(options, own, std::move(task), layer_name, attention_capacity);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     } else {
-      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), learner_system(config_.ttt_layer_type),
-                                                   layer_name);
+      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task),
+                                                   learner_system(config_.ttt_layer_type), layer_name);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     }
     blocks_.push_back(std::make_unique<Block>(Block{name, block, std::move(sequence)}));

@@ -28,8 +28,9 @@ std::string dependence_of(const Factors& factors, const Weights& w) {
         if (f.weight != of) continue;
         for (const Tensor& side : {f.a, f.b})
           if (side.defined() && mentions(side, w.at(on).value))
-            return fmt::format("the gradient of '{}' depends on '{}' ({}): it has to be taken anew after every write",
-                               w.at(of).name, w.at(on).name, of == on ? "itself" : "another learning weight");
+            return fmt::format(
+                "the gradient of '{}' depends on '{}' ({}): it has to be taken anew after every write",
+                w.at(of).name, w.at(on).name, of == on ? "itself" : "another learning weight");
       }
   return {};
 }
@@ -64,8 +65,9 @@ Analysis analyse(const Learner& learner, const Policy& policy, const State& give
     out.degree_zero = dependence_of(factors_at(learner, w, k, v), w);
     out.affine_use = reason([&] {
       if (affine_use(learner, w, k, v).transposed && StepLaw::of(optimizer, state, 0, gates).per_feature())
-        throw FormError("[wy] the optimiser has a number per input feature, and the loss uses W', of which these are the "
-                        "outputs: each output would have a system of its own");
+        throw FormError(
+            "[wy] the optimiser has a number per input feature, and the loss uses W', of which these are the "
+            "outputs: each output would have a system of its own");
     });
   } else {
     out.degree_zero = out.affine_use = first;
@@ -86,15 +88,16 @@ Analysis analyse(const Learner& learner, const Policy& policy, const State& give
   return out;
 }
 
-FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimizer& optimizer, bool has_position,
-                     std::int64_t tokens, FormChoice wanted) {
+FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimizer& optimizer,
+                     bool has_position, std::int64_t tokens, FormChoice wanted) {
   policy.check();
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
   if (wanted != FormChoice::primal && !a.members.empty()) throw FormError(a.members);
   if (!per_chunk && wanted != FormChoice::primal && !a.independent.empty()) throw FormError(a.independent);
   if (!per_chunk && policy.chunk != 1 && optimizer.moves_gradient_point())
     throw ConfigError(
-        "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the gradient "
+        "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the "
+        "gradient "
         "must be taken token by token: use chunk = 1");
 
   const auto first = [](std::initializer_list<std::string> reasons) {
@@ -103,31 +106,36 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
     return std::string();
   };
   const auto unless = [](bool fine, const char* why) { return fine ? std::string() : std::string(why); };
-  const std::string meta =
-      unless(policy.meta != Policy::Meta::truncated, "the meta-gradient is cut between chunks, which must therefore exist");
+  const std::string meta = unless(policy.meta != Policy::Meta::truncated,
+                                  "the meta-gradient is cut between chunks, which must therefore exist");
   struct Candidate {
     FormChoice form;
     std::string why;
   };
   std::vector<Candidate> candidates;  // fastest first
   if (per_chunk) {
-    const std::string steps = unless(policy.steps == 1, "each chunk makes several steps, one after the other");
+    const std::string steps =
+        unless(policy.steps == 1, "each chunk makes several steps, one after the other");
     const std::string one_chunk = unless(policy.chunk != Policy::kWholeSequence && tokens > policy.chunk,
                                          "the whole sequence is one chunk: there is nothing to do at once");
     candidates = {
-        {FormChoice::parallel, first({a.independent, a.factors, a.degree_zero, a.linear_step, steps, meta, one_chunk})},
-        {FormChoice::chunk_parallel, first({a.independent, a.factors, a.degree_zero, a.split_step, steps, meta, one_chunk,
-            unless(!optimizer.couples_weights(), "one norm over all weights couples their steps")})},
+        {FormChoice::parallel,
+         first({a.independent, a.factors, a.degree_zero, a.linear_step, steps, meta, one_chunk})},
+        {FormChoice::chunk_parallel,
+         first({a.independent, a.factors, a.degree_zero, a.split_step, steps, meta, one_chunk,
+                unless(!optimizer.couples_weights(), "one norm over all weights couples their steps")})},
         {FormChoice::dual, first({a.independent, a.factors})},
         {FormChoice::primal, {}}};
     if (wanted == FormChoice::wy)
       throw FormError("[form] wy is for a step per token; this policy makes one per chunk");
   } else {
-    const std::string place = unless(!has_position, "the position rates count from the beginning of each chunk");
-    const std::string online =
-        unless(policy.chunk == 1, "the tokens of a chunk have their gradients taken at the same weights: there is nothing to solve");
-    const std::string full = unless(policy.meta == Policy::Meta::full,
-                                    "the solve cannot tell the meta-gradient's parts apart");
+    const std::string place =
+        unless(!has_position, "the position rates count from the beginning of each chunk");
+    const std::string online = unless(
+        policy.chunk == 1,
+        "the tokens of a chunk have their gradients taken at the same weights: there is nothing to solve");
+    const std::string full =
+        unless(policy.meta == Policy::Meta::full, "the solve cannot tell the meta-gradient's parts apart");
     candidates = {{FormChoice::parallel, first({a.factors, a.degree_zero, a.linear_step, place, meta})},
                   {FormChoice::wy, first({a.factors, a.linear_step, online, a.affine_use, place, full})},
                   {FormChoice::dual, first({a.factors, a.linear_step})},

@@ -1,5 +1,5 @@
-// Analysis: what can be proved about a learner from its trace, and the form that follows from it. Nothing is decided by
-// name: every "no" is a node of the user's own text.
+// Analysis: what can be proved about a learner from its trace, and the form that follows from it. Nothing is
+// decided by name: every "no" is a node of the user's own text.
 #pragma once
 
 #include "ttt/forms/form.h"
@@ -12,9 +12,11 @@ struct Analysis {
   std::string factors;      // every use of a fast weight factorises: rows x W
   std::string independent;  // tokens do not meet
   std::string degree_zero;  // no factor of a gradient depends on a learning weight
-  std::string affine_use;   // one use, whose gradient is one number a token times the weight's output, plus a constant
-  std::string linear_step;  // the optimiser's step is linear, with one coefficient a token (or one per input feature)
-  std::string split_step;   // the step is affine in the weight, whatever it does to the gradient
+  std::string
+      affine_use;  // one use, whose gradient is one number a token times the weight's output, plus a constant
+  std::string
+      linear_step;  // the optimiser's step is linear, with one coefficient a token (or one per input feature)
+  std::string split_step;         // the step is affine in the weight, whatever it does to the gradient
   std::vector<std::string> uses;  // per weight: where it is used, in words
 };
 
@@ -31,8 +33,8 @@ struct FormPlan {
   std::vector<Refusal> refused;  // fastest first
 };
 
-// The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is impossible.
-// tokens: length of the sequence.
+// The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is
+// impossible. tokens: length of the sequence.
 FormPlan choose_form(const Analysis& analysis, const Policy& policy, const InnerOptimizer& optimizer,
                      bool has_position, std::int64_t tokens, FormChoice wanted);
 

@@ -45,7 +45,8 @@ Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64
     start.push_back(matrix(name, params(name, {heads, widths[i - 1], widths[i]}, lecun(widths[i - 1]))));
     text = fmt::format("{} {}", text, name);
     if (bias) {
-      start.push_back(row(fmt::format("b{}", i), params(fmt::format("b{}", i), {heads, 1, widths[i]}, Init::zeros())));
+      start.push_back(
+          row(fmt::format("b{}", i), params(fmt::format("b{}", i), {heads, 1, widths[i]}, Init::zeros())));
       text = fmt::format("{} + b{}", text, i);
     }
     if (i < layers) text = fmt::format("{}({})", activation_name, text);
@@ -104,7 +105,8 @@ Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, s
             const Tensor padded = pad(pad(reshape(x, image), -3, 1, 1), -2, 1, 1);
             Tensor y;
             for (std::int64_t tap = 0; tap < 9; ++tap) {
-              const Tensor window = slice(slice(padded, -3, tap / 3, tap / 3 + height), -2, tap % 3, tap % 3 + width);
+              const Tensor window =
+                  slice(slice(padded, -3, tap / 3, tap / 3 + height), -2, tap % 3, tap % 3 + width);
               const Tensor part = reshape(window, x.shape()) * slice(w["kernel"], -2, tap, tap + 1);
               y = y.defined() ? y + part : part;
             }
@@ -114,7 +116,8 @@ Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, s
 
 Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths) {
   if (models.size() != widths.size() || models.empty())
-    throw ConfigError(fmt::format("[side_by_side] {} models need as many widths, there are {}", models.size(), widths.size()));
+    throw ConfigError(fmt::format("[side_by_side] {} models need as many widths, there are {}", models.size(),
+                                  widths.size()));
   std::vector<FastWeight> all;
   std::string text;
   for (std::size_t m = 0; m < models.size(); ++m) {
@@ -125,7 +128,8 @@ Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths) 
       all.push_back(w);
     }
   }
-  return {text, Weights(std::move(all)), [models = std::move(models), widths = std::move(widths)](const Weights& w, Tensor x) {
+  return {text, Weights(std::move(all)),
+          [models = std::move(models), widths = std::move(widths)](const Weights& w, Tensor x) {
             std::vector<Tensor> parts;
             std::int64_t from = 0;
             for (std::size_t m = 0; m < models.size(); ++m) {
@@ -181,7 +185,8 @@ InnerLoss lp(double power) {
 
 InnerLoss cosine(double eps) {
   return {"1 - cos(f(k), v)", [=](Tensor p, Tensor v) {
-            return 1.0 - per_token(p * v) * rsqrt(per_token(square(p)) + eps) * rsqrt(per_token(square(v)) + eps);
+            return 1.0 -
+                   per_token(p * v) * rsqrt(per_token(square(p)) + eps) * rsqrt(per_token(square(v)) + eps);
           }};
 }
 

@@ -1,5 +1,5 @@
-// The pieces of a learner as values that can be swapped: a model f(x; W), an inner loss, an inner optimiser (and, where
-// it is run, a policy). A learner is their composition:
+// The pieces of a learner as values that can be swapped: a model f(x; W), an inner loss, an inner optimiser
+// (and, where it is run, a policy). A learner is their composition:
 //
 //   Composed learner(swiglu(params, {.heads = 4, .in = 64, .hidden = 128, .out = 64}), inner_product(),
 //                    InnerOptimizer().momentum(gate("momentum")).muon().weight_norm());
@@ -29,8 +29,8 @@ struct LinearOptions {
 Model linear(const Params& params, const ModelSizes& s, LinearOptions options = {});
 // Layers of these widths, [in, hidden.., out]; an activation between them.
 Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64_t>& widths,
-          const std::function<Tensor(Tensor)>& activation, const std::string& activation_name, bool bias = false,
-          bool residual_norm = false);
+          const std::function<Tensor(Tensor)>& activation, const std::string& activation_name,
+          bool bias = false, bool residual_norm = false);
 Model swiglu(const Params& params, const ModelSizes& s);  // (silu(x W0) * (x W2)) W1
 Model glu(const Params& params, const ModelSizes& s);     // (x W1) * silu(x W2)
 Model gated(const Params& params, const ModelSizes& s);   // silu(x W) * x

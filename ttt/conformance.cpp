@@ -21,7 +21,8 @@ constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual, FormChoic
 
 double worst_error(const Arrays& a, const Arrays& b) {
   double worst = a.size() == b.size() ? 0 : HUGE_VAL;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, relative_error(a[i], b[i]));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    worst = std::max(worst, relative_error(a[i], b[i]));
   return worst;
 }
 
@@ -126,12 +127,13 @@ class Battery {
 
   void differences() {
     if (stops_gradients_ || policy_.meta != Policy::Meta::full) {
-      for (const char* name : {"differences", "taylor"}) skip(name, "the learner cuts its own gradient on purpose");
+      for (const char* name : {"differences", "taylor"})
+        skip(name, "the learner cuts its own gradient on purpose");
       return;
     }
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      const Tensor y =
-          outer_loss(results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic))));
+      const Tensor y = outer_loss(
+          results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic))));
       std::vector<Tensor> out{y};
       for (const Tensor& g : grad(y, p.inputs, {.allow_zero = true})) out.push_back(g);
       return out;
@@ -174,7 +176,8 @@ class Battery {
 
   void contributions() {
     const bool per_chunk = policy_.update == Policy::Update::per_chunk;
-    if (per_chunk && policy_.steps > 1) return skip("contributions", "several steps a chunk share one offset");
+    if (per_chunk && policy_.steps > 1)
+      return skip("contributions", "several steps a chunk share one offset");
     if (policy_.meta != Policy::Meta::full) return skip("contributions", "the meta-gradient is not full");
     FormChoice form = FormChoice::primal;
     if (std::ranges::find(valid_, FormChoice::dual) != valid_.end()) form = FormChoice::dual;
@@ -182,7 +185,8 @@ class Battery {
       const std::int64_t chunk = policy_.chunk == Policy::kWholeSequence ? sizes_.time : policy_.chunk,
                          chunks = (sizes_.time + chunk - 1) / chunk;
       InnerLoopOptions with = options(p, form);
-      const Weights learning = restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained).start.weights;
+      const Weights learning =
+          restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained).start.weights;
       for (const Tensor& w : learning.values()) {
         Shape shape = w.shape();
         shape.insert(shape.begin(), chunks);
@@ -196,19 +200,22 @@ class Battery {
         return grad(outer_loss({r.output}), wrt, {.allow_zero = true});
       };
       std::vector<Tensor> wrt;
-      for (std::size_t i = 0; i < learning.size(); ++i) wrt.push_back(start[p.start.index(learning.at(i).name)]);
+      for (std::size_t i = 0; i < learning.size(); ++i)
+        wrt.push_back(start[p.start.index(learning.at(i).name)]);
       const std::size_t n = wrt.size();
       wrt.insert(wrt.end(), with.gradient_offset.begin(), with.gradient_offset.end());
       const std::vector<Tensor> full = gradient(with, wrt);
-      // What reaches W_0 without passing through an inner gradient: of the outputs, and of the points where each step's
-      // own part of the full gradient acts.
+      // What reaches W_0 without passing through an inner gradient: of the outputs, and of the points where
+      // each step's own part of the full gradient acts.
       InnerLoopOptions first = options(p, form);
       first.policy.meta = Policy::Meta::first_order;
       first.keep_points = true;
       wrt.resize(n);
       const InnerLoopResult r = train_along(*p.learner, p.start.with(start), p.views, first);
       const std::vector<Tensor> first_order = grad(outer_loss({r.output}), wrt, {.allow_zero = true}),
-                                own = vjp(r.points, std::vector<Tensor>(full.begin() + static_cast<std::ptrdiff_t>(n), full.end()),
+                                own = vjp(r.points,
+                                          std::vector<Tensor>(full.begin() + static_cast<std::ptrdiff_t>(n),
+                                                              full.end()),
                                           wrt, {.allow_zero = true});
       std::vector<Tensor> out;
       for (std::size_t i = 0; i < n; ++i) {
@@ -219,19 +226,22 @@ class Battery {
     });
     const Arrays both = run_program(f);
     double worst = 0;
-    for (std::size_t i = 0; i < both.size(); i += 2) worst = std::max(worst, relative_error(both[i + 1], both[i]));
+    for (std::size_t i = 0; i < both.size(); i += 2)
+      worst = std::max(worst, relative_error(both[i + 1], both[i]));
     add("contributions", worst, 1e-10, fmt::format("{} form", ttt::name(form)));
   }
 
   void online() {
-    if (policy_.update != Policy::Update::per_token) return skip("online", "the policy makes a step per chunk");
+    if (policy_.update != Policy::Update::per_token)
+      return skip("online", "the policy makes a step per chunk");
     const auto online = [&](const SystemProgram& p, FormChoice form) {
       InnerLoopOptions o = options(p, form);
       o.policy.chunk = 1;
       return o;
     };
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      std::vector<Tensor> out = results_of(train_along(*p.learner, p.start, p.views, online(p, FormChoice::automatic)));
+      std::vector<Tensor> out =
+          results_of(train_along(*p.learner, p.start, p.views, online(p, FormChoice::automatic)));
       std::vector<Tensor> parts;
       State state = State::start(*p.learner, p.start);
       for (std::int64_t t = 0; t < sizes_.time; ++t) {
@@ -252,7 +262,8 @@ class Battery {
       return skip("resume", "the whole sequence is one chunk");
     const std::int64_t at = policy_.chunk * std::max<std::int64_t>(1, sizes_.time / policy_.chunk / 2);
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      std::vector<Tensor> out = results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)));
+      std::vector<Tensor> out =
+          results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)));
       const InnerLoopResult a =
           train_along(*p.learner, p.start, part(p.views, 0, at), options(p, FormChoice::automatic));
       const InnerLoopResult b =
@@ -265,10 +276,12 @@ class Battery {
   }
 
   void decode() {
-    if (!policy_.causal() || policy_.chunk == Policy::kWholeSequence) return skip("decode", "the policy is not causal");
+    if (!policy_.causal() || policy_.chunk == Policy::kWholeSequence)
+      return skip("decode", "the policy is not causal");
     // The stream's states unrolled: every step asks for what the step before carried.
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      std::vector<Tensor> out{train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
+      std::vector<Tensor> out{
+          train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
       std::vector<Tensor> parts;
       std::map<std::string, Tensor> carried;
       for (std::int64_t t = 0; t < sizes_.time; ++t) {
@@ -291,7 +304,8 @@ class Battery {
     Arrays out;
     for (std::size_t i = 0; i < in.size(); ++i) {
       const Spec& spec = in[i].spec();
-      if (spec.rank() != 4 || spec.shape[0] != sizes_.batch || spec.shape[2] != sizes_.time || i >= views_of(f)) {
+      if (spec.rank() != 4 || spec.shape[0] != sizes_.batch || spec.shape[2] != sizes_.time ||
+          i >= views_of(f)) {
         out.push_back(in[i]);
         continue;
       }
@@ -302,7 +316,8 @@ class Battery {
       const std::int64_t inner = spec.shape[3];
       for (std::int64_t k = 0; k < static_cast<std::int64_t>(a.size()); ++k) {
         const std::int64_t time = k / inner % sizes_.time, batch = k / inner / sizes_.time / sizes_.heads;
-        if ((axis == 0 ? batch : time) >= from) a[static_cast<std::size_t>(k)] = b[static_cast<std::size_t>(k)];
+        if ((axis == 0 ? batch : time) >= from)
+          a[static_cast<std::size_t>(k)] = b[static_cast<std::size_t>(k)];
       }
       out.push_back(std::move(x));
     }
@@ -350,7 +365,8 @@ class Battery {
     const Function f = derivatives(valid_[0], 1, sizes_);
     const Arrays in = numbers_for(f, seed_), stored = f(in);
     double worst = 0;
-    for (int every : {1, 2, 3}) worst = std::max(worst, worst_difference_of_bits(f.plan({.checkpoint_every = every}).run(in), stored));
+    for (int every : {1, 2, 3})
+      worst = std::max(worst, worst_difference_of_bits(f.plan({.checkpoint_every = every}).run(in), stored));
     add("checkpoints", worst, 0, "bits");
   }
 
@@ -400,9 +416,10 @@ bool ConformanceReport::passed() const {
 std::string ConformanceReport::str() const {
   std::string out;
   for (const Check& c : checks)
-    out += c.applies ? fmt::format("{:<14} {} {:.1e} (at most {:.0e}){}{}\n", c.name, c.passed() ? "ok  " : "FAIL",
-                                   c.error, c.tolerance, c.note.empty() ? "" : ", ", c.note)
-                     : fmt::format("{:<14} --   {}\n", c.name, c.note);
+    out += c.applies
+               ? fmt::format("{:<14} {} {:.1e} (at most {:.0e}){}{}\n", c.name, c.passed() ? "ok  " : "FAIL",
+                             c.error, c.tolerance, c.note.empty() ? "" : ", ", c.note)
+               : fmt::format("{:<14} --   {}\n", c.name, c.note);
   return out;
 }
 

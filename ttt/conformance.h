@@ -1,5 +1,5 @@
-// conformance: the stock battery of proofs, for anyone's learner (as a System). Every check compares with something
-// that does not share the code under test, in f64.
+// conformance: the stock battery of proofs, for anyone's learner (as a System). Every check compares with
+// something that does not share the code under test, in f64.
 //
 //   CHECK(ttt::conformance(my_system, {.dim = 4}).passed());
 #pragma once
@@ -26,11 +26,10 @@ struct ConformanceReport {
 //   differences    the meta-gradient against central differences along a random direction
 //   taylor         what the linear model of the outer loss leaves shrinks with the square of the step
 //   contributions  first-order gradient + each inner step's own part = full gradient
-//   online         with chunks of one token: token after token from the carried state = the whole sequence at once
-//   resume         the sequence in two parts, cut at a chunk = in one
-//   decode         token by token through streams = the whole sequence (causal policies)
-//   independence   another sequence in the batch changes no bit of this one
-//   causality      a later token changes no earlier output (causal policies)
+//   online         with chunks of one token: token after token from the carried state = the whole sequence at
+//   once resume         the sequence in two parts, cut at a chunk = in one decode         token by token
+//   through streams = the whole sequence (causal policies) independence   another sequence in the batch
+//   changes no bit of this one causality      a later token changes no earlier output (causal policies)
 //   checkpoints    every checkpoint schedule: the same bits of values and gradients
 //   zeros          keys, values and gates of zeros give finite values and derivatives of order 1 and 2
 ConformanceReport conformance(const System& system, const ProgramSizes& sizes = {}, std::uint64_t seed = 1);

@@ -43,7 +43,8 @@ class Decoding {
     return now.with(flat);
   }
 
-  // This token's row among those of its chunk, [.., chunk, dim]; rows of later places are left from the chunk before.
+  // This token's row among those of its chunk, [.., chunk, dim]; rows of later places are left from the chunk
+  // before.
   Tensor remember(Tensor row, const std::string& id) {
     if (!row.defined()) return row;
     Shape shape = row.shape();
@@ -75,7 +76,8 @@ class Decoding {
   Tensor slot_, places_, here_, full_;
 };
 
-// A chunk's factors and gates are carried; the law is that of the whole chunk, of which this token's row is read.
+// A chunk's factors and gates are carried; the law is that of the whole chunk, of which this token's row is
+// read.
 class DualDecoding : public DualForm {
  public:
   using DualForm::DualForm;
@@ -114,8 +116,9 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   if (policy.query_is_key) views.q = views.k;
   policy.check();
   if (!policy.causal() || policy.chunk == Policy::kWholeSequence)
-    throw ConfigError(fmt::format("[decode] a policy that reads whole chunks after writing them cannot answer token by token ({})",
-                                  policy.str()));
+    throw ConfigError(fmt::format(
+        "[decode] a policy that reads whole chunks after writing them cannot answer token by token ({})",
+        policy.str()));
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
   const Learner& learner = *trained.learner;
   const FormOptions form_options{learner, policy, {}};
@@ -126,9 +129,11 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   const bool forced = options.form == FormChoice::primal;
   if (policy.update == Policy::Update::per_chunk) {
     const State state = d.carried(trained.start);
-    const PerChunkForm form(form_options, !forced && analysis.independent.empty() && analysis.factors.empty());
+    const PerChunkForm form(form_options,
+                            !forced && analysis.independent.empty() && analysis.factors.empty());
     const Tensor out = form.predict(state.weights, block.q);
-    Block all{block.q, d.remember(block.k, "k"), d.remember(block.v, "v"), d.remember(block.gates), {}, true, {}};
+    Block all{block.q, d.remember(block.k, "k"), d.remember(block.v, "v"), d.remember(block.gates), {}, true,
+              {}};
     d.carry(d.at_end(form.learnt(state, all), state));
     return out;
   }

@@ -24,7 +24,8 @@ Use last_use(const LearnerTrace& predict, const LearnerTrace& loss, const Weight
         refuse(fmt::format("the last layer's weight '{}' is used more than once", w.at(use.weight).name));
     return use;
   }
-  refuse(fmt::format("the last layer is not linear and bias-free: the prediction is {}", predict.describe_output()));
+  refuse(fmt::format("the last layer is not linear and bias-free: the prediction is {}",
+                     predict.describe_output()));
 }
 
 struct Run {
@@ -57,8 +58,7 @@ struct Part {
 Part part_of(const Run& run, const State& state, const Block& block, const Use& last) {
   const FormOptions options{run.learner, run.policy, {}};
   const PerChunkForm form(options, true);
-  Factors factors =
-      factors_at(run.learner, state.weights.with(form.points(state, block)), block.k, block.v);
+  Factors factors = factors_at(run.learner, state.weights.with(form.points(state, block)), block.k, block.v);
   Part out;
   for (Factor& f : factors) {
     Tensor& derivative = f.transposed ? f.a : f.b;
@@ -80,17 +80,16 @@ Part part_of(const Run& run, const State& state, const Block& block, const Use& 
     const InnerOptimizer optimizer = run.learner.optimizer();
     std::vector<BlockLaw> laws;
     for (std::size_t i = 0; i < state.weights.size(); ++i) {
-      laws.push_back(sum_up(StepLaw::of(optimizer, state, i, block.gates), run.lead, block.tokens(), run.dtype,
-                            block.position));
+      laws.push_back(sum_up(StepLaw::of(optimizer, state, i, block.gates), run.lead, block.tokens(),
+                            run.dtype, block.position));
       reads[i] = run.reads_after() ? laws[i].after : laws[i].before;
     }
     out.next = end_state(state, factors, laws);
   }
   const LearnerTrace predict = LearnerTrace::of_predict(run.learner, state.weights, block.q.spec());
-  read(predict, reading, factors, reads, std::span(&block.q, 1),
-       [&](const Use& use, Tensor x) {
-         if (use.weight == last.weight) out.query = x;
-       });
+  read(predict, reading, factors, reads, std::span(&block.q, 1), [&](const Use& use, Tensor x) {
+    if (use.weight == last.weight) out.query = x;
+  });
   return out;
 }
 
@@ -112,7 +111,9 @@ Reads reads_of_all(const Run& run, const State& start, const Use& last) {
       for (std::int64_t s = 0; s < run.time; ++s)
         same[static_cast<std::size_t>(t * run.time + s)] = t / run.chunk == s / run.chunk ? 1 : 0;
     }
-    const Tensor own = reshape(gather(reshape(run.views.position, {-1, 1}), constant(Array::of(place, {run.time}, DType::i32))), {run.time, 1});
+    const Tensor own = reshape(
+        gather(reshape(run.views.position, {-1, 1}), constant(Array::of(place, {run.time}, DType::i32))),
+        {run.time, 1});
     out.z = out.z * select(constant(Array::of(same, {run.time, run.time}, run.dtype)), own,
                            slice(run.views.position, 0, run.chunk - 1, run.chunk));
     return out;
@@ -126,14 +127,16 @@ Reads reads_of_all(const Run& run, const State& start, const Use& last) {
     means[name] = concat(parts, 2);
   }
   const std::int64_t chunks = (run.time + run.chunk - 1) / run.chunk, padded = chunks * run.chunk;
-  const BlockLaw law = sum_up(StepLaw::of(optimizer, start, last.weight, means), run.lead, chunks, run.dtype, {});
+  const BlockLaw law =
+      sum_up(StepLaw::of(optimizer, start, last.weight, means), run.lead, chunks, run.dtype, {});
   Reads out = pick(law), before = law.before;
   spread_over_tokens(out, run.chunk, true);
   spread_over_tokens(before, run.chunk, true);
   const int keys = out.feature_axis ? -2 : -1;
   if (padded != run.time && !run.policy.partial_chunk_writes) {  // the last chunk's step is not made
     const auto last_from = [&](Tensor a, Tensor b, int axis) {
-      return concat({slice(a, axis, 0, padded - run.chunk), slice(b, axis, padded - run.chunk, padded)}, axis);
+      return concat({slice(a, axis, 0, padded - run.chunk), slice(b, axis, padded - run.chunk, padded)},
+                    axis);
     };
     out.z = last_from(out.z, before.z, keys - 1);
     for (std::size_t j = 0; j < out.c.size(); ++j)
@@ -155,9 +158,7 @@ Reads reads_of_all(const Run& run, const State& start, const Use& last) {
 
 }  // namespace
 
-Tensor EffectiveAttention::output() const {
-  return matmul(queries * decay, base) + matmul(matrix, values);
-}
+Tensor EffectiveAttention::output() const { return matmul(queries * decay, base) + matmul(matrix, values); }
 
 EffectiveAttention effective_attention(const Learner& given, const Weights& start, const Views& given_views,
                                        const Policy& policy) {
@@ -196,7 +197,8 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   const Tensor w = trained.start.weights.at(last.weight).value;
   out.base = last.transposed ? transpose(w) : w;
   const Reads reads = reads_of_all(run, trained.start, last);
-  if (reads.feature_axis && last.transposed) refuse("gates per feature with a weight that is used transposed");
+  if (reads.feature_axis && last.transposed)
+    refuse("gates per feature with a weight that is used transposed");
   out.matrix = scores(reads, out.queries, out.keys);
   out.decay = reads.keeps ? constant(1.0, run.dtype) : reads.c[0];
   return out;

@@ -1,12 +1,12 @@
-// Effective linear attention ("Test-time training with KV binding is secretly linear attention", theorems 5.1 to 5.3): a
-// learner whose last layer is linear and bias-free, f(x; W, Theta) = phi(x; Theta) W, answers
+// Effective linear attention ("Test-time training with KV binding is secretly linear attention", theorems 5.1
+// to 5.3): a learner whose last layer is linear and bias-free, f(x; W, Theta) = phi(x; Theta) W, answers
 //
 //   o_t = decay_t (q_t base) + sum_s matrix[t, s] v_s,     matrix[t, s] = Z[t, s] <q_t, k_s>
 //
-// with effective queries q_t = phi(q_t; Theta_t), keys k_s = phi(k_s; Theta at s's gradient) and values v_s = the rate of s
-// times the derivative of its inner loss by its prediction; Z is what the optimiser's steps of W add up to (-1 below the
-// diagonal for plain descent; sums of products of the momentum factors in theorem 5.3). Theta may learn in any way;
-// the step of W must be linear.
+// with effective queries q_t = phi(q_t; Theta_t), keys k_s = phi(k_s; Theta at s's gradient) and values v_s =
+// the rate of s times the derivative of its inner loss by its prediction; Z is what the optimiser's steps of
+// W add up to (-1 below the diagonal for plain descent; sums of products of the momentum factors in
+// theorem 5.3). Theta may learn in any way; the step of W must be linear.
 #pragma once
 
 #include "ttt/inner_loop.h"
@@ -22,8 +22,8 @@ struct EffectiveAttention {
   Tensor output() const;
 };
 
-// FormError, naming the node, for a learner whose last layer is not a linear, bias-free use of one fast weight, or whose
-// step of that weight is not linear.
+// FormError, naming the node, for a learner whose last layer is not a linear, bias-free use of one fast
+// weight, or whose step of that weight is not linear.
 EffectiveAttention effective_attention(const Learner& learner, const Weights& start, const Views& views,
                                        const Policy& policy);
 

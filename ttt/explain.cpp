@@ -8,19 +8,24 @@ std::string_view meaning(FormChoice form, const Policy& policy) {
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
   switch (form) {
     case FormChoice::parallel:
-      return per_chunk ? "plain linear attention with a mask of chunks: no factor of a gradient depends on a learning "
+      return per_chunk ? "plain linear attention with a mask of chunks: no factor of a gradient depends on a "
+                         "learning "
                          "weight and the step is linear, so all tokens are worked on at once"
-                       : "linear attention: no factor of a gradient depends on a learning weight and the step is linear, "
+                       : "linear attention: no factor of a gradient depends on a learning weight and the "
+                         "step is linear, "
                          "so blocks of any length are worked on at once";
     case FormChoice::wy:
-      return "the gradients of a block solve one triangular system (WY form): each depends on the weight linearly, "
+      return "the gradients of a block solve one triangular system (WY form): each depends on the weight "
+             "linearly, "
              "through one use";
     case FormChoice::chunk_parallel:
-      return "all chunks at once: no factor of a gradient depends on a learning weight, so what the optimiser makes of "
+      return "all chunks at once: no factor of a gradient depends on a learning weight, so what the "
+             "optimiser makes of "
              "the chunks' gradients is computed for all of them and the weights are a running sum";
     case FormChoice::dual:
       return per_chunk ? "recurrent, chunk after chunk; each chunk's gradient from its factors"
-                       : "recurrent, chunk after chunk; inside a chunk gradients are outer products and the weights "
+                       : "recurrent, chunk after chunk; inside a chunk gradients are outer products and the "
+                         "weights "
                          "they give are applied as masked attention";
     case FormChoice::primal:
       return per_chunk ? "recurrent, chunk after chunk; gradients taken whole"
@@ -39,7 +44,8 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   const std::int64_t time = views.k.dim(2),
                      tokens = policy.chunk == Policy::kWholeSequence ? time : std::min(policy.chunk, time);
   const auto cut = [&](Tensor x) { return slice(x, 2, 0, tokens); };
-  Block block{tokens == time ? views.q : cut(views.q), cut(views.k), cut(views.v), {}, views.position, true, {}};
+  Block block{
+      tokens == time ? views.q : cut(views.q), cut(views.k), cut(views.v), {}, views.position, true, {}};
   for (const auto& [name, rows] : views.gates) block.gates[name] = cut(rows);
 
   Explanation out;
@@ -55,7 +61,7 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   for (std::size_t i = 0; i < trained.start.weights.size(); ++i) {
     const FastWeight& w = trained.start.weights.at(i);
     out.uses.push_back(fmt::format("{}: {}", w.name,
-                                   w.kind == WeightKind::row          ? "a row, spread over tokens"
+                                   w.kind == WeightKind::row      ? "a row, spread over tokens"
                                    : out.analysis.uses[i].empty() ? "not as rows x W"
                                                                   : out.analysis.uses[i]));
   }
@@ -72,9 +78,10 @@ Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice 
 }
 
 std::string Explanation::str() const {
-  std::string text = fmt::format("model      {}\ninner loss {}\noptimiser  {}\npolicy     {}\n", model, loss, optimizer,
-                                 policy.str());
-  for (std::size_t i = 0; i < uses.size(); ++i) text += fmt::format("{}{}\n", i ? "           " : "uses       ", uses[i]);
+  std::string text = fmt::format("model      {}\ninner loss {}\noptimiser  {}\npolicy     {}\n", model, loss,
+                                 optimizer, policy.str());
+  for (std::size_t i = 0; i < uses.size(); ++i)
+    text += fmt::format("{}{}\n", i ? "           " : "uses       ", uses[i]);
   text += fmt::format("form       {}: {}\n", name(plan.form), meaning(plan.form, policy));
   for (const FormPlan::Refusal& r : plan.refused) text += fmt::format("not {}: {}\n", name(r.form), r.why);
   return text;

@@ -1,5 +1,5 @@
-// explain: what was found on a learner's trace, which form follows, and why the faster ones are impossible, in words and
-// with the lines of the learner's own text.
+// explain: what was found on a learner's trace, which form follows, and why the faster ones are impossible,
+// in words and with the lines of the learner's own text.
 #pragma once
 
 #include "ttt/system.h"
@@ -19,7 +19,9 @@ struct Explanation {
 // What a form does, in a sentence.
 std::string_view meaning(FormChoice form, const Policy& policy);
 
-Explanation explain(const Learner& learner, const Weights& start, const Views& views, const InnerLoopOptions& options);
-Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice wanted = FormChoice::automatic);
+Explanation explain(const Learner& learner, const Weights& start, const Views& views,
+                    const InnerLoopOptions& options);
+Explanation explain(const System& system, const ProgramSizes& sizes,
+                    FormChoice wanted = FormChoice::automatic);
 
 }  // namespace nestgrad::ttt

@@ -30,8 +30,12 @@ Gates each(const Gates& gates, const std::function<Tensor(Tensor)>& fn) {
 Block range(const Views& views, std::int64_t begin, std::int64_t end) {
   const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
   const bool whole = begin == 0 && end == views.k.dim(2);  // q may then be longer
-  return {whole ? views.q : cut(views.q), cut(views.k), cut(views.v), each(views.gates, cut),
-          views.position.defined() ? slice(views.position, 0, 0, std::min(end - begin, views.position.dim(0))) : Tensor(),
+  return {whole ? views.q : cut(views.q),
+          cut(views.k),
+          cut(views.v),
+          each(views.gates, cut),
+          views.position.defined() ? slice(views.position, 0, 0, std::min(end - begin, views.position.dim(0)))
+                                   : Tensor(),
           true,
           {}};
 }
@@ -42,21 +46,25 @@ Block chunked(const Block& all, std::int64_t chunks) {
   return out;
 }
 
-// Numbers per input feature fit weights that have these inputs, and no rate: it multiplies a token's whole gradient.
+// Numbers per input feature fit weights that have these inputs, and no rate: it multiplies a token's whole
+// gradient.
 void check_gate_widths(const Learner& learner, const Weights& weights, const Gates& gates) {
   const std::vector<std::string> used = learner.optimizer().gates();
   for (const auto& [name, rows] : gates) {
     const std::int64_t width = rows.dim(-1);
     const auto refuse = [&, &name = name, &rows = rows](const std::string& why) {
-      throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
+      throw ShapeError(
+          fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
     };
     if (width == 1) continue;
-    if (name == "rate" || name.starts_with("rate.")) refuse("a rate is one number a token, [batch, heads, time, 1]");
+    if (name == "rate" || name.starts_with("rate."))
+      refuse("a rate is one number a token, [batch, heads, time, 1]");
     if (std::ranges::find(used, name) == used.end()) continue;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const FastWeight& w = weights.at(i);
       if (w.kind == WeightKind::row)
-        refuse(fmt::format("it has a number per input feature, and '{}' is a row that has no inputs", w.name));
+        refuse(
+            fmt::format("it has a number per input feature, and '{}' is a row that has no inputs", w.name));
       if (w.value.dim(-2) != width)
         refuse(fmt::format("it has {} numbers a token, and '{}' is {} with {} inputs", width, w.name,
                            to_string(w.value.spec()), w.value.dim(-2)));
@@ -68,30 +76,35 @@ void check_views(const Learner& learner, const Policy& policy, const Views& view
   policy.check();
   for (const std::string& name : learner.optimizer().gates())
     if (!views.gates.contains(name))
-      throw ConfigError(
-          fmt::format("[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have",
-                      learner.optimizer().str(), name));
+      throw ConfigError(fmt::format(
+          "[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have",
+          learner.optimizer().str(), name));
   if (views.k.rank() != 4 || views.q.rank() != 4 || views.v.rank() != 4)
     throw ShapeError(fmt::format("[inner_loop] views are [batch, heads, time, dim]; q is {}, k {}, v {}",
-                                 to_string(views.q.spec()), to_string(views.k.spec()), to_string(views.v.spec())));
+                                 to_string(views.q.spec()), to_string(views.k.spec()),
+                                 to_string(views.v.spec())));
   const std::int64_t time = views.k.dim(2);
   for (const auto& [name, rows] : views.gates)
-    if (rows.rank() != 4 || rows.dim(2) != time || rows.dim(0) != views.k.dim(0) || rows.dim(1) != views.k.dim(1))
-      throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}; it must be [batch, heads, time, 1 or in] beside k {}",
-                                   name, to_string(rows.spec()), to_string(views.k.spec())));
+    if (rows.rank() != 4 || rows.dim(2) != time || rows.dim(0) != views.k.dim(0) ||
+        rows.dim(1) != views.k.dim(1))
+      throw ShapeError(fmt::format(
+          "[inner_loop] the gate '{}' is {}; it must be [batch, heads, time, 1 or in] beside k {}", name,
+          to_string(rows.spec()), to_string(views.k.spec())));
   if (views.v.dim(2) != time)
     throw ShapeError(fmt::format("[inner_loop] v is {} and k is {}: they must have as many tokens",
                                  to_string(views.v.spec()), to_string(views.k.spec())));
   const bool whole = policy.chunk == Policy::kWholeSequence || policy.chunk >= time;
   const bool after = policy.update == Policy::Update::per_chunk;
   if (views.q.dim(2) != time && !(whole && after))
-    throw ShapeError(fmt::format(
-        "[inner_loop] q is {} and k is {}: only a policy with one step for the whole sequence may ask more or fewer "
-        "tokens than it learns from",
-        to_string(views.q.spec()), to_string(views.k.spec())));
+    throw ShapeError(
+        fmt::format("[inner_loop] q is {} and k is {}: only a policy with one step for the whole sequence "
+                    "may ask more or fewer "
+                    "tokens than it learns from",
+                    to_string(views.q.spec()), to_string(views.k.spec())));
   const std::int64_t chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
   if (views.position.defined() && after)
-    throw ConfigError("[inner_loop] position rates are for update = per_token: a step per chunk has no token's place");
+    throw ConfigError(
+        "[inner_loop] position rates are for update = per_token: a step per chunk has no token's place");
   if (views.position.defined() && views.position.dim(0) < std::min(chunk, time))
     throw ShapeError(fmt::format("[inner_loop] position rates are {}, chunks have {} tokens",
                                  to_string(views.position.spec()), chunk));
@@ -198,7 +211,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   const Learner& learner = *trained.learner;
   check_gate_widths(learner, trained.start.weights, views.gates);
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
-  const std::int64_t time = views.k.dim(2), chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
+  const std::int64_t time = views.k.dim(2),
+                     chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
 
   State state = trained.start;
   const Weights first = options.track_loss ? state.weights : Weights();
@@ -207,8 +221,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
 
   InnerLoopResult out;
   const Block sample = range(views, 0, std::min(chunk, time));
-  out.plan = choose_form(analyse(learner, policy, state, sample), policy, optimizer, views.position.defined(), time,
-                         options.form);
+  out.plan = choose_form(analyse(learner, policy, state, sample), policy, optimizer, views.position.defined(),
+                         time, options.form);
   const FormChoice choice = out.plan.form;
   const std::unique_ptr<Form> form = make_form(choice, form_options);
 
@@ -221,9 +235,10 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   }
   const bool by_step = !options.gradient_offset.empty() || options.keep_points;
   if (by_step && (free_size || choice == FormChoice::chunk_parallel))
-    throw ConfigError(fmt::format("[inner_loop] gradient offsets and points belong to chunks one after the other, which "
-                                  "the {} form does not have; ask for the dual or the primal form",
-                                  name(choice)));
+    throw ConfigError(
+        fmt::format("[inner_loop] gradient offsets and points belong to chunks one after the other, which "
+                    "the {} form does not have; ask for the dual or the primal form",
+                    name(choice)));
 
   std::vector<Tensor> outputs;
   std::vector<std::vector<Tensor>> losses(3);
@@ -241,7 +256,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     block.writes = !per_chunk || end - begin == chunk || policy.partial_chunk_writes;
     const std::int64_t index = begin / chunk;
     for (const Tensor& offset : options.gradient_offset)
-      block.offset.push_back(reshape(slice(offset, 0, index, index + 1), Shape(offset.shape().begin() + 1, offset.shape().end())));
+      block.offset.push_back(reshape(slice(offset, 0, index, index + 1),
+                                     Shape(offset.shape().begin() + 1, offset.shape().end())));
     if (is_cut(index)) state = cut_state(state, constant(1.0, views.k.dtype()));
     const auto prepared = how.prepare(state, block.gates, lead, block.tokens(), block.position);
     const BlockResult r = how.run(state, block, prepared.get());
@@ -266,7 +282,9 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     run_alone(*form, 0, size);
   } else if (blocks > 1) {
     const Block all = chunked(range(views, 0, full), blocks);
-    const Tensor position = views.position.defined() ? slice(views.position, 0, 0, std::min(size, views.position.dim(0))) : Tensor();
+    const Tensor position = views.position.defined()
+                                ? slice(views.position, 0, 0, std::min(size, views.position.dim(0)))
+                                : Tensor();
     Shape lead_all = lead;
     lead_all.insert(lead_all.begin(), blocks);
     const auto prepared = form->prepare(state, all.gates, lead_all, size, position);
@@ -354,7 +372,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
 }
 
 std::vector<InnerLoopResult> train_along_each(const Learner& learner, const Weights& start,
-                                              const std::vector<Views>& sequences, const InnerLoopOptions& options) {
+                                              const std::vector<Views>& sequences,
+                                              const InnerLoopOptions& options) {
   std::vector<InnerLoopResult> out;
   State state = State::start(learner, start);
   for (const Views& views : sequences) {

@@ -6,13 +6,13 @@
 
 namespace nestgrad::ttt {
 
-// What a learner is given of each token (Sun et al. 2024, section 2.3): what is learnt from (k), what is learnt (v),
-// what is asked (q); and the gates of its optimiser.
+// What a learner is given of each token (Sun et al. 2024, section 2.3): what is learnt from (k), what is
+// learnt (v), what is asked (q); and the gates of its optimiser.
 struct Views {
   Tensor q, k, v;  // [batch, heads, time, dim]; q may have another length if the whole sequence is one chunk
   Gates gates;     // [batch, heads, time, 1 or in]
-  // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights to its
-  // own (eta[i, j] = position[i] rate[j] of the published TTT layers).
+  // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights
+  // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers).
   Tensor position;
 };
 
@@ -22,8 +22,9 @@ struct InnerLoopOptions {
   std::int64_t block = 64;   // tokens (parallel, wy) that are worked on at once; never changes the meaning
   int checkpoint_every = 0;  // as in ScanOptions
   bool track_loss = false;
-  // Per weight [chunks, batch, heads, in, out], or empty: added to the weights where each chunk's gradient is taken.
-  // Zeros; the outer derivative with respect to them is what each inner step's gradient adds to the meta-gradient.
+  // Per weight [chunks, batch, heads, in, out], or empty: added to the weights where each chunk's gradient is
+  // taken. Zeros; the outer derivative with respect to them is what each inner step's gradient adds to the
+  // meta-gradient.
   std::vector<Tensor> gradient_offset;
   bool keep_points = false;  // give InnerLoopResult::points
 };
@@ -47,16 +48,18 @@ InnerLoopResult train_along(const Learner& learner, const Weights& start, const 
 InnerLoopResult train_along(const Learner& learner, const State& start, const Views& views,
                             const InnerLoopOptions& options);
 
-// Several sequences one after the other: each starts from `start`, or (policy.carry) from where the one before ended.
+// Several sequences one after the other: each starts from `start`, or (policy.carry) from where the one
+// before ended.
 std::vector<InnerLoopResult> train_along_each(const Learner& learner, const Weights& start,
-                                              const std::vector<Views>& sequences, const InnerLoopOptions& options);
+                                              const std::vector<Views>& sequences,
+                                              const InnerLoopOptions& options);
 
 // The learner's initial weights, [heads, ..] -> [batch, heads, ..].
 Weights for_batch(const Weights& w, std::int64_t batch);
 
-// One token of the same loop, everything that came before being states of the stream. views have time 1 (position
-// whole); `slot` [1] is the token's place in its chunk. -> [batch, heads, 1, dim]. ConfigError for a policy that is
-// not causal.
+// One token of the same loop, everything that came before being states of the stream. views have time 1
+// (position whole); `slot` [1] is the token's place in its chunk. -> [batch, heads, 1, dim]. ConfigError for
+// a policy that is not causal.
 Tensor train_step(const Learner& learner, const Weights& start, const Views& views, Tensor slot,
                   const InnerLoopOptions& options, Stream& stream, const std::string& name);
 

@@ -84,7 +84,8 @@ Tensor TTTLayer::position_rates(DType dtype) const {
 }
 
 Tensor TTTLayer::gate_of(const GateSpec& gate, Tensor x) const {
-  const std::int64_t heads = options_.heads, width = options_.width, each = gate.per_feature ? width / heads : 1;
+  const std::int64_t heads = options_.heads, width = options_.width,
+                     each = gate.per_feature ? width / heads : 1;
   const Params own = params_.at("gates." + gate.name);
   const Tensor raw = linear(x, own("weight", {heads * each, width})) +
                      own("bias", {heads * each}, {Init::Kind::constant, gate.bias});
@@ -112,8 +113,11 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk
   if (stream.stepping()) slot = stream.counter(name_ + ".slot", size, dtype);
-  Views views{split_heads(joined.q, options_.heads), split_heads(joined.k, options_.heads),
-              split_heads(joined.v, options_.heads), {}, {}};
+  Views views{split_heads(joined.q, options_.heads),
+              split_heads(joined.k, options_.heads),
+              split_heads(joined.v, options_.heads),
+              {},
+              {}};
   if (system_.rotary) {
     Tensor positions = slot;
     if (!stream.stepping()) {

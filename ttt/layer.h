@@ -44,12 +44,13 @@ struct TTTLayerOptions {
   double rope_theta = 10000.0;
   InnerLoopOptions inner;  // its policy is the system's
   bool gate = false;
-  std::int64_t attention_window = 0;  // > 0: a branch of causal sliding-window attention beside the learner (LaCT)
+  std::int64_t attention_window =
+      0;  // > 0: a branch of causal sliding-window attention beside the learner (LaCT)
 };
 
 // x [batch, time, width] -> [batch, time, width].
-// With position rates, eta[i, j] = max(1/(i+1) + learnable_token_idx[i], 0) * base_lr * sigmoid(x_j . w_h + b_h) /
-// head_dim. Other gates are made of linear maps of x, gates.<name>.weight and .bias.
+// With position rates, eta[i, j] = max(1/(i+1) + learnable_token_idx[i], 0) * base_lr * sigmoid(x_j . w_h +
+// b_h) / head_dim. Other gates are made of linear maps of x, gates.<name>.weight and .bias.
 class TTTLayer {
  public:
   // ConfigError for a system that is not causal, or sizes that do not fit.

@@ -17,7 +17,8 @@ Tensor Hyper::at(const Gates& gates, Tensor like) const {
   if (gate_name.empty()) return constant(value, like.dtype());
   const auto found = gates.find(gate_name);
   if (found == gates.end())
-    throw ConfigError(fmt::format("[optimizer] the gate '{}' is not given; pass it in Views::gates", gate_name));
+    throw ConfigError(
+        fmt::format("[optimizer] the gate '{}' is not given; pass it in Views::gates", gate_name));
   return found->second;
 }
 
@@ -38,8 +39,10 @@ QuinticSteps muon_tuned() {
           {2.8366, -3.0525, 1.2012}};
 }
 
-Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps) {
+Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps, bool in_f64) {
   const Scope scope("orthogonalize");
+  if (in_f64 && x.dtype() != DType::f64)
+    return cast(orthogonalize(cast(x, DType::f64), steps, eps), x.dtype());
   const bool tall = x.dim(-2) > x.dim(-1);
   if (tall) x = transpose(x);  // for the smaller X X'
   x = x / (norm(x, {-2, -1}, kKeep) + eps);
@@ -47,7 +50,8 @@ Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps) {
   const Tensor identity = equal(iota(x.dtype(), {n, n}, 0), iota(x.dtype(), {n, n}, 1));
   for (const auto& [a, b, c] : steps) {
     const Tensor gram = matmul(x, x, {.b = true});
-    // One product, a with the rest: what is rounded in directions of no gradient grows a-fold in each later step.
+    // One product, a with the rest: what is rounded in directions of no gradient grows a-fold in each later
+    // step.
     x = matmul(a * identity + b * gram + c * matmul(gram, gram), x);
   }
   return tall ? transpose(x) : x;
@@ -80,9 +84,10 @@ void InnerOptimizer::need(const Hyper& h) {
 
 InnerOptimizer& InnerOptimizer::scale(Hyper factor) {
   need(factor);
-  parts_.push_back({fmt::format("scale {}", factor.str()),
-                    {},
-                    [=](Tensor g, std::span<Tensor>, const Gates& gates, WeightKind) { return factor.at(gates, g) * g; }});
+  parts_.push_back(
+      {fmt::format("scale {}", factor.str()),
+       {},
+       [=](Tensor g, std::span<Tensor>, const Gates& gates, WeightKind) { return factor.at(gates, g) * g; }});
   return *this;
 }
 
@@ -109,12 +114,11 @@ InnerOptimizer& InnerOptimizer::adam(double beta1, double beta2, double eps) {
   return *this;
 }
 
-InnerOptimizer& InnerOptimizer::muon(QuinticSteps steps, double eps) {
-  parts_.push_back({"Muon",
-                    {},
-                    [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind kind) {
-                      return kind == WeightKind::matrix ? orthogonalize(g, steps, eps) : g;
-                    }});
+InnerOptimizer& InnerOptimizer::muon(QuinticSteps steps, double eps, bool in_f64) {
+  parts_.push_back(
+      {in_f64 ? "Muon in f64" : "Muon", {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind kind) {
+         return kind == WeightKind::matrix ? orthogonalize(g, steps, eps, in_f64) : g;
+       }});
   return *this;
 }
 
@@ -129,7 +133,9 @@ InnerOptimizer& InnerOptimizer::normalize(Per per, double eps) {
     });
     return *this;
   }
-  parts_.push_back({name, {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind) { return g / (norm_per(g, per) + eps); }});
+  parts_.push_back({name, {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind) {
+                      return g / (norm_per(g, per) + eps);
+                    }});
   return *this;
 }
 
@@ -145,7 +151,9 @@ InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
     });
     return *this;
   }
-  parts_.push_back({name, {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind) { return shrink(g, norm_per(g, per), most); }});
+  parts_.push_back({name, {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind) {
+                      return shrink(g, norm_per(g, per), most);
+                    }});
   return *this;
 }
 
@@ -194,7 +202,8 @@ std::vector<FastWeight> InnerOptimizer::slots(const FastWeight& w) const {
   std::vector<FastWeight> out;
   for (const Part& part : parts_)
     for (const std::string& name : part.slots)
-      out.push_back({named_apart(name, out), w.kind, broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
+      out.push_back(
+          {named_apart(name, out), w.kind, broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
   if (norm_ == Norm::none || w.kind != WeightKind::matrix) return out;
   const Tensor start = detached_ ? stop_gradient(w.value) : w.value;
   out.push_back({"norm at the start", w.kind, norm(start, {-2}, kKeep)});

@@ -4,8 +4,8 @@
 //   InnerOptimizer().momentum(gate("eta")).keep(gate("forget"))          Titans (Behrouz et al. 2024)
 //   InnerOptimizer().momentum(gate("momentum")).muon().weight_norm()     LaCT (Zhang et al. 2025)
 //
-// It is written in ops on one weight [.., in, out] and addresses axes from the end. Whether a step is linear in the
-// state, and with which coefficients, is found on its trace (ttt/forms/law.h): nothing here says so.
+// It is written in ops on one weight [.., in, out] and addresses axes from the end. Whether a step is linear
+// in the state, and with which coefficients, is found on its trace (ttt/forms/law.h): nothing here says so.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@
 
 namespace nestgrad::ttt {
 
-// Per-token numbers that steer the inner loop, by name. In a sequence [batch, heads, time, 1], or one per input
-// feature, [batch, heads, time, in]; an optimiser sees those of one step as columns, [.., 1, 1] or [.., in, 1].
-// "rate" multiplies every token's gradient; "rate.W1" that of the weight W1 alone.
+// Per-token numbers that steer the inner loop, by name. In a sequence [batch, heads, time, 1], or one per
+// input feature, [batch, heads, time, in]; an optimiser sees those of one step as columns, [.., 1, 1] or [..,
+// in, 1]. "rate" multiplies every token's gradient; "rate.W1" that of the weight W1 alone.
 using Gates = std::map<std::string, Tensor>;
 
 // A number that an optimiser needs: a constant, a gate, or an outer parameter (a column [.., 1, 1]).
@@ -48,7 +48,10 @@ QuinticSteps muon_published(int steps = 5);  // (3.4445, -4.7750, 2.0315) at eve
 QuinticSteps muon_tuned();                   // five steps with coefficients of their own (LaCT)
 
 // X / (|X| + eps) driven towards an orthogonal matrix; the last two axes are a matrix.
-Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps = 1e-7);
+// Where X has no part the derivative is the product of all a, about 500 for five steps, and in a gradient
+// most of it cancels: f32 leaves three digits of a meta-gradient. in_f64: the steps are made in f64, whatever
+// X is.
+Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps = 1e-7, bool in_f64 = false);
 
 // What a norm is taken over.
 enum class Per : std::uint8_t {
@@ -68,10 +71,12 @@ class InnerOptimizer {
   InnerOptimizer& momentum(Hyper beta, bool nesterov = false);
   // Kingma and Ba 2015 without bias correction; eps inside the root, so that zero gradients have derivatives.
   InnerOptimizer& adam(double beta1 = 0.9, double beta2 = 0.999, double eps = 1e-8);
-  InnerOptimizer& muon(QuinticSteps steps = muon_published(), double eps = 1e-7);
+  InnerOptimizer& muon(QuinticSteps steps = muon_published(), double eps = 1e-7,
+                       bool in_f64 = false);       // see orthogonalize
   InnerOptimizer& normalize(Per per, double eps);  // g / (|g| + eps)
   InnerOptimizer& clip(Per per, double most);      // g min(1, most / |g|)
-  // A piece of one's own: gradient and slots in, gradient and slots out. Slots start at zero, in the weight's shape.
+  // A piece of one's own: gradient and slots in, gradient and slots out. Slots start at zero, in the weight's
+  // shape.
   using Piece = std::function<Tensor(Tensor g, std::span<Tensor> slots, const Gates& gates)>;
   InnerOptimizer& piece(std::string name, Piece fn, std::vector<std::string> slots = {});
 
@@ -94,7 +99,8 @@ class InnerOptimizer {
   bool stops_gradients() const { return detached_; }
   bool couples_weights() const { return !joint_.empty(); }
   // The state after one step.
-  std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates, WeightKind kind) const;
+  std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates,
+                           WeightKind kind) const;
   std::vector<std::string> gates() const;  // names of the gates that it needs
   std::string str() const;
 

@@ -17,8 +17,12 @@ void Policy::check() const {
 }
 
 std::string Policy::str() const {
-  std::string out = chunk == kWholeSequence ? "whole sequence" : chunk == 1 ? "online" : fmt::format("chunks of {}", chunk);
-  out += update == Update::per_token ? ", a step per token" : steps == 1 ? ", a step per chunk" : fmt::format(", {} steps per chunk", steps);
+  std::string out = chunk == kWholeSequence ? "whole sequence"
+                    : chunk == 1            ? "online"
+                                            : fmt::format("chunks of {}", chunk);
+  out += update == Update::per_token ? ", a step per token"
+         : steps == 1                ? ", a step per chunk"
+                                     : fmt::format(", {} steps per chunk", steps);
   out += read == Read::after_write ? ", read after write" : ", read before write";
   if (average) out += ", mean gradient";
   if (ascent) out += ", ascent";

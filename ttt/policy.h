@@ -25,10 +25,10 @@ struct Policy {
     before_write,  // it reads the weights as they were before
   } read = Read::after_write;
 
-  int steps = 1;              // optimiser steps per chunk, each with gradients of its own (per_chunk)
-  bool average = false;       // the chunk's gradient is the mean over its tokens (per_chunk)
-  bool ascent = false;        // climb the inner loss instead of descending
-  bool query_is_key = false;  // read with k instead of q
+  int steps = 1;                     // optimiser steps per chunk, each with gradients of its own (per_chunk)
+  bool average = false;              // the chunk's gradient is the mean over its tokens (per_chunk)
+  bool ascent = false;               // climb the inner loss instead of descending
+  bool query_is_key = false;         // read with k instead of q
   bool partial_chunk_writes = true;  // does a last chunk with fewer tokens write? (per_chunk)
   bool carry = false;                // the next sequence starts from the last weights, not from init()
   std::vector<std::string> trained;  // names of the fast weights that learn; empty: all

@@ -1,5 +1,6 @@
-// System: a published layer as a composition: a learner, the policy by which it is run, the gates that it needs and what is
-// done to its views. Each is one short file in ttt/learners/; ttt/learners/catalogue.cpp lists them.
+// System: a published layer as a composition: a learner, the policy by which it is run, the gates that it
+// needs and what is done to its views. Each is one short file in ttt/learners/; ttt/learners/catalogue.cpp
+// lists them.
 #pragma once
 
 #include "engine/function.h"
@@ -11,7 +12,7 @@ namespace nestgrad::ttt {
 // A gate that a layer has to make from its input: sigmoid, softplus, .. of a learned projection.
 struct GateSpec {
   std::string name;
-  bool per_feature = false;                // one per feature of k, else one a token
+  bool per_feature = false;                 // one per feature of k, else one a token
   std::function<Tensor(Tensor raw)> shape;  // raw [batch, heads, time, 1 or dim] -> the gate
   double bias = 0;                          // the projection's bias starts here
 };
@@ -22,8 +23,8 @@ struct SystemSizes {
 };
 
 struct System {
-  std::string name;   // as train_lm knows it
-  std::string title;  // for people
+  std::string name;    // as train_lm knows it
+  std::string title;   // for people
   std::string source;  // paper and section or equation
   std::vector<GateSpec> gates;
   std::function<std::unique_ptr<Learner>(const Params& params, const SystemSizes& sizes)> learner;
@@ -34,8 +35,8 @@ struct System {
   bool position_rates = false;  // the published TTT layers' eta[i, j]
 };
 
-// A system in a program of its own, on inputs q, k, v, the raw gates and the outer parameters: what explanations, proofs
-// and benchmarks run.
+// A system in a program of its own, on inputs q, k, v, the raw gates and the outer parameters: what
+// explanations, proofs and benchmarks run.
 struct SystemProgram {
   std::unique_ptr<Learner> learner;
   Policy policy;

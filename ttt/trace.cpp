@@ -102,19 +102,22 @@ std::vector<std::pair<NodeId, Flow>> LearnerTrace::token_seeds() const {
 void LearnerTrace::prove_independence() {
   const Shape& lead = graph_->node(rows_[0]).spec.shape;
   const int rank = static_cast<int>(lead.size());
-  const auto obstacle = [&](int axis, std::string_view noun, const std::vector<std::pair<NodeId, Flow>>& seeds,
+  const auto obstacle = [&](int axis, std::string_view noun,
+                            const std::vector<std::pair<NodeId, Flow>>& seeds,
                             Positional positional) -> std::string {
     const std::vector<Flow> flows = follow(graph_->nodes(), seeds, positional);
     const Flow& f = flows[static_cast<std::size_t>(out_)];
     if (f.kind == Flow::Kind::along && f.axis == axis) return {};
     if (f.kind == Flow::Kind::mixed)
-      return fmt::format("[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own",
-                         what_, noun, describe(graph_->tensor(f.culprit)), f.why);
+      return fmt::format(
+          "[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own", what_,
+          noun, describe(graph_->tensor(f.culprit)), f.why);
     return fmt::format("[{}] the result does not follow the {}: {}", what_, noun,
                        describe(graph_->tensor(out_)));
   };
   mixing_ = obstacle(rank - 2, "tokens", token_seeds(), Positional::refused);
-  // Leading axes (batch, heads): an input that has this axis, counted from the end, has a slice for each member.
+  // Leading axes (batch, heads): an input that has this axis, counted from the end, has a slice for each
+  // member.
   for (int axis = 0; axis < rank - 2 && members_.empty(); ++axis) {
     if (lead[static_cast<std::size_t>(axis)] == 1) continue;
     std::vector<std::pair<NodeId, Flow>> members;

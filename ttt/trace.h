@@ -1,7 +1,7 @@
 // LearnerTrace: a learner's function (its loss, or its prediction) as a closed graph, and what can be proved
-// about it: sequences and heads are independent (if not, the inner loop has no meaning); tokens are independent (if
-// not, only whole chunks can be learnt from and read); and every fast weight is used in a way whose gradient
-// factorises (if not, there is an obstacle to the dual form).
+// about it: sequences and heads are independent (if not, the inner loop has no meaning); tokens are
+// independent (if not, only whole chunks can be learnt from and read); and every fast weight is used in a way
+// whose gradient factorises (if not, there is an obstacle to the dual form).
 #pragma once
 
 #include <memory>
@@ -48,7 +48,7 @@ class LearnerTrace {
 
   // What a re-emission puts in place of the fast weights.
   struct Rewrite {
-    std::function<Tensor(const Use& use, Tensor rows)> use;  // of a matrix weight
+    std::function<Tensor(const Use& use, Tensor rows)> use;       // of a matrix weight
     std::function<Tensor(std::size_t weight, bool held)> spread;  // a row weight, [.., tokens, dim]
   };
   // Re-emits the function on other rows of the same shapes; returns its output. FormError if there is an

@@ -212,7 +212,8 @@ Failures check_placement(const Op& op) {
         std::byte* out = put(expected.bytes(), expected.dtype(), place);
         kernel(operands.data(), out);
         if (std::memcmp(out, expected.data(), expected.bytes()) == 0) continue;
-        failures.push_back(fmt::format("{} in {}: other bits {} elements further", c.what, name(dtype), place));
+        failures.push_back(
+            fmt::format("{} in {}: other bits {} elements further", c.what, name(dtype), place));
         break;
       }
     }

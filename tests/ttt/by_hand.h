@@ -1,5 +1,5 @@
-// An inner loop written twice: a learner with an optimiser and a policy, for the forms to run; and the same by hand, a plain
-// loop over tokens with `grad` on one token at a time and the optimiser's formulas in ops.
+// An inner loop written twice: a learner with an optimiser and a policy, for the forms to run; and the same
+// by hand, a plain loop over tokens with `grad` on one token at a time and the optimiser's formulas in ops.
 #pragma once
 
 #include "tests/ttt/pupils.h"
@@ -12,12 +12,15 @@ using ttt::Policy;
 // The gates of one step, as columns [batch, heads, 1 or in, 1].
 using Now = std::function<Tensor(const std::string& gate)>;
 
-// An optimiser by hand. The state of one weight: the weight, then what is carried besides, in the order of its slots.
+// An optimiser by hand. The state of one weight: the weight, then what is carried besides, in the order of
+// its slots.
 struct Hand {
   std::function<Tensors(Tensor w)> start = [](Tensor w) { return Tensors{w}; };
   std::function<Tensor(Tensor w, const Now& gate)> point = [](Tensor w, const Now&) { return w; };
   std::function<Tensors(Tensors gradients)> joint = [](Tensors g) { return g; };
-  std::function<void(Tensors& s, Tensor g, const Now& gate)> step = [](Tensors& s, Tensor g, const Now&) { s[0] = s[0] - g; };
+  std::function<void(Tensors& s, Tensor g, const Now& gate)> step = [](Tensors& s, Tensor g, const Now&) {
+    s[0] = s[0] - g;
+  };
 };
 
 // An optimiser, the gates that it needs and the same by hand.
@@ -101,8 +104,8 @@ inline bool learns(const Class& c, std::size_t weight) {
 // Outputs, then every weight with its slots (if it learns).
 inline Taught in_form(FormChoice form, std::int64_t block = 4) {
   return [=](const Class& c) {
-    const InnerLoopResult r =
-        ttt::train_along(c.learner, c.start, c.views, {.policy = c.lesson.policy, .form = form, .block = block});
+    const InnerLoopResult r = ttt::train_along(c.learner, c.start, c.views,
+                                               {.policy = c.lesson.policy, .form = form, .block = block});
     if (form != FormChoice::automatic) CHECK(r.plan.form == form);
     Tensors out{r.output};
     for (std::size_t i = 0; i < c.start.size(); ++i) {
@@ -124,9 +127,11 @@ inline Tensors token_gradient(const Class& c, const Weights& at, std::int64_t t)
   Tensors learning;
   for (std::size_t i = 0; i < probes.size(); ++i)
     if (learns(c, i)) learning.push_back(probes[i]);
-  const Tensors of_learning = grad(sum(c.learner.loss(seen, row_at(c.views.k, t), row_at(c.views.v, t))), learning);
+  const Tensors of_learning =
+      grad(sum(c.learner.loss(seen, row_at(c.views.k, t), row_at(c.views.v, t))), learning);
   Tensors g;
-  for (std::size_t i = 0, next = 0; i < probes.size(); ++i) g.push_back(learns(c, i) ? of_learning[next++] : probes[i] * 0.0);
+  for (std::size_t i = 0, next = 0; i < probes.size(); ++i)
+    g.push_back(learns(c, i) ? of_learning[next++] : probes[i] * 0.0);
   for (std::size_t i = 0; i < g.size(); ++i) {
     for (const std::string& name : {std::string("rate"), "rate." + at.at(i).name})
       if (c.views.gates.contains(name)) g[i] = row_at(c.views.gates.at(name), t) * g[i];
@@ -159,7 +164,8 @@ inline Taught by_hand(std::function<void(const Weights& at)> watch = {}) {
     const auto point_of = [&](const Weights& w, const Now& gate) {
       Tensors at;
       for (const Tensor& t : w.values())
-        at.push_back(p.meta == Policy::Meta::first_order ? stop_gradient(c.hand.point(t, gate)) : c.hand.point(t, gate));
+        at.push_back(p.meta == Policy::Meta::first_order ? stop_gradient(c.hand.point(t, gate))
+                                                         : c.hand.point(t, gate));
       if (watch) watch(w.with(at));
       return w.with(at);
     };
@@ -186,16 +192,20 @@ inline Taught by_hand(std::function<void(const Weights& at)> watch = {}) {
         std::vector<Tensors> gradients;
         for (std::int64_t t = begin; t < end; ++t) {
           const Weights at = point_of(first, token_gate(t));
-          const Weights found = t == begin || !c.lesson.position
-                                    ? weights()
-                                    : place(first, weights(), slice(c.views.position, 0, t - begin - 1, t - begin));
+          const Weights found =
+              t == begin || !c.lesson.position
+                  ? weights()
+                  : place(first, weights(), slice(c.views.position, 0, t - begin - 1, t - begin));
           step(token_gradient(c, at, t), token_gate(t));
-          const Weights left = c.lesson.position ? place(first, weights(), slice(c.views.position, 0, t - begin, t - begin + 1))
+          const Weights left = c.lesson.position ? place(first, weights(),
+                                                         slice(c.views.position, 0, t - begin, t - begin + 1))
                                                  : weights();
-          outputs.push_back(c.learner.predict(p.read == Policy::Read::after_write ? left : found, row_at(q, t)));
+          outputs.push_back(
+              c.learner.predict(p.read == Policy::Read::after_write ? left : found, row_at(q, t)));
         }
         if (c.lesson.position) {
-          const Weights last = place(first, weights(), slice(c.views.position, 0, end - begin - 1, end - begin));
+          const Weights last =
+              place(first, weights(), slice(c.views.position, 0, end - begin - 1, end - begin));
           for (std::size_t i = 0; i < state.size(); ++i) state[i][0] = last.at(i).value;
         }
         continue;
@@ -227,8 +237,8 @@ inline Taught by_hand(std::function<void(const Weights& at)> watch = {}) {
   };
 }
 
-// Values, then gradients of a scalar of them with respect to every input, then those of |gradient|^2, up to `order`.
-// allow_zero: an input may have no part in them.
+// Values, then gradients of a scalar of them with respect to every input, then those of |gradient|^2, up to
+// `order`. allow_zero: an input may have no part in them.
 inline Function derivatives(const Lesson& lesson, const Taught& run, int order, bool allow_zero = false) {
   return in_class(lesson, [&](const Class& c) {
     Tensors out = run(c);
@@ -254,7 +264,8 @@ inline Arrays numbers(const Lesson& lesson, const Taught& run, int order, bool a
   return f(inputs_of(f));
 }
 
-// The worst error of all pairs, as worst_error(); where b is zero to the last bit (an input without influence), a must be.
+// The worst error of all pairs, as worst_error(); where b is zero to the last bit (an input without
+// influence), a must be.
 inline double error_of(const Arrays& a, const Arrays& b) {
   REQUIRE(a.size() == b.size());
   Arrays a_left, b_left;
@@ -270,9 +281,11 @@ inline double error_of(const Arrays& a, const Arrays& b) {
   return std::max(worst, worst_error(a_left, b_left));
 }
 
-// The names of the forms in `forms` whose numbers are not those of `expected`, with their errors; empty if all are.
-inline std::string differing(const Lesson& lesson, const Arrays& expected, int order, const std::vector<FormChoice>& forms,
-                             std::int64_t block = 4, double tolerance = 1e-11) {
+// The names of the forms in `forms` whose numbers are not those of `expected`, with their errors; empty if
+// all are.
+inline std::string differing(const Lesson& lesson, const Arrays& expected, int order,
+                             const std::vector<FormChoice>& forms, std::int64_t block = 4,
+                             double tolerance = 1e-11) {
   std::string out;
   for (const FormChoice form : forms) {
     const double error = error_of(numbers(lesson, in_form(form, block), order), expected);
@@ -306,8 +319,12 @@ inline FormChoice chosen(const Lesson& lesson) {
 // f(x) = x W, with 1/2 |k W - v|^2 or the loss given.
 inline Pupil matrix_of(const Sizes& s, Formula::Loss loss = {}) {
   const std::int64_t out = s.value_dim ? s.value_dim : s.dim;
-  return formula("x W", [=](const Params& p) { return Weights{matrix("W", p("W", {s.heads, s.dim, out}))}; },
-                 [](const Weights& w, Tensor x) { return matmul(x, w["W"]); }, std::move(loss));
+  return formula(
+      "x W",
+      [=](const Params& p) {
+        return Weights{matrix("W", p("W", {s.heads, s.dim, out}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(x, w["W"]); }, std::move(loss));
 }
 // -<f(k), v>, of which no gradient depends on W.
 inline Pupil hebbian(const Sizes& s) {
@@ -398,8 +415,12 @@ inline std::vector<Method> linear_methods(const Sizes& s) {
            w[2] = now("beta") * w[2] + scaled;
            w[0] = now("keep") * w[0] - (scaled + now("beta") * w[2]);
          };
-         return std::pair(
-             InnerOptimizer().momentum(0.5).scale(gate("size")).momentum(gate("beta"), true).keep(gate("keep")), hand);
+         return std::pair(InnerOptimizer()
+                              .momentum(0.5)
+                              .scale(gate("size"))
+                              .momentum(gate("beta"), true)
+                              .keep(gate("keep")),
+                          hand);
        }},
       {"a piece of one's own",
        {{"beta"}},
@@ -422,7 +443,8 @@ inline std::vector<Method> linear_methods(const Sizes& s) {
       {"learned numbers of each head",
        {},
        [=](const Params& p) {
-         const Tensor size = p("size", {s.heads, 1, 1}), beta = sigmoid(p("beta", {})), keep = sigmoid(p("keep", {s.heads, 1, 1}));
+         const Tensor size = p("size", {s.heads, 1, 1}), beta = sigmoid(p("beta", {})),
+                      keep = sigmoid(p("keep", {s.heads, 1, 1}));
          Hand hand{.start = with_momentum};
          hand.step = [=](Tensors& w, Tensor g, const Now&) {
            w[1] = beta * w[1] + size * g;
@@ -452,7 +474,8 @@ inline std::vector<Method> feature_methods(const Sizes& s) {
            w[1] = now("beta") * w[1] + now("size") * g;
            w[0] = now("keep") * w[0] - w[1];
          };
-         return std::pair(InnerOptimizer().scale(gate("size")).momentum(gate("beta")).keep(gate("keep")), hand);
+         return std::pair(InnerOptimizer().scale(gate("size")).momentum(gate("beta")).keep(gate("keep")),
+                          hand);
        }},
       {"learned per feature, momentum per token",
        {{"beta"}},
@@ -531,7 +554,9 @@ inline std::vector<Method> nonlinear_methods(const Sizes& s) {
       {"weight norm, detached, and decay",
        {{"keep"}},
        [=](const Params&) {
-         Hand hand{.start = [=](Tensor w) { return row_like(w) ? Tensors{w} : Tensors{w, column_norm(stop_gradient(w))}; }};
+         Hand hand{.start = [=](Tensor w) {
+           return row_like(w) ? Tensors{w} : Tensors{w, column_norm(stop_gradient(w))};
+         }};
          hand.step = [](Tensors& w, Tensor g, const Now& now) {
            const Tensor next = now("keep") * w[0] - g;
            w[0] = w.size() == 1 ? next : next / (column_norm(next) + 1e-3) * w[1];
@@ -561,7 +586,10 @@ inline std::vector<Method> nonlinear_methods(const Sizes& s) {
          Hand hand{.start = [](Tensor w) { return Tensors{w, nothing(w)}; }};
          hand.step = [=](Tensors& w, Tensor g, const Now& now) {
            w[1] = now("beta") * w[1] + g;
-           w[0] = w[0] - (row_like(w[0]) ? w[1] : newton_schulz(w[1], {{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}}, 1e-3));
+           w[0] = w[0] -
+                  (row_like(w[0])
+                       ? w[1]
+                       : newton_schulz(w[1], {{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}}, 1e-3));
          };
          return std::pair(InnerOptimizer().momentum(gate("beta")).muon(ttt::muon_published(2), 1e-3), hand);
        }},
@@ -599,7 +627,9 @@ inline std::vector<Method> nonlinear_methods(const Sizes& s) {
          Hand hand{.start = [](Tensor w) { return Tensors{w, nothing(w)}; }};
          hand.joint = [](Tensors g) {
            Tensor squares;
-           for (const Tensor& t : g) squares = squares.defined() ? squares + sum(square(t), {-2, -1}, kKeep) : sum(square(t), {-2, -1}, kKeep);
+           for (const Tensor& t : g)
+             squares = squares.defined() ? squares + sum(square(t), {-2, -1}, kKeep)
+                                         : sum(square(t), {-2, -1}, kKeep);
            for (Tensor& t : g) t = t * min(1.0, 1.5 / sqrt(squares));
            return g;
          };
@@ -615,7 +645,9 @@ inline std::vector<Method> nonlinear_methods(const Sizes& s) {
          Hand hand;
          hand.joint = [](Tensors g) {
            Tensor squares;
-           for (const Tensor& t : g) squares = squares.defined() ? squares + sum(square(t), {-2, -1}, kKeep) : sum(square(t), {-2, -1}, kKeep);
+           for (const Tensor& t : g)
+             squares = squares.defined() ? squares + sum(square(t), {-2, -1}, kKeep)
+                                         : sum(square(t), {-2, -1}, kKeep);
            for (Tensor& t : g) t = t / (sqrt(squares) + 0.1);
            return g;
          };
@@ -627,9 +659,11 @@ inline std::vector<Method> nonlinear_methods(const Sizes& s) {
          const Tensor size = exp(p("size", {s.heads, s.dim, s.value_dim ? s.value_dim : s.dim}));
          Hand hand;
          hand.step = [=](Tensors& w, Tensor g, const Now&) { w[0] = w[0] - (row_like(w[0]) ? g : size * g); };
-         return std::pair(InnerOptimizer().piece("own rates", [=](Tensor g, std::span<Tensor>, const ttt::Gates&) {
-           return row_like(g) ? g : size * g;
-         }), hand);
+         return std::pair(InnerOptimizer().piece("own rates",
+                                                 [=](Tensor g, std::span<Tensor>, const ttt::Gates&) {
+                                                   return row_like(g) ? g : size * g;
+                                                 }),
+                          hand);
        }},
   };
 }

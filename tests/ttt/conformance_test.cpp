@@ -28,7 +28,9 @@ System with_predict(std::function<Tensor(const ttt::Weights&, Tensor)> f) {
     return std::make_unique<ttt::Composed>(model, ttt::half_squared_error());
   };
   s.policy = [](const SystemSizes& n) { return ttt::Policy{.chunk = n.chunk}; };
-  s.prepare = [](ttt::Views& v) { v.gates["rate"] = full(v.k.dtype(), {v.k.dim(0), v.k.dim(1), v.k.dim(2), 1}, 0.1); };
+  s.prepare = [](ttt::Views& v) {
+    v.gates["rate"] = full(v.k.dtype(), {v.k.dim(0), v.k.dim(1), v.k.dim(2), 1}, 0.1);
+  };
   return s;
 }
 
@@ -46,9 +48,11 @@ TEST_SUITE("slow") {
     }
   }
   TEST_CASE("the battery passes at other sizes: one head, one sequence, a chunk longer than the text") {
-    for (const std::string name : {"ttt-linear", "titans-linear", "gated-delta-net", "lact", "lact-v5", "lact-v6"})
-      for (const ttt::ProgramSizes& sizes : {ttt::ProgramSizes{.batch = 1, .heads = 1, .dim = 6, .time = 7, .chunk = 3},
-                                             ttt::ProgramSizes{.batch = 2, .heads = 1, .dim = 4, .time = 5, .chunk = 8}}) {
+    for (const std::string name :
+         {"ttt-linear", "titans-linear", "gated-delta-net", "lact", "lact-v5", "lact-v6"})
+      for (const ttt::ProgramSizes& sizes :
+           {ttt::ProgramSizes{.batch = 1, .heads = 1, .dim = 6, .time = 7, .chunk = 3},
+            ttt::ProgramSizes{.batch = 2, .heads = 1, .dim = 4, .time = 5, .chunk = 8}}) {
         const ttt::ConformanceReport report = ttt::conformance(ttt::system_named(name), sizes, 5);
         CAPTURE(name);
         CAPTURE(report.str());
@@ -66,9 +70,8 @@ TEST_CASE("negative control: a gradient that is cut, and a norm without a deriva
   CHECK(!check_of(cut, "differences").passed());
   CHECK(!check_of(cut, "taylor").passed());
   CHECK(check_of(cut, "forms").passed());  // all forms are equally wrong
-  const ttt::ConformanceReport sharp = ttt::conformance(with_predict([](const ttt::Weights& w, Tensor x) {
-    return matmul(x, w["W"]) * sqrt(sum(square(x), {-1}, kKeep));
-  }));
+  const ttt::ConformanceReport sharp = ttt::conformance(with_predict(
+      [](const ttt::Weights& w, Tensor x) { return matmul(x, w["W"]) * sqrt(sum(square(x), {-1}, kKeep)); }));
   CHECK(!check_of(sharp, "zeros").passed());
   CHECK(check_of(sharp, "differences").passed());
 }
@@ -101,7 +104,8 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
       {"lact-prenorm", FormChoice::dual},
       {"lact-low-rank", FormChoice::dual},
       {"lact-nvs", FormChoice::dual},
-      // The ladder: normalising the weights is not a sum of steps; then chunks at once; then linear attention.
+      // The ladder: normalising the weights is not a sum of steps; then chunks at once; then linear
+      // attention.
       {"lact-v1", FormChoice::dual},
       {"lact-v2", FormChoice::chunk_parallel},
       {"lact-v3", FormChoice::chunk_parallel},
@@ -129,6 +133,7 @@ TEST_CASE("explain says why, with the line of the learner's text or the piece of
   CHECK(contains(why_not("delta-net", FormChoice::parallel), "the gradient of 'W' depends on 'W'"));
   CHECK(contains(why_not("ttt-linear", FormChoice::wy), "there is nothing to solve"));
   CHECK(contains(ttt::explain(ttt::system_named("ttt-linear"), {}).str(), "linear.cpp:"));
-  CHECK(contains(message_of<FormError>([] { ttt::explain(ttt::system_named("lact"), {}, FormChoice::chunk_parallel); }),
-                 "chunk-parallel is impossible: the gradient of"));
+  CHECK(contains(
+      message_of<FormError>([] { ttt::explain(ttt::system_named("lact"), {}, FormChoice::chunk_parallel); }),
+      "chunk-parallel is impossible: the gradient of"));
 }

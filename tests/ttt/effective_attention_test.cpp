@@ -1,5 +1,5 @@
-// The promise (theorems 5.1 to 5.3): a learner with a linear, bias-free last layer is linear attention with effective
-// queries, keys and values; as numbers, for any learner of that kind.
+// The promise (theorems 5.1 to 5.3): a learner with a linear, bias-free last layer is linear attention with
+// effective queries, keys and values; as numbers, for any learner of that kind.
 #include "ttt/effective_attention.h"
 
 #include "tests/ttt/pupils.h"
@@ -25,10 +25,12 @@ struct Case {
 };
 
 ttt::Model two_layers(const Params& p) {
-  return ttt::mlp(p, kHeads, {kDim, 6, kDim}, [](Tensor x) { return silu(x); }, "silu");
+  return ttt::mlp(
+      p, kHeads, {kDim, 6, kDim}, [](Tensor x) { return silu(x); }, "silu");
 }
 ttt::Model three_layers(const Params& p) {
-  return ttt::mlp(p, kHeads, {kDim, kDim, 5, kDim}, [](Tensor x) { return tanh(x); }, "tanh");
+  return ttt::mlp(
+      p, kHeads, {kDim, kDim, 5, kDim}, [](Tensor x) { return tanh(x); }, "tanh");
 }
 ttt::Model swiglu(const Params& p) { return ttt::swiglu(p, {kHeads, kDim, 6, kDim}); }
 ttt::Model one_layer(const Params& p) { return ttt::linear(p, {kHeads, kDim, 0, kDim}); }
@@ -42,15 +44,20 @@ Arrays both(const Case& c, std::uint64_t seed) {
         ParamTable table(*emit_state().graph, DType::f64);
         table_of = &table;
         const ttt::Composed learner(c.model(Params(table)), c.loss, c.optimizer);
-        ttt::Views views{in[0], in[1], in[2],
-                         {{"rate", 0.4 * sigmoid(in[3])}, {"beta", sigmoid(in[4])}, {"forget", sigmoid(in[5] + 2.0)},
+        ttt::Views views{in[0],
+                         in[1],
+                         in[2],
+                         {{"rate", 0.4 * sigmoid(in[3])},
+                          {"beta", sigmoid(in[4])},
+                          {"forget", sigmoid(in[5] + 2.0)},
                           {"decay", sigmoid(in[6] + 2.0)}},
                          {}};
         if (c.position) views.position = exp(in[7]);
         const Weights start = ttt::for_batch(learner.init(), kBatch);
         const ttt::EffectiveAttention e = ttt::effective_attention(learner, start, views, c.policy);
-        return Tensors{ttt::train_along(learner, start, views, {.policy = c.policy, .form = FormChoice::primal}).output,
-                       e.output(), e.matrix, matmul(e.queries * e.decay, e.base)};
+        return Tensors{
+            ttt::train_along(learner, start, views, {.policy = c.policy, .form = FormChoice::primal}).output,
+            e.output(), e.matrix, matmul(e.queries * e.decay, e.base)};
       },
       {rows, rows, rows, one, one, one, rows, f64({4})});
   Arrays in;
@@ -69,7 +76,8 @@ std::vector<Case> cases() {
   silent.read = Policy::Read::after_write;
   const InnerOptimizer plain, momentum = InnerOptimizer().momentum(gate("beta")),
                               titans = InnerOptimizer().momentum(gate("beta")).keep(gate("forget")),
-                              nesterov = InnerOptimizer().momentum(0.7, true), gla = InnerOptimizer().keep(gate("decay"));
+                              nesterov = InnerOptimizer().momentum(0.7, true),
+                              gla = InnerOptimizer().keep(gate("decay"));
   Policy last_only = chunks;
   last_only.trained = {"W2"};
   return {
@@ -122,14 +130,16 @@ TEST_CASE("a last layer that is not linear and bias-free, or a step that is not 
             ParamTable table(*emit_state().graph, DType::f64);
             const std::unique_ptr<ttt::Learner> learner = make(Params(table));
             const ttt::Views views{in[0], in[0], in[0], {}, {}};
-            return Tensors{
-                ttt::effective_attention(*learner, ttt::for_batch(learner->init(), kBatch), views, {.chunk = 4}).matrix};
+            return Tensors{ttt::effective_attention(*learner, ttt::for_batch(learner->init(), kBatch), views,
+                                                    {.chunk = 4})
+                               .matrix};
           },
           {f64({kBatch, kHeads, kTime, kDim})});
     });
   };
-  CHECK(contains(message(nullptr, [](const Params& p) { return std::make_unique<ttt::Linear>(p, kHeads, kDim); }),
-                 "the last layer is not linear and bias-free"));
+  CHECK(contains(
+      message(nullptr, [](const Params& p) { return std::make_unique<ttt::Linear>(p, kHeads, kDim); }),
+      "the last layer is not linear and bias-free"));
   CHECK(contains(message(nullptr,
                          [](const Params& p) {
                            return std::make_unique<ttt::Composed>(one_layer(p), ttt::half_squared_error(),

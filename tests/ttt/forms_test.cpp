@@ -86,7 +86,8 @@ TEST_CASE("read before write: dual = primal, and far from read after write") {
   }
 }
 
-TEST_CASE("the dual form is far smaller than the loop by hand, and needs a fraction of the memory of primal") {
+TEST_CASE(
+    "the dual form is far smaller than the loop by hand, and needs a fraction of the memory of primal") {
   const Sizes sizes{.time = 32, .dim = 16, .mini_batch = 16};
   for (const Pupil& pupil : {ttt_linear(sizes), ttt_mlp(sizes)}) {
     CAPTURE(pupil.name);

@@ -23,8 +23,8 @@ Pupil plain(const Sizes& s) {
 
 Function outputs_of(const Pupil& pupil, const Sizes& sizes, FormChoice form) {
   return reading(pupil, sizes, [&](const Reading& r) {
-    return values_of(ttt::train_along(r.learner, r.start, r.views,
-                                      {.policy = {.chunk = sizes.mini_batch}, .form = form}));
+    return values_of(
+        ttt::train_along(r.learner, r.start, r.views, {.policy = {.chunk = sizes.mini_batch}, .form = form}));
   });
 }
 

@@ -1,5 +1,6 @@
-// The promise: whatever linear step an optimiser makes, its law is read off its trace; the dual form, the primal form and the
-// steps made by hand, one after the other, give the same numbers, as values and derivatives.
+// The promise: whatever linear step an optimiser makes, its law is read off its trace; the dual form, the
+// primal form and the steps made by hand, one after the other, give the same numbers, as values and
+// derivatives.
 #include "tests/ttt/by_hand.h"
 #include "ttt/forms/law.h"
 
@@ -12,8 +13,8 @@ namespace {
 
 const std::vector<FormChoice> kBoth{FormChoice::primal, FormChoice::dual};
 
-std::string all_differing(const std::vector<Method>& methods, const Pupil& pupil, const Policy& policy, const Sizes& sizes,
-                          int order, bool position = false) {
+std::string all_differing(const std::vector<Method>& methods, const Pupil& pupil, const Policy& policy,
+                          const Sizes& sizes, int order, bool position = false) {
   std::string out;
   for (const Method& method : methods) {
     const Lesson lesson{pupil, method, policy, sizes, {{"rate"}}, position};
@@ -27,16 +28,19 @@ std::string all_differing(const std::vector<Method>& methods, const Pupil& pupil
 
 TEST_CASE("linear steps: dual = primal = by hand to order 2, in chunks that leave a rest") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .mini_batch = 4};
-  CHECK(all_differing(linear_methods(sizes), perceptron("x W + b", 2, {4, 4}, tanh), {.chunk = 4}, sizes, 2) == "");
+  CHECK(all_differing(linear_methods(sizes), perceptron("x W + b", 2, {4, 4}, tanh), {.chunk = 4}, sizes,
+                      2) == "");
   CHECK(all_differing(feature_methods(sizes), matrix_of(sizes), {.chunk = 4}, sizes, 2) == "");
 }
 TEST_CASE("linear steps: dual = primal = by hand to order 2, online") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 4, .dim = 4};
-  CHECK(all_differing(linear_methods(sizes), perceptron("x W + b", 2, {4, 4}, tanh), {.chunk = 1}, sizes, 2) == "");
+  CHECK(all_differing(linear_methods(sizes), perceptron("x W + b", 2, {4, 4}, tanh), {.chunk = 1}, sizes,
+                      2) == "");
   CHECK(all_differing(feature_methods(sizes), matrix_of(sizes), {.chunk = 1}, sizes, 2) == "");
   CHECK(all_differing(moving_methods(), matrix_of(sizes), {.chunk = 1}, sizes, 2) == "");
 }
-TEST_CASE("linear steps: dual = primal = by hand to order 1, deep learners, read before write, whole sequence") {
+TEST_CASE(
+    "linear steps: dual = primal = by hand to order 1, deep learners, read before write, whole sequence") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
   const Pupil deep = perceptron("two layers", 2, {4, 6, 4}, gelu_tanh);
   using Read = Policy::Read;
@@ -50,20 +54,30 @@ TEST_CASE("linear steps: dual = primal = by hand to order 1 with position rates"
   using Read = Policy::Read;
   for (const Read read : {Read::after_write, Read::before_write}) {
     CHECK(all_differing(linear_methods(sizes), pupil, {.chunk = 4, .read = read}, sizes, 1, true) == "");
-    CHECK(all_differing(feature_methods(sizes), matrix_of(sizes), {.chunk = 4, .read = read}, sizes, 1, true) == "");
+    CHECK(all_differing(feature_methods(sizes), matrix_of(sizes), {.chunk = 4, .read = read}, sizes, 1,
+                        true) == "");
   }
   CHECK(all_differing(moving_methods(), matrix_of(sizes), {.chunk = 1}, sizes, 1, true) == "");
 }
-TEST_CASE("coefficients per feature belong to the input: other widths of values, W used transposed, one feature") {
+TEST_CASE(
+    "coefficients per feature belong to the input: other widths of values, W used transposed, one feature") {
   const Sizes wide{.batch = 1, .heads = 2, .time = 6, .dim = 4, .value_dim = 3};
   CHECK(all_differing(feature_methods(wide), matrix_of(wide), {.chunk = 4}, wide, 2) == "");
   const Sizes narrow{.batch = 2, .heads = 1, .time = 5, .dim = 1, .value_dim = 3};
   CHECK(all_differing(feature_methods(narrow), matrix_of(narrow), {.chunk = 2}, narrow, 2) == "");
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
-  const Pupil turned = formula("x W'", [](const Params& p) { return Weights{matrix("W", p("W", {2, 4, 4}))}; },
-                               [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
-  const Pupil tied = formula("tanh(x W) W'", [](const Params& p) { return Weights{matrix("W", p("W", {2, 4, 4}))}; },
-                             [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); });
+  const Pupil turned = formula(
+      "x W'",
+      [](const Params& p) {
+        return Weights{matrix("W", p("W", {2, 4, 4}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
+  const Pupil tied = formula(
+      "tanh(x W) W'",
+      [](const Params& p) {
+        return Weights{matrix("W", p("W", {2, 4, 4}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); });
   for (const Pupil& pupil : {turned, tied})
     for (const std::int64_t chunk : {1, 4}) {
       CHECK(all_differing(feature_methods(sizes), pupil, {.chunk = chunk}, sizes, 2) == "");
@@ -99,15 +113,16 @@ Tables tables(const InnerOptimizer& optimizer, std::int64_t tokens, bool positio
         const ttt::Gates gates{{"a", in[0]}, {"b", in[1]}};
         const Weights w{matrix("W", in[2])};
         const ttt::State state{w, {optimizer.slots(w.at(0))}};
-        const ttt::BlockLaw law = ttt::sum_up(ttt::StepLaw::of(optimizer, state, 0, gates), {1, 1}, tokens, DType::f64,
-                                              position ? in[3] : Tensor());
+        const ttt::BlockLaw law = ttt::sum_up(ttt::StepLaw::of(optimizer, state, 0, gates), {1, 1}, tokens,
+                                              DType::f64, position ? in[3] : Tensor());
         states = law.end.size();
         Tensors out;
         const auto see = [&](const ttt::Reads& r, std::int64_t n) {
           out.push_back(broadcast_to(r.z, {1, 1, n, tokens}));
           for (std::size_t j = 0; j < states; ++j) {
             const double kept = j == 0 ? 1.0 : 0.0;
-            out.push_back(r.keeps ? full(DType::f64, {1, 1, n, 1}, kept) : broadcast_to(r.c[j], {1, 1, n, 1}));
+            out.push_back(r.keeps ? full(DType::f64, {1, 1, n, 1}, kept)
+                                  : broadcast_to(r.c[j], {1, 1, n, 1}));
           }
         };
         see(law.after, tokens), see(law.before, tokens);
@@ -116,7 +131,8 @@ Tables tables(const InnerOptimizer& optimizer, std::int64_t tokens, bool positio
       },
       {rows, rows, f64({1, 1, 3, 2}), f64({tokens})});
   Tables t;
-  t.gates = {random(rows, 1, 0.2, 0.9), random(rows, 2, 0.2, 0.9), random(f64({1, 1, 3, 2}), 3), random(f64({tokens}), 4, 0.1, 0.9)};
+  t.gates = {random(rows, 1, 0.2, 0.9), random(rows, 2, 0.2, 0.9), random(f64({1, 1, 3, 2}), 3),
+             random(f64({tokens}), 4, 0.1, 0.9)};
   const Arrays out = f(t.gates);
   std::size_t at = 0;
   const auto take = [&](Arrays& z, std::vector<Arrays>& c) {
@@ -139,7 +155,8 @@ using Entry = std::function<double(std::int64_t t, std::int64_t s)>;
 double worst(const Array& table, std::int64_t rows, std::int64_t columns, const Entry& entry) {
   double out = 0;
   for (std::int64_t t = 0; t < rows; ++t)
-    for (std::int64_t s = 0; s < columns; ++s) out = std::max(out, std::abs(table.at(t * columns + s) - entry(t, s)));
+    for (std::int64_t s = 0; s < columns; ++s)
+      out = std::max(out, std::abs(table.at(t * columns + s) - entry(t, s)));
   return out;
 }
 
@@ -164,21 +181,26 @@ TEST_CASE("the tables of a law are the sums of products that the steps add up to
     };
     CHECK(worst(t.z_after[0], n, n, [&](auto i, auto s) { return part(i) * z(i, s); }) < 1e-14);
     CHECK(worst(t.z_before[0], n, n, [&](auto i, auto s) { return part(i - 1) * z(i - 1, s); }) < 1e-14);
-    CHECK(worst(t.c_after[0][0], n, 1, [&](auto i, auto) { return 1 + part(i) * (product(a, 0, i + 1) - 1); }) < 1e-14);
-    CHECK(worst(t.c_before[0][0], n, 1, [&](auto i, auto) { return 1 + part(i - 1) * (product(a, 0, i) - 1); }) < 1e-14);
+    CHECK(worst(t.c_after[0][0], n, 1,
+                [&](auto i, auto) { return 1 + part(i) * (product(a, 0, i + 1) - 1); }) < 1e-14);
+    CHECK(worst(t.c_before[0][0], n, 1,
+                [&](auto i, auto) { return 1 + part(i - 1) * (product(a, 0, i) - 1); }) < 1e-14);
     CHECK(worst(t.c_after[0][1], n, 1, [&](auto i, auto) { return part(i) * from_m(i); }) < 1e-14);
     CHECK(worst(t.c_before[0][1], n, 1, [&](auto i, auto) { return part(i - 1) * from_m(i - 1); }) < 1e-14);
     // The end: the weight goes its part of the way, momentum does not.
     CHECK(worst(t.end_z[0], 1, n, [&](auto, auto s) { return part(n - 1) * z(n - 1, s); }) < 1e-14);
-    CHECK(worst(t.end_c[0][0], 1, 1, [&](auto, auto) { return 1 + part(n - 1) * (product(a, 0, n) - 1); }) < 1e-14);
+    CHECK(worst(t.end_c[0][0], 1, 1, [&](auto, auto) { return 1 + part(n - 1) * (product(a, 0, n) - 1); }) <
+          1e-14);
     CHECK(worst(t.end_z[1], 1, n, [&](auto, auto s) { return product(b, s + 1, n); }) < 1e-14);
     CHECK(worst(t.end_c[1][0], 1, 1, [&](auto, auto) { return 0.0; }) < 1e-14);
     CHECK(worst(t.end_c[1][1], 1, 1, [&](auto, auto) { return product(b, 0, n); }) < 1e-14);
 
     // A sum: W_t = W - sum of a_s g_s.
     const Tables u = tables(InnerOptimizer().scale(gate("a")), n, position);
-    CHECK(worst(u.z_after[0], n, n, [&](auto i, auto s) { return s <= i ? -part(i) * a.at(s) : 0.0; }) < 1e-15);
-    CHECK(worst(u.z_before[0], n, n, [&](auto i, auto s) { return s < i ? -part(i - 1) * a.at(s) : 0.0; }) < 1e-15);
+    CHECK(worst(u.z_after[0], n, n, [&](auto i, auto s) { return s <= i ? -part(i) * a.at(s) : 0.0; }) <
+          1e-15);
+    CHECK(worst(u.z_before[0], n, n, [&](auto i, auto s) { return s < i ? -part(i - 1) * a.at(s) : 0.0; }) <
+          1e-15);
     CHECK(worst(u.end_z[0], 1, n, [&](auto, auto s) { return -part(n - 1) * a.at(s); }) < 1e-15);
     const Tables plain = tables(InnerOptimizer(), n, position);
     CHECK(worst(plain.z_after[0], n, n, [&](auto i, auto s) { return s <= i ? -part(i) : 0.0; }) == 0);
@@ -202,4 +224,3 @@ TEST_CASE("a step that only adds up needs no scan over the tokens of a chunk") {
   CHECK(scans(InnerOptimizer().scale(0.1)) == 0);
   CHECK(scans(InnerOptimizer().keep(gate("a"))) == 1);
 }
-

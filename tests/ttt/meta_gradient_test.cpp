@@ -9,8 +9,8 @@ namespace {
 
 Subject subject(const Pupil& pupil, const Sizes& sizes, FormChoice form, int orders) {
   const Function f = reading(pupil, sizes, [&](const Reading& r) {
-    return values_of(ttt::train_along(r.learner, r.start, r.views,
-                                      {.policy = {.chunk = sizes.mini_batch}, .form = form}));
+    return values_of(
+        ttt::train_along(r.learner, r.start, r.views, {.policy = {.chunk = sizes.mini_batch}, .form = form}));
   });
   return {.what = pupil.name,
           .fn = [f](const Tensors& in) { return f(std::span<const Tensor>(in)); },

@@ -1,5 +1,6 @@
-// The promise: an inner optimiser, linear or not, is its formula; what is not linear is refused by the forms that need it so,
-// with the piece that is to blame; and gradients that are zero give steps with finite derivatives.
+// The promise: an inner optimiser, linear or not, is its formula; what is not linear is refused by the forms
+// that need it so, with the piece that is to blame; and gradients that are zero give steps with finite
+// derivatives.
 #include "autograd/grad.h"
 #include "tests/ttt/by_hand.h"
 
@@ -11,8 +12,9 @@ using Update = Policy::Update;
 
 namespace {
 
-std::string wrong(const Method& method, const Pupil& pupil, const Policy& policy, const Sizes& sizes, int order,
-                  bool position = false, const std::vector<FormChoice>& forms = {FormChoice::primal}) {
+std::string wrong(const Method& method, const Pupil& pupil, const Policy& policy, const Sizes& sizes,
+                  int order, bool position = false,
+                  const std::vector<FormChoice>& forms = {FormChoice::primal}) {
   const Lesson lesson{pupil, method, policy, sizes, {{"rate"}}, position};
   const std::string bad = differing(lesson, numbers(lesson, by_hand(), order), order, forms);
   return bad.empty() ? bad : method.name + ": " + bad;
@@ -27,7 +29,9 @@ TEST_CASE("steps that are not linear are those made by hand, token after token, 
     CHECK(wrong(method, perceptron("x W + b", 2, {4, 4}, tanh), {.chunk = 4}, sizes, 2) == "");
   }
 }
-TEST_CASE("steps that are not linear, of a deep learner, read before write and with position rates, are those made by hand") {
+TEST_CASE(
+    "steps that are not linear, of a deep learner, read before write and with position rates, are those made "
+    "by hand") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
   const Pupil deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
   using Read = Policy::Read;
@@ -54,8 +58,10 @@ TEST_CASE("Muon's iteration turns singular values towards one, whichever side is
   const Array x = random(f64({3, 5}), 4);
   const Function f = trace(
       [](Tensor a) {
-        const Tensor wide = ttt::orthogonalize(a, ttt::muon_tuned()), tall = ttt::orthogonalize(transpose(a), ttt::muon_tuned());
-        return Tensors{wide, transpose(tall), newton_schulz(a, ttt::muon_tuned(), 1e-7), matmul(wide, wide, {.b = true})};
+        const Tensor wide = ttt::orthogonalize(a, ttt::muon_tuned()),
+                     tall = ttt::orthogonalize(transpose(a), ttt::muon_tuned());
+        return Tensors{wide, transpose(tall), newton_schulz(a, ttt::muon_tuned(), 1e-7),
+                       matmul(wide, wide, {.b = true})};
       },
       x.spec());
   const Arrays out = f({x});
@@ -67,16 +73,17 @@ TEST_CASE("Muon's iteration turns singular values towards one, whichever side is
 
 TEST_CASE("steps that are not linear are refused as such, and the piece that is to blame is named") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
-  const std::map<std::string, std::string> blamed{{"weight norm", "in 'weight norm'"},
-                                                  {"weight norm, detached, and decay", "in 'weight norm'"},
-                                                  {"norm of a master copy, momentum", "in 'weight norm of a master copy'"},
-                                                  {"Muon", "in 'Muon'"},
-                                                  {"Adam", "in 'Adam'"},
-                                                  {"clip per matrix", "in 'clip to 0.5 per matrix'"},
-                                                  {"normalise per column", "in 'normalise per column'"},
-                                                  {"clip over all weights, momentum", "one norm over all weights couples them"},
-                                                  {"normalise over all weights", "one norm over all weights couples them"},
-                                                  {"a rate of each element", "in 'own rates'"}};
+  const std::map<std::string, std::string> blamed{
+      {"weight norm", "in 'weight norm'"},
+      {"weight norm, detached, and decay", "in 'weight norm'"},
+      {"norm of a master copy, momentum", "in 'weight norm of a master copy'"},
+      {"Muon", "in 'Muon'"},
+      {"Adam", "in 'Adam'"},
+      {"clip per matrix", "in 'clip to 0.5 per matrix'"},
+      {"normalise per column", "in 'normalise per column'"},
+      {"clip over all weights, momentum", "one norm over all weights couples them"},
+      {"normalise over all weights", "one norm over all weights couples them"},
+      {"a rate of each element", "in 'own rates'"}};
   for (const Method& method : nonlinear_methods(sizes))
     for (const std::int64_t chunk : {1, 4}) {
       CAPTURE(method.name);
@@ -93,17 +100,22 @@ TEST_CASE("steps that are not linear are refused as such, and the piece that is 
   CHECK(contains(refusal(own, FormChoice::dual), "(by_hand.h:"));  // the line of the piece
 }
 
-TEST_CASE("a product of state and gradient, an offset, a sum over the weight and a constant are no linear steps") {
+TEST_CASE(
+    "a product of state and gradient, an offset, a sum over the weight and a constant are no linear steps") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
   const auto refused = [&](std::function<Tensor(Tensor g, Tensor m)> fn) {
-    const Method method{"", {}, [=](const Params&) {
-                          return std::pair(InnerOptimizer().piece(
-                                               "own", [=](Tensor g, std::span<Tensor> s, const ttt::Gates&) { return fn(g, s[0]); }, {"m"}),
-                                           Hand());
-                        }};
+    const Method method{
+        "", {}, [=](const Params&) {
+          return std::pair(
+              InnerOptimizer().piece(
+                  "own", [=](Tensor g, std::span<Tensor> s, const ttt::Gates&) { return fn(g, s[0]); },
+                  {"m"}),
+              Hand());
+        }};
     return refusal({matrix_of(sizes), method, {.chunk = 4}, sizes}, FormChoice::dual);
   };
-  CHECK(contains(refused([](Tensor g, Tensor m) { return g * m; }), "product of two values that depend on the state"));
+  CHECK(contains(refused([](Tensor g, Tensor m) { return g * m; }),
+                 "product of two values that depend on the state"));
   CHECK(contains(refused([](Tensor g, Tensor) { return g * g; }), "depend on the state"));
   CHECK(contains(refused([](Tensor g, Tensor) { return g + 1.0; }), "constant offset"));
   CHECK(contains(refused([](Tensor g, Tensor) { return 1.0 - g; }), "constant offset"));
@@ -114,13 +126,18 @@ TEST_CASE("a product of state and gradient, an offset, a sum over the weight and
   CHECK(contains(refused([](Tensor g, Tensor) { return matmul(g, g); }), "at %"));
   CHECK(contains(refused([](Tensor g, Tensor) { return max(g, 0.0); }), "nonlinear function"));
   CHECK(contains(refused([](Tensor g, Tensor) { return g * iota(DType::f64, {4}, 0); }), "at %"));
-  CHECK(contains(refused([](Tensor g, Tensor) { return select(equal(iota(DType::f64, {4, 4}, 0), iota(DType::f64, {4, 4}, 1)), g, 0.0 * g); }), "at %"));
+  CHECK(contains(refused([](Tensor g, Tensor) {
+                   return select(equal(iota(DType::f64, {4, 4}, 0), iota(DType::f64, {4, 4}, 1)), g, 0.0 * g);
+                 }),
+                 "at %"));
 }
 
 namespace {
 
-// Finite values and derivatives to order 2 on inputs changed by `spoil`; the primal form's where others are valid too.
-std::string not_finite(const Lesson& lesson, const std::vector<FormChoice>& forms, const std::function<void(Arrays&)>& spoil) {
+// Finite values and derivatives to order 2 on inputs changed by `spoil`; the primal form's where others are
+// valid too.
+std::string not_finite(const Lesson& lesson, const std::vector<FormChoice>& forms,
+                       const std::function<void(Arrays&)>& spoil) {
   std::string out;
   Arrays first;
   for (const FormChoice form : forms) {
@@ -133,7 +150,8 @@ std::string not_finite(const Lesson& lesson, const std::vector<FormChoice>& form
       for (const double x : a.to_vector()) bad += !std::isfinite(x);
     if (bad) out += fmt::format("{}: {} are not finite; ", ttt::name(form), bad);
     if (first.empty()) first = found;
-    else if (bad == 0 && !(max_error(found, first) < 1e-10)) out += fmt::format("{} is off by {:.2g}; ", ttt::name(form), max_error(found, first));
+    else if (bad == 0 && !(max_error(found, first) < 1e-10))
+      out += fmt::format("{} is off by {:.2g}; ", ttt::name(form), max_error(found, first));
   }
   return out;
 }
@@ -143,41 +161,49 @@ void clear_token(Array& x, std::int64_t t) {
   x = x.clone();
   const std::int64_t time = x.shape()[2], dim = x.shape()[3];
   for (std::int64_t s = 0; s < x.shape()[0] * x.shape()[1]; ++s)
-    for (std::int64_t d = 0; d < dim; ++d) x.as<double>()[static_cast<std::size_t>((s * time + t) * dim + d)] = 0;
+    for (std::int64_t d = 0; d < dim; ++d)
+      x.as<double>()[static_cast<std::size_t>((s * time + t) * dim + d)] = 0;
 }
 
 }  // namespace
 
 TEST_SUITE("slow") {
-TEST_CASE("zero keys, zero values, zero gates and zero weights give finite values and derivatives to order 2") {
-  const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
-  std::vector<Method> methods = nonlinear_methods(sizes);
-  for (const Method& method : linear_methods(sizes)) methods.push_back(method);
-  for (const Method& method : methods)
-    for (const bool per_chunk : {false, true}) {
-      const Policy policy{.chunk = 2, .update = per_chunk ? Update::per_chunk : Update::per_token};
-      for (const Pupil& pupil : {matrix_of(sizes), hebbian(sizes)}) {
-        const Lesson lesson{pupil, method, policy, sizes};
-        CAPTURE(method.name);
-        CAPTURE(per_chunk);
-        std::vector<FormChoice> forms{FormChoice::primal};
-        if (refusal(lesson, FormChoice::dual).empty()) forms.push_back(FormChoice::dual);
-        if (refusal(lesson, FormChoice::parallel).empty()) forms.push_back(FormChoice::parallel);
-        if (per_chunk && refusal(lesson, FormChoice::chunk_parallel).empty()) forms.push_back(FormChoice::chunk_parallel);
-        CHECK(not_finite(lesson, forms, [](Arrays& in) { clear_token(in[1], 0); }) == "");
-        CHECK(not_finite(lesson, forms, [](Arrays& in) { clear_token(in[1], 2), clear_token(in[1], 3); }) == "");
-        CHECK(not_finite(lesson, forms, [](Arrays& in) { clear(in[1]), clear(in[2]); }) == "");
-        CHECK(not_finite(lesson, forms, [](Arrays& in) { clear(in[2]), clear(in.back()); }) == "");
-        CHECK(not_finite(lesson, forms, [](Arrays& in) { for (Array& a : in) clear(a); }) == "");
+  TEST_CASE(
+      "zero keys, zero values, zero gates and zero weights give finite values and derivatives to order 2") {
+    const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
+    std::vector<Method> methods = nonlinear_methods(sizes);
+    for (const Method& method : linear_methods(sizes)) methods.push_back(method);
+    for (const Method& method : methods)
+      for (const bool per_chunk : {false, true}) {
+        const Policy policy{.chunk = 2, .update = per_chunk ? Update::per_chunk : Update::per_token};
+        for (const Pupil& pupil : {matrix_of(sizes), hebbian(sizes)}) {
+          const Lesson lesson{pupil, method, policy, sizes};
+          CAPTURE(method.name);
+          CAPTURE(per_chunk);
+          std::vector<FormChoice> forms{FormChoice::primal};
+          if (refusal(lesson, FormChoice::dual).empty()) forms.push_back(FormChoice::dual);
+          if (refusal(lesson, FormChoice::parallel).empty()) forms.push_back(FormChoice::parallel);
+          if (per_chunk && refusal(lesson, FormChoice::chunk_parallel).empty())
+            forms.push_back(FormChoice::chunk_parallel);
+          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear_token(in[1], 0); }) == "");
+          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear_token(in[1], 2), clear_token(in[1], 3); }) ==
+                "");
+          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear(in[1]), clear(in[2]); }) == "");
+          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear(in[2]), clear(in.back()); }) == "");
+          CHECK(not_finite(lesson, forms, [](Arrays& in) {
+                  for (Array& a : in) clear(a);
+                }) == "");
+        }
       }
-    }
-}
+  }
 }
 
-TEST_CASE("a masked chunk, whose values are what the learner says of its keys, leaves the weights where they are") {
+TEST_CASE(
+    "a masked chunk, whose values are what the learner says of its keys, leaves the weights where they are") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
   for (const Method& method : nonlinear_methods(sizes)) {
-    if (contains(method.name, "norm") && contains(method.name, "weight")) continue;  // rescales by 1 / (1 + eps)
+    if (contains(method.name, "norm") && contains(method.name, "weight"))
+      continue;  // rescales by 1 / (1 + eps)
     CAPTURE(method.name);
     const Lesson lesson{matrix_of(sizes), method, {.chunk = 4, .update = Update::per_chunk}, sizes};
     const Function f = in_class(lesson, [&](const Class& c) {

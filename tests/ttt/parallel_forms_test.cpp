@@ -1,6 +1,6 @@
-// The promise: the parallel form (no factor depends on a learning weight) and the WY form (one use, affine) are the online
-// recurrence, for any length of their blocks, any linear step and any order of derivatives; and they are refused, with the
-// reason, wherever they would not be.
+// The promise: the parallel form (no factor depends on a learning weight) and the WY form (one use, affine)
+// are the online recurrence, for any length of their blocks, any linear step and any order of derivatives;
+// and they are refused, with the reason, wherever they would not be.
 #include "tests/ttt/by_hand.h"
 #include "ttt/forms/wy.h"
 
@@ -21,7 +21,8 @@ std::string wrong(const Lesson& lesson, FormChoice form, const std::vector<std::
     const std::string bad = differing(lesson, expected, order, {form}, block);
     if (!bad.empty()) out += fmt::format("{}, block {}: {}", lesson.method.name, block, bad);
   }
-  if (chosen(lesson) != form) out += fmt::format("{}: automatic is {}; ", lesson.method.name, ttt::name(chosen(lesson)));
+  if (chosen(lesson) != form)
+    out += fmt::format("{}: automatic is {}; ", lesson.method.name, ttt::name(chosen(lesson)));
   const std::string others = differing(lesson, expected, order, {FormChoice::primal, FormChoice::dual});
   return out + (others.empty() ? others : lesson.method.name + ": " + others);
 }
@@ -40,8 +41,11 @@ std::vector<std::int64_t> lengths(const Sizes& s) {
 Pupil featured(const Sizes& s, bool against_v) {
   const auto make = [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
     const Tensor theta = p("theta", {s.heads, s.dim, s.dim});
-    const auto f = [=](const Weights& w, Tensor x) { return matmul(l2_norm(gelu_tanh(matmul(x, theta))), w["W"]); };
-    return std::make_unique<Formula>(Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))}, f, against_v ? against(f) : Formula::Loss());
+    const auto f = [=](const Weights& w, Tensor x) {
+      return matmul(l2_norm(gelu_tanh(matmul(x, theta))), w["W"]);
+    };
+    return std::make_unique<Formula>(Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))}, f,
+                                     against_v ? against(f) : Formula::Loss());
   };
   return {"phi(x) W", make};
 }
@@ -52,8 +56,12 @@ Pupil swiglu(const Sizes& s) {
   return {};
 }
 Pupil transposed_matrix(const Sizes& s) {
-  return formula("x W'", [=](const Params& p) { return Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))}; },
-                 [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
+  return formula(
+      "x W'",
+      [=](const Params& p) {
+        return Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
 }
 // |k W - v|^2 with a weight of each token.
 Pupil weighted(const Sizes& s) {
@@ -77,31 +85,43 @@ ttt::Analysis analysis_of(const Lesson& lesson) {
 // ---- parallel ----
 
 TEST_SUITE("slow") {
-  TEST_CASE("parallel = dual = primal = by hand to order 2, for every length of block and every linear step") {
+  TEST_CASE(
+      "parallel = dual = primal = by hand to order 2, for every length of block and every linear step") {
     for (const Method& method : joined(linear_methods(kSizes), feature_methods(kSizes)))
       for (const std::int64_t chunk : {1, 3}) {
-        CHECK(wrong({hebbian(kSizes), method, {.chunk = chunk}, kSizes}, FormChoice::parallel, lengths(kSizes), 2) == "");
+        CHECK(wrong({hebbian(kSizes), method, {.chunk = chunk}, kSizes}, FormChoice::parallel,
+                    lengths(kSizes), 2) == "");
       }
   }
   TEST_CASE("WY = dual = primal = by hand to order 2, for every length of block and every linear step") {
-    for (const Method& method : joined(linear_methods(kSizes), joined(feature_methods(kSizes), moving_methods())))
-      CHECK(wrong({matrix_of(kSizes), method, {.chunk = 1}, kSizes}, FormChoice::wy, lengths(kSizes), 2) == "");
+    for (const Method& method :
+         joined(linear_methods(kSizes), joined(feature_methods(kSizes), moving_methods())))
+      CHECK(wrong({matrix_of(kSizes), method, {.chunk = 1}, kSizes}, FormChoice::wy, lengths(kSizes), 2) ==
+            "");
   }
 }
 
-TEST_CASE("parallel: keys behind fixed features, the last layer of SwiGLU, biases, read before write, ascent") {
+TEST_CASE(
+    "parallel: keys behind fixed features, the last layer of SwiGLU, biases, read before write, ascent") {
   const Sizes sizes{.batch = 2, .heads = 3, .time = 9, .dim = 4};
   const std::vector<std::int64_t> blocks{1, 4, 9, 64};
   const std::vector<Method> linear = linear_methods(sizes);
   for (const std::size_t i : {0U, 7U, 10U}) {
-    CHECK(wrong({featured(sizes, true), linear[i], {.chunk = 2}, sizes}, FormChoice::parallel, blocks, 1) == "");
-    CHECK(wrong({swiglu(sizes), linear[i], {.chunk = 4, .trained = {"W1"}}, sizes}, FormChoice::parallel, blocks, 1) == "");
-    CHECK(wrong({hebbian(sizes), linear[i], {.chunk = 1, .read = Read::before_write, .ascent = true}, sizes}, FormChoice::parallel,
+    CHECK(wrong({featured(sizes, true), linear[i], {.chunk = 2}, sizes}, FormChoice::parallel, blocks, 1) ==
+          "");
+    CHECK(wrong({swiglu(sizes), linear[i], {.chunk = 4, .trained = {"W1"}}, sizes}, FormChoice::parallel,
                 blocks, 1) == "");
-    const Pupil biased = formula("x W + b", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4})), row("b", p("b", {3, 1, 4}))}; },
-                                 [](const Weights& w, Tensor x) { return matmul(x, w["W"]) + w["b"]; },
-                                 against([](const Weights& w, Tensor x) { return matmul(x, w["W"]) + w["b"]; }));
-    CHECK(wrong({biased, linear[i], {.chunk = 1, .query_is_key = true}, sizes}, FormChoice::parallel, blocks, 1) == "");
+    CHECK(wrong({hebbian(sizes), linear[i], {.chunk = 1, .read = Read::before_write, .ascent = true}, sizes},
+                FormChoice::parallel, blocks, 1) == "");
+    const Pupil biased = formula(
+        "x W + b",
+        [](const Params& p) {
+          return Weights{matrix("W", p("W", {3, 4, 4})), row("b", p("b", {3, 1, 4}))};
+        },
+        [](const Weights& w, Tensor x) { return matmul(x, w["W"]) + w["b"]; },
+        against([](const Weights& w, Tensor x) { return matmul(x, w["W"]) + w["b"]; }));
+    CHECK(wrong({biased, linear[i], {.chunk = 1, .query_is_key = true}, sizes}, FormChoice::parallel, blocks,
+                1) == "");
   }
   for (const Method& method : moving_methods())  // the point of a gradient that does not depend on it
     CHECK(wrong({hebbian(sizes), method, {.chunk = 1}, sizes}, FormChoice::parallel, blocks, 1) == "");
@@ -109,12 +129,17 @@ TEST_CASE("parallel: keys behind fixed features, the last layer of SwiGLU, biase
 TEST_CASE("parallel: gates of each feature with values of another width, and W used transposed") {
   const Sizes wide{.batch = 1, .heads = 2, .time = 7, .dim = 4, .value_dim = 3};
   const Sizes even{.batch = 1, .heads = 2, .time = 7, .dim = 4};
-  const Pupil turned = formula("x W'", [=](const Params& p) { return Weights{matrix("W", p("W", {2, 4, 4}))}; },
-                               [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); },
-                               against([](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); }));
+  const Pupil turned = formula(
+      "x W'",
+      [=](const Params& p) {
+        return Weights{matrix("W", p("W", {2, 4, 4}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); },
+      against([](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); }));
   for (const Method& method : feature_methods(wide))
     for (const Read read : {Read::after_write, Read::before_write}) {
-      CHECK(wrong({hebbian(wide), method, {.chunk = 2, .read = read}, wide}, FormChoice::parallel, {3, 7}, 1) == "");
+      CHECK(wrong({hebbian(wide), method, {.chunk = 2, .read = read}, wide}, FormChoice::parallel, {3, 7},
+                  1) == "");
       CHECK(wrong({turned, method, {.chunk = 1, .read = read}, even}, FormChoice::parallel, {3, 7}, 1) == "");
     }
 }
@@ -126,30 +151,37 @@ TEST_CASE("the reason why there is no parallel form is the weight that a gradien
   CHECK(analysis_of({matrix_of(kSizes), sgd(), online, kSizes}).degree_zero ==
         "the gradient of 'W' depends on 'W' (itself): it has to be taken anew after every write");
   CHECK(analysis_of({swiglu({}), sgd(), online, {}}).degree_zero ==
-        "the gradient of 'W2' depends on 'W0' (another learning weight): it has to be taken anew after every write");
-  for (const char* name : {"W0", "W2"})  // with one gate held, the other's gradient still depends on that other, or not at all
-    CHECK(refusal({swiglu({}), sgd(), {.chunk = 1, .trained = {name}}, {}}, FormChoice::parallel).empty() == (name[1] == '2'));
+        "the gradient of 'W0' depends on 'W0' (itself): it has to be taken anew after every write");
+  for (const char* name :
+       {"W0", "W2"})  // with one gate held, the other's gradient still depends on that other, or not at all
+    CHECK(refusal({swiglu({}), sgd(), {.chunk = 1, .trained = {name}}, {}}, FormChoice::parallel).empty() ==
+          (name[1] == '2'));
   CHECK(refusal({swiglu({}), sgd(), {.chunk = 1, .trained = {"W1"}}, {}}, FormChoice::parallel) == "");
   CHECK(analysis_of({ttt_linear(kSizes), sgd(), online, kSizes}).degree_zero ==
         "the gradient of 'W1' depends on 'W1' (itself): it has to be taken anew after every write");
   const Lesson deep{swiglu({}), sgd(), online, {}};
-  CHECK(contains(refusal(deep, FormChoice::parallel), "parallel is impossible: the gradient of 'W2' depends on 'W0'"));
+  CHECK(contains(refusal(deep, FormChoice::parallel),
+                 "parallel is impossible: the gradient of 'W0' depends on 'W0'"));
 }
 
 // ---- WY ----
 
-TEST_CASE("WY: weighted squares, W used transposed, fixed features, other widths, read before write, ascent") {
-  const Sizes sizes{.batch = 2, .heads = 2, .time = 7, .dim = 4}, wide{.batch = 2, .heads = 2, .time = 7, .dim = 4, .value_dim = 3};
+TEST_CASE(
+    "WY: weighted squares, W used transposed, fixed features, other widths, read before write, ascent") {
+  const Sizes sizes{.batch = 2, .heads = 2, .time = 7, .dim = 4},
+      wide{.batch = 2, .heads = 2, .time = 7, .dim = 4, .value_dim = 3};
   const std::vector<std::int64_t> blocks{1, 3, 4, 7, 64};
   for (const Method& method : linear_methods(sizes)) {
     CHECK(wrong({weighted(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, blocks, 1) == "");
     CHECK(wrong({transposed_matrix(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, blocks, 1) == "");
     CHECK(wrong({featured(sizes, false), method, {.chunk = 1}, sizes}, FormChoice::wy, {4}, 1) == "");
-    CHECK(wrong({matrix_of(wide), method, {.chunk = 1, .read = Read::before_write, .ascent = true}, wide}, FormChoice::wy, {3}, 1) == "");
+    CHECK(wrong({matrix_of(wide), method, {.chunk = 1, .read = Read::before_write, .ascent = true}, wide},
+                FormChoice::wy, {3}, 1) == "");
   }
   for (const Method& method : feature_methods(wide)) {
     CHECK(wrong({weighted(wide), method, {.chunk = 1}, wide}, FormChoice::wy, blocks, 1) == "");
-    CHECK(wrong({matrix_of(wide), method, {.chunk = 1, .read = Read::before_write}, wide}, FormChoice::wy, {3}, 1) == "");
+    CHECK(wrong({matrix_of(wide), method, {.chunk = 1, .read = Read::before_write}, wide}, FormChoice::wy,
+                {3}, 1) == "");
   }
   for (const Method& method : moving_methods()) {
     CHECK(wrong({weighted(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, blocks, 1) == "");
@@ -157,14 +189,21 @@ TEST_CASE("WY: weighted squares, W used transposed, fixed features, other widths
       CHECK(wrong({transposed_matrix(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, {3}, 1) == "");
   }
   // What is asked need not be what is learnt.
-  const Pupil bent = formula("tanh(x W) W', learnt as x W", [](const Params& p) { return Weights{matrix("W", p("W", {2, 4, 4}))}; },
-                             [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); },
-                             [](const Weights& w, Tensor k, Tensor v) { return 0.5 * sum(square(matmul(k, w["W"]) - v), {-1}, kKeep); });
+  const Pupil bent = formula(
+      "tanh(x W) W', learnt as x W",
+      [](const Params& p) {
+        return Weights{matrix("W", p("W", {2, 4, 4}))};
+      },
+      [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); },
+      [](const Weights& w, Tensor k, Tensor v) {
+        return 0.5 * sum(square(matmul(k, w["W"]) - v), {-1}, kKeep);
+      });
   for (const Method& method : joined(feature_methods(sizes), moving_methods()))
     CHECK(wrong({bent, method, {.chunk = 1}, sizes}, FormChoice::wy, {3}, 2) == "");
 }
 TEST_CASE("WY without rates, with a rate of the weight, to order 2") {
-  for (const std::vector<GateInput>& rates : {std::vector<GateInput>{}, {{"rate.W"}}, {{"rate"}, {"rate.W"}}}) {
+  for (const std::vector<GateInput>& rates :
+       {std::vector<GateInput>{}, {{"rate.W"}}, {{"rate"}, {"rate.W"}}}) {
     Lesson lesson{matrix_of(kSizes), linear_methods(kSizes)[7], {.chunk = 1}, kSizes, rates};
     CHECK(wrong(lesson, FormChoice::wy, {2, 5}, 2) == "");
   }
@@ -181,7 +220,8 @@ TEST_CASE("W used transposed, with numbers of each input feature: no solve gives
     CHECK(wrong(lesson, FormChoice::dual, {4}, 1) == "");
   }
 }
-TEST_CASE("WY is refused for a bias, several uses, a nonlinearity, a factor per feature, held uses and chunks") {
+TEST_CASE(
+    "WY is refused for a bias, several uses, a nonlinearity, a factor per feature, held uses and chunks") {
   const Sizes& s = kSizes;
   const auto why = [&](const Pupil& pupil, const Policy& policy = {.chunk = 1}) {
     return refusal({pupil, sgd(), policy, s}, FormChoice::wy);
@@ -191,34 +231,44 @@ TEST_CASE("WY is refused for a bias, several uses, a nonlinearity, a factor per 
   const auto squares = [](Tensor e) { return 0.5 * sum(square(e), {-1}, kKeep); };
   CHECK(contains(why(perceptron("x W + b", 2, {4, 4}, tanh)), "there are 2 weights with 1 uses"));
   CHECK(contains(why(perceptron("two", 2, {4, 4, 4}, tanh)), "there are 4 weights with 2 uses"));
-  CHECK(contains(why(formula("twice", one, [](const Weights& w, Tensor x) { return matmul(matmul(x, w["W"]), w["W"]); })),
+  CHECK(contains(why(formula("twice", one,
+                             [](const Weights& w, Tensor x) { return matmul(matmul(x, w["W"]), w["W"]); })),
                  "there are 1 weights with 2 uses"));
-  CHECK(contains(why(formula("tanh", one, [](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])); })), "[wy] the gradient is not one number a token"));
+  CHECK(
+      contains(why(formula("tanh", one, [](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])); })),
+               "[wy] the gradient is not one number a token"));
   CHECK(contains(why(ttt_linear(s)), "[wy]"));
-  CHECK(contains(why(formula("per feature", one, linear, [=](const Weights& w, Tensor k, Tensor v) {
-                   return squares((matmul(k, w["W"]) - v) * k);
-                 })),
+  CHECK(contains(why(formula("per feature", one, linear,
+                             [=](const Weights& w, Tensor k, Tensor v) {
+                               return squares((matmul(k, w["W"]) - v) * k);
+                             })),
                  "the gradient scales each feature by a factor of its own"));
-  CHECK(contains(why(formula("metric", one, linear, [=](const Weights& w, Tensor k, Tensor v) {
-                   const Tensor e = matmul(k, w["W"]) - v;
-                   return 0.5 * sum(e * matmul(e, constant(random(f64({4, 4}), 3))), {-1}, kKeep);
-                 })),
+  CHECK(contains(why(formula("metric", one, linear,
+                             [=](const Weights& w, Tensor k, Tensor v) {
+                               const Tensor e = matmul(k, w["W"]) - v;
+                               return 0.5 * sum(e * matmul(e, constant(random(f64({4, 4}), 3))), {-1}, kKeep);
+                             })),
                  "[wy] the gradient is not one number a token"));
-  CHECK(contains(why(formula("quartic", one, linear, [=](const Weights& w, Tensor k, Tensor v) {
-                   return square(squares(matmul(k, w["W"]) - v));
-                 })),
+  CHECK(contains(why(formula("quartic", one, linear,
+                             [=](const Weights& w, Tensor k, Tensor v) {
+                               return square(squares(matmul(k, w["W"]) - v));
+                             })),
                  "[wy] the gradient is not one number a token"));
-  CHECK(contains(why(formula("sum", one, linear, [=](const Weights& w, Tensor k, Tensor v) {
-                   return square(sum(matmul(k, w["W"]), {-1}, kKeep)) - sum(matmul(k, w["W"]) * v, {-1}, kKeep);
-                 })),
+  CHECK(contains(why(formula("sum", one, linear,
+                             [=](const Weights& w, Tensor k, Tensor v) {
+                               return square(sum(matmul(k, w["W"]), {-1}, kKeep)) -
+                                      sum(matmul(k, w["W"]) * v, {-1}, kKeep);
+                             })),
                  "[wy] the gradient is not one number a token"));
-  CHECK(contains(why(formula("held", one, linear, [=](const Weights& w, Tensor k, Tensor v) {
-                   return squares(matmul(k, w["W"]) - matmul(v, w.held("W")));
-                 })),
+  CHECK(contains(why(formula("held", one, linear,
+                             [=](const Weights& w, Tensor k, Tensor v) {
+                               return squares(matmul(k, w["W"]) - matmul(v, w.held("W")));
+                             })),
                  "there are 1 weights with 2 uses"));
   CHECK(contains(why(matrix_of(s), {.chunk = 2}), "there is nothing to solve"));
   CHECK(contains(why(matrix_of(s), {.chunk = 1, .meta = Policy::Meta::first_order}), "meta-gradient"));
-  CHECK(contains(why(matrix_of(s), {.chunk = 1, .update = Policy::Update::per_chunk}), "wy is for a step per token"));
+  CHECK(contains(why(matrix_of(s), {.chunk = 1, .update = Policy::Update::per_chunk}),
+                 "wy is for a step per token"));
   Lesson placed{matrix_of(s), sgd(), {.chunk = 1}, s};
   placed.position = true;
   CHECK(contains(refusal(placed, FormChoice::wy), "position rates"));
@@ -227,18 +277,22 @@ TEST_CASE("WY is refused for a bias, several uses, a nonlinearity, a factor per 
 TEST_CASE("a learner whose gradient is a factor per feature in disguise is not solved for") {
   // Weights of the features that are the same in every row, or equal by coincidence of sizes.
   const auto loss = [](Tensor gain) {
-    return [gain](const Weights& w, Tensor k, Tensor v) { return 0.5 * sum(gain * square(matmul(k, w["W"]) - v), {-1}, kKeep); };
+    return [gain](const Weights& w, Tensor k, Tensor v) {
+      return 0.5 * sum(gain * square(matmul(k, w["W"]) - v), {-1}, kKeep);
+    };
   };
   const Sizes sizes{.batch = 1, .heads = 4, .time = 4, .dim = 4};
   const auto with_gain = [&](Shape shape) {
     return Pupil{"gain", [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
-                   return std::make_unique<Formula>(Weights{matrix("W", p("W", {4, 4, 4}))},
-                                                    [](const Weights& w, Tensor x) { return matmul(x, w["W"]); },
-                                                    loss(exp(p("gain", shape))));
+                   return std::make_unique<Formula>(
+                       Weights{matrix("W", p("W", {4, 4, 4}))},
+                       [](const Weights& w, Tensor x) { return matmul(x, w["W"]); },
+                       loss(exp(p("gain", shape))));
                  }};
   };
   CHECK(contains(refusal({with_gain({4}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy), "factor of its own"));
-  CHECK(contains(refusal({with_gain({4, 1, 4}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy), "factor of its own"));
+  CHECK(contains(refusal({with_gain({4, 1, 4}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy),
+                 "factor of its own"));
   CHECK(wrong({with_gain({4, 1, 1}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy, {3}, 2) == "");
   CHECK(wrong({with_gain({1}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy, {3}, 2) == "");
 }

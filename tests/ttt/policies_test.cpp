@@ -1,5 +1,6 @@
-// The promise: a policy is what it says, in every form: what is read, when, after how many steps, on which gradient; and how
-// far the outer gradient follows. The forms that take all chunks at once are those that the proofs allow, no others.
+// The promise: a policy is what it says, in every form: what is read, when, after how many steps, on which
+// gradient; and how far the outer gradient follows. The forms that take all chunks at once are those that the
+// proofs allow, no others.
 #include "autograd/grad.h"
 #include "tests/ops/check_grads.h"
 #include "tests/ttt/by_hand.h"
@@ -17,7 +18,8 @@ namespace {
 
 const std::vector<FormChoice> kRecurrent{FormChoice::primal, FormChoice::dual};
 
-std::string wrong(const Lesson& lesson, const std::vector<FormChoice>& forms, int order, std::int64_t block = 4) {
+std::string wrong(const Lesson& lesson, const std::vector<FormChoice>& forms, int order,
+                  std::int64_t block = 4) {
   const std::string bad = differing(lesson, numbers(lesson, by_hand(), order), order, forms, block);
   return bad.empty() ? bad : lesson.method.name + ", " + lesson.policy.str() + ": " + bad;
 }
@@ -44,7 +46,12 @@ std::vector<Method> split_methods(const Sizes& s) {
                        const Tensor n = newton_schulz(w[1], {{3.4445, -4.7750, 2.0315}}, 1e-3);
                        w[0] = now("keep") * w[0] - n / (column_norm(n) + 0.1);
                      };
-                     return std::pair(InnerOptimizer().momentum(gate("beta")).muon(ttt::muon_published(1), 1e-3).normalize(Per::column, 0.1).keep(gate("keep")), hand);
+                     return std::pair(InnerOptimizer()
+                                          .momentum(gate("beta"))
+                                          .muon(ttt::muon_published(1), 1e-3)
+                                          .normalize(Per::column, 0.1)
+                                          .keep(gate("keep")),
+                                      hand);
                    }};
   out.push_back(forgetful);
   return out;
@@ -60,7 +67,11 @@ TEST_CASE("one step a chunk: every choice of the policy, by hand and in both rec
   for (const Read read : {Read::before_write, Read::after_write})
     for (const bool partial : {true, false})
       for (const int steps : {1, 2}) {
-        Policy policy{.chunk = 4, .update = Update::per_chunk, .read = read, .steps = steps, .partial_chunk_writes = partial};
+        Policy policy{.chunk = 4,
+                      .update = Update::per_chunk,
+                      .read = read,
+                      .steps = steps,
+                      .partial_chunk_writes = partial};
         CHECK(wrong({deep, with_gates(), policy, sizes}, kRecurrent, 1) == "");
         policy.average = policy.ascent = true;
         CHECK(wrong({deep, with_gates(), policy, sizes}, kRecurrent, 1) == "");
@@ -69,29 +80,46 @@ TEST_CASE("one step a chunk: every choice of the policy, by hand and in both rec
         CHECK(wrong({deep, with_gates(), policy, sizes}, kRecurrent, 1) == "");
       }
   for (const std::int64_t chunk : {1, 7, 9, 0})
-    CHECK(wrong({deep, with_gates(), {.chunk = chunk, .update = Update::per_chunk}, sizes}, kRecurrent, 1) == "");
+    CHECK(wrong({deep, with_gates(), {.chunk = chunk, .update = Update::per_chunk}, sizes}, kRecurrent, 1) ==
+          "");
 }
 TEST_CASE("one step a chunk, to order 2, for every pupil") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
   for (const Pupil& pupil : pupils(sizes)) {
     CAPTURE(pupil.name);
-    CHECK(wrong({pupil, with_gates(), {.chunk = 2, .update = Update::per_chunk, .read = Read::before_write}, sizes}, kRecurrent, 2) == "");
+    CHECK(wrong({pupil,
+                 with_gates(),
+                 {.chunk = 2, .update = Update::per_chunk, .read = Read::before_write},
+                 sizes},
+                kRecurrent, 2) == "");
   }
 }
 TEST_CASE("only some weights learn, with rates of their own") {
   const Sizes sizes{.batch = 1, .heads = 3, .time = 7, .dim = 4};
   const std::vector<GateInput> rates{{"rate.W0"}, {"rate.W1"}, {"rate.W2"}};
   for (const Update update : {Update::per_chunk, Update::per_token}) {
-    CHECK(wrong({swiglu(sizes), with_gates(), {.chunk = 4, .update = update}, sizes, rates}, kRecurrent, 1) == "");
-    CHECK(wrong({swiglu(sizes), with_gates(), {.chunk = 4, .update = update, .trained = {"W2", "W0"}}, sizes, {{"rate.W0"}, {"rate.W2"}}}, kRecurrent, 1) == "");
+    CHECK(wrong({swiglu(sizes), with_gates(), {.chunk = 4, .update = update}, sizes, rates}, kRecurrent, 1) ==
+          "");
+    CHECK(wrong({swiglu(sizes),
+                 with_gates(),
+                 {.chunk = 4, .update = update, .trained = {"W2", "W0"}},
+                 sizes,
+                 {{"rate.W0"}, {"rate.W2"}}},
+                kRecurrent, 1) == "");
     const Pupil biased = perceptron("two layers", 3, {4, 6, 4}, tanh);
-    for (const std::vector<std::string>& trained : std::vector<std::vector<std::string>>{{"W2"}, {"b1"}, {"b2", "W1"}})
-      CHECK(wrong({biased, with_gates(), {.chunk = 3, .update = update, .trained = trained}, sizes}, kRecurrent, 2) == "");
+    for (const std::vector<std::string>& trained :
+         std::vector<std::vector<std::string>>{{"W2"}, {"b1"}, {"b2", "W1"}})
+      CHECK(wrong({biased, with_gates(), {.chunk = 3, .update = update, .trained = trained}, sizes},
+                  kRecurrent, 2) == "");
   }
 }
-TEST_CASE("only some weights learn: the others' slots and values stay, and the last state can be gone on from") {
+TEST_CASE(
+    "only some weights learn: the others' slots and values stay, and the last state can be gone on from") {
   const Sizes sizes{.batch = 1, .heads = 3, .time = 8, .dim = 4};
-  const Lesson lesson{perceptron("two layers", 3, {4, 6, 4}, tanh), with_gates(), {.chunk = 4, .update = Update::per_chunk, .trained = {"W2", "b1"}}, sizes};
+  const Lesson lesson{perceptron("two layers", 3, {4, 6, 4}, tanh),
+                      with_gates(),
+                      {.chunk = 4, .update = Update::per_chunk, .trained = {"W2", "b1"}},
+                      sizes};
   const Function f = in_class(lesson, [&](const Class& c) {
     const auto part = [&](std::int64_t from, std::int64_t to) {
       const auto cut = [&](Tensor x) { return slice(x, 2, from, to); };
@@ -105,8 +133,10 @@ TEST_CASE("only some weights learn: the others' slots and values stay, and the l
                           second = ttt::train_along(c.learner, first.state, part(4, 8), options);
     Policy carried = lesson.policy;
     carried.carry = true;
-    const auto each = ttt::train_along_each(c.learner, c.start, {part(0, 4), part(4, 8)}, {.policy = carried});
-    Tensors out{whole.output, concat({first.output, second.output}, 2), concat({each[0].output, each[1].output}, 2)};
+    const auto each =
+        ttt::train_along_each(c.learner, c.start, {part(0, 4), part(4, 8)}, {.policy = carried});
+    Tensors out{whole.output, concat({first.output, second.output}, 2),
+                concat({each[0].output, each[1].output}, 2)};
     for (const ttt::State& s : {whole.state, second.state, each[1].state})
       for (const Tensor& t : s.flat()) out.push_back(t);
     for (const Tensor& t : ttt::State::start(c.learner, c.start).flat()) out.push_back(t);
@@ -136,7 +166,8 @@ TEST_CASE("the whole sequence in one step may be asked more or fewer tokens than
     }
   Lesson lesson{deep, with_gates(), {.chunk = 2, .update = Update::per_chunk}, sizes};
   lesson.asked = 9;
-  CHECK(contains(message_of<ShapeError>([&] { in_class(lesson, in_form(FormChoice::primal)); }), "may ask more or fewer tokens"));
+  CHECK(contains(message_of<ShapeError>([&] { in_class(lesson, in_form(FormChoice::primal)); }),
+                 "may ask more or fewer tokens"));
 }
 
 TEST_CASE("tokens that mix can be learnt from as whole chunks only, each weight at its own rate") {
@@ -144,30 +175,46 @@ TEST_CASE("tokens that mix can be learnt from as whole chunks only, each weight 
   const auto attend = [](const Weights& w, Tensor x) {
     return matmul(softmax(matmul(matmul(x, w["A"]), x, {.b = true}), -1), matmul(x, w["B"])) + w["c"];
   };
-  const Pupil mixing = formula("softmax(x A x') x B + c", [](const Params& p) {
-    return Weights{matrix("A", p("A", {2, 4, 4})), matrix("B", p("B", {2, 4, 4})), row("c", p("c", {2, 1, 4}))};
-  }, attend);
-  const Lesson lesson{mixing, sgd(), {.chunk = 4, .update = Update::per_chunk, .read = Read::before_write}, sizes, {{"rate"}, {"rate.A"}}};
-  const Arrays expected = numbers(lesson, [&](const Class& c) {
-    Tensors w = c.start.values(), outputs;
-    for (std::int64_t begin = 0; begin < 8; begin += 4) {
-      const auto cut = [&](Tensor x) { return slice(x, 2, begin, begin + 4); };
-      Tensors probes = w, next;
-      for (Tensor& t : probes) t = probe(t);
-      const auto spread = [](Tensors t) { t[2] = broadcast_to(t[2], {2, 2, 4, 4}); return t; };
-      outputs.push_back(attend(c.start.with(spread(w)), cut(c.views.q)));
-      const Tensor loss = 0.5 * sum(square(attend(c.start.with(spread(probes)), cut(c.views.k)) - cut(c.views.v)), {-1}, kKeep);
-      for (std::size_t i = 0; i < 3; ++i) {
-        Tensor rate = cut(c.views.gates.at("rate"));
-        if (i == 0) rate = rate * cut(c.views.gates.at("rate.A"));
-        next.push_back(w[i] - grad(sum(rate * loss), {probes[i]})[0]);
-      }
-      w = next;
-    }
-    Tensors out{concat(outputs, 2)};
-    out.insert(out.end(), w.begin(), w.end());
-    return out;
-  }, 2);
+  const Pupil mixing = formula(
+      "softmax(x A x') x B + c",
+      [](const Params& p) {
+        return Weights{matrix("A", p("A", {2, 4, 4})), matrix("B", p("B", {2, 4, 4})),
+                       row("c", p("c", {2, 1, 4}))};
+      },
+      attend);
+  const Lesson lesson{mixing,
+                      sgd(),
+                      {.chunk = 4, .update = Update::per_chunk, .read = Read::before_write},
+                      sizes,
+                      {{"rate"}, {"rate.A"}}};
+  const Arrays expected = numbers(
+      lesson,
+      [&](const Class& c) {
+        Tensors w = c.start.values(), outputs;
+        for (std::int64_t begin = 0; begin < 8; begin += 4) {
+          const auto cut = [&](Tensor x) { return slice(x, 2, begin, begin + 4); };
+          Tensors probes = w, next;
+          for (Tensor& t : probes) t = probe(t);
+          const auto spread = [](Tensors t) {
+            t[2] = broadcast_to(t[2], {2, 2, 4, 4});
+            return t;
+          };
+          outputs.push_back(attend(c.start.with(spread(w)), cut(c.views.q)));
+          const Tensor loss =
+              0.5 *
+              sum(square(attend(c.start.with(spread(probes)), cut(c.views.k)) - cut(c.views.v)), {-1}, kKeep);
+          for (std::size_t i = 0; i < 3; ++i) {
+            Tensor rate = cut(c.views.gates.at("rate"));
+            if (i == 0) rate = rate * cut(c.views.gates.at("rate.A"));
+            next.push_back(w[i] - grad(sum(rate * loss), {probes[i]})[0]);
+          }
+          w = next;
+        }
+        Tensors out{concat(outputs, 2)};
+        out.insert(out.end(), w.begin(), w.end());
+        return out;
+      },
+      2);
   CHECK(differing(lesson, expected, 2, {FormChoice::primal}) == "");
   CHECK(chosen(lesson) == FormChoice::primal);
   for (const FormChoice form : {FormChoice::dual, FormChoice::parallel, FormChoice::chunk_parallel})
@@ -179,7 +226,9 @@ TEST_CASE("tokens that mix can be learnt from as whole chunks only, each weight 
 
 // ---- all chunks at once ----
 
-TEST_CASE("chunk-parallel = dual = primal = by hand to order 2: steps nonlinear in the gradient and affine in the weight") {
+TEST_CASE(
+    "chunk-parallel = dual = primal = by hand to order 2: steps nonlinear in the gradient and affine in the "
+    "weight") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   for (const Method& method : split_methods(sizes)) {
     if (contains(method.name, "all weights")) continue;
@@ -189,34 +238,57 @@ TEST_CASE("chunk-parallel = dual = primal = by hand to order 2: steps nonlinear 
     CHECK(contains(refusal(lesson, FormChoice::parallel), "[update] the step is not linear"));
   }
   for (const Method& method : linear_methods(sizes))  // those too
-    CHECK(wrong({hebbian(sizes), method, {.chunk = 2, .update = Update::per_chunk}, sizes}, {FormChoice::chunk_parallel}, 2) == "");
+    CHECK(wrong({hebbian(sizes), method, {.chunk = 2, .update = Update::per_chunk}, sizes},
+                {FormChoice::chunk_parallel}, 2) == "");
 }
-TEST_CASE("chunk-parallel: read before write, mean, ascent, a last chunk that only reads, the last layer of SwiGLU") {
+TEST_CASE(
+    "chunk-parallel: read before write, mean, ascent, a last chunk that only reads, the last layer of "
+    "SwiGLU") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 8, .dim = 4};
   const std::vector<FormChoice> all{FormChoice::primal, FormChoice::dual, FormChoice::chunk_parallel};
   for (const Method& method : split_methods(sizes)) {
     if (contains(method.name, "all weights") || contains(method.name, "each element")) continue;
     for (const Read read : {Read::after_write, Read::before_write}) {
-      const Policy policy{.chunk = 3, .update = Update::per_chunk, .read = read, .average = true, .ascent = true, .partial_chunk_writes = false,
+      const Policy policy{.chunk = 3,
+                          .update = Update::per_chunk,
+                          .read = read,
+                          .average = true,
+                          .ascent = true,
+                          .partial_chunk_writes = false,
                           .trained = {"W1"}};
       CHECK(wrong({swiglu(sizes), method, policy, sizes, {{"rate.W1"}}}, all, 1) == "");
-      CHECK(wrong({hebbian(sizes), method, {.chunk = 4, .update = Update::per_chunk, .read = read, .query_is_key = true}, sizes}, all, 1) == "");
+      CHECK(wrong({hebbian(sizes),
+                   method,
+                   {.chunk = 4, .update = Update::per_chunk, .read = read, .query_is_key = true},
+                   sizes},
+                  all, 1) == "");
     }
   }
 }
-TEST_CASE("parallel, a step a chunk: the running sum of whole chunks, for any length of block, = by hand to order 2") {
+TEST_CASE(
+    "parallel, a step a chunk: the running sum of whole chunks, for any length of block, = by hand to order "
+    "2") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   std::vector<Method> methods = linear_methods(sizes);
   for (const Method& method : feature_methods(sizes)) methods.push_back(method);
   for (const Method& method : methods)
     for (const Read read : {Read::after_write, Read::before_write}) {
-      const Lesson lesson{hebbian(sizes), method, {.chunk = 2, .update = Update::per_chunk, .read = read, .average = read == Read::after_write}, sizes};
+      const Lesson lesson{
+          hebbian(sizes),
+          method,
+          {.chunk = 2, .update = Update::per_chunk, .read = read, .average = read == Read::after_write},
+          sizes};
       const Arrays expected = numbers(lesson, by_hand(), 2);
-      for (const std::int64_t block : {1, 2, 3, 4, 6, 64}) CHECK(differing(lesson, expected, 2, {FormChoice::parallel}, block) == "");
+      for (const std::int64_t block : {1, 2, 3, 4, 6, 64})
+        CHECK(differing(lesson, expected, 2, {FormChoice::parallel}, block) == "");
       CHECK(chosen(lesson) == FormChoice::parallel);
       CHECK(differing(lesson, expected, 2, kRecurrent) == "");
     }
-  CHECK(wrong({swiglu({}), with_gates(), {.chunk = 3, .update = Update::per_chunk, .partial_chunk_writes = false, .trained = {"W1"}}, {}}, {FormChoice::parallel}, 1, 6) == "");
+  CHECK(wrong({swiglu({}),
+               with_gates(),
+               {.chunk = 3, .update = Update::per_chunk, .partial_chunk_writes = false, .trained = {"W1"}},
+               {}},
+              {FormChoice::parallel}, 1, 6) == "");
 }
 
 TEST_CASE("one step a chunk, its gradient taken after forgetting: the chunk's mean gate moves the point") {
@@ -225,8 +297,10 @@ TEST_CASE("one step a chunk, its gradient taken after forgetting: the chunk's me
     for (const std::int64_t chunk : {1, 3}) {
       const Policy policy{.chunk = chunk, .update = Update::per_chunk, .read = Read::before_write};
       CHECK(wrong({matrix_of(sizes), method, policy, sizes}, kRecurrent, 2) == "");
-      CHECK(wrong({hebbian(sizes), method, policy, sizes}, {FormChoice::primal, FormChoice::dual, FormChoice::parallel}, 1) == "");
-      if (!contains(method.name, "feature")) CHECK(wrong({hebbian(sizes), method, policy, sizes}, {FormChoice::chunk_parallel}, 1) == "");
+      CHECK(wrong({hebbian(sizes), method, policy, sizes},
+                  {FormChoice::primal, FormChoice::dual, FormChoice::parallel}, 1) == "");
+      if (!contains(method.name, "feature"))
+        CHECK(wrong({hebbian(sizes), method, policy, sizes}, {FormChoice::chunk_parallel}, 1) == "");
     }
 }
 TEST_CASE("a master copy that is read through its norm has no running sum") {
@@ -262,7 +336,8 @@ Method rung(bool norm, bool muon, bool momentum) {
     hand.step = [=](Tensors& w, Tensor g, const Now& now) {
       if (momentum) g = w[1] = now("momentum") * w[1] + g;
       const bool is_matrix = w[0].dim(-2) > 1;
-      if (muon && is_matrix) g = newton_schulz(g, {{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}}, 1e-3);
+      if (muon && is_matrix)
+        g = newton_schulz(g, {{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}}, 1e-3);
       const Tensor next = w[0] - g;
       w[0] = norm && is_matrix ? next / (column_norm(next) + 1e-5) * w.back() : next;
     };
@@ -273,7 +348,8 @@ Method rung(bool norm, bool muon, bool momentum) {
 
 }  // namespace
 
-TEST_CASE("the ladder from LaCT to linear attention: each rung has the forms that it allows, and they agree") {
+TEST_CASE(
+    "the ladder from LaCT to linear attention: each rung has the forms that it allows, and they agree") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   const Policy lact{.chunk = 2, .update = Update::per_chunk, .read = Read::before_write};
   Policy last = lact;
@@ -282,8 +358,10 @@ TEST_CASE("the ladder from LaCT to linear attention: each rung has the forms tha
   using F = FormChoice;
 
   const Lesson baseline{swiglu(sizes), rung(true, true, true), lact, sizes, own};
-  CHECK(contains(refusal(baseline, F::chunk_parallel), "chunk-parallel is impossible: the gradient of 'W2' depends on 'W0'"));
-  CHECK(contains(refusal(baseline, F::parallel), "parallel is impossible: the gradient of 'W2' depends on 'W0'"));
+  CHECK(contains(refusal(baseline, F::chunk_parallel),
+                 "chunk-parallel is impossible: the gradient of 'W0' depends on 'W0'"));
+  CHECK(contains(refusal(baseline, F::parallel),
+                 "parallel is impossible: the gradient of 'W0' depends on 'W0'"));
   CHECK(chosen(baseline) == F::dual);
   CHECK(wrong(baseline, kRecurrent, 1) == "");
 
@@ -294,10 +372,10 @@ TEST_CASE("the ladder from LaCT to linear attention: each rung has the forms tha
   CHECK(wrong(last_layer, kRecurrent, 1) == "");
 
   const std::vector<F> at_once{F::primal, F::dual, F::chunk_parallel};
-  const Lesson no_norm{swiglu(sizes), rung(false, true, true), last, sizes, one};  // 2
+  const Lesson no_norm{swiglu(sizes), rung(false, true, true), last, sizes, one};              // 2
   const Lesson one_layer{hebbian(sizes), rung(false, true, true), lact, sizes, {{"rate.W"}}};  // 3
-  const Lesson no_rate{hebbian(sizes), rung(false, true, true), lact, sizes, {}};  // 4
-  const Lesson no_momentum{hebbian(sizes), rung(false, true, false), lact, sizes, {}};  // 5
+  const Lesson no_rate{hebbian(sizes), rung(false, true, true), lact, sizes, {}};              // 4
+  const Lesson no_momentum{hebbian(sizes), rung(false, true, false), lact, sizes, {}};         // 5
   for (const Lesson& lesson : {no_norm, one_layer, no_rate, no_momentum}) {
     CHECK(chosen(lesson) == F::chunk_parallel);
     CHECK(contains(refusal(lesson, F::parallel), "in 'Muon'"));
@@ -310,32 +388,39 @@ TEST_CASE("the ladder from LaCT to linear attention: each rung has the forms tha
 
 namespace {
 
-// By hand, but with every gradient taken at the first weights: what a form for all chunks at once would compute.
+// By hand, but with every gradient taken at the first weights: what a form for all chunks at once would
+// compute.
 Arrays at_first_weights(const Lesson& lesson) {
-  return numbers(lesson, [](const Class& c) {
-    const Policy& p = c.lesson.policy;
-    std::vector<Tensors> state;
-    for (const Tensor& w : c.start.values()) state.push_back(c.hand.start(w));
-    const auto now = [&] {
-      Tensors w;
-      for (const Tensors& s : state) w.push_back(s[0]);
-      return c.start.with(w);
-    };
-    Tensors outputs;
-    for (std::int64_t begin = 0; begin < c.views.k.dim(2); begin += p.chunk) {
-      for (std::int64_t t = begin; t < begin + p.chunk; ++t) outputs.push_back(c.learner.predict(now(), row_at(c.views.q, t)));
-      Tensors g = token_gradient(c, c.start, begin);
-      for (std::int64_t t = begin + 1; t < begin + p.chunk; ++t) {
-        const Tensors more = token_gradient(c, c.start, t);
-        for (std::size_t i = 0; i < g.size(); ++i) g[i] = g[i] + more[i];
-      }
-      for (std::size_t i = 0; i < g.size(); ++i)
-        c.hand.step(state[i], g[i], [&](const std::string& name) { return transpose(mean(slice(c.views.gates.at(name), 2, begin, begin + p.chunk), {-2}, kKeep)); });
-    }
-    Tensors out{concat(outputs, 2)};
-    for (const Tensors& s : state) out.insert(out.end(), s.begin(), s.end());
-    return out;
-  }, 0);
+  return numbers(
+      lesson,
+      [](const Class& c) {
+        const Policy& p = c.lesson.policy;
+        std::vector<Tensors> state;
+        for (const Tensor& w : c.start.values()) state.push_back(c.hand.start(w));
+        const auto now = [&] {
+          Tensors w;
+          for (const Tensors& s : state) w.push_back(s[0]);
+          return c.start.with(w);
+        };
+        Tensors outputs;
+        for (std::int64_t begin = 0; begin < c.views.k.dim(2); begin += p.chunk) {
+          for (std::int64_t t = begin; t < begin + p.chunk; ++t)
+            outputs.push_back(c.learner.predict(now(), row_at(c.views.q, t)));
+          Tensors g = token_gradient(c, c.start, begin);
+          for (std::int64_t t = begin + 1; t < begin + p.chunk; ++t) {
+            const Tensors more = token_gradient(c, c.start, t);
+            for (std::size_t i = 0; i < g.size(); ++i) g[i] = g[i] + more[i];
+          }
+          for (std::size_t i = 0; i < g.size(); ++i)
+            c.hand.step(state[i], g[i], [&](const std::string& name) {
+              return transpose(mean(slice(c.views.gates.at(name), 2, begin, begin + p.chunk), {-2}, kKeep));
+            });
+        }
+        Tensors out{concat(outputs, 2)};
+        for (const Tensors& s : state) out.insert(out.end(), s.begin(), s.end());
+        return out;
+      },
+      0);
 }
 
 }  // namespace
@@ -346,11 +431,14 @@ TEST_CASE("counterexamples: what is refused would give other numbers") {
   const auto outputs_apart = [](const Lesson& a, const Lesson& b, FormChoice form = FormChoice::primal) {
     return relative_error(numbers(a, in_form(form), 0)[0], numbers(b, in_form(form), 0)[0]);
   };
-  // All gradients at the first weights: right where no factor depends on a learning weight, wrong for the baseline.
+  // All gradients at the first weights: right where no factor depends on a learning weight, wrong for the
+  // baseline.
   const Lesson baseline{swiglu(sizes), rung(true, true, true), lact, sizes};
-  CHECK(relative_error(at_first_weights(baseline)[0], numbers(baseline, in_form(FormChoice::primal), 0)[0]) > 0.01);
+  CHECK(relative_error(at_first_weights(baseline)[0], numbers(baseline, in_form(FormChoice::primal), 0)[0]) >
+        0.01);
   const Lesson allowed{hebbian(sizes), rung(false, true, true), lact, sizes};
-  CHECK(relative_error(at_first_weights(allowed)[0], numbers(allowed, in_form(FormChoice::primal), 0)[0]) < 1e-12);
+  CHECK(relative_error(at_first_weights(allowed)[0], numbers(allowed, in_form(FormChoice::primal), 0)[0]) <
+        1e-12);
   // Muon of a sum is no sum of Muons; the same for norms, clipping and Adam.
   Policy each = lact;
   each.update = Update::per_token;
@@ -361,17 +449,21 @@ TEST_CASE("counterexamples: what is refused would give other numbers") {
     if (contains(method.name, "each element") || contains(method.name, "all weights")) continue;
     CAPTURE(method.name);
     const Lesson one{hebbian(sizes), method, each, sizes}, sum{hebbian(sizes), method, summed, sizes};
-    const Arrays a = numbers(one, in_form(FormChoice::primal), 0), b = numbers(sum, in_form(FormChoice::primal), 0);
+    const Arrays a = numbers(one, in_form(FormChoice::primal), 0),
+                 b = numbers(sum, in_form(FormChoice::primal), 0);
     CHECK(relative_error(a[1], b[1]) > 1e-3);
   }
   // The sum of plain steps is the step of the sum: there it makes no difference to the weights.
   const Lesson one{hebbian(sizes), sgd(), each, sizes}, sum{hebbian(sizes), sgd(), summed, sizes};
-  CHECK(relative_error(numbers(one, in_form(FormChoice::primal), 0)[1], numbers(sum, in_form(FormChoice::primal), 0)[1]) < 1e-12);
+  CHECK(relative_error(numbers(one, in_form(FormChoice::primal), 0)[1],
+                       numbers(sum, in_form(FormChoice::primal), 0)[1]) < 1e-12);
   // Weight norm after every chunk is not one at the end.
   Policy whole = summed;
   whole.chunk = Policy::kWholeSequence;
-  CHECK(relative_error(numbers({hebbian(sizes), rung(true, false, false), summed, sizes}, in_form(FormChoice::primal), 0)[1],
-                       numbers({hebbian(sizes), rung(true, false, false), whole, sizes}, in_form(FormChoice::primal), 0)[1]) > 1e-3);
+  CHECK(relative_error(numbers({hebbian(sizes), rung(true, false, false), summed, sizes},
+                               in_form(FormChoice::primal), 0)[1],
+                       numbers({hebbian(sizes), rung(true, false, false), whole, sizes},
+                               in_form(FormChoice::primal), 0)[1]) > 1e-3);
   // Choices of the policy that would be silent no-ops if they were ignored.
   const Pupil deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
   const Lesson plain{deep, with_gates(), summed, sizes};
@@ -395,10 +487,15 @@ namespace {
 
 std::vector<Lesson> meta_lessons(const Sizes& sizes) {
   const Pupil deep = perceptron("two layers", sizes.heads, {4, 4, 4}, tanh);
-  const Policy tokens{.chunk = 2, .read = Read::before_write}, online{.chunk = 1}, chunks{.chunk = 2, .update = Update::per_chunk, .steps = 2},
+  const Policy tokens{.chunk = 2, .read = Read::before_write}, online{.chunk = 1},
+      chunks{.chunk = 2, .update = Update::per_chunk, .steps = 2},
       lact{.chunk = 2, .update = Update::per_chunk, .read = Read::before_write};
-  return {{deep, with_gates(), tokens, sizes},         {deep, with_gates(), chunks, sizes},          {matrix_of(sizes), with_gates(), online, sizes},
-          {deep, rung(true, false, true), tokens, sizes}, {matrix_of(sizes), rung(true, true, true), lact, sizes}, {deep, sgd(), tokens, sizes}};
+  return {{deep, with_gates(), tokens, sizes},
+          {deep, with_gates(), chunks, sizes},
+          {matrix_of(sizes), with_gates(), online, sizes},
+          {deep, rung(true, false, true), tokens, sizes},
+          {matrix_of(sizes), rung(true, true, true), lact, sizes},
+          {deep, sgd(), tokens, sizes}};
 }
 std::vector<FormChoice> forms_of(const Lesson& lesson) {
   std::vector<FormChoice> out{FormChoice::primal};
@@ -408,7 +505,9 @@ std::vector<FormChoice> forms_of(const Lesson& lesson) {
 
 }  // namespace
 
-TEST_CASE("first-order and truncated meta-gradients are those of the programs with stop_gradient written by hand, to order 2") {
+TEST_CASE(
+    "first-order and truncated meta-gradients are those of the programs with stop_gradient written by hand, "
+    "to order 2") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   for (Lesson lesson : meta_lessons(sizes)) {
     const Arrays full = numbers(lesson, by_hand(), 1);
@@ -424,7 +523,8 @@ TEST_CASE("first-order and truncated meta-gradients are those of the programs wi
         CHECK(error < 1e-12);
       }
       bool apart = false;
-      for (std::size_t i = 0; i < full.size(); ++i) apart = apart || relative_error(expected[i], full[i]) > 1e-3;
+      for (std::size_t i = 0; i < full.size(); ++i)
+        apart = apart || relative_error(expected[i], full[i]) > 1e-3;
       CHECK(apart == differs);
     };
     lesson.policy.meta = Meta::first_order;
@@ -436,12 +536,15 @@ TEST_CASE("first-order and truncated meta-gradients are those of the programs wi
     }
   }
 }
-TEST_CASE("first-order: where no gradient depends on the weights it is the full meta-gradient, in every form") {
+TEST_CASE(
+    "first-order: where no gradient depends on the weights it is the full meta-gradient, in every form") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   Lesson lesson{hebbian(sizes), with_gates(), {.chunk = 2, .update = Update::per_chunk}, sizes};
   const Arrays full = numbers(lesson, by_hand(), 2);
   lesson.policy.meta = Meta::first_order;
-  CHECK(differing(lesson, full, 2, {FormChoice::primal, FormChoice::dual, FormChoice::chunk_parallel, FormChoice::parallel}) == "");
+  CHECK(differing(lesson, full, 2,
+                  {FormChoice::primal, FormChoice::dual, FormChoice::chunk_parallel, FormChoice::parallel}) ==
+        "");
   lesson.policy.meta = Meta::truncated;
   for (const FormChoice form : {FormChoice::chunk_parallel, FormChoice::parallel})
     CHECK(contains(refusal(lesson, form), "the meta-gradient is cut between chunks"));
@@ -450,12 +553,14 @@ TEST_CASE("first-order: where no gradient depends on the weights it is the full 
 TEST_CASE("the full meta-gradient is the first-order one and what each step's gradient adds to it") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   const Pupil deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
-  std::vector<Method> methods{sgd(), linear_methods(sizes)[3], linear_methods(sizes)[4], rung(false, true, true)};
+  std::vector<Method> methods{sgd(), linear_methods(sizes)[3], linear_methods(sizes)[4],
+                              rung(false, true, true)};
   for (const Method& method : nonlinear_methods(sizes))
     if (method.name == "Adam") methods.push_back(method);  // weights that are carried as they are
   for (const Method& method : methods)
-    for (const Policy& policy : {Policy{.chunk = 2}, Policy{.chunk = 3, .read = Read::before_write}, Policy{.chunk = 1},
-                                 Policy{.chunk = 2, .update = Update::per_chunk}, Policy{.chunk = 3, .update = Update::per_chunk, .steps = 2}})
+    for (const Policy& policy : {Policy{.chunk = 2}, Policy{.chunk = 3, .read = Read::before_write},
+                                 Policy{.chunk = 1}, Policy{.chunk = 2, .update = Update::per_chunk},
+                                 Policy{.chunk = 3, .update = Update::per_chunk, .steps = 2}})
       for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
         const Lesson lesson{deep, method, policy, sizes};
         if (!refusal(lesson, form).empty()) continue;
@@ -472,17 +577,22 @@ TEST_CASE("the full meta-gradient is the first-order one and what each step's gr
           Policy first = policy;
           first.meta = Meta::first_order;
           const Weights from = c.start.with(start);
-          const InnerLoopResult with_offsets = ttt::train_along(c.learner, from, c.views, {.policy = policy, .form = form, .gradient_offset = offsets, .keep_points = true}),
-                                without = ttt::train_along(c.learner, from, c.views, {.policy = policy, .form = form}),
-                                cut = ttt::train_along(c.learner, from, c.views, {.policy = first, .form = form});
-          const Tensors full = grad(outer_loss(values_of(without)), start), direct = grad(outer_loss(values_of(cut)), start),
+          const InnerLoopResult
+              with_offsets = ttt::train_along(
+                  c.learner, from, c.views,
+                  {.policy = policy, .form = form, .gradient_offset = offsets, .keep_points = true}),
+              without = ttt::train_along(c.learner, from, c.views, {.policy = policy, .form = form}),
+              cut = ttt::train_along(c.learner, from, c.views, {.policy = first, .form = form});
+          const Tensors full = grad(outer_loss(values_of(without)), start),
+                        direct = grad(outer_loss(values_of(cut)), start),
                         added = grad(outer_loss(values_of(with_offsets)), offsets);
           Tensors out;
           for (std::size_t i = 0; i < start.size(); ++i) {
             out.push_back(full[i]);
             out.push_back(direct[i] + sum(added[i], {0}));
             out.push_back(added[i]);
-            out.push_back(slice(with_offsets.points[i], 0, 0, 1) - reshape(start[i], slice(with_offsets.points[i], 0, 0, 1).shape()));
+            out.push_back(slice(with_offsets.points[i], 0, 0, 1) -
+                          reshape(start[i], slice(with_offsets.points[i], 0, 0, 1).shape()));
           }
           out.push_back(with_offsets.output - without.output);
           return out;
@@ -512,8 +622,10 @@ Taught stepping(FormChoice form) {
       Views now{row_at(c.views.q, t), row_at(c.views.k, t), row_at(c.views.v, t), {}, c.views.position};
       for (const auto& [name, rows] : c.views.gates) now.gates[name] = row_at(rows, t);
       ttt::Stream stream(carried);
-      const Tensor slot = constant(Array::full(DType::f64, {1}, static_cast<double>(t % c.lesson.policy.chunk)));
-      outputs.push_back(ttt::train_step(c.learner, c.start, now, slot, {.policy = c.lesson.policy, .form = form}, stream, "layer"));
+      const Tensor slot =
+          constant(Array::full(DType::f64, {1}, static_cast<double>(t % c.lesson.policy.chunk)));
+      outputs.push_back(ttt::train_step(c.learner, c.start, now, slot,
+                                        {.policy = c.lesson.policy, .form = form}, stream, "layer"));
       carried = stream.carried();
     }
     return Tensors{concat(outputs, 2)};
@@ -527,16 +639,22 @@ std::string stepping_wrong(const Lesson& lesson) {
   std::string out;
   for (const FormChoice form : {FormChoice::automatic, FormChoice::primal}) {
     const double error = error_of(numbers(lesson, stepping(form), 1, true), expected);
-    if (!(error < 1e-11)) out += fmt::format("{}, {}, {}: {:.2g}; ", lesson.method.name, lesson.policy.str(), ttt::name(form), error);
+    if (!(error < 1e-11))
+      out += fmt::format("{}, {}, {}: {:.2g}; ", lesson.method.name, lesson.policy.str(), ttt::name(form),
+                         error);
   }
-  const double whole = error_of(numbers(lesson, only_outputs(in_form(FormChoice::automatic)), 1, true), expected);
-  if (!(whole < 1e-11)) out += fmt::format("{}, {}, whole: {:.2g}; ", lesson.method.name, lesson.policy.str(), whole);
+  const double whole =
+      error_of(numbers(lesson, only_outputs(in_form(FormChoice::automatic)), 1, true), expected);
+  if (!(whole < 1e-11))
+    out += fmt::format("{}, {}, whole: {:.2g}; ", lesson.method.name, lesson.policy.str(), whole);
   return out;
 }
 
 }  // namespace
 
-TEST_CASE("token by token = the whole sequence = by hand: steps per token, linear or not, with position rates or without") {
+TEST_CASE(
+    "token by token = the whole sequence = by hand: steps per token, linear or not, with position rates or "
+    "without") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   const Pupil biased = perceptron("x W + b", 2, {4, 4}, tanh);
   std::vector<Method> methods = linear_methods(sizes);
@@ -545,18 +663,29 @@ TEST_CASE("token by token = the whole sequence = by hand: steps per token, linea
     for (const std::int64_t chunk : {1, 3})
       for (const Read read : {Read::after_write, Read::before_write})
         for (const bool position : {false, true})
-          CHECK(stepping_wrong({biased, method, {.chunk = chunk, .read = read}, sizes, {{"rate"}}, position}) == "");
+          CHECK(stepping_wrong(
+                    {biased, method, {.chunk = chunk, .read = read}, sizes, {{"rate"}}, position}) == "");
 }
-TEST_CASE("token by token: gates per feature, gates before the gradient, gradients that depend on no weight, some weights only") {
+TEST_CASE(
+    "token by token: gates per feature, gates before the gradient, gradients that depend on no weight, some "
+    "weights only") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 4};
   for (const Read read : {Read::after_write, Read::before_write}) {
     for (const Method& method : feature_methods(sizes))
       for (const std::int64_t chunk : {1, 4})
         for (const Pupil& pupil : {matrix_of(sizes), hebbian(sizes)})
-          CHECK(stepping_wrong({pupil, method, {.chunk = chunk, .read = read}, sizes, {{"rate"}}, chunk == 4}) == "");
-    for (const Method& method : moving_methods()) CHECK(stepping_wrong({matrix_of(sizes), method, {.chunk = 1, .read = read}, sizes}) == "");
-    CHECK(stepping_wrong({swiglu(sizes), with_gates(), {.chunk = 4, .read = read, .ascent = true, .query_is_key = true, .trained = {"W2", "W1"}}, sizes, {{"rate.W1"}}}) == "");
-    CHECK(stepping_wrong({ttt_mlp(sizes), with_gates(), {.chunk = 4, .read = read}, sizes, {{"rate"}}, true}) == "");
+          CHECK(stepping_wrong(
+                    {pupil, method, {.chunk = chunk, .read = read}, sizes, {{"rate"}}, chunk == 4}) == "");
+    for (const Method& method : moving_methods())
+      CHECK(stepping_wrong({matrix_of(sizes), method, {.chunk = 1, .read = read}, sizes}) == "");
+    CHECK(stepping_wrong(
+              {swiglu(sizes),
+               with_gates(),
+               {.chunk = 4, .read = read, .ascent = true, .query_is_key = true, .trained = {"W2", "W1"}},
+               sizes,
+               {{"rate.W1"}}}) == "");
+    CHECK(stepping_wrong(
+              {ttt_mlp(sizes), with_gates(), {.chunk = 4, .read = read}, sizes, {{"rate"}}, true}) == "");
   }
 }
 TEST_CASE("token by token: a step a chunk, read before write (LaCT)") {
@@ -576,11 +705,18 @@ TEST_CASE("token by token: a step a chunk, read before write (LaCT)") {
 TEST_CASE("token by token: what is not causal, or has no chunks, is refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
   const auto why = [&](const Policy& policy) {
-    return message_of<ConfigError>([&] { in_class({matrix_of(sizes), sgd(), policy, sizes}, [&](const Class& c) {
-      ttt::Stream stream(std::map<std::string, Tensor>{});
-      Views now{row_at(c.views.q, 0), row_at(c.views.k, 0), row_at(c.views.v, 0), {{"rate", row_at(c.views.gates.at("rate"), 0)}}, {}};
-      return Tensors{ttt::train_step(c.learner, c.start, now, constant(Array::full(DType::f64, {1}, 0)), {.policy = policy}, stream, "layer")};
-    }); });
+    return message_of<ConfigError>([&] {
+      in_class({matrix_of(sizes), sgd(), policy, sizes}, [&](const Class& c) {
+        ttt::Stream stream(std::map<std::string, Tensor>{});
+        Views now{row_at(c.views.q, 0),
+                  row_at(c.views.k, 0),
+                  row_at(c.views.v, 0),
+                  {{"rate", row_at(c.views.gates.at("rate"), 0)}},
+                  {}};
+        return Tensors{ttt::train_step(c.learner, c.start, now, constant(Array::full(DType::f64, {1}, 0)),
+                                       {.policy = policy}, stream, "layer")};
+      });
+    });
   };
   CHECK(contains(why({.chunk = 2, .update = Update::per_chunk}), "cannot answer token by token"));
   CHECK(contains(why({.chunk = 0, .update = Update::per_chunk, .read = Read::before_write}), "token"));

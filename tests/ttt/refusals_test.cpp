@@ -1,8 +1,10 @@
-// The promise: a learner whose text does not allow a form is refused, with the node, the weight and the line that are to
-// blame; and automatic choice falls back to the primal form only where the numbers stay those of the text.
+// The promise: a learner whose text does not allow a form is refused, with the node, the weight and the line
+// that are to blame; and automatic choice falls back to the primal form only where the numbers stay those of
+// the text.
 #include "tests/ttt/pupils.h"
 
-// clang-format off: __LINE__ must stand on the line of the op that is to blame.
+// __LINE__ must stand on the line of the op that is to blame.
+// clang-format off
 
 using namespace nestgrad;
 using namespace nestgrad::testing;

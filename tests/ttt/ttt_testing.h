@@ -47,8 +47,7 @@ struct Sizes {
 };
 
 // How the learner is run along the sequence.
-using Run =
-    std::function<InnerLoopResult(const ttt::Learner&, const Weights& start, const Views&)>;
+using Run = std::function<InnerLoopResult(const ttt::Learner&, const Weights& start, const Views&)>;
 
 inline Run along(InnerLoopOptions options) {
   return [options](const ttt::Learner& l, const Weights& start, const Views& v) {

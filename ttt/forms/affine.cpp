@@ -13,7 +13,8 @@ bool is_elementwise(const Op& op, const Spec& first_input, const Spec& output) {
   return op.alias ? first_input == output : op.broadcasts;
 }
 
-Tensor linear_factor(Tensor y, Tensor x, const std::function<void(Tensor at, const std::string& why)>& refuse) {
+Tensor linear_factor(Tensor y, Tensor x,
+                     const std::function<void(Tensor at, const std::string& why)>& refuse) {
   if (!mentions(y, x)) return {};
   Graph& graph = x.graph();
   std::map<NodeId, Tensor> factors{{x.id(), constant(1.0, x.dtype())}};

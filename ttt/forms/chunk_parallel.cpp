@@ -16,9 +16,10 @@ Tensor over_chunks(Tensor w, std::int64_t chunks) {
   return broadcast_to(w, shape);
 }
 
-// The factor p of the weight in its own next value, found on the trace: derivative rules between the two, all linear
-// and with one number a slice.
-Tensor own_factor(const InnerOptimizer& optimizer, const State& state, std::size_t weight, const Gates& columns) {
+// The factor p of the weight in its own next value, found on the trace: derivative rules between the two, all
+// linear and with one number a slice.
+Tensor own_factor(const InnerOptimizer& optimizer, const State& state, std::size_t weight,
+                  const Gates& columns) {
   const WeightKind kind = state.weights.at(weight).kind;
   std::vector<Tensor> s = state.of(weight);
   const Tensor w = s[0] = probe(s[0]);

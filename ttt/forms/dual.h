@@ -8,8 +8,8 @@ namespace nestgrad::ttt {
 class DualForm : public Form {
  public:
   using Form::Form;
-  std::unique_ptr<Prepared> prepare(const State& state, const Gates& gates, const Shape& lead, std::int64_t tokens,
-                                    Tensor position) const override;
+  std::unique_ptr<Prepared> prepare(const State& state, const Gates& gates, const Shape& lead,
+                                    std::int64_t tokens, Tensor position) const override;
   BlockResult run(const State& state, const Block& block, const Prepared* prepared) const override;
 
  protected:

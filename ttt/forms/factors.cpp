@@ -39,19 +39,19 @@ Factors factors_at(const Learner& learner, const Weights& at, Tensor k, Tensor v
   };
   std::vector<Probed> probed;
   const Tensor rows[] = {k, v};
-  const Tensor loss = trace.inlined(
-      rows, {.use = [&](const Use& use, Tensor x) -> Tensor {
-               const Tensor y = product(x, at.at(use.weight).value, use.transposed);
-               if (use.held) return y;
-               probed.push_back({use, x, probe(y)});
-               return probed.back().value;
-             },
-             .spread = [&](std::size_t weight, bool held) -> Tensor {
-               const Tensor y = spread(at.at(weight).value, k);
-               if (held) return y;
-               probed.push_back({{-1, weight, -1, false, false}, {}, probe(y)});
-               return probed.back().value;
-             }});
+  const Tensor loss = trace.inlined(rows, {.use = [&](const Use& use, Tensor x) -> Tensor {
+                                             const Tensor y =
+                                                 product(x, at.at(use.weight).value, use.transposed);
+                                             if (use.held) return y;
+                                             probed.push_back({use, x, probe(y)});
+                                             return probed.back().value;
+                                           },
+                                           .spread = [&](std::size_t weight, bool held) -> Tensor {
+                                             const Tensor y = spread(at.at(weight).value, k);
+                                             if (held) return y;
+                                             probed.push_back({{-1, weight, -1, false, false}, {}, probe(y)});
+                                             return probed.back().value;
+                                           }});
   const Seed seed = seed_of_ones(loss);
   std::vector<Tensor> wrt;
   for (const Probed& p : probed) wrt.push_back(p.value);

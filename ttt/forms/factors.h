@@ -1,5 +1,5 @@
-// Factors: the gradient of rows x W is an outer product, x' d. Found on the learner's trace: each use of a fast weight
-// gets a name of its own, and one derivative with respect to these names gives every factor.
+// Factors: the gradient of rows x W is an outer product, x' d. Found on the learner's trace: each use of a
+// fast weight gets a name of its own, and one derivative with respect to these names gives every factor.
 #pragma once
 
 #include "ttt/forms/law.h"
@@ -15,15 +15,16 @@ struct Factor {
 };
 using Factors = std::vector<Factor>;
 
-// The factors of every token's gradient at these weights. FormError if the trace does not allow it, or if a weight
-// does not reach the loss.
+// The factors of every token's gradient at these weights. FormError if the trace does not allow it, or if a
+// weight does not reach the loss.
 Factors factors_at(const Learner& learner, const Weights& at, Tensor k, Tensor v);
 
 // Re-emits a traced function with every token reading its own weights: rows x W_t = sum_j c_j (rows x S_j) +
 // (z o rows a') b (o: elementwise). reads: one per weight.
 // `seen` is shown the rows that each weight meets.
-Tensor read(const LearnerTrace& trace, const State& state, const Factors& factors, const std::vector<Reads>& reads,
-            std::span<const Tensor> rows, const std::function<void(const Use& use, Tensor x)>& seen = {});
+Tensor read(const LearnerTrace& trace, const State& state, const Factors& factors,
+            const std::vector<Reads>& reads, std::span<const Tensor> rows,
+            const std::function<void(const Use& use, Tensor x)>& seen = {});
 
 // z o (x a'), [.., rows, tokens]; the features of a wide z are summed with the product.
 Tensor scores(const Reads& reads, Tensor x, Tensor a);

@@ -30,7 +30,8 @@ FormChoice form_named(std::string_view wanted) {
     if (name == wanted) return choice;
     known.push_back(name);
   }
-  throw ConfigError(fmt::format("[form] there is no form '{}'; there are {}", wanted, fmt::join(known, ", ")));
+  throw ConfigError(
+      fmt::format("[form] there is no form '{}'; there are {}", wanted, fmt::join(known, ", ")));
 }
 
 Gates columns_of(const Gates& rows) {
@@ -90,7 +91,8 @@ std::vector<Tensor> Form::points(const State& state, const Block& block) const {
   Gates columns;  // those of the step that the gradient is for, if there is only one
   if (policy_.update == Policy::Update::per_chunk) columns = chunk_gates(block.gates);
   else if (block.tokens() == 1) columns = columns_of(block.gates);
-  else if (optimizer_.moves_gradient_point()) return state.weights.values();  // one a token, and no gradient depends on it
+  else if (optimizer_.moves_gradient_point())
+    return state.weights.values();  // one a token, and no gradient depends on it
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < state.weights.size(); ++i)
     out.push_back(optimizer_.gradient_point(state.of(i), columns));
@@ -112,7 +114,8 @@ Weights Form::gradient_point(const State& state, const Block& block) const {
 Tensor Form::rate_of(const Gates& gates, const FastWeight& weight) const {
   Tensor out;
   for (const std::string& name : {std::string("rate"), "rate." + weight.name})
-    if (const auto at = gates.find(name); at != gates.end()) out = out.defined() ? out * at->second : at->second;
+    if (const auto at = gates.find(name); at != gates.end())
+      out = out.defined() ? out * at->second : at->second;
   if (!policy_.ascent) return out;
   return out.defined() ? -out : constant(-1.0, weight.value.dtype());
 }

@@ -1,6 +1,6 @@
-// Form: a way to run a learner through a block of a sequence. All forms of a learner give the same numbers; they
-// differ in what they materialise and in what they have to prove.
-// Shapes: q, k, v [batch, heads, tokens, dim]; weights [batch, heads, in, out]; gates [batch, heads, tokens, 1 or in].
+// Form: a way to run a learner through a block of a sequence. All forms of a learner give the same numbers;
+// they differ in what they materialise and in what they have to prove. Shapes: q, k, v [batch, heads, tokens,
+// dim]; weights [batch, heads, in, out]; gates [batch, heads, tokens, 1 or in].
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ struct State {
 struct Block {
   Tensor q, k, v;
   Gates gates;
-  Tensor position;  // [tokens], or undefined: see Views
-  bool writes = true;           // per_chunk: does it learn
+  Tensor position;             // [tokens], or undefined: see Views
+  bool writes = true;          // per_chunk: does it learn
   std::vector<Tensor> offset;  // per weight, or empty: added to the weights where the gradient is taken
   Tensor earlier;  // primal: position of the token before each, if its chunk did not begin with this block
   std::int64_t tokens() const { return k.dim(-2); }
@@ -57,11 +57,13 @@ struct FormOptions {
   Weights first;  // for losses[0]; empty: losses are not wanted
 };
 
-// Gate rows as columns: of a block with one token, [.., 1, g] -> [.., g, 1]; of a chunk, their mean over its tokens.
+// Gate rows as columns: of a block with one token, [.., 1, g] -> [.., g, 1]; of a chunk, their mean over its
+// tokens.
 Gates columns_of(const Gates& rows);
 Gates chunk_gates(const Gates& rows);
 
-// What a form works out from the gates alone, for many blocks at once: tensors with the leading axes of the gates.
+// What a form works out from the gates alone, for many blocks at once: tensors with the leading axes of the
+// gates.
 class Prepared {
  public:
   virtual ~Prepared() = default;
@@ -72,7 +74,10 @@ class Prepared {
 class Form {
  public:
   explicit Form(const FormOptions& options)
-      : learner_(options.learner), policy_(options.policy), optimizer_(learner_.optimizer()), first_(options.first) {}
+      : learner_(options.learner),
+        policy_(options.policy),
+        optimizer_(learner_.optimizer()),
+        first_(options.first) {}
   virtual ~Form() = default;
   // gates: rows [lead.., tokens, ..]; position: [tokens] or undefined. May be null.
   virtual std::unique_ptr<Prepared> prepare(const State&, const Gates&, const Shape& /*lead*/,

@@ -20,7 +20,7 @@ bool is_constant_one(Tensor t) {
 // A value of the traced step.
 struct Value {
   enum class Kind : std::uint8_t { unknown, coefficient, linear, opaque } kind = Kind::unknown;
-  Tensor rows;               // coefficient: on rows of gates
+  Tensor rows;                // coefficient: on rows of gates
   std::vector<Tensor> terms;  // linear: coefficient of every state and of the gradient; undefined: 0
 };
 
@@ -34,7 +34,8 @@ Tensor as_rows(Tensor column) { return column.rank() < 2 ? column : transpose(co
 
 class Interpreter {
  public:
-  using Fn = std::function<std::vector<Tensor>(const std::vector<Tensor>& state, Tensor g, const Gates& gates)>;
+  using Fn =
+      std::function<std::vector<Tensor>(const std::vector<Tensor>& state, Tensor g, const Gates& gates)>;
 
   Interpreter(const std::vector<Tensor>& state, const Gates& rows, const Fn& fn)
       : weight_(state[0].spec()), one_(constant(1.0, state[0].dtype())) {
@@ -72,8 +73,7 @@ class Interpreter {
   // Coefficients of out i.
   const std::vector<Tensor>& terms(std::size_t i) {
     const Value& v = at(outs_[i]);
-    if (v.kind != Value::Kind::linear)
-      refuse(outs_[i], "it is not linear in the state and the gradient");
+    if (v.kind != Value::Kind::linear) refuse(outs_[i], "it is not linear in the state and the gradient");
     return v.terms;
   }
 
@@ -89,7 +89,9 @@ class Interpreter {
                                 describe_step(graph_->tensor(id)), why));
   }
 
-  bool elementwise(const Node& n) const { return is_elementwise(*n.op, graph_->node(n.inputs[0]).spec, n.spec); }
+  bool elementwise(const Node& n) const {
+    return is_elementwise(*n.op, graph_->node(n.inputs[0]).spec, n.spec);
+  }
 
   void visit(NodeId id) {
     Value& v = at(id);
@@ -122,7 +124,9 @@ class Interpreter {
       v = at(n.inputs[0]);
       return;
     }
-    if (opaque) refuse(id, "a value that is no gate joins the state (a constant offset, or a factor per weight element)");
+    if (opaque)
+      refuse(id,
+             "a value that is no gate joins the state (a constant offset, or a factor per weight element)");
     if (!elementwise(n)) refuse(id, "it mixes the elements of the weight");
     v = through(id, n);
   }
@@ -153,8 +157,8 @@ class Interpreter {
     return out;
   }
 
-  // The rule of a linear operand must mention every coefficient beside it (it is a factor, not an offset) and no
-  // state.
+  // The rule of a linear operand must mention every coefficient beside it (it is a factor, not an offset) and
+  // no state.
   void check_rule(NodeId id, const Node& n) {
     Graph scratch;
     const GraphScope scope(scratch);
@@ -205,7 +209,8 @@ std::int64_t width_of(const std::vector<const StepLaw*>& laws) {
 
 bool StepLaw::per_feature() const { return width_of({this}) > 1; }
 
-StepLaw StepLaw::of(const InnerOptimizer& optimizer, const State& state, std::size_t weight, const Gates& gates) {
+StepLaw StepLaw::of(const InnerOptimizer& optimizer, const State& state, std::size_t weight,
+                    const Gates& gates) {
   if (optimizer.couples_weights())
     throw FormError("[update] the step is not linear: one norm over all weights couples them");
   const std::vector<Tensor> own = state.of(weight);
@@ -237,10 +242,10 @@ namespace {
 // Coefficients over a block as a scan along its tokens.
 struct Sums {
   // [time, lead.., ..] stacks before and after each token; [i] state.
-  std::vector<Tensor> z_before, z_after;                 // [time, lead.., tokens, width]
-  std::vector<std::vector<Tensor>> c_before, c_after;    // [i][j]: [time, lead.., 1, width]
-  std::vector<Tensor> z_end;                             // [lead.., tokens, width]
-  std::vector<std::vector<Tensor>> c_end;                // [lead.., 1, width]
+  std::vector<Tensor> z_before, z_after;               // [time, lead.., tokens, width]
+  std::vector<std::vector<Tensor>> c_before, c_after;  // [i][j]: [time, lead.., 1, width]
+  std::vector<Tensor> z_end;                           // [lead.., tokens, width]
+  std::vector<std::vector<Tensor>> c_end;              // [lead.., 1, width]
   std::int64_t width = 1;
 };
 
@@ -284,8 +289,12 @@ Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype
     for (std::size_t j = 0; j < n; ++j) init.push_back(full(dtype, one, i == j ? 1.0 : 0.0));
   const ScanResult r = scan(
       [&](const Tensors& carry, const Tensors& x) -> Step {
-        const auto p = [&](std::size_t i, std::size_t j) { return p_at[i][j] < 0 ? law.p[i][j] : x[static_cast<std::size_t>(p_at[i][j])]; };
-        const auto gain = [&](std::size_t i) { return r_at[i] < 0 ? law.r[i] : x[static_cast<std::size_t>(r_at[i])]; };
+        const auto p = [&](std::size_t i, std::size_t j) {
+          return p_at[i][j] < 0 ? law.p[i][j] : x[static_cast<std::size_t>(p_at[i][j])];
+        };
+        const auto gain = [&](std::size_t i) {
+          return r_at[i] < 0 ? law.r[i] : x[static_cast<std::size_t>(r_at[i])];
+        };
         Step step;
         for (std::size_t i = 0; i < n; ++i) {
           Tensor z = times(gain(i), x.back());

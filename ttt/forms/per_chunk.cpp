@@ -1,8 +1,9 @@
 // One optimiser step a chunk, with the gradient of all its tokens: the recurrent form, chunk after chunk.
+#include "ttt/forms/per_chunk.h"
+
 #include <fmt/format.h>
 
 #include "autograd/grad.h"
-#include "ttt/forms/per_chunk.h"
 
 namespace nestgrad::ttt {
 
@@ -41,9 +42,10 @@ std::vector<Tensor> PerChunkForm::direct(const Weights& at, const Block& block) 
   Shape wanted = block.k.shape();
   wanted.back() = 1;
   if (l.shape() != wanted)
-    throw FormError(fmt::format("[loss] the inner loss must be per token, {}; it is {}. Sum over features only, "
-                                "with the axis kept",
-                                to_string(wanted), describe(l)));
+    throw FormError(
+        fmt::format("[loss] the inner loss must be per token, {}; it is {}. Sum over features only, "
+                    "with the axis kept",
+                    to_string(wanted), describe(l)));
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < probes.size(); ++i) {
     const Tensor rate = rate_of(block.gates, at.at(i));

@@ -1,12 +1,13 @@
 // The primal form: every token has weights of its own. Tokens become the leading axis, [tokens, batch, heads,
 // ..], so that the learner sees one row per token and its outer parameters still line up with batch and
 // heads.
+#include "ttt/forms/primal.h"
+
 #include <fmt/format.h>
 
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "ttt/forms/factors.h"
-#include "ttt/forms/primal.h"
 
 namespace nestgrad::ttt {
 
@@ -71,8 +72,8 @@ BlockResult PrimalForm::run_from(const State& at, const State& running, const Bl
   BlockResult out;
   out.next = walk.end;
   out.unplaced = walk.unplaced;
-  out.output = tokens_back(predict(policy_.read == Policy::Read::after_write ? walk.after : walk.before,
-                                   tokens_first(block.q)));
+  out.output = tokens_back(
+      predict(policy_.read == Policy::Read::after_write ? walk.after : walk.before, tokens_first(block.q)));
   if (!tracking()) return out;
   const Tensor k = tokens_first(block.k), v = tokens_first(block.v);
   for (const Weights& w : {for_each_token(first_, block.tokens()), walk.before, walk.after})
@@ -82,88 +83,91 @@ BlockResult PrimalForm::run_from(const State& at, const State& running, const Bl
 
 // Of each token, times its rate: [tokens, lead.., in, out].
 std::vector<Tensor> PrimalForm::gradients(const State& state, const Block& block) const {
-    const Scope scope("inner gradient");
-    const std::int64_t tokens = block.tokens();
-    const Weights at = for_each_token(gradient_point(state, block), tokens);
-    std::vector<Tensor> probes = at.values();
-    for (Tensor& t : probes) t = probe(t);
-    const Tensor rows = tokens_first(block.k);
-    const Tensor l = loss(at.with(probes).with_held(at.values()), rows, tokens_first(block.v));
-    Shape wanted = rows.shape();
-    wanted.back() = 1;
-    if (l.shape() != wanted)
-      throw FormError(fmt::format(
-          "[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
-          tokens, to_string(wanted), describe(l)));
-    const Seed seed = seed_of_ones(l);
-    std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
-    for (std::size_t i = 0; i < d.size(); ++i) {
-      const std::string& name = state.weights.at(i).name;
-      if (!d[i].defined())
-        throw FormError(
-            fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; "
-                        "remove it, or use it in loss()",
-                        name));
-      if (const Tensor rate = rate_of(block.gates, state.weights.at(i)); rate.defined())
-        d[i] = d[i] * (rate.rank() ? tokens_first(rate) : rate);
-    }
-    return optimizer_.joint(std::move(d));
+  const Scope scope("inner gradient");
+  const std::int64_t tokens = block.tokens();
+  const Weights at = for_each_token(gradient_point(state, block), tokens);
+  std::vector<Tensor> probes = at.values();
+  for (Tensor& t : probes) t = probe(t);
+  const Tensor rows = tokens_first(block.k);
+  const Tensor l = loss(at.with(probes).with_held(at.values()), rows, tokens_first(block.v));
+  Shape wanted = rows.shape();
+  wanted.back() = 1;
+  if (l.shape() != wanted)
+    throw FormError(fmt::format(
+        "[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
+        tokens, to_string(wanted), describe(l)));
+  const Seed seed = seed_of_ones(l);
+  std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    const std::string& name = state.weights.at(i).name;
+    if (!d[i].defined())
+      throw FormError(
+          fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; "
+                      "remove it, or use it in loss()",
+                      name));
+    if (const Tensor rate = rate_of(block.gates, state.weights.at(i)); rate.defined())
+      d[i] = d[i] * (rate.rank() ? tokens_first(rate) : rate);
+  }
+  return optimizer_.joint(std::move(d));
 }
 
 PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, const std::vector<Tensor>& g,
                                         const Block& block) const {
-    const std::int64_t tokens = block.tokens();
-    Gates columns;
-    for (const auto& [name, rows] : block.gates) columns[name] = transpose(tokens_first(rows));
-    const auto stepped = [&](const State& s, std::span<const Tensor> gradients, const Gates& gates) {
-      std::vector<Tensor> flat;
-      for (std::size_t i = 0; i < s.weights.size(); ++i)
-        for (const Tensor& t : optimizer_.step(s.of(i), gradients[i], gates, s.weights.at(i).kind))
-          flat.push_back(t);
-      return s.with(flat);
-    };
-    const std::size_t weights = state.weights.size();
-    std::vector<Tensor> before, after;
-      Tensors xs = g;
-    std::vector<std::string> names;
-    for (const auto& [name, column] : columns) {
-      names.push_back(name);
-      xs.push_back(column);
-    }
-    const ScanResult r = scan(
-        [&](const Tensors& carry, const Tensors& x) -> Step {
-          Gates now;
-          for (std::size_t i = 0; i < names.size(); ++i) now[names[i]] = x[weights + i];
-          const State s = state.with(carry), next = stepped(s, std::span(x).first(weights), now);
-          Step step{next.flat(), s.weights.values()};
-          for (const Tensor& t : next.weights.values()) step.ys.push_back(t);
-          return step;
-        },
-        state.flat(), xs);
-    const State unplaced = state.with(r.carries);
-    State end = unplaced;
+  const std::int64_t tokens = block.tokens();
+  Gates columns;
+  for (const auto& [name, rows] : block.gates) columns[name] = transpose(tokens_first(rows));
+  const auto stepped = [&](const State& s, std::span<const Tensor> gradients, const Gates& gates) {
+    std::vector<Tensor> flat;
+    for (std::size_t i = 0; i < s.weights.size(); ++i)
+      for (const Tensor& t : optimizer_.step(s.of(i), gradients[i], gates, s.weights.at(i).kind))
+        flat.push_back(t);
+    return s.with(flat);
+  };
+  const std::size_t weights = state.weights.size();
+  std::vector<Tensor> before, after;
+  Tensors xs = g;
+  std::vector<std::string> names;
+  for (const auto& [name, column] : columns) {
+    names.push_back(name);
+    xs.push_back(column);
+  }
+  const ScanResult r = scan(
+      [&](const Tensors& carry, const Tensors& x) -> Step {
+        Gates now;
+        for (std::size_t i = 0; i < names.size(); ++i) now[names[i]] = x[weights + i];
+        const State s = state.with(carry), next = stepped(s, std::span(x).first(weights), now);
+        Step step{next.flat(), s.weights.values()};
+        for (const Tensor& t : next.weights.values()) step.ys.push_back(t);
+        return step;
+      },
+      state.flat(), xs);
+  const State unplaced = state.with(r.carries);
+  State end = unplaced;
+  for (std::size_t i = 0; i < weights; ++i) {
+    before.push_back(r.ys[i]);
+    after.push_back(r.ys[weights + i]);
+  }
+  if (block.position.defined()) {
+    const Tensor earlier =
+        block.earlier.defined() ? block.earlier : pad(slice(block.position, 0, 0, tokens - 1), 0, 1, 0);
+    const Weights from = for_each_token(at.weights, tokens);
+    std::vector<Tensor> last = end.weights.values();
     for (std::size_t i = 0; i < weights; ++i) {
-      before.push_back(r.ys[i]);
-      after.push_back(r.ys[weights + i]);
+      const Tensor w = from.at(i).value;
+      Shape shape(w.shape().size(), 1);
+      shape[0] = tokens;
+      before[i] = w + reshape(earlier, shape) * (before[i] - w);
+      after[i] = w + reshape(block.position, shape) * (after[i] - w);
+      const Tensor start = at.weights.at(i).value;
+      last[i] = start + slice(block.position, 0, tokens - 1, tokens) * (last[i] - start);
     }
-    if (block.position.defined()) {
-      const Tensor earlier = block.earlier.defined() ? block.earlier : pad(slice(block.position, 0, 0, tokens - 1), 0, 1, 0);
-      const Weights from = for_each_token(at.weights, tokens);
-      std::vector<Tensor> last = end.weights.values();
-      for (std::size_t i = 0; i < weights; ++i) {
-        const Tensor w = from.at(i).value;
-        Shape shape(w.shape().size(), 1);
-        shape[0] = tokens;
-        before[i] = w + reshape(earlier, shape) * (before[i] - w);
-        after[i] = w + reshape(block.position, shape) * (after[i] - w);
-        const Tensor start = at.weights.at(i).value;
-        last[i] = start + slice(block.position, 0, tokens - 1, tokens) * (last[i] - start);
-      }
-      end.weights = end.weights.with(last);
-    }
-    return {state.weights.with(before), state.weights.with(after), end, unplaced};
+    end.weights = end.weights.with(last);
+  }
+  return {state.weights.with(before), state.weights.with(after), end, unplaced};
 }
 
-std::unique_ptr<Form> make_primal(const FormOptions& options) { return std::make_unique<PrimalForm>(options); }
+std::unique_ptr<Form> make_primal(const FormOptions& options) {
+  return std::make_unique<PrimalForm>(options);
+}
 
 }  // namespace nestgrad::ttt

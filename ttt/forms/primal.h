@@ -4,8 +4,8 @@
 
 namespace nestgrad::ttt {
 
-// The primal form: every token has weights of its own. Nothing needs to be proved about tokens or uses, and the
-// optimiser's step is simply run, token after token.
+// The primal form: every token has weights of its own. Nothing needs to be proved about tokens or uses, and
+// the optimiser's step is simply run, token after token.
 class PrimalForm : public Form {
  public:
   using Form::Form;
@@ -20,7 +20,8 @@ class PrimalForm : public Form {
   Tensor predict(const Weights& w, Tensor x) const;
   Tensor loss(const Weights& w, Tensor k, Tensor v) const;
   std::vector<Tensor> gradients(const State& at, const Block& block) const;
-  Walk step_along(const State& at, const State& running, const std::vector<Tensor>& g, const Block& block) const;
+  Walk step_along(const State& at, const State& running, const std::vector<Tensor>& g,
+                  const Block& block) const;
 };
 
 }  // namespace nestgrad::ttt

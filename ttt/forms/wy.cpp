@@ -14,8 +14,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw FormError("[wy] " + why); }
 
-// A column that every column of t equals, if t is written as one number a row, spread over the features (as the
-// derivative of a sum over features is); else undefined.
+// A column that every column of t equals, if t is written as one number a row, spread over the features (as
+// the derivative of a sum over features is); else undefined.
 Tensor column_of(Tensor t, std::map<NodeId, Tensor>& known) {
   if (t.rank() == 0 || t.dim(-1) == 1) return t;
   if (const auto at = known.find(t.id()); at != known.end()) return at->second;
@@ -29,7 +29,8 @@ Tensor column_of(Tensor t, std::map<NodeId, Tensor>& known) {
   shape.back() = 1;
   Tensor out;
   if (n.op == &broadcast_op) out = broadcast_to(in[0], shape);
-  else if (!in.empty() && is_elementwise(*n.op, input_of(t).spec(), n.spec)) out = emit(*n.op, in, n.attrs, n.loc);
+  else if (!in.empty() && is_elementwise(*n.op, input_of(t).spec(), n.spec))
+    out = emit(*n.op, in, n.attrs, n.loc);
   known[t.id()] = out;
   return out;
 }
@@ -66,10 +67,14 @@ AffineUse affine_use(const Learner& learner, const Weights& w, Tensor k, Tensor 
   };
   Tensor u;
   const Tensor d = gradient_at(
-      [&](Tensor x) { return matmul(x, w.at(0).value, {false, use.transposed}); }, &u);
+      [&](Tensor x) {
+        return matmul(x, w.at(0).value, {false, use.transposed});
+      },
+      &u);
   if (!d.defined()) refuse("the weight does not reach the inner loss");
   out.alpha = linear_factor(d, u, [](Tensor at, const std::string& why) {
-    refuse(fmt::format("the gradient is not one number a token times what the weight gives: at {}, {}", describe(at), why));
+    refuse(fmt::format("the gradient is not one number a token times what the weight gives: at {}, {}",
+                       describe(at), why));
   });
   if (out.alpha.defined()) {
     std::map<NodeId, Tensor> known;
@@ -86,10 +91,9 @@ AffineUse affine_use(const Learner& learner, const Weights& w, Tensor k, Tensor 
 std::unique_ptr<Prepared> WyForm::prepare(const State& state, const Gates& gates, const Shape& lead,
                                           std::int64_t tokens, Tensor position) const {
   std::unique_ptr<Prepared> out = DualForm::prepare(state, gates, lead, tokens, position);
-  dynamic_cast<Laws&>(*out).points.push_back(
-      gradient_points(StepLaw::of(optimizer_, state, 0, gates),
-                      StepLaw::of_gradient_point(optimizer_, state, 0, gates), lead, tokens,
-                      state.weights.at(0).value.dtype()));
+  dynamic_cast<Laws&>(*out).points.push_back(gradient_points(
+      StepLaw::of(optimizer_, state, 0, gates), StepLaw::of_gradient_point(optimizer_, state, 0, gates), lead,
+      tokens, state.weights.at(0).value.dtype()));
   return out;
 }
 

@@ -1,16 +1,30 @@
 // The published systems, one file each.
-#include <fmt/format.h>
-
 #include "ttt/learners/catalogue.h"
+
+#include <fmt/format.h>
 
 namespace nestgrad::ttt {
 
 const std::vector<System>& systems() {
   static const std::vector<System> all = [] {
-    std::vector<System> list{ttt_linear(), ttt_mlp(), naive_ttt(), titans_linear(), titans_mlp(), kv_binding(),
-                             self_modifying(), linear_attention(), gated_linear_attention(), delta_net(),
-                             gated_delta_net(), mesa_net(), mesa_net_exact(), lact(), lact_sgd(), lact_prenorm(),
-                             lact_low_rank(), lact_nvs()};
+    std::vector<System> list{ttt_linear(),
+                             ttt_mlp(),
+                             naive_ttt(),
+                             titans_linear(),
+                             titans_mlp(),
+                             kv_binding(),
+                             self_modifying(),
+                             linear_attention(),
+                             gated_linear_attention(),
+                             delta_net(),
+                             gated_delta_net(),
+                             mesa_net(),
+                             mesa_net_exact(),
+                             lact(),
+                             lact_sgd(),
+                             lact_prenorm(),
+                             lact_low_rank(),
+                             lact_nvs()};
     for (System& rung : lact_ladder()) list.push_back(std::move(rung));
     return list;
   }();
@@ -23,7 +37,8 @@ const System& system_named(std::string_view name) {
     if (s.name == name) return s;
     known.push_back(s.name);
   }
-  throw ConfigError(fmt::format("[learner] there is no learner '{}'; there are {}", name, fmt::join(known, ", ")));
+  throw ConfigError(
+      fmt::format("[learner] there is no learner '{}'; there are {}", name, fmt::join(known, ", ")));
 }
 
 }  // namespace nestgrad::ttt

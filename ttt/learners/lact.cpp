@@ -8,12 +8,12 @@ namespace nestgrad::ttt {
 InnerOptimizer lact_optimizer(const LactOptions& options) {
   InnerOptimizer step;
   if (options.momentum) step.momentum(gate("momentum"));
-  if (options.muon) step.muon(muon_tuned());
+  if (options.muon) step.muon(muon_tuned(), 1e-7, options.muon_in_f64);
   return options.prenorm ? step.prenorm() : step.weight_norm();
 }
 
-InnerOptimizer lact_nvs_optimizer(int muon_steps) {
-  return InnerOptimizer().muon(muon_published(muon_steps)).weight_norm(1e-5, true);
+InnerOptimizer lact_nvs_optimizer(int muon_steps, bool muon_in_f64) {
+  return InnerOptimizer().muon(muon_published(muon_steps), 1e-7, muon_in_f64).weight_norm(1e-5, true);
 }
 
 namespace {
@@ -31,8 +31,8 @@ System lact_system(std::string name, std::string title, InnerOptimizer optimizer
              .gates = {rate("rate.W0"), rate("rate.W1"), rate("rate.W2")},
              .learner =
                  [=](const Params& p, const SystemSizes& s) {
-                   return std::make_unique<Composed>(swiglu(p, {s.heads, s.dim, 2 * s.dim, s.dim, rank}), inner_product(),
-                                                     optimizer);
+                   return std::make_unique<Composed>(swiglu(p, {s.heads, s.dim, 2 * s.dim, s.dim, rank}),
+                                                     inner_product(), optimizer);
                  },
              .policy =
                  [=](const SystemSizes& s) {
@@ -50,9 +50,7 @@ const Policy kBidirectional{.chunk = Policy::kWholeSequence, .update = Policy::U
 
 }  // namespace
 
-System lact() {
-  return lact_system("lact", "LaCT (Muon, momentum)", lact_optimizer(), kBlockCausal);
-}
+System lact() { return lact_system("lact", "LaCT (Muon, momentum)", lact_optimizer(), kBlockCausal); }
 
 System lact_sgd() {
   return lact_system("lact-sgd", "LaCT (plain steps)", lact_optimizer({.momentum = false, .muon = false}),
@@ -60,7 +58,8 @@ System lact_sgd() {
 }
 
 System lact_prenorm() {
-  return lact_system("lact-prenorm", "LaCT (master weights)", lact_optimizer({.prenorm = true}), kBlockCausal);
+  return lact_system("lact-prenorm", "LaCT (master weights)", lact_optimizer({.prenorm = true}),
+                     kBlockCausal);
 }
 
 System lact_low_rank() {
@@ -68,7 +67,8 @@ System lact_low_rank() {
 }
 
 System lact_nvs() {
-  return lact_system("lact-nvs", "LaCT for view synthesis (not causal)", lact_nvs_optimizer(), kBidirectional);
+  return lact_system("lact-nvs", "LaCT for view synthesis (not causal)", lact_nvs_optimizer(),
+                     kBidirectional);
 }
 
 }  // namespace nestgrad::ttt

@@ -1,5 +1,6 @@
-// The ablation ladder of "Test-time training with KV binding is secretly linear attention": LaCT, one part less on each rung,
-// down to linear attention. Which form each rung has is found on its trace; nothing here says so.
+// The ablation ladder of "Test-time training with KV binding is secretly linear attention": LaCT, one part
+// less on each rung, down to linear attention. Which form each rung has is found on its trace; nothing here
+// says so.
 #include <fmt/format.h>
 
 #include "ttt/learners/catalogue.h"
@@ -11,7 +12,8 @@ namespace {
 
 struct Rung {
   std::string title;
-  bool only_last = true, weight_norm = false, single_layer = true, rates = false, momentum = false, muon = true;
+  bool only_last = true, weight_norm = false, single_layer = true, rates = false, momentum = false,
+       muon = true;
 };
 
 const Rung kRungs[] = {
@@ -33,9 +35,10 @@ std::vector<System> lact_ladder() {
     if (rung.momentum) step.momentum(gate("momentum"));
     if (rung.muon) step.muon(muon_tuned());
     if (rung.weight_norm) step.weight_norm();
-    System s{.name = fmt::format("lact-v{}", out.size() + 1),
-             .title = fmt::format("LaCT ladder {}: {}", out.size() + 1, rung.title),
-             .source = "the ablation ladder of 'Test-time training with KV binding is secretly linear attention'"};
+    System s{
+        .name = fmt::format("lact-v{}", out.size() + 1),
+        .title = fmt::format("LaCT ladder {}: {}", out.size() + 1, rung.title),
+        .source = "the ablation ladder of 'Test-time training with KV binding is secretly linear attention'"};
     if (rung.rates) s.gates.push_back({"rate", false, [](Tensor raw) { return softplus(raw); }, -3});
     if (rung.momentum) s.gates.push_back(sigmoid_gate("momentum", 0));
     s.learner = [rung, step](const Params& p, const SystemSizes& n) {
@@ -44,7 +47,8 @@ std::vector<System> lact_ladder() {
       return std::make_unique<Composed>(model, inner_product(), step);
     };
     s.policy = [only_last = rung.only_last](const SystemSizes& n) {
-      Policy policy{.chunk = n.chunk, .update = Policy::Update::per_chunk, .read = Policy::Read::before_write};
+      Policy policy{
+          .chunk = n.chunk, .update = Policy::Update::per_chunk, .read = Policy::Read::before_write};
       if (only_last) policy.trained = {"W1"};
       return policy;
     };
