@@ -83,6 +83,7 @@ void InnerOptimizer::need(const Hyper& h) {
 }
 
 InnerOptimizer& InnerOptimizer::scale(Hyper factor) {
+  if (factor.is_one()) return *this;
   need(factor);
   parts_.push_back(
       {fmt::format("scale {}", factor.str()),

@@ -6,13 +6,11 @@
 
 #include "ttt/attention.h"
 #include "ttt/layer.h"
+#include "ttt/learners/vittt.h"
 
 namespace nestgrad::ttt {
 
 namespace {
-
-const Policy kAllTokensAtOnce{
-    .chunk = Policy::kWholeSequence, .update = Policy::Update::per_chunk, .average = true};
 
 Init lecun(std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); }
 
@@ -58,7 +56,7 @@ Model starting_from(const std::vector<Tensor>& start, const std::function<Model(
 
 InnerLoopResult learn_then_read(const Learner& learner, Tensor q, Tensor k, Tensor v, FormChoice form) {
   return train_along(learner, for_batch(learner.init(), q.dim(0)), {q, k, v, {}, {}},
-                     {.policy = kAllTokensAtOnce, .form = form});
+                     {.policy = all_tokens_at_once(), .form = form});
 }
 
 }  // namespace
@@ -70,7 +68,7 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
   const std::int64_t heads = o.heads, width = o.width, dim = width / heads;
   const std::vector<Tensor> views =
       cut(affine(x, params.at("qkv"), 3 * (width + dim)), {width, width, width, dim, dim, dim});
-  const InnerOptimizer step = InnerOptimizer().normalize(Per::column, 1).scale(o.rate);
+  const InnerOptimizer step = vittt_optimizer(o.rate);
 
   const auto weight = [&](const char* name) {
     return reshape(params(name, {1, heads, dim, dim}, lecun(dim)), {heads, dim, dim});
@@ -98,40 +96,29 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
 
 namespace {
 
+// t5_model() that starts from parameters of the published names: w1, .., in the order in which the paper's
+// code applies them.
 Model fast_model(const Params& params, const T5Attention& o) {
   const std::int64_t heads = o.heads, dim = o.width / o.heads, hidden = o.hidden ? o.hidden : dim;
   const auto w = [&](const char* name, std::int64_t in, std::int64_t out) {
     return reshape(params(name, {1, heads, in, out}, lecun(in)), {heads, in, out});
   };
-  const auto layers = [&](const std::vector<std::int64_t>& widths) {
-    return [=](const Params& p) {
-      return mlp(
-          p, heads, widths, [](Tensor x) { return silu(x); }, "silu");
-    };
-  };
+  std::vector<Tensor> start;
   switch (o.model) {
     case FastModel::gated:
-      return starting_from({w("w1", dim, dim)}, [&](const Params& p) {
-        return gated(p, {heads, dim, 0, dim});
-      });
+      start = {w("w1", dim, dim)};
+      break;
     case FastModel::two_layers:
-      return starting_from({w("w1", dim, hidden), w("w2", hidden, dim)}, layers({dim, hidden, dim}));
+      start = {w("w1", dim, hidden), w("w2", hidden, dim)};
+      break;
     case FastModel::three_layers:
-      return starting_from({w("w1", dim, hidden), w("w2", hidden, hidden), w("w3", hidden, dim)},
-                           layers({dim, hidden, hidden, dim}));
+      start = {w("w1", dim, hidden), w("w2", hidden, hidden), w("w3", hidden, dim)};
+      break;
     case FastModel::swiglu:
-      return starting_from({w("w1", dim, hidden), w("w2", hidden, dim), w("w3", dim, hidden)},
-                           [&](const Params& p) {
-                             return swiglu(p, {heads, dim, hidden, dim});
-                           });
+      start = {w("w1", dim, hidden), w("w2", hidden, dim), w("w3", dim, hidden)};
+      break;
   }
-  throw ConfigError("[t5] no such fast model");
-}
-
-// Over the tokens, per sequence, head and feature; without gain and shift.
-Tensor instance_norm(Tensor x, double eps) {
-  const Tensor centred = x - mean(x, {-2}, kKeep);
-  return centred * rsqrt(mean(square(centred), {-2}, kKeep) + eps);
+  return starting_from(start, [&](const Params& p) { return t5_model(o.model, p, heads, dim, hidden); });
 }
 
 // x [batch, tokens, width] as an image, convolved.
@@ -155,8 +142,7 @@ VisionResult t5_attention(Tensor x, const Params& params, const T5Attention& o) 
   }
   const Tensor q = split_heads(views[0], o.heads), k = split_heads(views[1], o.heads),
                v = split_heads(views[2], o.heads);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(q.dim(-1)));
-  const Composed learner(fast_model(params, o), inner_product(scale), InnerOptimizer().scale(o.rate));
+  const Composed learner(fast_model(params, o), t5_loss(q.dim(-1)), InnerOptimizer().scale(o.rate));
   const InnerLoopResult read = learn_then_read(learner, q, instance_norm(k, o.norm_eps), v, o.form);
   Tensor out = read.output;
   if (o.neighbourhood > 0)

@@ -4,6 +4,7 @@
 
 #include "ttt/compose.h"
 #include "ttt/inner_loop.h"
+#include "ttt/learners/t5.h"
 
 namespace nestgrad::ttt {
 
@@ -19,20 +20,15 @@ struct Vittt {
   std::int64_t width = 0, heads = 1;
   std::int64_t height = 0, image_width = 0;  // the tokens are the rows of an image, one after the other
   double rate = 1, scale = 1.0 / 3;          // 9^-1/2: a kernel has nine inputs
-  FormChoice form =
-      FormChoice::automatic;  // of the gated unit; a convolution mixes tokens, so has the primal form only
+  // Of the gated unit; a convolution mixes tokens, so has the primal form only.
+  FormChoice form = FormChoice::automatic;
 };
 // Parameters: qkv.weight [3 width + 3 dim, width], qkv.bias, w1 and w2 [1, heads, dim, dim], w3 [dim, 1, 3,
 // 3], proj.weight [width, width + dim], proj.bias; dim = width / heads.
 VisionResult vittt_block(Tensor x, const Params& params, const Vittt& options);
 
-// T^5: attention whose keys are normalised over the tokens, per feature, and whose learner is one of these:
-enum class FastModel : std::uint8_t {
-  gated,         // silu(x w1) * x
-  two_layers,    // silu(x w1) w2
-  three_layers,  // silu(silu(x w1) w2) w3
-  swiglu,        // (silu(x w1) * (x w3)) w2
-};
+// T^5: attention whose keys are normalised over the tokens, per feature, and whose learner is one of
+// FastModel; swiglu calls its weights w1, w3, w2.
 struct T5Attention {
   std::int64_t width = 0, heads = 1;
   FastModel model = FastModel::two_layers;
@@ -42,8 +38,8 @@ struct T5Attention {
   // For images only (tokens = height * image_width):
   std::int64_t height = 0, image_width = 0;
   bool convolutions = false;  // 3x3 depthwise convolutions on q and k
-  std::int64_t neighbourhood =
-      0;  // > 0: softmax attention in windows of this size, added to what the learner says
+  // > 0: softmax attention in windows of this size, added to what the learner says.
+  std::int64_t neighbourhood = 0;
 };
 // Parameters: qkv.weight [3 width, width], qkv.bias, w1, .. [1, heads, in, out], proj.weight [width, width],
 // proj.bias; with convolutions conv_q.weight and conv_k.weight [width, 1, 3, 3], conv_q.bias, conv_k.bias.

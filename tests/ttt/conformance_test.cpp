@@ -38,7 +38,7 @@ System with_predict(std::function<Tensor(const ttt::Weights&, Tensor)> f) {
 
 TEST_SUITE("slow") {
   TEST_CASE("every published system passes the battery") {
-    CHECK(ttt::systems().size() >= 24);
+    CHECK(ttt::systems().size() >= 29);
     for (const System& s : ttt::systems()) {
       CAPTURE(s.name);
       const ttt::ConformanceReport report = ttt::conformance(s);
@@ -112,6 +112,11 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
       {"lact-v4", FormChoice::chunk_parallel},
       {"lact-v5", FormChoice::chunk_parallel},
       {"lact-v6", FormChoice::parallel},
+      {"vittt", FormChoice::dual},
+      {"t5-gated", FormChoice::dual},
+      {"t5-two-layers", FormChoice::dual},
+      {"t5-three-layers", FormChoice::dual},
+      {"t5-swiglu", FormChoice::dual},
   };
   for (const System& s : ttt::systems()) {
     CAPTURE(s.name);

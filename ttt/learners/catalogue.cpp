@@ -25,7 +25,8 @@ const std::vector<System>& systems() {
                              lact_prenorm(),
                              lact_low_rank(),
                              lact_nvs()};
-    for (System& rung : lact_ladder()) list.push_back(std::move(rung));
+    for (std::vector<System> more : {lact_ladder(), std::vector{vittt()}, t5()})
+      for (System& s : more) list.push_back(std::move(s));
     return list;
   }();
   return all;

@@ -23,6 +23,8 @@ System lact_sgd();
 System lact_prenorm();
 System lact_low_rank();
 System lact_nvs();
+System vittt();
+std::vector<System> t5();           // t5-gated, t5-two-layers, ..
 std::vector<System> lact_ladder();  // lact-v1 .. lact-v6
 
 }  // namespace nestgrad::ttt
