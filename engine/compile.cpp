@@ -23,6 +23,7 @@ class Compiler {
   Program run() {
     program_.graph = source_.graph;
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
+    slice_scans();
     place_inputs();
     place_outputs();
     for (NodeId id = 0; id < graph_.size(); ++id)
@@ -175,6 +176,49 @@ class Compiler {
 
   // ---- scans ----
 
+  // Live finals and stacks of a scan.
+  struct Results {
+    std::vector<NodeId> finals, stacks;
+  };
+  Results results_of(NodeId scan) const {
+    Results out;
+    for (NodeId p = scan + 1; p < graph_.size(); ++p) {
+      if (!live_[idx(p)] || node(p).inputs.empty() || node(p).inputs[0] != scan) continue;
+      if (node(p).op->kind == OpKind::final) out.finals.push_back(p);
+      if (node(p).op->kind == OpKind::stack) out.stacks.push_back(p);
+    }
+    return out;
+  }
+
+  // Scans that pull values from each other must be cut alike, or not at all; so must those that would under
+  // another checkpoint schedule, which changes no bit.
+  void slice_scans() {
+    if (!options_.slice) return;
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
+      std::vector<NodeId> stacked;
+      for (NodeId p : results_of(id).stacks) stacked.push_back(static_cast<NodeId>(node(p).attrs.ints[0]));
+      if (auto sliced = slice_body(*node(id).attrs.body, stacked)) slicings_.emplace(id, std::move(*sliced));
+    }
+    const auto extents = [&](NodeId scan) {
+      const auto at = slicings_.find(scan);
+      return at == slicings_.end() ? std::vector<std::int64_t>{} : at->second.extents;
+    };
+    for (bool again = true; again;) {
+      again = false;
+      for (NodeId id = 0; id < graph_.size(); ++id) {
+        if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
+        for (NodeId in : node(id).inputs) {
+          if (node(in).op->kind != OpKind::stack) continue;
+          const NodeId producer = node(in).inputs[0];
+          if (extents(id) == extents(producer) || !is_pulled(in, [](const Node&) { return true; })) continue;
+          slicings_.erase(id), slicings_.erase(producer);
+          again = true;
+        }
+      }
+    }
+  }
+
   int every_of(const Node& scan) const {
     const auto asked = static_cast<int>(scan.attrs.ints[2]);
     return std::min(options_.checkpoint_every.value_or(asked), static_cast<int>(scan.attrs.ints[0]));
@@ -183,13 +227,20 @@ class Compiler {
   // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its
   // segments: what one of them recomputes must not take away the segment that another is reading.
   bool is_lazy(NodeId stack, int every) const {
-    if (every == 0 || value_is_output(stack)) return false;
+    return every != 0 && is_pulled(stack, [&](const Node& reader) {
+             return every_of(reader) == 0 || every_of(reader) == every;
+           });
+  }
+  // Do only such scans read it, step by step?
+  template <class Suits>
+  bool is_pulled(NodeId stack, Suits suits) const {
+    if (value_is_output(stack)) return false;
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[idx(id)]) continue;
       const Node& n = node(id);
       for (std::size_t i = 0; i < n.inputs.size(); ++i) {
         if (n.inputs[i] != stack) continue;
-        if (n.op->kind != OpKind::scan || (every_of(n) != 0 && every_of(n) != every)) return false;
+        if (n.op->kind != OpKind::scan || !suits(n)) return false;
         const auto carries = static_cast<std::size_t>(n.attrs.body->carries),
                    xs = static_cast<std::size_t>(n.attrs.body->xs);
         if (i < carries || i >= carries + xs) return false;
@@ -201,6 +252,16 @@ class Compiler {
     return std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == id; });
   }
 
+  // Memory of one worker, filled from the front.
+  struct WorkerMemory {
+    std::size_t bytes = 0;
+    std::size_t take(std::size_t size) {
+      const std::size_t at = bytes;
+      bytes += (size + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      return at;
+    }
+  };
+
   void issue_scan(NodeId id) {
     const Node& n = node(id);
     const Body& body = *n.attrs.body;
@@ -208,16 +269,21 @@ class Compiler {
     scan->steps = static_cast<int>(n.attrs.ints[0]);
     scan->reverse = n.attrs.ints[1] != 0;
     scan->every = every_of(n);
+    const auto cut = slicings_.find(id);
+    const SlicedBody* sliced = cut == slicings_.end() ? nullptr : &cut->second;
+    if (sliced) scan->slices = sliced->slices();
+    const auto part_of = [&](NodeId body_node) {
+      if (sliced) return sliced->parts[idx(body_node)];
+      return SliceOf{body.spec(body_node).bytes(), {0}, {1}, false};
+    };
 
-    std::vector<NodeId> finals(static_cast<std::size_t>(body.carries), -1), stacks;
-    for (NodeId p = id + 1; p < graph_.size(); ++p) {
-      if (!live_[idx(p)] || node(p).inputs.empty() || node(p).inputs[0] != id) continue;
-      if (node(p).op->kind == OpKind::final) finals[static_cast<std::size_t>(node(p).attrs.ints[0])] = p;
-      if (node(p).op->kind == OpKind::stack) stacks.push_back(p);
-    }
+    const Results results = results_of(id);
+    std::vector<NodeId> finals(static_cast<std::size_t>(body.carries), -1), wanted,
+        body_inputs(static_cast<std::size_t>(body.inputs()));
+    for (NodeId p : results.finals) finals[static_cast<std::size_t>(node(p).attrs.ints[0])] = p;
+    const std::vector<NodeId>& stacks = results.stacks;
 
     // Which carries matter: those asked for, and those that feed what matters.
-    std::vector<NodeId> wanted, body_inputs(static_cast<std::size_t>(body.inputs()));
     for (int i = 0; i < body.inputs(); ++i) body_inputs[static_cast<std::size_t>(i)] = i;
     for (NodeId p : stacks) wanted.push_back(static_cast<NodeId>(node(p).attrs.ints[0]));
     std::vector<char> carried(static_cast<std::size_t>(body.carries), 0);
@@ -242,60 +308,79 @@ class Compiler {
     for (int i = first_x; i < body.inputs(); ++i)
       if (body_live[static_cast<std::size_t>(i)]) ins.push_back(i);
     outs.insert(outs.end(), wanted.begin(), wanted.end());
-    scan->body = compile(body.nodes, ins, outs, options_);
 
     ScanInfo info{.instruction = program_.code.size()};
     const auto scratch = [&](std::size_t bytes) {
       info.own_buffers.push_back(new_buffer(bytes));
       return static_cast<std::size_t>(info.own_buffers.back());
     };
+    WorkerMemory memory;
+    const auto slices = static_cast<std::size_t>(scan->slices);
     const auto segments =
         static_cast<std::size_t>(scan->every ? (scan->steps + scan->every - 1) / scan->every : 0);
     for (std::size_t i : carry_positions) {
-      ScanStep::Carry c{.init = use(n.inputs[i]), .bytes = body.spec(static_cast<NodeId>(i)).bytes()};
-      c.ping = scratch(c.bytes);
-      c.pong = scratch(c.bytes);
-      if (scan->every) c.checkpoints = scratch(c.bytes * segments);
+      const auto in = static_cast<NodeId>(i);
+      ScanStep::Carry c{.init = use(n.inputs[i]), .part = part_of(in), .dtype = body.spec(in).dtype};
+      c.ping = memory.take(c.part.bytes);
+      c.pong = memory.take(c.part.bytes);
+      if (scan->every) c.checkpoints = scratch(c.part.bytes * slices * segments);
       if (finals[i] >= 0) {
         give_home(finals[i]);
         c.final_value = value(finals[i]).place;
+        if (c.part.partial) c.terms = scratch(c.part.bytes * slices);
       }
-      scan->carries.push_back(c);
+      scan->carries.push_back(std::move(c));
     }
     for (int i = first_x; i < body.inputs(); ++i) {
       if (!body_live[static_cast<std::size_t>(i)]) continue;
       const NodeId source = n.inputs[static_cast<std::size_t>(i)];
       if (i >= first_const) {
-        scan->consts.push_back(use(source));
+        scan->consts.push_back({use(source), part_of(i)});
         continue;
       }
-      ScanStep::PerStep x{.stride = body.spec(i).bytes()};
+      ScanStep::PerStep x{.part = part_of(i), .stride = body.spec(i).bytes()};
       if (const auto lazy = lazy_stacks_.find(source); lazy != lazy_stacks_.end()) {
         ScanInfo& producer = scans_[idx(lazy->second.first)];
         producer.pulled_by.push_back(id);
-        x.producer = program_.code[producer.instruction].scan.get();
+        x.producer = static_cast<int>(producer.instruction);
         x.stack = lazy->second.second;
       } else {
         x.source = use(source);
       }
-      scan->xs.push_back(x);
+      scan->xs.push_back(std::move(x));
     }
     for (NodeId p : stacks) {
-      ScanStep::Stack s{.stride = body.spec(static_cast<NodeId>(node(p).attrs.ints[0])).bytes()};
+      const auto what = static_cast<NodeId>(node(p).attrs.ints[0]);
+      ScanStep::Stack s{.part = part_of(what), .stride = body.spec(what).bytes()};
       s.lazy = is_lazy(p, scan->every);
       if (s.lazy) {
         lazy_stacks_.emplace(p, std::pair{id, scan->stacks.size()});
-        s.buffer = scratch(s.stride * static_cast<std::size_t>(scan->every));
+        s.buffer = memory.take(s.part.bytes * static_cast<std::size_t>(scan->every));
       } else {
         give_home(p);
         s.stored = value(p).place;
-        if (scan->every) s.buffer = scratch(s.stride);
+        s.buffer = memory.take(s.part.bytes);
       }
-      scan->stacks.push_back(s);
+      scan->stacks.push_back(std::move(s));
     }
-    scan->body_arena = scratch(scan->body.arena_bytes);
-    scan->externals.resize(ins.size() + outs.size());
-    scan->carry_in.resize(scan->carries.size());
+
+    const auto compiled = [&] {
+      if (!sliced) return compile(body.nodes, ins, outs, options_);
+      const auto made = [&](std::vector<NodeId> ids) {
+        for (NodeId& i : ids) i = sliced->made[idx(i)];
+        return ids;
+      };
+      return compile(sliced->graph->nodes(), made(ins), made(outs), options_);
+    };
+    scan->workers.resize(static_cast<std::size_t>(std::min(scan->slices, options_.workers)));
+    for (ScanStep::Worker& w : scan->workers) {
+      w.body = compiled();
+      w.externals.resize(ins.size() + outs.size());
+      w.carry_in.resize(scan->carries.size());
+    }
+    scan->body_arena = memory.take(scan->workers[0].body.arena_bytes);
+    scan->memory_bytes = memory.bytes;
+    scan->memory = scratch(memory.bytes * scan->workers.size());
 
     if (scans_.size() < values_.size()) scans_.resize(values_.size());
     scans_[idx(id)] = std::move(info);
@@ -337,16 +422,14 @@ class Compiler {
       if (!ins.scan) continue;
       ScanStep& s = *ins.scan;
       for (ScanStep::Carry& c : s.carries) {
-        settle(c.init), settle(c.final_value), settle_offset(c.ping), settle_offset(c.pong);
+        settle(c.init), settle(c.final_value);
         if (s.every) settle_offset(c.checkpoints);
+        if (c.part.partial && c.final_value.kind != Place::Kind::none) settle_offset(c.terms);
       }
       for (ScanStep::PerStep& x : s.xs) settle(x.source);
-      for (Place& p : s.consts) settle(p);
-      for (ScanStep::Stack& st : s.stacks) {
-        settle(st.stored);
-        if (st.lazy || s.every) settle_offset(st.buffer);
-      }
-      settle_offset(s.body_arena);
+      for (ScanStep::Const& c : s.consts) settle(c.source);
+      for (ScanStep::Stack& st : s.stacks) settle(st.stored);
+      settle_offset(s.memory);
     }
   }
 
@@ -358,6 +441,7 @@ class Compiler {
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::vector<NodeId> last_reader_;
+  std::unordered_map<NodeId, SlicedBody> slicings_;
   std::vector<ScanInfo> scans_;
   std::vector<NodeId> scan_order_;
   std::unordered_map<NodeId, int> last_pull_;

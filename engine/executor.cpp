@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/program.h"
+#include "engine/threads.h"
 
 namespace nestgrad {
 
@@ -26,21 +27,41 @@ std::byte* resolve(const Place& place, const Program& program, const Frame& fram
   return nullptr;
 }
 
-class ScanRun {
+template <class T>
+void add_up(const std::byte* terms, std::size_t count, std::byte* sum) {
+  const T* x = reinterpret_cast<const T*>(terms);
+  T* y = reinterpret_cast<T*>(sum);
+  for (std::size_t i = 0; i < count; ++i) y[i] += x[i];
+}
+
+// One slice of a scan, run by one worker.
+class SliceRun {
  public:
-  ScanRun(ScanStep& scan, const Program& parent, const Frame& frame)
-      : scan_(scan), parent_(parent), frame_(frame) {}
+  SliceRun(ScanStep& scan, Program& parent, const Frame& frame, int worker, int slice)
+      : scan_(scan),
+        parent_(parent),
+        frame_(frame),
+        worker_(worker),
+        slice_(slice),
+        s_(static_cast<std::size_t>(slice)),
+        state_(scan.workers[static_cast<std::size_t>(worker)]),
+        memory_(frame.arena + scan.memory + static_cast<std::size_t>(worker) * scan.memory_bytes) {}
 
   // All steps, in iteration order.
   void forward() {
-    for (std::size_t i = 0; i < scan_.carries.size(); ++i)
-      scan_.carry_in[i] = resolve(scan_.carries[i].init, parent_, frame_);
+    state_.slice = slice_, state_.segment = -1;
+    for (std::size_t i = 0; i < scan_.carries.size(); ++i) {
+      const ScanStep::Carry& c = scan_.carries[i];
+      if (c.part.partial && !c.part.owner[s_])  // of a sum, the first slice has what it begins with
+        state_.carry_in[i] = static_cast<std::byte*>(std::memset(memory_ + c.pong, 0, c.part.bytes));
+      else state_.carry_in[i] = resolve(c.init, parent_, frame_) + c.part.at[s_];
+    }
     for (int i = 0; i < scan_.steps; ++i) {
       const int time = scan_.reverse ? scan_.steps - 1 - i : i;
-      if (scan_.every > 0 && (i == 0 || segment_of(time) != scan_.segment)) {
-        scan_.segment = segment_of(time);
+      if (scan_.every > 0 && (i == 0 || segment_of(time) != state_.segment)) {
+        state_.segment = segment_of(time);
         for (std::size_t c = 0; c < scan_.carries.size(); ++c)
-          std::memcpy(checkpoint(c, scan_.segment), scan_.carry_in[c], scan_.carries[c].bytes);
+          std::memcpy(checkpoint(c, state_.segment), state_.carry_in[c], scan_.carries[c].part.bytes);
       }
       step(time, i, i + 1 == scan_.steps, true);
     }
@@ -49,7 +70,7 @@ class ScanRun {
   // The value of a lazy stack at `time`, recomputed with its whole segment if need be.
   std::byte* pull(std::size_t stack, int time) {
     const int segment = segment_of(time);
-    if (scan_.segment != segment) recompute(segment);
+    if (state_.slice != slice_ || state_.segment != segment) recompute(segment);
     return lazy_slot(scan_.stacks[stack], time);
   }
 
@@ -59,44 +80,84 @@ class ScanRun {
   void recompute(int segment) {
     const int begin = segment * scan_.every;
     const int end = std::min(begin + scan_.every, scan_.steps);
-    for (std::size_t c = 0; c < scan_.carries.size(); ++c) scan_.carry_in[c] = checkpoint(c, segment);
+    for (std::size_t c = 0; c < scan_.carries.size(); ++c) state_.carry_in[c] = checkpoint(c, segment);
     for (int i = 0; i < end - begin; ++i) step(scan_.reverse ? end - 1 - i : begin + i, i, false, false);
-    scan_.segment = segment;
+    state_.slice = slice_, state_.segment = segment;
   }
 
   void step(int time, int parity, bool last, bool store) {
     std::size_t k = 0;
-    auto& slot = scan_.externals;
-    for (std::byte* in : scan_.carry_in) slot[k++] = in;
+    auto& slot = state_.externals;
+    for (std::byte* in : state_.carry_in) slot[k++] = in;
     for (const ScanStep::PerStep& x : scan_.xs)
-      slot[k++] = x.producer ? ScanRun(*x.producer, parent_, frame_).pull(x.stack, time)
-                             : resolve(x.source, parent_, frame_) + static_cast<std::size_t>(time) * x.stride;
-    for (const Place& c : scan_.consts) slot[k++] = resolve(c, parent_, frame_);
+      slot[k++] = x.producer >= 0 ? producer(x).pull(x.stack, time)
+                                  : resolve(x.source, parent_, frame_) +
+                                        static_cast<std::size_t>(time) * x.stride + x.part.at[s_];
+    for (const ScanStep::Const& c : scan_.consts)
+      slot[k++] = resolve(c.source, parent_, frame_) + c.part.at[s_];
     const std::size_t first_out = k;
     for (const ScanStep::Carry& c : scan_.carries)
-      slot[k++] = last && c.final_value.kind != Place::Kind::none
-                      ? resolve(c.final_value, parent_, frame_)
-                      : frame_.arena + (parity % 2 ? c.pong : c.ping);
+      slot[k++] = last && c.final_value.kind != Place::Kind::none ? final_of(c, parity) : working(c, parity);
     for (const ScanStep::Stack& s : scan_.stacks)
-      slot[k++] = s.lazy   ? lazy_slot(s, time)
-                  : !store ? frame_.arena + s.buffer
-                           : resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride;
-    execute(scan_.body, {frame_.arena + scan_.body_arena, slot.data()});
-    for (std::size_t c = 0; c < scan_.carries.size(); ++c) scan_.carry_in[c] = slot[first_out + c];
+      slot[k++] = s.lazy ? lazy_slot(s, time)
+                  : !store || !s.part.owner[s_]
+                      ? memory_ + s.buffer
+                      : resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride +
+                            s.part.at[s_];
+    execute(state_.body, {memory_ + scan_.body_arena, slot.data()});
+    for (std::size_t c = 0; c < scan_.carries.size(); ++c) state_.carry_in[c] = slot[first_out + c];
   }
 
+  SliceRun producer(const ScanStep::PerStep& x) const {
+    ScanStep& other = *parent_.code[static_cast<std::size_t>(x.producer)].scan;
+    return {other, parent_, frame_, worker_, slice_};
+  }
+  std::byte* working(const ScanStep::Carry& c, int parity) const {
+    return memory_ + (parity % 2 ? c.pong : c.ping);
+  }
+  std::byte* final_of(const ScanStep::Carry& c, int parity) const {
+    if (c.part.partial) return frame_.arena + c.terms + s_ * c.part.bytes;
+    return c.part.owner[s_] ? resolve(c.final_value, parent_, frame_) + c.part.at[s_] : working(c, parity);
+  }
   std::byte* lazy_slot(const ScanStep::Stack& s, int time) const {
-    return frame_.arena + s.buffer + static_cast<std::size_t>(time % scan_.every) * s.stride;
+    return memory_ + s.buffer + static_cast<std::size_t>(time % scan_.every) * s.part.bytes;
   }
   std::byte* checkpoint(std::size_t c, int segment) const {
-    return frame_.arena + scan_.carries[c].checkpoints +
-           static_cast<std::size_t>(segment) * scan_.carries[c].bytes;
+    const ScanStep::Carry& carry = scan_.carries[c];
+    const std::size_t place = static_cast<std::size_t>(segment * scan_.slices) + s_;
+    return frame_.arena + carry.checkpoints + place * carry.part.bytes;
   }
 
   ScanStep& scan_;
-  const Program& parent_;
+  Program& parent_;
   const Frame& frame_;
+  int worker_, slice_;
+  std::size_t s_;
+  ScanStep::Worker& state_;
+  std::byte* memory_;
 };
+
+// Last values of which the slices have terms: added up in the order of the slices.
+void finish_sums(const ScanStep& scan, const Program& parent, const Frame& frame) {
+  for (const ScanStep::Carry& c : scan.carries) {
+    if (!c.part.partial || c.final_value.kind == Place::Kind::none) continue;
+    for (std::size_t s = 0; s < static_cast<std::size_t>(scan.slices); ++s) {
+      const std::byte* term = frame.arena + c.terms + s * c.part.bytes;
+      std::byte* sum = resolve(c.final_value, parent, frame) + c.part.at[s];
+      const std::size_t count = c.part.bytes / size_of(c.dtype);
+      if (c.part.owner[s]) std::memcpy(sum, term, c.part.bytes);
+      else if (c.dtype == DType::f32) add_up<float>(term, count, sum);
+      else if (c.dtype == DType::f64) add_up<double>(term, count, sum);
+      else add_up<std::int32_t>(term, count, sum);
+    }
+  }
+}
+
+void run_scan(ScanStep& scan, Program& parent, const Frame& frame) {
+  const auto slice = [&](int part, int worker) { SliceRun(scan, parent, frame, worker, part).forward(); };
+  in_parallel(scan.slices, static_cast<int>(scan.workers.size()), std::ref(slice));
+  finish_sums(scan, parent, frame);
+}
 
 }  // namespace
 
@@ -104,7 +165,7 @@ void execute(Program& program, const Frame& frame) {
   const std::byte* in[kMaxOperands];
   for (Instruction& ins : program.code) {
     if (ins.scan) {
-      ScanRun(*ins.scan, program, frame).forward();
+      run_scan(*ins.scan, program, frame);
       continue;
     }
     std::byte* out = resolve(ins.out, program, frame);

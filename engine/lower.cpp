@@ -22,6 +22,15 @@ std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const Node
   return live;
 }
 
+void label_like(const Node& n) {
+  EmitState& state = emit_state();
+  state.level = n.level;
+  state.vjp_of = {};
+  state.region = n.region;
+  state.loc = n.loc;
+  state.scope = n.scope;
+}
+
 namespace {
 
 // Nodes of a checkpoint region that a derivative reads, and that nothing of the region's own level reads from
@@ -63,15 +72,6 @@ class Recompute {
   std::vector<char> boundary_;
   std::unordered_map<NodeId, NodeId> clones_;
 };
-
-void label_like(const Node& n) {
-  EmitState& state = emit_state();
-  state.level = n.level;
-  state.vjp_of = {};
-  state.region = n.region;
-  state.loc = n.loc;
-  state.scope = n.scope;
-}
 
 Lowered recompute_regions(const Lowered& from) {
   const Graph& g = *from.graph;

@@ -21,4 +21,7 @@ Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
 std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
                              std::span<const NodeId> cuts);
 
+// New nodes are labelled like this one, until the caller's EmitGuard ends.
+void label_like(const Node& node);
+
 }  // namespace nestgrad

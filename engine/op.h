@@ -92,6 +92,8 @@ struct Op {
   bool (*linear_in)(const Call&, int input) = nullptr;
   // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
   int (*axes)(const Call&, int input, int axis) = nullptr;
+  // Does it add up its input over this axis?
+  bool (*sums)(const Call&, int axis) = nullptr;
   // May the output take this input's buffer? (Reading and writing element by element.)
   bool (*may_reuse)(const Call&, int input) = nullptr;
   Cost (*cost)(const Call&) = nullptr;
@@ -100,6 +102,8 @@ struct Op {
   std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
   std::vector<Sample> (*samples)() = nullptr;
 
+  bool linear = false;      // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
+  bool has_shape = false;   // Attrs::ints is the shape of the output
   bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
   bool alias = false;       // the output is the input's bytes under another shape
   bool shared = true;       // equal calls are one node (false: every call is a node of its own)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/program.h"
+#include "engine/threads.h"
 
 namespace nestgrad {
 
@@ -17,7 +18,7 @@ namespace {
 std::size_t count_instructions(const Program& p) {
   std::size_t n = p.code.size();
   for (const Instruction& ins : p.code)
-    if (ins.scan) n += count_instructions(ins.scan->body);
+    if (ins.scan) n += count_instructions(ins.scan->workers[0].body);
   return n;
 }
 
@@ -40,9 +41,10 @@ void print(const Program& p, const std::string& indent, std::string& out) {
     const Instruction& ins = p.code[i];
     const std::string_view name = ins.op ? ins.op->name : "copy";
     if (ins.scan) {
-      out += fmt::format("{}{} {} steps {} every {} body @{} ({} bytes)\n", indent, i, name, ins.scan->steps,
-                         ins.scan->every, ins.scan->body_arena, ins.scan->body.arena_bytes);
-      print(ins.scan->body, indent + "  ", out);
+      out += fmt::format("{}{} {} steps {} every {} slices {} workers {}, memory @{} ({} bytes each)\n",
+                         indent, i, name, ins.scan->steps, ins.scan->every, ins.scan->slices,
+                         ins.scan->workers.size(), ins.scan->memory, ins.scan->memory_bytes);
+      print(ins.scan->workers[0].body, indent + "  ", out);
       continue;
     }
     out += fmt::format("{}{} {} {} = ", indent, i, name, place_text(ins.out));
@@ -67,7 +69,9 @@ void check(std::string_view what, std::span<const Array> given, const std::vecto
 Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
-  impl_->program = compile(nodes, inputs, outputs, options);
+  PlanOptions settled = options;
+  if (settled.workers <= 0) settled.workers = thread_count();
+  impl_->program = compile(nodes, inputs, outputs, settled);
   impl_->arena = Array(DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)});
   impl_->external.resize(inputs.size() + outputs.size());
 }

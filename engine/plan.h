@@ -1,7 +1,8 @@
 // Plan: a function compiled for the CPU: a flat list of instructions over one memory arena, replayed without
 // allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and
 // whether the values that a derivative reads from a scan are stored or recomputed. Simplification
-// (Op::simplify) gives equal values, but may add in another order, and may leave a zero its sign.
+// (Op::simplify) and slicing (engine/slicing.h) give equal values, but may add in another order, and may
+// leave a zero its sign.
 #pragma once
 
 #include <memory>
@@ -19,6 +20,9 @@ struct PlanOptions {
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.
   std::optional<int> checkpoint_every;
+  bool slice = true;  // run independent slices of a scan one after the other, or in parallel
+  int workers =
+      0;  // threads that this plan may use at once; 0: thread_count(). Any number gives the same bits
 };
 
 // Where a value lives, for tests and pictures. Steps are instruction numbers.

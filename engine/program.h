@@ -9,6 +9,7 @@
 
 #include "engine/arena.h"
 #include "engine/plan.h"
+#include "engine/slicing.h"
 
 namespace nestgrad {
 
@@ -47,41 +48,57 @@ struct Frame {
 };
 
 // One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values.
+// It runs slice by slice (engine/slicing.h; one slice: all of it), each through all its steps. What is said
+// to be an offset in a worker's memory is at the same place in the memory of each.
 struct ScanStep {
-  Program body;
   int steps = 0;
   bool reverse = false;
   int every =
       0;  // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed
+  int slices = 1;
 
   struct Carry {
     Place init;
-    Place final_value;               // none when nobody reads it
-    std::size_t ping = 0, pong = 0;  // arena offsets of the two working copies
-    std::size_t checkpoints = 0;     // arena offset of [segments] copies, when every > 0
-    std::size_t bytes = 0;
+    Place final_value;  // none when nobody reads it
+    SliceOf part;
+    DType dtype = DType::f32;
+    std::size_t ping = 0, pong = 0;  // the two working copies, in a worker's memory
+    std::size_t checkpoints = 0;     // arena offset of [segments, slices] copies, when every > 0
+    std::size_t terms = 0;           // arena offset of [slices] last values, when they are to be added up
   };
   struct PerStep {
     Place source;  // [steps, ...]
+    SliceOf part;
     std::size_t stride = 0;
-    ScanStep* producer = nullptr;  // set: the value is recomputed by this scan when asked for
-    std::size_t stack = 0;         // which of the producer's stacks
+    int producer = -1;      // >= 0: the value is recomputed by the scan of this instruction when asked for
+    std::size_t stack = 0;  // which of the producer's stacks
+  };
+  struct Const {
+    Place source;
+    SliceOf part;
   };
   struct Stack {
     Place stored;  // [steps, ...]; none when lazy
+    SliceOf part;
     bool lazy = false;
-    std::size_t buffer = 0;  // arena offset: lazy: one segment [every, ...]; stored: one step of scratch
+    std::size_t buffer =
+        0;  // in a worker's memory: lazy: one segment [every, ...]; stored: a step of scratch
     std::size_t stride = 0;
   };
   std::vector<Carry> carries;
   std::vector<PerStep> xs;
-  std::vector<Place> consts;
+  std::vector<Const> consts;
   std::vector<Stack> stacks;
-  std::size_t body_arena = 0;  // arena offset of the body's own arena
 
-  // Run state, sized at plan time.
-  std::vector<std::byte*> externals, carry_in;
-  int segment = -1;  // which segment the lazy buffers hold
+  // A thread at work: code of its own (kernels may keep notes) and memory of its own.
+  struct Worker {
+    Program body;
+    std::vector<std::byte*> externals, carry_in;
+    int slice = -1, segment = -1;  // which the lazy buffers hold
+  };
+  std::vector<Worker> workers;
+  std::size_t memory = 0, memory_bytes = 0;  // arena offset of the first worker's memory; of each
+  std::size_t body_arena = 0;                // in a worker's memory: the body's own arena
 };
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,

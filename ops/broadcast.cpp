@@ -47,6 +47,8 @@ const Op& broadcast_op = register_op(
                {.inputs = {{{}}}, .attrs = {.ints = {3}}},
                {.inputs = {{{2, 3}}}, .attrs = {.ints = {2, 1}}, .error = "cannot be broadcast to [2,1]"}};
      },
+     .linear = true,
+     .has_shape = true,
      .broadcasts = true});
 
 Tensor broadcast_to(Operand x, const Shape& shape) {

@@ -56,7 +56,8 @@ const Op& op = register_op(
        return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = {.ints = {1}}},
                {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = {.ints = {0}}},
                {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}, .error = "every axis but 0"}};
-     }});
+     },
+     .linear = true});
 
 }  // namespace
 

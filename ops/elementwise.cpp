@@ -252,6 +252,7 @@ constexpr bool FLOAT = false, ANY = true;
   };                                    \
   extern const Op& op_##NAME;
 
+constexpr int L = 256;
 #define ROW(NAME, DOC, ARITY, KIND) .name = #NAME, .doc = DOC, .infer = infer_elementwise<ARITY, KIND>
 #define STEP_WHY "it is piecewise constant"
 
@@ -282,35 +283,37 @@ namespace {
 #undef BINARY_STEP
 
 namespace {
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                \
-  const Op& op_##NAME =                                                                                 \
-      register_op({ROW(NAME, DOC, 1, KIND),                                                             \
-                   .vjp = [](const VjpCall& c) -> Tensor {                                              \
-                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                   \
-                     return VJP;                                                                        \
-                   },                                                                                   \
-                   .cpu = make_kernel<Formula_##NAME, 1, KIND>,                                         \
-                   .linear_in = [](const Call&, int) { return AFFINE == 1; }, .axes = elementwise_axes, \
-                   .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = SIMPLIFY,       \
-                   .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                              \
+  const Op& op_##NAME =                                                                               \
+      register_op({ROW(NAME, DOC, 1, KIND),                                                           \
+                   .vjp = [](const VjpCall& c) -> Tensor {                                            \
+                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                 \
+                     return VJP;                                                                      \
+                   },                                                                                 \
+                   .cpu = make_kernel<Formula_##NAME, 1, KIND>,                                       \
+                   .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },                   \
+                   .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost, \
+                   .simplify = SIMPLIFY, .samples = [] { return unary_samples(LOW, HIGH); },          \
+                   .linear = ((AFFINE)&L) != 0, .broadcasts = true});
 #define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 1, KIND>, \
        .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,                    \
        .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)    \
-  const Op& op_##NAME = register_op(                                                                     \
-      {ROW(NAME, DOC, 2, KIND),                                                                          \
-       .vjp = [](const VjpCall& c) -> Tensor {                                                           \
-         [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                                         \
-         [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                                             \
-         if (c.input == 0) return VJP_A;                                                                 \
-         return VJP_B;                                                                                   \
-       },                                                                                                \
-       .cpu = make_kernel<Formula_##NAME, 2, KIND>,                                                      \
-       .linear_in = [](const Call&, int i) { return (AFFINE >> i & 1) != 0; }, .axes = elementwise_axes, \
-       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = SIMPLIFY,                    \
-       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
+#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)       \
+  const Op& op_##NAME = register_op(                                                                        \
+      {ROW(NAME, DOC, 2, KIND),                                                                             \
+       .vjp = [](const VjpCall& c) -> Tensor {                                                              \
+         [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                                            \
+         [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                                                \
+         if (c.input == 0) return VJP_A;                                                                    \
+         return VJP_B;                                                                                      \
+       },                                                                                                   \
+       .cpu = make_kernel<Formula_##NAME, 2, KIND>,                                                         \
+       .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes,  \
+       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = SIMPLIFY,                       \
+       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .linear = ((AFFINE)&L) != 0, \
+       .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 2, KIND>, \

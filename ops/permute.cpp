@@ -79,7 +79,8 @@ const Op& permute_op = register_op(
        return {{.inputs = {{{2, 3, 4}}}, .attrs = {.ints = {2, 0, 1}}},
                {.inputs = {{{2, 3, 4, 2}}}, .attrs = {.ints = {0, 2, 1, 3}}},
                {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 0}}, .error = "is not an order of the axes"}};
-     }});
+     },
+     .linear = true});
 
 Tensor permute(Operand x, const std::vector<int>& order) {
   return emit(permute_op, {x.tensor}, {.ints = {order.begin(), order.end()}}, x.loc);

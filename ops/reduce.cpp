@@ -160,13 +160,15 @@ const Op& sum_op = register_op(
      .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return sum_kernel<T>(c); }); },
      .linear_in = always_linear,
      .axes = reduce_axes,
+     .sums = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
      .cost =
          [](const Call& c) {
            return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
          },
      .simplify = simplify_sum,
      .describe = describe_axes,
-     .samples = reduce_samples});
+     .samples = reduce_samples,
+     .linear = true});
 
 const Op& max_op = register_op(
     {.name = "max_over",

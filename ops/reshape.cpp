@@ -55,6 +55,8 @@ const Op& reshape_op = register_op(
            {.inputs = {{{1}}}, .attrs = {}},
            {.inputs = {{{4, 3}}}, .attrs = {.ints = {5}}, .error = "12 elements cannot be arranged as [5]"}};
      },
+     .linear = true,
+     .has_shape = true,
      .alias = true});
 
 Tensor reshape(Operand x, const Shape& wanted) {

@@ -75,7 +75,8 @@ const Op& slice_op =
                            {.inputs = {{{3, 5}}},
                             .attrs = {.ints = {1, 2, 6}},
                             .error = "range 2..6 does not fit axis 1 of extent 5"}};
-                 }});
+                 },
+                 .linear = true});
 
 const Op& pad_op =
     register_op({.name = "pad",
@@ -99,7 +100,8 @@ const Op& pad_op =
                    return {{.inputs = {{{3, 2}}}, .attrs = {.ints = {1, 1, 2}}},
                            {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 0, 1}}},
                            {.inputs = {{{3, 5}}}, .attrs = {.ints = {1, -1, 0}}, .error = "negative"}};
-                 }});
+                 },
+                 .linear = true});
 
 }  // namespace
 

@@ -65,6 +65,7 @@ class Battery {
     independence();
     causality();
     checkpoints();
+    threads();
     zeros();
     return std::move(report_);
   }
@@ -368,6 +369,15 @@ class Battery {
     for (int every : {1, 2, 3})
       worst = std::max(worst, worst_difference_of_bits(f.plan({.checkpoint_every = every}).run(in), stored));
     add("checkpoints", worst, 0, "bits");
+  }
+
+  void threads() {
+    const Function f = derivatives(valid_[0], 1, sizes_);
+    const Arrays in = numbers_for(f, seed_), alone = f.plan({.workers = 1}).run(in);
+    double worst = 0;
+    for (int workers : {2, 5})
+      worst = std::max(worst, worst_difference_of_bits(f.plan({.workers = workers}).run(in), alone));
+    add("threads", worst, 0, "bits");
   }
 
   void zeros() {

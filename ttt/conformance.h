@@ -22,16 +22,20 @@ struct ConformanceReport {
   std::string str() const;  // one line a check
 };
 
+// clang-format off
 //   forms          all valid forms agree: values, gradients, gradients of |gradient|^2 (order 2)
 //   differences    the meta-gradient against central differences along a random direction
 //   taylor         what the linear model of the outer loss leaves shrinks with the square of the step
 //   contributions  first-order gradient + each inner step's own part = full gradient
-//   online         with chunks of one token: token after token from the carried state = the whole sequence at
-//   once resume         the sequence in two parts, cut at a chunk = in one decode         token by token
-//   through streams = the whole sequence (causal policies) independence   another sequence in the batch
-//   changes no bit of this one causality      a later token changes no earlier output (causal policies)
+//   online         with chunks of one token: token after token from the carried state = the whole sequence at once
+//   resume         the sequence in two parts, cut at a chunk = in one
+//   decode         token by token through streams = the whole sequence (causal policies)
+//   independence   another sequence in the batch changes no bit of this one
+//   causality      a later token changes no earlier output (causal policies)
 //   checkpoints    every checkpoint schedule: the same bits of values and gradients
+//   threads        any number of threads: the same bits
 //   zeros          keys, values and gates of zeros give finite values and derivatives of order 1 and 2
+// clang-format on
 ConformanceReport conformance(const System& system, const ProgramSizes& sizes = {}, std::uint64_t seed = 1);
 
 }  // namespace nestgrad::ttt

@@ -104,8 +104,8 @@ void LearnerTrace::prove_independence() {
   const int rank = static_cast<int>(lead.size());
   const auto obstacle = [&](int axis, std::string_view noun,
                             const std::vector<std::pair<NodeId, Flow>>& seeds,
-                            Positional positional) -> std::string {
-    const std::vector<Flow> flows = follow(graph_->nodes(), seeds, positional);
+                            bool positional) -> std::string {
+    const std::vector<Flow> flows = follow(graph_->nodes(), seeds, {.positional = positional});
     const Flow& f = flows[static_cast<std::size_t>(out_)];
     if (f.kind == Flow::Kind::along && f.axis == axis) return {};
     if (f.kind == Flow::Kind::mixed)
@@ -115,7 +115,7 @@ void LearnerTrace::prove_independence() {
     return fmt::format("[{}] the result does not follow the {}: {}", what_, noun,
                        describe(graph_->tensor(out_)));
   };
-  mixing_ = obstacle(rank - 2, "tokens", token_seeds(), Positional::refused);
+  mixing_ = obstacle(rank - 2, "tokens", token_seeds(), false);
   // Leading axes (batch, heads): an input that has this axis, counted from the end, has a slice for each
   // member.
   for (int axis = 0; axis < rank - 2 && members_.empty(); ++axis) {
@@ -127,7 +127,7 @@ void LearnerTrace::prove_independence() {
       if (n.op->kind == OpKind::input && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
         members.emplace_back(id, Flow::along(at));
     }
-    members_ = obstacle(axis, "sequences and heads", members, Positional::allowed);
+    members_ = obstacle(axis, "sequences and heads", members, true);
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "autograd/flow.h"
+#include "engine/flow.h"
 #include "ttt/learner.h"
 
 namespace nestgrad::ttt {

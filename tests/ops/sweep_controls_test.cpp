@@ -112,6 +112,11 @@ TEST_CASE("a wrong fact is caught") {
   check_caught(check_linear_in, "div", "declared affine in input 1, but", [](Op& op) { op.linear_in = yes; });
   check_caught(check_linear_in, "neg", "not declared affine in input 0, but it is",
                [](Op& op) { op.linear_in = nullptr; });
+  check_caught(check_sums, "mul", "declared linear, but", [](Op& op) { op.linear = true; });
+  check_caught(check_sums, "slice", "has_shape, but", [](Op& op) { op.has_shape = true; });
+  check_caught(check_sums, "max_over", "does not add up", [](Op& op) {
+    op.sums = [](const Call& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };
+  });
   check_caught(check_axes, "cumsum", "moves element", [](Op& op) { op.axes = same_axis; });
   check_caught(check_axes, "matmul", "", [](Op& op) { op.axes = same_axis; });
   check_caught(check_axes, "permute", "cannot go to axis", [](Op& op) { op.axes = same_axis; });

@@ -85,6 +85,38 @@ Failures check_linear_in(const Op& op) {
   return failures;
 }
 
+Failures check_sums(const Op& op) {
+  Failures failures;
+  for (const Case& c : positive_cases(op)) {
+    const std::vector<Spec> specs = c.specs();
+    const Call call{op, specs, c.sample.attrs, c.out()};
+    if (op.has_shape && c.sample.attrs.ints != call.out.shape)
+      failures.push_back(fmt::format("{}: has_shape, but its numbers are not its shape", c.what));
+    if (specs.empty() || !std::ranges::all_of(specs, [](const Spec& s) { return is_float(s.dtype); }))
+      continue;
+    // f(x + y) against f(x) + f(y).
+    const std::vector<Array> x = c.draw(31), y = c.draw(32);
+    std::vector<Array> both;
+    for (std::size_t k = 0; k < x.size(); ++k) both.push_back(elementwise(x[k], y[k], 1));
+    const double error = difference(c.run(both).cast(DType::f64), elementwise(c.run(x), c.run(y), 1));
+    if (op.linear && !(error <= 1e-12))
+      failures.push_back(
+          fmt::format("{}: declared linear, but f(x + y) is {:.3g} from f(x) + f(y)", c.what, error));
+    // The sum over one slice after the other.
+    for (int axis = 0; op.sums && axis < specs[0].rank(); ++axis) {
+      if (!op.sums(call, axis)) continue;
+      Array terms = Array::zeros(DType::f64, call.out.shape);
+      const Array zero = Array::zeros(DType::f64, specs[0].shape);
+      for (std::int64_t s = 0; s < specs[0].shape[uz(axis)]; ++s)
+        terms =
+            elementwise(terms, c.run({mixed(zero, x[0], axis, [&](std::int64_t i) { return i == s; })}), 1);
+      if (difference(c.run(x), terms) > 1e-12)
+        failures.push_back(fmt::format("{}: does not add up axis {}", c.what, axis));
+    }
+  }
+  return failures;
+}
+
 Failures check_axes(const Op& op) {
   Failures failures;
   if (!op.axes) return failures;

@@ -1,4 +1,4 @@
-#include "autograd/flow.h"
+#include "engine/flow.h"
 
 #include <fmt/format.h>
 
@@ -14,17 +14,35 @@ std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 class Follower {
  public:
   // given_varies: may input i, if free, differ along this axis?
-  explicit Follower(const std::deque<Node>& nodes, Positional positional,
+  explicit Follower(const std::deque<Node>& nodes, const FlowOptions& options,
                     std::function<bool(NodeId i, int axis)> given_varies = {})
-      : nodes_(nodes),
-        flows_(nodes.size()),
-        positional_(positional),
-        given_varies_(std::move(given_varies)) {}
+      : nodes_(nodes), flows_(nodes.size()), options_(options), given_varies_(std::move(given_varies)) {}
 
   std::vector<Flow> run(const std::vector<std::pair<NodeId, Flow>>& inputs) {
     for (const auto& [id, flow] : inputs) flows_[uz(id)] = flow;
     for (std::size_t id = 0; id < nodes_.size(); ++id) visit(static_cast<NodeId>(id));
     return std::move(flows_);
+  }
+
+  // May a free value differ along this axis?
+  bool varies(NodeId id, int axis) const {
+    const Node& n = node(id);
+    if (n.spec.shape[uz(axis)] == 1) return false;
+    if (n.op->kind == OpKind::input && given_varies_) return given_varies_(id, axis);
+    if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return true;
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
+    const Call call{*n.op, specs, n.attrs, n.spec};
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      bool mapped = false;
+      for (int a = 0; a < specs[i].rank(); ++a) {
+        if (n.op->axes(call, static_cast<int>(i), a) != axis) continue;
+        mapped = true;
+        if (varies(n.inputs[i], a)) return true;
+      }
+      if (!mapped && !n.op->broadcasts) return true;
+    }
+    return false;
   }
 
  private:
@@ -59,17 +77,23 @@ class Follower {
     for (NodeId in : n.inputs) specs.push_back(node(in).spec);
     const Call call{*n.op, specs, n.attrs, n.spec};
     Flow out;
+    std::size_t partial = 0;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       const Flow& in = flows_[uz(n.inputs[i])];
       if (in.kind == Flow::Kind::mixed) return in;
-      if (in.kind == Flow::Kind::free) continue;
+      if (in.kind == Flow::Kind::partial) ++partial;
+      if (in.kind != Flow::Kind::along) continue;
+      if (options_.partial && n.op->sums && n.op->sums(call, in.axis)) return Flow::partial();
       const int to = n.op->axes ? n.op->axes(call, static_cast<int>(i), in.axis) : -1;
       if (to < 0) return mixed(id, fmt::format("it combines slices of %{}", n.inputs[i]));
       if (out.kind == Flow::Kind::along && out.axis != to)
         return mixed(id, "it pairs every slice of one operand with every slice of another");
       out = Flow::along(to);
     }
-    if (out.kind == Flow::Kind::free || positional_ == Positional::allowed) return out;
+    if (partial > 0)
+      return n.op->linear && partial == n.inputs.size() ? Flow::partial()
+                                                        : mixed(id, "it is not linear in a sum over slices");
+    if (out.kind == Flow::Kind::free || options_.positional) return out;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       if (flows_[uz(n.inputs[i])].kind != Flow::Kind::free) continue;
       for (int axis = 0; axis < specs[i].rank(); ++axis)
@@ -77,27 +101,6 @@ class Follower {
           return mixed(id, fmt::format("%{} is a constant that differs from slice to slice", n.inputs[i]));
     }
     return out;
-  }
-
-  // May a free value differ along this axis?
-  bool varies(NodeId id, int axis) const {
-    const Node& n = node(id);
-    if (n.spec.shape[uz(axis)] == 1) return false;
-    if (n.op->kind == OpKind::input && given_varies_) return given_varies_(id, axis);
-    if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return true;
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
-    const Call call{*n.op, specs, n.attrs, n.spec};
-    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-      bool mapped = false;
-      for (int a = 0; a < specs[i].rank(); ++a) {
-        if (n.op->axes(call, static_cast<int>(i), a) != axis) continue;
-        mapped = true;
-        if (varies(n.inputs[i], a)) return true;
-      }
-      if (!mapped && !n.op->broadcasts) return true;
-    }
-    return false;
   }
 
   // ---- scans: the body's flows, carries to a fixpoint; the time axis itself is not followed ----
@@ -118,10 +121,14 @@ class Follower {
       if (i < body.carries) return true;
       return varies(n.inputs[uz(i)], i < body.carries + body.xs ? axis + 1 : axis);
     };
+    FlowOptions inner = options_;
+    inner.partial = false;  // a sum over slices would have to be finished before the scan's next step
+    for (Flow& f : in)
+      if (f.kind == Flow::Kind::partial) f = mixed(id, "it reads a sum over slices");
     for (;;) {
       std::vector<std::pair<NodeId, Flow>> given;
       for (std::size_t i = 0; i < in.size(); ++i) given.emplace_back(static_cast<NodeId>(i), in[i]);
-      std::vector<Flow> inside = Follower(body.nodes, positional_, given_varies).run(given);
+      std::vector<Flow> inside = Follower(body.nodes, inner, given_varies).run(given);
       bool changed = false;
       for (std::size_t c = 0; c < uz(body.carries); ++c) {
         const Flow& next = inside[uz(body.outs[c])];
@@ -153,7 +160,7 @@ class Follower {
 
   const std::deque<Node>& nodes_;
   std::vector<Flow> flows_;
-  Positional positional_;
+  FlowOptions options_;
   std::function<bool(NodeId i, int axis)> given_varies_;
   std::map<NodeId, std::vector<Flow>> bodies_;
 };
@@ -161,8 +168,12 @@ class Follower {
 }  // namespace
 
 std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs,
-                         Positional positional) {
-  return Follower(nodes, positional).run(inputs);
+                         const FlowOptions& options) {
+  return Follower(nodes, options).run(inputs);
+}
+
+bool may_vary(const std::deque<Node>& nodes, NodeId id, int axis) {
+  return Follower(nodes, {}).varies(id, axis);
 }
 
 }  // namespace nestgrad

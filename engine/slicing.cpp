@@ -1,0 +1,199 @@
+#include "engine/slicing.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/body.h"
+#include "engine/lower.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// The last two axes belong to matrix products, which are faster whole.
+constexpr int kFirstFromEnd = 3;
+
+struct Refused {};  // never leaves this file
+
+class Slicer {
+ public:
+  Slicer(const Body& body, const std::vector<NodeId>& stacked) : body_(body), wanted_(stacked) {
+    wanted_.insert(wanted_.end(), body.outs.begin(), body.outs.end());
+    std::vector<NodeId> inputs(uz(body.inputs()));
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<NodeId>(i);
+    live_ = live_nodes(body.nodes, wanted_, inputs);
+  }
+
+  std::optional<SlicedBody> run() {
+    int rank = 0;
+    for (int i = 0; i < body_.inputs(); ++i) rank = std::max(rank, body_.spec(i).rank());
+    for (int from_end = rank; from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
+    if (flows_.empty()) return {};
+    try {
+      build();
+      return std::move(out_);
+    } catch (const Refused&) {
+      return {};
+    }
+  }
+
+ private:
+  const Node& node(NodeId id) const { return body_.nodes[uz(id)]; }
+
+  // ---- which axes ----
+
+  void try_axis(int from_end) {
+    const auto place = [&](NodeId id) { return node(id).spec.rank() - from_end; };
+    std::int64_t extent = 1;
+    for (NodeId i = 0; i < body_.carries && extent == 1; ++i)
+      if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
+    if (extent == 1) return;
+    std::vector<std::pair<NodeId, Flow>> seeds;
+    for (NodeId i = 0; i < body_.inputs(); ++i)
+      seeds.emplace_back(i, place(i) >= 0 && node(i).spec.shape[uz(place(i))] == extent
+                                ? Flow::along(place(i))
+                                : Flow::free());
+    // A carry to which sums over slices are added is such a sum itself.
+    for (bool again = true; again;) {
+      again = false;
+      const std::vector<Flow> flows = follow(body_.nodes, seeds, {.positional = false, .partial = true});
+      bool fits = true;
+      for (std::size_t c = 0; c < uz(body_.carries); ++c) {
+        const Flow& next = flows[uz(body_.outs[c])];
+        Flow& seed = seeds[c].second;
+        if (next.kind == seed.kind && next.axis == seed.axis) continue;
+        fits = false;
+        if (seed.kind != Flow::Kind::free || next.kind == Flow::Kind::along) return;
+        seed = Flow::partial();
+        again = true;
+      }
+      if (!fits) continue;
+      for (NodeId id : wanted_)
+        if (flows[uz(id)].kind == Flow::Kind::mixed) return;
+      for (NodeId id : stacked())
+        if (flows[uz(id)].kind == Flow::Kind::partial) return;
+      flows_.push_back(flows);
+      out_.extents.push_back(extent);
+      return;
+    }
+  }
+  std::span<const NodeId> stacked() const {
+    return std::span(wanted_).first(wanted_.size() - body_.outs.size());
+  }
+
+  // ---- the body of one slice ----
+
+  bool is_along(NodeId id, int axis) const {
+    return std::ranges::any_of(flows_, [&](const std::vector<Flow>& f) {
+      return f[uz(id)].kind == Flow::Kind::along && f[uz(id)].axis == axis;
+    });
+  }
+
+  // The value of node `id` for one slice, moreover with the axes `single`, along which it does not vary, cut
+  // down to extent 1.
+  Tensor make(NodeId id, const std::vector<int>& single) {
+    if (const auto known = made_.find({id, single}); known != made_.end()) return known->second;
+    const Node& n = node(id);
+    Spec target = n.spec;
+    for (int axis = 0; axis < target.rank(); ++axis)
+      if (is_along(id, axis) || std::ranges::find(single, axis) != single.end()) target.shape[uz(axis)] = 1;
+    label_like(n);
+    Tensor out;
+    if (n.op->kind == OpKind::input) {
+      if (!single.empty()) throw Refused();
+      out = out_.graph->input(target, n.attrs.text);
+    } else {
+      if (n.op->kind != OpKind::value && n.op->kind != OpKind::constant) throw Refused();
+      std::vector<Tensor> in;
+      for (std::size_t k = 0; k < n.inputs.size(); ++k)
+        in.push_back(make(n.inputs[k], single_in(n, k, target)));
+      Attrs attrs = n.attrs;
+      if (n.op->has_shape) attrs.ints = target.shape;
+      label_like(n);
+      out = out_.graph->append(*n.op, in, std::move(attrs), n.loc);
+    }
+    if (out.spec() != target) throw Refused();
+    made_.emplace(std::pair{id, single}, out);
+    return out;
+  }
+
+  // Axes of input k of extent above 1, not cut, that go to an axis of extent 1 now.
+  std::vector<int> single_in(const Node& n, std::size_t k, const Spec& target) const {
+    std::vector<int> out;
+    if (target.shape == n.spec.shape || !n.op->axes) return out;
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
+    const Call call{*n.op, specs, n.attrs, n.spec};
+    for (int axis = 0; axis < specs[k].rank(); ++axis) {
+      if (specs[k].shape[uz(axis)] == 1 || is_along(n.inputs[k], axis)) continue;
+      const int to = n.op->axes(call, static_cast<int>(k), axis);
+      if (to >= 0 && target.shape[uz(to)] == 1 && n.spec.shape[uz(to)] > 1) out.push_back(axis);
+    }
+    return out;
+  }
+
+  void build() {
+    out_.graph = std::make_shared<Graph>();
+    out_.made.assign(body_.nodes.size(), -1);
+    out_.parts.resize(body_.nodes.size());
+    EmitGuard guard;
+    emit_state().graph = out_.graph.get();
+    for (NodeId id = 0; id < static_cast<NodeId>(body_.nodes.size()); ++id)
+      if (id < body_.inputs() || live_[uz(id)]) out_.made[uz(id)] = make(id, {}).id();
+    for (NodeId id = 0; id < body_.inputs(); ++id) out_.parts[uz(id)] = part(id);
+    for (NodeId id : wanted_) out_.parts[uz(id)] = part(id);
+  }
+
+  SliceOf part(NodeId id) const {
+    const Shape& shape = node(id).spec.shape;
+    const std::size_t element = size_of(node(id).spec.dtype);
+    SliceOf out{.bytes = element};
+    bool inside = true;  // of the part, from the last axis on
+    for (int axis = node(id).spec.rank(); axis-- > 0;) {
+      const bool cut = is_along(id, axis);
+      inside = inside && !cut;
+      if (inside) out.bytes *= uz(shape[uz(axis)]);
+      else if (!cut && shape[uz(axis)] > 1) throw Refused();  // the part lies in pieces
+    }
+    const Shape strides = strides_of(shape);
+    for (int slice = 0; slice < out_.slices(); ++slice) {
+      std::size_t at = 0;
+      bool owner = true;
+      std::int64_t rest = slice;
+      for (std::size_t a = flows_.size(); a-- > 0; rest /= out_.extents[a]) {
+        const std::int64_t index = rest % out_.extents[a];
+        const Flow& f = flows_[a][uz(id)];
+        if (f.kind == Flow::Kind::along) at += uz(index * strides[uz(f.axis)]) * element;
+        else owner = owner && index == 0;
+      }
+      out.at.push_back(at);
+      out.owner.push_back(owner);
+    }
+    for (const std::vector<Flow>& f : flows_)
+      out.partial = out.partial || f[uz(id)].kind == Flow::Kind::partial;
+    return out;
+  }
+
+  const Body& body_;
+  std::vector<NodeId> wanted_;
+  std::vector<char> live_;
+  std::vector<std::vector<Flow>> flows_;  // one per axis along which it is cut
+  std::map<std::pair<NodeId, std::vector<int>>, Tensor> made_;
+  SlicedBody out_;
+};
+
+}  // namespace
+
+int SlicedBody::slices() const {
+  std::int64_t n = 1;
+  for (std::int64_t extent : extents) n *= extent;
+  return static_cast<int>(n);
+}
+
+std::optional<SlicedBody> slice_body(const Body& body, const std::vector<NodeId>& stacked) {
+  return Slicer(body, stacked).run();
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,32 @@
+// Slicing: a scan over independent slices (sequences, heads) as one scan per slice. A slice runs through all
+// steps before the next begins, so that its state stays in the cache, and slices run on as many threads as
+// there are. Proved with flow.h on the scan's body; internal to the plan.
+#pragma once
+
+#include <optional>
+
+#include "engine/flow.h"
+
+namespace nestgrad {
+
+// What one slice has of a value of the body.
+struct SliceOf {
+  std::size_t bytes = 0;
+  std::vector<std::size_t> at;  // slice -> where it begins in the value, in bytes
+  std::vector<char> owner;      // slice -> is it the first of those that have this very part?
+  bool partial = false;         // the value is the sum over the slices that have the same part
+};
+
+struct SlicedBody {
+  std::shared_ptr<Graph> graph;       // the body for one slice
+  std::vector<NodeId> made;           // node of the body -> node of graph
+  std::vector<std::int64_t> extents;  // of the axes along which it is cut
+  std::vector<SliceOf> parts;         // by node of the body: of inputs, next carries and stacked values
+  int slices() const;
+};
+
+// stacked: the body's nodes whose values of all steps are wanted. Nothing if the body's slices are not
+// independent, or do not lie one after the other in memory.
+std::optional<SlicedBody> slice_body(const Body& body, const std::vector<NodeId>& stacked);
+
+}  // namespace nestgrad

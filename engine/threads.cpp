@@ -1,0 +1,119 @@
+#include "engine/threads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "engine/error.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr int kMost = 256;
+
+int default_count() {
+  const int cores = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMost);
+  const char* asked = std::getenv("NESTGRAD_THREADS");
+  if (!asked) return cores;
+  const std::string_view text = asked;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > kMost)
+    throw ConfigError(
+        fmt::format("[threads] NESTGRAD_THREADS is '{}'; it must be a number from 1 to {}", text, kMost));
+  return threads;
+}
+
+std::atomic<int>& count() {
+  static std::atomic<int> threads = default_count();
+  return threads;
+}
+
+thread_local bool inside = false;  // of a part
+
+class Pool {
+ public:
+  ~Pool() {
+    job_.fetch_add(1);
+    stopping_ = true;
+    job_.notify_all();
+  }
+
+  void run(int parts, int workers, const std::function<void(int, int)>& fn) {
+    while (static_cast<int>(threads_.size()) < workers - 1) {
+      const int worker = static_cast<int>(threads_.size()) + 1;
+      threads_.emplace_back([this, worker, seen = job_.load()]() mutable { serve(worker, seen); });
+    }
+    fn_ = &fn, parts_ = parts, workers_ = workers, next_ = 0;
+    errors_.assign(static_cast<std::size_t>(parts), nullptr);
+    busy_ = static_cast<int>(threads_.size());
+    job_.fetch_add(1);
+    job_.notify_all();
+    work(0);
+    for (int left = busy_; left > 0; left = busy_) busy_.wait(left);
+    for (const std::exception_ptr& e : errors_)
+      if (e) std::rethrow_exception(e);
+  }
+
+ private:
+  void serve(int worker, int seen) {
+    for (;;) {
+      job_.wait(seen);
+      if (stopping_) return;
+      seen = job_;
+      if (worker < workers_) work(worker);
+      if (busy_.fetch_sub(1) == 1) busy_.notify_one();
+    }
+  }
+
+  void work(int worker) {
+    inside = true;
+    for (int part = next_++; part < parts_; part = next_++) {
+      try {
+        (*fn_)(part, worker);
+      } catch (...) {
+        errors_[static_cast<std::size_t>(part)] = std::current_exception();
+      }
+    }
+    inside = false;
+  }
+
+  const std::function<void(int, int)>* fn_ = nullptr;
+  int parts_ = 0, workers_ = 0;
+  std::atomic<int> job_ = 0, next_ = 0, busy_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::jthread> threads_;  // last: joined before the rest goes
+};
+
+}  // namespace
+
+int thread_count() { return count(); }
+
+void set_thread_count(int threads) {
+  if (threads < 1 || threads > kMost)
+    throw ConfigError(fmt::format("[threads] {} threads; it must be 1 to {}", threads, kMost));
+  count() = threads;
+}
+
+void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn) {
+  static std::mutex mutex;
+  static Pool pool;
+  std::unique_lock lock(mutex, std::defer_lock);
+  if (parts < 2 || workers < 2 || inside || !lock.try_lock()) {
+    for (int part = 0; part < parts; ++part) fn(part, 0);
+    return;
+  }
+  pool.run(parts, workers, fn);
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,18 @@
+// Threads: one pool for the process, for work that falls into independent parts.
+#pragma once
+
+#include <functional>
+
+namespace nestgrad {
+
+// How many threads work: NESTGRAD_THREADS (1 to 256), or the processor's cores.
+int thread_count();
+// The same from now on, for plans made after it. ConfigError outside of 1..256.
+void set_thread_count(int threads);
+
+// Calls fn(part, worker) for every part in 0..parts, worker < workers; one worker does one part at a time.
+// Which worker does which part is not defined. Called from within a part, or while another thread holds the
+// pool, it does all parts itself, as worker 0. An exception of the first part that failed is thrown on.
+void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn);
+
+}  // namespace nestgrad

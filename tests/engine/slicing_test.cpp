@@ -1,0 +1,183 @@
+// The promise: a scan whose sequences and heads are independent is run slice by slice, by any number of
+// threads with the same bits, and gives what the whole scan gives; one whose slices are not independent is
+// left whole.
+#include "tests/autograd/deriving.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+constexpr std::int64_t kTime = 7, kBatch = 2, kHeads = 3, kDim = 4;
+
+// Sliced as `text` says ("slices 6"), equal to the whole, and the same bits for workers and schedules.
+void check_sliced(const Function& f, std::string_view text) {
+  const Arrays in = random(
+      [&] {
+        std::vector<Spec> specs;
+        for (std::size_t i = 0; i < f.inputs().size(); ++i) specs.push_back(f.input_spec(i));
+        return specs;
+      }(),
+      5);
+  Plan plan = f.plan({.workers = 1});
+  INFO(plan.str());
+  CHECK(contains(plan.str(), text));
+  const Arrays alone = plan.run(in);
+  CHECK(max_error(alone, f.plan({.slice = false}).run(in)) < 1e-13);
+  for (int workers : {2, 5})
+    for (int every : {0, 1, 2, 3}) {
+      CAPTURE(workers);
+      CAPTURE(every);
+      CHECK(same_bits(f.plan({.checkpoint_every = every, .workers = workers}).run(in), alone));
+    }
+}
+
+// Outputs and the gradient with respect to all inputs, up to the order, of the sum of squares of what fn
+// gives.
+Function with_gradients(const std::vector<Spec>& specs, const std::function<Tensors(const Tensors&)>& fn,
+                        int order = 1) {
+  return trace(
+      [&](const Tensors& in) {
+        Tensors out = fn(in);
+        Tensor y;
+        for (const Tensor& t : out) y = y.defined() ? y + sum(square(t)) : sum(square(t));
+        for (int n = 0; n < order; ++n) {
+          const Tensors g = grad(y, in, {.allow_zero = true});
+          out.insert(out.end(), g.begin(), g.end());
+          y = sum(square(g[0]));
+          for (std::size_t i = 1; i < g.size(); ++i) y = y + sum(square(g[i]));
+        }
+        return out;
+      },
+      specs);
+}
+
+// A fast weight per sequence and head, W <- keep W - x' (x W - gain x), with a gain per head and a keep for
+// all.
+const std::vector<Spec> kLearner{f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
+                                 f64({kHeads, 1, kDim}), f64({})};
+Tensors learner_of(const Tensors& in) {
+  const ScanResult r = scan(
+      [&](const Tensors& c, const Tensors& x) -> Step {
+        const Tensor error = matmul(x[0], c[0]) - in[2] * x[0];
+        const Tensor next = in[3] * c[0] - 0.1 * matmul(x[0], error, {.a = true});
+        return {{next}, {matmul(tanh(x[0]), next)}};
+      },
+      {in[0]}, {in[1]});
+  return {r.carries[0], r.ys[0]};
+}
+
+}  // namespace
+
+TEST_CASE("a learner per sequence and head is run slice by slice, and so are its derivatives") {
+  check_sliced(trace([](const Tensors& in) { return learner_of(in); }, kLearner), "slices 6 ");
+  for (int order : {1, 2}) {
+    const Function f = with_gradients(kLearner, learner_of, order);
+    CHECK(count(f.plan({}).str(), "slices 6 ") == static_cast<std::size_t>(order == 1 ? 2 : 4));
+    check_sliced(f, "slices 6 ");
+  }
+}
+
+TEST_CASE("what slices add to together is added up in their order") {
+  check_sliced(trace(
+                   [](const Tensors& in) {
+                     const ScanResult r = scan(
+                         [&](const Tensors& c, const Tensors& x) -> Step {
+                           const Tensor next = c[0] * x[0];
+                           return {{next, c[1] + reshape(sum(next, {0}, kKeep), {kHeads, 2, 2}),
+                                    c[2] + reshape(-sum(next, {0, 1}, kKeep), {2, 2})},
+                                   {}};
+                         },
+                         {in[0], in[1], in[2]}, {in[3]});
+                     return r.carries;
+                   },
+                   std::vector<Spec>{f64({kBatch, kHeads, 2, 2}), f64({kHeads, 2, 2}), f64({2, 2}),
+                                     f64({kTime, kBatch, kHeads, 2, 2})}),
+               "slices 6 ");
+}
+
+TEST_CASE("a carry that all slices share is computed by each and written by one") {
+  check_sliced(trace(
+                   [](const Tensors& in) {
+                     const ScanResult r = scan(
+                         [&](const Tensors& c, const Tensors& x) -> Step {
+                           const Tensor shared = tanh(c[1] + in[3]);
+                           return {{c[0] * x[0] + shared, shared}, {shared, 2.0 * c[0]}};
+                         },
+                         {in[0], in[1]}, {in[2]});
+                     return Tensors{r.carries[0], r.carries[1], r.ys[0], r.ys[1]};
+                   },
+                   std::vector<Spec>{f64({kBatch, kHeads, 2, 2}), f64({2, 2}),
+                                     f64({kTime, kBatch, kHeads, 2, 2}), f64({2, 2})}),
+               "slices 6 ");
+}
+
+TEST_CASE("constants spread over the slices are cut with them") {
+  check_sliced(
+      trace(
+          [](const Tensors& in) {
+            const ScanResult r = scan(
+                [&](const Tensors& c, const Tensors& x) -> Step {
+                  const Tensor ones = broadcast_to(in[2], {kBatch, kHeads, 2, 2});
+                  return {{c[0] * x[0] + square(ones) * (1.0 + ones)}, {}};
+                },
+                {in[0]}, {in[1]});
+            return r.carries;
+          },
+          std::vector<Spec>{f64({kBatch, kHeads, 2, 2}), f64({kTime, kBatch, kHeads, 2, 2}), f64({2})}),
+      "slices 6 ");
+}
+
+TEST_CASE("where only one axis is independent, only that one is cut") {
+  const auto mixing = [](int axis) {
+    return trace(
+        [=](const Tensors& in) {
+          const ScanResult r = scan(
+              [&](const Tensors& c, const Tensors& x) -> Step {
+                return {{tanh(c[0] - mean(c[0], {axis}, kKeep)) + x[0]}, {}};
+              },
+              {in[0]}, {in[1]});
+          return r.carries;
+        },
+        std::vector<Spec>{f64({kBatch, kHeads, 2, 2}), f64({kTime, kBatch, kHeads, 2, 2})});
+  };
+  check_sliced(mixing(1), "slices 2 ");
+  // Heads are independent, but those of one head do not lie together.
+  CHECK(contains(mixing(0).plan({}).str(), "slices 1 "));
+}
+
+TEST_CASE("slices that are not independent, or not treated alike, are left whole") {
+  const auto whole = [](const std::function<Tensor(Tensor c, Tensor x)>& next) {
+    const Function f = trace(
+        [&](const Tensors& in) {
+          return scan(
+                     [&](const Tensors& c, const Tensors& x) -> Step {
+                       return {{next(c[0], x[0])}, {}};
+                     },
+                     {in[0]}, {in[1]})
+              .carries;
+        },
+        std::vector<Spec>{f64({kHeads, 2, 2}), f64({kTime, kHeads, 2, 2})});
+    CHECK(contains(f.plan({}).str(), "slices 1 "));
+  };
+  whole([](Tensor c, Tensor x) { return c * x + sum(c, {0}, kKeep); });
+  whole([](Tensor c, Tensor x) { return c * x + iota(DType::f64, {kHeads, 1, 1}, 0); });
+  whole([](Tensor c, Tensor x) { return concat({slice(c, 0, 1, kHeads), slice(c, 0, 0, 1)}, 0) * x; });
+}
+
+TEST_CASE("an error inside of a slice names op and line") {
+  const Function f = trace(
+      [](const Tensors& in) {
+        return scan(
+                   [&](const Tensors& c, const Tensors& x) -> Step {
+                     return {{c[0] * reshape(gather(in[2], x[0]), {kHeads, 1, 2})}, {}};
+                   },
+                   {in[0]}, {in[1]})
+            .carries;
+      },
+      std::vector<Spec>{f64({kHeads, 2, 2}), i32({kTime, kHeads}), f64({5, 2})});
+  const Arrays in{random(f64({kHeads, 2, 2}), 1), Array::full(DType::i32, {kTime, kHeads}, 7),
+                  random(f64({5, 2}), 2)};
+  CHECK(contains(message_of<ValueError>([&] { f(in); }), "slicing_test.cpp"));
+}

@@ -1,0 +1,69 @@
+#include "engine/threads.h"
+
+#include <atomic>
+#include <thread>
+
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+TEST_CASE("every part is done once, by a worker of the number asked for") {
+  for (int workers : {1, 2, 5})
+    for (int parts : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> done(static_cast<std::size_t>(parts));
+      std::atomic<bool> fits = true;
+      in_parallel(parts, workers, [&](int part, int worker) {
+        ++done[static_cast<std::size_t>(part)];
+        if (worker < 0 || worker >= workers) fits = false;
+      });
+      CHECK(fits);
+      CHECK(std::ranges::all_of(done, [](int n) { return n == 1; }));
+    }
+}
+
+TEST_CASE("one worker does one part at a time") {
+  std::vector<std::atomic<int>> busy(4);
+  std::atomic<bool> alone = true;
+  in_parallel(200, 4, [&](int, int worker) {
+    if (++busy[static_cast<std::size_t>(worker)] != 1) alone = false;
+    std::this_thread::yield();
+    --busy[static_cast<std::size_t>(worker)];
+  });
+  CHECK(alone);
+}
+
+TEST_CASE("parts within parts, and calls from several threads, are done by those who ask") {
+  std::atomic<int> done = 0;
+  const auto nested = [&] {
+    in_parallel(8, 3, [&](int, int) { in_parallel(5, 3, [&](int, int worker) { done += worker == 0; }); });
+  };
+  {
+    std::vector<std::jthread> callers;
+    for (int i = 0; i < 3; ++i) callers.emplace_back(nested);
+  }
+  CHECK(done == 3 * 8 * 5);
+}
+
+TEST_CASE("the exception of the first part that fails arrives, and the pool goes on working") {
+  for (int workers : {1, 3}) {
+    const std::string why = message_of<ValueError>([&] {
+      in_parallel(20, workers, [](int part, int) {
+        if (part % 7 == 3) throw ValueError(fmt::format("part {}", part));
+      });
+    });
+    CHECK(why == "part 3");
+    std::atomic<int> done = 0;
+    in_parallel(20, workers, [&](int, int) { ++done; });
+    CHECK(done == 20);
+  }
+}
+
+TEST_CASE("a number of threads that makes no sense is refused") {
+  for (int threads : {0, -1, 257})
+    CHECK(contains(message_of<ConfigError>([&] { set_thread_count(threads); }), "it must be 1 to 256"));
+  const int before = thread_count();
+  set_thread_count(3);
+  CHECK(thread_count() == 3);
+  set_thread_count(before);
+}
