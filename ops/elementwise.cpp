@@ -6,6 +6,7 @@
 #include "ops/ops.h"
 #include "ops/pack.h"
 #include "ops/rules.h"
+#include "ops/simplify.h"
 
 namespace nestgrad {
 
@@ -201,43 +202,16 @@ Tensor log_or_zero(Tensor a) {
   return positive * log(select(positive, a, 1.0));
 }
 
-// ---- simplifications: equal for every operand, NaN and infinity included ----
-
-// The number that every element of t is, if it is known to be one number.
-std::optional<double> scalar_value(Tensor t) {
-  while (node_of(t).op == &reshape_op || node_of(t).op == &broadcast_op) t = input_of(t);
-  const Node& n = node_of(t);
-  if (n.op->kind != OpKind::constant || n.attrs.literal.size() != 1) return std::nullopt;
-  return n.attrs.literal.item();
-}
-
-Tensor keep_if_same_spec(Tensor t, Tensor x) { return x.spec() == t.spec() ? x : Tensor(); }
-
-Tensor times_one(Tensor t) {  // x * 1, 1 * x
-  const Tensor a = input_of(t, 0), b = input_of(t, 1);
-  if (scalar_value(b) == 1.0) return keep_if_same_spec(t, a);
-  if (scalar_value(a) == 1.0) return keep_if_same_spec(t, b);
-  return {};
-}
-Tensor over_one(Tensor t) {
-  return scalar_value(input_of(t, 1)) == 1.0 ? keep_if_same_spec(t, input_of(t, 0)) : Tensor();
-}
-Tensor plus_zero(Tensor t) {  // x + 0, 0 + x
-  const Tensor a = input_of(t, 0), b = input_of(t, 1);
-  if (scalar_value(b) == 0.0) return keep_if_same_spec(t, a);
-  if (scalar_value(a) == 0.0) return keep_if_same_spec(t, b);
-  return {};
-}
-Tensor minus_zero(Tensor t) {
-  return scalar_value(input_of(t, 1)) == 0.0 ? keep_if_same_spec(t, input_of(t, 0)) : Tensor();
-}
-Tensor double_negation(Tensor t) {
-  const Tensor x = input_of(t, 0);
-  return node_of(x).op == node_of(t).op ? input_of(x) : Tensor();
-}
-
 using Simplify = Tensor (*)(Tensor);
 constexpr Simplify _ = nullptr;
+
+template <Simplify rule>
+Tensor simplified(Tensor t) {
+  if constexpr (!std::is_same_v<std::integral_constant<Simplify, rule>, std::integral_constant<Simplify, _>>)
+    if (const Tensor simpler = rule(t); simpler.defined()) return simpler;
+  return simplify_elementwise(t);
+}
+
 constexpr bool FLOAT = false, ANY = true;
 
 }  // namespace
@@ -283,17 +257,17 @@ namespace {
 #undef BINARY_STEP
 
 namespace {
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                              \
-  const Op& op_##NAME =                                                                               \
-      register_op({ROW(NAME, DOC, 1, KIND),                                                           \
-                   .vjp = [](const VjpCall& c) -> Tensor {                                            \
-                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                 \
-                     return VJP;                                                                      \
-                   },                                                                                 \
-                   .cpu = make_kernel<Formula_##NAME, 1, KIND>,                                       \
-                   .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },                   \
-                   .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost, \
-                   .simplify = SIMPLIFY, .samples = [] { return unary_samples(LOW, HIGH); },          \
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                 \
+  const Op& op_##NAME =                                                                                  \
+      register_op({ROW(NAME, DOC, 1, KIND),                                                              \
+                   .vjp = [](const VjpCall& c) -> Tensor {                                               \
+                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                    \
+                     return VJP;                                                                         \
+                   },                                                                                    \
+                   .cpu = make_kernel<Formula_##NAME, 1, KIND>,                                          \
+                   .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },                      \
+                   .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,    \
+                   .simplify = simplified<SIMPLIFY>, .samples = [] { return unary_samples(LOW, HIGH); }, \
                    .linear = ((AFFINE)&L) != 0, .broadcasts = true});
 #define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
   const Op& op_##NAME = register_op(                                                                         \
@@ -311,7 +285,7 @@ namespace {
        },                                                                                                   \
        .cpu = make_kernel<Formula_##NAME, 2, KIND>,                                                         \
        .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes,  \
-       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = SIMPLIFY,                       \
+       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = simplified<SIMPLIFY>,           \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .linear = ((AFFINE)&L) != 0, \
        .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
@@ -340,6 +314,7 @@ const Op& op_select =
                  .axes = elementwise_axes,
                  .may_reuse = reuse_same_shape,
                  .cost = elementwise_cost,
+                 .simplify = simplify_elementwise,
                  .samples = []() -> std::vector<Sample> {
                    return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
                            {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};

@@ -1,0 +1,148 @@
+#include "ops/simplify.h"
+
+#include <cmath>
+#include <optional>
+
+#include "engine/function.h"
+#include "ops/ops.h"
+#include "ops/rules.h"
+
+namespace nestgrad {
+
+namespace {
+
+bool is(Tensor t, std::string_view op) { return node_of(t).op->name == op; }
+
+// The number that every element of t is, if it is known to be one number.
+std::optional<double> number(Tensor t) {
+  while (node_of(t).op == &reshape_op || node_of(t).op == &broadcast_op) t = input_of(t);
+  const Node& n = node_of(t);
+  if (n.op->kind != OpKind::constant || n.attrs.literal.size() != 1) return std::nullopt;
+  return n.attrs.literal.item();
+}
+
+// Numbers of which a few may be multiplied with each other, without leaving the range of f32.
+bool is_moderate(double x) { return std::abs(x) > 1e-6 && std::abs(x) < 1e6; }
+
+Tensor if_same_spec(Tensor t, Tensor x) { return x.spec() == t.spec() ? x : Tensor(); }
+
+// x where t = x * c for a number c.
+struct Scaled {
+  Tensor x;
+  double by = 1;
+};
+Scaled scaled(Tensor t) {
+  if (is(t, "neg")) return {input_of(t), -1};
+  if (!is(t, "mul")) return {};
+  for (std::size_t i : {0U, 1U})
+    if (const auto c = number(input_of(t, i)); c && is_moderate(*c) && input_of(t, 1 - i).spec() == t.spec())
+      return {input_of(t, 1 - i), *c};
+  return {};
+}
+
+Tensor times(Tensor x, double c) { return c == 1 ? x : c == -1 ? -x : x * constant(c, x.dtype()); }
+
+}  // namespace
+
+Tensor times_one(Tensor t) {
+  for (std::size_t i : {0U, 1U}) {
+    const Tensor x = input_of(t, i);
+    const auto c = number(input_of(t, 1 - i));
+    if (!c || x.spec() != t.spec()) continue;
+    if (*c == 1) return x;
+    if (!is_moderate(*c) || !is_float(x.dtype())) continue;
+    if (const Scaled inner = scaled(x); inner.x.defined()) return times(inner.x, inner.by * *c);
+  }
+  return {};
+}
+
+Tensor over_one(Tensor t) {
+  return number(input_of(t, 1)) == 1.0 ? if_same_spec(t, input_of(t, 0)) : Tensor();
+}
+
+Tensor plus_zero(Tensor t) {
+  const Tensor a = input_of(t, 0), b = input_of(t, 1);
+  if (number(b) == 0.0) return if_same_spec(t, a);
+  if (number(a) == 0.0) return if_same_spec(t, b);
+  if (is(b, "neg")) return a - input_of(b);
+  if (is(a, "neg")) return b - input_of(a);
+  return {};
+}
+
+Tensor minus_zero(Tensor t) {
+  const Tensor a = input_of(t, 0), b = input_of(t, 1);
+  if (number(b) == 0.0) return if_same_spec(t, a);
+  return is(b, "neg") ? a + input_of(b) : Tensor();
+}
+
+Tensor double_negation(Tensor t) {
+  const Tensor x = input_of(t);
+  if (is(x, "neg")) return input_of(x);
+  if (!is_float(x.dtype())) return {};
+  if (is(x, "sub") && x.spec() == t.spec()) return input_of(x, 1) - input_of(x, 0);
+  const Scaled inner = scaled(x);
+  return inner.x.defined() ? times(inner.x, -inner.by) : Tensor();
+}
+
+Tensor simplify_elementwise(Tensor t) {
+  const Node& n = node_of(t);
+  const Op& op = *n.op;
+  const Attrs attrs = n.attrs;
+  const Loc loc = n.loc;
+  std::vector<Tensor> in, narrow;
+  std::vector<Spec> specs;
+  bool numbers = true, spread = false;
+  for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+    in.push_back(input_of(t, i));
+    specs.push_back(in[i].spec());
+    narrow.push_back(node_of(in[i]).op == &broadcast_op ? input_of(in[i]) : in[i]);
+    numbers = numbers && node_of(in[i]).op->kind == OpKind::constant && in[i].spec().size() == 1;
+    spread = spread || narrow[i].id() != in[i].id();
+  }
+  if (numbers && op.cpu) {
+    std::vector<const std::byte*> operands;
+    for (const Tensor& x : in) operands.push_back(node_of(x).attrs.literal.data());
+    Array value(t.spec());
+    op.cpu(Call{op, specs, attrs, t.spec()})(operands.data(), value.data());
+    return constant(value, loc);
+  }
+  if (!spread) return {};
+  const auto shape_of = [&](const std::vector<Tensor>& operands) {
+    std::vector<Spec> given;
+    for (const Tensor& x : operands) given.push_back(x.spec());
+    return infer(op, given, attrs).shape;
+  };
+  // Each operand as narrow as the others allow.
+  std::vector<Tensor> chosen = in;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    std::vector<Tensor> tried = chosen;
+    tried[i] = narrow[i];
+    if (shape_of(tried) == t.shape()) chosen = tried;
+  }
+  for (std::size_t i = 0; i < in.size(); ++i)
+    if (chosen[i].id() != in[i].id()) return emit(op, chosen, attrs, loc);
+  // All of them: the op first, then the spreading.
+  if (numel(shape_of(narrow)) < t.spec().size()) return broadcast_to(emit(op, narrow, attrs, loc), t.shape());
+  return {};
+}
+
+Tensor factor_out(Tensor t) {
+  const Tensor x = input_of(t);
+  if (!is_float(x.dtype()) || x.spec().size() <= t.spec().size()) return {};
+  const std::vector<int> axes(node_of(t).attrs.ints.begin(), node_of(t).attrs.ints.end());
+  if (is(x, "neg")) return -sum(input_of(x), axes, kKeep);
+  if (!is(x, "mul")) return {};
+  for (std::size_t i : {0U, 1U}) {
+    const Tensor factor = input_of(x, i), rest = input_of(x, 1 - i);
+    if (rest.spec() != x.spec()) continue;
+    bool same_for_all = true;
+    for (int axis : axes) {
+      const int own = axis - (x.rank() - factor.rank());
+      same_for_all = same_for_all && (own < 0 || factor.dim(own) == 1);
+    }
+    if (same_for_all) return sum(rest, axes, kKeep) * factor;
+  }
+  return {};
+}
+
+}  // namespace nestgrad
