@@ -1,6 +1,8 @@
 // Threads: one pool for the process, for work that falls into independent parts.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 
 namespace nestgrad {
@@ -14,5 +16,14 @@ void set_thread_count(int threads);
 // Which worker does which part is not defined. Called from within a part, or while another thread holds the
 // pool, it does all parts itself, as worker 0. An exception of the first part that failed is thrown on.
 void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn);
+
+// fn(begin, end) for blocks of about `grain` that make up 0..n, in parallel; all in one where n is too small to
+// share. fn must give the same bits however n is cut.
+template <class Fn>
+void in_blocks(std::int64_t n, std::int64_t grain, Fn fn) {
+  if (n < 2 * grain) return fn(std::int64_t{0}, n);
+  const auto part = [&](int i, int) { fn(i * grain, std::min(n, (i + 1) * grain)); };
+  in_parallel(static_cast<int>((n + grain - 1) / grain), thread_count(), std::ref(part));
+}
 
 }  // namespace nestgrad

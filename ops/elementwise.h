@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/op.h"
+#include "engine/threads.h"
 
 namespace nestgrad {
 
@@ -21,11 +22,34 @@ struct BroadcastLoop {
   template <class T, int N, class Body>
   void run(const T* const* in, T* out, Body body) const {
     if (inner == 0) return;
-    std::int64_t counter[kMaxOuter] = {};
+    if (outer_sizes.empty())
+      return in_blocks(inner, kGrain, [&](std::int64_t begin, std::int64_t end) {
+        const T* p[N];
+        for (int k = 0; k < N; ++k) p[k] = in[k] + (stretched[static_cast<std::size_t>(k)] ? 0 : begin);
+        body(p, out + begin, end - begin);
+      });
+    std::int64_t runs = 1;
+    for (std::int64_t size : outer_sizes) runs *= size;
+    in_blocks(runs, std::max<std::int64_t>(1, kGrain / inner),
+              [&](std::int64_t begin, std::int64_t end) { some_runs<T, N>(in, out, body, begin, end); });
+  }
+
+ private:
+  static constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread does at once
+
+  template <class T, int N, class Body>
+  void some_runs(const T* const* in, T* out, Body body, std::int64_t begin, std::int64_t end) const {
+    std::int64_t counter[kMaxOuter] = {}, rest = begin;
     const T* p[N];
     std::copy_n(in, N, p);
-    for (;;) {
+    for (std::size_t d = 0; d < outer_sizes.size(); rest /= outer_sizes[d++]) {
+      counter[d] = rest % outer_sizes[d];
+      for (int k = 0; k < N; ++k) p[k] += outer_strides[d][static_cast<std::size_t>(k)] * counter[d];
+    }
+    out += begin * inner;
+    for (std::int64_t run = begin;;) {
       body(p, out, inner);
+      if (++run == end) return;
       out += inner;
       std::size_t d = 0;
       for (; d < outer_sizes.size(); ++d) {
@@ -34,7 +58,6 @@ struct BroadcastLoop {
         for (int k = 0; k < N; ++k) p[k] -= outer_strides[d][static_cast<std::size_t>(k)] * outer_sizes[d];
         counter[d] = 0;
       }
-      if (d == outer_sizes.size()) return;
     }
   }
 };

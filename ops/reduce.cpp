@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/threads.h"
 #include "ops/rules.h"
 #include "ops/simplify.h"
 
@@ -82,37 +83,51 @@ namespace {
 
 constexpr std::int64_t kTile = 256;  // outputs summed side by side
 
+constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread adds at once
+
+template <class Acc, class T>
+void sum_tile(const ReducePlan& plan, const T* x, std::int64_t tile, T* y) {
+  const std::int64_t n = std::min(kTile, plan.inner - tile);
+  Acc acc[kTile] = {};
+  for (std::int64_t step : plan.steps) {
+    const T* row = x + step + tile;
+    for (std::int64_t i = 0; i < n; ++i) acc[i] += static_cast<Acc>(row[i]);
+  }
+  for (std::int64_t i = 0; i < n; ++i) y[tile + i] = static_cast<T>(acc[i]);
+}
+
+template <class Acc, class T>
+T sum_run(const ReducePlan& plan, const T* x) {
+  Acc acc[8] = {};  // eight partial sums: the loop vectorises, the order stays fixed
+  for (std::int64_t step : plan.steps) {
+    const T* run = x + step;
+    std::int64_t i = 0;
+    for (; i + 8 <= plan.inner; i += 8)
+      for (int k = 0; k < 8; ++k) acc[k] += static_cast<Acc>(run[i + k]);
+    for (; i < plan.inner; ++i) acc[0] += static_cast<Acc>(run[i]);
+  }
+  return static_cast<T>(((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7])));
+}
+
 template <class T>
 Kernel sum_kernel(const Call& c) {
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
   return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
-    for (std::int64_t start : plan.out_starts) {
-      if (plan.rows) {
-        for (std::int64_t tile = 0; tile < plan.inner; tile += kTile) {
-          const std::int64_t n = std::min(kTile, plan.inner - tile);
-          Acc acc[kTile] = {};
-          for (std::int64_t step : plan.steps) {
-            const T* row = x + start + step + tile;
-            for (std::int64_t i = 0; i < n; ++i) acc[i] += static_cast<Acc>(row[i]);
-          }
-          for (std::int64_t i = 0; i < n; ++i) y[tile + i] = static_cast<T>(acc[i]);
-        }
-        y += plan.inner;
-        continue;
-      }
-      Acc acc[8] = {};  // eight partial sums: the loop vectorises, the order stays fixed
-      for (std::int64_t step : plan.steps) {
-        const T* run = x + start + step;
-        std::int64_t i = 0;
-        for (; i + 8 <= plan.inner; i += 8)
-          for (int k = 0; k < 8; ++k) acc[k] += static_cast<Acc>(run[i + k]);
-        for (; i < plan.inner; ++i) acc[0] += static_cast<Acc>(run[i]);
-      }
-      *y++ =
-          static_cast<T>(((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7])));
-    }
+    const auto terms = static_cast<std::int64_t>(plan.steps.size()) * (plan.rows ? kTile : plan.inner);
+    // Each part is an output, or a tile of the outputs of one run.
+    const std::int64_t tiles = plan.rows ? (plan.inner + kTile - 1) / kTile : 1;
+    const auto parts = static_cast<std::int64_t>(plan.out_starts.size()) * tiles;
+    in_blocks(parts, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, terms)),
+              [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t part = begin; part < end; ++part) {
+                  const T* from = x + plan.out_starts[uz(part / tiles)];
+                  if (plan.rows)
+                    sum_tile<Acc>(plan, from, part % tiles * kTile, y + part / tiles * plan.inner);
+                  else y[part] = sum_run<Acc>(plan, from);
+                }
+              });
   };
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/op.h"
+#include "engine/threads.h"
 
 namespace nestgrad {
 
@@ -32,21 +33,31 @@ class StridedCopy {
 
   void operator()(const std::byte* source, std::byte* target) const {
     if (empty_) return;
-    if (element_ == 8) run<std::uint64_t>(source, target);
-    else run<std::uint32_t>(source, target);
+    std::int64_t inside = 1;  // elements of one step of the outermost dimension
+    for (std::size_t d = 0; d + 1 < dims_.size(); ++d) inside *= dims_[d].size;
+    in_blocks(dims_.back().size, std::max<std::int64_t>(1, kGrain / inside),
+              [&](std::int64_t begin, std::int64_t end) {
+                if (element_ == 8) run<std::uint64_t>(source, target, begin, end);
+                else run<std::uint32_t>(source, target, begin, end);
+              });
   }
 
  private:
   static constexpr std::size_t kMaxDims = 16;
+  static constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread moves at once
   struct Dim {
     std::int64_t size, source, target;
   };
 
+  // The part begin..end of the outermost dimension.
   template <class U>
-  void run(const std::byte* source, std::byte* target) const {
-    const U* from = reinterpret_cast<const U*>(source) + source_offset_;
-    U* to = reinterpret_cast<U*>(target) + target_offset_;
-    const Dim in = dims_[0];
+  void run(const std::byte* source, std::byte* target, std::int64_t begin, std::int64_t end) const {
+    const std::size_t outermost = dims_.size() - 1;
+    const U* from = reinterpret_cast<const U*>(source) + source_offset_ + begin * dims_[outermost].source;
+    U* to = reinterpret_cast<U*>(target) + target_offset_ + begin * dims_[outermost].target;
+    const auto size = [&](std::size_t d) { return d == outermost ? end - begin : dims_[d].size; };
+    Dim in = dims_[0];
+    in.size = size(0);
     std::int64_t counter[kMaxDims] = {};
     for (;;) {
       if (in.source == 1 && in.target == 1)
@@ -57,8 +68,8 @@ class StridedCopy {
       std::size_t d = 1;
       for (; d < dims_.size(); ++d) {
         from += dims_[d].source, to += dims_[d].target;
-        if (++counter[d] < dims_[d].size) break;
-        from -= dims_[d].source * dims_[d].size, to -= dims_[d].target * dims_[d].size;
+        if (++counter[d] < size(d)) break;
+        from -= dims_[d].source * size(d), to -= dims_[d].target * size(d);
         counter[d] = 0;
       }
       if (d == dims_.size()) return;
