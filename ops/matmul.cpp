@@ -2,9 +2,7 @@
 // broadcast.
 #include <fmt/format.h>
 
-#include <Eigen/Core>
-#include <optional>
-
+#include "ops/gemm.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ops/strided.h"
@@ -44,100 +42,6 @@ Spec infer_matmul(const Call& c) {
   return {c.in[0].dtype, std::move(shape)};
 }
 
-template <class T>
-using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-// Eigen packs blocks of both operands before it multiplies them. Blocks too large for its stack limit would
-// be allocated at every call; they live in a buffer of the thread instead, which grows when a kernel is made,
-// not when it runs.
-std::byte* packing_space(std::size_t bytes) {
-  thread_local Array space;
-  if (!space.defined() || space.bytes() < bytes)
-    space = Array(DType::i32, {static_cast<std::int64_t>(bytes / 4 + 1)});
-  return space.data();
-}
-
-// Eigen's own choice of block sizes. A row-major product is computed as the transposed column-major one: the
-// columns of the result play the rows.
-template <class T>
-class Blocking : public Eigen::internal::level3_blocking<T, T> {
- public:
-  explicit Blocking(Extents e) {
-    this->m_mc = e.n, this->m_nc = e.m, this->m_kc = e.ka;
-    Eigen::internal::computeProductBlockingSizes<T, T, 1>(this->m_kc, this->m_mc, this->m_nc,
-                                                          Eigen::Index{1});
-  }
-  void make_space() {
-    const std::size_t a = (bytes(this->m_mc) + 63) / 64 * 64;
-    std::byte* space = packing_space(a + bytes(this->m_nc));
-    this->m_blockA = reinterpret_cast<T*>(space);
-    this->m_blockB = reinterpret_cast<T*>(space + a);
-  }
-
- private:
-  std::size_t bytes(Eigen::Index extent) const { return uz(extent * this->m_kc) * sizeof(T); }
-};
-
-// One matrix product of known extents.
-template <class T>
-class Product {
- public:
-  // A vector is the same bytes either way; as a contiguous row Eigen reads it in place.
-  Product(bool ta, bool tb, Extents e) : ta_(ta && e.m != 1), tb_(tb || e.n == 1), e_(e) {
-    if (std::min(e.m, e.n) < 2 || uz(std::max(e.m, e.n) * e.ka) * sizeof(T) <= EIGEN_STACK_ALLOCATION_LIMIT)
-      return;
-    blocking_.emplace(e).make_space();
-  }
-
-  void operator()(const T* a, const T* b, T* out) const {
-    if (blocking_)
-      return ta_ ? (tb_ ? packed<true, true>(a, b, out) : packed<true, false>(a, b, out))
-                 : (tb_ ? packed<false, true>(a, b, out) : packed<false, false>(a, b, out));
-    if (e_.m + e_.n + e_.ka < kSmall)
-      return ta_ ? (tb_ ? small<true, true>(a, b, out) : small<true, false>(a, b, out))
-                 : (tb_ ? small<false, true>(a, b, out) : small<false, false>(a, b, out));
-    using In = Eigen::Map<const Matrix<T>>;
-    Eigen::Map<Matrix<T>> c(out, e_.m, e_.n);
-    const In x(a, ta_ ? e_.ka : e_.m, ta_ ? e_.m : e_.ka), y(b, tb_ ? e_.n : e_.ka, tb_ ? e_.ka : e_.n);
-    if (ta_ && tb_) c.noalias() = x.transpose() * y.transpose();
-    else if (ta_) c.noalias() = x.transpose() * y;
-    else if (tb_) c.noalias() = x * y.transpose();
-    else c.noalias() = x * y;
-  }
-
- private:
-  template <bool TA, bool TB>
-  void packed(const T* a, const T* b, T* out) const {
-    using Gemm = Eigen::internal::general_matrix_matrix_product<
-        Eigen::Index, T, TA ? Eigen::ColMajor : Eigen::RowMajor, false, T,
-        TB ? Eigen::ColMajor : Eigen::RowMajor, false, Eigen::RowMajor, 1>;
-    Blocking<T> blocking = *blocking_;
-    blocking.make_space();  // of the thread that runs
-    std::fill_n(out, e_.m * e_.n, T(0));
-    Gemm::run(e_.m, e_.n, e_.ka, a, TA ? e_.m : e_.ka, b, TB ? e_.ka : e_.n, out, 1, e_.n, T(1), blocking);
-  }
-
-  // Eigen multiplies the smallest matrices coefficient by coefficient, in an order that depends on where in
-  // memory the result lies; one result must have one value wherever the plan puts it.
-  static constexpr std::int64_t kSmall = EIGEN_GEMM_TO_COEFFBASED_THRESHOLD;
-
-  template <bool TA, bool TB>
-  void small(const T* a, const T* b, T* out) const {
-    const auto [m, n, k, _] = e_;
-    for (std::int64_t i = 0; i < m; ++i, out += n) {
-      std::fill_n(out, n, T(0));
-      for (std::int64_t p = 0; p < k; ++p) {
-        const T x = TA ? a[p * m + i] : a[i * k + p];
-        for (std::int64_t j = 0; j < n; ++j) out[j] += x * (TB ? b[j * k + p] : b[p * n + j]);
-      }
-    }
-  }
-
-  bool ta_, tb_;
-  Extents e_;
-  std::optional<Blocking<T>> blocking_;  // when the packed blocks do not fit on the stack
-};
-
 // Element offsets of each batch member of an operand under broadcasting.
 std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, std::int64_t matrix) {
   std::vector<std::int64_t> offsets{0};
@@ -162,12 +66,13 @@ Kernel typed_matmul(const Call& c) {
   // Rows of all batch members against one right-hand side are one product.
   if (!ta && numel(batch_of(c.in[1].shape)) == 1 && numel(batch_of(c.in[0].shape)) == count) {
     e.m *= count;
-    return [product = Product<T>(ta, tb, e)](const std::byte* const* in, std::byte* out) {
+    return [product = Gemm<T>(e.m, e.n, e.ka, ta, tb)](const std::byte* const* in, std::byte* out) {
       product(reinterpret_cast<const T*>(in[0]), reinterpret_cast<const T*>(in[1]),
               reinterpret_cast<T*>(out));
     };
   }
-  return [=, product = Product<T>(ta, tb, e), ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka),
+  return [=, product = Gemm<T>(e.m, e.n, e.ka, ta, tb),
+          ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka),
           bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka)](const std::byte* const* in,
                                                                           std::byte* out) {
     const T* a = reinterpret_cast<const T*>(in[0]);

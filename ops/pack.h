@@ -20,6 +20,7 @@ struct Pack {
   explicit Pack(double v) : raw(Eigen::internal::pset1<Raw>(static_cast<T>(v))) {}
   explicit Pack(int v) : Pack(static_cast<double>(v)) {}
   static Pack load(const T* p) { return Pack(Eigen::internal::ploadu<Raw>(p)); }
+  static Pack load_repeated(const T* p) { return Pack(Eigen::internal::pload1<Raw>(p)); }
   void store(T* p) const { Eigen::internal::pstoreu(p, raw); }
 
   friend Pack operator+(Pack a, Pack b) { return Pack(Eigen::internal::padd(a.raw, b.raw)); }
@@ -27,6 +28,8 @@ struct Pack {
   friend Pack operator*(Pack a, Pack b) { return Pack(Eigen::internal::pmul(a.raw, b.raw)); }
   friend Pack operator/(Pack a, Pack b) { return Pack(Eigen::internal::pdiv(a.raw, b.raw)); }
   friend Pack operator-(Pack a) { return Pack(Eigen::internal::pnegate(a.raw)); }
+  // a b + c; rounded once where the processor can.
+  friend Pack fma(Pack a, Pack b, Pack c) { return Pack(Eigen::internal::pmadd(a.raw, b.raw, c.raw)); }
 
   struct Mask {
     Raw raw;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -95,12 +96,13 @@ TEST_CASE("matmul is the triple loop, for every pair of flags and every broadcas
           }
 }
 
-// Sizes at which Eigen works in blocks.
+// Sizes at which the kernel works in blocks of rows, of columns and of k.
 TEST_CASE("large products are right too, in every layout") {
   struct Sizes {
     std::int64_t m, n, k;
   };
-  for (const Sizes s : {Sizes{150, 70, 300}, {3, 200, 600}, {260, 2, 500}, {1, 300, 300}, {300, 1, 300}})
+  for (const Sizes s :
+       {Sizes{150, 70, 300}, {3, 200, 600}, {260, 2, 500}, {1, 300, 300}, {300, 1, 300}, {270, 300, 520}})
     for (const bool ta : {false, true})
       for (const bool tb : {false, true}) {
         const Array a = uniform({DType::f64, ta ? Shape{s.k, s.m} : Shape{s.m, s.k}}, 1),
@@ -125,6 +127,115 @@ TEST_CASE("large products are right too, in every layout") {
               2e-5);
         CHECK(call(product, {a, b}).same_bits(y));
       }
+}
+
+namespace {
+
+// C[m,n] = op(A) op(B), by the kernel alone, in memory that ends where the operands do: a sanitizer sees what
+// is read beyond.
+template <class T>
+std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b, std::int64_t m, std::int64_t n,
+                       std::int64_t k, bool ta = false, bool tb = false) {
+  constexpr DType dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  const Spec specs[]{{dtype, ta ? Shape{k, m} : Shape{m, k}}, {dtype, tb ? Shape{n, k} : Shape{k, n}}};
+  const Op& op = *find_op("matmul");
+  const Attrs attrs{.ints = {ta, tb}};
+  std::vector<T> out(uz(m * n), T(7));
+  const std::byte* in[]{reinterpret_cast<const std::byte*>(a.data()),
+                        reinterpret_cast<const std::byte*>(b.data())};
+  op.cpu(Call{op, specs, attrs, infer(op, specs, attrs)})(in, reinterpret_cast<std::byte*>(out.data()));
+  return out;
+}
+
+template <class T>
+std::vector<T> drawn(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
+  const std::vector<double> v = uniform({DType::f64, {rows, columns}}, seed).to_vector();
+  return {v.begin(), v.end()};
+}
+
+template <class T>
+std::vector<T> flipped(const std::vector<T>& x, std::int64_t rows, std::int64_t columns) {
+  std::vector<T> out(x.size());
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) out[uz(j * rows + i)] = x[uz(i * columns + j)];
+  return out;
+}
+
+// Rows and columns on both sides of every width of a register and of every tile.
+const std::int64_t kEdges[]{1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 31, 33, 40};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("products of all small extents are the triple loop, with the same bits for every layout",
+                   T, float, double) {
+  double worst = 0;
+  int other_bits = 0;
+  for (const std::int64_t m : kEdges)
+    for (std::int64_t n = 1; n <= 40; ++n)
+      for (const std::int64_t k : {1, 2, 3, 4, 7, 8, 9, 16, 17, 21}) {
+        const std::vector<T> a = drawn<T>(m, k, 1), b = drawn<T>(k, n, 2), y = product(a, b, m, n, k);
+        for (std::int64_t i = 0; i < m; ++i)
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (std::int64_t p = 0; p < k; ++p) sum += double{a[uz(i * k + p)]} * double{b[uz(p * n + j)]};
+            worst = std::max(worst, std::abs(sum - y[uz(i * n + j)]));
+          }
+        const std::vector<T> at = flipped(a, m, k), bt = flipped(b, k, n);
+        other_bits += product(at, b, m, n, k, true, false) != y;
+        other_bits += product(a, bt, m, n, k, false, true) != y;
+        other_bits += product(at, bt, m, n, k, true, true) != y;
+      }
+  CHECK(worst <= (sizeof(T) == 4 ? 3e-6 : 1e-14));
+  CHECK(other_bits == 0);
+}
+
+TEST_CASE_TEMPLATE("a row and a column of a product have the bits that they have alone", T, float, double) {
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true})
+      for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{41, 45, 300}, {230, 300, 270}}) {
+        const std::vector<T> a = drawn<T>(m, k, 3), b = drawn<T>(k, n, 4), y = product(a, b, m, n, k);
+        CHECK(product(ta ? flipped(a, m, k) : a, tb ? flipped(b, k, n) : b, m, n, k, ta, tb) == y);
+        for (const std::int64_t rows : kEdges) {  // the last so many rows, and the first columns
+          const std::vector<T> low(a.end() - rows * k, a.end());
+          const std::vector<T> part =
+              product(ta ? flipped(low, rows, k) : low, tb ? flipped(b, k, n) : b, rows, n, k, ta, tb);
+          CHECK(part == std::vector<T>(y.end() - rows * n, y.end()));
+          std::vector<T> left, expected;
+          for (std::int64_t p = 0; p < k; ++p)
+            for (std::int64_t j = 0; j < rows; ++j) left.push_back(b[uz(p * n + j)]);
+          for (std::int64_t i = 0; i < m; ++i)
+            for (std::int64_t j = 0; j < rows; ++j) expected.push_back(y[uz(i * n + j)]);
+          CHECK(product(ta ? flipped(a, m, k) : a, tb ? flipped(left, k, rows) : left, m, rows, k, ta, tb) ==
+                expected);
+        }
+      }
+}
+
+TEST_CASE("NaN and infinity in a factor fill its row or its column of a product, and nothing else") {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{7, 19, 9}, {1, 10, 3}, {10, 1, 12}, {13, 40, 5}})
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        for (const double bad : {nan, inf, -inf})
+          for (std::int64_t p = 0; p < k; ++p) {
+            int wrong = 0;
+            const auto count = [&](std::vector<double> a, std::vector<double> b, auto hit) {
+              const std::vector<double> y =
+                  product(ta ? flipped(a, m, k) : a, tb ? flipped(b, k, n) : b, m, n, k, ta, tb);
+              for (std::int64_t i = 0; i < m * n; ++i) wrong += std::isnan(y[uz(i)]) != hit(i / n, i % n);
+            };
+            for (std::int64_t i = 0; i < m; ++i) {  // 0 times infinity is NaN too
+              std::vector<double> a(uz(m * k), 1), b(uz(k * n), 0);
+              a[uz(i * k + p)] = bad;
+              count(a, b, [&](std::int64_t row, std::int64_t) { return row == i; });
+            }
+            for (std::int64_t j = 0; j < n; ++j) {
+              std::vector<double> a(uz(m * k), 0), b(uz(k * n), 1);
+              b[uz(p * n + j)] = bad;
+              count(a, b, [&](std::int64_t, std::int64_t column) { return column == j; });
+            }
+            CHECK(wrong == 0);
+          }
 }
 
 TEST_CASE("a batch member of a product does not depend on the others, to the bit") {

@@ -1,0 +1,266 @@
+#include "ops/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "ops/pack.h"
+
+namespace nestgrad {
+
+namespace {
+
+// Loops over what has to stay in registers are unrolled by a pragma: the compiler unrolls them anyway, but
+// too late to see that no array is needed.
+
+using Size = std::int64_t;
+
+// How much of k is summed in one go. A part of what a product is: other blocks, other bits.
+constexpr Size kBlock = 256;
+
+// A tile of C is summed in registers, next to what is multiplied: 6 rows of 2 packets in 16 registers, 12 of
+// 2 in 32. With fewer rows tiles are wider, so that enough sums are under way.
+constexpr int kSums = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 24 : 12;
+constexpr int kMaxRows = kSums / 2, kMaxPackets = 8, kMaxPackedPackets = 4;
+
+// What stays in the second-level cache: kChunk packets of kBlock rows of B, kChunkTiles tiles of A.
+constexpr Size kChunk = 16, kChunkTiles = 32;
+
+// From these sizes on, copying B into panels pays: its rows are long, and there are enough rows of A to use
+// the copy.
+constexpr Size kPackRows = 32, kPackBytes = 1024;
+
+// count < Max elements, in copies of known sizes. (A loop would become a call of memcpy.)
+template <int Max, class T>
+EIGEN_ALWAYS_INLINE void copy_some(const T* from, T* to, Size count) {
+#pragma GCC unroll 16
+  for (int part = Max / 2; part > 0; part /= 2)
+    if (count & part) {
+      std::memcpy(to, from, part * sizeof(T));
+      from += part, to += part;
+    }
+}
+
+// A row of sums becomes the row of C, or is added to it where C holds earlier blocks of k.
+template <class T, int Packets>
+EIGEN_ALWAYS_INLINE void put(const Pack<T> (&sum)[Packets], T* c, Size columns, bool first) {
+  constexpr int size = Pack<T>::size;
+  const auto add_to = [&](T* to) {
+#pragma GCC unroll 16
+    for (int j = 0; j < Packets; ++j, to += size) {
+      (first ? sum[j] : Pack<T>::load(to) + sum[j]).store(to);
+    }
+  };
+  if (columns >= Packets * size) return add_to(c);
+  T wide[Packets * size] = {};
+  if (!first) copy_some<Packets * size>(c, wide, columns);
+  add_to(wide);
+  copy_some<Packets * size>(wide, c, columns);
+}
+
+// Rows of C times a panel of columns, over one block of k.
+template <class T>
+struct Tile {
+  const T* a;
+  Size a_row, a_step;  // from one row of op(A) to the next, from one k to the next
+  const T* b;
+  Size b_step;
+  T* c;
+  Size c_row, columns;  // the panel may be wider than C
+  Size k;
+  bool first;  // of the blocks of k: C is not yet anything
+};
+
+template <class T, int Rows, int Packets>
+void multiply(const Tile<T>& t) {
+  constexpr int size = Pack<T>::size;
+  Pack<T> sum[Rows][Packets];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 16
+    for (int j = 0; j < Packets; ++j) sum[i][j] = Pack<T>(0);
+  const T* a = t.a;
+  const T* b = t.b;
+  for (Size p = 0; p < t.k; ++p, a += t.a_step, b += t.b_step)
+    if constexpr (Rows >= Packets) {  // the smaller side is kept, the larger goes by
+      Pack<T> y[Packets];
+#pragma GCC unroll 16
+      for (int j = 0; j < Packets; ++j) y[j] = Pack<T>::load(b + j * size);
+#pragma GCC unroll 16
+      for (int i = 0; i < Rows; ++i) {
+        const Pack<T> x = Pack<T>::load_repeated(a + i * t.a_row);
+#pragma GCC unroll 16
+        for (int j = 0; j < Packets; ++j) sum[i][j] = fma(x, y[j], sum[i][j]);
+      }
+    } else {
+      Pack<T> x[Rows];
+#pragma GCC unroll 16
+      for (int i = 0; i < Rows; ++i) x[i] = Pack<T>::load_repeated(a + i * t.a_row);
+#pragma GCC unroll 16
+      for (int j = 0; j < Packets; ++j) {
+        const Pack<T> y = Pack<T>::load(b + j * size);
+#pragma GCC unroll 16
+        for (int i = 0; i < Rows; ++i) sum[i][j] = fma(x[i], y, sum[i][j]);
+      }
+    }
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) put(sum[i], t.c + i * t.c_row, t.columns, t.first);
+}
+
+template <class T>
+using Multiply = void (*)(const Tile<T>&);
+
+// multiply() of 1 .. kMaxRows rows; null where the sums are too many.
+template <class T, int Packets>
+constexpr auto kMultiply = []<int... I>(std::integer_sequence<int, I...>) {
+  const auto of = []<int Rows>(std::integral_constant<int, Rows>) -> Multiply<T> {
+    if constexpr (Rows * Packets <= kSums) return multiply<T, Rows, Packets>;
+    else return nullptr;
+  };
+  return std::array{of(std::integral_constant<int, I + 1>{})...};
+}
+(std::make_integer_sequence<int, kMaxRows>{});
+
+template <class T>
+Multiply<T> multiply_for(Size rows, int packets) {
+  const auto& by_rows = packets == 8   ? kMultiply<T, 8>
+                        : packets == 4 ? kMultiply<T, 4>
+                        : packets == 2 ? kMultiply<T, 2>
+                                       : kMultiply<T, 1>;
+  return by_rows[static_cast<std::size_t>(rows - 1)];
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"  // of a register as a template argument
+template <class T>
+using Square = Eigen::internal::PacketBlock<typename Pack<T>::Raw, Pack<T>::size>;
+#pragma GCC diagnostic pop
+
+// As many columns of B' as a packet holds, as many of k; packet p of the result is b[., p]. Columns that are
+// not there are zero.
+template <class T>
+EIGEN_ALWAYS_INLINE Square<T> transposed(const T* b, Size stride, Size columns) {
+  constexpr int size = Pack<T>::size;
+  Square<T> square;
+  if (columns >= size) {
+#pragma GCC unroll 16
+    for (int j = 0; j < size; ++j) square.packet[j] = Pack<T>::load(b + j * stride).raw;
+  } else {
+    for (int j = 0; j < size; ++j)
+      square.packet[j] = (j < columns ? Pack<T>::load(b + j * stride) : Pack<T>(0)).raw;
+  }
+  Eigen::internal::ptranspose(square);
+  return square;
+}
+
+// The panel to[p, j] = b[j, p] for p < k, j < width; zero from `columns` on.
+template <class T>
+void pack_transposed(const T* b, Size stride, Size columns, Size k, T* to, Size width) {
+  constexpr Size size = Pack<T>::size;
+  for (Size j = 0; j < width; j += size, b += size * stride) {
+    if (k < size)
+      for (Size p = 0; p < k; ++p)
+        for (Size i = 0; i < size; ++i) to[p * width + j + i] = j + i < columns ? b[i * stride + p] : T(0);
+    else
+      for (Size next = 0; next < k; next += size) {
+        const Size p = std::min(next, k - size);  // the last overlaps the one before
+        const Square<T> square = transposed(b + p, stride, columns - j);
+#pragma GCC unroll 16
+        for (Size i = 0; i < size; ++i) Pack<T>(square.packet[i]).store(to + (p + i) * width + j);
+      }
+  }
+}
+
+// The panel to[p, j] = b[p, j] for p < k, j < width; from `columns` on anything: what follows in B, as far as
+// B goes, then zero.
+template <class T>
+void pack_rows(const T* b, Size stride, Size columns, Size k, const T* end, T* to, Size width) {
+  for (Size p = 0; p < k; ++p, b += stride, to += width)
+    if (end - b >= width)
+      for (Size j = 0; j < width; j += Pack<T>::size) Pack<T>::load(b + j).store(to + j);
+    else std::fill(std::copy_n(b, columns, to), to + width, T(0));
+}
+
+}  // namespace
+
+template <class T>
+Gemm<T>::Gemm(Size m, Size n, Size k, bool transpose_a, bool transpose_b)
+    : swapped_(n == 1 && m > 1), m_(m), n_(n), k_(k), ta_(transpose_a), tb_(transpose_b) {
+  if (swapped_) {  // columns fill packets
+    std::swap(m_, n_);
+    ta_ = !transpose_b, tb_ = !transpose_a;
+  }
+  if (m_ == 1) ta_ = false;  // the same bytes
+  pack_ = tb_ || (m_ >= kPackRows && n_ * Size{sizeof(T)} >= kPackBytes);
+  tiles_ = (m_ + kMaxRows - 1) / kMaxRows;
+  panel_ = pack_ ? kMaxPackedPackets : kMaxPackets;
+  while (panel_ > 2 && std::min<Size>(m_, kMaxRows) * panel_ > kSums) panel_ /= 2;
+}
+
+// The last panels of C are narrower.
+template <class T>
+int Gemm<T>::packets_for(Size columns) const {
+  int packets = panel_;
+  while (packets > 1 && (packets - 1) * Pack<T>::size >= columns) packets /= 2;
+  return packets;
+}
+
+template <class T>
+void Gemm<T>::operator()(const T* a, const T* b, T* c) const {
+  if (m_ == 0) return;
+  if (swapped_) std::swap(a, b);
+  // What is packed for a single tile is read once, best at once.
+  const Size chunk = (tiles_ == 1 ? panel_ : kChunk) * Pack<T>::size;
+  Size done = 0;
+  do {  // once at least: without k, C is zero
+    const Block block{.done = done, .k = std::min(kBlock, k_ - done)};
+    for (Size first = 0; first < n_; first += chunk)
+      multiply_chunk(a, b, c, block, first, std::min(n_, first + chunk));
+    done += block.k;
+  } while (done < k_);
+}
+
+// Columns `first` to `end` of C.
+template <class T>
+void Gemm<T>::multiply_chunk(const T* a, const T* b, T* c, Block block, Size first, Size end) const {
+  alignas(64) thread_local T packed[kBlock * kChunk * Pack<T>::size];
+  const auto each_panel = [&](auto fn) {
+    for (Size j = first; j < end;) {
+      const int packets = packets_for(end - j);
+      const Size width = packets * Pack<T>::size;
+      fn(j, packets, width, pack_ || width > end - j ? packed + (j - first) * block.k : nullptr);
+      j += width;
+    }
+  };
+  each_panel([&](Size j, int, Size width, T* panel) {
+    if (!panel) return;
+    if (tb_) pack_transposed(b + j * k_ + block.done, k_, end - j, block.k, panel, width);
+    else pack_rows(b + block.done * n_ + j, n_, std::min(end - j, width), block.k, b + k_ * n_, panel, width);
+  });
+  const Size rows = m_ / tiles_, higher = m_ % tiles_;  // so many tiles are a row higher
+  for (Size from = 0; from < tiles_; from += kChunkTiles)
+    each_panel([&](Size j, int packets, Size width, const T* panel) {
+      const Size row = from * rows + std::min(from, higher), a_row = ta_ ? 1 : k_, a_step = ta_ ? m_ : 1;
+      Tile<T> t{.a = a + row * a_row + block.done * a_step,
+                .a_row = a_row,
+                .a_step = a_step,
+                .b = panel ? panel : b + block.done * n_ + j,
+                .b_step = panel ? width : n_,
+                .c = c + row * n_ + j,
+                .c_row = n_,
+                .columns = end - j,
+                .k = block.k,
+                .first = block.done == 0};
+      for (Size i = from; i < std::min(tiles_, from + kChunkTiles); ++i) {
+        const Size height = rows + (i < higher);
+        multiply_for<T>(height, packets)(t);
+        t.a += height * a_row, t.c += height * n_;
+      }
+    });
+}
+
+template class Gemm<float>;
+template class Gemm<double>;
+
+}  // namespace nestgrad
