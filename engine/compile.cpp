@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "engine/body.h"
+#include "engine/cluster.h"
 #include "engine/lower.h"
 #include "engine/program.h"
 
@@ -24,6 +25,7 @@ class Compiler {
     program_.graph = source_.graph;
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
     slice_scans();
+    find_clusters();
     place_inputs();
     place_outputs();
     for (NodeId id = 0; id < graph_.size(); ++id)
@@ -109,6 +111,66 @@ class Compiler {
     return v.place;
   }
 
+  // ---- clusters ----
+
+  static constexpr std::size_t kClusterOps = 9;
+
+  // An elementwise node whose one reader is elementwise and of the same shape is computed with that reader.
+  void find_clusters() {
+    head_.resize(values_.size());
+    for (std::size_t i = 0; i < head_.size(); ++i) head_[i] = static_cast<NodeId>(i);
+    if (!options_.fuse) return;
+    std::vector<NodeId> reader(values_.size(), -1);  // -2: several, or the caller
+    for (NodeId id : source_.outputs) reader[idx(id)] = -2;
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (live_[idx(id)])
+        for (NodeId in : node(id).inputs)
+          reader[idx(in)] = reader[idx(in)] == -1 || reader[idx(in)] == id ? id : -2;
+    std::vector<std::size_t> ops(values_.size(), 1);
+    for (NodeId id = graph_.size(); id-- > 0;) {
+      const NodeId next = reader[idx(id)];
+      if (!live_[idx(id)] || next < 0 || !node(id).op->loop || !node(next).op->loop) continue;
+      const NodeId head = head_[idx(next)];
+      if (node(id).spec != node(head).spec || ops[idx(head)] == kClusterOps) continue;
+      head_[idx(id)] = head;
+      ++ops[idx(head)];
+    }
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (head_[idx(id)] != id) members_[head_[idx(id)]].push_back(id);
+  }
+
+  // The instruction of a cluster's last op.
+  void issue_cluster(NodeId id) {
+    std::vector<NodeId> nodes = members_.at(id), inputs;
+    nodes.push_back(id);
+    std::vector<ClusterOp> ops;
+    for (NodeId member : nodes) {
+      ClusterOp op{node(member).op, {}};
+      for (NodeId in : node(member).inputs) {
+        const auto inside = std::ranges::find(nodes, in);
+        if (inside != nodes.end()) {
+          op.operands.push_back(~static_cast<int>(inside - nodes.begin()));
+          continue;
+        }
+        const auto known = std::ranges::find(inputs, in);
+        op.operands.push_back(static_cast<int>(known - inputs.begin()));
+        if (known == inputs.end()) inputs.push_back(in);
+      }
+      ops.push_back(std::move(op));
+    }
+    std::vector<Spec> specs;
+    for (NodeId in : inputs) specs.push_back(node(in).spec);
+    Instruction ins{.op = node(id).op,
+                    .kernel = cluster_kernel(ops, specs, node(id).spec),
+                    .node = id,
+                    .with = members_.at(id),
+                    .loc = node(id).loc};
+    for (NodeId in : inputs) ins.in.push_back(use(in));
+    if (!take_over(id, inputs, [&](std::size_t i) { return specs[i] == node(id).spec; })) give_home(id);
+    ins.out = value(id).place;
+    program_.code.push_back(std::move(ins));
+  }
+
   bool dies_now(NodeId root, NodeId reader) {
     if (last_reader_.empty()) find_last_readers();
     return last_reader_[idx(root)] == reader;
@@ -118,7 +180,8 @@ class Compiler {
     last_reader_.assign(values_.size(), -1);
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[idx(id)]) continue;
-      for (NodeId in : node(id).inputs) last_reader_[idx(root_of(in))] = id;
+      for (NodeId in : node(id).inputs)
+        last_reader_[idx(root_of(in))] = std::max(last_reader_[idx(root_of(in))], head_[idx(id)]);
     }
     // A checkpointed scan may read its inputs again whenever its values are pulled.
     for (NodeId id = 0; id < graph_.size(); ++id)
@@ -144,29 +207,32 @@ class Compiler {
       case OpKind::value:
         break;
     }
-    if (n.op->alias) return;
+    if (n.op->alias || head_[idx(id)] != id) return;
+    if (members_.contains(id)) return issue_cluster(id);
     std::vector<Spec> specs;
     for (NodeId in : n.inputs) specs.push_back(node(in).spec);
     const Call call{*n.op, specs, n.attrs, n.spec};
     Instruction ins{.op = n.op, .kernel = n.op->cpu(call), .node = id, .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));
-    if (!take_over(id, call)) give_home(id);
+    const auto may_reuse = [&](std::size_t i) {
+      return n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i));
+    };
+    if (!take_over(id, n.inputs, may_reuse)) give_home(id);
     ins.out = value(id).place;
     program_.code.push_back(std::move(ins));
   }
 
   // Lets the output live where a dying input lived.
-  bool take_over(NodeId id, const Call& call) {
-    const Node& n = node(id);
-    if (!options_.reuse || !n.op->may_reuse || value(id).place.kind != Place::Kind::none) return false;
-    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-      const NodeId root = root_of(n.inputs[i]);
+  template <class MayReuse>
+  bool take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse may_reuse) {
+    if (!options_.reuse || value(id).place.kind != Place::Kind::none) return false;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const NodeId root = root_of(inputs[i]);
       const Value& v = value(root);
-      if (v.buffer < 0 || !n.op->may_reuse(call, static_cast<int>(i)) || !dies_now(root, id)) continue;
+      if (v.buffer < 0 || !may_reuse(i) || !dies_now(root, id)) continue;
       bool read_otherwise = false;  // the same bytes under another shape
-      for (std::size_t j = 0; j < n.inputs.size(); ++j)
-        read_otherwise =
-            read_otherwise || (root_of(n.inputs[j]) == root && !n.op->may_reuse(call, static_cast<int>(j)));
+      for (std::size_t j = 0; j < inputs.size(); ++j)
+        read_otherwise = read_otherwise || (root_of(inputs[j]) == root && !may_reuse(j));
       if (read_otherwise) continue;
       value(id) = v;
       return true;
@@ -441,6 +507,8 @@ class Compiler {
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::vector<NodeId> last_reader_;
+  std::vector<NodeId> head_;  // of the cluster that a node belongs to: its last node; itself, if it is alone
+  std::unordered_map<NodeId, std::vector<NodeId>> members_;  // head -> the others, in order
   std::unordered_map<NodeId, SlicedBody> slicings_;
   std::vector<ScanInfo> scans_;
   std::vector<NodeId> scan_order_;

@@ -50,6 +50,9 @@ struct VjpCall {
 // A CPU kernel made for one call: pointers to dense row-major inputs, pointer to the output.
 using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
 
+// A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
+using ElementLoop = void (*)(const std::byte* const* in, std::byte* out, std::int64_t n);
+
 struct Cost {
   double flops = 0;
   double bytes = 0;
@@ -85,6 +88,9 @@ struct Op {
   // Why this input has no derivative although others have one; empty if it has. Integers never have one.
   std::string_view (*cut)(int input) = nullptr;
   Kernel (*cpu)(const Call&) = nullptr;
+  // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for all.
+  // All operands and the output have this type.
+  ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
   Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
   // Is the output affine in this input, the others held fixed? Its derivative then does not mention this

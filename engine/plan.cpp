@@ -39,7 +39,9 @@ std::string place_text(const Place& p) {
 void print(const Program& p, const std::string& indent, std::string& out) {
   for (std::size_t i = 0; i < p.code.size(); ++i) {
     const Instruction& ins = p.code[i];
-    const std::string_view name = ins.op ? ins.op->name : "copy";
+    std::string name;
+    for (NodeId member : ins.with) name += fmt::format("{}+", p.graph->node(member).op->name);
+    name += ins.op ? ins.op->name : "copy";
     if (ins.scan) {
       out += fmt::format("{}{} {} steps {} every {} slices {} workers {}, memory @{} ({} bytes each)\n",
                          indent, i, name, ins.scan->steps, ins.scan->every, ins.scan->slices,

@@ -17,12 +17,12 @@ namespace nestgrad {
 struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
+  bool fuse = true;   // run elementwise ops that follow each other as one instruction; changes no bit
+  bool slice = true;  // run independent slices of a scan one after the other, or in parallel
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.
   std::optional<int> checkpoint_every;
-  bool slice = true;  // run independent slices of a scan one after the other, or in parallel
-  int workers =
-      0;  // threads that this plan may use at once; 0: thread_count(). Any number gives the same bits
+  int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
 };
 
 // Where a value lives, for tests and pictures. Steps are instruction numbers.

@@ -29,6 +29,7 @@ struct Instruction {
   std::size_t bytes = 0;           // of a copy
   std::unique_ptr<ScanStep> scan;  // a whole scan, instead of a kernel
   NodeId node = -1;                // in the lowered graph
+  std::vector<NodeId> with;        // nodes computed on the way (engine/cluster.h)
   Loc loc;
 };
 

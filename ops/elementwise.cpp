@@ -106,28 +106,38 @@ void inner_loop(const T* const* in, T* out, std::int64_t n, std::index_sequence<
   std::copy_n(result, n - i, out + i);
 }
 
-template <class T>
-using InnerLoop = void (*)(const T* const*, T*, std::int64_t);
-
 template <class F, class T, int N, bool... Stretched>
-InnerLoop<T> choose(const std::vector<char>& stretched) {
+ElementLoop choose(const std::vector<char>& stretched) {
   if constexpr (sizeof...(Stretched) == N)
-    return [](const T* const* in, T* out, std::int64_t n) {
-      inner_loop<F, T, Stretched...>(in, out, n, std::make_index_sequence<N>{});
+    return [](const std::byte* const* in, std::byte* out, std::int64_t n) {
+      const T* p[N];
+      for (int k = 0; k < N; ++k) p[k] = reinterpret_cast<const T*>(in[k]);
+      inner_loop<F, T, Stretched...>(p, reinterpret_cast<T*>(out), n, std::make_index_sequence<N>{});
     };
   else
     return stretched[sizeof...(Stretched)] ? choose<F, T, N, Stretched..., true>(stretched)
                                            : choose<F, T, N, Stretched..., false>(stretched);
 }
 
+template <class F, int N, bool Integers>
+ElementLoop element_loop(DType dtype, const std::vector<char>& stretched) {
+  switch (dtype) {
+    case DType::f32:
+      return choose<F, float, N>(stretched);
+    case DType::f64:
+      return choose<F, double, N>(stretched);
+    case DType::i32:
+      if constexpr (Integers) return choose<F, std::int32_t, N>(stretched);
+  }
+  return nullptr;
+}
+
 template <class F, class T, int N>
 Kernel typed_kernel(const Call& call) {
   BroadcastLoop loop(call);
-  const InnerLoop<T> inner = choose<F, T, N>(loop.stretched);
+  const ElementLoop inner = choose<F, T, N>(loop.stretched);
   return [loop = std::move(loop), inner](const std::byte* const* in, std::byte* out) {
-    const T* p[N];
-    for (int k = 0; k < N; ++k) p[k] = reinterpret_cast<const T*>(in[k]);
-    loop.run<T, N>(p, reinterpret_cast<T*>(out), inner);
+    loop.run<N>(in, out, sizeof(T), inner);
   };
 }
 
@@ -257,22 +267,23 @@ namespace {
 #undef BINARY_STEP
 
 namespace {
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                 \
-  const Op& op_##NAME =                                                                                  \
-      register_op({ROW(NAME, DOC, 1, KIND),                                                              \
-                   .vjp = [](const VjpCall& c) -> Tensor {                                               \
-                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                    \
-                     return VJP;                                                                         \
-                   },                                                                                    \
-                   .cpu = make_kernel<Formula_##NAME, 1, KIND>,                                          \
-                   .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },                      \
-                   .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,    \
-                   .simplify = simplified<SIMPLIFY>, .samples = [] { return unary_samples(LOW, HIGH); }, \
-                   .linear = ((AFFINE)&L) != 0, .broadcasts = true});
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                           \
+  const Op& op_##NAME = register_op(                                                               \
+      {ROW(NAME, DOC, 1, KIND),                                                                    \
+       .vjp = [](const VjpCall& c) -> Tensor {                                                     \
+         [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                          \
+         return VJP;                                                                               \
+       },                                                                                          \
+       .cpu = make_kernel<Formula_##NAME, 1, KIND>, .loop = element_loop<Formula_##NAME, 1, KIND>, \
+       .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; }, .axes = elementwise_axes,  \
+       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = simplified<SIMPLIFY>,  \
+       .samples = [] { return unary_samples(LOW, HIGH); }, .linear = ((AFFINE)&L) != 0,            \
+       .broadcasts = true});
 #define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 1, KIND>, \
-       .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,                    \
+       .loop = element_loop<Formula_##NAME, 1, KIND>, .axes = elementwise_axes,                              \
+       .may_reuse = reuse_same_shape, .cost = elementwise_cost,                                              \
        .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
 #define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)       \
   const Op& op_##NAME = register_op(                                                                        \
@@ -283,7 +294,7 @@ namespace {
          if (c.input == 0) return VJP_A;                                                                    \
          return VJP_B;                                                                                      \
        },                                                                                                   \
-       .cpu = make_kernel<Formula_##NAME, 2, KIND>,                                                         \
+       .cpu = make_kernel<Formula_##NAME, 2, KIND>, .loop = element_loop<Formula_##NAME, 2, KIND>,          \
        .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes,  \
        .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = simplified<SIMPLIFY>,           \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .linear = ((AFFINE)&L) != 0, \
@@ -291,7 +302,8 @@ namespace {
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 2, KIND>, \
-       .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = elementwise_cost,                    \
+       .loop = element_loop<Formula_##NAME, 2, KIND>, .axes = elementwise_axes,                              \
+       .may_reuse = reuse_same_shape, .cost = elementwise_cost,                                              \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
 #include "ops/elementwise.def"
 #undef UNARY
@@ -310,6 +322,7 @@ const Op& op_select =
                  },
                  .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
                  .cpu = make_kernel<Formula_select, 3, ANY>,
+                 .loop = element_loop<Formula_select, 3, ANY>,
                  .linear_in = [](const Call&, int i) { return i > 0; },
                  .axes = elementwise_axes,
                  .may_reuse = reuse_same_shape,

@@ -153,7 +153,7 @@ TEST_CASE("checkpoint() recomputes what is inside a region once, and not its out
                  return out;
                },
                layer_specs())
-        .plan()
+        .plan({.fuse = false})
         .str();
   };
   // Per layer: two products forward and four backward; a region recomputes the two, whose results the rules

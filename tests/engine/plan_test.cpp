@@ -57,16 +57,17 @@ void check_random_program(unsigned seed) {
   const Function f = trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs);
   for (const bool simplify : {false, true})
     for (const bool reuse : {false, true})
-      for (const std::optional<int> every : {std::optional<int>{}, std::optional<int>{2}}) {
-        Plan plan = f.plan({.simplify = simplify, .reuse = reuse, .checkpoint_every = every});
-        check_disjoint(plan);
-        const Arrays first = plan.run(in);
-        poison(plan);
-        const Arrays second = plan.run(in);
-        CHECK(same_bits(first, second));
-        if (simplify) CHECK(max_error(second, expected) < 1e-12);
-        else CHECK(same_bits(second, expected));
-      }
+      for (const std::optional<int> every : {std::optional<int>{}, std::optional<int>{2}})
+        for (const bool fuse : {false, true}) {
+          Plan plan = f.plan({.simplify = simplify, .reuse = reuse, .fuse = fuse, .checkpoint_every = every});
+          check_disjoint(plan);
+          const Arrays first = plan.run(in);
+          poison(plan);
+          const Arrays second = plan.run(in);
+          CHECK(same_bits(first, second));
+          if (simplify) CHECK(max_error(second, expected) < 1e-12);
+          else CHECK(same_bits(second, expected));
+        }
 }
 
 }  // namespace
@@ -188,13 +189,14 @@ TEST_CASE("Stats count what a plan runs, its text has a line for each instructio
             .carries[0];
       },
       f64({8}), f64({8}));
-  const Plan plan = f.plan();
+  const Plan plan = f.plan({.fuse = false});
   CHECK(plan.stats().instructions == 4);  // sum, scan, and sin and mul in its body
   CHECK(plan.stats().arena_bytes > 0);
   CHECK(count(plan.str(), "\n") == 4);
   CHECK(contains(plan.str(), "scan steps 8 every 0"));
   CHECK_FALSE(contains(plan.str(), "exp"));
   CHECK(contains(plan.str(), "plan_test.cpp"));
+  CHECK(contains(f.plan().str(), " sin+mul "));  // one instruction
 }
 
 TEST_CASE("Carries that nobody reads are not computed") {
@@ -210,7 +212,7 @@ TEST_CASE("Carries that nobody reads are not computed") {
                  return wanted ? c[2] : c[0];
                },
                f64({8}))
-        .plan()
+        .plan({.fuse = false})
         .stats()
         .instructions;
   };
