@@ -1,0 +1,225 @@
+"""What is measured: the list of cases, with the goals of each."""
+
+import dataclasses
+
+PEERS = ("torch", "torch-compiled", "jax")
+
+
+@dataclasses.dataclass
+class Case:
+    """One work at one size. Its name is a path: `--only ttt-linear` takes all that begin with it."""
+
+    name: str
+    sizes: dict  # of the prepare request, "work" among them
+    small: dict  # what is smaller when numbers are compared in f64
+    tokens: int = 0  # of one run; 0: no tokens
+    peers: tuple = ("torch", "jax")
+    goals: dict = dataclasses.field(default_factory=dict)  # (torch or jax, threads) -> ratio
+    quick: bool = False  # is it a part of --quick
+    flops: float = 0  # of one run, where the ceiling is of interest
+    unit: str = "us per token"
+    measure: str = "run"  # or "first": the time until the first run can start
+    limit: float = 0  # seconds that a run may take at most: a goal without a peer
+
+    def goal(self, peer, threads):
+        """The ratio that is aimed at, or None."""
+        if peer == "limit":
+            return 1
+        return self.goals.get((peer.split("-")[0], threads))
+
+
+def direction(backward):
+    return "forward+backward" if backward else "forward"
+
+
+SHAPE = dict(batch=1, heads=12, dim=64, time=2048, chunk=16)
+
+
+def system(name, label, sizes, backward, checked=None, **more):
+    """A published system, from q, k, v and its gates to its output. sizes: what differs from SHAPE, and
+    options of the inner loop; checked: tokens of the check."""
+    sizes = SHAPE | sizes
+    checked = checked or 4 * max(sizes["chunk"], sizes.get("block", 0), 8)
+    return Case(
+        f"{label}/{direction(backward)}",
+        dict(work="system", system=name, backward=backward, **sizes),
+        dict(batch=2, heads=2, time=checked),
+        tokens=sizes["batch"] * sizes["time"],
+        **more,
+    )
+
+
+def ttt_flops(name, sizes, backward):
+    """Products of the dual form: each with a weight is 2 dim dim', each with a mini-batch 2 dim' chunk;
+    times three with gradients (the derivative of a product is two)."""
+    heads, dim, chunk = (sizes[key] for key in ("heads", "dim", "chunk"))
+    if name == "ttt-linear":
+        forward = 3 * 2 * dim * dim + 2 * 2 * dim * chunk
+    else:
+        forward = 7 * 2 * dim * 4 * dim + 2 * chunk * (2 * dim + 2 * 4 * dim)
+    return forward * heads * sizes["batch"] * sizes["time"] * (3 if backward else 1)
+
+
+TTT_VARIANTS = {
+    "core": {},
+    "batch-4": dict(batch=4),
+    "dim-32": dict(heads=24, dim=32),
+    "dim-128": dict(heads=6, dim=128),
+    "mini-batch-64": dict(chunk=64),
+    "online": dict(chunk=1, time=512),
+}
+TTT_GOALS = {
+    "ttt-linear/core": {("torch", 1): 5, ("torch", 2): 8, ("jax", 1): 2, ("jax", 2): 2},
+    "ttt-mlp/core": {("torch", 1): 4, ("torch", 2): 6, ("jax", 1): 1.5, ("jax", 2): 1.5},
+    "ttt-linear/online": {("torch", 1): 10, ("torch", 2): 10},
+}
+
+
+def ttt_cases():
+    for name in ("ttt-linear", "ttt-mlp"):
+        for variant, sizes in TTT_VARIANTS.items():
+            if (name, variant) == ("ttt-mlp", "online"):
+                continue
+            label = f"{name}/{variant}"
+            for backward in (True, False):
+                yield system(
+                    name,
+                    label,
+                    sizes,
+                    backward,
+                    flops=ttt_flops(name, SHAPE | sizes, backward),
+                    goals=TTT_GOALS.get(label, {}) if backward else {},
+                    peers=PEERS if variant == "core" else ("torch", "jax"),
+                    quick=variant == "core" or (variant == "online" and backward),
+                )
+
+
+LACT_FORMS = {"dual": "recurrent", "chunk-parallel": "parallel", "parallel": "parallel"}
+
+
+def lact_cases():
+    """LaCT and its ablation ladder, in every form that a rung has."""
+    forms = dict.fromkeys(("lact", "lact-v1"), ("dual",))
+    forms |= dict.fromkeys(("lact-v2", "lact-v3", "lact-v4", "lact-v5"), ("dual", "chunk-parallel"))
+    forms["lact-v6"] = ("dual", "parallel")
+    for name, form in ((name, form) for name, all_forms in forms.items() for form in all_forms):
+        for backward in (True, False):
+            yield system(
+                name,
+                f"{name}/{LACT_FORMS[form]}",
+                dict(heads=4, dim=192, chunk=256, block=256, form=form),
+                backward,
+                goals={("torch", 1): 2, ("torch", 2): 2} if backward else {},
+                quick=backward and name in ("lact", "lact-v2"),
+            )
+
+
+def attention_cases():
+    for backward in (True, False):
+        for name in ("linear-attention", "delta-net"):
+            yield system(name, name, dict(chunk=1, block=64), backward, quick=backward, peers=PEERS)
+        yield Case(
+            f"attention/{direction(backward)}",
+            dict(work="attention", backward=backward, **SHAPE),
+            dict(time=64, heads=2),
+            tokens=SHAPE["time"],
+            quick=backward,
+        )
+
+
+def meta_cases():
+    for steps in (16, 64):
+        for width in (16, 64, 256):
+            goals = {("jax", 1): 1}
+            if width != 64:
+                goals["torch", 1] = {16: 20, 256: 3}[width]
+            yield Case(
+                f"meta-gradient/width-{width}/{steps}-steps",
+                dict(work="meta-gradient", steps=steps, batch=16, width=width),
+                dict(steps=5),
+                goals=goals,
+                quick=steps == 16,
+                unit="us per run",
+            )
+
+
+def model_cases():
+    model = dict(width=256, hidden=688, layers=4, heads=4, chunk=16)
+    small = dict(width=32, hidden=48, layers=2, heads=2, batch=2, time=48)
+    for learner in ("linear", "mlp"):
+        layer = dict(work="layer", layer=learner, **SHAPE)
+        for backward in (True, False):
+            yield Case(
+                f"ttt-{learner}/layer/{direction(backward)}",
+                layer | dict(backward=backward),
+                dict(batch=2, heads=2, dim=16, time=64),
+                tokens=SHAPE["time"],
+                quick=backward and learner == "linear",
+            )
+    step = dict(work="training-step", batch=4, time=512, adamw=True, **model)
+    goals = {("torch", 1): 2.5, ("torch", 2): 2.5, ("jax", 1): 1, ("jax", 2): 1}
+    yield Case(
+        "training-step/width-256",
+        step,
+        small | dict(adamw=False),
+        tokens=4 * 512,
+        goals=goals,
+        quick=True,
+        peers=PEERS,
+    )
+    yield Case(
+        "training-step/width-768",
+        step | dict(width=768, hidden=2064, layers=12, heads=12, batch=1, time=2048),
+        small | dict(adamw=False),
+        tokens=2048,
+        goals=goals,
+    )
+    yield Case("decoding", dict(work="decoding", batch=1, time=128, **model), small, tokens=128, quick=True)
+    yield Case(
+        "first-step",
+        step | dict(layers=12),
+        small | dict(adamw=False),
+        measure="first",
+        limit=1.0,
+        quick=True,
+        peers=("jax",),
+        unit="us per run",
+    )
+
+
+def length_cases():
+    """Forward and backward against length; ours also with checkpoints through time, every 32 mini-batches."""
+    for thousands in (1, 2, 4, 8, 16, 32):
+        sizes = dict(heads=4, time=1024 * thousands)
+        yield system("ttt-linear", f"length/{thousands}k", sizes, True, checked=64)
+        checkpointed = sizes | dict(checkpoint_every=32)
+        yield system("ttt-linear", f"length-checkpointed/{thousands}k", checkpointed, True, peers=())
+
+
+def other_cases():
+    n, length = 1024, 1000
+    yield Case(
+        "ceiling", dict(work="product", n=n), dict(n=32), quick=True, flops=2 * n**3, unit="us per run"
+    )
+    yield Case(
+        "replay",
+        dict(work="chain", length=length),
+        {},
+        tokens=length,
+        quick=True,
+        peers=(),
+        limit=0.05e-6 * length,
+        unit="us per instruction",
+    )
+
+
+def all_cases():
+    return [
+        *other_cases(),
+        *ttt_cases(),
+        *attention_cases(),
+        *lact_cases(),
+        *meta_cases(),
+        *model_cases(),
+        *length_cases(),
+    ]

@@ -1,0 +1,270 @@
+"""What bench/compare found, as a page: ratios first, then every number."""
+
+import datetime
+import os
+import pathlib
+import platform
+import re
+
+from processes import Worker
+
+NAMES = {"torch": "PyTorch", "torch-compiled": "PyTorch, torch.compile", "jax": "JAX", "limit": "the limit"}
+CORE_LINEAR, CORE_MLP = (f"ttt-{name}/core/forward+backward" for name in ("linear", "mlp"))
+
+BUSY = " **Other programs ran on the machine at the same time: these numbers are noisy.**"
+
+
+def machine(ours, pythons, log, build):
+    """What the numbers were taken on."""
+    cpu = pathlib.Path("/proc/cpuinfo").read_text()
+    flags = set(re.search(r"flags\s*:(.*)", cpu).group(1).split())
+    cache = (build / "CMakeCache.txt").read_text()
+    cached = lambda key: re.search(rf"^{key}:\w+=(.*)$", cache, re.M).group(1)
+    versions = {}
+    for peer, python in pythons.items():
+        with Worker(
+            [python, str(pathlib.Path(__file__).parent / "peers" / "worker.py"), peer], 1, log
+        ) as worker:
+            versions |= worker.ask("versions")
+    return {
+        "cpu": re.search(r"model name\s*:\s*(.*)", cpu).group(1),
+        "cores": len(os.sched_getaffinity(0)),
+        "best instruction set": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE2",
+        "our build": f"-march={cached('NESTGRAD_ARCH') or 'default'}",
+        "system": platform.system(),
+        "versions": versions,
+        "date": datetime.date.today().isoformat(),
+        "load before": round(os.getloadavg()[0], 1),
+    }
+
+
+def scaled(seconds, line):
+    """A time in the unit of its case."""
+    per = seconds / line["tokens"] if line["tokens"] else seconds
+    return f"{per * 1e6:.3g}"
+
+
+def ratio_text(ratio):
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def one_line(lines):
+    """Progress: ours, then each peer with its ratio."""
+    parts = [f"ours {scaled(lines[0]['ours'], lines[0])} {lines[0]['unit']}"]
+    parts += [f"{l['peer']} {scaled(l['theirs'], l)} ({ratio_text(l['ratio'])}x)" for l in lines if l["peer"]]
+    return ", ".join(parts)
+
+
+def page(outcome):
+    m, lines = outcome["machine"], outcome["results"]
+    against = [l for l in lines if l["peer"]]
+    peers = [l for l in against if l["peer"] != "limit"]
+    versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items()) or "no peers"
+    out = [
+        "# Benchmarks",
+        "",
+        "Written by `bench/compare`, which runs the project and its peers in turns on the same works, after it "
+        "has checked in f64 that all compute the same outputs and gradients. Do not edit. This page: "
+        f"{outcome['selection']}.",
+        "",
+        f"{m['cpu']}, {m['cores']} cores, {m['best instruction set']} (our build: {m['our build']}), "
+        f"{m['system']}; {versions}; {m['date']}. Load of the machine before the run: {m['load before']}. "
+        "Times are medians; every program has as many cores as threads. A ratio is the peer's time over ours: "
+        "above 1 we are faster." + (BUSY if m["load before"] > 0.5 else ""),
+        "",
+    ]
+    out += (
+        goals(against)
+        + other_goals(lines)
+        + losses(peers)
+        + ["## All works", ""]
+        + everything(lines)
+        + ceiling(lines)
+    )
+    if outcome["problems"]:
+        out += ["## Left out", ""] + [f"* {p}" for p in outcome["problems"]] + [""]
+    return "\n".join(out)
+
+
+def table(head, rows):
+    align = ["---"] + ["---:"] * (len(head) - 1)
+    return ["| " + " | ".join(row) + " |" for row in (head, align, *rows)] + [""]
+
+
+def goals(lines):
+    """Against the faster variant of each peer."""
+    best = {}
+    for l in lines:
+        key = (l["work"], l["threads"], l["peer"].split("-")[0])
+        if l["goal"] and (key not in best or l["ratio"] < best[key]["ratio"]):
+            best[key] = l
+    if not best:
+        return []
+    rows = [
+        [
+            l["work"],
+            NAMES[l["peer"]],
+            str(l["threads"]),
+            f"**{ratio_text(l['ratio'])}**",
+            f"{l['goal']:g}",
+            "yes" if l["ratio"] >= l["goal"] else "no",
+        ]
+        for l in best.values()
+    ]
+    return [
+        "## Goals",
+        "",
+        "The faster variant of a peer counts.",
+        "",
+        *table(["work", "against", "threads", "ratio", "goal", "reached"], rows),
+    ]
+
+
+def our_times(lines, threads):
+    """{work: one of its lines}, at this number of threads."""
+    return {l["work"]: l for l in lines if l["threads"] == threads}
+
+
+def other_goals(lines):
+    """Goals that are no ratio of times to a peer's: (what, value, goal, reached), for what was run."""
+    found = []
+
+    def note(what, value, goal, at_most=False):
+        found.append(
+            (
+                what,
+                ratio_text(value),
+                f"{'at most' if at_most else 'at least'} {goal:g}",
+                "yes" if (value <= goal if at_most else value >= goal) else "no",
+            )
+        )
+
+    numbers = sorted({l["threads"] for l in lines})
+    for threads in numbers:
+        ours, plural = our_times(lines, threads), f"{threads} thread{'s' * (threads > 1)}"
+        share = ceiling_shares(lines, threads).get(CORE_MLP)
+        if share:
+            note(f"{CORE_MLP}, share of the matmul ceiling, {plural}", share, 0.4)
+        recurrent, parallel = (
+            ours.get(f"lact-v2/{form}/forward+backward") for form in ("recurrent", "parallel")
+        )
+        if recurrent and parallel:
+            note(
+                f"lact-v2, parallel over recurrent form, {plural}", recurrent["ours"] / parallel["ours"], 2.7
+            )
+        per_token = [
+            l["ours"] / l["tokens"]
+            for work, l in ours.items()
+            if re.fullmatch(r"length/(2|4|8|16|32)k/forward\+backward", work)
+        ]
+        if len(per_token) > 1:
+            note(
+                f"time per token from 2k to 32k tokens, largest over smallest, {plural}",
+                max(per_token) / min(per_token),
+                1.1,
+                at_most=True,
+            )
+        for work in ("training-step/width-256", "training-step/width-768"):
+            theirs = [
+                l["theirs_mb"]
+                for l in lines
+                if l["work"] == work and l["threads"] == threads and l["theirs_mb"]
+            ]
+            if theirs:
+                note(
+                    f"{work}, peak memory over the better peer's, {plural}",
+                    ours[work]["ours_mb"] / min(theirs),
+                    0.5,
+                    at_most=True,
+                )
+    if 1 in numbers and 2 in numbers:
+        one, two = our_times(lines, 1), our_times(lines, 2)
+        for work in (CORE_LINEAR, CORE_MLP, "training-step/width-256"):
+            if work in one and work in two:
+                note(f"{work}, two threads over one", one[work]["ours"] / two[work]["ours"], 1.8)
+    if not found:
+        return []
+    return ["## Other goals", "", *table(["what", "value", "goal", "reached"], found)]
+
+
+def losses(lines):
+    lost = sorted((l for l in lines if l["ratio"] < 1), key=lambda l: l["ratio"])
+    if not lost:
+        return ["## Where we lose", "", "Nowhere in this run.", ""]
+    rows = [[l["work"], NAMES[l["peer"]], str(l["threads"]), ratio_text(l["ratio"])] for l in lost]
+    return ["## Where we lose", "", *table(["work", "against", "threads", "ratio"], rows)]
+
+
+def everything(lines):
+    """A table a thread count and unit: times, ratios, peak memory."""
+    out = []
+    for threads in sorted({l["threads"] for l in lines}):
+        for unit in dict.fromkeys(l["unit"] for l in lines):
+            here = [l for l in lines if l["threads"] == threads and l["unit"] == unit]
+            if not here:
+                continue
+            peers = [p for p in NAMES if p != "limit" and any(l["peer"] == p for l in here)]
+            rows = []
+            for work in dict.fromkeys(l["work"] for l in here):
+                of = {l["peer"]: l for l in here if l["work"] == work}
+                any_line = next(iter(of.values()))
+                row = [work, scaled(any_line["ours"], any_line)]
+                for p in peers:
+                    row.append(
+                        f"{scaled(of[p]['theirs'], of[p])} ({ratio_text(of[p]['ratio'])})" if p in of else ""
+                    )
+                rows.append(
+                    row
+                    + [f"{any_line['ours_mb']:.0f}"]
+                    + [f"{of[p]['theirs_mb']:.0f}" if p in of else "" for p in peers]
+                )
+            head = [
+                "work",
+                "ours",
+                *(f"{NAMES[p]} (ratio)" for p in peers),
+                "ours, MB",
+                *(f"{NAMES[p]}, MB" for p in peers),
+            ]
+            out += [
+                f"### {threads} thread{'s' * (threads > 1)}, {unit}",
+                "",
+                "MB: peak of the process, with its interpreter and libraries.",
+                "",
+                *table(head, rows),
+            ]
+    return out
+
+
+def matmul_ceiling(lines, threads):
+    """Flops a second of the fastest large product in this run, whoever made it; None if there was none."""
+    products = [l for l in lines if l["work"] == "ceiling" and l["threads"] == threads]
+    return max(
+        (l["flops"] / seconds for l in products for seconds in (l["ours"], l["theirs"]) if seconds),
+        default=None,
+    )
+
+
+def ceiling_shares(lines, threads):
+    top = matmul_ceiling(lines, threads)
+    return {
+        work: l["flops"] / l["ours"] / top
+        for work, l in our_times(lines, threads).items()
+        if top and l["flops"] and work != "ceiling"
+    }
+
+
+def ceiling(lines):
+    """How near the TTT works come to what the best matrix product of this run does."""
+    out = []
+    for threads in sorted({l["threads"] for l in lines}):
+        shares = ceiling_shares(lines, threads)
+        if shares:
+            out += [
+                f"### Share of the matmul ceiling, {threads} thread{'s' * (threads > 1)}",
+                "",
+                "The ceiling is the fastest product of 1024 x 1024 matrices in this run, ours or a peer's: "
+                f"{matmul_ceiling(lines, threads) / 1e9:.0f} GFLOP/s.",
+                "",
+                *table(["work", "share"], [[work, f"{100 * share:.0f} %"] for work, share in shares.items()]),
+            ]
+    return out
