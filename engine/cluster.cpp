@@ -13,7 +13,7 @@ std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kBlock = 512;      // elements
 constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread does at once
-constexpr std::size_t kMostTemporaries = 8, kMostOperands = 32;
+constexpr std::size_t kMostTemporaries = 8, kMostOperands = 32, kMostDims = kMostClusterRank;
 
 // An input that is spread over the output: runs of `run` elements, contiguous or all the same.
 struct Spread {
@@ -43,14 +43,22 @@ struct Spread {
   // Elements begin..end of the output's order.
   template <class T>
   void expand(const T* in, std::int64_t begin, std::int64_t end, T* out) const {
-    for (std::int64_t at = begin; at < end;) {
-      const std::int64_t within = at % run, n = std::min(run - within, end - at);
-      std::int64_t index = at / run;
-      const T* from = in;
-      for (const Dim& d : dims) from += index % d.size * d.stride, index /= d.size;
-      if (repeats) std::fill_n(out, n, *from);
-      else std::copy_n(from + within, n, out);
-      out += n, at += n;
+    std::int64_t counter[kMostDims], index = begin / run, within = begin % run;
+    for (std::size_t d = 0; d < dims.size(); index /= dims[d++].size) {
+      counter[d] = index % dims[d].size;
+      in += counter[d] * dims[d].stride;
+    }
+    for (std::int64_t at = begin;;) {
+      const std::int64_t n = std::min(run - within, end - at);
+      if (repeats) std::fill_n(out, n, *in);
+      else std::copy_n(in + within, n, out);
+      if ((at += n) == end) return;
+      out += n, within = 0;
+      for (std::size_t d = 0; d < dims.size(); ++d) {
+        in += dims[d].stride;
+        if (++counter[d] < dims[d].size) break;
+        in -= dims[d].stride * dims[d].size, counter[d] = 0;
+      }
     }
   }
 };

@@ -13,6 +13,8 @@ struct ClusterOp {
   std::vector<int> operands;
 };
 
+constexpr int kMostClusterRank = 16;
+
 // Of ops with Op::loop that all have an output like `out`, that of the last; inputs broadcast to it.
 Kernel cluster_kernel(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs, const Spec& out);
 

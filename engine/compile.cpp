@@ -8,6 +8,7 @@
 #include "engine/cluster.h"
 #include "engine/lower.h"
 #include "engine/program.h"
+#include "engine/rematerialize.h"
 
 namespace nestgrad {
 
@@ -48,7 +49,7 @@ class Compiler {
     std::vector<NodeId> pulled_by;  // scans that read a lazy stack
   };
 
-  static std::size_t idx(NodeId id) { return static_cast<std::size_t>(id); }
+  static std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
   const Node& node(NodeId id) const { return graph_.node(id); }
   Value& value(NodeId id) { return values_[idx(id)]; }
   int now() const { return static_cast<int>(program_.code.size()); }
@@ -131,7 +132,8 @@ class Compiler {
       const NodeId next = reader[idx(id)];
       if (!live_[idx(id)] || next < 0 || !node(id).op->loop || !node(next).op->loop) continue;
       const NodeId head = head_[idx(next)];
-      if (node(id).spec != node(head).spec || ops[idx(head)] == kClusterOps) continue;
+      if (node(id).spec != node(head).spec || node(id).spec.rank() > kMostClusterRank) continue;
+      if (ops[idx(head)] == kClusterOps) continue;
       head_[idx(id)] = head;
       ++ops[idx(head)];
     }
@@ -373,8 +375,6 @@ class Compiler {
     const int first_x = body.carries, first_const = body.carries + body.xs;
     for (int i = first_x; i < body.inputs(); ++i)
       if (body_live[static_cast<std::size_t>(i)]) ins.push_back(i);
-    outs.insert(outs.end(), wanted.begin(), wanted.end());
-
     ScanInfo info{.instruction = program_.code.size()};
     const auto scratch = [&](std::size_t bytes) {
       info.own_buffers.push_back(new_buffer(bytes));
@@ -418,6 +418,13 @@ class Compiler {
     for (NodeId p : stacks) {
       const auto what = static_cast<NodeId>(node(p).attrs.ints[0]);
       ScanStep::Stack s{.part = part_of(what), .stride = body.spec(what).bytes()};
+      const auto carry = std::ranges::find(carry_positions, idx(what));
+      if (carry != carry_positions.end() && !s.part.partial) {
+        int& stack = scan->carries[idx(carry - carry_positions.begin())].stack;
+        s.of_carry = stack < 0;
+        if (s.of_carry) stack = static_cast<int>(scan->stacks.size());
+      }
+      if (!s.of_carry) outs.push_back(what);
       s.lazy = is_lazy(p, scan->every);
       if (s.lazy) {
         lazy_stacks_.emplace(p, std::pair{id, scan->stacks.size()});
@@ -521,7 +528,9 @@ class Compiler {
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options) {
-  return Compiler(lower(nodes, inputs, outputs, options.simplify), options).run();
+  Lowered lowered = lower(nodes, inputs, outputs, options.simplify);
+  if (options.rematerialize) lowered = rematerialize(lowered);
+  return Compiler(std::move(lowered), options).run();
 }
 
 }  // namespace nestgrad

@@ -62,7 +62,9 @@ class SliceRun {
         state_.segment = segment_of(time);
         for (std::size_t c = 0; c < scan_.carries.size(); ++c)
           std::memcpy(checkpoint(c, state_.segment), state_.carry_in[c], scan_.carries[c].part.bytes);
+        begin_stacks(time, true);
       }
+      if (scan_.every == 0 && i == 0) begin_stacks(time, true);
       step(time, i, i + 1 == scan_.steps, true);
     }
   }
@@ -81,8 +83,38 @@ class SliceRun {
     const int begin = segment * scan_.every;
     const int end = std::min(begin + scan_.every, scan_.steps);
     for (std::size_t c = 0; c < scan_.carries.size(); ++c) state_.carry_in[c] = checkpoint(c, segment);
+    begin_stacks(scan_.reverse ? end - 1 : begin, false);
     for (int i = 0; i < end - begin; ++i) step(scan_.reverse ? end - 1 - i : begin + i, i, false, false);
     state_.slice = slice_, state_.segment = segment;
+  }
+
+  // Where the value of a stack at `time` belongs.
+  std::byte* slot_of(const ScanStep::Stack& s, int time, bool store) const {
+    if (s.lazy) return lazy_slot(s, time);
+    if (!store || !s.part.owner[s_]) return memory_ + s.buffer;
+    return resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride + s.part.at[s_];
+  }
+
+  // The carries with which `time` begins, into their stacks: no step of this run or segment comes before.
+  void begin_stacks(int time, bool store) {
+    for (std::size_t c = 0; c < scan_.carries.size(); ++c) {
+      if (scan_.carries[c].stack < 0) continue;
+      const ScanStep::Stack& s = scan_.stacks[static_cast<std::size_t>(scan_.carries[c].stack)];
+      if (s.lazy || (store && time == first_time()))
+        std::memcpy(slot_of(s, time, store), state_.carry_in[c], s.part.bytes);
+    }
+  }
+  int first_time() const { return scan_.reverse ? scan_.steps - 1 : 0; }
+
+  // Where the carry that the step at `time` makes is written.
+  std::byte* next_carry(const ScanStep::Carry& c, int time, int parity, bool last, bool store) const {
+    if (last) return c.final_value.kind != Place::Kind::none ? final_of(c, parity) : working(c, parity);
+    if (c.stack < 0) return working(c, parity);
+    const ScanStep::Stack& s = scan_.stacks[static_cast<std::size_t>(c.stack)];
+    const int next = scan_.reverse ? time - 1 : time + 1;
+    const bool keeps =
+        s.lazy ? next >= 0 && segment_of(next) == segment_of(time) : store && s.part.owner[s_] != 0;
+    return keeps ? slot_of(s, next, store) : working(c, parity);
   }
 
   void step(int time, int parity, bool last, bool store) {
@@ -96,14 +128,9 @@ class SliceRun {
     for (const ScanStep::Const& c : scan_.consts)
       slot[k++] = resolve(c.source, parent_, frame_) + c.part.at[s_];
     const std::size_t first_out = k;
-    for (const ScanStep::Carry& c : scan_.carries)
-      slot[k++] = last && c.final_value.kind != Place::Kind::none ? final_of(c, parity) : working(c, parity);
+    for (const ScanStep::Carry& c : scan_.carries) slot[k++] = next_carry(c, time, parity, last, store);
     for (const ScanStep::Stack& s : scan_.stacks)
-      slot[k++] = s.lazy ? lazy_slot(s, time)
-                  : !store || !s.part.owner[s_]
-                      ? memory_ + s.buffer
-                      : resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride +
-                            s.part.at[s_];
+      if (!s.of_carry) slot[k++] = slot_of(s, time, store);
     execute(state_.body, {memory_ + scan_.body_arena, slot.data()});
     for (std::size_t c = 0; c < scan_.carries.size(); ++c) state_.carry_in[c] = slot[first_out + c];
   }

@@ -88,8 +88,8 @@ struct Op {
   // Why this input has no derivative although others have one; empty if it has. Integers never have one.
   std::string_view (*cut)(int input) = nullptr;
   Kernel (*cpu)(const Call&) = nullptr;
-  // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for all.
-  // All operands and the output have this type.
+  // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
+  // all. All operands and the output have this type.
   ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
   Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;

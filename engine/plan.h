@@ -18,6 +18,8 @@ struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
   bool fuse = true;   // run elementwise ops that follow each other as one instruction; changes no bit
+  // Compute cheap values of a scan again where its derivatives read them; needs less memory.
+  bool rematerialize = true;
   bool slice = true;  // run independent slices of a scan one after the other, or in parallel
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.

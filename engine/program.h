@@ -48,9 +48,9 @@ struct Frame {
   std::byte* const* external = nullptr;
 };
 
-// One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values.
-// It runs slice by slice (engine/slicing.h; one slice: all of it), each through all its steps. What is said
-// to be an offset in a worker's memory is at the same place in the memory of each.
+// One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values but those
+// of carries. It runs slice by slice (engine/slicing.h; one slice: all of it), each through all its steps.
+// What is said to be an offset in a worker's memory is at the same place in the memory of each.
 struct ScanStep {
   int steps = 0;
   bool reverse = false;
@@ -66,6 +66,7 @@ struct ScanStep {
     std::size_t ping = 0, pong = 0;  // the two working copies, in a worker's memory
     std::size_t checkpoints = 0;     // arena offset of [segments, slices] copies, when every > 0
     std::size_t terms = 0;           // arena offset of [slices] last values, when they are to be added up
+    int stack = -1;  // >= 0: the stack of what the steps begin with; each writes the next there
   };
   struct PerStep {
     Place source;  // [steps, ...]
@@ -82,6 +83,7 @@ struct ScanStep {
     Place stored;  // [steps, ...]; none when lazy
     SliceOf part;
     bool lazy = false;
+    bool of_carry = false;  // filled by the steps before; no output of the body
     std::size_t buffer =
         0;  // in a worker's memory: lazy: one segment [every, ...]; stored: a step of scratch
     std::size_t stride = 0;

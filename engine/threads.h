@@ -17,8 +17,8 @@ void set_thread_count(int threads);
 // pool, it does all parts itself, as worker 0. An exception of the first part that failed is thrown on.
 void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn);
 
-// fn(begin, end) for blocks of about `grain` that make up 0..n, in parallel; all in one where n is too small to
-// share. fn must give the same bits however n is cut.
+// fn(begin, end) for blocks of about `grain` that make up 0..n, in parallel; all in one where n is too small
+// to share. fn must give the same bits however n is cut.
 template <class Fn>
 void in_blocks(std::int64_t n, std::int64_t grain, Fn fn) {
   if (n < 2 * grain) return fn(std::int64_t{0}, n);

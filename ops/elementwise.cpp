@@ -224,6 +224,14 @@ Tensor simplified(Tensor t) {
 
 constexpr bool FLOAT = false, ANY = true;
 
+// What is only for floats is a division, a root or a series: as much work as some twenty sums.
+template <bool Any>
+Cost cost_of(const Call& call) {
+  Cost cost = elementwise_cost(call);
+  if (!Any) cost.flops *= 20;
+  return cost;
+}
+
 }  // namespace
 
 // A formula as a functor. (Never named like the math function: the call inside would find itself.)
@@ -276,14 +284,14 @@ namespace {
        },                                                                                          \
        .cpu = make_kernel<Formula_##NAME, 1, KIND>, .loop = element_loop<Formula_##NAME, 1, KIND>, \
        .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; }, .axes = elementwise_axes,  \
-       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = simplified<SIMPLIFY>,  \
+       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,     \
        .samples = [] { return unary_samples(LOW, HIGH); }, .linear = ((AFFINE)&L) != 0,            \
        .broadcasts = true});
 #define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 1, KIND>, \
        .loop = element_loop<Formula_##NAME, 1, KIND>, .axes = elementwise_axes,                              \
-       .may_reuse = reuse_same_shape, .cost = elementwise_cost,                                              \
+       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
        .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
 #define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)       \
   const Op& op_##NAME = register_op(                                                                        \
@@ -296,14 +304,14 @@ namespace {
        },                                                                                                   \
        .cpu = make_kernel<Formula_##NAME, 2, KIND>, .loop = element_loop<Formula_##NAME, 2, KIND>,          \
        .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes,  \
-       .may_reuse = reuse_same_shape, .cost = elementwise_cost, .simplify = simplified<SIMPLIFY>,           \
+       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,              \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .linear = ((AFFINE)&L) != 0, \
        .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 2, KIND>, \
        .loop = element_loop<Formula_##NAME, 2, KIND>, .axes = elementwise_axes,                              \
-       .may_reuse = reuse_same_shape, .cost = elementwise_cost,                                              \
+       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
 #include "ops/elementwise.def"
 #undef UNARY

@@ -59,7 +59,11 @@ void check_random_program(unsigned seed) {
     for (const bool reuse : {false, true})
       for (const std::optional<int> every : {std::optional<int>{}, std::optional<int>{2}})
         for (const bool fuse : {false, true}) {
-          Plan plan = f.plan({.simplify = simplify, .reuse = reuse, .fuse = fuse, .checkpoint_every = every});
+          Plan plan = f.plan({.simplify = simplify,
+                              .reuse = reuse,
+                              .fuse = fuse,
+                              .rematerialize = fuse,
+                              .checkpoint_every = every});
           check_disjoint(plan);
           const Arrays first = plan.run(in);
           poison(plan);

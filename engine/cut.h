@@ -1,0 +1,29 @@
+// The minimum cut of a small directed graph, by shortest augmenting paths (Edmonds and Karp, 1972). Internal
+// to the plan.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace nestgrad {
+
+class MinimumCut {
+ public:
+  static constexpr std::int64_t kNever = std::int64_t{1} << 60;  // the price of an edge that must not be cut
+
+  explicit MinimumCut(int vertices) : edges_of_(static_cast<std::size_t>(vertices)) {}
+  void add(int from, int to, std::int64_t price);
+  // vertex -> is it on the side of `start`? The edges from that side to the other are the cheapest that part
+  // start from end. To be asked once.
+  std::vector<char> find(int start, int end);
+
+ private:
+  struct Edge {
+    int to;
+    std::int64_t left;  // price that no path has used up; its reverse is the edge of the number ^ 1
+  };
+  std::vector<Edge> edges_;
+  std::vector<std::vector<std::size_t>> edges_of_;
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,250 @@
+#include "engine/rematerialize.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "engine/body.h"
+#include "engine/cut.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+using Bytes = std::int64_t;
+
+// Prices, in bytes that go through the memory: a kept value is written and read; while an element goes by,
+// the processor does 8 flops. nullopt: cannot be had in this way.
+Bytes price_of_keeping(const Spec& spec) { return 2 * static_cast<Bytes>(spec.bytes()); }
+Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes()); }
+std::optional<Bytes> price_of_computing(const Body& body, const Node& n) {
+  if (n.op->kind == OpKind::constant || n.op->alias) return 0;
+  if (n.op->kind != OpKind::value || !n.op->shared || !n.op->cpu || !n.op->cost) return std::nullopt;
+  std::vector<Spec> in;
+  for (NodeId i : n.inputs) in.push_back(body.spec(i));
+  const double flops = n.op->cost({*n.op, in, n.attrs, n.spec}).flops;
+  if (flops == 0) return price_of_reading(n.spec);  // a rearrangement
+  if (!n.op->loop) return std::nullopt;
+  return static_cast<Bytes>(flops * static_cast<double>(size_of(n.spec.dtype)) / 8);
+}
+
+// A scan of the new graph.
+struct Scan {
+  NodeId id = -1;
+  std::shared_ptr<const Body> body;
+  std::vector<NodeId> inputs;
+  std::vector<NodeId> now;     // node of the old body -> of the new one, where known
+  std::vector<char> computed;  // node of the new body -> computed again by the scans that read it
+  std::map<NodeId, Tensor> stacks;
+};
+
+class Rematerialize {
+ public:
+  explicit Rematerialize(const Lowered& from)
+      : from_(from), old_(*from.graph), made_(uz(old_.size())), readers_(uz(old_.size())) {
+    for (NodeId id = 0; id < old_.size(); ++id) {
+      const Node& n = old_.node(id);
+      for (std::size_t i = 0; i < n.inputs.size(); ++i) readers_[uz(n.inputs[i])].push_back({id, i});
+    }
+    for (NodeId id : from.outputs) readers_[uz(id)].push_back({-1, 0});
+  }
+
+  bool is_needed() const {
+    for (NodeId id = 0; id < old_.size(); ++id)
+      if (old_.node(id).op->kind == OpKind::stack && is_read_step_by_step(id)) return true;
+    return false;
+  }
+
+  Lowered run() {
+    to_ = {std::make_shared<Graph>(GraphOptions{.share = false}), {}, {}};
+    const EmitGuard guard;
+    for (NodeId id = 0; id < old_.size(); ++id) {
+      const Node& n = old_.node(id);
+      label_like(n);
+      made_[uz(id)] = n.op->kind == OpKind::input  ? to_.graph->input(n.spec, n.attrs.text)
+                      : n.op->kind == OpKind::scan ? rebuild_scan(id)
+                                                   : copy(n);
+    }
+    for (NodeId id : from_.inputs) to_.inputs.push_back(made_[uz(id)].id());
+    for (NodeId id : from_.outputs) to_.outputs.push_back(made_[uz(id)].id());
+    return std::move(to_);
+  }
+
+ private:
+  struct Reader {
+    NodeId id;  // -1: the caller
+    std::size_t operand;
+  };
+
+  // Is this operand cut along the time axis by the scan that reads it?
+  bool is_x(const Reader& r) const {
+    if (r.id < 0 || old_.node(r.id).op->kind != OpKind::scan) return false;
+    const Body& body = *old_.node(r.id).attrs.body;
+    return r.operand >= uz(body.carries) && r.operand < uz(body.carries + body.xs);
+  }
+  bool is_read_step_by_step(NodeId stack) const {
+    const auto& readers = readers_[uz(stack)];
+    return !readers.empty() && std::ranges::all_of(readers, [&](const Reader& r) { return is_x(r); });
+  }
+
+  Tensor copy(const Node& n) {
+    std::vector<Tensor> in;
+    for (NodeId i : n.inputs) in.push_back(made_[uz(i)]);
+    Attrs attrs = n.attrs;
+    if (n.op->kind == OpKind::final) attrs.body = scans_.at(n.inputs[0]).body;
+    if (n.op->kind == OpKind::stack) {
+      Scan& scan = scans_.at(n.inputs[0]);
+      return stack_of(scan, scan.now[uz(attrs.ints[0])], n);
+    }
+    return to_.graph->append(*n.op, in, std::move(attrs), n.loc);
+  }
+
+  Tensor stack_of(Scan& scan, NodeId what, const Node& like) {
+    Tensor& known = scan.stacks[what];
+    if (!known.defined()) {
+      const Tensor node = to_.graph->tensor(scan.id);
+      Attrs attrs{.ints = {what, like.attrs.ints[1]}, .body = scan.body};
+      known = to_.graph->append(*like.op, std::array{node}, std::move(attrs), like.loc);
+    }
+    return known;
+  }
+
+  // The nodes of the body of old scan `id` whose stacks are in the graph.
+  std::vector<NodeId> stacked(NodeId id) const {
+    std::vector<NodeId> out;
+    for (const Reader& r : readers_[uz(id)])
+      if (r.id >= 0 && old_.node(r.id).op->kind == OpKind::stack) out.push_back(r.id);
+    return out;
+  }
+
+  // The body of a scan that reads values which others no longer keep, with what computes them.
+  Tensor rebuild_scan(NodeId id) {
+    const Node& n = old_.node(id);
+    const Body& body = *n.attrs.body;
+    Graph graph(GraphOptions{});
+    std::map<NodeId, Tensor> xs, consts;  // by what they are outside
+    std::map<std::pair<NodeId, NodeId>, Tensor> again;
+    const auto input_for = [&](std::map<NodeId, Tensor>& known, NodeId outer, const Spec& spec) {
+      Tensor& t = known[outer];
+      if (!t.defined()) t = graph.input(spec, "", n.loc);
+      return t;
+    };
+    const std::function<Tensor(Scan&, NodeId, const Node&)> compute = [&](Scan& other, NodeId what,
+                                                                          const Node& like) -> Tensor {
+      const Node& value = other.body->nodes[uz(what)];
+      const int first_x = other.body->carries, first_const = first_x + other.body->xs;
+      if (what >= first_const && what < other.body->inputs())
+        return input_for(consts, other.inputs[uz(what)], value.spec);
+      if (what >= first_x && what < first_const && other.computed[uz(what)])
+        return input_for(xs, other.inputs[uz(what)], value.spec);
+      if (!other.computed[uz(what)]) return input_for(xs, stack_of(other, what, like).id(), value.spec);
+      Tensor& known = again[{other.id, what}];
+      if (known.defined()) return known;
+      std::vector<Tensor> in;
+      for (NodeId i : value.inputs) in.push_back(compute(other, i, like));
+      label_like(value);
+      return known = graph.append(*value.op, in, value.attrs, value.loc);
+    };
+
+    std::vector<Tensor> made;
+    Closing closing;
+    std::vector<NodeId> outer_xs, outer_consts;
+    for (int i = 0; i < body.inputs(); ++i) {
+      const NodeId outer = n.inputs[uz(i)];
+      const Spec& spec = body.spec(i);
+      if (i < body.carries) {
+        made.push_back(graph.input(spec, body.nodes[uz(i)].attrs.text, n.loc));
+        closing.carries.push_back(made.back().id());
+      } else if (i >= body.carries + body.xs) {
+        made.push_back(input_for(consts, made_[uz(outer)].id(), spec));
+      } else if (const Node& from = old_.node(outer); from.op->kind == OpKind::stack) {
+        Scan& other = scans_.at(from.inputs[0]);
+        made.push_back(compute(other, other.now[uz(from.attrs.ints[0])], from));
+      } else {
+        made.push_back(input_for(xs, made_[uz(outer)].id(), spec));
+      }
+    }
+    for (std::size_t i = made.size(); i < body.nodes.size(); ++i) {
+      const Node& value = body.nodes[i];
+      std::vector<Tensor> in;
+      for (NodeId k : value.inputs) in.push_back(made[uz(k)]);
+      label_like(value);
+      made.push_back(graph.append(*value.op, in, value.attrs, value.loc));
+    }
+    for (NodeId out : body.outs) closing.outs.push_back(made[uz(out)].id());
+    const std::vector<NodeId> projections = stacked(id);
+    for (NodeId p : projections) closing.keep.push_back(made[uz(old_.node(p).attrs.ints[0])].id());
+    for (const auto& [outer, t] : xs) closing.xs.push_back(t.id()), outer_xs.push_back(outer);
+    for (const auto& [outer, t] : consts) closing.consts.push_back(t.id()), outer_consts.push_back(outer);
+    const Closed closed = close_body(graph, closing);
+
+    Scan scan{.body = closed.body, .now = std::vector<NodeId>(body.nodes.size(), -1)};
+    std::vector<Tensor> in;
+    for (int i = 0; i < body.carries; ++i) in.push_back(made_[uz(n.inputs[uz(i)])]);
+    for (std::size_t i : closed.live_xs) in.push_back(to_.graph->tensor(outer_xs[i]));
+    for (std::size_t i : closed.live_consts) in.push_back(to_.graph->tensor(outer_consts[i]));
+    for (const Tensor& t : in) scan.inputs.push_back(t.id());
+    for (std::size_t k = 0; k < projections.size(); ++k)
+      scan.now[uz(old_.node(projections[k]).attrs.ints[0])] = closed.keep[k];
+    label_like(n);
+    Attrs attrs = n.attrs;
+    attrs.body = closed.body;
+    const Tensor node = to_.graph->append(*n.op, in, std::move(attrs), n.loc);
+    scan.id = node.id();
+    decide(id, scan);
+    scans_.emplace(id, std::move(scan));
+    return node;
+  }
+
+  // Which values the scans that read them compute again: what lies behind the cheapest cut between them and
+  // what there is.
+  void decide(NodeId id, Scan& scan) const {
+    const Body& body = *scan.body;
+    scan.computed.assign(body.nodes.size(), 0);
+    std::vector<char> kept(body.nodes.size(), 0), wanted(body.nodes.size(), 0);
+    for (NodeId p : stacked(id)) {
+      const std::size_t what = uz(scan.now[uz(old_.node(p).attrs.ints[0])]);
+      if (is_read_step_by_step(p)) wanted[what] = 1;
+      else if (!readers_[uz(p)].empty()) kept[what] = 1;
+    }
+    // A value comes in (computed) and goes out (kept, or computed).
+    const auto in_of = [](NodeId v) { return 2 + 2 * v; };
+    const auto out_of = [](NodeId v) { return 3 + 2 * v; };
+    constexpr int kStart = 0, kEnd = 1;
+    MinimumCut cut(2 + 2 * static_cast<int>(body.nodes.size()));
+    for (NodeId v = 0; v < static_cast<NodeId>(body.nodes.size()); ++v) {
+      const Node& n = body.nodes[uz(v)];
+      if (wanted[uz(v)]) cut.add(out_of(v), kEnd, MinimumCut::kNever);
+      if (v >= body.carries + body.xs && v < body.inputs()) continue;  // there anyway
+      const bool is_x = v >= body.carries && v < body.carries + body.xs;
+      const std::optional<Bytes> computing = is_x ? price_of_reading(n.spec) : price_of_computing(body, n);
+      cut.add(kStart, in_of(v), computing.value_or(MinimumCut::kNever));
+      cut.add(in_of(v), out_of(v), kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec));
+      if (!computing) continue;
+      for (NodeId i : n.inputs) cut.add(out_of(i), in_of(v), MinimumCut::kNever);
+    }
+    const std::vector<char> before = cut.find(kStart, kEnd);
+    for (NodeId v = 0; v < static_cast<NodeId>(body.nodes.size()); ++v)
+      scan.computed[uz(v)] = !before[uz(in_of(v))];
+  }
+
+  const Lowered& from_;
+  const Graph& old_;
+  Lowered to_;
+  std::vector<Tensor> made_;
+  std::vector<std::vector<Reader>> readers_;
+  std::map<NodeId, Scan> scans_;  // by their old ids
+};
+
+}  // namespace
+
+Lowered rematerialize(const Lowered& from) {
+  Rematerialize pass(from);
+  return pass.is_needed() ? pass.run() : from;
+}
+
+}  // namespace nestgrad
