@@ -40,6 +40,35 @@ Scaled scaled(Tensor t) {
   return {};
 }
 
+// a's product plus b's as one product, if they have a factor in common: A X + B X = (A + B) X.
+Tensor one_product(Tensor a, Tensor b) {
+  if (node_of(a).op != &matmul_op || node_of(b).op != &matmul_op || a.spec() != b.spec()) return {};
+  const auto flags = [](Tensor t) { return node_of(t).attrs.ints; };
+  for (const std::size_t shared : {1U, 0U}) {
+    const std::size_t other = 1 - shared;
+    if (input_of(a, shared).id() != input_of(b, shared).id() || flags(a)[shared] != flags(b)[shared])
+      continue;
+    const Tensor x = input_of(a, other);
+    Tensor y = input_of(b, other);
+    if (flags(a)[other] != flags(b)[other]) y = transpose(y);
+    if (x.spec() != y.spec()) continue;
+    const Transpose both{flags(a)[0] != 0, flags(a)[1] != 0};
+    return shared == 1 ? matmul(x + y, input_of(a, 1), both) : matmul(input_of(a, 0), x + y, both);
+  }
+  return {};
+}
+
+// A sum, with the product b added to one of its products.
+Tensor merged_into(Tensor sum, Tensor b, int depth) {
+  if (sum.spec() != b.spec()) return {};
+  if (const Tensor one = one_product(sum, b); one.defined()) return one;
+  if (!is(sum, "add") || depth == 0) return {};
+  for (const std::size_t i : {0U, 1U})
+    if (const Tensor merged = merged_into(input_of(sum, i), b, depth - 1); merged.defined())
+      return input_of(sum, 1 - i) + merged;
+  return {};
+}
+
 Tensor times(Tensor x, double c) { return c == 1 ? x : c == -1 ? -x : x * constant(c, x.dtype()); }
 
 }  // namespace
@@ -66,6 +95,10 @@ Tensor plus_zero(Tensor t) {
   if (number(a) == 0.0) return if_same_spec(t, b);
   if (is(b, "neg")) return a - input_of(b);
   if (is(a, "neg")) return b - input_of(a);
+  for (const std::size_t i : {0U, 1U})
+    if (node_of(input_of(t, i)).op == &matmul_op)
+      if (const Tensor merged = merged_into(input_of(t, 1 - i), input_of(t, i), 4); merged.defined())
+        return merged;
   return {};
 }
 

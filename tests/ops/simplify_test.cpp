@@ -13,6 +13,7 @@ using namespace nestgrad::testing;
 
 namespace {
 
+using Tensors = std::vector<Tensor>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // What a rule is for: x -> a longer way to write something simpler. `exact`: nothing but rearrangement, so
@@ -183,6 +184,48 @@ TEST_CASE("a sum of products A'B over leading axes is one product, the same numb
             },
             {x})})
     CHECK(difference(p.with, p.without) <= 1e-14);
+}
+
+TEST_CASE("products with a common factor that are added up are one product, the same number to rounding") {
+  const Array a = uniform({DType::f64, {2, 4, 4}}, 6), b = uniform({DType::f64, {2, 4, 4}}, 7),
+              x = uniform({DType::f64, {2, 4, 4}}, 8);
+  const auto products = [](const TraceFn& fn, const std::vector<Array>& in) {
+    const Planned p = both(fn, in);
+    CHECK(difference(p.with, p.without) <= 1e-14);
+    std::vector<Spec> specs;
+    for (const Array& t : in) specs.push_back(t.spec());
+    const std::string text = trace(fn, specs).plan({}).str();
+    int count = 0;
+    for (std::size_t at = 0; (at = text.find(" matmul ", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  using In = const std::vector<Tensor>&;
+  for (const bool flag : {false, true}) {
+    const Transpose t{flag, !flag};
+    CHECK(products([t](In in) { return Tensors{matmul(in[0], in[2], t) + matmul(in[1], in[2], t)}; },
+                   {a, b, x}) == 1);
+    CHECK(products([t](In in) { return Tensors{matmul(in[2], in[0], t) + matmul(in[2], in[1], t)}; },
+                   {a, b, x}) == 1);
+    CHECK(products(
+              [t](In in) {
+                return Tensors{(in[1] + matmul(in[0], in[2], t)) + sin(in[1]) + matmul(in[1], in[2], t)};
+              },
+              {a, b, x}) == 1);
+  }
+  // A X + A' X = (A + A') X.
+  CHECK(products(
+            [](In in) {
+              return Tensors{matmul(in[0], in[2]) + matmul(in[0], in[2], {true, false})};
+            },
+            {a, b, x}) == 1);
+  // The common factor enters otherwise, or the others differ in shape.
+  CHECK(products(
+            [](In in) {
+              return Tensors{matmul(in[0], in[2]) + matmul(in[1], in[2], {false, true})};
+            },
+            {a, b, x}) == 2);
+  CHECK(products([](In in) { return Tensors{matmul(in[0], in[2]) + matmul(in[1], in[2])}; },
+                 {a, uniform({DType::f64, {4, 4}}, 9), x}) == 2);
 }
 
 TEST_CASE("simplification hides no NaN and no infinity") {
