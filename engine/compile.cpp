@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "engine/body.h"
 #include "engine/cluster.h"
@@ -26,6 +27,7 @@ class Compiler {
     program_.graph = source_.graph;
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
     slice_scans();
+    lay_out_steps();
     find_clusters();
     place_inputs();
     place_outputs();
@@ -62,8 +64,9 @@ class Compiler {
     }
   }
 
+  // The node whose bytes these are.
   NodeId root_of(NodeId id) const {
-    while (node(id).op->alias) id = node(id).inputs[0];
+    while (node(id).op->alias || read_in_place_.contains(id)) id = node(id).inputs[0];
     return id;
   }
 
@@ -209,7 +212,8 @@ class Compiler {
       case OpKind::value:
         break;
     }
-    if (n.op->alias || head_[idx(id)] != id) return;
+    if (n.op->alias || head_[idx(id)] != id || read_in_place_.contains(id)) return;
+    if (n.op->view && written_as_.contains(n.inputs[0])) return;
     if (members_.contains(id)) return issue_cluster(id);
     std::vector<Spec> specs;
     for (NodeId in : n.inputs) specs.push_back(node(in).spec);
@@ -287,6 +291,64 @@ class Compiler {
     }
   }
 
+  // What a slice has of a value of a scan's body.
+  SliceOf part_in(NodeId scan, NodeId body_node) const {
+    const auto cut = slicings_.find(scan);
+    if (cut != slicings_.end()) return cut->second.parts[idx(body_node)];
+    return {node(scan).attrs.body->spec(body_node).bytes(), {0}, {1}, false};
+  }
+
+  View view_of(NodeId id) const {
+    const Node& n = node(id);
+    const Spec& in = node(n.inputs[0]).spec;
+    return n.op->view({*n.op, {&in, 1}, n.attrs, n.spec});
+  }
+
+  // Rearranged sequences that only scans read, and sequences that are only read rearranged, are read and
+  // written where they belong.
+  void lay_out_steps() {
+    std::vector<std::vector<Reader>> readers(values_.size());
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (live_[idx(id)])
+        for (std::size_t i = 0; i < node(id).inputs.size(); ++i)
+          readers[idx(node(id).inputs[i])].push_back({id, static_cast<NodeId>(i)});
+    for (NodeId id : source_.outputs) readers[idx(id)].push_back({-1, 0});
+    const auto is_x = [&](const Reader& r) {
+      if (r.id < 0 || node(r.id).op->kind != OpKind::scan) return false;
+      const Body& body = *node(r.id).attrs.body;
+      return r.operand >= body.carries && r.operand < body.carries + body.xs;
+    };
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      if (!live_[idx(id)]) continue;
+      const Node& n = node(id);
+      const std::vector<Reader>& by = readers[idx(id)];
+      if (n.op->view && std::ranges::all_of(by, [&](const Reader& r) {
+            return is_x(r) &&
+                   stepped(part_in(r.id, r.operand), node(r.id).attrs.body->spec(r.operand), view_of(id));
+          }))
+        read_in_place_.insert(id);
+      if (n.op->kind != OpKind::stack) continue;
+      const NodeId scan = n.inputs[0];
+      const auto what = static_cast<NodeId>(n.attrs.ints[0]);
+      const SliceOf part = part_in(scan, what);
+      if (by.size() == 1 && by[0].id >= 0 && node(by[0].id).op->view) {
+        const auto back = inverse(view_of(by[0].id), n.spec, node(by[0].id).spec);
+        if (back && stepped(part, node(scan).attrs.body->spec(what), *back))
+          written_as_.emplace(id, by[0].id);
+      } else if (!part.partial && std::ranges::count(part.owner, 0) == 0 &&
+                 std::ranges::all_of(by, [&](const Reader& r) {
+                   if (!is_x(r)) return false;
+                   const SliceOf other = part_in(r.id, r.operand);
+                   return other.bytes == part.bytes && other.at == part.at;
+                 })) {
+        slice_by_slice_.emplace(id, slice_by_slice(part, idx(node(scan).attrs.ints[0])));
+      }
+    }
+  }
+  struct Reader {
+    NodeId id, operand;  // id -1: the caller
+  };
+
   int every_of(const Node& scan) const {
     const auto asked = static_cast<int>(scan.attrs.ints[2]);
     return std::min(options_.checkpoint_every.value_or(asked), static_cast<int>(scan.attrs.ints[0]));
@@ -340,10 +402,7 @@ class Compiler {
     const auto cut = slicings_.find(id);
     const SlicedBody* sliced = cut == slicings_.end() ? nullptr : &cut->second;
     if (sliced) scan->slices = sliced->slices();
-    const auto part_of = [&](NodeId body_node) {
-      if (sliced) return sliced->parts[idx(body_node)];
-      return SliceOf{body.spec(body_node).bytes(), {0}, {1}, false};
-    };
+    const auto part_of = [&](NodeId body_node) { return part_in(id, body_node); };
 
     const Results results = results_of(id);
     std::vector<NodeId> finals(static_cast<std::size_t>(body.carries), -1), wanted,
@@ -404,7 +463,7 @@ class Compiler {
         scan->consts.push_back({use(source), part_of(i)});
         continue;
       }
-      ScanStep::PerStep x{.part = part_of(i), .stride = body.spec(i).bytes()};
+      ScanStep::PerStep x{.where = stepped(part_of(i), body.spec(i).bytes())};
       if (const auto lazy = lazy_stacks_.find(source); lazy != lazy_stacks_.end()) {
         ScanInfo& producer = scans_[idx(lazy->second.first)];
         producer.pulled_by.push_back(id);
@@ -412,12 +471,14 @@ class Compiler {
         x.stack = lazy->second.second;
       } else {
         x.source = use(source);
+        if (const auto at = slice_by_slice_.find(source); at != slice_by_slice_.end()) x.where = at->second;
+        if (read_in_place_.contains(source)) x.where = *stepped(part_of(i), body.spec(i), view_of(source));
       }
       scan->xs.push_back(std::move(x));
     }
     for (NodeId p : stacks) {
       const auto what = static_cast<NodeId>(node(p).attrs.ints[0]);
-      ScanStep::Stack s{.part = part_of(what), .stride = body.spec(what).bytes()};
+      ScanStep::Stack s{.where = stepped(part_of(what), body.spec(what).bytes()), .part = part_of(what)};
       const auto carry = std::ranges::find(carry_positions, idx(what));
       if (carry != carry_positions.end() && !s.part.partial) {
         int& stack = scan->carries[idx(carry - carry_positions.begin())].stack;
@@ -430,8 +491,14 @@ class Compiler {
         lazy_stacks_.emplace(p, std::pair{id, scan->stacks.size()});
         s.buffer = memory.take(s.part.bytes * static_cast<std::size_t>(scan->every));
       } else {
-        give_home(p);
-        s.stored = value(p).place;
+        NodeId home = p;
+        if (const auto at = slice_by_slice_.find(p); at != slice_by_slice_.end()) s.where = at->second;
+        if (const auto at = written_as_.find(p); at != written_as_.end()) {
+          home = at->second;
+          s.where = *stepped(s.part, body.spec(what), *inverse(view_of(home), node(p).spec, node(home).spec));
+        }
+        give_home(home);
+        s.stored = value(home).place;
         s.buffer = memory.take(s.part.bytes);
       }
       scan->stacks.push_back(std::move(s));
@@ -517,6 +584,9 @@ class Compiler {
   std::vector<NodeId> head_;  // of the cluster that a node belongs to: its last node; itself, if it is alone
   std::unordered_map<NodeId, std::vector<NodeId>> members_;  // head -> the others, in order
   std::unordered_map<NodeId, SlicedBody> slicings_;
+  std::unordered_set<NodeId> read_in_place_;       // rearrangements of sequences that scans do not need
+  std::unordered_map<NodeId, NodeId> written_as_;  // stack -> its rearrangement, which is written instead
+  std::unordered_map<NodeId, Stepped> slice_by_slice_;  // stacks that only slices of their own read
   std::vector<ScanInfo> scans_;
   std::vector<NodeId> scan_order_;
   std::unordered_map<NodeId, int> last_pull_;

@@ -77,6 +77,9 @@ class SliceRun {
   }
 
  private:
+  std::size_t at(const Stepped& where, int time) const {
+    return where.at[s_] + static_cast<std::size_t>(time) * where.stride;
+  }
   int segment_of(int time) const { return time / scan_.every; }
 
   void recompute(int segment) {
@@ -92,7 +95,7 @@ class SliceRun {
   std::byte* slot_of(const ScanStep::Stack& s, int time, bool store) const {
     if (s.lazy) return lazy_slot(s, time);
     if (!store || !s.part.owner[s_]) return memory_ + s.buffer;
-    return resolve(s.stored, parent_, frame_) + static_cast<std::size_t>(time) * s.stride + s.part.at[s_];
+    return resolve(s.stored, parent_, frame_) + at(s.where, time);
   }
 
   // The carries with which `time` begins, into their stacks: no step of this run or segment comes before.
@@ -123,8 +126,7 @@ class SliceRun {
     for (std::byte* in : state_.carry_in) slot[k++] = in;
     for (const ScanStep::PerStep& x : scan_.xs)
       slot[k++] = x.producer >= 0 ? producer(x).pull(x.stack, time)
-                                  : resolve(x.source, parent_, frame_) +
-                                        static_cast<std::size_t>(time) * x.stride + x.part.at[s_];
+                                  : resolve(x.source, parent_, frame_) + at(x.where, time);
     for (const ScanStep::Const& c : scan_.consts)
       slot[k++] = resolve(c.source, parent_, frame_) + c.part.at[s_];
     const std::size_t first_out = k;

@@ -53,6 +53,13 @@ using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
 // A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
 using ElementLoop = void (*)(const std::byte* const* in, std::byte* out, std::int64_t n);
 
+// Where the elements of a rearrangement lie in its input: element i of the output is element
+// offset + i . strides of the input.
+struct View {
+  std::int64_t offset = 0;
+  Shape strides;
+};
+
 struct Cost {
   double flops = 0;
   double bytes = 0;
@@ -91,6 +98,8 @@ struct Op {
   // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
   // all. All operands and the output have this type.
   ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
+  // Of an op that only rearranges its one input.
+  View (*view)(const Call&) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
   Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
   // Is the output affine in this input, the others held fixed? Its derivative then does not mention this

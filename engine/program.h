@@ -9,7 +9,7 @@
 
 #include "engine/arena.h"
 #include "engine/plan.h"
-#include "engine/slicing.h"
+#include "engine/stepped.h"
 
 namespace nestgrad {
 
@@ -69,9 +69,8 @@ struct ScanStep {
     int stack = -1;  // >= 0: the stack of what the steps begin with; each writes the next there
   };
   struct PerStep {
-    Place source;  // [steps, ...]
-    SliceOf part;
-    std::size_t stride = 0;
+    Place source;  // [steps, ...], in any layout
+    Stepped where;
     int producer = -1;      // >= 0: the value is recomputed by the scan of this instruction when asked for
     std::size_t stack = 0;  // which of the producer's stacks
   };
@@ -80,13 +79,13 @@ struct ScanStep {
     SliceOf part;
   };
   struct Stack {
-    Place stored;  // [steps, ...]; none when lazy
+    Place stored;  // [steps, ...], in any layout; none when lazy
+    Stepped where;
     SliceOf part;
     bool lazy = false;
     bool of_carry = false;  // filled by the steps before; no output of the body
     std::size_t buffer =
         0;  // in a worker's memory: lazy: one segment [every, ...]; stored: a step of scratch
-    std::size_t stride = 0;
   };
   std::vector<Carry> carries;
   std::vector<PerStep> xs;

@@ -15,14 +15,13 @@ Spec infer_broadcast(const Call& c) {
   return {c.in[0].dtype, c.attrs.ints};
 }
 
-Kernel broadcast_kernel(const Call& c) {
+View broadcast_view(const Call& c) {
   const Shape from = strides_of(c.in[0].shape);
   const int shift = c.out.rank() - c.in[0].rank();
-  Shape strides;
+  View view;
   for (int d = 0; d < c.out.rank(); ++d)
-    strides.push_back(d < shift || c.in[0].shape[uz(d - shift)] == 1 ? 0 : from[uz(d - shift)]);
-  return [copy = StridedCopy(c.out.shape, strides, strides_of(c.out.shape), size_of(c.out.dtype))](
-             const std::byte* const* in, std::byte* out) { copy(in[0], out); };
+    view.strides.push_back(d < shift || c.in[0].shape[uz(d - shift)] == 1 ? 0 : from[uz(d - shift)]);
+  return view;
 }
 
 int broadcast_axes(const Call& c, int, int axis) {
@@ -37,7 +36,8 @@ const Op& broadcast_op = register_op(
      .doc = "Repeats axes of extent 1 and missing leading axes.",
      .infer = infer_broadcast,
      .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
-     .cpu = broadcast_kernel,
+     .cpu = copy_view,
+     .view = broadcast_view,
      .linear_in = always_linear,
      .axes = broadcast_axes,
      .cost = copy_cost,

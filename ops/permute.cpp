@@ -29,12 +29,11 @@ std::vector<int> inverse(const std::vector<std::int64_t>& order) {
   return inv;
 }
 
-Kernel permute_kernel(const Call& c) {
+View permute_view(const Call& c) {
   const Shape from = strides_of(c.in[0].shape);
-  Shape strides;
-  for (std::int64_t axis : c.attrs.ints) strides.push_back(from[uz(axis)]);
-  return [copy = StridedCopy(c.out.shape, strides, strides_of(c.out.shape), size_of(c.out.dtype))](
-             const std::byte* const* in, std::byte* out) { copy(in[0], out); };
+  View view;
+  for (std::int64_t axis : c.attrs.ints) view.strides.push_back(from[uz(axis)]);
+  return view;
 }
 
 Tensor simplify_permute(Tensor t) {
@@ -70,7 +69,8 @@ const Op& permute_op = register_op(
      .doc = "Axes in another order: output axis i is input axis order[i].",
      .infer = infer_permute,
      .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(c.attrs.ints)); },
-     .cpu = permute_kernel,
+     .cpu = copy_view,
+     .view = permute_view,
      .linear_in = always_linear,
      .axes = [](const Call& c, int, int axis) { return inverse(c.attrs.ints)[uz(axis)]; },
      .cost = copy_cost,

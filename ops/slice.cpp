@@ -22,11 +22,9 @@ Spec infer_slice(const Call& c) {
   return out;
 }
 
-Kernel slice_kernel(const Call& c) {
-  const Shape from = strides_of(c.in[0].shape);
-  return [copy = StridedCopy(c.out.shape, from, strides_of(c.out.shape), size_of(c.out.dtype),
-                             c.attrs.ints[1] * from[uz(axis_of(c.attrs))])](
-             const std::byte* const* in, std::byte* out) { copy(in[0], out); };
+View slice_view(const Call& c) {
+  const Shape strides = strides_of(c.in[0].shape);
+  return {c.attrs.ints[1] * strides[uz(axis_of(c.attrs))], strides};
 }
 
 Spec infer_pad(const Call& c) {
@@ -63,7 +61,8 @@ const Op& slice_op =
                        const std::int64_t extent = c.in[0].shape()[uz(axis_of(c.attrs))];
                        return pad(c.ct, axis_of(c.attrs), c.attrs.ints[1], extent - c.attrs.ints[2]);
                      },
-                 .cpu = slice_kernel,
+                 .cpu = copy_view,
+                 .view = slice_view,
                  .linear_in = always_linear,
                  .axes = other_axes,
                  .cost = copy_cost,

@@ -1,0 +1,59 @@
+#include "engine/stepped.h"
+
+#include <algorithm>
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+Stepped stepped(const SliceOf& part, std::size_t step) { return {step, part.at}; }
+
+std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const View& view) {
+  const std::size_t element = size_of(value.dtype);
+  const Shape dense = strides_of(value.shape);
+  const auto stride = [&](int axis) { return view.strides[uz(axis) + 1]; };  // the first is time
+  std::int64_t inside = 1;
+  for (int axis = value.rank(); axis-- > 0 && uz(inside) * element < part.bytes;) {
+    const std::int64_t extent = value.shape[uz(axis)];
+    if (extent > 1 && stride(axis) != inside) return std::nullopt;
+    inside *= extent;
+  }
+  if (view.strides[0] < 0) return std::nullopt;
+  Stepped out{uz(view.strides[0]) * element, {}};
+  for (std::size_t from : part.at) {
+    std::int64_t at = view.offset;
+    for (int axis = 0; axis < value.rank(); ++axis) {
+      if (value.shape[uz(axis)] == 0) return std::nullopt;
+      at +=
+          static_cast<std::int64_t>(from / element) / dense[uz(axis)] % value.shape[uz(axis)] * stride(axis);
+    }
+    out.at.push_back(uz(at) * element);
+  }
+  return out;
+}
+
+Stepped slice_by_slice(const SliceOf& part, std::size_t steps) {
+  Stepped out{part.bytes, {}};
+  for (std::size_t s = 0; s < part.at.size(); ++s) out.at.push_back(s * steps * part.bytes);
+  return out;
+}
+
+std::optional<View> inverse(const View& view, const Spec& in, const Spec& out) {
+  if (in.size() != out.size() || view.offset != 0) return std::nullopt;
+  const Shape from = strides_of(in.shape), to = strides_of(out.shape);
+  View back{0, Shape(in.shape.size(), 0)};
+  for (std::size_t axis = 0; axis < in.shape.size(); ++axis) {
+    if (in.shape[axis] == 1) continue;
+    std::size_t k = 0;  // the axis of the output that walks along this one
+    while (k < out.shape.size() && (out.shape[k] != in.shape[axis] || view.strides[k] != from[axis])) ++k;
+    if (k == out.shape.size()) return std::nullopt;
+    back.strides[axis] = to[k];
+  }
+  return back;
+}
+
+}  // namespace nestgrad
