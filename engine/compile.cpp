@@ -28,7 +28,7 @@ class Compiler {
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
     slice_scans();
     lay_out_steps();
-    find_clusters();
+    fuse();
     place_inputs();
     place_outputs();
     for (NodeId id = 0; id < graph_.size(); ++id)
@@ -55,6 +55,13 @@ class Compiler {
   const Node& node(NodeId id) const { return graph_.node(id); }
   Value& value(NodeId id) { return values_[idx(id)]; }
   int now() const { return static_cast<int>(program_.code.size()); }
+
+  template <class Fn>
+  auto with_call(const Node& n, Fn fn) const {
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
+    return fn(Call{*n.op, specs, n.attrs, n.spec});
+  }
 
   void place_inputs() {
     for (std::size_t i = 0; i < source_.inputs.size(); ++i) {
@@ -115,25 +122,55 @@ class Compiler {
     return v.place;
   }
 
-  // ---- clusters ----
+  // ---- several ops as one instruction ----
 
   static constexpr std::size_t kClusterOps = 9;
 
-  // An elementwise node whose one reader is elementwise and of the same shape is computed with that reader.
-  void find_clusters() {
+  void fuse() {
     head_.resize(values_.size());
     for (std::size_t i = 0; i < head_.size(); ++i) head_[i] = static_cast<NodeId>(i);
     if (!options_.fuse) return;
-    std::vector<NodeId> reader(values_.size(), -1);  // -2: several, or the caller
-    for (NodeId id : source_.outputs) reader[idx(id)] = -2;
+    const std::vector<NodeId> only_reader = only_readers();
+    find_sums(only_reader);
+    find_clusters(only_reader);
+  }
+
+  // The one node that reads this one, once; or -1.
+  std::vector<NodeId> only_readers() const {
+    constexpr NodeId kSeveral = -2;
+    std::vector<NodeId> reader(values_.size(), -1);
+    for (NodeId id : source_.outputs) reader[idx(id)] = kSeveral;
     for (NodeId id = 0; id < graph_.size(); ++id)
       if (live_[idx(id)])
         for (NodeId in : node(id).inputs)
-          reader[idx(in)] = reader[idx(in)] == -1 || reader[idx(in)] == id ? id : -2;
+          reader[idx(in)] = reader[idx(in)] == -1 || reader[idx(in)] == id ? id : kSeveral;
+    for (NodeId& r : reader) r = std::max(r, -1);
+    return reader;
+  }
+
+  // Sums of which the kernel of one term adds the other.
+  void find_sums(const std::vector<NodeId>& only_reader) {
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      const Node& n = node(id);
+      if (!live_[idx(id)] || !n.op->adds || n.inputs[0] == n.inputs[1]) continue;
+      if (node(n.inputs[0]).spec != n.spec || node(n.inputs[1]).spec != n.spec) continue;
+      for (NodeId term : {n.inputs[1], n.inputs[0]}) {
+        const auto plus = node(term).op->plus;
+        if (!plus || only_reader[idx(term)] != id || !with_call(node(term), plus)) continue;
+        sums_.emplace(id, Sum{term, plus});
+        head_[idx(term)] = id;
+        break;
+      }
+    }
+  }
+
+  // An elementwise node whose one reader is elementwise and of the same shape is computed with that reader.
+  void find_clusters(const std::vector<NodeId>& only_reader) {
+    const auto may_join = [&](NodeId id) { return node(id).op->loop && !sums_.contains(id); };
     std::vector<std::size_t> ops(values_.size(), 1);
     for (NodeId id = graph_.size(); id-- > 0;) {
-      const NodeId next = reader[idx(id)];
-      if (!live_[idx(id)] || next < 0 || !node(id).op->loop || !node(next).op->loop) continue;
+      const NodeId next = only_reader[idx(id)];
+      if (!live_[idx(id)] || next < 0 || !may_join(id) || !may_join(next)) continue;
       const NodeId head = head_[idx(next)];
       if (node(id).spec != node(head).spec || node(id).spec.rank() > kMostClusterRank) continue;
       if (ops[idx(head)] == kClusterOps) continue;
@@ -141,7 +178,22 @@ class Compiler {
       ++ops[idx(head)];
     }
     for (NodeId id = 0; id < graph_.size(); ++id)
-      if (head_[idx(id)] != id) members_[head_[idx(id)]].push_back(id);
+      if (head_[idx(id)] != id && !sums_.contains(head_[idx(id)])) members_[head_[idx(id)]].push_back(id);
+  }
+
+  void issue_sum(NodeId id) {
+    const auto [term, plus] = sums_.at(id);
+    std::vector<NodeId> inputs = node(term).inputs;
+    inputs.push_back(node(id).inputs[node(id).inputs[0] == term]);
+    Instruction ins{.op = node(id).op,
+                    .kernel = with_call(node(term), plus),
+                    .node = id,
+                    .with = {term},
+                    .loc = node(id).loc};
+    for (NodeId in : inputs) ins.in.push_back(use(in));
+    if (!take_over(id, inputs, [&](std::size_t i) { return i + 1 == inputs.size(); })) give_home(id);
+    ins.out = value(id).place;
+    program_.code.push_back(std::move(ins));
   }
 
   // The instruction of a cluster's last op.
@@ -214,14 +266,13 @@ class Compiler {
     }
     if (n.op->alias || head_[idx(id)] != id || read_in_place_.contains(id)) return;
     if (n.op->view && written_as_.contains(n.inputs[0])) return;
+    if (sums_.contains(id)) return issue_sum(id);
     if (members_.contains(id)) return issue_cluster(id);
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
-    const Call call{*n.op, specs, n.attrs, n.spec};
-    Instruction ins{.op = n.op, .kernel = n.op->cpu(call), .node = id, .loc = n.loc};
+    Instruction ins{.op = n.op, .kernel = with_call(n, n.op->cpu), .node = id, .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));
     const auto may_reuse = [&](std::size_t i) {
-      return n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i));
+      return n.op->may_reuse &&
+             with_call(n, [&](const Call& call) { return n.op->may_reuse(call, static_cast<int>(i)); });
     };
     if (!take_over(id, n.inputs, may_reuse)) give_home(id);
     ins.out = value(id).place;
@@ -298,11 +349,7 @@ class Compiler {
     return {node(scan).attrs.body->spec(body_node).bytes(), {0}, {1}, false};
   }
 
-  View view_of(NodeId id) const {
-    const Node& n = node(id);
-    const Spec& in = node(n.inputs[0]).spec;
-    return n.op->view({*n.op, {&in, 1}, n.attrs, n.spec});
-  }
+  View view_of(NodeId id) const { return with_call(node(id), node(id).op->view); }
 
   // Rearranged sequences that only scans read, and sequences that are only read rearranged, are read and
   // written where they belong.
@@ -581,6 +628,11 @@ class Compiler {
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::vector<NodeId> last_reader_;
+  struct Sum {
+    NodeId term;  // of the two, the one whose kernel adds the other
+    Kernel (*plus)(const Call&);
+  };
+  std::unordered_map<NodeId, Sum> sums_;
   std::vector<NodeId> head_;  // of the cluster that a node belongs to: its last node; itself, if it is alone
   std::unordered_map<NodeId, std::vector<NodeId>> members_;  // head -> the others, in order
   std::unordered_map<NodeId, SlicedBody> slicings_;

@@ -98,6 +98,9 @@ struct Op {
   // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
   // all. All operands and the output have this type.
   ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
+  // A kernel with one more operand, of the output's spec, which may be the output: the op's value is added to
+  // it, with the bits of `adds` after `cpu`. Empty where there is none for this call.
+  Kernel (*plus)(const Call&) = nullptr;
   // Of an op that only rearranges its one input.
   View (*view)(const Call&) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
@@ -117,6 +120,7 @@ struct Op {
   std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
   std::vector<Sample> (*samples)() = nullptr;
 
+  bool adds = false;        // the output is the first input plus the second
   bool linear = false;      // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
   bool has_shape = false;   // Attrs::ints is the shape of the output
   bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input

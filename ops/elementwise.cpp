@@ -293,20 +293,20 @@ namespace {
        .loop = element_loop<Formula_##NAME, 1, KIND>, .axes = elementwise_axes,                              \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
        .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)       \
-  const Op& op_##NAME = register_op(                                                                        \
-      {ROW(NAME, DOC, 2, KIND),                                                                             \
-       .vjp = [](const VjpCall& c) -> Tensor {                                                              \
-         [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                                            \
-         [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                                                \
-         if (c.input == 0) return VJP_A;                                                                    \
-         return VJP_B;                                                                                      \
-       },                                                                                                   \
-       .cpu = make_kernel<Formula_##NAME, 2, KIND>, .loop = element_loop<Formula_##NAME, 2, KIND>,          \
-       .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes,  \
-       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,              \
-       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .linear = ((AFFINE)&L) != 0, \
-       .broadcasts = true});
+#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)      \
+  const Op& op_##NAME = register_op(                                                                       \
+      {ROW(NAME, DOC, 2, KIND),                                                                            \
+       .vjp = [](const VjpCall& c) -> Tensor {                                                             \
+         [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                                           \
+         [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                                               \
+         if (c.input == 0) return VJP_A;                                                                   \
+         return VJP_B;                                                                                     \
+       },                                                                                                  \
+       .cpu = make_kernel<Formula_##NAME, 2, KIND>, .loop = element_loop<Formula_##NAME, 2, KIND>,         \
+       .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes, \
+       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,             \
+       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },                             \
+       .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0, .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
   const Op& op_##NAME = register_op(                                                                         \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 2, KIND>, \

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <utility>
 
+#include "engine/threads.h"
 #include "ops/pack.h"
 
 namespace nestgrad {
@@ -15,9 +17,6 @@ namespace {
 // too late to see that no array is needed.
 
 using Size = std::int64_t;
-
-// How much of k is summed in one go. A part of what a product is: other blocks, other bits.
-constexpr Size kBlock = 256;
 
 // A tile of C is summed in registers, next to what is multiplied: 6 rows of 2 packets in 16 registers, 12 of
 // 2 in 32. With fewer rows tiles are wider, so that enough sums are under way.
@@ -31,6 +30,8 @@ constexpr Size kChunk = 16, kChunkTiles = 32;
 // the copy.
 constexpr Size kPackRows = 32, kPackBytes = 1024;
 
+constexpr Size kShare = Size{1} << 22;  // flops that are worth a thread
+
 // count < Max elements, in copies of known sizes. (A loop would become a call of memcpy.)
 template <int Max, class T>
 EIGEN_ALWAYS_INLINE void copy_some(const T* from, T* to, Size count) {
@@ -42,20 +43,20 @@ EIGEN_ALWAYS_INLINE void copy_some(const T* from, T* to, Size count) {
     }
 }
 
-// A row of sums becomes the row of C, or is added to it where C holds earlier blocks of k.
+// A row of sums becomes the row of C, added to what there is: the same row of `plus`, or nothing if that is
+// null.
 template <class T, int Packets>
-EIGEN_ALWAYS_INLINE void put(const Pack<T> (&sum)[Packets], T* c, Size columns, bool first) {
+EIGEN_ALWAYS_INLINE void put(const Pack<T> (&sum)[Packets], T* c, Size columns, const T* plus) {
   constexpr int size = Pack<T>::size;
-  const auto add_to = [&](T* to) {
+  const auto add_to = [&](const T* from, T* to) {
 #pragma GCC unroll 16
-    for (int j = 0; j < Packets; ++j, to += size) {
-      (first ? sum[j] : Pack<T>::load(to) + sum[j]).store(to);
-    }
+    for (int j = 0; j < Packets; ++j)
+      (from ? Pack<T>::load(from + j * size) + sum[j] : sum[j]).store(to + j * size);
   };
-  if (columns >= Packets * size) return add_to(c);
+  if (columns >= Packets * size) return add_to(plus, c);
   T wide[Packets * size] = {};
-  if (!first) copy_some<Packets * size>(c, wide, columns);
-  add_to(wide);
+  if (plus) copy_some<Packets * size>(plus, wide, columns);
+  add_to(plus ? wide : nullptr, wide);
   copy_some<Packets * size>(wide, c, columns);
 }
 
@@ -69,7 +70,7 @@ struct Tile {
   T* c;
   Size c_row, columns;  // the panel may be wider than C
   Size k;
-  bool first;  // of the blocks of k: C is not yet anything
+  const T* plus;  // what the product is added to, laid out like C; null: nothing
 };
 
 template <class T, int Rows, int Packets>
@@ -105,7 +106,8 @@ void multiply(const Tile<T>& t) {
       }
     }
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) put(sum[i], t.c + i * t.c_row, t.columns, t.first);
+  for (int i = 0; i < Rows; ++i)
+    put(sum[i], t.c + i * t.c_row, t.columns, t.plus ? t.plus + i * t.c_row : nullptr);
 }
 
 template <class T>
@@ -193,7 +195,6 @@ Gemm<T>::Gemm(Size m, Size n, Size k, bool transpose_a, bool transpose_b)
   }
   if (m_ == 1) ta_ = false;  // the same bytes
   pack_ = tb_ || (m_ >= kPackRows && n_ * Size{sizeof(T)} >= kPackBytes);
-  tiles_ = (m_ + kMaxRows - 1) / kMaxRows;
   panel_ = pack_ ? kMaxPackedPackets : kMaxPackets;
   while (panel_ > 2 && std::min<Size>(m_, kMaxRows) * panel_ > kSums) panel_ /= 2;
 }
@@ -207,29 +208,43 @@ int Gemm<T>::packets_for(Size columns) const {
 }
 
 template <class T>
-void Gemm<T>::operator()(const T* a, const T* b, T* c) const {
-  if (m_ == 0) return;
+void Gemm<T>::run(const T* a, const T* b, const T* d, T* c) const {
   if (swapped_) std::swap(a, b);
+  const Size most = 2 * m_ * n_ * k_ / kShare;
+  const Size parts =
+      std::clamp<Size>(most, 1, std::min<Size>(thread_count(), std::max<Size>(1, m_ / kMaxRows)));
+  if (parts == 1) return run_rows(a, b, d, c, 0, m_);
+  const auto part = [&](int i, int) {
+    const Size from = i * m_ / parts;
+    run_rows(a, b, d, c, from, (i + 1) * m_ / parts - from);
+  };
+  in_parallel(static_cast<int>(parts), static_cast<int>(parts), std::ref(part));
+}
+
+template <class T>
+void Gemm<T>::run_rows(const T* a, const T* b, const T* d, T* c, Size from, Size rows) const {
+  if (rows == 0) return;
   // What is packed for a single tile is read once, best at once.
-  const Size chunk = (tiles_ == 1 ? panel_ : kChunk) * Pack<T>::size;
+  const Size chunk = (rows <= kMaxRows ? panel_ : kChunk) * Pack<T>::size;
   Size done = 0;
   do {  // once at least: without k, C is zero
     const Block block{.done = done, .k = std::min(kBlock, k_ - done)};
     for (Size first = 0; first < n_; first += chunk)
-      multiply_chunk(a, b, c, block, first, std::min(n_, first + chunk));
+      multiply_part(a, b, done == 0 ? d : c, c, block,
+                    {.row = from, .rows = rows, .column = first, .columns = std::min(chunk, n_ - first)});
     done += block.k;
   } while (done < k_);
 }
 
-// Columns `first` to `end` of C.
 template <class T>
-void Gemm<T>::multiply_chunk(const T* a, const T* b, T* c, Block block, Size first, Size end) const {
+void Gemm<T>::multiply_part(const T* a, const T* b, const T* plus, T* c, Block block, Part part) const {
   alignas(64) thread_local T packed[kBlock * kChunk * Pack<T>::size];
+  const Size end = part.column + part.columns;
   const auto each_panel = [&](auto fn) {
-    for (Size j = first; j < end;) {
+    for (Size j = part.column; j < end;) {
       const int packets = packets_for(end - j);
       const Size width = packets * Pack<T>::size;
-      fn(j, packets, width, pack_ || width > end - j ? packed + (j - first) * block.k : nullptr);
+      fn(j, packets, width, pack_ || width > end - j ? packed + (j - part.column) * block.k : nullptr);
       j += width;
     }
   };
@@ -238,10 +253,13 @@ void Gemm<T>::multiply_chunk(const T* a, const T* b, T* c, Block block, Size fir
     if (tb_) pack_transposed(b + j * k_ + block.done, k_, end - j, block.k, panel, width);
     else pack_rows(b + block.done * n_ + j, n_, std::min(end - j, width), block.k, b + k_ * n_, panel, width);
   });
-  const Size rows = m_ / tiles_, higher = m_ % tiles_;  // so many tiles are a row higher
-  for (Size from = 0; from < tiles_; from += kChunkTiles)
+  // Rows are multiplied together in tiles, even to a row: the first ones are a row higher.
+  const Size tiles = (part.rows + kMaxRows - 1) / kMaxRows;
+  const Size rows = part.rows / tiles, higher = part.rows % tiles;
+  for (Size from = 0; from < tiles; from += kChunkTiles)
     each_panel([&](Size j, int packets, Size width, const T* panel) {
-      const Size row = from * rows + std::min(from, higher), a_row = ta_ ? 1 : k_, a_step = ta_ ? m_ : 1;
+      const Size row = part.row + from * rows + std::min(from, higher);
+      const Size a_row = ta_ ? 1 : k_, a_step = ta_ ? m_ : 1;
       Tile<T> t{.a = a + row * a_row + block.done * a_step,
                 .a_row = a_row,
                 .a_step = a_step,
@@ -251,11 +269,12 @@ void Gemm<T>::multiply_chunk(const T* a, const T* b, T* c, Block block, Size fir
                 .c_row = n_,
                 .columns = end - j,
                 .k = block.k,
-                .first = block.done == 0};
-      for (Size i = from; i < std::min(tiles_, from + kChunkTiles); ++i) {
+                .plus = plus ? plus + row * n_ + j : nullptr};
+      for (Size i = from; i < std::min(tiles, from + kChunkTiles); ++i) {
         const Size height = rows + (i < higher);
         multiply_for<T>(height, packets)(t);
         t.a += height * a_row, t.c += height * n_;
+        if (plus) t.plus += height * n_;
       }
     });
 }

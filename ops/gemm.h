@@ -9,30 +9,40 @@ namespace nestgrad {
 // C[m,n] = op(A) op(B), all dense and row-major; op: as it is, or transposed.
 //
 // An element of C is one sum over k in ascending order, by fused multiply-adds where the processor has them;
-// every 256 of k a new sum begins, and the sums are added up in order. That is all that enters, whatever the
-// extents and flags, and wherever the operands lie: a row of a tall product has the bits of the same row
+// every kBlock of k a new sum begins, and the sums are added up in order. That is all that enters, whatever
+// the extents and flags, and wherever the operands lie: a row of a tall product has the bits of the same row
 // alone.
 //
-// Immutable and without memory of its own: any number of threads may run one.
+// Immutable and without memory of its own: any number of threads may run one. Large products are shared among
+// them.
 template <class T>
 class Gemm {
  public:
   Gemm(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b);
-  void operator()(const T* a, const T* b, T* c) const;
+  void operator()(const T* a, const T* b, T* c) const { run(a, b, nullptr, c); }
+
+  // C = op(A) op(B) + D, with the bits of the product and the sum one after the other; C may be D. Only if k
+  // is one block.
+  static constexpr std::int64_t kBlock = 256;
+  void plus(const T* a, const T* b, const T* d, T* c) const { run(a, b, d, c); }
 
  private:
   struct Block {  // of k
     std::int64_t done, k;
   };
+  void run(const T* a, const T* b, const T* d, T* c) const;
+  void run_rows(const T* a, const T* b, const T* d, T* c, std::int64_t from, std::int64_t rows) const;
   int packets_for(std::int64_t columns) const;
-  void multiply_chunk(const T* a, const T* b, T* c, Block block, std::int64_t first, std::int64_t end) const;
+  struct Part {  // of C: some of the rows, some of the columns
+    std::int64_t row, rows, column, columns;
+  };
+  void multiply_part(const T* a, const T* b, const T* plus, T* c, Block block, Part part) const;
 
   bool swapped_;  // C' = B' A' is computed instead; all below is about that
   std::int64_t m_, n_, k_;
   bool ta_, tb_;
-  bool pack_;           // all panels of B are copied before they are multiplied
-  int panel_;           // packets of columns that are multiplied together
-  std::int64_t tiles_;  // rows are multiplied together in so many groups, even to a row
+  bool pack_;  // all panels of B are copied before they are multiplied
+  int panel_;  // packets of columns that are multiplied together
 };
 
 }  // namespace nestgrad

@@ -2,6 +2,8 @@
 // broadcast.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ops/gemm.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -57,29 +59,39 @@ std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, st
   return offsets;
 }
 
+// The product, or (plus) the product and a third operand of its shape added up.
 template <class T>
-Kernel typed_matmul(const Call& c) {
+Kernel typed_matmul(const Call& c, bool plus) {
   const bool ta = flag_a(c.attrs), tb = flag_b(c.attrs);
   Extents e = extents(c);
   const Shape batch = batch_of(c.out.shape);
   std::int64_t count = numel(batch);
+  std::vector<std::int64_t> ao{0}, bo{0};
   // Rows of all batch members against one right-hand side are one product.
   if (!ta && numel(batch_of(c.in[1].shape)) == 1 && numel(batch_of(c.in[0].shape)) == count) {
-    e.m *= count;
-    return [product = Gemm<T>(e.m, e.n, e.ka, ta, tb)](const std::byte* const* in, std::byte* out) {
-      product(reinterpret_cast<const T*>(in[0]), reinterpret_cast<const T*>(in[1]),
-              reinterpret_cast<T*>(out));
-    };
+    e.m *= std::exchange(count, 1);
+  } else {
+    ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka);
+    bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka);
   }
-  return [=, product = Gemm<T>(e.m, e.n, e.ka, ta, tb),
-          ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka),
-          bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka)](const std::byte* const* in,
+  return [=, product = Gemm<T>(e.m, e.n, e.ka, ta, tb), size = e.m * e.n](const std::byte* const* in,
                                                                           std::byte* out) {
     const T* a = reinterpret_cast<const T*>(in[0]);
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* y = reinterpret_cast<T*>(out);
-    for (std::int64_t i = 0; i < count; ++i) product(a + ao[uz(i)], b + bo[uz(i)], y + i * e.m * e.n);
+    const T* d = plus ? reinterpret_cast<const T*>(in[2]) : nullptr;
+    for (std::int64_t i = 0; i < count; ++i)
+      if (plus) product.plus(a + ao[uz(i)], b + bo[uz(i)], d + i * size, y + i * size);
+      else product(a + ao[uz(i)], b + bo[uz(i)], y + i * size);
   };
+}
+
+Kernel matmul_kernel(const Call& c, bool plus) {
+  return c.out.dtype == DType::f32 ? typed_matmul<float>(c, plus) : typed_matmul<double>(c, plus);
+}
+
+Kernel matmul_plus(const Call& c) {
+  return extents(c).ka <= Gemm<float>::kBlock ? matmul_kernel(c, true) : Kernel();
 }
 
 // dA = dC B' and dB = A' dC, written for each pair of flags. Broadcast axes are summed by grad.
@@ -121,10 +133,8 @@ const Op& matmul_op = register_op(
      .doc = "Matrix product over the last two axes, C = op(A) op(B).",
      .infer = infer_matmul,
      .vjp = matmul_vjp,
-     .cpu =
-         [](const Call& c) {
-           return c.out.dtype == DType::f32 ? typed_matmul<float>(c) : typed_matmul<double>(c);
-         },
+     .cpu = [](const Call& c) { return matmul_kernel(c, false); },
+     .plus = matmul_plus,
      .linear_in = always_linear,
      .axes = matmul_axes,
      .cost =

@@ -211,6 +211,39 @@ TEST_CASE_TEMPLATE("a row and a column of a product have the bits that they have
       }
 }
 
+TEST_CASE_TEMPLATE("what is added to a product by its kernel, in place too, has the bits of a sum after it",
+                   T, float, double) {
+  constexpr DType dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  const Op& op = *find_op("matmul");
+  const auto kernel = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb) {
+    const Spec specs[]{{dtype, ta ? Shape{k, m} : Shape{m, k}}, {dtype, tb ? Shape{n, k} : Shape{k, n}}};
+    const Attrs attrs{.ints = {ta, tb}};
+    return op.plus(Call{op, specs, attrs, infer(op, specs, attrs)});
+  };
+  int wrong = 0;
+  for (const std::int64_t m : kEdges)
+    for (const std::int64_t n : kEdges)
+      for (const std::int64_t k : {1, 7, 16, 256})
+        for (const bool flags : {false, true}) {
+          const std::vector<T> a = drawn<T>(m, k, 1), b = drawn<T>(k, n, 2), d = drawn<T>(m, n, 3);
+          const std::vector<T> at = flags ? flipped(a, m, k) : a, bt = flags ? flipped(b, k, n) : b;
+          std::vector<T> expected = product(at, bt, m, n, k, flags, flags), out(expected.size()),
+                         in_place = d;
+          for (std::size_t i = 0; i < out.size(); ++i) expected[i] = expected[i] + d[i];
+          const Kernel plus = kernel(m, n, k, flags, flags);
+          const auto run = [&](const std::vector<T>& rest, std::vector<T>& to) {
+            const std::byte* in[]{reinterpret_cast<const std::byte*>(at.data()),
+                                  reinterpret_cast<const std::byte*>(bt.data()),
+                                  reinterpret_cast<const std::byte*>(rest.data())};
+            plus(in, reinterpret_cast<std::byte*>(to.data()));
+          };
+          run(d, out), run(in_place, in_place);
+          wrong += out != expected || in_place != expected;
+        }
+  CHECK(wrong == 0);
+  CHECK_FALSE(kernel(3, 3, 257, false, false));  // two blocks of k: other bits
+}
+
 TEST_CASE("NaN and infinity in a factor fill its row or its column of a product, and nothing else") {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{7, 19, 9}, {1, 10, 3}, {10, 1, 12}, {13, 40, 5}})
