@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "engine/body.h"
 #include "engine/cluster.h"
+#include "engine/fusion.h"
 #include "engine/lower.h"
 #include "engine/program.h"
 #include "engine/rematerialize.h"
@@ -27,8 +27,9 @@ class Compiler {
     program_.graph = source_.graph;
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
     slice_scans();
-    lay_out_steps();
-    fuse();
+    layouts_ = lay_out_steps(graph_, live_, source_.outputs,
+                             [&](NodeId scan, NodeId what) { return part_in(scan, what); });
+    if (options_.fuse) fusion_ = fuse(graph_, live_, source_.outputs);
     place_inputs();
     place_outputs();
     for (NodeId id = 0; id < graph_.size(); ++id)
@@ -56,13 +57,6 @@ class Compiler {
   Value& value(NodeId id) { return values_[idx(id)]; }
   int now() const { return static_cast<int>(program_.code.size()); }
 
-  template <class Fn>
-  auto with_call(const Node& n, Fn fn) const {
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
-    return fn(Call{*n.op, specs, n.attrs, n.spec});
-  }
-
   void place_inputs() {
     for (std::size_t i = 0; i < source_.inputs.size(); ++i) {
       const NodeId id = source_.inputs[i];
@@ -73,7 +67,7 @@ class Compiler {
 
   // The node whose bytes these are.
   NodeId root_of(NodeId id) const {
-    while (node(id).op->alias || read_in_place_.contains(id)) id = node(id).inputs[0];
+    while (node(id).op->alias || layouts_.read_in_place.contains(id)) id = node(id).inputs[0];
     return id;
   }
 
@@ -124,69 +118,12 @@ class Compiler {
 
   // ---- several ops as one instruction ----
 
-  static constexpr std::size_t kClusterOps = 9;
-
-  void fuse() {
-    head_.resize(values_.size());
-    for (std::size_t i = 0; i < head_.size(); ++i) head_[i] = static_cast<NodeId>(i);
-    if (!options_.fuse) return;
-    const std::vector<NodeId> only_reader = only_readers();
-    find_sums(only_reader);
-    find_clusters(only_reader);
-  }
-
-  // The one node that reads this one, once; or -1.
-  std::vector<NodeId> only_readers() const {
-    constexpr NodeId kSeveral = -2;
-    std::vector<NodeId> reader(values_.size(), -1);
-    for (NodeId id : source_.outputs) reader[idx(id)] = kSeveral;
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (live_[idx(id)])
-        for (NodeId in : node(id).inputs)
-          reader[idx(in)] = reader[idx(in)] == -1 || reader[idx(in)] == id ? id : kSeveral;
-    for (NodeId& r : reader) r = std::max(r, -1);
-    return reader;
-  }
-
-  // Sums of which the kernel of one term adds the other.
-  void find_sums(const std::vector<NodeId>& only_reader) {
-    for (NodeId id = 0; id < graph_.size(); ++id) {
-      const Node& n = node(id);
-      if (!live_[idx(id)] || !n.op->adds || n.inputs[0] == n.inputs[1]) continue;
-      if (node(n.inputs[0]).spec != n.spec || node(n.inputs[1]).spec != n.spec) continue;
-      for (NodeId term : {n.inputs[1], n.inputs[0]}) {
-        const auto plus = node(term).op->plus;
-        if (!plus || only_reader[idx(term)] != id || !with_call(node(term), plus)) continue;
-        sums_.emplace(id, Sum{term, plus});
-        head_[idx(term)] = id;
-        break;
-      }
-    }
-  }
-
-  // An elementwise node whose one reader is elementwise and of the same shape is computed with that reader.
-  void find_clusters(const std::vector<NodeId>& only_reader) {
-    const auto may_join = [&](NodeId id) { return node(id).op->loop && !sums_.contains(id); };
-    std::vector<std::size_t> ops(values_.size(), 1);
-    for (NodeId id = graph_.size(); id-- > 0;) {
-      const NodeId next = only_reader[idx(id)];
-      if (!live_[idx(id)] || next < 0 || !may_join(id) || !may_join(next)) continue;
-      const NodeId head = head_[idx(next)];
-      if (node(id).spec != node(head).spec || node(id).spec.rank() > kMostClusterRank) continue;
-      if (ops[idx(head)] == kClusterOps) continue;
-      head_[idx(id)] = head;
-      ++ops[idx(head)];
-    }
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (head_[idx(id)] != id && !sums_.contains(head_[idx(id)])) members_[head_[idx(id)]].push_back(id);
-  }
-
   void issue_sum(NodeId id) {
-    const auto [term, plus] = sums_.at(id);
+    const NodeId term = fusion_.sums.at(id);
     std::vector<NodeId> inputs = node(term).inputs;
     inputs.push_back(node(id).inputs[node(id).inputs[0] == term]);
     Instruction ins{.op = node(id).op,
-                    .kernel = with_call(node(term), plus),
+                    .kernel = with_call(graph_.nodes(), node(term), node(term).op->plus),
                     .node = id,
                     .with = {term},
                     .loc = node(id).loc};
@@ -198,7 +135,7 @@ class Compiler {
 
   // The instruction of a cluster's last op.
   void issue_cluster(NodeId id) {
-    std::vector<NodeId> nodes = members_.at(id), inputs;
+    std::vector<NodeId> nodes = fusion_.clusters.at(id), inputs;
     nodes.push_back(id);
     std::vector<ClusterOp> ops;
     for (NodeId member : nodes) {
@@ -220,7 +157,7 @@ class Compiler {
     Instruction ins{.op = node(id).op,
                     .kernel = cluster_kernel(ops, specs, node(id).spec),
                     .node = id,
-                    .with = members_.at(id),
+                    .with = fusion_.clusters.at(id),
                     .loc = node(id).loc};
     for (NodeId in : inputs) ins.in.push_back(use(in));
     if (!take_over(id, inputs, [&](std::size_t i) { return specs[i] == node(id).spec; })) give_home(id);
@@ -238,7 +175,7 @@ class Compiler {
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[idx(id)]) continue;
       for (NodeId in : node(id).inputs)
-        last_reader_[idx(root_of(in))] = std::max(last_reader_[idx(root_of(in))], head_[idx(id)]);
+        last_reader_[idx(root_of(in))] = std::max(last_reader_[idx(root_of(in))], fusion_.head_of(id));
     }
     // A checkpointed scan may read its inputs again whenever its values are pulled.
     for (NodeId id = 0; id < graph_.size(); ++id)
@@ -264,15 +201,16 @@ class Compiler {
       case OpKind::value:
         break;
     }
-    if (n.op->alias || head_[idx(id)] != id || read_in_place_.contains(id)) return;
-    if (n.op->view && written_as_.contains(n.inputs[0])) return;
-    if (sums_.contains(id)) return issue_sum(id);
-    if (members_.contains(id)) return issue_cluster(id);
-    Instruction ins{.op = n.op, .kernel = with_call(n, n.op->cpu), .node = id, .loc = n.loc};
+    if (n.op->alias || fusion_.head_of(id) != id || layouts_.read_in_place.contains(id)) return;
+    if (n.op->view && layouts_.written_as.contains(n.inputs[0])) return;
+    if (fusion_.sums.contains(id)) return issue_sum(id);
+    if (fusion_.clusters.contains(id)) return issue_cluster(id);
+    Instruction ins{.op = n.op, .kernel = with_call(graph_.nodes(), n, n.op->cpu), .node = id, .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));
     const auto may_reuse = [&](std::size_t i) {
-      return n.op->may_reuse &&
-             with_call(n, [&](const Call& call) { return n.op->may_reuse(call, static_cast<int>(i)); });
+      return n.op->may_reuse && with_call(graph_.nodes(), n, [&](const Call& call) {
+               return n.op->may_reuse(call, static_cast<int>(i));
+             });
     };
     if (!take_over(id, n.inputs, may_reuse)) give_home(id);
     ins.out = value(id).place;
@@ -349,52 +287,7 @@ class Compiler {
     return {node(scan).attrs.body->spec(body_node).bytes(), {0}, {1}, false};
   }
 
-  View view_of(NodeId id) const { return with_call(node(id), node(id).op->view); }
-
-  // Rearranged sequences that only scans read, and sequences that are only read rearranged, are read and
-  // written where they belong.
-  void lay_out_steps() {
-    std::vector<std::vector<Reader>> readers(values_.size());
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (live_[idx(id)])
-        for (std::size_t i = 0; i < node(id).inputs.size(); ++i)
-          readers[idx(node(id).inputs[i])].push_back({id, static_cast<NodeId>(i)});
-    for (NodeId id : source_.outputs) readers[idx(id)].push_back({-1, 0});
-    const auto is_x = [&](const Reader& r) {
-      if (r.id < 0 || node(r.id).op->kind != OpKind::scan) return false;
-      const Body& body = *node(r.id).attrs.body;
-      return r.operand >= body.carries && r.operand < body.carries + body.xs;
-    };
-    for (NodeId id = 0; id < graph_.size(); ++id) {
-      if (!live_[idx(id)]) continue;
-      const Node& n = node(id);
-      const std::vector<Reader>& by = readers[idx(id)];
-      if (n.op->view && std::ranges::all_of(by, [&](const Reader& r) {
-            return is_x(r) &&
-                   stepped(part_in(r.id, r.operand), node(r.id).attrs.body->spec(r.operand), view_of(id));
-          }))
-        read_in_place_.insert(id);
-      if (n.op->kind != OpKind::stack) continue;
-      const NodeId scan = n.inputs[0];
-      const auto what = static_cast<NodeId>(n.attrs.ints[0]);
-      const SliceOf part = part_in(scan, what);
-      if (by.size() == 1 && by[0].id >= 0 && node(by[0].id).op->view) {
-        const auto back = inverse(view_of(by[0].id), n.spec, node(by[0].id).spec);
-        if (back && stepped(part, node(scan).attrs.body->spec(what), *back))
-          written_as_.emplace(id, by[0].id);
-      } else if (!part.partial && std::ranges::count(part.owner, 0) == 0 &&
-                 std::ranges::all_of(by, [&](const Reader& r) {
-                   if (!is_x(r)) return false;
-                   const SliceOf other = part_in(r.id, r.operand);
-                   return other.bytes == part.bytes && other.at == part.at;
-                 })) {
-        slice_by_slice_.emplace(id, slice_by_slice(part, idx(node(scan).attrs.ints[0])));
-      }
-    }
-  }
-  struct Reader {
-    NodeId id, operand;  // id -1: the caller
-  };
+  View view_of(NodeId id) const { return with_call(graph_.nodes(), node(id), node(id).op->view); }
 
   int every_of(const Node& scan) const {
     const auto asked = static_cast<int>(scan.attrs.ints[2]);
@@ -518,8 +411,10 @@ class Compiler {
         x.stack = lazy->second.second;
       } else {
         x.source = use(source);
-        if (const auto at = slice_by_slice_.find(source); at != slice_by_slice_.end()) x.where = at->second;
-        if (read_in_place_.contains(source)) x.where = *stepped(part_of(i), body.spec(i), view_of(source));
+        if (const auto at = layouts_.slice_by_slice.find(source); at != layouts_.slice_by_slice.end())
+          x.where = at->second;
+        if (layouts_.read_in_place.contains(source))
+          x.where = *stepped(part_of(i), body.spec(i), view_of(source));
       }
       scan->xs.push_back(std::move(x));
     }
@@ -539,8 +434,9 @@ class Compiler {
         s.buffer = memory.take(s.part.bytes * static_cast<std::size_t>(scan->every));
       } else {
         NodeId home = p;
-        if (const auto at = slice_by_slice_.find(p); at != slice_by_slice_.end()) s.where = at->second;
-        if (const auto at = written_as_.find(p); at != written_as_.end()) {
+        if (const auto at = layouts_.slice_by_slice.find(p); at != layouts_.slice_by_slice.end())
+          s.where = at->second;
+        if (const auto at = layouts_.written_as.find(p); at != layouts_.written_as.end()) {
           home = at->second;
           s.where = *stepped(s.part, body.spec(what), *inverse(view_of(home), node(p).spec, node(home).spec));
         }
@@ -628,17 +524,9 @@ class Compiler {
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::vector<NodeId> last_reader_;
-  struct Sum {
-    NodeId term;  // of the two, the one whose kernel adds the other
-    Kernel (*plus)(const Call&);
-  };
-  std::unordered_map<NodeId, Sum> sums_;
-  std::vector<NodeId> head_;  // of the cluster that a node belongs to: its last node; itself, if it is alone
-  std::unordered_map<NodeId, std::vector<NodeId>> members_;  // head -> the others, in order
+  Fusion fusion_;
   std::unordered_map<NodeId, SlicedBody> slicings_;
-  std::unordered_set<NodeId> read_in_place_;       // rearrangements of sequences that scans do not need
-  std::unordered_map<NodeId, NodeId> written_as_;  // stack -> its rearrangement, which is written instead
-  std::unordered_map<NodeId, Stepped> slice_by_slice_;  // stacks that only slices of their own read
+  StepLayouts layouts_;
   std::vector<ScanInfo> scans_;
   std::vector<NodeId> scan_order_;
   std::unordered_map<NodeId, int> last_pull_;

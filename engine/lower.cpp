@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/body.h"
+
 namespace nestgrad {
 
 std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
@@ -20,6 +22,25 @@ std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const Node
     todo.insert(todo.end(), nodes[id].inputs.begin(), nodes[id].inputs.end());
   }
   return live;
+}
+
+std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
+                                            std::span<const NodeId> outputs) {
+  std::vector<std::vector<Reader>> readers(static_cast<std::size_t>(graph.size()));
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    if (!live[static_cast<std::size_t>(id)]) continue;
+    const std::vector<NodeId>& in = graph.node(id).inputs;
+    for (std::size_t i = 0; i < in.size(); ++i)
+      readers[static_cast<std::size_t>(in[i])].push_back({id, static_cast<NodeId>(i)});
+  }
+  for (NodeId id : outputs) readers[static_cast<std::size_t>(id)].push_back({-1, 0});
+  return readers;
+}
+
+bool reads_step_by_step(const Graph& graph, const Reader& reader) {
+  if (reader.id < 0 || graph.node(reader.id).op->kind != OpKind::scan) return false;
+  const Body& body = *graph.node(reader.id).attrs.body;
+  return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
 }
 
 void label_like(const Node& n) {

@@ -21,6 +21,24 @@ Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
 std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
                              std::span<const NodeId> cuts);
 
+// Who reads a value, as which operand; id -1: the caller.
+struct Reader {
+  NodeId id, operand;
+};
+// By node, of the live nodes and the caller.
+std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
+                                            std::span<const NodeId> outputs);
+// Is the reader a scan that cuts this operand along its first axis, a step each?
+bool reads_step_by_step(const Graph& graph, const Reader& reader);
+
+// fn(Call) for the use of an op that a node is.
+template <class Fn>
+auto with_call(const std::deque<Node>& nodes, const Node& n, Fn fn) {
+  std::vector<Spec> specs;
+  for (NodeId in : n.inputs) specs.push_back(nodes[static_cast<std::size_t>(in)].spec);
+  return fn(Call{*n.op, specs, n.attrs, n.spec});
+}
+
 // New nodes are labelled like this one, until the caller's EmitGuard ends.
 void label_like(const Node& node);
 

@@ -24,9 +24,7 @@ Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes(
 std::optional<Bytes> price_of_computing(const Body& body, const Node& n) {
   if (n.op->kind == OpKind::constant || n.op->alias) return 0;
   if (n.op->kind != OpKind::value || !n.op->shared || !n.op->cpu || !n.op->cost) return std::nullopt;
-  std::vector<Spec> in;
-  for (NodeId i : n.inputs) in.push_back(body.spec(i));
-  const double flops = n.op->cost({*n.op, in, n.attrs, n.spec}).flops;
+  const double flops = with_call(body.nodes, n, n.op->cost).flops;
   if (flops == 0) return price_of_reading(n.spec);  // a rearrangement
   if (!n.op->loop) return std::nullopt;
   return static_cast<Bytes>(flops * static_cast<double>(size_of(n.spec.dtype)) / 8);
@@ -45,13 +43,10 @@ struct Scan {
 class Rematerialize {
  public:
   explicit Rematerialize(const Lowered& from)
-      : from_(from), old_(*from.graph), made_(uz(old_.size())), readers_(uz(old_.size())) {
-    for (NodeId id = 0; id < old_.size(); ++id) {
-      const Node& n = old_.node(id);
-      for (std::size_t i = 0; i < n.inputs.size(); ++i) readers_[uz(n.inputs[i])].push_back({id, i});
-    }
-    for (NodeId id : from.outputs) readers_[uz(id)].push_back({-1, 0});
-  }
+      : from_(from),
+        old_(*from.graph),
+        made_(uz(old_.size())),
+        readers_(readers_of(old_, std::vector<char>(made_.size(), 1), from.outputs)) {}
 
   bool is_needed() const {
     for (NodeId id = 0; id < old_.size(); ++id)
@@ -75,20 +70,10 @@ class Rematerialize {
   }
 
  private:
-  struct Reader {
-    NodeId id;  // -1: the caller
-    std::size_t operand;
-  };
-
-  // Is this operand cut along the time axis by the scan that reads it?
-  bool is_x(const Reader& r) const {
-    if (r.id < 0 || old_.node(r.id).op->kind != OpKind::scan) return false;
-    const Body& body = *old_.node(r.id).attrs.body;
-    return r.operand >= uz(body.carries) && r.operand < uz(body.carries + body.xs);
-  }
   bool is_read_step_by_step(NodeId stack) const {
     const auto& readers = readers_[uz(stack)];
-    return !readers.empty() && std::ranges::all_of(readers, [&](const Reader& r) { return is_x(r); });
+    return !readers.empty() &&
+           std::ranges::all_of(readers, [&](const Reader& r) { return reads_step_by_step(old_, r); });
   }
 
   Tensor copy(const Node& n) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/body.h"
+#include "engine/lower.h"
+
 namespace nestgrad {
 
 namespace {
@@ -54,6 +57,46 @@ std::optional<View> inverse(const View& view, const Spec& in, const Spec& out) {
     back.strides[axis] = to[k];
   }
   return back;
+}
+
+StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live,
+                          const std::vector<NodeId>& outputs,
+                          const std::function<SliceOf(NodeId scan, NodeId what)>& part_of) {
+  StepLayouts out;
+  const auto readers = readers_of(graph, live, outputs);
+  const auto all_scans = [&](NodeId id, const std::function<bool(SliceOf, const Spec&)>& suits) {
+    return std::ranges::all_of(readers[uz(id)], [&](const Reader& r) {
+      return reads_step_by_step(graph, r) &&
+             suits(part_of(r.id, r.operand), graph.node(r.id).attrs.body->spec(r.operand));
+    });
+  };
+  const auto view_of = [&](const Node& n) { return with_call(graph.nodes(), n, n.op->view); };
+  for (NodeId id = 0; id < graph.size(); ++id)
+    if (const Node& n = graph.node(id); live[uz(id)] && n.op->view)
+      if (all_scans(id, [&](const SliceOf& part, const Spec& value) {
+            return stepped(part, value, view_of(n)).has_value();
+          }))
+        out.read_in_place.insert(id);
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    const Node& n = graph.node(id);
+    if (!live[uz(id)] || n.op->kind != OpKind::stack) continue;
+    const NodeId scan = n.inputs[0];
+    const auto what = static_cast<NodeId>(n.attrs.ints[0]);
+    const SliceOf part = part_of(scan, what);
+    const NodeId first = readers[uz(id)][0].id;
+    if (readers[uz(id)].size() == 1 && first >= 0 && graph.node(first).op->view) {
+      const auto back = inverse(view_of(graph.node(first)), n.spec, graph.node(first).spec);
+      if (!out.read_in_place.contains(first) && back &&
+          stepped(part, graph.node(scan).attrs.body->spec(what), *back))
+        out.written_as.emplace(id, first);
+    } else if (!part.partial && std::ranges::count(part.owner, 0) == 0 &&
+               all_scans(id, [&](const SliceOf& theirs, const Spec&) {
+                 return theirs.bytes == part.bytes && theirs.at == part.at;
+               })) {
+      out.slice_by_slice.emplace(id, slice_by_slice(part, uz(graph.node(scan).attrs.ints[0])));
+    }
+  }
+  return out;
 }
 
 }  // namespace nestgrad

@@ -2,7 +2,10 @@
 // scan reads and writes permuted sequences where they are. Internal to the plan.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "engine/slicing.h"
 
@@ -23,5 +26,16 @@ Stepped slice_by_slice(const SliceOf& part, std::size_t steps);
 
 // Where the elements of the input of a rearrangement lie in its output, if each lies there once.
 std::optional<View> inverse(const View& view, const Spec& in, const Spec& out);
+
+// What need not lie in the plain order.
+struct StepLayouts {
+  std::unordered_set<NodeId> read_in_place;            // rearrangements that only scans read, where they lie
+  std::unordered_map<NodeId, NodeId> written_as;       // stack -> its rearrangement, which is written instead
+  std::unordered_map<NodeId, Stepped> slice_by_slice;  // stacks that only scans with the same slices read
+};
+// part_of: what a slice of a scan has of a value of its body.
+StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live,
+                          const std::vector<NodeId>& outputs,
+                          const std::function<SliceOf(NodeId scan, NodeId what)>& part_of);
 
 }  // namespace nestgrad
