@@ -12,6 +12,9 @@
 #include <filesystem>
 #include <new>
 
+#include "engine/plan.h"
+#include "engine/threads.h"
+
 namespace nestgrad {
 
 namespace {
@@ -63,13 +66,20 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
   std::string program = app.get_name();
   if (program.empty() && argc > 0) program = std::filesystem::path(argv[0]).filename().string();
   try {
+    app.set_version_flag(
+        "--version",
+        [] {
+          return fmt::format("nestgrad {}, kernels for {}, {} threads", NESTGRAD_VERSION, instruction_set(),
+                             thread_count());
+        },
+        "Version, instruction set and number of threads");
     app.parse(argc, argv);
     body();
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
       return fail(program, "standard output cannot be written");
     return 0;
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     fmt::print(stderr, "{}: {}; see --help\n", program, on_one_line(e.what()));
     return 2;
   } catch (const std::bad_alloc&) {

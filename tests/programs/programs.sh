@@ -27,6 +27,7 @@ small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --m
 
 for program in 01_grad_of_grad 03_new_learner learners train_lm generate verify_golden; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
+  expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option
 done
 expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
