@@ -406,7 +406,7 @@ class Compiler {
       ScanStep::PerStep x{.where = stepped(part_of(i), body.spec(i).bytes())};
       if (const auto lazy = lazy_stacks_.find(source); lazy != lazy_stacks_.end()) {
         ScanInfo& producer = scans_[idx(lazy->second.first)];
-        producer.pulled_by.push_back(id);
+        if (producer.pulled_by.empty() || producer.pulled_by.back() != id) producer.pulled_by.push_back(id);
         x.producer = static_cast<int>(producer.instruction);
         x.stack = lazy->second.second;
       } else {
@@ -489,8 +489,26 @@ class Compiler {
     last = std::max(last, until);
   }
 
+  void count_flops() {
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      const Node& n = node(id);
+      if (live_[idx(id)] && n.op->kind == OpKind::value && !n.op->alias && n.op->cost)
+        program_.flops += with_call(graph_.nodes(), n, n.op->cost).flops;
+    }
+    for (NodeId id : scan_order_) {
+      const ScanInfo& info = scans_[idx(id)];
+      const ScanStep& scan = *program_.code[info.instruction].scan;
+      const Program& body = scan.workers[0].body;
+      const double steps = static_cast<double>(scan.steps) * scan.slices;
+      const double pulls = static_cast<double>(info.pulled_by.size());
+      program_.flops += steps * body.flops * (1 + pulls);
+      program_.recomputed_flops += steps * (body.recomputed_flops * (1 + pulls) + body.flops * pulls);
+    }
+  }
+
   // Replaces buffer numbers by offsets.
   void finish() {
+    count_flops();
     const ArenaLayout layout = lay_out(buffers_);
     program_.arena_bytes = layout.bytes;
     for (std::size_t b = 0; b < buffers_.size(); ++b)

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "engine/program.h"
 #include "engine/threads.h"
 
@@ -68,12 +70,48 @@ void check(std::string_view what, std::span<const Array> given, const std::vecto
 
 }  // namespace
 
+namespace {
+
+int most_steps(const std::deque<Node>& nodes) {
+  std::int64_t most = 0;
+  for (const Node& n : nodes)
+    if (n.op->kind == OpKind::scan) most = std::max(most, n.attrs.ints[0]);
+  return static_cast<int>(most);
+}
+
+// The program within the budget that computes least, then the one that needs least memory.
+Program compile_within(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                       const std::vector<NodeId>& outputs, PlanOptions options) {
+  Program best = compile(nodes, inputs, outputs, options);
+  const std::size_t budget = options.memory_budget;
+  if (budget == 0 || best.arena_bytes <= budget) return best;
+  std::size_t asked = best.arena_bytes;
+  const int steps = most_steps(nodes);
+  for (int every = 0; every <= steps; every = std::max(1, every * 2)) {
+    options.checkpoint_every = every;
+    Program next = compile(nodes, inputs, outputs, options);
+    const auto rank = [&](const Program& p) {
+      return std::tuple(p.arena_bytes > budget, p.arena_bytes > budget ? 0 : p.flops, p.arena_bytes);
+    };
+    if (rank(next) < rank(best)) best = std::move(next);
+  }
+  if (best.arena_bytes > budget)
+    throw ConfigError(
+        fmt::format("[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, with "
+                    "the best checkpoint "
+                    "schedule {}; give at least that, or make the batch or the context smaller",
+                    budget, asked, best.arena_bytes));
+  return best;
+}
+
+}  // namespace
+
 Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
   PlanOptions settled = options;
   if (settled.workers <= 0) settled.workers = thread_count();
-  impl_->program = compile(nodes, inputs, outputs, settled);
+  impl_->program = compile_within(nodes, inputs, outputs, settled);
   impl_->arena = Array(DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)});
   impl_->external.resize(inputs.size() + outputs.size());
 }
@@ -102,12 +140,19 @@ void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
 }
 
 PlanStats Plan::stats() const {
-  return {impl_->program.arena_bytes, count_instructions(impl_->program),
-          static_cast<std::size_t>(impl_->program.graph->size())};
+  const Program& p = impl_->program;
+  return {.arena_bytes = p.arena_bytes,
+          .instructions = count_instructions(p),
+          .nodes = static_cast<std::size_t>(p.graph->size()),
+          .flops = p.flops,
+          .recompute_factor = p.recomputed_flops == 0 ? 1 : p.flops / (p.flops - p.recomputed_flops)};
 }
 
 std::string Plan::str() const {
-  std::string out;
+  const PlanStats s = stats();
+  std::string out = fmt::format(
+      "{} bytes of memory, {} instructions, {:.4g} flops, {:.3f} times those without recomputation\n",
+      s.arena_bytes, s.instructions, s.flops, s.recompute_factor);
   print(impl_->program, "", out);
   return out;
 }

@@ -24,6 +24,9 @@ struct PlanOptions {
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.
   std::optional<int> checkpoint_every;
+  // Bytes that the arena may have; 0: any number. If storing everything needs more, the checkpoint schedule
+  // is chosen, over checkpoint_every; ConfigError if none needs so little.
+  std::size_t memory_budget = 0;
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
 };
 
@@ -37,6 +40,8 @@ struct PlanStats {
   std::size_t arena_bytes = 0;
   std::size_t instructions = 0;  // scan bodies included
   std::size_t nodes = 0;
+  double flops = 0;             // of a run
+  double recompute_factor = 1;  // flops over those of a run that recomputes nothing
 };
 
 class Plan {
@@ -57,7 +62,7 @@ class Plan {
   void run(std::span<const Array> inputs, std::span<Array> outputs);
 
   PlanStats stats() const;
-  std::string str() const;                  // one line an instruction, with offsets
+  std::string str() const;                  // what a run costs, then one line an instruction
   std::vector<BufferInfo> buffers() const;  // of the outermost program
 
  private:

@@ -38,6 +38,7 @@ struct Program {
   std::vector<Array> literals;
   std::vector<Spec> inputs, outputs;
   std::size_t arena_bytes = 0;
+  double flops = 0, recomputed_flops = 0;  // of a run; of them, those of values that were not stored
   std::vector<BufferInfo> buffers;
   std::shared_ptr<Graph> graph;  // the lowered graph, for printing and errors
 };

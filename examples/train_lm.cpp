@@ -325,6 +325,12 @@ int main(int argc, char** argv) {
                  "bits, less memory")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option_function<double>(
+         "--memory-budget", [&](double mb) { o.training.memory_budget = static_cast<std::size_t>(mb * 1e6); },
+         "MB that the training plan may take: what is not kept is recomputed, as little as possible; same "
+         "bits "
+         "(default: any)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--save-every", o.save_every, "Steps between checkpoints")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -95,7 +95,7 @@ Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus)
           out.insert(out.end(), part.begin(), part.end());
         return out;
       });
-  train_plan_ = std::make_unique<Plan>(train_.function.plan());
+  train_plan_ = std::make_unique<Plan>(train_.function.plan({.memory_budget = options_.memory_budget}));
   StateDict start = initial_parameters(train_.params, kType, options_.seed);
   for (const ParamSpec& p : train_.params) {
     start.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));

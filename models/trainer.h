@@ -17,7 +17,8 @@ struct TrainingOptions {
   double lr = 3e-3;
   std::int64_t warmup = 50;
   std::uint64_t seed = 0;
-  int checkpoint_every = 0;  // of the scans, as in ScanOptions
+  int checkpoint_every = 0;       // of the scans, as in ScanOptions
+  std::size_t memory_budget = 0;  // of the plan, as in PlanOptions
   AdamWOptions adamw;
 
   void check() const;  // ConfigError

@@ -196,7 +196,9 @@ TEST_CASE("Stats count what a plan runs, its text has a line for each instructio
   const Plan plan = f.plan({.fuse = false});
   CHECK(plan.stats().instructions == 4);  // sum, scan, and sin and mul in its body
   CHECK(plan.stats().arena_bytes > 0);
-  CHECK(count(plan.str(), "\n") == 4);
+  CHECK(count(plan.str(), "\n") == 5);  // and one for the whole
+  CHECK(plan.stats().flops == 8 + 8 * (20 + 1));  // a sum, and sines and products
+  CHECK(plan.stats().recompute_factor == 1);
   CHECK(contains(plan.str(), "scan steps 8 every 0"));
   CHECK_FALSE(contains(plan.str(), "exp"));
   CHECK(contains(plan.str(), "plan_test.cpp"));
@@ -222,6 +224,46 @@ TEST_CASE("Carries that nobody reads are not computed") {
   };
   CHECK(instructions(false) == 3);  // sum, scan, add
   CHECK(instructions(true) == 6);
+}
+
+TEST_CASE("A memory budget chooses the checkpoint schedule, and changes no bit") {
+  const std::int64_t steps = 256, dim = 12;
+  const auto gradient = [&](std::int64_t time) {
+    return trace(
+        [](const Tensors& in) {
+          const ScanResult r = scan(
+              [](const Tensors& c, const Tensors& x) -> Step {
+                const Tensor next = tanh(matmul(c[0], c[0]) * x[0]);
+                return {{next}, {}};
+              },
+              {in[0]}, {in[1]});
+          return grad(sum(square(r.carries[0])), in);
+        },
+        std::vector<Spec>{f64({dim, dim}), f64({time, dim, dim})});
+  };
+  const Function f = gradient(steps);
+  const std::vector<Spec> specs{f64({dim, dim}), f64({steps, dim, dim})};
+  const Arrays at = random(specs, 9);
+  const Plan all = f.plan();
+  const std::size_t most = all.stats().arena_bytes;
+  CHECK(f.plan({.memory_budget = most}).stats().recompute_factor == 1);
+  Plan half = f.plan({.memory_budget = most / 2});
+  CHECK(half.stats().arena_bytes <= most / 2);
+  CHECK(half.stats().recompute_factor > 1);
+  CHECK(half.stats().recompute_factor < 1.5);
+  CHECK(contains(half.str(), "times those without recomputation"));
+  CHECK(same_bits(half.run(at), f.plan().run(at)));
+  const std::string why = message_of<ConfigError>([&] { f.plan({.memory_budget = 1000}); });
+  CHECK(contains(why, "a memory budget of 1000 bytes is too small"));
+  CHECK(contains(why, fmt::format("as asked for the plan needs {}", most)));
+  // Four times the length needs about twice the memory.
+  const auto least = [&](std::int64_t time) {
+    std::size_t bytes = 0;
+    const std::string text = message_of<ConfigError>([&] { gradient(time).plan({.memory_budget = 1}); });
+    bytes = std::stoul(text.substr(text.find("schedule ") + 9));
+    return static_cast<double>(bytes);
+  };
+  CHECK(least(1024) < 2.3 * least(256));
 }
 
 TEST_CASE("A run-time error names the op and the user's line, and the plan stays usable") {

@@ -70,6 +70,7 @@ whole=$work/ttt-linear-transformer-whole
 run=("$bin/train_lm" "${small[@]}" --steps 6)
 expect 0 'report' "${run[@]}" --checkpoint-every 2 --out "$work/every"
 cmp -s <(tail -c 2000 "$whole/checkpoint.safetensors") <(tail -c 2000 "$work/every/checkpoint.safetensors") || fail "a checkpoint schedule changed the result"
+expect 1 'a memory budget of 100 bytes is too small' "${run[@]}" --memory-budget 0.0001 --out "$work/budget"
 
 # Nothing that was saved is lost.
 cp "$whole/checkpoint.safetensors" "$work/saved"
