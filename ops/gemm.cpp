@@ -184,11 +184,51 @@ void pack_rows(const T* b, Size stride, Size columns, Size k, const T* end, T* t
     else std::fill(std::copy_n(b, columns, to), to + width, T(0));
 }
 
+// Rows of k elements, each times x.
+template <class T, int Rows>
+void multiply_along(const T* rows, const T* x, Size k, const T* plus, T* y) {
+  constexpr int size = Pack<T>::size;
+  Pack<T> even[Rows], odd[Rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) even[i] = odd[i] = Pack<T>(0);
+  Size p = 0;
+  for (; p + 2 * size <= k; p += 2 * size) {
+    const Pack<T> x0 = Pack<T>::load(x + p), x1 = Pack<T>::load(x + p + size);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      even[i] = fma(x0, Pack<T>::load(rows + i * k + p), even[i]);
+      odd[i] = fma(x1, Pack<T>::load(rows + i * k + p + size), odd[i]);
+    }
+  }
+  for (; p < k; p += size) {  // the rest, filled up with zeros
+    const Size left = std::min<Size>(size, k - p);
+    const auto filled = [&](const T* from) {
+      T wide[size] = {};
+      std::copy_n(from, left, wide);
+      return Pack<T>::load(wide);
+    };
+    const Pack<T> x0 = filled(x + p);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) even[i] = fma(x0, filled(rows + i * k + p), even[i]);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+    const T sum = Eigen::internal::predux((even[i] + odd[i]).raw);
+    y[i] = plus ? plus[i] + sum : sum;
+  }
+}
+
 }  // namespace
 
 template <class T>
 Gemm<T>::Gemm(Size m, Size n, Size k, bool transpose_a, bool transpose_b)
-    : swapped_(n == 1 && m > 1), m_(m), n_(n), k_(k), ta_(transpose_a), tb_(transpose_b) {
+    : swapped_(n == 1 && m > 1 && transpose_a),
+      along_((m == 1 && (transpose_b || n == 1)) || (n == 1 && !transpose_a)),
+      m_(m),
+      n_(n),
+      k_(k),
+      ta_(transpose_a),
+      tb_(transpose_b) {
   if (swapped_) {  // columns fill packets
     std::swap(m_, n_);
     ta_ = !transpose_b, tb_ = !transpose_a;
@@ -209,16 +249,27 @@ int Gemm<T>::packets_for(Size columns) const {
 
 template <class T>
 void Gemm<T>::run(const T* a, const T* b, const T* d, T* c) const {
+  if (along_) return m_ == 1 ? run_vector(b, a, d, c) : run_vector(a, b, d, c);
   if (swapped_) std::swap(a, b);
-  const Size most = 2 * m_ * n_ * k_ / kShare;
-  const Size parts =
-      std::clamp<Size>(most, 1, std::min<Size>(thread_count(), std::max<Size>(1, m_ / kMaxRows)));
+  const Size shares = 2 * m_ * n_ * k_ / kShare;
+  if (shares < 2) return run_rows(a, b, d, c, 0, m_);
+  const Size parts = std::min({shares, Size{thread_count()}, std::max<Size>(1, m_ / kMaxRows)});
   if (parts == 1) return run_rows(a, b, d, c, 0, m_);
   const auto part = [&](int i, int) {
     const Size from = i * m_ / parts;
     run_rows(a, b, d, c, from, (i + 1) * m_ / parts - from);
   };
   in_parallel(static_cast<int>(parts), static_cast<int>(parts), std::ref(part));
+}
+
+template <class T>
+void Gemm<T>::run_vector(const T* matrix, const T* vector, const T* d, T* c) const {
+  in_blocks(m_ * n_, std::max<Size>(1, kShare / (2 * std::max<Size>(1, k_))), [&](Size begin, Size end) {
+    Size i = begin;
+    for (; i + 4 <= end; i += 4)
+      multiply_along<T, 4>(matrix + i * k_, vector, k_, d ? d + i : nullptr, c + i);
+    for (; i < end; ++i) multiply_along<T, 1>(matrix + i * k_, vector, k_, d ? d + i : nullptr, c + i);
+  });
 }
 
 template <class T>

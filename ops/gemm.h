@@ -31,6 +31,7 @@ class Gemm {
     std::int64_t done, k;
   };
   void run(const T* a, const T* b, const T* d, T* c) const;
+  void run_vector(const T* matrix, const T* vector, const T* d, T* c) const;
   void run_rows(const T* a, const T* b, const T* d, T* c, std::int64_t from, std::int64_t rows) const;
   int packets_for(std::int64_t columns) const;
   struct Part {  // of C: some of the rows, some of the columns
@@ -39,6 +40,7 @@ class Gemm {
   void multiply_part(const T* a, const T* b, const T* plus, T* c, Block block, Part part) const;
 
   bool swapped_;  // C' = B' A' is computed instead; all below is about that
+  bool along_;    // a vector against rows that lie along k
   std::int64_t m_, n_, k_;
   bool ta_, tb_;
   bool pack_;  // all panels of B are copied before they are multiplied
