@@ -26,6 +26,7 @@ class Compiler {
   Program run() {
     program_.graph = source_.graph;
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
+    readers_ = readers_of(graph_, live_, source_.outputs);
     slice_scans();
     layouts_ = lay_out_steps(graph_, live_, source_.outputs,
                              [&](NodeId scan, NodeId what) { return part_in(scan, what); });
@@ -305,18 +306,9 @@ class Compiler {
   template <class Suits>
   bool is_pulled(NodeId stack, Suits suits) const {
     if (value_is_output(stack)) return false;
-    for (NodeId id = 0; id < graph_.size(); ++id) {
-      if (!live_[idx(id)]) continue;
-      const Node& n = node(id);
-      for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-        if (n.inputs[i] != stack) continue;
-        if (n.op->kind != OpKind::scan || !suits(n)) return false;
-        const auto carries = static_cast<std::size_t>(n.attrs.body->carries),
-                   xs = static_cast<std::size_t>(n.attrs.body->xs);
-        if (i < carries || i >= carries + xs) return false;
-      }
-    }
-    return true;
+    return std::ranges::all_of(readers_[idx(stack)], [&](const Reader& r) {
+      return reads_step_by_step(graph_, r) && suits(node(r.id));
+    });
   }
   bool value_is_output(NodeId id) const {
     return std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == id; });
@@ -539,6 +531,7 @@ class Compiler {
   PlanOptions options_;
   Program program_;
   std::vector<char> live_;
+  std::vector<std::vector<Reader>> readers_;
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::vector<NodeId> last_reader_;

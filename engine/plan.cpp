@@ -68,10 +68,6 @@ void check(std::string_view what, std::span<const Array> given, const std::vecto
                                    to_string(wanted[i])));
 }
 
-}  // namespace
-
-namespace {
-
 int most_steps(const std::deque<Node>& nodes) {
   std::int64_t most = 0;
   for (const Node& n : nodes)
@@ -85,7 +81,7 @@ Program compile_within(const std::deque<Node>& nodes, const std::vector<NodeId>&
   Program best = compile(nodes, inputs, outputs, options);
   const std::size_t budget = options.memory_budget;
   if (budget == 0 || best.arena_bytes <= budget) return best;
-  std::size_t asked = best.arena_bytes;
+  const std::size_t asked = best.arena_bytes;
   const int steps = most_steps(nodes);
   for (int every = 0; every <= steps; every = std::max(1, every * 2)) {
     options.checkpoint_every = every;
@@ -96,11 +92,10 @@ Program compile_within(const std::deque<Node>& nodes, const std::vector<NodeId>&
     if (rank(next) < rank(best)) best = std::move(next);
   }
   if (best.arena_bytes > budget)
-    throw ConfigError(
-        fmt::format("[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, with "
-                    "the best checkpoint "
-                    "schedule {}; give at least that, or make the batch or the context smaller",
-                    budget, asked, best.arena_bytes));
+    throw ConfigError(fmt::format(
+        "[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, with "
+        "the best checkpoint schedule {}; give at least that, or make the batch or the context smaller",
+        budget, asked, best.arena_bytes));
   return best;
 }
 

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from published import LADDER, MUON
+
 EPS = 1e-6
 
 
@@ -157,15 +159,6 @@ def delta_net(x, sizes):
     return join(out, x["q"])
 
 
-MUON = [
-    (4.0848, -6.8946, 2.9270),
-    (3.9505, -6.3029, 2.6377),
-    (3.7418, -5.5913, 2.3037),
-    (2.8769, -3.1427, 1.2046),
-    (2.8366, -3.0525, 1.2012),
-]
-
-
 def muon(g):
     """Newton-Schulz steps of a stack of matrices, on the side with the smaller product."""
     tall = g.shape[-2] > g.shape[-1]
@@ -231,17 +224,6 @@ def lact(x, sizes):
     return join(
         per_chunk(lambda s, q: swiglu(s[0], q), step, (W, jax.tree.map(jnp.zeros_like, W)), rows, q), x["q"]
     )
-
-
-# Rungs of the ablation ladder: what is left of LaCT. Only W1 learns.
-LADDER = {
-    "lact-v1": dict(swiglu=True, rates=True, momentum=True, muon=True, norm=True),
-    "lact-v2": dict(swiglu=True, rates=True, momentum=True, muon=True),
-    "lact-v3": dict(rates=True, momentum=True, muon=True),
-    "lact-v4": dict(momentum=True, muon=True),
-    "lact-v5": dict(muon=True),
-    "lact-v6": dict(),
-}
 
 
 def ladder(x, sizes):
