@@ -24,11 +24,15 @@ constexpr int kSums = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 24 : 12;
 constexpr int kMaxRows = kSums / 2, kMaxPackets = 8, kMaxPackedPackets = 4;
 
 // What stays in the second-level cache: kChunk packets of kBlock rows of B, kChunkTiles tiles of A.
-constexpr Size kChunk = 16, kChunkTiles = 32;
+constexpr Size kChunk = 32, kChunkTiles = 16;
 
 // From these sizes on, copying B into panels pays: its rows are long, and there are enough rows of A to use
 // the copy.
 constexpr Size kPackRows = 32, kPackBytes = 1024;
+
+// And copying A, where its rows or columns lie far apart: it is more than the first-level cache holds, and
+// there are columns enough to use the copy.
+constexpr Size kPackABytes = Size{1} << 15, kPackAColumns = 64;
 
 constexpr Size kShare = Size{1} << 22;  // flops that are worth a thread
 
@@ -83,7 +87,9 @@ void multiply(const Tile<T>& t) {
     for (int j = 0; j < Packets; ++j) sum[i][j] = Pack<T>(0);
   const T* a = t.a;
   const T* b = t.b;
-  for (Size p = 0; p < t.k; ++p, a += t.a_step, b += t.b_step)
+  const Size k = t.k, a_step = t.a_step, b_step = t.b_step;
+#pragma GCC unroll 4
+  for (Size p = 0; p < k; ++p, a += a_step, b += b_step)
     if constexpr (Rows >= Packets) {  // the smaller side is kept, the larger goes by
       Pack<T> y[Packets];
 #pragma GCC unroll 16
@@ -184,6 +190,20 @@ void pack_rows(const T* b, Size stride, Size columns, Size k, const T* end, T* t
     else std::fill(std::copy_n(b, columns, to), to + width, T(0));
 }
 
+// Rows of a tile of A, one after the other, from rows that are `stride` apart.
+template <class T>
+void pack_tile(const T* a, Size stride, Size rows, Size k, T* to) {
+  for (Size i = 0; i < rows; ++i) std::copy_n(a + i * stride, k, to + i * k);
+}
+
+// The columns of a tile of A', one after the other, kMaxRows apart. `end`: of A'.
+template <class T>
+void pack_tile_transposed(const T* a, Size stride, Size rows, Size k, const T* end, T* to) {
+  for (Size p = 0; p < k; ++p, a += stride, to += kMaxRows)
+    if (end - a >= kMaxRows) std::memcpy(to, a, kMaxRows * sizeof(T));
+    else std::copy_n(a, rows, to);
+}
+
 // Rows of k elements, each times x.
 template <class T, int Rows>
 void multiply_along(const T* rows, const T* x, Size k, const T* plus, T* y) {
@@ -235,6 +255,8 @@ Gemm<T>::Gemm(Size m, Size n, Size k, bool transpose_a, bool transpose_b)
   }
   if (m_ == 1) ta_ = false;  // the same bytes
   pack_ = tb_ || (m_ >= kPackRows && n_ * Size{sizeof(T)} >= kPackBytes);
+  pack_a_ = (ta_ || k_ > kBlock) && n_ >= kPackAColumns &&
+            m_ * std::min(k_, kBlock) * Size{sizeof(T)} > kPackABytes;
   panel_ = pack_ ? kMaxPackedPackets : kMaxPackets;
   while (panel_ > 2 && std::min<Size>(m_, kMaxRows) * panel_ > kSums) panel_ /= 2;
 }
@@ -307,13 +329,27 @@ void Gemm<T>::multiply_part(const T* a, const T* b, const T* plus, T* c, Block b
   // Rows are multiplied together in tiles, even to a row: the first ones are a row higher.
   const Size tiles = (part.rows + kMaxRows - 1) / kMaxRows;
   const Size rows = part.rows / tiles, higher = part.rows % tiles;
-  for (Size from = 0; from < tiles; from += kChunkTiles)
+  alignas(64) thread_local T packed_a[kBlock * kMaxRows * kChunkTiles];
+  for (Size from = 0; from < tiles; from += kChunkTiles) {
+    const Size to = std::min(tiles, from + kChunkTiles);
+    const Size row = part.row + from * rows + std::min(from, higher);
+    const T* first = ta_ ? a + row + block.done * m_ : a + row * k_ + block.done;
+    if (pack_a_)
+      for (Size i = from, done = 0; i < to; ++i) {
+        const Size height = rows + (i < higher);
+        T* tile = packed_a + (i - from) * kMaxRows * block.k;
+        if (ta_) pack_tile_transposed(first + done, m_, height, block.k, a + m_ * k_, tile);
+        else pack_tile(first + done * k_, k_, height, block.k, tile);
+        done += height;
+      }
     each_panel([&](Size j, int packets, Size width, const T* panel) {
-      const Size row = part.row + from * rows + std::min(from, higher);
-      const Size a_row = ta_ ? 1 : k_, a_step = ta_ ? m_ : 1;
-      Tile<T> t{.a = a + row * a_row + block.done * a_step,
-                .a_row = a_row,
-                .a_step = a_step,
+      Tile<T> t{.a = pack_a_ ? packed_a : first,
+                .a_row = ta_       ? 1
+                         : pack_a_ ? block.k
+                                   : k_,
+                .a_step = !ta_      ? 1
+                          : pack_a_ ? kMaxRows
+                                    : m_,
                 .b = panel ? panel : b + block.done * n_ + j,
                 .b_step = panel ? width : n_,
                 .c = c + row * n_ + j,
@@ -321,13 +357,15 @@ void Gemm<T>::multiply_part(const T* a, const T* b, const T* plus, T* c, Block b
                 .columns = end - j,
                 .k = block.k,
                 .plus = plus ? plus + row * n_ + j : nullptr};
-      for (Size i = from; i < std::min(tiles, from + kChunkTiles); ++i) {
+      for (Size i = from; i < to; ++i) {
         const Size height = rows + (i < higher);
         multiply_for<T>(height, packets)(t);
-        t.a += height * a_row, t.c += height * n_;
+        t.a += pack_a_ ? kMaxRows * block.k : height * t.a_row;
+        t.c += height * n_;
         if (plus) t.plus += height * n_;
       }
     });
+  }
 }
 
 template class Gemm<float>;

@@ -43,8 +43,9 @@ class Gemm {
   bool along_;    // a vector against rows that lie along k
   std::int64_t m_, n_, k_;
   bool ta_, tb_;
-  bool pack_;  // all panels of B are copied before they are multiplied
-  int panel_;  // packets of columns that are multiplied together
+  bool pack_;    // all panels of B are copied before they are multiplied
+  bool pack_a_;  // and so are the tiles of A, where a tile is spread over memory
+  int panel_;    // packets of columns that are multiplied together
 };
 
 }  // namespace nestgrad
