@@ -47,7 +47,7 @@ class Slicer {
   void try_axis(int from_end) {
     const auto place = [&](NodeId id) { return node(id).spec.rank() - from_end; };
     std::int64_t extent = 1;
-    for (NodeId i = 0; i < body_.carries && extent == 1; ++i)
+    for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
       if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
     if (extent == 1) return;
     std::vector<std::pair<NodeId, Flow>> seeds;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "engine/threads.h"
+#include "ops/pack.h"
 #include "ops/rules.h"
 #include "ops/simplify.h"
 
@@ -131,19 +132,44 @@ Kernel sum_kernel(const Call& c) {
   };
 }
 
+// Of numbers or packs of them. NaN wins, so that it is seen.
+template <class T>
+T larger(T a, T b) {
+  return where(b == b, where(b > a, b, a), b);
+}
+
+template <class T>
+T max_of_run(const ReducePlan& plan, const T* x) {
+  T best = x[plan.steps[0]];
+  for (std::int64_t step : plan.steps) {
+    const T* run = x + step;
+    std::int64_t i = 0;
+    if constexpr (std::is_floating_point_v<T>) {
+      using Lanes = Pack<T>;
+      Lanes most = Lanes(static_cast<double>(best));
+      for (; i + Lanes::size <= plan.inner; i += Lanes::size) most = larger(most, Lanes::load(run + i));
+      T lanes[Lanes::size];
+      most.store(lanes);
+      for (T lane : lanes) best = larger(best, lane);
+    }
+    for (; i < plan.inner; ++i) best = larger(best, run[i]);
+  }
+  return best;
+}
+
 template <class T>
 Kernel max_kernel(const Call& c) {
   return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
-    const auto larger = [](T a, T b) { return a < b || b != b ? b : a; };  // NaN wins, so that it is seen
     for (std::int64_t start : plan.out_starts) {
-      const std::int64_t width = plan.rows ? plan.inner : 1, run = plan.rows ? 1 : plan.inner;
-      for (std::int64_t j = 0; j < width; ++j) {
+      if (!plan.rows) {
+        *y++ = max_of_run(plan, x + start);
+        continue;
+      }
+      for (std::int64_t j = 0; j < plan.inner; ++j) {
         T best = x[start + plan.steps[0] + j];
-        for (std::int64_t step : plan.steps)
-          for (std::int64_t i = 0; i < run; ++i)
-            best = best != best ? best : larger(best, x[start + step + j + i]);
+        for (std::int64_t step : plan.steps) best = larger(best, x[start + step + j]);
         *y++ = best;
       }
     }

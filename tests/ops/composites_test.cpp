@@ -211,3 +211,21 @@ TEST_CASE("select and one_hot choose") {
   CHECK(hot.to_vector() == std::vector<double>{0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0});
   CHECK(hot.spec() == Spec{DType::f32, {2, 2, 3}});
 }
+
+TEST_CASE("a maximum is that of all elements, and NaN wherever one of them is") {
+  const std::int64_t n = 37;  // more than a register, and not a multiple
+  for (DType dtype : {DType::f32, DType::f64})
+    for (std::int64_t place = 0; place < n; ++place) {
+      std::vector<double> row(static_cast<std::size_t>(n), -2.5);
+      row[static_cast<std::size_t>(place)] = -1;
+      const auto largest = [&](const Shape& shape, int axis) {
+        return run(one([&](const auto& in) { return max(in[0], std::vector<int>{axis}); }),
+                   {Array::of(row, shape, dtype)});
+      };
+      CHECK(largest({1, n}, 1).item() == -1);
+      CHECK(largest({n, 1}, 0).item() == -1);
+      row[static_cast<std::size_t>(place)] = std::nan("");
+      CHECK(std::isnan(largest({1, n}, 1).item()));
+      CHECK(std::isnan(largest({n, 1}, 0).item()));
+    }
+}

@@ -213,6 +213,25 @@ TEST_CASE("attention is the loop over the tokens that are read, with its derivat
   check_attention("a scale of one's own", with({.window = 3, .scale = 1.3}), qkv, backwards(3), 1.3);
 }
 
+TEST_CASE("long causal attention, in blocks of queries, is attention with one mask, at orders 0 to 2") {
+  // Blocks of 64, groups of 4 blocks: a whole group, part of one, and rows left over.
+  const std::int64_t time = 4 * 64 + 2 * 64 + 9;
+  const Arrays qkv = random(Sizes{.batch = 1, .time = time}.specs(), 17, -1.5, 1.5);
+  for (const std::int64_t window : {std::int64_t{0}, std::int64_t{5}, std::int64_t{70}, time}) {
+    CAPTURE(window);
+    const Attend masked = [&](Tensor q, Tensor k, Tensor v) {
+      const Tensor back = iota(DType::f64, {time, 1}, 0) - iota(DType::f64, {1, time}, 1);
+      const Tensor reads = less_equal(0.0, back) * less(back, window == 0 ? 1.0 * time : 1.0 * window);
+      return matmul(softmax(select(reads, matmul(q, k, {.b = true}) * 0.5, -1e30), -1), v);
+    };
+    const Attend blocks = with({.window = window});
+    CHECK(relative_error(trace(traced(blocks), {qkv[0].spec(), qkv[1].spec(), qkv[2].spec()})(qkv)[0],
+                         by_loops(qkv, backwards(window), 0.5)) < 1e-14);
+    const Arrays is = derivatives(blocks, qkv), should = derivatives(masked, qkv);
+    for (std::size_t i = 0; i < is.size(); ++i) CHECK(relative_error(is[i], should[i]) < 1e-13);
+  }
+}
+
 TEST_CASE("attention of other tokens: as many queries as one likes where nothing is masked") {
   const Arrays qkv = random({f64({2, 3, 4, 2}), f64({2, 3, 6, 2}), f64({2, 3, 6, 5})}, 12);
   check_attention("cross", with({.causal = false, .scale = 0.8}), qkv, everything(6), 0.8);
