@@ -1,5 +1,6 @@
-// Cluster: elementwise ops of which each feeds only the next, as one instruction. It runs block by block, so
-// that what lies between them never leaves the first-level cache. Bit for bit what the ops do one by one.
+// Cluster: ops on values of one shape as one instruction, with several outputs if need be: elementwise ops,
+// sums and maxima over the last axis, and elementwise ops on those. It runs in blocks of whole rows, so that
+// what lies between the ops never leaves the first-level cache. Bit for bit what the ops do one by one.
 // Internal to the plan.
 #pragma once
 
@@ -7,15 +8,25 @@
 
 namespace nestgrad {
 
-// An op of a cluster; operands >= 0 are inputs of the cluster, ~i is the result of op i, an earlier one.
+// An op of a cluster. Its value has the cluster's shape, or is narrow: it has one element for each row, the
+// last axis being 1.
 struct ClusterOp {
   const Op* op = nullptr;
-  std::vector<int> operands;
+  RowReduction reduce = nullptr;  // of one that makes a row an element
+  std::vector<int> operands;      // >= 0: an input of the cluster; ~i: the result of op i, an earlier one
+  bool narrow = false;
+  int output = -1;  // which output of the cluster its value is; -1: none
 };
 
-constexpr int kMostClusterRank = 16;
+constexpr std::size_t kMostClusterOps = 16, kMostClusterInputs = 16, kMostClusterRank = 16;
+constexpr std::int64_t kMostClusterRow = 1024;  // elements, of a cluster with narrow values
 
-// Of ops with Op::loop that all have an output like `out`, that of the last; inputs broadcast to it.
-Kernel cluster_kernel(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs, const Spec& out);
+using ClusterKernel = std::function<void(const std::byte* const* in, std::byte* const* out)>;
+
+// All values have `shape` or are narrow; inputs broadcast to what reads them.
+ClusterKernel cluster_kernel(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs,
+                             const Spec& shape);
+
+Spec narrow_spec(Spec shape);
 
 }  // namespace nestgrad

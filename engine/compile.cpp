@@ -30,11 +30,11 @@ class Compiler {
     slice_scans();
     layouts_ = lay_out_steps(graph_, live_, source_.outputs,
                              [&](NodeId scan, NodeId what) { return part_in(scan, what); });
-    if (options_.fuse) fusion_ = fuse(graph_, live_, source_.outputs);
+    fusion_ = options_.fuse ? fuse(graph_, live_, source_.outputs) : unfused(graph_, live_);
+    find_last_readers();
     place_inputs();
     place_outputs();
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (live_[idx(id)]) issue(id);
+    for (; group_ < fusion_.order.size(); ++group_) issue(fusion_.order[group_]);
     copy_outputs();
     extend_lazy_lifetimes();
     finish();
@@ -119,10 +119,14 @@ class Compiler {
 
   // ---- several ops as one instruction ----
 
+  void issue(const Fusion::Group& group) {
+    if (group.nodes.size() > 1) issue_cluster(group);
+    else issue(group.nodes[0]);
+  }
+
   void issue_sum(NodeId id) {
     const NodeId term = fusion_.sums.at(id);
-    std::vector<NodeId> inputs = node(term).inputs;
-    inputs.push_back(node(id).inputs[node(id).inputs[0] == term]);
+    const std::vector<NodeId> inputs = inputs_of(id);
     Instruction ins{.op = node(id).op,
                     .kernel = with_call(graph_.nodes(), node(term), node(term).op->plus),
                     .node = id,
@@ -134,55 +138,75 @@ class Compiler {
     program_.code.push_back(std::move(ins));
   }
 
-  // The instruction of a cluster's last op.
-  void issue_cluster(NodeId id) {
-    std::vector<NodeId> nodes = fusion_.clusters.at(id), inputs;
-    nodes.push_back(id);
+  // What the instruction of a node reads; of a sum, what its term reads, then the other.
+  std::vector<NodeId> inputs_of(NodeId id) const {
+    const auto sum = fusion_.sums.find(id);
+    if (sum == fusion_.sums.end()) return node(id).inputs;
+    std::vector<NodeId> inputs = node(sum->second).inputs;
+    inputs.push_back(node(id).inputs[node(id).inputs[0] == sum->second]);
+    return inputs;
+  }
+
+  void issue_cluster(const Fusion::Group& group) {
+    const std::vector<NodeId>& nodes = group.nodes;
     std::vector<ClusterOp> ops;
-    for (NodeId member : nodes) {
-      ClusterOp op{node(member).op, {}};
-      for (NodeId in : node(member).inputs) {
-        const auto inside = std::ranges::find(nodes, in);
-        if (inside != nodes.end()) {
+    std::vector<NodeId> inputs, outputs;
+    std::vector<std::size_t> last_read;  // of an input: the last op that reads it
+    const auto is_member = [&](NodeId id) { return std::ranges::find(nodes, id) != nodes.end(); };
+    for (NodeId id : nodes) {
+      const Node& n = node(id);
+      ClusterOp op{.op = n.op, .operands = {}, .narrow = n.spec != group.shape};
+      if (!n.op->loop) op.reduce = with_call(graph_.nodes(), n, n.op->rows);
+      for (NodeId in : n.inputs) {
+        if (const auto inside = std::ranges::find(nodes, in); inside != nodes.end()) {
           op.operands.push_back(~static_cast<int>(inside - nodes.begin()));
           continue;
         }
-        const auto known = std::ranges::find(inputs, in);
-        op.operands.push_back(static_cast<int>(known - inputs.begin()));
-        if (known == inputs.end()) inputs.push_back(in);
+        const auto known = static_cast<std::size_t>(std::ranges::find(inputs, in) - inputs.begin());
+        if (known == inputs.size()) inputs.push_back(in), last_read.push_back(0);
+        op.operands.push_back(static_cast<int>(known));
+        last_read[known] = ops.size();
+      }
+      if (std::ranges::any_of(readers_[idx(id)], [&](const Reader& r) { return !is_member(r.id); })) {
+        op.output = static_cast<int>(outputs.size());
+        outputs.push_back(id);
       }
       ops.push_back(std::move(op));
     }
     std::vector<Spec> specs;
     for (NodeId in : inputs) specs.push_back(node(in).spec);
-    Instruction ins{.op = node(id).op,
-                    .kernel = cluster_kernel(ops, specs, node(id).spec),
-                    .node = id,
-                    .with = fusion_.clusters.at(id),
-                    .loc = node(id).loc};
+    Instruction ins{.op = node(nodes.back()).op,
+                    .cluster = cluster_kernel(ops, specs, group.shape),
+                    .node = nodes.back(),
+                    .with = {nodes.begin(), nodes.end() - 1},
+                    .loc = node(nodes.back()).loc};
     for (NodeId in : inputs) ins.in.push_back(use(in));
-    if (!take_over(id, inputs, [&](std::size_t i) { return specs[i] == node(id).spec; })) give_home(id);
-    ins.out = value(id).place;
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+      if (ops[k].output < 0) continue;
+      // It may write over what no later op reads, and no other writes over.
+      const auto may_reuse = [&](std::size_t i) {
+        const int buffer = value(root_of(inputs[i])).buffer;
+        return specs[i] == node(nodes[k]).spec && last_read[i] <= k &&
+               std::ranges::none_of(outputs, [&](NodeId out) { return value(out).buffer == buffer; });
+      };
+      if (!take_over(nodes[k], inputs, may_reuse)) give_home(nodes[k]);
+      ins.outs.push_back(value(nodes[k]).place);
+    }
     program_.code.push_back(std::move(ins));
   }
 
-  bool dies_now(NodeId root, NodeId reader) {
-    if (last_reader_.empty()) find_last_readers();
-    return last_reader_[idx(root)] == reader;
-  }
+  static constexpr std::size_t kNever = static_cast<std::size_t>(-1);
 
   void find_last_readers() {
-    last_reader_.assign(values_.size(), -1);
-    for (NodeId id = 0; id < graph_.size(); ++id) {
-      if (!live_[idx(id)]) continue;
-      for (NodeId in : node(id).inputs)
-        last_reader_[idx(root_of(in))] = std::max(last_reader_[idx(root_of(in))], fusion_.head_of(id));
-    }
+    last_reader_.assign(values_.size(), 0);
+    for (std::size_t g = 0; g < fusion_.order.size(); ++g)
+      for (NodeId id : fusion_.order[g].nodes)
+        for (NodeId in : inputs_of(id)) last_reader_[idx(root_of(in))] = g;
     // A checkpointed scan may read its inputs again whenever its values are pulled.
     for (NodeId id = 0; id < graph_.size(); ++id)
       if (live_[idx(id)] && node(id).op->kind == OpKind::scan)
-        for (NodeId in : node(id).inputs) last_reader_[idx(root_of(in))] = graph_.size();
-    for (NodeId id : source_.outputs) last_reader_[idx(root_of(id))] = graph_.size();
+        for (NodeId in : node(id).inputs) last_reader_[idx(root_of(in))] = kNever;
+    for (NodeId id : source_.outputs) last_reader_[idx(root_of(id))] = kNever;
   }
 
   void issue(NodeId id) {
@@ -202,10 +226,9 @@ class Compiler {
       case OpKind::value:
         break;
     }
-    if (n.op->alias || fusion_.head_of(id) != id || layouts_.read_in_place.contains(id)) return;
+    if (layouts_.read_in_place.contains(id)) return;
     if (n.op->view && layouts_.written_as.contains(n.inputs[0])) return;
     if (fusion_.sums.contains(id)) return issue_sum(id);
-    if (fusion_.clusters.contains(id)) return issue_cluster(id);
     Instruction ins{.op = n.op, .kernel = with_call(graph_.nodes(), n, n.op->cpu), .node = id, .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));
     const auto may_reuse = [&](std::size_t i) {
@@ -225,7 +248,7 @@ class Compiler {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const NodeId root = root_of(inputs[i]);
       const Value& v = value(root);
-      if (v.buffer < 0 || !may_reuse(i) || !dies_now(root, id)) continue;
+      if (v.buffer < 0 || !may_reuse(i) || last_reader_[idx(root)] != group_) continue;
       bool read_otherwise = false;  // the same bytes under another shape
       for (std::size_t j = 0; j < inputs.size(); ++j)
         read_otherwise = read_otherwise || (root_of(inputs[j]) == root && !may_reuse(j));
@@ -512,6 +535,7 @@ class Compiler {
     for (Instruction& ins : program_.code) {
       for (Place& p : ins.in) settle(p);
       settle(ins.out);
+      for (Place& p : ins.outs) settle(p);
       if (!ins.scan) continue;
       ScanStep& s = *ins.scan;
       for (ScanStep::Carry& c : s.carries) {
@@ -534,7 +558,8 @@ class Compiler {
   std::vector<std::vector<Reader>> readers_;
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
-  std::vector<NodeId> last_reader_;
+  std::size_t group_ = 0;                 // of fusion_.order: what is being issued
+  std::vector<std::size_t> last_reader_;  // of a value's bytes: the last group that reads them
   Fusion fusion_;
   std::unordered_map<NodeId, SlicedBody> slicings_;
   StepLayouts layouts_;

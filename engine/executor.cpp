@@ -197,8 +197,14 @@ void execute(Program& program, const Frame& frame) {
       run_scan(*ins.scan, program, frame);
       continue;
     }
-    std::byte* out = resolve(ins.out, program, frame);
     for (std::size_t i = 0; i < ins.in.size(); ++i) in[i] = resolve(ins.in[i], program, frame);
+    if (ins.cluster) {
+      std::byte* outs[kMostClusterOps];
+      for (std::size_t i = 0; i < ins.outs.size(); ++i) outs[i] = resolve(ins.outs[i], program, frame);
+      ins.cluster(in, outs);
+      continue;
+    }
+    std::byte* out = resolve(ins.out, program, frame);
     if (!ins.op) {
       std::memcpy(out, in[0], ins.bytes);
       continue;

@@ -1,6 +1,7 @@
 #include "engine/fusion.h"
 
 #include <algorithm>
+#include <set>
 
 #include "engine/cluster.h"
 #include "engine/lower.h"
@@ -9,67 +10,137 @@ namespace nestgrad {
 
 namespace {
 
-std::size_t idx(NodeId id) { return static_cast<std::size_t>(id); }
+std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
 
+// Walks the graph in order. What may be part of a cluster waits in an open one, for others to join; a cluster
+// is issued when something else wants to read from it. So whatever a member needs is issued before, and
+// whatever needs a member after.
 class Fuser {
  public:
   Fuser(const Graph& graph, const std::vector<char>& live, const std::vector<NodeId>& outputs)
-      : graph_(graph), live_(live), only_reader_(idx(graph.size()), -1) {
-    const auto readers = readers_of(graph, live, outputs);
-    for (std::size_t id = 0; id < readers.size(); ++id)
-      if (!readers[id].empty() &&
-          std::ranges::all_of(readers[id], [&](const Reader& r) { return r.id == readers[id][0].id; }))
-        only_reader_[id] = readers[id][0].id;
-  }
+      : graph_(graph), live_(live), outputs_(outputs), in_cluster_(idx(graph.size()), -1) {}
 
   Fusion run() {
     find_sums();
-    find_clusters();
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (live_[idx(id)] && !terms_.contains(id)) place(id);
+    while (!open_.empty()) issue(open_.front());
     return std::move(out_);
   }
 
  private:
-  static constexpr std::size_t kClusterOps = 9;
+  struct Cluster {
+    Spec shape;
+    std::vector<NodeId> nodes;
+    std::set<NodeId> inputs;
+    bool has_narrow = false;
+  };
 
   const Node& node(NodeId id) const { return graph_.node(id); }
+  NodeId root_of(NodeId id) const {
+    while (node(id).op->alias) id = node(id).inputs[0];
+    return id;
+  }
 
   // Sums of which the kernel of one term adds the other.
   void find_sums() {
+    const auto readers = readers_of(graph_, live_, outputs_);
+    const auto only_reader_is = [&](NodeId term, NodeId id) {
+      return std::ranges::all_of(readers[idx(term)], [&](const Reader& r) { return r.id == id; });
+    };
     for (NodeId id = 0; id < graph_.size(); ++id) {
       const Node& n = node(id);
       if (!live_[idx(id)] || !n.op->adds || n.inputs[0] == n.inputs[1]) continue;
       if (node(n.inputs[0]).spec != n.spec || node(n.inputs[1]).spec != n.spec) continue;
       for (NodeId term : {n.inputs[1], n.inputs[0]}) {
         const auto plus = node(term).op->plus;
-        if (!plus || only_reader_[idx(term)] != id || !with_call(graph_.nodes(), node(term), plus)) continue;
+        if (!plus || !only_reader_is(term, id) || !with_call(graph_.nodes(), node(term), plus)) continue;
         out_.sums.emplace(id, term);
-        out_.heads.emplace(term, id);
+        terms_.insert(term);
         break;
       }
     }
   }
 
-  // An elementwise node whose one reader is elementwise and of the same shape is computed with that reader.
-  void find_clusters() {
-    const auto may_join = [&](NodeId id) { return node(id).op->loop && !out_.sums.contains(id); };
-    std::vector<std::size_t> ops(only_reader_.size(), 1);
-    for (NodeId id = graph_.size(); id-- > 0;) {
-      const NodeId next = only_reader_[idx(id)];
-      if (!live_[idx(id)] || next < 0 || !may_join(id) || !may_join(next)) continue;
-      const NodeId head = out_.head_of(next);
-      if (node(id).spec != node(head).spec || node(id).spec.rank() > kMostClusterRank) continue;
-      if (ops[idx(head)] == kClusterOps) continue;
-      out_.heads.emplace(id, head);
-      ++ops[idx(head)];
+  // ---- clusters ----
+
+  std::vector<NodeId> needs(NodeId id) const {
+    std::vector<NodeId> out;
+    for (NodeId in : node(id).inputs) {
+      if (!terms_.contains(in)) out.push_back(root_of(in));
+      else
+        for (NodeId of_term : node(in).inputs) out.push_back(root_of(of_term));
     }
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (const NodeId head = out_.head_of(id); head != id && !out_.sums.contains(head))
-        out_.clusters[head].push_back(id);
+    return out;
+  }
+
+  bool is_reduction(NodeId id) const {
+    const Node& n = node(id);
+    if (!n.op->rows || with_call(graph_.nodes(), n, n.op->rows) == nullptr) return false;
+    const std::int64_t row = node(n.inputs[0]).spec.shape.back();
+    return row > 1 && row <= kMostClusterRow;
+  }
+
+  void place(NodeId id) {
+    const Node& n = node(id);
+    if (n.op->alias) return;
+    const bool reduction = !n.op->loop && is_reduction(id);
+    const bool may_join = (n.op->loop || reduction) && !out_.sums.contains(id) && n.spec.size() > 0 &&
+                          n.spec.rank() <= static_cast<int>(kMostClusterRank);
+    int joins = -1;
+    if (may_join)
+      for (std::size_t i = open_.size(); i-- > 0 && joins < 0;)
+        if (suits(open_[i], id, reduction)) joins = open_[i];
+    for (NodeId in : needs(id))
+      if (in_cluster_[idx(in)] != joins) issue(in_cluster_[idx(in)]);
+    if (n.op->kind == OpKind::scan)  // what waits would hold on to memory that the scan could use
+      while (!open_.empty()) issue(open_.front());
+    if (!may_join) return out_.order.push_back({{id}, n.spec});
+    if (joins < 0) {
+      joins = static_cast<int>(clusters_.size());
+      clusters_.push_back({reduction ? node(n.inputs[0]).spec : n.spec, {}, {}});
+      open_.push_back(joins);
+    }
+    Cluster& c = clusters_[idx(joins)];
+    c.nodes.push_back(id);
+    c.has_narrow = c.has_narrow || n.spec != c.shape;
+    for (NodeId in : n.inputs)
+      if (in_cluster_[idx(root_of(in))] != joins) c.inputs.insert(in);
+    in_cluster_[idx(id)] = joins;
+  }
+
+  // May the node become part of the cluster? Only what shares a value with it does.
+  bool suits(int cluster, NodeId id, bool reduction) const {
+    const Cluster& c = clusters_[idx(cluster)];
+    if (c.nodes.size() == kMostClusterOps) return false;
+    bool shares = false;
+    std::size_t more = 0;
+    for (NodeId in : node(id).inputs) {
+      const bool inside = in_cluster_[idx(root_of(in))] == cluster;
+      if (inside && root_of(in) != in) return false;  // a member under another shape
+      shares = shares || inside || c.inputs.contains(in);
+      if (!inside && !c.inputs.contains(in)) ++more;
+    }
+    if (!shares || c.inputs.size() + more > kMostClusterInputs) return false;
+    const Spec& spec = reduction ? node(node(id).inputs[0]).spec : node(id).spec;
+    if (spec == c.shape) return !c.has_narrow || spec.shape.back() <= kMostClusterRow;
+    return !reduction && c.has_narrow && spec == narrow_spec(c.shape);
+  }
+
+  void issue(int cluster) {
+    if (cluster < 0) return;
+    for (NodeId id : clusters_[idx(cluster)].nodes) in_cluster_[idx(id)] = -1;
+    out_.order.push_back({std::move(clusters_[idx(cluster)].nodes), clusters_[idx(cluster)].shape});
+    std::erase(open_, cluster);
   }
 
   const Graph& graph_;
   const std::vector<char>& live_;
-  std::vector<NodeId> only_reader_;  // -1: none, several, or the caller
+  const std::vector<NodeId>& outputs_;
+  std::set<NodeId> terms_;
+  std::vector<Cluster> clusters_;
+  std::vector<int> open_;
+  std::vector<int> in_cluster_;  // node -> the open cluster that it is part of; -1: none
   Fusion out_;
 };
 
@@ -77,6 +148,13 @@ class Fuser {
 
 Fusion fuse(const Graph& graph, const std::vector<char>& live, const std::vector<NodeId>& outputs) {
   return Fuser(graph, live, outputs).run();
+}
+
+Fusion unfused(const Graph& graph, const std::vector<char>& live) {
+  Fusion out;
+  for (NodeId id = 0; id < graph.size(); ++id)
+    if (live[idx(id)] && !graph.node(id).op->alias) out.order.push_back({{id}, graph.node(id).spec});
+  return out;
 }
 
 }  // namespace nestgrad

@@ -1,24 +1,26 @@
-// Fusion: which ops of a program run as one instruction. No bit changes; what lies between them stays in
-// registers or in the first-level cache. Internal to the plan.
+// Fusion: which ops of a program run as one instruction, and in which order. No bit changes; what lies
+// between them stays in registers or in the first-level cache. Internal to the plan.
 #pragma once
 
 #include <unordered_map>
+#include <vector>
 
 #include "engine/graph.h"
 
 namespace nestgrad {
 
 struct Fusion {
-  std::unordered_map<NodeId, NodeId> heads;                  // node -> the last of those it runs with
-  std::unordered_map<NodeId, std::vector<NodeId>> clusters;  // head -> the others, in order (cluster.h)
-  std::unordered_map<NodeId, NodeId> sums;                   // head -> the term whose kernel adds the other
-
-  NodeId head_of(NodeId id) const {
-    const auto head = heads.find(id);
-    return head == heads.end() ? id : head->second;
-  }
+  // What is issued together: one node, or the members of a cluster of this shape (cluster.h), in order.
+  struct Group {
+    std::vector<NodeId> nodes;
+    Spec shape;
+  };
+  std::vector<Group> order;
+  std::unordered_map<NodeId, NodeId> sums;  // sum -> the term whose kernel adds the other
 };
 
 Fusion fuse(const Graph& graph, const std::vector<char>& live, const std::vector<NodeId>& outputs);
+// Every node by itself.
+Fusion unfused(const Graph& graph, const std::vector<char>& live);
 
 }  // namespace nestgrad

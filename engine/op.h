@@ -52,6 +52,8 @@ using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
 
 // A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
 using ElementLoop = void (*)(const std::byte* const* in, std::byte* out, std::int64_t n);
+// Makes n elements one.
+using RowReduction = void (*)(const std::byte* in, std::byte* out, std::int64_t n);
 
 // Where the elements of a rearrangement lie in its input: element i of the output is element
 // offset + i . strides of the input.
@@ -98,6 +100,9 @@ struct Op {
   // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
   // all. All operands and the output have this type.
   ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
+  // Of an op that makes each row, along the last axis, one element: that of a row. Null where another axis is
+  // reduced as well.
+  RowReduction (*rows)(const Call&) = nullptr;
   // A kernel with one more operand, of the output's spec, which may be the output: the op's value is added to
   // it, with the bits of `adds` after `cpu`. Empty where there is none for this call.
   Kernel (*plus)(const Call&) = nullptr;

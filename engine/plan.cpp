@@ -51,7 +51,10 @@ void print(const Program& p, const std::string& indent, std::string& out) {
       print(ins.scan->workers[0].body, indent + "  ", out);
       continue;
     }
-    out += fmt::format("{}{} {} {} = ", indent, i, name, place_text(ins.out));
+    out += fmt::format("{}{} {} ", indent, i, name);
+    if (ins.outs.empty()) out += place_text(ins.out) + " ";
+    for (const Place& at : ins.outs) out += place_text(at) + " ";
+    out += "= ";
     for (const Place& in : ins.in) out += place_text(in) + " ";
     out += fmt::format("{} ({})\n", to_string(p.graph->node(ins.node).spec), describe(ins.loc));
   }

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "engine/arena.h"
+#include "engine/cluster.h"
 #include "engine/plan.h"
 #include "engine/stepped.h"
 
@@ -24,12 +25,14 @@ struct ScanStep;
 struct Instruction {
   const Op* op = nullptr;  // null: copy inputs[0] to out
   Kernel kernel;
+  ClusterKernel cluster;  // several ops, with several outputs, instead of a kernel
   std::vector<Place> in;
   Place out;
+  std::vector<Place> outs;         // of a cluster
   std::size_t bytes = 0;           // of a copy
   std::unique_ptr<ScanStep> scan;  // a whole scan, instead of a kernel
-  NodeId node = -1;                // in the lowered graph
-  std::vector<NodeId> with;        // nodes computed on the way (engine/cluster.h)
+  NodeId node = -1;                // in the lowered graph; of several the last
+  std::vector<NodeId> with;        // the others
   Loc loc;
 };
 

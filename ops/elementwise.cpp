@@ -93,8 +93,16 @@ void inner_loop(const T* const* in, T* out, std::int64_t n, std::index_sequence<
     if constexpr (flags[k]) return fixed[k];
     else return L::load(in[k] + i);
   };
+  const auto one = [&](std::int64_t i) {
+    L::store(F{}(at(std::integral_constant<std::size_t, I>{}, i)...), out + i);
+  };
   std::int64_t i = 0;
-  for (; i + w <= n; i += w) L::store(F{}(at(std::integral_constant<std::size_t, I>{}, i)...), out + i);
+  if constexpr (sizeof...(I) > 1) {  // mostly a single instruction, beside which counting would be seen
+#pragma GCC unroll 4
+    for (; i + w <= n; i += w) one(i);
+  } else {
+    for (; i + w <= n; i += w) one(i);
+  }
   if (i == n) return;
   // The rest goes through the same instructions, in a padded copy.
   T rest[sizeof...(I)][w], result[w];

@@ -97,22 +97,41 @@ void sum_tile(const ReducePlan& plan, const T* x, std::int64_t tile, T* y) {
   for (std::int64_t i = 0; i < n; ++i) y[tile + i] = static_cast<T>(acc[i]);
 }
 
-template <class Acc, class T>
-T sum_run(const ReducePlan& plan, const T* x) {
+// The sum of runs of n elements.
+template <class Acc>
+struct RunSum {
   Acc acc[8] = {};  // eight partial sums: the loop vectorises, the order stays fixed
-  for (std::int64_t step : plan.steps) {
-    const T* run = x + step;
+  template <class T>
+  void add(const T* run, std::int64_t n) {
     std::int64_t i = 0;
-    for (; i + 8 <= plan.inner; i += 8)
+    for (; i + 8 <= n; i += 8)
       for (int k = 0; k < 8; ++k) acc[k] += static_cast<Acc>(run[i + k]);
-    for (; i < plan.inner; ++i) acc[0] += static_cast<Acc>(run[i]);
+    for (; i < n; ++i) acc[0] += static_cast<Acc>(run[i]);
   }
-  return static_cast<T>(((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7])));
+  Acc total() const {
+    return ((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7]));
+  }
+};
+
+template <class T>
+using Accumulator = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+
+template <class T>
+T sum_run(const ReducePlan& plan, const T* x) {
+  RunSum<Accumulator<T>> sum;
+  for (std::int64_t step : plan.steps) sum.add(x + step, plan.inner);
+  return static_cast<T>(sum.total());
+}
+
+template <class T>
+void sum_row(const std::byte* in, std::byte* out, std::int64_t n) {
+  RunSum<Accumulator<T>> sum;
+  sum.add(reinterpret_cast<const T*>(in), n);
+  *reinterpret_cast<T*>(out) = static_cast<T>(sum.total());
 }
 
 template <class T>
 Kernel sum_kernel(const Call& c) {
-  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
   return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
@@ -125,8 +144,8 @@ Kernel sum_kernel(const Call& c) {
                 for (std::int64_t part = begin; part < end; ++part) {
                   const T* from = x + plan.out_starts[uz(part / tiles)];
                   if (plan.rows)
-                    sum_tile<Acc>(plan, from, part % tiles * kTile, y + part / tiles * plan.inner);
-                  else y[part] = sum_run<Acc>(plan, from);
+                    sum_tile<Accumulator<T>>(plan, from, part % tiles * kTile, y + part / tiles * plan.inner);
+                  else y[part] = sum_run(plan, from);
                 }
               });
   };
@@ -138,23 +157,30 @@ T larger(T a, T b) {
   return where(b == b, where(b > a, b, a), b);
 }
 
+// The maximum of `best` and a run of n elements.
 template <class T>
-T max_of_run(const ReducePlan& plan, const T* x) {
-  T best = x[plan.steps[0]];
-  for (std::int64_t step : plan.steps) {
-    const T* run = x + step;
-    std::int64_t i = 0;
-    if constexpr (std::is_floating_point_v<T>) {
-      using Lanes = Pack<T>;
-      Lanes most = Lanes(static_cast<double>(best));
-      for (; i + Lanes::size <= plan.inner; i += Lanes::size) most = larger(most, Lanes::load(run + i));
-      T lanes[Lanes::size];
-      most.store(lanes);
-      for (T lane : lanes) best = larger(best, lane);
-    }
-    for (; i < plan.inner; ++i) best = larger(best, run[i]);
+T max_of_run(T best, const T* run, std::int64_t n) {
+  std::int64_t i = 0;
+  if constexpr (std::is_floating_point_v<T>) {
+    using Lanes = Pack<T>;
+    Lanes most = Lanes(static_cast<double>(best));
+    for (; i + Lanes::size <= n; i += Lanes::size) most = larger(most, Lanes::load(run + i));
+    T lanes[Lanes::size];
+    most.store(lanes);
+    for (T lane : lanes) best = larger(best, lane);
   }
+  for (; i < n; ++i) best = larger(best, run[i]);
   return best;
+}
+
+template <class T>
+void max_row(const std::byte* in, std::byte* out, std::int64_t n) {
+  const T* row = reinterpret_cast<const T*>(in);
+  *reinterpret_cast<T*>(out) = max_of_run(row[0], row, n);
+}
+
+bool is_last_axis(const Call& c) {
+  return c.attrs.ints == std::vector<std::int64_t>{c.in[0].rank() - std::int64_t{1}};
 }
 
 template <class T>
@@ -164,7 +190,9 @@ Kernel max_kernel(const Call& c) {
     T* y = reinterpret_cast<T*>(out);
     for (std::int64_t start : plan.out_starts) {
       if (!plan.rows) {
-        *y++ = max_of_run(plan, x + start);
+        T best = x[start + plan.steps[0]];
+        for (std::int64_t step : plan.steps) best = max_of_run(best, x + start + step, plan.inner);
+        *y++ = best;
         continue;
       }
       for (std::int64_t j = 0; j < plan.inner; ++j) {
@@ -201,6 +229,10 @@ const Op& sum_op = register_op(
      .infer = infer_reduce,
      .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
      .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return sum_kernel<T>(c); }); },
+     .rows = [](const Call& c) -> RowReduction {
+       if (!is_last_axis(c)) return nullptr;
+       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return sum_row<T>; });
+     },
      .linear_in = always_linear,
      .axes = reduce_axes,
      .sums = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
@@ -231,6 +263,10 @@ const Op& max_op = register_op(
            return c.ct * (hit / sum(hit, axes, kKeep));
          },
      .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return max_kernel<T>(c); }); },
+     .rows = [](const Call& c) -> RowReduction {
+       if (!is_last_axis(c)) return nullptr;
+       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return max_row<T>; });
+     },
      .axes = reduce_axes,
      .cost =
          [](const Call& c) {

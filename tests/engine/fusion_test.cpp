@@ -1,0 +1,81 @@
+// The promise: ops that run as one instruction give the bits of the ops one by one, whatever the length and
+// the number of rows, for any number of threads.
+#include "engine/cluster.h"
+#include "engine/threads.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+std::vector<Spec> specs_of(DType dtype, const Shape& shape) {
+  Shape row(shape.size(), 1), single = shape;
+  row.back() = shape.back(), single.back() = 1;
+  return {{dtype, shape}, {dtype, row}, {dtype, single}};
+}
+
+// Layer norm and softmax of rows, and their gradients: reductions between elementwise ops, rows and single
+// elements of them, several outputs, inputs that are spread.
+Function rows_of(DType dtype, const Shape& shape) {
+  const auto body = [](const Tensors& in) {
+    const Tensor x = in[0] + in[1] * in[2];
+    const Tensor centred = x - mean(x, {-1}, kKeep);
+    const Tensor normal = centred * rsqrt(mean(square(centred), {-1}, kKeep) + 1e-6);
+    const Tensor weights = softmax(normal * in[1], -1);
+    const Tensors g = grad(sum(square(weights - in[0])), in);
+    return Tensors{weights, max(square(x), std::vector<int>{-1}), g[0], g[1], g[2]};
+  };
+  return trace(TraceFn(body), specs_of(dtype, shape));
+}
+
+}  // namespace
+
+TEST_CASE("Ops that run together give the bits of the ops one by one, for rows of any length") {
+  const int threads = thread_count();
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Shape& shape :
+         {Shape{3, 1}, Shape{5, 7}, Shape{2, 8, 64}, Shape{3, 513}, Shape{300, 200},
+          Shape{2, kMostClusterRow}, Shape{2, kMostClusterRow + 1}, Shape{0, 8}, Shape{70000, 2}}) {
+      CAPTURE(to_string(Spec{dtype, shape}));
+      const Function f = rows_of(dtype, shape);
+      Arrays in;
+      for (const Array& a : random(specs_of(DType::f64, shape), 5)) in.push_back(a.cast(dtype));
+      Plan plain = f.plan({.fuse = false});
+      const Arrays should = plain.run(in);
+      for (const int n : {1, 2, 5}) {
+        set_thread_count(n);
+        Plan fused = f.plan();
+        CHECK(same_bits(fused.run(in), should));
+        CHECK((shape[0] == 0 || fused.stats().instructions < plain.stats().instructions));
+      }
+      set_thread_count(threads);
+    }
+}
+
+TEST_CASE("Sums over rows run within the ops around them, unless a row is too long for the cache") {
+  const auto instructions = [](std::int64_t n) {
+    const Function f = trace(TraceFn([](const Tensors& in) {
+                               const Tensor x = in[0] + 1.0, mean_x = mean(x, {-1}, kKeep);
+                               return Tensors{x - mean_x, mean_x, x};
+                             }),
+                             {f64({4, n})});
+    return f.plan().stats().instructions;
+  };
+  CHECK(instructions(kMostClusterRow) == 1);
+  CHECK(instructions(kMostClusterRow + 1) > 1);
+}
+
+TEST_CASE("What another op reads in between ends a group, and order is kept") {
+  // The product needs the middle of the chain; what follows needs the product.
+  const Function f = trace(TraceFn([](const Tensors& in) {
+                             const Tensor a = in[0] * 2.0, b = a + 1.0;
+                             const Tensor c = matmul(b, in[1]);
+                             const Tensor d = b * c;
+                             return Tensors{d + a, c};
+                           }),
+                           {f64({4, 4}), f64({4, 4})});
+  const Arrays in = random({f64({4, 4}), f64({4, 4})}, 3);
+  CHECK(same_bits(f.plan().run(in), f.plan({.fuse = false}).run(in)));
+  CHECK(f.plan().stats().instructions == 3);
+}
