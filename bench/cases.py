@@ -60,6 +60,15 @@ def ttt_flops(name, sizes, backward):
     return forward * heads * sizes["batch"] * sizes["time"] * (3 if backward else 1)
 
 
+def training_flops(sizes):
+    """Products of a training step: projections, the gated feed-forward layer, logits, the inner loop; the
+    derivative of a product is two."""
+    width, tokens = sizes["width"], sizes["batch"] * sizes["time"]
+    matrices = sizes["layers"] * (4 * width**2 + 3 * width * sizes["hidden"]) + 256 * width
+    inner = ttt_flops("ttt-linear", sizes | dict(dim=width // sizes["heads"]), True)
+    return 3 * 2 * matrices * tokens + sizes["layers"] * inner
+
+
 TTT_VARIANTS = {
     "core": {},
     "batch-4": dict(batch=4),
@@ -164,15 +173,18 @@ def model_cases():
         small | dict(adamw=False),
         tokens=4 * 512,
         goals=goals,
+        flops=training_flops(step),
         quick=True,
         peers=PEERS,
     )
+    wide = step | dict(width=768, hidden=2064, layers=12, heads=12, batch=1, time=2048)
     yield Case(
         "training-step/width-768",
-        step | dict(width=768, hidden=2064, layers=12, heads=12, batch=1, time=2048),
+        wide,
         small | dict(adamw=False),
         tokens=2048,
         goals=goals,
+        flops=training_flops(wide),
     )
     yield Case("decoding", dict(work="decoding", batch=1, time=128, **model), small, tokens=128, quick=True)
     yield Case(

@@ -144,7 +144,7 @@ def other_goals(lines):
         ours, plural = our_times(lines, threads), f"{threads} thread{'s' * (threads > 1)}"
         share = ceiling_shares(lines, threads).get(CORE_MLP)
         if share:
-            note(f"{CORE_MLP}, share of the matmul ceiling, {plural}", share, 0.4)
+            note(f"{CORE_MLP}, share of the matmul ceiling, {plural}", share[0], 0.4)
         recurrent, parallel = (
             ours.get(f"lact-v2/{form}/forward+backward") for form in ("recurrent", "parallel")
         )
@@ -164,7 +164,23 @@ def other_goals(lines):
                 1.1,
                 at_most=True,
             )
+        long, short = (ours.get(f"length-checkpointed/{k}k/forward+backward") for k in (32, 2))
+        if long and short:
+            note(
+                f"memory of the plan, 32k over 2k tokens, checkpointed, {plural}",
+                long["arena_mb"] / short["arena_mb"],
+                16,
+                at_most=True,
+            )
+            note(
+                f"recomputation with it, {plural}",
+                long["recompute_factor"],
+                1.4,
+                at_most=True,
+            )
         for work in ("training-step/width-256", "training-step/width-768"):
+            if share := ceiling_shares(lines, threads).get(work):
+                note(f"{work}, share of the matmul ceiling, {plural}", share[0], 0.5)
             theirs = [
                 l["theirs_mb"]
                 for l in lines
@@ -245,16 +261,19 @@ def matmul_ceiling(lines, threads):
 
 
 def ceiling_shares(lines, threads):
+    """{work: (ours, the best peer's)}: shares of the ceiling; no peer: 0."""
     top = matmul_ceiling(lines, threads)
-    return {
-        work: l["flops"] / l["ours"] / top
-        for work, l in our_times(lines, threads).items()
-        if top and l["flops"] and work != "ceiling"
-    }
+    shares = {}
+    for l in lines:
+        if top and l["flops"] and l["work"] != "ceiling" and l["threads"] == threads:
+            _, peer = shares.get(l["work"], (0, 0))
+            theirs = l["flops"] / l["theirs"] / top if l["theirs"] else 0
+            shares[l["work"]] = (l["flops"] / l["ours"] / top, max(peer, theirs))
+    return shares
 
 
 def ceiling(lines):
-    """How near the TTT works come to what the best matrix product of this run does."""
+    """How near works come to what the best matrix product of this run does."""
     out = []
     for threads in sorted({l["threads"] for l in lines}):
         shares = ceiling_shares(lines, threads)
@@ -263,8 +282,16 @@ def ceiling(lines):
                 f"### Share of the matmul ceiling, {threads} thread{'s' * (threads > 1)}",
                 "",
                 "The ceiling is the fastest product of 1024 x 1024 matrices in this run, ours or a peer's: "
-                f"{matmul_ceiling(lines, threads) / 1e9:.0f} GFLOP/s.",
+                f"{matmul_ceiling(lines, threads) / 1e9:.0f} GFLOP/s. Counted are the products that a work "
+                "cannot do without. Where a peer is at p % of the ceiling nobody can be more than 100 / p "
+                "times as fast (products that fit into the cache may be faster than the ceiling's).",
                 "",
-                *table(["work", "share"], [[work, f"{100 * share:.0f} %"] for work, share in shares.items()]),
+                *table(
+                    ["work", "ours", "best peer"],
+                    [
+                        [work, f"{100 * ours:.0f} %", f"{100 * peer:.0f} %" if peer else ""]
+                        for work, (ours, peer) in shares.items()
+                    ],
+                ),
             ]
     return out

@@ -344,7 +344,8 @@ class Server {
     const PlanStats stats = plan_->stats();
     return {{"first", first},
             {"instructions", stats.instructions},
-            {"arena_mb", static_cast<double>(stats.arena_bytes) / 1e6}};
+            {"arena_mb", static_cast<double>(stats.arena_bytes) / 1e6},
+            {"recompute_factor", stats.recompute_factor}};
   }
 
   Json check() {
