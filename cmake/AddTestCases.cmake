@@ -1,0 +1,29 @@
+# Writes the cases of a doctest program as tests of CTest, labelled with their suites: -DPROGRAM=.. -DOUTPUT=.. -P this.
+# (Of doctest's own doctest_discover_tests, names with ';' come out as tests of nothing, which pass, and names with ','
+# lose their labels.)
+execute_process(COMMAND ${PROGRAM} --list-test-cases --reporters=xml
+  OUTPUT_VARIABLE rest RESULT_VARIABLE result ERROR_VARIABLE errors)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${PROGRAM} cannot list its cases (${result}): ${errors}")
+endif()
+
+set(script "")
+set(properties "FAIL_REGULAR_EXPRESSION [==[test cases: +0 ]==]")  # a name that selects nothing is no success
+while(rest MATCHES "<TestCase name=\"([^\"]*)\"( testsuite=\"([^\"]*)\")?")
+  set(found "${CMAKE_MATCH_0}")
+  set(name "${CMAKE_MATCH_1}")
+  set(suite "${CMAKE_MATCH_3}")
+  string(FIND "${rest}" "${found}" at)
+  string(LENGTH "${found}" length)
+  math(EXPR at "${at} + ${length}")
+  string(SUBSTRING "${rest}" ${at} -1 rest)
+
+  foreach(escape "&lt=<" "&gt=>" "&quot=\"" "&apos='" "&amp=&")
+    string(REGEX MATCH "(.*)=(.)$" escape "${escape}")
+    string(REPLACE "${CMAKE_MATCH_1};" "${CMAKE_MATCH_2}" name "${name}")
+  endforeach()
+  string(REPLACE "," "\\," filter "${name}")
+  string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==])\n"
+    "set_tests_properties([==[${name}]==] PROPERTIES LABELS \"${suite}\" ${properties})\n")
+endwhile()
+file(WRITE ${OUTPUT} "${script}")
