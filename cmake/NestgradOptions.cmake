@@ -6,6 +6,9 @@ find_program(NESTGRAD_CCACHE_PROGRAM ccache)
 mark_as_advanced(NESTGRAD_CCACHE_PROGRAM)
 if(NESTGRAD_CCACHE AND NESTGRAD_CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${NESTGRAD_CCACHE_PROGRAM})
+  if(NESTGRAD_PCH)  # without this ccache passes on whatever uses a precompiled header
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
+  endif()
 endif()
 
 if(NESTGRAD_ARCH)

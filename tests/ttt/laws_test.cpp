@@ -59,30 +59,33 @@ TEST_CASE("linear steps: dual = primal = by hand to order 1 with position rates"
   }
   CHECK(all_differing(moving_methods(), matrix_of(sizes), {.chunk = 1}, sizes, 1, true) == "");
 }
-TEST_CASE(
-    "coefficients per feature belong to the input: other widths of values, W used transposed, one feature") {
+TEST_CASE("coefficients per feature belong to the input: other widths of values, one feature") {
   const Sizes wide{.batch = 1, .heads = 2, .time = 6, .dim = 4, .value_dim = 3};
   CHECK(all_differing(feature_methods(wide), matrix_of(wide), {.chunk = 4}, wide, 2) == "");
   const Sizes narrow{.batch = 2, .heads = 1, .time = 5, .dim = 1, .value_dim = 3};
   CHECK(all_differing(feature_methods(narrow), matrix_of(narrow), {.chunk = 2}, narrow, 2) == "");
-  const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
-  const Pupil turned = formula(
-      "x W'",
-      [](const Params& p) {
-        return Weights{matrix("W", p("W", {2, 4, 4}))};
-      },
-      [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
-  const Pupil tied = formula(
-      "tanh(x W) W'",
-      [](const Params& p) {
-        return Weights{matrix("W", p("W", {2, 4, 4}))};
-      },
-      [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); });
-  for (const Pupil& pupil : {turned, tied})
-    for (const std::int64_t chunk : {1, 4}) {
-      CHECK(all_differing(feature_methods(sizes), pupil, {.chunk = chunk}, sizes, 2) == "");
-      CHECK(all_differing(linear_methods(sizes), pupil, {.chunk = chunk}, sizes, 1) == "");
-    }
+}
+TEST_SUITE("slow") {
+  TEST_CASE("coefficients per feature belong to the input: W used transposed") {
+    const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
+    const Pupil turned = formula(
+        "x W'",
+        [](const Params& p) {
+          return Weights{matrix("W", p("W", {2, 4, 4}))};
+        },
+        [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
+    const Pupil tied = formula(
+        "tanh(x W) W'",
+        [](const Params& p) {
+          return Weights{matrix("W", p("W", {2, 4, 4}))};
+        },
+        [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); });
+    for (const Pupil& pupil : {turned, tied})
+      for (const std::int64_t chunk : {1, 4}) {
+        CHECK(all_differing(feature_methods(sizes), pupil, {.chunk = chunk}, sizes, 2) == "");
+        CHECK(all_differing(linear_methods(sizes), pupil, {.chunk = chunk}, sizes, 1) == "");
+      }
+  }
 }
 TEST_CASE("rates of single weights, alone and beside the common rate") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 4};

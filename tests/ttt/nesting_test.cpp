@@ -151,25 +151,6 @@ Pupil above(const Pupil& pupil, const Policy& policy, const std::string& rate) {
 
 }  // namespace
 
-TEST_CASE(
-    "two levels: a learner that learns where a learner starts from; the outer gradient is the central "
-    "difference") {
-  const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 3};
-  const std::vector<GateInput> small{{"rate", false, [](Tensor raw) { return 0.1 * sigmoid(raw); }}};
-  const Policy tokens{.chunk = 2}, online{.chunk = 1},
-      chunks{.chunk = 3, .update = Update::per_chunk, .read = Read::before_write};
-  for (const Policy& inside : {tokens, online, chunks})
-    for (const Pupil& pupil : {matrix_of(sizes), perceptron("tanh", 2, {3, 3}, tanh),
-                               perceptron("two layers", 2, {3, 4, 3}, tanh)}) {
-      const Lesson lesson{above(pupil, inside, "inner rate"),
-                          linear_methods(sizes)[3],
-                          {.chunk = 3, .update = Update::per_chunk, .steps = 2},
-                          sizes,
-                          small};
-      CHECK(off("two levels", in_class(lesson, in_form(FormChoice::automatic)), 2, 1e3) == "");
-      CHECK(chosen(lesson) == FormChoice::primal);
-    }
-}
 TEST_CASE("two levels: an inner learner with momentum and forgetting, and one with Muon and a weight norm") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 3};
   const std::vector<InnerOptimizer> inside{
@@ -236,6 +217,25 @@ TEST_CASE("two levels by hand: the inner learner's steps and the outer learner's
 }
 
 TEST_SUITE("slow") {
+  TEST_CASE(
+      "two levels: a learner that learns where a learner starts from; the outer gradient is the central "
+      "difference") {
+    const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 3};
+    const std::vector<GateInput> small{{"rate", false, [](Tensor raw) { return 0.1 * sigmoid(raw); }}};
+    const Policy tokens{.chunk = 2}, online{.chunk = 1},
+        chunks{.chunk = 3, .update = Update::per_chunk, .read = Read::before_write};
+    for (const Policy& inside : {tokens, online, chunks})
+      for (const Pupil& pupil : {matrix_of(sizes), perceptron("tanh", 2, {3, 3}, tanh),
+                                 perceptron("two layers", 2, {3, 4, 3}, tanh)}) {
+        const Lesson lesson{above(pupil, inside, "inner rate"),
+                            linear_methods(sizes)[3],
+                            {.chunk = 3, .update = Update::per_chunk, .steps = 2},
+                            sizes,
+                            small};
+        CHECK(off("two levels", in_class(lesson, in_form(FormChoice::automatic)), 2, 1e3) == "");
+        CHECK(chosen(lesson) == FormChoice::primal);
+      }
+  }
   TEST_CASE(
       "three levels: a learner inside a learner inside a learner; the outer gradient is the central "
       "difference") {
