@@ -43,8 +43,8 @@ thread_local bool inside = false;  // of a part
 class Pool {
  public:
   ~Pool() {
+    stopping_ = true;  // first: who sees the new job without it waits for another, and is never joined
     job_.fetch_add(1);
-    stopping_ = true;
     job_.notify_all();
   }
 
