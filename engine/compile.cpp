@@ -128,7 +128,7 @@ class Compiler {
     const NodeId term = fusion_.sums.at(id);
     const std::vector<NodeId> inputs = inputs_of(id);
     Instruction ins{.op = node(id).op,
-                    .kernel = with_call(graph_.nodes(), node(term), node(term).op->plus),
+                    .kernel = node(term).op->plus(NodeCall(graph_.nodes(), node(term))),
                     .node = id,
                     .with = {term},
                     .loc = node(id).loc};
@@ -156,7 +156,7 @@ class Compiler {
     for (NodeId id : nodes) {
       const Node& n = node(id);
       ClusterOp op{.op = n.op, .operands = {}, .narrow = n.spec != group.shape};
-      if (!n.op->loop) op.reduce = with_call(graph_.nodes(), n, n.op->rows);
+      if (!n.op->loop) op.reduce = n.op->rows(NodeCall(graph_.nodes(), n));
       for (NodeId in : n.inputs) {
         if (const auto inside = std::ranges::find(nodes, in); inside != nodes.end()) {
           op.operands.push_back(~static_cast<int>(inside - nodes.begin()));
@@ -229,12 +229,11 @@ class Compiler {
     if (layouts_.read_in_place.contains(id)) return;
     if (n.op->view && layouts_.written_as.contains(n.inputs[0])) return;
     if (fusion_.sums.contains(id)) return issue_sum(id);
-    Instruction ins{.op = n.op, .kernel = with_call(graph_.nodes(), n, n.op->cpu), .node = id, .loc = n.loc};
+    const NodeCall call(graph_.nodes(), n);
+    Instruction ins{.op = n.op, .kernel = n.op->cpu(call), .node = id, .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));
     const auto may_reuse = [&](std::size_t i) {
-      return n.op->may_reuse && with_call(graph_.nodes(), n, [&](const Call& call) {
-               return n.op->may_reuse(call, static_cast<int>(i));
-             });
+      return n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i));
     };
     if (!take_over(id, n.inputs, may_reuse)) give_home(id);
     ins.out = value(id).place;
@@ -311,7 +310,7 @@ class Compiler {
     return {node(scan).attrs.body->spec(body_node).bytes(), {0}, {1}, false};
   }
 
-  View view_of(NodeId id) const { return with_call(graph_.nodes(), node(id), node(id).op->view); }
+  View view_of(NodeId id) const { return node(id).op->view(NodeCall(graph_.nodes(), node(id))); }
 
   int every_of(const Node& scan) const {
     const auto asked = static_cast<int>(scan.attrs.ints[2]);
@@ -508,7 +507,7 @@ class Compiler {
     for (NodeId id = 0; id < graph_.size(); ++id) {
       const Node& n = node(id);
       if (live_[idx(id)] && n.op->kind == OpKind::value && !n.op->alias && n.op->cost)
-        program_.flops += with_call(graph_.nodes(), n, n.op->cost).flops;
+        program_.flops += n.op->cost(NodeCall(graph_.nodes(), n)).flops;
     }
     for (NodeId id : scan_order_) {
       const ScanInfo& info = scans_[idx(id)];

@@ -30,12 +30,10 @@ class Follower {
     if (n.spec.shape[uz(axis)] == 1) return false;
     if (n.op->kind == OpKind::input && given_varies_) return given_varies_(id, axis);
     if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return true;
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
-    const Call call{*n.op, specs, n.attrs, n.spec};
+    const NodeCall call(nodes_, n);
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       bool mapped = false;
-      for (int a = 0; a < specs[i].rank(); ++a) {
+      for (int a = 0; a < call.in(i).rank(); ++a) {
         if (n.op->axes(call, static_cast<int>(i), a) != axis) continue;
         mapped = true;
         if (varies(n.inputs[i], a)) return true;
@@ -73,9 +71,7 @@ class Follower {
   // Where input i's followed axis goes; joins all inputs.
   Flow through_op(NodeId id) {
     const Node& n = node(id);
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
-    const Call call{*n.op, specs, n.attrs, n.spec};
+    const NodeCall call(nodes_, n);
     Flow out;
     std::size_t partial = 0;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
@@ -96,7 +92,7 @@ class Follower {
     if (out.kind == Flow::Kind::free || options_.positional) return out;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       if (flows_[uz(n.inputs[i])].kind != Flow::Kind::free) continue;
-      for (int axis = 0; axis < specs[i].rank(); ++axis)
+      for (int axis = 0; axis < call.in(i).rank(); ++axis)
         if (n.op->axes(call, static_cast<int>(i), axis) == out.axis && varies(n.inputs[i], axis))
           return mixed(id, fmt::format("%{} is a constant that differs from slice to slice", n.inputs[i]));
     }

@@ -54,7 +54,7 @@ class Fuser {
       if (node(n.inputs[0]).spec != n.spec || node(n.inputs[1]).spec != n.spec) continue;
       for (NodeId term : {n.inputs[1], n.inputs[0]}) {
         const auto plus = node(term).op->plus;
-        if (!plus || !only_reader_is(term, id) || !with_call(graph_.nodes(), node(term), plus)) continue;
+        if (!plus || !only_reader_is(term, id) || !plus(NodeCall(graph_.nodes(), node(term)))) continue;
         out_.sums.emplace(id, term);
         terms_.insert(term);
         break;
@@ -76,7 +76,7 @@ class Fuser {
 
   bool is_reduction(NodeId id) const {
     const Node& n = node(id);
-    if (!n.op->rows || with_call(graph_.nodes(), n, n.op->rows) == nullptr) return false;
+    if (!n.op->rows || n.op->rows(NodeCall(graph_.nodes(), n)) == nullptr) return false;
     const std::int64_t row = node(n.inputs[0]).spec.shape.back();
     return row > 1 && row <= kMostClusterRow;
   }

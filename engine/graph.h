@@ -30,6 +30,25 @@ struct Node {
   Array value;         // eager graphs only
 };
 
+// The use of an op that a node is, for the op's functions.
+class NodeCall {
+ public:
+  NodeCall(const std::deque<Node>& nodes, const Node& n)
+      : in_(specs_of(nodes, n)), call_{*n.op, in_, n.attrs, n.spec} {}
+  NodeCall(const NodeCall&) = delete;
+  operator const Call&() const { return call_; }
+  const Spec& in(std::size_t i) const { return in_[i]; }
+
+ private:
+  static std::vector<Spec> specs_of(const std::deque<Node>& nodes, const Node& n) {
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(nodes[static_cast<std::size_t>(in)].spec);
+    return specs;
+  }
+  std::vector<Spec> in_;
+  Call call_;
+};
+
 enum class Mode { lazy, eager };
 
 // Options of a graph; most graphs are made by trace().

@@ -31,14 +31,6 @@ std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vecto
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
 
-// fn(Call) for the use of an op that a node is.
-template <class Fn>
-auto with_call(const std::deque<Node>& nodes, const Node& n, Fn fn) {
-  std::vector<Spec> specs;
-  for (NodeId in : n.inputs) specs.push_back(nodes[static_cast<std::size_t>(in)].spec);
-  return fn(Call{*n.op, specs, n.attrs, n.spec});
-}
-
 // New nodes are labelled like this one, until the caller's EmitGuard ends.
 void label_like(const Node& node);
 

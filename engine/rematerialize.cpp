@@ -24,7 +24,7 @@ Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes(
 std::optional<Bytes> price_of_computing(const Body& body, const Node& n) {
   if (n.op->kind == OpKind::constant || n.op->alias) return 0;
   if (n.op->kind != OpKind::value || !n.op->shared || !n.op->cpu || !n.op->cost) return std::nullopt;
-  const double flops = with_call(body.nodes, n, n.op->cost).flops;
+  const double flops = n.op->cost(NodeCall(body.nodes, n)).flops;
   if (flops == 0) return price_of_reading(n.spec);  // a rearrangement
   if (!n.op->loop) return std::nullopt;
   return static_cast<Bytes>(flops * static_cast<double>(size_of(n.spec.dtype)) / 8);

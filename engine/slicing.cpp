@@ -123,11 +123,9 @@ class Slicer {
   std::vector<int> single_in(const Node& n, std::size_t k, const Spec& target) const {
     std::vector<int> out;
     if (target.shape == n.spec.shape || !n.op->axes) return out;
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(node(in).spec);
-    const Call call{*n.op, specs, n.attrs, n.spec};
-    for (int axis = 0; axis < specs[k].rank(); ++axis) {
-      if (specs[k].shape[uz(axis)] == 1 || is_along(n.inputs[k], axis)) continue;
+    const NodeCall call(body_.nodes, n);
+    for (int axis = 0; axis < call.in(k).rank(); ++axis) {
+      if (call.in(k).shape[uz(axis)] == 1 || is_along(n.inputs[k], axis)) continue;
       const int to = n.op->axes(call, static_cast<int>(k), axis);
       if (to >= 0 && target.shape[uz(to)] == 1 && n.spec.shape[uz(to)] > 1) out.push_back(axis);
     }

@@ -70,7 +70,7 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live,
              suits(part_of(r.id, r.operand), graph.node(r.id).attrs.body->spec(r.operand));
     });
   };
-  const auto view_of = [&](const Node& n) { return with_call(graph.nodes(), n, n.op->view); };
+  const auto view_of = [&](const Node& n) { return n.op->view(NodeCall(graph.nodes(), n)); };
   for (NodeId id = 0; id < graph.size(); ++id)
     if (const Node& n = graph.node(id); live[uz(id)] && n.op->view)
       if (all_scans(id, [&](const SliceOf& part, const Spec& value) {

@@ -25,18 +25,14 @@ Tensor linear_factor(Tensor y, Tensor x,
       if (factors.contains(n.inputs[i])) moving.push_back(i);
     if (moving.empty() || !mentions(y, graph.tensor(id))) continue;
     const Tensor here = graph.tensor(id);
-    std::vector<Spec> specs;
+    const NodeCall call(graph.nodes(), n);
     std::vector<Tensor> in;
-    for (NodeId i : n.inputs) {
-      specs.push_back(graph.node(i).spec);
-      in.push_back(graph.tensor(i));
-    }
-    if (n.op == &broadcast_op && specs[0] == n.spec) {
+    for (NodeId i : n.inputs) in.push_back(graph.tensor(i));
+    if (n.op == &broadcast_op && call.in(0) == n.spec) {
       factors[id] = factors[n.inputs[0]];
       continue;
     }
-    if (!is_elementwise(*n.op, specs[0], n.spec)) refuse(here, "elements are mixed");
-    const Call call{*n.op, specs, n.attrs, n.spec};
+    if (!is_elementwise(*n.op, call.in(0), n.spec)) refuse(here, "elements are mixed");
     Tensor sum;
     for (std::size_t i : moving) {
       if (!n.op->vjp || !n.op->linear_in || !n.op->linear_in(call, static_cast<int>(i)))

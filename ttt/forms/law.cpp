@@ -133,9 +133,7 @@ class Interpreter {
 
   // An elementwise op with a linear operand: its coefficient is what the op's derivative makes of it.
   Value through(NodeId id, const Node& n) {
-    std::vector<Spec> specs;
-    for (NodeId i : n.inputs) specs.push_back(graph_->node(i).spec);
-    const Call call{*n.op, specs, n.attrs, n.spec};
+    const NodeCall call(graph_->nodes(), n);
     for (std::size_t i = 0; i < n.inputs.size(); ++i)
       if (at(n.inputs[i]).kind == Value::Kind::linear &&
           (!n.op->vjp || !n.op->linear_in || !n.op->linear_in(call, static_cast<int>(i))))
