@@ -142,8 +142,8 @@ def other_goals(lines):
     numbers = sorted({l["threads"] for l in lines})
     for threads in numbers:
         ours, plural = our_times(lines, threads), f"{threads} thread{'s' * (threads > 1)}"
-        share = ceiling_shares(lines, threads).get(CORE_MLP)
-        if share:
+        shares = ceiling_shares(lines, threads)
+        if share := shares.get(CORE_MLP):
             note(f"{CORE_MLP}, share of the matmul ceiling, {plural}", share[0], 0.4)
         recurrent, parallel = (
             ours.get(f"lact-v2/{form}/forward+backward") for form in ("recurrent", "parallel")
@@ -179,7 +179,7 @@ def other_goals(lines):
                 at_most=True,
             )
         for work in ("training-step/width-256", "training-step/width-768"):
-            if share := ceiling_shares(lines, threads).get(work):
+            if share := shares.get(work):
                 note(f"{work}, share of the matmul ceiling, {plural}", share[0], 0.5)
             theirs = [
                 l["theirs_mb"]

@@ -71,17 +71,16 @@ class Cluster {
   Cluster(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs, const Spec& shape)
       : inputs_(inputs), shape_(shape), narrow_shape_(narrow_spec(shape)) {
     if (std::ranges::any_of(ops, [](const ClusterOp& op) { return op.narrow; })) row_ = shape.shape.back();
-    rows_ = row_ == 0 ? 0 : shape.size() / row_;
+    rows_ = shape.size() / row_;
     for (std::size_t i = 0; i < ops.size(); ++i) add(ops, i);
   }
 
   void operator()(const std::byte* const* in, std::byte* const* out) const {
-    in_blocks(rows_, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, row_)),
-              [&](std::int64_t begin, std::int64_t end) {
-                const std::int64_t most = std::max<std::int64_t>(1, kBlock / row_);
-                for (std::int64_t row = begin; row < end; row += most)
-                  run_block(in, out, row, std::min(most, end - row));
-              });
+    in_blocks(rows_, std::max<std::int64_t>(1, kGrain / row_), [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t most = std::max<std::int64_t>(1, kBlock / row_);
+      for (std::int64_t row = begin; row < end; row += most)
+        run_block(in, out, row, std::min(most, end - row));
+    });
   }
 
  private:

@@ -23,7 +23,7 @@ constexpr std::int64_t kMostClusterRow = 1024;  // elements, of a cluster with n
 
 using ClusterKernel = std::function<void(const std::byte* const* in, std::byte* const* out)>;
 
-// All values have `shape` or are narrow; inputs broadcast to what reads them.
+// All values have `shape` or are narrow, none is empty; inputs broadcast to what reads them.
 ClusterKernel cluster_kernel(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs,
                              const Spec& shape);
 

@@ -28,9 +28,9 @@ class Compiler {
     live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
     readers_ = readers_of(graph_, live_, source_.outputs);
     slice_scans();
-    layouts_ = lay_out_steps(graph_, live_, source_.outputs,
-                             [&](NodeId scan, NodeId what) { return part_in(scan, what); });
-    fusion_ = options_.fuse ? fuse(graph_, live_, source_.outputs) : unfused(graph_, live_);
+    layouts_ =
+        lay_out_steps(graph_, live_, readers_, [&](NodeId scan, NodeId what) { return part_in(scan, what); });
+    fusion_ = options_.fuse ? fuse(graph_, live_, readers_) : unfused(graph_, live_);
     find_last_readers();
     place_inputs();
     place_outputs();
@@ -126,7 +126,7 @@ class Compiler {
 
   void issue_sum(NodeId id) {
     const NodeId term = fusion_.sums.at(id);
-    const std::vector<NodeId> inputs = inputs_of(id);
+    const std::vector<NodeId> inputs = fusion_.inputs_of(graph_, id);
     Instruction ins{.op = node(id).op,
                     .kernel = node(term).op->plus(NodeCall(graph_.nodes(), node(term))),
                     .node = id,
@@ -138,58 +138,26 @@ class Compiler {
     program_.code.push_back(std::move(ins));
   }
 
-  // What the instruction of a node reads; of a sum, what its term reads, then the other.
-  std::vector<NodeId> inputs_of(NodeId id) const {
-    const auto sum = fusion_.sums.find(id);
-    if (sum == fusion_.sums.end()) return node(id).inputs;
-    std::vector<NodeId> inputs = node(sum->second).inputs;
-    inputs.push_back(node(id).inputs[node(id).inputs[0] == sum->second]);
-    return inputs;
-  }
-
   void issue_cluster(const Fusion::Group& group) {
     const std::vector<NodeId>& nodes = group.nodes;
-    std::vector<ClusterOp> ops;
-    std::vector<NodeId> inputs, outputs;
-    std::vector<std::size_t> last_read;  // of an input: the last op that reads it
-    const auto is_member = [&](NodeId id) { return std::ranges::find(nodes, id) != nodes.end(); };
-    for (NodeId id : nodes) {
-      const Node& n = node(id);
-      ClusterOp op{.op = n.op, .operands = {}, .narrow = n.spec != group.shape};
-      if (!n.op->loop) op.reduce = n.op->rows(NodeCall(graph_.nodes(), n));
-      for (NodeId in : n.inputs) {
-        if (const auto inside = std::ranges::find(nodes, in); inside != nodes.end()) {
-          op.operands.push_back(~static_cast<int>(inside - nodes.begin()));
-          continue;
-        }
-        const auto known = static_cast<std::size_t>(std::ranges::find(inputs, in) - inputs.begin());
-        if (known == inputs.size()) inputs.push_back(in), last_read.push_back(0);
-        op.operands.push_back(static_cast<int>(known));
-        last_read[known] = ops.size();
-      }
-      if (std::ranges::any_of(readers_[idx(id)], [&](const Reader& r) { return !is_member(r.id); })) {
-        op.output = static_cast<int>(outputs.size());
-        outputs.push_back(id);
-      }
-      ops.push_back(std::move(op));
-    }
+    const ClusterText text = text_of(group, graph_, readers_);
     std::vector<Spec> specs;
-    for (NodeId in : inputs) specs.push_back(node(in).spec);
+    for (NodeId in : text.inputs) specs.push_back(node(in).spec);
     Instruction ins{.op = node(nodes.back()).op,
-                    .cluster = cluster_kernel(ops, specs, group.shape),
+                    .cluster = cluster_kernel(text.ops, specs, group.shape),
                     .node = nodes.back(),
                     .with = {nodes.begin(), nodes.end() - 1},
                     .loc = node(nodes.back()).loc};
-    for (NodeId in : inputs) ins.in.push_back(use(in));
-    for (std::size_t k = 0; k < ops.size(); ++k) {
-      if (ops[k].output < 0) continue;
+    for (NodeId in : text.inputs) ins.in.push_back(use(in));
+    for (std::size_t k = 0; k < nodes.size(); ++k) {
+      if (text.ops[k].output < 0) continue;
       // It may write over what no later op reads, and no other writes over.
       const auto may_reuse = [&](std::size_t i) {
-        const int buffer = value(root_of(inputs[i])).buffer;
-        return specs[i] == node(nodes[k]).spec && last_read[i] <= k &&
-               std::ranges::none_of(outputs, [&](NodeId out) { return value(out).buffer == buffer; });
+        const int buffer = value(root_of(text.inputs[i])).buffer;
+        return specs[i] == node(nodes[k]).spec && text.last_read[i] <= k &&
+               std::ranges::none_of(nodes, [&](NodeId other) { return value(other).buffer == buffer; });
       };
-      if (!take_over(nodes[k], inputs, may_reuse)) give_home(nodes[k]);
+      if (!take_over(nodes[k], text.inputs, may_reuse)) give_home(nodes[k]);
       ins.outs.push_back(value(nodes[k]).place);
     }
     program_.code.push_back(std::move(ins));
@@ -201,7 +169,7 @@ class Compiler {
     last_reader_.assign(values_.size(), 0);
     for (std::size_t g = 0; g < fusion_.order.size(); ++g)
       for (NodeId id : fusion_.order[g].nodes)
-        for (NodeId in : inputs_of(id)) last_reader_[idx(root_of(in))] = g;
+        for (NodeId in : fusion_.inputs_of(graph_, id)) last_reader_[idx(root_of(in))] = g;
     // A checkpointed scan may read its inputs again whenever its values are pulled.
     for (NodeId id = 0; id < graph_.size(); ++id)
       if (live_[idx(id)] && node(id).op->kind == OpKind::scan)
@@ -554,7 +522,7 @@ class Compiler {
   PlanOptions options_;
   Program program_;
   std::vector<char> live_;
-  std::vector<std::vector<Reader>> readers_;
+  Readers readers_;
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::size_t group_ = 0;                 // of fusion_.order: what is being issued

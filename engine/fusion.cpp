@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "engine/cluster.h"
-#include "engine/lower.h"
-
 namespace nestgrad {
 
 namespace {
@@ -17,8 +14,8 @@ std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
 // whatever needs a member after.
 class Fuser {
  public:
-  Fuser(const Graph& graph, const std::vector<char>& live, const std::vector<NodeId>& outputs)
-      : graph_(graph), live_(live), outputs_(outputs), in_cluster_(idx(graph.size()), -1) {}
+  Fuser(const Graph& graph, const std::vector<char>& live, const Readers& readers)
+      : graph_(graph), live_(live), readers_(readers), in_cluster_(idx(graph.size()), -1) {}
 
   Fusion run() {
     find_sums();
@@ -44,9 +41,8 @@ class Fuser {
 
   // Sums of which the kernel of one term adds the other.
   void find_sums() {
-    const auto readers = readers_of(graph_, live_, outputs_);
     const auto only_reader_is = [&](NodeId term, NodeId id) {
-      return std::ranges::all_of(readers[idx(term)], [&](const Reader& r) { return r.id == id; });
+      return std::ranges::all_of(readers_[idx(term)], [&](const Reader& r) { return r.id == id; });
     };
     for (NodeId id = 0; id < graph_.size(); ++id) {
       const Node& n = node(id);
@@ -63,16 +59,6 @@ class Fuser {
   }
 
   // ---- clusters ----
-
-  std::vector<NodeId> needs(NodeId id) const {
-    std::vector<NodeId> out;
-    for (NodeId in : node(id).inputs) {
-      if (!terms_.contains(in)) out.push_back(root_of(in));
-      else
-        for (NodeId of_term : node(in).inputs) out.push_back(root_of(of_term));
-    }
-    return out;
-  }
 
   bool is_reduction(NodeId id) const {
     const Node& n = node(id);
@@ -91,8 +77,8 @@ class Fuser {
     if (may_join)
       for (std::size_t i = open_.size(); i-- > 0 && joins < 0;)
         if (suits(open_[i], id, reduction)) joins = open_[i];
-    for (NodeId in : needs(id))
-      if (in_cluster_[idx(in)] != joins) issue(in_cluster_[idx(in)]);
+    for (NodeId in : out_.inputs_of(graph_, id))
+      if (const int cluster = in_cluster_[idx(root_of(in))]; cluster != joins) issue(cluster);
     if (n.op->kind == OpKind::scan)  // what waits would hold on to memory that the scan could use
       while (!open_.empty()) issue(open_.front());
     if (!may_join) return out_.order.push_back({{id}, n.spec});
@@ -136,7 +122,7 @@ class Fuser {
 
   const Graph& graph_;
   const std::vector<char>& live_;
-  const std::vector<NodeId>& outputs_;
+  const Readers& readers_;
   std::set<NodeId> terms_;
   std::vector<Cluster> clusters_;
   std::vector<int> open_;
@@ -146,8 +132,17 @@ class Fuser {
 
 }  // namespace
 
-Fusion fuse(const Graph& graph, const std::vector<char>& live, const std::vector<NodeId>& outputs) {
-  return Fuser(graph, live, outputs).run();
+std::vector<NodeId> Fusion::inputs_of(const Graph& graph, NodeId id) const {
+  const auto sum = sums.find(id);
+  const std::vector<NodeId>& own = graph.node(id).inputs;
+  if (sum == sums.end()) return own;
+  std::vector<NodeId> inputs = graph.node(sum->second).inputs;
+  inputs.push_back(own[own[0] == sum->second]);
+  return inputs;
+}
+
+Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers) {
+  return Fuser(graph, live, readers).run();
 }
 
 Fusion unfused(const Graph& graph, const std::vector<char>& live) {
@@ -155,6 +150,31 @@ Fusion unfused(const Graph& graph, const std::vector<char>& live) {
   for (NodeId id = 0; id < graph.size(); ++id)
     if (live[idx(id)] && !graph.node(id).op->alias) out.order.push_back({{id}, graph.node(id).spec});
   return out;
+}
+
+ClusterText text_of(const Fusion::Group& group, const Graph& graph, const Readers& readers) {
+  ClusterText text;
+  const std::vector<NodeId>& nodes = group.nodes;
+  int outputs = 0;
+  for (NodeId id : nodes) {
+    const Node& n = graph.node(id);
+    ClusterOp op{.op = n.op, .operands = {}, .narrow = n.spec != group.shape};
+    if (!n.op->loop) op.reduce = n.op->rows(NodeCall(graph.nodes(), n));
+    for (NodeId in : n.inputs) {
+      if (const auto inside = std::ranges::find(nodes, in); inside != nodes.end()) {
+        op.operands.push_back(~static_cast<int>(inside - nodes.begin()));
+        continue;
+      }
+      const auto known = std::ranges::find(text.inputs, in) - text.inputs.begin();
+      op.operands.push_back(static_cast<int>(known));
+      if (idx(known) == text.inputs.size()) text.inputs.push_back(in), text.last_read.push_back(0);
+      text.last_read[idx(known)] = text.ops.size();
+    }
+    const auto is_outside = [&](const Reader& r) { return std::ranges::find(nodes, r.id) == nodes.end(); };
+    if (std::ranges::any_of(readers[idx(id)], is_outside)) op.output = outputs++;
+    text.ops.push_back(std::move(op));
+  }
+  return text;
 }
 
 }  // namespace nestgrad

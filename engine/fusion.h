@@ -5,7 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/graph.h"
+#include "engine/cluster.h"
+#include "engine/lower.h"
 
 namespace nestgrad {
 
@@ -17,10 +18,22 @@ struct Fusion {
   };
   std::vector<Group> order;
   std::unordered_map<NodeId, NodeId> sums;  // sum -> the term whose kernel adds the other
+
+  // What the instruction of a node reads; of a sum, what its term reads, then the other.
+  std::vector<NodeId> inputs_of(const Graph& graph, NodeId id) const;
 };
 
-Fusion fuse(const Graph& graph, const std::vector<char>& live, const std::vector<NodeId>& outputs);
+// readers: as readers_of(graph, live, ..) tells.
+Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers);
 // Every node by itself.
 Fusion unfused(const Graph& graph, const std::vector<char>& live);
+
+// What a cluster computes.
+struct ClusterText {
+  std::vector<ClusterOp> ops;  // one for each of the group's nodes
+  std::vector<NodeId> inputs;
+  std::vector<std::size_t> last_read;  // of an input: the last op that reads it
+};
+ClusterText text_of(const Fusion::Group& group, const Graph& graph, const Readers& readers);
 
 }  // namespace nestgrad

@@ -26,8 +26,8 @@ struct Reader {
   NodeId id, operand;
 };
 // By node, of the live nodes and the caller.
-std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
-                                            std::span<const NodeId> outputs);
+using Readers = std::vector<std::vector<Reader>>;
+Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<const NodeId> outputs);
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
 

@@ -17,7 +17,7 @@ namespace nestgrad {
 struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
-  bool fuse = true;   // run elementwise ops that follow each other as one instruction; changes no bit
+  bool fuse = true;  // run elementwise ops, and sums of rows between them, as one instruction; changes no bit
   // Compute cheap values of a scan again where its derivatives read them; needs less memory.
   bool rematerialize = true;
   bool slice = true;  // run independent slices of a scan one after the other, or in parallel

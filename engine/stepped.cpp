@@ -59,11 +59,9 @@ std::optional<View> inverse(const View& view, const Spec& in, const Spec& out) {
   return back;
 }
 
-StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live,
-                          const std::vector<NodeId>& outputs,
+StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, const Readers& readers,
                           const std::function<SliceOf(NodeId scan, NodeId what)>& part_of) {
   StepLayouts out;
-  const auto readers = readers_of(graph, live, outputs);
   const auto all_scans = [&](NodeId id, const std::function<bool(SliceOf, const Spec&)>& suits) {
     return std::ranges::all_of(readers[uz(id)], [&](const Reader& r) {
       return reads_step_by_step(graph, r) &&

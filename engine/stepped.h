@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/lower.h"
 #include "engine/slicing.h"
 
 namespace nestgrad {
@@ -33,9 +34,8 @@ struct StepLayouts {
   std::unordered_map<NodeId, NodeId> written_as;       // stack -> its rearrangement, which is written instead
   std::unordered_map<NodeId, Stepped> slice_by_slice;  // stacks that only scans with the same slices read
 };
-// part_of: what a slice of a scan has of a value of its body.
-StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live,
-                          const std::vector<NodeId>& outputs,
+// readers: as readers_of(graph, live, ..) tells; part_of: what a slice of a scan has of a value of its body.
+StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, const Readers& readers,
                           const std::function<SliceOf(NodeId scan, NodeId what)>& part_of);
 
 }  // namespace nestgrad

@@ -329,27 +329,25 @@ void Gemm<T>::multiply_part(const T* a, const T* b, const T* plus, T* c, Block b
   // Rows are multiplied together in tiles, even to a row: the first ones are a row higher.
   const Size tiles = (part.rows + kMaxRows - 1) / kMaxRows;
   const Size rows = part.rows / tiles, higher = part.rows % tiles;
+  const auto height_of = [&](Size tile) { return rows + (tile < higher); };
+  const Size a_row = ta_ ? 1 : k_, a_step = ta_ ? m_ : 1;
   alignas(64) thread_local T packed_a[kBlock * kMaxRows * kChunkTiles];
   for (Size from = 0; from < tiles; from += kChunkTiles) {
     const Size to = std::min(tiles, from + kChunkTiles);
     const Size row = part.row + from * rows + std::min(from, higher);
-    const T* first = ta_ ? a + row + block.done * m_ : a + row * k_ + block.done;
-    if (pack_a_)
-      for (Size i = from, done = 0; i < to; ++i) {
-        const Size height = rows + (i < higher);
+    const T* first = a + row * a_row + block.done * a_step;
+    if (pack_a_) {
+      const T* source = first;
+      for (Size i = from; i < to; source += height_of(i++) * a_row) {
         T* tile = packed_a + (i - from) * kMaxRows * block.k;
-        if (ta_) pack_tile_transposed(first + done, m_, height, block.k, a + m_ * k_, tile);
-        else pack_tile(first + done * k_, k_, height, block.k, tile);
-        done += height;
+        if (ta_) pack_tile_transposed(source, m_, height_of(i), block.k, a + m_ * k_, tile);
+        else pack_tile(source, k_, height_of(i), block.k, tile);
       }
+    }
     each_panel([&](Size j, int packets, Size width, const T* panel) {
       Tile<T> t{.a = pack_a_ ? packed_a : first,
-                .a_row = ta_       ? 1
-                         : pack_a_ ? block.k
-                                   : k_,
-                .a_step = !ta_      ? 1
-                          : pack_a_ ? kMaxRows
-                                    : m_,
+                .a_row = pack_a_ && !ta_ ? block.k : a_row,
+                .a_step = pack_a_ && ta_ ? kMaxRows : a_step,
                 .b = panel ? panel : b + block.done * n_ + j,
                 .b_step = panel ? width : n_,
                 .c = c + row * n_ + j,
@@ -358,7 +356,7 @@ void Gemm<T>::multiply_part(const T* a, const T* b, const T* plus, T* c, Block b
                 .k = block.k,
                 .plus = plus ? plus + row * n_ + j : nullptr};
       for (Size i = from; i < to; ++i) {
-        const Size height = rows + (i < higher);
+        const Size height = height_of(i);
         multiply_for<T>(height, packets)(t);
         t.a += pack_a_ ? kMaxRows * block.k : height * t.a_row;
         t.c += height * n_;

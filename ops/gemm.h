@@ -11,7 +11,8 @@ namespace nestgrad {
 // An element of C is one sum over k in ascending order, by fused multiply-adds where the processor has them;
 // every kBlock of k a new sum begins, and the sums are added up in order. That is all that enters, whatever
 // the extents and flags, and wherever the operands lie: a row of a tall product has the bits of the same row
-// alone.
+// among fewer. Only a vector against rows that lie along k is added up in another order, by lanes, also one
+// that depends on nothing but k.
 //
 // Immutable and without memory of its own: any number of threads may run one. Large products are shared among
 // them.
