@@ -9,6 +9,8 @@
 #include <limits>
 #include <new>
 
+#include "engine/backend.h"
+
 namespace nestgrad {
 
 namespace {
@@ -50,12 +52,25 @@ std::string to_string(const Spec& spec) {
   return fmt::format("{}{}", name(spec.dtype), to_string(spec.shape));
 }
 
-Array::Array(Spec spec) : spec_(std::move(spec)) {
+Array::Array(Spec spec, Device device) : spec_(std::move(spec)), device_(std::move(device)) {
   for (std::int64_t extent : spec_.shape)
     if (extent < 0)
       throw ShapeError(fmt::format("[array] negative extent in shape {}", to_string(spec_.shape)));
-  auto* raw = static_cast<std::byte*>(::operator new(std::max<std::size_t>(spec_.bytes(), 1), kAlignment));
+  const std::size_t bytes = std::max<std::size_t>(spec_.bytes(), 1);
+  if (!device_.is_cpu()) {
+    buffer_ = std::shared_ptr<std::byte[]>(device_.backend()->allocate(bytes),
+                                           [on = device_](std::byte* p) { on.backend()->release(p); });
+    return;
+  }
+  auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlignment));
   buffer_ = std::shared_ptr<std::byte[]>(raw, [](std::byte* p) { ::operator delete(p, kAlignment); });
+}
+
+Array Array::to(const Device& device) const {
+  if (!defined() || device == device_) return *this;
+  Array out(spec_, device);
+  copy(*this, out);
+  return out;
 }
 
 Array Array::full(DType dtype, Shape shape, double value) {
@@ -78,6 +93,7 @@ Array Array::of(const std::vector<double>& values, Shape shape, DType dtype) {
 double Array::at(std::int64_t flat_index) const {
   if (flat_index < 0 || flat_index >= size())
     throw ValueError(fmt::format("[array] index {} is outside of {}", flat_index, to_string(spec_)));
+  if (!device_.is_cpu()) return to(Device::cpu()).at(flat_index);
   return dispatch(dtype(), [&]<class T>(T) {
     return static_cast<double>(as<T>()[static_cast<std::size_t>(flat_index)]);
   });
@@ -90,6 +106,7 @@ double Array::item() const {
 }
 
 std::vector<double> Array::to_vector() const {
+  if (!device_.is_cpu()) return to(Device::cpu()).to_vector();
   return dispatch(dtype(), [&]<class T>(T) {
     auto values = as<T>();
     return std::vector<double>(values.begin(), values.end());
@@ -97,16 +114,17 @@ std::vector<double> Array::to_vector() const {
 }
 
 Array Array::clone() const {
-  Array out(spec_);
-  std::memcpy(out.data(), data(), bytes());
+  Array out(spec_, device_);
+  copy(*this, out);
   return out;
 }
 
-Array Array::cast(DType to) const {
-  if (to == dtype()) return clone();
-  Array out(to, shape());
+Array Array::cast(DType wanted) const {
+  if (!device_.is_cpu()) return to(Device::cpu()).cast(wanted);
+  if (wanted == dtype()) return clone();
+  Array out(wanted, shape());
   dispatch(dtype(), [&]<class From>(From) {
-    dispatch(to, [&]<class To>(To) {
+    dispatch(wanted, [&]<class To>(To) {
       std::ranges::transform(as<From>(), out.as<To>().begin(), [](From v) { return static_cast<To>(v); });
     });
   });
@@ -122,18 +140,38 @@ Array Array::reshaped(Shape shape) const {
 }
 
 bool Array::same_bits(const Array& other) const {
-  return spec_ == other.spec_ && std::memcmp(data(), other.data(), bytes()) == 0;
+  if (spec_ != other.spec_) return false;
+  const Array a = to(Device::cpu()), b = other.to(Device::cpu());
+  return std::memcmp(a.data(), b.data(), bytes()) == 0;
 }
 
 void Array::require(DType wanted) const {
   if (!defined()) throw ValueError("[array] this array holds no numbers");
   if (dtype() != wanted)
     throw DTypeError(fmt::format("[array] {} is read as {}; cast it first", to_string(spec_), name(wanted)));
+  if (!device_.is_cpu())
+    throw DeviceError(
+        fmt::format("[array] {} lies on {}, its elements are asked for here; copy it with "
+                    "to(Device::cpu())",
+                    to_string(spec_), device_.name()));
+}
+
+void copy(const Array& from, Array& to) {
+  if (from.spec() != to.spec())
+    throw ShapeError(fmt::format("[copy] {} does not fit {}", to_string(from.spec()), to_string(to.spec())));
+  const Device &source = from.device(), &target = to.device();
+  if (source.is_cpu() && target.is_cpu()) std::memcpy(to.data(), from.data(), from.bytes());
+  else if (source.is_cpu()) target.backend()->upload(from.data(), to.data(), from.bytes());
+  else if (target.is_cpu()) source.backend()->download(from.data(), to.data(), from.bytes());
+  else if (source == target) source.backend()->copy(from.data(), to.data(), from.bytes());
+  else copy(from.to(Device::cpu()), to);
 }
 
 double relative_error(const Array& a, const Array& b, double floor) {
   if (a.shape() != b.shape())
     throw ShapeError(fmt::format("[relative_error] {} against {}", to_string(a.spec()), to_string(b.spec())));
+  if (!a.device().is_cpu() || !b.device().is_cpu())
+    return relative_error(a.to(Device::cpu()), b.to(Device::cpu()), floor);
   double worst = 0, scale = floor;
   for (std::int64_t i = 0; i < a.size(); ++i) {
     const double x = a.at(i), y = b.at(i);

@@ -1,4 +1,4 @@
-// Array: numbers. Always dense, row-major, 64-byte aligned; the buffer is shared between copies.
+// Array: numbers on a device. Always dense, row-major, 64-byte aligned; the buffer is shared between copies.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/device.h"
 #include "engine/error.h"
 
 namespace nestgrad {
@@ -69,8 +70,8 @@ std::string to_string(const Spec& spec);    // f64[2,3]
 
 class Array {
  public:
-  Array() = default;          // no numbers at all: defined() is false
-  explicit Array(Spec spec);  // not initialised
+  Array() = default;                              // no numbers at all: defined() is false
+  explicit Array(Spec spec, Device device = {});  // not initialised
   Array(DType dtype, Shape shape) : Array(Spec{dtype, std::move(shape)}) {}
 
   static Array zeros(DType dtype, Shape shape) { return full(dtype, std::move(shape), 0.0); }
@@ -85,10 +86,16 @@ class Array {
   std::int64_t size() const { return spec_.size(); }
   std::size_t bytes() const { return spec_.bytes(); }
 
+  const Device& device() const { return device_; }
+  // The same numbers there; this array itself if that is where it is. From a GPU to the CPU it waits for the
+  // work that makes them, and throws what went wrong in it.
+  Array to(const Device& device) const;
+
+  // An address of the device.
   std::byte* data() { return buffer_.get(); }
   const std::byte* data() const { return buffer_.get(); }
 
-  // The elements as T; throws DTypeError when T is not the element type.
+  // The elements as T; DTypeError when T is not the element type, DeviceError when they are not on the CPU.
   template <class T>
   std::span<T> as() {
     require(dtype_of<T>());
@@ -100,19 +107,24 @@ class Array {
     return {reinterpret_cast<const T*>(data()), static_cast<std::size_t>(size())};
   }
 
+  // From any device:
   double at(std::int64_t flat_index) const;  // one element of any dtype, bounds checked
   double item() const;                       // the only element of a one-element array
   std::vector<double> to_vector() const;     // all elements, converted
-  Array clone() const;                       // own buffer
-  Array cast(DType dtype) const;             // own buffer, converted
-  Array reshaped(Shape shape) const;         // shared buffer
   bool same_bits(const Array& other) const;  // equal spec and equal bytes
+  Array clone() const;                       // own buffer
+  Array cast(DType dtype) const;             // own buffer on the CPU, converted
+  Array reshaped(Shape shape) const;         // shared buffer
 
  private:
   void require(DType dtype) const;
   Spec spec_;
+  Device device_;
   std::shared_ptr<std::byte[]> buffer_;
 };
+
+// All numbers of one array into another of its spec, whichever devices they lie on.
+void copy(const Array& from, Array& to);
 
 // max|a-b| / max(floor, max|b|); NaN anywhere gives infinity. Specs must agree in shape.
 double relative_error(const Array& a, const Array& b, double floor = 1e-300);

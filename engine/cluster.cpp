@@ -210,11 +210,9 @@ Spec narrow_spec(Spec spec) {
   return spec;
 }
 
-ClusterKernel cluster_kernel(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs,
-                             const Spec& shape) {
-  if (shape.dtype == DType::f32) return Cluster<float>(ops, inputs, shape);
-  if (shape.dtype == DType::f64) return Cluster<double>(ops, inputs, shape);
-  return Cluster<std::int32_t>(ops, inputs, shape);
+ClusterKernel cluster_kernel(const ClusterCall& call) {
+  return dispatch(call.shape.dtype,
+                  [&]<class T>(T) -> ClusterKernel { return Cluster<T>(call.ops, call.in, call.shape); });
 }
 
 }  // namespace nestgrad

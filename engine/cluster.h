@@ -21,11 +21,17 @@ struct ClusterOp {
 constexpr std::size_t kMostClusterOps = 16, kMostClusterInputs = 16, kMostClusterRank = 16;
 constexpr std::int64_t kMostClusterRow = 1024;  // elements, of a cluster with narrow values
 
+// A cluster: its ops, what they read, and its shape. All values have that shape or are narrow, none is empty;
+// inputs broadcast to what reads them.
+struct ClusterCall {
+  std::vector<ClusterOp> ops;
+  std::vector<Spec> in;
+  Spec shape;
+};
+
 using ClusterKernel = std::function<void(const std::byte* const* in, std::byte* const* out)>;
 
-// All values have `shape` or are narrow, none is empty; inputs broadcast to what reads them.
-ClusterKernel cluster_kernel(const std::vector<ClusterOp>& ops, const std::vector<Spec>& inputs,
-                             const Spec& shape);
+ClusterKernel cluster_kernel(const ClusterCall& call);
 
 Spec narrow_spec(Spec shape);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "engine/backend.h"
 #include "engine/body.h"
 #include "engine/cluster.h"
 #include "engine/fusion.h"
@@ -14,6 +15,8 @@
 namespace nestgrad {
 
 namespace {
+
+struct CannotFuse {};  // never leaves this file
 
 class Compiler {
  public:
@@ -30,7 +33,7 @@ class Compiler {
     slice_scans();
     layouts_ =
         lay_out_steps(graph_, live_, readers_, [&](NodeId scan, NodeId what) { return part_in(scan, what); });
-    fusion_ = options_.fuse ? fuse(graph_, live_, readers_) : unfused(graph_, live_);
+    fusion_ = options_.fuse ? fuse(graph_, live_, readers_, backend() == nullptr) : unfused(graph_, live_);
     find_last_readers();
     place_inputs();
     place_outputs();
@@ -38,6 +41,7 @@ class Compiler {
     copy_outputs();
     extend_lazy_lifetimes();
     finish();
+    fuse_scans();
     return std::move(program_);
   }
 
@@ -56,6 +60,7 @@ class Compiler {
   static std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
   const Node& node(NodeId id) const { return graph_.node(id); }
   Value& value(NodeId id) { return values_[idx(id)]; }
+  Backend* backend() const { return options_.device.backend(); }
   int now() const { return static_cast<int>(program_.code.size()); }
 
   void place_inputs() {
@@ -141,10 +146,12 @@ class Compiler {
   void issue_cluster(const Fusion::Group& group) {
     const std::vector<NodeId>& nodes = group.nodes;
     const ClusterText text = text_of(group, graph_, readers_);
-    std::vector<Spec> specs;
-    for (NodeId in : text.inputs) specs.push_back(node(in).spec);
+    auto call = std::make_shared<ClusterCall>(ClusterCall{text.ops, {}, group.shape});
+    const std::vector<Spec>& specs = call->in;
+    for (NodeId in : text.inputs) call->in.push_back(node(in).spec);
     Instruction ins{.op = node(nodes.back()).op,
-                    .cluster = cluster_kernel(text.ops, specs, group.shape),
+                    .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call),
+                    .call = call,
                     .node = nodes.back(),
                     .with = {nodes.begin(), nodes.end() - 1},
                     .loc = node(nodes.back()).loc};
@@ -184,7 +191,7 @@ class Compiler {
         return;
       case OpKind::constant:
         value(id) = {{Place::Kind::literal, program_.literals.size()}, -1};
-        program_.literals.push_back(n.attrs.literal);
+        program_.literals.push_back(n.attrs.literal.to(options_.device));
         return;
       case OpKind::scan:
         return issue_scan(id);
@@ -198,7 +205,10 @@ class Compiler {
     if (n.op->view && layouts_.written_as.contains(n.inputs[0])) return;
     if (fusion_.sums.contains(id)) return issue_sum(id);
     const NodeCall call(graph_.nodes(), n);
-    Instruction ins{.op = n.op, .kernel = n.op->cpu(call), .node = id, .loc = n.loc};
+    Instruction ins{.op = n.op,
+                    .kernel = backend() ? backend()->kernel(call, n.loc) : n.op->cpu(call),
+                    .node = id,
+                    .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));
     const auto may_reuse = [&](std::size_t i) {
       return n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i));
@@ -242,15 +252,34 @@ class Compiler {
     return out;
   }
 
+  // Is there a scan that does not keep everything?
+  bool recomputes() const {
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (live_[idx(id)] && node(id).op->kind == OpKind::scan && every_of(node(id)) != 0) return true;
+    return false;
+  }
+
+  // Slices pay on a device only where a kernel does all steps of one.
+  void fuse_scans() {
+    if (!backend()) return;
+    for (Instruction& ins : program_.code)
+      if (ins.scan && slicings_.contains(ins.node)) {
+        ins.scan->fused = backend()->fuse_scan(*ins.scan);
+        if (!ins.scan->fused) throw CannotFuse();
+      }
+  }
+
   // Scans that pull values from each other must be cut alike, or not at all; so must those that would under
   // another checkpoint schedule, which changes no bit.
   void slice_scans() {
-    if (!options_.slice) return;
+    if (!options_.slice || (backend() && recomputes())) return;
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
       std::vector<NodeId> stacked;
       for (NodeId p : results_of(id).stacks) stacked.push_back(static_cast<NodeId>(node(p).attrs.ints[0]));
-      if (auto sliced = slice_body(*node(id).attrs.body, stacked)) slicings_.emplace(id, std::move(*sliced));
+      auto sliced = slice_body(*node(id).attrs.body, stacked);
+      if (sliced && (!backend() || backend()->suits_fused_scan(*sliced->graph)))
+        slicings_.emplace(id, std::move(*sliced));
     }
     const auto extents = [&](NodeId scan) {
       const auto at = slicings_.find(scan);
@@ -541,9 +570,15 @@ class Compiler {
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options) {
-  Lowered lowered = lower(nodes, inputs, outputs, options.simplify);
+  Lowered lowered = lower(nodes, inputs, outputs, options);
   if (options.rematerialize) lowered = rematerialize(lowered);
-  return Compiler(std::move(lowered), options).run();
+  try {
+    return Compiler(lowered, options).run();
+  } catch (const CannotFuse&) {
+    PlanOptions whole = options;
+    whole.slice = false;
+    return Compiler(std::move(lowered), whole).run();
+  }
 }
 
 }  // namespace nestgrad

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine/backend.h"
 #include "engine/program.h"
 #include "engine/threads.h"
 
@@ -25,6 +26,11 @@ std::byte* resolve(const Place& place, const Program& program, const Frame& fram
       break;
   }
   return nullptr;
+}
+
+void copy(const Frame& frame, std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (frame.backend) frame.backend->copy(from, to, bytes);
+  else std::memcpy(to, from, bytes);
 }
 
 template <class T>
@@ -61,7 +67,7 @@ class SliceRun {
       if (scan_.every > 0 && (i == 0 || segment_of(time) != state_.segment)) {
         state_.segment = segment_of(time);
         for (std::size_t c = 0; c < scan_.carries.size(); ++c)
-          std::memcpy(checkpoint(c, state_.segment), state_.carry_in[c], scan_.carries[c].part.bytes);
+          copy(frame_, checkpoint(c, state_.segment), state_.carry_in[c], scan_.carries[c].part.bytes);
         begin_stacks(time, true);
       }
       if (scan_.every == 0 && i == 0) begin_stacks(time, true);
@@ -104,7 +110,7 @@ class SliceRun {
       if (scan_.carries[c].stack < 0) continue;
       const ScanStep::Stack& s = scan_.stacks[static_cast<std::size_t>(scan_.carries[c].stack)];
       if (s.lazy || (store && time == first_time()))
-        std::memcpy(slot_of(s, time, store), state_.carry_in[c], s.part.bytes);
+        copy(frame_, slot_of(s, time, store), state_.carry_in[c], s.part.bytes);
     }
   }
   int first_time() const { return scan_.reverse ? scan_.steps - 1 : 0; }
@@ -133,7 +139,7 @@ class SliceRun {
     for (const ScanStep::Carry& c : scan_.carries) slot[k++] = next_carry(c, time, parity, last, store);
     for (const ScanStep::Stack& s : scan_.stacks)
       if (!s.of_carry) slot[k++] = slot_of(s, time, store);
-    execute(state_.body, {memory_ + scan_.body_arena, slot.data()});
+    execute(state_.body, {memory_ + scan_.body_arena, slot.data(), frame_.backend});
     for (std::size_t c = 0; c < scan_.carries.size(); ++c) state_.carry_in[c] = slot[first_out + c];
   }
 
@@ -183,6 +189,11 @@ void finish_sums(const ScanStep& scan, const Program& parent, const Frame& frame
 }
 
 void run_scan(ScanStep& scan, Program& parent, const Frame& frame) {
+  if (scan.fused) {
+    std::vector<std::byte*> addresses;
+    for (const Place& place : scan.fused->places) addresses.push_back(resolve(place, parent, frame));
+    return scan.fused->run(addresses.data());
+  }
   const auto slice = [&](int part, int worker) { SliceRun(scan, parent, frame, worker, part).forward(); };
   in_parallel(scan.slices, static_cast<int>(scan.workers.size()), std::ref(slice));
   finish_sums(scan, parent, frame);
@@ -206,7 +217,7 @@ void execute(Program& program, const Frame& frame) {
     }
     std::byte* out = resolve(ins.out, program, frame);
     if (!ins.op) {
-      std::memcpy(out, in[0], ins.bytes);
+      copy(frame, out, in[0], ins.bytes);
       continue;
     }
     try {

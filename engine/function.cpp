@@ -33,8 +33,15 @@ Plan Function::plan(const PlanOptions& options) const {
 }
 
 std::vector<Array> Function::operator()(const std::vector<Array>& inputs) const {
-  if (!plan_) plan_ = std::make_shared<Plan>(plan());
+  if (!plan_) plan_ = std::make_shared<Plan>(plan({.device = device_}));
   return plan_->run(inputs);
+}
+
+Function Function::to(Device device) const {
+  Function out = *this;
+  out.device_ = std::move(device);
+  out.plan_ = nullptr;
+  return out;
 }
 
 std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {

@@ -40,6 +40,10 @@ class Function {
 
   Plan plan(const PlanOptions& options = {}) const;
 
+  // The same function, whose calls run there. Outputs of calls with all inputs on the CPU lie on the CPU too.
+  Function to(Device device) const;
+  const Device& device() const { return device_; }
+
   // One line a node: id, op, shape, level, line. Stable: equal programs print equal text.
   std::string str() const;
   // The graph in DOT, levels coloured.
@@ -48,6 +52,7 @@ class Function {
  private:
   std::shared_ptr<Graph> graph_;
   std::vector<NodeId> inputs_, outputs_;
+  Device device_ = default_device();
   mutable std::shared_ptr<Plan> plan_;
 };
 

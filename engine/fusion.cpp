@@ -17,8 +17,8 @@ class Fuser {
   Fuser(const Graph& graph, const std::vector<char>& live, const Readers& readers)
       : graph_(graph), live_(live), readers_(readers), in_cluster_(idx(graph.size()), -1) {}
 
-  Fusion run() {
-    find_sums();
+  Fusion run(bool sums) {
+    if (sums) find_sums();
     for (NodeId id = 0; id < graph_.size(); ++id)
       if (live_[idx(id)] && !terms_.contains(id)) place(id);
     while (!open_.empty()) issue(open_.front());
@@ -141,8 +141,8 @@ std::vector<NodeId> Fusion::inputs_of(const Graph& graph, NodeId id) const {
   return inputs;
 }
 
-Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers) {
-  return Fuser(graph, live, readers).run();
+Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers, bool sums) {
+  return Fuser(graph, live, readers).run(sums);
 }
 
 Fusion unfused(const Graph& graph, const std::vector<char>& live) {

@@ -23,8 +23,8 @@ struct Fusion {
   std::vector<NodeId> inputs_of(const Graph& graph, NodeId id) const;
 };
 
-// readers: as readers_of(graph, live, ..) tells.
-Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers);
+// readers: as readers_of(graph, live, ..) tells; sums: whether kernels of products may add (Op::plus).
+Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers, bool sums);
 // Every node by itself.
 Fusion unfused(const Graph& graph, const std::vector<char>& live);
 

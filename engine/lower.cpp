@@ -122,12 +122,14 @@ Lowered recompute_regions(const Lowered& from) {
   return to;
 }
 
-bool needs_expansion(const Op& op) { return op.kind == OpKind::value && !op.cpu && !op.alias; }
+bool needs_expansion(const Op& op, const Device& device) {
+  return op.kind == OpKind::value && !op.alias && !(device.is_cpu() ? op.cpu != nullptr : op.cuda != nullptr);
+}
 
 Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-                const std::vector<NodeId>& outputs, bool simplify) {
+                const std::vector<NodeId>& outputs, const PlanOptions& options) {
   const std::vector<char> live = live_nodes(nodes, outputs, inputs);
-  Lowered to{std::make_shared<Graph>(GraphOptions{.simplify = simplify}), {}, {}};
+  Lowered to{std::make_shared<Graph>(GraphOptions{.simplify = options.simplify}), {}, {}};
   std::vector<Tensor> made(nodes.size());
   EmitGuard guard;
   emit_state().graph = to.graph.get();
@@ -147,9 +149,10 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
                                    describe(n.loc)));
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
-    if (needs_expansion(*n.op)) {
+    if (needs_expansion(*n.op, options.device)) {
       if (!n.op->expand)
-        throw GraphError(fmt::format("[{}] this op has neither a CPU kernel nor an expansion", n.op->name));
+        throw GraphError(fmt::format("[{}] this op has neither a kernel for {} nor an expansion (at {})",
+                                     n.op->name, options.device.name(), describe(n.loc)));
       made[id] = n.op->expand(in, n.attrs);
     } else {
       made[id] = to.graph->append(*n.op, in, n.attrs, n.loc);
@@ -162,17 +165,17 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
 }  // namespace
 
 Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-              const std::vector<NodeId>& outputs, bool simplify) {
-  Lowered out = rebuild(nodes, inputs, outputs, simplify);
-  const auto unfinished = [](const Graph& g) {
+              const std::vector<NodeId>& outputs, const PlanOptions& options) {
+  Lowered out = rebuild(nodes, inputs, outputs, options);
+  const auto unfinished = [&](const Graph& g) {
     for (NodeId id = 0; id < g.size(); ++id)
-      if (needs_expansion(*g.node(id).op)) return true;
+      if (needs_expansion(*g.node(id).op, options.device)) return true;
     return false;
   };
   // An expansion may use ops that expand in turn; dead originals of simplified nodes go away in the same
   // pass.
   do {
-    out = rebuild(out.graph->nodes(), out.inputs, out.outputs, simplify);
+    out = rebuild(out.graph->nodes(), out.inputs, out.outputs, options);
   } while (unfinished(*out.graph));
   return recompute_regions(out);
 }

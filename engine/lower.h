@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/graph.h"
+#include "engine/plan.h"
 
 namespace nestgrad {
 
@@ -15,7 +16,7 @@ struct Lowered {
 };
 
 Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-              const std::vector<NodeId>& outputs, bool simplify);
+              const std::vector<NodeId>& outputs, const PlanOptions& options);
 
 // Marks what `wanted` needs, not looking behind `cuts`.
 std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,

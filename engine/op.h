@@ -14,7 +14,8 @@
 namespace nestgrad {
 
 struct Op;
-struct Body;  // engine/body.h
+struct Body;    // engine/body.h
+class Backend;  // engine/backend.h
 
 // What an op needs to know besides its inputs. Each row says what its numbers mean.
 struct Attrs {
@@ -97,6 +98,8 @@ struct Op {
   // Why this input has no derivative although others have one; empty if it has. Integers never have one.
   std::string_view (*cut)(int input) = nullptr;
   Kernel (*cpu)(const Call&) = nullptr;
+  // A kernel that queues its work on that device. Filled in by cuda/ where it is linked.
+  Kernel (*cuda)(const Call&, Backend&) = nullptr;
   // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
   // all. All operands and the output have this type.
   ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
@@ -137,6 +140,8 @@ struct Op {
 const Op& register_op(Op op);
 std::span<const Op* const> op_table();
 const Op* find_op(std::string_view name);  // null if there is none
+// Fills in the column `cuda` of a row, before the first plan.
+void set_cuda_kernel(std::string_view name, Kernel (*make)(const Call&, Backend&));
 
 Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs);
 // Samples of an op with one float input and no attributes to speak of.

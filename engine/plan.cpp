@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <tuple>
 
+#include "engine/backend.h"
 #include "engine/program.h"
 #include "engine/threads.h"
 
@@ -11,8 +14,25 @@ namespace nestgrad {
 
 struct Plan::Impl {
   Program program;
+  Device device;
   Array arena;
   std::vector<std::byte*> external;
+
+  // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
+  // outputs lie.
+  std::vector<Array> staged;
+  struct Recorded {
+    std::vector<std::byte*> external;
+    std::unique_ptr<Backend::Recording> work;
+  };
+  std::vector<Recorded> recordings;
+
+  Array& staged_at(std::size_t k, const Spec& spec) {
+    staged.resize(external.size());
+    if (!staged[k].defined()) staged[k] = Array(spec, device);
+    return staged[k];
+  }
+  void replay();
 };
 
 namespace {
@@ -48,6 +68,7 @@ void print(const Program& p, const std::string& indent, std::string& out) {
       out += fmt::format("{}{} {} steps {} every {} slices {} workers {}, memory @{} ({} bytes each)\n",
                          indent, i, name, ins.scan->steps, ins.scan->every, ins.scan->slices,
                          ins.scan->workers.size(), ins.scan->memory, ins.scan->memory_bytes);
+      if (ins.scan->fused) out += fmt::format("{}  {}\n", indent, ins.scan->fused->describe());
       print(ins.scan->workers[0].body, indent + "  ", out);
       continue;
     }
@@ -109,8 +130,11 @@ Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vecto
     : impl_(std::make_unique<Impl>()) {
   PlanOptions settled = options;
   if (settled.workers <= 0) settled.workers = thread_count();
+  if (!settled.device.is_cpu()) settled.workers = 1;
   impl_->program = compile_within(nodes, inputs, outputs, settled);
-  impl_->arena = Array(DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)});
+  impl_->device = settled.device;
+  impl_->arena =
+      Array({DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)}}, settled.device);
   impl_->external.resize(inputs.size() + outputs.size());
 }
 
@@ -118,12 +142,15 @@ Plan::~Plan() = default;
 Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 
+const Device& Plan::device() const { return impl_->device; }
 const std::vector<Spec>& Plan::input_specs() const { return impl_->program.inputs; }
 const std::vector<Spec>& Plan::output_specs() const { return impl_->program.outputs; }
 
 std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
   std::vector<Array> outputs;
-  for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
+  const bool all_here = std::ranges::all_of(inputs, [](const Array& a) { return a.device().is_cpu(); });
+  for (const Spec& spec : output_specs())
+    outputs.emplace_back(spec, all_here ? Device::cpu() : impl_->device);
   run(inputs, outputs);
   return outputs;
 }
@@ -131,10 +158,36 @@ std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
 void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
   check("input", inputs, input_specs());
   check("output", outputs, output_specs());
-  std::size_t k = 0;
-  for (const Array& a : inputs) impl_->external[k++] = const_cast<std::byte*>(a.data());
-  for (Array& a : outputs) impl_->external[k++] = a.data();
-  execute(impl_->program, {impl_->arena.data(), impl_->external.data()});
+  Impl& p = *impl_;
+  const auto elsewhere = [&](const Array& a) { return a.device() != p.device; };
+  // An argument that lies on another device has a copy on ours.
+  const auto place = [&](std::size_t k, const Array& a) {
+    const Array& here = elsewhere(a) ? p.staged_at(k, a.spec()) : a;
+    p.external[k] = const_cast<std::byte*>(here.data());
+  };
+  const std::size_t first_output = inputs.size();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    place(i, inputs[i]);
+    if (elsewhere(inputs[i])) copy(inputs[i], p.staged[i]);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) place(first_output + i, outputs[i]);
+  if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
+  else p.replay();
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (elsewhere(outputs[i])) copy(p.staged[first_output + i], outputs[i]);
+}
+
+void Plan::Impl::replay() {
+  constexpr std::size_t kMostRecordings = 4;  // callers alternate between few sets of arrays
+  auto known = std::ranges::find(recordings, external, &Recorded::external);
+  if (known == recordings.end()) {
+    if (recordings.size() == kMostRecordings) recordings.erase(recordings.begin());
+    recordings.push_back({external, device.backend()->record([&] {
+                            execute(program, {arena.data(), external.data(), device.backend()});
+                          })});
+    known = recordings.end() - 1;
+  }
+  known->work->replay();
 }
 
 PlanStats Plan::stats() const {

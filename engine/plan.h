@@ -1,4 +1,4 @@
-// Plan: a function compiled for the CPU: a flat list of instructions over one memory arena, replayed without
+// Plan: a function compiled for a device: a flat list of instructions over one memory arena, replayed without
 // allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and
 // whether the values that a derivative reads from a scan are stored or recomputed. Simplification
 // (Op::simplify) and slicing (engine/slicing.h) give equal values, but may add in another order, and may
@@ -27,6 +27,7 @@ struct PlanOptions {
   // Bytes that the arena may have; 0: any number. If storing everything needs more, the checkpoint schedule
   // is chosen, over checkpoint_every; ConfigError if none needs so little.
   std::size_t memory_budget = 0;
+  Device device = default_device();  // where it runs
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
 };
 
@@ -53,12 +54,14 @@ class Plan {
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
 
+  const Device& device() const;
   const std::vector<Spec>& input_specs() const;
   const std::vector<Spec>& output_specs() const;
 
-  // Fresh output arrays.
+  // Fresh output arrays: on the CPU if all inputs lie there, else on the plan's device.
   std::vector<Array> run(const std::vector<Array>& inputs);
-  // Into the arrays given (defined, right specs, no overlap with inputs). Allocates nothing.
+  // Into the arrays given (defined, right specs, no overlap with inputs), there or on the CPU. Allocates
+  // nothing, but at the first run on a GPU.
   void run(std::span<const Array> inputs, std::span<Array> outputs);
 
   PlanStats stats() const;

@@ -1,31 +1,24 @@
 // Program: what the executor runs. A flat list of instructions whose operands are places; scan bodies are
 // programs inside an instruction. Internal to the plan.
-//
-// Every address is (kind, offset), resolved against the frame it runs in, so that one compiled body can be
-// run on any memory: another time step, another segment, another slice of independent sequences.
 #pragma once
 
 #include <memory>
 
 #include "engine/arena.h"
+#include "engine/backend.h"
 #include "engine/cluster.h"
 #include "engine/plan.h"
 #include "engine/stepped.h"
 
 namespace nestgrad {
 
-struct Place {
-  enum class Kind : std::uint8_t { none, arena, external, literal };
-  Kind kind = Kind::none;
-  std::size_t at = 0;  // arena: byte offset; external: index; literal: index into Program::literals
-};
-
 struct ScanStep;
 
 struct Instruction {
   const Op* op = nullptr;  // null: copy inputs[0] to out
   Kernel kernel;
-  ClusterKernel cluster;  // several ops, with several outputs, instead of a kernel
+  ClusterKernel cluster;                    // several ops, with several outputs, instead of a kernel
+  std::shared_ptr<const ClusterCall> call;  // what the cluster computes
   std::vector<Place> in;
   Place out;
   std::vector<Place> outs;         // of a cluster
@@ -50,6 +43,7 @@ struct Program {
 struct Frame {
   std::byte* arena = nullptr;
   std::byte* const* external = nullptr;
+  Backend* backend = nullptr;  // null: the CPU
 };
 
 // One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values but those
@@ -103,8 +97,9 @@ struct ScanStep {
     int slice = -1, segment = -1;  // which the lazy buffers hold
   };
   std::vector<Worker> workers;
-  std::size_t memory = 0, memory_bytes = 0;  // arena offset of the first worker's memory; of each
-  std::size_t body_arena = 0;                // in a worker's memory: the body's own arena
+  std::size_t memory = 0, memory_bytes = 0;   // arena offset of the first worker's memory; of each
+  std::size_t body_arena = 0;                 // in a worker's memory: the body's own arena
+  std::unique_ptr<Backend::FusedScan> fused;  // all of it, instead of step after step
 };
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,

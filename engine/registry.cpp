@@ -58,6 +58,15 @@ const Op* find_op(std::string_view name) {
   return nullptr;
 }
 
+void set_cuda_kernel(std::string_view name, Kernel (*make)(const Call&, Backend&)) {
+  for (Op& row : table().rows)
+    if (row.name == name) {
+      row.cuda = make;
+      return;
+    }
+  throw Error(fmt::format("[{}] a CUDA kernel for an op that is not in the table", name));
+}
+
 bool Attrs::operator==(const Attrs& o) const {
   return ints == o.ints && reals == o.reals && text == o.text && body == o.body && rule == o.rule &&
          same_literal(literal, o.literal);

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--seed", seed, "Equal seeds give equal text")->capture_default_str();
+  nestgrad::add_device_option(app);
   return nestgrad::run_program(argc, argv, app, [&] {
     if (prompt.empty()) throw CLI::ValidationError("--prompt", "must not be empty");
     const nestgrad::Checkpoint model = nestgrad::read_checkpoint(checkpoint);

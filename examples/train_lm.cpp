@@ -344,5 +344,6 @@ int main(int argc, char** argv) {
   app.add_flag("--resume", o.resume,
                "Go on from the checkpoint in --out; bit-identical to not having stopped");
   app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
+  add_device_option(app);
   return run_program(argc, argv, app, [&] { run(o); });
 }

@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   app.add_option("--tolerance", tolerance,
                  "Largest relative error that passes (default: 1e-9 in f64, 2e-4 in f32)")
       ->check(CLI::PositiveNumber);
+  nestgrad::add_device_option(app);
   return nestgrad::run_program(argc, argv, app, [&] {
     const bool f64 = dtype == "f64";
     const double limit = tolerance > 0 ? tolerance : f64 ? 1e-9 : 2e-4;

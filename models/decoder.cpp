@@ -44,7 +44,8 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
   for (const std::string& name : state_names_)
     state_inputs_.push_back(
         static_cast<std::size_t>(std::ranges::find(model_.inputs, name) - model_.inputs.begin()));
-  for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec);
+  for (const Spec& spec : plan_->output_specs())
+    outputs_.emplace_back(spec, outputs_.empty() ? Device::cpu() : plan_->device());  // logits are read here
   reset();
 }
 
@@ -66,7 +67,7 @@ Array Decoder::step(const Array& tokens) {
 StateDict Decoder::state() const {
   StateDict out;
   for (std::size_t i = 0; i < state_names_.size(); ++i)
-    out.emplace(state_names_[i], inputs_[state_inputs_[i]].clone());
+    out.emplace(state_names_[i], inputs_[state_inputs_[i]].clone().to(Device::cpu()));
   return out;
 }
 
@@ -81,6 +82,7 @@ void Decoder::restore(const StateDict& state, std::int64_t position) {
     own.emplace(name, value.clone());
   }
   inputs_ = model_.bind({Array::zeros(DType::i32, model_.function.input_spec(0).shape)}, {&params_, &own});
+  for (std::size_t i = 1; i < inputs_.size(); ++i) inputs_[i] = inputs_[i].to(plan_->device());
   position_ = position;
 }
 

@@ -101,8 +101,14 @@ Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus)
     start.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
     start.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));
   }
-  inputs_ = train_.bind({Array(tokens), Array(number), Array(number), Array(number)}, {&start});
-  for (const Spec& spec : train_plan_->output_specs()) outputs_.emplace_back(spec);
+  place_inputs(train_.bind({Array(tokens), Array(number), Array(number), Array(number)}, {&start}));
+  for (const Spec& spec : train_plan_->output_specs()) outputs_.emplace_back(spec, train_plan_->device());
+}
+
+// Parameters and moments stay where the plan runs.
+void Trainer::place_inputs(std::vector<Array> inputs) {
+  for (std::size_t i = kNumbers; i < inputs.size(); ++i) inputs[i] = inputs[i].to(train_plan_->device());
+  inputs_ = std::move(inputs);
 }
 
 StepResult Trainer::step() {
@@ -180,7 +186,8 @@ Validation Trainer::validate(const Array& windows) const {
 
 void Trainer::save(const std::string& path) const {
   SafeTensors file;
-  for (std::size_t i = kNumbers; i < inputs_.size(); ++i) file.tensors.emplace(train_.inputs[i], inputs_[i]);
+  for (std::size_t i = kNumbers; i < inputs_.size(); ++i)
+    file.tensors.emplace(train_.inputs[i], inputs_[i].to(Device::cpu()));
   file.metadata = {{"format", "nestgrad training checkpoint"},
                    {"step", std::to_string(step_)},
                    {"data_position", std::to_string(step_)},
@@ -207,15 +214,14 @@ void Trainer::load(const std::string& path) {
   };
   same("config", options_.model.to_json());
   same("training", options_.to_json());
-  std::vector<Array> loaded = train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors});
-  inputs_ = std::move(loaded);
+  place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}));
   step_ = step;
 }
 
 StateDict Trainer::parameters() const {
   StateDict out;
   for (std::size_t i = 0; i < train_.params.size(); ++i)
-    out.emplace(train_.params[i].name, inputs_[kNumbers + i].clone());
+    out.emplace(train_.params[i].name, inputs_[kNumbers + i].clone().to(Device::cpu()));
   return out;
 }
 

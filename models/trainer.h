@@ -1,7 +1,7 @@
-// Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan.
-// Everything that a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches
-// and random numbers are functions of seed and step, so a resumed run is bit-identical to one that was never
-// interrupted.
+// Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan, on
+// the default device, where parameters and moments stay. Everything that a step depends on (parameters,
+// optimiser state, step number) is in the checkpoint; batches and random numbers are functions of seed and
+// step, so a resumed run is bit-identical to one that was never interrupted.
 #pragma once
 
 #include "models/config.h"
@@ -71,6 +71,8 @@ class Trainer {
   std::size_t arena_bytes() const;
 
  private:
+  void place_inputs(std::vector<Array> inputs);
+
   TrainingOptions options_;
   const ByteCorpus& corpus_;
   TracedModel train_;

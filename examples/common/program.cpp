@@ -69,10 +69,13 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
     app.set_version_flag(
         "--version",
         [] {
-          return fmt::format("nestgrad {}, kernels for {}, {} threads", NESTGRAD_VERSION, instruction_set(),
-                             thread_count());
+          const int gpus = Device::cuda_count();
+          return fmt::format("nestgrad {}, kernels for {}, {} threads, {}", NESTGRAD_VERSION,
+                             instruction_set(), thread_count(),
+                             gpus > 0 ? fmt::format("CUDA with {} device{}", gpus, gpus == 1 ? "" : "s")
+                                      : fmt::format("no CUDA: {}", Device::why_no_cuda()));
         },
-        "Version, instruction set and number of threads");
+        "Version, instruction set, number of threads, GPUs");
     app.parse(argc, argv);
     body();
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
@@ -87,6 +90,19 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
   } catch (const std::exception& e) {
     return fail(program, e.what());
   }
+}
+
+void add_device_option(CLI::App& app) {
+  app.add_option_function<std::string>(
+      "--device",
+      [](const std::string& name) {
+        try {
+          set_default_device(Device::of(name));
+        } catch (const ConfigError& e) {
+          throw CLI::ValidationError(e.what());
+        }
+      },
+      "Where it runs: cpu, cuda or cuda:1 (default: NESTGRAD_DEVICE, or cpu)");
 }
 
 ProgressLine::ProgressLine(double seconds_between_lines, std::FILE* out)

@@ -30,6 +30,9 @@ namespace nestgrad {
 //   }
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body);
 
+// Adds --device cpu, cuda or cuda:1: where the program's functions run.
+void add_device_option(CLI::App& app);
+
 // One line of progress with the time left. On a terminal the line is redrawn in place; elsewhere (a pipe, a
 // log file, TERM=dumb) plain full lines, at most one every `seconds_between_lines`. Use from one thread.
 class ProgressLine {

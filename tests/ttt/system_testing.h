@@ -20,19 +20,21 @@ inline SystemRun in_form(FormChoice form) {
 }
 
 // Values, then gradients with respect to every input, then those of |gradient|^2 (and so on), up to `order`.
+inline Tensors with_derivatives(const SystemProgram& p, const SystemRun& run, int order) {
+  Tensors out = values_of(run(p));
+  Tensor y = outer_loss(out);
+  for (int n = 1; n <= order; ++n) {
+    const Tensors g = grad(y, p.inputs);
+    out.insert(out.end(), g.begin(), g.end());
+    y = sum(square(g[0]));
+    for (std::size_t i = 1; i < g.size(); ++i) y = y + sum(square(g[i]));
+  }
+  return out;
+}
 inline Function system_derivatives(const System& system, const ProgramSizes& sizes, const SystemRun& run,
                                    int order) {
-  return ttt::trace_system(system, sizes, DType::f64, [&](const SystemProgram& p) {
-    Tensors out = values_of(run(p));
-    Tensor y = outer_loss(out);
-    for (int n = 1; n <= order; ++n) {
-      const Tensors g = grad(y, p.inputs);
-      out.insert(out.end(), g.begin(), g.end());
-      y = sum(square(g[0]));
-      for (std::size_t i = 1; i < g.size(); ++i) y = y + sum(square(g[i]));
-    }
-    return out;
-  });
+  return ttt::trace_system(system, sizes, DType::f64,
+                           [&](const SystemProgram& p) { return with_derivatives(p, run, order); });
 }
 inline Arrays run_system(const System& system, const ProgramSizes& sizes, const SystemRun& run, int order) {
   const Function f = system_derivatives(system, sizes, run, order);

@@ -1,0 +1,45 @@
+# nestgrad_device: the object files behind Device::cuda, the CUDA backend or what stands in for it. Programs link
+# them beside nestgrad_objects.
+set(NESTGRAD_CUDA AUTO CACHE STRING "The CUDA backend: ON, OFF, or AUTO (where the CUDA toolkit is found)")
+set_property(CACHE NESTGRAD_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(NESTGRAD_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES")
+
+set(NESTGRAD_WITH_CUDA OFF)
+if(NOT NESTGRAD_CUDA STREQUAL "OFF" AND NOT NESTGRAD_SANITIZE)
+  if(NOT CMAKE_CUDA_COMPILER)
+    find_program(CMAKE_CUDA_COMPILER nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    set(NESTGRAD_WITH_CUDA ON)
+  elseif(NESTGRAD_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "NESTGRAD_CUDA is ON, but there is no nvcc; install the CUDA toolkit, or say where it is with CUDA_HOME or -DCMAKE_CUDA_COMPILER")
+  endif()
+endif()
+
+file(GLOB NESTGRAD_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cu cuda/*.cpp)
+list(FILTER NESTGRAD_CUDA_SOURCES EXCLUDE REGEX "/no_cuda\\.cpp$")
+
+if(NESTGRAD_WITH_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES 80)  # of the compiler's own check alone
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  # CMake 3.25 does not know this of newer compilers, and would quietly compile for C++17.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  add_library(nestgrad_device OBJECT ${NESTGRAD_CUDA_SOURCES})
+  set_target_properties(nestgrad_device PROPERTIES
+    CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY None
+    CUDA_ARCHITECTURES "${NESTGRAD_CUDA_ARCHITECTURES}")
+  target_compile_options(nestgrad_device PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow>
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=-warn-spills,-Werror;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
+  target_link_libraries(nestgrad_device PUBLIC CUDA::cudart CUDA::cublas)
+else()
+  add_library(nestgrad_device OBJECT cuda/no_cuda.cpp)
+  target_link_libraries(nestgrad_device PRIVATE nestgrad_options)
+endif()
+target_include_directories(nestgrad_device PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>)
+target_link_libraries(nestgrad_device PUBLIC fmt::fmt)
+message(STATUS "nestgrad: CUDA backend ${NESTGRAD_WITH_CUDA}")

@@ -1,0 +1,272 @@
+#include "cuda/backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+
+#include "cuda/kernels.h"
+
+namespace nestgrad {
+
+namespace cuda {
+
+namespace {
+
+[[noreturn]] void fail(const char* call, std::string_view why, std::source_location at) {
+  std::string_view file = at.file_name();
+  file.remove_prefix(std::min(file.size(), file.rfind('/') + 1));
+  throw DeviceError(fmt::format("[cuda] {}: {} (at {}:{})", call, why, file, at.line()));
+}
+
+std::string mebibytes(std::size_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+void check(cudaError_t status, const char* call, std::source_location at) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // what is not sticky shall not be reported again
+  fail(call, fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status)), at);
+}
+
+void check(cublasStatus_t status, const char* call, std::source_location at) {
+  if (status != CUBLAS_STATUS_SUCCESS) fail(call, cublasGetStatusString(status), at);
+}
+
+DeviceTable::DeviceTable(Backend& backend, std::size_t bytes)
+    : memory_(backend.allocate(bytes), [&backend](std::byte* p) { backend.release(p); }) {}
+
+DeviceTables::DeviceTables(Backend& backend) : backend_(backend) {}
+
+std::byte* DeviceTables::put(const void* from, std::size_t bytes) {
+  constexpr std::size_t kChunk = std::size_t{256} << 10, kAlignment = 16;
+  const std::size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (chunks_.empty() || chunks_.back().bytes.size() + size > chunks_.back().capacity) {
+    const std::size_t capacity = std::max(size, kChunk);
+    chunks_.push_back({DeviceTable(backend_, capacity), capacity, {}});
+  }
+  Chunk& chunk = chunks_.back();
+  const std::size_t at = chunk.bytes.size();
+  chunk.bytes.resize(at + size);
+  if (bytes > 0) std::memcpy(chunk.bytes.data() + at, from, bytes);
+  return chunk.memory.as<std::byte>() + at;
+}
+
+void DeviceTables::upload() {
+  for (Chunk& chunk : chunks_) {
+    backend_.upload(chunk.bytes.data(), chunk.memory.as<std::byte>(), chunk.bytes.size());
+    chunk.bytes = {};
+  }
+}
+
+DeviceTable::DeviceTable(Backend& backend, const void* from, std::size_t bytes)
+    : DeviceTable(backend, bytes) {
+  backend.upload(static_cast<const std::byte*>(from), memory_.get(), bytes);
+}
+
+CudaBackend::CudaBackend(int index) : index_(index) {
+  use();
+  cudaDeviceProp properties{};
+  NESTGRAD_CUDA(cudaGetDeviceProperties(&properties, index));
+  model_ = properties.name;
+  shared_limit_ = properties.sharedMemPerBlockOptin;
+  multiprocessors_ = static_cast<std::size_t>(properties.multiProcessorCount);
+  NESTGRAD_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  NESTGRAD_CUDA(cublasCreate(&blas_));
+  NESTGRAD_CUDA(cublasSetStream(blas_, stream_));
+  NESTGRAD_CUDA(cudaMalloc(&workspace_, kWorkspaceBytes));
+  NESTGRAD_CUDA(cublasSetWorkspace(blas_, workspace_, kWorkspaceBytes));
+  for (Staging& s : staging_) {
+    NESTGRAD_CUDA(cudaMallocHost(reinterpret_cast<void**>(&s.memory), kStagingBytes));
+    NESTGRAD_CUDA(cudaEventCreateWithFlags(&s.read, cudaEventDisableTiming));
+  }
+  NESTGRAD_CUDA(cudaMallocHost(reinterpret_cast<void**>(&seen_fault_), sizeof(Fault)));
+  NESTGRAD_CUDA(cudaMalloc(reinterpret_cast<void**>(&faults_), sizeof(Fault)));
+  zero(reinterpret_cast<std::byte*>(faults_), sizeof(Fault));
+}
+
+// What fails while the device goes away has nobody to be told.
+CudaBackend::~CudaBackend() {
+  static_cast<void>(cudaSetDevice(index_));
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  static_cast<void>(cublasDestroy(blas_));
+  for (Staging& s : staging_) {
+    static_cast<void>(cudaEventDestroy(s.read));
+    static_cast<void>(cudaFreeHost(s.memory));
+  }
+  static_cast<void>(cudaFreeHost(seen_fault_));
+  static_cast<void>(cudaFree(faults_));
+  static_cast<void>(cudaFree(workspace_));
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+void CudaBackend::use() const { NESTGRAD_CUDA(cudaSetDevice(index_)); }
+
+std::string CudaBackend::name() const { return fmt::format("cuda:{}", index_); }
+std::string CudaBackend::description() const { return fmt::format("{} ({})", name(), model_); }
+
+Device::Memory CudaBackend::memory() const {
+  use();
+  Device::Memory out;
+  NESTGRAD_CUDA(cudaMemGetInfo(&out.free, &out.total));
+  return out;
+}
+
+std::byte* CudaBackend::allocate(std::size_t bytes) {
+  use();
+  void* address = nullptr;
+  const cudaError_t status = cudaMallocAsync(&address, std::max<std::size_t>(bytes, 1), stream_);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    const Device::Memory now = memory();
+    throw DeviceError(
+        fmt::format("[cuda] {} of memory were asked for on {}, {} of {} are free; make the batch or the "
+                    "context smaller, or "
+                    "give the plan a memory budget",
+                    mebibytes(bytes), description(), mebibytes(now.free), mebibytes(now.total)));
+  }
+  NESTGRAD_CUDA(status);
+  return static_cast<std::byte*>(address);
+}
+
+void CudaBackend::release(std::byte* address) noexcept {
+  static_cast<void>(cudaSetDevice(index_));
+  static_cast<void>(cudaFreeAsync(address, stream_));
+}
+
+void CudaBackend::upload(const std::byte* from, std::byte* to, std::size_t bytes) {
+  use();
+  for (std::size_t done = 0; done < bytes;) {
+    if (staging_used_ == kStagingBytes) {  // on to the other buffer, once it has been read
+      NESTGRAD_CUDA(cudaEventRecord(staging_[staging_now_].read, stream_));
+      staging_now_ = 1 - staging_now_;
+      staging_used_ = 0;
+      NESTGRAD_CUDA(cudaEventSynchronize(staging_[staging_now_].read));
+    }
+    const std::size_t n = std::min(kStagingBytes - staging_used_, bytes - done);
+    std::byte* const place = staging_[staging_now_].memory + staging_used_;
+    std::memcpy(place, from + done, n);
+    NESTGRAD_CUDA(cudaMemcpyAsync(to + done, place, n, cudaMemcpyHostToDevice, stream_));
+    done += n, staging_used_ += n;
+  }
+}
+
+void CudaBackend::download(const std::byte* from, std::byte* to, std::size_t bytes) {
+  use();
+  if (bytes > 0) NESTGRAD_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  synchronize();
+}
+
+void CudaBackend::copy(const std::byte* from, std::byte* to, std::size_t bytes) {
+  use();
+  if (bytes > 0) NESTGRAD_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+}
+
+void CudaBackend::zero(std::byte* at, std::size_t bytes) {
+  use();
+  if (bytes > 0) NESTGRAD_CUDA(cudaMemsetAsync(at, 0, bytes, stream_));
+}
+
+void CudaBackend::synchronize() {
+  use();
+  NESTGRAD_CUDA(cudaMemcpyAsync(seen_fault_, faults_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_));
+  NESTGRAD_CUDA(cudaStreamSynchronize(stream_));
+  if (seen_fault_->site == 0) return;
+  const Fault found = *seen_fault_;
+  zero(reinterpret_cast<std::byte*>(faults_), sizeof(Fault));
+  const Site& site = sites_[static_cast<std::size_t>(found.site - 1)];
+  throw ValueError(fmt::format("[{}] index {} is outside of the table's {} rows (at {})", site.op->name,
+                               found.value, site.rows, describe(site.loc)));
+}
+
+int CudaBackend::fault_site(const Op& op, std::int64_t rows) {
+  sites_.push_back({&op, rows, loc_});
+  return static_cast<int>(sites_.size());
+}
+
+Kernel CudaBackend::kernel(const Call& call, Loc loc) {
+  use();
+  loc_ = loc;
+  return call.op.cuda(call, *this);
+}
+
+namespace {
+
+class Graph final : public Backend::Recording {
+ public:
+  Graph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+    static_cast<void>(cudaGraphDestroy(graph));
+    NESTGRAD_CUDA(status);
+  }
+  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(executable_)); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void replay() override { NESTGRAD_CUDA(cudaGraphLaunch(executable_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend::Recording> CudaBackend::record(const std::function<void()>& work) {
+  use();
+  cudaGraph_t graph = nullptr;
+  NESTGRAD_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  try {
+    work();
+  } catch (...) {
+    static_cast<void>(cudaStreamEndCapture(stream_, &graph));
+    if (graph) static_cast<void>(cudaGraphDestroy(graph));
+    static_cast<void>(cudaGetLastError());
+    throw;
+  }
+  NESTGRAD_CUDA(cudaStreamEndCapture(stream_, &graph));
+  return std::make_unique<Graph>(graph, stream_);
+}
+
+}  // namespace cuda
+
+// One backend for each device, until the process ends: its arrays may be passed from plan to plan.
+std::shared_ptr<Backend> cuda_backend(int index) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<int, std::shared_ptr<Backend>>;  // outlives whatever uses CUDA at exit
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Backend>& backend = known[index];
+  if (!backend) {
+    cuda::fill_in_kernels();
+    backend = std::make_shared<cuda::CudaBackend>(index);
+  }
+  return backend;
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  static_cast<void>(cudaGetLastError());
+  return 0;
+}
+
+std::string why_no_cuda_device() {
+  int count = 0, driver = 0, runtime = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (status == cudaSuccess) return count == 0 ? "this machine has no NVIDIA GPU" : "";
+  static_cast<void>(cudaDriverGetVersion(&driver));
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  const auto version = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
+  if (status == cudaErrorInsufficientDriver && driver > 0)
+    return fmt::format("the NVIDIA driver is for CUDA {}, this build needs CUDA {}; install a newer driver",
+                       version(driver), version(runtime));
+  if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice)
+    return "this machine has no NVIDIA GPU, or no driver for it";
+  return fmt::format("CUDA does not start: {}", cudaGetErrorString(status));
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,157 @@
+// The CUDA backend of one GPU: one stream, into which everything is queued, and one cuBLAS handle on it.
+// Internal to cuda/.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "cuda/check.h"
+#include "engine/backend.h"
+
+namespace nestgrad::cuda {
+
+// An index outside of its table that a kernel was given: the first to be found.
+struct Fault {
+  int site = 0;   // 0: nothing; else of CudaBackend::fault_site
+  int value = 0;  // the index that was wrong
+};
+
+// An array of T in the memory of a device, filled at plan time.
+class DeviceTable {
+ public:
+  DeviceTable(Backend& backend, const void* from, std::size_t bytes);
+  explicit DeviceTable(Backend& backend, std::size_t bytes);  // not initialised
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+};
+
+// Many small arrays, uploaded together.
+class DeviceTables {
+ public:
+  explicit DeviceTables(Backend& backend);
+  // Where the values will lie, once upload() has been called.
+  template <class T>
+  const T* put(const std::vector<T>& values) {
+    return reinterpret_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
+  }
+  std::byte* put(const void* from, std::size_t bytes);
+  void upload();
+
+ private:
+  struct Chunk {
+    DeviceTable memory;
+    std::size_t capacity;
+    std::vector<std::byte> bytes;  // until they are uploaded
+  };
+  Backend& backend_;
+  std::vector<Chunk> chunks_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int index);
+  ~CudaBackend() override;
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  std::string name() const override;
+  std::string description() const override;
+  Device::Memory memory() const override;
+  std::byte* allocate(std::size_t bytes) override;
+  void release(std::byte* address) noexcept override;
+  void upload(const std::byte* from, std::byte* to, std::size_t bytes) override;
+  void download(const std::byte* from, std::byte* to, std::size_t bytes) override;
+  void copy(const std::byte* from, std::byte* to, std::size_t bytes) override;
+  void zero(std::byte* at, std::size_t bytes) override;
+  void synchronize() override;
+  Kernel kernel(const Call& call, Loc loc) override;
+  ClusterKernel cluster(const ClusterCall& call) override;
+  bool suits_fused_scan(const Graph& body) override;
+  std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan) override;
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override;
+
+  cudaStream_t stream() const { return stream_; }
+  cublasHandle_t blas() const { return blas_; }
+  // Dynamic shared memory that a block may have, in bytes.
+  std::size_t shared_limit() const { return shared_limit_; }
+  std::size_t multiprocessors() const { return multiprocessors_; }
+
+  // For kernels that check indices into a table of so many rows: the number of a site, with which they report
+  // one that is outside. Only while a kernel is made.
+  int fault_site(const Op& op, std::int64_t rows);
+  Fault* faults() const { return faults_; }
+
+ private:
+  // Pinned memory through which uploads go, so that the host need not wait for them.
+  struct Staging {
+    std::byte* memory = nullptr;
+    cudaEvent_t read = nullptr;  // since it was last full
+  };
+  static constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{32}
+                                                 << 20;  // of cuBLAS, as it advises for Hopper
+
+  void use() const;  // makes this the device of the thread's calls
+
+  int index_;
+  std::string model_;
+  std::size_t shared_limit_ = 0, multiprocessors_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cublasHandle_t blas_ = nullptr;
+  void* workspace_ = nullptr;
+  Staging staging_[2];
+  int staging_now_ = 0;
+  std::size_t staging_used_ = 0;  // bytes of it
+  Fault* faults_ = nullptr;       // on the device
+  Fault* seen_fault_ = nullptr;   // pinned
+  struct Site {
+    const Op* op;
+    std::int64_t rows;
+    Loc loc;
+  };
+  std::vector<Site> sites_;
+  Loc loc_{};  // of the kernel that is being made
+};
+
+inline CudaBackend& cuda(Backend& backend) { return static_cast<CudaBackend&>(backend); }
+
+constexpr std::size_t kPlainShared = 48 << 10;  // bytes of shared memory without asking for more
+
+struct Extent {
+  std::int64_t blocks;
+  unsigned threads;
+  std::size_t shared = 0;  // bytes of dynamic shared memory
+};
+
+// Queues kernel<<<blocks, threads, shared>>>(arguments...). Nothing for no blocks.
+template <class... P, class... A>
+void launch(const CudaBackend& backend, const Extent& extent, void (*kernel)(P...), const A&... arguments) {
+  if (extent.blocks == 0) return;
+  std::tuple<P...> values{static_cast<P>(arguments)...};
+  std::apply(
+      [&](auto&... v) {
+        void* at[] = {static_cast<void*>(&v)...};
+        NESTGRAD_CUDA(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(extent.blocks)),
+                                       dim3(extent.threads), at, extent.shared, backend.stream()));
+      },
+      values);
+}
+
+// Blocks of `threads` that have a thread for each of n.
+inline Extent for_each_of(std::int64_t n, unsigned threads = 256) {
+  return {(n + threads - 1) / threads, threads};
+}
+
+// Opts in to more dynamic shared memory than a kernel has by default.
+template <class... P>
+void allow_shared(void (*kernel)(P...), std::size_t bytes) {
+  NESTGRAD_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
+}  // namespace nestgrad::cuda

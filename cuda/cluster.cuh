@@ -1,0 +1,176 @@
+// The formulas of ops/elementwise.def on the device, and how a block of threads runs the steps of a cluster.
+#pragma once
+
+#include "cuda/cluster_text.h"
+#include "cuda/device.cuh"
+
+namespace nestgrad::cuda {
+
+namespace m {  // what the formulas call
+__device__ inline float exp(float x) { return ::expf(x); }
+__device__ inline double exp(double x) { return ::exp(x); }
+__device__ inline float log(float x) { return ::logf(x); }
+__device__ inline double log(double x) { return ::log(x); }
+__device__ inline float log1p(float x) { return ::log1pf(x); }
+__device__ inline double log1p(double x) { return ::log1p(x); }
+__device__ inline float tanh(float x) { return ::tanhf(x); }
+__device__ inline double tanh(double x) { return ::tanh(x); }
+__device__ inline float sin(float x) { return ::sinf(x); }
+__device__ inline double sin(double x) { return ::sin(x); }
+__device__ inline float cos(float x) { return ::cosf(x); }
+__device__ inline double cos(double x) { return ::cos(x); }
+__device__ inline float sqrt(float x) { return ::sqrtf(x); }
+__device__ inline double sqrt(double x) { return ::sqrt(x); }
+template <class T>
+__device__ T abs(T x) {
+  return x < T(0) ? -x : x == T(0) ? T(0) : x;
+}
+// NaN where either is: C's pow(NaN, 0) and pow(1, NaN) are 1.
+__device__ inline float pow(float a, float b) { return a != a || b != b ? a + b : ::powf(a, b); }
+__device__ inline double pow(double a, double b) { return a != a || b != b ? a + b : ::pow(a, b); }
+}  // namespace m
+
+template <class T>
+__device__ T where(bool condition, T yes, T no) {
+  return condition ? yes : no;
+}
+
+constexpr bool FLOAT = false, ANY = true;  // does the formula hold for integers
+
+#define FORMULA(NAME, PARAMETERS, KIND, ...) \
+  struct Formula_##NAME {                    \
+    static constexpr bool integers = KIND;   \
+    template <class X>                       \
+    __device__ static X of PARAMETERS {      \
+      return __VA_ARGS__;                    \
+    }                                        \
+  };
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, ...) FORMULA(NAME, (X x, X, X), KIND, KERNEL)
+#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND) FORMULA(NAME, (X x, X, X), KIND, KERNEL)
+#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, ...) \
+  FORMULA(NAME, (X a, X b, X), KIND, KERNEL)
+#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND) \
+  FORMULA(NAME, (X a, X b, X), KIND, KERNEL)
+#include "ops/elementwise.def"
+FORMULA(select, (X mask, X yes, X no), ANY, where(mask == X(0), no, yes))
+#undef UNARY
+#undef UNARY_STEP
+#undef BINARY
+#undef BINARY_STEP
+
+#undef FORMULA
+
+#define UNARY(NAME, ...) NESTGRAD_EACH(NAME)
+#define UNARY_STEP UNARY
+#define BINARY UNARY
+#define BINARY_STEP UNARY
+
+struct Pointers {
+  const std::byte* in[kMostClusterInputs];
+  std::byte* out[kMostClusterOps];
+};
+
+template <class T>
+struct Block {
+  T* memory;
+  const Pointers& pointers;
+  Sizes sizes;
+  std::int64_t first_row;
+
+  __device__ T* at(const Operand& o) const {
+    const std::int64_t begin = o.wide ? first_row * sizes.row : first_row;
+    if (o.kind == Operand::slot) return memory + static_cast<std::int64_t>(o.index) * sizes.slot_stride;
+    if (o.kind == Operand::output) return reinterpret_cast<T*>(pointers.out[o.index]) + begin;
+    T* x = const_cast<T*>(reinterpret_cast<const T*>(pointers.in[o.index]));
+    return o.one ? x : x + begin;
+  }
+};
+
+// Element by element: an operand is contiguous, one for all, or one a row.
+template <class T>
+struct Reader {
+  const T* x;
+  std::int64_t row;  // 0: elements; 1: one for all; else the elements that one serves
+  __device__ T operator[](std::int64_t i) const { return row == 0 ? x[i] : row == 1 ? *x : x[i / row]; }
+};
+
+template <class F, class T>
+__device__ void elements(const Block<T>& block, const Step& step, std::int64_t n) {
+  if constexpr (F::integers || !std::is_same_v<T, std::int32_t>) {
+    Reader<T> in[kMostOperands];
+    for (int k = 0; k < kMostOperands; ++k) {
+      const Operand& o = step.in[k < step.operands ? k : 0];
+      in[k] = {block.at(o), o.one ? 1 : o.wide == step.out.wide ? 0 : block.sizes.row};
+    }
+    T* y = block.at(step.out);
+    for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x)
+      y[i] = F::template of<T>(in[0][i], in[1][i], in[2][i]);
+  }
+}
+
+// A warp a row.
+template <class R, class T>
+__device__ void reduce_rows(const Block<T>& block, const Step& step, std::int64_t rows) {
+  const T* x = block.at(step.in[0]);
+  T* y = block.at(step.out);
+  const std::int64_t row = block.sizes.row;
+  const unsigned lane = threadIdx.x % kWarp;
+  for (std::int64_t r = threadIdx.x / kWarp; r < rows; r += blockDim.x / kWarp) {
+    T total = R::template empty<T>(x[r * row]);
+    for (std::int64_t i = lane; i < row; i += kWarp) total = R::combine(total, x[r * row + i]);
+    total = over_warp<R>(total);
+    if (lane == 0) y[r] = total;
+  }
+}
+
+template <class T>
+__device__ void run(const Block<T>& block, const Step& step, const Strided* walks, std::int64_t rows) {
+  const std::int64_t n = step.out.wide ? rows * block.sizes.row : rows;
+  switch (step.code) {
+#define NESTGRAD_EACH(NAME) \
+  case code_##NAME:         \
+    return elements<Formula_##NAME>(block, step, n);
+#include "ops/elementwise.def"
+    NESTGRAD_EACH(select)
+#undef NESTGRAD_EACH
+    case code_row_sum:
+      return reduce_rows<Sum>(block, step, rows);
+    case code_row_max:
+      return reduce_rows<Max>(block, step, rows);
+    case code_spread: {
+      const T* x = reinterpret_cast<const T*>(block.pointers.in[step.in[0].index]);
+      T* y = block.at(step.out);
+      const std::int64_t begin = step.out.wide ? block.first_row * block.sizes.row : block.first_row;
+      for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[walks[step.spread].at(begin + i)];
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+#undef UNARY
+#undef UNARY_STEP
+#undef BINARY
+#undef BINARY_STEP
+
+// All steps, for all rows of parts first_part, first_part + part_stride, ..; a barrier stands before each
+// part.
+template <class T>
+__device__ void run_cluster(const Text& text, const Strided* walks, const Pointers& pointers,
+                            const Sizes& sizes, T* memory, std::int64_t first_part,
+                            std::int64_t part_stride) {
+  const std::int64_t parts = (sizes.rows + sizes.rows_at_once - 1) / sizes.rows_at_once;
+  for (std::int64_t part = first_part; part < parts; part += part_stride) {
+    const Block<T> block{memory, pointers, sizes, part * sizes.rows_at_once};
+    const std::int64_t left = sizes.rows - block.first_row,
+                       rows = left < sizes.rows_at_once ? left : sizes.rows_at_once;
+    __syncthreads();
+    for (int s = 0; s < text.steps; ++s) {
+      if (text.step[s].barrier) __syncthreads();
+      run(block, text.step[s], walks, rows);
+    }
+  }
+}
+
+}  // namespace nestgrad::cuda

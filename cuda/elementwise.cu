@@ -1,0 +1,69 @@
+// Clusters of elementwise ops, sums and maxima of rows (engine/cluster.h) as one kernel: each block of
+// threads does a few whole rows, op after op, with what lies between the ops in shared memory. An elementwise
+// op by itself is a cluster of one.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "cuda/backend.h"
+#include "cuda/cluster.cuh"
+#include "cuda/kernels.h"
+
+namespace nestgrad::cuda {
+
+namespace {
+
+// scratch: memory for blocks whose slots are more than shared memory holds; null if they are not.
+template <class T>
+__global__ void cluster(const Text* text, const Strided* walks, Pointers pointers, Sizes sizes, T* scratch,
+                        std::int64_t slots) {
+  NESTGRAD_SHARED(T, shared);
+  T* memory = scratch ? scratch + blockIdx.x * slots * sizes.slot_stride : shared;
+  run_cluster(*text, walks, pointers, sizes, memory, blockIdx.x, gridDim.x);
+}
+
+constexpr unsigned kThreads = 256;
+constexpr std::int64_t kBlocksPerMultiprocessor = 16;
+
+template <class T>
+ClusterKernel typed_cluster(const ClusterCall& call, CudaBackend& backend) {
+  const ClusterPlan<T> plan(call);
+  const Sizes sizes = plan.sizes;
+  Extent extent{(sizes.rows + sizes.rows_at_once - 1) / sizes.rows_at_once, kThreads, plan.bytes()};
+  std::optional<DeviceTable> scratch;
+  if (extent.shared > backend.shared_limit()) {
+    extent.blocks = std::min(extent.blocks,
+                             kBlocksPerMultiprocessor * static_cast<std::int64_t>(backend.multiprocessors()));
+    scratch.emplace(backend, std::exchange(extent.shared, 0) * static_cast<std::size_t>(extent.blocks));
+  } else if (extent.shared > kPlainShared) {
+    allow_shared(cluster<T>, backend.shared_limit());
+  }
+  const DeviceTable text(backend, &plan.text, sizeof(Text));
+  const DeviceTable walks(backend, plan.walks.data(), plan.walks.size() * sizeof(Strided));
+  const auto outputs = static_cast<std::size_t>(
+      std::ranges::count_if(call.ops, [](const ClusterOp& op) { return op.output >= 0; }));
+  return [=, &backend, inputs = call.in.size(), slots = std::int64_t{plan.slots}](const std::byte* const* in,
+                                                                                  std::byte* const* out) {
+    Pointers pointers{};
+    std::copy_n(in, inputs, pointers.in);
+    std::copy_n(out, outputs, pointers.out);
+    launch(backend, extent, cluster<T>, text.as<Text>(), walks.as<Strided>(), pointers, sizes,
+           scratch ? scratch->as<T>() : nullptr, slots);
+  };
+}
+
+}  // namespace
+
+ClusterKernel CudaBackend::cluster(const ClusterCall& call) {
+  use();
+  return dispatch(call.shape.dtype, [&]<class T>(T) { return typed_cluster<T>(call, *this); });
+}
+
+Kernel elementwise_kernel(const Call& call, Backend& backend) {
+  if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
+  return [kernel = backend.cluster(single(call))](const std::byte* const* in, std::byte* out) {
+    kernel(in, &out);
+  };
+}
+
+}  // namespace nestgrad::cuda

@@ -1,0 +1,67 @@
+// Ops that only move elements: those with Op::view (broadcast_to, permute, slice), concat, pad; and cast.
+#include "cuda/backend.h"
+#include "cuda/kernels.h"
+#include "cuda/moves.cuh"
+
+namespace nestgrad::cuda {
+
+namespace {
+
+template <class U>
+__global__ void move_elements(const U* source, U* target, Move move) {
+  const std::int64_t i = global_thread();
+  if (i >= move.size) return;
+  target[move.target_offset + move.to.at(i)] = source[move.source_offset + move.from.at(i)];
+}
+
+void queue(const CudaBackend& backend, const Move& move, DType dtype, const std::byte* source,
+           std::byte* target) {
+  const Extent extent = for_each_of(move.size);
+  if (size_of(dtype) == 8)
+    launch(backend, extent, move_elements<std::uint64_t>, reinterpret_cast<const std::uint64_t*>(source),
+           reinterpret_cast<std::uint64_t*>(target), move);
+  else
+    launch(backend, extent, move_elements<std::uint32_t>, reinterpret_cast<const std::uint32_t*>(source),
+           reinterpret_cast<std::uint32_t*>(target), move);
+}
+
+template <class From, class To>
+__global__ void convert(const From* from, To* to, std::int64_t n) {
+  const std::int64_t i = global_thread();
+  if (i < n) to[i] = static_cast<To>(from[i]);
+}
+
+}  // namespace
+
+Kernel view_kernel(const Call& call, Backend& backend) {
+  return [&on = cuda(backend), dtype = call.out.dtype, move = move_of_view(call)](
+             const std::byte* const* in, std::byte* out) { queue(on, move, dtype, in[0], out); };
+}
+
+Kernel concat_kernel(const Call& call, Backend& backend) {
+  return [&on = cuda(backend), dtype = call.out.dtype, moves = moves_of_concat(call)](
+             const std::byte* const* in, std::byte* out) {
+    for (std::size_t i = 0; i < moves.size(); ++i) queue(on, moves[i], dtype, in[i], out);
+  };
+}
+
+Kernel pad_kernel(const Call& call, Backend& backend) {
+  return [&on = cuda(backend), spec = call.out, move = move_of_pad(call)](const std::byte* const* in,
+                                                                          std::byte* out) {
+    on.zero(out, spec.bytes());
+    queue(on, move, spec.dtype, in[0], out);
+  };
+}
+
+Kernel cast_kernel(const Call& call, Backend& backend) {
+  return dispatch(call.in[0].dtype, [&]<class From>(From) {
+    return dispatch(call.out.dtype, [&]<class To>(To) -> Kernel {
+      return [&on = cuda(backend), n = call.out.size()](const std::byte* const* in, std::byte* out) {
+        launch(on, for_each_of(n), convert<From, To>, reinterpret_cast<const From*>(in[0]),
+               reinterpret_cast<To*>(out), n);
+      };
+    });
+  });
+}
+
+}  // namespace nestgrad::cuda

@@ -1,0 +1,78 @@
+// Sums and maxima over axes, and running sums, in an order fixed by the shape.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/device.cuh"
+#include "engine/op.h"
+
+namespace nestgrad::cuda {
+
+// Output i is made of the input elements kept.at(i) + reduced.at(0 .. terms).
+struct Reduction {
+  Strided kept, reduced;
+  std::int64_t outputs = 1, terms = 1;
+};
+
+inline Reduction reduction_of(const Call& call) {
+  Reduction out;
+  const Shape& shape = call.in[0].shape;
+  const Shape strides = strides_of(shape);
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    const bool is_reduced =
+        std::ranges::find(call.attrs.ints, static_cast<std::int64_t>(d)) != call.attrs.ints.end();
+    Strided& walk = is_reduced ? out.reduced : out.kept;
+    (is_reduced ? out.terms : out.outputs) *= shape[d];
+    const int last = walk.rank - 1;
+    if (last >= 0 && walk.stride[last] == strides[d] * shape[d]) {
+      walk.size[last] *= shape[d], walk.stride[last] = strides[d];
+      continue;
+    }
+    if (walk.rank == kMostAxes) call.shape_error("more than 16 axes that lie apart; reshape() some together");
+    walk.size[walk.rank] = shape[d], walk.stride[walk.rank++] = strides[d];
+  }
+  return out;
+}
+
+// One output by a whole warp; every lane has it.
+template <class R, class T>
+__device__ T reduce_by_warp(const Reduction& reduction, const T* x, std::int64_t output) {
+  const T* from = x + reduction.kept.at(output);
+  T total = reduction.terms == 0 ? T(0) : R::template empty<T>(*from);
+  for (std::int64_t k = threadIdx.x % kWarp; k < reduction.terms; k += kWarp)
+    total = R::combine(total, from[reduction.reduced.at(k)]);
+  return over_warp<R>(total);
+}
+
+// A sum with what rounding took from it, so that a long one loses nothing (Knuth's two-sum).
+template <class T>
+struct RunningSum {
+  T sum = T(0), lost = T(0);
+  __device__ void add(T x) {
+    if constexpr (std::is_integral_v<T>) {
+      sum = Sum::combine(sum, x);
+    } else {
+      const T next = sum + x, back = next - sum;
+      lost += (sum - (next - back)) + (x - back);
+      sum = next;
+    }
+  }
+  // Where a term or the sum is no finite number, what was lost is none either.
+  __device__ T value() const { return lost - lost == T(0) ? sum + lost : sum; }
+};
+
+// The running sums of one line of elements `stride` apart.
+template <class T>
+__device__ void sum_along(const T* x, T* y, std::int64_t line, std::int64_t extent, std::int64_t stride,
+                          bool reverse) {
+  const std::int64_t begin = line / stride * extent * stride + line % stride;
+  RunningSum<T> sum;
+  for (std::int64_t i = 0; i < extent; ++i) {
+    const std::int64_t at = begin + (reverse ? extent - 1 - i : i) * stride;
+    sum.add(x[at]);
+    y[at] = sum.value();
+  }
+}
+
+}  // namespace nestgrad::cuda

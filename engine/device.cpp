@@ -1,0 +1,58 @@
+#include "engine/device.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "engine/backend.h"
+
+namespace nestgrad {
+
+Device Device::cuda(int index) {
+  const int count = cuda_count();
+  if (index < 0 || index >= count)
+    throw DeviceError(count == 0 ? fmt::format("[device] cuda:{} was asked for: {}", index, why_no_cuda())
+                                 : fmt::format("[device] cuda:{} was asked for, there {} {} (cuda:0{})",
+                                               index, count == 1 ? "is only" : "are", count,
+                                               count == 1 ? "" : fmt::format(" to cuda:{}", count - 1)));
+  return Device(cuda_backend(index));
+}
+
+Device Device::of(std::string_view name) {
+  if (name == "cpu") return cpu();
+  if (name == "cuda") return cuda();
+  int index = -1;
+  const std::string_view prefix = "cuda:";
+  if (name.starts_with(prefix)) {
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, index);
+    if (error == std::errc() && stop == end && index >= 0) return cuda(index);
+  }
+  throw ConfigError(fmt::format("[device] '{}' is no device; say cpu, cuda or cuda:1", name));
+}
+
+namespace {
+Device& the_default() {
+  static Device device = [] {
+    const char* name = std::getenv("NESTGRAD_DEVICE");
+    return name ? Device::of(name) : Device::cpu();
+  }();
+  return device;
+}
+}  // namespace
+
+Device default_device() { return the_default(); }
+void set_default_device(Device device) { the_default() = std::move(device); }
+
+int Device::cuda_count() { return cuda_device_count(); }
+std::string Device::why_no_cuda() { return why_no_cuda_device(); }
+
+std::string Device::name() const { return backend_ ? backend_->name() : "cpu"; }
+std::string Device::description() const { return backend_ ? backend_->description() : "cpu"; }
+void Device::synchronize() const {
+  if (backend_) backend_->synchronize();
+}
+Device::Memory Device::memory() const { return backend_ ? backend_->memory() : Memory{}; }
+
+}  // namespace nestgrad

@@ -1,0 +1,55 @@
+// Device: where arrays lie and plans run. The CPU, or a GPU if this build has the CUDA backend and the
+// machine a GPU.
+//
+//   Function g = f.to(Device::cuda());
+//   Array y = g(x);                    // x and y on the CPU: copied there and back
+//   Array z = g(x.to(Device::cuda()));  // z stays on the GPU
+//
+// Work on a GPU is queued: a call whose results stay there returns before they are made. What went wrong is
+// thrown by the next call that waits: Array::to(Device::cpu()), Array::item(), synchronize().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace nestgrad {
+
+class Backend;
+
+class Device {
+ public:
+  Device() = default;  // the CPU
+  static Device cpu() { return {}; }
+  // DeviceError where this build has no CUDA backend, or the machine no such GPU.
+  static Device cuda(int index = 0);
+  // "cpu", "cuda" or "cuda:1". ConfigError for anything else.
+  static Device of(std::string_view name);
+  // How many GPUs there are, and why there is none, for people.
+  static int cuda_count();
+  static std::string why_no_cuda();
+
+  bool is_cpu() const { return !backend_; }
+  std::string name() const;         // as `of` wants it
+  std::string description() const;  // with the make of the device
+  void synchronize() const;
+  struct Memory {
+    std::size_t free = 0, total = 0;  // bytes
+  };
+  Memory memory() const;  // of a GPU
+  bool operator==(const Device&) const = default;
+
+  // Internal: null for the CPU.
+  Backend* backend() const { return backend_.get(); }
+
+ private:
+  explicit Device(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  std::shared_ptr<Backend> backend_;
+};
+
+// Where plans run that are not told: NESTGRAD_DEVICE (as Device::of wants it), or the CPU.
+Device default_device();
+void set_default_device(Device device);
+
+}  // namespace nestgrad

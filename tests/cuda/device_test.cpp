@@ -1,0 +1,279 @@
+// The CUDA backend against the CPU: every kernel, whole programs, arrays. Runs on a GPU, and on the emulator.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/grad.h"
+#include "tests/engine/random_program.h"
+#include "tests/ops/sweep.h"
+#include "tests/ttt/system_testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+TEST_SUITE_BEGIN("cuda");
+
+namespace {
+
+Device gpu() { return Device::cuda(); }
+
+// One op, as a program of its own.
+Arrays on(const Device& device, const Case& c, const Arrays& inputs) {
+  std::vector<Spec> specs;
+  for (const Array& a : inputs) specs.push_back(a.spec());
+  return trace(c.fn(), specs).to(device)(inputs);
+}
+
+// What is no finite number on the CPU is the same on the GPU; numbers are within `tolerance`.
+double error_of(const Array& found, const Array& expected) { return difference(found, expected); }
+
+// Each value of `values` against each.
+Arrays pairs(const std::vector<double>& values, DType dtype) {
+  std::vector<double> a, b, c;
+  for (double x : values)
+    for (double y : values) a.push_back(x), b.push_back(y), c.push_back(x - y);
+  const auto n = static_cast<std::int64_t>(a.size());
+  return {Array::of(a, {n}, dtype), Array::of(b, {n}, dtype), Array::of(c, {n}, dtype)};
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: every row of the table has a kernel or an expansion") {
+  gpu();  // fills in the column
+  for (const Op* op : op_table()) {
+    if (op->kind != OpKind::value || op->alias) continue;
+    INFO(op->name);
+    CHECK((op->cuda || op->expand));
+    CHECK((op->cuda != nullptr) == (op->cpu != nullptr));
+  }
+}
+
+TEST_CASE("CUDA: every kernel computes what the CPU's computes") {
+  for (const Op* op : op_table())
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const Case& c : positive_cases(*op, dtype)) {
+        if (op->kind != OpKind::value) continue;
+        const Arrays inputs = c.draw(7);
+        INFO(c.what, " ", name(dtype));
+        const double tolerance = (dtype == DType::f32 ? 2e-6 : 1e-14) * c.sample.tolerance;
+        CHECK(error_of(on(gpu(), c, inputs)[0], on(Device::cpu(), c, inputs)[0]) < tolerance);
+      }
+}
+
+TEST_CASE("CUDA: elementwise kernels treat infinities, NaN, zeros and large numbers as the CPU's do") {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Arrays values = pairs({0.0, -0.0, 1.0, -1.0, 0.3, -7.5, 30.0, -80.0, 1e4, inf, -inf, nan}, dtype);
+    for (const Op* op : op_table()) {
+      if (!op->loop) continue;
+      const auto cases = positive_cases(*op, dtype);
+      const std::size_t operands = cases.at(0).sample.inputs.size();
+      const Arrays inputs(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(operands));
+      INFO(op->name, " ", name(dtype));
+      const Array found = on(gpu(), cases[0], inputs)[0], expected = on(Device::cpu(), cases[0], inputs)[0];
+      for (std::int64_t i = 0; i < found.size(); ++i) {
+        const double x = found.at(i), y = expected.at(i);
+        const double scale = std::max(1.0, std::abs(y)) * (dtype == DType::f32 ? 1e-5 : 1e-13);
+        INFO("element ", i, ": ", x, " against ", y);
+        CHECK(((std::isnan(x) && std::isnan(y)) || x == y || std::abs(x - y) < scale));
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA: elementwise kernels of integers") {
+  const Arrays values = pairs({0, 1, -1, 5, -7, 1000}, DType::i32);
+  for (const std::string_view op :
+       {"add", "sub", "mul", "max", "min", "neg", "abs", "square", "sign", "greater", "equal"}) {
+    const Case c{*find_op(op), find_op(op)->samples().at(0), DType::i32, std::string(op)};
+    const Arrays inputs(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(c.sample.inputs.size()));
+    INFO(op);
+    CHECK(on(gpu(), c, inputs)[0].same_bits(on(Device::cpu(), c, inputs)[0]));
+  }
+}
+
+TEST_CASE("CUDA: sums and maxima over any axes of many sizes") {
+  for (const Shape& shape : {Shape{1}, {7}, {33, 65}, {3, 1, 40}, {2, 300, 5}, {4, 3, 2, 70}, {1025, 3}})
+    for (unsigned mask = 1; mask < 1u << shape.size(); ++mask)
+      for (const DType dtype : {DType::f64, DType::i32}) {
+        std::vector<int> axes;
+        for (std::size_t d = 0; d < shape.size(); ++d)
+          if (mask >> d & 1) axes.push_back(static_cast<int>(d));
+        const Function f = trace(
+            TraceFn([&](const Tensors& in) {
+              return Tensors{sum(in[0], axes), max(in[0], axes, kKeep), in[0] - max(in[0], axes, kKeep)};
+            }),
+            {{dtype, shape}});
+        const Array x = random(f64(shape), 3, -50, 50).cast(dtype);
+        INFO(to_string(shape), " axes ", mask, " ", name(dtype));
+        CHECK(max_error(f.to(gpu())({x}), f({x})) < 1e-13);
+      }
+}
+
+TEST_CASE("CUDA: a maximum over a row with NaN is NaN") {
+  const Function f = trace([](Tensor x) { return max(x, std::vector<int>{-1}); }, f32({2, 70}));
+  Array x = random(f32({2, 70}), 1);
+  x.as<float>()[69] = std::nanf("");
+  const Array y = f.to(gpu())(x);
+  CHECK(std::isnan(y.at(0)));
+  CHECK(y.at(1) == f(x).at(1));
+}
+
+namespace {
+
+Arrays inputs_of_random_programs(unsigned seed) {
+  std::vector<Spec> specs = RandomProgram::inputs();
+  specs.pop_back();
+  Arrays out = random(specs, seed * 16 + 1);
+  out.push_back(Array::zeros(DType::i32, {5}));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: programs drawn at random, with their gradients") {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const Function f = trace(RandomProgram(seed), RandomProgram::inputs());
+    const Arrays inputs = inputs_of_random_programs(seed);
+    const Arrays expected = f.plan({.device = Device::cpu()}).run(inputs);
+    INFO("program ", seed);
+    CHECK(max_error(f.plan({.device = gpu()}).run(inputs), expected) < 1e-9);
+    CHECK(max_error(f.plan({.fuse = false, .device = gpu()}).run(inputs), expected) < 1e-9);
+    CHECK(max_error(f.plan({.slice = false, .device = gpu()}).run(inputs), expected) < 1e-9);
+  }
+}
+
+TEST_CASE("CUDA: equal runs have equal bits, whatever the checkpoint schedule") {
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    const Function f = trace(RandomProgram(seed), RandomProgram::inputs());
+    const Arrays inputs = inputs_of_random_programs(seed);
+    const Arrays once = f.plan({.slice = false, .device = gpu()}).run(inputs);
+    INFO("program ", seed);
+    CHECK(same_bits(f.plan({.slice = false, .device = gpu()}).run(inputs), once));
+    for (int every : {0, 1, 2})
+      CHECK(
+          same_bits(f.plan({.slice = false, .checkpoint_every = every, .device = gpu()}).run(inputs), once));
+  }
+}
+
+TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in values and gradients") {
+  struct Check {
+    const char* system;
+    DType dtype;
+    int order;
+    double tolerance;
+  };
+  for (const Check& c : {Check{"ttt-linear", DType::f64, 2, 1e-10}, Check{"ttt-linear", DType::f32, 1, 1e-3},
+                         Check{"ttt-mlp", DType::f64, 1, 1e-10}, Check{"delta-net", DType::f64, 2, 1e-10},
+                         Check{"lact", DType::f64, 1, 1e-10}, Check{"titans-linear", DType::f64, 1, 1e-10}}) {
+    const ttt::ProgramSizes sizes{.batch = 2, .heads = 2, .dim = 4, .time = 9, .chunk = 3};
+    const Function f = ttt::trace_system(
+        ttt::system_named(c.system), sizes, c.dtype,
+        [&](const ttt::SystemProgram& p) { return with_derivatives(p, in_form(FormChoice::dual), c.order); });
+    const Arrays inputs = ttt::numbers_for(f, 1);
+    Plan fused = f.plan({.device = gpu()});
+    INFO(std::string(c.system), " ", name(c.dtype));
+    CHECK(contains(fused.str(), "one kernel"));
+    const Arrays found = fused.run(inputs);
+    CHECK(worst_error(found, f.plan({.slice = false, .device = gpu()}).run(inputs)) < c.tolerance);
+    CHECK(same_bits(fused.run(inputs), found));
+  }
+}
+
+TEST_CASE("CUDA: the published layers' scans run as one kernel each") {
+  for (const char* system : {"ttt-linear", "ttt-mlp", "delta-net", "lact-v3"}) {
+    const Function f = system_derivatives(ttt::system_named(system),
+                                          {.batch = 2, .heads = 2, .dim = 16, .time = 32, .chunk = 16},
+                                          in_form(FormChoice::dual), 1);
+    const std::string text = f.plan({.device = gpu()}).str();
+    INFO(std::string(system));
+    CHECK(count(text, "one kernel") == count(text, " scan steps"));
+    CHECK(count(text, " scan steps") >= 2);
+  }
+}
+
+TEST_CASE("CUDA: every published system, with gradients") {
+  for (const ttt::System& s : ttt::systems()) {
+    const Function f = system_derivatives(s, {.batch = 2, .heads = 2, .dim = 4, .time = 6, .chunk = 3},
+                                          in_form(FormChoice::automatic), 1);
+    const Arrays inputs = ttt::numbers_for(f, 1);
+    INFO(s.name);
+    CHECK(worst_error(f.to(gpu())(inputs), f.to(Device::cpu())(inputs)) < 1e-9);
+  }
+}
+
+TEST_CASE("CUDA: arrays go there and back with every bit, and say where they are") {
+  const Array x = random(f32({1000, 7}), 1), there = x.to(gpu());
+  CHECK(there.device() == gpu());
+  CHECK(there.device().name() == "cuda:0");
+  CHECK(x.device().name() == "cpu");
+  CHECK(there.to(Device::cpu()).same_bits(x));
+  CHECK(there.same_bits(x));
+  CHECK(there.clone().device() == gpu());
+  CHECK(there.clone().same_bits(x));
+  CHECK(there.at(5) == x.at(5));
+  CHECK(there.reshaped({7000}).to_vector() == x.to_vector());
+  CHECK(there.cast(DType::f64).same_bits(x.cast(DType::f64)));
+  CHECK(relative_error(there, x) == 0);
+  CHECK(Array::of({}, {0, 3}).to(gpu()).to(Device::cpu()).size() == 0);
+  const std::string message = message_of<DeviceError>([&] { there.as<float>(); });
+  CHECK(contains(message, "f32[1000,7] lies on cuda:0"));
+  CHECK(contains(message, "to(Device::cpu())"));
+}
+
+TEST_CASE("CUDA: an array larger than the pinned buffers arrives whole") {
+  const Array x = random(f32({3 << 20}), 1);
+  CHECK(x.to(gpu()).to(Device::cpu()).same_bits(x));
+}
+
+TEST_CASE("CUDA: results stay on the device when an input lies there") {
+  const Function f = trace([](Tensor x) { return x * 2.0 + 1.0; }, f64({3})).to(gpu());
+  const Array x = Array::of({1, 2, 3}, {3});
+  CHECK(f(x).device().is_cpu());
+  Array y = x.to(gpu());
+  for (int i = 0; i < 10; ++i) y = f(y);
+  CHECK(y.device() == gpu());
+  CHECK(y.to_vector() == std::vector<double>{2047, 3071, 4095});
+  CHECK(x.to_vector() == std::vector<double>{1, 2, 3});
+}
+
+TEST_CASE("CUDA: an index outside of its table is found, with op, index, line; then the device goes on") {
+  const Function read =
+      trace([](Tensor t, Tensor i) { return gather(t, i); }, f64({4, 3}), i32({2})).to(gpu());
+  const Array table = random(f64({4, 3}), 1);
+  const std::string message = message_of<ValueError>([&] {
+    read(table, Array::of({1, 9}, {2}, DType::i32));
+  });
+  CHECK(contains(message, "[gather] index 9 is outside of the table's 4 rows (at device_test.cpp:"));
+  CHECK(read(table, Array::of({1, 3}, {2}, DType::i32)).at(3) == table.at(9));
+  const Function add =
+      trace([](Tensor i, Tensor u) { return scatter_add(i, u, 4); }, i32({2}), f64({2, 3})).to(gpu());
+  CHECK(contains(message_of<ValueError>([&] {
+                   add(Array::of({-1, 0}, {2}, DType::i32), random(f64({2, 3}), 1));
+                 }),
+                 "[scatter_add] index -1 is outside"));
+}
+
+TEST_CASE("CUDA: rows are added up in the order of their indices") {
+  const Function f =
+      trace([](Tensor i, Tensor u) { return scatter_add(i, u, 5); }, i32({200}), f32({200, 40}));
+  Array index(DType::i32, {200});
+  for (std::size_t i = 0; i < 200; ++i) index.as<std::int32_t>()[i] = static_cast<std::int32_t>(i * i % 5);
+  const Array updates = random(f32({200, 40}), 2);
+  CHECK(f.to(gpu())(index, updates).same_bits(f(index, updates)));
+}
+
+TEST_CASE("CUDA: a missing device is an error that says which there are") {
+  const std::string message = message_of<DeviceError>([] { Device::cuda(77); });
+  CHECK(contains(message, "cuda:77 was asked for, there"));
+  CHECK(contains(message_of<ConfigError>([] { Device::of("gpu"); }),
+                 "'gpu' is no device; say cpu, cuda or cuda:1"));
+  for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""})
+    CHECK_THROWS_AS(Device::of(name), ConfigError);
+  CHECK(Device::of("cpu").is_cpu());
+  CHECK(Device::of("cuda") == gpu());
+  CHECK(Device::of("cuda:0") == gpu());
+}
+
+TEST_SUITE_END();
