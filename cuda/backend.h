@@ -72,7 +72,7 @@ class CudaBackend final : public Backend {
   Kernel kernel(const Call& call, Loc loc) override;
   ClusterKernel cluster(const ClusterCall& call) override;
   bool suits_fused_scan(const Graph& body) override;
-  std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan) override;
+  std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan, const Program& parent) override;
   std::unique_ptr<Recording> record(const std::function<void()>& work) override;
 
   cudaStream_t stream() const { return stream_; }

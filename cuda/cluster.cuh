@@ -109,16 +109,16 @@ __device__ void elements(const Block<T>& block, const Step& step, std::int64_t n
 }
 
 // A warp a row.
-template <class R, class T>
+template <template <class> class R, class T>
 __device__ void reduce_rows(const Block<T>& block, const Step& step, std::int64_t rows) {
   const T* x = block.at(step.in[0]);
   T* y = block.at(step.out);
   const std::int64_t row = block.sizes.row;
   const unsigned lane = threadIdx.x % kWarp;
   for (std::int64_t r = threadIdx.x / kWarp; r < rows; r += blockDim.x / kWarp) {
-    T total = R::template empty<T>(x[r * row]);
-    for (std::int64_t i = lane; i < row; i += kWarp) total = R::combine(total, x[r * row + i]);
-    total = over_warp<R>(total);
+    R<T> mine(x[r * row]);
+    for (std::int64_t i = lane; i < row; i += kWarp) mine.add(x[r * row + i]);
+    const T total = over_warp(mine).value();
     if (lane == 0) y[r] = total;
   }
 }

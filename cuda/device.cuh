@@ -26,38 +26,68 @@ __device__ inline std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-// The two reductions. NaN wins a maximum, so that it is seen.
+// The two reductions: what a thread has of one. `add` takes an element, `absorb` what another thread has.
+template <class T>
 struct Sum {
-  template <class T>
-  __device__ static T empty(const T&) {
-    return T(0);
+  T sum = T(0);
+  __device__ explicit Sum(T = T(0)) {}
+  __device__ void add(T x) {
+    if constexpr (std::is_integral_v<T>)  // the bits of a sum in 64, cut to 32
+      sum = static_cast<T>(static_cast<std::uint32_t>(sum) + static_cast<std::uint32_t>(x));
+    else sum += x;
   }
-  template <class T>
-  __device__ static T combine(T a, T b) {
-    return a + b;
+  __device__ void absorb(const Sum& other) { add(other.sum); }
+  __device__ Sum from_lane(unsigned step) const {
+    Sum other;
+    other.sum = __shfl_xor_sync(kFullWarp, sum, static_cast<int>(step));
+    return other;
   }
-  // The bits of a sum in 64, cut to 32.
-  __device__ static std::int32_t combine(std::int32_t a, std::int32_t b) {
-    return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
-  }
-};
-struct Max {
-  template <class T>
-  __device__ static T empty(const T& first) {
-    return first;
-  }
-  template <class T>
-  __device__ static T combine(T a, T b) {
-    return b == b ? (b > a ? b : a) : b;
-  }
+  __device__ T value() const { return sum; }
 };
 
-// Of all lanes' values, in a fixed order; every lane has the result. All lanes of the warp must take part.
-template <class R, class T>
-__device__ T over_warp(T x) {
-  for (unsigned step = kWarp / 2; step > 0; step /= 2)
-    x = R::combine(x, __shfl_xor_sync(kFullWarp, x, static_cast<int>(step)));
-  return x;
+// In f32 with what rounding took away beside it, as if it were added up in double (Dekker's two-sum; no GPU
+// has to be fast in double).
+template <>
+struct Sum<float> {
+  float sum = 0, rest = 0;
+  __device__ explicit Sum(float = 0) {}
+  __device__ void add(float x) {
+    const float next = sum + x, back = next - sum, lost = (sum - (next - back)) + (x - back) + rest;
+    const bool finite = lost - lost == 0;
+    sum = finite ? next + lost : next;
+    rest = finite ? lost - (sum - next) : 0;
+  }
+  __device__ void absorb(const Sum& other) {
+    add(other.sum);
+    add(other.rest);
+  }
+  __device__ Sum from_lane(unsigned step) const {
+    Sum other;
+    other.sum = __shfl_xor_sync(kFullWarp, sum, static_cast<int>(step));
+    other.rest = __shfl_xor_sync(kFullWarp, rest, static_cast<int>(step));
+    return other;
+  }
+  __device__ float value() const { return sum; }
+};
+
+// NaN wins, so that it is seen. first: one of the elements.
+template <class T>
+struct Max {
+  T best;
+  __device__ explicit Max(T first) : best(first) {}
+  __device__ void add(T x) { best = x == x ? (x > best ? x : best) : x; }
+  __device__ void absorb(const Max& other) { add(other.best); }
+  __device__ Max from_lane(unsigned step) const {
+    return Max(__shfl_xor_sync(kFullWarp, best, static_cast<int>(step)));
+  }
+  __device__ T value() const { return best; }
+};
+
+// Of all lanes, in a fixed order; every lane has the result. All lanes of the warp must take part.
+template <class R>
+__device__ R over_warp(R mine) {
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) mine.absorb(mine.from_lane(step));
+  return mine;
 }
 
 }  // namespace nestgrad::cuda

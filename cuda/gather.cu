@@ -34,6 +34,13 @@ __global__ void check_indices(const std::int32_t* index, std::int64_t count, std
   if (i < count) is_inside(index[i], rows, fault, site);
 }
 
+template <class T>
+__device__ T added(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
+  else return a + b;
+}
+
 // A warp a row of the table and 32 of its elements; it looks at 32 indices at once.
 template <class T>
 __global__ void scatter_add(const std::int32_t* index, const T* updates, T* out, Rows size) {
@@ -46,7 +53,7 @@ __global__ void scatter_add(const std::int32_t* index, const T* updates, T* out,
     const bool here = begin + lane < size.count && index[begin + lane] == row;
     for (unsigned hits = __ballot_sync(kFullWarp, here); hits != 0; hits &= hits - 1) {
       const std::int64_t i = begin + __ffs(static_cast<int>(hits)) - 1;
-      if (column < size.width) total = Sum::combine(total, updates[i * size.width + column]);
+      if (column < size.width) total = added(total, updates[i * size.width + column]);
     }
   }
   if (column < size.width) out[row * size.width + column] = total;

@@ -36,38 +36,21 @@ inline Reduction reduction_of(const Call& call) {
 }
 
 // One output by a whole warp; every lane has it.
-template <class R, class T>
+template <template <class> class R, class T>
 __device__ T reduce_by_warp(const Reduction& reduction, const T* x, std::int64_t output) {
   const T* from = x + reduction.kept.at(output);
-  T total = reduction.terms == 0 ? T(0) : R::template empty<T>(*from);
+  R<T> total(reduction.terms == 0 ? T(0) : *from);
   for (std::int64_t k = threadIdx.x % kWarp; k < reduction.terms; k += kWarp)
-    total = R::combine(total, from[reduction.reduced.at(k)]);
-  return over_warp<R>(total);
+    total.add(from[reduction.reduced.at(k)]);
+  return over_warp(total).value();
 }
-
-// A sum with what rounding took from it, so that a long one loses nothing (Knuth's two-sum).
-template <class T>
-struct RunningSum {
-  T sum = T(0), lost = T(0);
-  __device__ void add(T x) {
-    if constexpr (std::is_integral_v<T>) {
-      sum = Sum::combine(sum, x);
-    } else {
-      const T next = sum + x, back = next - sum;
-      lost += (sum - (next - back)) + (x - back);
-      sum = next;
-    }
-  }
-  // Where a term or the sum is no finite number, what was lost is none either.
-  __device__ T value() const { return lost - lost == T(0) ? sum + lost : sum; }
-};
 
 // The running sums of one line of elements `stride` apart.
 template <class T>
 __device__ void sum_along(const T* x, T* y, std::int64_t line, std::int64_t extent, std::int64_t stride,
                           bool reverse) {
   const std::int64_t begin = line / stride * extent * stride + line % stride;
-  RunningSum<T> sum;
+  Sum<T> sum;
   for (std::int64_t i = 0; i < extent; ++i) {
     const std::int64_t at = begin + (reverse ? extent - 1 - i : i) * stride;
     sum.add(x[at]);

@@ -63,21 +63,26 @@ struct PartText {
 
 struct CarryText {
   PartText part;
-  int init = 0, final_value = -1, terms = -1, stack = -1;  // bases; a stack's number
+  int init = 0, final_value = -1, terms = -1, copies = -1;  // bases
+  int stack = -1;                                           // which of them
   int partial = 0;
   std::int64_t ping = 0, pong = 0;
 };
 
-// A value of every step: read, or written.
+// A value of every step: read, or written. lazy: there is room for so many times, one after the other; 0: for
+// all.
 struct StepsText {
   PartText part;
   int base = 0;
   std::int64_t stride = 0, buffer = 0;  // buffer: a step of scratch in the slice's memory
-  int of_carry = 0;
+  int of_carry = 0, lazy = 0;
+  __device__ std::int64_t offset(std::int64_t slice, int time) const {
+    return part.at[slice] + (lazy ? time % lazy : time) * stride;
+  }
 };
 
 struct ScanText {
-  int steps = 0, reverse = 0, carries = 0, xs = 0, consts = 0, stacks = 0, ops = 0;
+  int reverse = 0, slices = 0, carries = 0, xs = 0, consts = 0, stacks = 0, ops = 0;
   std::int64_t memory_bytes = 0;  // of a slice
   std::int64_t scratch_at = 0;    // in it: what clusters need
   const CarryText* carry = nullptr;
@@ -218,7 +223,7 @@ __device__ void run_op(const BlockOp& op, const SliceMemory<T>& where, T* scratc
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 1)
-    scan(const ScanText* text_at, Bases bases, std::byte* spilled) {
+    scan(const ScanText* text_at, Bases bases, Backend::FusedScan::Steps steps, std::byte* spilled) {
   NESTGRAD_SHARED(std::byte*, table);  // externals, then what the carries are now; then the slice's memory
   const ScanText& text = *text_at;
   const int inputs = text.carries + text.xs + text.consts;
@@ -231,46 +236,52 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
 
   const auto stack_slot = [&](const StepsText& v, int time) {
-    return v.part.owner[s] ? bases.at[v.base] + v.part.at[s] + time * v.stride : memory + v.buffer;
+    return v.lazy || (steps.store && v.part.owner[s]) ? bases.at[v.base] + v.offset(s, time)
+                                                      : memory + v.buffer;
+  };
+  const auto copy_of = [&](const CarryText& c, int number) {
+    return bases.at[c.copies] + (static_cast<std::int64_t>(number) * text.slices + s) * c.part.bytes;
   };
   const auto working = [&](const CarryText& c, int parity) {
     return memory + (parity % 2 ? c.pong : c.ping);
   };
   const auto next_carry = [&](const CarryText& c, int time, int parity, bool last) {
     if (last) {
-      if (c.final_value < 0) return working(c, parity);
+      if (steps.to_copy >= 0) return copy_of(c, steps.to_copy);
+      if (!steps.last || c.final_value < 0) return working(c, parity);
       if (c.partial) return bases.at[c.terms] + s * c.part.bytes;
       return c.part.owner[s] ? bases.at[c.final_value] + c.part.at[s] : working(c, parity);
     }
     if (c.stack < 0) return working(c, parity);
     const StepsText& v = text.stack[c.stack];
     const int next = text.reverse ? time - 1 : time + 1;
-    return v.part.owner[s] ? stack_slot(v, next) : working(c, parity);
+    return v.lazy || (steps.store && v.part.owner[s]) ? stack_slot(v, next) : working(c, parity);
   };
 
   // Of a sum over slices, the first slice has what it begins with.
   for (int c = 0; c < text.carries; ++c) {
     const CarryText& carry = text.carry[c];
     const std::int64_t n = carry.part.bytes / static_cast<std::int64_t>(sizeof(T));
-    std::byte* begin = bases.at[carry.init] + carry.part.at[s];
-    if (carry.partial && !carry.part.owner[s]) {
+    std::byte* begin =
+        steps.from_copy >= 0 ? copy_of(carry, steps.from_copy) : bases.at[carry.init] + carry.part.at[s];
+    if (steps.from_copy < 0 && carry.partial && !carry.part.owner[s]) {
       begin = memory + carry.pong;
       for (std::int64_t i = thread; i < n; i += threads) reinterpret_cast<T*>(begin)[i] = T(0);
-    } else if (carry.stack >= 0 && text.stack[carry.stack].part.owner[s]) {
-      T* to = reinterpret_cast<T*>(stack_slot(text.stack[carry.stack], text.reverse ? text.steps - 1 : 0));
+    } else if (carry.stack >= 0) {
+      T* to = reinterpret_cast<T*>(stack_slot(text.stack[carry.stack], steps.first));
       for (std::int64_t i = thread; i < n; i += threads) to[i] = reinterpret_cast<const T*>(begin)[i];
     }
     if (thread == 0) carried[c] = begin;
   }
-  for (int i = 0; i < text.steps; ++i) {
-    const int time = text.reverse ? text.steps - 1 - i : i;
+  for (int i = 0; i < steps.count; ++i) {
+    const int time = text.reverse ? steps.first - i : steps.first + i;
     __syncthreads();
     for (int k = thread; k < text.carries; k += threads) {
       external[k] = carried[k];
-      carried[k] = external[inputs + k] = next_carry(text.carry[k], time, i, i + 1 == text.steps);
+      carried[k] = external[inputs + k] = next_carry(text.carry[k], time, i, i + 1 == steps.count);
     }
     for (int k = thread; k < text.xs; k += threads)
-      external[text.carries + k] = bases.at[text.x[k].base] + text.x[k].part.at[s] + time * text.x[k].stride;
+      external[text.carries + k] = bases.at[text.x[k].base] + text.x[k].offset(s, time);
     for (int k = thread; k < text.consts; k += threads)
       external[text.carries + text.xs + k] = bases.at[text.constant[k].base] + text.constant[k].part.at[s];
     if (thread == 0)
@@ -305,9 +316,9 @@ std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
 template <class T>
 class ScanWriter {
  public:
-  ScanWriter(const ScanStep& step, DeviceTables& tables)
-      : step_(step), body_(step.workers[0].body), tables_(tables) {
-    text_.steps = step.steps, text_.reverse = step.reverse;
+  ScanWriter(const ScanStep& step, const Program& parent, DeviceTables& tables)
+      : step_(step), parent_(parent), body_(step.workers[0].body), tables_(tables) {
+    text_.reverse = step.reverse, text_.slices = step.slices;
     write_values();
     for (const Instruction& ins : body_.code) write(ins);
     text_.op = upload(ops_);
@@ -353,20 +364,32 @@ class ScanWriter {
                   .pong = signed_size(c.pong)};
       if (c.final_value.kind != Place::Kind::none) t.final_value = base(c.final_value);
       if (c.part.partial && t.final_value >= 0) t.terms = base({Place::Kind::arena, c.terms});
+      if (step_.copies) t.copies = base({Place::Kind::arena, c.checkpoints});
       carries_.push_back(t);
     }
     std::vector<StepsText> xs, consts, stacks;
+    int every = step_.every;
     for (const ScanStep::PerStep& x : step_.xs) {
-      if (x.producer >= 0) throw Unsuited();
+      if (x.producer >= 0) {
+        const ScanStep& other = *parent_.code[static_cast<std::size_t>(x.producer)].scan;
+        if (every != 0 && every != other.every) throw Unsuited();  // segments that do not meet
+        every = other.every;
+        xs.push_back(lazy(other, other.stacks[x.stack]));
+        continue;
+      }
       xs.push_back({{upload(std::vector<std::int64_t>(x.where.at.begin(), x.where.at.end()))},
                     base(x.source),
                     signed_size(x.where.stride)});
     }
     for (const ScanStep::Const& c : step_.consts) consts.push_back({part(c.part, c.part.at), base(c.source)});
     for (const ScanStep::Stack& s : step_.stacks) {
-      if (s.lazy) throw Unsuited();
-      stacks.push_back({part(s.part, s.where.at), base(s.stored), signed_size(s.where.stride),
-                        signed_size(s.buffer), s.of_carry});
+      StepsText t = s.lazy ? lazy(step_, s) : StepsText{.part = part(s.part, s.where.at)};
+      if (!s.lazy) {
+        t.base = base(s.stored);
+        t.stride = signed_size(s.where.stride), t.buffer = signed_size(s.buffer);
+      }
+      t.of_carry = s.of_carry;
+      stacks.push_back(t);
     }
     text_.carries = static_cast<int>(carries_.size()), text_.xs = static_cast<int>(xs.size());
     text_.consts = static_cast<int>(consts.size()), text_.stacks = static_cast<int>(stacks.size());
@@ -466,7 +489,19 @@ class ScanWriter {
     ops_.push_back(op);
   }
 
+  // Slices one after the other, each with its last `every` times.
+  StepsText lazy(const ScanStep& scan, const ScanStep::Stack& s) {
+    std::vector<std::int64_t> at;
+    for (int slice = 0; slice < scan.slices; ++slice)
+      at.push_back(signed_size(s.part.bytes) * scan.every * slice);
+    StepsText out{.part = {upload(at), upload(s.part.owner), signed_size(s.part.bytes)}};
+    out.base = base({Place::Kind::arena, s.buffer});
+    out.stride = signed_size(s.part.bytes), out.lazy = scan.every;
+    return out;
+  }
+
   const ScanStep& step_;
+  const Program& parent_;
   const Program& body_;
   DeviceTables& tables_;
   ScanText text_;
@@ -479,9 +514,9 @@ class ScanWriter {
 template <class T>
 class ScanKernel final : public Backend::FusedScan {
  public:
-  ScanKernel(const ScanStep& step, CudaBackend& backend)
+  ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend)
       : backend_(backend), slices_(step.slices), tables_(backend) {
-    ScanWriter<T> writer(step, tables_);
+    ScanWriter<T> writer(step, parent, tables_);
     places = writer.bases();
     carries_ = writer.carries();
     text_ = tables_.put(std::vector<ScanText>{writer.text()});
@@ -496,12 +531,12 @@ class ScanKernel final : public Backend::FusedScan {
     if (extent_.shared > kPlainShared) allow_shared(scan<T>, backend.shared_limit());
   }
 
-  void run(std::byte* const* addresses) override {
+  void run(std::byte* const* addresses, const Steps& steps) override {
     Bases bases{};
     std::copy_n(addresses, places.size(), bases.at);
-    launch(backend_, extent_, scan<T>, text_, bases, spilled_ ? spilled_->as<std::byte>() : nullptr);
+    launch(backend_, extent_, scan<T>, text_, bases, steps, spilled_ ? spilled_->as<std::byte>() : nullptr);
     for (const CarryText& c : carries_)
-      if (c.terms >= 0)
+      if (c.terms >= 0 && steps.last)
         launch(backend_, for_each_of(c.part.bytes / static_cast<std::int64_t>(sizeof(T))), add_terms<T>,
                reinterpret_cast<const T*>(addresses[c.terms]), addresses[c.final_value], c.part, slices_);
   }
@@ -538,12 +573,13 @@ bool CudaBackend::suits_fused_scan(const Graph& body) {
   return is_float(dtype);
 }
 
-std::unique_ptr<Backend::FusedScan> CudaBackend::fuse_scan(const ScanStep& step) {
+std::unique_ptr<Backend::FusedScan> CudaBackend::fuse_scan(const ScanStep& step, const Program& parent) {
   use();
   const Program& body = step.workers[0].body;
   try {
-    if (body.graph->node(0).spec.dtype == DType::f32) return std::make_unique<ScanKernel<float>>(step, *this);
-    return std::make_unique<ScanKernel<double>>(step, *this);
+    if (body.graph->node(0).spec.dtype == DType::f32)
+      return std::make_unique<ScanKernel<float>>(step, parent, *this);
+    return std::make_unique<ScanKernel<double>>(step, parent, *this);
   } catch (const Unsuited&) {
     return nullptr;
   }

@@ -12,7 +12,8 @@
 
 namespace nestgrad {
 
-struct ScanStep;  // engine/program.h
+struct Program;  // engine/program.h
+struct ScanStep;
 
 class Backend {
  public:
@@ -38,18 +39,28 @@ class Backend {
   virtual Kernel kernel(const Call& call, Loc loc) = 0;
   virtual ClusterKernel cluster(const ClusterCall& call) = 0;
 
-  // A scan over slices (engine/slicing.h) as one kernel, each slice on its own through all steps.
+  // A scan over slices (engine/slicing.h) as one kernel, each slice on its own through many steps.
   class FusedScan {
    public:
+    // Which steps, and where the carries come from and go to: the scan's own places, or a copy
+    // (ScanStep::Carry) with this number.
+    struct Steps {
+      int first = 0, count = 0;  // times, in the scan's direction
+      int from_copy = -1;        // -1: what the scan begins with
+      int to_copy = -1;          // -1: if `last`, the last values; else nowhere
+      bool last = false;
+      bool store = true;  // false: only what is recomputed is wanted
+    };
     virtual ~FusedScan() = default;
-    // Queues it; addresses: where `places` lie.
-    virtual void run(std::byte* const* addresses) = 0;
+    // Queues them; addresses: where `places` lie.
+    virtual void run(std::byte* const* addresses, const Steps& steps) = 0;
     virtual std::string describe() const = 0;
     std::vector<Place> places;
   };
   // Can scans with this body, of one slice, be fused?
   virtual bool suits_fused_scan(const Graph& body) = 0;
-  virtual std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan) = 0;  // null: it cannot after all
+  // Null if it cannot after all.
+  virtual std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan, const Program& parent) = 0;
 
   // What was queued between `record` and its end, to be queued again as a whole.
   class Recording {

@@ -252,19 +252,12 @@ class Compiler {
     return out;
   }
 
-  // Is there a scan that does not keep everything?
-  bool recomputes() const {
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (live_[idx(id)] && node(id).op->kind == OpKind::scan && every_of(node(id)) != 0) return true;
-    return false;
-  }
-
-  // Slices pay on a device only where a kernel does all steps of one.
+  // Slices pay on a device only where a kernel does the steps of one.
+  bool is_fused(NodeId scan) const { return backend() && slicings_.contains(scan); }
   void fuse_scans() {
-    if (!backend()) return;
     for (Instruction& ins : program_.code)
-      if (ins.scan && slicings_.contains(ins.node)) {
-        ins.scan->fused = backend()->fuse_scan(*ins.scan);
+      if (ins.scan && is_fused(ins.node)) {
+        ins.scan->fused = backend()->fuse_scan(*ins.scan, program_);
         if (!ins.scan->fused) throw CannotFuse();
       }
   }
@@ -272,7 +265,7 @@ class Compiler {
   // Scans that pull values from each other must be cut alike, or not at all; so must those that would under
   // another checkpoint schedule, which changes no bit.
   void slice_scans() {
-    if (!options_.slice || (backend() && recomputes())) return;
+    if (!options_.slice) return;
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
       std::vector<NodeId> stacked;
@@ -392,14 +385,17 @@ class Compiler {
     };
     WorkerMemory memory;
     const auto slices = static_cast<std::size_t>(scan->slices);
-    const auto segments =
-        static_cast<std::size_t>(scan->every ? (scan->steps + scan->every - 1) / scan->every : 0);
+    if (scan->every) scan->copies = (scan->steps + scan->every - 1) / scan->every;
+    else if (is_fused(id) &&
+             std::ranges::any_of(n.inputs, [&](NodeId in) { return lazy_stacks_.contains(in); }))
+      scan->copies = 2;
+    const auto copies = static_cast<std::size_t>(scan->copies);
     for (std::size_t i : carry_positions) {
       const auto in = static_cast<NodeId>(i);
       ScanStep::Carry c{.init = use(n.inputs[i]), .part = part_of(in), .dtype = body.spec(in).dtype};
       c.ping = memory.take(c.part.bytes);
       c.pong = memory.take(c.part.bytes);
-      if (scan->every) c.checkpoints = scratch(c.part.bytes * slices * segments);
+      if (copies) c.checkpoints = scratch(c.part.bytes * slices * copies);
       if (finals[i] >= 0) {
         give_home(finals[i]);
         c.final_value = value(finals[i]).place;
@@ -442,7 +438,8 @@ class Compiler {
       s.lazy = is_lazy(p, scan->every);
       if (s.lazy) {
         lazy_stacks_.emplace(p, std::pair{id, scan->stacks.size()});
-        s.buffer = memory.take(s.part.bytes * static_cast<std::size_t>(scan->every));
+        const std::size_t segment = s.part.bytes * static_cast<std::size_t>(scan->every);
+        s.buffer = is_fused(id) ? scratch(segment * slices) : memory.take(segment);
       } else {
         NodeId home = p;
         if (const auto at = layouts_.slice_by_slice.find(p); at != layouts_.slice_by_slice.end())
@@ -474,7 +471,7 @@ class Compiler {
     }
     scan->body_arena = memory.take(scan->workers[0].body.arena_bytes);
     scan->memory_bytes = memory.bytes;
-    scan->memory = scratch(memory.bytes * scan->workers.size());
+    scan->memory = scratch(is_fused(id) ? 0 : memory.bytes * scan->workers.size());
 
     if (scans_.size() < values_.size()) scans_.resize(values_.size());
     scans_[idx(id)] = std::move(info);
@@ -536,12 +533,15 @@ class Compiler {
       ScanStep& s = *ins.scan;
       for (ScanStep::Carry& c : s.carries) {
         settle(c.init), settle(c.final_value);
-        if (s.every) settle_offset(c.checkpoints);
+        if (s.copies) settle_offset(c.checkpoints);
         if (c.part.partial && c.final_value.kind != Place::Kind::none) settle_offset(c.terms);
       }
       for (ScanStep::PerStep& x : s.xs) settle(x.source);
       for (ScanStep::Const& c : s.consts) settle(c.source);
-      for (ScanStep::Stack& st : s.stacks) settle(st.stored);
+      for (ScanStep::Stack& st : s.stacks) {
+        settle(st.stored);
+        if (st.lazy && is_fused(ins.node)) settle_offset(st.buffer);
+      }
       settle_offset(s.memory);
     }
   }

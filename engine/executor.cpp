@@ -1,6 +1,7 @@
 // The loop that runs a plan.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/backend.h"
@@ -188,12 +189,60 @@ void finish_sums(const ScanStep& scan, const Program& parent, const Frame& frame
   }
 }
 
-void run_scan(ScanStep& scan, Program& parent, const Frame& frame) {
-  if (scan.fused) {
-    std::vector<std::byte*> addresses;
-    for (const Place& place : scan.fused->places) addresses.push_back(resolve(place, parent, frame));
-    return scan.fused->run(addresses.data());
+// A scan whose steps a backend has in one kernel, which runs once for each segment.
+class FusedRun {
+ public:
+  FusedRun(ScanStep& scan, Program& parent, const Frame& frame)
+      : scan_(scan), parent_(parent), frame_(frame) {
+    length_ = scan.every;
+    for (const ScanStep::PerStep& x : scan.xs)
+      if (x.producer >= 0) length_ = producer(x).every;
+    if (length_ == 0) length_ = scan.steps;
+    segments_ = (scan.steps + length_ - 1) / length_;
   }
+
+  void forward() {
+    for (int i = 0; i < segments_; ++i) queue(i, true);
+  }
+
+ private:
+  ScanStep& producer(const ScanStep::PerStep& x) const {
+    return *parent_.code[static_cast<std::size_t>(x.producer)].scan;
+  }
+  int segment_at(int i) const { return scan_.reverse ? segments_ - 1 - i : i; }
+  int copy_at(int i) const { return scan_.every ? segment_at(i) : i % 2; }
+
+  // The lazy stacks shall hold this segment.
+  void hold(int segment) {
+    if (scan_.fused_segment != segment) queue(scan_.reverse ? segments_ - 1 - segment : segment, false);
+  }
+
+  // The i-th segment in the scan's direction.
+  void queue(int i, bool store) {
+    const int segment = segment_at(i);
+    for (const ScanStep::PerStep& x : scan_.xs)
+      if (x.producer >= 0) FusedRun(producer(x), parent_, frame_).hold(segment);
+    const int begin = segment * length_, end = std::min(begin + length_, scan_.steps);
+    const bool last = i + 1 == segments_;
+    std::vector<std::byte*> addresses;
+    for (const Place& place : scan_.fused->places) addresses.push_back(resolve(place, parent_, frame_));
+    scan_.fused->run(addresses.data(), {.first = scan_.reverse ? end - 1 : begin,
+                                        .count = end - begin,
+                                        .from_copy = i == 0 ? -1 : copy_at(i),
+                                        .to_copy = last || !store ? -1 : copy_at(i + 1),
+                                        .last = last && store,
+                                        .store = store});
+    scan_.fused_segment = segment;
+  }
+
+  ScanStep& scan_;
+  Program& parent_;
+  const Frame& frame_;
+  int length_ = 0, segments_ = 0;
+};
+
+void run_scan(ScanStep& scan, Program& parent, const Frame& frame) {
+  if (scan.fused) return FusedRun(scan, parent, frame).forward();
   const auto slice = [&](int part, int worker) { SliceRun(scan, parent, frame, worker, part).forward(); };
   in_parallel(scan.slices, static_cast<int>(scan.workers.size()), std::ref(slice));
   finish_sums(scan, parent, frame);

@@ -55,6 +55,8 @@ struct ScanStep {
   int every =
       0;  // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed
   int slices = 1;
+  int copies =
+      0;  // of the carries: one a segment when every > 0; of fused scans that read lazy stacks two, in turns
 
   struct Carry {
     Place init;
@@ -62,7 +64,7 @@ struct ScanStep {
     SliceOf part;
     DType dtype = DType::f32;
     std::size_t ping = 0, pong = 0;  // the two working copies, in a worker's memory
-    std::size_t checkpoints = 0;     // arena offset of [segments, slices] copies, when every > 0
+    std::size_t checkpoints = 0;     // arena offset of [copies, slices] copies
     std::size_t terms = 0;           // arena offset of [slices] last values, when they are to be added up
     int stack = -1;  // >= 0: the stack of what the steps begin with; each writes the next there
   };
@@ -81,9 +83,9 @@ struct ScanStep {
     Stepped where;
     SliceOf part;
     bool lazy = false;
-    bool of_carry = false;  // filled by the steps before; no output of the body
-    std::size_t buffer =
-        0;  // in a worker's memory: lazy: one segment [every, ...]; stored: a step of scratch
+    bool of_carry = false;   // filled by the steps before; no output of the body
+    std::size_t buffer = 0;  // in a worker's memory: lazy: one segment [every, ...]; stored: a step of
+                             // scratch. Of fused scans a lazy one is in the arena, [slices, every, ...]
   };
   std::vector<Carry> carries;
   std::vector<PerStep> xs;
@@ -99,7 +101,8 @@ struct ScanStep {
   std::vector<Worker> workers;
   std::size_t memory = 0, memory_bytes = 0;   // arena offset of the first worker's memory; of each
   std::size_t body_arena = 0;                 // in a worker's memory: the body's own arena
-  std::unique_ptr<Backend::FusedScan> fused;  // all of it, instead of step after step
+  std::unique_ptr<Backend::FusedScan> fused;  // its steps in one kernel, instead of one after the other
+  int fused_segment = -1;                     // which segment the lazy stacks hold
 };
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
