@@ -37,35 +37,24 @@ void check(cublasStatus_t status, const char* call, std::source_location at) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(call, cublasGetStatusString(status), at);
 }
 
-DeviceTable::DeviceTable(Backend& backend, std::size_t bytes)
-    : memory_(backend.allocate(bytes), [&backend](std::byte* p) { backend.release(p); }) {}
+DeviceTable::DeviceTable(CudaBackend& backend, std::size_t bytes) : memory_(backend.table(bytes)) {}
 
-DeviceTables::DeviceTables(Backend& backend) : backend_(backend) {}
-
-std::byte* DeviceTables::put(const void* from, std::size_t bytes) {
-  constexpr std::size_t kChunk = std::size_t{256} << 10, kAlignment = 16;
-  const std::size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  if (chunks_.empty() || chunks_.back().bytes.size() + size > chunks_.back().capacity) {
-    const std::size_t capacity = std::max(size, kChunk);
-    chunks_.push_back({DeviceTable(backend_, capacity), capacity, {}});
-  }
-  Chunk& chunk = chunks_.back();
-  const std::size_t at = chunk.bytes.size();
-  chunk.bytes.resize(at + size);
-  if (bytes > 0) std::memcpy(chunk.bytes.data() + at, from, bytes);
-  return chunk.memory.as<std::byte>() + at;
-}
-
-void DeviceTables::upload() {
-  for (Chunk& chunk : chunks_) {
-    backend_.upload(chunk.bytes.data(), chunk.memory.as<std::byte>(), chunk.bytes.size());
-    chunk.bytes = {};
-  }
-}
-
-DeviceTable::DeviceTable(Backend& backend, const void* from, std::size_t bytes)
+DeviceTable::DeviceTable(CudaBackend& backend, const void* from, std::size_t bytes)
     : DeviceTable(backend, bytes) {
   backend.upload(static_cast<const std::byte*>(from), memory_.get(), bytes);
+}
+
+// Small ones share a chunk, which lives as long as one of them.
+std::shared_ptr<std::byte> CudaBackend::table(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 256;
+  const auto own = [&](std::size_t size) {
+    return std::shared_ptr<std::byte>(allocate(size), [this](std::byte* p) { release(p); });
+  };
+  if (bytes > kTableChunk / 4) return own(bytes);
+  if (!tables_ || tables_used_ + bytes > kTableChunk) tables_ = own(kTableChunk), tables_used_ = 0;
+  std::byte* const at = tables_.get() + tables_used_;
+  tables_used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return {tables_, at};
 }
 
 CudaBackend::CudaBackend(int index) : index_(index) {
@@ -91,6 +80,7 @@ CudaBackend::CudaBackend(int index) : index_(index) {
 
 // What fails while the device goes away has nobody to be told.
 CudaBackend::~CudaBackend() {
+  tables_.reset();
   static_cast<void>(cudaSetDevice(index_));
   static_cast<void>(cudaStreamSynchronize(stream_));
   static_cast<void>(cublasDestroy(blas_));

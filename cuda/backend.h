@@ -16,11 +16,13 @@ struct Fault {
   int value = 0;  // the index that was wrong
 };
 
-// An array of T in the memory of a device, filled at plan time.
+class CudaBackend;
+
+// What a kernel keeps in the memory of a device: filled when the kernel is made, or scratch.
 class DeviceTable {
  public:
-  DeviceTable(Backend& backend, const void* from, std::size_t bytes);
-  explicit DeviceTable(Backend& backend, std::size_t bytes);  // not initialised
+  DeviceTable(CudaBackend& backend, const void* from, std::size_t bytes);
+  DeviceTable(CudaBackend& backend, std::size_t bytes);  // not initialised
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(memory_.get());
@@ -28,28 +30,6 @@ class DeviceTable {
 
  private:
   std::shared_ptr<std::byte> memory_;
-};
-
-// Many small arrays, uploaded together.
-class DeviceTables {
- public:
-  explicit DeviceTables(Backend& backend);
-  // Where the values will lie, once upload() has been called.
-  template <class T>
-  const T* put(const std::vector<T>& values) {
-    return reinterpret_cast<const T*>(put(values.data(), values.size() * sizeof(T)));
-  }
-  std::byte* put(const void* from, std::size_t bytes);
-  void upload();
-
- private:
-  struct Chunk {
-    DeviceTable memory;
-    std::size_t capacity;
-    std::vector<std::byte> bytes;  // until they are uploaded
-  };
-  Backend& backend_;
-  std::vector<Chunk> chunks_;
 };
 
 class CudaBackend final : public Backend {
@@ -81,6 +61,8 @@ class CudaBackend final : public Backend {
   std::size_t shared_limit() const { return shared_limit_; }
   std::size_t multiprocessors() const { return multiprocessors_; }
 
+  std::shared_ptr<std::byte> table(std::size_t bytes);  // memory for a DeviceTable
+
   // For kernels that check indices into a table of so many rows: the number of a site, with which they report
   // one that is outside. Only while a kernel is made.
   int fault_site(const Op& op, std::int64_t rows);
@@ -93,6 +75,7 @@ class CudaBackend final : public Backend {
     cudaEvent_t read = nullptr;  // since it was last full
   };
   static constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kTableChunk = std::size_t{256} << 10;
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32}
                                                  << 20;  // of cuBLAS, as it advises for Hopper
 
@@ -106,9 +89,11 @@ class CudaBackend final : public Backend {
   void* workspace_ = nullptr;
   Staging staging_[2];
   int staging_now_ = 0;
-  std::size_t staging_used_ = 0;  // bytes of it
-  Fault* faults_ = nullptr;       // on the device
-  Fault* seen_fault_ = nullptr;   // pinned
+  std::size_t staging_used_ = 0;       // bytes of it
+  std::shared_ptr<std::byte> tables_;  // the chunk that is being filled
+  std::size_t tables_used_ = 0;
+  Fault* faults_ = nullptr;      // on the device
+  Fault* seen_fault_ = nullptr;  // pinned
   struct Site {
     const Op* op;
     std::int64_t rows;

@@ -316,8 +316,9 @@ std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
 template <class T>
 class ScanWriter {
  public:
-  ScanWriter(const ScanStep& step, const Program& parent, DeviceTables& tables)
-      : step_(step), parent_(parent), body_(step.workers[0].body), tables_(tables) {
+  ScanWriter(const ScanStep& step, const Program& parent, CudaBackend& backend,
+             std::vector<DeviceTable>& tables)
+      : step_(step), parent_(parent), body_(step.workers[0].body), backend_(backend), tables_(tables) {
     text_.reverse = step.reverse, text_.slices = step.slices;
     write_values();
     for (const Instruction& ins : body_.code) write(ins);
@@ -334,7 +335,8 @@ class ScanWriter {
  private:
   template <class V>
   const V* upload(const std::vector<V>& values) {
-    return tables_.put(values);
+    tables_.emplace_back(backend_, values.data(), values.size() * sizeof(V));
+    return tables_.back().template as<V>();
   }
   template <class V>
   const V* upload_one(const V& value) {
@@ -503,7 +505,8 @@ class ScanWriter {
   const ScanStep& step_;
   const Program& parent_;
   const Program& body_;
-  DeviceTables& tables_;
+  CudaBackend& backend_;
+  std::vector<DeviceTable>& tables_;
   ScanText text_;
   std::vector<CarryText> carries_;
   std::vector<BlockOp> ops_;
@@ -515,12 +518,11 @@ template <class T>
 class ScanKernel final : public Backend::FusedScan {
  public:
   ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend)
-      : backend_(backend), slices_(step.slices), tables_(backend) {
-    ScanWriter<T> writer(step, parent, tables_);
+      : backend_(backend), slices_(step.slices) {
+    ScanWriter<T> writer(step, parent, backend, tables_);
     places = writer.bases();
     carries_ = writer.carries();
-    text_ = tables_.put(std::vector<ScanText>{writer.text()});
-    tables_.upload();
+    tables_.emplace_back(backend, &writer.text(), sizeof(ScanText));
     const std::size_t table = 2 * kMostExternals * sizeof(std::byte*),
                       memory = static_cast<std::size_t>(writer.text().memory_bytes);
     extent_ = {slices_, kThreads, table + memory};
@@ -534,7 +536,8 @@ class ScanKernel final : public Backend::FusedScan {
   void run(std::byte* const* addresses, const Steps& steps) override {
     Bases bases{};
     std::copy_n(addresses, places.size(), bases.at);
-    launch(backend_, extent_, scan<T>, text_, bases, steps, spilled_ ? spilled_->as<std::byte>() : nullptr);
+    launch(backend_, extent_, scan<T>, tables_.back().template as<ScanText>(), bases, steps,
+           spilled_ ? spilled_->as<std::byte>() : nullptr);
     for (const CarryText& c : carries_)
       if (c.terms >= 0 && steps.last)
         launch(backend_, for_each_of(c.part.bytes / static_cast<std::int64_t>(sizeof(T))), add_terms<T>,
@@ -550,8 +553,7 @@ class ScanKernel final : public Backend::FusedScan {
   std::int64_t slices_;
   Extent extent_{};
   std::vector<CarryText> carries_;
-  DeviceTables tables_;
-  const ScanText* text_ = nullptr;
+  std::vector<DeviceTable> tables_;  // the scan's text last
   std::optional<DeviceTable> spilled_;
 };
 

@@ -117,7 +117,7 @@ Kernel solve_kernel(const Call& call, Backend& backend) {
   const Systems systems = systems_of(call);
   const bool transposed = call.attrs.ints[0] != 0;
   const auto make = [&]<class T>(T) -> Kernel {
-    const DeviceTable lu(backend,
+    const DeviceTable lu(cuda(backend),
                          static_cast<std::size_t>(systems.count * systems.n * systems.n) * sizeof(T));
     return [=, &on = cuda(backend)](const std::byte* const* in, std::byte* out) {
       if (systems.n == 0 || systems.m == 0) return;
