@@ -14,9 +14,10 @@ class Case:
     small: dict  # what is smaller when numbers are compared in f64
     tokens: int = 0  # of one run; 0: no tokens
     peers: tuple = ("torch", "jax")
-    goals: dict = dataclasses.field(default_factory=dict)  # (torch or jax, threads) -> ratio
+    goals: dict = dataclasses.field(default_factory=dict)  # (peer, or all its variants; threads) -> ratio
     quick: bool = False  # is it a part of --quick
     flops: float = 0  # of one run, where the ceiling is of interest
+    bytes: float = 0  # that one run must read and write at least, likewise
     unit: str = "us per token"
     measure: str = "run"  # or "first": the time until the first run can start
     limit: float = 0  # seconds that a run may take at most: a goal without a peer
@@ -25,7 +26,7 @@ class Case:
         """The ratio that is aimed at, or None."""
         if peer == "limit":
             return 1
-        return self.goals.get((peer.split("-")[0], threads))
+        return self.goals.get((peer, threads), self.goals.get((peer.split("-")[0], threads)))
 
 
 def direction(backward):
@@ -58,6 +59,12 @@ def ttt_flops(name, sizes, backward):
     else:
         forward = 7 * 2 * dim * 4 * dim + 2 * chunk * (2 * dim + 2 * 4 * dim)
     return forward * heads * sizes["batch"] * sizes["time"] * (3 if backward else 1)
+
+
+def layer_flops(sizes, backward):
+    """The same with the four projections around it."""
+    width, tokens = sizes["heads"] * sizes["dim"], sizes["batch"] * sizes["time"]
+    return ttt_flops("ttt-linear", sizes, backward) + (3 if backward else 1) * 8 * width**2 * tokens
 
 
 def training_flops(sizes):
@@ -223,6 +230,74 @@ def other_cases():
         limit=0.05e-6 * length,
         unit="us per instruction",
     )
+
+
+def gpu_cases():
+    """What is measured on a GPU: works large enough to fill one."""
+    n = 8192
+    yield Case(
+        "ceiling",
+        dict(work="product", n=n),
+        dict(n=64),
+        quick=True,
+        flops=2 * n**3,
+        unit="us per run",
+        peers=("torch",),
+    )
+    yield Case(
+        "copy",
+        dict(work="negation", n=2 * n),
+        dict(n=64),
+        quick=True,
+        bytes=2 * 4 * (2 * n) ** 2,
+        unit="us per run",
+        peers=("torch",),
+    )
+    peers = ("torch", "torch-compiled")
+    large = SHAPE | dict(batch=8)
+    for backward in (True, False):
+        yield Case(
+            f"ttt-linear/layer/{direction(backward)}",
+            dict(work="layer", layer="linear", backward=backward, **large),
+            dict(batch=2, heads=2, dim=16, time=64),
+            tokens=large["batch"] * large["time"],
+            flops=layer_flops(large, backward),
+            goals={("torch", 1): 5, ("torch-compiled", 1): 2} if backward else {},
+            quick=backward,
+            peers=peers,
+        )
+        for name in ("ttt-linear", "ttt-mlp"):
+            yield system(
+                name,
+                f"{name}/core",
+                dict(batch=8),
+                backward,
+                flops=ttt_flops(name, large, backward),
+                peers=peers,
+            )
+        yield system(
+            "linear-attention",
+            "linear-attention",
+            dict(batch=8, chunk=1, block=64),
+            backward,
+            peers=peers,
+            quick=backward,
+        )
+    for rung in range(1, 7):
+        for form in {6: ("dual", "parallel"), 1: ("dual",)}.get(rung, ("dual", "chunk-parallel")):
+            sizes = dict(batch=8, heads=4, dim=192, chunk=256, block=256, time=8192, form=form)
+            for backward in (True, False):
+                values = sizes["batch"] * sizes["heads"] * sizes["time"] * sizes["dim"]
+                yield system(
+                    f"lact-v{rung}",
+                    f"lact-v{rung}/{LACT_FORMS[form]}",
+                    sizes,
+                    backward,
+                    checked=1024,
+                    peers=("torch",),
+                    bytes=4 * values * (11 if backward else 4),  # q, k, v, output; their cotangents too
+                    quick=backward and rung in (2, 6),
+                )
 
 
 def all_cases():

@@ -27,10 +27,11 @@ class WorkFailed(Exception):
 class Worker:
     """One process with a number of threads, on as many cores. It is gone at the end of a with block."""
 
-    def __init__(self, command, threads, log):
+    def __init__(self, command, threads, log, device="cpu"):
         cores = sorted(os.sched_getaffinity(0))[-threads:]
         threads_env = dict.fromkeys(("NESTGRAD_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-        env = os.environ | KEEP_PAGES | threads_env | {"PYTHONDONTWRITEBYTECODE": "1"}
+        ours = {"PYTHONDONTWRITEBYTECODE": "1", "NESTGRAD_DEVICE": device}
+        env = os.environ | KEEP_PAGES | threads_env | ours
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -112,6 +113,14 @@ def peers_python(folder, say):
                 break
         else:
             say(f"there is no {peer}: it is left out")
+    return found
+
+
+def peers_of(python, say):
+    """-> {peer: python} for the peers that this Python has."""
+    found = {peer: str(python) for peer in WHEELS if can_import(python, peer)}
+    for peer in WHEELS.keys() - found.keys():
+        say(f"{python} has no {peer}: it is left out")
     return found
 
 

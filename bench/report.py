@@ -14,7 +14,7 @@ CORE_LINEAR, CORE_MLP = (f"ttt-{name}/core/forward+backward" for name in ("linea
 BUSY = " **Other programs ran on the machine at the same time: these numbers are noisy.**"
 
 
-def machine(ours, pythons, log, build):
+def machine(ours, pythons, log, build, device="cpu"):
     """What the numbers were taken on."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     flags = set(re.search(r"flags\s*:(.*)", cpu).group(1).split())
@@ -26,7 +26,10 @@ def machine(ours, pythons, log, build):
             [python, str(pathlib.Path(__file__).parent / "peers" / "worker.py"), peer], 1, log
         ) as worker:
             versions |= worker.ask("versions")
+    with Worker([str(ours)], 1, log, device) as worker:
+        runs_on = worker.ask("device")["name"]
     return {
+        "device": runs_on,
         "cpu": re.search(r"model name\s*:\s*(.*)", cpu).group(1),
         "cores": len(os.sched_getaffinity(0)),
         "best instruction set": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE2",
@@ -60,13 +63,15 @@ def page(outcome):
     against = [l for l in lines if l["peer"]]
     peers = [l for l in against if l["peer"] != "limit"]
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items()) or "no peers"
+    on_gpu = m["device"] != "cpu"
     out = [
-        "# Benchmarks",
+        "# Benchmarks on a GPU" if on_gpu else "# Benchmarks",
         "",
         "Written by `bench/compare`, which runs the project and its peers in turns on the same works, after it "
         "has checked in f64 that all compute the same outputs and gradients. Do not edit. This page: "
         f"{outcome['selection']}.",
         "",
+        *([f"All programs on {m['device']}, in f32 without TF32.", ""] if on_gpu else []),
         f"{m['cpu']}, {m['cores']} cores, {m['best instruction set']} (our build: {m['our build']}), "
         f"{m['system']}; {versions}; {m['date']}. Load of the machine before the run: {m['load before']}. "
         "Times are medians; every program has as many cores as threads. A ratio is the peer's time over ours: "
@@ -80,6 +85,7 @@ def page(outcome):
         + ["## All works", ""]
         + everything(lines)
         + ceiling(lines)
+        + bandwidth(lines)
     )
     if outcome["problems"]:
         out += ["## Left out", ""] + [f"* {p}" for p in outcome["problems"]] + [""]
@@ -150,8 +156,12 @@ def other_goals(lines):
         )
         if recurrent and parallel:
             note(
-                f"lact-v2, parallel over recurrent form, {plural}", recurrent["ours"] / parallel["ours"], 2.7
+                f"lact-v2, parallel over recurrent form, {plural}",
+                recurrent["ours"] / parallel["ours"],
+                4 if "copy" in ours else 2.7,
             )
+        if (share := bandwidth_shares(lines, threads).get("lact-v6/parallel/forward+backward")):
+            note("lact-v6, share of the bandwidth of a copy", share[0], 0.7)
         per_token = [
             l["ours"] / l["tokens"]
             for work, l in ours.items()
@@ -281,7 +291,7 @@ def ceiling(lines):
             out += [
                 f"### Share of the matmul ceiling, {threads} thread{'s' * (threads > 1)}",
                 "",
-                "The ceiling is the fastest product of 1024 x 1024 matrices in this run, ours or a peer's: "
+                "The ceiling is the fastest product of large square matrices in this run, ours or a peer's: "
                 f"{matmul_ceiling(lines, threads) / 1e9:.0f} GFLOP/s. Counted are the products that a work "
                 "cannot do without. Where a peer is at p % of the ceiling nobody can be more than 100 / p "
                 "times as fast (products that fit into the cache may be faster than the ceiling's).",
@@ -295,3 +305,34 @@ def ceiling(lines):
                 ),
             ]
     return out
+
+
+def bandwidth_shares(lines, threads):
+    """{work: (ours, the best peer's)}: bytes a second that a work cannot do without, over those of the fastest
+    copy of this run; no peer: 0."""
+    copies = [l for l in lines if l["work"] == "copy" and l["threads"] == threads]
+    top = max((l["bytes"] / t for l in copies for t in (l["ours"], l["theirs"]) if t), default=None)
+    shares = {}
+    for l in lines:
+        if top and l["bytes"] and l["work"] != "copy" and l["threads"] == threads:
+            _, peer = shares.get(l["work"], (0, 0))
+            theirs = l["bytes"] / l["theirs"] / top if l["theirs"] else 0
+            shares[l["work"]] = (l["bytes"] / l["ours"] / top, max(peer, theirs))
+    return shares
+
+
+def bandwidth(lines):
+    """How near works come to reading their inputs and writing their outputs once."""
+    shares = bandwidth_shares(lines, 1)
+    if not shares:
+        return []
+    return [
+        "### Share of the bandwidth of a copy",
+        "",
+        "Counted are inputs and outputs, once each, over the bytes a second of the fastest copy in this run.",
+        "",
+        *table(
+            ["work", "ours", "best peer"],
+            [[work, f"{100 * a:.0f} %", f"{100 * b:.0f} %" if b else ""] for work, (a, b) in shares.items()],
+        ),
+    ]

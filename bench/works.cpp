@@ -7,6 +7,7 @@
 //                                       "arena_mb"}
 //   {"do": "check"}                     runs once, writes F/out.NAME.npy -> {"outputs": [names]}
 //   {"do": "time", "runs": n}           -> {"seconds": of one run}
+//   {"do": "device"}                    -> {"name": what it runs on}, as NESTGRAD_DEVICE says
 //
 // A failure is {"error": text}. Each work is one function below, which says what its inputs and outputs are;
 // the peers (bench/peers) read the same inputs and give outputs of the same names.
@@ -186,6 +187,14 @@ Work product(const Json& sizes, DType dtype) {
       {"output"}};
 }
 
+// -a, n x n: how fast a device moves memory.
+Work negation(const Json& sizes, DType dtype) {
+  const Spec square{dtype, {sizes.at("n"), sizes.at("n")}};
+  return {trace(TraceFn([](const std::vector<Tensor>& in) { return std::vector<Tensor>{-in[0]}; }), {square}),
+          {"a"},
+          {"output"}};
+}
+
 // Instructions that do nearly nothing, one after the other: what a replay costs for each.
 Work chain(const Json& sizes, DType dtype) {
   const std::int64_t length = sizes.at("length");
@@ -289,11 +298,12 @@ Work decoding(const Json& sizes, DType dtype) {
       params.emplace(program.graph().node(program.inputs()[i]).attrs.text, inputs[i]);
     const auto decoder = std::make_shared<Decoder>(config, params, dtype, batch);
     std::vector<Array> columns;
+    const Array tokens = inputs[0].to(Device::cpu());
     for (std::int64_t t = 0; t < time; ++t) {
       columns.emplace_back(DType::i32, Shape{batch});
       for (std::int64_t b = 0; b < batch; ++b)
         columns.back().as<std::int32_t>()[static_cast<std::size_t>(b)] =
-            inputs[0].as<std::int32_t>()[static_cast<std::size_t>(b * time + t)];
+            tokens.as<std::int32_t>()[static_cast<std::size_t>(b * time + t)];
     }
     return [=](const std::vector<Array>&, std::vector<Array>& outputs) {
       decoder->reset();
@@ -306,8 +316,8 @@ Work decoding(const Json& sizes, DType dtype) {
 Work make_work(const Json& sizes) {
   static const std::map<std::string, Work (*)(const Json&, DType)> works{
       {"system", system},   {"attention", attention}, {"meta-gradient", meta_gradient},
-      {"product", product}, {"chain", chain},         {"training-step", training_step},
-      {"layer", layer},     {"decoding", decoding}};
+      {"product", product}, {"negation", negation},   {"chain", chain},
+      {"layer", layer},     {"decoding", decoding},   {"training-step", training_step}};
   const std::string name = sizes.at("work");
   if (!works.contains(name)) throw ConfigError(fmt::format("[works] there is no work '{}'", name));
   return works.at(name)(sizes, sizes.at("dtype") == "f64" ? DType::f64 : DType::f32);
@@ -317,6 +327,7 @@ class Server {
  public:
   Json answer(const Json& request) {
     const std::string what = request.at("do");
+    if (what == "device") return {{"name", default_device().description()}};
     if (what == "prepare") return prepare(request);
     if (!plan_) throw ConfigError("[works] nothing is prepared");
     if (what == "check") return check();
@@ -334,13 +345,14 @@ class Server {
     folder_ = request.value("folder", "");
     inputs_ = numbers_for_work(work_);
     outputs_.clear();
-    run_ = work_.other_way
-               ? work_.other_way(inputs_)
-               : [this](const std::vector<Array>& in, std::vector<Array>& out) { plan_->run(in, out); };
-    for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec);
     if (!folder_.empty())
       for (std::size_t i = 0; i < inputs_.size(); ++i)
         write_npy(fmt::format("{}/in.{}.npy", folder_, work_.input_name(i)), inputs_[i]);
+    for (Array& input : inputs_) input = input.to(default_device());
+    run_ = work_.other_way
+               ? work_.other_way(inputs_)
+               : [this](const std::vector<Array>& in, std::vector<Array>& out) { plan_->run(in, out); };
+    for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec, default_device());
     const PlanStats stats = plan_->stats();
     return {{"first", first},
             {"instructions", stats.instructions},
@@ -351,13 +363,14 @@ class Server {
   Json check() {
     run_(inputs_, outputs_);
     for (std::size_t i = 0; i < work_.outputs.size(); ++i)
-      write_npy(fmt::format("{}/out.{}.npy", folder_, work_.outputs[i]), outputs_[i]);
+      write_npy(fmt::format("{}/out.{}.npy", folder_, work_.outputs[i]), outputs_[i].to(Device::cpu()));
     return {{"outputs", work_.outputs}};
   }
 
   Json time(int runs) {
     const double seconds = seconds_of([&] {
       for (int i = 0; i < runs; ++i) run_(inputs_, outputs_);
+      default_device().synchronize();
     });
     return {{"seconds", seconds / runs}};
   }

@@ -1,17 +1,32 @@
 """The works in JAX: one jitted function each, compiled when it is made."""
 
 import os
+import sys
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_PLATFORMS", sys.argv[2] if len(sys.argv) > 2 else "cpu")
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jax_model import decoding, layer, training_step
 from jax_systems import SYSTEMS, mT
 
 jax.config.update("jax_enable_x64", True)
+
+
+def use(device):
+    # Products of f32 in f32, as everybody's here.
+    jax.config.update("jax_default_matmul_precision", "highest")
+
+
+def finish():
+    pass  # wait() has
+
+
+def to_numpy(value):
+    return np.asarray(value)
 
 
 def versions():
@@ -84,6 +99,10 @@ def product(sizes, inputs, variant):
     return compiled(lambda x: {"output": x["a"] @ x["b"]}, inputs)
 
 
+def negation(sizes, inputs, variant):
+    return compiled(lambda x: {"output": -x["a"]}, inputs)
+
+
 WORKS = {
     "system": runner(lambda x, sizes: SYSTEMS[sizes["system"]](x, sizes)),
     "layer": runner(layer),
@@ -92,4 +111,5 @@ WORKS = {
     "decoding": decoding(compiled),
     "meta-gradient": meta_gradient,
     "product": product,
+    "negation": negation,
 }

@@ -12,12 +12,25 @@ from torch_systems import SYSTEMS, compiler
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
+def use(device):
+    torch.set_default_device(device)
+
+
+def finish():
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
+
+
+def to_numpy(tensor):
+    return tensor.cpu().numpy()
+
+
 def versions():
     return {"torch": torch.__version__}
 
 
 def load(array, dtype):
-    tensor = torch.from_numpy(array)
+    tensor = torch.from_numpy(array).to(torch.get_default_device())
     return (
         tensor.to(getattr(torch, {"f32": "float32", "f64": "float64"}[dtype]))
         if tensor.is_floating_point()
@@ -26,7 +39,7 @@ def load(array, dtype):
 
 
 def wait(outputs):
-    pass  # eager
+    pass  # eager, or queued
 
 
 def softmax_attention(x, sizes, compiled):
@@ -89,6 +102,10 @@ def product(sizes, inputs, variant):
     return lambda: {"output": inputs["a"] @ inputs["b"]}
 
 
+def negation(sizes, inputs, variant):
+    return lambda: {"output": -inputs["a"]}
+
+
 WORKS = {
     "system": runner(lambda x, sizes, compiled: SYSTEMS[sizes["system"]](x, sizes, compiled)),
     "layer": runner(layer),
@@ -97,4 +114,5 @@ WORKS = {
     "decoding": decoding,
     "meta-gradient": meta_gradient,
     "product": product,
+    "negation": negation,
 }

@@ -1,10 +1,11 @@
-"""Runs the works of bench/compare in a peer: `worker.py torch|jax`. The same protocol as bench/works.cpp:
+"""Runs the works of bench/compare in a peer: `worker.py torch|jax [device]`. The same protocol as bench/works.cpp:
 
     {"do": "prepare", "work": .., "dtype": .., "folder": F, "variant": V, ..sizes}  reads F/in.*.npy
     {"do": "check"}             runs once, writes F/out.NAME.npy
     {"do": "time", "runs": n}
 
-A peer is a module with `versions()`, `load(array, dtype)`, `wait(outputs)` and WORKS: work -> function of
+A peer is a module with `versions()`, `use(device)`, `load(array, dtype)`, `to_numpy(output)`, `wait(outputs)`,
+`finish()` (waits for all that is still queued) and WORKS: work -> function of
 (sizes, inputs by name, variant) that returns a function without arguments; that one runs the work once and
 returns its outputs by name. It may compile ahead: the time of making it is reported as "first".
 """
@@ -37,13 +38,14 @@ class Server:
     def check(self, request):
         outputs = self.run()
         for name, value in outputs.items():
-            np.save(self.folder / f"out.{name}.npy", np.asarray(value))
+            np.save(self.folder / f"out.{name}.npy", self.peer.to_numpy(value))
         return {"outputs": list(outputs)}
 
     def time(self, request):
         start = time.perf_counter()
         for _ in range(request["runs"]):
             self.peer.wait(self.run())
+        self.peer.finish()
         return {"seconds": (time.perf_counter() - start) / request["runs"]}
 
     def versions(self, request):
@@ -52,7 +54,9 @@ class Server:
 
 def main():
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
-    server = Server(importlib.import_module(f"{sys.argv[1]}_works"))
+    peer = importlib.import_module(f"{sys.argv[1]}_works")
+    peer.use(sys.argv[2] if len(sys.argv) > 2 else "cpu")
+    server = Server(peer)
     answers, sys.stdout = sys.stdout, sys.stderr  # what a peer prints must not get between the answers
     for line in sys.stdin:
         request = json.loads(line)
