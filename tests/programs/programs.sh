@@ -43,6 +43,8 @@ expect 2 'or --all' "$bin/learners" check
 # Wrong calls.
 expect 2 'learner' "$bin/train_lm" --learner nothing
 expect 2 'steps' "$bin/train_lm" --steps 0
+expect 2 'is no device' "$bin/train_lm" --device gpu
+expect 1 'cuda:77 was asked for' "$bin/train_lm" --device cuda:77
 expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
 
 # Bad data.
