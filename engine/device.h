@@ -5,8 +5,9 @@
 //   Array y = g(x);                    // x and y on the CPU: copied there and back
 //   Array z = g(x.to(Device::cuda()));  // z stays on the GPU
 //
-// Work on a GPU is queued: a call whose results stay there returns before they are made. What went wrong is
-// thrown by the next call that waits: Array::to(Device::cpu()), Array::item(), synchronize().
+// One thread at a time may use a GPU. Work there is queued: a call whose results stay there returns before
+// they are made. What went wrong is thrown by the next call that waits: Array::to(Device::cpu()),
+// Array::item(), synchronize().
 #pragma once
 
 #include <cstddef>

@@ -133,6 +133,18 @@ Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vecto
   if (!settled.device.is_cpu()) settled.workers = 1;
   impl_->program = compile_within(nodes, inputs, outputs, settled);
   impl_->device = settled.device;
+  if (!settled.device.is_cpu()) {
+    const auto mebibytes = [](std::size_t n) {
+      return fmt::format("{:.1f} MiB", static_cast<double>(n) / (1 << 20));
+    };
+    const Device::Memory memory = settled.device.memory();
+    if (impl_->program.arena_bytes > memory.free)
+      throw DeviceError(
+          fmt::format("[plan] needs {} of memory on {}, of {} there {} are free; give a memory "
+                      "budget, or make the batch or the context smaller",
+                      mebibytes(impl_->program.arena_bytes), settled.device.description(),
+                      mebibytes(memory.total), mebibytes(memory.free)));
+  }
   impl_->arena =
       Array({DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)}}, settled.device);
   impl_->external.resize(inputs.size() + outputs.size());
