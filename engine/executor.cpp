@@ -243,6 +243,8 @@ class FusedRun {
 
 void run_scan(ScanStep& scan, Program& parent, const Frame& frame) {
   if (scan.fused) return FusedRun(scan, parent, frame).forward();
+  // What a worker recomputed in an earlier run is of other numbers, and this run may give it nothing to do.
+  for (ScanStep::Worker& w : scan.workers) w.slice = w.segment = -1;
   const auto slice = [&](int part, int worker) { SliceRun(scan, parent, frame, worker, part).forward(); };
   in_parallel(scan.slices, static_cast<int>(scan.workers.size()), std::ref(slice));
   finish_sums(scan, parent, frame);
