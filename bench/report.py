@@ -261,25 +261,39 @@ def everything(lines):
     return out
 
 
-def matmul_ceiling(lines, threads):
-    """Flops a second of the fastest large product in this run, whoever made it; None if there was none."""
-    products = [l for l in lines if l["work"] == "ceiling" and l["threads"] == threads]
+def best_rate(lines, threads, quantity, reference):
+    """`quantity` (flops or bytes) a second of the fastest run of the work `reference`, whoever made it; None if
+    there was none."""
+    runs = [l for l in lines if l["work"] == reference and l["threads"] == threads]
     return max(
-        (l["flops"] / seconds for l in products for seconds in (l["ours"], l["theirs"]) if seconds),
-        default=None,
+        (l[quantity] / seconds for l in runs for seconds in (l["ours"], l["theirs"]) if seconds), default=None
     )
 
 
-def ceiling_shares(lines, threads):
-    """{work: (ours, the best peer's)}: shares of the ceiling; no peer: 0."""
-    top = matmul_ceiling(lines, threads)
+def shares_of(lines, threads, quantity, reference):
+    """{work: (ours, the best peer's)}: shares of that rate; no peer: 0."""
+    top = best_rate(lines, threads, quantity, reference)
     shares = {}
     for l in lines:
-        if top and l["flops"] and l["work"] != "ceiling" and l["threads"] == threads:
+        if top and l.get(quantity) and l["work"] != reference and l["threads"] == threads:
             _, peer = shares.get(l["work"], (0, 0))
-            theirs = l["flops"] / l["theirs"] / top if l["theirs"] else 0
-            shares[l["work"]] = (l["flops"] / l["ours"] / top, max(peer, theirs))
+            theirs = l[quantity] / l["theirs"] / top if l["theirs"] else 0
+            shares[l["work"]] = (l[quantity] / l["ours"] / top, max(peer, theirs))
     return shares
+
+
+def ceiling_shares(lines, threads):
+    return shares_of(lines, threads, "flops", "ceiling")
+
+
+def bandwidth_shares(lines, threads):
+    return shares_of(lines, threads, "bytes", "copy")
+
+
+def shares_table(shares):
+    percent = lambda share: f"{100 * share:.0f} %"
+    rows = [[work, percent(ours), percent(peer) if peer else ""] for work, (ours, peer) in shares.items()]
+    return table(["work", "ours", "best peer"], rows)
 
 
 def ceiling(lines):
@@ -292,33 +306,13 @@ def ceiling(lines):
                 f"### Share of the matmul ceiling, {threads} thread{'s' * (threads > 1)}",
                 "",
                 "The ceiling is the fastest product of large square matrices in this run, ours or a peer's: "
-                f"{matmul_ceiling(lines, threads) / 1e9:.0f} GFLOP/s. Counted are the products that a work "
+                f"{best_rate(lines, threads, 'flops', 'ceiling') / 1e9:.0f} GFLOP/s. Counted are the products that a work "
                 "cannot do without. Where a peer is at p % of the ceiling nobody can be more than 100 / p "
                 "times as fast (products that fit into the cache may be faster than the ceiling's).",
                 "",
-                *table(
-                    ["work", "ours", "best peer"],
-                    [
-                        [work, f"{100 * ours:.0f} %", f"{100 * peer:.0f} %" if peer else ""]
-                        for work, (ours, peer) in shares.items()
-                    ],
-                ),
+                *shares_table(shares),
             ]
     return out
-
-
-def bandwidth_shares(lines, threads):
-    """{work: (ours, the best peer's)}: bytes a second that a work cannot do without, over those of the fastest
-    copy of this run; no peer: 0."""
-    copies = [l for l in lines if l["work"] == "copy" and l["threads"] == threads]
-    top = max((l["bytes"] / t for l in copies for t in (l["ours"], l["theirs"]) if t), default=None)
-    shares = {}
-    for l in lines:
-        if top and l["bytes"] and l["work"] != "copy" and l["threads"] == threads:
-            _, peer = shares.get(l["work"], (0, 0))
-            theirs = l["bytes"] / l["theirs"] / top if l["theirs"] else 0
-            shares[l["work"]] = (l["bytes"] / l["ours"] / top, max(peer, theirs))
-    return shares
 
 
 def bandwidth(lines):
@@ -331,8 +325,5 @@ def bandwidth(lines):
         "",
         "Counted are inputs and outputs, once each, over the bytes a second of the fastest copy in this run.",
         "",
-        *table(
-            ["work", "ours", "best peer"],
-            [[work, f"{100 * a:.0f} %", f"{100 * b:.0f} %" if b else ""] for work, (a, b) in shares.items()],
-        ),
+        *shares_table(shares),
     ]
