@@ -14,10 +14,12 @@ def heads_of(x, heads):
     return x.view(b, t, heads, width // heads).transpose(1, 2)
 
 
-def rotary(chunk, time, dim, dtype):
-    """cos and sin [time, dim / 2] of positions modulo the mini-batch."""
+def rotary(chunk, time, dim, like):
+    """cos and sin [time, dim / 2] of positions modulo the mini-batch; type and device of `like`."""
+    kind = dict(dtype=like.dtype, device=like.device)
     angle = torch.outer(
-        (torch.arange(time) % chunk).to(dtype), 10000.0 ** (-torch.arange(0, dim, 2, dtype=dtype) / dim)
+        (torch.arange(time, device=like.device) % chunk).to(like.dtype),
+        10000.0 ** (-torch.arange(0, dim, 2, **kind) / dim),
     )
     return angle.cos(), angle.sin()
 
@@ -33,11 +35,11 @@ def layer(p, sizes, compiled, prefix=""):
     width = x.shape[-1]
     own = lambda name: p[prefix + name]
     q, k, v = (heads_of(F.linear(x, own(f"{n}_proj.weight")), heads) for n in "qkv")
-    angles = rotary(chunk, x.shape[1], width // heads, x.dtype)
+    angles = rotary(chunk, x.shape[1], width // heads, x)
     rate = torch.sigmoid(
         F.linear(x, own("learnable_ttt_lr_weight")[:, 0], own("learnable_ttt_lr_bias")[:, 0])
     )
-    place = 1 / torch.arange(1, chunk + 1, dtype=x.dtype) + own("learnable_token_idx")
+    place = 1 / torch.arange(1, chunk + 1, dtype=x.dtype, device=x.device) + own("learnable_token_idx")
     views = {
         "q": rotated(q, *angles),
         "k": rotated(k, *angles),
@@ -115,7 +117,7 @@ def decoding(sizes, inputs, variant):
     heads, chunk, batch = sizes["heads"], sizes["chunk"], sizes["batch"]
     width = p["model.norm.weight"].shape[0]
     dim = width // heads
-    cos, sin = rotary(chunk, chunk, dim, p["model.norm.weight"].dtype)
+    cos, sin = rotary(chunk, chunk, dim, p["model.norm.weight"])
 
     def start(prefix):
         weights = [p[prefix + n].expand(batch, -1, -1, -1) for n in ("W1", "b1")]

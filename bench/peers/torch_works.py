@@ -12,12 +12,16 @@ from torch_systems import SYSTEMS, compiler
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
-def use(device):
-    torch.set_default_device(device)
+device = torch.device("cpu")  # not PyTorch's default device: that would slow every call down a little
+
+
+def use(name):
+    global device
+    device = torch.device(name)
 
 
 def finish():
-    if torch.get_default_device().type == "cuda":
+    if device.type == "cuda":
         torch.cuda.synchronize()
 
 
@@ -30,7 +34,7 @@ def versions():
 
 
 def load(array, dtype):
-    tensor = torch.from_numpy(array).to(torch.get_default_device())
+    tensor = torch.from_numpy(array).to(device)
     return (
         tensor.to(getattr(torch, {"f32": "float32", "f64": "float64"}[dtype]))
         if tensor.is_floating_point()
