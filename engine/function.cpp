@@ -9,16 +9,16 @@ namespace nestgrad {
 
 namespace {
 
-std::size_t count_live(const std::deque<Node>& nodes, std::span<const NodeId> outputs) {
-  const std::vector<char> live = live_nodes(nodes, outputs, {});
-  std::size_t count = 0;
+std::size_t count(const std::deque<Node>& nodes, const std::vector<char>& live) {
+  std::size_t n = 0;
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
-    ++count;
-    if (const auto& body = nodes[id].attrs.body; body && nodes[id].op->kind == OpKind::scan)
-      count += body->nodes.size();
+    ++n;
+    if (nodes[id].op->kind != OpKind::scan) continue;
+    const std::deque<Node>& body = nodes[id].attrs.body->nodes;
+    n += count(body, std::vector<char>(body.size(), 1));
   }
-  return count;
+  return n;
 }
 
 }  // namespace
@@ -26,7 +26,9 @@ std::size_t count_live(const std::deque<Node>& nodes, std::span<const NodeId> ou
 Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs)
     : graph_(std::move(graph)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
 
-std::size_t Function::live_nodes() const { return count_live(graph_->nodes(), outputs_); }
+std::size_t Function::live_nodes() const {
+  return count(graph_->nodes(), nestgrad::live_nodes(graph_->nodes(), outputs_, {}));
+}
 
 Plan Function::plan(const PlanOptions& options) const {
   return Plan(graph_->nodes(), inputs_, outputs_, options);

@@ -1,29 +1,36 @@
 // Text and DOT of a function. Both are stable: equal programs print equal text.
+#include "engine/print.h"
+
 #include <fmt/format.h>
 
 #include "engine/body.h"
 #include "engine/function.h"
 #include "engine/lower.h"
+#include "engine/outline.h"
 
 namespace nestgrad {
 
-namespace {
-
-std::string attributes(const Node& n) {
-  if (n.op->describe) return n.op->describe(n.attrs);
+std::string attributes_text(const Op& op, const Attrs& attrs) {
+  if (op.describe) return op.describe(attrs);
   std::string text;
-  for (std::int64_t v : n.attrs.ints) text += fmt::format("{}{}", text.empty() ? "" : ",", v);
-  for (double v : n.attrs.reals) text += fmt::format("{}{:.9g}", text.empty() ? "" : ",", v);
+  for (std::int64_t v : attrs.ints) text += fmt::format("{}{}", text.empty() ? "" : ",", v);
+  for (double v : attrs.reals) text += fmt::format("{}{:.9g}", text.empty() ? "" : ",", v);
   return text;
 }
+
+std::string call_text(const Op& op, const Attrs& attrs) {
+  const std::string words = attributes_text(op, attrs);
+  return words.empty() ? std::string(op.name) : fmt::format("{}[{}]", op.name, words);
+}
+
+namespace {
 
 void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& indent,
                  std::string& out) {
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
     const Node& n = nodes[id];
-    std::string call = std::string(n.op->name);
-    if (const std::string a = attributes(n); !a.empty()) call += fmt::format("[{}]", a);
+    std::string call = call_text(*n.op, n.attrs);
     for (NodeId in : n.inputs) call += fmt::format(" %{}", in);
     const std::string type = n.op->kind == OpKind::scan ? "" : to_string(n.spec);
     out += fmt::format("{}%{} = {} : {}  level {}{}{}\n", indent, id, call, type, n.level,
@@ -43,25 +50,38 @@ std::string_view level_colour(int level) {
   return colours[static_cast<std::size_t>(level) % std::size(colours)];
 }
 
-void dot_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& prefix,
-               std::string& out) {
-  for (std::size_t id = 0; id < nodes.size(); ++id) {
-    if (!live[id]) continue;
-    const Node& n = nodes[id];
-    std::string label = std::string(n.op->name);
-    if (const std::string a = attributes(n); !a.empty()) label += fmt::format(" {}", a);
-    for (std::size_t at = 0; (at = label.find_first_of("\"\\", at)) != std::string::npos; at += 2)
-      label.insert(at, "\\");
-    const std::string type = n.op->kind == OpKind::scan ? "" : to_string(n.spec);
-    out += fmt::format("  {}{} [label=\"%{} {}\\n{}\" fillcolor=\"{}\"];\n", prefix, id, id, label, type,
-                       level_colour(n.level));
-    for (NodeId in : n.inputs) out += fmt::format("  {}{} -> {}{};\n", prefix, in, prefix, id);
-    if (n.op->kind != OpKind::scan) continue;
-    const Body& body = *n.attrs.body;
-    const std::string inner = fmt::format("{}{}_", prefix, id);
-    out += fmt::format("  subgraph \"cluster_{}{}\" {{ label=\"body of %{}\";\n", prefix, id, id);
-    dot_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), inner, out);
-    out += "  }\n";
+std::string quoted(std::string text) {
+  for (std::size_t at = 0; (at = text.find_first_of("\"\\\n", at)) != std::string::npos; at += 2) {
+    if (text[at] == '\n') text[at] = 'n';
+    text.insert(at, "\\");
+  }
+  return text;
+}
+
+std::string_view edge_style(EdgeKind kind) {
+  switch (kind) {
+    case EdgeKind::forward:
+      return "color=\"#404040\"";
+    case EdgeKind::inner_gradient:
+      return "color=\"#d07a1f\"";
+    case EdgeKind::meta_gradient:
+      break;
+  }
+  return "color=\"#3f8f35\" penwidth=1.6";
+}
+
+void dot_group(const Outline& graph, int id, const std::string& indent, std::string& out) {
+  const Outline::Group& group = graph.groups[static_cast<std::size_t>(id)];
+  for (const Outline::Node& n : group.nodes) {
+    const std::string call = n.attrs.empty() ? n.op : fmt::format("{} {}", n.op, n.attrs);
+    out += fmt::format("{}{} [label=\"%{} {}\\n{}\" fillcolor=\"{}\"];\n", indent, n.name, n.id, quoted(call),
+                       n.spec, level_colour(n.level));
+  }
+  for (int child : group.children) {
+    out += fmt::format("{}subgraph \"cluster_{}\" {{ label=\"{}\";\n", indent, child,
+                       quoted(graph.groups[static_cast<std::size_t>(child)].name));
+    dot_group(graph, child, indent + "  ", out);
+    out += indent + "}\n";
   }
 }
 
@@ -79,10 +99,17 @@ std::string Function::str() const {
 }
 
 std::string Function::dot() const {
-  const std::deque<Node>& nodes = graph_->nodes();
+  const Outline graph = outline(*this);
   std::string out =
       "digraph function {\n  node [shape=box style=\"filled,rounded\" fontname=\"sans-serif\"];\n";
-  dot_nodes(nodes, nestgrad::live_nodes(nodes, outputs_, {}), "n", out);
+  dot_group(graph, 0, "  ", out);
+  for (const Outline::Link& link : graph.links)
+    out += fmt::format("  {} -> {} [{}{}];\n", link.from, link.to, edge_style(link.kind),
+                       link.why.empty()
+                           ? ""
+                           : fmt::format(" style=dashed label=\"\u2717\" tooltip=\"{}\"", quoted(link.why)));
+  for (const auto& [made, carry] : graph.next)
+    out += fmt::format("  {} -> {} [style=dotted constraint=false];\n", made, carry);
   for (std::size_t i = 0; i < outputs_.size(); ++i)
     out +=
         fmt::format("  out{} [shape=plaintext label=\"output {}\"]; n{} -> out{};\n", i, i, outputs_[i], i);

@@ -1,0 +1,63 @@
+#include "engine/liveness.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
+
+// What the body has to compute for these carries after the last step and these stacks.
+Live::Scan through(const Body& body, std::vector<char> carries, std::vector<NodeId> stacks) {
+  for (;;) {
+    std::vector<NodeId> wanted = stacks;
+    for (std::size_t i = 0; i < carries.size(); ++i)
+      if (carries[i]) wanted.push_back(body.outs[i]);
+    auto live = std::make_shared<Live>(liveness(body.nodes, wanted));
+    bool grew = false;
+    for (std::size_t i = 0; i < carries.size(); ++i)
+      if (live->nodes[i] && !carries[i]) carries[i] = grew = true;
+    if (!grew) return {std::move(live), std::move(carries), std::move(stacks)};
+  }
+}
+
+}  // namespace
+
+NodeId shown_by(const Node& projection) {
+  const auto i = projection.attrs.ints[0];
+  return projection.op->kind == OpKind::final ? projection.attrs.body->outs[static_cast<std::size_t>(i)]
+                                              : static_cast<NodeId>(i);
+}
+
+Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
+  struct Read {
+    std::vector<char> carries;
+    std::vector<NodeId> stacks;
+  };
+  Live out{std::vector<char>(nodes.size(), 0), {}};
+  for (NodeId id : wanted) out.nodes[uz(id)] = 1;
+  std::map<NodeId, Read> read;
+  for (std::size_t id = nodes.size(); id-- > 0;) {
+    if (!out.nodes[id]) continue;
+    const Node& n = nodes[id];
+    if (n.op->kind == OpKind::scan) {
+      Read& r = read[static_cast<NodeId>(id)];
+      r.carries.resize(static_cast<std::size_t>(n.attrs.body->carries));
+      Live::Scan scan = through(*n.attrs.body, std::move(r.carries), std::move(r.stacks));
+      for (std::size_t i = 0; i < n.inputs.size(); ++i)
+        if (scan.body->nodes[i]) out.nodes[uz(n.inputs[i])] = 1;
+      out.scans.emplace(static_cast<NodeId>(id), std::move(scan));
+      continue;
+    }
+    for (NodeId in : n.inputs) out.nodes[uz(in)] = 1;
+    if (n.op->kind == OpKind::final) {
+      Read& r = read[n.inputs[0]];
+      r.carries.resize(static_cast<std::size_t>(n.attrs.body->carries));
+      r.carries[static_cast<std::size_t>(n.attrs.ints[0])] = 1;
+    } else if (n.op->kind == OpKind::stack) {
+      read[n.inputs[0]].stacks.push_back(shown_by(n));
+    }
+  }
+  return out;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,197 @@
+#include "engine/outline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/differentiable.h"
+#include "engine/liveness.h"
+#include "engine/lower.h"
+#include "engine/print.h"
+
+namespace nestgrad {
+
+namespace {
+
+using GraphNode = Node;
+
+std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
+
+EdgeKind kind_of(int level) {
+  return level == 0 ? EdgeKind::forward : level == 1 ? EdgeKind::inner_gradient : EdgeKind::meta_gradient;
+}
+
+std::vector<char> spread(const std::deque<GraphNode>& nodes, std::vector<char> marked);
+
+// Which nodes of a scan's body depend on marked values, over all steps.
+std::vector<char> spread_in_body(const GraphNode& scan, const std::vector<char>& marked) {
+  const Body& body = *scan.attrs.body;
+  std::vector<char> inputs;
+  for (NodeId in : scan.inputs) inputs.push_back(marked[uz(in)]);
+  for (;;) {
+    std::vector<char> inside = inputs;
+    inside.resize(body.nodes.size());
+    inside = spread(body.nodes, std::move(inside));
+    bool grew = false;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(body.carries); ++i)
+      if (inside[uz(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
+    if (!grew) return inside;
+  }
+}
+
+// Which nodes depend on the marked ones, whether or not a derivative passes.
+std::vector<char> spread(const std::deque<GraphNode>& nodes, std::vector<char> marked) {
+  std::map<NodeId, std::vector<char>> bodies;
+  for (std::size_t id = 0; id < nodes.size(); ++id) {
+    const GraphNode& n = nodes[id];
+    if (n.op->kind == OpKind::scan) bodies[static_cast<NodeId>(id)] = spread_in_body(n, marked);
+    const bool shows = n.op->kind == OpKind::final || n.op->kind == OpKind::stack;
+    if (shows) marked[id] = bodies.at(n.inputs[0])[uz(shown_by(n))];
+    else
+      for (NodeId in : n.inputs) marked[id] = marked[id] || marked[uz(in)];
+  }
+  return marked;
+}
+
+class Builder {
+ public:
+  explicit Builder(const Function& f) {
+    const std::deque<GraphNode>& nodes = f.graph().nodes();
+    std::vector<char> given(nodes.size(), 0);
+    for (NodeId id : f.inputs()) given[uz(id)] = 1;
+    add_group("function", -1, 0);
+    add_nodes(nodes, live_nodes(nodes, f.outputs(), {}), spread(nodes, std::move(given)), 0, "", "n");
+    for (const auto& [key, links] : edges_) {
+      const auto& [from, to, kind, why] = key;
+      out_.edges.push_back({from, to, kind, links, !why.empty(), why});
+    }
+  }
+  Outline take() { return std::move(out_); }
+
+ private:
+  // The nodes of a graph or body, by where their readers find them.
+  struct Placed {
+    std::vector<int> groups;
+    std::string prefix;  // of their names
+    std::map<NodeId, Placed> bodies;
+    std::string name(NodeId id) const { return fmt::format("{}{}", prefix, id); }
+  };
+
+  int add_group(std::string name, int parent, std::int64_t steps) {
+    const int id = static_cast<int>(out_.groups.size());
+    const int depth = parent < 0 ? 0 : group(parent).depth + 1;
+    out_.groups.push_back({.name = std::move(name), .parent = parent, .depth = depth, .steps = steps});
+    if (parent >= 0) group(parent).children.push_back(id);
+    return id;
+  }
+  Outline::Group& group(int id) { return out_.groups[static_cast<std::size_t>(id)]; }
+
+  // The group of a scope, a path of names, inside of `base`, whose own scope is `outer`.
+  int group_of(int base, std::string_view outer, std::string_view scope) {
+    if (scope == outer) return base;
+    if (!outer.empty() && scope.starts_with(outer) && scope[outer.size()] == '/')
+      scope.remove_prefix(outer.size() + 1);
+    int at = base;
+    while (!scope.empty()) {
+      const std::string_view name = scope.substr(0, scope.find('/'));
+      scope.remove_prefix(std::min(scope.size(), name.size() + 1));
+      const auto [known, fresh] = scopes_.try_emplace({at, std::string(name)}, 0);
+      if (fresh) known->second = add_group(std::string(name), at, 0);
+      at = known->second;
+    }
+    return at;
+  }
+
+  Placed add_nodes(const std::deque<GraphNode>& nodes, const std::vector<char>& live,
+                   const std::vector<char>& depends, int base, const std::string& scope,
+                   const std::string& prefix) {
+    Placed placed{std::vector<int>(nodes.size(), -1), prefix, {}};
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!live[i]) continue;
+      const auto id = static_cast<NodeId>(i);
+      const GraphNode& n = nodes[i];
+      const int home = n.op->kind == OpKind::input ? base : group_of(base, scope, n.scope);
+      placed.groups[i] = home;
+      Outline::Node node{.id = id,
+                         .name = placed.name(id),
+                         .op = std::string(n.op->name),
+                         .spec = n.op->kind == OpKind::scan ? "" : to_string(n.spec),
+                         .attrs = attributes_text(*n.op, n.attrs),
+                         .line = n.loc.line() == 0 ? "" : describe(n.loc),
+                         .level = n.level,
+                         .inputs = n.inputs,
+                         .cuts = {}};
+      if (n.op->kind == OpKind::value)
+        for (std::size_t k = 0; k < n.inputs.size(); ++k)
+          if (const std::string_view why = why_cut(nodes, depends, n, k); !why.empty())
+            node.cuts.push_back({k, std::string(why)});
+      count(home, n.level);
+      if (n.op->kind == OpKind::scan) add_body(nodes, depends, id, placed);
+      else add_edges(n, node, placed);
+      group(home).nodes.push_back(std::move(node));
+    }
+    return placed;
+  }
+
+  void add_body(const std::deque<GraphNode>& nodes, const std::vector<char>& depends, NodeId id,
+                Placed& placed) {
+    const GraphNode& scan = nodes[uz(id)];
+    const Body& body = *scan.attrs.body;
+    const int inner =
+        add_group(fmt::format("scan: {} steps{}", scan.attrs.ints[0], scan.attrs.ints[1] ? ", reverse" : ""),
+                  placed.groups[uz(id)], scan.attrs.ints[0]);
+    Placed inside = add_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1),
+                              spread_in_body(scan, depends), inner, scan.scope, placed.name(id) + "_");
+    for (std::size_t k = 0; k < scan.inputs.size(); ++k)
+      add_edge(placed, scan.inputs[k], inside, static_cast<NodeId>(k), kind_of(scan.level), "");
+    for (std::size_t k = 0; k < static_cast<std::size_t>(body.carries); ++k)
+      out_.next.emplace_back(inside.name(body.outs[k]), inside.name(static_cast<NodeId>(k)));
+    placed.bodies.emplace(id, std::move(inside));
+  }
+
+  void add_edges(const GraphNode& n, const Outline::Node& node, const Placed& placed) {
+    if (n.op->kind == OpKind::final || n.op->kind == OpKind::stack) {
+      add_edge(placed.bodies.at(n.inputs[0]), shown_by(n), placed, node.id, kind_of(n.level), "");
+      return;
+    }
+    for (std::size_t k = 0; k < n.inputs.size(); ++k) {
+      const auto cut = std::ranges::find(node.cuts, k, &Outline::Cut::input);
+      add_edge(placed, n.inputs[k], placed, node.id, kind_of(n.level),
+               cut == node.cuts.end() ? "" : cut->why);
+    }
+  }
+
+  void add_edge(const Placed& source, NodeId from, const Placed& target, NodeId to, EdgeKind kind,
+                const std::string& why) {
+    out_.links.push_back({source.name(from), target.name(to), kind, why});
+    ++edges_[{source.groups[uz(from)], target.groups[uz(to)], kind, why}];
+  }
+
+  static std::string_view why_cut(const std::deque<GraphNode>& nodes, const std::vector<char>& depends,
+                                  const GraphNode& n, std::size_t input) {
+    const GraphNode& source = nodes[uz(n.inputs[input])];
+    if (!depends[uz(n.inputs[input])] || !is_float(n.spec.dtype) || !is_float(source.spec.dtype)) return "";
+    return why_no_derivative(n, input, source);
+  }
+
+  void count(int id, int level) {
+    ++out_.nodes;
+    for (; id >= 0; id = group(id).parent) {
+      std::vector<std::int64_t>& by_level = group(id).nodes_by_level;
+      by_level.resize(std::max(by_level.size(), static_cast<std::size_t>(level) + 1));
+      ++by_level[static_cast<std::size_t>(level)];
+    }
+  }
+
+  Outline out_;
+  std::map<std::pair<int, std::string>, int> scopes_;
+  std::map<std::tuple<int, int, EdgeKind, std::string>, std::int64_t> edges_;
+};
+
+}  // namespace
+
+Outline outline(const Function& function) { return Builder(function).take(); }
+
+}  // namespace nestgrad
