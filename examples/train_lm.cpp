@@ -113,7 +113,7 @@ Chart position_chart(const Results& r) {
 Chart inner_chart(const Validation::Inner& layer) {
   return {"Inner loss, " + layer.layer,
           "position in the context (bytes)",
-          "inner loss",
+          "inner loss (of a token, in units of its task)",
           {by_position("at the first weights", layer.initial), by_position("before the step", layer.before),
            by_position("after the step", layer.after)}};
 }
@@ -124,49 +124,59 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
   for (const Metric& m : metrics) curve.x.push_back(static_cast<double>(m.step)), curve.y.push_back(m.loss);
   curve.y = smooth(curve.y, std::max<std::size_t>(1, metrics.size() / 100));
 
-  std::vector<ReportSection> sections{
-      {.heading = "Training",
-       .prose = "Loss of each training batch, smoothed. The dotted line is a bigram model of the same "
-                "training text.",
-       .charts = {{"Training curve", "step", "loss (nats per byte)", {curve}, {{"bigram", r.bigram}}}}},
-      {.heading = "It learns while it reads",
-       .prose = "Validation loss by position in the context, smoothed over 17 bytes. All weights that the "
-                "outer training found are fixed here; what falls from left to right is what the "
-                "layers learn from the text in front of them.",
-       .charts = {position_chart(r)}}};
-  ReportSection inner{
-      .heading = "The inner loss",
-      .prose =
+  std::vector<ReportView> views{
+      {.id = "training",
+       .title = "Training",
+       .question = "How far did the outer training get?",
+       .reading = "Loss of each training batch, smoothed. The dotted line is a bigram model of the same "
+                  "training text.",
+       .pictures = {Chart{
+           "Training curve", "step", "loss (nats per byte)", {curve}, {{"bigram", r.bigram}}}}},
+      {.id = "positions",
+       .title = "It learns while it reads",
+       .question = "Does the loss fall as the model reads on?",
+       .reading = "Validation loss by position in the context, smoothed over 17 bytes. All weights that the "
+                  "outer training found are fixed here; what falls from left to right is what the "
+                  "layers learn from the text in front of them.",
+       .pictures = {position_chart(r)}}};
+  ReportView inner{
+      .id = "inner-loss",
+      .title = "The inner loss",
+      .question = "Does each layer get better at its own task?",
+      .reading =
           "Each layer trains a small model on the sequence. Its self-supervised loss on each token with the "
           "weights from before the first token, and "
           "just before and just after the gradient step on that token (Sun et al. 2024, Figure 4)."};
-  for (const Validation::Inner& layer : r.validation.inner) inner.charts.push_back(inner_chart(layer));
-  if (!inner.charts.empty()) sections.push_back(inner);
+  for (const Validation::Inner& layer : r.validation.inner) inner.pictures.push_back(inner_chart(layer));
+  if (!inner.pictures.empty()) views.push_back(inner);
   if (!r.sample.empty())
-    sections.push_back({.heading = "A sample",
-                        .prose =
-                            "The model read the first lines, from the validation text, and wrote what "
-                            "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
-                        .preformatted = r.prompt + "▌" + r.sample});
+    views.push_back({.id = "sample",
+                     .title = "A sample",
+                     .question = "What does it write?",
+                     .reading =
+                         "The model read the first lines, from the validation text, and wrote what "
+                         "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
+                     .preformatted = r.prompt + "▌" + r.sample});
 
   const LanguageModelConfig& c = o.training.model;
-  return html_report(
-      "nestgrad: a language model that learns while it reads",
-      fmt::format("{} layers, {} backbone, {} parameters, {} steps", o.learner, o.backbone,
-                  trainer.parameter_count(), trainer.steps_done()),
-      {{"data", o.data},
-       {"width, layers, heads",
-        fmt::format("{}, {}, {}", c.hidden_size, c.num_hidden_layers, c.num_attention_heads)},
-       {"inner mini-batch", std::to_string(c.mini_batch_size)},
-       {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
-       {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
-                                       r.validation.loss / std::numbers::ln2)},
-       {"first quarter of the context", fmt::format("{:.4f}", r.validation.mean_between(0, 0.25))},
-       {"last quarter of the context", fmt::format("{:.4f}", r.validation.mean_between(0.75, 1))},
-       {"bigram model", fmt::format("{:.4f}", r.bigram)},
-       {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
-       {"time", format_seconds(r.seconds)}},
-      sections);
+  return html_report("nestgrad: a language model that learns while it reads",
+                     fmt::format("{} layers, {} backbone, {} parameters, {} steps", o.learner, o.backbone,
+                                 trainer.parameter_count(), trainer.steps_done()),
+                     {{"data", o.data},
+                      {"width, layers, heads",
+                       fmt::format("{}, {}, {}", c.hidden_size, c.num_hidden_layers, c.num_attention_heads)},
+                      {"inner mini-batch", std::to_string(c.mini_batch_size)},
+                      {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
+                      {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
+                                                      r.validation.loss / std::numbers::ln2)},
+                      {"first quarter of the context",
+                       fmt::format("{:.4f} nats per byte", r.validation.mean_between(0, 0.25))},
+                      {"last quarter of the context",
+                       fmt::format("{:.4f} nats per byte", r.validation.mean_between(0.75, 1))},
+                      {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
+                      {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
+                      {"time", format_seconds(r.seconds)}},
+                     views);
 }
 
 void prepare_folder(const Options& o) {

@@ -1,45 +1,21 @@
+// The page. It is well-formed XML too, so that any XML reader can check it.
 #include "models/report.h"
 
-#include <array>
-#include <cstdint>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "engine/error.h"
+#include "models/report/drawing.h"
+#include "models/report/page_style.h"
 
 namespace nestgrad {
 
 namespace {
 
-constexpr std::string_view kPageStyle = R"(
-:root{color-scheme:light dark;--page:#f4f4f1;--surface:#fcfcfb;--ink:#1c1c1a;--soft:#5c5b57;--grid:#e4e3df}
-@media(prefers-color-scheme:dark){:root{--page:#0f0f0e;--surface:#1a1a19;--ink:#f2f1ed;--soft:#b5b4ad;--grid:#32322f}}
-body{margin:0 auto;padding:2rem 1.25rem 4rem;max-width:50rem;background:var(--page);color:var(--ink);line-height:1.55;
-font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-h1{font-size:1.75rem;line-height:1.2;margin:0}h2{font-size:1.25rem;margin:2.5rem 0 .5rem}
-.subtitle{color:var(--soft);margin:.4rem 0 1.5rem}p{margin:.5rem 0 1rem}
-table{border-collapse:collapse;width:100%;font-size:.9375rem}
-th,td{text-align:left;vertical-align:top;padding:.375rem 1rem .375rem 0;border-bottom:1px solid var(--grid)}
-th{font-weight:400;color:var(--soft);width:30%}td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
-svg,pre{box-sizing:border-box;display:block;width:100%;margin:1rem 0;border:1px solid var(--grid);border-radius:8px}
-svg{height:auto}pre{background:var(--surface);padding:1rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere;
-font:.8125rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
-@media print{svg,pre,tr{break-inside:avoid}}
-)";
-
-// Bytes of the UTF-8 character at the front of text, 0 when there is none that XML may hold.
-std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
-  const std::uint8_t first = byte(0);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : first == '\n' || first == '\t' ? 1 : 0;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  std::uint32_t code = first & (0x7fu >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3fu);
-  }
-  constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  const bool forbidden = (code >= 0x80 && code < 0xa0) || (code & 0xfffe) == 0xfffe || code > 0x10ffff;
-  return code < kSmallest[length] || surrogate || forbidden ? 0 : length;
-}
+using drawing::Drawn;
 
 std::string paragraphs(std::string_view prose) {
   std::string out;
@@ -52,45 +28,237 @@ std::string paragraphs(std::string_view prose) {
   return out;
 }
 
-}  // namespace
+// --- Pictures
 
-std::string escape_xml(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t length = character_length(text.substr(i));
-    if (length == 0) out += "\xef\xbf\xbd";
-    else if (text[i] == '&') out += "&amp;";
-    else if (text[i] == '<') out += "&lt;";
-    else if (text[i] == '>') out += "&gt;";
-    else if (text[i] == '"') out += "&quot;";
-    else out += text.substr(i, length);
-    i += std::max<std::size_t>(length, 1);
-  }
-  return out;
+std::string caption(std::string_view title) {
+  return title.empty() ? "" : "<figcaption>" + escape_xml(title) + "</figcaption>\n";
 }
+
+std::string figure(const Drawn& drawn) {
+  constexpr double kSmallestScale = 0.64;  // what is wider than that scrolls
+  const bool wide = drawn.width > drawing::kPage.width;
+  std::string out = fmt::format("<figure class=\"{}\">\n{}", wide ? "wide" : "plot", caption(drawn.title));
+  if (wide)
+    out += fmt::format("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">",
+                       escape_xml(drawn.title.empty() ? drawn.kind : drawn.title));
+  out += fmt::format("<svg class=\"picture\" role=\"img\" viewBox=\"0 0 {:.0f} {:.0f}\"",
+                     std::ceil(drawn.width), std::ceil(drawn.height));
+  if (wide)
+    out += fmt::format(" style=\"min-width:{:.0f}px;max-width:{:.0f}px\"", kSmallestScale * drawn.width,
+                       1.1 * drawn.width);
+  out += fmt::format("><title>{}</title>\n{}</svg>{}\n",
+                     escape_xml(drawn.title.empty() ? drawn.kind : drawn.title), drawn.elements,
+                     wide ? "</div>" : "");
+  for (const std::string& note : drawn.notes) out += "<p class=\"note\">" + escape_xml(note) + "</p>\n";
+  return out + "</figure>\n";
+}
+
+// What format_number writes, or a plain number; "-", "–" and nothing stand for a number that is not there.
+bool numeric(std::string_view cell) {
+  return cell == "NaN" || cell.ends_with("\xe2\x88\x9e") || cell == "\xe2\x80\x93" ||
+         cell.find_first_not_of("0123456789.,+-e%") == std::string_view::npos;
+}
+
+std::string figure(const Table& table) {
+  constexpr std::size_t kNarrow = 3;  // columns
+  for (const auto& row : table.rows)
+    if (row.size() != table.columns.size())
+      throw ValueError(fmt::format("[html_report] a row of table '{}' has {} cells for {} columns",
+                                   table.title, row.size(), table.columns.size()));
+  std::vector<std::string_view> style;
+  for (std::size_t c = 0; c < table.columns.size(); ++c) {
+    const bool numbers = std::ranges::all_of(table.rows, [&](const auto& row) { return numeric(row[c]); });
+    style.push_back(numbers && !table.rows.empty() ? " class=\"num\"" : "");
+  }
+  const bool wide = table.columns.size() > kNarrow;
+  std::string out = fmt::format("<figure class=\"{}\">\n{}", wide ? "wide" : "table", caption(table.title));
+  out += fmt::format(
+      "<div class=\"scroll\"{}><table>\n<thead><tr>",
+      wide ? fmt::format(" tabindex=\"0\" role=\"region\" aria-label=\"{}\"", escape_xml(table.title)) : "");
+  for (std::size_t c = 0; c < table.columns.size(); ++c)
+    out += fmt::format("<th scope=\"col\"{}>{}</th>", style[c], escape_xml(table.columns[c]));
+  out += "</tr></thead>\n<tbody>\n";
+  for (const auto& row : table.rows) {
+    out += "<tr>";
+    for (std::size_t c = 0; c < row.size(); ++c)
+      out += fmt::format("<td{}>{}</td>", style[c], escape_xml(row[c]));
+    out += "</tr>\n";
+  }
+  return out + "</tbody>\n</table></div>\n</figure>\n";
+}
+
+std::string node(const Tree& tree, int depth) {
+  std::string line;
+  if (tree.level >= 0)
+    line +=
+        fmt::format("<span class=\"level v{}\">level {}</span>", tree.level % drawing::kLevels, tree.level);
+  line += "<span>" + escape_xml(tree.label) + "</span>";
+  if (!tree.detail.empty()) line += "<span class=\"detail\">" + escape_xml(tree.detail) + "</span>";
+  if (tree.children.empty()) return "<div class=\"node leaf\">" + line + "</div>\n";
+  std::string out = fmt::format("<details class=\"node\"{}><summary>{}</summary>\n<div class=\"children\">\n",
+                                depth == 0 ? " open=\"\"" : "", line);
+  for (const Tree& child : tree.children) out += node(child, depth + 1);
+  return out + "</div></details>\n";
+}
+
+std::string figure(const Tree& tree) { return "<figure class=\"tree\">\n" + node(tree, 0) + "</figure>\n"; }
+
+std::string figure(const Picture& picture) {
+  return std::visit(
+      [](const auto& p) {
+        using Kind = std::decay_t<decltype(p)>;
+        if constexpr (std::is_same_v<Kind, Table> || std::is_same_v<Kind, Tree>) return figure(p);
+        else return figure(drawing::draw(p, drawing::kPage));
+      },
+      picture);
+}
+
+// --- Checks
+
+std::string mark(bool holds) { return holds ? "\xe2\x9c\x93" : "\xe2\x9c\x97"; }  // check mark, cross
+
+std::string state(const std::vector<Check>& checks) {
+  if (checks.empty()) return "<span class=\"state none\">no invariant</span>";
+  const auto failed = std::ranges::count_if(checks, [](const Check& check) { return !check.holds(); });
+  std::string words;
+  if (checks.size() == 1) words = failed ? "fails" : "holds";
+  else if (failed) words = fmt::format("{} of {} fail", failed, checks.size());
+  else words = fmt::format("all {} hold", checks.size());
+  return fmt::format("<span class=\"state {}\">{} {}</span>", failed ? "fails" : "holds", mark(failed == 0),
+                     words);
+}
+
+// The one that is nearest to its tolerance, or furthest beyond it.
+const Check& tightest(const std::vector<Check>& checks) {
+  const auto share = [](const Check& check) {
+    if (check.holds()) return check.error > 0 ? check.error / check.tolerance : 0.0;
+    return std::isnan(check.error) || !(check.tolerance > 0) ? INFINITY : check.error / check.tolerance;
+  };
+  return *std::ranges::max_element(checks, {}, share);
+}
+
+std::string numbers(const Check& check) {
+  return fmt::format("<td class=\"num\">{}</td><td class=\"num\">{} <span class=\"unit\">{}</span></td>",
+                     format_number(check.error), format_number(check.tolerance), escape_xml(check.unit));
+}
+
+std::string checks_table(const std::vector<Check>& checks) {
+  if (checks.empty()) return "";
+  std::string out =
+      "<table class=\"checks\">\n<thead><tr><th scope=\"col\">Invariant</th><th scope=\"col\"></th>"
+      "<th scope=\"col\" class=\"num\">error</th><th scope=\"col\" "
+      "class=\"num\">tolerance</th></tr></thead>\n<tbody>\n";
+  for (const Check& check : checks)
+    out += fmt::format("<tr{}><th scope=\"row\">{}</th><td>{}</td>{}</tr>\n",
+                       check.holds() ? "" : " class=\"failing\"", escape_xml(check.claim), state({check}),
+                       numbers(check));
+  return out + "</tbody>\n</table>\n";
+}
+
+std::string verdict(const std::vector<ReportView>& views) {
+  std::size_t total = 0, failed = 0;
+  for (const ReportView& view : views)
+    for (const Check& check : view.checks) ++total, failed += !check.holds();
+  if (total == 0) return "";
+  if (failed == 0)
+    return fmt::format("<p class=\"verdict\"><span class=\"holds\">{} {}</span></p>\n", mark(true),
+                       total == 1 ? "The one invariant holds" : fmt::format("All {} invariants hold", total));
+  return fmt::format("<p class=\"verdict\"><span class=\"fails\">{} {} of {} invariants {}</span></p>\n",
+                     mark(false), failed, total, failed == 1 ? "fails" : "fail");
+}
+
+// --- Views
+
+void check_ids(const std::vector<ReportView>& views) {
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  std::set<std::string_view> seen;
+  for (const ReportView& view : views) {
+    if (view.id.empty() || view.id.find_first_not_of(kAllowed) != std::string::npos)
+      throw ValueError(fmt::format(
+          "[html_report] '{}' cannot be the id of view '{}'; need letters, digits, '-', '_' and '.'", view.id,
+          view.title));
+    if (!seen.insert(view.id).second)
+      throw ValueError(fmt::format("[html_report] two views have the id '{}'", view.id));
+  }
+}
+
+std::string contents(const std::vector<ReportView>& views) {
+  const bool checked =
+      std::ranges::any_of(views, [](const ReportView& view) { return !view.checks.empty(); });
+  std::string out = "<nav aria-label=\"Views\">\n<table>\n<thead><tr><th scope=\"col\">View</th>";
+  if (checked)
+    out +=
+        "<th scope=\"col\">Invariants</th><th scope=\"col\" class=\"num\">error</th>"
+        "<th scope=\"col\" class=\"num\">tolerance</th>";
+  out += "</tr></thead>\n<tbody>\n";
+  for (const ReportView& view : views) {
+    out += fmt::format("<tr><td><a href=\"#{}\">{}</a>", view.id, escape_xml(view.title));
+    if (!view.question.empty())
+      out += fmt::format("<div class=\"about\">{}</div>", escape_xml(view.question));
+    out += "</td>";
+    if (checked)
+      out += fmt::format("<td>{}</td>{}", state(view.checks),
+                         view.checks.empty() ? "<td></td><td></td>" : numbers(tightest(view.checks)));
+    out += "</tr>\n";
+  }
+  return out + "</tbody>\n</table>\n</nav>\n";
+}
+
+std::string section(const ReportView& view) {
+  std::string pictures;
+  for (const Picture& picture : view.pictures) pictures += figure(picture);
+  // A single picture that is not wide stands beside the text where there is room.
+  const bool one = view.pictures.size() == 1 && !pictures.starts_with("<figure class=\"wide\"");
+  std::string out = fmt::format(
+      "<details class=\"view\" id=\"{}\"{}>\n<summary><h2>{}</h2>{}</summary>\n<div "
+      "class=\"body{}\">\n<div>\n",
+      view.id, view.open ? " open=\"\"" : "", escape_xml(view.title),
+      view.checks.empty() ? "" : state(view.checks), one ? " one" : "");
+  if (!view.question.empty()) out += "<p class=\"question\">" + escape_xml(view.question) + "</p>\n";
+  if (!view.reading.empty()) out += "<div class=\"reading\">\n" + paragraphs(view.reading) + "</div>\n";
+  out += checks_table(view.checks) + "</div>\n";
+  if (!pictures.empty()) out += "<div class=\"pictures\">\n" + pictures + "</div>\n";
+  if (!view.preformatted.empty()) out += "<pre>\n" + escape_xml(view.preformatted) + "</pre>\n";
+  return out + "</div>\n</details>\n";
+}
+
+bool has_heatmap(const std::vector<ReportView>& views) {
+  return std::ranges::any_of(views, [](const ReportView& view) {
+    return std::ranges::any_of(view.pictures,
+                               [](const Picture& p) { return std::holds_alternative<Heatmap>(p); });
+  });
+}
+
+}  // namespace
 
 std::string html_report(std::string_view title, std::string_view subtitle,
                         const std::vector<std::pair<std::string, std::string>>& facts,
-                        const std::vector<ReportSection>& sections) {
+                        const std::vector<ReportView>& views) {
+  check_ids(views);
   const std::string heading = escape_xml(title);
-  std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
-  page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  page += "<title>" + heading + "</title>\n<style>" + std::string(kPageStyle) + "</style>\n</head>\n<body>\n";
-  page += "<h1>" + heading + "</h1>\n";
+  std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n";
+  page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
+  page += "<title>" + heading + "</title>\n<style>" + drawing::picture_style(has_heatmap(views)) +
+          drawing::page_style() + "</style>\n</head>\n<body>\n";
+  page += "<header>\n<h1>" + heading + "</h1>\n";
   if (!subtitle.empty()) page += "<p class=\"subtitle\">" + escape_xml(subtitle) + "</p>\n";
+  page += verdict(views);
   if (!facts.empty()) {
-    page += "<table>\n";
+    page += "<dl class=\"facts\">\n";
     for (const auto& [key, value] : facts)
-      page += "<tr><th scope=\"row\">" + escape_xml(key) + "</th><td>" + escape_xml(value) + "</td></tr>\n";
-    page += "</table>\n";
+      page += "<div><dt>" + escape_xml(key) + "</dt><dd>" + escape_xml(value) + "</dd></div>\n";
+    page += "</dl>\n";
   }
-  for (const ReportSection& section : sections) {
-    page += "<section>\n<h2>" + escape_xml(section.heading) + "</h2>\n" + paragraphs(section.prose);
-    for (const Chart& chart : section.charts) page += svg(chart);
-    if (!section.preformatted.empty()) page += "<pre>\n" + escape_xml(section.preformatted) + "</pre>\n";
-    page += "</section>\n";
+  page += "</header>\n";
+  if (!views.empty()) {
+    page += contents(views);
+    page +=
+        "<div class=\"controls\" hidden=\"\"><button type=\"button\" value=\"open\">Expand all</button>"
+        "<button type=\"button\" value=\"shut\">Collapse all</button></div>\n";
   }
-  return page + "</body>\n</html>\n";
+  page += "<main>\n";
+  for (const ReportView& view : views) page += section(view);
+  return page + "</main>\n<script>" + drawing::page_script() + "</script>\n</body>\n</html>\n";
 }
 
 }  // namespace nestgrad

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
-# NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way.
+# NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way. With --browser also Chromium, in which
+# a test opens a report page; without any that test is skipped.
 set -euo pipefail
 
-debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev)
-fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel)
+debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev python3)
+fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel python3)
 
 die() {
   echo "setup: error: $*" >&2
@@ -35,6 +36,12 @@ if [[ -n ${NESTGRAD_SKIP_SETUP:-} ]]; then
   exit 0
 fi
 
+browser=()
+if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null &&
+  ! command -v google-chrome >/dev/null; then
+  browser=(chromium)
+fi
+
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   family=debian packages=("${debian_packages[@]}")
 elif command -v dnf >/dev/null && command -v rpm >/dev/null; then
@@ -45,7 +52,7 @@ else
 fi
 
 missing=()
-for package in "${packages[@]}"; do
+for package in "${packages[@]}" ${browser[@]+"${browser[@]}"}; do
   "${family}_has" "$package" || missing+=("$package")
 done
 if [[ ${#missing[@]} -eq 0 ]]; then
