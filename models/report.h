@@ -125,7 +125,7 @@ struct ReportView {
   bool open = true;               // when the page is opened
 };
 
-// A complete HTML page: facts as a table of two columns, a list of the views with whether their checks hold,
+// A complete HTML page: facts by name, a list of the views with whether their checks hold, with the numbers,
 // then the views.
 std::string html_report(std::string_view title, std::string_view subtitle,
                         const std::vector<std::pair<std::string, std::string>>& facts,
