@@ -6,6 +6,7 @@
 
 #include "engine/backend.h"
 #include "engine/program.h"
+#include "engine/recorder.h"
 #include "engine/threads.h"
 
 namespace nestgrad {
@@ -140,7 +141,8 @@ class SliceRun {
     for (const ScanStep::Carry& c : scan_.carries) slot[k++] = next_carry(c, time, parity, last, store);
     for (const ScanStep::Stack& s : scan_.stacks)
       if (!s.of_carry) slot[k++] = slot_of(s, time, store);
-    execute(state_.body, {memory_ + scan_.body_arena, slot.data(), frame_.backend});
+    execute(state_.body, {memory_ + scan_.body_arena, slot.data(), frame_.backend, frame_.recorder, time,
+                          slice_, frame_.recomputed || !store});
     for (std::size_t c = 0; c < scan_.carries.size(); ++c) state_.carry_in[c] = slot[first_out + c];
   }
 
@@ -246,15 +248,23 @@ void run_scan(ScanStep& scan, Program& parent, const Frame& frame) {
   // What a worker recomputed in an earlier run is of other numbers, and this run may give it nothing to do.
   for (ScanStep::Worker& w : scan.workers) w.slice = w.segment = -1;
   const auto slice = [&](int part, int worker) { SliceRun(scan, parent, frame, worker, part).forward(); };
-  in_parallel(scan.slices, static_cast<int>(scan.workers.size()), std::ref(slice));
+  const auto workers = static_cast<int>(scan.workers.size());
+  if (frame.recorder)
+    for (int part = 0; part < scan.slices; ++part) slice(part, part % workers);
+  else in_parallel(scan.slices, workers, std::ref(slice));
   finish_sums(scan, parent, frame);
 }
 
-}  // namespace
+struct Untimed {
+  Untimed(const Frame&, const Instruction&) {}
+};
 
-void execute(Program& program, const Frame& frame) {
+// Timed: told of each instruction as long as it runs.
+template <class Timed>
+void run(Program& program, const Frame& frame) {
   const std::byte* in[kMaxOperands];
   for (Instruction& ins : program.code) {
+    [[maybe_unused]] const Timed timed(frame, ins);
     if (ins.scan) {
       run_scan(*ins.scan, program, frame);
       continue;
@@ -277,6 +287,14 @@ void execute(Program& program, const Frame& frame) {
       throw ValueError(fmt::format("{} (at {})", e.what(), describe(ins.loc)));
     }
   }
+}
+
+}  // namespace
+
+void execute(Program& program, const Frame& frame) {
+  if (!frame.recorder) return run<Untimed>(program, frame);
+  frame.recorder->begin();
+  run<Recorder::Timed>(program, frame);
 }
 
 }  // namespace nestgrad

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/backend.h"
+#include "engine/profile.h"
 #include "engine/program.h"
 #include "engine/threads.h"
 
@@ -32,6 +33,10 @@ struct Plan::Impl {
     if (!staged[k].defined()) staged[k] = Array(spec, device);
     return staged[k];
   }
+  // Where the arguments are, or copies of those that lie on another device.
+  void bind(std::span<const Array> inputs, std::span<const Array> outputs);
+  // Outputs to where they were asked for.
+  void deliver(std::span<Array> outputs);
   void replay();
 };
 
@@ -61,9 +66,7 @@ std::string place_text(const Place& p) {
 void print(const Program& p, const std::string& indent, std::string& out) {
   for (std::size_t i = 0; i < p.code.size(); ++i) {
     const Instruction& ins = p.code[i];
-    std::string name;
-    for (NodeId member : ins.with) name += fmt::format("{}+", p.graph->node(member).op->name);
-    name += ins.op ? ins.op->name : "copy";
+    const std::string name = ops_of(p, ins);
     if (ins.scan) {
       out += fmt::format("{}{} {} steps {} every {} slices {} workers {}, memory @{} ({} bytes each)\n",
                          indent, i, name, ins.scan->steps, ins.scan->every, ins.scan->slices,
@@ -125,6 +128,12 @@ Program compile_within(const std::deque<Node>& nodes, const std::vector<NodeId>&
 
 }  // namespace
 
+std::string ops_of(const Program& program, const Instruction& instruction) {
+  std::string ops;
+  for (NodeId member : instruction.with) ops += fmt::format("{}+", program.graph->node(member).op->name);
+  return ops += instruction.op ? instruction.op->name : "copy";
+}
+
 Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
@@ -171,22 +180,44 @@ void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
   check("input", inputs, input_specs());
   check("output", outputs, output_specs());
   Impl& p = *impl_;
-  const auto elsewhere = [&](const Array& a) { return a.device() != p.device; };
-  // An argument that lies on another device has a copy on ours.
-  const auto place = [&](std::size_t k, const Array& a) {
-    const Array& here = elsewhere(a) ? p.staged_at(k, a.spec()) : a;
-    p.external[k] = const_cast<std::byte*>(here.data());
-  };
-  const std::size_t first_output = inputs.size();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    place(i, inputs[i]);
-    if (elsewhere(inputs[i])) copy(inputs[i], p.staged[i]);
-  }
-  for (std::size_t i = 0; i < outputs.size(); ++i) place(first_output + i, outputs[i]);
+  p.bind(inputs, outputs);
   if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
   else p.replay();
+  p.deliver(outputs);
+}
+
+Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events) {
+  Impl& p = *impl_;
+  if (!p.device.is_cpu())
+    throw DeviceError(
+        fmt::format("[plan] only plans for the CPU can be profiled, this one is for {}; make one with "
+                    "PlanOptions::device = Device::cpu()",
+                    p.device.name()));
+  check("input", inputs, input_specs());
+  std::vector<Array> outputs;
+  for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
+  p.bind(inputs, outputs);
+  Profile profile = nestgrad::profile(p.program, p.external.data(), most_events);
+  profile.outputs = std::move(outputs);
+  return profile;
+}
+
+void Plan::Impl::bind(std::span<const Array> inputs, std::span<const Array> outputs) {
+  const auto place = [&](std::size_t k, const Array& a) {
+    const Array& here = a.device() == device ? a : staged_at(k, a.spec());
+    external[k] = const_cast<std::byte*>(here.data());
+  };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    place(i, inputs[i]);
+    if (inputs[i].device() != device) copy(inputs[i], staged[i]);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) place(inputs.size() + i, outputs[i]);
+}
+
+void Plan::Impl::deliver(std::span<Array> outputs) {
+  const std::size_t first = external.size() - outputs.size();
   for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (elsewhere(outputs[i])) copy(p.staged[first_output + i], outputs[i]);
+    if (outputs[i].device() != device) copy(staged[first + i], outputs[i]);
 }
 
 void Plan::Impl::replay() {

@@ -14,6 +14,8 @@
 
 namespace nestgrad {
 
+struct Profile;  // engine/profile.h
+
 struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
@@ -63,6 +65,9 @@ class Plan {
   // Into the arrays given (defined, right specs, no overlap with inputs), there or on the CPU. Allocates
   // nothing, but at the first run on a GPU.
   void run(std::span<const Array> inputs, std::span<Array> outputs);
+
+  // What a run does with its time and memory; engine/profile.h says more. DeviceError if it is not the CPU's.
+  Profile profile(const std::vector<Array>& inputs, std::int64_t most_events = 20'000);
 
   PlanStats stats() const;
   std::string str() const;                  // what a run costs, then one line an instruction

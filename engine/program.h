@@ -12,6 +12,8 @@
 
 namespace nestgrad {
 
+struct Profile;  // engine/profile.h
+class Recorder;  // engine/recorder.h
 struct ScanStep;
 
 struct Instruction {
@@ -27,6 +29,7 @@ struct Instruction {
   NodeId node = -1;                // in the lowered graph; of several the last
   std::vector<NodeId> with;        // the others
   Loc loc;
+  int entry = -1;  // in Profile::instructions, while it is profiled
 };
 
 struct Program {
@@ -43,7 +46,11 @@ struct Program {
 struct Frame {
   std::byte* arena = nullptr;
   std::byte* const* external = nullptr;
-  Backend* backend = nullptr;  // null: the CPU
+  Backend* backend = nullptr;    // null: the CPU
+  Recorder* recorder = nullptr;  // null: nothing is profiled
+  // What a scan tells the recorder: for which step and slice its body runs.
+  int step = -1, slice = -1;
+  bool recomputed = false;
 };
 
 // One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values but those
@@ -108,5 +115,9 @@ struct ScanStep {
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options);
 void execute(Program& program, const Frame& frame);
+// Runs it twice on this thread. `external`: as of Frame, on the CPU.
+Profile profile(Program& program, std::byte* const* external, std::int64_t most_events);
+
+std::string ops_of(const Program& program, const Instruction& instruction);  // "mul+add"
 
 }  // namespace nestgrad

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/error.h"
@@ -38,7 +39,7 @@ std::atomic<int>& count() {
   return threads;
 }
 
-thread_local bool inside = false;  // of a part
+thread_local bool inside = false;  // of a part, or of a SingleThreadScope
 
 class Pool {
  public:
@@ -104,6 +105,9 @@ void set_thread_count(int threads) {
     throw ConfigError(fmt::format("[threads] {} threads; it must be 1 to {}", threads, kMost));
   count() = threads;
 }
+
+SingleThreadScope::SingleThreadScope() : was_single_(std::exchange(inside, true)) {}
+SingleThreadScope::~SingleThreadScope() { inside = was_single_; }
 
 void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn) {
   static std::mutex mutex;

@@ -17,6 +17,18 @@ void set_thread_count(int threads);
 // pool, it does all parts itself, as worker 0. An exception of the first part that failed is thrown on.
 void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn);
 
+// While it exists, its thread shares no work: in_parallel does all parts itself, as worker 0.
+class SingleThreadScope {
+ public:
+  SingleThreadScope();
+  ~SingleThreadScope();
+  SingleThreadScope(const SingleThreadScope&) = delete;
+  SingleThreadScope& operator=(const SingleThreadScope&) = delete;
+
+ private:
+  bool was_single_;
+};
+
 // fn(begin, end) for blocks of about `grain` that make up 0..n, in parallel; all in one where n is too small
 // to share. fn must give the same bits however n is cut.
 template <class Fn>

@@ -45,6 +45,26 @@ TEST_CASE("parts within parts, and calls from several threads, are done by those
   CHECK(done == 3 * 8 * 5);
 }
 
+TEST_CASE("a thread that shares no work does all parts, in order, until it shares again") {
+  std::vector<int> parts;
+  std::atomic<int> others = 0;
+  {
+    const SingleThreadScope alone;
+    const SingleThreadScope still;
+    in_parallel(50, 4, [&](int part, int worker) { parts.push_back(part), others += worker != 0; });
+  }
+  CHECK(others == 0);
+  CHECK(std::ranges::is_sorted(parts));
+  CHECK(parts.size() == 50);
+  // Each waits for the other: only two threads can end this.
+  std::atomic<int> arrived = 0;
+  in_parallel(2, 2, [&](int, int) {
+    ++arrived;
+    while (arrived < 2) std::this_thread::yield();
+  });
+  CHECK(arrived == 2);
+}
+
 TEST_CASE("the exception of the first part that fails arrives, and the pool goes on working") {
   for (int workers : {1, 3}) {
     const std::string why = message_of<ValueError>([&] {
