@@ -17,7 +17,7 @@ if(NOT NESTGRAD_CUDA STREQUAL "OFF" AND NOT NESTGRAD_SANITIZE)
 endif()
 
 file(GLOB NESTGRAD_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cu cuda/*.cpp)
-list(FILTER NESTGRAD_CUDA_SOURCES EXCLUDE REGEX "/no_cuda\\.cpp$")
+list(FILTER NESTGRAD_CUDA_SOURCES EXCLUDE REGEX "/(no_cuda|lazy_cublas)\\.cpp$")
 
 if(NESTGRAD_WITH_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES 80)  # of the compiler's own check alone
@@ -28,14 +28,18 @@ if(NESTGRAD_WITH_CUDA)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
-  add_library(nestgrad_device OBJECT ${NESTGRAD_CUDA_SOURCES})
+  add_library(nestgrad_device OBJECT ${NESTGRAD_CUDA_SOURCES} cuda/lazy_cublas.cpp)
+  get_target_property(NESTGRAD_CUBLAS CUDA::cublas IMPORTED_LOCATION)
+  cmake_path(GET NESTGRAD_CUBLAS PARENT_PATH NESTGRAD_CUBLAS_FOLDER)
+  set_source_files_properties(cuda/lazy_cublas.cpp PROPERTIES
+    COMPILE_DEFINITIONS NESTGRAD_CUBLAS_FOLDER="${NESTGRAD_CUBLAS_FOLDER}")
   set_target_properties(nestgrad_device PROPERTIES
     CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY None
     CUDA_ARCHITECTURES "${NESTGRAD_CUDA_ARCHITECTURES}")
   target_compile_options(nestgrad_device PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow>
     "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=-warn-spills,-Werror;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
-  target_link_libraries(nestgrad_device PUBLIC CUDA::cudart CUDA::cublas)
+  target_link_libraries(nestgrad_device PUBLIC CUDA::cudart ${CMAKE_DL_LIBS})
 else()
   add_library(nestgrad_device OBJECT cuda/no_cuda.cpp)
   target_link_libraries(nestgrad_device PRIVATE nestgrad_options)
