@@ -178,9 +178,10 @@ int CudaBackend::fault_site(const Op& op, std::int64_t rows) {
   return static_cast<int>(sites_.size());
 }
 
-Kernel CudaBackend::kernel(const Call& call, Loc loc) {
+Kernel CudaBackend::kernel(const Call& call, Loc loc, Precision precision) {
   use();
   loc_ = loc;
+  precision_ = precision;
   return call.op.cuda(call, *this);
 }
 

@@ -49,7 +49,7 @@ class CudaBackend final : public Backend {
   void copy(const std::byte* from, std::byte* to, std::size_t bytes) override;
   void zero(std::byte* at, std::size_t bytes) override;
   void synchronize() override;
-  Kernel kernel(const Call& call, Loc loc) override;
+  Kernel kernel(const Call& call, Loc loc, Precision precision) override;
   ClusterKernel cluster(const ClusterCall& call) override;
   bool suits_fused_scan(const Graph& body) override;
   std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan, const Program& parent) override;
@@ -67,6 +67,8 @@ class CudaBackend final : public Backend {
   // one that is outside. Only while a kernel is made.
   int fault_site(const Op& op, std::int64_t rows);
   Fault* faults() const { return faults_; }
+  // Of the kernel that is being made.
+  Precision precision() const { return precision_; }
 
  private:
   // Pinned memory through which uploads go, so that the host need not wait for them.
@@ -101,6 +103,7 @@ class CudaBackend final : public Backend {
   };
   std::vector<Site> sites_;
   Loc loc_{};  // of the kernel that is being made
+  Precision precision_ = Precision::f32;
 };
 
 inline CudaBackend& cuda(Backend& backend) { return static_cast<CudaBackend&>(backend); }

@@ -5,6 +5,8 @@
 
 namespace nestgrad::cuda {
 
+class CudaBackend;
+
 // The column `cuda` of the op table. Once; later calls do nothing.
 void fill_in_kernels();
 
@@ -21,6 +23,8 @@ Kernel cumsum_kernel(const Call& call, Backend& backend);
 Kernel sum_kernel(const Call& call, Backend& backend);
 Kernel max_over_kernel(const Call& call, Backend& backend);
 Kernel matmul_kernel(const Call& call, Backend& backend);
+// n floats as bf16, to nearest even.
+void round_to_bf16(const CudaBackend& backend, const std::byte* from, std::byte* to, std::int64_t n);
 Kernel triangular_solve_kernel(const Call& call, Backend& backend);
 Kernel solve_kernel(const Call& call, Backend& backend);
 

@@ -46,21 +46,38 @@ int as_int(const Call& call, std::int64_t extent) {
   return static_cast<int>(extent);
 }
 
+// How cuBLAS is to read the operands, and to compute.
+struct Reading {
+  cudaDataType_t type;
+  cublasComputeType_t compute;
+  std::int64_t bytes;  // of an element of an operand
+};
+
+Reading reading_of(DType dtype, Precision precision) {
+  if (dtype == DType::f64) return {CUDA_R_64F, CUBLAS_COMPUTE_64F, 8};
+  switch (precision) {
+    case Precision::tf32:
+      return {CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 4};
+    case Precision::bf16:
+      return {CUDA_R_16BF, CUBLAS_COMPUTE_32F, 2};
+    case Precision::f32:
+      break;
+  }
+  return {CUDA_R_32F, CUBLAS_COMPUTE_32F, 4};
+}
+
 // One strided batch.
 template <class T>
-void multiply(const CudaBackend& on, const Product& p, const BatchAxis& batch, const T* a, const T* b,
-              T* out) {
+void multiply(const CudaBackend& on, const Product& p, const Reading& reading, const BatchAxis& batch,
+              const std::byte* a, const std::byte* b, T* out) {
   const T one = 1, zero = 0;
   const auto i = [](std::int64_t v) { return static_cast<int>(v); };
   const cublasOperation_t tb = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta = p.ta ? CUBLAS_OP_T : CUBLAS_OP_N;
-  if constexpr (std::is_same_v<T, float>)
-    NESTGRAD_CUDA(cublasSgemmStridedBatched(on.blas(), tb, ta, i(p.n), i(p.m), i(p.k), &one, b, i(p.ldb),
-                                            batch.b, a, i(p.lda), batch.a, &zero, out, i(p.n), batch.out,
-                                            i(batch.size)));
-  else
-    NESTGRAD_CUDA(cublasDgemmStridedBatched(on.blas(), tb, ta, i(p.n), i(p.m), i(p.k), &one, b, i(p.ldb),
-                                            batch.b, a, i(p.lda), batch.a, &zero, out, i(p.n), batch.out,
-                                            i(batch.size)));
+  constexpr cudaDataType_t kResult = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_64F;
+  NESTGRAD_CUDA(cublasGemmStridedBatchedEx(on.blas(), tb, ta, i(p.n), i(p.m), i(p.k), &one, b, reading.type,
+                                           i(p.ldb), batch.b, a, reading.type, i(p.lda), batch.a, &zero, out,
+                                           kResult, i(p.n), batch.out, i(batch.size), reading.compute,
+                                           CUBLAS_GEMM_DEFAULT));
 }
 
 template <class T>
@@ -100,11 +117,25 @@ Kernel typed_matmul(const Call& call, CudaBackend& backend) {
         next.push_back({1, s.a + i * axis.a, s.b + i * axis.b, s.out + i * axis.out});
     starts = std::move(next);
   }
-  return [=, &backend, starts = std::move(starts)](const std::byte* const* in, std::byte* out) {
-    const T* a = reinterpret_cast<const T*>(in[0]);
-    const T* b = reinterpret_cast<const T*>(in[1]);
+  const Reading reading = reading_of(call.out.dtype, backend.precision());
+  // Operands in bf16 are copies.
+  std::vector<DeviceTable> copies;
+  const std::int64_t size_a = call.in[0].size(), size_b = call.in[1].size();
+  if (reading.type == CUDA_R_16BF)
+    for (const std::int64_t size : {size_a, size_b})
+      copies.emplace_back(backend, static_cast<std::size_t>(size * reading.bytes));
+  return [=, &backend, starts = std::move(starts), copies = std::move(copies)](const std::byte* const* in,
+                                                                               std::byte* out) {
+    const std::byte *a = in[0], *b = in[1];
+    if (!copies.empty()) {
+      round_to_bf16(backend, a, copies[0].as<std::byte>(), size_a);
+      if (b != a) round_to_bf16(backend, b, copies[1].as<std::byte>(), size_b);
+      b = b == a ? copies[0].as<std::byte>() : copies[1].as<std::byte>();
+      a = copies[0].as<std::byte>();
+    }
     T* y = reinterpret_cast<T*>(out);
-    for (const BatchAxis& s : starts) multiply(backend, p, inner, a + s.a, b + s.b, y + s.out);
+    for (const BatchAxis& s : starts)
+      multiply(backend, p, reading, inner, a + s.a * reading.bytes, b + s.b * reading.bytes, y + s.out);
   };
 }
 

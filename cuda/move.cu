@@ -1,4 +1,6 @@
 // Ops that only move elements: those with Op::view (broadcast_to, permute, slice), concat, pad; and cast.
+#include <cuda_bf16.h>
+
 #include "cuda/backend.h"
 #include "cuda/kernels.h"
 #include "cuda/moves.cuh"
@@ -31,7 +33,17 @@ __global__ void convert(const From* from, To* to, std::int64_t n) {
   if (i < n) to[i] = static_cast<To>(from[i]);
 }
 
+__global__ void round_elements(const float* from, __nv_bfloat16* to, std::int64_t n) {
+  const std::int64_t i = global_thread();
+  if (i < n) to[i] = __float2bfloat16_rn(from[i]);
+}
+
 }  // namespace
+
+void round_to_bf16(const CudaBackend& backend, const std::byte* from, std::byte* to, std::int64_t n) {
+  launch(backend, for_each_of(n), round_elements, reinterpret_cast<const float*>(from),
+         reinterpret_cast<__nv_bfloat16*>(to), n);
+}
 
 Kernel view_kernel(const Call& call, Backend& backend) {
   return [&on = cuda(backend), dtype = call.out.dtype, move = move_of_view(call)](

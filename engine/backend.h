@@ -36,7 +36,7 @@ class Backend {
 
   // Kernels made here queue their work when they are called, with addresses of this device. Errors that they
   // find in numbers name `loc`.
-  virtual Kernel kernel(const Call& call, Loc loc) = 0;
+  virtual Kernel kernel(const Call& call, Loc loc, Precision precision) = 0;
   virtual ClusterKernel cluster(const ClusterCall& call) = 0;
 
   // A scan over slices (engine/slicing.h) as one kernel, each slice on its own through many steps.

@@ -206,7 +206,7 @@ class Compiler {
     if (fusion_.sums.contains(id)) return issue_sum(id);
     const NodeCall call(graph_.nodes(), n);
     Instruction ins{.op = n.op,
-                    .kernel = backend() ? backend()->kernel(call, n.loc) : n.op->cpu(call),
+                    .kernel = backend() ? backend()->kernel(call, n.loc, options_.precision) : n.op->cpu(call),
                     .node = id,
                     .loc = n.loc};
     for (NodeId in : n.inputs) ins.in.push_back(use(in));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 
@@ -41,6 +42,34 @@ Device& the_default() {
   return device;
 }
 }  // namespace
+
+std::string_view name(Precision precision) {
+  switch (precision) {
+    case Precision::f32:
+      return "f32";
+    case Precision::tf32:
+      return "tf32";
+    case Precision::bf16:
+      break;
+  }
+  return "bf16";
+}
+
+Precision precision_named(std::string_view wanted) {
+  for (const Precision p : {Precision::f32, Precision::tf32, Precision::bf16})
+    if (name(p) == wanted) return p;
+  throw ConfigError(fmt::format("[device] '{}' is no precision; say f32, tf32 or bf16", wanted));
+}
+
+namespace {
+std::atomic<Precision>& the_default_precision() {
+  static std::atomic<Precision> precision{Precision::f32};
+  return precision;
+}
+}  // namespace
+
+Precision default_precision() { return the_default_precision(); }
+void set_default_precision(Precision precision) { the_default_precision() = precision; }
 
 Device default_device() { return the_default(); }
 void set_default_device(Device device) { the_default() = std::move(device); }

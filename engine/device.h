@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -52,5 +53,19 @@ class Device {
 // Where plans run that are not told: NESTGRAD_DEVICE (as Device::of wants it), or the CPU.
 Device default_device();
 void set_default_device(Device device);
+
+// What the operands of f32 matrix products are rounded to on a GPU, for its tensor cores. Everything is
+// stored, and every product added up, in f32 all the same. The CPU, products of f64, and those inside of a
+// scan that runs as one kernel, keep their precision whatever is said.
+enum class Precision : std::uint8_t {
+  f32,
+  tf32,  // 10 bits after the point, the range of f32
+  bf16,  // 7 bits after the point, the range of f32
+};
+std::string_view name(Precision precision);
+Precision precision_named(std::string_view name);  // ConfigError for an unknown one; lists them
+// Of plans that are not told; f32 at first.
+Precision default_precision();
+void set_default_precision(Precision precision);
 
 }  // namespace nestgrad

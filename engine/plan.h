@@ -29,7 +29,8 @@ struct PlanOptions {
   // Bytes that the arena may have; 0: any number. If storing everything needs more, the checkpoint schedule
   // is chosen, over checkpoint_every; ConfigError if none needs so little.
   std::size_t memory_budget = 0;
-  Device device = default_device();  // where it runs
+  Device device = default_device();           // where it runs
+  Precision precision = default_precision();  // of its products, on a GPU
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
 };
 

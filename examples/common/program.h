@@ -30,7 +30,7 @@ namespace nestgrad {
 //   }
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body);
 
-// Adds --device cpu, cuda or cuda:1: where the program's functions run.
+// Adds --device cpu, cuda or cuda:1, where the program's functions run, and --precision of products there.
 void add_device_option(CLI::App& app);
 
 // One line of progress with the time left. On a terminal the line is redrawn in place; elsewhere (a pipe, a

@@ -1,6 +1,7 @@
 // The CUDA backend against the CPU: every kernel, whole programs, arrays. Runs on a GPU, and on the emulator.
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -131,6 +132,57 @@ Arrays inputs_of_random_programs(unsigned seed) {
 }
 
 }  // namespace
+
+namespace {
+
+// Floats with `bits` after the point, to nearest even.
+Array rounded(const Array& a, int bits) {
+  Array out = a.clone();
+  for (float& x : out.as<float>()) {
+    const int drop = 23 - bits;
+    std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+    u += (1u << (drop - 1)) - 1 + (u >> drop & 1);
+    x = std::bit_cast<float>(u >> drop << drop);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: products in tf32 and bf16 round their operands, and nothing else") {
+  for (const bool transposed : {false, true}) {
+    const Array a = random(f32({3, 17, 33}), 1), b = random(f32(transposed ? Shape{9, 33} : Shape{33, 9}), 2);
+    const auto product = [&](Tensor x, Tensor y) { return matmul(x, y, {.b = transposed}); };
+    const Function f = trace(product, a.spec(), b.spec());
+    const auto run = [&](Precision precision) {
+      return f.plan({.device = gpu(), .precision = precision}).run({a, b})[0];
+    };
+    const Array exact = f.plan({.device = Device::cpu()}).run({a, b})[0];
+    CHECK(relative_error(run(Precision::f32), exact) < 2e-6);
+    const Array bf16 = run(Precision::bf16);
+    CHECK(relative_error(bf16, f.plan({.device = Device::cpu()}).run({rounded(a, 7), rounded(b, 7)})[0]) <
+          2e-6);
+    CHECK(relative_error(bf16, exact) > 1e-4);
+    // How a GPU rounds to tf32 is not written down.
+    const double tf32 = relative_error(run(Precision::tf32), exact);
+    CHECK(tf32 > 1e-6);
+    CHECK(tf32 < 2e-3);
+    // One operand twice.
+    const Function square_of = trace([](Tensor x) { return matmul(x, x, {.b = true}); }, a.spec());
+    const auto squared = [&](const Array& x, const Device& device, Precision precision) {
+      return square_of.plan({.device = device, .precision = precision}).run({x})[0];
+    };
+    CHECK(relative_error(squared(a, gpu(), Precision::bf16),
+                         squared(rounded(a, 7), Device::cpu(), Precision::f32)) < 2e-6);
+    // f64 keeps its precision.
+    const Function g = trace(product, Spec{DType::f64, a.shape()}, Spec{DType::f64, b.shape()});
+    const Arrays wide{a.cast(DType::f64), b.cast(DType::f64)};
+    CHECK(relative_error(g.plan({.device = gpu(), .precision = Precision::bf16}).run(wide)[0],
+                         g.plan({.device = Device::cpu()}).run(wide)[0]) < 1e-14);
+  }
+  CHECK(precision_named("tf32") == Precision::tf32);
+  CHECK(contains(message_of<ConfigError>([] { precision_named("f16"); }), "f32, tf32 or bf16"));
+}
 
 TEST_CASE("CUDA: programs drawn at random, with their gradients") {
   for (unsigned seed = 0; seed < 40; ++seed) {
