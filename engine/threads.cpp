@@ -39,6 +39,18 @@ std::atomic<int>& count() {
   return threads;
 }
 
+// A thread that sleeps takes longer to wake than most parts take to do, so it looks for a while first.
+void wait_for_change(const std::atomic<int>& value, int seen) {
+  constexpr int kLooks = 2000;  // some 50 us
+  for (int i = 0; i < kLooks; ++i) {
+    if (value.load() != seen) return;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  value.wait(seen);
+}
+
 thread_local bool inside = false;  // of a part, or of a SingleThreadScope
 
 class Pool {
@@ -60,7 +72,7 @@ class Pool {
     job_.fetch_add(1);
     job_.notify_all();
     work(0);
-    for (int left = busy_; left > 0; left = busy_) busy_.wait(left);
+    for (int left = busy_; left > 0; left = busy_) wait_for_change(busy_, left);
     for (const std::exception_ptr& e : errors_)
       if (e) std::rethrow_exception(e);
   }
@@ -68,7 +80,7 @@ class Pool {
  private:
   void serve(int worker, int seen) {
     for (;;) {
-      job_.wait(seen);
+      wait_for_change(job_, seen);
       if (stopping_) return;
       seen = job_;
       if (worker < workers_) work(worker);

@@ -270,18 +270,22 @@ int Gemm<T>::packets_for(Size columns) const {
 }
 
 template <class T>
-void Gemm<T>::run(const T* a, const T* b, const T* d, T* c) const {
+typename Gemm<T>::Sharing Gemm<T>::sharing(std::int64_t count) const {
+  constexpr Size kPartsOfAThread = 8;  // so that threads which are held up do not hold up the others
+  const Size threads = thread_count(), shares = 2 * m_ * n_ * k_ * count / kShare;
+  if (shares < 2 || threads == 1) return {1, 1};
+  if (count % threads == 0 || count >= 4 * threads)
+    return {static_cast<int>(std::min(count, kPartsOfAThread * threads)), 1};
+  const Size each = along_ ? 1 : std::min({shares, threads, std::max<Size>(1, m_ / kMaxRows)});
+  return {static_cast<int>(count * each), static_cast<int>(each)};
+}
+
+template <class T>
+void Gemm<T>::part(const T* a, const T* b, const T* d, T* c, int i, int parts) const {
   if (along_) return m_ == 1 ? run_vector(b, a, d, c) : run_vector(a, b, d, c);
   if (swapped_) std::swap(a, b);
-  const Size shares = 2 * m_ * n_ * k_ / kShare;
-  if (shares < 2) return run_rows(a, b, d, c, 0, m_);
-  const Size parts = std::min({shares, Size{thread_count()}, std::max<Size>(1, m_ / kMaxRows)});
-  if (parts == 1) return run_rows(a, b, d, c, 0, m_);
-  const auto part = [&](int i, int) {
-    const Size from = i * m_ / parts;
-    run_rows(a, b, d, c, from, (i + 1) * m_ / parts - from);
-  };
-  in_parallel(static_cast<int>(parts), static_cast<int>(parts), std::ref(part));
+  const Size from = i * m_ / parts;
+  run_rows(a, b, d, c, from, (i + 1) * m_ / parts - from);
 }
 
 template <class T>

@@ -14,24 +14,28 @@ namespace nestgrad {
 // among fewer. Only a vector against rows that lie along k is added up in another order, by lanes, also one
 // that depends on nothing but k.
 //
-// Immutable and without memory of its own: any number of threads may run one. Large products are shared among
-// them.
+// Immutable and without memory of its own: any number of threads may run one.
 template <class T>
 class Gemm {
  public:
   Gemm(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b);
-  void operator()(const T* a, const T* b, T* c) const { run(a, b, nullptr, c); }
 
-  // C = op(A) op(B) + D, with the bits of the product and the sum one after the other; C may be D. Only if k
-  // is one block.
+  // Part i of `parts`, some rows, of C = op(A) op(B) + D, with the bits of the product and the sum one after
+  // the other; C may be D. D may be null; if not, only when k is one block.
   static constexpr std::int64_t kBlock = 256;
-  void plus(const T* a, const T* b, const T* d, T* c) const { run(a, b, d, c); }
+  void part(const T* a, const T* b, const T* d, T* c, int i, int parts) const;
+
+  // Of `count` products of this kind: into how many parts they are shared among threads, all together, and
+  // each of them. The first is 1 where sharing is not worth it.
+  struct Sharing {
+    int all, each;
+  };
+  Sharing sharing(std::int64_t count) const;
 
  private:
   struct Block {  // of k
     std::int64_t done, k;
   };
-  void run(const T* a, const T* b, const T* d, T* c) const;
   void run_vector(const T* matrix, const T* vector, const T* d, T* c) const;
   void run_rows(const T* a, const T* b, const T* d, T* c, std::int64_t from, std::int64_t rows) const;
   int packets_for(std::int64_t columns) const;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/threads.h"
 #include "ops/gemm.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -80,9 +81,17 @@ Kernel typed_matmul(const Call& c, bool plus) {
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* y = reinterpret_cast<T*>(out);
     const T* d = plus ? reinterpret_cast<const T*>(in[2]) : nullptr;
-    for (std::int64_t i = 0; i < count; ++i)
-      if (plus) product.plus(a + ao[uz(i)], b + bo[uz(i)], d + i * size, y + i * size);
-      else product(a + ao[uz(i)], b + bo[uz(i)], y + i * size);
+    const auto multiply = [&](std::int64_t i, int own, int parts) {
+      product.part(a + ao[uz(i)], b + bo[uz(i)], d ? d + i * size : nullptr, y + i * size, own, parts);
+    };
+    // Whole products to each thread if there are enough of them, else rows of each.
+    const auto [all, each] = product.sharing(count);
+    const auto part = [&, all = all, each = each](int i, int) {
+      if (each > 1) return multiply(i / each, i % each, each);
+      for (std::int64_t k = i * count / all; k < (i + 1) * count / all; ++k) multiply(k, 0, 1);
+    };
+    if (all == 1) part(0, 0);
+    else in_parallel(all, thread_count(), std::ref(part));
   };
 }
 
