@@ -195,6 +195,15 @@ void prepare_folder(const Options& o) {
   write_file_atomically(o.out + "/config.json", o.training.model.to_json() + "\n");
 }
 
+// Where a step's first NaN or infinity came from, and a file that makes it again.
+void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& progress) {
+  const std::optional<NonFinite> found = trainer.why_not_finite();
+  if (!found) return;
+  const std::string path = o.out + "/nonfinite.safetensors";
+  save_reproducer(*found, path);
+  progress.print(fmt::format("{}\nthis op and its operands are in {}", found->str(), path));
+}
+
 void run(Options& o) {
   const auto start = Clock::now();
   o.training.model = model_config(o);
@@ -236,7 +245,13 @@ void run(Options& o) {
     const std::int64_t first = trainer.steps_done();
     const std::int64_t stop = o.stop_after > 0 ? std::min(o.stop_after, o.training.steps) : o.training.steps;
     while (trainer.steps_done() < stop) {
-      const StepResult s = trainer.step();
+      StepResult s{};
+      try {
+        s = trainer.step();
+      } catch (const ValueError&) {
+        explain_nonfinite(o, trainer, progress);
+        throw;
+      }
       r.tokens_per_second =
           static_cast<double>(s.step - first) * tokens_per_step / seconds_since(training_start);
       metrics.push_back({s.step, s.loss, s.grad_norm, s.rate, r.tokens_per_second});

@@ -31,6 +31,7 @@ struct Chart {
   // be drawn is left out.
   std::vector<std::pair<std::string, double>> reference_lines = {};
   bool log_x = false, log_y = false;
+  double too_much = std::numeric_limits<double>::quiet_NaN();  // above it the background is red; NaN: nowhere
 };
 
 // A matrix as colours, row 0 at the top. More than 128 rows or columns are drawn as means of blocks.

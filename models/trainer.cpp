@@ -132,6 +132,12 @@ StepResult Trainer::step() {
   return result;
 }
 
+std::optional<NonFinite> Trainer::why_not_finite() const {
+  std::vector<Array> inputs;
+  for (const Array& a : inputs_) inputs.push_back(a.to(Device::cpu()));
+  return first_nonfinite(train_.function, inputs);
+}
+
 Array Trainer::validation_windows(std::int64_t max_windows) const {
   const Array all = corpus_.validation_windows(options_.context, max_windows);
   const std::int64_t count = all.shape()[0], batch = std::min(options_.batch, count);

@@ -4,6 +4,7 @@
 // step, so a resumed run is bit-identical to one that was never interrupted.
 #pragma once
 
+#include "engine/nonfinite.h"
 #include "models/config.h"
 #include "models/data.h"
 #include "models/optimizer.h"
@@ -54,6 +55,8 @@ class Trainer {
   // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before
   // the step.
   StepResult step();
+  // After a step that threw ValueError: where its first value that is not finite was made.
+  std::optional<NonFinite> why_not_finite() const;
   std::int64_t steps_done() const { return step_; }
 
   // At most `max_windows` windows of the validation text, i32 [windows, context + 1], in whole batches.

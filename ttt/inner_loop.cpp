@@ -134,13 +134,7 @@ class Restricted : public Learner {
 
  private:
   Weights merged(const Weights& w, Tensor rows) const {
-    std::vector<Tensor> values = all_.values();
-    for (std::size_t i = 0; i < values.size(); ++i)
-      if (all_.at(i).kind == WeightKind::row) {
-        Shape shape = values[i].shape();
-        shape[shape.size() - 2] = rows.dim(-2);
-        values[i] = broadcast_to(values[i], shape);
-      }
+    std::vector<Tensor> values = all_.spread(rows.dim(-2)).values();
     std::vector<Tensor> held = values;
     for (std::size_t i = 0; i < places_.size(); ++i) {
       values[places_[i]] = w.at(i).value;
@@ -172,6 +166,25 @@ State cut_state(const State& s, Tensor cut) {
   std::vector<Tensor> flat = s.flat();
   for (Tensor& t : flat) t = select(cut, stop_gradient(t), t);
   return s.with(flat);
+}
+
+// Weights with `offset` added, one a weight, or none.
+State moved_by(const State& s, std::span<const Tensor> offset) {
+  if (offset.empty()) return s;
+  State out = s;
+  std::vector<Tensor> values = s.weights.values();
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = values[i] + offset[i];
+  out.weights = s.weights.with(values);
+  return out;
+}
+
+// The part of chunk `index`, [chunks, ..] -> [..].
+std::vector<Tensor> at_chunk(const std::vector<Tensor>& offsets, std::int64_t index) {
+  std::vector<Tensor> out;
+  for (const Tensor& offset : offsets)
+    out.push_back(
+        reshape(slice(offset, 0, index, index + 1), Shape(offset.shape().begin() + 1, offset.shape().end())));
+  return out;
 }
 
 }  // namespace
@@ -233,10 +246,11 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     size = std::max<std::int64_t>(1, std::min(options.block, time));
     if (per_chunk) size = std::max(chunk, size / chunk * chunk);
   }
-  const bool by_step = !options.gradient_offset.empty() || options.keep_points;
+  const bool by_step =
+      !options.gradient_offset.empty() || !options.state_offset.empty() || options.keep_points;
   if (by_step && (free_size || choice == FormChoice::chunk_parallel))
     throw ConfigError(
-        fmt::format("[inner_loop] gradient offsets and points belong to chunks one after the other, which "
+        fmt::format("[inner_loop] offsets and points belong to chunks one after the other, which "
                     "the {} form does not have; ask for the dual or the primal form",
                     name(choice)));
 
@@ -255,9 +269,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
     Block block = range(views, begin, end);
     block.writes = !per_chunk || end - begin == chunk || policy.partial_chunk_writes;
     const std::int64_t index = begin / chunk;
-    for (const Tensor& offset : options.gradient_offset)
-      block.offset.push_back(reshape(slice(offset, 0, index, index + 1),
-                                     Shape(offset.shape().begin() + 1, offset.shape().end())));
+    block.offset = at_chunk(options.gradient_offset, index);
+    state = moved_by(state, at_chunk(options.state_offset, index));
     if (is_cut(index)) state = cut_state(state, constant(1.0, views.k.dtype()));
     const auto prepared = how.prepare(state, block.gates, lead, block.tokens(), block.position);
     const BlockResult r = how.run(state, block, prepared.get());
@@ -305,7 +318,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
           xs.push_back(*tensors[i]);
         }
     }
-    for (const Tensor& offset : options.gradient_offset) xs.push_back(slice(offset, 0, 0, blocks));
+    for (const auto* offsets : {&options.gradient_offset, &options.state_offset})
+      for (const Tensor& offset : *offsets) xs.push_back(slice(offset, 0, 0, blocks));
     if (policy.meta == Policy::Meta::truncated) {
       std::vector<double> cuts;
       for (std::int64_t i = 0; i < blocks; ++i) cuts.push_back(is_cut(i) ? 1.0 : 0.0);
@@ -320,6 +334,8 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
           std::unique_ptr<Prepared> own = prepared ? prepared->clone() : nullptr;
           for (std::size_t i : varying) *own->tensors()[i] = x[at++];
           for (std::size_t i = 0; i < options.gradient_offset.size(); ++i) block.offset.push_back(x[at++]);
+          now = moved_by(now, std::span(x).subspan(at, options.state_offset.size()));
+          at += options.state_offset.size();
           if (policy.meta == Policy::Meta::truncated) now = cut_state(now, x[at]);
           const BlockResult b = form->run(now, block, own.get());
           Step step{b.next.flat(), {b.output}};

@@ -26,6 +26,9 @@ struct InnerLoopOptions {
   // taken. Zeros; the outer derivative with respect to them is what each inner step's gradient adds to the
   // meta-gradient.
   std::vector<Tensor> gradient_offset;
+  // Shaped likewise: added to the weights that each chunk finds. Zeros; the outer derivative with respect to
+  // them is lambda, what the outer loss wants of the weights at that time.
+  std::vector<Tensor> state_offset;
   bool keep_points = false;  // give InnerLoopResult::points
 };
 

@@ -149,6 +149,15 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
       stream.tap(name_ + ".inner_loss_before", r.loss_before);
       stream.tap(name_ + ".inner_loss_after", r.loss_after);
     }
+    if (stream.tap_inner_loops) {
+      out = probe(out);
+      stream.tap(name_ + ".q", views.q);
+      stream.tap(name_ + ".k", views.k);
+      stream.tap(name_ + ".v", views.v);
+      for (const auto& [gate, rows] : views.gates) stream.tap(name_ + ".gates." + gate, rows);
+      if (views.position.defined()) stream.tap(name_ + ".position", views.position);
+      stream.tap(name_ + ".answers", out);
+    }
   }
   out = layer_norm(join_heads(out), params_("post_norm.weight", {options_.width}, Init::ones()),
                    params_("post_norm.bias", {options_.width}, Init::zeros()));

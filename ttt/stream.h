@@ -50,6 +50,7 @@ class Stream {
   void tap(const std::string& name, Tensor value) { taps_[name] = value; }
   const std::map<std::string, Tensor>& taps() const { return taps_; }
   bool track_inner_loss = false;
+  bool tap_inner_loops = false;  // what each inner loop is given and answers, under its layer's name
 
  private:
   State& find(const std::string& name);

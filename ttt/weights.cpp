@@ -32,6 +32,17 @@ Weights Weights::with(const std::vector<Tensor>& values) const {
   return Weights(std::move(out));
 }
 
+Weights Weights::spread(std::int64_t tokens) const {
+  std::vector<FastWeight> out = list_;
+  for (FastWeight& w : out) {
+    if (w.kind == WeightKind::matrix) continue;
+    Shape shape = w.value.shape();
+    shape[shape.size() - 2] = tokens;
+    w.value = broadcast_to(w.value, shape);
+  }
+  return Weights(std::move(out));
+}
+
 Weights Weights::with_held(const std::vector<Tensor>& values) const {
   Weights out = *this;
   out.held_ = values;

@@ -37,6 +37,8 @@ class Weights {
   const FastWeight& at(std::size_t i) const { return list_[i]; }
   std::vector<Tensor> values() const;
   Weights with(const std::vector<Tensor>& values) const;  // the same weights with other values
+  // As a learner's text sees them: rows spread over tokens, [.., tokens, dim].
+  Weights spread(std::int64_t tokens) const;
   Weights with_held(const std::vector<Tensor>& values) const;
 
  private:

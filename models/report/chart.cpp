@@ -120,6 +120,8 @@ Drawn draw(const Chart& chart, const Canvas& canvas) {
   const bool empty = missing == total;
   const std::vector<Reference> references = shown_references(chart, y, canvas);
   for (const Reference& reference : references) y.include(reference.value);
+  const bool warns = y.shows(chart.too_much);
+  if (warns) y.include(chart.too_much);
   x.finish();
   y.finish();
 
@@ -139,6 +141,11 @@ Drawn draw(const Chart& chart, const Canvas& canvas) {
   y.start = below_legend + 30 + canvas.plot_height, y.length = -canvas.plot_height;
   x.start = 8 + tick_width(canvas, y), x.length = canvas.width - x.start - right;
   if (empty && references.empty()) x.ticks = y.ticks = {};  // their numbers would mean nothing
+  if (warns) {
+    const double top = y.end(), height = y.place(chart.too_much) - top;
+    drawing.add(R"(<path class="danger" d="M{:.1f} {:.1f}h{:.1f}v{:.1f}h{:.1f}z"/>)", x.start, top, x.length,
+                height, -x.length);
+  }
   draw_axes(drawing, x, y, chart.x_label);
   draw_references(drawing, references, x, y);
   for (std::size_t i = 0; i < chart.series.size(); ++i) draw_series(drawing, chart.series[i], i, x, y);

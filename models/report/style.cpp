@@ -21,6 +21,7 @@ font-variant-numeric:tabular-nums}
 .picture .square{fill:none;stroke-width:6;stroke-linecap:square;stroke-opacity:.75}
 .picture .mark{fill:none;stroke-width:1.8;stroke-opacity:.85}
 .picture .arrow{stroke-width:1.8}.picture .forward{stroke-width:1.3}.picture .cut{stroke-dasharray:5 4}
+.picture .danger{fill:#d62f2f;fill-opacity:.13}
 .picture .halo{paint-order:stroke;stroke-width:4px;stroke-linejoin:round}
 )";
 

@@ -903,3 +903,10 @@ TEST_CASE(
   if (const char* folder = std::getenv("NESTGRAD_PAGE_FOLDER"))
     write_file_atomically(std::string(folder) + "/sample.html", page);
 }
+
+TEST_CASE("what is too much of a chart is red above the value, and nowhere without one") {
+  Chart chart{"c", "x", "y", {{"s", {0, 1}, {0, 2}}}};
+  CHECK_FALSE(contains(svg(chart), "class=\"danger\""));
+  chart.too_much = 1;
+  CHECK(contains(svg(chart), "class=\"danger\""));
+}

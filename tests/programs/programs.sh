@@ -25,12 +25,14 @@ text=$work/text.txt
 for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
 small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
 
-for program in 01_grad_of_grad 03_new_learner learners train_lm generate verify_golden; do
+for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate verify_golden; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option
 done
 expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
+expect 0 '"quartic_error":' "$bin/02_inner_step" --json
+expect 0 '0.780288 .*grad.. of the whole program says 0.780288' "$bin/02_inner_step"
 expect 0 'not parallel: the gradient of' "$bin/03_new_learner"
 expect 0 '"learners":' "$bin/learners" --json
 expect 0 '"form":"wy"' "$bin/learners" explain delta-net --json
@@ -45,6 +47,8 @@ expect 2 'learner' "$bin/train_lm" --learner nothing
 expect 2 'steps' "$bin/train_lm" --steps 0
 expect 2 'is no device' "$bin/train_lm" --device gpu
 expect 1 'cuda:77 was asked for' "$bin/train_lm" --device cuda:77
+expect 2 'bf16 is for GPUs' "$bin/train_lm" --precision bf16
+expect 2 'precision' "$bin/train_lm" --precision f16
 expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
 
 # Bad data.
@@ -81,6 +85,7 @@ expect 1 'another model' "${run[@]}" --resume --out "$whole" --learner ttt-mlp
 expect 1 'another model' "${run[@]}" --resume --out "$whole" --backbone mamba
 expect 1 'written with' "${run[@]}" --resume --out "$whole" --seed 7
 expect 1 'not finite' "$bin/train_lm" "${small[@]}" --steps 60 --lr 1e30 --out "$work/diverged" --save-every 1
+[ -s "$work/diverged/nonfinite.safetensors" ] || fail "no reproducer of the value that is not finite"
 [ -s "$work/diverged/checkpoint.safetensors" ] || fail "the checkpoint from before the divergence is gone"
 same "$whole/checkpoint.safetensors" "$work/saved"
 cp -r "$whole" "$work/truncated"; head -c 5000 "$work/saved" > "$work/truncated/checkpoint.safetensors"; cp "$work/truncated/checkpoint.safetensors" "$work/cut"
@@ -100,6 +105,25 @@ cp -r "$whole" "$work/misfit"; sed -i 's/"hidden_size": 16/"hidden_size": 32/' "
 expect 1 'wants|fit' "$bin/generate" --checkpoint "$work/misfit" --prompt x
 sed -i 's/"hidden_size": 32/"hidden_size": "wide"/' "$work/misfit/config.json"
 expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
+
+# inspect: of a learner, and of a layer of what was trained above.
+looks=("$bin/inspect" --tokens 8)
+expect 0 '"holds":true' "${looks[@]}" --learner delta-net --dim 4 --out "$work/inspected" --json
+expect 0 'layer 0 of a ttt-linear language model' "${looks[@]}" --checkpoint "$whole" --data "$text" --token 3 --out "$work/layer"
+for folder in inspected layer; do
+  for file in report.html graph.dot graph.txt trace.json summary.jsonl views/channel_gradient.npy views/by-step-1.svg; do
+    [ -s "$work/$folder/$file" ] || fail "inspect: no $folder/$file"
+  done
+done
+expect 2 'wants --checkpoint DIR or --learner NAME' "$bin/inspect"
+expect 2 'excludes' "$bin/inspect" --learner delta-net --checkpoint "$whole"
+expect 2 'there are 8 tokens' "${looks[@]}" --learner delta-net --token 8
+expect 2 'learner' "$bin/inspect" --learner nothing
+expect 2 'checkpoint' "${looks[@]}" --learner delta-net --layer 1
+expect 1 'no layer 5' "${looks[@]}" --checkpoint "$whole" --data "$text" --layer 5
+expect 1 'no inner loop' "${looks[@]}" --checkpoint "$work/attention-mamba-whole" --data "$text"
+expect 1 'config.json' "${looks[@]}" --checkpoint "$work/none"
+expect 1 'text.txt/out' "${looks[@]}" --learner delta-net --dim 4 --out "$text/out"
 
 # verify_golden.
 expect 0 'PASS' "$bin/verify_golden" "$data/golden/ttt_linear_transformer.safetensors"

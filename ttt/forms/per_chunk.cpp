@@ -9,31 +9,19 @@ namespace nestgrad::ttt {
 
 Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
   const OwnLines lines;
-  return learner_.predict(spread_rows(w, x), x);
+  return learner_.predict(w.spread(x.dim(-2)), x);
 }
 
 Tensor PerChunkForm::loss(const Weights& w, Tensor k, Tensor v) const {
   const OwnLines lines;
-  return learner_.loss(spread_rows(w, k), k, v);
-}
-
-// The learner sees row weights spread over tokens.
-Weights PerChunkForm::spread_rows(const Weights& w, Tensor rows) {
-  std::vector<Tensor> values = w.values();
-  for (std::size_t i = 0; i < w.size(); ++i)
-    if (w.at(i).kind == WeightKind::row) {
-      Shape shape = values[i].shape();
-      shape[shape.size() - 2] = rows.dim(-2);
-      values[i] = broadcast_to(values[i], shape);
-    }
-  return w.with(values);
+  return learner_.loss(w.spread(k.dim(-2)), k, v);
 }
 
 // One derivative per rate: tokens may mix, and weights may be used in any way.
 std::vector<Tensor> PerChunkForm::direct(const Weights& at, const Block& block) const {
   std::vector<Tensor> probes = at.values();
   for (Tensor& t : probes) t = probe(t);
-  const Weights seen = spread_rows(at.with(probes), block.k).with_held(spread_rows(at, block.k).values());
+  const Weights seen = at.with(probes).spread(block.k.dim(-2)).with_held(at.spread(block.k.dim(-2)).values());
   Tensor l;
   {
     const OwnLines lines;

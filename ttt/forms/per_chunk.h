@@ -17,7 +17,6 @@ class PerChunkForm : public Form {
   Tensor loss(const Weights& w, Tensor k, Tensor v) const;
 
  private:
-  static Weights spread_rows(const Weights& w, Tensor rows);
   std::vector<Tensor> direct(const Weights& at, const Block& block) const;
   std::vector<Tensor> factored(const Weights& at, const Block& block) const;
   bool factored_;

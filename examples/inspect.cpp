@@ -1,0 +1,135 @@
+// inspect: opens one inner loop and shows how the outer gradient flows through its learning.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "examples/common/program.h"
+#include "models/data.h"
+#include "models/inspection.h"
+
+using namespace nestgrad;
+
+namespace {
+
+struct Options {
+  std::string checkpoint, learner, data = NESTGRAD_DEFAULT_DATA, out = "runs/inspect";
+  std::int64_t tokens = 64, layer = 0, token = -1, heads = 2, dim = 16, chunk = 16;
+  std::uint64_t seed = 0;
+  bool json = false;
+};
+
+// As many whole chunks as hold the tokens asked for.
+std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk) {
+  return (tokens + chunk - 1) / chunk * chunk;
+}
+
+ttt::Specimen of_learner(const Options& o) {
+  const ttt::System& system = ttt::system_named(o.learner);
+  const ttt::Policy policy = system.policy({o.heads, o.dim, o.chunk});
+  const std::int64_t chunk = policy.chunk == ttt::Policy::kWholeSequence ? 1 : policy.chunk;
+  return ttt::specimen_of(
+      system,
+      {.batch = 1, .heads = o.heads, .dim = o.dim, .time = whole_chunks(o.tokens, chunk), .chunk = o.chunk},
+      o.seed);
+}
+
+void run(const Options& o) {
+  ProgressLine progress(1);
+  InspectionOptions options;
+  options.token = o.token;
+  options.progress = [&](const std::string& what, double done) { progress.update(what, done); };
+
+  ttt::Specimen specimen;
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (o.checkpoint.empty()) {
+    specimen = of_learner(o);
+    facts = {{"learner", o.learner},
+             {"task", "v is a linear map of k with noise; the outer loss asks for that map of q"},
+             {"seed", std::to_string(o.seed)}};
+  } else {
+    const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
+    const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size);
+    const Array tokens = ByteCorpus::load(o.data, time + 1).validation_windows(time, 1);
+    specimen = layer_specimen(checkpoint, tokens, o.layer);
+    options.precision = [checkpoint, tokens] { return model_precision(checkpoint, tokens); };
+    facts = {{"checkpoint", o.checkpoint}, {"text", o.data}};
+  }
+  if (o.token >= specimen.time())
+    throw CLI::ValidationError("--token",
+                               fmt::format("there are {} tokens, counted from 0", specimen.time()));
+
+  Inspection inspection = inspect(specimen, options);
+  inspection.facts.insert(inspection.facts.begin(), facts.begin(), facts.end());
+  inspection.save(o.out);
+
+  nlohmann::ordered_json invariants = nlohmann::ordered_json::array();
+  std::size_t total = 0, broken = 0;
+  for (const ReportView& view : inspection.views)
+    for (const Check& c : view.checks) {
+      ++total;
+      if (!c.holds()) ++broken;
+      fmt::print("{} {:<20} {} (error {:.3g}, tolerance {:.3g})\n", c.holds() ? "holds " : "BROKEN", view.id,
+                 c.claim, c.error, c.tolerance);
+      invariants.push_back({{"view", view.id},
+                            {"claim", c.claim},
+                            {"error", c.error},
+                            {"tolerance", c.tolerance},
+                            {"holds", c.holds()}});
+    }
+  fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), specimen.name, o.out);
+  if (o.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"name", specimen.name},
+                                              {"tokens", specimen.time()},
+                                              {"report", o.out + "/report.html"},
+                                              {"holds", broken == 0},
+                                              {"invariants", invariants}}
+                           .dump());
+  if (broken > 0) throw ValueError(fmt::format("{} of {} invariants do not hold", broken, total));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Opens one inner loop, of a published learner or of a layer of a trained language model, and writes\n"
+      "what there is to see of its meta-gradient: report.html, graph.dot (Graphviz), graph.txt, trace.json\n"
+      "(ui.perfetto.dev), summary.jsonl and views/*.npy.",
+      "inspect"};
+  Options o;
+  std::vector<std::string> names;
+  for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
+  CLI::Option* checkpoint =
+      app.add_option("--checkpoint", o.checkpoint, "Folder of a trained model, as train_lm writes it");
+  CLI::Option* learner =
+      app.add_option("--learner", o.learner, "A published learner, on a task that it can learn")
+          ->check(CLI::IsMember(names));
+  checkpoint->excludes(learner);
+  CLI::Option* layer = app.add_option("--layer", o.layer, "Layer of the model")
+                           ->check(CLI::NonNegativeNumber)
+                           ->capture_default_str();
+  CLI::Option* data =
+      app.add_option("--data", o.data,
+                     "Text that the model reads: a file or a folder, of which the first window of the "
+                     "validation part is taken (default: the Eigen headers)");
+  layer->needs(checkpoint);
+  data->needs(checkpoint);
+  app.add_option("--tokens", o.tokens, "Tokens in the sequence; rounded up to whole mini-batches")
+      ->check(CLI::Range(2, 512))
+      ->capture_default_str();
+  app.add_option("--token", o.token, "Token whose step is explained (default: the one in the middle)")
+      ->check(CLI::NonNegativeNumber);
+  for (CLI::Option* option :
+       {app.add_option("--heads", o.heads, "Heads of the learner"),
+        app.add_option("--dim", o.dim, "Features of one head"),
+        app.add_option("--chunk", o.chunk, "Tokens in a mini-batch, where the learner has them")})
+    option->check(CLI::PositiveNumber)->capture_default_str()->needs(learner);
+  app.add_option("--seed", o.seed, "Seed of the task's numbers")->capture_default_str()->needs(learner);
+  app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
+  app.add_flag("--json", o.json, "Last line of output: the invariants with their measured errors");
+  return run_program(argc, argv, app, [&] {
+    if (o.checkpoint.empty() == o.learner.empty())
+      throw CLI::ValidationError("inspect", "wants --checkpoint DIR or --learner NAME");
+    run(o);
+  });
+}
