@@ -38,12 +38,6 @@ Series line(std::string name, const std::vector<double>& y, double first = 0) {
   return out;
 }
 
-std::vector<std::string> numbered(const std::string& what, std::size_t count) {
-  std::vector<std::string> out;
-  for (std::size_t i = 0; i < count; ++i) out.push_back(fmt::format("{}{}", what, i));
-  return out;
-}
-
 Array array_of(const std::vector<double>& values) {
   return Array::of(values, {static_cast<std::int64_t>(values.size())});
 }

@@ -64,8 +64,9 @@ StepContributions contributions_by_step(const Specimen& specimen);
 // gradient, all heads together, [t, s]. cumsum: W_s is a term of the sum that W_t is; gradient: W_s also
 // moves the points where later gradients are taken (Sun et al. 2024, section 2.5).
 struct Channels {
-  Array full, cumsum, gradient;       // [time, time]
-  std::vector<Invariant> invariants;  // they add up; with one mini-batch over everything `gradient` is zero
+  Array full, cumsum, gradient;  // [time, time]
+  std::vector<Invariant>
+      invariants;  // they add up; with one mini-batch, where there may be one, `gradient` is zero
 };
 Channels channels(const Specimen& specimen);
 

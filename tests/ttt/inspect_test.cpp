@@ -167,6 +167,14 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
     CHECK(cumsum > 0);
     CHECK(gradient > 0);
   }
+  for (const ttt::System& s : ttt::systems()) {
+    if (!s.policy({2, 4, 4}).causal()) continue;
+    CAPTURE(s.name);
+    for (const ttt::Invariant& i : ttt::channels(of(s.name, 4, 2)).invariants) {
+      CAPTURE(i.claim);
+      CHECK(i.error <= 1e-11);
+    }
+  }
   // Linear attention's gradients do not depend on the weights: there is no second channel at all.
   const ttt::Channels r = ttt::channels(of("linear-attention", 6));
   check_all(r.invariants);

@@ -58,6 +58,9 @@ class Parts {
     }
     return r;
   }
+  // Has every token a point of its own where its gradient is taken (InnerOptimizer::keep before the
+  // gradient)?
+  bool point_per_token() const { return point_per_token_; }
   Array every_token() const { return Array::full(DType::f64, {1, 1, time_, 1}, 1); }
   Array every_step() const { return Array::full(DType::f64, {chunks_, 1, 1, 1, 1}, 1); }
   Array token(std::int64_t t) const { return one_at(t, {1, 1, time_, 1}); }
@@ -68,6 +71,7 @@ class Parts {
     const Tensor sizes = probe(full(DType::f64, {specimen.batch(), specimen.heads(), time_, 1}, 1));
     loop.views = with_sizes(loop.views, sizes);
     weights_ = loop.learning.size();
+    point_per_token_ = loop.learner->optimizer().moves_gradient_point();
     Tensors wrt;
     for (std::size_t i = 0; i < weights_; ++i) wrt.push_back(loop.start[loop.learning.at(i).name]);
     wrt.push_back(sizes);
@@ -97,6 +101,7 @@ class Parts {
 
   std::int64_t time_, chunks_;
   std::size_t weights_ = 0;
+  bool point_per_token_ = false;
   OpenProgram program_;
 };
 
@@ -157,15 +162,16 @@ Channels channels(const Specimen& specimen) {
       std::ranges::copy(over_members(values[i]->sizes),
                         rows[i]->as<double>().begin() + static_cast<std::ptrdiff_t>(t * time));
   }
+  out.invariants = {{"cumsum channel + gradient channel = whole derivative",
+                     relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}), kExact}};
+  if (parts.point_per_token()) return out;  // such a learner has no larger mini-batches
   Specimen alone = specimen;
   alone.policy = one_step_for_everything(specimen.policy);
   alone.position = Array();
   const Parts whole(alone);
   const Array none = whole.run(whole.every_token(), whole.every_step()).gradient.sizes;
-  out.invariants = {
-      {"cumsum channel + gradient channel = whole derivative",
-       relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}), kExact},
-      {"with one mini-batch over the whole sequence the gradient channel is exactly zero", largest(none), 0}};
+  out.invariants.push_back(
+      {"with one mini-batch over the whole sequence the gradient channel is exactly zero", largest(none), 0});
   return out;
 }
 
