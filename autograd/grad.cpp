@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "autograd/dependence.h"
 #include "autograd/reverse.h"
+#include "autograd/why.h"
 #include "ops/ops.h"
 
 namespace nestgrad {

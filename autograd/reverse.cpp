@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "autograd/dependence.h"
+#include "engine/dependence.h"
 #include "engine/lower.h"
 #include "ops/ops.h"
 

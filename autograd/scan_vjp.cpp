@@ -9,9 +9,9 @@
 // It reads stacks of the forward scan instead of recomputing: the graph is the same whatever the plan later
 // decides to store, so every checkpoint schedule gives the same bits, and a second derivative reaches the
 // forward values once.
-#include "autograd/dependence.h"
 #include "autograd/reverse.h"
 #include "autograd/scan.h"
+#include "engine/dependence.h"
 #include "ops/ops.h"
 
 namespace nestgrad {

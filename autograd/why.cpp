@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "autograd/dependence.h"
+#include "engine/dependence.h"
 #include "engine/liveness.h"
 
 namespace nestgrad {
@@ -37,10 +37,8 @@ void find_cuts(const std::deque<Node>& nodes, const Live& live, const std::vecto
     if (!live.nodes[id]) continue;
     const Node& n = nodes[id];
     if (n.op->kind == OpKind::scan) {
-      std::vector<char> in;
-      for (NodeId i : n.inputs) in.push_back(reached[uz(i)]);
       find_cuts(n.attrs.body->nodes, *live.scans.at(static_cast<NodeId>(id)).body,
-                active_in_body(*n.attrs.body, in), true, cuts);
+                active_in_body(*n.attrs.body, marked_inputs(n, reached)), true, cuts);
     }
     if (n.op->kind != OpKind::value) continue;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {

@@ -8,6 +8,7 @@
 
 #include "engine/body.h"
 #include "engine/function.h"
+#include "engine/nonfinite.h"
 
 namespace nestgrad {
 
@@ -35,14 +36,6 @@ std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const No
   std::size_t h = std::hash<const void*>{}(&op) ^ (attrs.hash() * 31);
   for (NodeId id : inputs) h = h * 1099511628211ULL + static_cast<std::size_t>(id);
   return h;
-}
-
-bool all_finite(const Array& a) {
-  return !is_float(a.dtype()) || dispatch(a.dtype(), [&]<class T>(T) {
-    for (T v : a.as<T>())
-      if (!std::isfinite(static_cast<double>(v))) return false;
-    return true;
-  });
 }
 
 Spec no_infer(const Call& call) { call.shape_error("leaf nodes are made by the graph"); }
@@ -184,7 +177,7 @@ void Graph::run(Node& node) {
   } else {
     node.value = eval(tensor(size() - 1));  // node is the last one
   }
-  if (options_.check_finite && !all_finite(node.value))
+  if (options_.check_finite && first_not_finite(node.value) >= 0)
     throw ValueError(fmt::format("[{}] first value that is not finite, at {}", node.op->name,
                                  describe(tensor(size() - 1))));
 }

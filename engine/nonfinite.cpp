@@ -34,14 +34,6 @@ NonFinite::Range range_of(const Array& a) {
   return r;
 }
 
-std::int64_t first_not_finite(const Array& a) {
-  return dispatch(a.dtype(), [&]<class T>(T) -> std::int64_t {
-    const auto all = a.as<T>();
-    const auto bad = std::ranges::find_if(all, [](T v) { return !std::isfinite(static_cast<double>(v)); });
-    return bad == all.end() ? -1 : bad - all.begin();
-  });
-}
-
 // The report's op by itself, on inputs of the specs of its values.
 Function alone(const NonFinite& r, const Op& op) {
   auto graph = std::make_shared<Graph>();
@@ -165,6 +157,14 @@ std::string place_text(const NonFinite& r) {
 }
 
 }  // namespace
+
+std::int64_t first_not_finite(const Array& a) {
+  return dispatch(a.dtype(), [&]<class T>(T) -> std::int64_t {
+    const auto all = a.as<T>();
+    const auto bad = std::ranges::find_if(all, [](T v) { return !std::isfinite(static_cast<double>(v)); });
+    return bad == all.end() ? -1 : bad - all.begin();
+  });
+}
 
 std::string NonFinite::Range::str() const {
   std::string out = to_string(spec) + ": ";

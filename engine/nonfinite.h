@@ -42,6 +42,9 @@ struct NonFinite {
   std::string str() const;
 };
 
+// Flat index of the first element that is not finite; -1: all are.
+std::int64_t first_not_finite(const Array& a);
+
 // The first value, in the order of the graph and of the steps, that is not finite; none if all are. Inputs of
 // the function come before everything else. Of values that no output needs, and of constants (a mask may be
 // made of infinities), nothing is said. Runs the function in an interpreter (engine/interpreter.h), so the

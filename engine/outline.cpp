@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "engine/differentiable.h"
+#include "engine/dependence.h"
 #include "engine/liveness.h"
 #include "engine/lower.h"
 #include "engine/print.h"
@@ -23,38 +23,6 @@ EdgeKind kind_of(int level) {
   return level == 0 ? EdgeKind::forward : level == 1 ? EdgeKind::inner_gradient : EdgeKind::meta_gradient;
 }
 
-std::vector<char> spread(const std::deque<GraphNode>& nodes, std::vector<char> marked);
-
-// Which nodes of a scan's body depend on marked values, over all steps.
-std::vector<char> spread_in_body(const GraphNode& scan, const std::vector<char>& marked) {
-  const Body& body = *scan.attrs.body;
-  std::vector<char> inputs;
-  for (NodeId in : scan.inputs) inputs.push_back(marked[uz(in)]);
-  for (;;) {
-    std::vector<char> inside = inputs;
-    inside.resize(body.nodes.size());
-    inside = spread(body.nodes, std::move(inside));
-    bool grew = false;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(body.carries); ++i)
-      if (inside[uz(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
-    if (!grew) return inside;
-  }
-}
-
-// Which nodes depend on the marked ones, whether or not a derivative passes.
-std::vector<char> spread(const std::deque<GraphNode>& nodes, std::vector<char> marked) {
-  std::map<NodeId, std::vector<char>> bodies;
-  for (std::size_t id = 0; id < nodes.size(); ++id) {
-    const GraphNode& n = nodes[id];
-    if (n.op->kind == OpKind::scan) bodies[static_cast<NodeId>(id)] = spread_in_body(n, marked);
-    const bool shows = n.op->kind == OpKind::final || n.op->kind == OpKind::stack;
-    if (shows) marked[id] = bodies.at(n.inputs[0])[uz(shown_by(n))];
-    else
-      for (NodeId in : n.inputs) marked[id] = marked[id] || marked[uz(in)];
-  }
-  return marked;
-}
-
 class Builder {
  public:
   explicit Builder(const Function& f) {
@@ -62,7 +30,8 @@ class Builder {
     std::vector<char> given(nodes.size(), 0);
     for (NodeId id : f.inputs()) given[uz(id)] = 1;
     add_group("function", -1, 0);
-    add_nodes(nodes, live_nodes(nodes, f.outputs(), {}), spread(nodes, std::move(given)), 0, "", "n");
+    add_nodes(nodes, live_nodes(nodes, f.outputs(), {}), dependents(nodes, std::move(given), Follow::values),
+              0, "", "n");
     for (const auto& [key, links] : edges_) {
       const auto& [from, to, kind, why] = key;
       out_.edges.push_back({from, to, kind, links, !why.empty(), why});
@@ -143,7 +112,8 @@ class Builder {
         add_group(fmt::format("scan: {} steps{}", scan.attrs.ints[0], scan.attrs.ints[1] ? ", reverse" : ""),
                   placed.groups[uz(id)], scan.attrs.ints[0]);
     Placed inside = add_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1),
-                              spread_in_body(scan, depends), inner, scan.scope, placed.name(id) + "_");
+                              active_in_body(body, marked_inputs(scan, depends), Follow::values), inner,
+                              scan.scope, placed.name(id) + "_");
     for (std::size_t k = 0; k < scan.inputs.size(); ++k)
       add_edge(placed, scan.inputs[k], inside, static_cast<NodeId>(k), kind_of(scan.level), "");
     for (std::size_t k = 0; k < static_cast<std::size_t>(body.carries); ++k)

@@ -390,10 +390,7 @@ class Maker {
   static Table levels(const Outline::Group& root) {
     Table out{.title = "Nodes by level", .columns = {"level", "nodes"}};
     for (std::size_t i = 0; i < root.nodes_by_level.size(); ++i)
-      out.rows.push_back({fmt::format("{} {}", i,
-                                      i == 0   ? "(the program as written)"
-                                      : i == 1 ? "(inner gradient)"
-                                               : "(meta-gradient)"),
+      out.rows.push_back({level_name(static_cast<int>(i), static_cast<int>(root.nodes_by_level.size())),
                           std::to_string(root.nodes_by_level[i])});
     return out;
   }
@@ -548,11 +545,11 @@ std::string svg_of(const Picture& picture) {
       picture);
 }
 
+// A number that is not finite is written as null.
 Json to_json(const Check& c) {
-  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
   return {{"claim", c.claim},
-          {"error", number(c.error)},
-          {"tolerance", number(c.tolerance)},
+          {"error", c.error},
+          {"tolerance", c.tolerance},
           {"unit", c.unit},
           {"holds", c.holds()}};
 }

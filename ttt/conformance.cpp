@@ -188,11 +188,7 @@ class Battery {
       InnerLoopOptions with = options(p, form);
       const Weights learning =
           restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained).start.weights;
-      for (const Tensor& w : learning.values()) {
-        Shape shape = w.shape();
-        shape.insert(shape.begin(), chunks);
-        with.gradient_offset.push_back(probe(full(w.dtype(), shape, 0)));
-      }
+      with.gradient_offset = zero_offsets(learning, chunks);
       // The start as a variable of its own.
       std::vector<Tensor> start = p.start.values();
       for (Tensor& w : start) w = probe(w);
@@ -394,13 +390,6 @@ class Battery {
     in[2] = Array::zeros(DType::f64, in[2].shape());  // values
     count();
     add("zeros", bad, 0, "numbers that are not finite");
-  }
-
-  static Views part(const Views& v, std::int64_t begin, std::int64_t end) {
-    const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
-    Views out{cut(v.q), cut(v.k), cut(v.v), {}, v.position};
-    for (const auto& [name, rows] : v.gates) out.gates[name] = cut(rows);
-    return out;
   }
 
   static double worst_of_halves(const Arrays& both) {

@@ -189,6 +189,21 @@ std::vector<Tensor> at_chunk(const std::vector<Tensor>& offsets, std::int64_t in
 
 }  // namespace
 
+Views part(const Views& views, std::int64_t begin, std::int64_t end) {
+  const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
+  return {cut(views.q), cut(views.k), cut(views.v), each(views.gates, cut), views.position};
+}
+
+std::vector<Tensor> zero_offsets(const Weights& weights, std::int64_t chunks) {
+  std::vector<Tensor> out;
+  for (const Tensor& w : weights.values()) {
+    Shape shape = w.shape();
+    shape.insert(shape.begin(), chunks);
+    out.push_back(probe(full(w.dtype(), shape, 0)));
+  }
+  return out;
+}
+
 Trained restrict_to(const Learner& learner, const State& start, const std::vector<std::string>& trained) {
   if (trained.empty()) return {nullptr, &learner, start};
   auto restricted = std::make_unique<Restricted>(learner, start.weights, trained);

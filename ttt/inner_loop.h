@@ -16,6 +16,9 @@ struct Views {
   Tensor position;
 };
 
+// Tokens [begin, end) of them; position whole.
+Views part(const Views& views, std::int64_t begin, std::int64_t end);
+
 struct InnerLoopOptions {
   Policy policy;
   FormChoice form = FormChoice::automatic;
@@ -31,6 +34,9 @@ struct InnerLoopOptions {
   std::vector<Tensor> state_offset;
   bool keep_points = false;  // give InnerLoopResult::points
 };
+
+// Such zeros, [chunks, ..] beside each weight, each a variable of its own.
+std::vector<Tensor> zero_offsets(const Weights& weights, std::int64_t chunks);
 
 struct InnerLoopResult {
   Tensor output;  // f(q_t; W_t), [batch, heads, time, dim]

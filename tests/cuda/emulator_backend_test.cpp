@@ -2,13 +2,11 @@
 // what happens when the device is full, gone, missing or too old.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "autograd/grad.h"
 #include "cuda/emulator/emulator.h"
 #include "models/trainer.h"
+#include "tests/temporary_folder.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;
@@ -39,13 +37,6 @@ Function program() {
                }),
                {f64({5, 2, 3, 4, 8}), f64({8}), f64({2, 3, 8, 8})});
 }
-
-struct TempFolder {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("nestgrad-device-" + std::to_string(getpid()));
-  TempFolder() { std::filesystem::create_directories(path); }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-};
 
 }  // namespace
 
@@ -102,8 +93,8 @@ TEST_CASE("CUDA: a plan that is too large for the device says what it needs and 
 
 TEST_CASE("CUDA: a device that is lost in the middle of training leaves the checkpoint intact") {
   const Reset reset;
-  const TempFolder folder;
-  const std::string path = folder.path / "checkpoint.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
   std::vector<std::uint8_t> text;
   for (int i = 0; i < 2000; ++i)
     text.push_back(static_cast<std::uint8_t>("abcde fgh\n"[(i * i / 7 + i) % 10]));

@@ -3,33 +3,17 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/array.h"
+#include "tests/temporary_folder.h"
 
 namespace nestgrad::testing {
-
-// A folder that lives as long as the test.
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "nestgrad-io-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-  std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
-  }
-  std::filesystem::path path;
-};
 
 inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -10,34 +9,20 @@
 #include <string_view>
 
 #include "engine/error.h"
+#include "tests/temporary_folder.h"
 
 using namespace nestgrad;
+using namespace nestgrad::testing;
 namespace fs = std::filesystem;
 
 namespace {
 
-// A folder that is gone again at the end of the test case.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "nestgrad-data-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path operator/(const fs::path& file) const { return path_ / file; }
-  const fs::path& path() const { return path_; }
+struct ScratchFolder : TemporaryFolder {
   fs::path write(const fs::path& file, std::string_view text) const {
-    fs::create_directories((path_ / file).parent_path());
-    std::ofstream(path_ / file, std::ios::binary) << text;
-    return path_ / file;
+    fs::create_directories((path / file).parent_path());
+    std::ofstream(path / file, std::ios::binary) << text;
+    return path / file;
   }
-
- private:
-  fs::path path_;
 };
 
 std::vector<std::uint8_t> as_bytes(std::string_view text) { return {text.begin(), text.end()}; }
@@ -66,7 +51,7 @@ TEST_CASE("a folder gives every tenth text file in path order to validation") {
   const ScratchFolder scratch;
   for (int i = 20; i-- > 0;)
     scratch.write(fmt::format("{}/{:02}.txt", i < 5 ? "a" : "b", i), fmt::format("file{:02}", i));
-  const ByteCorpus corpus = ByteCorpus::load(scratch.path(), 1);
+  const ByteCorpus corpus = ByteCorpus::load(scratch.path, 1);
   CHECK(text_of(corpus, Split::validation) == "file09\nfile19");
   CHECK(text_of(corpus, Split::training).starts_with("file00\nfile01\n"));
   CHECK(text_of(corpus, Split::training).find("file08\nfile10") != std::string::npos);
@@ -77,7 +62,7 @@ TEST_CASE("a folder of fewer than ten files is joined and split 90/10") {
   scratch.write("b.txt", "ghij\nlmnop");
   scratch.write("a.txt", "01234567");
   scratch.write("empty.txt", "");
-  const ByteCorpus corpus = ByteCorpus::load(scratch.path(), 1);
+  const ByteCorpus corpus = ByteCorpus::load(scratch.path, 1);
   CHECK(text_of(corpus, Split::training) == "01234567\nghij\nlmn");
   CHECK(text_of(corpus, Split::validation) == "op");
 }
@@ -89,17 +74,17 @@ TEST_CASE("a folder skips binary files, hidden files and hidden folders") {
   scratch.write("image.bin", "not\0text"sv);
   scratch.write(".hidden", "hidden file");
   scratch.write(".git/config", "hidden folder");
-  const ByteCorpus corpus = ByteCorpus::load(scratch.path(), 1);
+  const ByteCorpus corpus = ByteCorpus::load(scratch.path, 1);
   CHECK(text_of(corpus, Split::training) + text_of(corpus, Split::validation) == "kept kept kept kept");
 }
 
 TEST_CASE("a folder survives links that loop and links that dangle") {
   const ScratchFolder scratch;
   scratch.write("inner/text.txt", "kept kept kept kept");
-  fs::create_directory_symlink(scratch.path(), scratch / "inner/up");
+  fs::create_directory_symlink(scratch.path, scratch / "inner/up");
   fs::create_symlink(scratch / "itself", scratch / "itself");
   fs::create_symlink("nowhere", scratch / "dangling");
-  const ByteCorpus corpus = ByteCorpus::load(scratch.path(), 1);
+  const ByteCorpus corpus = ByteCorpus::load(scratch.path, 1);
   CHECK(text_of(corpus, Split::training) + text_of(corpus, Split::validation) == "kept kept kept kept");
 }
 
@@ -123,7 +108,7 @@ TEST_CASE("text that cannot be used is refused with an error that says why") {
     CHECK(message.find('\n') == std::string::npos);
   };
   has(message_of(scratch / "missing", 1), "io", "does not exist");
-  has(message_of(scratch.path(), 1), "io", "holds no text");
+  has(message_of(scratch.path, 1), "io", "holds no text");
   has(message_of(scratch.write("empty.txt", ""), 1), "io", "is empty");
   has(message_of(scratch.write("image.bin", "a\0b"sv), 1), "io", "NUL");
   const fs::path small = scratch.write("small.txt", "0123456789");

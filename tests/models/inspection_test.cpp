@@ -2,12 +2,12 @@
 // the page holds every view.
 #include "models/inspection.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/file.h"
 #include "engine/io/npy.h"
 #include "tests/models/model_testing.h"
+#include "tests/temporary_folder.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -85,9 +85,8 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
   }
   CHECK(with_invariants >= 11);
 
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("nestgrad-inspection-{}", std::rand());
-  r.save(folder);
+  const TemporaryFolder folder;
+  r.save(folder.path);
   const std::string page = read_file(folder / "report.html");
   for (const ReportView& v : r.views) CHECK(contains(page, fmt::format("id=\"{}\"", v.id)));
   CHECK(page.size() < 5'000'000);
@@ -101,7 +100,6 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
     for (const auto& invariant : json["invariants"]) CHECK(invariant["holds"] == true);
   }
   CHECK(count == r.views.size());
-  std::filesystem::remove_all(folder);
 
   // A view that lies is seen.
   r.views[0].checks[0].error = 1;

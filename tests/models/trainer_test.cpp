@@ -2,15 +2,15 @@
 
 #include <doctest/doctest.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
+#include "tests/temporary_folder.h"
 
 using namespace nestgrad;
+using namespace nestgrad::testing;
 
 namespace {
 
@@ -33,13 +33,6 @@ TrainingOptions small_options(const std::string& layer = "linear") {
   return o;
 }
 
-struct TempFolder {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("nestgrad-trainer-" + std::to_string(getpid()));
-  TempFolder() { std::filesystem::create_directories(path); }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-};
-
 std::size_t bytes_in_use() {
   const auto info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -49,8 +42,8 @@ std::size_t bytes_in_use() {
 
 TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and not to a cold start") {
   const ByteCorpus corpus = small_corpus();
-  const TempFolder folder;
-  const std::string path = folder.path / "checkpoint.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
   Trainer whole(small_options(), corpus), first(small_options(), corpus), cold(small_options(), corpus);
   for (int i = 0; i < 8; ++i) whole.step();
   for (int i = 0; i < 3; ++i) first.step();
@@ -111,8 +104,8 @@ TEST_CASE("a step that is not finite is refused and leaves the parameters as the
 
 TEST_CASE("a checkpoint of other settings, of another kind, or cut short is refused and changes nothing") {
   const ByteCorpus corpus = small_corpus();
-  const TempFolder folder;
-  const std::string path = folder.path / "checkpoint.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
   Trainer trainer(small_options(), corpus);
   trainer.step();
   trainer.save(path);
@@ -123,11 +116,10 @@ TEST_CASE("a checkpoint of other settings, of another kind, or cut short is refu
   Trainer mlp(small_options("mlp"), corpus);
   const StateDict before = mlp.parameters();
   CHECK_THROWS_WITH_AS(mlp.load(path), doctest::Contains("ttt_layer_type"), ConfigError);
-  write_safetensors(folder.path / "plain", {mlp.parameters(), {}});
-  CHECK_THROWS_WITH_AS(mlp.load(folder.path / "plain"), doctest::Contains("not a training checkpoint"),
-                       IoError);
-  write_file_atomically(folder.path / "cut", read_file(path).substr(0, 4000));
-  CHECK_THROWS_AS(mlp.load(folder.path / "cut"), IoError);
+  write_safetensors(folder / "plain", {mlp.parameters(), {}});
+  CHECK_THROWS_WITH_AS(mlp.load(folder / "plain"), doctest::Contains("not a training checkpoint"), IoError);
+  write_file_atomically(folder / "cut", read_file(path).substr(0, 4000));
+  CHECK_THROWS_AS(mlp.load(folder / "cut"), IoError);
   CHECK(mlp.steps_done() == 0);
   for (const auto& [name, value] : mlp.parameters()) CHECK(value.same_bits(before.at(name)));
 }

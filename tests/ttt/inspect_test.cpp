@@ -86,11 +86,7 @@ TEST_CASE("inspect: state offsets have the derivatives of the weights between ch
             n = p.start.size();
             const Tensor wanted = constant(random(p.views.v.spec(), 8));
             ttt::InnerLoopOptions options{.policy = p.policy, .form = form};
-            for (const Tensor& w : p.start.values()) {
-              Shape shape = w.shape();
-              shape.insert(shape.begin(), kChunks);
-              options.state_offset.push_back(probe(full(DType::f64, shape, 0)));
-            }
+            options.state_offset = ttt::zero_offsets(p.start, kChunks);
             Tensors out = grad(sum(ttt::train_along(*p.learner, p.start, p.views, options).output * wanted),
                                options.state_offset, {.allow_zero = true});
             options.state_offset.clear();

@@ -111,12 +111,12 @@ Weights Form::gradient_point(const State& state, const Block& block) const {
   return state.weights.with(at);
 }
 
-Tensor Form::rate_of(const Gates& gates, const FastWeight& weight) const {
+Tensor rate_of(const Policy& policy, const Gates& gates, const FastWeight& weight) {
   Tensor out;
   for (const std::string& name : {std::string("rate"), "rate." + weight.name})
     if (const auto at = gates.find(name); at != gates.end())
       out = out.defined() ? out * at->second : at->second;
-  if (!policy_.ascent) return out;
+  if (!policy.ascent) return out;
   return out.defined() ? -out : constant(-1.0, weight.value.dtype());
 }
 

@@ -71,6 +71,9 @@ class Prepared {
   virtual std::unique_ptr<Prepared> clone() const = 0;
 };
 
+// What multiplies the gradients of a weight, [.., tokens, 1]; undefined: nothing.
+Tensor rate_of(const Policy& policy, const Gates& gates, const FastWeight& weight);
+
 class Form {
  public:
   explicit Form(const FormOptions& options)
@@ -87,8 +90,9 @@ class Form {
   virtual BlockResult run(const State& state, const Block& block, const Prepared* prepared) const = 0;
   // The weights where the block's gradients are taken, before a policy makes constants of them.
   std::vector<Tensor> points(const State& state, const Block& block) const;
-  // What multiplies the gradients of a weight, [.., tokens, 1]; undefined: nothing.
-  Tensor rate_of(const Gates& gates, const FastWeight& weight) const;
+  Tensor rate_of(const Gates& gates, const FastWeight& weight) const {
+    return ttt::rate_of(policy_, gates, weight);
+  }
 
  protected:
   bool tracking() const { return first_.size() > 0; }

@@ -40,7 +40,7 @@ Steps steps_of(const Specimen& specimen) {
   const OpenProgram program(specimen, {}, [&](OpenLoop& loop, const Tensors&) {
     n = loop.learning.size();
     InnerLoopOptions with = loop.options;
-    with.state_offset = loop.offsets(chunks);
+    with.state_offset = zero_offsets(loop.learning, chunks);
     with.keep_points = true;
     const InnerLoopResult r = loop.run(with);
     Tensors out;
@@ -49,10 +49,10 @@ Steps steps_of(const Specimen& specimen) {
       out.push_back(steps_as_batch(lambda));
     const Shape one{specimen.batch(), specimen.heads(), specimen.time(), 1};
     for (std::size_t i = 0; i < n; ++i) {
-      Tensor rate = full(DType::f64, one, specimen.policy.ascent ? -1 : 1);
-      for (const std::string& name : {std::string("rate"), "rate." + loop.learning.at(i).name})
-        if (const auto at = loop.views.gates.find(name); at != loop.views.gates.end())
-          rate = rate * at->second;
+      Tensor rate = full(DType::f64, one, 1);
+      if (const Tensor gates = rate_of(specimen.policy, loop.views.gates, loop.learning.at(i));
+          gates.defined())
+        rate = rate * gates;
       if (loop.views.position.defined())
         rate = rate * slice(loop.views.position, 0, specimen.chunk() - 1, specimen.chunk());
       if (specimen.policy.average) rate = rate * (1.0 / static_cast<double>(specimen.chunk()));

@@ -78,7 +78,7 @@ class Parts {
     const Tensor wanted = loop.cotangent * reads;
 
     InnerLoopOptions with = loop.options;
-    with.gradient_offset = loop.offsets(chunks_);
+    with.gradient_offset = zero_offsets(loop.learning, chunks_);
     Tensors all = wrt;
     all.insert(all.end(), with.gradient_offset.begin(), with.gradient_offset.end());
     Tensors out = grad(sum(loop.run(with).output * wanted), all, {.allow_zero = true});
@@ -104,14 +104,6 @@ class Parts {
   bool point_per_token_ = false;
   OpenProgram program_;
 };
-
-// [batch, heads, time, 1] added up to [time].
-std::vector<double> over_members(const Array& sizes) {
-  const std::int64_t time = sizes.shape()[2];
-  std::vector<double> out(static_cast<std::size_t>(time), 0);
-  for (std::int64_t i = 0; i < sizes.size(); ++i) out[static_cast<std::size_t>(i % time)] += sizes.at(i);
-  return out;
-}
 
 Policy one_step_for_everything(Policy policy) {
   policy.chunk = Policy::kWholeSequence;
@@ -159,7 +151,7 @@ Channels channels(const Specimen& specimen) {
     const Parts::Values* values[] = {&r.full, &r.first_order, &r.gradient};
     Array* rows[] = {&out.full, &out.cumsum, &out.gradient};
     for (std::size_t i = 0; i < 3; ++i)
-      std::ranges::copy(over_members(values[i]->sizes),
+      std::ranges::copy(sum_over_members(values[i]->sizes, time),
                         rows[i]->as<double>().begin() + static_cast<std::ptrdiff_t>(t * time));
   }
   out.invariants = {{"cumsum channel + gradient channel = whole derivative",

@@ -36,16 +36,6 @@ void Specimen::check() const {
                                   time(), chunk()));
 }
 
-std::vector<Tensor> OpenLoop::offsets(std::int64_t chunks) const {
-  std::vector<Tensor> out;
-  for (const Tensor& w : learning.values()) {
-    Shape shape = w.shape();
-    shape.insert(shape.begin(), chunks);
-    out.push_back(probe(full(w.dtype(), shape, 0)));
-  }
-  return out;
-}
-
 std::vector<Array> values_of(const ParamTable& table, const Specimen& specimen, DType dtype) {
   std::vector<Array> out;
   for (const ParamSpec& p : table.specs()) {
@@ -151,6 +141,12 @@ std::vector<Array> plus(const std::vector<Array>& a, const std::vector<Array>& b
     for (std::size_t j = 0; j < to.size(); ++j) to[j] = a[i].as<double>()[j] + b[i].as<double>()[j];
     out.push_back(std::move(sum));
   }
+  return out;
+}
+
+std::vector<double> sum_over_members(const Array& rows, std::int64_t time) {
+  std::vector<double> out(static_cast<std::size_t>(time), 0);
+  for (std::int64_t i = 0; i < rows.size(); ++i) out[static_cast<std::size_t>(i % time)] += rows.at(i);
   return out;
 }
 

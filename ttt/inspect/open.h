@@ -18,8 +18,6 @@ struct OpenLoop {
   InnerLoopResult run(const InnerLoopOptions& with) const {
     return train_along(*learner, start, views, with);
   }
-  // Zeros beside each chunk's weights, for InnerLoopOptions::gradient_offset and state_offset.
-  std::vector<Tensor> offsets(std::int64_t chunks) const;
 };
 
 class OpenProgram {
@@ -47,6 +45,9 @@ double cosine(const std::vector<Array>& a, const std::vector<Array>& b);  // NaN
 // |a - b| / |b|; where both are zero, zero.
 double relative_distance(const std::vector<Array>& a, const std::vector<Array>& b);
 std::vector<Array> plus(const std::vector<Array>& a, const std::vector<Array>& b);
+
+// [batch, heads, time, ..] -> [time].
+std::vector<double> sum_over_members(const Array& rows, std::int64_t time);
 
 // One at `index`, zeros elsewhere.
 Array one_at(std::int64_t index, Shape shape);

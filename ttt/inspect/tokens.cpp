@@ -16,20 +16,9 @@ using Tensors = std::vector<Tensor>;
 using Arrays = std::vector<Array>;
 
 // [batch, heads, time] -> [time]
-std::vector<double> over_members(const Array& losses, std::int64_t time) {
-  std::vector<double> out(static_cast<std::size_t>(time), 0);
-  const double members = static_cast<double>(losses.size() / time);
-  for (std::int64_t i = 0; i < losses.size(); ++i)
-    out[static_cast<std::size_t>(i % time)] += losses.at(i) / members;
-  return out;
-}
-
-Tensor tokens(Tensor rows, std::int64_t from, std::int64_t to) { return slice(rows, 2, from, to); }
-
-Views tokens(const Views& views, std::int64_t from, std::int64_t to) {
-  Views out{
-      tokens(views.q, from, to), tokens(views.k, from, to), tokens(views.v, from, to), {}, views.position};
-  for (const auto& [name, rows] : views.gates) out.gates[name] = tokens(rows, from, to);
+std::vector<double> mean_over_members(const Array& losses, std::int64_t time) {
+  std::vector<double> out = sum_over_members(losses, time);
+  for (double& x : out) x /= static_cast<double>(losses.size() / time);
   return out;
 }
 
@@ -49,8 +38,11 @@ InnerLosses inner_losses(const Specimen& specimen) {
     return Tensors{run.loss_initial, run.loss_before, run.loss_after};
   })();
   const std::int64_t time = specimen.time();
-  InnerLosses out{
-      over_members(r[0], time), over_members(r[1], time), over_members(r[2], time), specimen.outer_loss, {}};
+  InnerLosses out{mean_over_members(r[0], time),
+                  mean_over_members(r[1], time),
+                  mean_over_members(r[2], time),
+                  specimen.outer_loss,
+                  {}};
   // A step per token: its first token; a step per chunk: all tokens of its first chunk.
   const std::int64_t untouched =
       specimen.policy.update == Policy::Update::per_chunk ? specimen.chunk() : std::int64_t{1};
@@ -87,7 +79,7 @@ StepCard explain_step(const Specimen& specimen, std::int64_t token, const Channe
     options.track_loss = options.keep_points = false;
     const auto weights_at = [&](std::int64_t end) {
       if (end == 0) return loop.start;
-      return train_along(*loop.learner, loop.start, tokens(loop.views, 0, end), options).last();
+      return train_along(*loop.learner, loop.start, part(loop.views, 0, end), options).last();
     };
     const Weights found = weights_at(out.from), written = weights_at(out.to);
     n = loop.learning.size();
@@ -99,7 +91,7 @@ StepCard explain_step(const Specimen& specimen, std::int64_t token, const Channe
     }
     // The gradient of the step's tokens, at the point where it is taken.
     const std::int64_t count = out.to - out.from;
-    const Views own = tokens(loop.views, out.from, out.to);
+    const Views own = part(loop.views, out.from, out.to);
     Tensors at;
     Weights point = loop.start;
     Tensors values = point.values();
@@ -114,9 +106,8 @@ StepCard explain_step(const Specimen& specimen, std::int64_t token, const Channe
     point = point.with(values).spread(count).with_held(held);
     const Tensor loss = loop.learner->loss(point, own.k, own.v);
     for (std::size_t i = 0; i < n; ++i) {
-      Tensor rated = loss;
-      for (const std::string& name : {std::string("rate"), "rate." + loop.learning.at(i).name})
-        if (const auto rate = own.gates.find(name); rate != own.gates.end()) rated = rated * rate->second;
+      const Tensor rate = rate_of(policy, own.gates, loop.learning.at(i));
+      const Tensor rated = rate.defined() ? loss * rate : loss;
       results.push_back(grad(sum(rated), {at[i]}, {.allow_zero = true})[0]);
     }
 

@@ -1,4 +1,4 @@
-#include "autograd/dependence.h"
+#include "engine/dependence.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -7,7 +7,12 @@
 
 namespace nestgrad {
 
-namespace {
+std::string_view why_no_derivative(const Node& n, std::size_t input, const Node& source) {
+  if (!n.op->vjp) return n.op->not_differentiable.empty() ? "it has no derivative" : n.op->not_differentiable;
+  if (n.op->cut)
+    if (const std::string_view why = n.op->cut(static_cast<int>(input)); !why.empty()) return why;
+  return is_float(n.spec.dtype) && is_float(source.spec.dtype) ? "" : "integers have no derivative";
+}
 
 std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked) {
   std::vector<char> in;
@@ -15,9 +20,7 @@ std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marke
   return in;
 }
 
-}  // namespace
-
-std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked) {
+std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked, Follow follow) {
   std::unordered_map<NodeId, std::vector<char>> bodies;
   for (std::size_t id = 0; id < marked.size(); ++id) {
     const Node& n = nodes[id];
@@ -28,13 +31,14 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
         break;
       case OpKind::value:
         for (std::size_t i = 0; i < n.inputs.size() && !marked[id]; ++i)
-          marked[id] = marked[static_cast<std::size_t>(n.inputs[i])] &&
-                       passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]);
+          marked[id] =
+              marked[static_cast<std::size_t>(n.inputs[i])] &&
+              (follow == Follow::values || passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]));
         break;
       case OpKind::scan: {
         const std::vector<char> in = marked_inputs(n, marked);
         marked[id] = std::ranges::find(in, 1) != in.end();
-        if (marked[id]) bodies.emplace(static_cast<NodeId>(id), active_in_body(*n.attrs.body, in));
+        if (marked[id]) bodies.emplace(static_cast<NodeId>(id), active_in_body(*n.attrs.body, in, follow));
         break;
       }
       case OpKind::final:
@@ -47,12 +51,12 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
   return marked;
 }
 
-std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_in) {
+std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_in, Follow follow) {
   std::vector<char> inputs = marked_in;
   for (;;) {
     std::vector<char> marked(body.nodes.size(), 0);
     std::ranges::copy(inputs, marked.begin());
-    marked = dependents(body.nodes, std::move(marked));
+    marked = dependents(body.nodes, std::move(marked), follow);
     bool grew = false;
     for (std::size_t i = 0; i < static_cast<std::size_t>(body.carries); ++i)
       if (marked[static_cast<std::size_t>(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
