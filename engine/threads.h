@@ -29,6 +29,10 @@ class SingleThreadScope {
   bool was_single_;
 };
 
+// Elements that a thread computes, moves or adds at once: fewer take less time than to share them, and to
+// have them in another core's cache after.
+constexpr std::int64_t kGrain = 1 << 17;
+
 // fn(begin, end) for blocks of about `grain` that make up 0..n, in parallel; all in one where n is too small
 // to share. fn must give the same bits however n is cut.
 template <class Fn>

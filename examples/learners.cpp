@@ -24,6 +24,12 @@ struct Sizes {
   }
 };
 
+Json slower(const ttt::FormPlan& plan) {
+  Json out = Json::array();
+  for (const ttt::FormChoice form : plan.slower) out.push_back(std::string(name(form)));
+  return out;
+}
+
 Json refusals(const ttt::FormPlan& plan) {
   Json out = Json::object();
   for (const auto& r : plan.refused) out[std::string(name(r.form))] = r.why;
@@ -31,15 +37,11 @@ Json refusals(const ttt::FormPlan& plan) {
 }
 
 Json to_json(const ttt::System& s, const ttt::Explanation& e) {
-  return {{"name", s.name},
-          {"title", s.title},
-          {"source", s.source},
-          {"model", e.model},
-          {"inner_loss", e.loss},
-          {"optimiser", e.optimizer},
-          {"policy", e.policy.str()},
-          {"form", std::string(name(e.plan.form))},
-          {"refused", refusals(e.plan)}};
+  return {{"name", s.name},           {"title", s.title},
+          {"source", s.source},       {"model", e.model},
+          {"inner_loss", e.loss},     {"optimiser", e.optimizer},
+          {"policy", e.policy.str()}, {"form", std::string(name(e.plan.form))},
+          {"slower", slower(e.plan)}, {"refused", refusals(e.plan)}};
 }
 
 void list(bool json) {

@@ -38,8 +38,6 @@ struct BroadcastLoop {
   }
 
  private:
-  static constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread does at once
-
   template <int N>
   void some_runs(const std::byte* const* in, std::byte* out, std::int64_t bytes, ElementLoop loop,
                  std::int64_t begin, std::int64_t end) const {

@@ -84,8 +84,6 @@ namespace {
 
 constexpr std::int64_t kTile = 256;  // outputs summed side by side
 
-constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread adds at once
-
 template <class Acc, class T>
 void sum_tile(const ReducePlan& plan, const T* x, std::int64_t tile, T* y) {
   const std::int64_t n = std::min(kTile, plan.inner - tile);

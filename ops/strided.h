@@ -44,7 +44,6 @@ class StridedCopy {
 
  private:
   static constexpr std::size_t kMaxDims = 16;
-  static constexpr std::int64_t kGrain = 1 << 15;  // elements that a thread moves at once
   struct Dim {
     std::int64_t size, source, target;
   };

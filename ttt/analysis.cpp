@@ -89,7 +89,7 @@ Analysis analyse(const Learner& learner, const Policy& policy, const State& give
 }
 
 FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimizer& optimizer,
-                     bool has_position, std::int64_t tokens, FormChoice wanted) {
+                     bool has_position, std::int64_t members, std::int64_t tokens, FormChoice wanted) {
   policy.check();
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
   if (wanted != FormChoice::primal && !a.members.empty()) throw FormError(a.members);
@@ -112,7 +112,7 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
     FormChoice form;
     std::string why;
   };
-  std::vector<Candidate> candidates;  // fastest first
+  std::vector<Candidate> candidates;  // those that do most at once first
   if (per_chunk) {
     const std::string steps =
         unless(policy.steps == 1, "each chunk makes several steps, one after the other");
@@ -150,6 +150,11 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
     if (!c.why.empty()) {
       if (wanted == c.form) throw FormError(fmt::format("[form] {} is impossible: {}", name(c.form), c.why));
       plan.refused.push_back({c.form, c.why});
+      continue;
+    }
+    const bool all_chunks = c.form == FormChoice::parallel || c.form == FormChoice::chunk_parallel;
+    if (wanted == FormChoice::automatic && per_chunk && all_chunks && members > 1) {
+      plan.slower.push_back(c.form);
       continue;
     }
     plan.form = c.form;

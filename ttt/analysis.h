@@ -23,19 +23,25 @@ struct Analysis {
 // Only the shapes of state and block matter.
 Analysis analyse(const Learner& learner, const Policy& policy, const State& state, const Block& block);
 
-// A form and why the faster ones are impossible.
+// A form, and why not the others that do more at once.
 struct FormPlan {
   FormChoice form = FormChoice::primal;
   struct Refusal {
     FormChoice form;
     std::string why;
   };
-  std::vector<Refusal> refused;  // fastest first
+  std::vector<Refusal> refused;    // impossible
+  std::vector<FormChoice> slower;  // possible, and slower at this shape; they run when asked for
 };
 
 // The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is
-// impossible. tokens: length of the sequence.
+// impossible. members: sequences times heads; tokens: length of the sequence.
+//
+// With a step per token, forms that take more tokens at once do less work. With a step per chunk, those that
+// take all chunks at once do the same work on weights that have left the cache: on a CPU that pays (up to 1.5
+// times) where there is one member and nothing else to share among threads, and costs up to 1.9 times where
+// there are several (docs/performance.md).
 FormPlan choose_form(const Analysis& analysis, const Policy& policy, const InnerOptimizer& optimizer,
-                     bool has_position, std::int64_t tokens, FormChoice wanted);
+                     bool has_position, std::int64_t members, std::int64_t tokens, FormChoice wanted);
 
 }  // namespace nestgrad::ttt

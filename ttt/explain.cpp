@@ -57,7 +57,8 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   out.policy = policy;
   out.stops_gradients = optimizer.stops_gradients();
   out.analysis = analyse(learner, policy, trained.start, block);
-  out.plan = choose_form(out.analysis, policy, optimizer, views.position.defined(), time, options.form);
+  out.plan = choose_form(out.analysis, policy, optimizer, views.position.defined(),
+                         views.k.dim(0) * views.k.dim(1), time, options.form);
   for (std::size_t i = 0; i < trained.start.weights.size(); ++i) {
     const FastWeight& w = trained.start.weights.at(i);
     out.uses.push_back(fmt::format("{}: {}", w.name,
@@ -83,6 +84,9 @@ std::string Explanation::str() const {
   for (std::size_t i = 0; i < uses.size(); ++i)
     text += fmt::format("{}{}\n", i ? "           " : "uses       ", uses[i]);
   text += fmt::format("form       {}: {}\n", name(plan.form), meaning(plan.form, policy));
+  for (FormChoice form : plan.slower)
+    text += fmt::format("possible   {}: {}; slower where there are several sequences or heads\n", name(form),
+                        meaning(form, policy));
   for (const FormPlan::Refusal& r : plan.refused) text += fmt::format("not {}: {}\n", name(r.form), r.why);
   return text;
 }

@@ -1,4 +1,4 @@
-// explain: what was found on a learner's trace, which form follows, and why the faster ones are impossible,
+// explain: what was found on a learner's trace, which form follows, and why not others,
 // in words and with the lines of the learner's own text.
 #pragma once
 

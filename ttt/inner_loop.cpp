@@ -250,7 +250,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   InnerLoopResult out;
   const Block sample = range(views, 0, std::min(chunk, time));
   out.plan = choose_form(analyse(learner, policy, state, sample), policy, optimizer, views.position.defined(),
-                         time, options.form);
+                         views.k.dim(0) * views.k.dim(1), time, options.form);
   const FormChoice choice = out.plan.form;
   const std::unique_ptr<Form> form = make_form(choice, form_options);
 

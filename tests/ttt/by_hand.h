@@ -303,12 +303,12 @@ inline std::string refusal(const Lesson& lesson, FormChoice form) {
     return e.what();
   }
 }
-// What automatic choice takes.
-inline FormChoice chosen(const Lesson& lesson) {
+// Of the possible forms the one that does most at once.
+inline FormChoice widest_form(const Lesson& lesson) {
   FormChoice out{};
   in_class(lesson, [&](const Class& c) {
     const InnerLoopResult r = ttt::train_along(c.learner, c.start, c.views, {.policy = lesson.policy});
-    out = r.plan.form;
+    out = r.plan.slower.empty() ? r.plan.form : r.plan.slower.front();
     return Tensors{r.output};
   });
   return out;

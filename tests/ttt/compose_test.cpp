@@ -276,7 +276,7 @@ TEST_CASE(
       },
       2);
   CHECK(differing(lesson, expected, 2, {FormChoice::primal}) == "");
-  CHECK(chosen(lesson) == FormChoice::primal);
+  CHECK(widest_form(lesson) == FormChoice::primal);
   CHECK(contains(refusal(lesson, FormChoice::dual), "tokens are not independent"));
   Lesson by_token = lesson;
   by_token.policy = {.chunk = 12};

@@ -121,7 +121,25 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
   for (const System& s : ttt::systems()) {
     CAPTURE(s.name);
     REQUIRE(expected.contains(s.name));
-    CHECK(ttt::explain(s, {}).plan.form == expected.at(s.name));
+    CHECK(ttt::explain(s, {.batch = 1, .heads = 1}).plan.form == expected.at(s.name));
+  }
+}
+
+TEST_CASE("where members fill the machine, chunks run one after the other unless the form is asked for") {
+  for (const System& s : ttt::systems()) {
+    CAPTURE(s.name);
+    const ttt::FormPlan alone = ttt::explain(s, {.batch = 1, .heads = 1}).plan;
+    CHECK(alone.slower.empty());
+    for (const ttt::ProgramSizes& sizes :
+         {ttt::ProgramSizes{.batch = 2, .heads = 1}, {.batch = 1, .heads = 2}}) {
+      const ttt::Explanation several = ttt::explain(s, sizes);
+      const bool all_chunks = several.policy.update == ttt::Policy::Update::per_chunk &&
+                              alone.form != FormChoice::dual && alone.form != FormChoice::primal;
+      CHECK(several.plan.form == (all_chunks ? FormChoice::dual : alone.form));
+      CHECK(several.plan.slower.empty() != all_chunks);
+      CHECK(contains(several.str(), "possible ") == all_chunks);
+      CHECK(ttt::explain(s, sizes, alone.form).plan.form == alone.form);
+    }
   }
 }
 

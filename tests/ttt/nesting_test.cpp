@@ -233,7 +233,7 @@ TEST_SUITE("slow") {
                             sizes,
                             small};
         CHECK(off("two levels", in_class(lesson, in_form(FormChoice::automatic)), 2, 1e3) == "");
-        CHECK(chosen(lesson) == FormChoice::primal);
+        CHECK(widest_form(lesson) == FormChoice::primal);
       }
   }
   TEST_CASE(

@@ -94,7 +94,7 @@ TEST_CASE("steps that are not linear are refused as such, and the piece that is 
         CHECK(contains(why, "[update] the step is not linear"));
         CHECK(contains(why, blamed.at(method.name)));
       }
-      CHECK(chosen(lesson) == FormChoice::primal);
+      CHECK(widest_form(lesson) == FormChoice::primal);
     }
   const Lesson own{matrix_of(sizes), nonlinear_methods(sizes).back(), {.chunk = 4}, sizes};
   CHECK(contains(refusal(own, FormChoice::dual), "(by_hand.h:"));  // the line of the piece

@@ -21,8 +21,8 @@ std::string wrong(const Lesson& lesson, FormChoice form, const std::vector<std::
     const std::string bad = differing(lesson, expected, order, {form}, block);
     if (!bad.empty()) out += fmt::format("{}, block {}: {}", lesson.method.name, block, bad);
   }
-  if (chosen(lesson) != form)
-    out += fmt::format("{}: automatic is {}; ", lesson.method.name, ttt::name(chosen(lesson)));
+  if (widest_form(lesson) != form)
+    out += fmt::format("{}: widest is {}; ", lesson.method.name, ttt::name(widest_form(lesson)));
   const std::string others = differing(lesson, expected, order, {FormChoice::primal, FormChoice::dual});
   return out + (others.empty() ? others : lesson.method.name + ": " + others);
 }

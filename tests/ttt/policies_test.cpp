@@ -216,7 +216,7 @@ TEST_CASE("tokens that mix can be learnt from as whole chunks only, each weight 
       },
       2);
   CHECK(differing(lesson, expected, 2, {FormChoice::primal}) == "");
-  CHECK(chosen(lesson) == FormChoice::primal);
+  CHECK(widest_form(lesson) == FormChoice::primal);
   for (const FormChoice form : {FormChoice::dual, FormChoice::parallel, FormChoice::chunk_parallel})
     CHECK(contains(refusal(lesson, form), "tokens are not independent"));
   Lesson by_token = lesson;
@@ -234,7 +234,7 @@ TEST_CASE(
     if (contains(method.name, "all weights")) continue;
     const Lesson lesson{hebbian(sizes), method, {.chunk = 2, .update = Update::per_chunk}, sizes};
     CHECK(wrong(lesson, {FormChoice::primal, FormChoice::dual, FormChoice::chunk_parallel}, 2) == "");
-    CHECK(chosen(lesson) == FormChoice::chunk_parallel);
+    CHECK(widest_form(lesson) == FormChoice::chunk_parallel);
     CHECK(contains(refusal(lesson, FormChoice::parallel), "[update] the step is not linear"));
   }
   for (const Method& method : linear_methods(sizes))  // those too
@@ -281,7 +281,7 @@ TEST_CASE(
       const Arrays expected = numbers(lesson, by_hand(), 2);
       for (const std::int64_t block : {1, 2, 3, 4, 6, 64})
         CHECK(differing(lesson, expected, 2, {FormChoice::parallel}, block) == "");
-      CHECK(chosen(lesson) == FormChoice::parallel);
+      CHECK(widest_form(lesson) == FormChoice::parallel);
       CHECK(differing(lesson, expected, 2, kRecurrent) == "");
     }
   CHECK(wrong({swiglu({}),
@@ -309,7 +309,7 @@ TEST_CASE("a master copy that is read through its norm has no running sum") {
     if (!contains(method.name, "master")) continue;
     const Lesson lesson{hebbian(sizes), method, {.chunk = 2, .update = Update::per_chunk}, sizes};
     CHECK(contains(refusal(lesson, FormChoice::chunk_parallel), "not affine in the weight"));
-    CHECK(chosen(lesson) == FormChoice::dual);
+    CHECK(widest_form(lesson) == FormChoice::dual);
     CHECK(wrong(lesson, kRecurrent, 2) == "");
   }
 }
@@ -362,13 +362,13 @@ TEST_CASE(
                  "chunk-parallel is impossible: the gradient of 'W0' depends on 'W0'"));
   CHECK(contains(refusal(baseline, F::parallel),
                  "parallel is impossible: the gradient of 'W0' depends on 'W0'"));
-  CHECK(chosen(baseline) == F::dual);
+  CHECK(widest_form(baseline) == F::dual);
   CHECK(wrong(baseline, kRecurrent, 1) == "");
 
   const Lesson last_layer{swiglu(sizes), rung(true, true, true), last, sizes, one};  // 1
   CHECK(contains(refusal(last_layer, F::chunk_parallel), "the step of 'W1' is not affine in the weight"));
   CHECK(contains(refusal(last_layer, F::chunk_parallel), "in 'weight norm'"));
-  CHECK(chosen(last_layer) == F::dual);
+  CHECK(widest_form(last_layer) == F::dual);
   CHECK(wrong(last_layer, kRecurrent, 1) == "");
 
   const std::vector<F> at_once{F::primal, F::dual, F::chunk_parallel};
@@ -377,12 +377,12 @@ TEST_CASE(
   const Lesson no_rate{hebbian(sizes), rung(false, true, true), lact, sizes, {}};              // 4
   const Lesson no_momentum{hebbian(sizes), rung(false, true, false), lact, sizes, {}};         // 5
   for (const Lesson& lesson : {no_norm, one_layer, no_rate, no_momentum}) {
-    CHECK(chosen(lesson) == F::chunk_parallel);
+    CHECK(widest_form(lesson) == F::chunk_parallel);
     CHECK(contains(refusal(lesson, F::parallel), "in 'Muon'"));
     CHECK(wrong(lesson, at_once, 2) == "");
   }
   const Lesson linear_attention{hebbian(sizes), rung(false, false, false), lact, sizes, {}};  // 6
-  CHECK(chosen(linear_attention) == F::parallel);
+  CHECK(widest_form(linear_attention) == F::parallel);
   CHECK(wrong(linear_attention, {F::primal, F::dual, F::chunk_parallel, F::parallel}, 2) == "");
 }
 

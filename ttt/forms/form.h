@@ -39,7 +39,7 @@ struct BlockResult {
   std::vector<Tensor> losses;
 };
 
-// automatic: the fastest one that is valid (ttt/analysis.h).
+// automatic: the fastest valid one for the shape (ttt/analysis.h).
 enum class FormChoice : std::uint8_t {
   automatic,
   primal,          // every token's weights materialised, every gradient taken by grad: the reference
