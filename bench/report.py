@@ -41,6 +41,64 @@ def machine(ours, pythons, log, build, device="cpu"):
     }
 
 
+def difference(earlier, now):
+    """Why numbers of the two machines do not belong on one page; empty if they do."""
+    keys = [key for key in now if key not in ("date", "load before")]
+    return ", ".join(
+        f"{key} was {earlier.get(key)}, is {now[key]}" for key in keys if earlier.get(key) != now[key]
+    )
+
+
+def merged(earlier, now):
+    """The earlier outcome, with the works measured now in the places of the same."""
+    new = {(l["work"], l["threads"]): [] for l in now["results"]}
+    for l in now["results"]:
+        new[l["work"], l["threads"]].append(l)
+    results, date = [], earlier["machine"]["date"]
+    for l in earlier["results"]:
+        key = l["work"], l["threads"]
+        if key not in new:
+            results.append({"date": date} | l)
+        else:
+            results += new[key]
+            new[key] = []
+    results += [l for left in new.values() for l in left]
+    measured = lambda problem: any(
+        problem.startswith(f"{work}, {plural(threads)}:") for work, threads in new
+    )
+    problems = [p for p in earlier["problems"] if not measured(p)] + now["problems"]
+    return earlier | {
+        "results": results,
+        "problems": problems,
+        "machine": earlier["machine"]
+        | {"load before": max(earlier["machine"]["load before"], now["machine"]["load before"])},
+    }
+
+
+def plural(threads):
+    return f"{threads} thread{'s' * (threads > 1)}"
+
+
+def measured_again(lines, date):
+    """What is not of the run of this date, in words."""
+    out = []
+    for other in sorted({l.get("date", date) for l in lines} - {date}):
+        for threads in sorted({l["threads"] for l in lines}):
+            works = dict.fromkeys(l["work"] for l in lines if l["threads"] == threads)
+            again = dict.fromkeys(l["work"] for l in lines if l["threads"] == threads and l.get("date") == other)
+            if again:
+                which = "all works" if len(again) == len(works) else ", ".join(again)
+                out.append(f" Measured again on {other}, with {plural(threads)}: {which}.")
+    return "".join(out)
+
+
+def write(path, text):
+    """The old file stays whole until the new one is."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
 def scaled(seconds, line):
     """A time in the unit of its case."""
     per = seconds / line["tokens"] if line["tokens"] else seconds
@@ -69,7 +127,7 @@ def page(outcome):
         "",
         "Written by `bench/compare`, which runs the project and its peers in turns on the same works, after it "
         "has checked in f64 that all compute the same outputs and gradients. Do not edit. This page: "
-        f"{outcome['selection']}.",
+        f"{outcome['selection']}." + measured_again(lines, m["date"]),
         "",
         *([f"All programs on {m['device']}, in f32 without TF32.", ""] if on_gpu else []),
         f"{m['cpu']}, {m['cores']} cores, {m['best instruction set']} (our build: {m['our build']}), "
@@ -147,16 +205,16 @@ def other_goals(lines):
 
     numbers = sorted({l["threads"] for l in lines})
     for threads in numbers:
-        ours, plural = our_times(lines, threads), f"{threads} thread{'s' * (threads > 1)}"
+        ours, with_threads = our_times(lines, threads), plural(threads)
         shares = ceiling_shares(lines, threads)
         if share := shares.get(CORE_MLP):
-            note(f"{CORE_MLP}, share of the matmul ceiling, {plural}", share[0], 0.4)
+            note(f"{CORE_MLP}, share of the matmul ceiling, {with_threads}", share[0], 0.4)
         recurrent, parallel = (
             ours.get(f"lact-v2/{form}/forward+backward") for form in ("recurrent", "parallel")
         )
         if recurrent and parallel:
             note(
-                f"lact-v2, parallel over recurrent form, {plural}",
+                f"lact-v2, parallel over recurrent form, {with_threads}",
                 recurrent["ours"] / parallel["ours"],
                 4 if "copy" in ours else 2.7,
             )
@@ -169,7 +227,7 @@ def other_goals(lines):
         ]
         if len(per_token) > 1:
             note(
-                f"time per token from 2k to 32k tokens, largest over smallest, {plural}",
+                f"time per token from 2k to 32k tokens, largest over smallest, {with_threads}",
                 max(per_token) / min(per_token),
                 1.1,
                 at_most=True,
@@ -177,20 +235,20 @@ def other_goals(lines):
         long, short = (ours.get(f"length-checkpointed/{k}k/forward+backward") for k in (32, 2))
         if long and short:
             note(
-                f"memory of the plan, 32k over 2k tokens, checkpointed, {plural}",
+                f"memory of the plan, 32k over 2k tokens, checkpointed, {with_threads}",
                 long["arena_mb"] / short["arena_mb"],
                 16,
                 at_most=True,
             )
             note(
-                f"recomputation with it, {plural}",
+                f"recomputation with it, {with_threads}",
                 long["recompute_factor"],
                 1.4,
                 at_most=True,
             )
         for work in ("training-step/width-256", "training-step/width-768"):
             if share := shares.get(work):
-                note(f"{work}, share of the matmul ceiling, {plural}", share[0], 0.5)
+                note(f"{work}, share of the matmul ceiling, {with_threads}", share[0], 0.5)
             theirs = [
                 l["theirs_mb"]
                 for l in lines
@@ -198,7 +256,7 @@ def other_goals(lines):
             ]
             if theirs:
                 note(
-                    f"{work}, peak memory over the better peer's, {plural}",
+                    f"{work}, peak memory over the better peer's, {with_threads}",
                     ours[work]["ours_mb"] / min(theirs),
                     0.5,
                     at_most=True,
@@ -252,7 +310,7 @@ def everything(lines):
                 *(f"{NAMES[p]}, MB" for p in peers),
             ]
             out += [
-                f"### {threads} thread{'s' * (threads > 1)}, {unit}",
+                f"### {plural(threads)}, {unit}",
                 "",
                 "MB: peak of the process, with its interpreter and libraries.",
                 "",
@@ -303,7 +361,7 @@ def ceiling(lines):
         shares = ceiling_shares(lines, threads)
         if shares:
             out += [
-                f"### Share of the matmul ceiling, {threads} thread{'s' * (threads > 1)}",
+                f"### Share of the matmul ceiling, {plural(threads)}",
                 "",
                 "The ceiling is the fastest product of large square matrices in this run, ours or a peer's: "
                 f"{best_rate(lines, threads, 'flops', 'ceiling') / 1e9:.0f} GFLOP/s. Counted are the products that a work "
