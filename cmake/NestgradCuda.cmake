@@ -39,6 +39,7 @@ if(NESTGRAD_WITH_CUDA)
   target_compile_options(nestgrad_device PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow>
     "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xptxas=-warn-spills,-Werror;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
+  set_source_files_properties(cuda/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)  # the bits of the CPU
   target_link_libraries(nestgrad_device PUBLIC CUDA::cudart ${CMAKE_DL_LIBS})
 else()
   add_library(nestgrad_device OBJECT cuda/no_cuda.cpp)

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 #include "cuda/kernels.h"

@@ -2,7 +2,6 @@
 // Internal to cuda/.
 #pragma once
 
-#include <map>
 #include <tuple>
 
 #include "cuda/check.h"
@@ -48,6 +47,7 @@ class CudaBackend final : public Backend {
   void download(const std::byte* from, std::byte* to, std::size_t bytes) override;
   void copy(const std::byte* from, std::byte* to, std::size_t bytes) override;
   void zero(std::byte* at, std::size_t bytes) override;
+  void random(const RandomFill& fill, std::int64_t n, std::byte* to) override;  // cuda/random.cu
   void synchronize() override;
   Kernel kernel(const Call& call, Loc loc, Precision precision) override;
   ClusterKernel cluster(const ClusterCall& call) override;

@@ -9,6 +9,7 @@
 #include "engine/device.h"
 #include "engine/graph.h"
 #include "engine/place.h"
+#include "engine/random_fill.h"
 
 namespace nestgrad {
 
@@ -32,6 +33,7 @@ class Backend {
   virtual void download(const std::byte* from, std::byte* to, std::size_t bytes) = 0;  // waits
   virtual void copy(const std::byte* from, std::byte* to, std::size_t bytes) = 0;
   virtual void zero(std::byte* at, std::size_t bytes) = 0;
+  virtual void random(const RandomFill& fill, std::int64_t n, std::byte* to) = 0;  // n elements
   virtual void synchronize() = 0;  // waits; throws what went wrong since
 
   // Kernels made here queue their work when they are called, with addresses of this device. Errors that they

@@ -4,9 +4,10 @@
 
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <string_view>
 #include <utility>
+
+#include "engine/backend.h"
 
 namespace nestgrad {
 namespace {
@@ -33,45 +34,39 @@ void require_float(const Spec& spec, std::string_view function) {
                                to_string(spec)));
 }
 
-// Fills out[2b] and out[2b+1] with the pair that pair_of makes of block b.
-template <class T, class PairOf>
-void fill_in_pairs(std::span<T> out, const Blocks& blocks, PairOf pair_of) {
-  for (std::size_t i = 0; i < out.size(); i += 2) {
-    const std::pair<T, T> pair = pair_of(blocks[i / 2]);
-    out[i] = pair.first;
-    if (i + 1 < out.size()) out[i + 1] = pair.second;
+Array filled(Spec spec, const RandomFill& fill, const Device& device) {
+  Array out(std::move(spec), device);
+  if (Backend* backend = device.backend()) {
+    backend->random(fill, out.size(), out.data());
+    return out;
   }
-}
-
-float unit(std::uint32_t w0, std::uint32_t, float) { return unit_f32(w0); }
-double unit(std::uint32_t w0, std::uint32_t w1, double) { return unit_f64(w0, w1); }
-
-}  // namespace
-
-Array random_uniform(Spec spec, double lo, double hi, std::uint64_t seed, std::uint64_t stream) {
-  require_float(spec, "random_uniform");
-  Array out(std::move(spec));
-  const auto fill = [&]<class T>(std::span<T> values) {
-    const T from = static_cast<T>(lo), to = static_cast<T>(hi), width = to - from;
-    if (!(from <= to) || !std::isfinite(width))
-      throw ValueError(
-          fmt::format("[random_uniform] no numbers in [{}, {}) for {}; need lo <= hi, and hi - lo finite", lo,
-                      hi, name(out.dtype())));
-    const T last = from < to ? std::nextafter(to, from) : from;
-    const auto between = [&](T u) {
-      const T x = from + width * u;
-      return x < to ? x : last;
-    };
-    fill_in_pairs(values, Blocks{seed, stream}, [&](const Words& w) {
-      return std::pair(between(unit(w[0], w[1], T{})), between(unit(w[2], w[3], T{})));
-    });
-  };
-  if (out.dtype() == DType::f32) fill(out.as<float>());
-  else fill(out.as<double>());
+  with_pairs(fill, [&]<class T, class Pair>(T, const Pair& pair) {
+    const std::int64_t n = out.size();
+    T* const values = out.as<T>().data();
+    for (std::int64_t b = 0; 2 * b < n; ++b) fill_pair(values, n, b, fill.seed, fill.stream, pair);
+  });
   return out;
 }
 
-Array random_normal(Spec spec, double mean, double stddev, std::uint64_t seed, std::uint64_t stream) {
+}  // namespace
+
+Array random_uniform(Spec spec, double lo, double hi, std::uint64_t seed, std::uint64_t stream,
+                     const Device& device) {
+  require_float(spec, "random_uniform");
+  const bool in_order = dispatch(spec.dtype, [&]<class T>(T) {
+    const T from = static_cast<T>(lo), to = static_cast<T>(hi);
+    return from <= to && std::isfinite(static_cast<double>(static_cast<T>(to - from)));
+  });
+  if (!in_order)
+    throw ValueError(
+        fmt::format("[random_uniform] no numbers in [{}, {}) for {}; need lo <= hi, and hi - lo finite", lo,
+                    hi, name(spec.dtype)));
+  const RandomFill fill{RandomFill::Kind::uniform, spec.dtype, lo, hi, seed, stream};
+  return filled(std::move(spec), fill, device);
+}
+
+Array random_normal(Spec spec, double mean, double stddev, std::uint64_t seed, std::uint64_t stream,
+                    const Device& device) {
   require_float(spec, "random_normal");
   const double most =
       spec.dtype == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
@@ -79,18 +74,8 @@ Array random_normal(Spec spec, double mean, double stddev, std::uint64_t seed, s
     throw ValueError(
         fmt::format("[random_normal] mean {} and stddev {} for {}; need stddev >= 0, and every number finite",
                     mean, stddev, name(spec.dtype)));
-  Array out(std::move(spec));
-  const auto fill = [&]<class T>(std::span<T> values) {
-    fill_in_pairs(values, Blocks{seed, stream}, [&](const Words& w) {
-      const double radius = stddev * std::sqrt(-2 * std::log(1 - unit_f64(w[0], w[1])));
-      const double angle = 2 * std::numbers::pi * unit_f64(w[2], w[3]);
-      return std::pair(static_cast<T>(mean + radius * std::cos(angle)),
-                       static_cast<T>(mean + radius * std::sin(angle)));
-    });
-  };
-  if (out.dtype() == DType::f32) fill(out.as<float>());
-  else fill(out.as<double>());
-  return out;
+  const RandomFill fill{RandomFill::Kind::normal, spec.dtype, mean, stddev, seed, stream};
+  return filled(std::move(spec), fill, device);
 }
 
 std::uint32_t random_below(std::uint32_t n, std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {

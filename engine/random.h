@@ -1,5 +1,6 @@
 // Counter-based random numbers: element i is a pure function of (seed, stream, i), so that an array holds the
-// same numbers whatever its size, whichever thread or device fills it, and after a resume.
+// same numbers, bit for bit, whatever its size, whichever thread or device fills it, and after a resume. An
+// array for a GPU is filled there.
 //
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 // From (seed, stream, i) to bits: block b is philox(counter, key) with
@@ -65,17 +66,18 @@ struct Philox4x32 {
 // first. With lo = 0 and hi = 1 the f32 array is the f64 array of the same seed cut to 24 bits.
 //
 // Throws DTypeError for i32, ValueError unless lo <= hi and hi - lo is finite in the dtype.
-Array random_uniform(Spec spec, double lo, double hi, std::uint64_t seed, std::uint64_t stream);
+Array random_uniform(Spec spec, double lo, double hi, std::uint64_t seed, std::uint64_t stream,
+                     const Device& device = {});
 
 // Normal, of any shape. Elements 2b and 2b+1 are the Box-Muller pair of block b, computed in f64: with
 // u = 1 - unit_f64(w0, w1) in (0,1], v = unit_f64(w2, w3) and r = stddev sqrt(-2 log u), they are
 // mean + r cos(2 pi v) and mean + r sin(2 pi v), rounded once to the dtype: the f32 array is the f64 array of
-// the same seed, rounded. No number is further than 8.58 stddev from the mean. The words are the same
-// everywhere; log, cos and sin are the C library's, so the last bit may differ between libraries and
-// processors.
+// the same seed, rounded. No number is further than 8.58 stddev from the mean. log, cos and sin are our own
+// (engine/random_fill.h), to about two units in the last place.
 //
 // Throws DTypeError for i32, ValueError unless stddev >= 0 and |mean| + 8.58 stddev is finite in the dtype.
-Array random_normal(Spec spec, double mean, double stddev, std::uint64_t seed, std::uint64_t stream);
+Array random_normal(Spec spec, double mean, double stddev, std::uint64_t seed, std::uint64_t stream,
+                    const Device& device = {});
 
 // An integer from 0 to n-1, each with exactly the same probability. A word w gives the upper half of the
 // 64-bit product w n; it is passed over if the lower half is below 2^32 mod n (Lemire, "Fast Random Integer

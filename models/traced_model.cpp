@@ -54,9 +54,10 @@ void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, con
           fmt::format("[model] {} holds '{}', which this configuration has no place for", what, name));
 }
 
-StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed) {
+StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed,
+                             const Device& device) {
   StateDict out;
-  for (const ParamSpec& p : params) out.emplace(p.name, initial_value(p, dtype, seed));
+  for (const ParamSpec& p : params) out.emplace(p.name, initial_value(p, dtype, seed, device));
   return out;
 }
 

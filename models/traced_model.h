@@ -29,6 +29,7 @@ TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const Model
 // over, or of another shape. `what` names the source.
 void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, const std::string& what);
 
-StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed);
+StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed,
+                             const Device& device = {});
 
 }  // namespace nestgrad

@@ -96,7 +96,7 @@ Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus)
         return out;
       });
   train_plan_ = std::make_unique<Plan>(train_.function.plan({.memory_budget = options_.memory_budget}));
-  StateDict start = initial_parameters(train_.params, kType, options_.seed);
+  StateDict start = initial_parameters(train_.params, kType, options_.seed, train_plan_->device());
   for (const ParamSpec& p : train_.params) {
     start.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
     start.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));

@@ -20,11 +20,12 @@ Tensor ParamTable::get(const std::string& name, const Shape& shape, Init init) {
   return tensors_[known->second];
 }
 
-Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed) {
-  if (spec.init.kind == Init::Kind::constant) return Array::full(dtype, spec.shape, spec.init.value);
+Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed, const Device& device) {
+  if (spec.init.kind == Init::Kind::constant)
+    return Array::full(dtype, spec.shape, spec.init.value).to(device);
   std::uint64_t stream = 14695981039346656037ULL;  // FNV-1a of the name
   for (unsigned char c : spec.name) stream = (stream ^ c) * 1099511628211ULL;
-  return random_normal({dtype, spec.shape}, 0, spec.init.value, seed, stream);
+  return random_normal({dtype, spec.shape}, 0, spec.init.value, seed, stream, device);
 }
 
 }  // namespace nestgrad

@@ -61,6 +61,6 @@ class Params {
 };
 
 // Starting values: element i of a parameter depends only on seed, name and i.
-Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed);
+Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed, const Device& device = {});
 
 }  // namespace nestgrad

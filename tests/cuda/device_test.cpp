@@ -279,6 +279,20 @@ TEST_CASE("CUDA: arrays go there and back with every bit, and say where they are
   CHECK(contains(message, "to(Device::cpu())"));
 }
 
+TEST_CASE("CUDA: random numbers are filled on the device, bit for bit those of the CPU") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{1}, Shape{7, 3}, Shape{2, 50'000}}) {
+      const Spec spec{dtype, shape};
+      CAPTURE(to_string(spec));
+      const Array uniform = random_uniform(spec, -2, 3, 5, 1ULL << 40, gpu()),
+                  normal = random_normal(spec, 1, 2, 1ULL << 50, 7, gpu());
+      CHECK(uniform.device() == gpu());
+      CHECK(uniform.same_bits(random_uniform(spec, -2, 3, 5, 1ULL << 40)));
+      CHECK(normal.same_bits(random_normal(spec, 1, 2, 1ULL << 50, 7)));
+    }
+  CHECK_FALSE(random_normal(f64({64}), 0, 1, 1, 0, gpu()).same_bits(random_normal(f64({64}), 0, 1, 2, 0)));
+}
+
 TEST_CASE("CUDA: an array larger than the pinned buffers arrives whole") {
   const Array x = random(f32({3 << 20}), 1);
   CHECK(x.to(gpu()).to(Device::cpu()).same_bits(x));

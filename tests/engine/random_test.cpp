@@ -6,9 +6,14 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
+
+#include "engine/random_fill.h"
 
 using namespace nestgrad;
 
@@ -143,6 +148,44 @@ TEST_CASE("normals have the normal distribution and are independent of their nei
     // Beyond three standard deviations: 0.27%.
     const auto tail = std::ranges::count_if(values, [](double v) { return std::abs(v - 3) > 1.5; });
     CHECK(std::abs(static_cast<double>(tail) - 0.0026998 * n) < 4 * std::sqrt(0.0026998 * n));
+  }
+}
+
+TEST_CASE("the logarithm, cosine and sine of normals are those of the C library, to the last units") {
+  const auto units = [](double x, double exact) {
+    return std::abs(x - exact) / (std::nextafter(std::abs(exact), 1e300) - std::abs(exact));
+  };
+  double worst_log = 0, worst_turn = 0;
+  const auto try_log = [&](double x) { worst_log = std::max(worst_log, units(log_of(x), std::log(x))); };
+  const auto try_turn = [&](double v) {
+    double cosine = 0, sine = 0;
+    cos_sin_of_turns(v, cosine, sine);
+    // In long double, from the nearest quarter turn: a whole angle is too coarse where cos or sin is near 0.
+    const int quarters = static_cast<int>(std::lround(4 * v));
+    const long double angle = 2 * std::numbers::pi_v<long double> * (v - 0.25L * quarters);
+    long double c = std::cos(angle), s = std::sin(angle);
+    for (int i = 0; i < quarters; ++i) c = std::exchange(s, c) * -1;
+    worst_turn =
+        std::max({worst_turn, units(cosine, static_cast<double>(c)), units(sine, static_cast<double>(s))});
+  };
+  for (const double u : random_uniform({DType::f64, {kMany}}, 0, 1, 3, 1).to_vector()) {
+    try_log(1 - u);
+    try_log(std::ldexp(1 - u, -30));
+    try_turn(u);
+  }
+  for (int k = 1; k <= 53; ++k) try_log(std::ldexp(1.0, -k)), try_log(1 - std::ldexp(1.0, -k));
+  for (int eighth = 0; eighth < 8; ++eighth)
+    for (const double off : {-0x1p-53, 0x1p-53}) try_turn(std::abs(eighth / 8.0 + off));
+  CHECK(worst_log < 3);
+  CHECK(worst_turn < 3);
+  CHECK(log_of(1) == 0);
+  // Exact where it can be.
+  for (const auto& [v, c, s] :
+       {std::tuple{0.0, 1.0, 0.0}, {0.25, 0.0, 1.0}, {0.5, -1.0, 0.0}, {0.75, 0.0, -1.0}}) {
+    double cosine = 0, sine = 0;
+    cos_sin_of_turns(v, cosine, sine);
+    CHECK(cosine == c);
+    CHECK(sine == s);
   }
 }
 
