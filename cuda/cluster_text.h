@@ -75,22 +75,16 @@ struct Sizes {
   int rows_at_once = 1, slot_stride = 0;  // of a block
 };
 
+// An input as elements of the output's shape.
 inline Strided walk_over(const Spec& in, const Spec& out) {
   Strided walk;
   const Shape strides = strides_of(in.shape);
   for (int d = 0; d < out.rank(); ++d) {
-    const auto size = out.shape[static_cast<std::size_t>(d)];
-    if (size == 1) continue;
     const int axis = d - (out.rank() - in.rank());
     const bool repeats = axis < 0 || in.shape[static_cast<std::size_t>(axis)] == 1;
-    const std::int64_t stride = repeats ? 0 : strides[static_cast<std::size_t>(axis)];
-    if (walk.rank > 0 && walk.stride[walk.rank - 1] == stride * size) {
-      walk.size[walk.rank - 1] *= size;
-      walk.stride[walk.rank - 1] = stride;
-    } else {
-      walk.size[walk.rank] = size;
-      walk.stride[walk.rank++] = stride;
-    }
+    if (!append(out.shape[static_cast<std::size_t>(d)],
+                {{walk, repeats ? 0 : strides[static_cast<std::size_t>(axis)]}}))
+      throw ShapeError("[cluster] more than 16 axes that are spread; reshape() some together");
   }
   return walk;
 }

@@ -5,35 +5,17 @@
 #include <utility>
 
 #include "cuda/backend.h"
+#include "cuda/batch.h"
 #include "cuda/kernels.h"
 
 namespace nestgrad::cuda {
 
 namespace {
 
-// One axis of the batch, or several that are walked through in one stride.
+// An axis of the batch that cuBLAS walks through: strides, in elements.
 struct BatchAxis {
-  std::int64_t size, a, b, out;  // strides, in elements; 0: the operand repeats
+  std::int64_t size = 1, a = 0, b = 0, out = 0;
 };
-
-std::vector<BatchAxis> batch_axes(const Call& call) {
-  const auto stride = [&](const Spec& operand, int axis) {
-    const int own = axis - (call.out.rank() - operand.rank());
-    if (own < 0 || operand.shape[static_cast<std::size_t>(own)] == 1) return std::int64_t{0};
-    return strides_of(operand.shape)[static_cast<std::size_t>(own)];
-  };
-  std::vector<BatchAxis> axes;
-  for (int d = 0; d < call.out.rank() - 2; ++d) {
-    const std::int64_t size = call.out.shape[static_cast<std::size_t>(d)];
-    if (size == 1) continue;
-    const BatchAxis next{size, stride(call.in[0], d), stride(call.in[1], d), stride(call.out, d)};
-    if (!axes.empty() && axes.back().a == next.a * size && axes.back().b == next.b * size &&
-        axes.back().out == next.out * size)
-      axes.back() = {axes.back().size * size, next.a, next.b, next.out};
-    else axes.push_back(next);
-  }
-  return axes;
-}
 
 struct Product {
   std::int64_t m, n, k, lda, ldb;
@@ -93,30 +75,21 @@ Kernel typed_matmul(const Call& call, CudaBackend& backend) {
             .ta = call.attrs.ints[0] != 0,
             .tb = call.attrs.ints[1] != 0};
   p.k = extent(call.in[0], p.ta ? 2 : 1);
-  std::vector<BatchAxis> axes = batch_axes(call);
-  // Rows of all batch members against one right-hand side are one product.
-  if (!p.ta && axes.size() == 1 && axes[0].b == 0 && axes[0].a == p.m * p.lda) {
-    p.m *= axes[0].size;
-    axes.clear();
+  Batch batch = batch_of(call);
+  BatchAxis inner;
+  if (batch.out.rank > 0) {
+    const int last = --batch.out.rank;
+    batch.a.rank = batch.b.rank = last;
+    inner = {batch.out.size[last], batch.a.stride[last], batch.b.stride[last], batch.out.stride[last]};
+    // Rows of all batch members against one right-hand side are one product.
+    if (last == 0 && !p.ta && inner.b == 0 && inner.a == p.m * p.lda) p.m *= inner.size, inner = {};
   }
-  for (const std::int64_t e : {p.m, p.n, p.k}) as_int(call, e);
-  BatchAxis inner{1, 0, 0, 0};
-  if (!axes.empty()) inner = axes.back(), axes.pop_back();
-  as_int(call, inner.size);
+  for (const std::int64_t e : {p.m, p.n, p.k, inner.size}) as_int(call, e);
   if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
   if (p.k == 0)
     return [&backend, bytes = call.out.bytes()](const std::byte* const*, std::byte* out) {
       backend.zero(out, bytes);
     };
-  // Where each strided batch begins.
-  std::vector<BatchAxis> starts{{1, 0, 0, 0}};
-  for (const BatchAxis& axis : axes) {
-    std::vector<BatchAxis> next;
-    for (const BatchAxis& s : starts)
-      for (std::int64_t i = 0; i < axis.size; ++i)
-        next.push_back({1, s.a + i * axis.a, s.b + i * axis.b, s.out + i * axis.out});
-    starts = std::move(next);
-  }
   const Reading reading = reading_of(call.out.dtype, backend.precision());
   // Operands in bf16 are copies.
   std::vector<DeviceTable> copies;
@@ -124,8 +97,7 @@ Kernel typed_matmul(const Call& call, CudaBackend& backend) {
   if (reading.type == CUDA_R_16BF)
     for (const std::int64_t size : {size_a, size_b})
       copies.emplace_back(backend, static_cast<std::size_t>(size * reading.bytes));
-  return [=, &backend, starts = std::move(starts), copies = std::move(copies)](const std::byte* const* in,
-                                                                               std::byte* out) {
+  return [=, &backend, copies = std::move(copies)](const std::byte* const* in, std::byte* out) {
     const std::byte *a = in[0], *b = in[1];
     if (!copies.empty()) {
       round_to_bf16(backend, a, copies[0].as<std::byte>(), size_a);
@@ -134,8 +106,9 @@ Kernel typed_matmul(const Call& call, CudaBackend& backend) {
       a = copies[0].as<std::byte>();
     }
     T* y = reinterpret_cast<T*>(out);
-    for (const BatchAxis& s : starts)
-      multiply(backend, p, reading, inner, a + s.a * reading.bytes, b + s.b * reading.bytes, y + s.out);
+    for (std::int64_t i = 0, n = batch.out.count(); i < n; ++i)
+      multiply(backend, p, reading, inner, a + batch.a.at(i) * reading.bytes,
+               b + batch.b.at(i) * reading.bytes, y + batch.out.at(i));
   };
 }
 

@@ -2,8 +2,9 @@
 #include <cuda_bf16.h>
 
 #include "cuda/backend.h"
+#include "cuda/device.cuh"
 #include "cuda/kernels.h"
-#include "cuda/moves.cuh"
+#include "cuda/moves.h"
 
 namespace nestgrad::cuda {
 

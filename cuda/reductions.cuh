@@ -19,18 +19,11 @@ inline Reduction reduction_of(const Call& call) {
   const Shape& shape = call.in[0].shape;
   const Shape strides = strides_of(shape);
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] == 1) continue;
     const bool is_reduced =
         std::ranges::find(call.attrs.ints, static_cast<std::int64_t>(d)) != call.attrs.ints.end();
-    Strided& walk = is_reduced ? out.reduced : out.kept;
     (is_reduced ? out.terms : out.outputs) *= shape[d];
-    const int last = walk.rank - 1;
-    if (last >= 0 && walk.stride[last] == strides[d] * shape[d]) {
-      walk.size[last] *= shape[d], walk.stride[last] = strides[d];
-      continue;
-    }
-    if (walk.rank == kMostAxes) call.shape_error("more than 16 axes that lie apart; reshape() some together");
-    walk.size[walk.rank] = shape[d], walk.stride[walk.rank++] = strides[d];
+    if (!append(shape[d], {{is_reduced ? out.reduced : out.kept, strides[d]}}))
+      call.shape_error("more than 16 axes that lie apart; reshape() some together");
   }
   return out;
 }

@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "cuda/backend.h"
+#include "cuda/batch.h"
+#include "cuda/device.cuh"
 #include "cuda/kernels.h"
-#include "cuda/moves.cuh"
 
 namespace nestgrad::cuda {
 
@@ -11,15 +12,14 @@ namespace {
 
 // Systems of n equations with m right-hand sides each; where the operands of one begin.
 struct Systems {
-  std::int64_t count = 1, n = 0, m = 0;
+  std::int64_t count, n, m;
   Strided a, b;
 };
 
 Systems systems_of(const Call& call) {
   const Shape& out = call.out.shape;
-  const Shape batch(out.begin(), out.end() - 2);
-  return {numel(batch), out[out.size() - 2], out.back(), batch_walk(batch, call.in[0].shape),
-          batch_walk(batch, call.in[1].shape)};
+  const Batch batch = batch_of(call);
+  return {batch.out.count(), out[out.size() - 2], out.back(), batch.a, batch.b};
 }
 
 // Columns of x are divided by op(L), lower triangular or (transposed) upper; a thread a column.

@@ -1,7 +1,9 @@
 // Walks through arrays, as kernels take them. Internal to cuda/.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "engine/random.h"  // NESTGRAD_HOST_DEVICE
 
@@ -23,6 +25,34 @@ struct Strided {
     }
     return offset;
   }
+  std::int64_t count() const {
+    std::int64_t n = 1;
+    for (int d = 0; d < rank; ++d) n *= size[d];
+    return n;
+  }
 };
+
+// One more axis, inside of those before, of walks that go together: with their last axis as one where each
+// goes through both in one stride. False: there would be more than kMostAxes.
+struct Walked {
+  Strided& walk;
+  std::int64_t stride;
+};
+inline bool append(std::int64_t size, std::initializer_list<Walked> walks) {
+  if (size == 1) return true;
+  const bool one_stride = std::all_of(walks.begin(), walks.end(), [&](const Walked& w) {
+    return w.walk.rank > 0 && w.walk.stride[w.walk.rank - 1] == w.stride * size;
+  });
+  for (const Walked& w : walks) {
+    Strided& walk = w.walk;
+    if (one_stride) {
+      walk.size[walk.rank - 1] *= size, walk.stride[walk.rank - 1] = w.stride;
+    } else {
+      if (walk.rank == kMostAxes) return false;
+      walk.size[walk.rank] = size, walk.stride[walk.rank++] = w.stride;
+    }
+  }
+  return true;
+}
 
 }  // namespace nestgrad::cuda

@@ -1,7 +1,7 @@
 // Rearrangements: how the elements of one array lie in another.
 #pragma once
 
-#include "cuda/device.cuh"
+#include "cuda/strided.h"
 #include "engine/op.h"
 
 namespace nestgrad::cuda {
@@ -15,23 +15,10 @@ struct Move {
 inline Move move_over(const Shape& shape, const Shape& source_strides, const Shape& target_strides,
                       std::int64_t source_offset = 0, std::int64_t target_offset = 0) {
   Move move{{}, {}, source_offset, target_offset, numel(shape)};
-  Strided &from = move.from, &to = move.to;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] == 1) continue;
-    const int last = from.rank - 1;
-    if (last >= 0 && from.stride[last] == source_strides[d] * shape[d] &&
-        to.stride[last] == target_strides[d] * shape[d]) {
-      from.size[last] = to.size[last] *= shape[d];
-      from.stride[last] = source_strides[d], to.stride[last] = target_strides[d];
-      continue;
-    }
-    if (from.rank == kMostAxes)
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (!append(shape[d], {{move.from, source_strides[d]}, {move.to, target_strides[d]}}))
       throw ShapeError(
           "[copy] more than 16 axes that are not walked through in one stride; reshape() some together");
-    from.size[from.rank] = to.size[from.rank] = shape[d];
-    from.stride[from.rank] = source_strides[d], to.stride[from.rank] = target_strides[d];
-    to.rank = ++from.rank;
-  }
   return move;
 }
 
@@ -57,20 +44,6 @@ inline std::vector<Move> moves_of_concat(const Call& call) {
     at += in.shape[axis];
   }
   return moves;
-}
-
-// Where the matrices of an operand begin for each member of a batch, under broadcasting. own: its whole
-// shape.
-inline Strided batch_walk(const Shape& batch, const Shape& own) {
-  if (batch.size() > kMostAxes) throw ShapeError("[matmul] more than 16 batch axes; reshape() some together");
-  Strided walk;
-  const Shape strides = strides_of(own);
-  const std::size_t skip = batch.size() + 2 - own.size();
-  for (std::size_t d = 0; d < batch.size(); ++d) {
-    walk.size[walk.rank] = batch[d];
-    walk.stride[walk.rank++] = d < skip || own[d - skip] == 1 ? 0 : strides[d - skip];
-  }
-  return walk;
 }
 
 }  // namespace nestgrad::cuda

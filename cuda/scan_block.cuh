@@ -1,0 +1,134 @@
+// The ops of a scan's body (cuda/scan_text.h), each by a whole block of threads.
+#pragma once
+
+#include "cuda/cluster.cuh"
+#include "cuda/moves.h"
+#include "cuda/reductions.cuh"
+#include "cuda/scan_text.h"
+
+namespace nestgrad::cuda {
+
+// C = A B with 16 x 16 threads, each with Rows x 4 elements of C at a time. Where B is read along its rows,
+// the columns of a warp begin their sums at different k, so that they read different banks.
+template <int Rows, class T>
+__device__ void product_tiles(const Product& p, const T* a, const T* b, T* out) {
+  constexpr int kSide = 16, kColumns = 4;
+  const int row_thread = static_cast<int>(threadIdx.x) / kSide,
+            column_thread = static_cast<int>(threadIdx.x) % kSide;
+  const std::int64_t rotate = p.b_row < p.b_column ? column_thread % p.k : 0;
+  for (std::int64_t top = 0; top < p.m; top += kSide * Rows)
+    for (std::int64_t left = 0; left < p.n; left += kSide * kColumns) {
+      T sum[Rows][kColumns] = {};
+      const T* from_a[Rows];
+      const T* from_b[kColumns];
+      for (int r = 0; r < Rows; ++r) {
+        const std::int64_t row = top + row_thread + r * kSide;
+        from_a[r] = a + (row < p.m ? row : 0) * p.a_row;
+      }
+      for (int c = 0; c < kColumns; ++c) {
+        const std::int64_t column = left + column_thread + c * kSide;
+        from_b[c] = b + (column < p.n ? column : 0) * p.b_column;
+      }
+      for (std::int64_t i = 0, k = rotate; i < p.k; ++i) {
+        T x[Rows], y[kColumns];
+        for (int r = 0; r < Rows; ++r) x[r] = from_a[r][k * p.a_column];
+        for (int c = 0; c < kColumns; ++c) y[c] = from_b[c][k * p.b_row];
+        for (int r = 0; r < Rows; ++r)
+          for (int c = 0; c < kColumns; ++c) sum[r][c] += x[r] * y[c];
+        if (++k == p.k) k = 0;
+      }
+      for (int r = 0; r < Rows; ++r)
+        for (int c = 0; c < kColumns; ++c) {
+          const std::int64_t row = top + row_thread + r * kSide, column = left + column_thread + c * kSide;
+          if (row < p.m && column < p.n) out[row * p.n + column] = sum[r][c];
+        }
+    }
+}
+
+template <class T>
+__device__ void run_product(const Product& p, const T* a, const T* b, T* out) {
+  for (std::int64_t i = 0; i < p.count; ++i) {
+    const T *from_a = a + p.a.at(i), *from_b = b + p.b.at(i);
+    T* to = out + i * p.m * p.n;
+    if (p.m <= 16) product_tiles<1>(p, from_a, from_b, to);
+    else if (p.m <= 32) product_tiles<2>(p, from_a, from_b, to);
+    else product_tiles<4>(p, from_a, from_b, to);
+  }
+}
+
+template <class T>
+struct SliceMemory {
+  std::byte* memory;
+  std::byte* const* external;
+
+  __device__ std::byte* at(const BlockPlace& p) const {
+    if (p.kind == BlockPlace::memory) return memory + p.at;
+    return p.kind == BlockPlace::external ? external[p.at] : reinterpret_cast<std::byte*>(p.at);
+  }
+  __device__ const T* in(const BlockOp& op, int i) const { return reinterpret_cast<const T*>(at(op.in[i])); }
+  __device__ T* out(const BlockOp& op) const { return reinterpret_cast<T*>(at(op.out[0])); }
+};
+
+template <class T>
+__device__ void run_op(const BlockOp& op, const SliceMemory<T>& where, T* scratch) {
+  switch (op.code) {
+    case BlockCode::cluster: {
+      const auto& c = *static_cast<const BlockCluster*>(op.details);
+      Pointers pointers;
+      for (int i = 0; i < op.ins; ++i) pointers.in[i] = where.at(op.in[i]);
+      for (int i = 0; i < op.outs; ++i) pointers.out[i] = where.at(op.out[i]);
+      return run_cluster(c.text, c.walks, pointers, c.sizes, scratch, 0, 1);
+    }
+    case BlockCode::product:
+      return run_product(*static_cast<const Product*>(op.details), where.in(op, 0), where.in(op, 1),
+                         where.out(op));
+    case BlockCode::move: {
+      const auto& m = *static_cast<const Move*>(op.details);
+      const T* from = where.in(op, 0);
+      T* to = where.out(op);
+      for (std::int64_t i = threadIdx.x; i < m.size; i += blockDim.x)
+        to[m.target_offset + m.to.at(i)] = from[m.source_offset + m.from.at(i)];
+      return;
+    }
+    case BlockCode::zero: {
+      T* to = where.out(op);
+      for (std::int64_t i = threadIdx.x; i < op.elements; i += blockDim.x) to[i] = T(0);
+      return;
+    }
+    case BlockCode::sum:
+    case BlockCode::largest: {
+      const auto& r = *static_cast<const Reduction*>(op.details);
+      const T* from = where.in(op, 0);
+      T* to = where.out(op);
+      for (std::int64_t o = threadIdx.x / kWarp; o < r.outputs; o += blockDim.x / kWarp) {
+        const T total =
+            op.code == BlockCode::sum ? reduce_by_warp<Sum>(r, from, o) : reduce_by_warp<Max>(r, from, o);
+        if (threadIdx.x % kWarp == 0) to[o] = total;
+      }
+      return;
+    }
+    case BlockCode::tril: {
+      const auto& t = *static_cast<const Triangle*>(op.details);
+      const T* from = where.in(op, 0);
+      T* to = where.out(op);
+      for (std::int64_t i = threadIdx.x; i < t.size; i += blockDim.x)
+        to[i] = i % t.columns <= i / t.columns % t.rows + t.diagonal ? from[i] : T(0);
+      return;
+    }
+    case BlockCode::iota: {
+      const auto& l = *static_cast<const Line*>(op.details);
+      T* to = where.out(op);
+      for (std::int64_t i = threadIdx.x; i < l.size; i += blockDim.x)
+        to[i] = static_cast<T>(i / l.stride % l.extent);
+      return;
+    }
+    case BlockCode::cumsum: {
+      const auto& l = *static_cast<const Line*>(op.details);
+      for (std::int64_t line = threadIdx.x; line < l.lines; line += blockDim.x)
+        sum_along(where.in(op, 0), where.out(op), line, l.extent, l.stride, l.reverse != 0);
+      return;
+    }
+  }
+}
+
+}  // namespace nestgrad::cuda
