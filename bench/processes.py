@@ -42,7 +42,7 @@ class Worker:
         )
         self.unread = b""
 
-    def ask(self, what, seconds=900, **request):
+    def ask(self, what, seconds=300, **request):
         try:
             self.process.stdin.write(json.dumps({"do": what, **request}).encode() + b"\n")
             self.process.stdin.flush()

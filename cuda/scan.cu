@@ -1,7 +1,7 @@
 // A scan over independent slices as one kernel: a block of threads takes a slice through all its steps, op
 // after op, with the slice's state in shared memory where it fits. The composite is the same scan without
-// slices, op by op. Which scans: every op of the body is one of those below. With checkpoints through time
-// the kernel runs once for each segment, and once more where a segment is recomputed.
+// slices, op by op. Which scans: those whose every op ScanWriter can write. With checkpoints through time the
+// kernel runs once for each segment, and once more where a segment is recomputed.
 #include <algorithm>
 #include <optional>
 
