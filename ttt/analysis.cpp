@@ -10,6 +10,8 @@ namespace nestgrad::ttt {
 
 namespace {
 
+constexpr std::int64_t kFewTokens = 8;  // of a chunk
+
 // The reason that fn gives for refusing; empty if it does not.
 template <class Fn>
 std::string reason(Fn fn) {
@@ -152,8 +154,10 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
       plan.refused.push_back({c.form, c.why});
       continue;
     }
-    const bool all_chunks = c.form == FormChoice::parallel || c.form == FormChoice::chunk_parallel;
-    if (wanted == FormChoice::automatic && per_chunk && all_chunks && members > 1) {
+    const bool slower =
+        per_chunk && ((c.form == FormChoice::parallel && policy.chunk > kFewTokens) ||
+                      (c.form == FormChoice::chunk_parallel && (members > 1 || !plan.slower.empty())));
+    if (wanted == FormChoice::automatic && slower) {
       plan.slower.push_back(c.form);
       continue;
     }

@@ -38,9 +38,9 @@ struct FormPlan {
 // impossible. members: sequences times heads; tokens: length of the sequence.
 //
 // With a step per token, forms that take more tokens at once do less work. With a step per chunk, those that
-// take all chunks at once do the same work on weights that have left the cache: on a CPU that pays (up to 1.5
-// times) where there is one member and nothing else to share among threads, and costs up to 1.9 times where
-// there are several (docs/performance.md).
+// take more chunks at once do the same work on weights that have left the cache. On a CPU (measured:
+// docs/performance.md) parallel pays for chunks of a few tokens, which small products do badly one by one,
+// and chunk-parallel where there is one member and so nothing else to share among threads.
 FormPlan choose_form(const Analysis& analysis, const Policy& policy, const InnerOptimizer& optimizer,
                      bool has_position, std::int64_t members, std::int64_t tokens, FormChoice wanted);
 

@@ -85,8 +85,7 @@ std::string Explanation::str() const {
     text += fmt::format("{}{}\n", i ? "           " : "uses       ", uses[i]);
   text += fmt::format("form       {}: {}\n", name(plan.form), meaning(plan.form, policy));
   for (FormChoice form : plan.slower)
-    text += fmt::format("possible   {}: {}; slower where there are several sequences or heads\n", name(form),
-                        meaning(form, policy));
+    text += fmt::format("possible   {}: {}; slower at this shape\n", name(form), meaning(form, policy));
   for (const FormPlan::Refusal& r : plan.refused) text += fmt::format("not {}: {}\n", name(r.form), r.why);
   return text;
 }

@@ -125,21 +125,38 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
   }
 }
 
-TEST_CASE("where members fill the machine, chunks run one after the other unless the form is asked for") {
+TEST_CASE("what is possible and slower at a shape is said, and runs when asked for") {
+  const auto names = [](const std::vector<FormChoice>& forms) {
+    std::string out;
+    for (FormChoice f : forms) out += std::string(ttt::name(f)) + " ";
+    return out;
+  };
   for (const System& s : ttt::systems()) {
     CAPTURE(s.name);
     const ttt::FormPlan alone = ttt::explain(s, {.batch = 1, .heads = 1}).plan;
     CHECK(alone.slower.empty());
+    // Several sequences or heads, each with chunks of its own to do.
     for (const ttt::ProgramSizes& sizes :
          {ttt::ProgramSizes{.batch = 2, .heads = 1}, {.batch = 1, .heads = 2}}) {
       const ttt::Explanation several = ttt::explain(s, sizes);
-      const bool all_chunks = several.policy.update == ttt::Policy::Update::per_chunk &&
-                              alone.form != FormChoice::dual && alone.form != FormChoice::primal;
+      const bool all_chunks = alone.form == FormChoice::chunk_parallel;
       CHECK(several.plan.form == (all_chunks ? FormChoice::dual : alone.form));
-      CHECK(several.plan.slower.empty() != all_chunks);
+      CHECK(names(several.plan.slower) == (all_chunks ? "chunk-parallel " : ""));
       CHECK(contains(several.str(), "possible ") == all_chunks);
       CHECK(ttt::explain(s, sizes, alone.form).plan.form == alone.form);
     }
+  }
+  // Linear attention with a step per chunk: by the tokens of a chunk.
+  for (const std::int64_t heads : {1, 2}) {
+    const auto plan = [&](std::int64_t chunk, FormChoice wanted = FormChoice::automatic) {
+      return ttt::explain(ttt::system_named("lact-v6"),
+                          {.batch = 1, .heads = heads, .time = 40, .chunk = chunk}, wanted)
+          .plan;
+    };
+    CHECK(plan(8).form == FormChoice::parallel);
+    CHECK(plan(9).form == FormChoice::dual);
+    CHECK(names(plan(9).slower) == "parallel chunk-parallel ");
+    CHECK(plan(9, FormChoice::parallel).form == FormChoice::parallel);
   }
 }
 
