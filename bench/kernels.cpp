@@ -4,11 +4,20 @@
 //   taskset -c 1 kernels --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 //
 // A name says type, batch, extents m x n x k of C[m,n] = op(A) op(B), and which operands are transposed.
+// Where libxsmm was found when this was built, its kernels for small products of the same matrices stand next
+// to ours, as xsmm/...
+#include "ops/kernels.h"
+
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <string>
+
 #include "engine/op.h"
 #include "engine/random.h"
+#ifdef NESTGRAD_BENCH_XSMM
+#include <libxsmm.h>
+#endif
 
 using namespace nestgrad;
 
@@ -17,6 +26,12 @@ namespace {
 struct Sizes {
   std::int64_t batch, m, n, k;
 };
+
+void report(benchmark::State& state, Sizes s) {
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2e-9 * static_cast<double>(s.batch * s.m * s.n * s.k * state.iterations()),
+                         benchmark::Counter::kIsRate);
+}
 
 void matmul(benchmark::State& state, DType dtype, Sizes s, bool ta, bool tb) {
   const Spec specs[]{{dtype, {s.batch, ta ? s.k : s.m, ta ? s.m : s.k}},
@@ -31,18 +46,61 @@ void matmul(benchmark::State& state, DType dtype, Sizes s, bool ta, bool tb) {
     kernel(in, out.data());
     benchmark::ClobberMemory();
   }
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(2e-9 * static_cast<double>(s.batch * s.m * s.n * s.k * state.iterations()),
-                         benchmark::Counter::kIsRate);
+  report(state, s);
 }
+
+#ifdef NESTGRAD_BENCH_XSMM
+// The kernel that libxsmm makes for C' = B' A', as its matrices are column-major; null where it makes none:
+// of large products, and with B transposed.
+template <class T>
+auto xsmm_kernel(Sizes s, bool ta, bool tb) {
+  const int m = static_cast<int>(s.m), n = static_cast<int>(s.n), k = static_cast<int>(s.k);
+  const int row_b = tb ? k : n, row_a = ta ? m : k;
+  const int flags = (tb ? LIBXSMM_GEMM_FLAG_TRANS_A : 0) | (ta ? LIBXSMM_GEMM_FLAG_TRANS_B : 0);
+  const T one = 1, zero = 0;
+  if constexpr (sizeof(T) == 4)
+    return libxsmm_smmdispatch(n, m, k, &row_b, &row_a, &n, &one, &zero, &flags, nullptr);
+  else return libxsmm_dmmdispatch(n, m, k, &row_b, &row_a, &n, &one, &zero, &flags, nullptr);
+}
+
+template <class T>
+void xsmm(benchmark::State& state, Sizes s, bool ta, bool tb) {
+  const auto kernel = xsmm_kernel<T>(s, ta, tb);
+  const DType dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
+  const Array a = random_normal({dtype, {s.batch, s.m, s.k}}, 0, 1, 1, 0);
+  const Array b = random_normal({dtype, {s.batch, s.k, s.n}}, 0, 1, 1, 1);
+  Array out(dtype, {s.batch, s.m, s.n});
+  const T* const left = reinterpret_cast<const T*>(a.data());
+  const T* const right = reinterpret_cast<const T*>(b.data());
+  T* const to = reinterpret_cast<T*>(out.data());
+  for (auto _ : state) {
+    for (std::int64_t i = 0; i < s.batch; ++i)
+      kernel(right + i * s.k * s.n, left + i * s.m * s.k, to + i * s.m * s.n);
+    benchmark::ClobberMemory();
+  }
+  report(state, s);
+}
+
+constexpr std::int64_t kXsmmProducts = 128 * 128 * 128;  // m n k of the products that libxsmm is made for
+
+template <class T>
+void add_xsmm(const std::string& name, Sizes s, bool ta, bool tb) {
+  if (s.m * s.n * s.k <= kXsmmProducts && xsmm_kernel<T>(s, ta, tb) != nullptr)
+    benchmark::RegisterBenchmark(("xsmm/" + name).c_str(), xsmm<T>, s, ta, tb);
+}
+#endif
 
 void add(DType dtype, Sizes s) {
   for (const bool ta : {false, true})
-    for (const bool tb : {false, true})
-      benchmark::RegisterBenchmark(fmt::format("matmul/{}/{}x[{}x{}x{}]{}{}", name(dtype), s.batch, s.m, s.n,
-                                               s.k, ta ? " a'" : "", tb ? " b'" : "")
-                                       .c_str(),
-                                   matmul, dtype, s, ta, tb);
+    for (const bool tb : {false, true}) {
+      const std::string what = fmt::format("{}/{}x[{}x{}x{}]{}{}", name(dtype), s.batch, s.m, s.n, s.k,
+                                           ta ? " a'" : "", tb ? " b'" : "");
+      benchmark::RegisterBenchmark(("matmul/" + what).c_str(), matmul, dtype, s, ta, tb);
+#ifdef NESTGRAD_BENCH_XSMM
+      if (dtype == DType::f32) add_xsmm<float>(what, s, ta, tb);
+      else add_xsmm<double>(what, s, ta, tb);
+#endif
+    }
 }
 
 }  // namespace
@@ -72,5 +130,6 @@ int main(int argc, char** argv) {
       add(dtype, s);
   }
   benchmark::Initialize(&argc, argv);
+  benchmark::AddCustomContext("instruction set", instruction_set());
   benchmark::RunSpecifiedBenchmarks();
 }

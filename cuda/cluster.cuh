@@ -1,39 +1,12 @@
-// The formulas of ops/elementwise.def on the device, and how a block of threads runs the steps of a cluster.
+// The formulas of ops/elementwise.def on the device, with the bits that they have on the CPU (compiled without
+// contraction of products and sums), and how a block of threads runs the steps of a cluster.
 #pragma once
 
 #include "cuda/cluster_text.h"
 #include "cuda/device.cuh"
+#include "ops/numerics/functions.h"
 
 namespace nestgrad::cuda {
-
-namespace m {  // what the formulas call
-__device__ inline float exp(float x) { return ::expf(x); }
-__device__ inline double exp(double x) { return ::exp(x); }
-__device__ inline float log(float x) { return ::logf(x); }
-__device__ inline double log(double x) { return ::log(x); }
-__device__ inline float log1p(float x) { return ::log1pf(x); }
-__device__ inline double log1p(double x) { return ::log1p(x); }
-__device__ inline float tanh(float x) { return ::tanhf(x); }
-__device__ inline double tanh(double x) { return ::tanh(x); }
-__device__ inline float sin(float x) { return ::sinf(x); }
-__device__ inline double sin(double x) { return ::sin(x); }
-__device__ inline float cos(float x) { return ::cosf(x); }
-__device__ inline double cos(double x) { return ::cos(x); }
-__device__ inline float sqrt(float x) { return ::sqrtf(x); }
-__device__ inline double sqrt(double x) { return ::sqrt(x); }
-template <class T>
-__device__ T abs(T x) {
-  return x < T(0) ? -x : x == T(0) ? T(0) : x;
-}
-// NaN where either is: C's pow(NaN, 0) and pow(1, NaN) are 1.
-__device__ inline float pow(float a, float b) { return a != a || b != b ? a + b : ::powf(a, b); }
-__device__ inline double pow(double a, double b) { return a != a || b != b ? a + b : ::pow(a, b); }
-}  // namespace m
-
-template <class T>
-__device__ T where(bool condition, T yes, T no) {
-  return condition ? yes : no;
-}
 
 constexpr bool FLOAT = false, ANY = true;  // does the formula hold for integers
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/strided.h"
+#include "ops/numerics/number.h"
 
 // Declares `name`, a pointer to the dynamic shared memory of the block.
 #ifdef __CUDACC__

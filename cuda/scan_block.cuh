@@ -34,7 +34,7 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, T* out) 
         for (int r = 0; r < Rows; ++r) x[r] = from_a[r][k * p.a_column];
         for (int c = 0; c < kColumns; ++c) y[c] = from_b[c][k * p.b_row];
         for (int r = 0; r < Rows; ++r)
-          for (int c = 0; c < kColumns; ++c) sum[r][c] += x[r] * y[c];
+          for (int c = 0; c < kColumns; ++c) sum[r][c] = fma(x[r], y[c], sum[r][c]);
         if (++k == p.k) k = 0;
       }
       for (int r = 0; r < Rows; ++r)

@@ -31,7 +31,7 @@ __device__ void substitute(const T* l, T* x, std::int64_t n, std::int64_t m, boo
     T value = x[row * m];
     for (std::int64_t k = 0; k < step; ++k) {
       const std::int64_t column = lower ? k : n - 1 - k;
-      value -= (transposed ? l[column * n + row] : l[row * n + column]) * x[column * m];
+      value = fma(-(transposed ? l[column * n + row] : l[row * n + column]), x[column * m], value);
     }
     x[row * m] = unit ? value : value / l[row * n + row];
   }
@@ -67,7 +67,7 @@ __global__ void solve(const T* a, const T* b, T* x, T* lu, Systems systems, bool
       T largest = matrix[k * n + k] < T(0) ? -matrix[k * n + k] : matrix[k * n + k];
       for (std::int64_t row = k + 1; row < n; ++row) {
         const T value = matrix[row * n + k], size = value < T(0) ? -value : value;
-        if (size > largest) largest = size, best = row;
+        if (largest == largest && (size > largest || size != size)) largest = size, best = row;
       }
       *pivot = best;
     }
@@ -82,6 +82,7 @@ __global__ void solve(const T* a, const T* b, T* x, T* lu, Systems systems, bool
       }
     }
     __syncthreads();
+    if (matrix[k * n + k] == T(0)) continue;  // so is all that is below it
     for (std::int64_t row = k + 1 + threadIdx.x; row < n; row += blockDim.x)
       matrix[row * n + k] /= matrix[k * n + k];
     __syncthreads();
@@ -89,8 +90,8 @@ __global__ void solve(const T* a, const T* b, T* x, T* lu, Systems systems, bool
     for (std::int64_t i = threadIdx.x; i < rest * (rest + m); i += blockDim.x) {
       const std::int64_t row = k + 1 + i / (rest + m), column = i % (rest + m);
       const T factor = matrix[row * n + k];
-      if (column < rest) matrix[row * n + k + 1 + column] -= factor * matrix[k * n + k + 1 + column];
-      else to[row * m + column - rest] -= factor * to[k * m + column - rest];
+      T& below = column < rest ? matrix[row * n + k + 1 + column] : to[row * m + column - rest];
+      below = fma(-factor, column < rest ? matrix[k * n + k + 1 + column] : to[k * m + column - rest], below);
     }
   }
   __syncthreads();

@@ -253,20 +253,4 @@ std::string Plan::str() const {
 
 std::vector<BufferInfo> Plan::buffers() const { return impl_->program.buffers; }
 
-std::string_view instruction_set() {
-#if defined(__AVX512F__)
-  return "AVX-512";
-#elif defined(__AVX2__) && defined(__FMA__)
-  return "AVX2";
-#elif defined(__AVX__)
-  return "AVX";
-#elif defined(__SSE2__)
-  return "SSE2";
-#elif defined(__ARM_NEON)
-  return "NEON";
-#else
-  return "scalar";
-#endif
-}
-
 }  // namespace nestgrad

@@ -79,8 +79,4 @@ class Plan {
   std::unique_ptr<Impl> impl_;
 };
 
-// What the CPU kernels of this build were compiled for: "AVX2". A result has the same bits wherever that is
-// the same.
-std::string_view instruction_set();
-
 }  // namespace nestgrad

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/random.h"
+#include "ops/numerics/functions.h"
 
 namespace nestgrad {
 
@@ -119,7 +120,7 @@ struct BigramCounts {
   // log p(b | a) with `removed` occurrences of the pair (a, b) taken out of the counts first.
   double log_probability(std::size_t a, std::size_t b, double k, double removed) const {
     const double unigram = (bytes[b] - removed + 1) / (total - removed + 256);
-    return std::log((pairs[a * 256 + b] - removed + k * unigram) / (firsts[a] - removed + k));
+    return m::log((pairs[a * 256 + b] - removed + k * unigram) / (firsts[a] - removed + k));
   }
 
   double leave_one_out(double k) const {

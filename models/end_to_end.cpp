@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ops/numerics/functions.h"
 #include "ttt/attention.h"
 #include "ttt/compose.h"
 #include "ttt/layer.h"
@@ -134,7 +135,7 @@ class EndToEndModel::Learner : public ttt::Learner {
     norm_ = model("norm.weight", {config_.hidden_size}, Init::ones());
     const ttt::Hyper rate = config_.learned_rate
                                 ? ttt::Hyper(exp(params("inner_log_rate", {1, 1},
-                                                        {Init::Kind::constant, std::log(config_.rate)})))
+                                                        {Init::Kind::constant, m::log(config_.rate)})))
                                 : ttt::Hyper(config_.rate);
     optimizer_.clip(ttt::Per::all, config_.clip).scale(rate);
   }

@@ -1,8 +1,8 @@
 #include "models/optimizer.h"
 
-#include <cmath>
 #include <numbers>
 
+#include "ops/numerics/functions.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -35,7 +35,7 @@ double cosine_rate(std::int64_t step, std::int64_t steps, std::int64_t warmup, d
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const double span = static_cast<double>(std::max<std::int64_t>(1, steps - 1 - warmup));
   const double progress = std::min(1.0, static_cast<double>(step - warmup) / span);
-  return peak * (floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+  return peak * (floor + (1 - floor) * 0.5 * (1 + m::cos(std::numbers::pi * progress)));
 }
 
 }  // namespace nestgrad

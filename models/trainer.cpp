@@ -11,6 +11,7 @@
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "models/language_model.h"
+#include "ops/numerics/functions.h"
 
 namespace nestgrad {
 
@@ -117,8 +118,8 @@ StepResult Trainer::step() {
   inputs_[0] = corpus_.batch(Split::training, static_cast<std::uint64_t>(step_), options_.batch,
                              options_.context, options_.seed);
   inputs_[1].as<float>()[0] = static_cast<float>(rate);
-  inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - std::pow(options_.adamw.beta1, t)));
-  inputs_[3].as<float>()[0] = static_cast<float>(1 / (1 - std::pow(options_.adamw.beta2, t)));
+  inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(options_.adamw.beta1, t)));
+  inputs_[3].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(options_.adamw.beta2, t)));
   train_plan_->run(inputs_, outputs_);
   const StepResult result{step_ + 1, outputs_[0].item(), outputs_[1].item(), rate};
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))

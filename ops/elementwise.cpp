@@ -1,10 +1,11 @@
-// Elementwise ops: one kernel template for all formulas of elementwise.def.
+// Elementwise ops: a row of the table for every line of elementwise.def. Their kernels are in
+// ops/kernels/elementwise.cpp.
 #include "ops/elementwise.h"
 
 #include <fmt/format.h>
 
+#include "ops/kernels.h"
 #include "ops/ops.h"
-#include "ops/pack.h"
 #include "ops/rules.h"
 #include "ops/simplify.h"
 
@@ -64,102 +65,21 @@ BroadcastLoop::BroadcastLoop(const Call& call) {
 
 namespace {
 
-template <class T>
-struct Lane {
-  using type = Pack<T>;
-  static constexpr int size = Pack<T>::size;
-  static type load(const T* p) { return Pack<T>::load(p); }
-  static type splat(T v) { return Pack<T>(static_cast<double>(v)); }
-  static void store(type v, T* p) { v.store(p); }
-};
-template <>
-struct Lane<std::int32_t> {
-  using type = std::int32_t;
-  static constexpr int size = 1;
-  static type load(const std::int32_t* p) { return *p; }
-  static type splat(std::int32_t v) { return v; }
-  static void store(type v, std::int32_t* p) { *p = v; }
-};
-
-// out[0..n) = formula(in...); an operand whose flag is set is one element, used for all.
-template <class F, class T, bool... Stretched, std::size_t... I>
-void inner_loop(const T* const* in, T* out, std::int64_t n, std::index_sequence<I...>) {
-  using L = Lane<T>;
-  constexpr int w = L::size;
-  const typename L::type fixed[] = {L::splat(*in[I])...};
-  const auto at = [&](auto index, std::int64_t i) {
-    constexpr std::size_t k = decltype(index)::value;
-    constexpr bool flags[] = {Stretched...};
-    if constexpr (flags[k]) return fixed[k];
-    else return L::load(in[k] + i);
-  };
-  const auto one = [&](std::int64_t i) {
-    L::store(F{}(at(std::integral_constant<std::size_t, I>{}, i)...), out + i);
-  };
-  std::int64_t i = 0;
-  if constexpr (sizeof...(I) > 1) {  // mostly a single instruction, beside which counting would be seen
-#pragma GCC unroll 4
-    for (; i + w <= n; i += w) one(i);
-  } else {
-    for (; i + w <= n; i += w) one(i);
-  }
-  if (i == n) return;
-  // The rest goes through the same instructions, in a padded copy.
-  T rest[sizeof...(I)][w], result[w];
-  const T* padded[sizeof...(I)] = {rest[I]...};
-  constexpr bool flags[] = {Stretched...};
-  for (std::size_t k = 0; k < sizeof...(I); ++k)
-    for (int j = 0; j < w; ++j) rest[k][j] = flags[k] ? *in[k] : in[k][std::min(i + j, n - 1)];
-  L::store(F{}(L::load(padded[I])...), result);
-  std::copy_n(result, n - i, out + i);
-}
-
-template <class F, class T, int N, bool... Stretched>
-ElementLoop choose(const std::vector<char>& stretched) {
-  if constexpr (sizeof...(Stretched) == N)
-    return [](const std::byte* const* in, std::byte* out, std::int64_t n) {
-      const T* p[N];
-      for (int k = 0; k < N; ++k) p[k] = reinterpret_cast<const T*>(in[k]);
-      inner_loop<F, T, Stretched...>(p, reinterpret_cast<T*>(out), n, std::make_index_sequence<N>{});
-    };
-  else
-    return stretched[sizeof...(Stretched)] ? choose<F, T, N, Stretched..., true>(stretched)
-                                           : choose<F, T, N, Stretched..., false>(stretched);
-}
-
-template <class F, int N, bool Integers>
+template <Formula formula>
 ElementLoop element_loop(DType dtype, const std::vector<char>& stretched) {
-  switch (dtype) {
-    case DType::f32:
-      return choose<F, float, N>(stretched);
-    case DType::f64:
-      return choose<F, double, N>(stretched);
-    case DType::i32:
-      if constexpr (Integers) return choose<F, std::int32_t, N>(stretched);
-  }
-  return nullptr;
+  unsigned choice = 0;
+  for (std::size_t k = 0; k < stretched.size(); ++k) choice |= static_cast<unsigned>(stretched[k] != 0) << k;
+  return kernels().elementwise->of[static_cast<int>(formula)][static_cast<int>(dtype)][choice];
 }
 
-template <class F, class T, int N>
-Kernel typed_kernel(const Call& call) {
-  BroadcastLoop loop(call);
-  const ElementLoop inner = choose<F, T, N>(loop.stretched);
-  return [loop = std::move(loop), inner](const std::byte* const* in, std::byte* out) {
-    loop.run<N>(in, out, sizeof(T), inner);
-  };
-}
-
-template <class F, int N, bool Integers>
+template <Formula formula, int N>
 Kernel make_kernel(const Call& call) {
-  switch (call.out.dtype) {
-    case DType::f32:
-      return typed_kernel<F, float, N>(call);
-    case DType::f64:
-      return typed_kernel<F, double, N>(call);
-    case DType::i32:
-      if constexpr (Integers) return typed_kernel<F, std::int32_t, N>(call);
-  }
-  call.dtype_error("integers are not supported; cast() to f32 or f64 first");
+  BroadcastLoop loop(call);
+  const ElementLoop inner = element_loop<formula>(call.out.dtype, loop.stretched);
+  if (!inner) call.dtype_error("integers are not supported; cast() to f32 or f64 first");
+  return [loop = std::move(loop), inner, size = size_of(call.out.dtype)](const std::byte* const* in, std::byte* out) {
+    loop.run<N>(in, out, size, inner);
+  };
 }
 
 template <int N, bool Integers>
@@ -210,6 +130,15 @@ Tensor gelu_tanh_slope(Tensor x) {
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - square(t)) * (c + square(x) * (3 * c * 0.044715));
 }
 
+// 2/sqrt(pi) e^(-x^2)
+Tensor erf_slope(Tensor x) { return exp(-square(x)) * 1.1283791670955126; }
+
+// Phi(x) + x phi(x), of the normal distribution.
+Tensor gelu_slope(Tensor x) {
+  const Tensor density = exp(square(x) * -0.5) * 0.3989422804014327;
+  return 0.5 * (1.0 + erf(x * 0.7071067811865476)) + x * density;
+}
+
 // b - 1, and 0 where a = b = 0: the slope of a^0 at a = 0 is then 0 * 0^0, which is 0, and not 0 * 0^-1. The
 // derivatives of x^n come here at order n + 1.
 Tensor one_less(Tensor a, Tensor b) { return select(equal(a, 0.0) * equal(b, 0.0), 1.0, b) - 1.0; }
@@ -242,25 +171,15 @@ Cost cost_of(const Call& call) {
 
 }  // namespace
 
-// A formula as a functor. (Never named like the math function: the call inside would find itself.)
-#define FORMULA(NAME, ARGS, EXPRESSION) \
-  struct Formula_##NAME {               \
-    template <class X>                  \
-    X operator() ARGS const {           \
-      return EXPRESSION;                \
-    }                                   \
-  };                                    \
-  extern const Op& op_##NAME;
-
 constexpr int L = 256;
 #define ROW(NAME, DOC, ARITY, KIND) .name = #NAME, .doc = DOC, .infer = infer_elementwise<ARITY, KIND>
 #define STEP_WHY "it is piecewise constant"
 
 namespace {
-#define UNARY(NAME, DOC, KERNEL, ...) FORMULA(NAME, (X x), KERNEL)
-#define UNARY_STEP(NAME, DOC, KERNEL, ...) FORMULA(NAME, (X x), KERNEL)
-#define BINARY(NAME, DOC, KERNEL, ...) FORMULA(NAME, (X a, X b), KERNEL)
-#define BINARY_STEP(NAME, DOC, KERNEL, ...) FORMULA(NAME, (X a, X b), KERNEL)
+#define UNARY(NAME, ...) extern const Op& op_##NAME;
+#define UNARY_STEP UNARY
+#define BINARY UNARY
+#define BINARY_STEP UNARY
 #include "ops/elementwise.def"
 #undef UNARY
 #undef UNARY_STEP
@@ -290,15 +209,15 @@ namespace {
          [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                          \
          return VJP;                                                                               \
        },                                                                                          \
-       .cpu = make_kernel<Formula_##NAME, 1, KIND>, .loop = element_loop<Formula_##NAME, 1, KIND>, \
+       .cpu = make_kernel<Formula::NAME, 1>, .loop = element_loop<Formula::NAME>, \
        .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; }, .axes = elementwise_axes,  \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,     \
        .samples = [] { return unary_samples(LOW, HIGH); }, .linear = ((AFFINE)&L) != 0,            \
        .broadcasts = true});
 #define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
   const Op& op_##NAME = register_op(                                                                         \
-      {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 1, KIND>, \
-       .loop = element_loop<Formula_##NAME, 1, KIND>, .axes = elementwise_axes,                              \
+      {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 1>, \
+       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes,                              \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
        .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
 #define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)      \
@@ -310,15 +229,15 @@ namespace {
          if (c.input == 0) return VJP_A;                                                                   \
          return VJP_B;                                                                                     \
        },                                                                                                  \
-       .cpu = make_kernel<Formula_##NAME, 2, KIND>, .loop = element_loop<Formula_##NAME, 2, KIND>,         \
+       .cpu = make_kernel<Formula::NAME, 2>, .loop = element_loop<Formula::NAME>,         \
        .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes, \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,             \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },                             \
        .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0, .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
   const Op& op_##NAME = register_op(                                                                         \
-      {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula_##NAME, 2, KIND>, \
-       .loop = element_loop<Formula_##NAME, 2, KIND>, .axes = elementwise_axes,                              \
+      {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 2>, \
+       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes,                              \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
 #include "ops/elementwise.def"
@@ -327,7 +246,6 @@ namespace {
 #undef BINARY
 #undef BINARY_STEP
 
-FORMULA(select, (X mask, X yes, X no), where(mask == X(0), no, yes))
 const Op& op_select =
     register_op({.name = "select",
                  .doc = "b where a is not zero, else c",
@@ -337,8 +255,8 @@ const Op& op_select =
                    return c.input == 1 ? select(c.in[0], c.ct, zero) : select(c.in[0], zero, c.ct);
                  },
                  .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
-                 .cpu = make_kernel<Formula_select, 3, ANY>,
-                 .loop = element_loop<Formula_select, 3, ANY>,
+                 .cpu = make_kernel<Formula::select, 3>,
+                 .loop = element_loop<Formula::select>,
                  .linear_in = [](const Call&, int i) { return i > 0; },
                  .axes = elementwise_axes,
                  .may_reuse = reuse_same_shape,

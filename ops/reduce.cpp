@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "engine/threads.h"
-#include "ops/pack.h"
+#include "ops/kernels.h"
 #include "ops/rules.h"
 #include "ops/simplify.h"
 
@@ -82,124 +82,40 @@ ReducePlan::ReducePlan(const Call& c) {
 
 namespace {
 
-constexpr std::int64_t kTile = 256;  // outputs summed side by side
-
-template <class Acc, class T>
-void sum_tile(const ReducePlan& plan, const T* x, std::int64_t tile, T* y) {
-  const std::int64_t n = std::min(kTile, plan.inner - tile);
-  Acc acc[kTile] = {};
-  for (std::int64_t step : plan.steps) {
-    const T* row = x + step + tile;
-    for (std::int64_t i = 0; i < n; ++i) acc[i] += static_cast<Acc>(row[i]);
-  }
-  for (std::int64_t i = 0; i < n; ++i) y[tile + i] = static_cast<T>(acc[i]);
-}
-
-// The sum of runs of n elements.
-template <class Acc>
-struct RunSum {
-  Acc acc[8] = {};  // eight partial sums: the loop vectorises, the order stays fixed
-  template <class T>
-  void add(const T* run, std::int64_t n) {
-    std::int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-      for (int k = 0; k < 8; ++k) acc[k] += static_cast<Acc>(run[i + k]);
-    for (; i < n; ++i) acc[0] += static_cast<Acc>(run[i]);
-  }
-  Acc total() const {
-    return ((acc[0] + acc[4]) + (acc[1] + acc[5])) + ((acc[2] + acc[6]) + (acc[3] + acc[7]));
-  }
-};
+// One: a run to a number. Across: runs to a run.
+template <class T>
+using One = T (*)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
+template <class T>
+using Across = void (*)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
 
 template <class T>
-using Accumulator = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-
-template <class T>
-T sum_run(const ReducePlan& plan, const T* x) {
-  RunSum<Accumulator<T>> sum;
-  for (std::int64_t step : plan.steps) sum.add(x + step, plan.inner);
-  return static_cast<T>(sum.total());
-}
-
-template <class T>
-void sum_row(const std::byte* in, std::byte* out, std::int64_t n) {
-  RunSum<Accumulator<T>> sum;
-  sum.add(reinterpret_cast<const T*>(in), n);
-  *reinterpret_cast<T*>(out) = static_cast<T>(sum.total());
-}
-
-template <class T>
-Kernel sum_kernel(const Call& c) {
-  return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
+Kernel reduce_call(const Call& c, One<T> one, Across<T> across) {
+  return [plan = ReducePlan(c), one, across](const std::byte* const* in, std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
-    const auto terms = static_cast<std::int64_t>(plan.steps.size()) * (plan.rows ? kTile : plan.inner);
+    const auto count = static_cast<std::int64_t>(plan.steps.size());
+    const std::int64_t terms = count * (plan.rows ? kSumTile : plan.inner);
     // Each part is an output, or a tile of the outputs of one run.
-    const std::int64_t tiles = plan.rows ? (plan.inner + kTile - 1) / kTile : 1;
+    const std::int64_t tiles = plan.rows ? (plan.inner + kSumTile - 1) / kSumTile : 1;
     const auto parts = static_cast<std::int64_t>(plan.out_starts.size()) * tiles;
     in_blocks(parts, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, terms)),
               [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t part = begin; part < end; ++part) {
                   const T* from = x + plan.out_starts[uz(part / tiles)];
-                  if (plan.rows)
-                    sum_tile<Accumulator<T>>(plan, from, part % tiles * kTile, y + part / tiles * plan.inner);
-                  else y[part] = sum_run(plan, from);
+                  if (!plan.rows) {
+                    y[part] = one(from, plan.steps.data(), count, plan.inner);
+                    continue;
+                  }
+                  const std::int64_t tile = part % tiles * kSumTile;
+                  across(from + tile, plan.steps.data(), count, std::min(kSumTile, plan.inner - tile),
+                         y + part / tiles * plan.inner + tile);
                 }
               });
   };
 }
 
-// Of numbers or packs of them. NaN wins, so that it is seen.
-template <class T>
-T larger(T a, T b) {
-  return where(b == b, where(b > a, b, a), b);
-}
-
-// The maximum of `best` and a run of n elements.
-template <class T>
-T max_of_run(T best, const T* run, std::int64_t n) {
-  std::int64_t i = 0;
-  if constexpr (std::is_floating_point_v<T>) {
-    using Lanes = Pack<T>;
-    Lanes most = Lanes(static_cast<double>(best));
-    for (; i + Lanes::size <= n; i += Lanes::size) most = larger(most, Lanes::load(run + i));
-    T lanes[Lanes::size];
-    most.store(lanes);
-    for (T lane : lanes) best = larger(best, lane);
-  }
-  for (; i < n; ++i) best = larger(best, run[i]);
-  return best;
-}
-
-template <class T>
-void max_row(const std::byte* in, std::byte* out, std::int64_t n) {
-  const T* row = reinterpret_cast<const T*>(in);
-  *reinterpret_cast<T*>(out) = max_of_run(row[0], row, n);
-}
-
 bool is_last_axis(const Call& c) {
   return c.attrs.ints == std::vector<std::int64_t>{c.in[0].rank() - std::int64_t{1}};
-}
-
-template <class T>
-Kernel max_kernel(const Call& c) {
-  return [plan = ReducePlan(c)](const std::byte* const* in, std::byte* out) {
-    const T* x = reinterpret_cast<const T*>(in[0]);
-    T* y = reinterpret_cast<T*>(out);
-    for (std::int64_t start : plan.out_starts) {
-      if (!plan.rows) {
-        T best = x[start + plan.steps[0]];
-        for (std::int64_t step : plan.steps) best = max_of_run(best, x + start + step, plan.inner);
-        *y++ = best;
-        continue;
-      }
-      for (std::int64_t j = 0; j < plan.inner; ++j) {
-        T best = x[start + plan.steps[0] + j];
-        for (std::int64_t step : plan.steps) best = larger(best, x[start + step + j]);
-        *y++ = best;
-      }
-    }
-  };
 }
 
 // Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A
@@ -226,10 +142,12 @@ const Op& sum_op = register_op(
      .doc = "Sum over axes, which stay with extent 1.",
      .infer = infer_reduce,
      .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return sum_kernel<T>(c); }); },
+     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { 
+             return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
+           }); },
      .rows = [](const Call& c) -> RowReduction {
        if (!is_last_axis(c)) return nullptr;
-       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return sum_row<T>; });
+       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
      },
      .linear_in = always_linear,
      .axes = reduce_axes,
@@ -260,10 +178,12 @@ const Op& max_op = register_op(
            std::vector<int> axes(c.attrs.ints.begin(), c.attrs.ints.end());
            return c.ct * (hit / sum(hit, axes, kKeep));
          },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return max_kernel<T>(c); }); },
+     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { 
+             return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
+           }); },
      .rows = [](const Call& c) -> RowReduction {
        if (!is_last_axis(c)) return nullptr;
-       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return max_row<T>; });
+       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });
      },
      .axes = reduce_axes,
      .cost =

@@ -2,8 +2,8 @@
 // theta^(-2i/dim).
 #include <fmt/format.h>
 
-#include <cmath>
 
+#include "ops/numerics/functions.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -16,7 +16,7 @@ Tensor rope(Operand input, Operand positions, double theta) {
     throw ShapeError(
         fmt::format("[rope] the last axis must be even to be turned in pairs: x is {}", to_string(x.spec())));
   const Tensor frequency =
-      exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * std::log(theta) / static_cast<double>(dim)));
+      exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * m::log(theta) / static_cast<double>(dim)));
   const Tensor angle = reshape(positions.tensor, {-1, 1, 1}) * frequency;  // [time, half, 1]
   const std::int64_t time = angle.dim(0);
   const auto for_both = [&](Tensor t) { return reshape(broadcast_to(t, {time, half, 2}), {time, dim}); };

@@ -2,9 +2,9 @@
 // A. op: as it is, or transposed. Leading axes broadcast; every column of b is a system of its own.
 #include <fmt/format.h>
 
-#include <Eigen/Core>
-#include <Eigen/LU>
+#include <algorithm>
 
+#include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
 
@@ -51,13 +51,6 @@ Tensor matrix_ct(Tensor ct_b, Tensor x, bool transposed) {
   return -(transposed ? matmul(x, ct_b, {false, true}) : matmul(ct_b, x, {false, true}));
 }
 
-template <class T>
-using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <class T>
-using In = Eigen::Map<const Matrix<T>>;
-template <class T>
-using Out = Eigen::Map<Matrix<T>>;
-
 // Where an operand of this shape begins for each member of the batch, in elements.
 std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own) {
   const Shape strides = strides_of(own);
@@ -71,7 +64,7 @@ std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own) {
   return offsets;
 }
 
-// Calls solver(A, is A another than in the last call, b, x) for every system.
+// Calls solver(A, is A another than in the last call, b, x, n, m) for every system: A [n, n], b and x [n, m].
 template <class T, class Solver>
 Kernel each_system(const Call& c, Solver solver) {
   const Shape batch = batch_of(c.out.shape);
@@ -82,30 +75,8 @@ Kernel each_system(const Call& c, Solver solver) {
     T* x = reinterpret_cast<T*>(out);
     if (n == 0 || m == 0) return;
     for (std::size_t i = 0; i < at_a.size(); ++i, x += n * m)
-      solver(In<T>(a + at_a[i], n, n), i == 0 || at_a[i] != at_a[i - 1], In<T>(b + at_b[i], n, m),
-             Out<T>(x, n, m));
+      solver(a + at_a[i], i == 0 || at_a[i] != at_a[i - 1], b + at_b[i], x, n, m);
   };
-}
-
-// x, the right-hand side, becomes the solution; of A only one triangle is read. Not Eigen's: for a single
-// column that leaves out a row of x that is zero, and with it a NaN in A and 0/0; it multiplies by
-// reciprocals; and its sums depend on where in memory x lies.
-template <class A, class X>
-void substitute(const A& a, X& x, bool lower, bool unit) {
-  constexpr Eigen::Index kBlock = 32;  // rows that are solved one by one; earlier rows enter as one product
-  const Eigen::Index n = a.rows();
-  for (Eigen::Index done = 0; done < n; done += kBlock) {
-    const Eigen::Index size = std::min(kBlock, n - done), top = lower ? done : n - done - size;
-    const Eigen::Index solved = lower ? 0 : top + size;
-    if (done > 0)
-      x.middleRows(top, size).noalias() -= a.block(top, solved, size, done) * x.middleRows(solved, done);
-    for (Eigen::Index k = 0; k < size; ++k) {
-      const Eigen::Index row = lower ? top + k : top + size - 1 - k, first = lower ? top : row + 1;
-      for (Eigen::Index i = 0; i < k; ++i)
-        for (Eigen::Index j = 0; j < x.cols(); ++j) x(row, j) -= a(row, first + i) * x(first + i, j);
-      if (!unit) x.row(row) /= a(row, row);
-    }
-  }
 }
 
 // ---- triangular_solve ----
@@ -120,10 +91,10 @@ Tensor triangular_solve_vjp(const VjpCall& c) {
 template <class T>
 Kernel triangular_solve_kernel(const Call& c) {
   const bool transposed = is_transposed(c.attrs), unit = is_unit(c.attrs);
-  return each_system<T>(c, [=](In<T> l, bool, In<T> b, Out<T> x) {
-    x = b;
-    if (transposed) substitute(l.transpose(), x, false, unit);
-    else substitute(l, x, true, unit);
+  return each_system<T>(c, [=, substitute = solve_kernel<T>().substitute](const T* l, bool, const T* b, T* x,
+                                                                        std::int64_t n, std::int64_t m) {
+    std::copy_n(b, n * m, x);
+    substitute(l, x, n, m, !transposed, transposed, unit);
   });
 }
 
@@ -176,19 +147,22 @@ Tensor solve_vjp(const VjpCall& c) {
   return c.input == 1 ? ct_b : matrix_ct(ct_b, c.out, transposed);
 }
 
-// Systems that follow each other with one matrix factor it once. The factors' memory belongs to the kernel;
-// what Eigen's products pack is on the stack up to n of about 128, allocated at each call beyond.
+// Systems that follow each other with one matrix factor it once. The factors' memory belongs to the kernel.
 template <class T>
-Kernel solve_kernel(const Call& c) {
-  return each_system<T>(
-      c, [transposed = is_transposed(c.attrs), lu = Eigen::PartialPivLU<Matrix<T>>(equations(c))](
-             In<T> a, bool another, In<T> b, Out<T> x) mutable {
-        if (another && transposed) lu.compute(a.transpose());
-        else if (another) lu.compute(a);
-        x.noalias() = lu.permutationP() * b;
-        substitute(lu.matrixLU(), x, true, true);
-        substitute(lu.matrixLU(), x, false, false);
-      });
+Kernel lu_kernel(const Call& c) {
+  const auto rows = uz(equations(c));
+  return each_system<T>(c, [transposed = is_transposed(c.attrs), lu = std::vector<T>(rows * rows),
+                            order = std::vector<std::int64_t>(rows), &kernel = solve_kernel<T>()](
+                               const T* a, bool another, const T* b, T* x, std::int64_t n, std::int64_t m) mutable {
+    if (another) {
+      for (std::int64_t i = 0; i < n; ++i)
+        for (std::int64_t j = 0; j < n; ++j) lu[uz(i * n + j)] = transposed ? a[j * n + i] : a[i * n + j];
+      kernel.factor(lu.data(), order.data(), n);
+    }
+    for (std::int64_t i = 0; i < n; ++i) std::copy_n(b + order[uz(i)] * m, m, x + i * m);
+    kernel.substitute(lu.data(), x, n, m, true, false, true);
+    kernel.substitute(lu.data(), x, n, m, false, false, false);
+  });
 }
 
 const Op& solve_op = register_op(
@@ -198,7 +172,7 @@ const Op& solve_op = register_op(
      .vjp = solve_vjp,
      .cpu =
          [](const Call& c) {
-           return c.out.dtype == DType::f32 ? solve_kernel<float>(c) : solve_kernel<double>(c);
+           return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c);
          },
      .linear_in = [](const Call&, int input) { return input == 1; },
      .axes = system_axes,

@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=(libeigen3-dev libfmt-dev libfmt9 libcli11-dev nlohmann-json3-dev doctest-dev)
+packages=(libeigen3-dev libfmt-dev libfmt9 libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libmpfr6
+  libgmp-dev libgmp10)
 
 rm -rf deps
 mkdir -p deps/packages

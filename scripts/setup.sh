@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
 # NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way. With --browser also Chromium, in which
-# a test opens a report page; without any that test is skipped.
+# a test opens a report page; with --cross also clang and what builds and runs programs for arm64 (on Debian and Ubuntu),
+# for scripts/bits_elsewhere.sh. Without them these tests are skipped.
 set -euo pipefail
 
-debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev python3)
-fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel python3)
+debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev python3)
+fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel mpfr-devel gmp-devel python3)
 
 die() {
   echo "setup: error: $*" >&2
@@ -36,23 +37,30 @@ if [[ -n ${NESTGRAD_SKIP_SETUP:-} ]]; then
   exit 0
 fi
 
-browser=()
-if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null &&
-  ! command -v google-chrome >/dev/null; then
-  browser=(chromium)
-fi
-
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   family=debian packages=("${debian_packages[@]}")
 elif command -v dnf >/dev/null && command -v rpm >/dev/null; then
   family=fedora packages=("${fedora_packages[@]}")
 else
   die "this is neither Debian/Ubuntu (apt-get) nor Fedora (dnf). Install CMake 3.25+, Ninja, a C++20 compiler, Eigen 3.4," \
-    "fmt, CLI11, nlohmann-json and doctest yourself, then run again with NESTGRAD_SKIP_SETUP=1"
+    "fmt, CLI11, nlohmann-json, doctest and MPFR yourself, then run again with NESTGRAD_SKIP_SETUP=1"
+fi
+
+extra=()
+if [[ " $* " == *" --cross "* ]]; then
+  command -v clang++ >/dev/null || extra+=(clang)
+  if [[ $family == debian ]]; then  # Fedora's cross compiler comes without a C library
+    command -v aarch64-linux-gnu-g++ >/dev/null || extra+=(g++-aarch64-linux-gnu)
+    command -v qemu-aarch64 >/dev/null || extra+=(qemu-user)
+  fi
+fi
+if [[ " $* " == *" --browser "* ]] && ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null &&
+  ! command -v google-chrome >/dev/null; then
+  extra+=(chromium)
 fi
 
 missing=()
-for package in "${packages[@]}" ${browser[@]+"${browser[@]}"}; do
+for package in "${packages[@]}" ${extra[@]+"${extra[@]}"}; do
   "${family}_has" "$package" || missing+=("$package")
 done
 if [[ ${#missing[@]} -eq 0 ]]; then

@@ -6,10 +6,18 @@
 #include <string_view>
 
 #include "engine/device.h"
+#include "engine/error.h"
+#include "ops/kernels.h"
 
-// With NESTGRAD_DEVICE=cuda all functions run on a GPU; where there is none nothing is tested, and it is
-// said.
+// With NESTGRAD_DEVICE=cuda all functions run on a GPU, with NESTGRAD_ISA=v4 on kernels for AVX-512; where there is
+// none nothing is tested, and it is said.
 int main(int argc, char** argv) {
+  try {
+    nestgrad::kernels();
+  } catch (const nestgrad::ConfigError& e) {
+    std::printf("SKIPPED: %s\n", e.what());
+    return 0;
+  }
   const char* device = std::getenv("NESTGRAD_DEVICE");
   if (device && std::string_view(device).starts_with("cuda") && nestgrad::Device::cuda_count() == 0) {
     std::printf("SKIPPED: no CUDA device: %s\n", nestgrad::Device::why_no_cuda().c_str());

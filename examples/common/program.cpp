@@ -12,8 +12,10 @@
 #include <filesystem>
 #include <new>
 
-#include "engine/plan.h"
+#include "engine/device.h"
+#include "engine/error.h"
 #include "engine/threads.h"
+#include "ops/kernels.h"
 
 namespace nestgrad {
 
@@ -60,11 +62,27 @@ int fail(std::string_view program, std::string_view message) {
   return 1;
 }
 
+// What the environment asks for is part of the call: ConfigError where it asks for what does not exist.
+void check_environment() {
+  kernels();
+  thread_count();
+  try {
+    default_device();
+  } catch (const DeviceError&) {  // said when something is to run there: --help needs no GPU
+  }
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body) {
   std::string program = app.get_name();
   if (program.empty() && argc > 0) program = std::filesystem::path(argv[0]).filename().string();
+  try {
+    check_environment();
+  } catch (const ConfigError& e) {
+    fmt::print(stderr, "{}: {}\n", program, on_one_line(e.what()));
+    return 2;
+  }
   try {
     app.set_version_flag(
         "--version",

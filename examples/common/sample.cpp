@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/random.h"
+#include "ops/numerics/functions.h"
 
 namespace nestgrad {
 
@@ -21,7 +22,7 @@ std::int32_t draw(const std::vector<double>& logits, double temperature, double 
   if (temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
   std::vector<double> weights;
   double total = 0;
-  for (double l : logits) total += weights.emplace_back(std::exp((l - *best) / temperature));
+  for (double l : logits) total += weights.emplace_back(m::exp((l - *best) / temperature));
   double left = u * total;
   for (std::size_t i = 0; i < weights.size(); ++i)
     if ((left -= weights[i]) < 0) return static_cast<std::int32_t>(i);

@@ -1,0 +1,27 @@
+# The files of ops/kernels/ are compiled once for every instruction set that the processor family has, each time into a
+# namespace named after it; ops/kernels.cpp picks one when the program starts. NESTGRAD_KERNEL_SOURCES: what to compile,
+# a small file for each, which names the set and includes the source.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(NESTGRAD_INSTRUCTION_SETS scalar v3 v4)
+  set(NESTGRAD_FLAGS_scalar -march=x86-64)
+  set(NESTGRAD_FLAGS_v3 -march=x86-64-v3)
+  set(NESTGRAD_FLAGS_v4 -march=x86-64-v4)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(NESTGRAD_INSTRUCTION_SETS neon)
+else()
+  set(NESTGRAD_INSTRUCTION_SETS scalar)
+endif()
+
+file(GLOB NESTGRAD_KERNEL_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ops/kernels/*.cpp)
+set(NESTGRAD_KERNEL_SOURCES "")
+foreach(isa ${NESTGRAD_INSTRUCTION_SETS})
+  foreach(file ${NESTGRAD_KERNEL_FILES})
+    cmake_path(GET file FILENAME name)
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/kernels/${isa}/${name})
+    file(CONFIGURE OUTPUT ${source} CONTENT "#define NESTGRAD_ISA ${isa}\n#include \"${file}\"\n")
+    # Square roots need not set errno. Kernels are optimised in every build: they are most of what tests run.
+    set_source_files_properties(${source} PROPERTIES
+      COMPILE_OPTIONS "${NESTGRAD_FLAGS_${isa}};-O3;-fno-math-errno" SKIP_PRECOMPILE_HEADERS ON)
+    list(APPEND NESTGRAD_KERNEL_SOURCES ${source})
+  endforeach()
+endforeach()

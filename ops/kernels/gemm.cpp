@@ -1,0 +1,266 @@
+#include "ops/kernels/gemm.h"
+
+#include "ops/kernels/gemm_along.h"
+#include "ops/kernels/gemm_pack.h"
+#include "ops/kernels/gemm_tile.h"
+
+namespace nestgrad::inline NESTGRAD_ISA {
+
+namespace {
+
+// What stays in the second-level cache: tiles of A of this size. What stays in the third: panels of B, where
+// they meet more than one such chunk of tiles.
+constexpr Size kChunkBytes = Size{1} << 18, kRangeBytes = Size{1} << 20;
+constexpr int kMaxPackedPackets = 4;
+
+// Bytes of a row of B that are copied into panels at once.
+constexpr Size kWide = 1024;
+static_assert(kMaxPackets * kRegisterBytes <= kWide && kWide * kGemmBlock <= kRangeBytes);
+
+// From these sizes on, copying B into panels pays: its rows are long, and there are enough rows of A to use
+// the copy.
+constexpr Size kPackRows = 32, kPackBytes = 2048;
+
+// And copying A, where its rows or columns lie far apart: it is more than the first-level cache holds, and
+// there are columns enough to use the copy.
+constexpr Size kPackABytes = Size{1} << 15, kPackAColumns = 64;
+
+// Rows in tiles of at most `most`.
+struct Partition {
+  Size count, height, higher;
+};
+NESTGRAD_MEMBER_FN Partition partition(Size rows, int most) {
+  if (rows <= most) return {1, rows, 0};
+  const Size count = (rows + most - 1) / most;
+  return {count, rows / count, rows % count};
+}
+
+using Function = void (*)();  // what Multiply<T> is in a plan
+
+// The group of panels, with its tiles for so many rows.
+template <class T>
+__attribute__((noinline)) GemmPlan::Group of_rows(GemmPlan::Group g, Size rows) {
+  const Partition tiles = partition(rows, g.max_height);
+  g.tiles = tiles.count, g.height = tiles.height, g.higher = tiles.higher;
+  const Multiply<T>* const of = multiplies_for<T>(static_cast<int>(g.width / Pack<T>::size), g.ragged);
+  g.multiply = reinterpret_cast<Function>(of[g.height]);
+  g.multiply_higher = g.higher > 0 ? reinterpret_cast<Function>(of[g.height + 1]) : nullptr;
+  return g;
+}
+
+template <class T>
+GemmPlan::Group group_of(const GemmPlan& p, Size begin, int packets) {
+  constexpr Size size = Pack<T>::size;
+  GemmPlan::Group g{};
+  g.width = packets * size;
+  g.ragged = p.n - begin < g.width;
+  g.end = g.ragged ? p.n : begin + (p.n - begin) / g.width * g.width;
+  g.last = g.ragged ? p.n - begin - (g.width - size) : size;
+  g.max_height = p.pack_a ? kMaxRows : max_rows(packets);
+  return of_rows<T>(g, p.m);
+}
+
+template <class T>
+GemmPlan plan(Size m, Size n, Size k, bool transpose_a, bool transpose_b) {
+  constexpr Size size = Pack<T>::size;
+  GemmPlan p{};
+  p.m = m, p.n = n, p.k = k, p.ta = transpose_a, p.tb = transpose_b;
+  p.swapped = n == 1 && m > 1 && transpose_a;
+  p.along = (m == 1 && (transpose_b || n == 1)) || (n == 1 && !transpose_a);
+  if (p.swapped) {  // columns fill packets
+    p.m = n, p.n = m;
+    p.ta = !transpose_b, p.tb = !transpose_a;
+  }
+  if (p.m == 1) p.ta = false;  // the same bytes
+  p.units = p.along ? p.m * p.n : p.m;
+  if (p.along || p.units == 0) return p;
+  p.pack = p.tb || (p.m >= kPackRows && p.n * Size{sizeof(T)} >= kPackBytes);
+  p.pack_a = (p.ta || k > kGemmBlock) && p.n >= kPackAColumns &&
+             p.m * smaller(k, kGemmBlock) * Size{sizeof(T)} > kPackABytes;
+  // Four packets take the fewest loads, two the fewest tiles. Two are for copies, where all loads are near,
+  // and where a tile of four has so few rows that it comes back to the same columns too often, if those are
+  // long.
+  int packets = p.pack ? kMaxPackedPackets : kMaxPackets;
+  const int least = p.pack || p.pack_a || (max_rows(4) < 4 && k > 64) ? 2 : 4;
+  while (packets > least && smaller(p.m, kMaxRows) > max_rows(packets)) packets /= 2;
+  for (Size begin = 0; begin < p.n; begin = p.group[p.groups++].end) {
+    const Size left = (p.n - begin + size - 1) / size;
+    if (left == 3 && packets >= 2 && !p.pack_a && max_rows(3) > 0) packets = 3;
+    else
+      while (packets > left) packets /= 2;
+    p.group[p.groups] = group_of<T>(p, begin, packets);
+  }
+  p.direct = p.groups > 0 && !p.swapped && !p.pack && !p.pack_a && k <= kGemmBlock;
+  for (int i = 0; i < p.groups; ++i) p.direct = p.direct && (!p.group[i].ragged || Some<T>::kExact);
+  return p;
+}
+
+// Copies of what is multiplied, a buffer of each thread for all types: panels of B, then tiles of A. A packet
+// more: copies write whole ones.
+alignas(64) thread_local char buffer[kRangeBytes + kChunkBytes + kRegisterBytes];
+
+// Rows of op(A) over some of k, as tiles one after the other, the rows of each side by side, kMaxRows apart.
+// `end`: of A.
+template <class T>
+__attribute__((noinline)) void pack_tiles(const GemmPlan& g, const T* a, Size rows, Size k, const T* end,
+                                          T* to) {
+  const Partition tiles = partition(rows, kMaxRows);
+  for (Size i = 0; i < tiles.count; ++i, to += kMaxRows * k) {
+    const Size height = tiles.height + (i < tiles.higher);
+    if (g.ta) pack_tile_transposed(a, g.m, height, k, end, to), a += height;
+    else pack_transposed(a, g.k, height, k, to, kMaxRows), a += height * g.k;
+  }
+}
+
+// Rows that are packed together: whole tiles, as even as they can be.
+template <class T>
+__attribute__((noinline)) Size chunk_of(Size rows) {
+  constexpr Size most = kChunkBytes / (kGemmBlock * kMaxRows * Size{sizeof(T)}) * kMaxRows;
+  const Partition chunks = partition(rows, most);
+  return (chunks.height + (chunks.higher > 0) + kMaxRows - 1) / kMaxRows * kMaxRows;
+}
+
+// Columns begin .. end of op(B), of one group, over the k rows from `done` on, as panels one after the other.
+template <class T>
+void copy_panels(const GemmPlan& g, const GemmPlan::Group& group, const T* b, Size done, Size k, Size begin,
+                 Size end, T* to) {
+  const Size width = group.width, panels = (end - begin + width - 1) / width;
+  if (g.tb) {
+    for (Size i = 0; i < panels; ++i, begin += width)
+      pack_transposed(b + begin * g.k + done, g.k, g.n - begin, k, to + i * width * k, width);
+    return;
+  }
+  b += done * g.n + begin;
+  if (group.ragged) return pack_rows(b, g.n, end - begin, k, to, width);
+  const Size wide = kWide / (width * Size{sizeof(T)}), packets = width / Pack<T>::size;
+  for (Size i = 0; i < panels; i += wide, b += wide * width, to += wide * width * k) {
+    const Size some = smaller(wide, panels - i);
+    if (packets == 4) pack_panels<T, 4>(b, g.n, some, k, to);
+    else if (packets == 3) pack_panels<T, 3>(b, g.n, some, k, to);
+    else if (packets == 2) pack_panels<T, 2>(b, g.n, some, k, to);
+    else pack_panels<T, 1>(b, g.n, some, k, to);
+  }
+}
+
+// All rows of a small product: the shortest way to its kernels.
+template <class T>
+NESTGRAD_MEMBER_FN void run_direct(const GemmPlan& g, const T* a, const T* b, const T* d, T* c) {
+  const Size a_row = g.ta ? 1 : g.k;
+  Tiles<T> t;
+  t.a_row = a_row, t.a_step = g.ta ? g.m : 1;
+  t.b = b, t.b_step = g.n;
+  t.c_row = g.n, t.k = g.k;
+  const GemmPlan::Group* p = g.group;
+  for (Size j = 0;;) {
+    t.a = a, t.c = c, t.plus = d;
+    t.last = p->last;
+    const Size height = p->height, higher = p->higher;
+    if (higher > 0) {
+      const Size rows = higher * (height + 1);
+      t.a_tile = (height + 1) * a_row;
+      t.count = higher;
+      reinterpret_cast<Multiply<T>>(p->multiply_higher)(t);
+      t.a += rows * a_row, t.c += rows * g.n;
+      if (d) t.plus += rows * g.n;
+    }
+    t.a_tile = height * a_row;
+    t.count = p->tiles - higher;
+    reinterpret_cast<Multiply<T>>(p->multiply)(t);
+    const Size width = p->width;
+    j += width;
+    if (j >= p->end) {
+      if (j >= g.n) return;
+      ++p;
+    }
+    t.b += width, c += width;
+    if (d) d += width;
+  }
+}
+
+template <class T>
+void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size begin, Size end) {
+  if (begin >= end || g.n == 0) return;
+  if (g.along)
+    return g.m == 1 ? run_along(b, a, g.k, d, c, begin, end) : run_along(a, b, g.k, d, c, begin, end);
+  if (g.swapped) {
+    const T* const other = a;
+    a = b, b = other;
+  }
+  T* const panels = reinterpret_cast<T*>(buffer);
+  T* const tiles = reinterpret_cast<T*>(buffer + kRangeBytes);
+  const Size a_row = g.ta ? 1 : g.k, a_step = g.ta ? g.m : 1, all = end - begin;
+  const Size chunk = g.pack_a ? chunk_of<T>(all) : all;
+  // Columns whose panels are there at once. What is copied for a single tile is read once, best at once.
+  const Size range = chunk < all                   ? kRangeBytes / (kGemmBlock * Size{sizeof(T)})
+                     : all > g.group[0].max_height ? kWide / Size{sizeof(T)}
+                                                   : g.group[0].width;
+  Size done = 0;
+  do {  // once at least: without k, C is zero
+    Tiles<T> t;
+    t.k = smaller(kGemmBlock, g.k - done);
+    t.c_row = g.n;
+    const T* const plus = done == 0 ? d : c;
+    for (Size j0 = 0; j0 < g.n; j0 += range) {
+      const auto each_group = [&](const GemmPlan::Group* group, auto fn) {  // fn(group, first, end, copied)
+        const Size stop = smaller(g.n, j0 + range);
+        for (Size j = j0; j < stop; ++group) {
+          if (group->end <= j) continue;
+          const Size here = smaller(group->end, stop);
+          fn(*group, j, here,
+             g.pack || (group->ragged && !Some<T>::kExact) ? panels + (j - j0) * t.k : nullptr);
+          j = here;
+        }
+      };
+      each_group(g.group, [&](const GemmPlan::Group& p, Size j, Size stop, T* copy) {
+        if (copy) copy_panels<T>(g, p, b, done, t.k, j, stop, copy);
+      });
+      for (Size from = begin; from < end; from += chunk) {
+        const Size rows = smaller(chunk, end - from);
+        const T* first = a + from * a_row + done * a_step;
+        t.a_row = a_row, t.a_step = a_step;
+        if (g.pack_a) {
+          if (j0 == 0 || chunk < all) pack_tiles<T>(g, first, rows, t.k, a + g.m * g.k, tiles);
+          first = tiles, t.a_row = 1, t.a_step = kMaxRows;
+        }
+        GemmPlan::Group own[GemmPlan::kMaxGroups];
+        if (rows != g.m)
+          for (int i = 0; i < g.groups; ++i) own[i] = of_rows<T>(g.group[i], rows);
+        each_group(rows != g.m ? own : g.group,
+                   [&](const GemmPlan::Group& p, Size j, Size stop, const T* copy) {
+                     t.last = p.last;
+                     t.b = copy ? copy : b + done * g.n + j;
+                     t.b_step = copy ? p.width : g.n;
+                     for (; j < stop; j += p.width, t.b += copy ? p.width * t.k : p.width) {
+                       t.a = first;
+                       t.c = c + from * g.n + j, t.plus = plus ? plus + from * g.n + j : nullptr;
+                       if (p.higher > 0) {
+                         const Size height = p.height + 1, above = p.higher * height;
+                         t.a_tile = g.pack_a ? kMaxRows * t.k : height * a_row;
+                         t.count = p.higher;
+                         reinterpret_cast<Multiply<T>>(p.multiply_higher)(t);
+                         t.a += p.higher * t.a_tile, t.c += above * g.n;
+                         if (plus) t.plus += above * g.n;
+                       }
+                       t.a_tile = g.pack_a ? kMaxRows * t.k : p.height * a_row;
+                       t.count = p.tiles - p.higher;
+                       reinterpret_cast<Multiply<T>>(p.multiply)(t);
+                     }
+                   });
+      }
+    }
+    done += kGemmBlock;
+  } while (done < g.k);
+}
+
+template <class T>
+void run(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size begin, Size end) {
+  if (g.direct && end - begin == g.m) run_direct<T>(g, a, b, d, c);
+  else run_any<T>(g, a, b, d, c, begin, end);
+}
+
+}  // namespace
+
+const GemmKernel<float> gemm_f32{.plan = plan<float>, .run = run<float>, .tile_rows = kMaxRows};
+const GemmKernel<double> gemm_f64{.plan = plan<double>, .run = run<double>, .tile_rows = kMaxRows};
+
+}  // namespace nestgrad::inline NESTGRAD_ISA

@@ -1,0 +1,100 @@
+// Sums and maxima.
+#include <type_traits>
+
+#include "ops/kernels/table.h"
+#include "ops/numerics/pack.h"
+
+namespace nestgrad::inline NESTGRAD_ISA {
+
+namespace {
+
+template <class T>
+using Accumulator = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+
+// ---- sums ----
+
+template <class T>
+T sum(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+  using Acc = Accumulator<T>;
+  constexpr int kParts = 8;  // so that the loop fills registers
+  Acc part[kParts] = {};
+  for (std::int64_t s = 0; s < count; ++s) {
+    const T* run = x + steps[s];
+    std::int64_t i = 0;
+    for (; i + kParts <= inner; i += kParts)
+      for (int k = 0; k < kParts; ++k) part[k] += static_cast<Acc>(run[i + k]);
+    for (; i < inner; ++i) part[0] += static_cast<Acc>(run[i]);
+  }
+  return static_cast<T>(((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7])));
+}
+
+template <class T>
+void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
+  using Acc = Accumulator<T>;
+  Acc acc[kSumTile] = {};
+  for (std::int64_t s = 0; s < count; ++s) {
+    const T* row = x + steps[s];
+    for (std::int64_t i = 0; i < inner; ++i) acc[i] += static_cast<Acc>(row[i]);
+  }
+  for (std::int64_t i = 0; i < inner; ++i) y[i] = static_cast<T>(acc[i]);
+}
+
+// ---- maxima ----
+
+// Of numbers or packs of them.
+template <class X>
+inline __attribute__((always_inline)) X larger(X a, X b) {
+  return where(b == b, where(b > a, b, a), b);
+}
+
+// Lanes that are compared side by side: as many for every instruction set, so that of zeros of both signs the same one
+// is found.
+template <class T>
+constexpr int kLanes = 64 / static_cast<int>(sizeof(T));
+
+template <class T>
+T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+  T best = x[steps[0]];
+  for (std::int64_t s = 0; s < count; ++s) {
+    const T* run = x + steps[s];
+    std::int64_t i = 0;
+    if constexpr (std::is_floating_point_v<T>) {
+      constexpr int kPacks = kLanes<T> / Pack<T>::size;
+      Pack<T> most[kPacks];
+      for (Pack<T>& m : most) m = Pack<T>::load_repeated(&best);
+      for (; i + kLanes<T> <= inner; i += kLanes<T>)
+        for (int k = 0; k < kPacks; ++k) most[k] = larger(most[k], Pack<T>::load(run + i + k * Pack<T>::size));
+      T lanes[kLanes<T>];
+      for (int k = 0; k < kPacks; ++k) most[k].store(lanes + k * Pack<T>::size);
+      for (const T lane : lanes) best = larger(best, lane);
+    }
+    for (; i < inner; ++i) best = larger(best, run[i]);
+  }
+  return best;
+}
+
+template <class T>
+void max_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
+  for (std::int64_t i = 0; i < inner; ++i) y[i] = x[steps[0] + i];
+  for (std::int64_t s = 1; s < count; ++s)
+    for (std::int64_t i = 0; i < inner; ++i) y[i] = larger(y[i], x[steps[s] + i]);
+}
+
+// ---- single rows ----
+
+template <class T, T (*reduce)(const T*, const std::int64_t*, std::int64_t, std::int64_t)>
+void row(const std::byte* in, std::byte* out, std::int64_t n) {
+  constexpr std::int64_t kStep = 0;
+  *reinterpret_cast<T*>(out) = reduce(reinterpret_cast<const T*>(in), &kStep, 1, n);
+}
+
+template <class T>
+constexpr ReduceKernel<T> kReduce{sum<T>, sum_across<T>, max<T>, max_across<T>, row<T, sum<T>>, row<T, max<T>>};
+
+}  // namespace
+
+constinit const ReduceKernel<float> reduce_f32 = kReduce<float>;
+constinit const ReduceKernel<double> reduce_f64 = kReduce<double>;
+constinit const ReduceKernel<std::int32_t> reduce_i32 = kReduce<std::int32_t>;
+
+}  // namespace nestgrad::inline NESTGRAD_ISA

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Are the digests of tests/bits the same when the library is built by clang, and for arm64? Builds the program `bits` for
+# each, without CMake, and runs it: under every instruction set that this machine has, and arm64's under qemu-user.
+#   scripts/bits_elsewhere.sh [FOLDER]     objects go there (default: build/bits); a second call builds what changed
+# A compiler or emulator that is missing is said, with what to install; scripts/setup.sh --cross installs both.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+out=${1:-build/bits}
+digests=tests/bits/digests.txt
+shopt -s nullglob
+sources=(engine/*.cpp engine/io/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,inspect,learners}/*.cpp
+  models/*.cpp models/report/*.cpp cuda/no_cuda.cpp tests/bits/bits.cpp)
+
+# Libraries of headers alone, apart from those of this machine's processor.
+mkdir -p "$out/include"
+for header in fmt nlohmann eigen3; do ln -sfn "/usr/include/$header" "$out/include/$header"; done
+common="-std=c++20 -O1 -ffp-contract=off -Wno-psabi -I. -I$out/include -I$out/include/eigen3 -DFMT_HEADER_ONLY"
+
+# build NAME COMPILER SET=FLAGS..: one program with the kernels of these instruction sets.
+build() {
+  local name=$1 compiler=$2 folder=$out/$1 objects=() set flags source object
+  shift 2
+  mkdir -p "$folder"
+  {
+    echo "rule compile"
+    echo "  command = $compiler $common \$flags -MMD -MF \$out.d -c \$in -o \$out"
+    echo "  depfile = \$out.d"
+    echo "  deps = gcc"
+    echo "rule link"
+    echo "  command = $compiler \$in -o \$out -pthread"
+    for source in "${sources[@]}"; do
+      object=$folder/${source%.cpp}.o
+      objects+=("$object")
+      echo "build $object: compile $source"
+    done
+    for set in "$@"; do
+      flags=${set#*=} set=${set%%=*}
+      for source in ops/kernels/*.cpp; do
+        object=$folder/$set/$(basename "${source%.cpp}").o
+        objects+=("$object")
+        echo "build $object: compile $source"
+        echo "  flags = -DNESTGRAD_ISA=$set $flags -fno-math-errno"
+      done
+    done
+    echo "build $folder/bits: link ${objects[*]}"
+  } >"$folder/build.ninja"
+  ninja -f "$folder/build.ninja" "$folder/bits" >"$folder/log" || { tail -n 30 "$folder/log"; return 1; }
+}
+
+failed=0 checked=0
+if command -v clang++ >/dev/null; then
+  build clang clang++ scalar=-march=x86-64 v3=-march=x86-64-v3 v4=-march=x86-64-v4
+  for isa in scalar v3 v4; do
+    if [[ $isa == v4 ]] && ! grep -q avx512vl /proc/cpuinfo; then
+      echo "v4 was built by clang and not run: this processor has no AVX-512"
+      continue
+    fi
+    checked=$((checked + 1))
+    NESTGRAD_ISA=$isa "$out/clang/bits" --check $digests || failed=1
+  done
+else
+  echo "not checked: there is no clang++; install clang"
+fi
+if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then
+  build arm64 aarch64-linux-gnu-g++ neon=
+  checked=$((checked + 1))
+  NESTGRAD_THREADS=1 qemu-aarch64 -L /usr/aarch64-linux-gnu "$out/arm64/bits" --check $digests || failed=1
+else
+  echo "not checked: there is no compiler or emulator for arm64; install g++-aarch64-linux-gnu and qemu-user"
+fi
+[[ $checked -gt 0 ]] || echo "SKIPPED: nothing could be built"
+exit $failed
