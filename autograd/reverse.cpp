@@ -24,6 +24,38 @@ int highest_level(const std::deque<Node>& nodes, const std::vector<char>* wanted
   return level;
 }
 
+// The wanted nodes that the ends are made of, every node after its inputs: those of its first input, then those of its
+// second, and so on. This depends on what the program is, and not on the order in which its nodes were made, which C++
+// leaves to the compiler where operands of an expression are calls.
+std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<const NodeId> ends,
+                                       const std::vector<char>& wanted) {
+  struct Visit {
+    NodeId id;
+    std::size_t next = 0;  // input to look at
+  };
+  std::vector<NodeId> order;
+  std::vector<char> seen(wanted.size(), 0);
+  std::vector<Visit> path;
+  const auto enter = [&](NodeId id) {
+    const auto at = static_cast<std::size_t>(id);
+    if (wanted[at] && !seen[at]) seen[at] = 1, path.push_back({id});
+  };
+  for (NodeId end : ends) {
+    enter(end);
+    while (!path.empty()) {
+      Visit& visit = path.back();
+      const std::vector<NodeId>& inputs = nodes[static_cast<std::size_t>(visit.id)].inputs;
+      if (visit.next < inputs.size()) {
+        enter(inputs[visit.next++]);
+      } else {
+        order.push_back(visit.id);
+        path.pop_back();
+      }
+    }
+  }
+  return order;
+}
+
 }  // namespace
 
 Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt,
@@ -39,6 +71,7 @@ Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const Node
   std::vector<char> on_path = live_nodes(graph.nodes(), ends, {});
   on_path.resize(static_cast<std::size_t>(end_));
   for (std::size_t id = 0; id < on_path.size(); ++id) on_path[id] = on_path[id] && depends_[id];
+  order_ = in_order_of_inputs(graph.nodes(), ends, on_path);
   level_ = std::max(emit_state().level, 1 + highest_level(graph.nodes(), &on_path));
   cotangents_.resize(static_cast<std::size_t>(end_));
   for (std::size_t i = 0; i < initial.size(); ++i)
@@ -57,8 +90,8 @@ void Reverse::add(NodeId id, Tensor ct) {
 
 void Reverse::run() {
   EmitGuard guard;
-  for (NodeId id = end_ - 1; id >= 0; --id) {
-    if (!depends_[static_cast<std::size_t>(id)]) continue;
+  for (auto next = order_.rbegin(); next != order_.rend(); ++next) {
+    const NodeId id = *next;
     const Node& n = graph_.node(id);
     const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id)
                                                     : cotangents_[static_cast<std::size_t>(id)].defined();

@@ -1,5 +1,5 @@
-// Reverse: one walk from seeds back to what they depend on. It visits nodes from the last to the first, asks
-// each op for the cotangents of its inputs, and adds them up. Internal to autograd/.
+// Reverse: one walk from seeds back to what they depend on. It visits each node after all that read it, asks its op for
+// the cotangents of its inputs, and adds them up. Internal to autograd/.
 #pragma once
 
 #include <map>
@@ -39,6 +39,7 @@ class Reverse {
 
   Graph& graph_;
   NodeId end_ = 0;  // nodes before this one existed when the walk began
+  std::vector<NodeId> order_;  // of what the seeds are made of and depends on `wrt`: each after its inputs
   int level_ = 1;   // of the nodes that the walk appends: one above what it differentiates
   std::vector<char> depends_;
   std::vector<Tensor> cotangents_;

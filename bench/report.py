@@ -18,8 +18,6 @@ def machine(ours, pythons, log, build, device="cpu"):
     """What the numbers were taken on."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     flags = set(re.search(r"flags\s*:(.*)", cpu).group(1).split())
-    cache = (build / "CMakeCache.txt").read_text()
-    cached = lambda key: re.search(rf"^{key}:\w+=(.*)$", cache, re.M).group(1)
     versions = {}
     for peer, python in pythons.items():
         with Worker(
@@ -33,12 +31,17 @@ def machine(ours, pythons, log, build, device="cpu"):
         "cpu": re.search(r"model name\s*:\s*(.*)", cpu).group(1),
         "cores": len(os.sched_getaffinity(0)),
         "best instruction set": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE2",
-        "our build": f"-march={cached('NESTGRAD_ARCH') or 'default'}",
+        "our kernels": os.environ.get("NESTGRAD_ISA", "the best of the processor"),
         "system": platform.system(),
         "versions": versions,
         "date": datetime.date.today().isoformat(),
         "load before": round(os.getloadavg()[0], 1),
     }
+
+
+def kernels_of(machine):
+    """What our kernels were compiled for, as results have it: older ones know how all was compiled."""
+    return f"build: {machine['our build']}" if "our build" in machine else f"kernels: {machine['our kernels']}"
 
 
 def difference(earlier, now):
@@ -130,7 +133,7 @@ def page(outcome):
         f"{outcome['selection']}." + measured_again(lines, m["date"]),
         "",
         *([f"All programs on {m['device']}, in f32 without TF32.", ""] if on_gpu else []),
-        f"{m['cpu']}, {m['cores']} cores, {m['best instruction set']} (our build: {m['our build']}), "
+        f"{m['cpu']}, {m['cores']} cores, {m['best instruction set']} (our {kernels_of(m)}), "
         f"{m['system']}; {versions}; {m['date']}. Load of the machine before the run: {m['load before']}. "
         "Times are medians; every program has as many cores as threads. A ratio is the peer's time over ours: "
         "above 1 we are faster." + (BUSY if m["load before"] > 0.5 else ""),

@@ -15,7 +15,7 @@ namespace cuda {
 
 namespace {
 
-[[noreturn]] void fail(const char* call, std::string_view why, std::source_location at) {
+[[noreturn]] void fail(const char* call, std::string_view why, SourceLocation at) {
   std::string_view file = at.file_name();
   file.remove_prefix(std::min(file.size(), file.rfind('/') + 1));
   throw DeviceError(fmt::format("[cuda] {}: {} (at {}:{})", call, why, file, at.line()));
@@ -27,13 +27,13 @@ std::string mebibytes(std::size_t bytes) {
 
 }  // namespace
 
-void check(cudaError_t status, const char* call, std::source_location at) {
+void check(cudaError_t status, const char* call, SourceLocation at) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // what is not sticky shall not be reported again
   fail(call, fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status)), at);
 }
 
-void check(cublasStatus_t status, const char* call, std::source_location at) {
+void check(cublasStatus_t status, const char* call, SourceLocation at) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(call, cublasGetStatusString(status), at);
 }
 

@@ -5,13 +5,13 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
-#include <source_location>
+#include "engine/source_location.h"
 
 namespace nestgrad::cuda {
 
-void check(cudaError_t status, const char* call, std::source_location at = std::source_location::current());
+void check(cudaError_t status, const char* call, SourceLocation at = SourceLocation::current());
 void check(cublasStatus_t status, const char* call,
-           std::source_location at = std::source_location::current());
+           SourceLocation at = SourceLocation::current());
 
 }  // namespace nestgrad::cuda
 

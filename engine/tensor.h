@@ -3,16 +3,16 @@
 
 #include <concepts>
 #include <cstdint>
-#include <source_location>
 #include <type_traits>
 
 #include "engine/array.h"
+#include "engine/source_location.h"
 
 namespace nestgrad {
 
 class Graph;
 using NodeId = std::int32_t;
-using Loc = std::source_location;
+using Loc = SourceLocation;
 
 class Tensor {
  public:

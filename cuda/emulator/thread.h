@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <source_location>
 
+#include "engine/source_location.h"
 #include "include/vector_types.h"
 
 namespace nestgrad::emulator {
 
-using Where = std::source_location;
+using Where = SourceLocation;
 
 // The thread that runs now.
 struct Here {

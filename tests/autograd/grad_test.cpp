@@ -1,4 +1,5 @@
 // What grad, vjp, jvp and hvp mean.
+#include <array>
 #include <cmath>
 
 #include "tests/autograd/deriving.h"
@@ -30,6 +31,24 @@ TEST_CASE("Derivatives are total: they count paths through other variables, and 
   CHECK(out[1].item() == 12);
   CHECK(out[2].item() == 2);
   CHECK(out[3].item() == 12);
+}
+
+TEST_CASE("The order in which nodes were made changes no bit of a gradient") {
+  // C++ leaves to the compiler which operand of an expression is made first.
+  const auto gradient = [](std::array<int, 3> order) {
+    const Function f = trace(
+        [&](Tensor x) {
+          Tensor part[3];
+          for (const int i : order) part[i] = i == 0 ? exp(x) : i == 1 ? sin(x) : x * 1.7;
+          return grad(sum(part[0] + part[1] + part[2]), {x})[0];
+        },
+        f32({1000}));
+    return f(random(f32({1000}), 1));
+  };
+  const Array expected = gradient({0, 1, 2});
+  CHECK(gradient({0, 2, 1}).same_bits(expected));
+  CHECK(gradient({1, 2, 0}).same_bits(expected));
+  CHECK(gradient({2, 1, 0}).same_bits(expected));
 }
 
 TEST_CASE("The derivative of a value with respect to itself is one") {

@@ -45,6 +45,9 @@ expect 2 'or --all' "$bin/learners" check
 # Wrong calls.
 expect 2 'learner' "$bin/train_lm" --learner nothing
 expect 2 'steps' "$bin/train_lm" --steps 0
+expect 2 "NESTGRAD_ISA is 'mmx'; this processor runs" env NESTGRAD_ISA=mmx "$bin/train_lm" --steps 1
+expect 2 "NESTGRAD_THREADS is 'many'" env NESTGRAD_THREADS=many "$bin/learners"
+expect 2 'is no device' env NESTGRAD_DEVICE=gpu "$bin/learners"
 expect 2 'is no device' "$bin/train_lm" --device gpu
 expect 1 'cuda:77 was asked for' "$bin/train_lm" --device cuda:77
 expect 2 'bf16 is for GPUs' "$bin/train_lm" --precision bf16
