@@ -24,9 +24,9 @@ int highest_level(const std::deque<Node>& nodes, const std::vector<char>* wanted
   return level;
 }
 
-// The wanted nodes that the ends are made of, every node after its inputs: those of its first input, then those of its
-// second, and so on. This depends on what the program is, and not on the order in which its nodes were made, which C++
-// leaves to the compiler where operands of an expression are calls.
+// The wanted nodes that the ends are made of, every node after its inputs: those of its first input, then
+// those of its second, and so on. This depends on what the program is, and not on the order in which its
+// nodes were made, which C++ leaves to the compiler where operands of an expression are calls.
 std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<const NodeId> ends,
                                        const std::vector<char>& wanted) {
   struct Visit {

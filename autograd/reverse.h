@@ -1,5 +1,5 @@
-// Reverse: one walk from seeds back to what they depend on. It visits each node after all that read it, asks its op for
-// the cotangents of its inputs, and adds them up. Internal to autograd/.
+// Reverse: one walk from seeds back to what they depend on. It visits each node after all that read it, asks
+// its op for the cotangents of its inputs, and adds them up. Internal to autograd/.
 #pragma once
 
 #include <map>
@@ -38,9 +38,9 @@ class Reverse {
   void through_scan(NodeId id);  // scan_vjp.cpp
 
   Graph& graph_;
-  NodeId end_ = 0;  // nodes before this one existed when the walk began
+  NodeId end_ = 0;             // nodes before this one existed when the walk began
   std::vector<NodeId> order_;  // of what the seeds are made of and depends on `wrt`: each after its inputs
-  int level_ = 1;   // of the nodes that the walk appends: one above what it differentiates
+  int level_ = 1;              // of the nodes that the walk appends: one above what it differentiates
   std::vector<char> depends_;
   std::vector<Tensor> cotangents_;
   std::unordered_map<NodeId, ScanCotangents> scans_;

@@ -10,8 +10,7 @@
 namespace nestgrad::cuda {
 
 void check(cudaError_t status, const char* call, SourceLocation at = SourceLocation::current());
-void check(cublasStatus_t status, const char* call,
-           SourceLocation at = SourceLocation::current());
+void check(cublasStatus_t status, const char* call, SourceLocation at = SourceLocation::current());
 
 }  // namespace nestgrad::cuda
 

@@ -1,5 +1,5 @@
-// The formulas of ops/elementwise.def on the device, with the bits that they have on the CPU (compiled without
-// contraction of products and sums), and how a block of threads runs the steps of a cluster.
+// The formulas of ops/elementwise.def on the device, with the bits that they have on the CPU (compiled
+// without contraction of products and sums), and how a block of threads runs the steps of a cluster.
 #pragma once
 
 #include "cuda/cluster_text.h"

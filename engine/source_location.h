@@ -1,4 +1,5 @@
-// SourceLocation: std::source_location, or what stands in for it where the compiler has none (clang before 15).
+// SourceLocation: std::source_location, or what stands in for it where the compiler has none (clang before
+// 15).
 //
 //   void fail(std::string_view why, SourceLocation at = SourceLocation::current());
 #pragma once
@@ -13,7 +14,8 @@ using SourceLocation = std::source_location;
 #else
 class SourceLocation {
  public:
-  static constexpr SourceLocation current(const char* file = __builtin_FILE(), std::uint32_t line = __builtin_LINE(),
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          std::uint32_t line = __builtin_LINE(),
                                           std::uint32_t column = __builtin_COLUMN()) {
     SourceLocation here;
     here.file_ = file, here.line_ = line, here.column_ = column;

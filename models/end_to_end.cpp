@@ -133,10 +133,10 @@ class EndToEndModel::Learner : public ttt::Learner {
     }
     start_ = ttt::Weights(std::move(start));
     norm_ = model("norm.weight", {config_.hidden_size}, Init::ones());
-    const ttt::Hyper rate = config_.learned_rate
-                                ? ttt::Hyper(exp(params("inner_log_rate", {1, 1},
-                                                        {Init::Kind::constant, m::log(config_.rate)})))
-                                : ttt::Hyper(config_.rate);
+    const ttt::Hyper rate =
+        config_.learned_rate
+            ? ttt::Hyper(exp(params("inner_log_rate", {1, 1}, {Init::Kind::constant, m::log(config_.rate)})))
+            : ttt::Hyper(config_.rate);
     optimizer_.clip(ttt::Per::all, config_.clip).scale(rate);
   }
 

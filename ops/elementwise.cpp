@@ -77,9 +77,8 @@ Kernel make_kernel(const Call& call) {
   BroadcastLoop loop(call);
   const ElementLoop inner = element_loop<formula>(call.out.dtype, loop.stretched);
   if (!inner) call.dtype_error("integers are not supported; cast() to f32 or f64 first");
-  return [loop = std::move(loop), inner, size = size_of(call.out.dtype)](const std::byte* const* in, std::byte* out) {
-    loop.run<N>(in, out, size, inner);
-  };
+  return [loop = std::move(loop), inner, size = size_of(call.out.dtype)](
+             const std::byte* const* in, std::byte* out) { loop.run<N>(in, out, size, inner); };
 }
 
 template <int N, bool Integers>
@@ -202,24 +201,23 @@ namespace {
 #undef BINARY_STEP
 
 namespace {
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                           \
-  const Op& op_##NAME = register_op(                                                               \
-      {ROW(NAME, DOC, 1, KIND),                                                                    \
-       .vjp = [](const VjpCall& c) -> Tensor {                                                     \
-         [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                          \
-         return VJP;                                                                               \
-       },                                                                                          \
-       .cpu = make_kernel<Formula::NAME, 1>, .loop = element_loop<Formula::NAME>, \
-       .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; }, .axes = elementwise_axes,  \
-       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,     \
-       .samples = [] { return unary_samples(LOW, HIGH); }, .linear = ((AFFINE)&L) != 0,            \
-       .broadcasts = true});
-#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                       \
-  const Op& op_##NAME = register_op(                                                                         \
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                 \
+  const Op& op_##NAME =                                                                                  \
+      register_op({ROW(NAME, DOC, 1, KIND),                                                              \
+                   .vjp = [](const VjpCall& c) -> Tensor {                                               \
+                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                    \
+                     return VJP;                                                                         \
+                   },                                                                                    \
+                   .cpu = make_kernel<Formula::NAME, 1>, .loop = element_loop<Formula::NAME>,            \
+                   .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },                      \
+                   .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,       \
+                   .simplify = simplified<SIMPLIFY>, .samples = [] { return unary_samples(LOW, HIGH); }, \
+                   .linear = ((AFFINE)&L) != 0, .broadcasts = true});
+#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                \
+  const Op& op_##NAME = register_op(                                                                  \
       {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 1>, \
-       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes,                              \
-       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
-       .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
+       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes, .may_reuse = reuse_same_shape,  \
+       .cost = cost_of<KIND>, .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
 #define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)      \
   const Op& op_##NAME = register_op(                                                                       \
       {ROW(NAME, DOC, 2, KIND),                                                                            \
@@ -229,17 +227,17 @@ namespace {
          if (c.input == 0) return VJP_A;                                                                   \
          return VJP_B;                                                                                     \
        },                                                                                                  \
-       .cpu = make_kernel<Formula::NAME, 2>, .loop = element_loop<Formula::NAME>,         \
+       .cpu = make_kernel<Formula::NAME, 2>, .loop = element_loop<Formula::NAME>,                          \
        .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes, \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,             \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },                             \
        .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0, .broadcasts = true});
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                                   \
-  const Op& op_##NAME = register_op(                                                                         \
+#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                            \
+  const Op& op_##NAME = register_op(                                                                  \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 2>, \
-       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes,                              \
-       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,                                                 \
-       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, .broadcasts = true});
+       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes, .may_reuse = reuse_same_shape,  \
+       .cost = cost_of<KIND>, .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
+       .broadcasts = true});
 #include "ops/elementwise.def"
 #undef UNARY
 #undef UNARY_STEP

@@ -7,10 +7,11 @@ namespace nestgrad {
 
 // C[m,n] = op(A) op(B), all dense and row-major; op: as it is, or transposed.
 //
-// An element of C is one sum over k in ascending order, by fused multiply-adds; every kBlock of k a new sum begins, and
-// the sums are added up in order. That is all that enters, whatever the extents and flags, and wherever the operands
-// lie: a row of a tall product has the bits of the same row among fewer. Only a vector against rows that lie along k is
-// added up in another order, by lanes, also one that depends on nothing but k.
+// An element of C is one sum over k in ascending order, by fused multiply-adds; every kBlock of k a new sum
+// begins, and the sums are added up in order. That is all that enters, whatever the extents and flags, and
+// wherever the operands lie: a row of a tall product has the bits of the same row among fewer. Only a vector
+// against rows that lie along k is added up in another order, by lanes, also one that depends on nothing but
+// k.
 //
 // Immutable and without memory of its own: any number of threads may run one.
 template <class T>
@@ -19,13 +20,13 @@ class Gemm {
   Gemm(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b)
       : kernel_(gemm_kernel<T>()), plan_(kernel_.plan(m, n, k, transpose_a, transpose_b)) {}
 
-  // Part i of `parts`, some rows, of C = op(A) op(B) + D, with the bits of the product and the sum one after the
-  // other; C may be D. D may be null; if not, only when k is one block.
+  // Part i of `parts`, some rows, of C = op(A) op(B) + D, with the bits of the product and the sum one after
+  // the other; C may be D. D may be null; if not, only when k is one block.
   static constexpr std::int64_t kBlock = kGemmBlock;
   void part(const T* a, const T* b, const T* d, T* c, int i, int parts) const;
 
-  // Of `count` products of this kind: into how many parts they are shared among threads, all together, and each of
-  // them. The first is 1 where sharing is not worth it.
+  // Of `count` products of this kind: into how many parts they are shared among threads, all together, and
+  // each of them. The first is 1 where sharing is not worth it.
   struct Sharing {
     int all, each;
   };

@@ -12,19 +12,29 @@
 namespace nestgrad {
 
 #if defined(__x86_64__)
-namespace scalar { extern const KernelTable table; }
-namespace v3 { extern const KernelTable table; }
-namespace v4 { extern const KernelTable table; }
+namespace scalar {
+extern const KernelTable table;
+}
+namespace v3 {
+extern const KernelTable table;
+}
+namespace v4 {
+extern const KernelTable table;
+}
 #elif defined(__aarch64__)
-namespace neon { extern const KernelTable table; }
+namespace neon {
+extern const KernelTable table;
+}
 #else
-namespace scalar { extern const KernelTable table; }
+namespace scalar {
+extern const KernelTable table;
+}
 #endif
 
 namespace {
 
-// Those that this processor runs, the slowest first. (What asks the processor must not be compiled for one that it may
-// not be.)
+// Those that this processor runs, the slowest first. (What asks the processor must not be compiled for one
+// that it may not be.)
 std::vector<const KernelTable*> tables() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -33,8 +43,9 @@ std::vector<const KernelTable*> tables() {
       !__builtin_cpu_supports("bmi2"))
     return out;
   out.push_back(&v3::table);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
     out.push_back(&v4::table);
   return out;
 #elif defined(__aarch64__)
@@ -73,6 +84,8 @@ std::vector<std::string_view> instruction_sets() {
 
 std::string instruction_set() { return fmt::format("{} ({})", kernels().name, kernels().description); }
 
-void set_instruction_set(std::string_view name) { current() = &table_named(name, "the instruction set asked for"); }
+void set_instruction_set(std::string_view name) {
+  current() = &table_named(name, "the instruction set asked for");
+}
 
 }  // namespace nestgrad

@@ -1,6 +1,6 @@
-// Which instruction set's kernels run. The best one of the processor, or what NESTGRAD_ISA names: scalar, v3 or v4 on
-// x86-64 (plain code, x86-64-v3 with AVX2, x86-64-v4 with AVX-512), neon on arm64. Results have the same bits under all
-// of them.
+// Which instruction set's kernels run. The best one of the processor, or what NESTGRAD_ISA names: scalar, v3
+// or v4 on x86-64 (plain code, x86-64-v3 with AVX2, x86-64-v4 with AVX-512), neon on arm64. Results have the
+// same bits under all of them.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace nestgrad {
 
-// The kernels for plans that are made now. ConfigError if NESTGRAD_ISA names none that this processor runs. Any thread.
+// The kernels for plans that are made now. ConfigError if NESTGRAD_ISA names none that this processor runs.
+// Any thread.
 const KernelTable& kernels();
 
 // Names of the instruction sets that this processor runs, the slowest first.

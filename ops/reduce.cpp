@@ -142,9 +142,12 @@ const Op& sum_op = register_op(
      .doc = "Sum over axes, which stay with extent 1.",
      .infer = infer_reduce,
      .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { 
+     .cpu =
+         [](const Call& c) {
+           return dispatch(c.out.dtype, [&]<class T>(T) {
              return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
-           }); },
+           });
+         },
      .rows = [](const Call& c) -> RowReduction {
        if (!is_last_axis(c)) return nullptr;
        return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
@@ -178,9 +181,12 @@ const Op& max_op = register_op(
            std::vector<int> axes(c.attrs.ints.begin(), c.attrs.ints.end());
            return c.ct * (hit / sum(hit, axes, kKeep));
          },
-     .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { 
+     .cpu =
+         [](const Call& c) {
+           return dispatch(c.out.dtype, [&]<class T>(T) {
              return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
-           }); },
+           });
+         },
      .rows = [](const Call& c) -> RowReduction {
        if (!is_last_axis(c)) return nullptr;
        return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });

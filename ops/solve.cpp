@@ -92,7 +92,7 @@ template <class T>
 Kernel triangular_solve_kernel(const Call& c) {
   const bool transposed = is_transposed(c.attrs), unit = is_unit(c.attrs);
   return each_system<T>(c, [=, substitute = solve_kernel<T>().substitute](const T* l, bool, const T* b, T* x,
-                                                                        std::int64_t n, std::int64_t m) {
+                                                                          std::int64_t n, std::int64_t m) {
     std::copy_n(b, n * m, x);
     substitute(l, x, n, m, !transposed, transposed, unit);
   });
@@ -151,18 +151,19 @@ Tensor solve_vjp(const VjpCall& c) {
 template <class T>
 Kernel lu_kernel(const Call& c) {
   const auto rows = uz(equations(c));
-  return each_system<T>(c, [transposed = is_transposed(c.attrs), lu = std::vector<T>(rows * rows),
-                            order = std::vector<std::int64_t>(rows), &kernel = solve_kernel<T>()](
-                               const T* a, bool another, const T* b, T* x, std::int64_t n, std::int64_t m) mutable {
-    if (another) {
-      for (std::int64_t i = 0; i < n; ++i)
-        for (std::int64_t j = 0; j < n; ++j) lu[uz(i * n + j)] = transposed ? a[j * n + i] : a[i * n + j];
-      kernel.factor(lu.data(), order.data(), n);
-    }
-    for (std::int64_t i = 0; i < n; ++i) std::copy_n(b + order[uz(i)] * m, m, x + i * m);
-    kernel.substitute(lu.data(), x, n, m, true, false, true);
-    kernel.substitute(lu.data(), x, n, m, false, false, false);
-  });
+  return each_system<T>(
+      c, [transposed = is_transposed(c.attrs), lu = std::vector<T>(rows * rows),
+          order = std::vector<std::int64_t>(rows), &kernel = solve_kernel<T>()](
+             const T* a, bool another, const T* b, T* x, std::int64_t n, std::int64_t m) mutable {
+        if (another) {
+          for (std::int64_t i = 0; i < n; ++i)
+            for (std::int64_t j = 0; j < n; ++j) lu[uz(i * n + j)] = transposed ? a[j * n + i] : a[i * n + j];
+          kernel.factor(lu.data(), order.data(), n);
+        }
+        for (std::int64_t i = 0; i < n; ++i) std::copy_n(b + order[uz(i)] * m, m, x + i * m);
+        kernel.substitute(lu.data(), x, n, m, true, false, true);
+        kernel.substitute(lu.data(), x, n, m, false, false, false);
+      });
 }
 
 const Op& solve_op = register_op(
@@ -171,9 +172,7 @@ const Op& solve_op = register_op(
      .infer = infer_system,
      .vjp = solve_vjp,
      .cpu =
-         [](const Call& c) {
-           return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c);
-         },
+         [](const Call& c) { return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c); },
      .linear_in = [](const Call&, int input) { return input == 1; },
      .axes = system_axes,
      .cost =

@@ -9,8 +9,8 @@
 #include "engine/error.h"
 #include "ops/kernels.h"
 
-// With NESTGRAD_DEVICE=cuda all functions run on a GPU, with NESTGRAD_ISA=v4 on kernels for AVX-512; where there is
-// none nothing is tested, and it is said.
+// With NESTGRAD_DEVICE=cuda all functions run on a GPU, with NESTGRAD_ISA=v4 on kernels for AVX-512; where
+// there is none nothing is tested, and it is said.
 int main(int argc, char** argv) {
   try {
     nestgrad::kernels();

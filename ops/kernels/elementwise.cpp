@@ -54,7 +54,8 @@ void loop(const T* const* in, T* out, std::int64_t n, std::index_sequence<I...>)
   // The rest goes through the same instructions, in a padded copy.
   T rest[sizeof...(I)][w], result[w];
   for (std::size_t k = 0; k < sizeof...(I); ++k)
-    for (int j = 0; j < w; ++j) rest[k][j] = (Stretched >> k & 1) != 0 ? *in[k] : in[k][i + j < n ? i + j : n - 1];
+    for (int j = 0; j < w; ++j)
+      rest[k][j] = (Stretched >> k & 1) != 0 ? *in[k] : in[k][i + j < n ? i + j : n - 1];
   O::store(F::of(O::load(rest[I])...), result);
   for (int j = 0; j < n - i; ++j) out[i + j] = result[j];
 }
@@ -83,20 +84,21 @@ constexpr void add(ElementKernels& table, Formula formula) {
 }
 
 // A formula as a type. (Never named like the math function: the call inside would find itself.)
-#define FORMULA(NAME, OPERANDS, PARAMETERS, EXPRESSION, KIND)             \
-  struct Formula_##NAME {                                                 \
-    static constexpr int operands = OPERANDS;                             \
-    static constexpr bool integers = KIND;                                \
-    template <class X>                                                    \
-    static inline __attribute__((always_inline)) X of PARAMETERS {        \
-      return EXPRESSION;                                                  \
-    }                                                                     \
+#define FORMULA(NAME, OPERANDS, PARAMETERS, EXPRESSION, KIND)      \
+  struct Formula_##NAME {                                          \
+    static constexpr int operands = OPERANDS;                      \
+    static constexpr bool integers = KIND;                         \
+    template <class X>                                             \
+    static inline __attribute__((always_inline)) X of PARAMETERS { \
+      return EXPRESSION;                                           \
+    }                                                              \
   };
 #define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, ...) FORMULA(NAME, 1, (X x), KERNEL, KIND)
 #define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND) FORMULA(NAME, 1, (X x), KERNEL, KIND)
 #define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, ...) \
   FORMULA(NAME, 2, (X a, X b), KERNEL, KIND)
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND) FORMULA(NAME, 2, (X a, X b), KERNEL, KIND)
+#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND) \
+  FORMULA(NAME, 2, (X a, X b), KERNEL, KIND)
 #include "ops/elementwise.def"
 #undef UNARY
 #undef UNARY_STEP

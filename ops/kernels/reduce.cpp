@@ -25,7 +25,8 @@ T sum(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
       for (int k = 0; k < kParts; ++k) part[k] += static_cast<Acc>(run[i + k]);
     for (; i < inner; ++i) part[0] += static_cast<Acc>(run[i]);
   }
-  return static_cast<T>(((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7])));
+  return static_cast<T>(((part[0] + part[4]) + (part[1] + part[5])) +
+                        ((part[2] + part[6]) + (part[3] + part[7])));
 }
 
 template <class T>
@@ -47,8 +48,8 @@ inline __attribute__((always_inline)) X larger(X a, X b) {
   return where(b == b, where(b > a, b, a), b);
 }
 
-// Lanes that are compared side by side: as many for every instruction set, so that of zeros of both signs the same one
-// is found.
+// Lanes that are compared side by side: as many for every instruction set, so that of zeros of both signs the
+// same one is found.
 template <class T>
 constexpr int kLanes = 64 / static_cast<int>(sizeof(T));
 
@@ -63,7 +64,8 @@ T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
       Pack<T> most[kPacks];
       for (Pack<T>& m : most) m = Pack<T>::load_repeated(&best);
       for (; i + kLanes<T> <= inner; i += kLanes<T>)
-        for (int k = 0; k < kPacks; ++k) most[k] = larger(most[k], Pack<T>::load(run + i + k * Pack<T>::size));
+        for (int k = 0; k < kPacks; ++k)
+          most[k] = larger(most[k], Pack<T>::load(run + i + k * Pack<T>::size));
       T lanes[kLanes<T>];
       for (int k = 0; k < kPacks; ++k) most[k].store(lanes + k * Pack<T>::size);
       for (const T lane : lanes) best = larger(best, lane);
@@ -89,7 +91,8 @@ void row(const std::byte* in, std::byte* out, std::int64_t n) {
 }
 
 template <class T>
-constexpr ReduceKernel<T> kReduce{sum<T>, sum_across<T>, max<T>, max_across<T>, row<T, sum<T>>, row<T, max<T>>};
+constexpr ReduceKernel<T> kReduce{sum<T>,        sum_across<T>,  max<T>,
+                                  max_across<T>, row<T, sum<T>>, row<T, max<T>>};
 
 }  // namespace
 

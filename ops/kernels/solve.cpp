@@ -6,8 +6,8 @@ namespace nestgrad::inline NESTGRAD_ISA {
 
 namespace {
 
-// A triangle of op(A): element (i, j) is a[i * row + j * column]. Rows are solved from the first to the last, or from
-// the last to the first.
+// A triangle of op(A): element (i, j) is a[i * row + j * column]. Rows are solved from the first to the last,
+// or from the last to the first.
 template <class T>
 struct Triangle {
   const T* a;
@@ -18,7 +18,8 @@ struct Triangle {
   std::int64_t nth(std::int64_t k) const { return lower ? k : n - 1 - k; }
 };
 
-// Several rows are solved together: the rows solved before enter all of them in one walk, with as many sums under way.
+// Several rows are solved together: the rows solved before enter all of them in one walk, with as many sums
+// under way.
 constexpr int kRowsTogether = 4;
 
 template <class X, class T>
@@ -54,7 +55,8 @@ void substitute_columns(const Triangle<T>& t, T* x, std::int64_t stride) {
     } else {
       for (std::int64_t k = 0; k < done; ++k) {
         const X earlier = load<X>(x + t.nth(k) * stride);
-        for (int r = 0; r < rows; ++r) sum[r] = fma(repeated<X>(-t.at(t.nth(done + r), t.nth(k))), earlier, sum[r]);
+        for (int r = 0; r < rows; ++r)
+          sum[r] = fma(repeated<X>(-t.at(t.nth(done + r), t.nth(k))), earlier, sum[r]);
       }
     }
     for (int r = 0; r < rows; ++r) {
@@ -80,7 +82,8 @@ inline __attribute__((always_inline)) void subtract(T factor, const T* from, T* 
   const T minus = -factor;
   const Pack<T> f = Pack<T>::load_repeated(&minus);
   std::int64_t i = 0;
-  for (; i + Pack<T>::size <= n; i += Pack<T>::size) fma(f, Pack<T>::load(from + i), Pack<T>::load(to + i)).store(to + i);
+  for (; i + Pack<T>::size <= n; i += Pack<T>::size)
+    fma(f, Pack<T>::load(from + i), Pack<T>::load(to + i)).store(to + i);
   for (; i < n; ++i) to[i] = fma(minus, from[i], to[i]);
 }
 

@@ -1,8 +1,9 @@
-// KernelTable: the CPU kernels of one instruction set. The files of this folder are compiled once for every set that
-// the processor family has (cmake/NestgradKernels.cmake), each time into a namespace of its own; ops/kernels.h picks the
-// table that this process runs. All tables give the same bits.
+// KernelTable: the CPU kernels of one instruction set. The files of this folder are compiled once for every
+// set that the processor family has (cmake/NestgradKernels.cmake), each time into a namespace of its own;
+// ops/kernels.h picks the table that this process runs. All tables give the same bits.
 //
-// A kernel is one thread's work on plain pointers: who shares work among threads, and who knows tensors, is outside.
+// A kernel is one thread's work on plain pointers: who shares work among threads, and who knows tensors, is
+// outside.
 #pragma once
 
 #include <cstddef>
@@ -38,12 +39,13 @@ using ElementKernel = void (*)(const std::byte* const* in, std::byte* out, std::
 // Reductions of runs of `inner` contiguous elements that begin at x + steps[0], .., x + steps[count - 1].
 template <class T>
 struct ReduceKernel {
-  // All of them to one number. Added up in double (integers in 64 bits): element i of a run in partial sum i mod 8,
-  // then the eight in a fixed order.
+  // All of them to one number. Added up in double (integers in 64 bits): element i of a run in partial sum i
+  // mod 8, then the eight in a fixed order.
   T (*sum)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
   // Element i of each, to y[i]; added up in double, in the order of the runs. inner <= kSumTile.
   void (*sum_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
-  // The largest; NaN where there is one. Zeros of both signs are equal: which one it is depends on the order alone.
+  // The largest; NaN where there is one. Zeros of both signs are equal: which one it is depends on the order
+  // alone.
   T (*max)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
   void (*max_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
   // The same of one run of n elements, with pointers as an op's row has them.
@@ -55,12 +57,14 @@ constexpr std::int64_t kSumTile = 256;
 // Linear systems of n equations; matrices are row-major and dense.
 template <class T>
 struct SolveKernel {
-  // x[n, m], the right-hand sides, becomes the solutions of op(A) x = b, by substitution. Read is the lower triangle
-  // of A, or the upper one; of the transpose of A, where `transposed`. unit: the diagonal is ones and is not read.
-  // Row after row, each minus the products of the rows before it, in their order, by fused multiply-adds.
-  void (*substitute)(const T* a, T* x, std::int64_t n, std::int64_t m, bool lower, bool transposed, bool unit);
-  // A becomes its factors L (below the diagonal, which is ones) and U; row i of L U is row order[i] of A. The pivot of
-  // a column is its largest number, the first of equals, NaN before all.
+  // x[n, m], the right-hand sides, becomes the solutions of op(A) x = b, by substitution. Read is the lower
+  // triangle of A, or the upper one; of the transpose of A, where `transposed`. unit: the diagonal is ones
+  // and is not read. Row after row, each minus the products of the rows before it, in their order, by fused
+  // multiply-adds.
+  void (*substitute)(const T* a, T* x, std::int64_t n, std::int64_t m, bool lower, bool transposed,
+                     bool unit);
+  // A becomes its factors L (below the diagonal, which is ones) and U; row i of L U is row order[i] of A. The
+  // pivot of a column is its largest number, the first of equals, NaN before all.
   void (*factor)(T* a, std::int64_t* order, std::int64_t n);
 };
 

@@ -1,5 +1,6 @@
-// a b + c, rounded once, for processors that have no instruction for it. Correct for all operands: infinities, NaN,
-// results that overflow or underflow, and the sign of zero. The rounding mode is to nearest even, as everywhere.
+// a b + c, rounded once, for processors that have no instruction for it. Correct for all operands:
+// infinities, NaN, results that overflow or underflow, and the sign of zero. The rounding mode is to nearest
+// even, as everywhere.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace nestgrad::inline NESTGRAD_ISA {
 
-// The product of two floats has 48 bits and is exact in double. The sum is rounded to odd in double, which has more
-// than two bits above those of a float, so that the second rounding is right (Boldo and Melquiond, "Emulation of a
-// FMA and Correctly Rounded Sums", IEEE Transactions on Computers 57(4), 2008).
+// The product of two floats has 48 bits and is exact in double. The sum is rounded to odd in double, which
+// has more than two bits above those of a float, so that the second rounding is right (Boldo and Melquiond,
+// "Emulation of a FMA and Correctly Rounded Sums", IEEE Transactions on Computers 57(4), 2008).
 NESTGRAD_SHARED_FN float software_fma(float a, float b, float c) {
   const double product = static_cast<double>(a) * static_cast<double>(b), addend = static_cast<double>(c);
   double sum = product + addend;
@@ -41,7 +42,8 @@ inline Parts parts_of(double x) {
   std::memcpy(&bits, &x, sizeof bits);
   const int field = static_cast<int>(bits >> 52 & 0x7ff);
   const std::uint64_t fraction = bits & ((std::uint64_t{1} << 52) - 1);
-  return {(bits >> 63) != 0, (field == 0 ? 1 : field) - 1075, field == 0 ? fraction : fraction | std::uint64_t{1} << 52};
+  return {(bits >> 63) != 0, (field == 0 ? 1 : field) - 1075,
+          field == 0 ? fraction : fraction | std::uint64_t{1} << 52};
 }
 
 inline int length_of(Wide x) {
@@ -72,7 +74,9 @@ inline double rounded(bool negative, Wide x, int exponent) {
   exponent += drop;
   if (kept == std::uint64_t{1} << 53) kept >>= 1, ++exponent;
   std::uint64_t bits = kept;  // denormal
-  if (kept >> 52) bits = exponent > 971 ? 0x7ffULL << 52 : (kept & ~(1ULL << 52)) | static_cast<std::uint64_t>(exponent + 1075) << 52;
+  if (kept >> 52)
+    bits = exponent > 971 ? 0x7ffULL << 52
+                          : (kept & ~(1ULL << 52)) | static_cast<std::uint64_t>(exponent + 1075) << 52;
   bits |= static_cast<std::uint64_t>(negative) << 63;
   double result;
   std::memcpy(&result, &bits, sizeof result);
@@ -81,8 +85,10 @@ inline double rounded(bool negative, Wide x, int exponent) {
 
 // In integers, for all operands.
 inline double fma_in_integers(double a, double b, double c) {
-  if (a - a != 0 || b - b != 0 || c - c != 0) return c - c == 0 ? a * b : a - a != 0 || b - b != 0 ? a * b + c : c;
-  if (a == 0 || b == 0 || c == 0) return c == 0 && a != 0 && b != 0 ? [&] {
+  if (a - a != 0 || b - b != 0 || c - c != 0)
+    return c - c == 0 ? a * b : a - a != 0 || b - b != 0 ? a * b + c : c;
+  if (a == 0 || b == 0 || c == 0)
+    return c == 0 && a != 0 && b != 0 ? [&] {
     const Parts x = parts_of(a), y = parts_of(b);
     return rounded(x.negative != y.negative, Wide{x.significand} * y.significand, x.exponent + y.exponent);
   }() : a * b + c;
@@ -98,13 +104,14 @@ inline double fma_in_integers(double a, double b, double c) {
   else if (other > exponent) product = shifted_down(product, other - exponent), exponent = other;
   if (negative == z.negative) return rounded(negative, product + addend, exponent);
   if (product == addend) return 0.0;
-  return product > addend ? rounded(negative, product - addend, exponent) : rounded(z.negative, addend - product, exponent);
+  return product > addend ? rounded(negative, product - addend, exponent)
+                          : rounded(z.negative, addend - product, exponent);
 }
 
 }  // namespace fma_detail
 
-// Where nothing can over- or underflow: Dekker's exact product, Knuth's exact sums and one rounding to odd (Boldo and
-// Melquiond, as above). Elsewhere in integers.
+// Where nothing can over- or underflow: Dekker's exact product, Knuth's exact sums and one rounding to odd
+// (Boldo and Melquiond, as above). Elsewhere in integers.
 inline double software_fma(double a, double b, double c) {
   const auto exponent_of = [](double x) {
     std::uint64_t bits;

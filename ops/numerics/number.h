@@ -1,6 +1,6 @@
-// What formulas ask of a number, float or double, beyond its operators. Pack<T> (pack.h) answers the same for a
-// register of numbers, so that a formula of functions.h is written once, for the CPU's kernels, for host code and
-// for CUDA kernels, with the same bits in each.
+// What formulas ask of a number, float or double, beyond its operators. Pack<T> (pack.h) answers the same for
+// a register of numbers, so that a formula of functions.h is written once, for the CPU's kernels, for host
+// code and for CUDA kernels, with the same bits in each.
 #pragma once
 
 #include <cstdint>
@@ -61,8 +61,12 @@ NESTGRAD_SHARED_FN std::int64_t wrapped_difference(std::int64_t a, std::int64_t 
 
 NESTGRAD_SHARED_FN float where(bool condition, float yes, float no) { return condition ? yes : no; }
 NESTGRAD_SHARED_FN double where(bool condition, double yes, double no) { return condition ? yes : no; }
-NESTGRAD_SHARED_FN std::int32_t where(bool condition, std::int32_t yes, std::int32_t no) { return condition ? yes : no; }
-NESTGRAD_SHARED_FN std::int64_t where(bool condition, std::int64_t yes, std::int64_t no) { return condition ? yes : no; }
+NESTGRAD_SHARED_FN std::int32_t where(bool condition, std::int32_t yes, std::int32_t no) {
+  return condition ? yes : no;
+}
+NESTGRAD_SHARED_FN std::int64_t where(bool condition, std::int64_t yes, std::int64_t no) {
+  return condition ? yes : no;
+}
 // The smaller and the larger of a number and a bound; NaN stays NaN.
 NESTGRAD_SHARED_FN float at_most(float x, float bound) { return x > bound ? bound : x; }
 NESTGRAD_SHARED_FN double at_most(double x, double bound) { return x > bound ? bound : x; }
@@ -83,8 +87,12 @@ NESTGRAD_SHARED_FN float square_root(float x) { return __builtin_sqrtf(x); }
 NESTGRAD_SHARED_FN double square_root(double x) { return __builtin_sqrt(x); }
 
 template <class Fn>
-NESTGRAD_SHARED_FN float each_lane(float x, Fn fn) { return fn(x); }
+NESTGRAD_SHARED_FN float each_lane(float x, Fn fn) {
+  return fn(x);
+}
 template <class Fn>
-NESTGRAD_SHARED_FN double each_lane(double x, Fn fn) { return fn(x); }
+NESTGRAD_SHARED_FN double each_lane(double x, Fn fn) {
+  return fn(x);
+}
 
 }  // namespace nestgrad::inline NESTGRAD_ISA

@@ -1,11 +1,12 @@
-// Pack<T>: one register of elements under the operators of a number, so that a formula is written once. Made of the
-// compilers' vector types, at the width that the instruction set has. Owns nothing; a value like a number.
+// Pack<T>: one register of elements under the operators of a number, so that a formula is written once. Made
+// of the compilers' vector types, at the width that the instruction set has. Owns nothing; a value like a
+// number.
 //
 //   Pack<float> x = Pack<float>::load(p);
 //   where(x < Pack<float>(0), Pack<float>(0), x).store(p);
 //
-// Every operation is an IEEE 754 one on each lane, so a result depends on its operands alone: not on the lane, the
-// width or the instruction set. (Which NaN an operation makes is not defined.)
+// Every operation is an IEEE 754 one on each lane, so a result depends on its operands alone: not on the
+// lane, the width or the instruction set. (Which NaN an operation makes is not defined.)
 #pragma once
 
 #if defined(__FMA__)
@@ -45,8 +46,9 @@ struct Register<double> {
   typedef std::uint64_t RawUnsigned __attribute__((vector_size(kRegisterBytes)));
 };
 
-// a b + c in every lane, rounded once; the square roots. Compilers do not always make one instruction of a loop over
-// the lanes, so these are written as such. (With g++ 12 _mm512_sqrt_ps warns of its own undefined operand.)
+// a b + c in every lane, rounded once; the square roots. Compilers do not always make one instruction of a
+// loop over the lanes, so these are written as such. (With g++ 12 _mm512_sqrt_ps warns of its own undefined
+// operand.)
 #if defined(__AVX512F__)
 NESTGRAD_MEMBER_FN __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 NESTGRAD_MEMBER_FN __m512d fma_lanes(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
@@ -70,14 +72,19 @@ NESTGRAD_MEMBER_FN __m256d smaller_lanes(__m256d a, __m256d b) { return _mm256_m
 NESTGRAD_MEMBER_FN __m256 larger_lanes(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 NESTGRAD_MEMBER_FN __m256d larger_lanes(__m256d a, __m256d b) { return _mm256_max_pd(a, b); }
 #elif defined(__aarch64__)
-NESTGRAD_MEMBER_FN float32x4_t fma_lanes(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
-NESTGRAD_MEMBER_FN float64x2_t fma_lanes(float64x2_t a, float64x2_t b, float64x2_t c) { return vfmaq_f64(c, a, b); }
+NESTGRAD_MEMBER_FN float32x4_t fma_lanes(float32x4_t a, float32x4_t b, float32x4_t c) {
+  return vfmaq_f32(c, a, b);
+}
+NESTGRAD_MEMBER_FN float64x2_t fma_lanes(float64x2_t a, float64x2_t b, float64x2_t c) {
+  return vfmaq_f64(c, a, b);
+}
 NESTGRAD_MEMBER_FN float32x4_t sqrt_lanes(float32x4_t a) { return vsqrtq_f32(a); }
 NESTGRAD_MEMBER_FN float64x2_t sqrt_lanes(float64x2_t a) { return vsqrtq_f64(a); }
 #else
 template <class Raw>
 NESTGRAD_MEMBER_FN Raw fma_lanes(Raw a, Raw b, Raw c) {
-  for (unsigned i = 0; i < sizeof(Raw) / sizeof(a[0]); ++i) a[i] = fma(decltype(+a[0])(a[i]), decltype(+b[0])(b[i]), decltype(+c[0])(c[i]));
+  for (unsigned i = 0; i < sizeof(Raw) / sizeof(a[0]); ++i)
+    a[i] = fma(decltype(+a[0])(a[i]), decltype(+b[0])(b[i]), decltype(+c[0])(c[i]));
   return a;
 }
 template <class Raw>
@@ -89,9 +96,13 @@ NESTGRAD_MEMBER_FN Raw sqrt_lanes(Raw a) {
 
 #if !defined(__FMA__)
 template <class Raw>
-NESTGRAD_MEMBER_FN Raw smaller_lanes(Raw a, Raw b) { return a < b ? a : b; }
+NESTGRAD_MEMBER_FN Raw smaller_lanes(Raw a, Raw b) {
+  return a < b ? a : b;
+}
 template <class Raw>
-NESTGRAD_MEMBER_FN Raw larger_lanes(Raw a, Raw b) { return a > b ? a : b; }
+NESTGRAD_MEMBER_FN Raw larger_lanes(Raw a, Raw b) {
+  return a > b ? a : b;
+}
 #endif
 
 // Is any bit set?
@@ -127,7 +138,9 @@ struct IntPack {
   NESTGRAD_PACK_FN IntPack operator+(IntPack a, IntPack b) { return IntPack(a.raw + b.raw); }
   NESTGRAD_PACK_FN IntPack operator-(IntPack a, IntPack b) { return IntPack(a.raw - b.raw); }
   // Modulo 2^32 or 2^64, for what may overflow.
-  NESTGRAD_PACK_FN IntPack wrapped_sum(IntPack a, IntPack b) { return IntPack(Raw(Unsigned(a.raw) + Unsigned(b.raw))); }
+  NESTGRAD_PACK_FN IntPack wrapped_sum(IntPack a, IntPack b) {
+    return IntPack(Raw(Unsigned(a.raw) + Unsigned(b.raw)));
+  }
   NESTGRAD_PACK_FN IntPack wrapped_difference(IntPack a, IntPack b) {
     return IntPack(Raw(Unsigned(a.raw) - Unsigned(b.raw)));
   }
@@ -204,7 +217,9 @@ template <class T>
 struct Number<Pack<T>> {
   using Lane = T;
   using Int = IntPack<T>;
-  NESTGRAD_MEMBER_FN static Pack<T> of_bits(Int i) { return Pack<T>(reinterpret_cast<typename Pack<T>::Raw>(i.raw)); }
+  NESTGRAD_MEMBER_FN static Pack<T> of_bits(Int i) {
+    return Pack<T>(reinterpret_cast<typename Pack<T>::Raw>(i.raw));
+  }
 };
 
 }  // namespace nestgrad::inline NESTGRAD_ISA

@@ -1,14 +1,14 @@
-// Digests of what programs compute: each op's kernel, layers and their gradients in several forms, twenty steps of
-// training. They are the same under every instruction set, number of threads, compiler and processor family; the file
-// of expected digests says what they are.
+// Digests of what programs compute: each op's kernel, layers and their gradients in several forms, twenty
+// steps of training. They are the same under every instruction set, number of threads, compiler and processor
+// family; the file of expected digests says what they are.
 //
 //   bits                    prints them
 //   bits --check FILE       compares; exit 1 and the names of those that differ
 //   bits --write FILE       renews the file
 //   --only TEXT             those whose name contains TEXT
 //
-// NESTGRAD_ISA and NESTGRAD_THREADS choose what runs. No test framework, so that it is easily built for another
-// processor.
+// NESTGRAD_ISA and NESTGRAD_THREADS choose what runs. No test framework, so that it is easily built for
+// another processor.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -59,7 +59,8 @@ class Digest {
 Array run(const Op& op, const Attrs& attrs, const std::vector<Array>& inputs) {
   std::vector<Spec> specs;
   for (const Array& x : inputs) specs.push_back(x.spec());
-  return trace([&](const std::vector<Tensor>& in) { return std::vector<Tensor>{emit(op, in, attrs)}; }, specs)(inputs)[0];
+  return trace([&](const std::vector<Tensor>& in) { return std::vector<Tensor>{emit(op, in, attrs)}; },
+               specs)(inputs)[0];
 }
 
 Array drawn(const Spec& spec, const Sample::Input& from, std::uint64_t stream) {
@@ -68,7 +69,8 @@ Array drawn(const Spec& spec, const Sample::Input& from, std::uint64_t stream) {
   const auto choices = static_cast<std::uint32_t>(from.high - from.low) + 1;
   std::uint64_t i = 0;
   for (std::int32_t& v : x.as<std::int32_t>())
-    v = static_cast<std::int32_t>(from.low) + static_cast<std::int32_t>(random_below(choices, 1, stream, i++));
+    v = static_cast<std::int32_t>(from.low) +
+        static_cast<std::int32_t>(random_below(choices, 1, stream, i++));
   return x;
 }
 
@@ -78,7 +80,8 @@ Array any_bits(std::int64_t n, std::uint64_t stream) {
   Array x(dtype_of<T>(), {n});
   std::uint64_t i = 0;
   for (T& v : x.as<T>()) {
-    const std::uint64_t high = random_below(0xffffffffu, 2, stream, i), low = random_below(0xffffffffu, 3, stream, i);
+    const std::uint64_t high = random_below(0xffffffffu, 2, stream, i),
+                        low = random_below(0xffffffffu, 3, stream, i);
     const std::uint64_t bits = high << 32 | low;
     std::memcpy(&v, &bits, sizeof v);
     ++i;
@@ -115,7 +118,8 @@ void digest_op(const Op& op, Digest& digest) {
 
 void digest_products(Digest& digest) {
   for (const DType dtype : {DType::f32, DType::f64})
-    for (const auto& [m, n, k] : {std::array{1, 70, 300}, {70, 1, 300}, {33, 47, 5}, {16, 64, 64}, {64, 64, 16}, {70, 130, 300}})
+    for (const auto& [m, n, k] :
+         {std::array{1, 70, 300}, {70, 1, 300}, {33, 47, 5}, {16, 64, 64}, {64, 64, 16}, {70, 130, 300}})
       for (const bool a : {false, true})
         for (const bool b : {false, true}) {
           const Array x = random_normal({dtype, a ? Shape{2, k, m} : Shape{2, m, k}}, 0, 1, 1, 0),
@@ -128,7 +132,8 @@ void digest_systems(Digest& digest) {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const std::int64_t n : {1, 6, 33, 70})
       for (const std::int64_t m : {1, 5, 40}) {
-        const Array a = random_normal({dtype, {2, n, n}}, 0, 1, 1, 0), b = random_normal({dtype, {2, n, m}}, 0, 1, 1, 1);
+        const Array a = random_normal({dtype, {2, n, n}}, 0, 1, 1, 0),
+                    b = random_normal({dtype, {2, n, m}}, 0, 1, 1, 1);
         for (const bool transposed : {false, true}) {
           digest.add(run(*find_op("solve"), {.ints = {transposed}}, {a, b}));
           for (const bool unit : {false, true})
@@ -141,7 +146,8 @@ void digest_reductions(Digest& digest) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     const Array x = random_normal({dtype, {3, 37, 301}}, 0, 1, 1, 0);
     for (const char* op : {"sum", "max_over"})
-      for (const std::vector<std::int64_t>& axes : std::vector<std::vector<std::int64_t>>{{0}, {1}, {2}, {0, 2}, {0, 1, 2}})
+      for (const std::vector<std::int64_t>& axes :
+           std::vector<std::vector<std::int64_t>>{{0}, {1}, {2}, {0, 2}, {0, 1, 2}})
         digest.add(run(*find_op(op), {.ints = axes}, {x}));
   }
 }
@@ -158,17 +164,18 @@ void digest_random(Digest& digest) {
 // Outputs, last weights, and the gradient of a number that all of them have a part in.
 void digest_layer(const ttt::System& system, ttt::FormChoice form, Digest& digest) {
   for (const DType dtype : {DType::f32, DType::f64}) {
-    const Function f = ttt::trace_system(
-        system, {.batch = 2, .heads = 2, .dim = 20, .time = 22, .chunk = 8}, dtype, [&](const ttt::SystemProgram& p) {
-          const ttt::InnerLoopResult r =
-              ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy, .form = form, .block = 8});
-          std::vector<Tensor> out{r.output};
-          for (const Tensor& w : r.last().values()) out.push_back(w);
-          Tensor total = sum(square(out[0]));
-          for (std::size_t i = 1; i < out.size(); ++i) total = total + sum(square(out[i]));
-          for (const Tensor& g : grad(total, p.inputs)) out.push_back(g);
-          return out;
-        });
+    const Function f =
+        ttt::trace_system(system, {.batch = 2, .heads = 2, .dim = 20, .time = 22, .chunk = 8}, dtype,
+                          [&](const ttt::SystemProgram& p) {
+                            const ttt::InnerLoopResult r = ttt::train_along(
+                                *p.learner, p.start, p.views, {.policy = p.policy, .form = form, .block = 8});
+                            std::vector<Tensor> out{r.output};
+                            for (const Tensor& w : r.last().values()) out.push_back(w);
+                            Tensor total = sum(square(out[0]));
+                            for (std::size_t i = 1; i < out.size(); ++i) total = total + sum(square(out[i]));
+                            for (const Tensor& g : grad(total, p.inputs)) out.push_back(g);
+                            return out;
+                          });
     digest.add(f(ttt::numbers_for(f, 1)));
   }
 }
@@ -177,7 +184,8 @@ void digest_layer(const ttt::System& system, ttt::FormChoice form, Digest& diges
 
 ByteCorpus some_text() {
   std::vector<std::uint8_t> text;
-  for (int i = 0; i < 4000; ++i) text.push_back(static_cast<std::uint8_t>("abcde fgh\n"[(i * i / 7 + i) % 10]));
+  for (int i = 0; i < 4000; ++i)
+    text.push_back(static_cast<std::uint8_t>("abcde fgh\n"[(i * i / 7 + i) % 10]));
   return {text, {text.begin(), text.begin() + 600}};
 }
 
@@ -267,14 +275,16 @@ int check(const std::string& path, const Digests& found, std::string_view only) 
   for (const auto& [name, digest] : expected)
     if (!found.contains(name)) wrong.push_back(name + " (gone)");
   if (wrong.empty()) {
-    fmt::print("bits: {} digests as expected under {}, {} threads\n", found.size(), instruction_set(), thread_count());
+    fmt::print("bits: {} digests as expected under {}, {} threads\n", found.size(), instruction_set(),
+               thread_count());
     return found.empty() ? 1 : 0;
   }
-  fmt::print(stderr,
-             "bits: {} of {} digests are not those of {} under {}, {} threads: {}\n"
-             "Results must not depend on the machine, so if this is an accident, find it. If results were meant to "
-             "change, renew the file with bits --write {} and say in CHANGELOG.md that and why they changed.\n",
-             wrong.size(), found.size(), path, instruction_set(), thread_count(), fmt::join(wrong, ", "), path);
+  fmt::print(
+      stderr,
+      "bits: {} of {} digests are not those of {} under {}, {} threads: {}\n"
+      "Results must not depend on the machine, so if this is an accident, find it. If results were meant to "
+      "change, renew the file with bits --write {} and say in CHANGELOG.md that and why they changed.\n",
+      wrong.size(), found.size(), path, instruction_set(), thread_count(), fmt::join(wrong, ", "), path);
   return 1;
 }
 
@@ -283,7 +293,9 @@ int check(const std::string& path, const Digests& found, std::string_view only) 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> options;
   for (int i = 1; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
-  const auto is_known = [](const auto& o) { return o.first == "--check" || o.first == "--write" || o.first == "--only"; };
+  const auto is_known = [](const auto& o) {
+    return o.first == "--check" || o.first == "--write" || o.first == "--only";
+  };
   if (argc % 2 == 0 || !std::ranges::all_of(options, is_known)) {
     fmt::print(stderr, "usage: bits [--check FILE | --write FILE] [--only TEXT]\n");
     return 2;

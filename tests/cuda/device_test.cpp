@@ -65,8 +65,9 @@ TEST_CASE("CUDA: every kernel computes what the CPU's computes") {
 TEST_CASE("CUDA: elementwise kernels have the CPU's bits, of infinities, zeros and large numbers too") {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   for (const DType dtype : {DType::f32, DType::f64}) {
-    const Arrays values = pairs({0.0,    -0.0,   1.0,   -1.0, 0.3, 0.61, -0.7, 1.9, -2.6, 5.1,  -7.5, 9.9,
-                                 30.0,   -80.0,  88.5,  -95., 1e4, -1e9, 1e-9, 3e30, 1e-39, inf, -inf, nan}, dtype);
+    const Arrays values = pairs({0.0,  -0.0,  1.0,  -1.0, 0.3, 0.61, -0.7, 1.9,  -2.6,  5.1, -7.5, 9.9,
+                                 30.0, -80.0, 88.5, -95., 1e4, -1e9, 1e-9, 3e30, 1e-39, inf, -inf, nan},
+                                dtype);
     for (const Op* op : op_table()) {
       if (!op->loop) continue;
       const auto cases = positive_cases(*op, dtype);

@@ -1,4 +1,5 @@
-// What kernels stand on: fma in software, pow's special values, packs beside single numbers, the choice of kernels.
+// What kernels stand on: fma in software, pow's special values, packs beside single numbers, the choice of
+// kernels.
 #include <cmath>
 #include <cstring>
 
@@ -20,7 +21,8 @@ bool same(double a, double b) {
 template <class T>
 T drawn(std::uint64_t i) {
   using Limits = std::numeric_limits<T>;
-  const std::uint32_t kind = random_below(8, 11, 0, i), high = random_below(~0u, 11, 1, i), low = random_below(~0u, 11, 2, i);
+  const std::uint32_t kind = random_below(8, 11, 0, i), high = random_below(~0u, 11, 1, i),
+                      low = random_below(~0u, 11, 2, i);
   const T few[] = {0, T(-0.0), 1, -1, Limits::infinity(), Limits::quiet_NaN(), Limits::max(), Limits::min()};
   const std::uint64_t bits = static_cast<std::uint64_t>(high) << 32 | low;
   T any;
@@ -50,13 +52,27 @@ void check_software_fma() {
 template <class T>
 void check_pow() {
   const T inf = std::numeric_limits<T>::infinity();
-  const T values[] = {0,   T(-0.0), 1,  -1, 2, -2, T(0.5), T(-0.5), 3, -3, T(1e9), inf, -inf, std::numeric_limits<T>::max(),
+  const T values[] = {0,
+                      T(-0.0),
+                      1,
+                      -1,
+                      2,
+                      -2,
+                      T(0.5),
+                      T(-0.5),
+                      3,
+                      -3,
+                      T(1e9),
+                      inf,
+                      -inf,
+                      std::numeric_limits<T>::max(),
                       std::numeric_limits<T>::denorm_min()};
   for (const T a : values)
     for (const T b : values) {
       INFO(fmt::format("pow({}, {})", a, b));
       const T found = m::pow(a, b), expected = std::pow(a, b);
-      if (std::isfinite(expected)) CHECK(std::abs(found - expected) <= 2 * std::numeric_limits<T>::epsilon() * std::abs(expected));
+      if (std::isfinite(expected))
+        CHECK(std::abs(found - expected) <= 2 * std::numeric_limits<T>::epsilon() * std::abs(expected));
       else CHECK(same(found, expected));
     }
   CHECK(std::isnan(m::pow(std::numeric_limits<T>::quiet_NaN(), T(0))));
@@ -84,7 +100,8 @@ TEST_CASE("A pack computes in every lane what a single number gives") {
       const Pack<T> p = Pack<T>::load(x);
       (m::sin(p) + m::exp(p) * m::tanh(p) + m::log1p(m::abs(p)) + m::gelu(p) + m::pow(m::abs(p), p)).store(y);
       for (int k = 0; k < Pack<T>::size; ++k) {
-        const T v = x[k], one = m::sin(v) + m::exp(v) * m::tanh(v) + m::log1p(m::abs(v)) + m::gelu(v) + m::pow(m::abs(v), v);
+        const T v = x[k], one = m::sin(v) + m::exp(v) * m::tanh(v) + m::log1p(m::abs(v)) + m::gelu(v) +
+                                m::pow(m::abs(v), v);
         INFO(fmt::format("of {}", v));
         CHECK(same(y[k], one));
       }
@@ -94,13 +111,17 @@ TEST_CASE("A pack computes in every lane what a single number gives") {
   check(double{});
 }
 
-TEST_CASE("Another instruction set's kernels give the same bits; one that is not here is refused with those that are") {
+TEST_CASE(
+    "Another instruction set's kernels give the same bits; one that is not here is refused with those that "
+    "are") {
   const std::string running = kernels().name;
-  const Function f = trace([](Tensor x) { return sum(tanh(matmul(x, exp(x))) / sigmoid(x), {1}); }, f32({37, 37}));
+  const Function f =
+      trace([](Tensor x) { return sum(tanh(matmul(x, exp(x))) / sigmoid(x), {1}); }, f32({37, 37}));
   const Array x = random(f32({37, 37}), 1), expected = f(x);
   for (const std::string_view name : instruction_sets()) {
     set_instruction_set(name);
-    const Function again = trace([](Tensor y) { return sum(tanh(matmul(y, exp(y))) / sigmoid(y), {1}); }, f32({37, 37}));
+    const Function again =
+        trace([](Tensor y) { return sum(tanh(matmul(y, exp(y))) / sigmoid(y), {1}); }, f32({37, 37}));
     INFO(name);
     CHECK(contains(instruction_set(), name));
     CHECK(again(x).same_bits(expected));
