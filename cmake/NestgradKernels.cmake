@@ -13,15 +13,20 @@ else()
 endif()
 
 file(GLOB NESTGRAD_KERNEL_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ops/kernels/*.cpp)
+set(NESTGRAD_KERNEL_OPTIMISATION -O3)
+if(NESTGRAD_SANITIZE)
+  set(NESTGRAD_KERNEL_OPTIMISATION -O1)
+endif()
 set(NESTGRAD_KERNEL_SOURCES "")
 foreach(isa ${NESTGRAD_INSTRUCTION_SETS})
   foreach(file ${NESTGRAD_KERNEL_FILES})
     cmake_path(GET file FILENAME name)
     set(source ${CMAKE_CURRENT_BINARY_DIR}/kernels/${isa}/${name})
     file(CONFIGURE OUTPUT ${source} CONTENT "#define NESTGRAD_ISA ${isa}\n#include \"${file}\"\n")
-    # Square roots need not set errno. Kernels are optimised in every build: they are most of what tests run.
+    # Square roots need not set errno. Kernels are optimised in every build, as they are most of what tests run; less so
+    # under sanitizers, where it would take minutes.
     set_source_files_properties(${source} PROPERTIES
-      COMPILE_OPTIONS "${NESTGRAD_FLAGS_${isa}};-O3;-fno-math-errno" SKIP_PRECOMPILE_HEADERS ON)
+      COMPILE_OPTIONS "${NESTGRAD_FLAGS_${isa}};${NESTGRAD_KERNEL_OPTIMISATION};-fno-math-errno" SKIP_PRECOMPILE_HEADERS ON)
     list(APPEND NESTGRAD_KERNEL_SOURCES ${source})
   endforeach()
 endforeach()
