@@ -14,7 +14,7 @@ CORE_LINEAR, CORE_MLP = (f"ttt-{name}/core/forward+backward" for name in ("linea
 BUSY = " **Other programs ran on the machine at the same time: these numbers are noisy.**"
 
 
-def machine(ours, pythons, log, build, device="cpu"):
+def machine(ours, pythons, log, device="cpu"):
     """What the numbers were taken on."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     flags = set(re.search(r"flags\s*:(.*)", cpu).group(1).split())
