@@ -1,9 +1,11 @@
 // Speed of single CPU kernels, as they are made for a plan: GFLOP/s of products of the sizes that test-time
-// training is made of, against what the core can do (the large square product at the end).
+// training is made of, against what the core can do (the large square product at the end), and elements per
+// second of the elementwise ops.
 //
 //   taskset -c 1 kernels --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 //
-// A name says type, batch, extents m x n x k of C[m,n] = op(A) op(B), and which operands are transposed.
+// A product's name says type, batch, extents m x n x k of C[m,n] = op(A) op(B), and which operands are
+// transposed; an elementwise op's, type and number of elements.
 // Where libxsmm was found when this was built, its kernels for small products of the same matrices stand next
 // to ours, as xsmm/...
 #include "ops/kernels.h"
@@ -12,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "engine/op.h"
 #include "engine/random.h"
@@ -103,6 +106,35 @@ void add(DType dtype, Sizes s) {
     }
 }
 
+// Operands between 0.1 and 3, which every op takes.
+void elementwise(benchmark::State& state, const Op& op, DType dtype, int operands, std::int64_t size) {
+  const std::vector<Spec> specs(static_cast<std::size_t>(operands), Spec{dtype, {size}});
+  const Kernel kernel = op.cpu(Call{op, specs, {}, infer(op, specs, {})});
+  std::vector<Array> inputs;
+  std::vector<const std::byte*> in;
+  for (const Spec& spec : specs) {
+    inputs.push_back(random_uniform(spec, 0.1, 3, 1, inputs.size()));
+    in.push_back(inputs.back().data());
+  }
+  Array out(dtype, {size});
+  for (auto _ : state) {
+    kernel(in.data(), out.data());
+    benchmark::ClobberMemory();
+  }
+  state.counters["elements/s"] =
+      benchmark::Counter(static_cast<double>(size * state.iterations()), benchmark::Counter::kIsRate);
+}
+
+void add_elementwise(DType dtype) {
+  constexpr std::int64_t kSize = 4096;  // in the nearest cache
+  for (const Op* op : op_table()) {
+    if (!op->loop) continue;
+    const auto operands = static_cast<int>(op->samples().at(0).inputs.size());
+    benchmark::RegisterBenchmark(fmt::format("{}/{}/{}", op->name, name(dtype), kSize).c_str(), elementwise,
+                                 *op, dtype, operands, kSize);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -128,6 +160,7 @@ int main(int argc, char** argv) {
                           {1, 128, 512, 1024},
                           {1, 1024, 1024, 1024}})
       add(dtype, s);
+    add_elementwise(dtype);
   }
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("instruction set", instruction_set());

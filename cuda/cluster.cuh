@@ -4,39 +4,9 @@
 
 #include "cuda/cluster_text.h"
 #include "cuda/device.cuh"
-#include "ops/numerics/functions.h"
+#include "ops/numerics/formulas.h"
 
 namespace nestgrad::cuda {
-
-constexpr bool FLOAT = false, ANY = true;  // does the formula hold for integers
-
-#define FORMULA(NAME, PARAMETERS, KIND, ...) \
-  struct Formula_##NAME {                    \
-    static constexpr bool integers = KIND;   \
-    template <class X>                       \
-    __device__ static X of PARAMETERS {      \
-      return __VA_ARGS__;                    \
-    }                                        \
-  };
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, ...) FORMULA(NAME, (X x, X, X), KIND, KERNEL)
-#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND) FORMULA(NAME, (X x, X, X), KIND, KERNEL)
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, ...) \
-  FORMULA(NAME, (X a, X b, X), KIND, KERNEL)
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND) \
-  FORMULA(NAME, (X a, X b, X), KIND, KERNEL)
-#include "ops/elementwise.def"
-FORMULA(select, (X mask, X yes, X no), ANY, where(mask == X(0), no, yes))
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
-
-#undef FORMULA
-
-#define UNARY(NAME, ...) NESTGRAD_EACH(NAME)
-#define UNARY_STEP UNARY
-#define BINARY UNARY
-#define BINARY_STEP UNARY
 
 struct Pointers {
   const std::byte* in[kMostClusterInputs];
@@ -70,14 +40,16 @@ struct Reader {
 template <class F, class T>
 __device__ void elements(const Block<T>& block, const Step& step, std::int64_t n) {
   if constexpr (F::integers || !std::is_same_v<T, std::int32_t>) {
-    Reader<T> in[kMostOperands];
-    for (int k = 0; k < kMostOperands; ++k) {
-      const Operand& o = step.in[k < step.operands ? k : 0];
+    Reader<T> in[F::operands];
+    for (int k = 0; k < F::operands; ++k) {
+      const Operand& o = step.in[k];
       in[k] = {block.at(o), o.one ? 1 : o.wide == step.out.wide ? 0 : block.sizes.row};
     }
     T* y = block.at(step.out);
     for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x)
-      y[i] = F::template of<T>(in[0][i], in[1][i], in[2][i]);
+      if constexpr (F::operands == 1) y[i] = F::of(in[0][i]);
+      else if constexpr (F::operands == 2) y[i] = F::of(in[0][i], in[1][i]);
+      else y[i] = F::of(in[0][i], in[1][i], in[2][i]);
   }
 }
 
@@ -100,12 +72,10 @@ template <class T>
 __device__ void run(const Block<T>& block, const Step& step, const Strided* walks, std::int64_t rows) {
   const std::int64_t n = step.out.wide ? rows * block.sizes.row : rows;
   switch (step.code) {
-#define NESTGRAD_EACH(NAME) \
-  case code_##NAME:         \
-    return elements<Formula_##NAME>(block, step, n);
+#define UNARY(NAME, ...) \
+  case code_##NAME:      \
+    return elements<formula::NAME>(block, step, n);
 #include "ops/elementwise.def"
-    NESTGRAD_EACH(select)
-#undef NESTGRAD_EACH
     case code_row_sum:
       return reduce_rows<Sum>(block, step, rows);
     case code_row_max:
@@ -121,11 +91,6 @@ __device__ void run(const Block<T>& block, const Step& step, const Strided* walk
       return;
   }
 }
-
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
 
 // All steps, for all rows of parts first_part, first_part + part_stride, ..; a barrier stands before each
 // part.

@@ -11,36 +11,22 @@
 namespace nestgrad::cuda {
 
 // What a step does: one of the formulas of ops/elementwise.def, or one of these.
-#define UNARY(NAME, ...) NESTGRAD_EACH(NAME)
-#define UNARY_STEP UNARY
-#define BINARY UNARY
-#define BINARY_STEP UNARY
-
 enum Code : int {
-#define NESTGRAD_EACH(NAME) code_##NAME,
+#define UNARY(NAME, ...) code_##NAME,
 #include "ops/elementwise.def"
-  NESTGRAD_EACH(select)
-#undef NESTGRAD_EACH
-      code_row_sum,
+  code_row_sum,
   code_row_max,
   code_spread  // an input, to the block's elements, where it repeats
 };
 
 inline std::optional<Code> code_of(std::string_view name) {
-#define NESTGRAD_EACH(NAME) \
+#define UNARY(NAME, ...) \
   if (name == #NAME) return code_##NAME;
 #include "ops/elementwise.def"
-  NESTGRAD_EACH(select)
-#undef NESTGRAD_EACH
   if (name == "sum") return code_row_sum;
   if (name == "max_over") return code_row_max;
   return std::nullopt;
 }
-
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
 
 // Where a step reads or writes: a slot of the block's memory, an input or an output. Of `wide` values the
 // block has rows * row elements, of others one a row.

@@ -176,29 +176,17 @@ constexpr int L = 256;
 
 namespace {
 #define UNARY(NAME, ...) extern const Op& op_##NAME;
-#define UNARY_STEP UNARY
-#define BINARY UNARY
-#define BINARY_STEP UNARY
 #include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
 }  // namespace
 
 #define UNARY(NAME, ...) \
   Tensor NAME(Operand x) { return emit(op_##NAME, {as_tensor(x, {})}, {}, x.loc); }
-#define UNARY_STEP UNARY
 #define BINARY(NAME, ...)                                                                \
   Tensor NAME(Operand a, Operand b) {                                                    \
     return emit(op_##NAME, {as_tensor(a, b.tensor), as_tensor(b, a.tensor)}, {}, a.loc); \
   }
-#define BINARY_STEP BINARY
+#define TERNARY(...)
 #include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
 
 namespace {
 #define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                 \
@@ -238,11 +226,8 @@ namespace {
        .loop = element_loop<Formula::NAME>, .axes = elementwise_axes, .may_reuse = reuse_same_shape,  \
        .cost = cost_of<KIND>, .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
        .broadcasts = true});
+#define TERNARY(...)
 #include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
 
 const Op& op_select =
     register_op({.name = "select",

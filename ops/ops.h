@@ -9,15 +9,9 @@ namespace nestgrad {
 
 // ---- elementwise (ops/elementwise.def has the formulas) ----
 #define UNARY(name, ...) Tensor name(Operand x);
-#define UNARY_STEP UNARY
 #define BINARY(name, ...) Tensor name(Operand a, Operand b);
-#define BINARY_STEP BINARY
+#define TERNARY(name, ...) Tensor name(Operand a, Operand b, Operand c);
 #include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
-Tensor select(Operand mask, Operand yes, Operand no);  // yes where mask is not zero
 
 Tensor operator+(Operand a, Operand b);
 Tensor operator-(Operand a, Operand b);

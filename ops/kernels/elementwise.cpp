@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ops/kernels/table.h"
-#include "ops/numerics/functions.h"
+#include "ops/numerics/formulas.h"
 #include "ops/numerics/pack.h"
 
 namespace nestgrad::inline NESTGRAD_ISA {
@@ -72,8 +72,6 @@ constexpr void fill(ElementKernel (&row)[1 << kMostOperands], std::integer_seque
   ((row[Stretched] = kernel<F, T, Stretched>), ...);
 }
 
-constexpr bool FLOAT = false, ANY = true;  // does the formula hold for integers too
-
 template <class F>
 constexpr void add(ElementKernels& table, Formula formula) {
   auto& rows = table.of[static_cast<int>(formula)];
@@ -83,41 +81,10 @@ constexpr void add(ElementKernels& table, Formula formula) {
   if constexpr (F::integers) fill<F, std::int32_t>(rows[2], Choices{});
 }
 
-// A formula as a type. (Never named like the math function: the call inside would find itself.)
-#define FORMULA(NAME, OPERANDS, PARAMETERS, EXPRESSION, KIND)      \
-  struct Formula_##NAME {                                          \
-    static constexpr int operands = OPERANDS;                      \
-    static constexpr bool integers = KIND;                         \
-    template <class X>                                             \
-    static inline __attribute__((always_inline)) X of PARAMETERS { \
-      return EXPRESSION;                                           \
-    }                                                              \
-  };
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, ...) FORMULA(NAME, 1, (X x), KERNEL, KIND)
-#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND) FORMULA(NAME, 1, (X x), KERNEL, KIND)
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, ...) \
-  FORMULA(NAME, 2, (X a, X b), KERNEL, KIND)
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND) \
-  FORMULA(NAME, 2, (X a, X b), KERNEL, KIND)
-#include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
-FORMULA(select, 3, (X mask, X yes, X no), where(mask == X(0), no, yes), ANY)
-
 constexpr ElementKernels all_kernels() {
   ElementKernels table{};
-#define UNARY(NAME, ...) add<Formula_##NAME>(table, Formula::NAME);
-#define UNARY_STEP UNARY
-#define BINARY UNARY
-#define BINARY_STEP UNARY
+#define UNARY(NAME, ...) add<formula::NAME>(table, Formula::NAME);
 #include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
-  add<Formula_select>(table, Formula::select);
   return table;
 }
 

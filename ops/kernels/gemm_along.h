@@ -6,11 +6,9 @@
 
 namespace nestgrad::inline NESTGRAD_ISA {
 
-// A sum goes by lanes: 64 bytes of them whatever the instruction set, in as many registers as that takes.
+// A sum goes by kLanes lanes, in as many registers as that takes.
 // Even and odd pieces of 64 bytes have a sum each; what is left of k, filled up with zeros, counts as even.
 // Then the odd sum is added to the even one, and lane i + half to lane i until one is left.
-template <class T>
-constexpr int kLanes = 64 / sizeof(T);
 constexpr int kLaneRegisters = 64 / kRegisterBytes;
 
 // So many registers of a sum are done in one go over k, for four rows: as many as there is room for.

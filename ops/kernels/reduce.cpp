@@ -48,11 +48,7 @@ inline __attribute__((always_inline)) X larger(X a, X b) {
   return where(b == b, where(b > a, b, a), b);
 }
 
-// Lanes that are compared side by side: as many for every instruction set, so that of zeros of both signs the
-// same one is found.
-template <class T>
-constexpr int kLanes = 64 / static_cast<int>(sizeof(T));
-
+// By kLanes lanes side by side, so that of zeros of both signs the same one is found.
 template <class T>
 T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
   T best = x[steps[0]];

@@ -17,15 +17,7 @@ namespace nestgrad {
 // The elementwise formulas, in the order of their file.
 enum class Formula : int {
 #define UNARY(NAME, ...) NAME,
-#define UNARY_STEP UNARY
-#define BINARY UNARY
-#define BINARY_STEP UNARY
 #include "ops/elementwise.def"
-#undef UNARY
-#undef UNARY_STEP
-#undef BINARY
-#undef BINARY_STEP
-  select,
   count
 };
 

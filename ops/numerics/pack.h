@@ -27,6 +27,11 @@ constexpr int kRegisterBytes = 32;
 constexpr int kRegisterBytes = 16;
 #endif
 
+// Lanes that a sum or a comparison of many elements keeps side by side: 64 bytes of them whatever the
+// register's width, so that the order of its steps is the same for every instruction set.
+template <class T>
+constexpr int kLanes = 64 / static_cast<int>(sizeof(T));
+
 #define NESTGRAD_MEMBER_FN inline __attribute__((always_inline))
 #define NESTGRAD_PACK_FN friend NESTGRAD_MEMBER_FN
 

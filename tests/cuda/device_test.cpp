@@ -29,6 +29,18 @@ Arrays on(const Device& device, const Case& c, const Arrays& inputs) {
 // What is no finite number on the CPU is the same on the GPU; numbers are within `tolerance`.
 double error_of(const Array& found, const Array& expected) { return difference(found, expected); }
 
+// Are all elements the same, zeros of one sign, NaN where there is NaN? Says which is the first that is not.
+bool same_numbers(const Arrays& found, const Arrays& expected) {
+  for (std::size_t k = 0; k < expected.size(); ++k)
+    for (std::int64_t i = 0; i < expected[k].size(); ++i) {
+      const double x = found[k].at(i), y = expected[k].at(i);
+      if ((std::isnan(x) && std::isnan(y)) || (x == y && std::signbit(x) == std::signbit(y))) continue;
+      MESSAGE("output ", k, ", element ", i, ": ", x, " against ", y);
+      return false;
+    }
+  return true;
+}
+
 // Each value of `values` against each.
 Arrays pairs(const std::vector<double>& values, DType dtype) {
   std::vector<double> a, b, c;
@@ -74,14 +86,31 @@ TEST_CASE("CUDA: elementwise kernels have the CPU's bits, of infinities, zeros a
       const std::size_t operands = cases.at(0).sample.inputs.size();
       const Arrays inputs(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(operands));
       INFO(op->name, " ", name(dtype));
-      const Array found = on(gpu(), cases[0], inputs)[0], expected = on(Device::cpu(), cases[0], inputs)[0];
-      for (std::int64_t i = 0; i < found.size(); ++i) {
-        const double x = found.at(i), y = expected.at(i);
-        INFO("element ", i, ": ", x, " against ", y);
-        CHECK(((std::isnan(x) && std::isnan(y)) || (x == y && std::signbit(x) == std::signbit(y))));
-      }
+      CHECK(same_numbers(on(gpu(), cases[0], inputs), on(Device::cpu(), cases[0], inputs)));
     }
   }
+}
+
+TEST_CASE("CUDA: linear systems have the CPU's bits, with equal pivots and singular matrices too") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const std::int64_t n : {1, 3, 8, 17, 40})
+      for (const std::int64_t m : {1, 5, 33}) {
+        const Spec matrices{dtype, {3, n, n}}, sides{dtype, {3, n, m}};
+        const Array a = random_normal(matrices, 0, 1, 5, static_cast<std::uint64_t>(n));
+        const Array b = random_normal(sides, 0, 1, 6, static_cast<std::uint64_t>(m));
+        const Arrays whole{a.cast(DType::i32).cast(dtype), b};  // small integers: pivots tie, or all are zero
+        const Function systems = trace(
+            [](Tensor matrix, Tensor side) {
+              return std::vector<Tensor>{solve(matrix, side), solve(matrix, side, {.transpose = true}),
+                                         triangular_solve(matrix, side),
+                                         triangular_solve(matrix, side, {.transpose = true}),
+                                         triangular_solve(matrix, side, {.unit = true})};
+            },
+            matrices, sides);
+        INFO(name(dtype), " n ", n, " m ", m);
+        for (const Arrays& inputs : {Arrays{a, b}, whole})
+          CHECK(same_numbers(systems.to(gpu())(inputs), systems(inputs)));
+      }
 }
 
 TEST_CASE("CUDA: elementwise kernels of integers") {
@@ -102,11 +131,11 @@ TEST_CASE("CUDA: sums and maxima over any axes of many sizes") {
         std::vector<int> axes;
         for (std::size_t d = 0; d < shape.size(); ++d)
           if (mask >> d & 1) axes.push_back(static_cast<int>(d));
-        const Function f = trace(
-            TraceFn([&](const Tensors& in) {
-              return Tensors{sum(in[0], axes), max(in[0], axes, kKeep), in[0] - max(in[0], axes, kKeep)};
-            }),
-            {{dtype, shape}});
+        const Function f = trace(TraceFn([&](const Tensors& in) {
+                                   return std::vector<Tensor>{sum(in[0], axes), max(in[0], axes, kKeep),
+                                                              in[0] - max(in[0], axes, kKeep)};
+                                 }),
+                                 {{dtype, shape}});
         const Array x = random(f64(shape), 3, -50, 50).cast(dtype);
         INFO(to_string(shape), " axes ", mask, " ", name(dtype));
         CHECK(max_error(f.to(gpu())({x}), f({x})) < 1e-13);
