@@ -2,7 +2,7 @@
 // training is made of, against what the core can do (the large square product at the end), and elements per
 // second of the elementwise ops.
 //
-//   taskset -c 1 kernels --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
+//   NESTGRAD_THREADS=1 taskset -c 1 kernels --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 //
 // A product's name says type, batch, extents m x n x k of C[m,n] = op(A) op(B), and which operands are
 // transposed; an elementwise op's, type and number of elements.

@@ -13,6 +13,9 @@ namespace {
 constexpr Size kChunkBytes = Size{1} << 18, kRangeBytes = Size{1} << 20;
 constexpr int kMaxPackedPackets = 4;
 
+// A matrix of this size is not in the second-level cache when it is needed again.
+constexpr Size kFarBytes = Size{1} << 20;
+
 // Bytes of a row of B that are copied into panels at once.
 constexpr Size kWide = 1024;
 static_assert(kMaxPackets * kRegisterBytes <= kWide && kWide * kGemmBlock <= kRangeBytes);
@@ -149,7 +152,7 @@ NESTGRAD_MEMBER_FN void run_direct(const GemmPlan& g, const T* a, const T* b, co
   Tiles<T> t;
   t.a_row = a_row, t.a_step = g.ta ? g.m : 1;
   t.b = b, t.b_step = g.n;
-  t.c_row = g.n, t.k = g.k;
+  t.c_row = g.n, t.k = g.k, t.far = false;
   const GemmPlan::Group* p = g.group;
   for (Size j = 0;;) {
     t.a = a, t.c = c, t.plus = d;
@@ -200,6 +203,7 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
     t.k = smaller(kGemmBlock, g.k - done);
     t.c_row = g.n;
     const T* const plus = done == 0 ? d : c;
+    t.far = plus && g.m * g.n * Size{sizeof(T)} > kFarBytes;
     for (Size j0 = 0; j0 < g.n; j0 += range) {
       const auto each_group = [&](const GemmPlan::Group* group, auto fn) {  // fn(group, first, end, copied)
         const Size stop = smaller(g.n, j0 + range);
