@@ -26,6 +26,8 @@ class Case:
         """The ratio that is aimed at, or None."""
         if peer == "limit":
             return 1
+        if peer == "before":
+            return 0.97
         return self.goals.get((peer, threads), self.goals.get((peer.split("-")[0], threads)))
 
 

@@ -8,7 +8,13 @@ import re
 
 from processes import Worker
 
-NAMES = {"torch": "PyTorch", "torch-compiled": "PyTorch, torch.compile", "jax": "JAX", "limit": "the limit"}
+NAMES = {
+    "torch": "PyTorch",
+    "torch-compiled": "PyTorch, torch.compile",
+    "jax": "JAX",
+    "before": "the build before",
+    "limit": "the limit",
+}
 CORE_LINEAR, CORE_MLP = (f"ttt-{name}/core/forward+backward" for name in ("linear", "mlp"))
 
 BUSY = " **Other programs ran on the machine at the same time: these numbers are noisy.**"
