@@ -22,7 +22,8 @@ static_assert(kMaxPackets * kRegisterBytes <= kWide && kWide * kGemmBlock <= kRa
 
 // From these sizes on, copying B into panels pays: its rows are long, and there are enough rows of A to use
 // the copy.
-constexpr Size kPackRows = 32, kPackBytes = 2048;
+constexpr Size kPackRows = 32;
+constexpr Size packed_from(Size rows) { return rows < 256 ? 2048 : 1024; }  // bytes
 
 // And copying A, where its rows or columns lie far apart: it is more than the first-level cache holds, and
 // there are columns enough to use the copy.
@@ -77,7 +78,7 @@ GemmPlan plan(Size m, Size n, Size k, bool transpose_a, bool transpose_b) {
   if (p.m == 1) p.ta = false;  // the same bytes
   p.units = p.along ? p.m * p.n : p.m;
   if (p.along || p.units == 0) return p;
-  p.pack = p.tb || (p.m >= kPackRows && p.n * Size{sizeof(T)} >= kPackBytes);
+  p.pack = p.tb || (p.m >= kPackRows && p.n * Size{sizeof(T)} >= packed_from(p.m));
   p.pack_a = (p.ta || k > kGemmBlock) && p.n >= kPackAColumns &&
              p.m * smaller(k, kGemmBlock) * Size{sizeof(T)} > kPackABytes;
   // Four packets take the fewest loads, two the fewest tiles. Two are for copies, where all loads are near,
@@ -192,7 +193,9 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
   T* const panels = reinterpret_cast<T*>(buffer);
   T* const tiles = reinterpret_cast<T*>(buffer + kRangeBytes);
   const Size a_row = g.ta ? 1 : g.k, a_step = g.ta ? g.m : 1, all = end - begin;
-  const Size chunk = g.pack_a ? chunk_of<T>(all) : all;
+  // Rows of A that meet all of B before the next ones do.
+  const bool large = all * smaller(g.k, kGemmBlock) * Size{sizeof(T)} > kFarBytes / 2;
+  const Size chunk = g.pack_a || (g.pack && large) ? chunk_of<T>(all) : all;
   // Columns whose panels are there at once. What is copied for a single tile is read once, best at once.
   const Size range = chunk < all                   ? kRangeBytes / (kGemmBlock * Size{sizeof(T)})
                      : all > g.group[0].max_height ? kWide / Size{sizeof(T)}
