@@ -82,6 +82,8 @@ ReducePlan::ReducePlan(const Call& c) {
 
 namespace {
 
+constexpr std::int64_t kSumTile = 256;  // columns of a sum over rows that one thread takes at once
+
 // One: a run to a number. Across: runs to a run.
 template <class T>
 using One = T (*)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);

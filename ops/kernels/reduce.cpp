@@ -29,15 +29,27 @@ T sum(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
                         ((part[2] + part[6]) + (part[3] + part[7])));
 }
 
-template <class T>
-void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
+// As many columns as there is room for in registers.
+template <int Columns, class T>
+inline __attribute__((always_inline)) void sum_columns(const T* x, const std::int64_t* steps,
+                                                       std::int64_t count, T* y) {
   using Acc = Accumulator<T>;
-  Acc acc[kSumTile] = {};
+  Acc acc[Columns] = {};
   for (std::int64_t s = 0; s < count; ++s) {
     const T* row = x + steps[s];
-    for (std::int64_t i = 0; i < inner; ++i) acc[i] += static_cast<Acc>(row[i]);
+    __asm__("" : "+r"(row));  // or compilers make two rows a loop of single elements
+    for (int i = 0; i < Columns; ++i) acc[i] += static_cast<Acc>(row[i]);
   }
-  for (std::int64_t i = 0; i < inner; ++i) y[i] = static_cast<T>(acc[i]);
+  for (int i = 0; i < Columns; ++i) y[i] = static_cast<T>(acc[i]);
+}
+
+template <class T>
+void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
+  constexpr int kColumns = kRegisterBytes;  // eight registers of doubles
+  std::int64_t i = 0;
+  for (; i + kColumns <= inner; i += kColumns) sum_columns<kColumns>(x + i, steps, count, y + i);
+  for (; i + 8 <= inner; i += 8) sum_columns<8>(x + i, steps, count, y + i);
+  for (; i < inner; ++i) sum_columns<1>(x + i, steps, count, y + i);
 }
 
 // ---- maxima ----

@@ -34,7 +34,7 @@ struct ReduceKernel {
   // All of them to one number. Added up in double (integers in 64 bits): element i of a run in partial sum i
   // mod 8, then the eight in a fixed order.
   T (*sum)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
-  // Element i of each, to y[i]; added up in double, in the order of the runs. inner <= kSumTile.
+  // Element i of each, to y[i]; added up in double, in the order of the runs.
   void (*sum_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
   // The largest; NaN where there is one. Zeros of both signs are equal: which one it is depends on the order
   // alone.
@@ -44,7 +44,6 @@ struct ReduceKernel {
   void (*sum_row)(const std::byte* in, std::byte* out, std::int64_t n);
   void (*max_row)(const std::byte* in, std::byte* out, std::int64_t n);
 };
-constexpr std::int64_t kSumTile = 256;
 
 // Linear systems of n equations; matrices are row-major and dense.
 template <class T>
