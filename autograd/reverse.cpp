@@ -12,23 +12,20 @@ namespace nestgrad {
 
 namespace {
 
-// The highest level in a graph, scan bodies included, among the nodes that are `wanted` (all, if null).
-int highest_level(const std::deque<Node>& nodes, const std::vector<char>* wanted) {
-  int level = 0;
-  for (std::size_t id = 0; id < (wanted ? wanted->size() : nodes.size()); ++id) {
-    if (wanted && !(*wanted)[id]) continue;
-    level = std::max(level, nodes[id].level);
-    if (nodes[id].op->kind == OpKind::scan)
-      level = std::max(level, highest_level(nodes[id].attrs.body->nodes, nullptr));
-  }
+// The level of a node, or the highest one in its body.
+int highest_level(const Node& node) {
+  int level = node.level;
+  if (node.op->kind == OpKind::scan)
+    for (const Node& inner : node.attrs.body->nodes) level = std::max(level, highest_level(inner));
   return level;
 }
 
 // The wanted nodes that the ends are made of, every node after its inputs: those of its first input, then
 // those of its second, and so on. This depends on what the program is, and not on the order in which its
-// nodes were made, which C++ leaves to the compiler where operands of an expression are calls.
+// nodes were made, which C++ leaves to the compiler where operands of an expression are calls. wanted[i] is
+// of node first + i; none before it is.
 std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<const NodeId> ends,
-                                       const std::vector<char>& wanted) {
+                                       const std::vector<char>& wanted, NodeId first) {
   struct Visit {
     NodeId id;
     std::size_t next = 0;  // input to look at
@@ -37,7 +34,8 @@ std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<
   std::vector<char> seen(wanted.size(), 0);
   std::vector<Visit> path;
   const auto enter = [&](NodeId id) {
-    const auto at = static_cast<std::size_t>(id);
+    if (id < first) return;
+    const auto at = static_cast<std::size_t>(id - first);
     if (wanted[at] && !seen[at]) seen[at] = 1, path.push_back({id});
   };
   for (NodeId end : ends) {
@@ -61,30 +59,31 @@ std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<
 Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt,
                  std::span<const Tensor> initial)
     : graph_(graph) {
-  for (const Seed& s : seeds) end_ = std::max(end_, s.value.id() + 1);
-  for (NodeId id : wrt) end_ = std::max(end_, id + 1);
-  std::vector<char> marked(static_cast<std::size_t>(end_), 0);
-  for (NodeId id : wrt) marked[static_cast<std::size_t>(id)] = 1;
-  depends_ = dependents(graph.nodes(), std::move(marked));
+  NodeId end = 0;
+  for (const Seed& s : seeds) end = std::max(end, s.value.id() + 1);
+  for (NodeId id : wrt) end = std::max(end, id + 1);
+  first_ = end;
+  for (NodeId id : wrt) first_ = std::min(first_, id);
+  std::vector<char> marked(at(end), 0);
+  for (NodeId id : wrt) marked[at(id)] = 1;
+  depends_ = dependents(graph.nodes(), std::move(marked), Follow::derivatives, first_);
   std::vector<NodeId> ends;
   for (const Seed& s : seeds) ends.push_back(s.value.id());
-  std::vector<char> on_path = live_nodes(graph.nodes(), ends, {});
-  on_path.resize(static_cast<std::size_t>(end_));
-  for (std::size_t id = 0; id < on_path.size(); ++id) on_path[id] = on_path[id] && depends_[id];
-  order_ = in_order_of_inputs(graph.nodes(), ends, on_path);
-  level_ = std::max(emit_state().level, 1 + highest_level(graph.nodes(), &on_path));
-  cotangents_.resize(static_cast<std::size_t>(end_));
+  order_ = in_order_of_inputs(graph.nodes(), ends, depends_, first_);
+  level_ = std::max(emit_state().level, 1);
+  for (NodeId id : order_) level_ = std::max(level_, 1 + highest_level(graph.node(id)));
+  cotangents_.resize(at(end));
   for (std::size_t i = 0; i < initial.size(); ++i)
-    if (initial[i].defined()) cotangents_[static_cast<std::size_t>(wrt[i])] = initial[i];
+    if (initial[i].defined()) cotangents_[at(wrt[i])] = initial[i];
   for (const Seed& s : seeds) add(s.value.id(), s.cotangent);
 }
 
-Tensor Reverse::cotangent(NodeId id) const { return cotangents_[static_cast<std::size_t>(id)]; }
+Tensor Reverse::cotangent(NodeId id) const { return cotangents_[at(id)]; }
 
 void Reverse::add(NodeId id, Tensor ct) {
-  if (!depends_[static_cast<std::size_t>(id)]) return;
+  if (!depends(id)) return;
   ct = sum_to(ct, graph_.node(id).spec.shape);  // undoes broadcasting, here and nowhere else
-  Tensor& sum = cotangents_[static_cast<std::size_t>(id)];
+  Tensor& sum = cotangents_[at(id)];
   sum = sum.defined() ? sum + ct : ct;
 }
 
@@ -93,15 +92,14 @@ void Reverse::run() {
   for (auto next = order_.rbegin(); next != order_.rend(); ++next) {
     const NodeId id = *next;
     const Node& n = graph_.node(id);
-    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id)
-                                                    : cotangents_[static_cast<std::size_t>(id)].defined();
+    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[at(id)].defined();
     if (!reached) continue;
     EmitState& state = emit_state();
     state.level = level_;
     state.vjp_of = graph_.tensor(id);
     state.loc = n.loc;
     state.scope = n.scope;
-    const Tensor ct = cotangents_[static_cast<std::size_t>(id)];
+    const Tensor ct = cotangents_[at(id)];
     switch (n.op->kind) {
       case OpKind::input:
       case OpKind::constant:
@@ -131,9 +129,9 @@ void Reverse::through_op(NodeId id) {
   if (!n.op->vjp) return;
   std::vector<Tensor> in;
   for (NodeId i : n.inputs) in.push_back(graph_.tensor(i));
-  const Tensor ct = cotangents_[static_cast<std::size_t>(id)];
+  const Tensor ct = cotangents_[at(id)];
   for (std::size_t i = 0; i < in.size(); ++i) {
-    if (!depends_[static_cast<std::size_t>(n.inputs[i])] || !passes(n, i, graph_.node(n.inputs[i]))) continue;
+    if (!depends(n.inputs[i]) || !passes(n, i, graph_.node(n.inputs[i]))) continue;
     add(n.inputs[i], n.op->vjp({in, graph_.tensor(id), ct, n.attrs, static_cast<int>(i)}));
   }
 }

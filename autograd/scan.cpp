@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 namespace nestgrad {
 
 namespace {
@@ -61,6 +63,8 @@ std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
       throw ShapeError(fmt::format("[scan] {} has {} steps, others {}", describe(x), x.dim(0), steps));
     steps = x.dim(0);
   }
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  if (steps > kMost) throw ShapeError(fmt::format("[scan] {} steps; it can have {} at most", steps, kMost));
   if (steps < 1)
     throw ShapeError(
         fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps", steps));

@@ -55,7 +55,7 @@ void Reverse::through_scan(NodeId id) {
   const int nc = forward->carries, nx = forward->xs;
 
   std::vector<char> marked;
-  for (NodeId in : scan.inputs) marked.push_back(depends_[uz(in)]);
+  for (NodeId in : scan.inputs) marked.push_back(depends(in));
   const std::vector<char> active = active_in_body(*forward, marked);
 
   Graph graph(GraphOptions{.parent = &graph_});
@@ -147,7 +147,7 @@ void Reverse::through_scan(NodeId id) {
     init.push_back(ct != arrived.finals.end() ? ct->second : zeros_of(forward->spec(static_cast<NodeId>(i))));
   }
   for (std::int64_t i : needed_consts) {
-    const Tensor so_far = cotangents_[uz(scan.inputs[static_cast<std::size_t>(i)])];
+    const Tensor so_far = cotangents_[at(scan.inputs[static_cast<std::size_t>(i)])];
     init.push_back(so_far.defined() ? so_far : zeros_of(forward->spec(static_cast<NodeId>(i))));
   }
   Tensors inputs = init;
@@ -157,7 +157,7 @@ void Reverse::through_scan(NodeId id) {
                                 static_cast<int>(scan.attrs.ints[2]), scan.loc);
 
   for (std::size_t k = 0; k < needed_consts.size(); ++k)  // assigned, not added: it was the starting value
-    cotangents_[uz(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] =
+    cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] =
         scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));
   for (std::size_t k = 0; k < active_carries.size(); ++k)
     add(scan.inputs[static_cast<std::size_t>(active_carries[k])],

@@ -169,12 +169,12 @@ void CudaBackend::synchronize() {
   const Fault found = *seen_fault_;
   zero(reinterpret_cast<std::byte*>(faults_), sizeof(Fault));
   const Site& site = sites_[static_cast<std::size_t>(found.site - 1)];
-  throw ValueError(fmt::format("[{}] index {} is outside of the table's {} rows (at {})", site.op->name,
-                               found.value, site.rows, describe(site.loc)));
+  throw ValueError(fmt::format("[{}] {} (at {})", site.op->name,
+                               fmt::format(fmt::runtime(site.what), found.value), describe(site.loc)));
 }
 
-int CudaBackend::fault_site(const Op& op, std::int64_t rows) {
-  sites_.push_back({&op, rows, loc_});
+int CudaBackend::fault_site(const Op& op, std::string what) {
+  sites_.push_back({&op, std::move(what), loc_});
   return static_cast<int>(sites_.size());
 }
 

@@ -5,15 +5,10 @@
 #include <tuple>
 
 #include "cuda/check.h"
+#include "cuda/fault.h"
 #include "engine/backend.h"
 
 namespace nestgrad::cuda {
-
-// An index outside of its table that a kernel was given: the first to be found.
-struct Fault {
-  int site = 0;   // 0: nothing; else of CudaBackend::fault_site
-  int value = 0;  // the index that was wrong
-};
 
 class CudaBackend;
 
@@ -63,9 +58,9 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<std::byte> table(std::size_t bytes);  // memory for a DeviceTable
 
-  // For kernels that check indices into a table of so many rows: the number of a site, with which they report
-  // one that is outside. Only while a kernel is made.
-  int fault_site(const Op& op, std::int64_t rows);
+  // For kernels that check what they are given: the number of a site, with which they report a wrong number;
+  // and what is then said of it, with {} in its place. Only while a kernel is made.
+  int fault_site(const Op& op, std::string what);
   Fault* faults() const { return faults_; }
   // Of the kernel that is being made.
   Precision precision() const { return precision_; }
@@ -98,7 +93,7 @@ class CudaBackend final : public Backend {
   Fault* seen_fault_ = nullptr;  // pinned
   struct Site {
     const Op* op;
-    std::int64_t rows;
+    std::string what;
     Loc loc;
   };
   std::vector<Site> sites_;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/fault.h"
 #include "cuda/strided.h"
 #include "ops/numerics/number.h"
 
@@ -22,6 +23,11 @@
 namespace nestgrad::cuda {
 
 constexpr unsigned kWarp = 32, kFullWarp = 0xffffffffu;
+
+// Notes a wrong number, if none was noted before.
+__device__ inline void report(Fault* fault, int site, double value) {
+  if (atomicCAS(&fault->site, 0, site) == 0) fault->value = value;
+}
 
 __device__ inline std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

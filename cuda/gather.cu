@@ -1,6 +1,7 @@
 // gather and scatter_add: rows of a table by index, and their sums back, in index order. An index outside of
 // the table is reported, and reads zeros or adds nothing.
 #include <algorithm>
+#include <string>
 
 #include "cuda/backend.h"
 #include "cuda/device.cuh"
@@ -16,7 +17,7 @@ struct Rows {
 
 __device__ bool is_inside(std::int32_t index, std::int64_t rows, Fault* fault, int site) {
   if (index >= 0 && index < rows) return true;
-  if (atomicCAS(&fault->site, 0, site) == 0) fault->value = index;
+  report(fault, site, index);
   return false;
 }
 
@@ -59,13 +60,18 @@ __global__ void scatter_add(const std::int32_t* index, const T* updates, T* out,
   if (column < size.width) out[row * size.width + column] = total;
 }
 
+std::string outside_of(std::int64_t rows) {
+  return "index {} is outside of the table's " + std::to_string(rows) + " rows";
+}
+
 }  // namespace
 
 Kernel gather_kernel(const Call& call, Backend& backend) {
   const std::int64_t rows = call.in[0].shape[0], count = call.in[1].size();
   const Rows size{count, call.out.size() / std::max<std::int64_t>(1, count), rows};
   return [size, &on = cuda(backend), wide = size_of(call.out.dtype) == 8,
-          site = cuda(backend).fault_site(call.op, rows)](const std::byte* const* in, std::byte* out) {
+          site = cuda(backend).fault_site(call.op, outside_of(rows))](const std::byte* const* in,
+                                                                      std::byte* out) {
     const auto queue = [&]<class U>(U) {
       launch(on, for_each_of(size.count * size.width), gather<U>, reinterpret_cast<const U*>(in[0]),
              reinterpret_cast<const std::int32_t*>(in[1]), reinterpret_cast<U*>(out), size, on.faults(),
@@ -80,7 +86,7 @@ Kernel scatter_add_kernel(const Call& call, Backend& backend) {
   const std::int64_t rows = call.out.shape[0];
   const Rows size{call.in[0].size(), call.out.size() / std::max<std::int64_t>(1, rows), rows};
   return dispatch(call.out.dtype, [&]<class T>(T) -> Kernel {
-    return [size, &on = cuda(backend), site = cuda(backend).fault_site(call.op, rows)](
+    return [size, &on = cuda(backend), site = cuda(backend).fault_site(call.op, outside_of(rows))](
                const std::byte* const* in, std::byte* out) {
       const auto* index = reinterpret_cast<const std::int32_t*>(in[0]);
       launch(on, for_each_of(size.count), check_indices, index, size.count, size.rows, on.faults(), site);

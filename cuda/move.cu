@@ -29,9 +29,17 @@ void queue(const CudaBackend& backend, const Move& move, DType dtype, const std:
 }
 
 template <class From, class To>
-__global__ void convert(const From* from, To* to, std::int64_t n) {
+__global__ void convert(const From* from, To* to, std::int64_t n, Fault* fault, int site) {
   const std::int64_t i = global_thread();
-  if (i < n) to[i] = static_cast<To>(from[i]);
+  if (i >= n) return;
+  if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
+    if (!has_i32(from[i])) {
+      report(fault, site, from[i]);
+      to[i] = 0;
+      return;
+    }
+  }
+  to[i] = static_cast<To>(from[i]);
 }
 
 __global__ void round_elements(const float* from, __nv_bfloat16* to, std::int64_t n) {
@@ -69,9 +77,11 @@ Kernel pad_kernel(const Call& call, Backend& backend) {
 Kernel cast_kernel(const Call& call, Backend& backend) {
   return dispatch(call.in[0].dtype, [&]<class From>(From) {
     return dispatch(call.out.dtype, [&]<class To>(To) -> Kernel {
-      return [&on = cuda(backend), n = call.out.size()](const std::byte* const* in, std::byte* out) {
+      const int site =
+          cuda(backend).fault_site(call.op, "{} is no i32, which goes from -2147483648 to 2147483647");
+      return [&on = cuda(backend), n = call.out.size(), site](const std::byte* const* in, std::byte* out) {
         launch(on, for_each_of(n), convert<From, To>, reinterpret_cast<const From*>(in[0]),
-               reinterpret_cast<To*>(out), n);
+               reinterpret_cast<To*>(out), n, on.faults(), site);
       };
     });
   });

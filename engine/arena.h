@@ -19,7 +19,11 @@ struct ArenaLayout {
 
 inline constexpr std::size_t kArenaAlignment = 64;
 
-// Largest buffer first, each into the tightest gap left by those that are live with it.
+// Buffers that are live at the same time do not overlap. Up to kMostBySize buffers, the largest is placed
+// first, each into the tightest gap left by those that are live with it: compact, and quadratic in their
+// number. More are placed in the order in which they begin to live, each into the tightest gap that is free
+// then: n log n.
 ArenaLayout lay_out(const std::vector<Lifetime>& buffers);
+inline constexpr std::size_t kMostBySize = 4096;
 
 }  // namespace nestgrad

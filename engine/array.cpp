@@ -10,6 +10,7 @@
 #include <new>
 
 #include "engine/backend.h"
+#include "engine/convert.h"
 
 namespace nestgrad {
 
@@ -33,8 +34,21 @@ std::size_t size_of(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
 
 std::int64_t numel(const Shape& shape) {
   std::int64_t n = 1;
-  for (std::int64_t extent : shape) n *= extent;
+  for (std::int64_t extent : shape)
+    if (__builtin_mul_overflow(n, extent, &n))
+      throw ShapeError(fmt::format("[shape] {} has more elements than can be counted", to_string(shape)));
   return n;
+}
+
+void check_spec(std::string_view who, const Spec& spec) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 47;
+  std::uint64_t bytes = size_of(spec.dtype);
+  for (std::int64_t extent : spec.shape) {
+    if (extent < 0) throw ShapeError(fmt::format("[{}] negative extent in {}", who, to_string(spec)));
+    if (extent > 0 &&
+        (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes) || bytes > kMost))
+      throw ShapeError(fmt::format("[{}] {} is larger than any memory (2^47 bytes)", who, to_string(spec)));
+  }
 }
 
 Shape strides_of(const Shape& shape) {
@@ -53,9 +67,7 @@ std::string to_string(const Spec& spec) {
 }
 
 Array::Array(Spec spec, Device device) : spec_(std::move(spec)), device_(std::move(device)) {
-  for (std::int64_t extent : spec_.shape)
-    if (extent < 0)
-      throw ShapeError(fmt::format("[array] negative extent in shape {}", to_string(spec_.shape)));
+  check_spec("array", spec_);
   const std::size_t bytes = std::max<std::size_t>(spec_.bytes(), 1);
   if (!device_.is_cpu()) {
     buffer_ = std::shared_ptr<std::byte[]>(device_.backend()->allocate(bytes),
@@ -75,7 +87,7 @@ Array Array::to(const Device& device) const {
 
 Array Array::full(DType dtype, Shape shape, double value) {
   Array out(dtype, std::move(shape));
-  dispatch(dtype, [&]<class T>(T) { std::ranges::fill(out.as<T>(), static_cast<T>(value)); });
+  dispatch(dtype, [&]<class T>(T) { std::ranges::fill(out.as<T>(), exactly<T>(value, "array")); });
   return out;
 }
 
@@ -85,7 +97,7 @@ Array Array::of(const std::vector<double>& values, Shape shape, DType dtype) {
     throw ShapeError(
         fmt::format("[array] {} values given for shape {}", values.size(), to_string(out.shape())));
   dispatch(dtype, [&]<class T>(T) {
-    std::ranges::transform(values, out.as<T>().begin(), [](double v) { return static_cast<T>(v); });
+    std::ranges::transform(values, out.as<T>().begin(), [](double v) { return exactly<T>(v, "array"); });
   });
   return out;
 }
@@ -119,13 +131,16 @@ Array Array::clone() const {
   return out;
 }
 
+Array Array::unshared() && { return buffer_.use_count() > 1 ? clone() : std::move(*this); }
+
 Array Array::cast(DType wanted) const {
   if (!device_.is_cpu()) return to(Device::cpu()).cast(wanted);
   if (wanted == dtype()) return clone();
   Array out(wanted, shape());
   dispatch(dtype(), [&]<class From>(From) {
     dispatch(wanted, [&]<class To>(To) {
-      std::ranges::transform(as<From>(), out.as<To>().begin(), [](From v) { return static_cast<To>(v); });
+      std::ranges::transform(as<From>(), out.as<To>().begin(),
+                             [](From v) { return converted<To>(v, "cast"); });
     });
   });
   return out;

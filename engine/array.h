@@ -52,7 +52,7 @@ decltype(auto) dispatch(DType dtype, Fn&& fn) {
 // Extents of a dense row-major array, outermost first. An empty shape is a scalar.
 using Shape = std::vector<std::int64_t>;
 
-std::int64_t numel(const Shape& shape);
+std::int64_t numel(const Shape& shape);  // ShapeError where it is no 64-bit number
 Shape strides_of(const Shape& shape);  // row-major strides in elements
 
 // Type and shape: everything about an Array but its numbers.
@@ -67,6 +67,11 @@ struct Spec {
 
 std::string to_string(const Shape& shape);  // [2,3]
 std::string to_string(const Spec& spec);    // f64[2,3]
+
+// ShapeError, in the name of `who`, unless an array of this spec can be thought of: no extent is negative, and
+// it has at most 2^47 bytes (as many as a processor addresses), also if extents of zero were one. Every node
+// of a graph and every array keeps it, so that arithmetic on sizes and strides never overflows.
+void check_spec(std::string_view who, const Spec& spec);
 
 class Array {
  public:
@@ -113,6 +118,7 @@ class Array {
   std::vector<double> to_vector() const;     // all elements, converted
   bool same_bits(const Array& other) const;  // equal spec and equal bytes
   Array clone() const;                       // own buffer
+  Array unshared() &&;                       // this array if no other has its buffer, else a clone
   Array cast(DType dtype) const;             // own buffer on the CPU, converted
   Array reshaped(Shape shape) const;         // shared buffer
 

@@ -20,31 +20,36 @@ std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marke
   return in;
 }
 
-std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked, Follow follow) {
+std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked, Follow follow,
+                             NodeId first) {
   std::unordered_map<NodeId, std::vector<char>> bodies;
-  for (std::size_t id = 0; id < marked.size(); ++id) {
-    const Node& n = nodes[id];
-    if (marked[id] || n.inputs.empty()) continue;
+  const auto is_marked = [&](NodeId id) {
+    return id >= first && marked[static_cast<std::size_t>(id - first)];
+  };
+  for (std::size_t at = 0; at < marked.size(); ++at) {
+    const NodeId id = first + static_cast<NodeId>(at);
+    const Node& n = nodes[static_cast<std::size_t>(id)];
+    if (marked[at] || n.inputs.empty()) continue;
     switch (n.op->kind) {
       case OpKind::input:
       case OpKind::constant:
         break;
       case OpKind::value:
-        for (std::size_t i = 0; i < n.inputs.size() && !marked[id]; ++i)
-          marked[id] =
-              marked[static_cast<std::size_t>(n.inputs[i])] &&
-              (follow == Follow::values || passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]));
+        for (std::size_t i = 0; i < n.inputs.size() && !marked[at]; ++i)
+          marked[at] = is_marked(n.inputs[i]) && (follow == Follow::values ||
+                                                  passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]));
         break;
       case OpKind::scan: {
-        const std::vector<char> in = marked_inputs(n, marked);
-        marked[id] = std::ranges::find(in, 1) != in.end();
-        if (marked[id]) bodies.emplace(static_cast<NodeId>(id), active_in_body(*n.attrs.body, in, follow));
+        std::vector<char> in;
+        for (NodeId input : n.inputs) in.push_back(is_marked(input));
+        marked[at] = std::ranges::find(in, 1) != in.end();
+        if (marked[at]) bodies.emplace(id, active_in_body(*n.attrs.body, in, follow));
         break;
       }
       case OpKind::final:
       case OpKind::stack:
         if (const auto body = bodies.find(n.inputs[0]); body != bodies.end())
-          marked[id] = body->second[static_cast<std::size_t>(shown_by(n))];
+          marked[at] = body->second[static_cast<std::size_t>(shown_by(n))];
         break;
     }
   }

@@ -21,9 +21,10 @@ enum class Follow : std::uint8_t {
   values,       // every use
 };
 
-// Which nodes depend on the marked ones. A scan is marked if any of its values is.
+// Which nodes depend on the marked ones. A scan is marked if any of its values is. marked[i], given and
+// returned, is of node first + i; nodes before `first` are not looked at and count as not marked.
 std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked,
-                             Follow follow = Follow::derivatives);
+                             Follow follow = Follow::derivatives, NodeId first = 0);
 
 // Inside a scan body: which of its nodes depend on marked inputs (of the scan), over all steps.
 std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_inputs,

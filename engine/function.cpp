@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
+
 #include "engine/body.h"
 #include "engine/lower.h"
 
@@ -23,26 +25,73 @@ std::size_t count(const std::deque<Node>& nodes, const std::vector<char>& live) 
 
 }  // namespace
 
+// Any thread may take a plan and bring it back.
+class Function::Plans {
+ public:
+  // One that no other caller has, until it is destroyed; a new one if all are in use.
+  class Lent {
+   public:
+    Lent(Plans& home, const Function& f) : home_(home), plan_(home.take()) {
+      if (!plan_) plan_ = std::make_unique<Plan>(f.plan({.device = f.device()}));
+    }
+    ~Lent() { home_.give_back(std::move(plan_)); }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    Plan& plan() { return *plan_; }
+
+   private:
+    Plans& home_;
+    std::unique_ptr<Plan> plan_;
+  };
+
+ private:
+  std::unique_ptr<Plan> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<Plan> plan = std::move(idle_.back());
+    idle_.pop_back();
+    return plan;
+  }
+  void give_back(std::unique_ptr<Plan> plan) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(plan));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Plan>> idle_;  // the one used last is taken first: its memory is near
+};
+
 Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs)
-    : graph_(std::move(graph)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+    : graph_(std::move(graph)),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      plans_(std::make_shared<Plans>()) {}
+
+const Graph& Function::graph() const {
+  if (!graph_)
+    throw GraphError(
+        "[function] this function is empty (default made, or moved from); assign it a trace() first");
+  return *graph_;
+}
 
 std::size_t Function::live_nodes() const {
-  return count(graph_->nodes(), nestgrad::live_nodes(graph_->nodes(), outputs_, {}));
+  return count(graph().nodes(), nestgrad::live_nodes(graph().nodes(), outputs_, {}));
 }
 
 Plan Function::plan(const PlanOptions& options) const {
-  return Plan(graph_->nodes(), inputs_, outputs_, options);
+  return Plan(graph().nodes(), inputs_, outputs_, options);
 }
 
 std::vector<Array> Function::operator()(const std::vector<Array>& inputs) const {
-  if (!plan_) plan_ = std::make_shared<Plan>(plan({.device = device_}));
-  return plan_->run(inputs);
+  graph();  // there is one
+  return Plans::Lent(*plans_, *this).plan().run(inputs);
 }
 
 Function Function::to(Device device) const {
+  graph();
   Function out = *this;
   out.device_ = std::move(device);
-  out.plan_ = nullptr;
+  out.plans_ = std::make_shared<Plans>();
   return out;
 }
 
@@ -50,8 +99,9 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
   if (inputs.size() != inputs_.size())
     throw GraphError(
         fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
-  const std::vector<char> live = nestgrad::live_nodes(graph_->nodes(), outputs_, {});
-  std::vector<Tensor> made(static_cast<std::size_t>(graph_->size()));
+  const Graph& graph = this->graph();
+  const std::vector<char> live = nestgrad::live_nodes(graph.nodes(), outputs_, {});
+  std::vector<Tensor> made(static_cast<std::size_t>(graph.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].spec() != input_spec(i))
       throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i,
@@ -60,9 +110,9 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
   }
   EmitGuard guard;
   std::vector<Tensor> in;
-  for (NodeId id = 0; id < graph_->size(); ++id) {
+  for (NodeId id = 0; id < graph.size(); ++id) {
     Tensor& t = made[static_cast<std::size_t>(id)];
-    const Node& n = graph_->node(id);
+    const Node& n = graph.node(id);
     if (t.defined() || !live[static_cast<std::size_t>(id)]) continue;
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);

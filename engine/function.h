@@ -19,15 +19,17 @@ class Function {
   // Takes over a graph; inputs and outputs are nodes of it.
   Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs);
 
-  const Graph& graph() const { return *graph_; }
+  // GraphError from here on if the function is empty: default made, or moved from.
+  const Graph& graph() const;
   const std::vector<NodeId>& inputs() const { return inputs_; }
   const std::vector<NodeId>& outputs() const { return outputs_; }
-  Spec input_spec(std::size_t i) const { return graph_->node(inputs_[i]).spec; }
-  Spec output_spec(std::size_t i) const { return graph_->node(outputs_[i]).spec; }
+  Spec input_spec(std::size_t i) const { return graph().node(inputs_.at(i)).spec; }
+  Spec output_spec(std::size_t i) const { return graph().node(outputs_.at(i)).spec; }
   std::size_t live_nodes() const;  // nodes that the outputs need, scan bodies included
 
-  // Runs the function; the plan is made at the first call and kept. Not thread safe: one Function, one
-  // thread.
+  // Runs the function. The plan is made at the first call and kept. Any number of threads may call one
+  // Function, or its copies, at once: each call has a plan to itself, so there come to be as many plans, with
+  // an arena each, as calls ran at the same time.
   std::vector<Array> operator()(const std::vector<Array>& inputs) const;
   template <class... A>
   requires(sizeof...(A) > 0 && (std::same_as<std::remove_cvref_t<A>, Array> && ...)) Array operator()(
@@ -50,10 +52,12 @@ class Function {
   std::string dot() const;
 
  private:
+  class Plans;  // that no call is using; copies of a function share them
+
   std::shared_ptr<Graph> graph_;
   std::vector<NodeId> inputs_, outputs_;
   Device device_ = default_device();
-  mutable std::shared_ptr<Plan> plan_;
+  std::shared_ptr<Plans> plans_;
 };
 
 using TraceFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/body.h"
+#include "engine/convert.h"
 #include "engine/function.h"
 #include "engine/nonfinite.h"
 
@@ -60,6 +61,15 @@ const Op& constant_op = register_op({.name = "constant",
                                                                     : std::string("...");
                                      }});
 
+namespace {
+// Literals lie on the CPU, in buffers of their own.
+Attrs with_literal(Array value) {
+  Attrs attrs;
+  attrs.literal = value.device().is_cpu() ? std::move(value).unshared() : value.to(Device::cpu());
+  return attrs;
+}
+}  // namespace
+
 // ---- Tensor ----
 
 Tensor::Tensor(Graph& graph, NodeId id) : graph_(&graph), id_(id), serial_(graph.serial_) {}
@@ -106,6 +116,7 @@ NodeId Graph::push(Node node) {
 }
 
 Tensor Graph::input(Spec spec, std::string name, Loc loc) {
+  check_spec("input", spec);
   Node node{.op = &input_op, .spec = std::move(spec), .loc = emit_state().loc.value_or(loc)};
   node.attrs.text = std::move(name);
   inputs_.push_back(push(std::move(node)));
@@ -114,13 +125,12 @@ Tensor Graph::input(Spec spec, std::string name, Loc loc) {
 
 Tensor Graph::input(Array value, std::string name, Loc loc) {
   Tensor t = input(value.spec(), std::move(name), loc);
-  node(t.id()).value = std::move(value);
+  node(t.id()).value = std::move(value).unshared();
   return t;
 }
 
 Tensor Graph::constant(Array value, Loc loc) {
-  Attrs attrs;
-  attrs.literal = std::move(value);
+  Attrs attrs = with_literal(std::move(value));
   return append(constant_op, {}, std::move(attrs), loc);
 }
 
@@ -186,7 +196,7 @@ NodeId Graph::lift(Tensor t) {
   Graph& home = t.graph();
   if (&home == this) return t.id();
   if (home.node(t.id()).op->kind == OpKind::constant)
-    return constant(home.node(t.id()).attrs.literal, home.node(t.id()).loc).id();
+    return append(constant_op, {}, home.node(t.id()).attrs, home.node(t.id()).loc).id();
   if (!descends_from(home))
     throw GraphError(fmt::format(
         "[lift] {} belongs to another graph that is not open here; pass it in as an input", describe(t)));
@@ -253,8 +263,7 @@ Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs, Loc
 }
 
 Tensor constant(Array value, Loc loc) {
-  Attrs attrs;
-  attrs.literal = std::move(value);
+  Attrs attrs = with_literal(std::move(value));
   return emit(constant_op, std::span<const Tensor>{}, std::move(attrs), loc);
 }
 
@@ -265,6 +274,9 @@ Tensor as_tensor(const Operand& operand, Tensor like) {
   if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
     throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first",
+                                 operand.number, describe(like), describe(operand.loc)));
+  if (!is_float(like.dtype()) && !has_i32(operand.number))
+    throw DTypeError(fmt::format("[operand] {} is too large to meet {} (at {}); cast() the tensor first",
                                  operand.number, describe(like), describe(operand.loc)));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
 }

@@ -75,6 +75,7 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   Tensor input(Spec spec, std::string name = "", Loc loc = Loc::current());
+  // The numbers are the graph's own: writing to the caller's array afterwards changes nothing here.
   Tensor input(Array value, std::string name = "", Loc loc = Loc::current());  // eager graphs
   Tensor constant(Array value, Loc loc = Loc::current());
   Tensor append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc);

@@ -88,7 +88,7 @@ void dot_group(const Outline& graph, int id, const std::string& indent, std::str
 }  // namespace
 
 std::string Function::str() const {
-  const std::deque<Node>& nodes = graph_->nodes();
+  const std::deque<Node>& nodes = graph().nodes();
   std::string out;
   std::vector<char> live = nestgrad::live_nodes(nodes, outputs_, {});
   for (NodeId id : inputs_) live[static_cast<std::size_t>(id)] = 1;

@@ -24,12 +24,10 @@ std::size_t mix(std::size_t seed, std::size_t value) {
   return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2));
 }
 
-constexpr std::int64_t kSmallLiteral = 64;  // elements up to which constants are compared by value
-
 bool same_literal(const Array& a, const Array& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined() || a.data() == b.data()) return a.spec() == b.spec();
-  return a.spec() == b.spec() && a.size() <= kSmallLiteral && a.same_bits(b);
+  return a.spec() == b.spec() && a.same_bits(b);
 }
 
 std::string operands(const Call& call) {
@@ -80,8 +78,7 @@ std::size_t Attrs::hash() const {
   h = mix(h, std::hash<const void*>{}(rule.get()));
   if (!literal.defined()) return h;
   const std::string_view bytes(reinterpret_cast<const char*>(literal.data()), literal.bytes());
-  if (literal.size() <= kSmallLiteral) return mix(h, std::hash<std::string_view>{}(bytes));
-  return mix(h, std::hash<const void*>{}(literal.data()));
+  return mix(h, std::hash<std::string_view>{}(bytes));
 }
 
 void Call::shape_error(const std::string& message) const {
@@ -93,7 +90,9 @@ void Call::dtype_error(const std::string& message) const {
 }
 
 Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs) {
-  return op.infer({op, in, attrs, {}});
+  Spec out = op.infer({op, in, attrs, {}});
+  check_spec(op.name, out);
+  return out;
 }
 
 Cost elementwise_cost(const Call& call) {

@@ -49,7 +49,7 @@ class Slicer {
     std::int64_t extent = 1;
     for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
       if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
-    if (extent == 1) return;
+    if (extent < 2) return;  // one slice, or none: nothing to run apart
     std::vector<std::pair<NodeId, Flow>> seeds;
     for (NodeId i = 0; i < body_.inputs(); ++i)
       seeds.emplace_back(i, place(i) >= 0 && node(i).spec.shape[uz(place(i))] == extent
@@ -153,7 +153,7 @@ class Slicer {
       const bool cut = is_along(id, axis);
       inside = inside && !cut;
       if (inside) out.bytes *= uz(shape[uz(axis)]);
-      else if (!cut && shape[uz(axis)] > 1) throw Refused();  // the part lies in pieces
+      else if (!cut && shape[uz(axis)] != 1) throw Refused();  // the part lies in pieces, or is none
     }
     const Shape strides = strides_of(shape);
     for (int slice = 0; slice < out_.slices(); ++slice) {

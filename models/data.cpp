@@ -147,7 +147,8 @@ struct BigramCounts {
 }  // namespace
 
 ByteCorpus::ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation)
-    : training_(std::move(training)), validation_(std::move(validation)) {
+    : training_(std::make_shared<const std::vector<std::uint8_t>>(std::move(training))),
+      validation_(std::make_shared<const std::vector<std::uint8_t>>(std::move(validation))) {
   for (Split split : {Split::training, Split::validation})
     if (bytes(split).size() > std::numeric_limits<std::uint32_t>::max())  // offsets are drawn in 32 bits
       throw ConfigError(

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,11 +32,11 @@ class ByteCorpus {
   // than min_bytes.
   static ByteCorpus load(const std::filesystem::path& path, std::int64_t min_bytes);
 
-  // The two parts as given. Throws ConfigError when one exceeds the 4 GiB that batch() can address.
+  // The two parts as given. Copies share them. Throws ConfigError when one exceeds the 4 GiB that batch() can address.
   ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation);
 
   std::span<const std::uint8_t> bytes(Split split) const {
-    return split == Split::training ? training_ : validation_;
+    return split == Split::training ? *training_ : *validation_;
   }
 
   // i32 [batch, context+1]: windows at random offsets; columns [0, context) are inputs, [1, context] targets.
@@ -49,7 +50,7 @@ class ByteCorpus {
   Array validation_windows(std::int64_t context, std::int64_t max_windows) const;
 
  private:
-  std::vector<std::uint8_t> training_, validation_;
+  std::shared_ptr<const std::vector<std::uint8_t>> training_, validation_;
 };
 
 // Mean negative log-likelihood, in nats per byte, of columns [1, context] of windows, i32 [n, context+1],

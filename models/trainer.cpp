@@ -74,8 +74,8 @@ double Validation::mean_between(double from, double to) const {
   return std::accumulate(first, last, 0.0) / static_cast<double>(std::max<std::ptrdiff_t>(1, last - first));
 }
 
-Trainer::Trainer(const TrainingOptions& options, const ByteCorpus& corpus)
-    : options_(options), corpus_(corpus) {
+Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus)
+    : options_(options), corpus_(std::move(corpus)) {
   options_.check();
   const Spec tokens{DType::i32, {options_.batch, options_.context + 1}}, number{kType, {}};
   train_ = trace_model(

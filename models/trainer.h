@@ -50,7 +50,7 @@ struct Validation {
 class Trainer {
  public:
   // Starts from random parameters (seed).
-  Trainer(const TrainingOptions& options, const ByteCorpus& corpus);
+  Trainer(const TrainingOptions& options, ByteCorpus corpus);
 
   // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before
   // the step.
@@ -77,7 +77,7 @@ class Trainer {
   void place_inputs(std::vector<Array> inputs);
 
   TrainingOptions options_;
-  const ByteCorpus& corpus_;
+  ByteCorpus corpus_;
   TracedModel train_;
   std::vector<std::string> param_names_;
   std::unique_ptr<Plan> train_plan_;

@@ -1,6 +1,7 @@
 // Ops that keep the numbers: cast, stop_gradient, probe.
 #include <fmt/format.h>
 
+#include "engine/convert.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ops/strided.h"
@@ -20,7 +21,8 @@ Kernel copy_kernel(const Call& c) {
 
 const Op& cast_op = register_op(
     {.name = "cast",
-     .doc = "The same values in another element type, rounded to nearest (towards zero for integers).",
+     .doc = "The same values in another element type, rounded to nearest (towards zero for integers). NaN and "
+            "what is too large for an i32 are errors.",
      .infer =
          [](const Call& c) {
            return Spec{static_cast<DType>(c.attrs.ints[0]), c.in[0].shape};
@@ -35,7 +37,7 @@ const Op& cast_op = register_op(
            return [n = c.out.size()](const std::byte* const* in, std::byte* out) {
              const From* x = reinterpret_cast<const From*>(in[0]);
              To* y = reinterpret_cast<To*>(out);
-             for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<To>(x[i]);
+             for (std::int64_t i = 0; i < n; ++i) y[i] = converted<To>(x[i], "cast");
            };
          });
        });

@@ -84,6 +84,9 @@ void check_views(const Learner& learner, const Policy& policy, const Views& view
                                  to_string(views.q.spec()), to_string(views.k.spec()),
                                  to_string(views.v.spec())));
   const std::int64_t time = views.k.dim(2);
+  if (time < 1)
+    throw ShapeError(fmt::format("[inner_loop] k is {}: there is no token to train along; give at least one",
+                                 to_string(views.k.spec())));
   for (const auto& [name, rows] : views.gates)
     if (rows.rank() != 4 || rows.dim(2) != time || rows.dim(0) != views.k.dim(0) ||
         rows.dim(1) != views.k.dim(1))

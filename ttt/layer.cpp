@@ -50,8 +50,13 @@ Task::Joined SharedQkViews::views(Tensor x, Stream& stream) const {
 }
 
 TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
-                   const System& system, std::string name)
-    : params_(params), options_(options), task_(std::move(task)), system_(system), name_(std::move(name)) {
+                   System system, std::string name)
+    : params_(params),
+      options_(options),
+      task_(std::move(task)),
+      system_(std::move(system)),
+      name_(std::move(name)) {
+  check_complete(system_);
   if (options_.width % options_.heads)
     throw ConfigError(
         fmt::format("[ttt] width {} is not a multiple of {} heads", options_.width, options_.heads));

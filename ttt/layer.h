@@ -53,9 +53,9 @@ struct TTTLayerOptions {
 // b_h) / head_dim. Other gates are made of linear maps of x, gates.<name>.weight and .bias.
 class TTTLayer {
  public:
-  // ConfigError for a system that is not causal, or sizes that do not fit.
+  // ConfigError for a system that is not causal or has no learner, or sizes that do not fit.
   TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
-           const System& system, std::string name);
+           System system, std::string name);
   Tensor operator()(Tensor x, Stream& stream) const;
   const Learner& learner() const { return *learner_; }
 
@@ -68,7 +68,7 @@ class TTTLayer {
   Params params_;
   TTTLayerOptions options_;
   std::unique_ptr<Task> task_;
-  const System& system_;
+  System system_;
   std::unique_ptr<Learner> learner_;
   std::string name_;
 };

@@ -1,8 +1,17 @@
 #include "ttt/system.h"
 
+#include <fmt/format.h>
+
 #include "engine/random.h"
 
 namespace nestgrad::ttt {
+
+void check_complete(const System& system) {
+  const std::string_view missing = !system.learner ? "learner" : !system.policy ? "policy" : "";
+  if (!missing.empty())
+    throw ConfigError(
+        fmt::format("[ttt] the system '{}' has no {}; set System::{}", system.name, missing, missing));
+}
 
 Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn) {
@@ -12,6 +21,7 @@ Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
     return Spec{dtype, {s.batch, s.heads, s.time, per_feature ? s.dim : 1}};
   };
   for (const GateSpec& gate : system.gates) specs.push_back(gate_spec(gate.per_feature));
+  check_complete(system);
   const SystemSizes sizes{s.heads, s.dim, s.chunk};
   const Policy policy = system.policy(sizes);
   if (system.position_rates) {

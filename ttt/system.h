@@ -35,6 +35,9 @@ struct System {
   bool position_rates = false;  // the published TTT layers' eta[i, j]
 };
 
+// ConfigError if it has no learner or no policy.
+void check_complete(const System& system);
+
 // A system in a program of its own, on inputs q, k, v, the raw gates and the outer parameters: what
 // explanations, proofs and benchmarks run.
 struct SystemProgram {

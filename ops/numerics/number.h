@@ -45,6 +45,10 @@ NESTGRAD_SHARED_FN std::int64_t bits(double x) {
   return i;
 }
 
+// Is v an i32 after its fraction is dropped? (What a conversion of another number gives differs between
+// processors.)
+NESTGRAD_SHARED_FN bool has_i32(double v) { return v > -2147483649.0 && v < 2147483648.0; }
+
 // Modulo 2^32 or 2^64, for what may overflow.
 NESTGRAD_SHARED_FN std::int32_t wrapped_sum(std::int32_t a, std::int32_t b) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));

@@ -33,6 +33,33 @@ TEST_CASE("Derivatives are total: they count paths through other variables, and 
   CHECK(out[3].item() == 12);
 }
 
+TEST_CASE("A gradient in each step of a long loop costs what its step costs") {
+  // Quadratic work would take minutes here.
+  constexpr int kSteps = 20'000;
+  const auto inner = [](Tensor w, Tensor x) { return sum(square(w * x - 1.0)); };
+  Graph g;
+  const GraphScope scope(g);
+  const Tensor x = g.input(f64({3})), start = g.input(f64({3}));
+  Tensor w = start;
+  std::vector<NodeId> sizes;
+  for (int step = 0; step < kSteps; ++step) {
+    w = w - 0.01 * grad(inner(w, x), {w})[0];
+    sizes.push_back(g.size());
+  }
+  CHECK(sizes[kSteps - 1] - sizes[kSteps - 2] == sizes[100] - sizes[99]);
+  Plan plan(g.nodes(), {x.id(), start.id()}, {w.id()}, {});
+  const Function loop = trace(
+      [&](Tensor at, Tensor begin) {
+        const StepFn step = [&](const Tensors& c, const Tensors&) {
+          return Step{{c[0] - 0.01 * grad(inner(c[0], at), {c[0]})[0]}, {}};
+        };
+        return scan(step, {begin}, {}, {.steps = kSteps}).carries[0];
+      },
+      f64({3}), f64({3}));
+  const Arrays at{Array::of({0.1, 0.2, 0.3}, {3}), Array::of({1, 2, 3}, {3})};
+  CHECK(same_bits(plan.run(at), loop(at)));
+}
+
 TEST_CASE("The order in which nodes were made changes no bit of a gradient") {
   // C++ leaves to the compiler which operand of an expression is made first.
   const auto gradient = [](std::array<int, 3> order) {

@@ -1,6 +1,9 @@
 // Functions: traced, run, inlined, printed.
 #include "engine/function.h"
 
+#include <atomic>
+#include <thread>
+
 #include "tests/autograd/deriving.h"
 
 using namespace nestgrad;
@@ -208,6 +211,43 @@ TEST_CASE("A function keeps its plan, and its copies share it") {
   CHECK(f(at)[0].same_bits(first));
   CHECK(contains(message_of<ShapeError>([&] { f(at[1], at[0]); }),
                  "input 0 is f64[3,1], the function wants f64[2,3]"));
+}
+
+TEST_CASE("A function may be called from several threads at once, through copies too") {
+  const Function f = affine();
+  std::vector<Arrays> inputs;
+  std::vector<Array> expected;
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    inputs.push_back(random(std::vector{f64({2, 3}), f64({3, 1})}, i));
+    expected.push_back(trace([](Tensor w, Tensor x) { return sum(tanh(matmul(w, x) + 1.0)); }, f64({2, 3}),
+                             f64({3, 1}))(inputs.back())[0]);
+  }
+  std::atomic<int> wrong = 0;
+  std::vector<std::jthread> callers;
+  for (std::size_t caller = 0; caller < 4; ++caller)
+    callers.emplace_back([&, copy = f, caller] {
+      for (std::size_t i = 0; i < 300; ++i) {
+        const std::size_t k = (i + caller) % inputs.size();
+        wrong += !(caller % 2 ? copy : f)(inputs[k])[0].same_bits(expected[k]);
+      }
+    });
+  callers.clear();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("A function that is empty says so") {
+  Function f = affine(), none;
+  const Function moved = std::move(f);
+  const Arrays at = random(std::vector{f64({2, 3}), f64({3, 1})}, 1);
+  for (const Function* empty : {&none, &f}) {  // NOLINT(bugprone-use-after-move)
+    CHECK(contains(message_of<GraphError>([&] { (*empty)(at); }), "empty"));
+    message_of<GraphError>([&] { empty->plan(); });
+    message_of<GraphError>([&] { empty->str(); });
+    message_of<GraphError>([&] { empty->dot(); });
+    message_of<GraphError>([&] { empty->live_nodes(); });
+    message_of<GraphError>([&] { empty->to(Device::cpu()); });
+  }
+  CHECK(moved(at).size() == 1);
 }
 
 TEST_CASE("eval gives the numbers behind a tensor now") {

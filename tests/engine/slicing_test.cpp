@@ -3,6 +3,7 @@
 // left whole.
 #include <thread>
 
+#include "engine/interpreter.h"
 #include "tests/autograd/deriving.h"
 #include "tests/testing.h"
 
@@ -166,6 +167,34 @@ TEST_CASE("slices that are not independent, or not treated alike, are left whole
   whole([](Tensor c, Tensor x) { return c * x + sum(c, {0}, kKeep); });
   whole([](Tensor c, Tensor x) { return c * x + iota(DType::f64, {kHeads, 1, 1}, 0); });
   whole([](Tensor c, Tensor x) { return concat({slice(c, 0, 1, kHeads), slice(c, 0, 0, 1)}, 0) * x; });
+}
+
+TEST_CASE("a batch, heads or rows of none are run as any other number is") {
+  for (const int axis : {0, 1, 2, 3}) {
+    std::vector<Spec> specs{f64({2, 3, 4, 4}), f64({kTime, 2, 3, 5, 4})};
+    if (axis == 3) specs[0].shape[2] = specs[0].shape[3] = specs[1].shape[4] = 0;
+    else {
+      if (axis < 2) specs[0].shape[static_cast<std::size_t>(axis)] = 0;
+      specs[1].shape[static_cast<std::size_t>(axis) + 1] = 0;
+    }
+    INFO("axis ", axis);
+    const Function f = with_gradients(
+        specs,
+        [](const Tensors& in) -> Tensors {
+          const StepFn step = [](const Tensors& c, const Tensors& x) {
+            const Tensor error = matmul(x[0], c[0]) - x[0];
+            return Step{{c[0] - 0.1 * matmul(x[0], error, {.a = true})}, {error}};
+          };
+          const ScanResult out = scan(step, {in[0]}, {in[1]});
+          return {out.carries[0], out.ys[0]};
+        },
+        2);
+    const Arrays in = random(specs, 3);
+    const Arrays expected = interpret(f, in);
+    for (const bool slice : {true, false})
+      for (const int every : {0, 1, 3})
+        CHECK(same_bits(f.plan({.slice = slice, .checkpoint_every = every}).run(in), expected));
+  }
 }
 
 TEST_CASE("a run knows nothing of the run before it, whichever thread has which slice") {

@@ -39,7 +39,7 @@ std::vector<Array> Case::draw(std::uint64_t seed, bool widen) const {
       values.push_back(low + (high - low) *
                                  (static_cast<double>(stratum[i]) + jitter.at(static_cast<std::int64_t>(i))) /
                                  static_cast<double>(n));
-    out.push_back(Array::of(values, spec.shape, spec.dtype));
+    out.push_back(Array::of(values, spec.shape).cast(spec.dtype));
   }
   return out;
 }

@@ -47,6 +47,9 @@ Gates chunk_gates(const Gates& rows) {
 }
 
 State State::start(const Learner& learner, const Weights& weights) {
+  if (weights.size() == 0)
+    throw ConfigError(
+        "[inner_loop] the learner has no weights, so nothing learns; Learner::init() gives them");
   const InnerOptimizer optimizer = learner.optimizer();
   State out{weights, {}};
   for (std::size_t i = 0; i < weights.size(); ++i) out.slots.push_back(optimizer.slots(weights.at(i)));

@@ -1,0 +1,12 @@
+// What kernels report when they are given a number that they cannot do with. Internal to cuda/.
+#pragma once
+
+namespace nestgrad::cuda {
+
+// The first such number to be found, such as an index outside of its table.
+struct Fault {
+  int site = 0;      // 0: nothing; else of CudaBackend::fault_site
+  double value = 0;  // the number
+};
+
+}  // namespace nestgrad::cuda

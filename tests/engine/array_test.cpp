@@ -1,0 +1,101 @@
+// Arrays and sizes: what no number can count is refused, and no number is changed in silence.
+#include "engine/array.h"
+
+#include <limits>
+
+#include "engine/function.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+constexpr std::int64_t k2To32 = std::int64_t{1} << 32, k2To61 = std::int64_t{1} << 61;
+
+}  // namespace
+
+TEST_CASE("An extent below zero, and a size that no memory has, are refused by arrays, inputs and ops") {
+  message_of<ShapeError>([] { Array(DType::f64, {k2To61}); });
+  message_of<ShapeError>([] { Array(DType::f32, {k2To32, k2To32}); });
+  message_of<ShapeError>([] { Array(DType::f32, {0, k2To32, k2To32}); });  // its strides overflow
+  CHECK(contains(message_of<ShapeError>([] { Array(DType::f64, {2, -3}); }), "f64[2,-3]"));
+  CHECK(Array(DType::f64, {3, 0, 2}).size() == 0);
+  CHECK(contains(message_of<ShapeError>([] { numel({k2To32, k2To32}); }), "[4294967296,4294967296]"));
+
+  Graph g;
+  const GraphScope scope(g);
+  message_of<ShapeError>([&] { g.input(f64({-3})); });
+  message_of<ShapeError>([&] { g.input(f64({k2To61})); });
+  const Tensor x = g.input(f64({2}));
+  const std::string text = message_of<ShapeError>([&] { broadcast_to(x, {k2To32, k2To32, 2}); });
+  CHECK(contains(text, "[broadcast_to]"));
+  CHECK(contains(text, "array_test.cpp:"));
+  message_of<ShapeError>([&] { reshape(x, {k2To32, k2To32, 2}); });
+  message_of<ShapeError>([&] { pad(x, 0, -3, 0); });
+}
+
+TEST_CASE("A loop of more steps than can be counted is refused") {
+  Graph g;
+  const GraphScope scope(g);
+  const Tensor x = g.input(f64());
+  const StepFn twice = [](const Tensors& c, const Tensors&) { return Step{{c[0] * 2.0}, {}}; };
+  const std::string text = message_of<ShapeError>([&] { scan(twice, {x}, {}, {.steps = k2To32 + 3}); });
+  CHECK(contains(text, "4294967299"));
+}
+
+TEST_CASE("A number that is no i32 is refused where it would become one") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double bad : {1e12, -2147483649.0, 2147483648.0, 0.5, nan}) {
+    INFO(bad);
+    message_of<ValueError>([&] { Array::full(DType::i32, {2}, bad); });
+    message_of<ValueError>([&] { Array::of({1, bad}, {2}, DType::i32); });
+  }
+  CHECK(Array::full(DType::i32, {1}, -2147483648.0).item() == -2147483648.0);
+
+  Graph g;
+  const Tensor whole = g.input(i32({2}));
+  for (const double bad : {1e12, 0.5}) message_of<DTypeError>([&] { whole + bad; });
+
+  for (const DType from : {DType::f32, DType::f64}) {
+    const Function f = trace([](Tensor x) { return cast(x, DType::i32); }, Spec{from, {3}});
+    CHECK(f(Array::of({1.9, -1.9, 1e9}, {3}, from)).to_vector() == std::vector<double>{1, -1, 1e9});
+    for (const double bad : {3e9, -3e9, nan}) {
+      INFO(name(from), " ", bad);
+      const Array x = Array::of({0, bad, 0}, {3}, from);
+      CHECK(contains(message_of<ValueError>([&] { f(x); }), "is no i32"));
+      message_of<ValueError>([&] { x.cast(DType::i32); });
+    }
+  }
+}
+
+TEST_CASE("A graph's numbers are its own: the caller's array may be used again") {
+  Array x = Array::of({3}, {1});
+  const auto write = [&](double v) { x.as<double>()[0] = v; };
+  {
+    Graph eager(Mode::eager);
+    const Tensor a = eager.input(x);
+    write(5);
+    CHECK(eval(a * 2.0).item() == 6);
+  }
+  write(1);
+  const Function f = trace(
+      [&](Tensor y) {
+        Tensor sum = y;
+        for (int i = 0; i < 3; ++i) {
+          write(i + 1);
+          sum = sum + constant(x);
+        }
+        return sum;
+      },
+      f64({1}));
+  write(100);
+  CHECK(f(Array::zeros(DType::f64, {1})).item() == 6);
+}
+
+TEST_CASE("Constants of equal numbers are one node, however many they are") {
+  Graph g;
+  const Array numbers = random(f64({100}), 1);
+  CHECK(g.constant(numbers) == g.constant(numbers.clone()));
+  CHECK(g.constant(numbers) != g.constant(random(f64({100}), 2)));
+}
