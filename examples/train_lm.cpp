@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <optional>
 
 #include "engine/io/file.h"
 #include "examples/common/program.h"
@@ -179,11 +180,14 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
                      views);
 }
 
-void prepare_folder(const Options& o) {
+void make_folder(const std::string& folder) {
   std::error_code error;
-  std::filesystem::create_directories(o.out, error);
+  std::filesystem::create_directories(folder, error);
   if (error)
-    throw IoError(fmt::format("{}: cannot be created ({}); choose another --out", o.out, error.message()));
+    throw IoError(fmt::format("{}: cannot be created ({}); choose another --out", folder, error.message()));
+}
+
+void prepare_folder(const Options& o) {
   const bool has_checkpoint = std::filesystem::exists(o.out + "/checkpoint.safetensors");
   if (has_checkpoint && !o.resume)
     throw ConfigError(
@@ -220,10 +224,14 @@ void run(Options& o) {
       throw ConfigError(fmt::format(
           "{} describes another model than the one asked for; resume with the same settings", path));
   }
+  if (!o.resume) make_folder(o.out);
+  std::optional<FolderLock> lock;  // of a folder that is not there, prepare_folder tells
+  if (std::filesystem::is_directory(o.out)) lock.emplace(o.out);
   Trainer trainer(o.training, corpus);
   const std::string checkpoint = o.out + "/checkpoint.safetensors", metrics_path = o.out + "/metrics.jsonl";
   if (o.resume && std::filesystem::exists(checkpoint)) trainer.load(checkpoint);
   prepare_folder(o);
+  lock->remove_temporaries();
   std::vector<Metric> metrics =
       o.resume ? read_metrics(metrics_path, trainer.steps_done()) : std::vector<Metric>{};
   std::string log;
@@ -237,9 +245,11 @@ void run(Options& o) {
                                trainer.parameter_count(), corpus.bytes(Split::training).size(),
                                corpus.bytes(Split::validation).size(),
                                static_cast<double>(trainer.arena_bytes()) / 1e6));
+    // Metrics first: rows of steps after the checkpoint are left out when it is resumed, missing ones are
+    // lost.
     const auto save = [&] {
-      trainer.save(checkpoint);
       write_file_atomically(metrics_path, log);
+      trainer.save(checkpoint);
     };
     const auto training_start = Clock::now();
     const std::int64_t first = trainer.steps_done();

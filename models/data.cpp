@@ -156,12 +156,26 @@ ByteCorpus::ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint
                       name(split), bytes(split).size()));
 }
 
+std::uint64_t ByteCorpus::fingerprint() const {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](std::uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+  for (const Split split : {Split::training, Split::validation}) {
+    for (std::size_t size = bytes(split).size(), i = 0; i < sizeof size; ++i)
+      add(static_cast<std::uint8_t>(size >> 8 * i));
+    for (const std::uint8_t byte : bytes(split)) add(byte);
+  }
+  return hash;
+}
+
 ByteCorpus ByteCorpus::load(const fs::path& path, std::int64_t min_bytes) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status))
     throw IoError(
         fmt::format("[data] '{}' does not exist; give a text file or a folder of text files", path.string()));
+  if (!fs::is_directory(status) && !fs::is_regular_file(status))
+    throw IoError(fmt::format("[data] '{}' is a device or a pipe; give a text file or a folder of text files",
+                              path.string()));
   ByteCorpus corpus = fs::is_directory(status) ? load_folder(path) : load_file(path);
   for (Split split : {Split::training, Split::validation}) {
     const std::size_t size = corpus.bytes(split).size();

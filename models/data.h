@@ -32,12 +32,16 @@ class ByteCorpus {
   // than min_bytes.
   static ByteCorpus load(const std::filesystem::path& path, std::int64_t min_bytes);
 
-  // The two parts as given. Copies share them. Throws ConfigError when one exceeds the 4 GiB that batch() can address.
+  // The two parts as given. Copies share them. Throws ConfigError when one exceeds the 4 GiB that batch() can
+  // address.
   ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation);
 
   std::span<const std::uint8_t> bytes(Split split) const {
     return split == Split::training ? *training_ : *validation_;
   }
+
+  // A number that another text has with a chance of 2^-64: FNV-1a over the parts and where they end.
+  std::uint64_t fingerprint() const;
 
   // i32 [batch, context+1]: windows at random offsets; columns [0, context) are inputs, [1, context] targets.
   // Row r depends only on (split, seed, step, r), never on earlier calls: a resumed run sees the same

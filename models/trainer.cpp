@@ -75,7 +75,7 @@ double Validation::mean_between(double from, double to) const {
 }
 
 Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus)
-    : options_(options), corpus_(std::move(corpus)) {
+    : options_(options), corpus_(std::move(corpus)), text_(fmt::format("{:016x}", corpus_.fingerprint())) {
   options_.check();
   const Spec tokens{DType::i32, {options_.batch, options_.context + 1}}, number{kType, {}};
   train_ = trace_model(
@@ -198,6 +198,7 @@ void Trainer::save(const std::string& path) const {
   file.metadata = {{"format", "nestgrad training checkpoint"},
                    {"step", std::to_string(step_)},
                    {"data_position", std::to_string(step_)},
+                   {"text", text_},
                    {"rng", fmt::format("philox4x32-10, seed {}, counter from step", options_.seed)},
                    {"config", options_.model.to_json()},
                    {"training", options_.to_json()}};
@@ -221,6 +222,13 @@ void Trainer::load(const std::string& path) {
   };
   same("config", options_.model.to_json());
   same("training", options_.to_json());
+  const auto text = file.metadata.find("text");  // checkpoints of earlier versions do not say
+  if (text != file.metadata.end() && text->second != text_)
+    throw ConfigError(
+        fmt::format("[train] {} was trained on other text (fingerprint {}, this one has {}): a file or its "
+                    "place changed; "
+                    "resume with the same text, or start anew in another folder",
+                    path, text->second, text_));
   place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}));
   step_ = step;
 }
@@ -247,6 +255,13 @@ Checkpoint read_checkpoint(const std::string& folder) {
   const std::string published = folder + "/model.safetensors";
   const SafeTensors file =
       read_safetensors(std::filesystem::exists(published) ? published : folder + "/checkpoint.safetensors");
+  // A checkpoint of ours knows its model. What the two say differently was edited, and the weights are not
+  // for it.
+  if (const auto own = file.metadata.find("config"); own != file.metadata.end())
+    if (LanguageModelConfig::from_json(own->second, "checkpoint.safetensors") != out.config)
+      throw ConfigError(fmt::format(
+          "[checkpoint] {} describes another model than the one that was trained; the checkpoint has {}",
+          config, own->second));
   for (const auto& [name, value] : file.tensors) {
     const bool tied_copy = name == "lm_head.weight" && out.config.tie_word_embeddings;
     if (!name.starts_with("adamw.") && !tied_copy) out.params.emplace(name, value.cast(kType));

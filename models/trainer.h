@@ -66,7 +66,8 @@ class Trainer {
 
   // Parameters, optimiser, step, options in one safetensors file. Written atomically.
   void save(const std::string& path) const;
-  // ConfigError if it was written with other options; IoError if it cannot be read. Nothing changes on error.
+  // ConfigError if it was written with other options or while training on other text; IoError if it cannot be
+  // read. Nothing changes on error.
   void load(const std::string& path);
 
   StateDict parameters() const;  // copies
@@ -78,6 +79,7 @@ class Trainer {
 
   TrainingOptions options_;
   ByteCorpus corpus_;
+  std::string text_;  // its fingerprint, as checkpoints have it
   TracedModel train_;
   std::vector<std::string> param_names_;
   std::unique_ptr<Plan> train_plan_;

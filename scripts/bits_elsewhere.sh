@@ -23,6 +23,7 @@ build() {
   shift 2
   mkdir -p "$folder"
   {
+    echo "builddir = $folder"
     echo "rule compile"
     echo "  command = $compiler $common \$flags -MMD -MF \$out.d -c \$in -o \$out"
     echo "  depfile = \$out.d"

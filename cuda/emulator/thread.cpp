@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <string_view>
 
 #include "cuda/emulator/block.h"
 
@@ -31,7 +32,7 @@ void meet_block(Where where) {
   race_release(edge);
   if (++block.arrived == block.threads.size()) {
     const auto elsewhere = [&](const Thread& t) {
-      return t.where.line() != where.line() || t.where.column() != where.column();
+      return t.where.line() != where.line() || std::string_view(t.where.file_name()) != where.file_name();
     };
     if (std::ranges::any_of(block.threads, elsewhere)) {
       block.fault = Fault{cudaErrorLaunchFailure, standstill()};

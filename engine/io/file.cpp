@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -76,6 +79,28 @@ auto retry(Call call) {
   return result;
 }
 
+// write(), which fails with EFBIG at the limit of file sizes: the signal that comes with it, and would end
+// the process, is taken back.
+ssize_t write_within_limit(int descriptor, const void* bytes, std::size_t size) {
+  sigset_t limit, before;
+  sigemptyset(&limit);
+  sigaddset(&limit, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &limit, &before);
+  const ssize_t put = retry([&] { return ::write(descriptor, bytes, size); });
+  const int error = errno;
+  if (put < 0 && error == EFBIG && !sigismember(&before, SIGXFSZ)) {
+    const timespec now{};
+    retry([&] { return ::sigtimedwait(&limit, nullptr, &now); });
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return put;
+}
+
+bool is_temporary(const std::string& name) {
+  return name.starts_with(".nestgrad-") && name.ends_with(".tmp");
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) try {
@@ -84,6 +109,9 @@ std::string read_file(const std::string& path) try {
   struct stat info {};
   if (::fstat(file.value, &info) != 0) fail_to("read", path, errno);
   if (S_ISDIR(info.st_mode)) fail_to("read", path, EISDIR);
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))
+    throw IoError(
+        fmt::format("[io] cannot read {}: it is a device; give the path of a file", printable(path)));
 
   // The size is a first guess only: it is 0 for pipes and /proc, and a file may grow while it is read.
   std::string bytes(static_cast<std::size_t>(info.st_size) + 1, '\0');
@@ -153,7 +181,7 @@ void AtomicFile::write(std::string_view bytes) {
                               printable(target_)));
   while (!bytes.empty()) {
     const std::size_t part = std::min(bytes.size(), kTransfer);
-    const ssize_t put = retry([&] { return ::write(descriptor_, bytes.data(), part); });
+    const ssize_t put = write_within_limit(descriptor_, bytes.data(), part);
     if (put < 0) fail(errno);
     bytes.remove_prefix(static_cast<std::size_t>(put));
   }
@@ -182,6 +210,27 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
   AtomicFile file(path);
   file.write(bytes);
   file.commit();
+}
+
+FolderLock::FolderLock(const std::string& folder) : folder_(folder) {
+  descriptor_ = retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (descriptor_ < 0) fail_to("open", folder, errno);
+  if (retry([&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0) return;
+  const int error = errno;
+  ::close(descriptor_);
+  if (error == EWOULDBLOCK)
+    throw IoError(
+        fmt::format("[io] {} is in use by another process; wait for it to end, or choose another folder",
+                    printable(folder)));
+  fail_to("lock", folder, error);
+}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
+
+void FolderLock::remove_temporaries() const {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored))
+    if (is_temporary(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
 }
 
 std::string printable(std::string_view text, std::size_t limit) {

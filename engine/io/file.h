@@ -12,14 +12,16 @@
 
 namespace nestgrad {
 
-// All bytes of a file. Throws IoError, which names the path and the reason; a folder is refused.
+// All bytes of a file, or of a pipe until it is closed. Throws IoError, which names the path and the reason;
+// a folder is refused, and so is a device, which may never end.
 std::string read_file(const std::string& path);
 
 // A file that appears under its name complete or not at all. Bytes go to a temporary file in the same folder
 // (.nestgrad-<process>-<number>.tmp); commit() brings them to the disk (fsync), renames the temporary over
 // `path` and brings the folder to the disk. Whatever fails before the rename, and a destructor without a
 // commit(), removes the temporary and leaves the old file as it was; a killed process leaves the temporary
-// behind, which may be deleted. Permissions of the old file are kept, and a symbolic link is followed.
+// behind, for FolderLock::remove_temporaries(). Permissions of the old file are kept, and a symbolic link is
+// followed.
 //
 //   AtomicFile file("weights.bin");
 //   file.write(header);
@@ -44,6 +46,24 @@ class AtomicFile {
   std::string target_;     // links resolved
   std::string folder_;     // of the target
   std::string temporary_;  // empty when there is none
+  int descriptor_ = -1;
+};
+
+// While it exists, no other FolderLock of that folder does, in any process; one that is killed lets go.
+// Nothing is written for it. Throws IoError if another process has it, or the folder cannot be opened.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  // Temporaries of AtomicFiles that killed processes left in the folder. Only where nobody writes to it
+  // without the lock.
+  void remove_temporaries() const;
+
+ private:
+  std::string folder_;
   int descriptor_ = -1;
 };
 

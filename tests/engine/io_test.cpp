@@ -88,7 +88,6 @@ TEST_CASE("a write that runs out of room says so, leaves the old file and no tem
   write_file_atomically(folder / "file", "old");
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{4096, 4096};
     setrlimit(RLIMIT_FSIZE, &limit);
     try {
@@ -103,6 +102,34 @@ TEST_CASE("a write that runs out of room says so, leaves the old file and no tem
   CHECK(status == 0);
   CHECK(read_file(folder / "file") == "old");
   CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a device is not read, for it may never end") {
+  for (const char* path : {"/dev/zero", "/dev/null"})
+    check_contains(refusal([&] { read_file(path); }, path), "it is a device");
+}
+
+TEST_CASE("a folder is locked by one process at a time, and what a killed one left is removed") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path.string();
+  const pid_t child = fork();
+  if (child == 0) {
+    const FolderLock lock(path);
+    AtomicFile file(folder / "file");
+    file.write(std::string_view("half"));
+    std::ofstream(folder / "ready") << "yes";
+    pause();
+  }
+  while (!std::filesystem::exists(folder / "ready")) usleep(1000);
+  check_contains(refusal([&] { FolderLock lock(path); }, path), "in use by another process");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  CHECK(folder.files() == 2);
+  const FolderLock lock(path);
+  lock.remove_temporaries();
+  CHECK(folder.files() == 1);
+  check_contains(refusal([&] { FolderLock second(path); }, path), "in use");
+  refusal([&] { FolderLock none(folder / "missing"); }, "missing");
 }
 
 TEST_CASE("a write follows a symbolic link, keeps permissions, and replaces no folder or device") {

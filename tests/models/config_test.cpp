@@ -72,7 +72,7 @@ TEST_CASE("a value that makes no sense is refused by the field's name") {
   for (const auto& [name, field] : counts)
     for (const std::int64_t value :
          {std::int64_t{0}, std::int64_t{-3}, std::numeric_limits<std::int64_t>::min()})
-      CHECK(contains(refusal_of([&](Config& c) { c.*field = value; }),
+      CHECK(contains(refusal_of([&, member = field](Config& c) { c.*member = value; }),
                      fmt::format("{} must be at least 1, it is {}", name, value)));
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   for (const double value : {0.0, -1e-6, nan, infinity})

@@ -196,7 +196,8 @@ TEST_CASE(
     "negative control: one wrong number in the file of an operation is noticed, and in the right place") {
   for (const char* name : {"delta_rule", "lact_muon_momentum", "mesa_net_exact", "vittt_block"}) {
     const SafeTensors original = read_safetensors(golden(name));
-    for (const auto& [tensor, value] : original.tensors) {
+    for (const auto& entry : original.tensors) {
+      const std::string& tensor = entry.first;
       CAPTURE(tensor);
       // Not at the first token of a sequence: what it keeps of a state of zeros makes no difference.
       const Changed file(name, [&](SafeTensors& f) { nudge(f, tensor, 0.6); });

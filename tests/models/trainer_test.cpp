@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
@@ -54,11 +56,88 @@ TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and 
   for (int i = 0; i < 5; ++i) second.step(), cold.step();
   const StateDict a = whole.parameters(), b = second.parameters(), c = cold.parameters();
   bool differs = false;
-  for (const auto& [name, value] : a) {
-    CHECK_MESSAGE(value.same_bits(b.at(name)), name);
-    differs = differs || !value.same_bits(c.at(name));
+  for (const auto& parameter : a) {
+    const std::string& name = parameter.first;
+    CHECK_MESSAGE(parameter.second.same_bits(b.at(name)), name);
+    differs = differs || !parameter.second.same_bits(c.at(name));
   }
   CHECK(differs);
+}
+
+TEST_CASE("a checkpoint is not gone on with on other text") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  const auto text_of = [](Split split) {
+    const ByteCorpus corpus = small_corpus();
+    return std::vector<std::uint8_t>(corpus.bytes(split).begin(), corpus.bytes(split).end());
+  };
+  const auto training = text_of(Split::training), validation = text_of(Split::validation);
+  Trainer(small_options(), small_corpus()).save(path);
+  Trainer(small_options(), {training, validation}).load(path);
+  auto changed = training, longer = validation, moved = training;
+  changed[100] ^= 1;
+  longer.push_back('a');
+  moved.push_back(validation[0]);  // the same bytes in all, parted elsewhere
+  const std::vector<std::uint8_t> rest(validation.begin() + 1, validation.end());
+  for (const ByteCorpus& other :
+       {ByteCorpus(changed, validation), ByteCorpus(training, longer), ByteCorpus(moved, rest)}) {
+    Trainer trainer(small_options(), other);
+    CHECK_THROWS_WITH_AS(trainer.load(path), doctest::Contains("other text"), ConfigError);
+  }
+}
+
+TEST_CASE("clipping and weight decay act on a resumed run as on an uninterrupted one") {
+  const ByteCorpus corpus = small_corpus();
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  // Parameters after six steps, with a resume after three or without.
+  const auto trained = [&](double clip, double decay, bool resumed) {
+    TrainingOptions o = small_options();
+    o.lr = 1e-2, o.adamw.clip = clip, o.adamw.weight_decay = decay;
+    Trainer first(o, corpus);
+    for (int i = 0; i < 3; ++i) first.step();
+    if (!resumed) {
+      for (int i = 0; i < 3; ++i) first.step();
+      return first.parameters();
+    }
+    first.save(path);
+    Trainer second(o, corpus);
+    second.load(path);
+    for (int i = 0; i < 3; ++i) second.step();
+    return second.parameters();
+  };
+  const auto same = [](const StateDict& a, const StateDict& b) {
+    return std::ranges::all_of(a, [&](const auto& p) { return p.second.same_bits(b.at(p.first)); });
+  };
+  const StateDict usual = trained(1e9, 0, false);
+  for (const bool clipped : {true, false}) {
+    const double clip = clipped ? 1e-9 : 1e9, decay = clipped ? 0 : 0.5;
+    INFO("clip ", clip, ", decay ", decay);
+    const StateDict whole = trained(clip, decay, false);
+    CHECK_FALSE(same(whole, usual));  // the setting does something
+    CHECK(same(whole, trained(clip, decay, true)));
+  }
+}
+
+TEST_CASE("the parameters that a trainer gives out are copies") {
+  const ByteCorpus corpus = small_corpus();
+  Trainer trainer(small_options(), corpus), untouched(small_options(), corpus);
+  StateDict given = trainer.parameters();
+  const StateDict kept = untouched.parameters();
+  for (auto& [name, value] : given) std::memset(value.data(), 0, value.bytes());
+  CHECK(trainer.step().loss == untouched.step().loss);
+  const StateDict after = untouched.parameters();
+  for (const auto& [name, value] : trainer.parameters()) CHECK(value.same_bits(after.at(name)));
+  for (const auto& [name, value] : given)
+    for (const double v : value.to_vector()) CHECK(v == 0);  // nor does a step write there
+  bool moved = false;
+  for (const auto& [name, value] : kept) moved = moved || !value.same_bits(after.at(name));
+  CHECK(moved);
+}
+
+TEST_CASE("a trainer keeps the text that it was given") {
+  Trainer trainer(small_options(), small_corpus()), other(small_options(), small_corpus());
+  CHECK(trainer.step().loss == other.step().loss);
 }
 
 TEST_CASE("training lowers the loss, and more so than any step could by chance") {

@@ -271,3 +271,24 @@ TEST_CASE("the slope of x^b at 0 is finite wherever it exists, to order 3") {
   for (const Array& a : y)
     for (const double v : a.to_vector()) CHECK(std::isfinite(v));
 }
+
+TEST_CASE("where operands are equal, and where a slope jumps, derivatives are what the formula says") {
+  // Of two equal numbers the first counts; the slope of what is piecewise linear is 0 where it jumps.
+  const auto slopes = [](const std::function<Tensor(Tensor, Tensor)>& fn) {
+    const Function f = trace(
+        [&](Tensor a, Tensor b) {
+          return grad(sum(fn(a, b)), {a, b}, {.allow_zero = true});
+        },
+        Spec{DType::f64, {3}}, Spec{DType::f64, {3}});
+    std::vector<std::vector<double>> out;
+    for (const Array& g : f({Array::of({1, 2, 0}, {3}), Array::of({2, 2, -0.0}, {3})}))
+      out.push_back(g.to_vector());
+    return out;
+  };
+  using Slopes = std::vector<std::vector<double>>;
+  CHECK(slopes([](Tensor a, Tensor b) { return min(a, b); }) == Slopes{{1, 1, 1}, {0, 0, 0}});
+  CHECK(slopes([](Tensor a, Tensor b) { return max(a, b); }) == Slopes{{0, 1, 1}, {1, 0, 0}});
+  CHECK(slopes([](Tensor a, Tensor b) { return relu(a - b); }) == Slopes{{0, 0, 0}, {0, 0, 0}});
+  CHECK(slopes([](Tensor a, Tensor b) { return relu(b - a); }) == Slopes{{-1, 0, 0}, {1, 0, 0}});
+  CHECK(slopes([](Tensor a, Tensor b) { return abs(a - b); }) == Slopes{{-1, 0, 0}, {1, 0, 0}});
+}

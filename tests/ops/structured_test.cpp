@@ -255,11 +255,12 @@ TEST_CASE_TEMPLATE("what is added to a product by its kernel, in place too, has 
 
 TEST_CASE("NaN and infinity in a factor fill its row or its column of a product, and nothing else") {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
-  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{7, 19, 9}, {1, 10, 3}, {10, 1, 12}, {13, 40, 5}})
+  for (const auto& sizes : {std::array<std::int64_t, 3>{7, 19, 9}, {1, 10, 3}, {10, 1, 12}, {13, 40, 5}})
     for (const bool ta : {false, true})
       for (const bool tb : {false, true})
         for (const double bad : {nan, inf, -inf})
-          for (std::int64_t p = 0; p < k; ++p) {
+          for (std::int64_t p = 0; p < sizes[2]; ++p) {
+            const auto m = sizes[0], n = sizes[1], k = sizes[2];
             int wrong = 0;
             const auto count = [&](std::vector<double> a, std::vector<double> b, auto hit) {
               const std::vector<double> y =

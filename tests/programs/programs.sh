@@ -59,6 +59,8 @@ expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --
 expect 1 'empty|no text|smaller|at least' "$bin/train_lm" --data "$work/empty.txt" --out "$work/x"
 expect 1 'at least|smaller|needs' "$bin/train_lm" --data "$work/tiny.txt" --out "$work/x"
 expect 1 'no text|text' "$bin/train_lm" --data "$work/no-text" --out "$work/x"
+mkfifo "$work/pipe"
+for endless in "$work/pipe" /dev/zero; do expect 1 'device or a pipe' "$bin/train_lm" --data "$endless" --out "$work/x"; done
 expect 1 'missing.txt' "$bin/train_lm" --data "$work/missing.txt" --out "$work/x"
 expect 1 'text.txt/out' "$bin/train_lm" "${small[@]}" --steps 1 --out "$text/out"
 
@@ -87,6 +89,14 @@ expect 1 'already holds' "${run[@]}" --out "$whole"
 expect 1 'another model' "${run[@]}" --resume --out "$whole" --learner ttt-mlp
 expect 1 'another model' "${run[@]}" --resume --out "$whole" --backbone mamba
 expect 1 'written with' "${run[@]}" --resume --out "$whole" --seed 7
+cp "$text" "$work/edited.txt"; printf x >> "$work/edited.txt"
+expect 1 'other text' "${run[@]}" --resume --out "$whole" --data "$work/edited.txt"
+touch "$whole/.nestgrad-1-1.tmp"
+exec {lock}< "$whole"; flock -n "$lock"
+expect 1 'in use by another process' "${run[@]}" --resume --out "$whole"
+exec {lock}<&-
+expect 0 'report' "${run[@]}" --resume --out "$whole"
+[ ! -e "$whole/.nestgrad-1-1.tmp" ] || fail "what a killed run left behind is still there"
 expect 1 'not finite' "$bin/train_lm" "${small[@]}" --steps 60 --lr 1e30 --out "$work/diverged" --save-every 1
 [ -s "$work/diverged/nonfinite.safetensors" ] || fail "no reproducer of the value that is not finite"
 [ -s "$work/diverged/checkpoint.safetensors" ] || fail "the checkpoint from before the divergence is gone"
@@ -105,7 +115,10 @@ expect 1 'config.json' "$bin/generate" --checkpoint "$work/none" --prompt x
 expect 1 'truncated' "$bin/generate" --checkpoint "$work/truncated" --prompt x
 expect 2 'prompt' "$bin/generate" --checkpoint "$whole" --prompt ""
 cp -r "$whole" "$work/misfit"; sed -i 's/"hidden_size": 16/"hidden_size": 32/' "$work/misfit/config.json"
-expect 1 'wants|fit' "$bin/generate" --checkpoint "$work/misfit" --prompt x
+expect 1 'another model' "$bin/generate" --checkpoint "$work/misfit" --prompt x
+cp -r "$whole" "$work/theta"; sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 7.0/' "$work/theta/config.json"
+grep -q '"rope_theta": 7.0' "$work/theta/config.json" || fail "the edit did not happen"
+expect 1 'another model' "$bin/generate" --checkpoint "$work/theta" --prompt x
 sed -i 's/"hidden_size": 32/"hidden_size": "wide"/' "$work/misfit/config.json"
 expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
 

@@ -170,7 +170,9 @@ TEST_CASE("every model with a loss, every loss with a model: dual = primal = by 
   const auto all_models = models();
   const auto all_losses = losses();
   for (std::size_t i = 0; i < std::max(all_models.size(), all_losses.size()); ++i) {
-    const auto& [name, model] = all_models[i % all_models.size()];
+    const auto& pair = all_models[i % all_models.size()];
+    const auto& name = pair.first;
+    const auto& model = pair.second;
     const InnerLoss& loss = all_losses[i % all_losses.size()].loss;
     CAPTURE(name);
     CAPTURE(loss.text);
@@ -185,7 +187,9 @@ TEST_SUITE("slow") {
       "every model with every loss: dual = primal = by hand, to order 1; and to order 2 with the squared "
       "loss") {
     const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
-    for (const auto& [name, model] : models()) {
+    for (const auto& pair : models()) {
+      const auto& name = pair.first;
+      const auto& model = pair.second;
       for (const Named& named : losses()) {
         const Lesson lesson{composed(name, model, named.loss), linear_methods(sizes)[3], {.chunk = 3}, sizes};
         CAPTURE(name);
