@@ -169,8 +169,10 @@ void CudaBackend::synchronize() {
   const Fault found = *seen_fault_;
   zero(reinterpret_cast<std::byte*>(faults_), sizeof(Fault));
   const Site& site = sites_[static_cast<std::size_t>(found.site - 1)];
-  throw ValueError(fmt::format("[{}] {} (at {})", site.op->name,
-                               fmt::format(fmt::runtime(site.what), found.value), describe(site.loc)));
+  const std::string value =
+      found.is_index ? std::to_string(found.index) : fmt::format("{}", static_cast<double>(found.number));
+  throw ValueError(fmt::format("[{}] {} (at {})", site.op->name, fmt::format(fmt::runtime(site.what), value),
+                               describe(site.loc)));
 }
 
 int CudaBackend::fault_site(const Op& op, std::string what) {

@@ -25,8 +25,11 @@ namespace nestgrad::cuda {
 constexpr unsigned kWarp = 32, kFullWarp = 0xffffffffu;
 
 // Notes a wrong number, if none was noted before.
-__device__ inline void report(Fault* fault, int site, double value) {
-  if (atomicCAS(&fault->site, 0, site) == 0) fault->value = value;
+__device__ inline void report(Fault* fault, int site, int index) {
+  if (atomicCAS(&fault->site, 0, site) == 0) fault->is_index = true, fault->index = index;
+}
+__device__ inline void report(Fault* fault, int site, float number) {
+  if (atomicCAS(&fault->site, 0, site) == 0) fault->is_index = false, fault->number = number;
 }
 
 __device__ inline std::int64_t global_thread() {

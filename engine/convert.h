@@ -16,7 +16,7 @@ namespace nestgrad {
 template <class To, class From>
 To converted(From v, std::string_view who) {
   if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>)
-    if (!has_i32(static_cast<double>(v)))
+    if (!has_i32(v))
       throw ValueError(fmt::format("[{}] {} is no i32, which goes from -2147483648 to 2147483647", who, v));
   return static_cast<To>(v);
 }

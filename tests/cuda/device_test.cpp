@@ -113,6 +113,18 @@ TEST_CASE("CUDA: linear systems have the CPU's bits, with equal pivots and singu
       }
 }
 
+TEST_CASE("CUDA: a number that no i32 holds is reported, and is none") {
+  for (const DType from : {DType::f32, DType::f64}) {
+    const Function f = trace([](Tensor x) { return cast(x, DType::i32); }, Spec{from, {3}}).to(gpu());
+    CHECK(f(Array::of({1.9, -1.9, -2147483648.0}, {3}, from)).to_vector() ==
+          std::vector<double>{1, -1, -2147483648.0});
+    for (const double bad : {3e9, -3e9, 2147483648.0, std::nan("")}) {
+      INFO(name(from), " ", bad);
+      CHECK(contains(message_of<ValueError>([&] { f(Array::of({0, bad, 0}, {3}, from)); }), "is no i32"));
+    }
+  }
+}
+
 TEST_CASE("CUDA: elementwise kernels of integers") {
   const Arrays values = pairs({0, 1, -1, 5, -7, 1000}, DType::i32);
   for (const std::string_view op :

@@ -145,7 +145,9 @@ class Nested : public ttt::Learner {
 // The level above `pupil`, whose inner steps have the rate of a parameter of their own.
 Pupil above(const Pupil& pupil, const Policy& policy, const std::string& rate) {
   return {"above " + pupil.name, [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
-            return std::make_unique<Nested>(pupil.make(p), policy, 0.3 * sigmoid(p(rate, {})));
+            const Tensor step =
+                0.3 * sigmoid(p(rate, {}));  // the first parameter, whichever operand is made first
+            return std::make_unique<Nested>(pupil.make(p), policy, step);
           }};
 }
 
