@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <new>
 
 #include "engine/body.h"
 #include "engine/lower.h"
@@ -52,9 +53,12 @@ class Function::Plans {
     idle_.pop_back();
     return plan;
   }
-  void give_back(std::unique_ptr<Plan> plan) {
+  void give_back(std::unique_ptr<Plan> plan) noexcept {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(plan));
+    try {
+      idle_.push_back(std::move(plan));
+    } catch (const std::bad_alloc&) {  // then the next call makes another
+    }
   }
 
   std::mutex mutex_;

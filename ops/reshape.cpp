@@ -64,7 +64,7 @@ Tensor reshape(Operand x, const Shape& wanted) {
   std::int64_t known = 1, open = -1;
   for (std::size_t i = 0; i < shape.size(); ++i)
     if (shape[i] == -1 && open < 0) open = static_cast<std::int64_t>(i);
-    else known *= shape[i];
+    else if (__builtin_mul_overflow(known, shape[i], &known)) break;  // infer refuses it
   if (open >= 0) shape[uz(open)] = known ? x.tensor.spec().size() / known : 0;
   return emit(reshape_op, {x.tensor}, {.ints = shape}, x.loc);
 }

@@ -31,7 +31,10 @@ Spec infer_pad(const Call& c) {
   Spec out = c.in[0];
   if (c.attrs.ints[1] < 0 || c.attrs.ints[2] < 0)
     c.shape_error(fmt::format("padding {},{} is negative; use slice()", c.attrs.ints[1], c.attrs.ints[2]));
-  out.shape[uz(axis_of(c.attrs))] += c.attrs.ints[1] + c.attrs.ints[2];
+  std::int64_t& extent = out.shape[uz(axis_of(c.attrs))];
+  if (__builtin_add_overflow(extent, c.attrs.ints[1], &extent) ||
+      __builtin_add_overflow(extent, c.attrs.ints[2], &extent))
+    c.shape_error(fmt::format("padding {},{} is too large", c.attrs.ints[1], c.attrs.ints[2]));
   return out;
 }
 

@@ -32,7 +32,11 @@ TEST_CASE("An extent below zero, and a size that no memory has, are refused by a
   CHECK(contains(text, "[broadcast_to]"));
   CHECK(contains(text, "array_test.cpp:"));
   message_of<ShapeError>([&] { reshape(x, {k2To32, k2To32, 2}); });
+  message_of<ShapeError>([&] { reshape(x, {k2To32, k2To32, -1}); });
   message_of<ShapeError>([&] { pad(x, 0, -3, 0); });
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  message_of<ShapeError>([&] { pad(x, 0, kLargest, kLargest); });
+  message_of<ShapeError>([&] { slice(x, 0, -kLargest, kLargest); });
 }
 
 TEST_CASE("A loop of more steps than can be counted is refused") {
