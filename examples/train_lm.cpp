@@ -245,8 +245,7 @@ void run(Options& o) {
                                trainer.parameter_count(), corpus.bytes(Split::training).size(),
                                corpus.bytes(Split::validation).size(),
                                static_cast<double>(trainer.arena_bytes()) / 1e6));
-    // Metrics first: rows of steps after the checkpoint are left out when it is resumed, missing ones are
-    // lost.
+    // Metrics first: a resumed run leaves out rows of steps after its checkpoint; missing ones are lost.
     const auto save = [&] {
       write_file_atomically(metrics_path, log);
       trainer.save(checkpoint);

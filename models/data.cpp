@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "engine/hash.h"
 #include "engine/random.h"
 #include "ops/numerics/functions.h"
 
@@ -157,12 +160,10 @@ ByteCorpus::ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint
 }
 
 std::uint64_t ByteCorpus::fingerprint() const {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](std::uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+  std::uint64_t hash = fnv1a(std::string_view());
   for (const Split split : {Split::training, Split::validation}) {
-    for (std::size_t size = bytes(split).size(), i = 0; i < sizeof size; ++i)
-      add(static_cast<std::uint8_t>(size >> 8 * i));
-    for (const std::uint8_t byte : bytes(split)) add(byte);
+    const std::uint64_t size = bytes(split).size();
+    hash = fnv1a(bytes(split), fnv1a(std::bit_cast<std::array<std::uint8_t, 8>>(size), hash));
   }
   return hash;
 }

@@ -226,8 +226,7 @@ void Trainer::load(const std::string& path) {
   if (text != file.metadata.end() && text->second != text_)
     throw ConfigError(
         fmt::format("[train] {} was trained on other text (fingerprint {}, this one has {}): a file or its "
-                    "place changed; "
-                    "resume with the same text, or start anew in another folder",
+                    "place changed; resume with the same text, or start anew in another folder",
                     path, text->second, text_));
   place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}));
   step_ = step;

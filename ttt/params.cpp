@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/hash.h"
 #include "engine/random.h"
 
 namespace nestgrad {
@@ -23,9 +24,7 @@ Tensor ParamTable::get(const std::string& name, const Shape& shape, Init init) {
 Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed, const Device& device) {
   if (spec.init.kind == Init::Kind::constant)
     return Array::full(dtype, spec.shape, spec.init.value).to(device);
-  std::uint64_t stream = 14695981039346656037ULL;  // FNV-1a of the name
-  for (unsigned char c : spec.name) stream = (stream ^ c) * 1099511628211ULL;
-  return random_normal({dtype, spec.shape}, 0, spec.init.value, seed, stream, device);
+  return random_normal({dtype, spec.shape}, 0, spec.init.value, seed, fnv1a(spec.name), device);
 }
 
 }  // namespace nestgrad

@@ -19,6 +19,7 @@
 #include <limits>
 #include <map>
 
+#include "engine/hash.h"
 #include "engine/random.h"
 #include "engine/threads.h"
 #include "models/trainer.h"
@@ -46,12 +47,12 @@ class Digest {
   void add_value(T v) {
     unsigned char bytes[sizeof v];
     std::memcpy(bytes, &v, sizeof v);
-    for (const unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 1099511628211ULL;
+    hash_ = fnv1a(bytes, hash_);
   }
   std::string str() const { return fmt::format("{:016x}", hash_); }
 
  private:
-  std::uint64_t hash_ = 14695981039346656037ULL;
+  std::uint64_t hash_ = fnv1a(std::string_view());
 };
 
 // ---- ops ----
