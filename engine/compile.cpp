@@ -256,8 +256,8 @@ void Compiler::finish() {
 }
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-                const std::vector<NodeId>& outputs, const PlanOptions& options) {
-  Lowered lowered = lower(nodes, inputs, outputs, options);
+                const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
+  Lowered lowered = lower(nodes, inputs, outputs, options, of_scan);
   if (options.rematerialize) lowered = rematerialize(lowered);
   try {
     return Compiler(lowered, options).run();

@@ -55,8 +55,8 @@ SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
 
 Compiler::Results Compiler::results_of(NodeId scan) const {
   Results out;
-  for (NodeId p = scan + 1; p < graph_.size(); ++p) {
-    if (!live_[idx(p)] || node(p).inputs.empty() || node(p).inputs[0] != scan) continue;
+  for (const auto& [p, operand] : readers_[idx(scan)]) {
+    if (p < 0 || operand != 0) continue;
     if (node(p).op->kind == OpKind::final) out.finals.push_back(p);
     if (node(p).op->kind == OpKind::stack) out.stacks.push_back(p);
   }
@@ -268,12 +268,12 @@ class ScanCompiler {
   View view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
 
   Program compiled_body() const {
-    if (!sliced_) return compile(body_.nodes, ins_, outs_, c_.options_);
+    if (!sliced_) return compile(body_.nodes, ins_, outs_, c_.options_, true);
     const auto made = [&](std::vector<NodeId> ids) {
       for (NodeId& i : ids) i = sliced_->made[uz(i)];
       return ids;
     };
-    return compile(sliced_->graph->nodes(), made(ins_), made(outs_), c_.options_);
+    return compile(sliced_->graph->nodes(), made(ins_), made(outs_), c_.options_, true);
   }
 
   void add_workers() {

@@ -68,6 +68,20 @@ class Follower {
     }
   }
 
+  // Is op n of sums over slices (so many of its inputs; the others have nothing to do with slices) the sum of
+  // op n of the slices?
+  bool keeps_sums(const NodeCall& call, const Node& n, std::size_t sums) const {
+    if (sums == n.inputs.size()) return n.op->linear;
+    if (sums > 1 || !n.op->product || !n.op->linear_in) return false;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const Flow::Kind kind = flows_[uz(n.inputs[i])].kind;
+      if (kind == Flow::Kind::partial ? !n.op->linear_in(call, static_cast<int>(i))
+                                      : kind != Flow::Kind::free)
+        return false;
+    }
+    return true;
+  }
+
   // Where input i's followed axis goes; joins all inputs.
   Flow through_op(NodeId id) {
     const Node& n = node(id);
@@ -87,8 +101,8 @@ class Follower {
       out = Flow::along(to);
     }
     if (partial > 0)
-      return n.op->linear && partial == n.inputs.size() ? Flow::partial()
-                                                        : mixed(id, "it is not linear in a sum over slices");
+      return keeps_sums(call, n, partial) ? Flow::partial()
+                                          : mixed(id, "it is not linear in a sum over slices");
     if (out.kind == Flow::Kind::free || options_.positional) return out;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       if (flows_[uz(n.inputs[i])].kind != Flow::Kind::free) continue;

@@ -56,7 +56,9 @@ struct GraphOptions {
   Mode mode = Mode::lazy;
   Graph* parent = nullptr;    // tensors of ancestors may be used: they become captures
   bool hoist = true;          // ops that need only an ancestor's tensors are appended there
-  bool simplify = false;      // consult Op::simplify at append (plans only)
+  bool simplify = false;      // consult Op::simplify at append (plans only), which may ..
+  bool round = true;          // .. take what is equal to rounding, or but for the sign of a zero
+  bool stack = true;          // .. make one product of stacked rows of many: no slices can be cut from it
   bool check_finite = false;  // eager only: throw ValueError at the first op whose output is not finite
   bool share = true;          // equal calls are one node
 };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -126,10 +128,16 @@ bool needs_expansion(const Op& op, const Device& device) {
   return op.kind == OpKind::value && !op.alias && !(device.is_cpu() ? op.cpu != nullptr : op.cuda != nullptr);
 }
 
+// How a graph is lowered.
+struct How {
+  const Device& device;
+  GraphOptions graph;
+};
+
 Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-                const std::vector<NodeId>& outputs, const PlanOptions& options) {
+                const std::vector<NodeId>& outputs, const How& how) {
   const std::vector<char> live = live_nodes(nodes, outputs, inputs);
-  Lowered to{std::make_shared<Graph>(GraphOptions{.simplify = options.simplify}), {}, {}};
+  Lowered to{std::make_shared<Graph>(how.graph), {}, {}};
   std::vector<Tensor> made(nodes.size());
   EmitGuard guard;
   emit_state().graph = to.graph.get();
@@ -149,10 +157,10 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
                                    describe(n.loc)));
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
-    if (needs_expansion(*n.op, options.device)) {
+    if (needs_expansion(*n.op, how.device)) {
       if (!n.op->expand)
         throw GraphError(fmt::format("[{}] this op has neither a kernel for {} nor an expansion (at {})",
-                                     n.op->name, options.device.name(), describe(n.loc)));
+                                     n.op->name, how.device.name(), describe(n.loc)));
       made[id] = n.op->expand(in, n.attrs);
     } else {
       made[id] = to.graph->append(*n.op, in, n.attrs, n.loc);
@@ -162,21 +170,117 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
   return to;
 }
 
-}  // namespace
-
-Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-              const std::vector<NodeId>& outputs, const PlanOptions& options) {
-  Lowered out = rebuild(nodes, inputs, outputs, options);
+// Expanded and simplified.
+Lowered settled(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                const std::vector<NodeId>& outputs, const How& how) {
+  Lowered out = rebuild(nodes, inputs, outputs, how);
   const auto unfinished = [&](const Graph& g) {
     for (NodeId id = 0; id < g.size(); ++id)
-      if (needs_expansion(*g.node(id).op, options.device)) return true;
+      if (needs_expansion(*g.node(id).op, how.device)) return true;
     return false;
   };
   // An expansion may use ops that expand in turn; dead originals of simplified nodes go away in the same
   // pass.
   do {
-    out = rebuild(out.graph->nodes(), out.inputs, out.outputs, options);
+    out = rebuild(out.graph->nodes(), out.inputs, out.outputs, how);
   } while (unfinished(*out.graph));
+  return out;
+}
+
+// The bodies of scans, settled too. It is done before anything is moved between them: an expression that
+// rematerialization puts into another body must not be rounded otherwise because of what it finds there.
+class SettleBodies {
+ public:
+  SettleBodies(const Lowered& from, const How& how)
+      : from_(from), old_(*from.graph), how_(how), made_(static_cast<std::size_t>(old_.size())) {
+    for (const Node& n : old_.nodes())
+      if (n.op->kind == OpKind::stack)
+        scans_[n.inputs[0]].now.emplace(static_cast<NodeId>(n.attrs.ints[0]), -1);
+  }
+
+  Lowered run() {
+    Lowered to{std::make_shared<Graph>(GraphOptions{.share = false}), {}, {}};
+    const EmitGuard guard;
+    for (NodeId id = 0; id < old_.size(); ++id) {
+      const Node& n = old_.node(id);
+      label_like(n);
+      std::vector<Tensor> in;
+      for (NodeId i : n.inputs) in.push_back(made(i));
+      Attrs attrs = n.attrs;
+      if (n.op->kind == OpKind::scan) {
+        settle(id, in, attrs);
+      } else if (n.op->kind == OpKind::final || n.op->kind == OpKind::stack) {
+        const Settled& scan = scans_.at(n.inputs[0]);
+        attrs.body = scan.body;
+        if (n.op->kind == OpKind::stack) attrs.ints[0] = scan.now.at(static_cast<NodeId>(attrs.ints[0]));
+      }
+      made(id) = n.op->kind == OpKind::input ? to.graph->input(n.spec, n.attrs.text)
+                                             : to.graph->append(*n.op, in, std::move(attrs), n.loc);
+    }
+    for (NodeId id : from_.inputs) to.inputs.push_back(made(id).id());
+    for (NodeId id : from_.outputs) to.outputs.push_back(made(id).id());
+    return to;
+  }
+
+ private:
+  struct Settled {
+    std::shared_ptr<const Body> body;
+    std::map<NodeId, NodeId> now;  // stacked node of the old body -> of the new one
+  };
+  Tensor& made(NodeId id) { return made_[static_cast<std::size_t>(id)]; }
+
+  // Gives the scan its new body, and drops inputs that this no longer reads.
+  void settle(NodeId id, std::vector<Tensor>& in, Attrs& attrs) {
+    const Body& body = *attrs.body;
+    Settled& scan = scans_[id];
+    std::vector<NodeId> inputs(static_cast<std::size_t>(body.inputs())), outputs = body.outs;
+    std::iota(inputs.begin(), inputs.end(), 0);
+    for (const auto& stacked : scan.now) outputs.push_back(stacked.first);
+    const Lowered inner = settle_all(settled(body.nodes, inputs, outputs, how_), how_);
+
+    const auto first_x = inner.inputs.begin() + body.carries, first_const = first_x + body.xs;
+    const auto first_stacked = inner.outputs.begin() + body.carries;
+    const Closed closed = close_body(*inner.graph, {.carries = {inner.inputs.begin(), first_x},
+                                                    .xs = {first_x, first_const},
+                                                    .consts = {first_const, inner.inputs.end()},
+                                                    .outs = {inner.outputs.begin(), first_stacked},
+                                                    .keep = {first_stacked, inner.outputs.end()},
+                                                    .replace = {}});
+    scan.body = attrs.body = closed.body;
+    auto kept = closed.keep.begin();
+    for (auto& [before, now] : scan.now) now = *kept++;
+    std::vector<Tensor> left(in.begin(), in.begin() + body.carries);
+    for (std::size_t i : closed.live_xs) left.push_back(in[static_cast<std::size_t>(body.carries) + i]);
+    for (std::size_t i : closed.live_consts)
+      left.push_back(in[static_cast<std::size_t>(body.carries + body.xs) + i]);
+    in = std::move(left);
+  }
+
+ public:
+  static Lowered settle_all(Lowered from, const How& how) {
+    for (const Node& n : from.graph->nodes())
+      if (n.op->kind == OpKind::scan) return SettleBodies(from, how).run();
+    return from;
+  }
+
+ private:
+  const Lowered& from_;
+  const Graph& old_;
+  const How& how_;
+  std::vector<Tensor> made_;
+  std::map<NodeId, Settled> scans_;
+};
+
+}  // namespace
+
+Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+              const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
+  How how{options.device, {.simplify = options.simplify, .round = !of_scan}};
+  Lowered out = settled(nodes, inputs, outputs, how);
+  if (options.simplify && !of_scan) {
+    how.graph.stack = false;
+    out = SettleBodies::settle_all(std::move(out), how);
+  }
   return recompute_regions(out);
 }
 

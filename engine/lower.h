@@ -15,8 +15,11 @@ struct Lowered {
   std::vector<NodeId> inputs, outputs;
 };
 
+// A plan's graph is lowered once, with the bodies of its scans: what changes roundings is decided before
+// anything moves between bodies. Each body is then lowered again when it is compiled (of_scan), perhaps for one
+// slice: expressions of the same bits, and stacked products.
 Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-              const std::vector<NodeId>& outputs, const PlanOptions& options);
+              const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan);
 
 // Marks what `wanted` needs, not looking behind `cuts`.
 std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,

@@ -130,6 +130,7 @@ struct Op {
 
   bool adds = false;        // the output is the first input plus the second
   bool linear = false;      // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
+  bool product = false;     // no more than linear in each input of which linear_in says so: 0 there gives 0
   bool has_shape = false;   // Attrs::ints is the shape of the output
   bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
   bool alias = false;       // the output is the input's bytes under another shape

@@ -112,8 +112,9 @@ struct ScanStep {
   int fused_segment = -1;                     // which segment the lazy stacks hold
 };
 
+// of_scan: the body of a scan of a graph that is being compiled.
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-                const std::vector<NodeId>& outputs, const PlanOptions& options);
+                const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan = false);
 void execute(Program& program, const Frame& frame);
 // Runs it twice on this thread. `external`: as of Frame, on the CPU.
 Profile profile(Program& program, std::byte* const* external, std::int64_t most_events);

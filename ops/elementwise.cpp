@@ -219,7 +219,8 @@ namespace {
        .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes, \
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,             \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },                             \
-       .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0, .broadcasts = true});
+       .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0,                              \
+       .product = std::string_view(#NAME) == "mul" || std::string_view(#NAME) == "div", .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                            \
   const Op& op_##NAME = register_op(                                                                  \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 2>, \

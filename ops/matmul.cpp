@@ -164,6 +164,7 @@ const Op& matmul_op = register_op(
                 .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
                {.inputs = {{{3}}, {{3, 2}}}, .attrs = {.ints = {0, 0}}, .error = "reshape a vector"}};
      },
+     .product = true,
      .broadcasts = true});
 
 Tensor matmul(Operand a, Operand b, Transpose t) {

@@ -79,6 +79,7 @@ Tensor times_one(Tensor t) {
     const auto c = number(input_of(t, 1 - i));
     if (!c || x.spec() != t.spec()) continue;
     if (*c == 1) return x;
+    if (!t.graph().options().round) return {};
     if (!is_moderate(*c) || !is_float(x.dtype())) continue;
     if (const Scaled inner = scaled(x); inner.x.defined()) return times(inner.x, inner.by * *c);
   }
@@ -91,10 +92,12 @@ Tensor over_one(Tensor t) {
 
 Tensor plus_zero(Tensor t) {
   const Tensor a = input_of(t, 0), b = input_of(t, 1);
-  if (number(b) == 0.0) return if_same_spec(t, a);
-  if (number(a) == 0.0) return if_same_spec(t, b);
+  const bool round = t.graph().options().round;
+  if (round && number(b) == 0.0) return if_same_spec(t, a);
+  if (round && number(a) == 0.0) return if_same_spec(t, b);
   if (is(b, "neg")) return a - input_of(b);
   if (is(a, "neg")) return b - input_of(a);
+  if (!round) return {};
   for (const std::size_t i : {0U, 1U})
     if (node_of(input_of(t, i)).op == &matmul_op)
       if (const Tensor merged = merged_into(input_of(t, 1 - i), input_of(t, i), 4); merged.defined())
@@ -111,7 +114,7 @@ Tensor minus_zero(Tensor t) {
 Tensor double_negation(Tensor t) {
   const Tensor x = input_of(t);
   if (is(x, "neg")) return input_of(x);
-  if (!is_float(x.dtype())) return {};
+  if (!is_float(x.dtype()) || !t.graph().options().round) return {};
   if (is(x, "sub") && x.spec() == t.spec()) return input_of(x, 1) - input_of(x, 0);
   const Scaled inner = scaled(x);
   return inner.x.defined() ? times(inner.x, -inner.by) : Tensor();
@@ -161,6 +164,7 @@ Tensor simplify_elementwise(Tensor t) {
 
 Tensor factor_out(Tensor t) {
   const Tensor x = input_of(t);
+  if (!t.graph().options().round) return {};
   if (!is_float(x.dtype()) || x.spec().size() <= t.spec().size()) return {};
   const std::vector<int> axes(node_of(t).attrs.ints.begin(), node_of(t).attrs.ints.end());
   if (is(x, "neg")) return -sum(input_of(x), axes, kKeep);

@@ -1,5 +1,6 @@
 // Simplification rules of elementwise ops and sums, as Op::simplify takes them: a cheaper expression, or an
-// undefined tensor. The same number to rounding for every operand; NaN and infinity are not hidden.
+// undefined tensor. The same number to rounding for every operand, the same bits where the graph's options do
+// not allow to round; NaN and infinity are not hidden.
 #pragma once
 
 #include "engine/tensor.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ttt/forms/chunk_parallel.h"
 #include "ttt/forms/wy.h"
 #include "ttt/trace.h"
@@ -88,6 +90,22 @@ Analysis analyse(const Learner& learner, const Policy& policy, const State& give
       for (std::size_t i = 0; i < w.size(); ++i) require_chunk_split(optimizer, state, i, columns);
     });
   return out;
+}
+
+std::string why_not_causal(const Learner& learner, const Policy& policy, const Weights& start, Spec q) {
+  if (!policy.causal())
+    return fmt::format(
+        "a policy that reads whole chunks after writing them cannot answer token by token ({})",
+        policy.str());
+  if (policy.update == Policy::Update::per_token || policy.chunk == 1) return {};
+  std::int64_t& tokens = q.shape[q.shape.size() - 2];
+  tokens = std::max<std::int64_t>(2, policy.chunk_of(tokens));
+  const std::string mixing = LearnerTrace::of_predict(learner, start, q).mixing();
+  if (mixing.empty()) return {};
+  return mixing +
+         ". A token's answer would depend on later ones; let tokens meet in the layer's Task, which is given "
+         "the "
+         "stream";
 }
 
 FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimizer& optimizer,

@@ -23,6 +23,11 @@ struct Analysis {
 // Only the shapes of state and block matter.
 Analysis analyse(const Learner& learner, const Policy& policy, const State& state, const Block& block);
 
+// Why a learner run by this policy cannot answer token by token, in words; empty if it can. Either the policy
+// reads whole chunks after writing them, or predict() lets the tokens of a chunk meet. (The loss may: a chunk
+// is learnt from when it is complete.) start [batch, heads, ..]; q [batch, heads, any number of tokens, dim].
+std::string why_not_causal(const Learner& learner, const Policy& policy, const Weights& start, Spec q);
+
 // A form, and why not the others that do more at once.
 struct FormPlan {
   FormChoice form = FormChoice::primal;

@@ -183,8 +183,7 @@ class Battery {
     FormChoice form = FormChoice::primal;
     if (std::ranges::find(valid_, FormChoice::dual) != valid_.end()) form = FormChoice::dual;
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      const std::int64_t chunk = policy_.chunk == Policy::kWholeSequence ? sizes_.time : policy_.chunk,
-                         chunks = (sizes_.time + chunk - 1) / chunk;
+      const std::int64_t chunk = policy_.chunk_of(sizes_.time), chunks = (sizes_.time + chunk - 1) / chunk;
       InnerLoopOptions with = options(p, form);
       const Weights learning =
           restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained).start.weights;
@@ -272,10 +271,21 @@ class Battery {
     add("resume", worst_of_halves(run_program(f)), 1e-11, fmt::format("cut after {} tokens", at));
   }
 
+  // Why token by token is not asked for; empty if it is.
+  std::string not_token_by_token() const {
+    std::string out;
+    trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      out = why_not_causal(*p.learner, p.policy, p.start, p.views.q.spec());
+      return std::vector<Tensor>{p.views.k};
+    });
+    return out;
+  }
+
   void decode() {
-    if (!policy_.causal() || policy_.chunk == Policy::kWholeSequence)
-      return skip("decode", "the policy is not causal");
-    // The stream's states unrolled: every step asks for what the step before carried.
+    if (policy_.chunk == Policy::kWholeSequence) return skip("decode", "the whole sequence is one chunk");
+    if (const std::string why = not_token_by_token(); !why.empty()) return skip("decode", why);
+    // The stream's states unrolled: every step asks for what the step before carried. Views are prepared a
+    // token at a time, as a layer does it.
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
       std::vector<Tensor> out{
           train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
@@ -283,17 +293,19 @@ class Battery {
       std::map<std::string, Tensor> carried;
       for (std::int64_t t = 0; t < sizes_.time; ++t) {
         Stream stream(carried);
-        Views now = part(p.views, t, t + 1);
-        now.position = p.views.position;
+        std::vector<Tensor> token = p.inputs;
+        for (Tensor& x : std::span(token).first(token_inputs())) x = slice(x, 2, t, t + 1);
         const Tensor slot = constant(Array::of({static_cast<double>(t % policy_.chunk)}, {1}));
-        parts.push_back(
-            train_step(*p.learner, p.start, now, slot, options(p, FormChoice::automatic), stream, "learner"));
+        parts.push_back(train_step(*p.learner, p.start, views_of(system_, token), slot,
+                                   options(p, FormChoice::automatic), stream, "learner"));
         carried = stream.carried();
       }
       out.push_back(concat(parts, 2));
       return out;
     });
-    add("decode", worst_of_halves(run_program(f)), 1e-10);
+    const std::string why = why_tokens_meet(system_, sizes_, DType::f64);
+    add("decode", worst_of_halves(run_program(f)), 1e-10,
+        why.empty() ? why : "prepare lets tokens meet " + why);
   }
 
   // Inputs with batch element 1 (or tokens from `time` on) replaced by other numbers.
@@ -302,7 +314,7 @@ class Battery {
     for (std::size_t i = 0; i < in.size(); ++i) {
       const Spec& spec = in[i].spec();
       if (spec.rank() != 4 || spec.shape[0] != sizes_.batch || spec.shape[2] != sizes_.time ||
-          i >= views_of(f)) {
+          i >= token_inputs()) {
         out.push_back(in[i]);
         continue;
       }
@@ -320,9 +332,8 @@ class Battery {
     }
     return out;
   }
-  std::size_t views_of(const Function&) const {
-    return 3 + system_.gates.size() + (system_.position_rates ? 1 : 0);
-  }
+  // How many of a program's inputs are rows, one a token.
+  std::size_t token_inputs() const { return 3 + system_.gates.size() + (system_.position_rates ? 1 : 0); }
 
   Function outputs() const {
     return trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
@@ -342,7 +353,7 @@ class Battery {
   }
 
   void causality() {
-    if (!policy_.causal()) return skip("causality", "the policy is not causal");
+    if (const std::string why = not_token_by_token(); !why.empty()) return skip("causality", why);
     const Function f = outputs();
     const Arrays in = numbers_for(f, seed_);
     const Array a = f(in)[0];

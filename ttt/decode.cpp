@@ -115,10 +115,12 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   Views views = given_views;
   if (policy.query_is_key) views.q = views.k;
   policy.check();
-  if (!policy.causal() || policy.chunk == Policy::kWholeSequence)
+  if (policy.chunk == Policy::kWholeSequence)
     throw ConfigError(fmt::format(
-        "[decode] a policy that reads whole chunks after writing them cannot answer token by token ({})",
+        "[decode] a chunk that is the whole sequence ends nowhere when tokens come one by one ({})",
         policy.str()));
+  if (const std::string why = why_not_causal(given, policy, start, views.q.spec()); !why.empty())
+    throw ConfigError("[decode] " + why);
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
   const Learner& learner = *trained.learner;
   const FormOptions form_options{learner, policy, {}};

@@ -32,7 +32,7 @@ struct Run {
   const Learner& learner;
   const Policy& policy;
   const Views& views;
-  std::int64_t time, chunk;
+  std::int64_t time, chunk;  // chunk: at most time
   Shape lead;
   DType dtype;
   bool per_chunk() const { return policy.update == Policy::Update::per_chunk; }
@@ -44,7 +44,7 @@ struct Run {
     Block out{cut(views.q), cut(views.k), cut(views.v), {}, {}, true, {}};
     for (const auto& [name, rows] : views.gates) out.gates[name] = cut(rows);
     if (views.position.defined()) out.position = slice(views.position, 0, 0, end - begin);
-    out.writes = !per_chunk() || end - begin == chunk || policy.partial_chunk_writes;
+    out.writes = policy.writes(end - begin, time);
     return out;
   }
 };
@@ -114,8 +114,10 @@ Reads reads_of_all(const Run& run, const State& start, const Use& last) {
     const Tensor own = reshape(
         gather(reshape(run.views.position, {-1, 1}), constant(Array::of(place, {run.time}, DType::i32))),
         {run.time, 1});
-    out.z = out.z * select(constant(Array::of(same, {run.time, run.time}, run.dtype)), own,
+    Tensor factor = select(constant(Array::of(same, {run.time, run.time}, run.dtype)), own,
                            slice(run.views.position, 0, run.chunk - 1, run.chunk));
+    if (out.feature_axis) factor = reshape(factor, {run.time, run.time, 1});
+    out.z = out.z * factor;
     return out;
   }
   // A law over chunks, spread over their tokens.
@@ -133,7 +135,7 @@ Reads reads_of_all(const Run& run, const State& start, const Use& last) {
   spread_over_tokens(out, run.chunk, true);
   spread_over_tokens(before, run.chunk, true);
   const int keys = out.feature_axis ? -2 : -1;
-  if (padded != run.time && !run.policy.partial_chunk_writes) {  // the last chunk's step is not made
+  if (!run.policy.writes(run.time - (padded - run.chunk), run.time)) {  // the last chunk's step is not made
     const auto last_from = [&](Tensor a, Tensor b, int axis) {
       return concat({slice(a, axis, 0, padded - run.chunk), slice(b, axis, padded - run.chunk, padded)},
                     axis);
@@ -174,7 +176,7 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
                 policy,
                 views,
                 time,
-                policy.chunk == Policy::kWholeSequence ? time : std::min(policy.chunk, time),
+                std::min(policy.chunk_of(time), time),
                 {views.k.dim(0), views.k.dim(1)},
                 views.k.dtype()};
   State state = trained.start;

@@ -41,8 +41,7 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   const Policy& policy = options.policy;
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
   const Learner& learner = *trained.learner;
-  const std::int64_t time = views.k.dim(2),
-                     tokens = policy.chunk == Policy::kWholeSequence ? time : std::min(policy.chunk, time);
+  const std::int64_t time = views.k.dim(2), tokens = std::min(policy.chunk_of(time), time);
   const auto cut = [&](Tensor x) { return slice(x, 2, 0, tokens); };
   Block block{
       tokens == time ? views.q : cut(views.q), cut(views.k), cut(views.v), {}, views.position, true, {}};

@@ -104,7 +104,7 @@ void check_views(const Learner& learner, const Policy& policy, const Views& view
                     "may ask more or fewer "
                     "tokens than it learns from",
                     to_string(views.q.spec()), to_string(views.k.spec())));
-  const std::int64_t chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
+  const std::int64_t chunk = policy.chunk_of(time);
   if (views.position.defined() && after)
     throw ConfigError(
         "[inner_loop] position rates are for update = per_token: a step per chunk has no token's place");
@@ -242,8 +242,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   const Learner& learner = *trained.learner;
   check_gate_widths(learner, trained.start.weights, views.gates);
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
-  const std::int64_t time = views.k.dim(2),
-                     chunk = policy.chunk == Policy::kWholeSequence ? time : policy.chunk;
+  const std::int64_t time = views.k.dim(2), chunk = policy.chunk_of(time);
 
   State state = trained.start;
   const Weights first = options.track_loss ? state.weights : Weights();
@@ -285,7 +284,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   const Shape lead{views.k.dim(0), views.k.dim(1)};
   const auto run_alone = [&](const Form& how, std::int64_t begin, std::int64_t end) {
     Block block = range(views, begin, end);
-    block.writes = !per_chunk || end - begin == chunk || policy.partial_chunk_writes;
+    block.writes = policy.writes(end - begin, time);
     const std::int64_t index = begin / chunk;
     block.offset = at_chunk(options.gradient_offset, index);
     state = moved_by(state, at_chunk(options.state_offset, index));

@@ -111,6 +111,22 @@ Tensor TTTLayer::attention_branch(const Task::Joined& joined, Stream& stream) co
                                       : attention(q, k, v, options));
 }
 
+// What is learnt token by token here and read token by token in a Decoder must be the same.
+void TTTLayer::require_causal(const Weights& start, const Spec& q) const {
+  const Policy& policy = options_.inner.policy;
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(fmt::format("[ttt] {} is not causal: it cannot be a layer of a language model: {}",
+                                  system_.name, why));
+  };
+  if (const std::string why = why_not_causal(*learner_, policy, start, q); !why.empty()) refuse(why);
+  const std::int64_t time = std::max<std::int64_t>(2, policy.chunk_of(q.shape[2]));
+  const std::string why =
+      why_tokens_meet(system_, {1, options_.heads, q.shape[3], time, policy.chunk}, q.dtype);
+  if (!why.empty())
+    refuse("its prepare or a gate's shape does not treat each token by itself: " + why +
+           ". Let tokens meet in the layer's Task, which is given the stream");
+}
+
 Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Scope scope(name_);
   const DType dtype = x.dtype();
@@ -141,6 +157,7 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   if (system_.prepare) system_.prepare(views);
 
   const Weights start = for_batch(learner_->init(), x.dim(0));
+  require_causal(start, views.q.spec());
   Tensor out;
   if (stream.stepping()) {
     out = train_step(*learner_, start, views, slot, options_.inner, stream, name_);

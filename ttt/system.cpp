@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/flow.h"
 #include "engine/random.h"
 
 namespace nestgrad::ttt {
@@ -13,44 +14,80 @@ void check_complete(const System& system) {
         fmt::format("[ttt] the system '{}' has no {}; set System::{}", system.name, missing, missing));
 }
 
+Views views_of(const System& system, std::span<const Tensor> in) {
+  Views out{in[0], in[1], in[2], {}, {}};
+  std::size_t at = 3;
+  for (const GateSpec& gate : system.gates) {
+    const Tensor raw = in[at++] + gate.bias;
+    out.gates[gate.name] = gate.shape ? gate.shape(raw) : raw;
+  }
+  if (system.position_rates) {
+    out.gates["rate"] = sigmoid(in[at]);
+    out.position = sigmoid(in[at + 1]);
+  }
+  if (system.prepare) system.prepare(out);
+  return out;
+}
+
+namespace {
+
+// Of a program's inputs, without the outer parameters.
+std::vector<Spec> input_specs(const System& system, const ProgramSizes& s, DType dtype) {
+  const auto rows = [&](std::int64_t width) { return Spec{dtype, {s.batch, s.heads, s.time, width}}; };
+  std::vector<Spec> out{rows(s.dim), rows(s.dim), rows(s.dim)};
+  for (const GateSpec& gate : system.gates) out.push_back(rows(gate.per_feature ? s.dim : 1));
+  if (system.position_rates) {
+    out.push_back(rows(1));
+    out.push_back({dtype, {system.policy({s.heads, s.dim, s.chunk}).chunk}});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype) {
+  constexpr int kTokens = 2;  // the axis
+  Graph scratch(GraphOptions{.parent = emit_state().graph, .hoist = false});
+  const GraphScope scope(scratch);
+  std::vector<Tensor> in;
+  std::vector<std::pair<NodeId, Flow>> seeds;
+  for (const Spec& spec : input_specs(system, sizes, dtype)) {
+    in.push_back(scratch.input(spec));
+    if (spec.rank() == 4) seeds.emplace_back(in.back().id(), Flow::along(kTokens));
+  }
+  const Views views = views_of(system, in);
+  Gates results = views.gates;
+  results.insert({{"q", views.q}, {"k", views.k}, {"v", views.v}});
+  for (auto& [name, value] : results) value = scratch.tensor(scratch.lift(value));
+  const std::vector<Flow> flows = follow(scratch.nodes(), seeds);
+  for (const auto& [name, value] : results) {
+    const Flow& flow = flows[static_cast<std::size_t>(value.id())];
+    if (flow.kind == Flow::Kind::along && flow.axis == kTokens) continue;
+    if (flow.kind == Flow::Kind::free && !may_vary(scratch.nodes(), value.id(), kTokens)) continue;
+    const bool mixed = flow.kind == Flow::Kind::mixed;
+    return fmt::format("in '{}', at {}{}", name, describe(mixed ? scratch.tensor(flow.culprit) : value),
+                       mixed ? ", " + flow.why : ", which does not follow the tokens");
+  }
+  return {};
+}
+
 Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn) {
-  const Spec rows{dtype, {s.batch, s.heads, s.time, s.dim}};
-  std::vector<Spec> specs{rows, rows, rows};
-  const auto gate_spec = [&](bool per_feature) {
-    return Spec{dtype, {s.batch, s.heads, s.time, per_feature ? s.dim : 1}};
-  };
-  for (const GateSpec& gate : system.gates) specs.push_back(gate_spec(gate.per_feature));
   check_complete(system);
   const SystemSizes sizes{s.heads, s.dim, s.chunk};
-  const Policy policy = system.policy(sizes);
-  if (system.position_rates) {
-    specs.push_back(gate_spec(false));
-    specs.push_back({dtype, {policy.chunk}});
-  }
   return trace(
       [&](const std::vector<Tensor>& in) {
         ParamTable table(*emit_state().graph, dtype);
         SystemProgram program;
         program.learner = system.learner(Params(table), sizes);
-        program.policy = policy;
-        program.views = {in[0], in[1], in[2], {}, {}};
-        std::size_t at = 3;
-        for (const GateSpec& gate : system.gates) {
-          const Tensor raw = in[at++] + gate.bias;
-          program.views.gates[gate.name] = gate.shape ? gate.shape(raw) : raw;
-        }
-        if (system.position_rates) {
-          program.views.gates["rate"] = sigmoid(in[at]);
-          program.views.position = sigmoid(in[at + 1]);
-        }
-        if (system.prepare) system.prepare(program.views);
+        program.policy = system.policy(sizes);
+        program.views = views_of(system, in);
         program.start = for_batch(program.learner->init(), s.batch);
         program.inputs = in;
         program.inputs.insert(program.inputs.end(), table.tensors().begin(), table.tensors().end());
         return fn(program);
       },
-      specs);
+      input_specs(system, s, dtype));
 }
 
 std::vector<Array> numbers_for(const Function& program, std::uint64_t seed) {

@@ -29,7 +29,8 @@ struct System {
   std::vector<GateSpec> gates;
   std::function<std::unique_ptr<Learner>(const Params& params, const SystemSizes& sizes)> learner;
   std::function<Policy(const SystemSizes& sizes)> policy;
-  // q, k, v as projected -> as the inner loop sees them; identity if empty.
+  // q, k, v as projected -> as the inner loop sees them; identity if empty. Decoding calls it (and the gates'
+  // shapes) for one token at a time, so it must treat each token by itself (why_tokens_meet).
   std::function<void(Views& views)> prepare;
   bool rotary = false;          // q and k are rotated by their position in the chunk
   bool position_rates = false;  // the published TTT layers' eta[i, j]
@@ -53,6 +54,11 @@ struct ProgramSizes {
 // fn makes the outputs.
 Function trace_system(const System& system, const ProgramSizes& sizes, DType dtype,
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn);
+// The views of such a program, of its first inputs: q, k, v, the raw gates (then rates and position).
+Views views_of(const System& system, std::span<const Tensor> inputs);
+// Where prepare or the shape of a gate lets tokens meet, or treats them by their place, in words; empty if each
+// token is treated by itself, which a layer that decodes needs.
+std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype);
 // Numbers for such a program: views and parameters around 0, the same for the same seed.
 std::vector<Array> numbers_for(const Function& program, std::uint64_t seed);
 

@@ -69,6 +69,8 @@ void check_random_program(unsigned seed) {
           poison(plan);
           const Arrays second = plan.run(in);
           CHECK(same_bits(first, second));
+          CHECK(same_bits(f.plan({.simplify = simplify, .rematerialize = !fuse}).run(in),
+                          f.plan({.simplify = simplify, .rematerialize = fuse}).run(in)));
           if (simplify) CHECK(max_error(second, expected) < 1e-12);
           else CHECK(same_bits(second, expected));
         }

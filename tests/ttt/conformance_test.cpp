@@ -177,3 +177,29 @@ TEST_CASE("explain says why, with the line of the learner's text or the piece of
       message_of<FormError>([] { ttt::explain(ttt::system_named("lact"), {}, FormChoice::chunk_parallel); }),
       "chunk-parallel is impossible: the gradient of"));
 }
+
+TEST_CASE("the battery sees a prepare in which tokens meet, and a prediction that a layer cannot give") {
+  System shifted = with_predict([](const ttt::Weights& w, Tensor x) { return matmul(x, w["W"]); });
+  CHECK(ttt::conformance(shifted).passed());
+  shifted.prepare = [rate = shifted.prepare](ttt::Views& v) {
+    rate(v);
+    v.k = slice(pad(v.k, 2, 1, 0), 2, 0, v.k.dim(2));
+  };
+  const ttt::ConformanceReport report = ttt::conformance(shifted);
+  CHECK(!check_of(report, "decode").passed());
+  CHECK(contains(check_of(report, "decode").note, "tokens meet in 'k'"));
+  CHECK(check_of(report, "causality").passed());
+
+  System mixing =
+      with_predict([](const ttt::Weights& w, Tensor x) { return matmul(x - mean(x, {-2}, kKeep), w["W"]); });
+  mixing.policy = [](const SystemSizes& n) {
+    return ttt::Policy{
+        .chunk = n.chunk, .update = ttt::Policy::Update::per_chunk, .read = ttt::Policy::Read::before_write};
+  };
+  const ttt::ConformanceReport not_causal = ttt::conformance(mixing);
+  CHECK(not_causal.passed());
+  for (const char* name : {"decode", "causality"}) {
+    CHECK(!check_of(not_causal, name).applies);
+    CHECK(contains(check_of(not_causal, name).note, "[predict] tokens are not independent"));
+  }
+}

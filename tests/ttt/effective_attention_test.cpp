@@ -22,6 +22,7 @@ struct Case {
   InnerOptimizer optimizer;
   Policy policy;
   bool position = false;
+  std::int64_t time = kTime;
 };
 
 ttt::Model two_layers(const Params& p) {
@@ -37,7 +38,7 @@ ttt::Model one_layer(const Params& p) { return ttt::linear(p, {kHeads, kDim, 0, 
 
 // Output of the inner loop, and of its effective attention; then the pieces.
 Arrays both(const Case& c, std::uint64_t seed) {
-  const Spec rows = f64({kBatch, kHeads, kTime, kDim}), one = f64({kBatch, kHeads, kTime, 1});
+  const Spec rows = f64({kBatch, kHeads, c.time, kDim}), one = f64({kBatch, kHeads, c.time, 1});
   ParamTable* table_of = nullptr;
   const Function f = trace(
       [&](const Tensors& in) {
@@ -80,6 +81,10 @@ std::vector<Case> cases() {
                               gla = InnerOptimizer().keep(gate("decay"));
   Policy last_only = chunks;
   last_only.trained = {"W2"};
+  // Position rates as long as a sequence and weights as wide as a chunk: nothing can be told by size.
+  const InnerOptimizer by_input = InnerOptimizer().scale(gate("decay"));
+  Policy silent_before = silent;
+  silent_before.read = Policy::Read::before_write;
   return {
       {"two layers, online", two_layers, ttt::half_squared_error(), plain, online},
       {"two layers, chunks", two_layers, ttt::inner_product(), plain, chunks},
@@ -94,6 +99,14 @@ std::vector<Case> cases() {
       {"a step per chunk, after, momentum", swiglu, ttt::inner_product(), momentum, after},
       {"a step per chunk, mean, Titans", two_layers, ttt::half_squared_error(), titans, mean},
       {"a step per chunk, the rest does not write", two_layers, ttt::half_squared_error(), momentum, silent},
+      {"less than a chunk, which does not write", two_layers, ttt::half_squared_error(), momentum, silent,
+       false, 3},
+      {"the same, before", swiglu, ttt::inner_product(), plain, silent_before, false, 3},
+      {"less than a chunk", two_layers, ttt::half_squared_error(), momentum, after, false, 3},
+      {"less than a chunk, position rates", two_layers, ttt::half_squared_error(), plain, chunks, true, 3},
+      {"position rates, a factor per input", one_layer, ttt::half_squared_error(), by_input, chunks, true},
+      {"the same, of one chunk", one_layer, ttt::half_squared_error(), by_input, chunks, true, 4},
+      {"the same, before", one_layer, ttt::half_squared_error(), by_input, before, true},
   };
 }
 
@@ -106,7 +119,7 @@ TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, r
       const Arrays r = both(c, seed);
       CHECK(relative_error(r[1], r[0]) < 1e-12);
       // Both parts matter, or nothing was tested.
-      CHECK(relative_error(r[3], r[0]) > 1e-3);
+      CHECK((relative_error(r[3], r[0]) > 1e-3) == c.policy.writes(std::min(c.time, c.policy.chunk), c.time));
     }
 }
 
@@ -116,7 +129,8 @@ TEST_CASE("the matrix is zero where a token cannot have been read yet") {
     CAPTURE(c.name);
     const std::vector<double> m = both(c, 5)[2].to_vector();
     for (std::size_t i = 0; i < m.size(); ++i) {
-      const std::size_t t = i / kTime % kTime, s = i % kTime;
+      const auto time = static_cast<std::size_t>(c.time);
+      const std::size_t t = i / time % time, s = i % time;
       if (s > t || (s == t && c.policy.read == Policy::Read::before_write)) CHECK(m[i] == 0);
     }
   }

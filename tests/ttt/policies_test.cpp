@@ -734,3 +734,28 @@ TEST_CASE("token by token: what is not causal, or has no chunks, is refused") {
   CHECK(contains(why({.chunk = 0, .update = Update::per_chunk, .read = Read::before_write}), "token"));
   CHECK(contains(why({.chunk = 0}), "token"));
 }
+TEST_CASE("token by token: a prediction in which tokens meet is refused") {
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
+  const Policy policy{.chunk = 3, .update = Update::per_chunk, .read = Read::before_write};
+  const auto of = [&](const Formula::Predict& f) {
+    return formula(
+        "mixing",
+        [&](const Params& p) {
+          return Weights{matrix("W", p("W", {sizes.heads, 4, 4}))};
+        },
+        f);
+  };
+  const Pupil mean_taken =
+                  of([](const Weights&w, Tensor x) { return matmul(x - mean(x, {-2}, kKeep), w["W"]); }),
+              causal_sum = of([](const Weights&w, Tensor x) { return matmul(cumsum(x, -2), w["W"]); });
+  for (const Pupil& pupil : {mean_taken, causal_sum}) {
+    const std::string why = message_of<ConfigError>([&] {
+      stepping_wrong({pupil, with_gates(), policy, sizes});
+    });
+    CHECK(contains(why, "tokens are not independent"));
+    CHECK(contains(why, "let tokens meet in the layer's Task"));
+  }
+  Policy online = policy;
+  online.chunk = 1;  // a token is alone
+  CHECK(stepping_wrong({causal_sum, with_gates(), online, sizes}) == "");
+}

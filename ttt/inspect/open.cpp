@@ -12,9 +12,7 @@
 
 namespace nestgrad::ttt {
 
-std::int64_t Specimen::chunk() const {
-  return policy.chunk == Policy::kWholeSequence ? time() : std::min(policy.chunk, time());
-}
+std::int64_t Specimen::chunk() const { return std::min(policy.chunk_of(time()), time()); }
 
 std::int64_t Specimen::chunks() const { return time() / chunk(); }
 
@@ -34,6 +32,11 @@ void Specimen::check() const {
   if (time() % chunk())
     throw ConfigError(fmt::format("[inspect] {}: {} tokens are not whole chunks of {}; give a multiple", name,
                                   time(), chunk()));
+  if (!policy.writes(time(), time()))
+    throw ConfigError(fmt::format(
+        "[inspect] {}: {} tokens are less than a chunk of {}, and by the policy ({}) a partial chunk "
+        "does not write: there is nothing to look into; give at least a whole chunk",
+        name, time(), policy.chunk, policy.str()));
 }
 
 std::vector<Array> values_of(const ParamTable& table, const Specimen& specimen, DType dtype) {

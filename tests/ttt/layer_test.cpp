@@ -1,0 +1,149 @@
+// The promise: a layer reads a sequence at once and token by token with the same numbers, for any system; a
+// system for which that cannot be is refused with the node that is to blame.
+#include "ttt/layer.h"
+
+#include "models/traced_model.h"
+#include "tests/testing.h"
+#include "ttt/learners/catalogue.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using ttt::Policy;
+using ttt::System;
+using ttt::SystemSizes;
+using ttt::Views;
+
+namespace {
+
+constexpr std::int64_t kBatch = 2, kTime = 7, kWidth = 8, kHeads = 2;
+
+// x W, a step a token at rate 0.1, in chunks of 3.
+System plain_system() {
+  System s{.name = "test", .title = "test", .source = "test"};
+  s.learner = [](const Params& p, const SystemSizes& n) {
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {.heads = n.heads, .in = n.dim, .out = n.dim}),
+                                           ttt::half_squared_error());
+  };
+  s.policy = [](const SystemSizes&) { return Policy{.chunk = 3}; };
+  s.gates = {{.name = "rate", .shape = [](Tensor raw) { return 0.2 * sigmoid(raw); }}};
+  return s;
+}
+
+System with_prepare(std::function<void(Views&)> prepare) {
+  System s = plain_system();
+  s.prepare = std::move(prepare);
+  return s;
+}
+
+// x [batch, time, width] through a layer of this system; by token: through streams.
+Arrays run(const System& system, bool by_token, std::int64_t time = kTime) {
+  const TracedModel model =
+      trace_model(DType::f64, {f64({kBatch, time, kWidth})}, [&](ParamTable& table, const Tensors& in) {
+        const Params params(table);
+        ttt::TTTLayerOptions options{.width = kWidth, .heads = kHeads};
+        const ttt::TTTLayer layer(params, options, std::make_unique<ttt::ProjectedViews>(params, kWidth),
+                                  system, "layer");
+        Tensors out;
+        std::map<std::string, Tensor> carried;
+        for (std::int64_t t = 0; by_token && t < time; ++t) {
+          ttt::Stream stream(carried);
+          out.push_back(layer(slice(in[0], 1, t, t + 1), stream));
+          carried = stream.carried();
+        }
+        ttt::Stream whole;
+        return Tensors{by_token ? concat(out, 1) : layer(in[0], whole)};
+      });
+  StateDict params;
+  std::uint64_t seed = 3;
+  for (const ParamSpec& p : model.params) params[p.name] = random({DType::f64, p.shape}, seed++, -0.5, 0.5);
+  return model.function(model.bind({random(f64({kBatch, time, kWidth}), 1)}, {&params}));
+}
+
+std::string refusal(const System& system, bool by_token) {
+  return message_of<ConfigError>([&] { run(system, by_token); });
+}
+
+}  // namespace
+
+TEST_CASE("a layer reads token by token what it reads at once") {
+  const std::vector<System> systems{
+      plain_system(),
+      with_prepare([](Views& v) { v.q = l2_norm(v.q), v.k = silu(v.k), v.v = v.v * 0.5 + 1.0; }),
+      with_prepare([](Views& v) { v.gates["rate"] = sum(square(v.k), {-1}, kKeep) * v.gates.at("rate"); }),
+      with_prepare([](Views& v) {
+        v.gates["rate"] = broadcast_to(full(v.k.dtype(), {1}, 0.1), v.gates["rate"].shape());
+      }),
+      ttt::delta_net(),
+      ttt::lact(),
+  };
+  for (const System& s : systems) {
+    CAPTURE(s.name);
+    CHECK(max_error(run(s, true), run(s, false)) < 1e-12);
+  }
+}
+
+TEST_CASE("a layer refuses a system that treats a token by what stands beside it, or by its place") {
+  const auto shifted = [](Tensor x) { return slice(pad(x, 2, 1, 0), 2, 0, x.dim(2)); };
+  const auto expect = [](const System& s, const std::string& view, const std::string& what) {
+    for (const bool by_token : {false, true}) {
+      const std::string why = refusal(s, by_token);
+      CAPTURE(why);
+      CHECK(contains(why, "[ttt] test is not causal"));
+      CHECK(contains(why, "in '" + view + "', at %"));
+      CHECK(contains(why, what));
+      CHECK(contains(why, "Let tokens meet in the layer's Task"));
+    }
+  };
+  expect(with_prepare([&](Views& v) { v.k = shifted(v.k); }), "k", "pad");
+  expect(with_prepare([](Views& v) { v.v = cumsum(v.v, 2); }), "v", "cumsum");
+  expect(with_prepare([](Views& v) { v.q = v.q - mean(v.q, {2}, kKeep); }), "q", "sum");
+  expect(with_prepare([](Views& v) {
+           v.q = v.q * reshape(iota(v.q.dtype(), {v.q.dim(2)}, 0), {v.q.dim(2), 1});
+         }),
+         "q", "differs from slice to slice");
+  System s = plain_system();
+  s.gates[0].shape = [](Tensor raw) { return exp(-cumsum(softplus(raw), 2)); };
+  expect(s, "rate", "cumsum");
+}
+
+TEST_CASE("a layer refuses a learner in whose prediction tokens meet, per chunk, read before write") {
+  System s = plain_system();
+  s.policy = [](const SystemSizes&) {
+    return Policy{.chunk = 3, .update = Policy::Update::per_chunk, .read = Policy::Read::before_write};
+  };
+  CHECK(max_error(run(s, true), run(s, false)) < 1e-12);
+  // In the loss they may: a chunk is learnt from when it is complete.
+  System meeting = s;
+  meeting.learner = [](const Params& p, const SystemSizes& n) {
+    return std::make_unique<ttt::Composed>(
+        ttt::linear(p, {.heads = n.heads, .in = n.dim, .out = n.dim}),
+        ttt::InnerLoss{"to the mean", [](Tensor prediction, Tensor target) {
+                         return sum(square(prediction - mean(target, {-2}, kKeep)), {-1}, kKeep);
+                       }});
+  };
+  CHECK(max_error(run(meeting, true), run(meeting, false)) < 1e-12);
+  CHECK(max_error(run(meeting, true), run(s, true)) > 1e-3);
+  s.learner = [](const Params& p, const SystemSizes& n) {
+    ttt::Model model = ttt::linear(p, {.heads = n.heads, .in = n.dim, .out = n.dim});
+    model.f = [](const ttt::Weights& w, Tensor x) { return matmul(x + cumsum(x, -2), w["W"]); };
+    return std::make_unique<ttt::Composed>(model, ttt::half_squared_error());
+  };
+  for (const bool by_token : {false, true})
+    CHECK(contains(refusal(s, by_token), "[predict] tokens are not independent"));
+}
+
+TEST_CASE("a layer without a learner, a policy, weights or tokens says so") {
+  System s = plain_system();
+  s.learner = nullptr;
+  CHECK(contains(refusal(s, false), "has no learner"));
+  s = plain_system();
+  s.policy = nullptr;
+  CHECK(contains(refusal(s, false), "has no policy"));
+  s = plain_system();
+  s.learner = [](const Params&, const SystemSizes&) {
+    return std::make_unique<ttt::Composed>(
+        ttt::Model{"x", {}, [](const ttt::Weights&, Tensor x) { return x; }}, ttt::half_squared_error());
+  };
+  CHECK(contains(refusal(s, false), "weight"));
+  CHECK(contains(message_of<ShapeError>([] { run(plain_system(), false, 0); }), "no token"));
+}
