@@ -96,6 +96,9 @@ class Slicer {
   Tensor make(NodeId id, const std::vector<int>& single) {
     if (const auto known = made_.find({id, single}); known != made_.end()) return known->second;
     const Node& n = node(id);
+    for (const std::vector<Flow>& f : flows_)
+      if (f[uz(id)].kind == Flow::Kind::mixed)
+        throw Refused();  // nobody wants it, but a scan has it as input
     Spec target = n.spec;
     for (int axis = 0; axis < target.rank(); ++axis)
       if (is_along(id, axis) || std::ranges::find(single, axis) != single.end()) target.shape[uz(axis)] = 1;
