@@ -74,10 +74,22 @@ class Slicer {
         if (flows[uz(id)].kind == Flow::Kind::mixed) return;
       for (NodeId id : stacked())
         if (flows[uz(id)].kind == Flow::Kind::partial) return;
+      if (sums_again(flows)) return;
       flows_.push_back(flows);
       out_.extents.push_back(extent);
       return;
     }
+  }
+  // Is a carry the sum over the slices of one axis, and the same for all slices of another? Then it would be
+  // added up once for each slice of the other.
+  bool sums_again(const std::vector<Flow>& flows) const {
+    return std::ranges::any_of(body_.outs, [&](NodeId id) {
+      return std::ranges::any_of(flows_, [&](const std::vector<Flow>& others) {
+        const Flow::Kind a = flows[uz(id)].kind, b = others[uz(id)].kind;
+        return (a == Flow::Kind::partial && b == Flow::Kind::free) ||
+               (a == Flow::Kind::free && b == Flow::Kind::partial);
+      });
+    });
   }
   std::span<const NodeId> stacked() const {
     return std::span(wanted_).first(wanted_.size() - body_.outs.size());
