@@ -17,7 +17,7 @@ struct Subject {
   std::vector<Spec> specs;
   Function f;
   bool narrow = false;  // has it f32?
-  bool has_scan = false;
+  bool has_scan = false, has_empty = false;
   std::size_t orders = 0;  // of its last outputs: a value L0 and directional derivatives L1, .. of it
   bool exact_gradients = true;
 };

@@ -14,7 +14,7 @@ namespace nestgrad::fuzz {
 namespace {
 
 struct Coverage {
-  long cases = 0, derivatives = 0, skipped = 0;
+  long cases = 0, derivatives = 0, skipped = 0, on_cuda = 0;
   std::set<std::string> ops;
 };
 Coverage covered;
@@ -69,6 +69,7 @@ Subject drawn_subject(Draws& draws) {
   s.f = trace(s.fn, s.specs);
   for (const Node& n : s.f.graph().nodes()) {
     s.narrow = s.narrow || n.spec.dtype == DType::f32;
+    s.has_empty = s.has_empty || n.spec.size() == 0;
     s.has_scan = s.has_scan || n.op->kind == OpKind::scan;
   }
   return s;
@@ -84,7 +85,10 @@ void check(Draws& draws) {
   check_plans(s, in, draws);
   check_replays(s, in, draws);
   check_nonfinite(s, in);
-  if (Device::cuda_count() > 0 && draws.one_in(6)) check_cuda(s, in, draws);
+  if (Device::cuda_count() > 0 && draws.one_in(6)) {
+    check_cuda(s, in, draws);
+    ++covered.on_cuda;
+  }
   if (s.orders > 1 && s.exact_gradients)
     ++(check_derivatives(s, draws.seed()) ? covered.derivatives : covered.skipped);
 }
@@ -92,8 +96,10 @@ void check(Draws& draws) {
 // What a long campaign never met.
 int report(int code) {
   if (covered.cases < 2000) return code;
-  fmt::print("{} programs' derivatives were held against differences, of {} nothing could be said\n",
-             covered.derivatives, covered.skipped);
+  fmt::print(
+      "{} programs ran on CUDA; the derivatives of {} were held against differences, of {} nothing could be "
+      "said\n",
+      covered.on_cuda, covered.derivatives, covered.skipped);
   std::string missing;
   for (const Op* op : op_table())
     if (!covered.ops.contains(std::string(op->name))) missing += fmt::format(" {}", op->name);

@@ -9,7 +9,7 @@ namespace nestgrad::fuzz {
 
 namespace {
 
-constexpr std::int64_t kMostElements = 96;
+constexpr std::int64_t kMostElements = 96, kMostElementsWide = 1000;
 constexpr int kMostAxes = 5;
 constexpr double kMostSettled = 8;  // so far from 1 may the values be that steps are given
 
@@ -55,6 +55,7 @@ const std::map<std::string, long>& RandomGraph::made() {
 // ---- inputs and outputs ----
 
 std::vector<Spec> RandomGraph::inputs() {
+  wide_ = maybe(8);
   if (maybe(5)) dtype_ = DType::f32, exact_ = false;
   std::vector<Spec> specs;
   do specs.push_back({specs.empty() || !maybe(5) ? dtype_ : DType::i32, some_shape(4, 4)});
@@ -91,7 +92,7 @@ void RandomGraph::some_steps(int most) {
   int weights = 0;
   for (const Kind& k : kinds()) weights += k.weight;
   for (int i = 0; i < most && steps_left_ > 0; ++i) {
-    int draw = below(weights + weights / 10) - weights / 10;
+    int draw = below(weights + weights / 20) - weights / 20;
     if (draw < 0) return;
     const Kind* kind = kinds().data();
     while (draw >= kind->weight) draw -= (kind++)->weight;
@@ -102,7 +103,7 @@ void RandomGraph::some_steps(int most) {
 }
 
 void RandomGraph::add(Tensor t, double most) {
-  if (t.spec().size() > kMostElements || t.rank() > kMostAxes) return;
+  if (t.spec().size() > (wide_ ? kMostElementsWide : kMostElements) || t.rank() > kMostAxes) return;
   regions_.back().values.push_back(within({t, most}, kMostSettled));
 }
 
@@ -127,6 +128,12 @@ std::vector<int> RandomGraph::some_axes(Tensor t) {
   for (int d = 0; d < t.rank(); ++d)
     if (maybe(2)) axes.push_back(maybe(4) ? d - t.rank() : d);
   return axes;
+}
+
+std::int64_t RandomGraph::extent(int most) {
+  if (maybe(30)) return 0;
+  if (wide_ && maybe(3)) return draws_->of(std::vector<std::int64_t>{5, 8, 9, 17, 33});
+  return draws_->between(1, most);
 }
 
 Shape RandomGraph::some_shape(int most_axes, int most_extent) {

@@ -6,8 +6,8 @@
 //   const std::vector<Spec> specs = made.inputs();
 //   const Function f = trace([&](const Tensors& in) { return made.outputs(in); }, specs);
 //
-// What is made stays small: values of at most 96 numbers, of at most 5 axes, and (but for derivatives) not
-// far from 1. Each op takes a value that was made before, the latest for a draw of 0.
+// What is made stays small: values of at most 96 numbers (in some programs 1000), of at most 5 axes, and (but
+// for derivatives) not far from 1. Each op takes a value that was made before, the latest for a draw of 0.
 #pragma once
 
 #include <functional>
@@ -56,7 +56,7 @@ class RandomGraph {
   // ---- draws ----
   int below(int n) { return draws_->below(n); }
   bool maybe(int n) { return draws_->one_in(n); }
-  std::int64_t extent(int most) { return maybe(30) ? 0 : draws_->between(1, most); }
+  std::int64_t extent(int most);
   int axis_of(Tensor t) { return below(t.rank()) - (maybe(4) ? t.rank() : 0); }
   std::vector<int> some_axes(Tensor t);
   Shape some_shape(int most_axes, int most_extent);
@@ -129,6 +129,7 @@ class RandomGraph {
 
   Draws* draws_;
   DType dtype_ = DType::f64;
+  bool wide_ = false;  // has it axes longer than a register?
   std::vector<Region> regions_;
   int steps_left_ = 24, gradients_left_ = 3, depth_ = 0;
   bool exact_ = true;
