@@ -1,5 +1,5 @@
 // The frame of random programs: inputs and outputs, choosing values and making them fit. What the steps are
-// is in random_steps.cpp and random_loops.cpp.
+// is in random_steps.cpp, random_composites.cpp and random_loops.cpp.
 #include "tests/fuzz/random_graph.h"
 
 #include <algorithm>
@@ -18,22 +18,6 @@ std::map<std::string, long>& counts() {
   return all;
 }
 
-void add_ops_of(const std::deque<Node>& nodes, std::set<std::string>& names) {
-  for (const Node& n : nodes) {
-    names.emplace(n.op->name);
-    if (n.attrs.body) add_ops_of(n.attrs.body->nodes, names);
-    if (n.attrs.rule) add_ops_of(n.attrs.rule->nodes, names);
-  }
-}
-
-// Can an array of shape `a` be spread to `b`?
-bool spreads_to(const Shape& a, const Shape& b) {
-  if (a.size() > b.size()) return false;
-  for (std::size_t d = 0; d < a.size(); ++d)
-    if (a[d] != b[b.size() - a.size() + d] && a[d] != 1) return false;
-  return true;
-}
-
 bool broadcast_together(const Shape& a, const Shape& b) {
   std::int64_t size = 1;
   for (std::size_t d = 1; d <= std::max(a.size(), b.size()); ++d) {
@@ -50,6 +34,13 @@ const std::map<std::string, long>& RandomGraph::made() {
   if (counts().empty())
     for (const Kind& k : kinds()) counts()[k.name] = 0;
   return counts();
+}
+
+bool spreads_to(const Shape& a, const Shape& b) {
+  if (a.size() > b.size()) return false;
+  for (std::size_t d = 0; d < a.size(); ++d)
+    if (a[d] != b[b.size() - a.size() + d] && a[d] != 1) return false;
+  return true;
 }
 
 // ---- inputs and outputs ----
@@ -223,10 +214,12 @@ Tensors RandomGraph::variables() {
   return out;
 }
 
-std::set<std::string> ops_of(const Function& function) {
-  std::set<std::string> names;
-  add_ops_of(function.graph().nodes(), names);
-  return names;
+void for_each_node(const std::deque<Node>& nodes, const std::function<void(const Node&)>& visit) {
+  for (const Node& n : nodes) {
+    visit(n);
+    if (n.attrs.body) for_each_node(n.attrs.body->nodes, visit);
+    if (n.attrs.rule) for_each_node(n.attrs.rule->nodes, visit);
+  }
 }
 
 }  // namespace nestgrad::fuzz

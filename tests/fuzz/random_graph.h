@@ -10,9 +10,9 @@
 // for derivatives) not far from 1. Each op takes a value that was made before, the latest for a draw of 0.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -114,6 +114,7 @@ class RandomGraph {
   void convolved_twice();
   void loop();
   void learner();
+  void heads();
   void ruled();
   void recomputed();
   void gradient();
@@ -122,6 +123,7 @@ class RandomGraph {
   struct Loop;
   void draw_operands(Loop& loop);
   Step step_of(Loop& loop, const Tensors& carries, const Tensors& xs);
+  Tensor step_of_heads(const Tensors& values, std::int64_t dim);
   Tensor closed_body(const Tensors& in, const std::vector<double>& most);
 
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -135,7 +137,9 @@ class RandomGraph {
   bool exact_ = true;
 };
 
-// The names of all ops that a function uses, bodies of scans and rules included.
-std::set<std::string> ops_of(const Function& function);
+// Can an array of shape `a` be spread to `b`?
+bool spreads_to(const Shape& a, const Shape& b);
+// Bodies of scans and rules included.
+void for_each_node(const std::deque<Node>& nodes, const std::function<void(const Node&)>& visit);
 
 }  // namespace nestgrad::fuzz

@@ -59,7 +59,8 @@ const std::vector<RandomGraph::Kind>& RandomGraph::kinds() {
                                         {"conv1d", 1, &G::convolved},
                                         {"depthwise_conv3x3", 1, &G::convolved_twice},
                                         {"scan", 9, &G::loop},
-                                        {"learner", 4, &G::learner},
+                                        {"learner", 3, &G::learner},
+                                        {"heads", 4, &G::heads},
                                         {"custom_vjp", 2, &G::ruled},
                                         {"checkpoint", 2, &G::recomputed},
                                         {"grad", 4, &G::gradient},
@@ -162,6 +163,79 @@ void RandomGraph::learner() {
   --depth_;
   add(made.carries[0], kUnknown);
   add(made.ys[0], kUnknown);
+}
+
+// One op that mostly leaves the leading axes alone.
+Tensor RandomGraph::step_of_heads(const Tensors& values, std::int64_t dim) {
+  const auto pick = [&] { return values[values.size() - 1 - at(below(static_cast<int>(values.size())))]; };
+  const auto is_matrix = [&](Tensor t) { return t.dim(-1) == dim && t.dim(-2) == dim; };
+  const Tensor x = pick(), y = pick();
+  switch (below(10)) {
+    case 0:
+      return x + y;
+    case 1:
+      return x * y * 0.5;
+    case 2:
+      return is_matrix(x) && is_matrix(y) ? matmul(x, y, {.a = maybe(2), .b = maybe(2)}) * 0.3 : x - y;
+    case 3:
+      return tanh(x);
+    case 4:
+      return softmax(x, maybe(3) ? -2 : -1);
+    case 5:
+      return x - mean(x, {-1}, kKeep);
+    case 6:
+      return select(greater(x, y), x, y);
+    case 7:
+      return transpose(x);
+    case 8:
+      return reshape(exp(-square(reshape(x, {-1, x.dim(-2), x.dim(-1)}))), x.shape());
+    default:
+      return x - sum(x, some_axes(x), kKeep) * 0.1;
+  }
+}
+
+// Many sequences and heads, each with a state of its own; what they share, and sums over them.
+void RandomGraph::heads() {
+  if (depth_ >= kDeepest) return binary();
+  const Shape batch = draws_->of(std::vector<Shape>{{2}, {2, 3}, {3, 2}, {1, 2}, {2, 1, 2}, {0, 2}});
+  const std::int64_t dim = draws_->between(1, 3), steps = draws_->between(1, 4);
+  const auto shape = [&](bool timed) {
+    Shape out(batch.begin() + (maybe(4) ? 1 : 0), batch.end());
+    for (std::int64_t& n : out)
+      if (maybe(5)) n = 1;
+    if (timed) out.insert(out.begin(), steps);
+    const bool is_number = maybe(5);
+    out.insert(out.end(), {is_number ? 1 : dim, is_number ? 1 : dim});
+    return out;
+  };
+  const auto fitted = [&](const Shape& s) { return within(fitting(dtype_, s), 1).t; };
+  Tensors init, xs, shared;
+  for (int more = 1 + below(3); more > 0; --more) init.push_back(fitted(shape(false)));
+  for (int more = 1 + below(2); more > 0; --more) xs.push_back(fitted(shape(true)));
+  for (int more = below(3); more > 0; --more) shared.push_back(fitted(shape(false)));
+  const ScanOptions options{.reverse = maybe(2), .checkpoint_every = below(4)};
+  ++depth_;
+  const ScanResult made = scan(
+      [&](const Tensors& c, const Tensors& x) -> Step {
+        Tensors values = shared;
+        values.insert(values.end(), x.begin(), x.end());
+        values.insert(values.end(), c.begin(), c.end());
+        for (int more = 1 + below(6); more > 0; --more) values.push_back(step_of_heads(values, dim));
+        if (maybe(4)) values.push_back(grad(sum(values.back()), {c[0]}, {.allow_zero = true})[0]);
+        Step next{c, {}};
+        for (Tensor& carry : next.carries) {
+          // The latest value of its shape; or the sum of one that is larger.
+          const Tensor v = values[values.size() - 1 - at(below(static_cast<int>(values.size())))];
+          if (v.shape() == carry.shape()) carry = maybe(3) ? v : tanh(carry * 0.9 + v);
+          else if (spreads_to(carry.shape(), v.shape())) carry = carry + sum_to(v, carry.shape()) * 0.1;
+        }
+        for (int more = below(3); more > 0; --more) next.ys.push_back(values[values.size() - at(more)]);
+        return next;
+      },
+      init, xs, options);
+  --depth_;
+  for (const Tensor& t : made.carries) add(t, kUnknown);
+  for (const Tensor& t : made.ys) add(t, kUnknown);
 }
 
 // ---- rules and regions ----
