@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nestgrad.h"
-#include "tests/fuzz/campaign.h"
+#include "tests/fuzz/draws.h"
 
 namespace nestgrad::fuzz {
 
@@ -21,6 +21,10 @@ struct Subject {
   std::size_t orders = 0;  // of its last outputs: a value L0 and directional derivatives L1, .. of it
   bool exact_gradients = true;
 };
+
+// A program of random_graph.h; all its derivatives of the highest order; L0, a weighted sum of its outputs,
+// and L_k, the derivative of L_(k-1) along the direction of order k.
+Subject random_subject(Draws& draws);
 
 // Numbers for inputs. `tied` ones are few different, so that comparisons meet equals.
 Arrays numbers_for(const std::vector<Spec>& specs, std::uint64_t seed, bool tied = false);

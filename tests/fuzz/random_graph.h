@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "nestgrad.h"
-#include "tests/fuzz/campaign.h"
+#include "tests/fuzz/draws.h"
 
 namespace nestgrad::fuzz {
 
