@@ -74,10 +74,22 @@ class Slicer {
         if (flows[uz(id)].kind == Flow::Kind::mixed) return;
       for (NodeId id : stacked())
         if (flows[uz(id)].kind == Flow::Kind::partial) return;
+      if (sums_again(flows)) return;
       flows_.push_back(flows);
       out_.extents.push_back(extent);
       return;
     }
+  }
+  // Is a carry the sum over the slices of one axis, and the same for all slices of another? Then it would be
+  // added up once for each slice of the other.
+  bool sums_again(const std::vector<Flow>& flows) const {
+    return std::ranges::any_of(body_.outs, [&](NodeId id) {
+      return std::ranges::any_of(flows_, [&](const std::vector<Flow>& others) {
+        const Flow::Kind a = flows[uz(id)].kind, b = others[uz(id)].kind;
+        return (a == Flow::Kind::partial && b == Flow::Kind::free) ||
+               (a == Flow::Kind::free && b == Flow::Kind::partial);
+      });
+    });
   }
   std::span<const NodeId> stacked() const {
     return std::span(wanted_).first(wanted_.size() - body_.outs.size());
@@ -96,6 +108,9 @@ class Slicer {
   Tensor make(NodeId id, const std::vector<int>& single) {
     if (const auto known = made_.find({id, single}); known != made_.end()) return known->second;
     const Node& n = node(id);
+    for (const std::vector<Flow>& f : flows_)
+      if (f[uz(id)].kind == Flow::Kind::mixed)
+        throw Refused();  // nobody wants it, but a scan has it as input
     Spec target = n.spec;
     for (int axis = 0; axis < target.rank(); ++axis)
       if (is_along(id, axis) || std::ranges::find(single, axis) != single.end()) target.shape[uz(axis)] = 1;

@@ -16,6 +16,7 @@ std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 Stepped stepped(const SliceOf& part, std::size_t step) { return {step, part.at}; }
 
 std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const View& view) {
+  if (value.size() == 0) return std::nullopt;
   const std::size_t element = size_of(value.dtype);
   const Shape dense = strides_of(value.shape);
   const auto stride = [&](int axis) { return view.strides[uz(axis) + 1]; };  // the first is time
@@ -29,11 +30,9 @@ std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const Vie
   Stepped out{uz(view.strides[0]) * element, {}};
   for (std::size_t from : part.at) {
     std::int64_t at = view.offset;
-    for (int axis = 0; axis < value.rank(); ++axis) {
-      if (value.shape[uz(axis)] == 0) return std::nullopt;
+    for (int axis = 0; axis < value.rank(); ++axis)
       at +=
           static_cast<std::int64_t>(from / element) / dense[uz(axis)] % value.shape[uz(axis)] * stride(axis);
-    }
     out.at.push_back(uz(at) * element);
   }
   return out;

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "autograd/grad.h"
-#include "tests/engine/random_program.h"
+#include "tests/fuzz/compare.h"
 #include "tests/ops/sweep.h"
 #include "tests/ttt/system_testing.h"
 
@@ -165,18 +165,6 @@ TEST_CASE("CUDA: a maximum over a row with NaN is NaN") {
 
 namespace {
 
-Arrays inputs_of_random_programs(unsigned seed) {
-  std::vector<Spec> specs = RandomProgram::inputs();
-  specs.pop_back();
-  Arrays out = random(specs, seed * 16 + 1);
-  out.push_back(Array::zeros(DType::i32, {5}));
-  return out;
-}
-
-}  // namespace
-
-namespace {
-
 // Floats with `bits` after the point, to nearest even.
 Array rounded(const Array& a, int bits) {
   Array out = a.clone();
@@ -226,27 +214,12 @@ TEST_CASE("CUDA: products in tf32 and bf16 round their operands, and nothing els
   CHECK(contains(message_of<ConfigError>([] { precision_named("f16"); }), "f32, tf32 or bf16"));
 }
 
-TEST_CASE("CUDA: programs drawn at random, with their gradients") {
-  for (unsigned seed = 0; seed < 40; ++seed) {
-    const Function f = trace(RandomProgram(seed), RandomProgram::inputs());
-    const Arrays inputs = inputs_of_random_programs(seed);
-    const Arrays expected = f.plan({.device = Device::cpu()}).run(inputs);
+TEST_CASE("CUDA: programs drawn at random, with their gradients, under any schedule") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
     INFO("program ", seed);
-    CHECK(max_error(f.plan({.device = gpu()}).run(inputs), expected) < 1e-9);
-    CHECK(max_error(f.plan({.fuse = false, .device = gpu()}).run(inputs), expected) < 1e-9);
-    CHECK(max_error(f.plan({.slice = false, .device = gpu()}).run(inputs), expected) < 1e-9);
-  }
-}
-
-TEST_CASE("CUDA: equal runs have equal bits, whatever the checkpoint schedule") {
-  for (unsigned seed = 0; seed < 10; ++seed) {
-    const Function f = trace(RandomProgram(seed), RandomProgram::inputs());
-    const Arrays inputs = inputs_of_random_programs(seed);
-    const Arrays once = f.plan({.device = gpu()}).run(inputs);
-    INFO("program ", seed);
-    CHECK(same_bits(f.plan({.device = gpu()}).run(inputs), once));
-    for (int every : {0, 1, 2})
-      CHECK(same_bits(f.plan({.checkpoint_every = every, .device = gpu()}).run(inputs), once));
+    fuzz::Draws draws(seed);
+    const fuzz::Subject s = fuzz::random_subject(draws);
+    CHECK_NOTHROW(fuzz::check_cuda(s, fuzz::numbers_for(s.specs, seed), draws));
   }
 }
 

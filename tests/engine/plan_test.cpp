@@ -1,91 +1,32 @@
 // A plan gives the numbers of its program, whatever memory it shares.
 #include "engine/plan.h"
 
-#include <limits>
+#include <random>
 
 #include "engine/arena.h"
-#include "tests/engine/random_program.h"
+#include "tests/fuzz/compare.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
 
-// Buffers that are live at the same time are disjoint, and inside the arena.
-void check_disjoint(const Plan& plan) {
-  const std::vector<BufferInfo> buffers = plan.buffers();
-  const std::size_t arena = plan.stats().arena_bytes;
-  std::size_t clashes = 0, outside = 0;
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const BufferInfo& a = buffers[i];
-    outside += a.offset + a.bytes > arena || a.offset % kArenaAlignment != 0 || a.last < a.first;
-    for (std::size_t j = 0; j < i; ++j) {
-      const BufferInfo& b = buffers[j];
-      const bool together = a.first <= b.last && b.first <= a.last;
-      clashes += together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
-    }
-  }
-  CHECK(clashes == 0);
-  CHECK(outside == 0);
-}
-
-// Fills the arena with NaN by a run on NaNs.
-void poison(Plan& plan) {
-  Arrays in;
-  for (const Spec& spec : plan.input_specs())
-    in.push_back(is_float(spec.dtype)
-                     ? Array::full(spec.dtype, spec.shape, std::numeric_limits<double>::quiet_NaN())
-                     : Array::zeros(spec.dtype, spec.shape));
-  plan.run(in);
-}
-
-void check_random_program(unsigned seed) {
+void check_random_program(std::uint64_t seed) {
   CAPTURE(seed);
-  const std::vector<Spec> specs = RandomProgram::inputs();
-  const Arrays at = random({specs.begin(), specs.end() - 1}, seed);
-  Arrays in = at;
-  in.push_back(Array::of({0, 4, 2, 1, 1}, {5}, DType::i32));
-
-  Graph eager(Mode::eager);
-  Arrays expected;
-  {
-    const GraphScope scope(eager);
-    Tensors inputs;
-    for (const Array& a : in) inputs.push_back(eager.input(a));
-    for (const Tensor& t : RandomProgram(seed)(inputs)) expected.push_back(eager.node(t.id()).value);
-  }
-  const Function f = trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs);
-  for (const bool simplify : {false, true})
-    for (const bool reuse : {false, true})
-      for (const std::optional<int> every : {std::optional<int>{}, std::optional<int>{2}})
-        for (const bool fuse : {false, true}) {
-          Plan plan = f.plan({.simplify = simplify,
-                              .reuse = reuse,
-                              .fuse = fuse,
-                              .rematerialize = fuse,
-                              .checkpoint_every = every});
-          check_disjoint(plan);
-          const Arrays first = plan.run(in);
-          poison(plan);
-          const Arrays second = plan.run(in);
-          CHECK(same_bits(first, second));
-          CHECK(same_bits(f.plan({.simplify = simplify, .rematerialize = !fuse}).run(in),
-                          f.plan({.simplify = simplify, .rematerialize = fuse}).run(in)));
-          if (simplify) CHECK(max_error(second, expected) < 1e-12);
-          else CHECK(same_bits(second, expected));
-        }
+  fuzz::Draws draws(seed);
+  const fuzz::Subject s = fuzz::random_subject(draws);
+  const Arrays in = fuzz::numbers_for(s.specs, seed);
+  fuzz::check_plans(s, in, draws);
+  fuzz::check_replays(s, in, draws);
 }
 
 }  // namespace
 
-TEST_CASE("Random programs: live buffers never overlap, and a dirty arena gives the eager numbers") {
-  for (unsigned seed = 0; seed < 12; ++seed) check_random_program(seed);
-}
-
-TEST_SUITE("slow") {
-  TEST_CASE("Many random programs: live buffers never overlap, and a dirty arena gives the eager numbers") {
-    for (unsigned seed = 12; seed < 200; ++seed) check_random_program(seed);
-  }
+// programs_fuzz checks more of them.
+TEST_CASE(
+    "Random programs: live buffers never overlap, and any plan, in a dirty arena too, gives the numbers") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) CHECK_NOTHROW(check_random_program(seed));
 }
 
 TEST_CASE("The arena keeps live buffers apart, aligned, and reuses what is dead") {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "tests/autograd/deriving.h"
-#include "tests/engine/random_program.h"
+#include "tests/fuzz/compare.h"
 
 namespace {
 
@@ -91,13 +91,11 @@ TEST_CASE("The counter counts") {
 }
 
 TEST_CASE("Replaying a plan allocates nothing, whatever the ops") {
-  const std::vector<Spec> specs = RandomProgram::inputs();
-  for (unsigned seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
-    Arrays in = random({specs.begin(), specs.end() - 1}, seed);
-    in.push_back(Array::of({0, 4, 2, 1, 1}, {5}, DType::i32));
-    CHECK(allocations_of_replay(trace([&](const Tensors& x) { return RandomProgram(seed)(x); }, specs), in) ==
-          0);
+    fuzz::Draws draws(seed);
+    const fuzz::Subject s = fuzz::random_subject(draws);
+    CHECK(allocations_of_replay(s.f, fuzz::numbers_for(s.specs, seed)) == 0);
   }
 }
 

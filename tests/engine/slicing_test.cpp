@@ -197,6 +197,45 @@ TEST_CASE("a batch, heads or rows of none are run as any other number is") {
   }
 }
 
+TEST_CASE("a sum over the slices of one axis is not added up for each slice of another") {
+  const std::vector<Spec> specs{f64({1, 1, 1}), f64({2, 1, 1, 1}), f64({kTime, 3, 1, 1})};
+  const Function f = trace(
+      [](const Tensors& in) {
+        return scan(
+                   [&](const Tensors& c, const Tensors& x) -> Step {
+                     return {{c[0] + sum(x[0], {0}, kKeep), c[1] * 2.0}, {}};
+                   },
+                   {in[0], in[1]}, {in[2]})
+            .carries;
+      },
+      specs);
+  const Arrays in = random(specs, 3);
+  CHECK(max_error(f.plan({}).run(in), interpret(f, in)) < 1e-13);
+}
+
+TEST_CASE("a scan whose slices meet in a value that nobody reads in the end is left whole") {
+  const std::vector<Spec> specs{f64({kBatch, kHeads, 1, 1}), f64({})};
+  const Function f = trace(
+      [](const Tensors& in) {
+        return scan(
+                   [](const Tensors& c, const Tensors&) -> Step {
+                     // What the inner loop makes of one slice alone is not read.
+                     const Tensor one = sum(slice(c[0], 1, 1, 2));
+                     const ScanResult inner = scan(
+                         [&](const Tensors& i, const Tensors&) -> Step {
+                           return {{i[0] * one, tanh(i[1])}, {}};
+                         },
+                         {c[1], c[0]}, {}, {.steps = 2});
+                     return {{inner.carries[1], c[1]}, {}};
+                   },
+                   {in[0], in[1]}, {}, {.steps = 2})
+            .carries;
+      },
+      specs);
+  const Arrays in = random(specs, 3);
+  CHECK(same_bits(f.plan({}).run(in), interpret(f, in)));
+}
+
 TEST_CASE("a run knows nothing of the run before it, whichever thread has which slice") {
   const Function f = with_gradients(kLearner, learner_of);
   Plan checkpointed = f.plan({.checkpoint_every = 2, .workers = 4}), stored = f.plan({.workers = 1});

@@ -104,6 +104,19 @@ TEST_CASE("Stacks that are only read rearranged are written so") {
       specs, [](const Tensors& in) { return Tensors{slice(running(in[0])[1], 0, 1, 3)}; }, " slice ", 1);
 }
 
+TEST_CASE("A sequence of steps without a number may be rearranged") {
+  for (const Shape& shape : {Shape{kBatch, kTime, 0}, Shape{0, kTime, kDim}, Shape{kBatch, kTime, 0, kDim}}) {
+    CAPTURE(to_string(shape));
+    const auto swapped = [](const Tensors& in) {
+      std::vector<int> order{1, 0, 2, 3};
+      order.resize(in[0].shape().size());
+      return running(permute(in[0], order));
+    };
+    const Function f = trace(swapped, {f64(shape)});
+    CHECK(f({random(f64(shape), 1)})[1].shape() == f.output_spec(1).shape);
+  }
+}
+
 TEST_CASE("Derivatives of scans over rearranged sequences are those of the unrolled loop") {
   const std::vector<Spec> specs{f64({kBatch, kHeads, kTime, kRows, kDim})};
   const auto fn = [](const Loop& loop) {

@@ -26,14 +26,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014).
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
-
 // What the handler of signals may read: "seed 17".
 char running_case[64] = "no case";
 constexpr unsigned kSecondsPerCase = 300;  // of a machine that may be busy
@@ -92,17 +84,6 @@ void print_failure(const std::string& name, const std::string& which, const Chec
 }
 
 }  // namespace
-
-int Draws::below(int n) {
-  if (n <= 1) return 0;  // no choice, no draw
-  if (at_ == drawn_.size()) {
-    // In f64, so that the number is spread alike for every n; past the end of a replay it is 0.
-    const double unit = replays_ ? 0.0 : static_cast<double>(next_random(state_) >> 11) * 0x1p-53;
-    drawn_.push_back(static_cast<std::uint32_t>(unit * n));
-  }
-  drawn_[at_] = std::min(drawn_[at_], static_cast<std::uint32_t>(n - 1));
-  return static_cast<int>(drawn_[at_++]);
-}
 
 std::vector<std::uint32_t> shrunk(const Check& check, const Drawn& drawn, double seconds) {
   const Clock::time_point start = Clock::now();
