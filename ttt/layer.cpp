@@ -69,6 +69,10 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
   if (!options_.inner.policy.causal())
     throw ConfigError(fmt::format("[ttt] {} is not causal ({}): it cannot be a layer of a language model",
                                   system_.name, options_.inner.policy.str()));
+  if (options_.inner.policy.chunk == Policy::kWholeSequence && (system_.rotary || system_.position_rates))
+    throw ConfigError(
+        fmt::format("[ttt] {} counts tokens from the beginning of their chunk, but has no chunks ({})",
+                    system_.name, options_.inner.policy.str()));
 }
 
 Tensor TTTLayer::token_rates(Tensor x) const {

@@ -26,7 +26,7 @@ Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
   const Policy policy = system.policy(sizes);
   if (system.position_rates) {
     specs.push_back(gate_spec(false));
-    specs.push_back({dtype, {policy.chunk}});
+    specs.push_back({dtype, {policy.chunk == Policy::kWholeSequence ? s.time : policy.chunk}});
   }
   return trace(
       [&](const std::vector<Tensor>& in) {
