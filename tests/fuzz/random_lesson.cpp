@@ -56,7 +56,7 @@ class Lecturer {
     l.policy.trained = trained();
     rates();
     optimizer();
-    l.position = !l.per_chunk() && draws_.one_in(4);
+    l.position = !l.per_chunk() && draws_.one_in(6);
     numbers();
     return std::move(l);
   }
@@ -66,7 +66,7 @@ class Lecturer {
     Lesson& l = lesson_;
     Policy& p = l.policy;
     p.update = draws_.below(5) < 3 ? Policy::Update::per_token : Policy::Update::per_chunk;
-    p.chunk = draws_.of<std::int64_t>({1, 2, 1, 3, 4, 5, 8, 6, 7, Policy::kWholeSequence});
+    p.chunk = draws_.of<std::int64_t>({1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, Policy::kWholeSequence});
     const std::int64_t chunk = p.chunk == Policy::kWholeSequence ? 6 : p.chunk;
     const std::int64_t whole = draws_.below(p.chunk == 1 ? 8 : 4);
     l.time = std::clamp<std::int64_t>(whole * chunk + draws_.below(static_cast<int>(chunk)), 1, 20);
@@ -90,7 +90,7 @@ class Lecturer {
     std::vector<std::string> out;
     const auto& weights = lesson_.learner.weights;
     if (weights.size() < 2 || !draws_.one_in(5)) return out;
-    for (const RandomLearner::Weight& w : weights)
+    for (const RandomModel::Weight& w : weights)
       if (draws_.one_in(2)) out.push_back(w.name);
     if (out.empty()) out.push_back(weights.front().name);
     if (draws_.one_in(2)) std::ranges::reverse(out);
@@ -99,11 +99,11 @@ class Lecturer {
 
   // Steps have to be small: by the rate of each token, by that of each weight, or by the optimiser.
   void rates() {
-    const int kind = draws_.of<int>({0, 0, 1, 2, 3});
+    const int kind = draws_.of<int>({0, 0, 0, 1, 2, 3});
     if (kind == 0 || kind == 1) lesson_.gates.push_back({"rate", lesson_.rate()});
     else if (kind == 3) lesson_.optimizer.pieces.push_back(constant_scale());
     if (kind == 0) return;
-    for (const RandomLearner::Weight& w : lesson_.learner.weights)
+    for (const RandomModel::Weight& w : lesson_.learner.weights)
       if (lesson_.learns(w.name) && (kind == 2 || draws_.one_in(2)))
         lesson_.gates.push_back({"rate." + w.name, kind == 2 ? lesson_.rate() : 1.5});
   }
@@ -113,7 +113,7 @@ class Lecturer {
 
   // Numbers per feature are for matrices that all have as many inputs as a key has features.
   bool features_fit() const {
-    for (const RandomLearner::Weight& w : lesson_.learner.weights)
+    for (const RandomModel::Weight& w : lesson_.learner.weights)
       if (lesson_.learns(w.name) && (w.kind != ttt::WeightKind::matrix || w.in != lesson_.in)) return false;
     return true;
   }
@@ -130,8 +130,10 @@ class Lecturer {
   void piece() {
     using Kind = Piece::Kind;
     Piece p;
-    p.kind = draws_.of<Kind>({Kind::scale, Kind::momentum, Kind::momentum, Kind::nesterov, Kind::adam,
-                              Kind::muon, Kind::normalize, Kind::clip, Kind::leapfrog, Kind::soft_sign});
+    const std::vector<Kind> linear{Kind::scale, Kind::momentum, Kind::nesterov, Kind::leapfrog},
+        all{Kind::scale,     Kind::momentum, Kind::nesterov, Kind::adam,     Kind::muon,
+            Kind::normalize, Kind::clip,     Kind::leapfrog, Kind::soft_sign};
+    p.kind = draws_.of(linear_ ? linear : all);
     const bool has_number = p.kind == Kind::scale || p.kind == Kind::momentum || p.kind == Kind::nesterov ||
                             p.kind == Kind::leapfrog;
     if (has_number) p.number = number("number");
@@ -146,11 +148,13 @@ class Lecturer {
 
   void optimizer() {
     Optimizer& o = lesson_.optimizer;
+    linear_ = !draws_.one_in(3);
     for (int n = 0; n < 3 && draws_.below(5) >= 3; ++n) piece();
     if (draws_.one_in(3)) {
       o.keep = number("keep");
       o.keep_before = (lesson_.per_chunk() || lesson_.policy.chunk == 1) && draws_.one_in(3);
     }
+    if (linear_ && draws_.below(4) < 3) return;
     o.norm = draws_.of<Optimizer::Norm>({Optimizer::Norm::none, Optimizer::Norm::none, Optimizer::Norm::none,
                                          Optimizer::Norm::none, Optimizer::Norm::none,
                                          Optimizer::Norm::weight_norm, Optimizer::Norm::detached,
@@ -169,6 +173,7 @@ class Lecturer {
 
   Draws& draws_;
   Lesson lesson_;
+  bool linear_ = true;  // are the steps linear in the gradient
   int count_ = 0;
 };
 
@@ -177,7 +182,7 @@ void say(Draws& draws, const Lesson& l) {
                         l.asked ? fmt::format(", {} tokens asked", l.asked) : ""));
   draws.say("learner    " + l.learner.text);
   std::vector<std::string> weights, gates;
-  for (const RandomLearner::Weight& w : l.learner.weights)
+  for (const RandomModel::Weight& w : l.learner.weights)
     weights.push_back(fmt::format("{} [{}, {}]", w.name, w.in, w.out));
   for (const Gate& g : l.gates)
     gates.push_back(fmt::format("{} = {} sigmoid{}", g.name, g.factor, g.per_feature ? " per feature" : ""));
