@@ -72,20 +72,26 @@ void check_views(const Lesson& l) {
 
 namespace {
 
-// A layer's answers to all tokens at once and to one after the other.
+// A layer's answers to all tokens at once and to one after the other. What is beside the learner goes by the
+// seed.
 Function layer_of(const Lesson& l) {
   const std::int64_t width = l.heads * l.in;
+  const auto is_set = [&](int bit) { return (l.seed >> bit & 1) == 1; };
+  System system = system_of(l);
+  system.rotary = l.in % 2 == 0 && is_set(1);
   const ttt::TTTLayerOptions options{.width = width,
                                      .heads = l.heads,
                                      .base_lr = l.rate() * static_cast<double>(l.in),
                                      .inner = options_of(l, ttt::FormChoice::automatic),
-                                     .gate = l.seed % 2 == 1};
+                                     .gate = is_set(0),
+                                     .attention_window = l.in % 2 == 0 && is_set(2) ? 3 : 0};
   return trace(
       [&](const std::vector<Tensor>& in) {
         ParamTable table(*emit_state().graph, DType::f64);
         const Params params(table);
-        const ttt::TTTLayer layer(params, options, std::make_unique<ttt::ProjectedViews>(params, width),
-                                  system_of(l), "layer");
+        std::unique_ptr<ttt::Task> task = std::make_unique<ttt::ProjectedViews>(params, width);
+        if (is_set(3)) task = std::make_unique<ttt::SharedQkViews>(params, width, 3, "task");
+        const ttt::TTTLayer layer(params, options, std::move(task), system, "layer");
         ttt::Stream whole;
         std::vector<Tensor> out{layer(in[0], whole)}, tokens;
         std::map<std::string, Tensor> carried;
