@@ -244,7 +244,7 @@ void check(Draws& draws) {
   if (more % 8 == 2) check_decoding(l, FormChoice::primal);
   if (!is_system(l)) return;
   if (more % 16 == 3) check_layer(l);
-  if (more % 25 == 4) check_views(l);
+  if (more % 50 == 4) check_views(l);
   if (more % 25 == 5 && l.smooth()) check_battery(l);
 }
 

@@ -14,7 +14,7 @@ struct RandomLearner {
   };
   std::string text;                          // for people
   bool mixes = false;                        // tokens meet in f
-  bool smooth = true;                        // no kinks, and no gradient that is stopped
+  bool smooth = true;                        // no kinks, nothing constant, no gradient that is stopped
   std::vector<RandomModel::Weight> weights;  // in the order of init()
   std::function<Made(const Params& params, std::int64_t heads)> make;
 };

@@ -75,7 +75,7 @@ struct Lesson {
   std::int64_t chunk() const { return policy.chunk == ttt::Policy::kWholeSequence ? time : policy.chunk; }
   bool per_chunk() const { return policy.update == ttt::Policy::Update::per_chunk; }
   bool learns(const std::string& weight) const;
-  bool smooth() const;  // no kinks, and no gradient that is stopped
+  bool smooth() const;  // no kinks, nothing constant, no gradient that is stopped
   std::unique_ptr<ttt::Learner> make(const Params& params) const;
 };
 Lesson draw_lesson(Draws& draws);

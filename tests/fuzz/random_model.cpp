@@ -313,6 +313,8 @@ RandomModel draw_model(Draws& draws, std::int64_t in, std::int64_t out) {
     model.text += fmt::format("{}[{}]", model.text.empty() ? "" : " -> ", text_of(l));
     model.mixes = model.mixes || l.mixing != Mixing::none;
     model.smooth = model.smooth && kActivations[static_cast<std::size_t>(l.activation)].smooth;
+    if (l.width == 1 && (l.norm == Norm::layer || l.activation > 0))
+      model.smooth = false;  // it may be constant
   }
   model.weights = architect.weights();
   model.make = model_of(layers, model.weights, model.text);
