@@ -121,7 +121,7 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk
-  if (stream.stepping()) slot = stream.counter(name_ + ".slot", size, dtype);
+  if (stream.stepping()) slot = stream.counter(name_ + "/slot", size, dtype);
   Views views{split_heads(joined.q, options_.heads),
               split_heads(joined.k, options_.heads),
               split_heads(joined.v, options_.heads),
