@@ -232,7 +232,6 @@ class Hand {
     const auto add = [&](std::int64_t from, std::int64_t to) {
       Tensors probes = at.values();
       for (Tensor& w : probes) w = probe(w);
-      // Of a weight that does not learn every use is one of a constant.
       const Weights seen = at.with(probes).spread(to - from).with_held(at.spread(to - from).values());
       const Tensor l = scene_.learner.loss(seen, rows_of(views_.k, from, to), rows_of(views_.v, from, to));
       for (std::size_t i = 0; i < g.size(); ++i) {

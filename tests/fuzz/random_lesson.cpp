@@ -123,6 +123,7 @@ class Lecturer {
     if (n.from == Number::From::constant) return n;
     n.per_feature = features_fit() && draws_.one_in(2);
     n.name = fmt::format("{}{}", what, ++count_);
+    n.per_head = n.per_feature || !draws_.one_in(3);
     if (n.from == Number::From::gate) lesson_.gates.push_back({n.name, 1, n.per_feature});
     return n;
   }
@@ -201,7 +202,7 @@ std::function<Tensor(Tensor raw)> Gate::shape() const {
 }
 
 Tensor Number::parameter(const Params& params) const {
-  return sigmoid(params("optimizer." + name, {heads, per_feature ? in : 1, 1}));
+  return sigmoid(params("optimizer." + name, per_head ? Shape{heads, per_feature ? in : 1, 1} : Shape{}));
 }
 
 std::string Number::text() const {
@@ -262,7 +263,7 @@ InnerOptimizer Optimizer::make(const Params& params) const {
                     slots[1] = 0.25 * slots[1] + exp(-n) * (g + old);
                     return slots[0] + slots[1] + 0.1 * g;
                   },
-                  {"place", "speed"});
+                  {"running", "speed"});
         break;
       case Piece::Kind::soft_sign:
         out.piece("soft sign",

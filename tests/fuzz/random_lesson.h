@@ -13,7 +13,8 @@ struct Number {
   double value = 1;
   std::string name;                              // of the gate or the parameter, which goes through a sigmoid
   bool per_feature = false;                      // one per input feature
-  Tensor parameter(const Params& params) const;  // [heads, 1 or in, 1]
+  bool per_head = true;                          // of a parameter
+  Tensor parameter(const Params& params) const;  // [heads, 1 or in, 1], or a scalar
   std::int64_t heads = 1, in = 1;
   std::string text() const;
 };
@@ -69,9 +70,8 @@ struct Lesson {
   std::int64_t block = 64;  // as in InnerLoopOptions
   int checkpoint_every = 0;
 
-  double rate() const {
-    return 0.4 / (1.0 + static_cast<double>(chunk()));
-  }  // so that a chunk's step is small
+  // So that a chunk's step is small.
+  double rate() const { return 0.4 / (1.0 + static_cast<double>(chunk())); }
   std::int64_t chunk() const { return policy.chunk == ttt::Policy::kWholeSequence ? time : policy.chunk; }
   bool per_chunk() const { return policy.update == ttt::Policy::Update::per_chunk; }
   bool learns(const std::string& weight) const;

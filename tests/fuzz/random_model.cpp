@@ -157,7 +157,7 @@ class Architect {
   std::vector<Layer> layers() {
     std::vector<Layer> out;
     std::int64_t width = in_;
-    const bool may_mix = draws_.one_in(25);
+    const bool may_mix = draws_.one_in(12);
     for (bool another = true; another;) {
       another = out.size() < 2 && draws_.below(5) >= 3;
       const std::int64_t next = another ? draws_.of<std::int64_t>({width, 1, 2, 3, 4, 5, out_}) : out_;
@@ -167,8 +167,13 @@ class Architect {
     return out;
   }
   std::string declare(const char* letter, WeightKind kind, std::int64_t in, std::int64_t out) {
-    weights_.push_back({fmt::format("{}{}", letter, ++count_), kind, in, out});
-    return weights_.back().name;
+    std::string name = fmt::format("{}{}", letter, ++count_);
+    if (draws_.one_in(12)) {  // one that the engine gives to something else
+      const std::string other = draws_.of<std::string>({"k", "v", "slot", "rate", "gate.rate", "chunk", "0"});
+      if (std::ranges::none_of(weights_, [&](const Weight& w) { return w.name == other; })) name = other;
+    }
+    weights_.push_back({name, kind, in, out});
+    return name;
   }
   const std::vector<Weight>& weights() const { return weights_; }
 
