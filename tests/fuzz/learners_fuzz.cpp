@@ -238,7 +238,7 @@ void check(Draws& draws) {
   const Lesson l = draw_lesson(draws);
   if (!check_forms(l, order, losses) || mixes_steps(l)) return;
   check_resume(l);
-  if (more % 3 == 0) check_attention(l);
+  check_attention(l);
   if (l.learner.mixes || l.asked) return;
   if (more % 4 == 1) check_decoding(l, FormChoice::automatic);
   if (more % 8 == 2) check_decoding(l, FormChoice::primal);

@@ -73,7 +73,7 @@ class Lecturer {
     p.read = draws_.below(2) ? Policy::Read::before_write : Policy::Read::after_write;
     p.ascent = draws_.one_in(8);
     p.query_is_key = draws_.one_in(8);
-    p.partial_chunk_writes = !draws_.one_in(4);
+    p.partial_chunk_writes = !draws_.one_in(3);
     p.carry = draws_.one_in(8);
     if (l.per_chunk()) {
       p.average = draws_.one_in(3);
