@@ -1,16 +1,15 @@
-// Random learners. A learner of one to three layers, a loss, an optimiser, a policy and sizes are drawn; then
-// all ways of running it have to give the same numbers:
+// Random learners. A learner, its optimiser, a policy and sizes are drawn; then all ways of running it have
+// to give the same numbers:
 //   forms       every form that the plan allows, and the loop by hand: answers, losses, the last state with
-//   its
-//               slots, gradients with respect to everything, for some those of |gradient|^2
-//   decoding    token by token through streams, from the middle on too
+//               its slots, gradients with respect to everything, for some those of |gradient|^2
 //   resume      the sequence in two parts, cut at a chunk, and two sequences one after the other
 //   attention   effective_attention, where it does not refuse
+//   decoding    token by token, from nothing but the states of the token before
+//   layer       TTTLayer, whole and token by token
 //   views       the invariants of ttt/inspect
 //   battery     conformance()
-//   layer       TTTLayer, whole and token by token
-// A refusal has to be a FormError or a ConfigError; the primal form refuses nothing that is drawn here, but
-// learners that mix tokens if a step is made per token.
+// A refusal has to be a FormError or a ConfigError. The primal form refuses nothing that is drawn, and some
+// form runs everything but learners that mix tokens and make a step per token.
 #include <fmt/format.h>
 
 #include <algorithm>
