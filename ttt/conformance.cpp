@@ -19,10 +19,15 @@ using Arrays = std::vector<Array>;
 constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy,
                                  FormChoice::chunk_parallel};
 
+// Relative to each array's largest number; where that is zero but for rounding, to what is left of the
+// largest of all arrays.
 double worst_error(const Arrays& a, const Arrays& b) {
-  double worst = a.size() == b.size() ? 0 : HUGE_VAL;
+  constexpr double kRounding = 1e-6;
+  double worst = a.size() == b.size() ? 0 : HUGE_VAL, largest = 1e-300;
+  for (const Array& each : b)
+    for (double x : each.as<double>()) largest = std::max(largest, std::abs(x));
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::max(worst, relative_error(a[i], b[i]));
+    worst = std::max(worst, relative_error(a[i], b[i], kRounding * largest));
   return worst;
 }
 

@@ -10,6 +10,8 @@ namespace nestgrad::ttt {
 
 namespace {
 
+constexpr std::string_view kRunning = "/running.";  // the latest weights, within a chunk
+
 class Decoding {
  public:
   Decoding(const Learner& learner, const Policy& policy, Tensor slot, Stream& stream, std::string name)
@@ -20,20 +22,21 @@ class Decoding {
     full_ = equal(slot, static_cast<double>(policy.chunk - 1));
   }
 
-  // State and its value; what it becomes is decided by carry().
-  State carried(const State& start, const std::string& suffix = "") {
+  // State and its value; what it becomes is decided by carry(). Weights and slots may have any names, so what
+  // is not simply theirs stands behind a slash.
+  State carried(const State& start, std::string_view group = ".") {
     std::vector<Tensor> flat;
     const std::vector<std::string> names = start.names();
     const std::vector<Tensor> values = start.flat();
     for (std::size_t i = 0; i < values.size(); ++i)
-      flat.push_back(stream_.state(fmt::format("{}.{}{}", name_, names[i], suffix), values[i]));
+      flat.push_back(stream_.state(fmt::format("{}{}{}", name_, group, names[i]), values[i]));
     return start.with(flat);
   }
-  void carry(const State& next, const std::string& suffix = "") {
+  void carry(const State& next, std::string_view group = ".") {
     const std::vector<std::string> names = next.names();
     const std::vector<Tensor> values = next.flat();
     for (std::size_t i = 0; i < values.size(); ++i)
-      stream_.carry(fmt::format("{}.{}{}", name_, names[i], suffix), values[i]);
+      stream_.carry(fmt::format("{}{}{}", name_, group, names[i]), values[i]);
   }
   // `next` at the end of a chunk, else `now`.
   State at_end(const State& next, const State& now) const {
@@ -49,7 +52,7 @@ class Decoding {
     if (!row.defined()) return row;
     Shape shape = row.shape();
     shape[shape.size() - 2] = policy_.chunk;
-    const std::string state = fmt::format("{}.{}", name_, id);
+    const std::string state = fmt::format("{}/{}", name_, id);
     const Tensor cached = stream_.state(state, zeros(row.dtype(), shape));
     const Tensor rows = select(here_, row, cached);
     stream_.carry(state, rows);
@@ -155,7 +158,7 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
     block.position = sum(all * equal(places, slot), {0}, kKeep);
     block.earlier = sum(all * equal(places + 1.0, slot), {0}, kKeep);  // 0 for the first
   }
-  const State running = d.carried(trained.start, policy.chunk == 1 ? "" : ".running");
+  const State running = d.carried(trained.start, policy.chunk == 1 ? "." : kRunning);
   if (dual) {
     const DualForm form(form_options);
     const Shape lead(block.k.shape().begin(), block.k.shape().end() - 2);
@@ -172,7 +175,7 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   }
   const State at = d.carried(trained.start);
   const BlockResult r = form.run_from(at, running, block);
-  d.carry(d.at_end(r.next, r.unplaced), ".running");
+  d.carry(d.at_end(r.next, r.unplaced), kRunning);
   d.carry(d.at_end(r.next, at));
   return r.output;
 }

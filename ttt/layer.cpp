@@ -69,6 +69,10 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
   if (!options_.inner.policy.causal())
     throw ConfigError(fmt::format("[ttt] {} is not causal ({}): it cannot be a layer of a language model",
                                   system_.name, options_.inner.policy.str()));
+  if (options_.inner.policy.chunk == Policy::kWholeSequence && (system_.rotary || system_.position_rates))
+    throw ConfigError(
+        fmt::format("[ttt] {} counts tokens from the beginning of their chunk, but has no chunks ({})",
+                    system_.name, options_.inner.policy.str()));
 }
 
 Tensor TTTLayer::token_rates(Tensor x) const {
@@ -133,7 +137,7 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk
-  if (stream.stepping()) slot = stream.counter(name_ + ".slot", size, dtype);
+  if (stream.stepping()) slot = stream.counter(name_ + "/slot", size, dtype);
   Views views{split_heads(joined.q, options_.heads),
               split_heads(joined.k, options_.heads),
               split_heads(joined.v, options_.heads),

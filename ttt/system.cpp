@@ -38,7 +38,7 @@ std::vector<Spec> input_specs(const System& system, const ProgramSizes& s, DType
   for (const GateSpec& gate : system.gates) out.push_back(rows(gate.per_feature ? s.dim : 1));
   if (system.position_rates) {
     out.push_back(rows(1));
-    out.push_back({dtype, {system.policy({s.heads, s.dim, s.chunk}).chunk}});
+    out.push_back({dtype, {system.policy({s.heads, s.dim, s.chunk}).chunk_of(s.time)}});
   }
   return out;
 }
@@ -56,8 +56,8 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
     if (spec.rank() == 4) seeds.emplace_back(in.back().id(), Flow::along(kTokens));
   }
   const Views views = views_of(system, in);
-  Gates results = views.gates;
-  results.insert({{"q", views.q}, {"k", views.k}, {"v", views.v}});
+  std::vector<std::pair<std::string, Tensor>> results{{"q", views.q}, {"k", views.k}, {"v", views.v}};
+  results.insert(results.end(), views.gates.begin(), views.gates.end());
   for (auto& [name, value] : results) value = scratch.tensor(scratch.lift(value));
   const std::vector<Flow> flows = follow(scratch.nodes(), seeds);
   for (const auto& [name, value] : results) {

@@ -196,6 +196,33 @@ TEST_CASE("inspect: estimators: full is itself, all steps are full, small steps 
   }
 }
 
+TEST_CASE("inspect: the full meta-gradient is taken apart, however the outer model is trained") {
+  Specimen s = of("ttt-mlp");
+  const double full = ttt::contributions_by_step(s).full_norm;
+  for (const Policy::Meta meta : {Policy::Meta::first_order, Policy::Meta::truncated}) {
+    s.policy.meta = meta;
+    const ttt::StepContributions r = ttt::contributions_by_step(s);
+    check_all(r.invariants);
+    CHECK(r.full_norm == full);
+    check_all(ttt::channels(s).invariants);
+  }
+}
+
+TEST_CASE("inspect: where there is no gradient, its estimators agree") {
+  const Array rows = random(f64({1, 1, 6, 3}), 1);
+  const Specimen s = one_matrix(rows, rows, rows, Array::zeros(DType::f64, {1, 1, 6, 3}), 0.1, 3);
+  check_all(ttt::estimators(s).invariants);
+}
+
+TEST_CASE("inspect: position rates of a policy with the whole sequence as one chunk") {
+  ttt::System system = ttt::system_named("ttt-linear");
+  system.rotary = false;
+  system.policy = [](const ttt::SystemSizes&) { return Policy{.chunk = Policy::kWholeSequence}; };
+  const Specimen s = ttt::specimen_of(system, {.batch = 1, .heads = 2, .dim = 4, .time = 6}, 5);
+  CHECK(s.position.shape() == Shape{6});
+  check_all(ttt::contributions_by_step(s).invariants);
+}
+
 TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
   // Chunks of three tokens, k = sqrt(a_i) e_i: H = diag(a) for each output.
   const double a[] = {1, 4, 9};
@@ -384,6 +411,9 @@ TEST_CASE("inspect: wrong specimens are refused") {
   s = of("ttt-linear");
   s.policy.chunk = 5;
   CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "whole chunks of 5"));
+  s = of("lact");
+  s.policy.steps = 2;
+  CHECK(contains(message_of<ConfigError>([&] { ttt::contributions_by_step(s); }), "one step a chunk"));
   s = of("ttt-linear");
   s.params.erase("W1");
   CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "'W1'"));

@@ -714,6 +714,34 @@ TEST_CASE("token by token: a step a chunk, read before write (LaCT)") {
     CHECK(stepping_wrong({swiglu(sizes), with_gates(), policy, sizes}) == "");
   }
 }
+TEST_CASE("token by token: weights and slots may be called as anything that is carried beside them") {
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 8, .dim = 4};
+  for (const std::string weight : {"k", "v", "slot", "gate.rate", "gradient0.a"}) {
+    CAPTURE(weight);
+    const Pupil pupil = formula(
+        "tanh(x W)",
+        [=](const Params& p) {
+          return Weights{matrix(weight, p("W", {sizes.heads, sizes.dim, sizes.dim}))};
+        },
+        [weight](const Weights& w, Tensor x) { return tanh(matmul(x, w[weight])); });
+    CHECK(stepping_wrong({pupil, sgd(), {.chunk = 3}, sizes}) == "");
+    CHECK(stepping_wrong(
+              {pupil, sgd(), {.chunk = 3, .update = Update::per_chunk, .read = Read::before_write}, sizes}) ==
+          "");
+  }
+  const Method running{"a slot named running", {}, [](const Params&) {
+                         Hand hand{.start = [](Tensor w) { return Tensors{w, nothing(w)}; }};
+                         hand.step = [](Tensors& w, Tensor g, const Now&) {
+                           w[1] = 0.5 * w[1] + tanh(g);
+                           w[0] = w[0] - w[1];
+                         };
+                         const auto fn = [](Tensor g, std::span<Tensor> slots, const ttt::Gates&) {
+                           return slots[0] = 0.5 * slots[0] + tanh(g);
+                         };
+                         return std::pair(InnerOptimizer().piece("soft momentum", fn, {"running"}), hand);
+                       }};
+  CHECK(stepping_wrong({matrix_of(sizes), running, {.chunk = 3}, sizes}) == "");
+}
 TEST_CASE("token by token: what is not causal, or has no chunks, is refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
   const auto why = [&](const Policy& policy) {

@@ -2,6 +2,7 @@
 // the same numbers, as values and as derivatives.
 #include "autograd/grad.h"
 #include "tests/ttt/system_testing.h"
+#include "ttt/layer.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -134,4 +135,21 @@ TEST_CASE("Titans reads before it writes: the first token finds the memory as th
     const Arrays out = f(ttt::numbers_for(f, 1));
     CHECK(relative_error(out[0], out[1]) < kTolerance);
   }
+}
+
+TEST_CASE("a layer without chunks has no place of a token in its chunk") {
+  System system = ttt::system_named("ttt-linear");
+  system.policy = [](const ttt::SystemSizes&) { return ttt::Policy{.chunk = ttt::Policy::kWholeSequence}; };
+  const auto make = [&] {
+    trace(
+        [&](const Tensors&) {
+          ParamTable table(*emit_state().graph, DType::f64);
+          const Params params(table);
+          const ttt::TTTLayer layer(params, {.width = 8, .heads = 2},
+                                    std::make_unique<ttt::ProjectedViews>(params, 8), system, "layer");
+          return Tensors{};
+        },
+        {});
+  };
+  CHECK(contains(message_of<ConfigError>(make), "has no chunks"));
 }

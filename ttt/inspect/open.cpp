@@ -74,6 +74,8 @@ OpenProgram::OpenProgram(const Specimen& specimen, const std::vector<Spec>& extr
         OpenLoop loop;
         loop.learner = specimen.learner(Params(table));
         loop.options.policy = specimen.policy;
+        loop.options.policy.meta =
+            Policy::Meta::full;  // the views are of it, however the outer model is trained
         const std::vector<Tensor> own(in.begin() + static_cast<std::ptrdiff_t>(extra.size()), in.end());
         loop.views = {own[0], own[1], own[2], {}, {}};
         loop.cotangent = own[3];
@@ -210,8 +212,8 @@ Specimen specimen_of(const System& system, const ProgramSizes& sizes, std::uint6
   if (system.position_rates) {  // as the published layers start: eta[i, j] = sigmoid(..) / (i + 1) / dim
     Array& rate = out.gates.at("rate");
     for (double& r : rate.as<double>()) r /= static_cast<double>(sizes.dim);
-    out.position = Array(DType::f64, {out.policy.chunk});
-    for (std::int64_t i = 0; i < out.policy.chunk; ++i)
+    out.position = Array(DType::f64, {out.chunk()});
+    for (std::int64_t i = 0; i < out.chunk(); ++i)
       out.position.as<double>()[static_cast<std::size_t>(i)] = 1 / static_cast<double>(i + 1);
   }
   trace(

@@ -1,0 +1,259 @@
+// Random learners. A learner, its optimiser, a policy and sizes are drawn; then all ways of running it have
+// to give the same numbers:
+//   forms       every form that the plan allows, and the loop by hand: answers, losses, the last state with
+//               its slots, gradients with respect to everything, for some those of |gradient|^2
+//   resume      the sequence in two parts, cut at a chunk, and two sequences one after the other
+//   attention   effective_attention, where it does not refuse
+//   decoding    token by token, from nothing but the states of the token before
+//   layer       TTTLayer, whole and token by token
+//   views       the invariants of ttt/inspect
+//   battery     conformance()
+// A refusal has to be a FormError or a ConfigError. The primal form refuses nothing that is drawn, and some
+// form runs everything but learners that mix tokens and make a step per token.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/fuzz/answers.h"
+#include "tests/fuzz/loop_by_hand.h"
+#include "tests/fuzz/system_checks.h"
+#include "ttt/effective_attention.h"
+
+namespace nestgrad::fuzz {
+
+namespace {
+
+using ttt::FormChoice;
+using ttt::InnerLoopOptions;
+using ttt::InnerLoopResult;
+using ttt::Policy;
+using Tensors = std::vector<Tensor>;
+using Arrays = std::vector<Array>;
+
+// Leave out what is known to be wrong: effective attention of a sequence shorter than a chunk that does not
+// write, and of position rates with a factor per input feature.
+constexpr bool kKnown = true;
+
+// Does fn refuse? Anything but a FormError or a ConfigError passes through.
+template <class Fn>
+bool refuses(Fn fn) {
+  try {
+    fn();
+    return false;
+  } catch (const FormError&) {
+  } catch (const ConfigError&) {
+  }
+  return true;
+}
+
+// ---- forms ----
+
+Answers by_hand(const Lesson& lesson, bool losses, int order) {
+  return answers_of(
+      lesson,
+      [&](const Scene& scene) {
+        InnerLoopResult r = loop_by_hand(scene);
+        if (!losses) r.loss_initial = {};
+        return r;
+      },
+      order);
+}
+
+Answers up_to(int order, Answers all) {
+  while (all.order.back() > order) all.names.pop_back(), all.numbers.pop_back(), all.order.pop_back();
+  return all;
+}
+
+// Only the primal form may run it.
+bool mixes_steps(const Lesson& l) { return l.learner.mixes && !l.per_chunk(); }
+
+// Returns whether the learner stays within bounds; if not there is nothing to compare.
+bool check_forms(const Lesson& l, int order, bool losses) {
+  const int order_by_hand = l.time > 8 ? 0 : std::min(order, 1);
+  const Answers hand = by_hand(l, losses, order_by_hand);
+  if (hand.explode()) return false;
+  const Answers primal = answers_of(l, in_form(FormChoice::primal, losses), order);
+  require_same("the primal form by the loop by hand", up_to(order_by_hand, primal), hand);
+  if (primal.explode()) return false;
+  FormChoice chosen{};
+  const auto run = [&](const Scene& s, FormChoice form) {
+    InnerLoopResult r = in_form(form, losses)(s);
+    if (form == FormChoice::automatic) chosen = r.plan.form;
+    return r;
+  };
+  for (FormChoice form : {FormChoice::automatic, FormChoice::dual, FormChoice::parallel, FormChoice::wy,
+                          FormChoice::chunk_parallel}) {
+    if (form == chosen && form != FormChoice::automatic) continue;
+    Answers found;
+    const bool refused = refuses([&] {
+      found = answers_of(
+          l, [&](const Scene& s) { return run(s, form); }, order);
+    });
+    if (!refused) require_same(fmt::format("the {} form", name(form)), found, primal);
+    else if (form == FormChoice::automatic && !mixes_steps(l)) throw Finding("no form runs it");
+  }
+  return true;
+}
+
+// ---- parts of a sequence ----
+
+Named outcome(Tensor output, const ttt::State& state) {
+  Named out;
+  out.add("the output", output);
+  out.add(state);
+  return out;
+}
+
+void check_resume(const Lesson& l) {
+  const std::int64_t chunk = l.chunk(), chunks = (l.time + chunk - 1) / chunk;
+  if (chunks < 2) return;
+  const std::int64_t cut = chunk * (chunks / 2);
+  const InnerLoopOptions options = options_of(l, FormChoice::automatic);
+  const Answers whole = answers_of(l, [&](const Scene& s) {
+    const InnerLoopResult r = ttt::train_along(s.learner, s.start, s.views, options);
+    return outcome(r.output, r.state);
+  });
+  const Answers parts = answers_of(l, [&](const Scene& s) {
+    const InnerLoopResult a = ttt::train_along(s.learner, s.start, ttt::part(s.views, 0, cut), options),
+                          b = ttt::train_along(s.learner, a.state, ttt::part(s.views, cut, l.time), options);
+    return outcome(concat({a.output, b.output}, 2), b.state);
+  });
+  require_same(fmt::format("cut after {} tokens", cut), parts, whole);
+  if (!l.policy.carry) return;
+  const Answers each = answers_of(l, [&](const Scene& s) {
+    const std::vector<InnerLoopResult> r = ttt::train_along_each(
+        s.learner, s.start, {ttt::part(s.views, 0, cut), ttt::part(s.views, cut, l.time)}, options);
+    return outcome(concat({r[0].output, r[1].output}, 2), r[1].state);
+  });
+  require_same("two sequences, carried", each, whole);
+}
+
+// ---- effective attention ----
+
+bool known_of_attention(const Lesson& l) {
+  bool per_feature = l.optimizer.keep.per_feature;
+  for (const Piece& p : l.optimizer.pieces) per_feature = per_feature || p.number.per_feature;
+  return kKnown && ((l.time < l.chunk() && !l.policy.partial_chunk_writes) || (l.position && per_feature));
+}
+
+void check_attention(const Lesson& l) {
+  if (known_of_attention(l)) return;
+  const auto outputs = [&](const std::function<Tensor(const Scene&)>& fn) {
+    return answers_of(l, [&](const Scene& s) {
+      Named out;
+      out.add("the output", fn(s));
+      if (l.policy.meta == Policy::Meta::full) out.add_derivatives(s.inputs, 1);
+      return out;
+    });
+  };
+  Answers found;
+  const bool refused = refuses([&] {
+    found = outputs([&](const Scene& s) {
+      return ttt::effective_attention(s.learner, s.start, s.views, l.policy).output();
+    });
+  });
+  if (refused) return;
+  require_same("effective attention", found,
+               outputs([](const Scene& s) { return in_form(FormChoice::primal)(s).output; }));
+}
+
+// ---- decoding ----
+
+// One token as a program: its inputs are those of a lesson of one token, the token's place, then the states.
+struct Step {
+  Function function;
+  std::vector<std::string> states;
+};
+
+Step step_of(const Lesson& l, ttt::Stream::Mode mode, FormChoice form) {
+  Step out;
+  out.function = program(l, 1, [&](const Scene& s) {
+    ttt::Stream stream(mode);
+    const Tensor slot = s.start.at(0).value.graph().input(Spec{DType::f64, {1}}, "slot");
+    Tensors results{
+        ttt::train_step(s.learner, s.start, s.views, slot, options_of(l, form), stream, "learner")};
+    for (const ttt::Stream::State& state : stream.states()) {
+      out.states.push_back(state.name);
+      results.push_back(mode == ttt::Stream::Mode::step ? state.next : state.value);
+    }
+    return results;
+  });
+  return out;
+}
+
+Array token_of(const Array& rows, std::int64_t t) {
+  const std::int64_t time = rows.shape()[2], dim = rows.shape()[3],
+                     members = rows.shape()[0] * rows.shape()[1];
+  Array out(DType::f64, {rows.shape()[0], rows.shape()[1], 1, dim});
+  for (std::int64_t m = 0; m < members; ++m)
+    std::copy_n(rows.as<double>().begin() + (m * time + t) * dim, dim, out.as<double>().begin() + m * dim);
+  return out;
+}
+
+Arrays decoded(const Lesson& l, const Function& whole, FormChoice form) {
+  const Step initial = step_of(l, ttt::Stream::Mode::initial, form),
+             step = step_of(l, ttt::Stream::Mode::step, form);
+  const Arrays numbers = numbers_for(l, whole);
+  const std::size_t rows = 3 + l.gates.size();
+  const auto inputs = [&](std::int64_t t, const Arrays& states) {
+    Arrays in = numbers;
+    for (std::size_t i = 0; i < rows; ++i) in[i] = token_of(in[i], t);
+    in.push_back(Array::full(DType::f64, {1}, static_cast<double>(t % l.policy.chunk)));
+    in.insert(in.end(), states.begin(), states.end());
+    return in;
+  };
+  Arrays out = initial.function(inputs(0, {})), answers;
+  for (std::int64_t t = 0; t < l.time; ++t) {
+    out = step.function(inputs(t, Arrays(out.begin() + 1, out.end())));
+    answers.push_back(out[0]);
+  }
+  return answers;
+}
+
+void check_decoding(const Lesson& l, FormChoice form) {
+  const Function whole = program(l, l.time, [&](const Scene& s) {
+    const Tensor output = in_form(FormChoice::primal)(s).output;
+    Tensors tokens;
+    for (std::int64_t t = 0; t < output.dim(2); ++t) tokens.push_back(slice(output, 2, t, t + 1));
+    return tokens;
+  });
+  Answers found, wanted;
+  wanted.numbers = whole(numbers_for(l, whole));
+  for (std::size_t t = 0; t < wanted.numbers.size(); ++t) {
+    wanted.names.push_back(fmt::format("the answer to token {}", t));
+    wanted.order.push_back(0);
+  }
+  const bool can = l.policy.causal() && l.policy.chunk != Policy::kWholeSequence;
+  const bool refused = refuses([&] { found.numbers = decoded(l, whole, form); });
+  if (refused && can) throw Finding("decoding refuses a causal policy");
+  if (!refused && !can) throw Finding("decoding runs a policy that is not causal");
+  if (!refused) require_same(fmt::format("decoding, {} form", name(form)), found, wanted);
+}
+
+void check(Draws& draws) {
+  const int order = draws.of<int>({0, 1, 0, 1, 0, 1, 0, 2});
+  const bool losses = draws.one_in(2);
+  const int more = draws.below(100);  // what else is checked
+  const Lesson l = draw_lesson(draws);
+  if (!check_forms(l, order, losses) || mixes_steps(l)) return;
+  check_resume(l);
+  check_attention(l);
+  if (l.learner.mixes || l.asked) return;
+  if (more % 4 == 1) check_decoding(l, FormChoice::automatic);
+  if (more % 8 == 2) check_decoding(l, FormChoice::primal);
+  if (!is_system(l)) return;
+  if (more % 16 == 3) check_layer(l);
+  if (more % 50 == 4) check_views(l);
+  if (more % 25 == 5 && l.smooth()) check_battery(l);
+}
+
+}  // namespace
+
+}  // namespace nestgrad::fuzz
+
+int main(int argc, char** argv) {
+  return nestgrad::fuzz::run_campaign(
+      argc, argv, "learners_fuzz",
+      "Random learners, optimisers and policies: every way of running one gives the same numbers.",
+      nestgrad::fuzz::check);
+}
