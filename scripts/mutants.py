@@ -45,7 +45,7 @@ TABLE_KINDS = {
 TABLE_TESTS = {
     "vjp": (faults.cases("derivatives of every row*"), faults.files("autograd/custom")),
     "linear": (faults.cases("what is declared affine*", "no derivative mentions*"),),
-    "axes": (faults.cases("slices go where*", "an axis that nothing maps to*"), *faults.PLANS),
+    "axes": (faults.cases("slices go where*", "an axis that nothing maps to*"),),
 }
 
 HEADER = """#pragma once
@@ -287,7 +287,7 @@ def run_tests(fault, tests, limit):
     """One run of the tests, to the first failure."""
     stop = lambda: (resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
                     resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
-    environment = os.environ | {"NESTGRAD_FAULT": fault, "NESTGRAD_THREADS": "2"}
+    environment = os.environ | {"NESTGRAD_FAULT": fault, "NESTGRAD_THREADS": "1"}
     begin = time.monotonic()
     command = [BUILD / "bin" / "nestgrad_tests", *tests, "--abort-after=1", "--no-colors"]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as out:
@@ -314,22 +314,27 @@ def runs_of(fault, options):
 
 
 def check_without_fault(chosen, options, say):
-    """Seconds that each run of tests takes; all pass."""
-    seconds = {}
-    for tests in dict.fromkeys(t for fault in chosen for t in runs_of(fault, options)):
-        say(f"without a fault: {' '.join(tests)[:90]}")
-        run = run_tests("", tests, 1800)
-        if run.caught or not run.cases:
-            raise Broken(f"without a fault, {run.caught or 'no test'} " + ("fails" if run.caught else "is chosen") +
-                         f" in nestgrad_tests {' '.join(tests)}: mend this first")
-        seconds[tests] = run.seconds
+    """Seconds that each run of tests takes; all pass. What passed is not run again with the same program."""
+    file, program = PLACE / "passed.json", (BUILD / "bin" / "nestgrad_tests").stat().st_mtime_ns
+    passed = json.loads(file.read_text()) if file.exists() else {}
+    seconds = passed["seconds"] if passed.get("program") == program else {}
+    needed = dict.fromkeys(tests for fault in chosen for tests in runs_of(fault, options))
+    todo = [tests for tests in needed if " ".join(tests) not in seconds]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for n, (tests, run) in enumerate(zip(todo, pool.map(lambda tests: run_tests("", tests, 1800), todo)), 1):
+            if run.caught or not run.cases:
+                raise Broken(f"without a fault, {run.caught or 'no test'} {'fails' if run.caught else 'is chosen'} in "
+                             f"nestgrad_tests {' '.join(tests)}: mend this first")
+            say(f"without a fault {n}/{len(todo)}: {' '.join(tests)}")
+            seconds[" ".join(tests)] = run.seconds
+    file.write_text(json.dumps({"program": program, "seconds": seconds}))
     return seconds
 
 
 def verdict_of(fault, options, seconds):
     begin = time.monotonic()
     for tests in runs_of(fault, options):
-        run = run_tests(fault.name, tests, 30 + 10 * seconds[tests])
+        run = run_tests(fault.name, tests, 60 + 10 * seconds[" ".join(tests)])
         if run.caught:
             break
     known = fault.name in faults.EQUIVALENT

@@ -174,21 +174,27 @@ Failures check_axes(const Op& op) {
                                          k, declared, to_string(call.out)));
           continue;
         }
+        // Found, not read: the row may be wrong about every input.
+        const auto goes_where = [&](int to) {
+          return [&, to](std::size_t j, int a) {
+            return specs[j].shape[uz(a)] == extent && !stray(c, j, a, to);
+          };
+        };
         if (declared >= 0) {
           if (const auto found = stray(c, k, axis, declared))
             failures.push_back(fmt::format(
                 "{}: slice {} of axis {} of input {} moves element {}, outside of slice {} of output axis {}",
                 c.what, found->slice, axis, k, found->element, found->slice, declared));
+          else if (varies_by_itself(c, declared, goes_where(declared)))
+            failures.push_back(fmt::format(
+                "{}: what becomes of a slice of axis {} of input {} depends on its place", c.what, axis, k));
           continue;
         }
-        for (int to = 0; to < call.out.rank() && extent > 1; ++to) {
-          const auto goes = [&](std::size_t j, int a) {
-            return (j == k && a == axis) || goes_to(j, a) == to;
-          };
-          if (call.out.shape[uz(to)] == extent && !stray(c, k, axis, to) && !varies_by_itself(c, to, goes))
+        for (int to = 0; to < call.out.rank() && extent > 1; ++to)
+          if (call.out.shape[uz(to)] == extent && goes_where(to)(k, axis) &&
+              !varies_by_itself(c, to, goes_where(to)))
             failures.push_back(fmt::format(
                 "{}: axis {} of input {} is said to go nowhere, but goes to axis {}", c.what, axis, k, to));
-        }
       }
   }
   return failures;
