@@ -536,5 +536,11 @@ OP_TABLE = {
 
 # Faults that change no result, each with its proof.
 EQUIVALENT = {
+    "plan/output-written-over": "an output has a place of the caller's from the start, and only buffers are taken over",
+    "scan-derivative/invariant-values-stacked": "the stack of a number that does not change holds that number; "
+    "other values that do not change are made outside of the body",
+    "scan-plan/output-recomputed": "an output has a reader that is no scan, which alone keeps it from being recomputed",
+    "scan-run/copy-of-every-slice-stored": "what a slice does not own has the same bits in each slice, so that any may "
+    "store it; that two threads do is for ThreadSanitizer",
     "axes-more/permute": "every axis of a permute goes somewhere, so that there is none to claim more of",
 }

@@ -287,7 +287,7 @@ def run_tests(fault, tests, limit):
     """One run of the tests, to the first failure."""
     stop = lambda: (resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
                     resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
-    environment = os.environ | {"NESTGRAD_FAULT": fault, "NESTGRAD_THREADS": "1"}
+    environment = os.environ | {"NESTGRAD_FAULT": fault, "NESTGRAD_THREADS": "2"}
     begin = time.monotonic()
     command = [BUILD / "bin" / "nestgrad_tests", *tests, "--abort-after=1", "--no-colors"]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as out:
