@@ -74,6 +74,12 @@ TEST_CASE("A carry that the step forgets has no derivative with respect to its s
   CHECK(contains(refusal(sum(forgets.carries[0] * s.other), s.x), "does not depend"));
 }
 
+TEST_CASE("A value that chooses among its own functions passes no derivative as the one that chooses") {
+  const auto slope = [](Tensor x) { return grad(sum(select(x, 2.0 * x, 3.0 * x)), {x}); };
+  const Function f = trace([&](Tensor x) { return slope(x); }, f64({3}));
+  CHECK(f({Array::of({-1, 0, 2}, {3})})[0].to_vector() == std::vector<double>{2, 3, 2});
+}
+
 TEST_CASE("A number is no variable: equal numbers are one node") {
   Sandbox s;
   const Tensor two = constant(Array::scalar(2));

@@ -236,3 +236,22 @@ TEST_CASE("Work that does not change over time is done once, outside the loop") 
   CHECK(exps_outside(as_scan) == false);  // two scans side by side, none inside the other
   CHECK(exps_outside(unrolled) == false);
 }
+
+TEST_CASE("What is read of a scan twice has the cotangents of both, in a graph that shares nothing too") {
+  const Array start = random(f64({3, 2}), 5);
+  const auto slope = [&](bool share) {
+    Graph g(GraphOptions{.share = share});
+    const GraphScope scope(g);
+    const Tensor x = probe(constant(start));
+    const ScanResult r = scan(
+        [](const Tensors& c, const Tensors& in) -> Step {
+          const Tensor next = tanh(c[0] + in[0]);
+          return {{next}, {next, next}};
+        },
+        {zeros(DType::f64, {2})}, {x});
+    const Tensor again = scan_final(g.tensor(g.node(r.carries[0].id()).inputs[0]), 0);
+    CHECK((again == r.carries[0]) == share);
+    return eval(grad(sum(r.ys[0] * sin(r.ys[1])) + sum(r.carries[0] * sin(again)), {x})[0]);
+  };
+  CHECK(max_error({slope(false)}, {slope(true)}) < kTight);
+}

@@ -64,6 +64,23 @@ TEST_CASE("Sums over rows run within the ops around them, unless a row is too lo
   };
   CHECK(instructions(kMostClusterRow) == 1);
   CHECK(instructions(kMostClusterRow + 1) > 1);
+  const auto of_sums = [](std::int64_t n) {  // nothing as long as the rows joins
+    const Function f = trace([](Tensor x) { return Tensors{sin(sum(x, {-1}, kKeep))}; }, f64({4, n}));
+    return f.plan().stats().instructions;
+  };
+  CHECK(of_sums(kMostClusterRow) == 1);
+  CHECK(of_sums(kMostClusterRow + 1) == 2);
+}
+
+TEST_CASE("A product that something else reads is not drawn into a sum") {
+  const Function f = trace(
+      [](Tensor x, Tensor y) {
+        const Tensor product = matmul(x, y);
+        return Tensors{sum(product + y), sum(sin(product))};
+      },
+      f64({4, 4}), f64({4, 4}));
+  const Arrays in = random({f64({4, 4}), f64({4, 4})}, 3);
+  CHECK(same_bits(f.plan().run(in), f.plan({.fuse = false}).run(in)));
 }
 
 TEST_CASE("What another op reads in between ends a group, and order is kept") {

@@ -68,6 +68,26 @@ TEST_CASE("The arena keeps live buffers apart, aligned, and reuses what is dead"
   CHECK(lay_out({}).bytes == 0);
 }
 
+TEST_CASE("An arena of many buffers joins what becomes free beside what is free") {
+  std::vector<Lifetime> buffers{{64, 0, 2}, {64, 0, 1}, {64, 0, 9}, {128, 3, 9}};
+  for (int step = 10; buffers.size() <= kMostBySize; ++step) buffers.push_back({64, step, step});
+  const ArenaLayout layout = lay_out(buffers);
+  CHECK(layout.offsets[3] == 0);  // where the first two were, of which the second was free before
+  CHECK(layout.bytes == 192);
+}
+
+TEST_CASE("A sum does not write over a term of which its product still reads") {
+  const std::int64_t n = 150;
+  const Function f = trace(
+      [](Tensor x) {
+        const Tensor y = sin(x);
+        return Tensors{matmul(matmul(y, y) + y, x)};
+      },
+      f64({n, n}));
+  const Array x = random(f64({n, n}), 3);
+  CHECK(same_bits(f({x}), f.plan({.reuse = false}).run({x})));
+}
+
 TEST_CASE("A dying input's buffer is written over, unless reuse is off") {
   const Function f = trace(
       [](Tensor x) {

@@ -269,3 +269,26 @@ TEST_CASE("an error inside of a slice names op and line") {
                   random(f64({5, 2}), 2)};
   CHECK(contains(message_of<ValueError>([&] { f(in); }), "slicing_test.cpp"));
 }
+
+TEST_CASE(
+    "scans that are cut in other slices and read one another step by step give the bits of whole ones") {
+  const Function f = with_gradients({f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
+                                     f64({kHeads, 1, kDim}), f64({}), f64({kBatch, 1, 5, kDim})},
+                                    [](const Tensors& in) {
+                                      const Tensors learnt = learner_of({in[0], in[1], in[2], in[3]});
+                                      const ScanResult over_heads = scan(
+                                          [](const Tensors& c, const Tensors& x) -> Step {
+                                            return {{tanh(c[0] + sum(x[0], {1}, kKeep))}, {}};
+                                          },
+                                          {in[4]}, {learnt[1]});
+                                      return Tensors{learnt[0], over_heads.carries[0]};
+                                    });
+  const Arrays in = random({f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
+                            f64({kHeads, 1, kDim}), f64({}), f64({kBatch, 1, 5, kDim})},
+                           5);
+  const Arrays whole = f.plan({.slice = false}).run(in);
+  for (int every : {0, 1, 2, 3}) {
+    CAPTURE(every);
+    CHECK(max_error(f.plan({.checkpoint_every = every, .workers = 2}).run(in), whole) < 1e-13);
+  }
+}

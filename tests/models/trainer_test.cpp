@@ -140,6 +140,18 @@ TEST_CASE("a trainer keeps the text that it was given") {
   CHECK(trainer.step().loss == other.step().loss);
 }
 
+TEST_CASE("the loss of a step is that of its batch, and the start is the seed's") {
+  const ByteCorpus corpus = small_corpus();
+  TrainingOptions o = small_options();
+  const StateDict usual = Trainer(o, corpus).parameters();
+  o.seed = 3;
+  Trainer trainer(o, corpus);
+  const Array batch = corpus.batch(Split::training, 0, o.batch, o.context, o.seed);
+  CHECK(trainer.validate(batch).loss == doctest::Approx(trainer.step().loss).epsilon(1e-5));
+  const StateDict seeded = Trainer(o, corpus).parameters();
+  CHECK(std::ranges::any_of(usual, [&](const auto& p) { return !p.second.same_bits(seeded.at(p.first)); }));
+}
+
 TEST_CASE("training lowers the loss, and more so than any step could by chance") {
   const ByteCorpus corpus = small_corpus();
   TrainingOptions o = small_options();

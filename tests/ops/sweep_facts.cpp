@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
@@ -56,6 +57,46 @@ double curvature(const Case& c, std::size_t k, std::uint64_t seed, bool widen) {
     if (const double d = std::abs(left.at(i) - right.at(i)); std::isfinite(d))
       worst = std::max(worst, d / (1 + std::abs(left.at(i))));
   return worst;
+}
+
+// Slice `slice` of an axis of an input moves element `element` outside of slice `slice` of an output axis.
+struct Stray {
+  std::int64_t slice, element;
+};
+std::optional<Stray> stray(const Case& c, std::size_t k, int axis, int to) {
+  const std::vector<Array> x = c.draw(1), other = c.draw(2);
+  const Array y = c.run(x);
+  for (std::int64_t s = 0; s < x[k].shape()[uz(axis)]; ++s) {
+    std::vector<Array> moved = x;
+    moved[k] = mixed(x[k], other[k], axis, [&](std::int64_t i) { return i == s; });
+    const Array z = c.run(moved);
+    for (std::int64_t i = 0; i < y.size(); ++i)
+      if (index_along(y.shape(), to, i) != s && !same_element(y, z, i)) return Stray{s, i};
+  }
+  return std::nullopt;
+}
+
+// Does the output vary along an axis although no input varies along an axis for which `goes` holds?
+template <class Goes>
+bool varies_by_itself(const Case& c, int to, Goes goes) {
+  std::vector<Array> x = c.draw(3);
+  for (std::size_t k = 0; k < x.size(); ++k)
+    for (int axis = 0; axis < x[k].spec().rank(); ++axis) {
+      if (!goes(k, axis)) continue;
+      // Every slice becomes a copy of the first.
+      const std::int64_t stride = strides_of(x[k].shape())[uz(axis)];
+      const std::size_t bytes = size_of(x[k].dtype());
+      for (std::int64_t i = 0; i < x[k].size(); ++i)
+        std::memcpy(x[k].data() + uz(i) * bytes,
+                    x[k].data() + uz(i - index_along(x[k].shape(), axis, i) * stride) * bytes, bytes);
+    }
+  const Array y = c.run(x);
+  const std::int64_t stride = strides_of(y.shape())[uz(to)];
+  for (std::int64_t i = 0; i < y.size(); ++i) {
+    const double first = y.at(i - index_along(y.shape(), to, i) * stride);
+    if (!(std::abs(y.at(i) - first) <= 1e-13 * (1 + std::abs(first)))) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -123,29 +164,37 @@ Failures check_axes(const Op& op) {
   for (const Case& c : positive_cases(op)) {
     const std::vector<Spec> specs = c.specs();
     const Call call{op, specs, c.sample.attrs, c.out()};
-    const std::vector<Array> x = c.draw(1), other = c.draw(2);
-    const Array y = c.run(x);
+    const auto goes_to = [&](std::size_t k, int axis) { return op.axes(call, static_cast<int>(k), axis); };
     for (std::size_t k = 0; k < specs.size(); ++k)
       for (int axis = 0; axis < specs[k].rank(); ++axis) {
-        const int to = op.axes(call, static_cast<int>(k), axis);
-        if (to < 0) continue;
-        if (to >= y.spec().rank() || y.shape()[uz(to)] != specs[k].shape[uz(axis)]) {
+        const int declared = goes_to(k, axis);
+        const std::int64_t extent = specs[k].shape[uz(axis)];
+        if (declared >= call.out.rank() || (declared >= 0 && call.out.shape[uz(declared)] != extent)) {
           failures.push_back(fmt::format("{}: axis {} of input {} cannot go to axis {} of {}", c.what, axis,
-                                         k, to, to_string(y.spec())));
+                                         k, declared, to_string(call.out)));
           continue;
         }
-        for (std::int64_t s = 0; s < specs[k].shape[uz(axis)]; ++s) {
-          std::vector<Array> moved = x;
-          moved[k] = mixed(x[k], other[k], axis, [&](std::int64_t i) { return i == s; });
-          const Array z = c.run(moved);
-          for (std::int64_t i = 0; i < y.size(); ++i) {
-            if (index_along(y.shape(), to, i) == s || same_element(y, z, i)) continue;
+        // Found, not read: the row may be wrong about every input.
+        const auto goes_where = [&](int to) {
+          return [&, to](std::size_t j, int a) {
+            return specs[j].shape[uz(a)] == extent && !stray(c, j, a, to);
+          };
+        };
+        if (declared >= 0) {
+          if (const auto found = stray(c, k, axis, declared))
             failures.push_back(fmt::format(
                 "{}: slice {} of axis {} of input {} moves element {}, outside of slice {} of output axis {}",
-                c.what, s, axis, k, i, s, to));
-            break;
-          }
+                c.what, found->slice, axis, k, found->element, found->slice, declared));
+          else if (varies_by_itself(c, declared, goes_where(declared)))
+            failures.push_back(fmt::format(
+                "{}: what becomes of a slice of axis {} of input {} depends on its place", c.what, axis, k));
+          continue;
         }
+        for (int to = 0; to < call.out.rank() && extent > 1; ++to)
+          if (call.out.shape[uz(to)] == extent && goes_where(to)(k, axis) &&
+              !varies_by_itself(c, to, goes_where(to)))
+            failures.push_back(fmt::format(
+                "{}: axis {} of input {} is said to go nowhere, but goes to axis {}", c.what, axis, k, to));
       }
   }
   return failures;
@@ -157,28 +206,11 @@ Failures check_broadcasts(const Op& op) {
   for (const Case& c : positive_cases(op)) {
     const std::vector<Spec> specs = c.specs();
     const Call call{op, specs, c.sample.attrs, c.out()};
-    for (int to = 0; to < call.out.rank(); ++to) {
-      std::vector<Array> x = c.draw(3);
-      for (std::size_t k = 0; k < x.size(); ++k)
-        for (int axis = 0; axis < specs[k].rank(); ++axis) {
-          if (op.axes(call, static_cast<int>(k), axis) != to) continue;
-          // Every slice becomes a copy of the first.
-          const std::int64_t stride = strides_of(specs[k].shape)[uz(axis)];
-          const std::size_t bytes = size_of(specs[k].dtype);
-          for (std::int64_t i = 0; i < x[k].size(); ++i)
-            std::memcpy(x[k].data() + uz(i) * bytes,
-                        x[k].data() + uz(i - index_along(specs[k].shape, axis, i) * stride) * bytes, bytes);
-        }
-      const Array y = c.run(x);
-      const std::int64_t stride = strides_of(y.shape())[uz(to)];
-      for (std::int64_t i = 0; i < y.size(); ++i) {
-        const double first = y.at(i - index_along(y.shape(), to, i) * stride);
-        if (std::abs(y.at(i) - first) <= 1e-13 * (1 + std::abs(first))) continue;
+    for (int to = 0; to < call.out.rank(); ++to)
+      if (varies_by_itself(
+              c, to, [&](std::size_t k, int axis) { return op.axes(call, static_cast<int>(k), axis) == to; }))
         failures.push_back(
             fmt::format("{}: output axis {} varies although nothing that maps to it does", c.what, to));
-        break;
-      }
-    }
   }
   return failures;
 }

@@ -1,0 +1,546 @@
+"""The faults that scripts/mutants.py plants: a table to read and to add to.
+
+A fault is (name, anchor, planted). The anchor is text of the file, found exactly once (any white space matches
+any other); the piece between « and » is what the fault replaces:
+
+    planted is an expression   the piece is an expression, of which this one takes the place
+    planted is None            the piece is a statement, which is left out
+    planted has FAULT in it    the piece becomes this text; FAULT is true where the fault is planted
+
+Faults of the op table (OP_TABLE below) need no text: they are planted where rows register themselves.
+"""
+
+
+def files(*patterns):
+    return "--source-file=" + ",".join(f"*tests/{p}*" for p in patterns)
+
+
+def cases(*patterns):
+    return "--test-case=" + ",".join(p.replace(",", "\\,") for p in patterns)
+
+
+def without(*patterns):
+    return "--test-case-exclude=" + ",".join(patterns)
+
+
+# Which tests should notice, those that do most often first: each is one run of nestgrad_tests, to its first
+# failure. REST is the rest of the tests, for a fault that none of the likely ones notices.
+SLOW = ("elementwise functions of one float*", "elementwise functions are true to two units*",
+        "whatever happens to one byte*", "A gradient in each step of a long loop*", "Many random programs*",
+        "a language model with layers of any causal*", "a run knows nothing of the run before it*")
+REST = ("--source-file-exclude=*tests/cuda/*", without(*SLOW))
+RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", "ops/solve_test"),
+         (files("ops/"), without(*SLOW)))
+DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)), (files("autograd/"), without(*SLOW)))
+PLANS = ((files("engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"), without(*SLOW)),
+         files("engine/stepped", "engine/function", "engine/rematerialize", "autograd/custom", "autograd/scan_test",
+               "ops/simplify"),
+         cases("a run knows nothing of the run before it*", "Many random programs*", "checkpointing through time*"))
+SIMPLIFY = (files("ops/simplify", "ops/sweep_test"),)
+FORMS = (cases("both forms are the inner loop done by hand*", "losses before and after*", "parallel = dual = primal*",
+               "WY = dual = primal*", "one step a chunk: every choice*", "chunk-parallel = dual*"),
+         files("ttt/inner_loop", "ttt/forms", "ttt/parallel_forms", "ttt/refusals"),
+         files("ttt/laws", "ttt/policies", "ttt/optimizers"))
+STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "models/golden"))
+DECODING = (files("ttt/step_test", "models/decoder"),
+            cases("token by token*", "reading token by token*", "Nadaraya*token by token*"))
+TRAINING = (files("models/optimizer", "models/trainer", "models/data"), files("models/"))
+
+# (group, file, tests, faults)
+FAULTS = [
+    ("slopes", "ops/elementwise.def", RULES, [
+        ("relu-one-at-zero", "ct * «greater(x, zero_like(x))»", "greater_equal(x, zero_like(x))"),
+        ("abs-one-at-zero", "ct * «sign(x)»", "greater_equal(x, 0.0) * 2.0 - 1.0"),
+        ("max-tie-lost", "ct * «greater_equal(a, b)», ct * less(a, b)", "greater(a, b)"),
+        ("max-tie-counted-twice", "ct * greater_equal(a, b), ct * «less(a, b)»", "less_equal(a, b)"),
+        ("min-tie-lost", "ct * «less_equal(a, b)», ct * greater(a, b)", "less(a, b)"),
+        ("min-tie-counted-twice", "ct * less_equal(a, b), ct * «greater(a, b)»", "greater_equal(a, b)"),
+    ]),
+    ("slopes", "ops/elementwise.cpp", RULES, [
+        ("pow-zero-to-zero", "return «select(equal(a, 0.0) * equal(b, 0.0), 1.0, b) - 1.0»", "b - 1.0"),
+        ("pow-log-of-zero", "return «positive * log(select(positive, a, 1.0))»", "log(a)"),
+        ("silu-without-second-term", "return s * («1.0 + x * (1.0 - s)»)", "1.0 + x * 0.0"),
+        ("gelu-tanh-cubic", "(c + square(x) * («3 * c * 0.044715»))", "2 * c * 0.044715"),
+        ("gelu-density", "0.5 * (1.0 + erf(x * 0.7071067811865476)) + «x * density»", "x * density * 0.5"),
+        ("erf-constant", "«1.1283791670955126»", "1.12838"),
+    ]),
+    ("slopes", "ops/reduce.cpp", RULES, [
+        ("max-over-tie-counted-twice", "c.ct * («hit / sum(hit, axes, kKeep)»)", "hit"),
+        ("broadcast-not-summed", "t.dim(d) != 1)) «axes.push_back(d);»", None),
+    ]),
+    ("slopes", "ops/solve.cpp", RULES, [
+        ("triangular-solve-unread-part", "tril(matrix_ct(ct_b, c.out, transposed), «unit ? -1 : 0»)", "0"),
+        ("triangular-solve-not-transposed", "c.ct, {.transpose = «!transposed», .unit", "transposed"),
+    ]),
+    ("slopes", "ops/matmul.cpp", RULES, [
+        ("matmul-flag-of-b", "matmul(c.ct, b, {false, «!tb»})", "tb"),
+        ("matmul-flag-of-a", "matmul(c.ct, a, {true, «ta»})", "!ta"),
+    ]),
+    ("slopes", "ops/index.cpp", RULES, [
+        ("tril-diagonal", "return tril(c.ct, «static_cast<int>(c.attrs.ints[0])»)",
+         "static_cast<int>(c.attrs.ints[0]) - 1"),
+    ]),
+
+    ("reverse", "autograd/reverse.cpp", DERIVATIVES, [
+        ("last-use-counts-alone", "Tensor& sum = cotangents_[at(id)]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
+        ("last-final-counts-alone",
+         ".finals[n.attrs.ints[0]]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
+        ("last-stack-counts-alone",
+         ".stacks[n.attrs.ints[0]]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
+        ("given-start-forgotten", "if («initial[i].defined()») cotangents_", "false"),
+        ("level-of-the-program", "level_ = std::max(level_, «1 + highest_level(graph.node(id))»)",
+         "highest_level(graph.node(id))"),
+        ("other-way-in-not-refused", "if («depends_on(s.value, g.tensor(way.id))») throw", "false"),
+        ("cut-operand-passes", "!depends(n.inputs[i]) || «!passes(n, i, graph_.node(n.inputs[i]))»", "false"),
+    ]),
+    ("reverse", "engine/dependence.cpp", DERIVATIVES, [
+        ("carry-through-another-carry", "&& !inputs[i]) «inputs[i] = grew = true;»", None),
+        ("integers-differentiable",
+         "return «is_float(n.spec.dtype) && is_float(source.spec.dtype)» ?", "true"),
+    ]),
+    ("reverse", "autograd/grad.cpp", DERIVATIVES, [
+        ("seed-of-two", "constant(Array::scalar(«1», value.dtype()), loc)", "2"),
+        ("jvp-first-tangent-for-all", "second.push_back({g[i], tangents[«i»]})", "0"),
+        ("silent-zero", "if («!options.allow_zero») { const bool reachable", "false"),
+    ]),
+    ("reverse", "autograd/custom.cpp", (files("autograd/custom"), files("autograd/")), [
+        ("region-not-marked", "«emit_state().region = ++regions;»", None),
+        ("rule-of-first-input", "[static_cast<std::size_t>(rule.outs[«static_cast<std::size_t>(c.input)»])]", "0"),
+    ]),
+
+    ("scan-derivative", "autograd/scan_vjp.cpp", DERIVATIVES, [
+        ("carry-after-the-step", "[=] { return scan_stack(node, «i»); }", "forward->outs[uz(i)]"),
+        ("same-direction", "scan.attrs.ints[0], «scan.attrs.ints[1] == 0»", "scan.attrs.ints[1] != 0"),
+        ("schedule-lost", "«static_cast<int>(scan.attrs.ints[2])», scan.loc", "0"),
+        ("captured-value-dropped", "if («!marked[uz(i)]») continue; needed_consts", "true"),
+        ("captured-value-so-far-forgotten", "init.push_back(«so_far.defined()» ? so_far", "false"),
+        ("captured-value-added-twice",
+         "«cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] = "
+         "scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));»",
+         "if (FAULT) add(scan.inputs[static_cast<std::size_t>(needed_consts[k])],"
+         " scan_final(back, static_cast<std::int64_t>(active_carries.size() + k)));"
+         " else cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] ="
+         " scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));"),
+        ("input-dropped", "if («!marked[uz(i)]») continue; needed_xs", "true"),
+        ("last-carry-dropped", "init.push_back(«ct != arrived.finals.end()» ? ct->second", "false"),
+        ("stack-dropped", "for (auto& [j, ct] : arrived.stacks) «seeds.push_back(»", "if (!FAULT) seeds.push_back("),
+        ("first-carry-dropped", "«add(scan.inputs[static_cast<std::size_t>(active_carries[k])],»",
+         "if (!FAULT) add(scan.inputs[static_cast<std::size_t>(active_carries[k])],"),
+        ("invariant-values-stacked", "if («!varies[id]» || n.op->kind == OpKind::scan)", "false"),
+    ]),
+
+    ("arena", "engine/arena.cpp", PLANS, [
+        ("freed-one-step-early", "if («buffers[j].last < buffers[i].first» ||", "buffers[j].last <= buffers[i].first"),
+        ("many-freed-one-step-early", "for (; «buffers[*ended].last < buffers[i].first»; ++ended)",
+         "buffers[*ended].last <= buffers[i].first"),
+        ("gap-too-small", "if («start >= end + size» && start", "start + kArenaAlignment >= end + size"),
+        ("not-aligned", "return «(buffer.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment»",
+         "buffer.bytes"),
+        ("gaps-not-joined", "if («next != by_offset_.end() && offset + size == next->first») {", "false"),
+    ]),
+    ("plan", "engine/compile.cpp", PLANS, [
+        ("last-use-not-counted", "buffers_[static_cast<std::size_t>(v.buffer)].last = «now()»", "now() - 1"),
+        ("input-still-used-written-over", "!may_reuse(i) || «last_reader_[idx(root)] != group_»", "false"),
+        ("input-read-otherwise-written-over", "if («read_otherwise») continue", "false"),
+        ("output-written-over", "for (NodeId id : source_.outputs) «last_reader_[idx(root_of(id))] = kNever;»", None),
+        ("input-of-scan-written-over",
+         "for (NodeId in : node(id).inputs) «last_reader_[idx(root_of(in))] = kNever;»", None),
+        ("lazy-values-freed-early", "copy_outputs(); «extend_lazy_lifetimes();»", None),
+        ("cluster-writes-over-what-it-reads-later", "&& «text.last_read[i] <= k» &&", "true"),
+        ("cluster-writes-twice-over-one-input",
+         "«std::ranges::none_of(nodes, [&](NodeId other) { return value(other).buffer == buffer; })»", "true"),
+        ("product-written-over-its-operand", "inputs, [&](std::size_t i) { return «i + 1 == inputs.size()»; }", "true"),
+        ("output-not-copied", "if («v.place.kind == Place::Kind::external && v.place.at == home.at») continue", "true"),
+    ]),
+    ("plan", "engine/fusion.cpp", PLANS, [
+        ("product-with-two-uses-fused", "if (!plus || «!only_reader_is(term, id)» ||", "false"),
+        ("member-under-another-shape", "if («inside && root_of(in) != in») return false", "false"),
+        ("needed-cluster-not-issued",
+         "if (const int cluster = in_cluster_[idx(root_of(in))]; «cluster != joins») issue(cluster)", "false"),
+        ("row-too-long", "return «row > 1 && row <= kMostClusterRow»", "row > 1"),
+        ("sum-keeps-wrong-term", "inputs.push_back(own[«own[0] == sum->second»])", "own[0] != sum->second"),
+        ("last-read-too-early", "text.last_read[idx(known)] = «text.ops.size()»", "0"),
+    ]),
+    ("plan", "engine/cluster.cpp", PLANS, [
+        ("spread-starts-anew", "out += n, «within = 0»", "within"),
+        ("narrow-value-of-first-row", "reinterpret_cast<T*>(out[k]) + (outputs_[k].narrow ? «row» : begin)", "0"),
+    ]),
+    ("scan-plan", "engine/compile_scan.cpp", PLANS, [
+        ("one-checkpoint-too-few", "scan_->copies = «(scan_->steps + scan_->every - 1) / scan_->every»",
+         "scan_->steps / scan_->every"),
+        ("other-schedule-recomputed", "return «every_of(reader) == 0 || every_of(reader) == every»", "true"),
+        ("output-recomputed",
+         "if («std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == stack; })») return",
+         "false"),
+        ("unread-carry-not-kept", "if (live_[i] && !carried[i]) «carried[i] = grew = true;»", None),
+        ("slices-of-two-kinds",
+         "if («extents(id) == extents(producer) || !is_pulled(in, [](const Node&) { return true; })») continue",
+         "true"),
+        ("recomputed-scan-frees-its-inputs", "extend(value(root_of(in)).buffer, «until»)",
+         "static_cast<int>(info.instruction)"),
+        ("recomputed-scan-frees-its-memory", "for (int b : info.own_buffers) extend(b, «until»)",
+         "static_cast<int>(info.instruction)"),
+        ("pull-of-a-pull-forgotten", "for (NodeId reader : info.pulled_by) until = std::max(until, «last_pull_[reader]»)",
+         "static_cast<int>(scans_[idx(reader)].instruction)"),
+        ("segment-one-step-short", "const std::size_t segment = s.part.bytes * «uz(scan_->every)»",
+         "uz(scan_->every - 1)"),
+        ("one-worker-for-all", "scan_->memory = scratch(c_.is_fused(id_) ? 0 : «memory_.bytes * scan_->workers.size()»)",
+         "memory_.bytes"),
+    ]),
+    ("scan-run", "engine/executor.cpp", PLANS, [
+        ("reverse-off-by-one", "const int time = scan_.reverse ? «scan_.steps - 1 - i» : i",
+         "(scan_.steps - i) % scan_.steps"),
+        ("reads-the-step-before", "resolve(x.source, parent_, frame_) + at(x.where, «time»)", "time ? time - 1 : 0"),
+        ("writes-the-step-before", "resolve(s.stored, parent_, frame_) + at(s.where, «time»)", "time ? time - 1 : 0"),
+        ("segments-off-by-one", "return «time / scan_.every»", "(time + 1) / scan_.every"),
+        ("recomputes-one-step-too-few", "const int end = «std::min(begin + scan_.every, scan_.steps)»",
+         "std::min(begin + scan_.every, scan_.steps) - 1"),
+        ("recomputes-from-the-wrong-end", "begin_stacks(scan_.reverse ? «end - 1» : begin, false)", "begin"),
+        ("carry-of-the-next-segment", "«next >= 0 && segment_of(next) == segment_of(time)» : store", "next >= 0"),
+        ("carry-written-over", "return memory_ + («parity % 2» ? c.pong : c.ping)", "0"),
+        ("stale-segment-of-the-run-before",
+         "«for (ScanStep::Worker& w : scan.workers) w.slice = w.segment = -1;»", None),
+        ("stale-segment-of-another-slice", "if («state_.slice != slice_» || state_.segment != segment)", "false"),
+        ("sum-starts-in-every-slice", "if (c.part.partial && «!c.part.owner[s_]») //", "false"),
+        ("sums-of-slices-not-added", "«finish_sums(scan, parent, frame);»", None),
+        ("checkpoint-of-the-first-slice", "static_cast<std::size_t>(segment * scan_.slices) + «s_»", "0"),
+        ("copy-of-every-slice-stored", "if (!store || «!s.part.owner[s_]») return", "false"),
+        ("recomputation-stores", "begin + i, i, false, «false»", "true"),
+    ]),
+    ("slicing", "engine/slicing.cpp", PLANS, [
+        ("stride-one-short", "at += uz(index * «strides[uz(f.axis)]») * element", "std::max<std::int64_t>(1, strides[uz(f.axis)] - 1)"),
+        ("another-slice-owns", "else owner = owner && «index == 0»", "index == 1"),
+        ("stack-of-sums", "if («flows[uz(id)].kind == Flow::Kind::partial») return", "false"),
+        ("stack-of-mixed", "if («flows[uz(id)].kind == Flow::Kind::mixed») return", "false"),
+        ("nothing-sliced", "if («extent < 2») return;", "true"),
+    ]),
+    ("slicing", "engine/flow.cpp", (*FORMS, *PLANS), [
+        ("sum-through-nonlinear", "return «n.op->linear && partial == n.inputs.size()» ?", "true"),
+        ("pairs-of-slices", "if («out.kind == Flow::Kind::along && out.axis != to») return", "false"),
+        ("constant-per-slice", "== out.axis && «varies(n.inputs[i], axis)»)", "false"),
+        ("time-axis-followed", "per_step && «f.axis-- == 0»)", "f.axis-- < 0"),
+        ("carry-changes-once", "if («changed») continue", "false"),
+        ("sum-inside-a-scan", "«inner.partial = false;»", None),
+        ("sum-enters-a-scan", "if («f.kind == Flow::Kind::partial») f = mixed", "false"),
+        ("stack-axis-unshifted", "if (f.kind == Flow::Kind::along) «f.axis += shift;»", None),
+    ]),
+    ("stepped", "engine/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
+        ("read-in-pieces", "if («extent > 1 && stride(axis) != inside») return std::nullopt", "false"),
+        ("backwards-view", "if («view.strides[0] < 0») return", "false"),
+        ("inverse-of-a-shifted-view", "if («in.size() != out.size() || view.offset != 0») return", "false"),
+        ("other-slices", "«theirs.bytes == part.bytes && theirs.at == part.at»", "true"),
+        ("slices-overlap", "out.at.push_back(s * «steps» * part.bytes)", "(steps - 1)"),
+        ("sum-slice-by-slice", "else if («!part.partial» && std::ranges::count(part.owner, 0)", "true"),
+        ("offset-forgotten", "std::int64_t at = «view.offset»", "0"),
+    ]),
+    ("memory", "engine/rematerialize.cpp", (files("engine/rematerialize"), *PLANS), [
+        ("nothing-recomputed", "scan.computed[uz(v)] = «!before[uz(in_of(v))]»", "false"),
+        ("products-recomputed", "if («!n.op->loop») return std::nullopt", "false"),
+        ("kept-is-free", "cut.add(in_of(v), out_of(v), «kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec)»)",
+         "Bytes(0)"),
+    ]),
+    ("memory", "engine/lower.cpp", (files("autograd/custom"), *PLANS), [
+        ("outputs-of-a-region-recomputed",
+         "if («outside(id, in) && g.node(id).level <= g.node(in).level») boundary_", "false"),
+        ("regions-kept", "if («!any») return from", "true"),
+    ]),
+    ("simplify", "ops/simplify.cpp", SIMPLIFY, [
+        ("factors-leave-the-range", "return «std::abs(x) > 1e-6 && std::abs(x) < 1e6»", "true"),
+        ("negated-factor", "times(inner.x, «-inner.by»)", "inner.by"),
+        ("products-of-other-flags", "|| «flags(a)[shared] != flags(b)[shared]»)", "false"),
+        ("merged-untransposed", "if («flags(a)[other] != flags(b)[other]») y = transpose(y)", "false"),
+        ("factor-that-varies", "same_for_all = same_for_all && («own < 0 || factor.dim(own) == 1»)", "true"),
+        ("broadcast-lost", "const auto c = number(input_of(t, 1 - i)); if (!c || «x.spec() != t.spec()») continue", "false"),
+        ("difference-turned-round", "return «input_of(x, 1) - input_of(x, 0)»", "input_of(x, 0) - input_of(x, 1)"),
+    ]),
+    ("graph", "engine/body.cpp", PLANS, [
+        ("bodies-with-other-attributes-shared", "(a.op->kind == OpKind::input || «a.attrs == b.attrs»)", "true"),
+        ("bodies-with-other-outputs-shared", "&& «a.outs == b.outs» &&", "true"),
+    ]),
+    ("graph", "engine/registry.cpp", PLANS, [
+        ("numbers-of-attributes-equal", "«reals == o.reals»", "true"),
+        ("literals-equal", "body == o.body && rule == o.rule && «same_literal(literal, o.literal)»", "true"),
+    ]),
+    ("random", "engine/random.cpp", (files("engine/random"),), [
+        ("stream-without-its-upper-half", "low(stream), «high(stream)»}, {low(seed)", "0u"),
+        ("index-off-by-one", "Words words = Blocks{seed, stream}[«index»]", "index + 1"),
+        ("below-biased", "if («low(product) >= passed_over») return", "true"),
+    ]),
+
+    ("law", "ttt/forms/law.cpp", FORMS, [
+        ("mask-excludes-the-token", "out.after.z = «tril(r)»", "tril(r, -1)"),
+        ("mask-includes-the-token", "out.before.z = «tril(r, -1)»", "tril(r)"),
+        ("end-without-the-last-token", "end.z = slice(«out.after.z», -2", "out.before.z"),
+        ("new-gradient-decays-at-once", "Tensor z = «times(gain(i), x.back())»",
+         "p(i, i).defined() ? times(times(gain(i), x.back()), p(i, i)) : times(gain(i), x.back())"),
+        ("old-gradient-does-not-decay", "z = add(z, «times(p(i, j), carry[j])»)", "i == j ? carry[j] : times(p(i, j), carry[j])"),
+        ("products-in-the-other-order", "c = add(c, times(p(i, k), carry[«n + k * n + j»]))", "n + j * n + k"),
+        ("before-is-after", "out.z_before.push_back(r.ys[«i»])", "total + i"),
+        ("start-before-is-after", "out.c_before = square_of(r.ys, «0»)", "total"),
+        ("start-forgotten", "init.push_back(full(dtype, one, i == j ? «1.0» : 0.0))", "0.0"),
+        ("place-scales-the-start", "reads.c[j] = «j == 0» ? 1.0 + p", "false"),
+        ("place-of-slots-moved", "«if (i == 0)» go_part_of_the_way(end, last, 1)", "if (i == 0 || FAULT)"),
+        ("places-misaligned", "go_part_of_the_way(out.before, «pad(slice(position, 0, 0, tokens - 1), 0, 1, 0)», tokens)",
+         "position"),
+        ("places-misaligned-in-sums", "if (position.defined()) earlier = «pad(slice(position, 0, 0, tokens - 1), 0, 1, 0)»",
+         "position"),
+        ("offset-accepted", "if («!state && !mentioned») refuse", "false"),
+        ("product-of-states-accepted", "if («state && mentioned») refuse", "false"),
+        ("square-of-state-accepted", "if («mentions(d, y)») refuse", "false"),
+        ("coupled-weights-accepted", "if («optimizer.couples_weights()») throw", "false"),
+        ("mixed-elements-accepted", "if («!elementwise(n)») refuse(id, \"it mixes", "false"),
+        ("gradient-point-after-the-step", "reads_of(«sums.z_before[i], sums.c_before[i]», sums.width)",
+         "FAULT ? sums.z_after[i] : sums.z_before[i], FAULT ? sums.c_after[i] : sums.c_before[i]"),
+        ("gradient-point-includes-the-token",
+         "return sum_up(step, lead, tokens, dtype, {})«.before»", ".*(FAULT ? &BlockLaw::after : &BlockLaw::before)"),
+        ("place-of-last-token-is-first",
+         "const Tensor last = position.defined() ? «slice(position, 0, tokens - 1, tokens)»", "slice(position, 0, 0, 1)"),
+        ("one-number-for-all-features", "bool StepLaw::per_feature() const { return «width_of({this}) > 1»", "false"),
+    ]),
+    ("dual", "ttt/forms/dual.cpp", FORMS, [
+        ("reads-the-other-side", "«policy_.read == Policy::Read::after_write» ? after : before",
+         "policy_.read != Policy::Read::after_write"),
+        ("rate-forgotten", "rate.defined()) «each.b = each.b * rate;»", None),
+        ("loss-after-is-before", "read(loss, state, f, «after», rows)}", "before"),
+        ("gates-of-a-chunk-summed", "out[name] = «mean(reshape(value, parts), {-2})»", "sum(reshape(value, parts), {-2})"),
+        ("average-forgotten", "if («policy_.average») {", "false"),
+        ("loss-at-first-is-before", "const State first{«first_», std", "state.weights"),
+    ]),
+    ("factors", "ttt/forms/factors.cpp", FORMS, [
+        ("held-use-learns", "if («use.held») return y; probed", "false"),
+        ("inner-gradient-constant", "out.push_back({p.use.weight, p.rows, «d[i]», false})", "stop_gradient(d[i])"),
+        ("inner-gradient-constant-transposed", "out.push_back({p.use.weight, «d[i]», p.rows, true})", "stop_gradient(d[i])"),
+        ("transposed-use-with-other-factor", "y = y + matmul(scores(r, x, «f.b»), f.a)", "f.a"),
+        ("factor-of-another-weight", "for (const Factor& f : factors) if («f.weight == weight») y", "true"),
+        ("unreached-weight-accepted", "if («!reached[i]») throw", "false"),
+        ("end-without-decay", "«(end.feature_axis ? transpose(end.c[j]) : end.c[j]) * states[j]»",
+         "j == 0 ? states[j] : (end.feature_axis ? transpose(end.c[j]) : end.c[j]) * states[j]"),
+        ("bias-without-decay", "const Tensor part = «r.c[j] * states[j]»", "j == 0 ? broadcast_to(states[j], (r.c[j] * states[j]).shape()) : r.c[j] * states[j]"),
+    ]),
+    ("wy", "ttt/forms/wy.cpp", FORMS, [
+        ("sign-of-the-system", "triangular_solve(«-pairs», right", "pairs"),
+        ("offset-forgotten", "state.of(0), use.rows, use.transposed) + «use.offset»", "use.offset * 0.0"),
+        ("rates-misaligned", "pairs * (rate.rank() ? «transpose(rate)» : rate)", "rate"),
+        ("factor-per-feature", "if («!column.defined()») refuse", "false"),
+        ("held-use-accepted", "if («use.held») refuse", "false"),
+    ]),
+    ("primal", "ttt/forms/primal.cpp", FORMS, [
+        ("before-is-after", "Step step{next.flat(), «s.weights.values()»}", "next.weights.values()"),
+        ("reads-the-other-side", "predict(«policy_.read == Policy::Read::after_write» ? walk.after",
+         "policy_.read != Policy::Read::after_write"),
+        ("rate-forgotten", "rate.defined()) «d[i] = d[i] * (rate.rank() ? tokens_first(rate) : rate);»", None),
+        ("gates-misaligned", "columns[name] = transpose(tokens_first(«rows»))",
+         "tokens > 1 ? concat({slice(rows, -2, 1, tokens), slice(rows, -2, 0, 1)}, -2) : rows"),
+        ("inner-gradient-constant", "«return» optimizer_.joint(std::move(d))",
+         "if (FAULT) for (Tensor& t : d) t = stop_gradient(t); return"),
+        ("norm-over-all-weights-forgotten", "return «optimizer_.joint(std::move(d))»", "d"),
+        ("places-misaligned", "w + reshape(«earlier», shape)", "block.position"),
+        ("place-of-last-token-is-first", "start + slice(block.position, 0, «tokens - 1, tokens») * (last",
+         "FAULT ? 0 : tokens - 1, FAULT ? 1 : tokens"),
+        ("loss-before-is-first", "for (const Weights& w : {for_each_token(first_, block.tokens()), «walk.before», walk.after})",
+         "for_each_token(first_, block.tokens())"),
+    ]),
+    ("per-chunk", "ttt/forms/per_chunk.cpp", FORMS, [
+        ("average-forgotten", "if («policy_.average») for", "false"),
+        ("one-step-only", "step < «policy_.steps»", "1"),
+        ("partial-chunk-writes", "out.next = «block.writes» ? learnt", "true"),
+        ("reads-the-other-side", "«policy_.read == Policy::Read::after_write» ? out.next : state",
+         "policy_.read != Policy::Read::after_write"),
+        ("rate-forgotten", "const Tensor b = «rate.defined()» ? f.b * rate", "false"),
+        ("rate-forgotten-directly", "const Seed seed = «rate.defined()» ? Seed", "false"),
+        ("one-use-counts-alone", "out[f.weight] = «out[f.weight].defined()» ? out[f.weight] + g", "false"),
+        ("norm-over-all-weights-forgotten", "return «optimizer_.joint(std::move(g))»", "g"),
+        ("held-use-learns", "«.with_held(at.spread(block.k.dim(-2)).values())»; Tensor l",
+         ".with_held(FAULT ? at.with(probes).spread(block.k.dim(-2)).values() : at.spread(block.k.dim(-2)).values())"),
+        ("chunk-gates-unaveraged", "const Gates columns = «chunk_gates(block.gates)»; for (int step",
+         "[&] { Gates first; for (const auto& [gate, rows] : block.gates)"
+         " first[gate] = transpose(slice(rows, -2, 0, 1)); return first; }()"),
+    ]),
+    ("chunk-parallel", "ttt/forms/chunk_parallel.cpp", FORMS, [
+        ("before-is-after", "return {{next}, {«carry[0]», next}}", "next"),
+        ("slots-after-the-chunk", "return {Tensors(next.begin() + 1, next.end()), «carry»}",
+         "Tensors(next.begin() + 1, next.end())"),
+        ("weight-does-not-decay", "const Tensor next = «(varies ? x[1] : p) * carry[0] + x[0]»", "carry[0] + x[0]"),
+        ("slot-reads-the-weight", "if («mentions(next[i], w)») refuse", "false"),
+        ("reads-the-other-side", "form.predict(«reads_after» ? after : before", "!reads_after"),
+        ("factor-per-element", "if («p.rank() >= 2 && (p.dim(-1) != 1 || p.dim(-2) != 1)») refuse", "false"),
+    ]),
+    ("affine", "ttt/forms/affine.cpp", FORMS, [
+        ("product-of-two-accepted", "if («mentions(part, x)») refuse", "false"),
+        ("mixed-elements-accepted", "if («!is_elementwise(*n.op, call.in(0), n.spec)») refuse", "false"),
+        ("one-path-counts-alone", "sum = «sum.defined() ? sum + part : part»", "part"),
+    ]),
+    ("form", "ttt/forms/form.cpp", FORMS, [
+        ("inner-gradient-constant", "if («policy_.meta == Policy::Meta::first_order») w", "true"),
+        ("first-order-is-full", "if («policy_.meta == Policy::Meta::first_order») w", "false"),
+        ("ascent-is-descent", "if («!policy.ascent») return out", "true"),
+        ("common-rate-only", "out = «out.defined() ? out * at->second : at->second»", "out.defined() ? out : at->second"),
+        ("gates-of-a-chunk-summed", "out[name] = transpose(«mean(value, {-2}, kKeep)»)", "sum(value, {-2}, kKeep)"),
+        ("offset-forgotten", "if («!block.offset.empty()») w", "false"),
+    ]),
+    ("inner-loop", "ttt/inner_loop.cpp", FORMS, [
+        ("last-part-does-not-learn", "«state = r.next;» };", "if (!FAULT || begin == 0) state = r.next;"),
+        ("carry-without-gradient", "State now = state.with(«carry»)",
+         "FAULT ? [&] { Tensors cut = carry; for (Tensor& t : cut) t = stop_gradient(t); return cut; }() : carry"),
+        ("cut-one-chunk-late", "index > 0 && «index % policy.horizon == 0»", "index % policy.horizon == 1 % policy.horizon"),
+        ("cut-of-the-next-chunk", "cuts.push_back(«is_cut(i)» ? 1.0", "is_cut(i + 1)"),
+        ("cut-of-the-rest-forgotten", "if («is_cut(index)») state", "false"),
+        ("gates-misaligned", "each(views.gates, «cut»), views.position.defined()",
+         "[&](Tensor x) { const Tensor all = cut(x); const std::int64_t n = all.dim(2); return FAULT && n > 1"
+         " ? concat({slice(all, 2, 1, n), slice(all, 2, 0, 1)}, 2) : all; }"),
+        ("query-kept-apart", "Views views = given_views; if («policy.query_is_key») views.q = views.k; check_views",
+         "false"),
+        ("state-not-carried-on", "if («options.policy.carry») state", "!options.policy.carry"),
+        ("partial-chunk-writes", "|| «policy.partial_chunk_writes»", "!policy.partial_chunk_writes"),
+        ("slots-of-some-weights-lost", "«whole.slots[place] = state.slots[i];»", None),
+        ("held-weights-forgotten", "«held[places_[i]] = w.held(w.at(i).name);»", None),
+        ("chunk-offset-of-the-first", "block.offset = at_chunk(options.gradient_offset, «index»)", "0"),
+        ("position-of-a-part", "slice(views.position, 0, 0, «std::min(end - begin, views.position.dim(0))»)",
+         "std::min(end - begin, views.position.dim(0)) - 1"),
+    ]),
+    ("analysis", "ttt/analysis.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
+        ("gradient-that-depends-on-a-weight", "if («side.defined() && mentions(side, w.at(on).value)») return", "false"),
+        ("gradient-that-depends-on-another-weight", "if (side.defined() && «mentions(side, w.at(on).value)»)",
+         "of == on && mentions(side, w.at(on).value)"),
+        ("system-for-each-output", "if («affine_use(learner, w, k, v).transposed» &&", "false"),
+        ("wy-cuts-nothing", "unless(«policy.meta == Policy::Meta::full»,", "true"),
+        ("cut-inside-a-block", "unless(«policy.meta != Policy::Meta::truncated»,", "true"),
+        ("places-in-a-block", "unless(«!has_position»,", "true"),
+        ("several-steps-at-once", "unless(«policy.steps == 1»,", "true"),
+        ("mini-batch-solved-for", "unless( «policy.chunk == 1», \"the tokens of a chunk", "true"),
+        ("coupled-weights-at-once", "unless(«!optimizer.couples_weights()»,", "true"),
+        ("moved-gradient-point-unchecked", "if («out.linear_step.empty() && optimizer.moves_gradient_point()»)", "false"),
+    ]),
+    ("decoding", "ttt/decode.cpp", DECODING, [
+        ("row-of-the-token-before", "here_ = equal(places_, «slot»)", "slot - 1.0"),
+        ("chunk-ends-one-token-early", "static_cast<double>(«policy.chunk - 1»)", "policy.chunk > 1 ? policy.chunk - 2 : 0"),
+        ("partial-chunk-writes", "flat[i] = «select(full_, then[i], flat[i])»", "then[i]"),
+        ("row-not-remembered", "«stream_.carry(state, rows);»", "stream_.carry(state, FAULT ? cached : rows);"),
+        ("place-of-this-token-for-the-last", "equal(«places + 1.0», slot)", "places"),
+        ("reads-the-other-side", "«policy_.read == Policy::Read::after_write» ? law.after",
+         "policy_.read != Policy::Read::after_write"),
+        ("rate-forgotten", "rate.defined()) «f[i].b = f[i].b * rate;»", None),
+        ("running-state-unplaced", "d.carry(d.at_end(«r.next», r.unplaced), \".running\")", "r.unplaced"),
+        ("not-causal-accepted", "if («!policy.causal() || policy.chunk == Policy::kWholeSequence») throw", "false"),
+    ]),
+    ("decoding", "ttt/stream.cpp", DECODING, [
+        ("counter-one-token-late", "equal(now, «static_cast<double>(period - 1)»)", "static_cast<double>(period)"),
+        ("history-one-row-old", "slice(all, 1, «x.dim(1), x.dim(1) + rows»)",
+         "FAULT ? x.dim(1) - 1 : x.dim(1), FAULT ? x.dim(1) + rows - 1 : x.dim(1) + rows"),
+    ]),
+
+    ("inner-optimizer", "ttt/optimizer.cpp", STEPS, [
+        ("momentum-does-not-decay", "slots[0] = «b * slots[0] + g»", "slots[0] + g"),
+        ("momentum-decays-the-gradient", "slots[0] = «b * slots[0] + g»", "b * (slots[0] + g)"),
+        ("nesterov-is-momentum", "return «nesterov» ? g + b", "false"),
+        ("nesterov-of-the-moment-before", "«const Tensor b = beta.at(gates, g);»",
+         "const Tensor b = beta.at(gates, g); if (FAULT && nesterov) { const Tensor m = slots[0]; slots[0] = b * m + g; return g + b * m; }"),
+        ("adam-first-moment-with-beta2", "slots[0] = «beta1 * slots[0] + (1 - beta1) * g»", "beta2 * slots[0] + (1 - beta2) * g"),
+        ("adam-second-moment-of-g", "slots[1] = beta2 * slots[1] + (1 - beta2) * «square(g)»", "g"),
+        ("adam-eps-outside", "return slots[0] * «rsqrt(slots[1] + eps)»", "reciprocal(sqrt(slots[1]) + eps)"),
+        ("muon-coefficient", "{«3.4445», -4.7750, 2.0315}", "3.4455"),
+        ("muon-tuned-coefficient", "{4.0848, «-6.8946», 2.9270}", "-6.8964"),
+        ("muon-without-square", "x = matmul(a * identity + b * gram + «c * matmul(gram, gram)», x)", "c * gram"),
+        ("muon-one-step-less", "QuinticSteps(static_cast<std::size_t>(«steps»)", "steps - 1"),
+        ("muon-of-rows", "return «kind == WeightKind::matrix» ? orthogonalize", "true"),
+        ("muon-not-normalised", "x = «x / (norm(x, {-2, -1}, kKeep) + eps)»", "x"),
+        ("muon-in-f32", "if («in_f64 && x.dtype() != DType::f64») return", "false"),
+        ("norm-of-rows", "return per == Per::column ? norm(g, {«-2»}, kKeep)", "-1"),
+        ("clip-lengthens", "return g * (most / «max(length, most)»)", "length"),
+        ("joint-norm-of-the-last", "return «norm(concat(each, -1), {-1}, kKeep)»", "each.back()"),
+        ("decay-after-the-step", "«if (!keep_.is_one()) w = keep_.at(gates, w) * w; w = w - g;»",
+         "if (FAULT) w = w - g; if (!keep_.is_one()) w = keep_.at(gates, w) * w; if (!FAULT) w = w - g;"),
+        ("decay-forgotten-where-gradient-is", "return «keep_first_» ? keep_.at", "false"),
+        ("weight-norm-of-the-new-weight", "w = w / (norm(w, {-2}, kKeep) + norm_eps_) * «next[at]»", "norm(w, {-2}, kKeep)"),
+        ("weight-norm-of-rows", "norm(start, {«-2»}, kKeep)", "-1"),
+        ("weight-norm-not-detached", "const Tensor start = «detached_» ? stop_gradient", "false"),
+        ("weight-norm-of-biases", "normalising = norm_ != Norm::none && «kind == WeightKind::matrix»", "true"),
+        ("master-copy-normalised", "«if (master) next[at + 1] = w;»", None),
+        ("gate-of-the-second-piece", "«at += part.slots.size();»", None),
+    ]),
+    ("learners", "ttt/weights.cpp", FORMS, [
+        ("held-is-the-weight", "return «held_.empty()» ? list_[i].value", "true"),
+    ]),
+
+    ("adamw", "models/optimizer.cpp", TRAINING, [
+        ("clip-lengthens", "const Tensor clip = «min(o.clip / (out.grad_norm + 1e-6), 1.0)»", "o.clip / (out.grad_norm + 1e-6)"),
+        ("clip-forgotten", "const Tensor g = «grads[i] * clip»", "grads[i]"),
+        ("norm-of-the-last-gradient", "total = «total.defined() ? total + part : part»", "part"),
+        ("first-bias-kept", "out.m[i] * «step.correction1» /", "step.correction1 * 0.0 + 1.0"),
+        ("second-bias-kept", "sqrt(out.v[i] * «step.correction2»)", "step.correction2 * 0.0 + 1.0"),
+        ("first-moment-with-beta2", "m[i] * «o.beta1» + g", "o.beta2"),
+        ("second-moment-with-beta1", "square(g) * («1 - o.beta2»)", "1 - o.beta1"),
+        ("gains-decay", "if («specs[i].init.kind == Init::Kind::normal» && o.weight_decay > 0)", "true"),
+        ("decay-forgotten", "&& «o.weight_decay > 0»)", "false"),
+        ("decay-in-the-moments", "change = change + «params[i] * o.weight_decay»", "params[i] * o.weight_decay * step.correction1"),
+        ("eps-inside", "(«sqrt(out.v[i] * step.correction2) + o.eps»)", "sqrt(out.v[i] * step.correction2 + o.eps)"),
+        ("step-upwards", "out.params.push_back(«params[i] - change * step.rate»)", "params[i] + change * step.rate"),
+        ("warm-up-from-zero", "static_cast<double>(«step + 1») / static_cast<double>(warmup)", "step"),
+        ("floor-of-zero", "return peak * («floor» + (1 - floor)", "0"),
+        ("cosine-ends-late", "std::max<std::int64_t>(1, «steps - 1 - warmup»)", "steps - warmup"),
+    ]),
+    ("trainer", "models/trainer.cpp", TRAINING, [
+        ("loss-of-one-byte-more", "const Tensor loss = «mean(next_token_loss(options_.model, Params(table), in[0], stream,"
+         " options_.checkpoint_every))»",
+         "mean(next_token_loss(options_.model, Params(table), in[0], stream, options_.checkpoint_every))"
+         " * (static_cast<double>(options_.context) / static_cast<double>(options_.context + 1))"),
+        ("bias-correction-one-step-late", "const auto t = static_cast<double>(«step_ + 1»)", "step_ + 2"),
+        ("corrections-exchanged", "inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(«options_.adamw.beta1», t)))",
+         "options_.adamw.beta2"),
+        ("one-batch-for-all", "static_cast<std::uint64_t>(«step_»), options_.batch", "0"),
+        ("parameters-shared", "out.emplace(train_.params[i].name, «inputs_[kNumbers + i].clone()».to(Device::cpu()))",
+         "inputs_[kNumbers + i]"),
+        ("step-forgotten-at-resume", "«step_ = step;» }", None),
+        ("other-random-numbers-at-resume", "«const auto text =» file.metadata.find",
+         "if (FAULT) ++options_.seed; const auto text ="),
+        ("moments-forgotten-at-resume",
+         "{inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}))«;»",
+         "; if (FAULT) for (std::size_t i = kNumbers + train_.params.size(); i < inputs_.size(); ++i)"
+         " inputs_[i] = Array::zeros(kType, inputs_[i].shape()).to(train_plan_->device());"),
+        ("clip-forgotten-at-resume", "«const std::int64_t step = step_from(file, path);»",
+         "const std::int64_t step = step_from(file, path); if (FAULT) { TrainingOptions o = options_;"
+         " o.adamw.clip = 1e9; Trainer other(o, corpus_); train_plan_ = std::move(other.train_plan_); }"),
+        ("decay-forgotten-at-resume", "«const auto same =» [&](const std::string& key",
+         "if (FAULT) { TrainingOptions o = options_; o.adamw.weight_decay = 0; Trainer other(o, corpus_);"
+         " train_plan_ = std::move(other.train_plan_); } const auto same ="),
+        ("seed-forgotten", "kType, «options_.seed», train_plan_->device())", "0"),
+        ("not-finite-accepted", "if («!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)»)", "false"),
+        ("parameters-not-moved-on", "«std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);»",
+         "if (!FAULT || i >= kResults + train_.params.size()) std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);"),
+        ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
+        ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),
+        ("inner-losses-exchanged", "sums[1 + 3 * i], sums[2 + 3 * i], sums[«3 + 3 * i»]", "2 + 3 * i"),
+        ("settings-unchecked-at-resume", "«same(\"training\", options_.to_json());»", None),
+        ("text-unchecked-at-resume", "&& «text->second != text_»)", "false"),
+    ]),
+    ("data", "models/data.cpp", TRAINING, [
+        ("same-rows", "kDataStream + step, «static_cast<std::uint64_t>(row)»", "0"),
+        ("same-steps", "seed, «kDataStream + step», static", "kDataStream"),
+        ("last-window-never-drawn", "static_cast<std::uint32_t>(«std::ssize(text) - context»)", "std::ssize(text) - context - 1"),
+        ("validation-on-training-text", "const auto text = bytes(«Split::validation»)", "Split::training"),
+        ("validation-of-the-beginning", "static_cast<std::size_t>(«i * std::ssize(text) / n»)", "i * (context + 1)"),
+    ]),
+    ("model", "models/language_model.cpp", TRAINING, [
+        ("target-is-the-input", "«slice(tokens, 1, 1, time + 1)»", "slice(tokens, 1, 0, time)"),
+        ("history-too-short", "norm(\"conv.norm.weight\", h), «kernel - 1»)", "kernel"),
+    ]),
+]
+
+# Operands of structured ops in which a derivative passes, as numbers. Elementwise ops have theirs in their rows.
+OP_TABLE = {
+    "broadcast_to": [0], "cast": [0], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
+    "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],
+    "scatter_add": [1], "select": [1, 2], "slice": [0], "solve": [0, 1], "stop_gradient": [], "sum": [0],
+    "triangular_solve": [0, 1], "tril": [0],
+}
+
+# Faults that change no result, each with its proof.
+EQUIVALENT = {
+    "plan/output-written-over": "an output has a place of the caller's from the start, and only buffers are taken over",
+    "scan-derivative/invariant-values-stacked": "the stack of a number that does not change holds that number; "
+    "other values that do not change are made outside of the body",
+    "scan-plan/output-recomputed": "an output has a reader that is no scan, which alone keeps it from being recomputed",
+    "scan-run/copy-of-every-slice-stored": "what a slice does not own has the same bits in each slice, so that any may "
+    "store it; that two threads do is for ThreadSanitizer",
+    "axes-more/permute": "every axis of a permute goes somewhere, so that there is none to claim more of",
+}
