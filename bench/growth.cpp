@@ -22,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "autograd/custom.h"
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "engine/io/file.h"
@@ -171,6 +172,15 @@ Function long_body(std::int64_t n) {
       kRow, kRow);
 }
 
+Function recomputed(std::int64_t n) {
+  return trace(
+      [n](Tensor x, Tensor w) {
+        const Tensors y = checkpoint([&] { return Tensors{ops_in_a_row(x, w, n / 6)}; });
+        return grad(sum(y[0]), {x, w});
+      },
+      kRow, kRow);
+}
+
 Function scan_steps(std::int64_t n) {
   return trace(
       [n](Tensor w, Tensor x, Tensor y, Tensor rate) {
@@ -276,6 +286,7 @@ const std::array kWorks{
     Work{"values that wait for each other, gradient", "nodes", kMillion, fan},
     Work{"many parameters, gradient", "nodes", kMillion, parameters},
     Work{"scan of one long step, gradient", "nodes", kMillion, long_body},
+    Work{"checkpointed function, gradient", "nodes", kMillion, recomputed},
     Work{"many scans, gradient", "nodes", kMillion, scans_in_a_row},
     Work{"scan, gradient in each step and through all", "steps", kMillion, scan_steps},
     Work{"TTT-Linear layer, gradient", "tokens", 65536, layer},
@@ -440,11 +451,11 @@ std::string table(const std::vector<Measured>& all) {
   return out + "\n";
 }
 
-// Until the first result is there, and a curve of n log n for the eye.
+// All times together, and a curve of n log n for the eye.
 Chart chart(const std::vector<Measured>& all) {
-  Chart out{.title = "From the program to its first result",
+  Chart out{.title = "Costs by length",
             .x_label = "size (nodes, steps or tokens)",
-            .y_label = "trace, plan and first call (seconds)",
+            .y_label = "trace, plan, first call and a replay (seconds)",
             .log_x = true,
             .log_y = true};
   for (const Measured& m : all) {
@@ -452,8 +463,8 @@ Chart chart(const std::vector<Measured>& all) {
     for (const Point& p : m.points) {
       if (!p.stopped.empty()) continue;
       double sum = 0;
-      for (const char* cost : {"trace", "plan", "first call"})
-        if (p.costs.contains(cost)) sum += p.costs.at(cost);
+      for (const std::string cost : kCosts)
+        if (cost != "memory" && p.costs.contains(cost)) sum += p.costs.at(cost);
       s.x.push_back(p.size), s.y.push_back(sum);
     }
     out.series.push_back(std::move(s));
@@ -565,7 +576,7 @@ int main(int argc, char** argv) {
   app.add_option("--memory", options.limits.gigabytes, "GB of addresses that one size may take")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--svg", options.svg, "Draw the time to the first result into this file");
+  app.add_option("--svg", options.svg, "Draw the times into this file");
   app.add_option("--into", options.into, "Put the table between the marks <!-- growth --> of this page");
   app.add_flag("--check", options.check, "Fail if a cost grows faster than n log n, or a size was stopped");
   app.add_flag("--json", options.json, "Last line of output: all numbers as one JSON object");

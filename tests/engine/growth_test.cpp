@@ -98,3 +98,17 @@ TEST_CASE("a minimum cut looks at each edge of a long chain a few times") {
   const std::int64_t few = looks_of(1'000), many = looks_of(16'000);
   CHECK(many < 20 * few);
 }
+
+TEST_CASE("a checkpointed function may be longer than calls can nest") {
+  const Function f = trace(
+      [](Tensor x, Tensor w) {
+        const Tensors y = checkpoint([&] {
+          Tensor now = x;
+          for (int i = 0; i < 100'000; ++i) now = tanh(now * w);
+          return Tensors{now};
+        });
+        return grad(sum(y[0]), {x})[0];
+      },
+      f64({1}), f64({1}));
+  CHECK(f(Array::of({0.5}, {1}), Array::of({1.0}, {1})).at(0) > 0);
+}

@@ -148,6 +148,20 @@ class Runner:
         self.references = {}
         self.kills = self.runs = 0
         self.can_mount = os.geteuid() == 0 and self.try_mount()
+        self.least_memory = self.find_least_memory()
+
+    def find_least_memory(self):
+        """The addresses without which the program cannot even begin, in bytes."""
+        too_few, enough = 0, 1 << 30
+        while enough - too_few > 1 << 18:
+            middle = (too_few + enough) // 2
+            limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (middle, middle))
+            silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            if subprocess.run([self.program, "--version"], preexec_fn=limit, **silent, check=False).returncode == 0:
+                enough = middle
+            else:
+                too_few = middle
+        return enough
 
     # ---- runs ----
 
@@ -283,9 +297,9 @@ class Runner:
         self.finish(process, {0, 1})
 
     def memory(self, case, out, d, threads):
-        limit = int(18e6 + d.amount * 40e6)
+        limit = int(self.least_memory * 1.05 + d.amount**2 * 20e6)
         process = self.start(case, out, threads, *self.flags(out), limits=[(resource.RLIMIT_AS, limit)])
-        self.finish(process, {0, 1, 127})  # 127: not even the program's libraries fit in, as the system says
+        self.finish(process, {0, 1})
 
     def damage(self, case, out, d, threads, change):
         """A file is not as it was; the user sees what happens, and brings it back from a copy."""
