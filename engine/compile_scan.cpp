@@ -55,10 +55,10 @@ SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
 
 Compiler::Results Compiler::results_of(NodeId scan) const {
   Results out;
-  for (const auto& [p, operand] : readers_[idx(scan)]) {
-    if (p < 0 || operand != 0) continue;
-    if (node(p).op->kind == OpKind::final) out.finals.push_back(p);
-    if (node(p).op->kind == OpKind::stack) out.stacks.push_back(p);
+  for (const Reader& r : readers_[idx(scan)]) {
+    if (r.id < 0) continue;
+    if (node(r.id).op->kind == OpKind::final) out.finals.push_back(r.id);
+    if (node(r.id).op->kind == OpKind::stack) out.stacks.push_back(r.id);
   }
   return out;
 }
@@ -70,7 +70,6 @@ int Compiler::every_of(const Node& scan) const {
 
 template <class Suits>
 bool Compiler::is_pulled(NodeId stack, Suits suits) const {
-  if (std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == stack; })) return false;
   return std::ranges::all_of(readers_[idx(stack)], [&](const Reader& r) {
     return reads_step_by_step(graph_, r) && suits(node(r.id));
   });

@@ -26,6 +26,9 @@ class Fuser {
   }
 
  private:
+  // More wait for nobody: each node asks them all.
+  static constexpr std::size_t kMostOpen = 64;
+
   struct Cluster {
     Spec shape;
     std::vector<NodeId> nodes;
@@ -83,6 +86,7 @@ class Fuser {
       while (!open_.empty()) issue(open_.front());
     if (!may_join) return out_.order.push_back({{id}, n.spec});
     if (joins < 0) {
+      if (open_.size() == kMostOpen) issue(open_.front());
       joins = static_cast<int>(clusters_.size());
       clusters_.push_back({reduction ? node(n.inputs[0]).spec : n.spec, {}, {}});
       open_.push_back(joins);

@@ -17,7 +17,7 @@ namespace {
 
 // Serial numbers of live graphs. Slot s % kSlots holds s while graph s lives, so a tensor can tell without
 // touching freed memory whether its graph still exists.
-constexpr std::uint32_t kSlots = 1U << 16;
+constexpr std::uint32_t kSlots = 1U << 20;
 std::array<std::atomic<std::uint32_t>, kSlots>& slots() {
   static std::array<std::atomic<std::uint32_t>, kSlots> live{};
   return live;
@@ -96,6 +96,22 @@ std::int64_t Tensor::dim(int axis) const {
   return shape()[static_cast<std::size_t>(axis < 0 ? axis + r : axis)];
 }
 
+// ---- SharedNodes ----
+
+void SharedNodes::add(std::size_t hash, NodeId id) {
+  if (2 * (taken_ + 1) > slots_.size()) {
+    std::vector<Slot> before(std::max<std::size_t>(64, 2 * slots_.size()));
+    before.swap(slots_);
+    taken_ = 0;
+    for (const Slot& slot : before)
+      if (slot.id >= 0) add(slot.hash, slot.id);
+  }
+  std::size_t at = home(hash);
+  while (slots_[at].id >= 0) at = (at + 1) & (slots_.size() - 1);
+  slots_[at] = {hash, id};
+  ++taken_;
+}
+
 // ---- Graph ----
 
 Graph::Graph(GraphOptions options) : options_(options), serial_(take_serial()) {
@@ -143,11 +159,11 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
   }
   const std::size_t hash = structural_hash(op, attrs, ids);
   if (op.shared && options_.share) {
-    auto [first, last] = shared_.equal_range(hash);
-    for (; first != last; ++first) {
-      const Node& n = node(first->second);
-      if (n.op == &op && n.inputs == ids && n.attrs == attrs) return tensor(first->second);
-    }
+    const NodeId known = shared_.find(hash, [&](NodeId id) {
+      const Node& n = node(id);
+      return n.op == &op && n.inputs == ids && n.attrs == attrs;
+    });
+    if (known >= 0) return tensor(known);
   }
   const EmitState& state = emit_state();
   Spec spec = op.kind == OpKind::constant ? attrs.literal.spec() : infer(op, specs, attrs);
@@ -165,7 +181,7 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
   if (options_.simplify && op.simplify)
     if (Tensor simpler = op.simplify(tensor(id)); simpler.defined())
       return simpler;  // node id is dead; not shared
-  if (op.shared && options_.share) shared_.emplace(hash, id);
+  if (op.shared && options_.share) shared_.add(hash, id);
   return tensor(id);
 }
 

@@ -10,7 +10,6 @@
 
 #include <deque>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/op.h"
@@ -68,6 +67,33 @@ struct Capture {
   NodeId id;  // the input node that stands for it here
 };
 
+// Which node there is for a call already: nodes by a hash of what they are. Side by side in memory, as large
+// graphs look up each of their nodes.
+class SharedNodes {
+ public:
+  // The first of the hash that `is_it` takes; -1: none.
+  template <class IsIt>
+  NodeId find(std::size_t hash, IsIt is_it) const {
+    if (slots_.empty()) return -1;
+    for (std::size_t at = home(hash); slots_[at].id >= 0; at = (at + 1) & (slots_.size() - 1))
+      if (slots_[at].hash == hash && is_it(slots_[at].id)) return slots_[at].id;
+    return -1;
+  }
+  void add(std::size_t hash, NodeId id);
+
+ private:
+  struct Slot {
+    std::size_t hash = 0;
+    NodeId id = -1;
+  };
+  std::size_t home(std::size_t hash) const {  // its upper bits depend on all of it
+    return static_cast<std::size_t>((hash * 0x9e3779b97f4a7c15ULL) >> 32) & (slots_.size() - 1);
+  }
+
+  std::vector<Slot> slots_;  // a power of two, at most half of them taken
+  std::size_t taken_ = 0;
+};
+
 class Graph {
  public:
   explicit Graph(Mode mode = Mode::lazy) : Graph(GraphOptions{.mode = mode}) {}
@@ -112,7 +138,7 @@ class Graph {
   std::vector<NodeId> inputs_;
   std::vector<Capture> captures_;
   std::vector<Capture> sources_;
-  std::unordered_multimap<std::size_t, NodeId> shared_;  // structural hash -> node
+  SharedNodes shared_;
 };
 
 // Where new nodes go and how they are labelled: one per thread, changed only by the guards below.

@@ -74,19 +74,32 @@ class Recompute {
 
   // The clone of `id`, made in `out` when first asked for; `made` maps nodes to their ordinary copies.
   NodeId clone(NodeId id, Graph& out, const std::vector<NodeId>& made) {
-    const Node& n = graph_.node(id);
-    if (auto known = clones_.find(id); known != clones_.end()) return known->second;
-    std::vector<Tensor> in;
-    for (NodeId i : n.inputs) {
-      const bool inner = graph_.node(i).region == n.region && !boundary_[static_cast<std::size_t>(i)];
-      in.push_back(out.tensor(inner ? clone(i, out, made) : made[static_cast<std::size_t>(i)]));
+    const auto is_missing = [&](const Node& n, NodeId in) {
+      return is_inner(n, in) && !clones_.contains(in);
+    };
+    std::vector<NodeId> path;  // a region may be longer than calls can nest
+    if (!clones_.contains(id)) path.push_back(id);
+    while (!path.empty()) {
+      const Node& n = graph_.node(path.back());
+      const auto missing = std::ranges::find_if(n.inputs, [&](NodeId in) { return is_missing(n, in); });
+      if (missing != n.inputs.end()) {
+        path.push_back(*missing);
+        continue;
+      }
+      std::vector<Tensor> in;
+      for (NodeId i : n.inputs)
+        in.push_back(out.tensor(is_inner(n, i) ? clones_.at(i) : made[static_cast<std::size_t>(i)]));
+      clones_.emplace(path.back(), out.append(*n.op, in, n.attrs, n.loc).id());
+      path.pop_back();
     }
-    const NodeId fresh = out.append(*n.op, in, n.attrs, n.loc).id();
-    clones_.emplace(id, fresh);
-    return fresh;
+    return clones_.at(id);
   }
 
  private:
+  // Is it cloned with the node that reads it?
+  bool is_inner(const Node& reader, NodeId in) const {
+    return graph_.node(in).region == reader.region && !boundary_[static_cast<std::size_t>(in)];
+  }
   bool outside(NodeId reader, NodeId in) const {
     return graph_.node(in).region != 0 && graph_.node(reader).region != graph_.node(in).region;
   }

@@ -9,6 +9,7 @@
 #include <exception>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -62,10 +63,7 @@ class Pool {
   }
 
   void run(int parts, int workers, const std::function<void(int, int)>& fn) {
-    while (static_cast<int>(threads_.size()) < workers - 1) {
-      const int worker = static_cast<int>(threads_.size()) + 1;
-      threads_.emplace_back([this, worker, seen = job_.load()]() mutable { serve(worker, seen); });
-    }
+    while (static_cast<int>(threads_.size()) < workers - 1) start_thread();
     fn_ = &fn, parts_ = parts, workers_ = workers, next_ = 0;
     errors_.assign(static_cast<std::size_t>(parts), nullptr);
     busy_ = static_cast<int>(threads_.size());
@@ -78,6 +76,18 @@ class Pool {
   }
 
  private:
+  void start_thread() {
+    const int worker = static_cast<int>(threads_.size()) + 1;
+    try {
+      threads_.emplace_back([this, worker, seen = job_.load()]() mutable { serve(worker, seen); });
+    } catch (const std::system_error& e) {
+      throw DeviceError(
+          fmt::format("[threads] the system starts no more than {} threads for this program ({}); set "
+                      "NESTGRAD_THREADS to that, or raise the limits of processes and memory (ulimit -u, -v)",
+                      worker, e.code().message()));
+    }
+  }
+
   void serve(int worker, int seen) {
     for (;;) {
       wait_for_change(job_, seen);

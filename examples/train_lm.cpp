@@ -13,6 +13,7 @@
 #include "engine/io/file.h"
 #include "examples/common/program.h"
 #include "examples/common/sample.h"
+#include "models/metrics.h"
 #include "models/report.h"
 #include "models/trainer.h"
 
@@ -49,34 +50,16 @@ LanguageModelConfig model_config(const Options& o) {
   return c;
 }
 
-// One line of metrics.jsonl.
-struct Metric {
-  std::int64_t step;
-  double loss, grad_norm, rate, tokens_per_second;
-};
-
-std::string to_line(const Metric& m) {
-  return nlohmann::ordered_json{{"step", m.step},
-                                {"loss", m.loss},
-                                {"grad_norm", m.grad_norm},
-                                {"lr", m.rate},
-                                {"tokens_per_second", m.tokens_per_second}}
-             .dump() +
-         "\n";
-}
-
 // The metrics up to a step, of the run that is resumed; what came after its last checkpoint is run again.
 std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
-  std::vector<Metric> out;
-  if (!std::filesystem::exists(path)) return out;
-  std::istringstream lines(read_file(path));
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step")) continue;
-    Metric m{json.value("step", std::int64_t{0}), json.value("loss", 0.0), json.value("grad_norm", 0.0),
-             json.value("lr", 0.0), json.value("tokens_per_second", 0.0)};
-    if (m.step <= up_to) out.push_back(m);
-  }
+  if (!std::filesystem::exists(path)) return {};
+  std::vector<Metric> out = parse_metrics(read_file(path), path);
+  if (out.empty() || out.back().step < up_to)
+    throw IoError(fmt::format(
+        "{}: its last line is of step {}, the checkpoint of step {}; bring the file back, or delete it to go "
+        "on without it",
+        path, out.empty() ? 0 : out.back().step, up_to));
+  std::erase_if(out, [&](const Metric& m) { return m.step > up_to; });
   return out;
 }
 

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "engine/error.h"
+#include "engine/io/file.h"
+#include "models/json.h"
 #include "ttt/system.h"
 
 namespace nestgrad {
@@ -33,17 +33,19 @@ void for_each_field(Config& c, Fn fn) {
   fn("tie_word_embeddings", c.tie_word_embeddings);
 }
 
+// Bounds of what is no mistake; a model near one of them is refused by kMostParameters.
+constexpr std::int64_t kMostExtent = std::int64_t{1} << 24;
+constexpr std::int64_t kMostMiniBatch = std::int64_t{1} << 24;
+constexpr std::int64_t kMostKernel = std::int64_t{1} << 10;
+constexpr std::int64_t kMostWindow = std::int64_t{1} << 30;
+constexpr std::int64_t kMostLayers = std::int64_t{1} << 10;
+constexpr double kMostParameters = 1e10;  // 40 GB
+
 bool is_causal(const ttt::System& system) { return system.policy({1, 2, 16}).causal(); }
 
 // Published names of the first two.
 constexpr std::pair<std::string_view, std::string_view> kPublished[] = {{"linear", "ttt-linear"},
                                                                         {"mlp", "ttt-mlp"}};
-
-// Is this JSON value of the field's type? A fraction is no integer.
-bool fits(const nlohmann::json& json, std::int64_t) { return json.is_number_integer(); }
-bool fits(const nlohmann::json& json, double) { return json.is_number(); }
-bool fits(const nlohmann::json& json, bool) { return json.is_boolean(); }
-bool fits(const nlohmann::json& json, const std::string&) { return json.is_string(); }
 
 }  // namespace
 
@@ -68,17 +70,41 @@ std::string layer_type(const std::string& learner) {
   return learner;
 }
 
+void check_extent(std::string_view what, const char* field, std::int64_t value, std::int64_t most) {
+  if (value < 1) throw ConfigError(fmt::format("[{}] {} must be at least 1, it is {}", what, field, value));
+  if (value > most)
+    throw ConfigError(fmt::format("[{}] {} must be at most {}, it is {}", what, field, most, value));
+}
+
+void check_size(std::string_view what, const ModelSize& size) {
+  check_extent(what, "vocab_size", size.vocab_size, kMostExtent);
+  check_extent(what, "hidden_size", size.hidden_size, kMostExtent);
+  check_extent(what, "intermediate_size", size.intermediate_size, kMostExtent);
+  check_extent(what, "num_hidden_layers", size.num_hidden_layers, kMostLayers);
+  check_extent(what, "num_attention_heads", size.num_attention_heads, kMostExtent);
+  if (const double parameters = least_parameters(size); parameters > kMostParameters)
+    throw ConfigError(fmt::format(
+        "[{}] vocab_size {}, hidden_size {}, intermediate_size {} and num_hidden_layers {} ask for {:.3g} "
+        "parameters; a model can have {:.3g}",
+        what, size.vocab_size, size.hidden_size, size.intermediate_size, size.num_hidden_layers, parameters,
+        kMostParameters));
+}
+
+double least_parameters(const ModelSize& size) {
+  const auto width = static_cast<double>(size.hidden_size),
+             hidden = static_cast<double>(size.intermediate_size);
+  return static_cast<double>(size.vocab_size) * width +
+         static_cast<double>(size.num_hidden_layers) * (3 * width * width + 3 * width * hidden);
+}
+
 void LanguageModelConfig::check() const {
-  const auto positive = [](const char* field, std::int64_t value) {
-    if (value < 1) throw ConfigError(fmt::format("[config] {} must be at least 1, it is {}", field, value));
-  };
-  positive("vocab_size", vocab_size);
-  positive("hidden_size", hidden_size);
-  positive("intermediate_size", intermediate_size);
-  positive("num_hidden_layers", num_hidden_layers);
-  positive("num_attention_heads", num_attention_heads);
-  positive("mini_batch_size", mini_batch_size);
-  positive("conv_kernel", conv_kernel);
+  check_size("config", {.vocab_size = vocab_size,
+                        .hidden_size = hidden_size,
+                        .intermediate_size = intermediate_size,
+                        .num_hidden_layers = num_hidden_layers,
+                        .num_attention_heads = num_attention_heads});
+  check_extent("config", "mini_batch_size", mini_batch_size, kMostMiniBatch);
+  check_extent("config", "conv_kernel", conv_kernel, kMostKernel);
   if (hidden_size % num_attention_heads)
     throw ConfigError(fmt::format("[config] hidden_size {} is not a multiple of num_attention_heads {}",
                                   hidden_size, num_attention_heads));
@@ -93,9 +119,7 @@ void LanguageModelConfig::check() const {
           fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",
                       ttt_layer_type, fmt::join(layer_names(), ", ")));
   }
-  if (attention_window < 0)
-    throw ConfigError(
-        fmt::format("[config] attention_window must be 0 (none) or positive, it is {}", attention_window));
+  if (attention_window != 0) check_extent("config", "attention_window", attention_window, kMostWindow);
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
     if (!fine || !std::isfinite(value))
       throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));
@@ -105,6 +129,17 @@ void LanguageModelConfig::check() const {
   real("ttt_base_lr", ttt_base_lr, ttt_base_lr >= 0, "0 or positive");
 }
 
+void LanguageModelConfig::check_against(std::int64_t parameters, const std::string& file) const {
+  const double least =
+      least_parameters({vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads});
+  if (static_cast<double>(parameters) < least)
+    throw ConfigError(
+        fmt::format("[config] {} holds {} parameters, its configuration (hidden_size {}, num_hidden_layers "
+                    "{}) asks for at "
+                    "least {:.0f}; it does not fit this configuration",
+                    file, parameters, hidden_size, num_hidden_layers, least));
+}
+
 std::string LanguageModelConfig::to_json() const {
   nlohmann::ordered_json json;
   for_each_field(*this, [&](const char* name, const auto& value) { json[name] = value; });
@@ -112,7 +147,7 @@ std::string LanguageModelConfig::to_json() const {
 }
 
 LanguageModelConfig LanguageModelConfig::from_json(const std::string& text, const std::string& what) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json json = parse_json(text);
   if (!json.is_object()) throw ConfigError(fmt::format("[config] {} is not a JSON object", what));
   LanguageModelConfig config;
   for_each_field(config, [&](const char* name, auto& value) {
@@ -120,7 +155,7 @@ LanguageModelConfig LanguageModelConfig::from_json(const std::string& text, cons
     if (field == json.end()) return;
     if (!fits(*field, value))
       throw ConfigError(
-          fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, field->dump()));
+          fmt::format("[config] {}: field '{}' has the wrong type: {}", what, name, shown(*field)));
     field->get_to(value);
   });
   config.check();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nestgrad::ttt {
@@ -10,6 +11,17 @@ struct System;
 }
 
 namespace nestgrad {
+
+// What the number of parameters depends on, under the published field names.
+struct ModelSize {
+  std::int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
+};
+// ConfigError, naming field and number, unless each is positive and no model is too large to be meant: more
+// than 10^10 parameters, or a thousand layers. `what` is the name of what is checked.
+void check_size(std::string_view what, const ModelSize& size);
+void check_extent(std::string_view what, const char* field, std::int64_t value, std::int64_t most);
+// Of its embedding, projections and MLPs; a model has more.
+double least_parameters(const ModelSize& size);
 
 struct LanguageModelConfig {
   std::int64_t vocab_size = 256;
@@ -36,6 +48,8 @@ struct LanguageModelConfig {
 
   // ConfigError, saying which field does not make sense and why.
   void check() const;
+  // ConfigError if so many parameters are too few for it: to be asked of a file before its model is traced.
+  void check_against(std::int64_t parameters, const std::string& file) const;
   std::string to_json() const;
   // Unknown fields are ignored; wrong types and values are ConfigErrors. `what` names the source in errors.
   static LanguageModelConfig from_json(const std::string& text, const std::string& what);

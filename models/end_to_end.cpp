@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "models/config.h"
 #include "ops/numerics/functions.h"
 #include "ttt/attention.h"
 #include "ttt/compose.h"
@@ -12,17 +13,13 @@
 namespace nestgrad {
 
 void EndToEndConfig::check() const {
-  const auto positive = [](const char* field, std::int64_t value) {
-    if (value < 1)
-      throw ConfigError(fmt::format("[end_to_end] {} must be at least 1, it is {}", field, value));
-  };
-  positive("vocab_size", vocab_size);
-  positive("hidden_size", hidden_size);
-  positive("intermediate_size", intermediate_size);
-  positive("num_hidden_layers", num_hidden_layers);
-  positive("num_attention_heads", num_attention_heads);
-  positive("window", window);
-  positive("chunk", chunk);
+  check_size("end_to_end", {.vocab_size = vocab_size,
+                            .hidden_size = hidden_size,
+                            .intermediate_size = intermediate_size,
+                            .num_hidden_layers = num_hidden_layers,
+                            .num_attention_heads = num_attention_heads});
+  check_extent("end_to_end", "window", window, std::int64_t{1} << 30);
+  check_extent("end_to_end", "chunk", chunk, std::int64_t{1} << 24);
   if (hidden_size % (2 * num_attention_heads))
     throw ConfigError(fmt::format("[end_to_end] hidden_size {} must give each of {} heads an even dimension",
                                   hidden_size, num_attention_heads));

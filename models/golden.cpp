@@ -81,6 +81,7 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
         fmt::format("{}: 'input_ids' is {}; it must be integers [batch, time] with at least two tokens", path,
                     to_string(tokens.spec())));
   const StateDict params = with_prefix(file, "param.", dtype);
+  config.check_against(parameter_count(params), path);
 
   std::vector<std::string> taps;
   const TracedModel model =

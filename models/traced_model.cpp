@@ -54,6 +54,12 @@ void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, con
           fmt::format("[model] {} holds '{}', which this configuration has no place for", what, name));
 }
 
+std::int64_t parameter_count(const StateDict& params) {
+  std::int64_t n = 0;
+  for (const auto& [name, value] : params) n += value.size();
+  return n;
+}
+
 StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed,
                              const Device& device) {
   StateDict out;

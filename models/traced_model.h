@@ -29,6 +29,9 @@ TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const Model
 // over, or of another shape. `what` names the source.
 void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, const std::string& what);
 
+// How many numbers they are.
+std::int64_t parameter_count(const StateDict& params);
+
 StateDict initial_parameters(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed,
                              const Device& device = {});
 

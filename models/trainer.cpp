@@ -4,12 +4,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "autograd/grad.h"
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
+#include "models/json.h"
 #include "models/language_model.h"
 #include "ops/numerics/functions.h"
 
@@ -18,6 +18,7 @@ namespace nestgrad {
 namespace {
 
 constexpr DType kType = DType::f32;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a step
 constexpr std::size_t kNumbers = 4;  // inputs before the parameters: tokens, rate, two corrections
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
 constexpr const char* kFirstMoment = "adamw.m.";
@@ -49,6 +50,10 @@ void TrainingOptions::check() const {
         fmt::format("[train] steps and batch must be at least 1, they are {} and {}", steps, batch));
   if (context < 2)
     throw ConfigError(fmt::format("[train] the context must be at least 2 bytes, it is {}", context));
+  if (context > kMostTokens / batch)
+    throw ConfigError(
+        fmt::format("[train] {} sequences of {} bytes are more than the {} that a step can take", batch,
+                    context, kMostTokens));
   if (!(lr > 0) || !std::isfinite(lr))
     throw ConfigError(fmt::format("[train] the learning rate must be positive, it is {}", lr));
   if (warmup < 0 || checkpoint_every < 0)
@@ -210,14 +215,14 @@ void Trainer::load(const std::string& path) {
   const std::int64_t step = step_from(file, path);
   const auto same = [&](const std::string& key, const std::string& ours) {
     const auto at = file.metadata.find(key);
-    const auto theirs = nlohmann::json::parse(at == file.metadata.end() ? "{}" : at->second, nullptr, false),
-               mine = nlohmann::json::parse(ours);
+    const nlohmann::json theirs = parse_json(at == file.metadata.end() ? "{}" : at->second),
+                         mine = parse_json(ours);
     for (const auto& [name, value] : mine.items())
       if (name != "steps" && (!theirs.is_object() || !theirs.contains(name) || theirs[name] != value))
         throw ConfigError(fmt::format(
             "[train] {} was written with {} = {}, this run has {}; resume with the same settings, or start "
             "anew in another folder",
-            path, name, theirs.is_object() && theirs.contains(name) ? theirs[name].dump() : "nothing",
+            path, name, theirs.is_object() && theirs.contains(name) ? shown(theirs[name]) : "nothing",
             value.dump()));
   };
   same("config", options_.model.to_json());
@@ -265,6 +270,7 @@ Checkpoint read_checkpoint(const std::string& folder) {
     const bool tied_copy = name == "lm_head.weight" && out.config.tie_word_embeddings;
     if (!name.starts_with("adamw.") && !tied_copy) out.params.emplace(name, value.cast(kType));
   }
+  out.config.check_against(parameter_count(out.params), folder);
   return out;
 }
 

@@ -30,10 +30,6 @@ using ttt::Policy;
 using Tensors = std::vector<Tensor>;
 using Arrays = std::vector<Array>;
 
-// Leave out what is known to be wrong: effective attention of a sequence shorter than a chunk that does not
-// write, and of position rates with a factor per input feature.
-constexpr bool kKnown = true;
-
 // Does fn refuse? Anything but a FormError or a ConfigError passes through.
 template <class Fn>
 bool refuses(Fn fn) {
@@ -130,14 +126,7 @@ void check_resume(const Lesson& l) {
 
 // ---- effective attention ----
 
-bool known_of_attention(const Lesson& l) {
-  bool per_feature = l.optimizer.keep.per_feature;
-  for (const Piece& p : l.optimizer.pieces) per_feature = per_feature || p.number.per_feature;
-  return kKnown && ((l.time < l.chunk() && !l.policy.partial_chunk_writes) || (l.position && per_feature));
-}
-
 void check_attention(const Lesson& l) {
-  if (known_of_attention(l)) return;
   const auto outputs = [&](const std::function<Tensor(const Scene&)>& fn) {
     return answers_of(l, [&](const Scene& s) {
       Named out;

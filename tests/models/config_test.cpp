@@ -107,3 +107,48 @@ TEST_CASE("a field of the wrong type is refused by name, with the source and wha
   for (const char* text : {"", "[]", "{", "3", "{\"a\":}"})
     CHECK(contains(refusal_of_json(text), "config.json is not a JSON object"));
 }
+
+TEST_CASE("a model too large to be meant is refused by field and number, before anything is made") {
+  using Config = LanguageModelConfig;
+  CHECK(contains(refusal_of([](Config& c) { c.num_hidden_layers = std::int64_t{1} << 31; }),
+                 "num_hidden_layers must be at most 1024, it is 2147483648"));
+  CHECK(contains(refusal_of([](Config& c) { c.hidden_size = std::int64_t{1} << 40; }),
+                 "hidden_size must be at most 16777216, it is 1099511627776"));
+  CHECK(contains(refusal_of([](Config& c) { c.vocab_size = std::numeric_limits<std::int64_t>::max(); }),
+                 "vocab_size must be at most"));
+  CHECK(
+      contains(refusal_of([](Config& c) { c.mini_batch_size = std::int64_t{1} << 40; }), "mini_batch_size"));
+  CHECK(contains(refusal_of([](Config& c) { c.conv_kernel = std::int64_t{1} << 40; }), "conv_kernel"));
+  CHECK(contains(refusal_of([](Config& c) { c.attention_window = std::int64_t{1} << 40; }),
+                 "attention_window"));
+  // Each extent by itself may be meant, all together not.
+  const std::string all = refusal_of([](Config& c) { c.hidden_size = c.intermediate_size = 1 << 15; });
+  CHECK_MESSAGE(
+      contains(all, "hidden_size 32768, intermediate_size 32768 and num_hidden_layers 2 ask for 1.29e+10"),
+      all);
+  CHECK(contains(refusal_of_json(R"({"num_hidden_layers": 2147483648})"), "num_hidden_layers"));
+  CHECK(contains(refusal_of_json(R"({"hidden_size": 1e308})"), "hidden_size"));
+  // The largest published model of this family.
+  CHECK_NOTHROW(Config{.vocab_size = 32000,
+                       .hidden_size = 2048,
+                       .intermediate_size = 5504,
+                       .num_hidden_layers = 24,
+                       .num_attention_heads = 32}
+                    .check());
+}
+
+TEST_CASE("a configuration that asks for more than a file holds is refused before its model is traced") {
+  const LanguageModelConfig config{.num_hidden_layers = 1000};
+  const std::string why =
+      message_of<ConfigError>([&] { config.check_against(500'000, "model.safetensors"); });
+  CHECK(contains(why, "model.safetensors holds 500000 parameters"));
+  CHECK(contains(why, "num_hidden_layers 1000"));
+  CHECK_NOTHROW(LanguageModelConfig().check_against(500'000, ""));
+}
+
+TEST_CASE("deep nesting is no configuration, and what a field holds is shown cut") {
+  CHECK(contains(refusal_of_json(std::string(1'000'000, '[')), "is not a JSON object"));
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK(contains(refusal_of_json("{\"hidden_size\": " + deep + "}"), "is not a JSON object"));
+  CHECK(refusal_of_json("{\"hidden_size\": \"" + std::string(100'000, 'x') + "\"}").size() < 400);
+}

@@ -1,0 +1,25 @@
+// JSON that was read from a file, which may hold anything. Internal to models/.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace nestgrad {
+
+// Discarded (is_discarded()) if the text is no JSON, or nests deeper than anything that we write: functions
+// of the JSON library call themselves once for each level.
+nlohmann::json parse_json(const std::string& text);
+
+// A value for one line of an error message.
+std::string shown(const nlohmann::json& value);
+
+// Is this value of the variable's type? A fraction is no integer.
+inline bool fits(const nlohmann::json& json, std::int64_t) {
+  return json.is_number_integer() && (!json.is_number_unsigned() || json.get<std::uint64_t>() <= INT64_MAX);
+}
+inline bool fits(const nlohmann::json& json, double) { return json.is_number(); }
+inline bool fits(const nlohmann::json& json, bool) { return json.is_boolean(); }
+inline bool fits(const nlohmann::json& json, const std::string&) { return json.is_string(); }
+
+}  // namespace nestgrad

@@ -1,0 +1,21 @@
+// The file metrics.jsonl of a training run: a line for each step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nestgrad {
+
+struct Metric {
+  std::int64_t step;
+  double loss, grad_norm, rate, tokens_per_second;
+};
+
+std::string to_line(const Metric& metric);
+
+// The inverse, of any number of lines. `what` names the text in errors: IoError for a line that is not such a
+// row, and for steps that do not follow each other.
+std::vector<Metric> parse_metrics(const std::string& text, const std::string& what);
+
+}  // namespace nestgrad
