@@ -169,9 +169,6 @@ FAULTS = [
         ("one-checkpoint-too-few", "scan_->copies = «(scan_->steps + scan_->every - 1) / scan_->every»",
          "scan_->steps / scan_->every"),
         ("other-schedule-recomputed", "return «every_of(reader) == 0 || every_of(reader) == every»", "true"),
-        ("output-recomputed",
-         "if («std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == stack; })») return",
-         "false"),
         ("unread-carry-not-kept", "if (live_[i] && !carried[i]) «carried[i] = grew = true;»", None),
         ("slices-of-two-kinds",
          "if («extents(id) == extents(producer) || !is_pulled(in, [](const Node&) { return true; })») continue",
@@ -215,7 +212,8 @@ FAULTS = [
         ("nothing-sliced", "if («extent < 2») return;", "true"),
     ]),
     ("slicing", "engine/flow.cpp", (*FORMS, *PLANS), [
-        ("sum-through-nonlinear", "return «n.op->linear && partial == n.inputs.size()» ?", "true"),
+        ("sum-through-nonlinear", "if (sums == n.inputs.size()) return «n.op->linear»;", "true"),
+        ("sum-times-what-varies", "kind != Flow::Kind::free) «return false»;", "return FAULT"),
         ("pairs-of-slices", "if («out.kind == Flow::Kind::along && out.axis != to») return", "false"),
         ("constant-per-slice", "== out.axis && «varies(n.inputs[i], axis)»)", "false"),
         ("time-axis-followed", "per_step && «f.axis-- == 0»)", "f.axis-- < 0"),
@@ -391,7 +389,7 @@ FAULTS = [
         ("query-kept-apart", "Views views = given_views; if («policy.query_is_key») views.q = views.k; check_views",
          "false"),
         ("state-not-carried-on", "if («options.policy.carry») state", "!options.policy.carry"),
-        ("partial-chunk-writes", "|| «policy.partial_chunk_writes»", "!policy.partial_chunk_writes"),
+        ("partial-chunk-writes", "block.writes = «policy.writes(end - begin, time)»", "true"),
         ("slots-of-some-weights-lost", "«whole.slots[place] = state.slots[i];»", None),
         ("held-weights-forgotten", "«held[places_[i]] = w.held(w.at(i).name);»", None),
         ("chunk-offset-of-the-first", "block.offset = at_chunk(options.gradient_offset, «index»)", "0"),
@@ -420,8 +418,9 @@ FAULTS = [
         ("reads-the-other-side", "«policy_.read == Policy::Read::after_write» ? law.after",
          "policy_.read != Policy::Read::after_write"),
         ("rate-forgotten", "rate.defined()) «f[i].b = f[i].b * rate;»", None),
-        ("running-state-unplaced", "d.carry(d.at_end(«r.next», r.unplaced), \".running\")", "r.unplaced"),
-        ("not-causal-accepted", "if («!policy.causal() || policy.chunk == Policy::kWholeSequence») throw", "false"),
+        ("running-state-unplaced", "d.carry(d.at_end(«r.next», r.unplaced), kRunning)", "r.unplaced"),
+        ("whole-sequence-accepted", "if («policy.chunk == Policy::kWholeSequence») throw", "false"),
+        ("not-causal-accepted", "«!why.empty()») throw ConfigError(\"[decode] \"", "false"),
     ]),
     ("decoding", "ttt/stream.cpp", DECODING, [
         ("counter-one-token-late", "equal(now, «static_cast<double>(period - 1)»)", "static_cast<double>(period)"),
@@ -539,7 +538,6 @@ EQUIVALENT = {
     "plan/output-written-over": "an output has a place of the caller's from the start, and only buffers are taken over",
     "scan-derivative/invariant-values-stacked": "the stack of a number that does not change holds that number; "
     "other values that do not change are made outside of the body",
-    "scan-plan/output-recomputed": "an output has a reader that is no scan, which alone keeps it from being recomputed",
     "scan-run/copy-of-every-slice-stored": "what a slice does not own has the same bits in each slice, so that any may "
     "store it; that two threads do is for ThreadSanitizer",
     "axes-more/permute": "every axis of a permute goes somewhere, so that there is none to claim more of",
