@@ -72,8 +72,13 @@ struct Lesson {
 
   // So that a chunk's step is small.
   double rate() const { return 0.4 / (1.0 + static_cast<double>(chunk())); }
-  std::int64_t chunk() const { return policy.chunk == ttt::Policy::kWholeSequence ? time : policy.chunk; }
+  std::int64_t chunk() const { return policy.chunk_of(time); }
   bool per_chunk() const { return policy.update == ttt::Policy::Update::per_chunk; }
+  // Can it answer token by token?
+  bool causal() const {
+    return policy.causal() && policy.chunk != ttt::Policy::kWholeSequence &&
+           !(learner.mixes && policy.chunk > 1);
+  }
   bool learns(const std::string& weight) const;
   bool smooth() const;  // no kinks, nothing constant, no gradient that is stopped
   std::unique_ptr<ttt::Learner> make(const Params& params) const;
