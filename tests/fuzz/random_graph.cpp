@@ -31,8 +31,7 @@ bool broadcast_together(const Shape& a, const Shape& b) {
 }  // namespace
 
 const std::map<std::string, long>& RandomGraph::made() {
-  if (counts().empty())
-    for (const Kind& k : kinds()) counts()[k.name] = 0;
+  for (const Kind& k : kinds()) counts().try_emplace(k.name, 0);
   return counts();
 }
 

@@ -55,7 +55,7 @@ Subject random_subject(Draws& draws) {
     same.inputs();
     return with_derivatives(same.outputs(in), in, order);
   };
-  s.f = trace(s.fn, s.specs);
+  s.f = trace(s.fn, s.specs).to(Device::cpu());
   for_each_node(s.f.graph().nodes(), [&](const Node& n) {
     const bool is_scan = n.op->kind == OpKind::scan;
     s.narrow = s.narrow || n.spec.dtype == DType::f32;
