@@ -212,11 +212,13 @@ void run(Options& o) {
   if (std::filesystem::is_directory(o.out)) lock.emplace(o.out);
   Trainer trainer(o.training, corpus);
   const std::string checkpoint = o.out + "/checkpoint.safetensors", metrics_path = o.out + "/metrics.jsonl";
-  if (o.resume && std::filesystem::exists(checkpoint)) trainer.load(checkpoint);
+  std::vector<Metric> metrics;
+  if (o.resume && std::filesystem::exists(checkpoint)) {
+    trainer.load(checkpoint);
+    metrics = read_metrics(metrics_path, trainer.steps_done());
+  }
   prepare_folder(o);
   lock->remove_temporaries();
-  std::vector<Metric> metrics =
-      o.resume ? read_metrics(metrics_path, trainer.steps_done()) : std::vector<Metric>{};
   std::string log;
   for (const Metric& m : metrics) log += to_line(m);
 
@@ -321,7 +323,9 @@ int main(int argc, char** argv) {
   app.add_option("--context", o.training.context, "Bytes in a sequence")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--width", o.width, "Model width")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--width", o.width, "Model width")
+      ->check(CLI::Range(std::int64_t{1}, kMostExtent))
+      ->capture_default_str();
   app.add_option("--layers", o.layers, "Blocks")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--heads", o.heads, "Heads; each has its own inner model")
       ->check(CLI::PositiveNumber)
@@ -347,7 +351,7 @@ int main(int argc, char** argv) {
          "MB that the training plan may take: what is not kept is recomputed, as little as possible; same "
          "bits "
          "(default: any)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-6, 1e12));
   app.add_option("--save-every", o.save_every, "Steps between checkpoints")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -34,7 +34,6 @@ void for_each_field(Config& c, Fn fn) {
 }
 
 // Bounds of what is no mistake; a model near one of them is refused by kMostParameters.
-constexpr std::int64_t kMostExtent = std::int64_t{1} << 24;
 constexpr std::int64_t kMostMiniBatch = std::int64_t{1} << 24;
 constexpr std::int64_t kMostKernel = std::int64_t{1} << 10;
 constexpr std::int64_t kMostWindow = std::int64_t{1} << 30;

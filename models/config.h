@@ -12,6 +12,8 @@ struct System;
 
 namespace nestgrad {
 
+// The most that a width or a vocabulary may be.
+inline constexpr std::int64_t kMostExtent = std::int64_t{1} << 24;
 // What the number of parameters depends on, under the published field names.
 struct ModelSize {
   std::int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;

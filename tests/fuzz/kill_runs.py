@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Disturbs small training runs at random moments and goes on with them: nothing may be lost, doubled or changed.
+"""Disturbs small training runs at random moments and goes on with them: nothing may be lost or doubled.
 
     kill_runs.py BIN [--cases N] [--minutes M] [--seed S] [--json]
 
@@ -59,7 +59,7 @@ def require(condition, text):
 
 @dataclasses.dataclass
 class Disturbance:
-    """What happens to one run, and when: after `seconds`, or once the `count`-th new version of `file` is there."""
+    """What happens to one run: after `seconds`, or once the `count`-th new version of `file` is there."""
 
     kind: str
     seconds: float = 0.0
@@ -73,7 +73,8 @@ class Disturbance:
 
 
 KILLS = ["SIGKILL", "SIGTERM", "SIGINT"]
-OTHERS = ["pause", "second run", "full disk", "file size", "memory", "delete", "truncate", "wrong flag", "stop after"]
+OTHERS = ["pause", "second run", "full disk", "file size", "memory"]
+OTHERS += ["delete", "truncate", "wrong flag", "stop after"]
 
 
 def draw(rng):
@@ -144,7 +145,8 @@ class Runner:
     def __init__(self, program, work):
         self.program, self.work = program, work
         self.text = work / "text.txt"
-        self.text.write_text("".join(f"line {i} of a text that is long enough to be read\n" for i in range(400)))
+        lines = (f"line {i} of a text that is long enough to be read\n" for i in range(400))
+        self.text.write_text("".join(lines))
         self.references = {}
         self.kills = self.runs = 0
         self.can_mount = os.geteuid() == 0 and self.try_mount()
@@ -157,7 +159,8 @@ class Runner:
             middle = (too_few + enough) // 2
             limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (middle, middle))
             silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            if subprocess.run([self.program, "--version"], preexec_fn=limit, **silent, check=False).returncode == 0:
+            call = [self.program, "--version"]
+            if subprocess.run(call, preexec_fn=limit, **silent, check=False).returncode == 0:
                 enough = middle
             else:
                 too_few = middle
@@ -198,9 +201,10 @@ class Runner:
             process.communicate()
             raise Wrong(f"a run hung: no end after {SECONDS} s") from None
         code = process.returncode
-        require(code in allowed or code == sent, f"exit code {code}, expected {allowed} or {sent}: {output[-500:]}")
+        end = output[-500:]
+        require(code in allowed or code == sent, f"exit code {code}, expected {allowed} or {sent}: {end}")
         errors = [line for line in output.splitlines() if "error:" in line]
-        require(len(errors) == (code == 1), f"exit code {code} with {len(errors)} error lines: {output[-500:]}")
+        require(len(errors) == (code == 1), f"exit code {code} with {len(errors)} error lines: {end}")
         for error in errors:
             require(CLEAR.search(error), f"not a clear error: {error}")
         return code, output
@@ -286,8 +290,9 @@ class Runner:
             place = disk / "run"
             shutil.copytree(out, place) if out.is_dir() else place.mkdir()
             before = digest(place)
-            code, output = self.finish(self.start(case, place, threads, *self.flags(place)), {0, 1})
-            require(code == 0 or CHECKPOINT not in before or (place / CHECKPOINT).exists(), "the checkpoint is gone")
+            self.finish(self.start(case, place, threads, *self.flags(place)), {0, 1})
+            kept = CHECKPOINT not in before or (place / CHECKPOINT).exists()
+            require(kept, "the checkpoint is gone")
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(place, out)
 
@@ -306,7 +311,9 @@ class Runner:
         files = [f for f in (out / n for n in (CHECKPOINT, METRICS, CONFIG)) if f.exists()]
         if not files:
             return
-        newest = max(files, key=lambda f: f.stat().st_mtime_ns) if d.amount < 0.7 else files[int(d.amount * 997) % len(files)]
+        newest = max(files, key=lambda f: f.stat().st_mtime_ns)
+        if d.amount > 0.7:
+            newest = files[int(d.amount * 997) % len(files)]
         saved = self.work / "saved"
         shutil.copytree(out, saved)
         change(newest)
@@ -323,7 +330,8 @@ class Runner:
         self.damage(case, out, d, threads, lambda file: file.unlink())
 
     def truncate(self, case, out, d, threads):
-        self.damage(case, out, d, threads, lambda file: os.truncate(file, int(file.stat().st_size * d.amount)))
+        cut = lambda file: os.truncate(file, int(file.stat().st_size * d.amount))
+        self.damage(case, out, d, threads, cut)
 
     def wrong_flag(self, case, out, d, threads):
         before = digest(out) if out.is_dir() else None

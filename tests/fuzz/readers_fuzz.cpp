@@ -28,6 +28,7 @@
 #include "engine/io/file.h"
 #include "engine/io/npy.h"
 #include "engine/io/safetensors.h"
+#include "engine/threads.h"
 #include "examples/common/program.h"
 #include "models/decoder.h"
 #include "models/golden.h"
@@ -498,8 +499,8 @@ void run(const Options& options) {
   if (mkdtemp(folder.data()) == nullptr) throw IoError("[fuzz] no folder can be made for the files");
   const auto remove = [](const std::string* path) { std::filesystem::remove_all(*path); };
   const std::unique_ptr<const std::string, decltype(remove)> removed(&folder, remove);
-  // A process that forks has no other threads.
-  setenv("NESTGRAD_THREADS", "1", 1);
+  // A process that forks must have no other threads.
+  set_thread_count(1);
   const std::vector<Reader> readers = all_readers(options.data, options.bin, folder);
   auto* const shared = static_cast<Shared*>(
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
