@@ -314,7 +314,7 @@ class Battery {
   }
 
   // Inputs with batch element 1 (or tokens from `time` on) replaced by other numbers.
-  Arrays disturbed(const Function& f, const Arrays& in, int axis, std::int64_t from) const {
+  Arrays disturbed(const Arrays& in, int axis, std::int64_t from) const {
     Arrays out;
     for (std::size_t i = 0; i < in.size(); ++i) {
       const Spec& spec = in[i].spec();
@@ -351,7 +351,7 @@ class Battery {
     if (sizes_.batch < 2) return skip("independence", "there is one sequence");
     const Function f = outputs();
     const Arrays in = numbers_for(f, seed_);
-    const Array a = f(in)[0], b = f(disturbed(f, in, 0, 1))[0];
+    const Array a = f(in)[0], b = f(disturbed(in, 0, 1))[0];
     const std::size_t first = a.spec().bytes() / static_cast<std::size_t>(sizes_.batch);
     const bool same = std::memcmp(a.data(), b.data(), first) == 0, moved = !a.same_bits(b);
     add("independence", same && moved ? 0 : 1, 0, "bits");
@@ -364,7 +364,7 @@ class Battery {
     const Array a = f(in)[0];
     double worst = 0;
     for (std::int64_t from = 1; from < sizes_.time; ++from) {
-      const Array b = f(disturbed(f, in, 2, from))[0];
+      const Array b = f(disturbed(in, 2, from))[0];
       const auto x = a.as<double>(), y = b.as<double>();
       const std::int64_t inner = a.shape()[3];
       for (std::int64_t k = 0; k < static_cast<std::int64_t>(x.size()); ++k)
