@@ -43,7 +43,7 @@ TABLE_KINDS = {
     "axes-none": "slices that stay apart are said to be combined",
 }
 TABLE_TESTS = {
-    "vjp": (faults.cases("derivatives of every row*"), faults.files("autograd/custom")),
+    "vjp": (faults.cases("derivatives of every row*"), faults.files("autograd/custom", "ops/elementwise")),
     "linear": (faults.cases("what is declared affine*", "no derivative mentions*"),),
     "axes": (faults.cases("slices go where*", "an axis that nothing maps to*"),),
 }
