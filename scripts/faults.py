@@ -1,6 +1,6 @@
 """The faults that scripts/mutants.py plants: a table to read and to add to.
 
-A fault is (name, anchor, planted). The anchor is text of the file, found exactly once (any white space matches
+A fault is (name, anchor, planted), and its own tests where they are not its group's. The anchor is text of the file, found exactly once (any white space matches
 any other); the piece between « and » is what the fault replaces:
 
     planted is an expression   the piece is an expression, of which this one takes the place
@@ -35,7 +35,8 @@ DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)), (
 PLANS = ((files("engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"), without(*SLOW)),
          files("engine/stepped", "engine/function", "engine/rematerialize", "autograd/custom", "autograd/scan_test",
                "ops/simplify"),
-         cases("a run knows nothing of the run before it*", "Many random programs*", "checkpointing through time*"))
+         cases("Many random programs*", "checkpointing through time*"))
+THREADS = (cases("a run knows nothing of the run before it*"),)
 SIMPLIFY = (files("ops/simplify", "ops/sweep_test"),)
 FORMS = (cases("both forms are the inner loop done by hand*", "losses before and after*", "parallel = dual = primal*",
                "WY = dual = primal*", "one step a chunk: every choice*", "chunk-parallel = dual*"),
@@ -196,7 +197,7 @@ FAULTS = [
         ("carry-of-the-next-segment", "«next >= 0 && segment_of(next) == segment_of(time)» : store", "next >= 0"),
         ("carry-written-over", "return memory_ + («parity % 2» ? c.pong : c.ping)", "0"),
         ("stale-segment-of-the-run-before",
-         "«for (ScanStep::Worker& w : scan.workers) w.slice = w.segment = -1;»", None),
+         "«for (ScanStep::Worker& w : scan.workers) w.slice = w.segment = -1;»", None, THREADS),
         ("stale-segment-of-another-slice", "if («state_.slice != slice_» || state_.segment != segment)", "false"),
         ("sum-starts-in-every-slice", "if (c.part.partial && «!c.part.owner[s_]») //", "false"),
         ("sums-of-slices-not-added", "«finish_sums(scan, parent, frame);»", None),

@@ -73,6 +73,29 @@ TEST_CASE("custom_vjp with several inputs: each gets the cotangent that the rule
   CHECK(out[1].to_vector() == std::vector<double>{2, 4});
 }
 
+TEST_CASE("custom_vjp with several inputs: each derivative can be differentiated in each input") {
+  const auto slopes = [](const ForwardFn& fn) {
+    const Function f = trace(
+        [&](Tensor a, Tensor b) -> Tensors {
+          Tensors out = grad(sum(fn({a, b})), {a, b});
+          for (Tensor second : grad(sum(out[0] * out[1]), {a, b})) out.push_back(second);
+          return out;
+        },
+        f64({2}), f64({2}));
+    return f(random({f64({2}), f64({2})}, 4));
+  };
+  const ForwardFn product = [](const Tensors& in) { return square(in[0]) * sin(in[1]); };
+  CHECK(max_error(slopes([&](const Tensors& in) {
+                    return custom_vjp(
+                        product,
+                        [](const Tensors& x, Tensor, Tensor ct) -> Tensors {
+                          return {2.0 * x[0] * sin(x[1]) * ct, square(x[0]) * cos(x[1]) * ct};
+                        },
+                        in);
+                  }),
+                  slopes(product)) < 1e-14);
+}
+
 TEST_CASE("custom_vjp refuses captured tensors and wrong cotangents") {
   Graph g;
   const GraphScope scope(g);

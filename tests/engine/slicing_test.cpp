@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/interpreter.h"
+#include "engine/threads.h"
 #include "tests/autograd/deriving.h"
 #include "tests/testing.h"
 
@@ -237,6 +238,8 @@ TEST_CASE("a scan whose slices meet in a value that nobody reads in the end is l
 }
 
 TEST_CASE("a run knows nothing of the run before it, whichever thread has which slice") {
+  const int threads = thread_count();
+  set_thread_count(4);
   const Function f = with_gradients(kLearner, learner_of);
   Plan checkpointed = f.plan({.checkpoint_every = 2, .workers = 4}), stored = f.plan({.workers = 1});
   // Other threads in the way, so that now this one and now that one takes a slice.
@@ -252,6 +255,7 @@ TEST_CASE("a run knows nothing of the run before it, whichever thread has which 
     wrong += !same_bits(checkpointed.run(in), stored.run(in));
   }
   CHECK(wrong == 0);
+  set_thread_count(threads);
 }
 
 TEST_CASE("an error inside of a slice names op and line") {

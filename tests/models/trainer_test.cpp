@@ -144,12 +144,41 @@ TEST_CASE("the loss of a step is that of its batch, and the start is the seed's"
   const ByteCorpus corpus = small_corpus();
   TrainingOptions o = small_options();
   const StateDict usual = Trainer(o, corpus).parameters();
-  o.seed = 3;
+  o.seed = 3, o.lr = 0.1;
   Trainer trainer(o, corpus);
-  const Array batch = corpus.batch(Split::training, 0, o.batch, o.context, o.seed);
-  CHECK(trainer.validate(batch).loss == doctest::Approx(trainer.step().loss).epsilon(1e-5));
-  const StateDict seeded = Trainer(o, corpus).parameters();
+  const StateDict seeded = trainer.parameters();
   CHECK(std::ranges::any_of(usual, [&](const auto& p) { return !p.second.same_bits(seeded.at(p.first)); }));
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    const double before =
+        trainer.validate(corpus.batch(Split::training, step, o.batch, o.context, o.seed)).loss;
+    CHECK(trainer.step().loss == doctest::Approx(before).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("the first step moves a parameter by the learning rate, whatever its gradient") {
+  TrainingOptions o = small_options();
+  o.adamw.weight_decay = 0;
+  Trainer trainer(o, small_corpus());
+  const StateDict before = trainer.parameters();
+  const double rate = trainer.step().rate;
+  double most = 0;
+  for (const auto& [name, value] : trainer.parameters())
+    for (std::int64_t i = 0; i < value.size(); ++i)
+      most = std::max(most, std::abs(value.at(i) - before.at(name).at(i)));
+  CHECK(most / rate == doctest::Approx(1).epsilon(1e-3));
+}
+
+TEST_CASE("validation over many windows is the mean over their batches") {
+  Trainer trainer(small_options(), small_corpus());
+  const Array windows = trainer.validation_windows(6);
+  REQUIRE(windows.shape() == Shape{6, 19});
+  double sum = 0;
+  for (std::size_t batch = 0; batch < 3; ++batch) {
+    Array part(DType::i32, {2, 19});
+    std::ranges::copy(windows.as<std::int32_t>().subspan(batch * 38, 38), part.as<std::int32_t>().begin());
+    sum += trainer.validate(part).loss;
+  }
+  CHECK(trainer.validate(windows).loss == doctest::Approx(sum / 3).epsilon(1e-9));
 }
 
 TEST_CASE("training lowers the loss, and more so than any step could by chance") {

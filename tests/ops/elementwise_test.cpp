@@ -272,6 +272,32 @@ TEST_CASE("the slope of x^b at 0 is finite wherever it exists, to order 3") {
     for (const double v : a.to_vector()) CHECK(std::isfinite(v));
 }
 
+TEST_CASE("max and min pass derivatives of every order to the operand that they give, whichever it is") {
+  // Of the cube of what is given, sum of its slopes in a and b, and again.
+  const auto slopes = [](const std::function<Tensor(Tensor, Tensor)>& choose) {
+    const Function f = trace(
+        [&](Tensor a, Tensor b) {
+          const Tensor given = choose(a, b);
+          Tensor y = sum(given * given * given);
+          std::vector<Tensor> out;
+          for (int order = 1; order <= 3; ++order) {
+            for (Tensor slope : grad(y, {a, b})) out.push_back(slope);
+            y = sum(out[out.size() - 2]) + sum(out.back());
+          }
+          return out;
+        },
+        Spec{DType::f64, {2}}, Spec{DType::f64, {2}});
+    std::vector<std::vector<double>> out;
+    for (const Array& g : f({Array::of({1, 4}, {2}), Array::of({2, 3}, {2})})) out.push_back(g.to_vector());
+    return out;
+  };
+  using Slopes = std::vector<std::vector<double>>;
+  CHECK(slopes([](Tensor a, Tensor b) { return max(a, b); }) ==
+        Slopes{{0, 48}, {12, 0}, {0, 24}, {12, 0}, {0, 6}, {6, 0}});
+  CHECK(slopes([](Tensor a, Tensor b) { return min(a, b); }) ==
+        Slopes{{3, 0}, {0, 27}, {6, 0}, {0, 18}, {6, 0}, {0, 6}});
+}
+
 TEST_CASE("where operands are equal, and where a slope jumps, derivatives are what the formula says") {
   // Of two equal numbers the first counts; the slope of what is piecewise linear is 0 where it jumps.
   const auto slopes = [](const std::function<Tensor(Tensor, Tensor)>& fn) {
