@@ -414,6 +414,14 @@ TEST_CASE("inspect: wrong specimens are refused") {
   s = of("lact");
   s.policy.steps = 2;
   CHECK(contains(message_of<ConfigError>([&] { ttt::contributions_by_step(s); }), "one step a chunk"));
+  // Less than a chunk counts as a chunk, unless it does not write.
+  s = of("lact");
+  s.policy.chunk = 3 * s.time();
+  ttt::inner_losses(s);
+  s.policy.partial_chunk_writes = false;
+  CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "does not write"));
+  s.policy.chunk = 1;
+  ttt::inner_losses(s);
   s = of("ttt-linear");
   s.params.erase("W1");
   CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "'W1'"));

@@ -32,7 +32,7 @@ void Specimen::check() const {
   if (time() % chunk())
     throw ConfigError(fmt::format("[inspect] {}: {} tokens are not whole chunks of {}; give a multiple", name,
                                   time(), chunk()));
-  if (!policy.writes(time(), time()))
+  if (!policy.writes(chunk(), time()))
     throw ConfigError(fmt::format(
         "[inspect] {}: {} tokens are less than a chunk of {}, and by the policy ({}) a partial chunk "
         "does not write: there is nothing to look into; give at least a whole chunk",
