@@ -1,7 +1,7 @@
 """The faults that scripts/mutants.py plants: a table to read and to add to.
 
-A fault is (name, anchor, planted), and its own tests where they are not its group's. The anchor is text of the file, found exactly once (any white space matches
-any other); the piece between « and » is what the fault replaces:
+A fault is (name, anchor, planted), and its own tests where they are not its group's. The anchor is text of the
+file, found exactly once (any white space matches any other); the piece between « and » is what it replaces:
 
     planted is an expression   the piece is an expression, of which this one takes the place
     planted is None            the piece is a statement, which is left out
@@ -185,11 +185,11 @@ FAULTS = [
          "scan_->steps / scan_->every"),
         ("other-schedule-recomputed", "return «every_of(reader) == 0 || every_of(reader) == every»", "true"),
         ("output-recomputed",
-         "if («std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == stack; })») return",
+         "if («std::ranges::any_of(source_.outputs, [&](NodeId out) { return root_of(out) == stack; })»)",
          "false"),
         ("unread-carry-not-kept", "if (live_[i] && !carried[i]) «carried[i] = grew = true;»", None),
         ("slices-of-two-kinds",
-         "if («extents(id) == extents(producer) || !is_pulled(in, [](const Node&) { return true; })») continue",
+         "if («extents(id) == extents(producer) || !is_pulled(in, [](const Node&) { return true; })»)",
          "true"),
         ("recomputed-scan-frees-its-inputs", "extend(value(root_of(in)).buffer, «until»)",
          "static_cast<int>(info.instruction)"),
@@ -390,7 +390,7 @@ FAULTS = [
         ("one-use-counts-alone", "out[f.weight] = «out[f.weight].defined()» ? out[f.weight] + g", "false"),
         ("norm-over-all-weights-forgotten", "return «optimizer_.joint(std::move(g))»", "g"),
         ("held-use-learns", "«.with_held(at.spread(block.k.dim(-2)).values())»; Tensor l",
-         ".with_held(FAULT ? at.with(probes).spread(block.k.dim(-2)).values() : at.spread(block.k.dim(-2)).values())"),
+         ".with_held((FAULT ? at.with(probes) : at).spread(block.k.dim(-2)).values())"),
         ("chunk-gates-unaveraged", "const Gates columns = «chunk_gates(block.gates)»; for (int step",
          "[&] { Gates first; for (const auto& [gate, rows] : block.gates)"
          " first[gate] = transpose(slice(rows, -2, 0, 1)); return first; }()"),
@@ -423,7 +423,7 @@ FAULTS = [
     ("inner-loop", "ttt/inner_loop.cpp", FORMS, [
         ("last-part-does-not-learn", "«state = r.next;» };", "if (!FAULT || begin == 0) state = r.next;"),
         ("carry-without-gradient", "State now = state.with(«carry»)",
-         "FAULT ? [&] { Tensors cut = carry; for (Tensor& t : cut) t = stop_gradient(t); return cut; }() : carry"),
+         "[&] { Tensors cut = carry; if (FAULT) for (Tensor& t : cut) t = stop_gradient(t); return cut; }()"),
         ("cut-one-chunk-late", "index > 0 && «index % policy.horizon == 0»",
          "index % policy.horizon == 1 % policy.horizon"),
         ("cut-of-the-next-chunk", "cuts.push_back(«is_cut(i)» ? 1.0", "is_cut(i + 1)"),
@@ -484,7 +484,8 @@ FAULTS = [
         ("momentum-decays-the-gradient", "slots[0] = «b * slots[0] + g»", "b * (slots[0] + g)"),
         ("nesterov-is-momentum", "return «nesterov» ? g + b", "false"),
         ("nesterov-of-the-moment-before", "«const Tensor b = beta.at(gates, g);»",
-         "const Tensor b = beta.at(gates, g); if (FAULT && nesterov) { const Tensor m = slots[0]; slots[0] = b * m + g; return g + b * m; }"),
+         "const Tensor b = beta.at(gates, g); if (FAULT && nesterov) {"
+         " const Tensor m = slots[0]; slots[0] = b * m + g; return g + b * m; }"),
         ("adam-first-moment-with-beta2", "slots[0] = «beta1 * slots[0] + (1 - beta1) * g»",
          "beta2 * slots[0] + (1 - beta2) * g"),
         ("adam-second-moment-of-g", "slots[1] = beta2 * slots[1] + (1 - beta2) * «square(g)»", "g"),
@@ -568,7 +569,8 @@ FAULTS = [
         ("not-finite-accepted", "if («!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)»)",
          "false"),
         ("parameters-not-moved-on", "«std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);»",
-         "if (!FAULT || i >= kResults + train_.params.size()) std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);"),
+         "if (!FAULT || i >= kResults + train_.params.size())"
+         " std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);"),
         ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
         ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),
         ("inner-losses-exchanged", "sums[1 + 3 * i], sums[2 + 3 * i], sums[«3 + 3 * i»]", "2 + 3 * i"),
@@ -590,7 +592,7 @@ FAULTS = [
     ]),
 ]
 
-# Operands of structured ops in which a derivative passes, as numbers. Elementwise ops have theirs in their rows.
+# Operands of structured ops in which a derivative passes. Those of elementwise ops are in their rows.
 OP_TABLE = {
     "broadcast_to": [0], "cast": [0], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
     "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],
@@ -600,18 +602,18 @@ OP_TABLE = {
 
 # Faults that change no result, each with its proof.
 EQUIVALENT = {
-    "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have the attributes mixed in",
+    "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have attributes mixed in",
     "graph/bodies-with-other-outputs-shared": "their hashes, compared before, have the outputs mixed in",
     "graph/literals-equal": "their hashes, compared before, have the literals' bytes mixed in",
     "graph/numbers-of-attributes-equal": "their hashes, compared before, have the numbers mixed in",
     "memory/products-recomputed": "what is recomputed has the same bits: only time is lost",
     "stepped/backwards-view": "no row has a view with a negative stride",
     "stepped/sum-slice-by-slice": "a body of which a stack is a sum over slices is not cut into slices",
-    "plan/output-written-over": "an output has a place of the caller's from the start, and only buffers are taken over",
-    "scan-derivative/invariant-values-stacked": "the stack of a number that does not change holds that number; "
+    "plan/output-written-over": "an output has a place of the caller's, and only buffers are taken over",
+    "scan-derivative/invariant-values-stacked": "the stack of a number that does not change holds it; "
     "other values that do not change are made outside of the body",
-    "scan-plan/output-recomputed": "an output has a reader that is no scan, which alone keeps it from being recomputed",
-    "scan-run/copy-of-every-slice-stored": "what a slice does not own has the same bits in each slice, so that any may "
-    "store it; that two threads do is for ThreadSanitizer",
+    "scan-plan/output-recomputed": "an output has a reader that is no scan, which keeps it stored",
+    "scan-run/copy-of-every-slice-stored": "what a slice does not own has the same bits in each slice: "
+    "any may store it; that two threads do is for ThreadSanitizer",
     "axes-more/permute": "every axis of a permute goes somewhere, so that there is none to claim more of",
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plants faults, one at a time, and runs the tests that should notice: one that none notices is a missing test.
+"""Plants faults, one at a time, and runs the tests that should notice: what none notices lacks a test.
 
 The faults are those of scripts/faults.py, and for every row of the op table a derivative of the wrong sign, a
-derivative whose own derivative is cut, wrong `axes` and a wrong `linear_in`. All are planted at once in a copy
-of the sources, under build/mutants, which is built once; NESTGRAD_FAULT says which of them a run has. The copy is
-kept, so that a second run builds what changed.
+derivative whose own derivative is cut, wrong `axes` and a wrong `linear_in`. All are planted at once in a
+copy of the sources, under build/mutants, which is built once; NESTGRAD_FAULT says which of them a run has.
+The copy is kept, so that a second run builds what changed.
 """
 
 import argparse
@@ -203,7 +203,7 @@ def all_faults():
 
 
 def spans_of(fault, text):
-    """Begin and end of the piece between « and », wherever the anchor is; any white space matches any other."""
+    """Begin and end of the piece between « and », wherever the anchor is; white space matches any other."""
     parts = re.split("[«»]", fault.anchor)
     if len(parts) != 3:
         raise Broken(f"{fault.name}: an anchor has one piece between « and »: {fault.anchor}")
@@ -483,7 +483,8 @@ def run_all(found, chosen, options):
     count = collections.Counter(r["verdict"] for r in results)
     minutes = (time.monotonic() - begin) / 60
     print(
-        f"{len(results)} faults in {minutes:.1f} min: {count['caught']} caught, {count['SURVIVED']} survived, "
+        f"{len(results)} faults in {minutes:.1f} min: {count['caught']} caught, "
+        f"{count['SURVIVED']} survived, "
         f"{count['equivalent']} proved equivalent"
     )
     for r in results:
