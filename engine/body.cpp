@@ -15,9 +15,11 @@ bool same_node(const Node& a, const Node& b) {
          (a.op->kind == OpKind::input || a.attrs == b.attrs);
 }
 
-bool same_body(const Body& a, const Body& b) {
-  return a.hash == b.hash && a.carries == b.carries && a.xs == b.xs && a.consts == b.consts &&
-         a.outs == b.outs && std::ranges::equal(a.nodes, b.nodes, same_node);
+// What is shown to people, too: one object then stands for both, whichever of them was there first.
+bool same_labels(const Node& a, const Node& b) {
+  return a.attrs.text == b.attrs.text && a.attrs.body == b.attrs.body && a.attrs.rule == b.attrs.rule &&
+         a.level == b.level && a.vjp_of == b.vjp_of && a.region == b.region && a.scope == b.scope &&
+         a.loc.line() == b.loc.line() && std::string_view(a.loc.file_name()) == b.loc.file_name();
 }
 
 std::size_t structural_hash(const Body& body) {
@@ -41,7 +43,7 @@ std::shared_ptr<const Body> intern(Body body) {
   auto [first, last] = bodies.equal_range(body.hash);
   while (first != last) {
     const auto known = first->second.lock();
-    if (known && same_body(*known, body)) return known;
+    if (known && *known == body && std::ranges::equal(known->nodes, body.nodes, same_labels)) return known;
     first = known ? std::next(first) : bodies.erase(first);
   }
   auto fresh = std::make_shared<const Body>(std::move(body));
@@ -50,6 +52,11 @@ std::shared_ptr<const Body> intern(Body body) {
 }
 
 }  // namespace
+
+bool Body::operator==(const Body& o) const {
+  return this == &o || (hash == o.hash && carries == o.carries && xs == o.xs && consts == o.consts &&
+                        outs == o.outs && std::ranges::equal(nodes, o.nodes, same_node));
+}
 
 Closed close_body(const Graph& graph, const Closing& closing) {
   const auto resolve = [&](NodeId id) {

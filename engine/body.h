@@ -1,6 +1,6 @@
 // Body: a closed, immutable piece of graph that a node carries: the step of a scan, the two passes of
-// custom_vjp. Bodies are interned: structurally equal bodies are the same object, so comparing scans is
-// comparing pointers.
+// custom_vjp. Bodies that are equal down to the lines they were written on are the same object: a loop that is
+// unrolled ten thousand times has one.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,8 @@ struct Body {
   std::vector<NodeId> outs;  // next carries (scan), results (custom_vjp)
   std::size_t hash = 0;
 
+  // The same computation, wherever it was written.
+  bool operator==(const Body& other) const;
   int inputs() const { return carries + xs + consts; }
   const Spec& spec(NodeId id) const { return nodes[static_cast<std::size_t>(id)].spec; }
 };

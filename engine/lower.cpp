@@ -200,6 +200,8 @@ Lowered settled(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
   return out;
 }
 
+Lowered settle_bodies(Lowered from, const How& how);
+
 // The bodies of scans, settled too. It is done before anything is moved between them: an expression that
 // rematerialization puts into another body must not be rounded otherwise because of what it finds there.
 class SettleBodies {
@@ -249,7 +251,7 @@ class SettleBodies {
     std::vector<NodeId> inputs(static_cast<std::size_t>(body.inputs())), outputs = body.outs;
     std::iota(inputs.begin(), inputs.end(), 0);
     for (const auto& stacked : scan.now) outputs.push_back(stacked.first);
-    const Lowered inner = settle_all(settled(body.nodes, inputs, outputs, how_), how_);
+    const Lowered inner = settle_bodies(settled(body.nodes, inputs, outputs, how_), how_);
 
     const auto first_x = inner.inputs.begin() + body.carries, first_const = first_x + body.xs;
     const auto first_stacked = inner.outputs.begin() + body.carries;
@@ -269,20 +271,18 @@ class SettleBodies {
     in = std::move(left);
   }
 
- public:
-  static Lowered settle_all(Lowered from, const How& how) {
-    for (const Node& n : from.graph->nodes())
-      if (n.op->kind == OpKind::scan) return SettleBodies(from, how).run();
-    return from;
-  }
-
- private:
   const Lowered& from_;
   const Graph& old_;
   const How& how_;
   std::vector<Tensor> made_;
   std::map<NodeId, Settled> scans_;
 };
+
+Lowered settle_bodies(Lowered from, const How& how) {
+  for (const Node& n : from.graph->nodes())
+    if (n.op->kind == OpKind::scan) return SettleBodies(from, how).run();
+  return from;
+}
 
 }  // namespace
 
@@ -292,7 +292,7 @@ Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
   Lowered out = settled(nodes, inputs, outputs, how);
   if (options.simplify && !of_scan) {
     how.graph.stack = false;
-    out = SettleBodies::settle_all(std::move(out), how);
+    out = settle_bodies(std::move(out), how);
   }
   return recompute_regions(out);
 }

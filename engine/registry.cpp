@@ -66,7 +66,10 @@ void set_cuda_kernel(std::string_view name, Kernel (*make)(const Call&, Backend&
 }
 
 bool Attrs::operator==(const Attrs& o) const {
-  return ints == o.ints && reals == o.reals && text == o.text && body == o.body && rule == o.rule &&
+  const auto same = [](const std::shared_ptr<const Body>& a, const std::shared_ptr<const Body>& b) {
+    return a == b || (a && b && *a == *b);
+  };
+  return ints == o.ints && reals == o.reals && text == o.text && same(body, o.body) && same(rule, o.rule) &&
          same_literal(literal, o.literal);
 }
 
@@ -74,8 +77,7 @@ std::size_t Attrs::hash() const {
   std::size_t h = std::hash<std::string>{}(text);
   for (std::int64_t v : ints) h = mix(h, std::hash<std::int64_t>{}(v));
   for (double v : reals) h = mix(h, std::hash<double>{}(v));
-  h = mix(h, std::hash<const void*>{}(body.get()));
-  h = mix(h, std::hash<const void*>{}(rule.get()));
+  for (const Body* each : {body.get(), rule.get()}) h = mix(h, each ? each->hash : 0);
   if (!literal.defined()) return h;
   const std::string_view bytes(reinterpret_cast<const char*>(literal.data()), literal.bytes());
   return mix(h, std::hash<std::string_view>{}(bytes));

@@ -9,17 +9,30 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-build/bits}
 digests=tests/bits/digests.txt
 shopt -s nullglob
-sources=(engine/*.cpp engine/io/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,inspect,learners}/*.cpp
-  models/*.cpp models/report/*.cpp cuda/no_cuda.cpp tests/bits/bits.cpp)
+# The library without what only looks at results.
+sources=()
+for source in engine/*.cpp engine/io/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp \
+  cuda/no_cuda.cpp tests/bits/bits.cpp; do
+  case $source in
+    ttt/conformance.cpp | models/golden*.cpp | models/inspection.cpp | models/report.cpp) ;;
+    *) sources+=("$source") ;;
+  esac
+done
 
 # Libraries of headers alone, apart from those of this machine's processor.
 mkdir -p "$out/include"
 for header in fmt nlohmann eigen3; do ln -sfn "/usr/include/$header" "$out/include/$header"; done
 common="-std=c++20 -O1 -ffp-contract=off -Wno-psabi -I. -I$out/include -I$out/include/eigen3 -DFMT_HEADER_ONLY"
 
+# What most sources include, precompiled.
+printf '#include <%s>\n' fmt/format.h algorithm cmath functional map memory optional string vector >"$out/common.h"
+echo '#include "ops/ops.h"' >>"$out/common.h"
+
 # build NAME COMPILER SET=FLAGS..: one program with the kernels of these instruction sets.
 build() {
   local name=$1 compiler=$2 folder=$out/$1 objects=() set flags source object
+  local precompiled=gch include="-include $folder/common.h"
+  [[ $compiler == clang* ]] && precompiled=pch include="-include-pch $folder/common.h.pch"
   shift 2
   mkdir -p "$folder"
   {
@@ -28,12 +41,18 @@ build() {
     echo "  command = $compiler $common \$flags -MMD -MF \$out.d -c \$in -o \$out"
     echo "  depfile = \$out.d"
     echo "  deps = gcc"
+    echo "rule precompile"
+    echo "  command = cp $out/common.h $folder/common.h && $compiler $common -x c++-header $folder/common.h -MMD -MF \$out.d -o \$out"
+    echo "  depfile = \$out.d"
+    echo "  deps = gcc"
+    echo "build $folder/common.h.$precompiled: precompile"
     echo "rule link"
     echo "  command = $compiler \$in -o \$out -pthread"
     for source in "${sources[@]}"; do
       object=$folder/${source%.cpp}.o
       objects+=("$object")
-      echo "build $object: compile $source"
+      echo "build $object: compile $source | $folder/common.h.$precompiled"
+      echo "  flags = $include"
     done
     for set in "$@"; do
       flags=${set#*=} set=${set%%=*}

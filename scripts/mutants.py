@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plants faults, one at a time, and runs the tests that should notice: a fault that none notices is a missing test.
+"""Plants faults, one at a time, and runs the tests that should notice: what none notices lacks a test.
 
 The faults are those of scripts/faults.py, and for every row of the op table a derivative of the wrong sign, a
-derivative whose own derivative is cut, wrong `axes` and a wrong `linear_in`. All are planted at once in a copy of
-the sources, under build/mutants, which is built once; NESTGRAD_FAULT says which of them a run has. The copy is kept,
-so that a second run builds what changed.
+derivative whose own derivative is cut, wrong `axes` and a wrong `linear_in`. All are planted at once in a
+copy of the sources, under build/mutants, which is built once; NESTGRAD_FAULT says which of them a run has.
+The copy is kept, so that a second run builds what changed.
 """
 
 import argparse
@@ -29,10 +29,30 @@ import faults
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "mutants"
 SOURCE, BUILD = PLACE / "source", PLACE / "build"
-COPIED = ("CMakeLists.txt", "nestgrad.h", "README.md", "LICENSE", "cmake", "engine", "ops", "autograd", "ttt", "models",
-          "cuda", "tests", "scripts", "examples")
-CONFIGURE = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DNESTGRAD_PCH=ON", "-DNESTGRAD_CUDA=OFF",
-             "-DNESTGRAD_EXAMPLES=OFF", "-DNESTGRAD_BENCH=OFF")
+COPIED = (
+    "CMakeLists.txt",
+    "nestgrad.h",
+    "README.md",
+    "LICENSE",
+    "cmake",
+    "engine",
+    "ops",
+    "autograd",
+    "ttt",
+    "models",
+    "cuda",
+    "tests",
+    "scripts",
+    "examples",
+)
+CONFIGURE = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+    "-DNESTGRAD_PCH=ON",
+    "-DNESTGRAD_CUDA=OFF",
+    "-DNESTGRAD_EXAMPLES=OFF",
+    "-DNESTGRAD_BENCH=OFF",
+)
 MOST_BYTES = 8 << 30  # of memory, for a fault that asks for more and more of it
 TABLE_KINDS = {
     "vjp-sign": "the derivative in this operand has the wrong sign",
@@ -60,7 +80,7 @@ inline bool fault(std::string_view name) {
 """
 INCLUDE = '#include "planted_fault.h"\n#line 1\n'
 
-# Where rows register themselves: a row of which the environment asks a fault, KIND/OP or KIND/OP/OPERAND, gets it.
+# Where rows register themselves: the row of which the environment asks a fault, KIND/OP/OPERAND, gets it.
 REGISTRY = "engine/registry.cpp"
 REGISTER = "«const Op& register_op(Op op) {»"
 PLANT_ROW = """
@@ -140,8 +160,10 @@ def table_faults():
             if ".kind = OpKind::" in row:
                 continue
             if name not in faults.OP_TABLE:
-                raise Broken(f"op '{name}' of {path.relative_to(ROOT)} is not in OP_TABLE of scripts/faults.py: "
-                             "say in which operands a derivative passes")
+                raise Broken(
+                    f"op '{name}' of {path.relative_to(ROOT)} is not in OP_TABLE of scripts/faults.py: "
+                    "say in which operands a derivative passes"
+                )
             axes = re.search(r"\.axes\s*=\s*(\w*)", row)
             rows[name] = (faults.OP_TABLE[name], bool(axes), bool(axes) and axes[1] != "same_axis")
     for name in faults.OP_TABLE.keys() - rows.keys():
@@ -181,7 +203,7 @@ def all_faults():
 
 
 def spans_of(fault, text):
-    """Begin and end of the piece between « and », wherever the anchor is; any white space matches any other."""
+    """Begin and end of the piece between « and », wherever the anchor is; white space matches any other."""
     parts = re.split("[«»]", fault.anchor)
     if len(parts) != 3:
         raise Broken(f"{fault.name}: an anchor has one piece between « and »: {fault.anchor}")
@@ -192,7 +214,11 @@ def spans_of(fault, text):
 def planted_text(text, planted, file):
     """The text with these faults in it; a piece may lie within another one."""
     places = [(spans_of(f, text), f) for f in planted]
-    if lost := [f"{f.name}: its anchor is found {len(at)} times in {file}: {f.anchor}" for at, f in places if len(at) != 1]:
+    if lost := [
+        f"{f.name}: its anchor is found {len(at)} times in {file}: {f.anchor}"
+        for at, f in places
+        if len(at) != 1
+    ]:
         raise Broken("\n".join(lost))
     spans = sorted(((at[0], f) for at, f in places), key=lambda s: (s[0][0], -s[0][1]))
 
@@ -201,9 +227,11 @@ def planted_text(text, planted, file):
         while inside:
             (first, last), fault = inside[0]
             rest = [s for s in inside[1:] if s[0][0] < last]
-            inside = inside[1 + len(rest):]
+            inside = inside[1 + len(rest) :]
             if rest and any(s[0][1] > last for s in rest) or "FAULT" in (fault.planted or "") and rest:
-                raise Broken(f"{fault.name} and {rest[0][1].name} of {file} change the same text: take smaller pieces")
+                raise Broken(
+                    f"{fault.name} and {rest[0][1].name} of {file} change the same text: take smaller pieces"
+                )
             piece, asked = render(first, last, rest), f'nestgrad::fault("{fault.name}")'
             if fault.planted is None:
                 piece = f"if (!{asked}) {{ {piece} }}"
@@ -235,7 +263,9 @@ def planted_files(found):
     if broken:
         raise Broken("each anchor must be found once:\n" + "\n".join(broken))
     texts = {file: text if file.endswith(".def") else INCLUDE + text for file, text in texts.items()}
-    texts[REGISTRY] = texts[REGISTRY].replace('#include "engine/op.h"', '#include "engine/graph.h"\n#include "engine/op.h"')
+    texts[REGISTRY] = texts[REGISTRY].replace(
+        '#include "engine/op.h"', '#include "engine/graph.h"\n#include "engine/op.h"'
+    )
     return texts | {"planted_fault.h": HEADER}
 
 
@@ -263,8 +293,10 @@ def renew_copy(found):
 def build(jobs):
     PLACE.mkdir(parents=True, exist_ok=True)
     log = PLACE / "build.log"
-    commands = [["cmake", "-S", SOURCE, "-B", BUILD, "-G", "Ninja", *CONFIGURE],
-                ["cmake", "--build", BUILD, f"-j{jobs}", "--target", "nestgrad_tests"]]
+    commands = [
+        ["cmake", "-S", SOURCE, "-B", BUILD, "-G", "Ninja", *CONFIGURE],
+        ["cmake", "--build", BUILD, f"-j{jobs}", "--target", "nestgrad_tests"],
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "NESTGRAD_FAULT"}
     with log.open("w") as out:
         for command in commands:
@@ -285,15 +317,18 @@ class Run:
 
 def run_tests(fault, tests, limit):
     """One run of the tests, to the first failure."""
-    stop = lambda: (resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
-                    resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+    stop = lambda: (
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)),
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+    )
     environment = os.environ | {"NESTGRAD_FAULT": fault, "NESTGRAD_THREADS": "1"}
     begin = time.monotonic()
     command = [BUILD / "bin" / "nestgrad_tests", *tests, "--abort-after=1", "--no-colors"]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
-            code = subprocess.run(command, cwd=folder, env=environment, stdout=out, stderr=out, preexec_fn=stop,
-                                  timeout=limit).returncode
+            code = subprocess.run(
+                command, cwd=folder, env=environment, stdout=out, stderr=out, preexec_fn=stop, timeout=limit
+            ).returncode
         except subprocess.TimeoutExpired:
             code = None
         out.seek(0)
@@ -304,7 +339,11 @@ def run_tests(fault, tests, limit):
     cases = int(count[1]) if count else 0
     if code == 0:
         return Run("", seconds, cases)
-    why = f" (no end in {limit:.0f} s)" if code is None else " (crashed)" if "CRASHED" in text or code < 0 else ""
+    why = (
+        f" (no end in {limit:.0f} s)"
+        if code is None
+        else " (crashed)" if "CRASHED" in text or code < 0 else ""
+    )
     return Run((failed[-1] if failed else "the start of the program") + why, seconds, cases)
 
 
@@ -321,10 +360,14 @@ def check_without_fault(chosen, options, say):
     needed = dict.fromkeys(tests for fault in chosen for tests in runs_of(fault, options))
     todo = [tests for tests in needed if " ".join(tests) not in seconds]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for n, (tests, run) in enumerate(zip(todo, pool.map(lambda tests: run_tests("", tests, 1800), todo)), 1):
+        for n, (tests, run) in enumerate(
+            zip(todo, pool.map(lambda tests: run_tests("", tests, 1800), todo)), 1
+        ):
             if run.caught or not run.cases:
-                raise Broken(f"without a fault, {run.caught or 'no test'} {'fails' if run.caught else 'is chosen'} in "
-                             f"nestgrad_tests {' '.join(tests)}: mend this first")
+                raise Broken(
+                    f"without a fault, {run.caught or 'no test'} {'fails' if run.caught else 'is chosen'} in "
+                    f"nestgrad_tests {' '.join(tests)}: mend this first"
+                )
             say(f"without a fault {n}/{len(todo)}: {' '.join(tests)}")
             seconds[" ".join(tests)] = run.seconds
     file.write_text(json.dumps({"program": program, "seconds": seconds}))
@@ -338,8 +381,15 @@ def verdict_of(fault, options, seconds):
         if run.caught:
             break
     known = fault.name in faults.EQUIVALENT
-    verdict = ("not equivalent" if known else "caught") if run.caught else "equivalent" if known else "SURVIVED"
-    return {"fault": fault.name, "verdict": verdict, "test": run.caught, "seconds": round(time.monotonic() - begin, 1)}
+    verdict = (
+        ("not equivalent" if known else "caught") if run.caught else "equivalent" if known else "SURVIVED"
+    )
+    return {
+        "fault": fault.name,
+        "verdict": verdict,
+        "test": run.caught,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
 
 
 # ---- the command ----
@@ -375,11 +425,18 @@ def print_table(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Exit code 1: a fault survived that "
-                                     "scripts/faults.py does not prove equivalent, or the list does not fit.")
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0],
+        epilog="Exit code 1: a fault survived that "
+        "scripts/faults.py does not prove equivalent, or the list does not fit.",
+    )
     parser.add_argument("--list", action="store_true", help="print the faults; nothing is built")
-    parser.add_argument("--check", action="store_true", help="see that each anchor is found once; nothing is built")
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="faults whose names match, such as 'arena/*'")
+    parser.add_argument(
+        "--check", action="store_true", help="see that each anchor is found once; nothing is built"
+    )
+    parser.add_argument(
+        "--only", metavar="PATTERN", default="*", help="faults whose names match, such as 'arena/*'"
+    )
     parser.add_argument("--quick", action="store_true", help="run only the tests that are likely to notice")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="faults at a time (default 2)")
     parser.add_argument("--json", action="store_true", help="end with a line of JSON")
@@ -425,13 +482,20 @@ def run_all(found, chosen, options):
     print_table(results)
     count = collections.Counter(r["verdict"] for r in results)
     minutes = (time.monotonic() - begin) / 60
-    print(f"{len(results)} faults in {minutes:.1f} min: {count['caught']} caught, {count['SURVIVED']} survived, "
-          f"{count['equivalent']} proved equivalent")
+    print(
+        f"{len(results)} faults in {minutes:.1f} min: {count['caught']} caught, "
+        f"{count['SURVIVED']} survived, "
+        f"{count['equivalent']} proved equivalent"
+    )
     for r in results:
         if r["verdict"] in ("SURVIVED", "not equivalent"):
             print(f"  {r['verdict']}: {r['fault']}")
     if options.json:
-        print(json.dumps({"faults": len(results), "minutes": round(minutes, 1), "counts": count, "results": results}))
+        print(
+            json.dumps(
+                {"faults": len(results), "minutes": round(minutes, 1), "counts": count, "results": results}
+            )
+        )
     return int(count["SURVIVED"] + count["not equivalent"] > 0)
 
 

@@ -255,3 +255,23 @@ TEST_CASE("What is read of a scan twice has the cotangents of both, in a graph t
   };
   CHECK(max_error({slope(false)}, {slope(true)}) < kTight);
 }
+
+TEST_CASE("A loop is shown with its own lines and scopes, whatever equal loop is alive; equal loops are one") {
+  const auto looped = [](const Tensors& in, const std::string& name) {
+    return scan(
+               [&](const Tensors& c, const Tensors& x) -> Step {
+                 const Scope scope(name);
+                 return {{tanh(c[0] + x[0])}, {}};
+               },
+               {in[0]}, {in[1]})
+        .carries[0];
+  };
+  const std::vector<Spec> specs{f64({2}), f64({3, 2})};
+  const Function first = trace([&](const Tensors& in) { return Tensors{looped(in, "first")}; }, specs),
+                 second = trace([&](const Tensors& in) { return Tensors{looped(in, "second")}; }, specs);
+  CHECK(contains(first.str(), "in first"));
+  CHECK(contains(second.str(), "in second"));
+  const Function both =
+      trace([&](const Tensors& in) { return Tensors{looped(in, "first") + looped(in, "second")}; }, specs);
+  CHECK(count_op(both, "scan") == 1);
+}

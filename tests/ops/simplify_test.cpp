@@ -274,3 +274,25 @@ TEST_CASE("simplification of empty arrays is harmless") {
       {Array::zeros(DType::f64, {2, 3, 0}), Array::zeros(DType::f64, {2, 3, 5})});
   CHECK(same_numbers(p.with, p.without));
 }
+
+TEST_CASE("a factor of one that spreads a value is kept") {
+  const Function f = trace(
+      [](Tensor x) {
+        return std::vector<Tensor>{x * full(x.dtype(), {2, 3}, 1), x * 1.0};
+      },
+      Spec{DType::f64, {1, 3}});
+  const std::vector<Array> out = f({Array::of({1, 2, 3}, {1, 3})});
+  CHECK(out[0].to_vector() == std::vector<double>{1, 2, 3, 1, 2, 3});
+  CHECK(out[1].to_vector() == std::vector<double>{1, 2, 3});
+}
+
+TEST_CASE("factors are not multiplied with each other where that would leave the range of f32") {
+  const Function f = trace(
+      [](Tensor x) {
+        return std::vector<Tensor>{x * 1e30 * 1e30, x * 1e-30 * 1e-30};
+      },
+      Spec{DType::f32, {2}});
+  const std::vector<Array> out = f({Array::of({1e-30, 1e30}, {2}, DType::f32)});
+  CHECK(out[0].at(0) == doctest::Approx(1e30));
+  CHECK(out[1].at(1) / 1e-30 == doctest::Approx(1));
+}

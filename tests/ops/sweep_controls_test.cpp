@@ -113,6 +113,7 @@ TEST_CASE("a wrong fact is caught") {
   check_caught(check_linear_in, "neg", "not declared affine in input 0, but it is",
                [](Op& op) { op.linear_in = nullptr; });
   check_caught(check_sums, "mul", "declared linear, but", [](Op& op) { op.linear = true; });
+  check_caught(check_sums, "add", "declared a product, but", [](Op& op) { op.product = true; });
   check_caught(check_sums, "slice", "has_shape, but", [](Op& op) { op.has_shape = true; });
   check_caught(check_sums, "max_over", "does not add up", [](Op& op) {
     op.sums = [](const Call& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };

@@ -143,6 +143,14 @@ Failures check_sums(const Op& op) {
     if (op.linear && !(error <= 1e-12))
       failures.push_back(
           fmt::format("{}: declared linear, but f(x + y) is {:.3g} from f(x) + f(y)", c.what, error));
+    for (std::size_t k = 0; op.product && k < x.size(); ++k) {
+      if (!op.linear_in(call, static_cast<int>(k))) continue;
+      std::vector<Array> at = x;
+      at[k] = Array::zeros(specs[k].dtype, specs[k].shape);
+      const Array nothing = c.run(at).cast(DType::f64);
+      if (difference(nothing, Array::zeros(DType::f64, nothing.shape())) != 0)
+        failures.push_back(fmt::format("{}: declared a product, but not 0 where input {} is", c.what, k));
+    }
     // The sum over one slice after the other.
     for (int axis = 0; op.sums && axis < specs[0].rank(); ++axis) {
       if (!op.sums(call, axis)) continue;
