@@ -145,6 +145,7 @@ bool needs_expansion(const Op& op, const Device& device) {
 struct How {
   const Device& device;
   GraphOptions graph;
+  bool drops_dead = false;  // does the caller leave out dead nodes?
 };
 
 Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
@@ -183,20 +184,24 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
   return to;
 }
 
-// Expanded and simplified.
+bool is_unfinished(const Graph& g, const Device& device) {
+  return std::ranges::any_of(g.nodes(), [&](const Node& n) { return needs_expansion(*n.op, device); });
+}
+
+bool has_dead_nodes(const Lowered& lowered) {
+  std::vector<char> live = live_nodes(lowered.graph->nodes(), lowered.outputs, lowered.inputs);
+  for (NodeId id : lowered.inputs) live[static_cast<std::size_t>(id)] = 1;
+  return std::ranges::count(live, 0) > 0;
+}
+
+// Expanded and simplified. An expansion may use ops that expand in turn; originals of simplified nodes are
+// dead, and go away where they are not dropped anyway.
 Lowered settled(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const How& how) {
   Lowered out = rebuild(nodes, inputs, outputs, how);
-  const auto unfinished = [&](const Graph& g) {
-    for (NodeId id = 0; id < g.size(); ++id)
-      if (needs_expansion(*g.node(id).op, how.device)) return true;
-    return false;
-  };
-  // An expansion may use ops that expand in turn; dead originals of simplified nodes go away in the same
-  // pass.
-  do {
+  bool again = !how.drops_dead && has_dead_nodes(out);
+  while (std::exchange(again, false) || is_unfinished(*out.graph, how.device))
     out = rebuild(out.graph->nodes(), out.inputs, out.outputs, how);
-  } while (unfinished(*out.graph));
   return out;
 }
 
@@ -288,10 +293,11 @@ Lowered settle_bodies(Lowered from, const How& how) {
 
 Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
               const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
-  How how{options.device, {.simplify = options.simplify, .round = !of_scan}};
+  How how{.device = options.device, .graph = {.simplify = options.simplify, .round = !of_scan}};
   Lowered out = settled(nodes, inputs, outputs, how);
   if (options.simplify && !of_scan) {
     how.graph.stack = false;
+    how.drops_dead = true;  // close_body does
     out = settle_bodies(std::move(out), how);
   }
   return recompute_regions(out);
