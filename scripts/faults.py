@@ -1,7 +1,7 @@
 """The faults that scripts/mutants.py plants: a table to read and to add to.
 
-A fault is (name, anchor, planted), and its own tests where they are not its group's. The anchor is text of the
-file, found exactly once (any white space matches any other); the piece between « and » is what it replaces:
+A fault is (name, anchor, planted), and its own tests where they are not its group's. The anchor is text of
+the file, found exactly once (any white space matches any other); the piece between « and » is what it replaces:
 
     planted is an expression   the piece is an expression, of which this one takes the place
     planted is None            the piece is a statement, which is left out
@@ -45,7 +45,7 @@ FORMS = (cases("both forms are the inner loop done by hand*", "losses before and
          "parallel = dual = primal*",
                "WY = dual = primal*", "one step a chunk: every choice*", "chunk-parallel = dual*"),
          files("ttt/inner_loop", "ttt/forms", "ttt/parallel_forms", "ttt/refusals"),
-         files("ttt/laws", "ttt/policies", "ttt/optimizers"))
+         files("ttt/laws", "ttt/policies", "ttt/optimizers"), files("ttt/nesting", "ttt/inspect"))
 STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "models/golden"))
 DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"))
@@ -600,6 +600,7 @@ OP_TABLE = {
 
 # Faults that change no result, each with its proof.
 EQUIVALENT = {
+    "wy/held-use-accepted": "a weight of which the only use is held does not reach the loss, and is refused before",
     "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have attributes mixed in",
     "graph/bodies-with-other-outputs-shared": "their hashes, compared before, have the outputs mixed in",
     "graph/literals-equal": "their hashes, compared before, have the literals' bytes mixed in",

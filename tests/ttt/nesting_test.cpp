@@ -68,6 +68,9 @@ TEST_CASE(
     const Lesson lesson{target_maker(2), titans_method(), policy, sizes};
     const Arrays expected = numbers(lesson, by_hand(), 2);
     CHECK(differing(lesson, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
+    Lesson named = lesson;  // all weights learn, by name
+    named.policy.trained = {"W", "M", "r"};
+    CHECK(differing(named, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
     // The controls: cutting both gradients has the same values and another outer gradient; holding nothing
     // has other values.
     const Lesson cut{target_maker(2, Held::cut), titans_method(), policy, sizes},

@@ -157,6 +157,9 @@ TEST_CASE("the reason why there is no parallel form is the weight that a gradien
     CHECK(refusal({swiglu({}), sgd(), {.chunk = 1, .trained = {name}}, {}}, FormChoice::parallel).empty() ==
           (name[1] == '2'));
   CHECK(refusal({swiglu({}), sgd(), {.chunk = 1, .trained = {"W1"}}, {}}, FormChoice::parallel) == "");
+  CHECK(
+      contains(refusal({swiglu({}), sgd(), {.chunk = 1, .trained = {"W1", "W2"}}, {}}, FormChoice::parallel),
+               "(another learning weight)"));
   CHECK(analysis_of({ttt_linear(kSizes), sgd(), online, kSizes}).degree_zero ==
         "the gradient of 'W1' depends on 'W1' (itself): it has to be taken anew after every write");
   const Lesson deep{swiglu({}), sgd(), online, {}};
