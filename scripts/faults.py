@@ -29,26 +29,28 @@ SLOW = ("elementwise functions of one float*", "elementwise functions are true t
         "whatever happens to one byte*", "A gradient in each step of a long loop*", "Many random programs*",
         "a language model with layers of any causal*", "a run knows nothing of the run before it*")
 REST = ("--source-file-exclude=*tests/cuda/*", without(*SLOW))
+# Random programs and learners (tests/fuzz/), after the tests that are written.
+CAMPAIGNS = ("programs_fuzz", "learners_fuzz")
+PROGRAMS, LEARNERS = ("programs_fuzz", "--cases", "1500"), ("learners_fuzz", "--cases", "800")
 RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", "ops/solve_test"),
          (files("ops/"), without(*SLOW)))
-DERIVATIVES = ((files("autograd/grad",
-         "autograd/scan_test"), without(*SLOW)), (files("autograd/"), without(*SLOW)))
-PLANS = ((files("engine/plan", "engine/fusion", "autograd/scan_checkpoint",
-         "engine/slicing"), without(*SLOW)),
+DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)),
+               (files("autograd/"), without(*SLOW)), PROGRAMS)
+PLANS = ((files("engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"), without(*SLOW)),
          files("engine/stepped", "engine/function", "engine/rematerialize", "autograd/custom",
-         "autograd/scan_test",
-               "ops/simplify"),
-         cases("Many random programs*", "checkpointing through time*"))
+               "autograd/scan_test", "ops/simplify"),
+         cases("Many random programs*", "checkpointing through time*"), PROGRAMS)
 THREADS = (cases("a run knows nothing of the run before it*"),)
 SIMPLIFY = (files("ops/simplify", "ops/sweep_test"),)
 FORMS = (cases("both forms are the inner loop done by hand*", "losses before and after*",
-         "parallel = dual = primal*",
-               "WY = dual = primal*", "one step a chunk: every choice*", "chunk-parallel = dual*"),
+               "parallel = dual = primal*", "WY = dual = primal*", "one step a chunk: every choice*",
+               "chunk-parallel = dual*"),
          files("ttt/inner_loop", "ttt/forms", "ttt/parallel_forms", "ttt/refusals"),
-         files("ttt/laws", "ttt/policies", "ttt/optimizers"), files("ttt/nesting", "ttt/inspect"))
-STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "models/golden"))
+         files("ttt/laws", "ttt/policies", "ttt/optimizers"), files("ttt/nesting", "ttt/inspect"), LEARNERS)
+STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "models/golden"),
+         LEARNERS)
 DECODING = (files("ttt/step_test", "models/decoder"),
-            cases("token by token*", "reading token by token*", "Nadaraya*token by token*"))
+            cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)
 TRAINING = (files("models/optimizer", "models/trainer", "models/data"), files("models/"))
 
 # (group, file, tests, faults)

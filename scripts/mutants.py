@@ -18,6 +18,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,7 +139,7 @@ class Broken(Exception):
 @dataclasses.dataclass(frozen=True)
 class Fault:
     name: str
-    tests: tuple  # runs of nestgrad_tests, each an argument or several
+    tests: tuple  # runs of nestgrad_tests, each an argument or several; or a campaign and its arguments
     what: str
     file: str = ""  # of a fault in a text
     anchor: str = ""
@@ -295,7 +296,7 @@ def build(jobs):
     log = PLACE / "build.log"
     commands = [
         ["cmake", "-S", SOURCE, "-B", BUILD, "-G", "Ninja", *CONFIGURE],
-        ["cmake", "--build", BUILD, f"-j{jobs}", "--target", "nestgrad_tests"],
+        ["cmake", "--build", BUILD, f"-j{jobs}", "--target", "nestgrad_tests", *faults.CAMPAIGNS],
     ]
     environment = {k: v for k, v in os.environ.items() if k != "NESTGRAD_FAULT"}
     with log.open("w") as out:
@@ -323,7 +324,10 @@ def run_tests(fault, tests, limit):
     )
     environment = os.environ | {"NESTGRAD_FAULT": fault, "NESTGRAD_THREADS": "1"}
     begin = time.monotonic()
-    command = [BUILD / "bin" / "nestgrad_tests", *tests, "--abort-after=1", "--no-colors"]
+    if tests[0] in faults.CAMPAIGNS:
+        command = [BUILD / "bin" / tests[0], *tests[1:], "--shrink-seconds", "0"]
+    else:
+        command = [BUILD / "bin" / "nestgrad_tests", *tests, "--abort-after=1", "--no-colors"]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
             code = subprocess.run(
@@ -335,7 +339,9 @@ def run_tests(fault, tests, limit):
         text = out.read()
     seconds = time.monotonic() - begin
     failed = re.findall(r"^TEST CASE:\s+(.*)$", text, re.M)
-    count = re.search(r"test cases:\s+(\d+)", text)
+    if tests[0] in faults.CAMPAIGNS:
+        failed = [f"{tests[0]}, {seed}" for seed in re.findall(r"(?:FAIL|crashes:|hangs:) (seed \d+)", text)]
+    count = re.search(r"test cases:\s+(\d+)", text) or re.search(r"^(\d+) cases, seeds", text, re.M)
     cases = int(count[1]) if count else 0
     if code == 0:
         return Run("", seconds, cases)
@@ -366,7 +372,7 @@ def check_without_fault(chosen, options, say):
             if run.caught or not run.cases:
                 raise Broken(
                     f"without a fault, {run.caught or 'no test'} {'fails' if run.caught else 'is chosen'} in "
-                    f"nestgrad_tests {' '.join(tests)}: mend this first"
+                    f"{' '.join(tests)}: mend this first"
                 )
             say(f"without a fault {n}/{len(todo)}: {' '.join(tests)}")
             seconds[" ".join(tests)] = run.seconds
@@ -500,4 +506,5 @@ def run_all(found, chosen, options):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--list | head` ends quietly
     sys.exit(main())

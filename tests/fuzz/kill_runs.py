@@ -337,7 +337,8 @@ class Runner:
         before = digest(out) if out.is_dir() else None
         wrong = [] if self.flags(out) else ["--resume"]
         self.finish(self.start(case, out, threads, *wrong), {1})
-        require(before == (digest(out) if out.is_dir() else None), "a run that was refused changed the folder")
+        after = digest(out) if out.is_dir() else None
+        require(before == after, "a run that was refused changed the folder")
 
     def stop_after(self, case, out, d, threads):
         steps = str(1 + int(d.amount * case.steps))
@@ -347,7 +348,8 @@ class Runner:
 
     def check(self, case, out, complete=True):
         reference = self.reference(case)
-        require(sorted(digest(out)) == sorted(digest(reference)), f"other files than there should be: {sorted(digest(out))}")
+        files = sorted(digest(out))
+        require(files == sorted(digest(reference)), f"other files than there should be: {files}")
         for file in reference.iterdir():
             if file.suffix in (".safetensors", ".svg") or file.name == CONFIG:
                 require((out / file.name).read_bytes() == file.read_bytes(), f"{file.name} differs")
@@ -416,7 +418,8 @@ def main():
                 print(f"  fewer disturbances fail too: {runner.shrink(case)}", flush=True)
     print(clear, end="")
     disk = "full disks mounted" if runner.can_mount else "full disks not mounted: not root"
-    print(f"{cases} cases, {runner.runs} runs, {runner.kills} killed while they ran, {len(failures)} failed; {disk}")
+    done = f"{cases} cases, {runner.runs} runs, {runner.kills} killed while they ran"
+    print(f"{done}, {len(failures)} failed; {disk}")
     if args.json:
         results = {"cases": cases, "runs": runner.runs, "kills": runner.kills, "failed_seeds": failures}
         print(json.dumps(results))
