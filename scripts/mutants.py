@@ -441,7 +441,7 @@ def main():
         "--check", action="store_true", help="see that each anchor is found once; nothing is built"
     )
     parser.add_argument(
-        "--only", metavar="PATTERN", default="*", help="faults whose names match, such as 'arena/*'"
+        "--only", metavar="PATTERN", nargs="+", default=["*"], help="faults with such names: 'arena/*' 'law/*'"
     )
     parser.add_argument("--quick", action="store_true", help="run only the tests that are likely to notice")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="faults at a time (default 2)")
@@ -450,9 +450,9 @@ def main():
     try:
         found = all_faults()
         planted_files(found)
-        chosen = [f for f in found if fnmatch.fnmatchcase(f.name, options.only)]
+        chosen = [f for f in found if any(fnmatch.fnmatchcase(f.name, name) for name in options.only)]
         if not chosen:
-            parser.error(f"no fault has a name like '{options.only}'; --list prints them")
+            parser.error(f"no fault has a name like {' or '.join(options.only)}; --list prints them")
         if options.jobs < 1:
             parser.error(f"--jobs must be at least 1, it is {options.jobs}")
         if options.list:
