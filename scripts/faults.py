@@ -36,7 +36,8 @@ RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", 
          (files("ops/"), without(*SLOW)))
 DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)),
                (files("autograd/"), without(*SLOW)), PROGRAMS)
-PLANS = ((files("engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"), without(*SLOW)),
+PLANS = ((files("engine/flow", "engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"),
+          without(*SLOW)),
          files("engine/stepped", "engine/function", "engine/rematerialize", "autograd/custom",
                "autograd/scan_test", "ops/simplify"),
          cases("Many random programs*", "checkpointing through time*"), PROGRAMS)

@@ -1,0 +1,91 @@
+// The promise: what is said of slices is so, and what cannot be said is called mixed.
+#include "engine/flow.h"
+
+#include "autograd/scan.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using Kind = Flow::Kind;
+
+namespace {
+
+// A graph whose inputs are followed: along an axis, or (-1) not at all.
+struct Followed {
+  Graph graph;
+  GraphScope scope{graph};
+  std::vector<std::pair<NodeId, Flow>> seeds;
+
+  Tensor input(const Spec& spec, int axis = -1) {
+    const Tensor t = graph.input(spec);
+    if (axis >= 0) seeds.emplace_back(t.id(), Flow::along(axis));
+    return t;
+  }
+  Flow flow(Tensor t, const FlowOptions& options = {.partial = true}) const {
+    return follow(graph.nodes(), seeds, options)[static_cast<std::size_t>(t.id())];
+  }
+  Kind kind(Tensor t) const { return flow(t).kind; }
+};
+
+}  // namespace
+
+TEST_CASE("Flow: a sum over slices passes through what is linear in it, and nothing else") {
+  Followed f;
+  const Tensor x = f.input(f64({3, 4}), 0), y = f.input(f64({3, 4}), 0), c = f.input(f64({4})),
+               m = f.input(f64({4, 2}));
+  const Tensor s = sum(x, {0}, kKeep), t = sum(y, {0}, kKeep);
+  CHECK(f.kind(s) == Kind::partial);
+  CHECK(f.flow(s, {}).kind == Kind::mixed);
+  for (const Tensor& sums : {s + t, s - t, -s, s * c, c * s, s / c, matmul(s, m), reshape(s, {4})})
+    CHECK(f.kind(sums) == Kind::partial);
+  for (const Tensor& mixed : {s + c, exp(s), s * t, s / t, c / s, s * y, y + s, matmul(s, transpose(t))})
+    CHECK(f.kind(mixed) == Kind::mixed);
+  CHECK(f.kind(c * c) == Kind::free);
+  CHECK(f.kind(x * c) == Kind::along);
+}
+
+TEST_CASE("Flow: slices go through a loop along any axis but that of its steps") {
+  const auto looped = [](Tensor start, Tensor rows) {
+    return scan(
+        [](const Tensors& c, const Tensors& x) -> Step {
+          return {{tanh(c[0] + x[0])}, {c[0] * x[0]}};
+        },
+        {start}, {rows});
+  };
+  Followed f;
+  const ScanResult by_feature = looped(f.input(f64({4}), 0), f.input(f64({5, 4}), 1));
+  CHECK(f.kind(by_feature.carries[0]) == Kind::along);
+  CHECK(f.flow(by_feature.carries[0]).axis == 0);
+  CHECK(f.kind(by_feature.ys[0]) == Kind::along);
+  CHECK(f.flow(by_feature.ys[0]).axis == 1);
+  const ScanResult by_step = looped(f.input(f64({4})), f.input(f64({5, 4}), 0));
+  CHECK(f.kind(by_step.carries[0]) == Kind::mixed);
+  CHECK(f.kind(by_step.ys[0]) == Kind::mixed);
+}
+
+TEST_CASE("Flow: what reaches a carry only by another, steps later, reaches it") {
+  Followed f;
+  const ScanResult r = scan(
+      [](const Tensors& c, const Tensors& x) -> Step {
+        return {{c[1], c[2], tanh(x[0])}, {}};
+      },
+      {f.input(f64({4})), f.input(f64({4})), f.input(f64({4}))}, {f.input(f64({5, 4}), 1)});
+  for (const Tensor& carry : r.carries) CHECK(f.flow(carry, {.positional = true}).kind == Kind::along);
+}
+
+TEST_CASE("Flow: a loop neither makes a sum over slices in its steps nor reads one") {
+  Followed f;
+  const Tensor rows = f.input(f64({5, 3, 4}), 1), x = f.input(f64({3, 4}), 0);
+  const ScanResult adds = scan(
+      [](const Tensors& c, const Tensors& now) -> Step {
+        return {{c[0] + sum(now[0], {0}, kKeep)}, {}};
+      },
+      {f.input(f64({1, 4}))}, {rows});
+  CHECK(f.kind(adds.carries[0]) == Kind::mixed);
+  const ScanResult reads = scan(
+      [](const Tensors& c, const Tensors& now) -> Step {
+        return {{c[0] + now[0]}, {}};
+      },
+      {sum(x, {0}, kKeep)}, {f.input(f64({5, 1, 4}))});
+  CHECK(f.kind(reads.carries[0]) == Kind::mixed);
+}
