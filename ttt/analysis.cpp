@@ -104,8 +104,7 @@ std::string why_not_causal(const Learner& learner, const Policy& policy, const W
   if (mixing.empty()) return {};
   return mixing +
          ". A token's answer would depend on later ones; let tokens meet in the layer's Task, which is given "
-         "the "
-         "stream";
+         "the stream";
 }
 
 FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimizer& optimizer,

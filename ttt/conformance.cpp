@@ -81,6 +81,10 @@ class Battery {
     const Explanation chosen = explain(system_, sizes_);
     policy_ = chosen.policy;
     stops_gradients_ = chosen.stops_gradients;
+    trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+      not_causal_ = why_not_causal(*p.learner, p.policy, p.start, p.views.q.spec());
+      return std::vector<Tensor>{p.views.k};
+    });
     valid_.push_back(chosen.plan.form);
     for (FormChoice form : kForms) {
       if (form == chosen.plan.form) continue;
@@ -276,19 +280,9 @@ class Battery {
     add("resume", worst_of_halves(run_program(f)), 1e-11, fmt::format("cut after {} tokens", at));
   }
 
-  // Why token by token is not asked for; empty if it is.
-  std::string not_token_by_token() const {
-    std::string out;
-    trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      out = why_not_causal(*p.learner, p.policy, p.start, p.views.q.spec());
-      return std::vector<Tensor>{p.views.k};
-    });
-    return out;
-  }
-
   void decode() {
     if (policy_.chunk == Policy::kWholeSequence) return skip("decode", "the whole sequence is one chunk");
-    if (const std::string why = not_token_by_token(); !why.empty()) return skip("decode", why);
+    if (!not_causal_.empty()) return skip("decode", not_causal_);
     // The stream's states unrolled: every step asks for what the step before carried. Views are prepared a
     // token at a time, as a layer does it.
     const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
@@ -358,7 +352,7 @@ class Battery {
   }
 
   void causality() {
-    if (const std::string why = not_token_by_token(); !why.empty()) return skip("causality", why);
+    if (!not_causal_.empty()) return skip("causality", not_causal_);
     const Function f = outputs();
     const Arrays in = numbers_for(f, seed_);
     const Array a = f(in)[0];
@@ -418,6 +412,7 @@ class Battery {
   std::uint64_t seed_;
   Policy policy_;
   bool stops_gradients_ = false;
+  std::string not_causal_;  // why token by token is not asked for; empty if it is
   std::vector<FormChoice> valid_;
   ConformanceReport report_;
 };

@@ -2,25 +2,15 @@
 #include <cmath>
 
 #include "tests/autograd/deriving.h"
+#include "tests/fuzz/compare.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
 
-// fn's outputs, computed node by node.
-Arrays run_eagerly(const TraceFn& fn, const Arrays& at) {
-  Graph g(Mode::eager);
-  const GraphScope scope(g);
-  Tensors in;
-  for (const Array& a : at) in.push_back(g.input(a));
-  Arrays out;
-  for (const Tensor& t : fn(in)) out.push_back(g.node(t.id()).value);
-  return out;
-}
-
 void check_eager_is_traced(const std::vector<Spec>& specs, const TraceFn& fn) {
-  const Arrays at = random(specs, 21), eager = run_eagerly(fn, at);
+  const Arrays at = random(specs, 21), eager = fuzz::run_eagerly(fn, at);
   const Function f = trace(fn, specs);
   CHECK(same_bits(f.plan({.simplify = false}).run(at), eager));
   CHECK(max_error(f(at), eager) < 1e-13);

@@ -129,16 +129,6 @@ PlanOptions plain(const PlanOptions& o) {
           .workers = 1};
 }
 
-Arrays run_eagerly(const Subject& s, const Arrays& in) {
-  Graph eager(Mode::eager);
-  const GraphScope scope(eager);
-  Tensors inputs;
-  for (const Array& a : in) inputs.push_back(eager.input(a));
-  Arrays out;
-  for (const Tensor& t : s.fn(inputs)) out.push_back(eager.node(t.id()).value);
-  return out;
-}
-
 void check_arena(const Plan& plan) {
   const std::vector<BufferInfo> buffers = plan.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i)
@@ -172,6 +162,16 @@ Arrays run_into(Plan& plan, const Arrays& in) {
 }
 
 }  // namespace
+
+Arrays run_eagerly(const TraceFn& fn, const Arrays& in) {
+  Graph eager(Mode::eager);
+  const GraphScope scope(eager);
+  Tensors inputs;
+  for (const Array& a : in) inputs.push_back(eager.input(a));
+  Arrays out;
+  for (const Tensor& t : fn(inputs)) out.push_back(eager.node(t.id()).value);
+  return out;
+}
 
 Arrays numbers_for(const std::vector<Spec>& specs, std::uint64_t seed, bool tied) {
   Arrays out;
@@ -222,7 +222,7 @@ void check_texts(const Subject& s) {
 void check_plans(const Subject& s, const Arrays& in, Draws& draws) {
   const Arrays expected = interpret(s.f, in);
   // The loops of an eager graph are plans.
-  const Arrays eagerly = run_eagerly(s, in);
+  const Arrays eagerly = run_eagerly(s.fn, in);
   if (s.has_scan) require_close(s, in, "an eager graph", eagerly, expected);
   else require_same("an eager graph", eagerly, expected);
   const Function inlined = trace([&](const Tensors& x) { return s.f(std::span<const Tensor>(x)); }, s.specs);

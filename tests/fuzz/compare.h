@@ -26,6 +26,9 @@ struct Subject {
 // and L_k, the derivative of L_(k-1) along the direction of order k.
 Subject random_subject(Draws& draws);
 
+// fn's outputs, computed node by node as it is called.
+Arrays run_eagerly(const TraceFn& fn, const Arrays& in);
+
 // Numbers for inputs. `tied` ones are few different, so that comparisons meet equals.
 Arrays numbers_for(const std::vector<Spec>& specs, std::uint64_t seed, bool tied = false);
 
