@@ -80,10 +80,6 @@ Analysis analyse(const Learner& learner, const Policy& policy, const State& give
   out.linear_step = reason([&] {
     for (std::size_t i = 0; i < w.size(); ++i) StepLaw::of(optimizer, state, i, gates);
   });
-  if (out.linear_step.empty() && optimizer.moves_gradient_point())
-    out.linear_step = reason([&] {
-      for (std::size_t i = 0; i < w.size(); ++i) StepLaw::of_gradient_point(optimizer, state, i, gates);
-    });
   if (per_chunk)
     out.split_step = reason([&] {
       const Gates columns = chunk_gates(gates);
@@ -141,8 +137,7 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
         {FormChoice::parallel,
          first({a.independent, a.factors, a.degree_zero, a.linear_step, steps, meta, one_chunk})},
         {FormChoice::chunk_parallel,
-         first({a.independent, a.factors, a.degree_zero, a.split_step, steps, meta, one_chunk,
-                unless(!optimizer.couples_weights(), "one norm over all weights couples their steps")})},
+         first({a.independent, a.factors, a.degree_zero, a.split_step, steps, meta, one_chunk})},
         {FormChoice::dual, first({a.independent, a.factors})},
         {FormChoice::primal, {}}};
     if (wanted == FormChoice::wy)

@@ -147,6 +147,19 @@ TEST_CASE("where only one axis is independent, only that one is cut") {
         std::vector<Spec>{f64({kBatch, kHeads, 2, 2}), f64({kTime, kBatch, kHeads, 2, 2})});
   };
   check_sliced(mixing(1), "slices 2 ");
+  // Nor where the heads meet in what is stacked alone.
+  check_sliced(trace(
+                   [](const Tensors& in) {
+                     const ScanResult r = scan(
+                         [](const Tensors& c, const Tensors& x) -> Step {
+                           const Tensor next = tanh(c[0]) + x[0];
+                           return {{next}, {square(sum(next, {1}, kKeep))}};
+                         },
+                         {in[0]}, {in[1]});
+                     return Tensors{r.carries[0], r.ys[0]};
+                   },
+                   std::vector<Spec>{f64({kBatch, kHeads, 2, 2}), f64({kTime, kBatch, kHeads, 2, 2})}),
+               "slices 2 ");
   // Heads are independent, but those of one head do not lie together.
   CHECK(contains(mixing(0).plan({}).str(), "slices 1 "));
 }
@@ -276,23 +289,23 @@ TEST_CASE("an error inside of a slice names op and line") {
 
 TEST_CASE(
     "scans that are cut in other slices and read one another step by step give the bits of whole ones") {
-  const Function f = with_gradients({f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
-                                     f64({kHeads, 1, kDim}), f64({}), f64({kBatch, 1, 5, kDim})},
-                                    [](const Tensors& in) {
-                                      const Tensors learnt = learner_of({in[0], in[1], in[2], in[3]});
-                                      const ScanResult over_heads = scan(
-                                          [](const Tensors& c, const Tensors& x) -> Step {
-                                            return {{tanh(c[0] + sum(x[0], {1}, kKeep))}, {}};
-                                          },
-                                          {in[4]}, {learnt[1]});
-                                      return Tensors{learnt[0], over_heads.carries[0]};
-                                    });
-  const Arrays in = random({f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
-                            f64({kHeads, 1, kDim}), f64({}), f64({kBatch, 1, 5, kDim})},
-                           5);
-  const Arrays whole = f.plan({.slice = false}).run(in);
-  for (int every : {0, 1, 2, 3}) {
-    CAPTURE(every);
-    CHECK(max_error(f.plan({.checkpoint_every = every, .workers = 2}).run(in), whole) < 1e-13);
+  const std::vector<Spec> specs{f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
+                                f64({kHeads, 1, kDim}), f64({}), f64({kBatch, 1, 5, kDim})};
+  const auto both = [](const Tensors& in) {
+    const Tensors learnt = learner_of({in[0], in[1], in[2], in[3]});
+    const ScanResult over_heads = scan(
+        [](const Tensors& c, const Tensors& x) -> Step {
+          return {{tanh(c[0] + sum(x[0], {1}, kKeep))}, {}};
+        },
+        {in[4]}, {learnt[1]});
+    return Tensors{learnt[0], over_heads.carries[0]};
+  };
+  const Arrays in = random(specs, 5);
+  for (const Function& f : {trace(both, specs), with_gradients(specs, both)}) {
+    const Arrays whole = f.plan({.slice = false}).run(in);
+    for (int every : {0, 1, 2, 3}) {
+      CAPTURE(every);
+      CHECK(max_error(f.plan({.checkpoint_every = every, .workers = 2}).run(in), whole) < 1e-13);
+    }
   }
 }

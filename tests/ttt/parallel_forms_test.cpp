@@ -169,6 +169,14 @@ TEST_CASE("the reason why there is no parallel form is the weight that a gradien
 
 // ---- WY ----
 
+// What the weight gives reaches the gradient along two paths.
+Pupil damped(const Sizes& s) {
+  return matrix_of(s, [](const Weights& w, Tensor k, Tensor v) {
+    const Tensor y = matmul(k, w["W"]);
+    return sum(0.5 * square(y - v) + 0.1 * square(y), {-1}, kKeep);
+  });
+}
+
 TEST_CASE(
     "WY: weighted squares, W used transposed, fixed features, other widths, read before write, ascent") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 7, .dim = 4},
@@ -178,6 +186,7 @@ TEST_CASE(
     CHECK(wrong({weighted(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, blocks, 1) == "");
     CHECK(wrong({transposed_matrix(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, blocks, 1) == "");
     CHECK(wrong({featured(sizes, false), method, {.chunk = 1}, sizes}, FormChoice::wy, {4}, 1) == "");
+    CHECK(wrong({damped(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, {3}, 1) == "");
     CHECK(wrong({matrix_of(wide), method, {.chunk = 1, .read = Read::before_write, .ascent = true}, wide},
                 FormChoice::wy, {3}, 1) == "");
   }
@@ -257,6 +266,12 @@ TEST_CASE(
                                return square(squares(matmul(k, w["W"]) - v));
                              })),
                  "[wy] the gradient is not one number a token"));
+  CHECK(contains(why(formula("cubic", one, linear,
+                             [=](const Weights& w, Tensor k, Tensor v) {
+                               const Tensor e = matmul(k, w["W"]) - v;
+                               return sum(e * e * e, {-1}, kKeep);
+                             })),
+                 "it multiplies two values that depend on the weight"));
   CHECK(contains(why(formula("sum", one, linear,
                              [=](const Weights& w, Tensor k, Tensor v) {
                                return square(sum(matmul(k, w["W"]), {-1}, kKeep)) -

@@ -17,25 +17,20 @@ Tensor over_chunks(Tensor w, std::int64_t chunks) {
 }
 
 // The factor p of the weight in its own next value, found on the trace: derivative rules between the two, all
-// linear and with one number a slice.
+// linear. Slots never read the weight: the optimiser's pieces are not given it.
 Tensor own_factor(const InnerOptimizer& optimizer, const State& state, std::size_t weight,
                   const Gates& columns) {
   const WeightKind kind = state.weights.at(weight).kind;
   std::vector<Tensor> s = state.of(weight);
   const Tensor w = s[0] = probe(s[0]);
   const Tensor g = probe(zeros(w.dtype(), w.shape()));
-  const std::vector<Tensor> next = optimizer.step(s, g, columns, kind);
+  const Tensor next = optimizer.step(s, g, columns, kind)[0];
   const auto refuse = [&](Tensor at, const std::string& why) {
     throw FormError(fmt::format("[update] the step of '{}' is not affine in the weight: at {}, {}",
                                 state.weights.at(weight).name, describe_step(at), why));
   };
-  for (std::size_t i = 1; i < next.size(); ++i)
-    if (mentions(next[i], w))
-      refuse(next[i], fmt::format("'{}' depends on the weight", state.slots[weight][i - 1].name));
-  const Tensor p = linear_factor(next[0], w, refuse);
-  if (!p.defined()) refuse(next[0], "the weight does not keep its past");
-  if (p.rank() >= 2 && (p.dim(-1) != 1 || p.dim(-2) != 1))
-    refuse(p, "each element of the weight has a factor of its own");
+  const Tensor p = linear_factor(next, w, refuse);
+  if (!p.defined()) refuse(next, "the weight does not keep its past");
   return p;
 }
 
