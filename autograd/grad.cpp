@@ -18,8 +18,8 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const See
       throw GradError(fmt::format("[{}] {} is an integer and has no derivative", rule, describe(t)));
     if (t.graph().node(t.id()).op->kind == OpKind::constant)
       throw GradError(
-          fmt::format("[{}] x = {} is a number, and equal numbers are one node; give the use that you mean a "
-                      "name with probe()",
+          fmt::format("[{}] x = {} is a number, and equal numbers are one "
+                      "node; give the use that you mean a name with probe()",
                       rule, describe(t)));
   }
   const OpenGraph open(seeds[0].value);

@@ -4,8 +4,8 @@
 //   Tensor dx = grad(y, {x})[0];
 //   Tensor ddx = grad(sum(dx), {x})[0];
 //
-// Equal expressions are one node: to differentiate with respect to one use of a value, name that use with
-// probe().
+// Equal expressions are one node: to differentiate with
+// respect to one use of a value, name that use with probe().
 //
 // No silent zero: if y does not depend on x, GradError says where the path was cut.
 #pragma once
@@ -18,8 +18,8 @@ struct GradOptions {
   bool allow_zero = false;  // give zeros for an x that y does not depend on, instead of GradError
 };
 
-// dy/dx for each x, of x's shape. y has one element. A dependence of one x on another counts (total
-// derivative).
+// dy/dx for each x, of x's shape. y has one element. A
+// dependence of one x on another counts (total derivative).
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options = {},
                          Loc loc = Loc::current());
 
@@ -44,8 +44,8 @@ struct Seed {
 };
 Seed seed_of_ones(Tensor value, Loc loc = Loc::current());  // the gradient of the sum of value
 
-// Cotangent of each wrt, undefined where no path leads to it. `initial[i]`, if defined, is what wrt i starts
-// from.
+// Cotangent of each wrt, undefined where no path leads to
+// it. `initial[i]`, if defined, is what wrt i starts from.
 std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt,
                               std::span<const Tensor> initial = {});
 

@@ -170,8 +170,8 @@ bool depends_on(Tensor t, Tensor x) {
   return dependents(g.nodes(), std::move(marked))[static_cast<std::size_t>(t.id())];
 }
 
-// x's node in g. An x from outside is refused if it reaches a seed by another way too, whose path would be
-// missed.
+// x's node in g. An x from outside is refused if it reaches
+// a seed by another way too, whose path would be missed.
 NodeId wrt_node(Graph& g, Tensor x, std::span<const Seed> seeds) {
   if (&x.graph() == &g) return x.id();
   const NodeId id = g.lift(x);

@@ -16,13 +16,13 @@ std::string advice_for(const Node& n, const Node& source) {
     return "An integer chooses, it does not vary: differentiate with respect to the floating values that it "
            "chooses from, or that it was made of before it was rounded";
   if (!is_float(n.spec.dtype))
-    return "Stay in a floating type on this way (cast between f32 and f64 keeps derivatives), or use a "
-           "smooth "
-           "op in place of the choice: softmax for a largest element, sigmoid for a threshold";
+    return "Stay in a floating type on this way (cast between f32 and f64 "
+           "keeps derivatives), or use a smooth op in place of the choice: "
+           "softmax for a largest element, sigmoid for a threshold";
   if (n.op->vjp)
-    return "Let the dependence come in through an operand that has a derivative, or give the whole "
-           "expression "
-           "one with custom_vjp";
+    return "Let the dependence come in through an "
+           "operand that has a derivative, or give "
+           "the whole expression one with custom_vjp";
   if (n.op->alias)
     return "Remove it if the derivative is wanted; to hold a fast weight in the inner gradient alone, use "
            "Weights::held, which the outer gradient passes";

@@ -23,9 +23,9 @@ struct Disconnection {
   std::string y, x;        // what was asked about
   bool connected = false;  // a derivative passes, whatever is cut besides
   bool meets = false;      // y is made of x, whether or not a derivative passes
-  // In the order of the graph. What lies behind a cut is not looked at: a path may be cut again there. Some
-  // ops cut on purpose (softmax, the shift that its value does not depend on): then y is connected all the
-  // same.
+  // In the order of the graph. What lies behind a cut is not looked at: a
+  // path may be cut again there. Some ops cut on purpose (softmax, the shift
+  // that its value does not depend on): then y is connected all the same.
   std::vector<Cut> cuts;
   std::string str() const;  // sentences
 };

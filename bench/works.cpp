@@ -1,5 +1,5 @@
-// works: runs the works of bench/compare in nestgrad. A server: one JSON object a line on stdin, one on
-// stdout.
+// works: runs the works of bench/compare in nestgrad. A
+// server: one JSON object a line on stdin, one on stdout.
 //
 //   {"do": "prepare", "work": NAME, "dtype": "f32", "folder": F, ..sizes}   traces and plans; with "folder",
 //   writes
@@ -60,8 +60,8 @@ struct Work {
   }
 };
 
-// What the inputs of a name are drawn from: rates small (they go through a sigmoid), gains around 1, weights
-// small.
+// What the inputs of a name are drawn from: rates small (they
+// go through a sigmoid), gains around 1, weights small.
 Normal distribution(const std::string& name, bool outer_weight) {
   if (name == "rate" || name == "log_rate") return {-4, 0.5};
   if (name == "square") return {2, 0.1};  // AdamW's second moment: positive
@@ -114,8 +114,8 @@ ttt::ProgramSizes program_sizes(const Json& s) {
           .chunk = s.at("chunk")};
 }
 
-// A published system (ttt/learners/) from q, k, v and its raw gates to the output, in the form that is asked
-// for.
+// A published system (ttt/learners/) from q, k, v and its
+// raw gates to the output, in the form that is asked for.
 Work system(const Json& sizes, DType dtype) {
   const ttt::System& system = ttt::system_named(sizes.at("system").get<std::string>());
   Work work;

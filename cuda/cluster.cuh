@@ -92,8 +92,8 @@ __device__ void run(const Block<T>& block, const Step& step, const Strided* walk
   }
 }
 
-// All steps, for all rows of parts first_part, first_part + part_stride, ..; a barrier stands before each
-// part.
+// All steps, for all rows of parts first_part, first_part
+// + part_stride, ..; a barrier stands before each part.
 template <class T>
 __device__ void run_cluster(const Text& text, const Strided* walks, const Pointers& pointers,
                             const Sizes& sizes, T* memory, std::int64_t first_part,

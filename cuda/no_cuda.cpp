@@ -6,8 +6,8 @@ namespace nestgrad {
 std::shared_ptr<Backend> cuda_backend(int) { return nullptr; }
 int cuda_device_count() { return 0; }
 std::string why_no_cuda_device() {
-  return "this build has no CUDA backend; configure with -DNESTGRAD_CUDA=ON on a machine with the CUDA "
-         "toolkit";
+  return "this build has no CUDA backend; configure with "
+         "-DNESTGRAD_CUDA=ON on a machine with the CUDA toolkit";
 }
 
 }  // namespace nestgrad

@@ -59,8 +59,8 @@ struct CarryText {
   std::int64_t ping = 0, pong = 0;
 };
 
-// A value of every step: read, or written. lazy: there is room for so many times, one after the other; 0: for
-// all.
+// A value of every step: read, or written. lazy: there is
+// room for so many times, one after the other; 0: for all.
 struct StepsText {
   PartText part;
   int base = 0;

@@ -166,8 +166,8 @@ void Array::require(DType wanted) const {
     throw DTypeError(fmt::format("[array] {} is read as {}; cast it first", to_string(spec_), name(wanted)));
   if (!device_.is_cpu())
     throw DeviceError(
-        fmt::format("[array] {} lies on {}, its elements are asked for here; copy it with "
-                    "to(Device::cpu())",
+        fmt::format("[array] {} lies on {}, its elements are asked "
+                    "for here; copy it with to(Device::cpu())",
                     to_string(spec_), device_.name()));
 }
 

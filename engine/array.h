@@ -53,7 +53,7 @@ decltype(auto) dispatch(DType dtype, Fn&& fn) {
 using Shape = std::vector<std::int64_t>;
 
 std::int64_t numel(const Shape& shape);  // ShapeError where it is no 64-bit number
-Shape strides_of(const Shape& shape);  // row-major strides in elements
+Shape strides_of(const Shape& shape);    // row-major strides in elements
 
 // Type and shape: everything about an Array but its numbers.
 struct Spec {

@@ -1,5 +1,5 @@
-// Backend: what a device other than the CPU does for arrays and plans. Implemented by cuda/. Internal to the
-// engine.
+// Backend: what a device other than the CPU does for arrays
+// and plans. Implemented by cuda/. Internal to the engine.
 //
 // All work goes into one queue and happens in its order; a call returns before its work is done, unless it
 // says that it waits. Addresses are the device's: the host does not read there.

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-constexpr std::int64_t kBlock = 512;      // elements
+constexpr std::int64_t kBlock = 512;  // elements
 constexpr std::size_t kMostArity = 3;
 
 // An input that is spread over the output: runs of `run` elements, contiguous or all the same.

@@ -1,5 +1,5 @@
-// Scans in a plan: what is cut into slices, what is stored and what recomputed, and what one step reads and
-// writes.
+// Scans in a plan: what is cut into slices, what is stored
+// and what recomputed, and what one step reads and writes.
 #include <algorithm>
 
 #include "engine/compiler.h"

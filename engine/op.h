@@ -68,8 +68,8 @@ struct Cost {
   double bytes = 0;
 };
 
-// Inputs that drive the sweep over the table. `error` set: this call must be refused with that text in the
-// message.
+// Inputs that drive the sweep over the table. `error` set:
+// this call must be refused with that text in the message.
 struct Sample {
   struct Input {
     Shape shape;
@@ -113,8 +113,8 @@ struct Op {
   View (*view)(const Call&) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
   Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
-  // Is the output affine in this input, the others held fixed? Its derivative then does not mention this
-  // input.
+  // Is the output affine in this input, the others held
+  // fixed? Its derivative then does not mention this input.
   bool (*linear_in)(const Call&, int input) = nullptr;
   // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
   int (*axes)(const Call&, int input, int axis) = nullptr;

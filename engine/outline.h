@@ -1,9 +1,9 @@
 // Outline: a function's live graph in groups, for a picture that can be expanded: a group for each scope, and
 // one for the body of each scan, inside of the group that the scan is in.
 //
-// A scan's operands are drawn to the inputs of its body, and what reads the scan (final, stack) from the node
-// of the body that it shows; the scan itself has no edges. So there is one edge for each input of each live
-// node.
+// A scan's operands are drawn to the inputs of its body, and what reads the
+// scan (final, stack) from the node of the body that it shows; the scan
+// itself has no edges. So there is one edge for each input of each live node.
 //
 // The kind of an edge is told by the level of the node that it leads to (Node::level: a gradient's nodes are
 // one above the highest that it differentiates): 0 is the program as written, 1 an inner gradient, and 2 or

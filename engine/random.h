@@ -5,8 +5,8 @@
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 // From (seed, stream, i) to bits: block b is philox(counter, key) with
 //   counter = {b mod 2^32, b / 2^32, stream mod 2^32, stream / 2^32},  key = {seed mod 2^32, seed / 2^32}
-// and gives four words w0..w3. Every function below draws from the same words: use a stream for one purpose
-// only.
+// and gives four words w0..w3. Every function below draws
+// from the same words: use a stream for one purpose only.
 #pragma once
 
 #include <array>

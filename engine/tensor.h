@@ -39,8 +39,8 @@ class Tensor {
 };
 static_assert(std::is_trivially_copyable_v<Tensor>);
 
-// An argument of an op: a tensor or a number, with the line that wrote it. Numbers take the other operand's
-// type.
+// An argument of an op: a tensor or a number, with the line
+// that wrote it. Numbers take the other operand's type.
 struct Operand {
   Operand(Tensor t, Loc where = Loc::current()) : tensor(t), loc(where) {}
   template <class Number>

@@ -94,8 +94,8 @@ double show(const Lesson& lesson) {
                lambda[t]);
   double sum = first_order;
   fmt::print(
-      "\n  so the meta-gradient dL/dw at the start is\n\n    {:>14.9g}   first order: inner gradients are "
-      "constants\n",
+      "\n  so the meta-gradient dL/dw at the start is\n\n    "
+      "{:>14.9g}   first order: inner gradients are constants\n",
       first_order);
   for (int t = kSteps - 1; t >= 0; --t) {
     fmt::print("  + {:>14.9g}   through the gradient of step {}\n", term[t], t + 1);

@@ -9,8 +9,8 @@
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Continues a prompt with a model that train_lm trained. The layers go on learning from what they read "
-      "and write.",
+      "Continues a prompt with a model that train_lm trained. "
+      "The layers go on learning from what they read and write.",
       "generate"};
   std::string checkpoint, prompt;
   std::int64_t bytes = 400;

@@ -95,9 +95,9 @@ void check(const std::vector<std::string>& names, bool json) {
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Lists the published learners, explains which form follows from a learner's trace, and proves that all "
-      "its "
-      "forms are the same learner.",
+      "Lists the published learners, explains which "
+      "form follows from a learner's trace, and proves "
+      "that all its forms are the same learner.",
       "learners"};
   bool json = false, all = false;
   std::string which, form = "automatic";

@@ -1,5 +1,5 @@
-// train_lm: trains a byte-level language model whose layers learn while they read, and reports how well they
-// do.
+// train_lm: trains a byte-level language model whose layers
+// learn while they read, and reports how well they do.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -55,10 +55,10 @@ std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
   if (!std::filesystem::exists(path)) return {};
   std::vector<Metric> out = parse_metrics(read_file(path), path);
   if (out.empty() || out.back().step < up_to)
-    throw IoError(fmt::format(
-        "{}: its last line is of step {}, the checkpoint of step {}; bring the file back, or delete it to go "
-        "on without it",
-        path, out.empty() ? 0 : out.back().step, up_to));
+    throw IoError(
+        fmt::format("{}: its last line is of step {}, the checkpoint of step "
+                    "{}; bring the file back, or delete it to go on without it",
+                    path, out.empty() ? 0 : out.back().step, up_to));
   std::erase_if(out, [&](const Metric& m) { return m.step > up_to; });
   return out;
 }
@@ -112,8 +112,8 @@ std::string report(const Options& o, const Trainer& trainer, const std::vector<M
       {.id = "training",
        .title = "Training",
        .question = "How far did the outer training get?",
-       .reading = "Loss of each training batch, smoothed. The dotted line is a bigram model of the same "
-                  "training text.",
+       .reading = "Loss of each training batch, smoothed. The dotted "
+                  "line is a bigram model of the same training text.",
        .pictures = {Chart{
            "Training curve", "step", "loss (nats per byte)", {curve}, {{"bigram", r.bigram}}}}},
       {.id = "positions",
@@ -342,15 +342,15 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", o.training.seed, "Seed of parameters, batches and sample")->capture_default_str();
   app.add_option("--checkpoint-every", o.training.checkpoint_every,
-                 "Keep inner states of every n-th mini-batch only, recompute the rest (0: keep all); same "
-                 "bits, less memory")
+                 "Keep inner states of every n-th mini-batch only, "
+                 "recompute the rest (0: keep all); same bits, less memory")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option_function<double>(
          "--memory-budget", [&](double mb) { o.training.memory_budget = static_cast<std::size_t>(mb * 1e6); },
-         "MB that the training plan may take: what is not kept is recomputed, as little as possible; same "
-         "bits "
-         "(default: any)")
+         "MB that the training plan may take: what "
+         "is not kept is recomputed, as little as "
+         "possible; same bits (default: any)")
       ->check(CLI::Range(1e-6, 1e12));
   app.add_option("--save-every", o.save_every, "Steps between checkpoints")
       ->check(CLI::PositiveNumber)

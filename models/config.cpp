@@ -133,8 +133,8 @@ void LanguageModelConfig::check_against(std::int64_t parameters, const std::stri
       least_parameters({vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads});
   if (static_cast<double>(parameters) < least)
     throw ConfigError(
-        fmt::format("[config] {} holds {} parameters, its configuration (hidden_size {}, num_hidden_layers "
-                    "{}) asks for at "
+        fmt::format("[config] {} holds {} parameters, its configuration "
+                    "(hidden_size {}, num_hidden_layers {}) asks for at "
                     "least {:.0f}; it does not fit this configuration",
                     file, parameters, hidden_size, num_hidden_layers, least));
 }

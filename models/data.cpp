@@ -182,8 +182,8 @@ ByteCorpus ByteCorpus::load(const fs::path& path, std::int64_t min_bytes) {
     const std::size_t size = corpus.bytes(split).size();
     if (std::cmp_less(size, min_bytes))
       throw ConfigError(
-          fmt::format("[data] '{}': the {} part has {} bytes, but at least {} are needed; give more text or "
-                      "a shorter context",
+          fmt::format("[data] '{}': the {} part has {} bytes, but at least "
+                      "{} are needed; give more text or a shorter context",
                       path.string(), name(split), size, min_bytes));
   }
   return corpus;

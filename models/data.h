@@ -32,8 +32,8 @@ class ByteCorpus {
   // than min_bytes.
   static ByteCorpus load(const std::filesystem::path& path, std::int64_t min_bytes);
 
-  // The two parts as given. Copies share them. Throws ConfigError when one exceeds the 4 GiB that batch() can
-  // address.
+  // The two parts as given. Copies share them. Throws ConfigError
+  // when one exceeds the 4 GiB that batch() can address.
   ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation);
 
   std::span<const std::uint8_t> bytes(Split split) const {

@@ -1,6 +1,6 @@
-// Decoder: a language model read one token at a time. What each layer carries from token to token (fast
-// weights, the gradients of the current mini-batch, convolution windows, keys and values) are arrays of this
-// object.
+// Decoder: a language model read one token at a time. What each layer carries
+// from token to token (fast weights, the gradients of the current mini-batch,
+// convolution windows, keys and values) are arrays of this object.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@ namespace nestgrad {
 
 class Decoder {
  public:
-  // `params` must fit the configuration (ConfigError). capacity: most tokens that an attention model will
-  // read.
+  // `params` must fit the configuration (ConfigError).
+  // capacity: most tokens that an attention model will read.
   Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
           std::int64_t capacity = 0, ttt::FormChoice form = ttt::FormChoice::automatic);
 

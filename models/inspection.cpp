@@ -303,9 +303,9 @@ class Maker {
     const ttt::ImplicitAttention r = ttt::implicit_attention(specimen_);
     ReportView& view =
         add("implicit-attention", "Implicit attention", "How much does each answer depend on each value?",
-            "|d o_t / d v_s|, for any learner, however deep: row t, column s is the size of the derivative "
-            "of the "
-            "answer to token t by the value of token s.",
+            "|d o_t / d v_s|, for any learner, however deep: "
+            "row t, column s is the size of the derivative of "
+            "the answer to token t by the value of token s.",
             r.invariants);
     if (!specimen_.policy.causal())
       view.reading += "\n\nThis learner is not causal: answers may depend on later values.";
@@ -353,9 +353,9 @@ class Maker {
     const ttt::StepCard card = ttt::explain_step(specimen_, token, channels_);
     ReportView& view =
         add("one-token", fmt::format("One step: token {}", token), "What happens when one token is read?",
-            "The weights that the step finds, what it does to them, and who reads them next. Norms are taken "
-            "over "
-            "all weights of all heads; losses are means.",
+            "The weights that the step finds, what it does to "
+            "them, and who reads them next. Norms are taken "
+            "over all weights of all heads; losses are means.",
             card.invariants);
     view.preformatted = card.str();
   }

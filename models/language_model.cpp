@@ -21,9 +21,9 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
   config_.check();
   if (config_.ttt_layer_type == kEndToEnd)
     throw ConfigError(
-        "[language_model] ttt-e2e is no layer: the whole model learns, chunk after chunk, and cannot be read "
-        "token by "
-        "token; use EndToEndModel");
+        "[language_model] ttt-e2e is no layer: the whole "
+        "model learns, chunk after chunk, and cannot be "
+        "read token by token; use EndToEndModel");
   ttt::TTTLayerOptions options{.width = config_.hidden_size,
                                .heads = config_.num_attention_heads,
                                .base_lr = config_.ttt_base_lr,

@@ -32,8 +32,8 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
     step = std::stoll(at->second);
   if (step < 0)
     throw IoError(
-        fmt::format("{}: not a training checkpoint: its metadata have no step count; resume from a folder "
-                    "that train_lm wrote",
+        fmt::format("{}: not a training checkpoint: its metadata have no "
+                    "step count; resume from a folder that train_lm wrote",
                     path));
   return step;
 }

@@ -1,5 +1,5 @@
-// Elementwise ops: a row of the table for every line of elementwise.def. Their kernels are in
-// ops/kernels/elementwise.cpp.
+// Elementwise ops: a row of the table for every line of
+// elementwise.def. Their kernels are in ops/kernels/elementwise.cpp.
 #include "ops/elementwise.h"
 
 #include <fmt/format.h>
@@ -220,7 +220,8 @@ namespace {
        .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,             \
        .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },                             \
        .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0,                              \
-       .product = std::string_view(#NAME) == "mul" || std::string_view(#NAME) == "div", .broadcasts = true});
+       .product = std::string_view(#NAME) == "mul" || std::string_view(#NAME) == "div",                    \
+       .broadcasts = true});
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                            \
   const Op& op_##NAME = register_op(                                                                  \
       {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 2>, \

@@ -7,11 +7,11 @@ namespace nestgrad {
 
 // C[m,n] = op(A) op(B), all dense and row-major; op: as it is, or transposed.
 //
-// An element of C is one sum over k in ascending order, by fused multiply-adds; every kBlock of k a new sum
-// begins, and the sums are added up in order. That is all that enters, whatever the extents and flags, and
-// wherever the operands lie: a row of a tall product has the bits of the same row among fewer. Only a vector
-// against rows that lie along k is added up in another order, by lanes, also one that depends on nothing but
-// k.
+// An element of C is one sum over k in ascending order, by fused multiply-adds; every
+// kBlock of k a new sum begins, and the sums are added up in order. That is all that
+// enters, whatever the extents and flags, and wherever the operands lie: a row of a tall
+// product has the bits of the same row among fewer. Only a vector against rows that lie
+// along k is added up in another order, by lanes, also one that depends on nothing but k.
 //
 // Immutable and without memory of its own: any number of threads may run one.
 template <class T>

@@ -21,8 +21,9 @@ Kernel copy_kernel(const Call& c) {
 
 const Op& cast_op = register_op(
     {.name = "cast",
-     .doc = "The same values in another element type, rounded to nearest (towards zero for integers). NaN and "
-            "what is too large for an i32 are errors.",
+     .doc =
+         "The same values in another element type, rounded to nearest (towards zero for integers). NaN and "
+         "what is too large for an i32 are errors.",
      .infer =
          [](const Call& c) {
            return Spec{static_cast<DType>(c.attrs.ints[0]), c.in[0].shape};

@@ -1,5 +1,5 @@
-// matmul: C[.., m, n] = A[.., m, k] B[.., k, n], either operand with its last two axes swapped; leading axes
-// broadcast.
+// matmul: C[.., m, n] = A[.., m, k] B[.., k, n], either operand
+// with its last two axes swapped; leading axes broadcast.
 #include <fmt/format.h>
 
 #include <utility>

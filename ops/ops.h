@@ -25,9 +25,9 @@ struct Transpose {
 };
 Tensor matmul(Operand a, Operand b, Transpose transpose = {});
 
-// ---- linear systems: matrix [.., n, n], b [.., n, m] -> x [.., n, m]; leading dimensions broadcast ----
-// ShapeError where the matrix is not square or b has not its rows, DTypeError for anything but one floating
-// type.
+// ---- linear systems: matrix [.., n, n], b [.., n, m] -> x [.., n, m];
+// leading dimensions broadcast ---- ShapeError where the matrix is not square
+// or b has not its rows, DTypeError for anything but one floating type.
 struct TriangularSolveOptions {
   bool transpose = false;  // solve L' x = b
   bool unit = false;       // the diagonal is ones; what stands there is not read
@@ -62,8 +62,8 @@ Tensor pad(Operand x, int axis, std::int64_t before, std::int64_t after);  // wi
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc = Loc::current());
 
 // ---- indices ----
-// Rows of table [n, ...] at indices i32 [...]: -> [indices.., ...]. ValueError at run time if an index is
-// outside.
+// Rows of table [n, ...] at indices i32 [...]: -> [indices..,
+// ...]. ValueError at run time if an index is outside.
 Tensor gather(Operand table, Operand indices);
 // Zeros [n, ...] plus updates [indices.., ...] added at their rows, in index order.
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n);
@@ -95,8 +95,8 @@ Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^
 // order (it has none there); NaN stays NaN. Squares that underflow count as zero: |x| below 1e-23 in f32,
 // 1e-162 in f64.
 Tensor norm(Operand x, const std::vector<int>& axes, bool keep = false);
-// Rotary embedding (Su et al. 2021), interleaved pairs. x [.., time, dim], positions [time] (float); dim
-// even.
+// Rotary embedding (Su et al. 2021), interleaved pairs.
+// x [.., time, dim], positions [time] (float); dim even.
 Tensor rope(Operand x, Operand positions, double theta = 10000.0);
 // Depthwise convolution without padding: x [batch, time + taps - 1, dim], weight [dim, 1, taps], bias [dim]
 // or undefined -> [batch, time, dim]. The last tap meets the latest row.

@@ -126,7 +126,9 @@ Tensor simplify_sum(Tensor t) {
   const Tensor x = input_of(t);
   if (x.shape() == t.shape()) return x;
   if (const Tensor factored = factor_out(t); factored.defined()) return factored;
-  if (!t.graph().options().stack || node_of(x).op != &matmul_op || node_of(x).attrs.ints != std::vector<std::int64_t>{1, 0}) return {};
+  if (!t.graph().options().stack || node_of(x).op != &matmul_op ||
+      node_of(x).attrs.ints != std::vector<std::int64_t>{1, 0})
+    return {};
   const Tensor a = input_of(x, 0), b = input_of(x, 1);
   std::vector<std::int64_t> batch(uz(x.rank() - 2));
   std::iota(batch.begin(), batch.end(), 0);

@@ -16,9 +16,9 @@ std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<in
 // The shape without the reduced axes.
 Tensor drop_axes(Tensor x, const std::vector<std::int64_t>& axes, Loc loc);
 
-// For each output element, the input elements that it is made of: runs of `inner` elements. `rows`: the
-// innermost axis is kept, so that a run belongs to `inner` different outputs; otherwise a run is reduced to
-// one.
+// For each output element, the input elements that it is made of: runs of
+// `inner` elements. `rows`: the innermost axis is kept, so that a run
+// belongs to `inner` different outputs; otherwise a run is reduced to one.
 struct ReducePlan {
   bool rows = false;
   std::int64_t inner = 1;

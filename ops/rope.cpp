@@ -1,7 +1,6 @@
-// Rotary position embedding, interleaved pairs: (x_2i, x_2i+1) is turned by the angle position *
-// theta^(-2i/dim).
+// Rotary position embedding, interleaved pairs: (x_2i,
+// x_2i+1) is turned by the angle position * theta^(-2i/dim).
 #include <fmt/format.h>
-
 
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"

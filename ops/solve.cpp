@@ -37,8 +37,8 @@ Spec infer_system(const Call& c) {
   return {c.in[0].dtype, std::move(shape)};
 }
 
-// Batch axes go where broadcasting puts them, columns of b stay; the equations of a system are solved
-// together.
+// Batch axes go where broadcasting puts them, columns of
+// b stay; the equations of a system are solved together.
 int system_axes(const Call& c, int input, int axis) {
   const Spec& in = c.in[uz(input)];
   const int from_end = in.rank() - axis, to = c.out.rank() - from_end;

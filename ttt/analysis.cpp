@@ -99,8 +99,8 @@ std::string why_not_causal(const Learner& learner, const Policy& policy, const W
   const std::string mixing = LearnerTrace::of_predict(learner, start, q).mixing();
   if (mixing.empty()) return {};
   return mixing +
-         ". A token's answer would depend on later ones; let tokens meet in the layer's Task, which is given "
-         "the stream";
+         ". A token's answer would depend on later ones; let tokens "
+         "meet in the layer's Task, which is given the stream";
 }
 
 FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimizer& optimizer,
@@ -111,9 +111,9 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
   if (!per_chunk && wanted != FormChoice::primal && !a.independent.empty()) throw FormError(a.independent);
   if (!per_chunk && policy.chunk != 1 && optimizer.moves_gradient_point())
     throw ConfigError(
-        "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the "
-        "gradient "
-        "must be taken token by token: use chunk = 1");
+        "[policy] the optimiser moves the point where the "
+        "gradient is taken by each token's own gate, so the "
+        "gradient must be taken token by token: use chunk = 1");
 
   const auto first = [](std::initializer_list<std::string> reasons) {
     for (const std::string& r : reasons)
@@ -133,13 +133,12 @@ FormPlan choose_form(const Analysis& a, const Policy& policy, const InnerOptimiz
         unless(policy.steps == 1, "each chunk makes several steps, one after the other");
     const std::string one_chunk = unless(policy.chunk != Policy::kWholeSequence && tokens > policy.chunk,
                                          "the whole sequence is one chunk: there is nothing to do at once");
-    candidates = {
-        {FormChoice::parallel,
-         first({a.independent, a.factors, a.degree_zero, a.linear_step, steps, meta, one_chunk})},
-        {FormChoice::chunk_parallel,
-         first({a.independent, a.factors, a.degree_zero, a.split_step, steps, meta, one_chunk})},
-        {FormChoice::dual, first({a.independent, a.factors})},
-        {FormChoice::primal, {}}};
+    candidates = {{FormChoice::parallel,
+                   first({a.independent, a.factors, a.degree_zero, a.linear_step, steps, meta, one_chunk})},
+                  {FormChoice::chunk_parallel,
+                   first({a.independent, a.factors, a.degree_zero, a.split_step, steps, meta, one_chunk})},
+                  {FormChoice::dual, first({a.independent, a.factors})},
+                  {FormChoice::primal, {}}};
     if (wanted == FormChoice::wy)
       throw FormError("[form] wy is for a step per token; this policy makes one per chunk");
   } else {

@@ -180,14 +180,14 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
                     q.dim(2), to_string(q.spec())));
   if (!options.causal)
     throw ConfigError(
-        "[attention_step] a token cannot read what comes after it; set causal, or use attention() on the "
-        "whole of a sequence");
+        "[attention_step] a token cannot read what comes after it; "
+        "set causal, or use attention() on the whole of a sequence");
   const bool ring = options.window != 0;
   const std::int64_t rows = ring ? options.window : options.capacity;
   if (rows < 1)
     throw ConfigError(
-        fmt::format("[attention_step] needs a window or a capacity, the most tokens that it will read; they "
-                    "are {} and {}",
+        fmt::format("[attention_step] needs a window or a capacity, the "
+                    "most tokens that it will read; they are {} and {}",
                     options.window, options.capacity));
   const DType dtype = q.dtype();
   const Tensor places = iota(dtype, {rows, 1}, 0);

@@ -1,6 +1,6 @@
-// Softmax attention as a part of layers: causal, in a sliding window, over everything, or in a neighbourhood,
-// along a line or in an image; and read token by token. Also its reading as a learner, the Nadaraya-Watson
-// estimator.
+// Softmax attention as a part of layers: causal, in a sliding window, over
+// everything, or in a neighbourhood, along a line or in an image; and read
+// token by token. Also its reading as a learner, the Nadaraya-Watson estimator.
 //
 //   out_t = sum_s a_ts v_s,   a_t = softmax over the tokens s that t reads of scale * <q_t, k_s>
 //

@@ -46,8 +46,8 @@ class Decoding {
     return now.with(flat);
   }
 
-  // This token's row among those of its chunk, [.., chunk, dim]; rows of later places are left from the chunk
-  // before.
+  // This token's row among those of its chunk, [.., chunk,
+  // dim]; rows of later places are left from the chunk before.
   Tensor remember(Tensor row, const std::string& id) {
     if (!row.defined()) return row;
     Shape shape = row.shape();
@@ -79,8 +79,8 @@ class Decoding {
   Tensor slot_, places_, here_, full_;
 };
 
-// A chunk's factors and gates are carried; the law is that of the whole chunk, of which this token's row is
-// read.
+// A chunk's factors and gates are carried; the law is that
+// of the whole chunk, of which this token's row is read.
 class DualDecoding : public DualForm {
  public:
   using DualForm::DualForm;

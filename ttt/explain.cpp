@@ -8,24 +8,24 @@ std::string_view meaning(FormChoice form, const Policy& policy) {
   const bool per_chunk = policy.update == Policy::Update::per_chunk;
   switch (form) {
     case FormChoice::parallel:
-      return per_chunk ? "plain linear attention with a mask of chunks: no factor of a gradient depends on a "
-                         "learning "
-                         "weight and the step is linear, so all tokens are worked on at once"
-                       : "linear attention: no factor of a gradient depends on a learning weight and the "
-                         "step is linear, "
-                         "so blocks of any length are worked on at once";
+      return per_chunk ? "plain linear attention with a mask of chunks: no factor "
+                         "of a gradient depends on a learning weight and the step "
+                         "is linear, so all tokens are worked on at once"
+                       : "linear attention: no factor of a gradient depends "
+                         "on a learning weight and the step is linear, so "
+                         "blocks of any length are worked on at once";
     case FormChoice::wy:
-      return "the gradients of a block solve one triangular system (WY form): each depends on the weight "
-             "linearly, "
-             "through one use";
+      return "the gradients of a block solve one "
+             "triangular system (WY form): each depends "
+             "on the weight linearly, through one use";
     case FormChoice::chunk_parallel:
-      return "all chunks at once: no factor of a gradient depends on a learning weight, so what the "
-             "optimiser makes of "
-             "the chunks' gradients is computed for all of them and the weights are a running sum";
+      return "all chunks at once: no factor of a gradient depends on a learning "
+             "weight, so what the optimiser makes of the chunks' gradients is "
+             "computed for all of them and the weights are a running sum";
     case FormChoice::dual:
       return per_chunk ? "recurrent, chunk after chunk; each chunk's gradient from its factors"
-                       : "recurrent, chunk after chunk; inside a chunk gradients are outer products and the "
-                         "weights "
+                       : "recurrent, chunk after chunk; inside a chunk "
+                         "gradients are outer products and the weights "
                          "they give are applied as masked attention";
     case FormChoice::primal:
       return per_chunk ? "recurrent, chunk after chunk; gradients taken whole"

@@ -46,8 +46,8 @@ Block chunked(const Block& all, std::int64_t chunks) {
   return out;
 }
 
-// Numbers per input feature fit weights that have these inputs, and no rate: it multiplies a token's whole
-// gradient.
+// Numbers per input feature fit weights that have these
+// inputs, and no rate: it multiplies a token's whole gradient.
 void check_gate_widths(const Learner& learner, const Weights& weights, const Gates& gates) {
   const std::vector<std::string> used = learner.optimizer().gates();
   for (const auto& [name, rows] : gates) {

@@ -25,9 +25,9 @@ struct InnerLoopOptions {
   std::int64_t block = 64;   // tokens (parallel, wy) that are worked on at once; never changes the meaning
   int checkpoint_every = 0;  // as in ScanOptions
   bool track_loss = false;
-  // Per weight [chunks, batch, heads, in, out], or empty: added to the weights where each chunk's gradient is
-  // taken. Zeros; the outer derivative with respect to them is what each inner step's gradient adds to the
-  // meta-gradient.
+  // Per weight [chunks, batch, heads, in, out], or empty: added to the weights
+  // where each chunk's gradient is taken. Zeros; the outer derivative with
+  // respect to them is what each inner step's gradient adds to the meta-gradient.
   std::vector<Tensor> gradient_offset;
   // Shaped likewise: added to the weights that each chunk finds. Zeros; the outer derivative with respect to
   // them is lambda, what the outer loss wants of the weights at that time.

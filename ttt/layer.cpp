@@ -10,8 +10,8 @@ namespace nestgrad::ttt {
 
 namespace {
 
-// Standard deviation of the uniform start of a depthwise convolution with few taps, U(-1/sqrt(taps),
-// 1/sqrt(taps)).
+// Standard deviation of the uniform start of a depthwise
+// convolution with few taps, U(-1/sqrt(taps), 1/sqrt(taps)).
 Init conv_init(std::int64_t taps) { return Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(taps))); }
 
 }  // namespace

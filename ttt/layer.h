@@ -55,14 +55,14 @@ class TTTLayer {
  public:
   // ConfigError for a system that is not causal or has no learner, or sizes that do not fit; where tokens meet
   // in the learner's predict() or in the system's prepare, when it is called.
-  TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
-           System system, std::string name);
+  TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task, System system,
+           std::string name);
   Tensor operator()(Tensor x, Stream& stream) const;
   const Learner& learner() const { return *learner_; }
 
  private:
   void require_causal(const Weights& start, const Spec& q) const;  // ConfigError
-  Tensor token_rates(Tensor x) const;  // [batch, heads, time, 1]
+  Tensor token_rates(Tensor x) const;                              // [batch, heads, time, 1]
   Tensor gate_of(const GateSpec& gate, Tensor x) const;
   Tensor attention_branch(const Task::Joined& joined, Stream& stream) const;
   Tensor position_rates(DType dtype) const;  // [chunk]

@@ -1,6 +1,6 @@
-// Learner: a small model that is trained while the outer model reads. It is written as forward and loss only;
-// its gradient, and every form in which it can be run along a sequence, is derived from its trace
-// (ttt/forms/).
+// Learner: a small model that is trained while the outer model reads. It is
+// written as forward and loss only; its gradient, and every form in which
+// it can be run along a sequence, is derived from its trace (ttt/forms/).
 //
 // Rules for a learner's text: address axes from the end (-2 tokens, -1 features): batch and heads come before
 // them and are never seen. The loss is per token, [.., tokens, 1], never summed or averaged over tokens (the

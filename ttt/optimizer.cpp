@@ -50,8 +50,8 @@ Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps, bool in_f6
   const Tensor identity = equal(iota(x.dtype(), {n, n}, 0), iota(x.dtype(), {n, n}, 1));
   for (const auto& [a, b, c] : steps) {
     const Tensor gram = matmul(x, x, {.b = true});
-    // One product, a with the rest: what is rounded in directions of no gradient grows a-fold in each later
-    // step.
+    // One product, a with the rest: what is rounded in
+    // directions of no gradient grows a-fold in each later step.
     x = matmul(a * identity + b * gram + c * matmul(gram, gram), x);
   }
   return tall ? transpose(x) : x;

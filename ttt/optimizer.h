@@ -75,8 +75,8 @@ class InnerOptimizer {
                        bool in_f64 = false);       // see orthogonalize
   InnerOptimizer& normalize(Per per, double eps);  // g / (|g| + eps)
   InnerOptimizer& clip(Per per, double most);      // g min(1, most / |g|)
-  // A piece of one's own: gradient and slots in, gradient and slots out. Slots start at zero, in the weight's
-  // shape.
+  // A piece of one's own: gradient and slots in, gradient and
+  // slots out. Slots start at zero, in the weight's shape.
   using Piece = std::function<Tensor(Tensor g, std::span<Tensor> slots, const Gates& gates)>;
   InnerOptimizer& piece(std::string name, Piece fn, std::vector<std::string> slots = {});
 

@@ -29,8 +29,8 @@ class Stream {
   Tensor state(const std::string& name, Tensor initial);
   // What the next token shall find. Every state must be set once in each step.
   void carry(const std::string& name, Tensor next);
-  // Counts 0 .. period-1 and around; as a one-element tensor [1]. kForever: the last number that f32 counts
-  // to.
+  // Counts 0 .. period-1 and around; as a one-element tensor
+  // [1]. kForever: the last number that f32 counts to.
   static constexpr std::int64_t kForever = 1 << 24;
   Tensor counter(const std::string& name, std::int64_t period, DType dtype);
 

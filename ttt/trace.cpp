@@ -72,8 +72,8 @@ LearnerTrace LearnerTrace::of_loss(const Learner& learner, const Weights& weight
   wanted.back() = 1;
   if (const Spec& got = trace.graph_->node(trace.out_).spec; got.shape != wanted)
     throw FormError(
-        fmt::format("[loss] the inner loss must be per token, {}; it is {} at {}. Sum over features only, "
-                    "with the axis kept",
+        fmt::format("[loss] the inner loss must be per token, {}; it is "
+                    "{} at {}. Sum over features only, with the axis kept",
                     to_string(wanted), to_string(got), describe(trace.graph_->tensor(trace.out_))));
   trace.prove_independence();
   trace.find_uses();
@@ -116,8 +116,8 @@ void LearnerTrace::prove_independence() {
                        describe(graph_->tensor(out_)));
   };
   mixing_ = obstacle(rank - 2, "tokens", token_seeds(), false);
-  // Leading axes (batch, heads): an input that has this axis, counted from the end, has a slice for each
-  // member.
+  // Leading axes (batch, heads): an input that has this
+  // axis, counted from the end, has a slice for each member.
   for (int axis = 0; axis < rank - 2 && members_.empty(); ++axis) {
     if (lead[static_cast<std::size_t>(axis)] == 1) continue;
     std::vector<std::pair<NodeId, Flow>> members;

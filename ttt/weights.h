@@ -27,9 +27,9 @@ class Weights {
   explicit Weights(std::vector<FastWeight> list) : list_(std::move(list)) {}
 
   Tensor operator[](std::string_view name) const;  // FormError if there is none of that name
-  // The same weight as a constant of the inner gradient: learning does not go through this use, the outer
-  // gradient does. (stop_gradient would cut both.) Where no inner gradient is being taken, it is the weight
-  // itself.
+  // The same weight as a constant of the inner gradient: learning does not
+  // go through this use, the outer gradient does. (stop_gradient would cut
+  // both.) Where no inner gradient is being taken, it is the weight itself.
   Tensor held(std::string_view name) const;
 
   std::size_t size() const { return list_.size(); }

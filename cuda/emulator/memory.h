@@ -17,8 +17,8 @@ class DeviceMemory {
   std::size_t allocated() const { return allocated_; }
   // Whether all these bytes belong to one allocation.
   bool holds(const void* pointer, std::size_t bytes) const;
-  // What this address is, where nothing may be accessed. Empty: not in this device's part of the address
-  // space.
+  // What this address is, where nothing may be accessed.
+  // Empty: not in this device's part of the address space.
   std::string describe(const void* pointer) const;
   // An allocation around which bytes were overwritten. Empty: there is none.
   std::string damage() const;

@@ -1,6 +1,6 @@
-// Devices, streams and the work in them. Work is queued until something waits for it; then it runs on the
-// thread that waits, in an order that CUDA's rules allow: what the program forgot to order has not happened
-// yet.
+// Devices, streams and the work in them. Work is queued until something
+// waits for it; then it runs on the thread that waits, in an order that
+// CUDA's rules allow: what the program forgot to order has not happened yet.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,8 @@ Runtime& runtime();
 int current_device();
 Device& device(int index);
 
-// Whether a call may be made while a stream captures. `legacy`: it may not, and it works on the legacy
-// stream.
+// Whether a call may be made while a stream captures.
+// `legacy`: it may not, and it works on the legacy stream.
 enum class Capturing { allowed, forbidden, legacy };
 
 // One call of the runtime: counts it, refuses it (no driver, no device, an earlier fault, a planned failure,

@@ -1,6 +1,6 @@
-// What the sanitizers need to be told about fibers. Null in a program that is built without them. The
-// emulator's own sources must be compiled without ThreadSanitizer: they are what orders the threads of a
-// kernel.
+// What the sanitizers need to be told about fibers. Null in a program
+// that is built without them. The emulator's own sources must be compiled
+// without ThreadSanitizer: they are what orders the threads of a kernel.
 #pragma once
 
 #include <cstddef>

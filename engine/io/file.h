@@ -16,12 +16,12 @@ namespace nestgrad {
 // a folder is refused, and so is a device, which may never end.
 std::string read_file(const std::string& path);
 
-// A file that appears under its name complete or not at all. Bytes go to a temporary file in the same folder
-// (.nestgrad-<process>-<number>.tmp); commit() brings them to the disk (fsync), renames the temporary over
-// `path` and brings the folder to the disk. Whatever fails before the rename, and a destructor without a
-// commit(), removes the temporary and leaves the old file as it was; a killed process leaves the temporary
-// behind, for FolderLock::remove_temporaries(). Permissions of the old file are kept, and a symbolic link is
-// followed.
+// A file that appears under its name complete or not at all. Bytes go to a temporary file in the
+// same folder (.nestgrad-<process>-<number>.tmp); commit() brings them to the disk (fsync),
+// renames the temporary over `path` and brings the folder to the disk. Whatever fails before the
+// rename, and a destructor without a commit(), removes the temporary and leaves the old file as
+// it was; a killed process leaves the temporary behind, for FolderLock::remove_temporaries().
+// Permissions of the old file are kept, and a symbolic link is followed.
 //
 //   AtomicFile file("weights.bin");
 //   file.write(header);

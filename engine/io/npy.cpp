@@ -169,8 +169,8 @@ class Reader {
            to_string(*shape_), need, data_.size());
     if (data_.size() > need)
       fail(
-          "{} {} takes {} data bytes, file has {}; it holds more than one array, or is damaged: save the "
-          "array again",
+          "{} {} takes {} data bytes, file has {}; it holds more "
+          "than one array, or is damaged: save the array again",
           format.descr, to_string(*shape_), need, data_.size());
 
     Array out(format.becomes, *shape_);

@@ -103,8 +103,8 @@ class Reader {
            kHeaderLimit);
     if (length > rest)
       fail(
-          "the file is truncated: bytes 0 to 7 ask for a header of {} bytes, file has {} after them; copy it "
-          "again",
+          "the file is truncated: bytes 0 to 7 ask for a header "
+          "of {} bytes, file has {} after them; copy it again",
           length, rest);
     data_ = bytes_.subspan(kLengthBytes + length);
 

@@ -54,8 +54,8 @@ Layout lay_out(const SafeTensors& contents, const std::string& what) {
       fail(tag + " has more than 32 axes and could not be read back; reshape it");
     out.order.push_back(&tensor);
   }
-  // The format has no padding between tensors: with the widest elements first, each tensor is aligned all the
-  // same.
+  // The format has no padding between tensors: with the widest
+  // elements first, each tensor is aligned all the same.
   std::ranges::stable_sort(out.order, std::ranges::greater{},
                            [](const Named* t) { return size_of(t->second.dtype()); });
 

@@ -123,8 +123,8 @@ void add_device_option(CLI::App& app) {
       "Where it runs: cpu, cuda or cuda:1 (default: NESTGRAD_DEVICE, or cpu)");
   app.add_option_function<std::string>(
          "--precision", [](const std::string& name) { set_default_precision(precision_named(name)); },
-         "Of matrix products on a GPU: f32, tf32, or bf16 operands added up in f32; all else stays f32 "
-         "(default: f32)")
+         "Of matrix products on a GPU: f32, tf32, or bf16 operands "
+         "added up in f32; all else stays f32 (default: f32)")
       ->check(CLI::IsMember({"f32", "tf32", "bf16"}));
   app.final_callback([] {
     if (default_precision() != Precision::f32 && default_device().is_cpu())

@@ -13,8 +13,8 @@ constexpr double kWidestBar = 34;
 void check_sizes(const Bars& bars) {
   if (bars.stacked && bars.log_y)
     throw ValueError(
-        fmt::format("[svg] bars '{}' are stacked and logarithmic; the lengths in a stack would "
-                    "mean nothing",
+        fmt::format("[svg] bars '{}' are stacked and logarithmic; "
+                    "the lengths in a stack would mean nothing",
                     bars.title));
   for (const Bars::Group& group : bars.groups)
     if (group.values.size() != bars.names.size())

@@ -67,8 +67,8 @@ void draw_box(Drawing& drawing, const Diagram::Box& box, const BoxText& text, co
   drawing.add("</g>");
 }
 
-// Heads differ in form: open, filled, and double for gradients of gradients. The tip is at (0, 0) and points
-// down.
+// Heads differ in form: open, filled, and double for gradients
+// of gradients. The tip is at (0, 0) and points down.
 void draw_head(Drawing& drawing, const Arrow& arrow, double x, double y, int degrees) {
   static constexpr std::array<std::string_view, 3> kHeads{"M-4 -7L0 -.5L4 -7", "M-4.5 -8.5H4.5L0 0Z",
                                                           "M-4.5 -8.5H4.5L0 0ZM-4.5 -15.5H4.5L0 -7Z"};

@@ -1,5 +1,5 @@
-// What all pictures of a report are made with: sizes, text, elements, legends. Not for use outside
-// models/report.
+// What all pictures of a report are made with: sizes, text,
+// elements, legends. Not for use outside models/report.
 #pragma once
 
 #include <fmt/format.h>

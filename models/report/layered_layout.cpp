@@ -13,8 +13,8 @@ constexpr double kBetween = 30;  // from layer to layer, without labels
 constexpr double kPassing = 12;  // width of an edge that passes a layer
 constexpr int kSweeps = 12;
 
-// Nodes stand in even rows; in odd rows, and in even ones that it only passes, an edge has a vertex of its
-// own.
+// Nodes stand in even rows; in odd rows, and in even ones
+// that it only passes, an edge has a vertex of its own.
 struct Vertex {
   std::size_t row;
   double left, right;  // room at either side of its middle
@@ -160,9 +160,9 @@ class Layering {
     for (std::size_t i = 0; i < rows_.size(); ++i) place_row(rows_[downwards ? i : rows_.size() - 1 - i]);
   }
 
-  // Each vertex as near to the mean of its neighbours as order and room allow: least squares under
-  // x[i + 1] - x[i] >= room, by pooling adjacent violators. Edges count more than boxes, which keeps them
-  // straight.
+  // Each vertex as near to the mean of its neighbours as order and room
+  // allow: least squares under x[i + 1] - x[i] >= room, by pooling adjacent
+  // violators. Edges count more than boxes, which keeps them straight.
   void place_row(const std::vector<std::size_t>& row) {
     struct Pool {
       double weight, sum;

@@ -117,13 +117,13 @@ std::string diverging(double t, bool dark) {
 
 std::string colours(const Theme& theme) {
   std::string css = fmt::format(
-      ".picture .back{{fill:{0}}}.picture text{{fill:{2}}}.picture .title,.picture .name,.picture "
-      ".value{{fill:{1}}}"
-      ".picture .grid,.picture .frame{{stroke:{3}}}.picture .axis{{stroke:{4}}}.picture "
-      ".reference{{stroke:{5}}}"
-      ".picture .box{{fill:{6};stroke:{4}}}.picture .missing{{stroke:{7}}}.picture .gap,.picture "
-      ".cross{{stroke:{0}}}"
-      ".picture .nothing{{stroke:{0}}}.picture .halo{{stroke:{0}}}\n",
+      ".picture .back{{fill:{0}}}.picture text{{fill:{2}}}.picture "
+      ".title,.picture .name,.picture .value{{fill:{1}}}.picture "
+      ".grid,.picture .frame{{stroke:{3}}}.picture "
+      ".axis{{stroke:{4}}}.picture .reference{{stroke:{5}}}.picture "
+      ".box{{fill:{6};stroke:{4}}}.picture .missing{{stroke:{7}}}.picture "
+      ".gap,.picture .cross{{stroke:{0}}}.picture "
+      ".nothing{{stroke:{0}}}.picture .halo{{stroke:{0}}}\n",
       theme.back, theme.ink, theme.soft, theme.grid, theme.axis, theme.reference, theme.box, theme.missing);
   for (std::size_t i = 0; i < kColours; ++i)
     css += fmt::format(".c{0}{{stroke:{1}}}.f{0}{{fill:{1}}}", i, theme.series[i]);

@@ -81,9 +81,9 @@ GemmPlan plan(Size m, Size n, Size k, bool transpose_a, bool transpose_b) {
   p.pack = p.tb || (p.m >= kPackRows && p.n * Size{sizeof(T)} >= packed_from(p.m));
   p.pack_a = (p.ta || k > kGemmBlock) && p.n >= kPackAColumns &&
              p.m * smaller(k, kGemmBlock) * Size{sizeof(T)} > kPackABytes;
-  // Four packets take the fewest loads, two the fewest tiles. Two are for copies, where all loads are near,
-  // and where a tile of four has so few rows that it comes back to the same columns too often, if those are
-  // long.
+  // Four packets take the fewest loads, two the fewest tiles. Two are for
+  // copies, where all loads are near, and where a tile of four has so few
+  // rows that it comes back to the same columns too often, if those are long.
   int packets = p.pack ? kMaxPackedPackets : kMaxPackets;
   const int least = p.pack || p.pack_a || (max_rows(4) < 4 && k > 64) ? 2 : 4;
   while (packets > least && smaller(p.m, kMaxRows) > max_rows(packets)) packets /= 2;

@@ -1,6 +1,6 @@
-// Dense matrix products, fast at the small and medium sizes that test-time training is made of: the kernels,
-// one set of them for every instruction set. Who calls them picks a set and shares the work among threads
-// (ops/gemm.h).
+// Dense matrix products, fast at the small and medium sizes that test-time
+// training is made of: the kernels, one set of them for every instruction set.
+// Who calls them picks a set and shares the work among threads (ops/gemm.h).
 #pragma once
 
 #include <cstdint>

@@ -152,8 +152,8 @@ void multiply(const Tiles<T>& t) {
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 16
       for (int j = 0; j < Packets; ++j) sum[i][j] = Pack<T>(0);
-    // A pointer for three rows: what is between those is in an address, one for each row would not fit in
-    // registers.
+    // A pointer for three rows: what is between those is in an
+    // address, one for each row would not fit in registers.
     constexpr int groups = (Rows + 2) / 3;
     const T* a[groups];
 #pragma GCC unroll 16

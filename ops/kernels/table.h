@@ -2,8 +2,8 @@
 // set that the processor family has (cmake/NestgradKernels.cmake), each time into a namespace of its own;
 // ops/kernels.h picks the table that this process runs. All tables give the same bits.
 //
-// A kernel is one thread's work on plain pointers: who shares work among threads, and who knows tensors, is
-// outside.
+// A kernel is one thread's work on plain pointers: who shares
+// work among threads, and who knows tensors, is outside.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ struct ReduceKernel {
   T (*sum)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
   // Element i of each, to y[i]; added up in double, in the order of the runs.
   void (*sum_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
-  // The largest; NaN where there is one. Zeros of both signs are equal: which one it is depends on the order
-  // alone.
+  // The largest; NaN where there is one. Zeros of both signs
+  // are equal: which one it is depends on the order alone.
   T (*max)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
   void (*max_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
   // The same of one run of n elements, with pointers as an op's row has them.
@@ -48,10 +48,10 @@ struct ReduceKernel {
 // Linear systems of n equations; matrices are row-major and dense.
 template <class T>
 struct SolveKernel {
-  // x[n, m], the right-hand sides, becomes the solutions of op(A) x = b, by substitution. Read is the lower
-  // triangle of A, or the upper one; of the transpose of A, where `transposed`. unit: the diagonal is ones
-  // and is not read. Row after row, each minus the products of the rows before it, in their order, by fused
-  // multiply-adds.
+  // x[n, m], the right-hand sides, becomes the solutions of op(A) x = b, by substitution.
+  // Read is the lower triangle of A, or the upper one; of the transpose of A, where
+  // `transposed`. unit: the diagonal is ones and is not read. Row after row, each minus
+  // the products of the rows before it, in their order, by fused multiply-adds.
   void (*substitute)(const T* a, T* x, std::int64_t n, std::int64_t m, bool lower, bool transposed,
                      bool unit);
   // A becomes its factors L (below the diagonal, which is ones) and U; row i of L U is row order[i] of A. The

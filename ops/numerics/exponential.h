@@ -95,10 +95,10 @@ NESTGRAD_SHARED_FN X expm1(X x) {
   return where(abs(x) < X(kSingle<X> ? 0x1p-30 : 0x1p-60), x, sum + sum);
 }
 
-// With c = r coth r it is e^2r = (c + r) / (c - r). So for |x| = n ln 2 / 2 + r, |r| <= ln 2 / 4, it is
-// tanh |x| = 1 - 2 (c - r) / (2^n (c + r) + (c - r)); where that is below 1/2, tanh r = r / c with r = |x|
-// has less of the rounding errors. c is 1 + r^2 times a polynomial of r^2, to 9e-10 in f32 and 1e-18 in f64
-// (fpminimax).
+// With c = r coth r it is e^2r = (c + r) / (c - r). So for |x| = n ln 2 / 2 + r, |r|
+// <= ln 2 / 4, it is tanh |x| = 1 - 2 (c - r) / (2^n (c + r) + (c - r)); where that
+// is below 1/2, tanh r = r / c with r = |x| has less of the rounding errors. c is 1
+// + r^2 times a polynomial of r^2, to 9e-10 in f32 and 1e-18 in f64 (fpminimax).
 template <class X>
 NESTGRAD_SHARED_FN X tanh(X x) {
   const X size = at_most(abs(x), X(kSingle<X> ? 10 : 20));

@@ -45,8 +45,8 @@ NESTGRAD_SHARED_FN std::int64_t bits(double x) {
   return i;
 }
 
-// Is v an i32 after its fraction is dropped? (What a conversion of another number gives differs between
-// processors.)
+// Is v an i32 after its fraction is dropped? (What a conversion
+// of another number gives differs between processors.)
 NESTGRAD_SHARED_FN bool has_i32(double v) { return v > -2147483649.0 && v < 2147483648.0; }
 NESTGRAD_SHARED_FN bool has_i32(float v) { return v >= -2147483648.0f && v < 2147483648.0f; }
 

@@ -1,6 +1,6 @@
-// Pack<T>: one register of elements under the operators of a number, so that a formula is written once. Made
-// of the compilers' vector types, at the width that the instruction set has. Owns nothing; a value like a
-// number.
+// Pack<T>: one register of elements under the operators of a number, so that
+// a formula is written once. Made of the compilers' vector types, at the
+// width that the instruction set has. Owns nothing; a value like a number.
 //
 //   Pack<float> x = Pack<float>::load(p);
 //   where(x < Pack<float>(0), Pack<float>(0), x).store(p);
@@ -51,9 +51,9 @@ struct Register<double> {
   typedef std::uint64_t RawUnsigned __attribute__((vector_size(kRegisterBytes)));
 };
 
-// a b + c in every lane, rounded once; the square roots. Compilers do not always make one instruction of a
-// loop over the lanes, so these are written as such. (With g++ 12 _mm512_sqrt_ps warns of its own undefined
-// operand.)
+// a b + c in every lane, rounded once; the square roots. Compilers do not
+// always make one instruction of a loop over the lanes, so these are written
+// as such. (With g++ 12 _mm512_sqrt_ps warns of its own undefined operand.)
 #if defined(__AVX512F__)
 NESTGRAD_MEMBER_FN __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 NESTGRAD_MEMBER_FN __m512d fma_lanes(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }

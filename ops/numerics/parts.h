@@ -125,9 +125,9 @@ NESTGRAD_SHARED_FN PowerPair<X> power_pair(Whole<X> n) {
   return {power_of_two<X>(half), power_of_two<X>(wrapped_difference(n.low_bits << kFractionBits<X>, half))};
 }
 
-// x 2^n, rounded once, for |n| up to twice the bias; x is not far from 1 (2^-20 to 2^20, or 0 or infinite or
-// NaN). In two steps, since 2^n alone may not be a number: the first one is exact, so gradual underflow is
-// right.
+// x 2^n, rounded once, for |n| up to twice the bias; x is not far from 1
+// (2^-20 to 2^20, or 0 or infinite or NaN). In two steps, since 2^n alone may
+// not be a number: the first one is exact, so gradual underflow is right.
 template <class X>
 NESTGRAD_SHARED_FN X scaled(X x, Whole<X> n) {
   if constexpr (requires { times_power_of_two(x, n.value); }) {

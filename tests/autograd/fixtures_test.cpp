@@ -169,8 +169,8 @@ Function linear_learner(const Loop& loop, bool online) {
 }  // namespace
 
 TEST_CASE(
-    "A linear learner started at zero is linear attention: eta tril(QK'), online with the delta rule's "
-    "inverse") {
+    "A linear learner started at zero is linear attention: "
+    "eta tril(QK'), online with the delta rule's inverse") {
   const double eta = 0.3;
   const Array k = random(f64({kTokens, kDim}), 1), q = random(f64({kTokens, kDim}), 2);
   Array identity = Array::zeros(DType::f64, {kTokens, kTokens});

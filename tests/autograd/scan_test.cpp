@@ -256,7 +256,8 @@ TEST_CASE("What is read of a scan twice has the cotangents of both, in a graph t
   CHECK(max_error({slope(false)}, {slope(true)}) < kTight);
 }
 
-TEST_CASE("A loop is shown with its own lines and scopes, whatever equal loop is alive; equal loops are one") {
+TEST_CASE(
+    "A loop is shown with its own lines and scopes, whatever equal loop is alive; equal loops are one") {
   const auto looped = [](const Tensors& in, const std::string& name) {
     return scan(
                [&](const Tensors& c, const Tensors& x) -> Step {
@@ -267,8 +268,8 @@ TEST_CASE("A loop is shown with its own lines and scopes, whatever equal loop is
         .carries[0];
   };
   const std::vector<Spec> specs{f64({2}), f64({3, 2})};
-  const Function first = trace([&](const Tensors& in) { return Tensors{looped(in, "first")}; }, specs),
-                 second = trace([&](const Tensors& in) { return Tensors{looped(in, "second")}; }, specs);
+  const Function first = trace([&](const Tensors&in) { return Tensors{looped(in, "first")}; }, specs),
+                 second = trace([&](const Tensors&in) { return Tensors{looped(in, "second")}; }, specs);
   CHECK(contains(first.str(), "in first"));
   CHECK(contains(second.str(), "in second"));
   const Function both =

@@ -117,8 +117,8 @@ TEST_CASE("Products are queued on their stream, and alpha and beta may be on the
 }
 
 TEST_CASE(
-    "Sizes and leading dimensions that cuBLAS refuses are refused, matrices that do not fit their memory are "
-    "faults") {
+    "Sizes and leading dimensions that cuBLAS refuses are "
+    "refused, matrices that do not fit their memory are faults") {
   const Fresh fresh;
   const Blas blas;
   const Array<float> x(64);

@@ -1,5 +1,5 @@
-// The promises of cuda/emulator for memory: nothing is read that was not written, nothing touched that is not
-// there.
+// The promises of cuda/emulator for memory: nothing is read
+// that was not written, nothing touched that is not there.
 #include <sys/wait.h>
 #include <unistd.h>
 

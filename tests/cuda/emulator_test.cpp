@@ -1,5 +1,5 @@
-// The promises of cuda/emulator for threads: what is right on a GPU is right here, and each planted fault is
-// caught.
+// The promises of cuda/emulator for threads: what is right
+// on a GPU is right here, and each planted fault is caught.
 #include <cuda_bf16.h>
 
 #include <cmath>

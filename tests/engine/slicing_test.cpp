@@ -37,8 +37,8 @@ void check_sliced(const Function& f, std::string_view text) {
     }
 }
 
-// Outputs and the gradient with respect to all inputs, up to the order, of the sum of squares of what fn
-// gives.
+// Outputs and the gradient with respect to all inputs, up
+// to the order, of the sum of squares of what fn gives.
 Function with_gradients(const std::vector<Spec>& specs, const std::function<Tensors(const Tensors&)>& fn,
                         int order = 1) {
   return trace(
@@ -57,8 +57,8 @@ Function with_gradients(const std::vector<Spec>& specs, const std::function<Tens
       specs);
 }
 
-// A fast weight per sequence and head, W <- keep W - x' (x W - gain x), with a gain per head and a keep for
-// all.
+// A fast weight per sequence and head, W <- keep W - x' (x
+// W - gain x), with a gain per head and a keep for all.
 const std::vector<Spec> kLearner{f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
                                  f64({kHeads, 1, kDim}), f64({})};
 Tensors learner_of(const Tensors& in) {

@@ -14,8 +14,8 @@ struct Named {
     names.push_back(name), values.push_back(value), order.push_back(of_order);
   }
   void add(const ttt::State& state);
-  // Derivatives of a scalar of all values with respect to the inputs, then those of |gradient|^2, up to
-  // `highest`.
+  // Derivatives of a scalar of all values with respect to
+  // the inputs, then those of |gradient|^2, up to `highest`.
   void add_derivatives(const std::vector<Tensor>& inputs, int highest);
 };
 

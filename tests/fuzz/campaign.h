@@ -18,9 +18,9 @@ using Check = std::function<void(Draws&)>;
 std::vector<std::uint32_t> shrunk(const Check& check, const std::vector<std::uint32_t>& drawn,
                                   double seconds);
 
-// The main() of a campaign's program. It checks cases with seeds FIRST, FIRST + 1, ..; see --help. Exit code
-// 1 if a case fails. A case that crashes or that does not end within five minutes ends the program with its
-// seed.
+// The main() of a campaign's program. It checks cases with seeds FIRST, FIRST
+// + 1, ..; see --help. Exit code 1 if a case fails. A case that crashes or
+// that does not end within five minutes ends the program with its seed.
 int run_campaign(int argc, char** argv, const std::string& name, const std::string& what, const Check& check);
 
 }  // namespace nestgrad::fuzz

@@ -42,8 +42,8 @@ void check(Draws& draws) {
 int report(int code) {
   if (covered.cases < 2000) return code;
   fmt::print(
-      "{} programs ran on CUDA; the derivatives of {} were held against differences, of {} nothing could be "
-      "said\n",
+      "{} programs ran on CUDA; the derivatives of {} were "
+      "held against differences, of {} nothing could be said\n",
       covered.on_cuda, covered.derivatives, covered.skipped);
   std::string missing;
   for (const Op* op : op_table())

@@ -1,5 +1,5 @@
-// Random learners: a random model and an inner loss, which may have weights of its own, and hold or stop
-// things.
+// Random learners: a random model and an inner loss, which
+// may have weights of its own, and hold or stop things.
 #pragma once
 
 #include "tests/fuzz/random_model.h"

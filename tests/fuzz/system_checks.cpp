@@ -17,8 +17,8 @@ namespace {
 using ttt::Policy;
 using ttt::System;
 
-// With views of its own making, as small as those of a lesson, of which each token's depend on that token
-// alone.
+// With views of its own making, as small as those of a
+// lesson, of which each token's depend on that token alone.
 System system_of(const Lesson& l) {
   System out;
   out.name = out.title = "random";
@@ -72,8 +72,8 @@ void check_views(const Lesson& l) {
 
 namespace {
 
-// A layer's answers to all tokens at once and to one after the other. What is beside the learner goes by the
-// seed.
+// A layer's answers to all tokens at once and to one after
+// the other. What is beside the learner goes by the seed.
 Function layer_of(const Lesson& l) {
   const std::int64_t width = l.heads * l.in;
   const auto is_set = [&](int bit) { return (l.seed >> bit & 1) == 1; };

@@ -1,5 +1,5 @@
-// The promise: a configuration survives JSON, and one that does not make sense is refused with the field's
-// name.
+// The promise: a configuration survives JSON, and one that
+// does not make sense is refused with the field's name.
 #include "models/config.h"
 
 #include <cmath>

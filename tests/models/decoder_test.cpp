@@ -128,8 +128,8 @@ TEST_CASE("sequences of a batch are decoded independently, to the last bit") {
 }
 
 TEST_CASE(
-    "an attention cache that is full, or has no room at all, is a ConfigError, while a learner reads on for "
-    "ever") {
+    "an attention cache that is full, or has no room at all, "
+    "is a ConfigError, while a learner reads on for ever") {
   const Setup s = setup(small_model("attention"));
   Decoder decoder(s.config, s.params, DType::f64, kBatch, 2);
   const Arrays out = read(decoder, s.tokens, 0, 2);

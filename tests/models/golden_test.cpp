@@ -141,9 +141,9 @@ TEST_CASE("an operation is verified in the forms that its text allows, and no ot
 
 namespace {
 
-// Muon multiplies the rounding of a gradient, where it has no part, by up to 490. Of this file's gradients in
-// f32 1e-4 to 2e-4 is seen, depending on the processor's rounding; the text that made it, in f32, is 4e-4
-// off.
+// Muon multiplies the rounding of a gradient, where it has no part, by up
+// to 490. Of this file's gradients in f32 1e-4 to 2e-4 is seen, depending
+// on the processor's rounding; the text that made it, in f32, is 4e-4 off.
 double f32_tolerance(const std::string& name) { return name == "lact_muon_plain" ? 4e-4 : 2e-4; }
 
 }  // namespace
@@ -331,8 +331,8 @@ TEST_CASE("a damaged file of an operation is an IoError that says what is missin
 }
 
 TEST_CASE(
-    "a golden file that does not fit its own configuration is a ConfigError that names the field or the "
-    "parameter") {
+    "a golden file that does not fit its own configuration "
+    "is a ConfigError that names the field or the parameter") {
   const auto refused = [](const std::function<void(SafeTensors&)>& change) {
     const Changed file("ttt_linear_transformer", change);
     return message_of<ConfigError>([&] { verify_golden(file.path()); });

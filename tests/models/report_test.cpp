@@ -249,8 +249,8 @@ std::vector<std::string> shades(const std::string& picture) {
   return out;
 }
 
-// Relative luminance, as WCAG defines it, of the colour that a class has; dark: in the dark part of the
-// style.
+// Relative luminance, as WCAG defines it, of the colour
+// that a class has; dark: in the dark part of the style.
 double luminance(const std::string& picture, const std::string& shade, bool dark) {
   const std::size_t from = dark ? picture.find("prefers-color-scheme:dark") : 0;
   const std::size_t at = picture.find("." + shade + "{stroke:#", from);

@@ -1,5 +1,5 @@
-// The promise: every published system that is causal is a layer that trains, from the starting values that it
-// declares.
+// The promise: every published system that is causal is a layer
+// that trains, from the starting values that it declares.
 #include "models/trainer.h"
 #include "tests/testing.h"
 #include "ttt/system.h"

@@ -270,8 +270,8 @@ TEST_CASE("elementwise functions are true to two units in the last place, far ou
 }
 
 TEST_SUITE("slow") {
-  // All 2^32 floats of all functions are many minutes, and asked for by NESTGRAD_EXHAUSTIVE=1; every 61st
-  // otherwise.
+  // All 2^32 floats of all functions are many minutes, and
+  // asked for by NESTGRAD_EXHAUSTIVE=1; every 61st otherwise.
   TEST_CASE("elementwise functions of one float: floats of all sizes, or all of them") {
     const std::int64_t stride = std::getenv("NESTGRAD_EXHAUSTIVE") ? 1 : 61;
     for (const Function1& f : kFunctions) {

@@ -25,8 +25,8 @@ struct Subject {
   int orders = 3;
 };
 
-// Reverse mode to order n: along random directions, d/dx_i of the derivative of order n-1 against its central
-// difference.
+// Reverse mode to order n: along random directions, d/dx_i of
+// the derivative of order n-1 against its central difference.
 Failures check_grads(const Subject& s);
 // What is left of a Taylor polynomial of order n shrinks as h^(n+1).
 Failures check_taylor(const Subject& s);

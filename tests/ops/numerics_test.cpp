@@ -1,5 +1,5 @@
-// What kernels stand on: fma in software, pow's special values, packs beside single numbers, the choice of
-// kernels.
+// What kernels stand on: fma in software, pow's special
+// values, packs beside single numbers, the choice of kernels.
 #include <cmath>
 #include <cstring>
 
@@ -112,8 +112,8 @@ TEST_CASE("A pack computes in every lane what a single number gives") {
 }
 
 TEST_CASE(
-    "Another instruction set's kernels give the same bits; one that is not here is refused with those that "
-    "are") {
+    "Another instruction set's kernels give the same bits; "
+    "one that is not here is refused with those that are") {
   const std::string running = kernels().name;
   const Function f =
       trace([](Tensor x) { return sum(tanh(matmul(x, exp(x))) / sigmoid(x), {1}); }, f32({37, 37}));

@@ -139,8 +139,8 @@ TEST_CASE("each simplification fires and changes no number, on the values of eve
         if (c.out().rank() < rule.rank) continue;
         CAPTURE(c.what);
         CAPTURE(rule.name);
-        // sin keeps the op's own simplification out of the count, and the outputs of the plan away from the
-        // rule.
+        // sin keeps the op's own simplification out of the
+        // count, and the outputs of the plan away from the rule.
         const auto wrapped = [&](const std::vector<Tensor>& in) {
           return std::vector<Tensor>{sin(rule.longer(sin(c.fn()(in)[0])))};
         };

@@ -1,6 +1,6 @@
-// The sweep: what a row of the op table says is held against what the op does. Each check returns what is
-// wrong, so that sweep_controls_test.cpp can show, with rows that are wrong on purpose, that it would be
-// seen.
+// The sweep: what a row of the op table says is held against what the op
+// does. Each check returns what is wrong, so that sweep_controls_test.cpp
+// can show, with rows that are wrong on purpose, that it would be seen.
 #pragma once
 
 #include "tests/ops/check_grads.h"

@@ -184,8 +184,8 @@ TEST_CASE("every model with a loss, every loss with a model: dual = primal = by 
 
 TEST_SUITE("slow") {
   TEST_CASE(
-      "every model with every loss: dual = primal = by hand, to order 1; and to order 2 with the squared "
-      "loss") {
+      "every model with every loss: dual = primal = by hand, "
+      "to order 1; and to order 2 with the squared loss") {
     const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
     for (const auto& pair : models()) {
       const auto& name = pair.first;

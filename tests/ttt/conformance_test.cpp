@@ -119,8 +119,8 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
       {"lact-prenorm", FormChoice::dual},
       {"lact-low-rank", FormChoice::dual},
       {"lact-nvs", FormChoice::dual},
-      // The ladder: normalising the weights is not a sum of steps; then chunks at once; then linear
-      // attention.
+      // The ladder: normalising the weights is not a sum of
+      // steps; then chunks at once; then linear attention.
       {"lact-v1", FormChoice::dual},
       {"lact-v2", FormChoice::chunk_parallel},
       {"lact-v3", FormChoice::chunk_parallel},

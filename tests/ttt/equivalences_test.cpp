@@ -60,8 +60,8 @@ Tensors run(const std::string& system_name, const Views& views) {
 }  // namespace
 
 TEST_CASE(
-    "batch gradient descent from zero at rate 1/2 on |kW - v|^2 is linear attention (Sun et al. 2024, "
-    "theorem 1)") {
+    "batch gradient descent from zero at rate 1/2 on |kW - "
+    "v|^2 is linear attention (Sun et al. 2024, theorem 1)") {
   const auto learnt = [](FormChoice form, Policy::Update update) {
     return values_and_gradients(3, [&](const Read& r) {
       const Composed learner(memory(), ttt::squared_error(), ttt::InnerOptimizer().scale(0.5));
@@ -109,8 +109,8 @@ TEST_CASE("a linear learner of mini-batch 1, without norm and residual, is Delta
 }
 
 TEST_CASE(
-    "the squared loss with a weight for each token, written in several ways, has the WY form of the delta "
-    "rule") {
+    "the squared loss with a weight for each token, written "
+    "in several ways, has the WY form of the delta rule") {
   const auto weighed = [](const std::function<Tensor(Tensor error, Tensor weight)>& loss, FormChoice form) {
     return values_and_gradients(3, [&](const Read& r) {
       const Formula learner(

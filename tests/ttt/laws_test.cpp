@@ -1,6 +1,6 @@
-// The promise: whatever linear step an optimiser makes, its law is read off its trace; the dual form, the
-// primal form and the steps made by hand, one after the other, give the same numbers, as values and
-// derivatives.
+// The promise: whatever linear step an optimiser makes, its law is read off
+// its trace; the dual form, the primal form and the steps made by hand, one
+// after the other, give the same numbers, as values and derivatives.
 #include "tests/ttt/by_hand.h"
 #include "ttt/forms/law.h"
 

@@ -91,8 +91,8 @@ TEST_CASE("held weights: the outer gradient is the central difference") {
     }
 }
 TEST_CASE(
-    "held weights: those that do not learn, and a weight of which only the held use is left, which is "
-    "refused") {
+    "held weights: those that do not learn, and a weight "
+    "of which only the held use is left, which is refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
   for (const std::vector<std::string>& trained : std::vector<std::vector<std::string>>{{"W"}, {"M", "r"}}) {
     const Lesson lesson{target_maker(2), titans_method(), {.chunk = 4, .trained = trained}, sizes};
@@ -191,8 +191,8 @@ TEST_CASE("two levels by hand: the inner learner's steps and the outer learner's
       lesson,
       [](const Class& c) {
         const Tensor inner_rate = 0.3 * sigmoid(c.inputs[4]);
-        // f(x; W): chunks of two, each token's step on 1/2 |x_t W - x_(t+1)|^2, the weights of the chunk's
-        // beginning.
+        // f(x; W): chunks of two, each token's step on 1/2 |x_t
+        // W - x_(t+1)|^2, the weights of the chunk's beginning.
         const auto f = [&](Tensor w, Tensor x) {
           const std::int64_t n = x.dim(2);
           Tensors out;
@@ -223,8 +223,8 @@ TEST_CASE("two levels by hand: the inner learner's steps and the outer learner's
 
 TEST_SUITE("slow") {
   TEST_CASE(
-      "two levels: a learner that learns where a learner starts from; the outer gradient is the central "
-      "difference") {
+      "two levels: a learner that learns where a learner starts "
+      "from; the outer gradient is the central difference") {
     const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 3};
     const std::vector<GateInput> small{{"rate", false, [](Tensor raw) { return 0.1 * sigmoid(raw); }}};
     const Policy tokens{.chunk = 2}, online{.chunk = 1},
@@ -242,8 +242,8 @@ TEST_SUITE("slow") {
       }
   }
   TEST_CASE(
-      "three levels: a learner inside a learner inside a learner; the outer gradient is the central "
-      "difference") {
+      "three levels: a learner inside a learner inside a "
+      "learner; the outer gradient is the central difference") {
     const Sizes sizes{.batch = 1, .heads = 1, .time = 4, .dim = 2};
     const Pupil two = above(matrix_of(sizes), {.chunk = 1}, "rate 1");
     const Pupil three =
@@ -254,8 +254,8 @@ TEST_SUITE("slow") {
 }
 
 TEST_CASE(
-    "a loop by scan around the inner loop: descent on where the learner starts from, and the gradient "
-    "through it") {
+    "a loop by scan around the inner loop: descent on where "
+    "the learner starts from, and the gradient through it") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 3};
   for (const FormChoice form : {FormChoice::primal, FormChoice::dual, FormChoice::wy}) {
     const Policy policy{.chunk = form == FormChoice::wy ? 1 : 2};

@@ -1,6 +1,6 @@
-// The promise: an inner optimiser, linear or not, is its formula; what is not linear is refused by the forms
-// that need it so, with the piece that is to blame; and gradients that are zero give steps with finite
-// derivatives.
+// The promise: an inner optimiser, linear or not, is its formula; what is
+// not linear is refused by the forms that need it so, with the piece that is
+// to blame; and gradients that are zero give steps with finite derivatives.
 #include "autograd/grad.h"
 #include "tests/ttt/by_hand.h"
 
@@ -30,8 +30,8 @@ TEST_CASE("steps that are not linear are those made by hand, token after token, 
   }
 }
 TEST_CASE(
-    "steps that are not linear, of a deep learner, read before write and with position rates, are those made "
-    "by hand") {
+    "steps that are not linear, of a deep learner, read before "
+    "write and with position rates, are those made by hand") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
   const Pupil deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
   using Read = Policy::Read;

@@ -227,8 +227,8 @@ TEST_CASE("tokens that mix can be learnt from as whole chunks only, each weight 
 // ---- all chunks at once ----
 
 TEST_CASE(
-    "chunk-parallel = dual = primal = by hand to order 2: steps nonlinear in the gradient and affine in the "
-    "weight") {
+    "chunk-parallel = dual = primal = by hand to order 2: "
+    "steps nonlinear in the gradient and affine in the weight") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   for (const Method& method : split_methods(sizes)) {
     const Lesson lesson{hebbian(sizes), method, {.chunk = 2, .update = Update::per_chunk}, sizes};
@@ -243,8 +243,8 @@ TEST_CASE(
                 {FormChoice::chunk_parallel}, 2) == "");
 }
 TEST_CASE(
-    "chunk-parallel: read before write, mean, ascent, a last chunk that only reads, the last layer of "
-    "SwiGLU") {
+    "chunk-parallel: read before write, mean, ascent, a "
+    "last chunk that only reads, the last layer of SwiGLU") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 8, .dim = 4};
   const std::vector<FormChoice> all{FormChoice::primal, FormChoice::dual, FormChoice::chunk_parallel};
   for (const Method& method : split_methods(sizes)) {
@@ -267,8 +267,8 @@ TEST_CASE(
   }
 }
 TEST_CASE(
-    "parallel, a step a chunk: the running sum of whole chunks, for any length of block, = by hand to order "
-    "2") {
+    "parallel, a step a chunk: the running sum of whole "
+    "chunks, for any length of block, = by hand to order 2") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   std::vector<Method> methods = linear_methods(sizes);
   for (const Method& method : feature_methods(sizes)) methods.push_back(method);
@@ -298,10 +298,9 @@ TEST_CASE("one step a chunk, its gradient taken after forgetting: the chunk's me
     for (const std::int64_t chunk : {1, 3}) {
       const Policy policy{.chunk = chunk, .update = Update::per_chunk, .read = Read::before_write};
       CHECK(wrong({matrix_of(sizes), method, policy, sizes}, kRecurrent, 2) == "");
-      CHECK(
-          wrong({hebbian(sizes), method, policy, sizes},
-                {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::chunk_parallel}, 1) ==
-          "");
+      CHECK(wrong({hebbian(sizes), method, policy, sizes},
+                  {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::chunk_parallel},
+                  1) == "");
     }
 }
 TEST_CASE("a master copy that is read through its norm has no running sum") {
@@ -389,8 +388,8 @@ TEST_CASE(
 
 namespace {
 
-// By hand, but with every gradient taken at the first weights: what a form for all chunks at once would
-// compute.
+// By hand, but with every gradient taken at the first
+// weights: what a form for all chunks at once would compute.
 Arrays at_first_weights(const Lesson& lesson) {
   return numbers(
       lesson,
@@ -432,8 +431,8 @@ TEST_CASE("counterexamples: what is refused would give other numbers") {
   const auto outputs_apart = [](const Lesson& a, const Lesson& b, FormChoice form = FormChoice::primal) {
     return relative_error(numbers(a, in_form(form), 0)[0], numbers(b, in_form(form), 0)[0]);
   };
-  // All gradients at the first weights: right where no factor depends on a learning weight, wrong for the
-  // baseline.
+  // All gradients at the first weights: right where no factor
+  // depends on a learning weight, wrong for the baseline.
   const Lesson baseline{swiglu(sizes), rung(true, true, true), lact, sizes};
   CHECK(relative_error(at_first_weights(baseline)[0], numbers(baseline, in_form(FormChoice::primal), 0)[0]) >
         0.01);
@@ -507,8 +506,8 @@ std::vector<FormChoice> forms_of(const Lesson& lesson) {
 }  // namespace
 
 TEST_CASE(
-    "first-order and truncated meta-gradients are those of the programs with stop_gradient written by hand, "
-    "to order 2") {
+    "first-order and truncated meta-gradients are those of the "
+    "programs with stop_gradient written by hand, to order 2") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   for (Lesson lesson : meta_lessons(sizes)) {
     const Arrays full = numbers(lesson, by_hand(), 1);
@@ -674,14 +673,14 @@ TEST_CASE("token by token = the whole sequence = by hand: steps per token, linea
 }
 TEST_SUITE("slow") {
   TEST_CASE(
-      "token by token = the whole sequence = by hand: steps per token, linear or not, with position rates or "
-      "without") {
+      "token by token = the whole sequence = by hand: steps per "
+      "token, linear or not, with position rates or without") {
     check_stepping(1);
   }
 }
 TEST_CASE(
-    "token by token: gates per feature, gates before the gradient, gradients that depend on no weight, some "
-    "weights only") {
+    "token by token: gates per feature, gates before the gradient, "
+    "gradients that depend on no weight, some weights only") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 4};
   for (const Read read : {Read::after_write, Read::before_write}) {
     for (const Method& method : feature_methods(sizes))

@@ -97,8 +97,8 @@ TEST_CASE("the outer gradient is the derivative: central differences and Taylor 
 }
 
 TEST_CASE(
-    "held is not stop_gradient: the same values, another outer gradient, and some parameters would not "
-    "learn") {
+    "held is not stop_gradient: the same values, another "
+    "outer gradient, and some parameters would not learn") {
   const System& system = system_named("self-modifying");
   const Arrays values = run_system(system, kPartial, in_form(FormChoice::dual), 0);
   CHECK(worst_error(run_system(system, kPartial, from_the_text(4, true), 0), values) < kTolerance);

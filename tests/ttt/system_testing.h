@@ -41,8 +41,8 @@ inline Arrays run_system(const System& system, const ProgramSizes& sizes, const 
   return f(ttt::numbers_for(f, 1));
 }
 
-// Names of the forms that refuse this system. The others must give the numbers of the primal form, up to
-// `order`.
+// Names of the forms that refuse this system. The others
+// must give the numbers of the primal form, up to `order`.
 inline std::string refused(const System& system, const ProgramSizes& sizes, int order,
                            double tolerance = 1e-11) {
   std::string out;

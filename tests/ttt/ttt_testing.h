@@ -143,8 +143,8 @@ inline Tensor outer_loss(const Tensors& values) {
   return total;
 }
 
-// Values, then gradients with respect to every input, then gradients of |gradient|^2 (and so on), up to
-// `order`.
+// Values, then gradients with respect to every input, then
+// gradients of |gradient|^2 (and so on), up to `order`.
 inline Function derivatives(const Pupil& pupil, const Sizes& sizes, const Run& run, int order) {
   return reading(pupil, sizes, [&](const Reading& r) {
     Tensors out = values_of(run(r.learner, r.start, r.views));

@@ -22,8 +22,8 @@ constexpr std::int64_t kBatch = 2, kHeight = 3, kWidth = 4, kTokens = kHeight * 
 
 using Layer = std::function<Tensor(Tensor x, const Params& params)>;
 
-// The layer's output on x, and gradients of something that all of it has a part in, with respect to x and the
-// parameters.
+// The layer's output on x, and gradients of something that all
+// of it has a part in, with respect to x and the parameters.
 struct Result {
   Arrays values;
   std::vector<ParamSpec> params;
@@ -93,8 +93,8 @@ TEST_CASE("T^5: the parameters are those of the published state dict") {
 }
 
 TEST_CASE(
-    "T^5: tokens are a set: in another order they give the same outputs in that order, unless they are an "
-    "image") {
+    "T^5: tokens are a set: in another order they give the "
+    "same outputs in that order, unless they are an image") {
   const auto reversed = [](const Array& x) {
     Array out(x.dtype(), x.shape());
     auto to = out.as<double>();
@@ -145,8 +145,8 @@ TEST_CASE("T^5: a rate of zero leaves the first weights, and the neighbourhood b
 }
 
 TEST_CASE(
-    "ViT^3: the dual form gives the numbers of the primal form, with the parameters of the published state "
-    "dict") {
+    "ViT^3: the dual form gives the numbers of the primal "
+    "form, with the parameters of the published state dict") {
   Vittt options = kVittt;
   options.form = FormChoice::primal;
   const Result primal = run(vittt(options), image());

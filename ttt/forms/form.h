@@ -57,13 +57,13 @@ struct FormOptions {
   Weights first;  // for losses[0]; empty: losses are not wanted
 };
 
-// Gate rows as columns: of a block with one token, [.., 1, g] -> [.., g, 1]; of a chunk, their mean over its
-// tokens.
+// Gate rows as columns: of a block with one token, [.., 1,
+// g] -> [.., g, 1]; of a chunk, their mean over its tokens.
 Gates columns_of(const Gates& rows);
 Gates chunk_gates(const Gates& rows);
 
-// What a form works out from the gates alone, for many blocks at once: tensors with the leading axes of the
-// gates.
+// What a form works out from the gates alone, for many blocks
+// at once: tensors with the leading axes of the gates.
 class Prepared {
  public:
   virtual ~Prepared() = default;

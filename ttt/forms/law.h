@@ -1,8 +1,8 @@
 // UpdateLaw: what an optimiser's steps add up to, found on the trace of its step (never typed in).
 //
-// If a step is linear in the state S (the weight S_0 and its slots) and in the gradient, with coefficients P,
-// r that depend on the token's gates alone, S_i <- sum_j P_ij S_j + r_i g, then after the tokens 0..t of a
-// block
+// If a step is linear in the state S (the weight S_0 and its slots) and in
+// the gradient, with coefficients P, r that depend on the token's gates
+// alone, S_i <- sum_j P_ij S_j + r_i g, then after the tokens 0..t of a block
 //
 //   S_i,t = sum_j c_ij[t] S_j + sum over s <= t of z_i[t, s] g_s            (S_j: at the beginning of the
 //   block)

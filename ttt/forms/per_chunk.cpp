@@ -31,8 +31,8 @@ std::vector<Tensor> PerChunkForm::direct(const Weights& at, const Block& block) 
   wanted.back() = 1;
   if (l.shape() != wanted)
     throw FormError(
-        fmt::format("[loss] the inner loss must be per token, {}; it is {}. Sum over features only, "
-                    "with the axis kept",
+        fmt::format("[loss] the inner loss must be per token, {}; it "
+                    "is {}. Sum over features only, with the axis kept",
                     to_string(wanted), describe(l)));
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < probes.size(); ++i) {

@@ -1,6 +1,6 @@
-// The primal form: every token has weights of its own. Tokens become the leading axis, [tokens, batch, heads,
-// ..], so that the learner sees one row per token and its outer parameters still line up with batch and
-// heads.
+// The primal form: every token has weights of its own. Tokens become the
+// leading axis, [tokens, batch, heads, ..], so that the learner sees one row
+// per token and its outer parameters still line up with batch and heads.
 #include "ttt/forms/primal.h"
 
 #include <fmt/format.h>

@@ -12,8 +12,8 @@
 
 namespace nestgrad::ttt {
 
-// D = alpha U + C at the one use: rows X [.., tokens, in], alpha [.., tokens, 1] or a scalar, C [.., tokens,
-// out].
+// D = alpha U + C at the one use: rows X [.., tokens, in],
+// alpha [.., tokens, 1] or a scalar, C [.., tokens, out].
 struct AffineUse {
   Tensor rows, alpha, offset;
   bool transposed;

@@ -45,8 +45,8 @@ class Parts {
   struct Result {
     Values full, first_order, gradient;
   };
-  // Of the outer loss at the tokens that `reads` marks; `gradient` is the part through the steps that `steps`
-  // marks.
+  // Of the outer loss at the tokens that `reads` marks;
+  // `gradient` is the part through the steps that `steps` marks.
   Result run(const Array& reads, const Array& steps) const {
     const Arrays out = program_({reads, steps});
     Result r;
@@ -58,8 +58,8 @@ class Parts {
     }
     return r;
   }
-  // Has every token a point of its own where its gradient is taken (InnerOptimizer::keep before the
-  // gradient)?
+  // Has every token a point of its own where its gradient
+  // is taken (InnerOptimizer::keep before the gradient)?
   bool point_per_token() const { return point_per_token_; }
   Array every_token() const { return Array::full(DType::f64, {1, 1, time_, 1}, 1); }
   Array every_step() const { return Array::full(DType::f64, {chunks_, 1, 1, 1, 1}, 1); }

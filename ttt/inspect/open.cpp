@@ -45,8 +45,8 @@ std::vector<Array> values_of(const ParamTable& table, const Specimen& specimen, 
     const auto at = specimen.params.find(p.name);
     if (at == specimen.params.end())
       throw ConfigError(
-          fmt::format("[inspect] {}: the learner asks for '{}', of which the specimen has no "
-                      "numbers",
+          fmt::format("[inspect] {}: the learner asks for '{}', "
+                      "of which the specimen has no numbers",
                       specimen.name, p.name));
     if (at->second.shape() != p.shape)
       throw ShapeError(fmt::format("[inspect] {}: '{}' is {}, the learner wants {}", specimen.name, p.name,
