@@ -28,19 +28,24 @@ Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec
 const Op& custom_op =
     register_op({.name = "custom_vjp",
                  .doc = "A function with a derivative rule of its own.",
-                 .infer = [](const Call& c) { return c.attrs.body->spec(c.attrs.body->outs[0]); },
+                 .infer =
+                     [](const Call& c) {
+                       const Body& forward = *c.attrs.as<CustomAttrs>().forward;
+                       return forward.spec(forward.outs[0]);
+                     },
                  .vjp =
                      [](const VjpCall& c) {
                        Tensors in(c.in.begin(), c.in.end());
                        in.push_back(c.out);
                        in.push_back(c.ct);
-                       const Body& rule = *c.attrs.rule;
+                       const Body& rule = *c.attrs.as<CustomAttrs>().rule;
                        return inline_body(
                            rule, in)[static_cast<std::size_t>(rule.outs[static_cast<std::size_t>(c.input)])];
                      },
                  .expand =
                      [](std::span<const Tensor> in, const Attrs& a) {
-                       return inline_body(*a.body, in)[static_cast<std::size_t>(a.body->outs[0])];
+                       const Body& forward = *a.as<CustomAttrs>().forward;
+                       return inline_body(forward, in)[static_cast<std::size_t>(forward.outs[0])];
                      }});
 
 }  // namespace
@@ -66,7 +71,7 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
                                      to_string(out[i].spec()), to_string(given[i].spec())));
     return out;
   });
-  return emit(custom_op, inputs, {.body = body.body, .rule = back.body}, loc);
+  return emit(custom_op, inputs, CustomAttrs{body.body, back.body}, loc);
 }
 
 Tensors checkpoint(const std::function<Tensors()>& fn) {

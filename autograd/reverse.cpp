@@ -16,7 +16,7 @@ namespace {
 int highest_level(const Node& node) {
   int level = node.level;
   if (node.op->kind == OpKind::scan)
-    for (const Node& inner : node.attrs.body->nodes) level = std::max(level, highest_level(inner));
+    for (const Node& inner : body_of(node).nodes) level = std::max(level, highest_level(inner));
   return level;
 }
 
@@ -105,12 +105,12 @@ void Reverse::run() {
       case OpKind::constant:
         break;
       case OpKind::final: {
-        Tensor& sum = scans_[n.inputs[0]].finals[n.attrs.ints[0]];
+        Tensor& sum = scans_[n.inputs[0]].finals[n.attrs.as<FinalAttrs>().carry];
         sum = sum.defined() ? sum + ct : ct;
         break;
       }
       case OpKind::stack: {
-        Tensor& sum = scans_[n.inputs[0]].stacks[n.attrs.ints[0]];
+        Tensor& sum = scans_[n.inputs[0]].stacks[n.attrs.as<StackAttrs>().node];
         sum = sum.defined() ? sum + ct : ct;
         break;
       }

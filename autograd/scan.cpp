@@ -9,24 +9,29 @@ namespace nestgrad {
 namespace {
 
 Spec infer_scan(const Call& c) {
-  const Body& body = *c.attrs.body;
+  const ScanAttrs& scan = c.attrs.as<ScanAttrs>();
+  const Body& body = *scan.body;
   if (static_cast<int>(c.in.size()) != body.inputs())
     c.shape_error(fmt::format("the body has {} inputs", body.inputs()));
   for (int i = 0; i < body.inputs(); ++i) {
     Spec wanted = body.spec(i);
     if (i >= body.carries && i < body.carries + body.xs)
-      wanted.shape.insert(wanted.shape.begin(), c.attrs.ints[0]);
+      wanted.shape.insert(wanted.shape.begin(), scan.steps);
     if (c.in[static_cast<std::size_t>(i)] != wanted)
       c.shape_error(fmt::format("input {} must be {}", i, to_string(wanted)));
   }
   return {DType::i32, {0}};  // no value of its own
 }
 
-Spec infer_final(const Call& c) { return c.attrs.body->spec(static_cast<NodeId>(c.attrs.ints[0])); }
+Spec infer_final(const Call& c) {
+  const FinalAttrs& final = c.attrs.as<FinalAttrs>();
+  return final.body->spec(final.carry);
+}
 
 Spec infer_stack(const Call& c) {
-  Spec out = infer_final(c);
-  out.shape.insert(out.shape.begin(), c.attrs.ints[1]);
+  const StackAttrs& stack = c.attrs.as<StackAttrs>();
+  Spec out = stack.body->spec(stack.node);
+  out.shape.insert(out.shape.begin(), stack.steps);
   return out;
 }
 
@@ -37,23 +42,24 @@ const Op& scan_op = register_op(
      .infer = infer_scan,
      .not_differentiable = "its derivative is another scan, built by autograd/scan_vjp.cpp",
      .describe = [](const Attrs& a) {
-       return fmt::format("steps={}{}{}", a.ints[0], a.ints[1] ? ", reverse" : "",
-                          a.ints[2] ? fmt::format(", every={}", a.ints[2]) : "");
+       const ScanAttrs& scan = a.as<ScanAttrs>();
+       return fmt::format("steps={}{}{}", scan.steps, scan.reverse ? ", reverse" : "",
+                          scan.every ? fmt::format(", every={}", scan.every) : "");
      }});
-const Op& final_op =
-    register_op({.name = "final",
-                 .doc = "The value of one carry of a scan after its last step.",
-                 .kind = OpKind::final,
-                 .infer = infer_final,
-                 .not_differentiable = "see scan",
-                 .describe = [](const Attrs& a) { return fmt::format("carry {}", a.ints[0]); }});
+const Op& final_op = register_op(
+    {.name = "final",
+     .doc = "The value of one carry of a scan after its last step.",
+     .kind = OpKind::final,
+     .infer = infer_final,
+     .not_differentiable = "see scan",
+     .describe = [](const Attrs& a) { return fmt::format("carry {}", a.as<FinalAttrs>().carry); }});
 const Op& stack_op =
     register_op({.name = "stack",
                  .doc = "The value of one node of a scan's body at every step, [time, ...].",
                  .kind = OpKind::stack,
                  .infer = infer_stack,
                  .not_differentiable = "see scan",
-                 .describe = [](const Attrs& a) { return fmt::format("node {}", a.ints[0]); }});
+                 .describe = [](const Attrs& a) { return fmt::format("node {}", a.as<StackAttrs>().node); }});
 
 std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
   std::int64_t steps = options.steps;
@@ -75,18 +81,18 @@ std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
 
 Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse,
                  int every, Loc loc) {
-  return emit(scan_op, inputs, {.ints = {steps, reverse, every}, .body = std::move(body)}, loc);
+  return emit(scan_op, inputs, ScanAttrs{std::move(body), steps, reverse, every}, loc);
 }
 
 Tensor scan_final(Tensor scan, std::int64_t carry) {
-  const Attrs& a = scan.graph().node(scan.id()).attrs;
-  return emit(final_op, {scan}, {.ints = {carry}, .body = a.body}, scan.graph().node(scan.id()).loc);
+  const Node& n = scan.graph().node(scan.id());
+  return emit(final_op, {scan}, FinalAttrs{n.attrs.as<ScanAttrs>().body, static_cast<int>(carry)}, n.loc);
 }
 
 Tensor scan_stack(Tensor scan, std::int64_t body_node) {
-  const Attrs& a = scan.graph().node(scan.id()).attrs;
-  return emit(stack_op, {scan}, {.ints = {body_node, a.ints[0]}, .body = a.body},
-              scan.graph().node(scan.id()).loc);
+  const Node& n = scan.graph().node(scan.id());
+  const ScanAttrs& a = n.attrs.as<ScanAttrs>();
+  return emit(stack_op, {scan}, StackAttrs{a.body, static_cast<NodeId>(body_node), a.steps}, n.loc);
 }
 
 ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options, Loc loc) {

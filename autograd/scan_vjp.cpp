@@ -49,7 +49,8 @@ Tensor zeros_of(const Spec& spec) { return zeros(spec.dtype, spec.shape); }
 
 void Reverse::through_scan(NodeId id) {
   const Node scan = graph_.node(id);  // a copy: the graph grows below
-  const std::shared_ptr<const Body> forward = scan.attrs.body;
+  const ScanAttrs& loop = scan.attrs.as<ScanAttrs>();
+  const BodyPtr forward = loop.body;
   const Tensor node = graph_.tensor(id);
   ScanCotangents& arrived = scans_[id];
   const int nc = forward->carries, nx = forward->xs;
@@ -153,8 +154,7 @@ void Reverse::through_scan(NodeId id) {
   Tensors inputs = init;
   for (std::size_t i : closed.live_xs) inputs.push_back(xs[i].outer());
   for (std::size_t i : closed.live_consts) inputs.push_back(graph.captures()[i].outer);
-  const Tensor back = scan_node(closed.body, inputs, scan.attrs.ints[0], scan.attrs.ints[1] == 0,
-                                static_cast<int>(scan.attrs.ints[2]), scan.loc);
+  const Tensor back = scan_node(closed.body, inputs, loop.steps, !loop.reverse, loop.every, scan.loc);
 
   for (std::size_t k = 0; k < needed_consts.size(); ++k)  // assigned, not added: it was the starting value
     cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] =

@@ -37,8 +37,8 @@ void find_cuts(const std::deque<Node>& nodes, const Live& live, const std::vecto
     if (!live.nodes[id]) continue;
     const Node& n = nodes[id];
     if (n.op->kind == OpKind::scan) {
-      find_cuts(n.attrs.body->nodes, *live.scans.at(static_cast<NodeId>(id)).body,
-                active_in_body(*n.attrs.body, marked_inputs(n, reached)), true, cuts);
+      find_cuts(body_of(n).nodes, *live.scans.at(static_cast<NodeId>(id)).body,
+                active_in_body(body_of(n), marked_inputs(n, reached)), true, cuts);
     }
     if (n.op->kind != OpKind::value) continue;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {

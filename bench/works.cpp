@@ -56,7 +56,7 @@ struct Work {
   std::function<Run(const std::vector<Array>& inputs)> other_way = {};
 
   std::string input_name(std::size_t i) const {
-    return i < given.size() ? given[i] : program.graph().node(program.inputs()[i]).attrs.text;
+    return i < given.size() ? given[i] : nestgrad::input_name(program.graph().node(program.inputs()[i]));
   }
 };
 
@@ -295,7 +295,7 @@ Work decoding(const Json& sizes, DType dtype) {
   work.other_way = [=, program = work.program](const std::vector<Array>& inputs) -> Run {
     StateDict params;
     for (std::size_t i = 1; i < inputs.size(); ++i)
-      params.emplace(program.graph().node(program.inputs()[i]).attrs.text, inputs[i]);
+      params.emplace(input_name(program.graph().node(program.inputs()[i])), inputs[i]);
     const auto decoder = std::make_shared<Decoder>(config, params, dtype, batch);
     std::vector<Array> columns;
     const Array tokens = inputs[0].to(Device::cpu());

@@ -7,6 +7,7 @@
 #include "cuda/backend.h"
 #include "cuda/batch.h"
 #include "cuda/kernels.h"
+#include "ops/attrs.h"
 
 namespace nestgrad::cuda {
 
@@ -72,8 +73,8 @@ Kernel typed_matmul(const Call& call, CudaBackend& backend) {
             .k = 0,
             .lda = extent(call.in[0], 1),
             .ldb = extent(call.in[1], 1),
-            .ta = call.attrs.ints[0] != 0,
-            .tb = call.attrs.ints[1] != 0};
+            .ta = call.attrs.as<MatmulAttrs>().a,
+            .tb = call.attrs.as<MatmulAttrs>().b};
   p.k = extent(call.in[0], p.ta ? 2 : 1);
   Batch batch = batch_of(call);
   BatchAxis inner;

@@ -3,6 +3,7 @@
 
 #include "cuda/strided.h"
 #include "engine/op.h"
+#include "ops/attrs.h"
 
 namespace nestgrad::cuda {
 
@@ -29,13 +30,14 @@ inline Move move_of_view(const Call& call) {
 }
 // Of pad: into an output of zeros.
 inline Move move_of_pad(const Call& call) {
+  const PadAttrs& pad = call.attrs.as<PadAttrs>();
   const Shape to = strides_of(call.out.shape);
   return move_over(call.in[0].shape, strides_of(call.in[0].shape), to, 0,
-                   call.attrs.ints[1] * to[static_cast<std::size_t>(call.attrs.ints[0])]);
+                   pad.before * to[static_cast<std::size_t>(pad.axis)]);
 }
 // Of concat: one for each input.
 inline std::vector<Move> moves_of_concat(const Call& call) {
-  const auto axis = static_cast<std::size_t>(call.attrs.ints[0]);
+  const auto axis = static_cast<std::size_t>(call.attrs.as<ConcatAttrs>().axis);
   const Shape to = strides_of(call.out.shape);
   std::vector<Move> moves;
   std::int64_t at = 0;

@@ -5,6 +5,7 @@
 
 #include "cuda/device.cuh"
 #include "engine/op.h"
+#include "ops/attrs.h"
 
 namespace nestgrad::cuda {
 
@@ -16,11 +17,10 @@ struct Reduction {
 
 inline Reduction reduction_of(const Call& call) {
   Reduction out;
-  const Shape& shape = call.in[0].shape;
+  const Shape &shape = call.in[0].shape, &axes = call.attrs.as<ReduceAttrs>().axes;
   const Shape strides = strides_of(shape);
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const bool is_reduced =
-        std::ranges::find(call.attrs.ints, static_cast<std::int64_t>(d)) != call.attrs.ints.end();
+    const bool is_reduced = std::ranges::find(axes, static_cast<std::int64_t>(d)) != axes.end();
     (is_reduced ? out.terms : out.outputs) *= shape[d];
     if (!append(shape[d], {{is_reduced ? out.reduced : out.kept, strides[d]}}))
       call.shape_error("more than 16 axes that lie apart; reshape() some together");

@@ -10,6 +10,7 @@
 #include "cuda/reductions.cuh"
 #include "cuda/scan_text.h"
 #include "engine/program.h"
+#include "ops/attrs.h"
 
 namespace nestgrad::cuda {
 
@@ -188,24 +189,24 @@ class ScanWriter {
   void write_tril(const Call& call, BlockOp op) {
     const Shape& shape = call.out.shape;
     op.code = BlockCode::tril;
-    op.details =
-        upload_one(Triangle{call.out.size(), shape[shape.size() - 2], shape.back(), call.attrs.ints[0]});
+    op.details = upload_one(Triangle{call.out.size(), shape[shape.size() - 2], shape.back(),
+                                     call.attrs.as<TrilAttrs>().diagonal});
     ops_.push_back(op);
   }
   template <BlockCode kCode>
   void write_line(const Call& call, BlockOp op) {
-    const auto axis = static_cast<std::size_t>(call.attrs.ints[0]);
+    const CumsumAttrs* sum = call.attrs.find<CumsumAttrs>();
+    const auto axis = static_cast<std::size_t>(sum ? sum->axis : call.attrs.as<IotaAttrs>().axis);
     const std::int64_t extent = call.out.shape[axis];
     op.code = kCode;
     op.details = upload_one(Line{call.out.size(), call.out.size() / std::max<std::int64_t>(1, extent), extent,
-                                 strides_of(call.out.shape)[axis],
-                                 kCode == BlockCode::cumsum && call.attrs.ints[1] != 0});
+                                 strides_of(call.out.shape)[axis], sum && sum->reverse});
     ops_.push_back(op);
   }
 
   void write_product(const Call& call, BlockOp op) {
     const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
-    const bool ta = call.attrs.ints[0] != 0, tb = call.attrs.ints[1] != 0;
+    const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
     Product p{};
     p.m = c[c.size() - 2], p.n = c.back(), p.k = ta ? a[a.size() - 2] : a.back();
     p.a_row = ta ? 1 : a.back(), p.a_column = ta ? a.back() : 1;

@@ -5,6 +5,7 @@
 #include "cuda/batch.h"
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
+#include "ops/attrs.h"
 
 namespace nestgrad::cuda {
 
@@ -103,7 +104,8 @@ __global__ void solve(const T* a, const T* b, T* x, T* lu, Systems systems, bool
 
 Kernel triangular_solve_kernel(const Call& call, Backend& backend) {
   const Systems systems = systems_of(call);
-  const bool transposed = call.attrs.ints[0] != 0, unit = call.attrs.ints[1] != 0;
+  const bool transposed = call.attrs.as<TriangularSolveAttrs>().transpose;
+  const bool unit = call.attrs.as<TriangularSolveAttrs>().unit;
   const auto make = [&]<class T>(T) -> Kernel {
     return [=, &on = cuda(backend)](const std::byte* const* in, std::byte* out) {
       launch(on, for_each_of(systems.count * systems.m, 64), triangular_solve<T>,
@@ -116,7 +118,7 @@ Kernel triangular_solve_kernel(const Call& call, Backend& backend) {
 
 Kernel solve_kernel(const Call& call, Backend& backend) {
   const Systems systems = systems_of(call);
-  const bool transposed = call.attrs.ints[0] != 0;
+  const bool transposed = call.attrs.as<SolveAttrs>().transpose;
   const auto make = [&]<class T>(T) -> Kernel {
     const DeviceTable lu(cuda(backend),
                          static_cast<std::size_t>(systems.count * systems.n * systems.n) * sizeof(T));

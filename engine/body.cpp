@@ -17,9 +17,9 @@ bool same_node(const Node& a, const Node& b) {
 
 // What is shown to people, too: one object then stands for both, whichever of them was there first.
 bool same_labels(const Node& a, const Node& b) {
-  return a.attrs.text == b.attrs.text && a.attrs.body == b.attrs.body && a.attrs.rule == b.attrs.rule &&
-         a.level == b.level && a.vjp_of == b.vjp_of && a.region == b.region && a.scope == b.scope &&
-         a.loc.line() == b.loc.line() && std::string_view(a.loc.file_name()) == b.loc.file_name();
+  return a.attrs == b.attrs && a.attrs.bodies() == b.attrs.bodies() && a.level == b.level &&
+         a.vjp_of == b.vjp_of && a.region == b.region && a.scope == b.scope && a.loc.line() == b.loc.line() &&
+         std::string_view(a.loc.file_name()) == b.loc.file_name();
 }
 
 std::size_t structural_hash(const Body& body) {
@@ -103,7 +103,7 @@ Closed close_body(const Graph& graph, const Closing& closing) {
     if (!live[static_cast<std::size_t>(id)] || fresh[static_cast<std::size_t>(id)] >= 0) continue;
     if (graph.node(id).op->kind == OpKind::input)
       throw GraphError(fmt::format("[body] %{} '{}' is an input that the body was not given", id,
-                                   graph.node(id).attrs.text));
+                                   input_name(graph.node(id))));
     take(id);
   }
   for (NodeId id : closing.outs) body.outs.push_back(fresh[static_cast<std::size_t>(resolve(id))]);

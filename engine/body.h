@@ -23,6 +23,9 @@ struct Body {
   const Spec& spec(NodeId id) const { return nodes[static_cast<std::size_t>(id)].spec; }
 };
 
+// The step of a scan.
+inline const Body& body_of(const Node& scan) { return *scan.attrs.as<ScanAttrs>().body; }
+
 // A graph of which only what `outs` and `keep` need remains, its inputs in the given order. `keep` receives
 // the new ids. `replace[id]` >= 0 names the node that stands for node id (used instead of it everywhere).
 struct Closing {

@@ -137,7 +137,7 @@ void Compiler::issue(NodeId id) {
       return;
     case OpKind::constant:
       value(id) = {{Place::Kind::literal, program_.literals.size()}, -1};
-      program_.literals.push_back(n.attrs.literal.to(options_.device));
+      program_.literals.push_back(literal_of(n).to(options_.device));
       return;
     case OpKind::scan:
       return issue_scan(id);

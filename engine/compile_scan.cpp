@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/compiler.h"
+#include "engine/liveness.h"
 
 namespace nestgrad {
 
@@ -13,8 +14,8 @@ void Compiler::slice_scans() {
   for (NodeId id = 0; id < graph_.size(); ++id) {
     if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
     std::vector<NodeId> stacked;
-    for (NodeId p : results_of(id).stacks) stacked.push_back(static_cast<NodeId>(node(p).attrs.ints[0]));
-    auto sliced = slice_body(*node(id).attrs.body, stacked);
+    for (NodeId p : results_of(id).stacks) stacked.push_back(shown_by(node(p)));
+    auto sliced = slice_body(body_of(node(id)), stacked);
     if (sliced && (!backend() || backend()->suits_fused_scan(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
@@ -48,7 +49,7 @@ void Compiler::fuse_scans() {
 SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
   const auto cut = slicings_.find(scan);
   if (cut != slicings_.end()) return cut->second.parts[idx(body_node)];
-  return {node(scan).attrs.body->spec(body_node).bytes(), {0}, {1}, false};
+  return {body_of(node(scan)).spec(body_node).bytes(), {0}, {1}, false};
 }
 
 // ---- what is recomputed ----
@@ -64,8 +65,8 @@ Compiler::Results Compiler::results_of(NodeId scan) const {
 }
 
 int Compiler::every_of(const Node& scan) const {
-  const auto asked = static_cast<int>(scan.attrs.ints[2]);
-  return std::min(options_.checkpoint_every.value_or(asked), static_cast<int>(scan.attrs.ints[0]));
+  const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
+  return std::min(options_.checkpoint_every.value_or(attrs.every), static_cast<int>(attrs.steps));
 }
 
 template <class Suits>
@@ -108,7 +109,7 @@ class ScanCompiler {
       : c_(compiler),
         id_(id),
         node_(compiler.node(id)),
-        body_(*node_.attrs.body),
+        body_(body_of(node_)),
         results_(compiler.results_of(id)),
         scan_(std::make_unique<ScanStep>()),
         info_{.instruction = compiler.program_.code.size()} {
@@ -117,8 +118,8 @@ class ScanCompiler {
   }
 
   void issue() {
-    scan_->steps = static_cast<int>(node_.attrs.ints[0]);
-    scan_->reverse = node_.attrs.ints[1] != 0;
+    scan_->steps = static_cast<int>(node_.attrs.as<ScanAttrs>().steps);
+    scan_->reverse = node_.attrs.as<ScanAttrs>().reverse;
     scan_->every = c_.every_of(node_);
     if (sliced_) scan_->slices = sliced_->slices();
     if (scan_->every) scan_->copies = (scan_->steps + scan_->every - 1) / scan_->every;
@@ -151,7 +152,6 @@ class ScanCompiler {
 
   static std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
   SliceOf part_of(NodeId body_node) const { return c_.part_in(id_, body_node); }
-  NodeId shown(NodeId result) const { return static_cast<NodeId>(c_.node(result).attrs.ints[0]); }
   std::size_t scratch(std::size_t bytes) {
     info_.own_buffers.push_back(c_.new_buffer(bytes));
     return uz(info_.own_buffers.back());
@@ -160,7 +160,7 @@ class ScanCompiler {
   // Which carries and inputs matter: those asked for, and those that feed what matters.
   void find_live() {
     finals_.assign(uz(body_.carries), -1);
-    for (NodeId p : results_.finals) finals_[uz(shown(p))] = p;
+    for (NodeId p : results_.finals) finals_[uz(c_.node(p).attrs.as<FinalAttrs>().carry)] = p;
     std::vector<char> carried(finals_.size(), 0);
     for (std::size_t i = 0; i < finals_.size(); ++i) carried[i] = finals_[i] >= 0;
     std::vector<NodeId> inputs(uz(body_.inputs()));
@@ -168,7 +168,7 @@ class ScanCompiler {
     for (bool grew = true; grew;) {
       grew = false;
       std::vector<NodeId> outs;
-      for (NodeId p : results_.stacks) outs.push_back(shown(p));
+      for (NodeId p : results_.stacks) outs.push_back(shown_by(c_.node(p)));
       for (std::size_t i = 0; i < carried.size(); ++i)
         if (carried[i]) outs.push_back(body_.outs[i]);
       live_ = live_nodes(body_.nodes, outs, inputs);
@@ -228,7 +228,7 @@ class ScanCompiler {
 
   void add_stacks() {
     for (NodeId p : results_.stacks) {
-      const NodeId what = shown(p);
+      const NodeId what = shown_by(c_.node(p));
       ScanStep::Stack s{.where = stepped(part_of(what), body_.spec(what).bytes()), .part = part_of(what)};
       const auto carry = std::ranges::find(carries_, what);
       if (carry != carries_.end() && !s.part.partial) {

@@ -43,7 +43,7 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
         std::vector<char> in;
         for (NodeId input : n.inputs) in.push_back(is_marked(input));
         marked[at] = std::ranges::find(in, 1) != in.end();
-        if (marked[at]) bodies.emplace(id, active_in_body(*n.attrs.body, in, follow));
+        if (marked[at]) bodies.emplace(id, active_in_body(body_of(n), in, follow));
         break;
       }
       case OpKind::final:

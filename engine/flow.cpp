@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 
+#include "engine/liveness.h"
+
 namespace nestgrad {
 
 namespace {
@@ -57,10 +59,8 @@ class Follower {
       case OpKind::scan:
         return visit_scan(id);
       case OpKind::final:
-        flows_[uz(id)] = projected(id, 0);
-        return;
       case OpKind::stack:
-        flows_[uz(id)] = projected(id, 1);
+        flows_[uz(id)] = projected(id);
         return;
       case OpKind::value:
         flows_[uz(id)] = through_op(id);
@@ -117,7 +117,7 @@ class Follower {
 
   void visit_scan(NodeId id) {
     const Node& n = node(id);
-    const Body& body = *n.attrs.body;
+    const Body& body = body_of(n);
     std::vector<Flow> in;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
       Flow f = flows_[uz(n.inputs[i])];
@@ -158,13 +158,11 @@ class Follower {
     }
   }
 
-  Flow projected(NodeId id, int shift) {
+  // A stack has the axis of steps before those of one step.
+  Flow projected(NodeId id) {
     const Node& n = node(id);
-    const Body& body = *n.attrs.body;
-    const auto j = uz(n.attrs.ints[0]);
-    const std::vector<Flow>& inside = bodies_[n.inputs[0]];
-    Flow f = inside[shift ? j : uz(body.outs[j])];
-    if (f.kind == Flow::Kind::along) f.axis += shift;
+    Flow f = bodies_[n.inputs[0]][uz(shown_by(n))];
+    if (f.kind == Flow::Kind::along && n.op->kind == OpKind::stack) f.axis += 1;
     return f;
   }
 

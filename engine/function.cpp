@@ -18,7 +18,7 @@ std::size_t count(const std::deque<Node>& nodes, const std::vector<char>& live) 
     if (!live[id]) continue;
     ++n;
     if (nodes[id].op->kind != OpKind::scan) continue;
-    const std::deque<Node>& body = nodes[id].attrs.body->nodes;
+    const std::deque<Node>& body = body_of(nodes[id]).nodes;
     n += count(body, std::vector<char>(body.size(), 1));
   }
   return n;

@@ -48,25 +48,24 @@ const Op& input_op = register_op({.name = "input",
                                   .kind = OpKind::input,
                                   .infer = no_infer,
                                   .not_differentiable = "it is a leaf",
-                                  .describe = [](const Attrs& a) { return a.text; },
+                                  .describe = [](const Attrs& a) { return a.as<InputAttrs>().name; },
                                   .shared = false});
 
-const Op& constant_op = register_op({.name = "constant",
-                                     .doc = "A literal array.",
-                                     .kind = OpKind::constant,
-                                     .infer = no_infer,
-                                     .not_differentiable = "it is a leaf",
-                                     .describe = [](const Attrs& a) {
-                                       return a.literal.size() == 1 ? fmt::format("{:.9g}", a.literal.item())
-                                                                    : std::string("...");
-                                     }});
+const Op& constant_op =
+    register_op({.name = "constant",
+                 .doc = "A literal array.",
+                 .kind = OpKind::constant,
+                 .infer = no_infer,
+                 .not_differentiable = "it is a leaf",
+                 .describe = [](const Attrs& a) {
+                   const Array& literal = a.as<ConstantAttrs>().literal;
+                   return literal.size() == 1 ? fmt::format("{:.9g}", literal.item()) : std::string("...");
+                 }});
 
 namespace {
 // Literals lie on the CPU, in buffers of their own.
-Attrs with_literal(Array value) {
-  Attrs attrs;
-  attrs.literal = value.device().is_cpu() ? std::move(value).unshared() : value.to(Device::cpu());
-  return attrs;
+ConstantAttrs with_literal(Array value) {
+  return {value.device().is_cpu() ? std::move(value).unshared() : value.to(Device::cpu())};
 }
 }  // namespace
 
@@ -94,6 +93,13 @@ std::int64_t Tensor::dim(int axis) const {
   if (axis < -r || axis >= r)
     throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, to_string(spec())));
   return shape()[static_cast<std::size_t>(axis < 0 ? axis + r : axis)];
+}
+
+// ---- nodes ----
+
+std::string input_name(const Node& n) {
+  const InputAttrs* input = n.attrs.find<InputAttrs>();
+  return input ? input->name : std::string();
 }
 
 // ---- SharedNodes ----
@@ -133,8 +139,10 @@ NodeId Graph::push(Node node) {
 
 Tensor Graph::input(Spec spec, std::string name, Loc loc) {
   check_spec("input", spec);
-  Node node{.op = &input_op, .spec = std::move(spec), .loc = emit_state().loc.value_or(loc)};
-  node.attrs.text = std::move(name);
+  Node node{.op = &input_op,
+            .attrs = InputAttrs{std::move(name)},
+            .spec = std::move(spec),
+            .loc = emit_state().loc.value_or(loc)};
   inputs_.push_back(push(std::move(node)));
   return tensor(inputs_.back());
 }
@@ -146,8 +154,7 @@ Tensor Graph::input(Array value, std::string name, Loc loc) {
 }
 
 Tensor Graph::constant(Array value, Loc loc) {
-  Attrs attrs = with_literal(std::move(value));
-  return append(constant_op, {}, std::move(attrs), loc);
+  return append(constant_op, {}, with_literal(std::move(value)), loc);
 }
 
 Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) {
@@ -166,7 +173,8 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
     if (known >= 0) return tensor(known);
   }
   const EmitState& state = emit_state();
-  Spec spec = op.kind == OpKind::constant ? attrs.literal.spec() : infer(op, specs, attrs);
+  Spec spec =
+      op.kind == OpKind::constant ? attrs.as<ConstantAttrs>().literal.spec() : infer(op, specs, attrs);
   Node n{.op = &op,
          .attrs = std::move(attrs),
          .inputs = std::move(ids),
@@ -187,7 +195,7 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
 
 void Graph::run(Node& node) {
   if (node.op->kind == OpKind::constant) {
-    node.value = node.attrs.literal;
+    node.value = literal_of(node);
     return;
   }
   if (node.op->kind == OpKind::scan) return;  // its values are read through final and stack
@@ -219,9 +227,12 @@ NodeId Graph::lift(Tensor t) {
   for (const Capture& capture : captures_)
     if (capture.outer == t) return capture.id;
   const Node& outer = home.node(t.id());
-  Node node{.op = &input_op, .spec = outer.spec, .loc = outer.loc, .scope = outer.scope};
-  node.attrs.text = outer.attrs.text.empty() ? fmt::format("outer %{}", t.id()) : outer.attrs.text;
-  const NodeId id = push(std::move(node));
+  const std::string name = input_name(outer);
+  const NodeId id = push({.op = &input_op,
+                          .attrs = InputAttrs{name.empty() ? fmt::format("outer %{}", t.id()) : name},
+                          .spec = outer.spec,
+                          .loc = outer.loc,
+                          .scope = outer.scope});
   captures_.push_back({t, id});
   return id;
 }
@@ -279,8 +290,7 @@ Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs, Loc
 }
 
 Tensor constant(Array value, Loc loc) {
-  Attrs attrs = with_literal(std::move(value));
-  return emit(constant_op, std::span<const Tensor>{}, std::move(attrs), loc);
+  return emit(constant_op, std::span<const Tensor>{}, with_literal(std::move(value)), loc);
 }
 
 Tensor constant(double value, DType dtype, Loc loc) { return constant(Array::scalar(value, dtype), loc); }

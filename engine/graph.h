@@ -29,6 +29,9 @@ struct Node {
   Array value;         // eager graphs only
 };
 
+std::string input_name(const Node& n);  // empty for nodes that are no inputs
+inline const Array& literal_of(const Node& constant) { return constant.attrs.as<ConstantAttrs>().literal; }
+
 // The use of an op that a node is, for the op's functions.
 class NodeCall {
  public:

@@ -63,13 +63,13 @@ class Interpreter {
         case OpKind::input:
           break;
         case OpKind::constant:
-          value = n.attrs.literal.to(Device::cpu());
+          value = literal_of(n).to(Device::cpu());
           break;
         case OpKind::scan:
           if (!run_scan(id, n, part.live.scans.at(id), values, scans[id])) return false;
           break;
         case OpKind::final:
-          value = scans.at(n.inputs[0]).carries[static_cast<std::size_t>(n.attrs.ints[0])];
+          value = scans.at(n.inputs[0]).carries[static_cast<std::size_t>(n.attrs.as<FinalAttrs>().carry)];
           break;
         case OpKind::stack:
           value = scans.at(n.inputs[0]).stacks.at(shown_by(n));
@@ -92,10 +92,10 @@ class Interpreter {
  private:
   bool run_scan(NodeId id, const Node& n, const Live::Scan& live, const std::vector<Array>& outer,
                 ScanValues& out) {
-    const Body& body = *n.attrs.body;
+    const ScanAttrs& scan = n.attrs.as<ScanAttrs>();
+    const Body& body = *scan.body;
     const Part& part = part_of(body, live);
-    const std::int64_t count = n.attrs.ints[0];
-    const bool reverse = n.attrs.ints[1] != 0;
+    const std::int64_t count = scan.steps;
     const auto operand = [&](int i) -> const Array& {
       return outer[uz(n.inputs[static_cast<std::size_t>(i)])];
     };
@@ -109,7 +109,7 @@ class Interpreter {
     within_.push_back(id);
     steps_.push_back(0);
     for (std::int64_t k = 0; k < count; ++k) {
-      const std::int64_t time = steps_.back() = reverse ? count - 1 - k : k;
+      const std::int64_t time = steps_.back() = scan.reverse ? count - 1 - k : k;
       std::vector<Array> values(body.nodes.size());
       for (int i = 0; i < body.inputs(); ++i) {
         if (!live.body->nodes[static_cast<std::size_t>(i)]) continue;
@@ -220,7 +220,7 @@ std::vector<Array> interpret(const Function& f, const std::vector<Array>& inputs
     if (!live.nodes[id] || nodes[id].op->kind != OpKind::input) continue;
     if (!values[id].defined())
       throw GraphError(
-          fmt::format("[interpret] input %{} '{}' is needed but was not given", id, nodes[id].attrs.text));
+          fmt::format("[interpret] input %{} '{}' is needed but was not given", id, input_name(nodes[id])));
     if (visit && !visit({nodes[id], static_cast<NodeId>(id), {}, {}, {}, values[id]})) return {};
   }
   if (!Interpreter(visit).run(make_part(nodes, live, f.outputs()), values)) return {};

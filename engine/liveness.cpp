@@ -23,9 +23,9 @@ Live::Scan through(const Body& body, std::vector<char> carries, std::vector<Node
 }  // namespace
 
 NodeId shown_by(const Node& projection) {
-  const auto i = projection.attrs.ints[0];
-  return projection.op->kind == OpKind::final ? projection.attrs.body->outs[static_cast<std::size_t>(i)]
-                                              : static_cast<NodeId>(i);
+  if (const StackAttrs* stack = projection.attrs.find<StackAttrs>()) return stack->node;
+  const FinalAttrs& final = projection.attrs.as<FinalAttrs>();
+  return final.body->outs[static_cast<std::size_t>(final.carry)];
 }
 
 Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
@@ -41,8 +41,9 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
     const Node& n = nodes[id];
     if (n.op->kind == OpKind::scan) {
       Read& r = read[static_cast<NodeId>(id)];
-      r.carries.resize(static_cast<std::size_t>(n.attrs.body->carries));
-      Live::Scan scan = through(*n.attrs.body, std::move(r.carries), std::move(r.stacks));
+      const Body& body = body_of(n);
+      r.carries.resize(static_cast<std::size_t>(body.carries));
+      Live::Scan scan = through(body, std::move(r.carries), std::move(r.stacks));
       for (std::size_t i = 0; i < n.inputs.size(); ++i)
         if (scan.body->nodes[i]) out.nodes[uz(n.inputs[i])] = 1;
       out.scans.emplace(static_cast<NodeId>(id), std::move(scan));
@@ -50,9 +51,10 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
     }
     for (NodeId in : n.inputs) out.nodes[uz(in)] = 1;
     if (n.op->kind == OpKind::final) {
+      const FinalAttrs& final = n.attrs.as<FinalAttrs>();
       Read& r = read[n.inputs[0]];
-      r.carries.resize(static_cast<std::size_t>(n.attrs.body->carries));
-      r.carries[static_cast<std::size_t>(n.attrs.ints[0])] = 1;
+      r.carries.resize(static_cast<std::size_t>(final.body->carries));
+      r.carries[static_cast<std::size_t>(final.carry)] = 1;
     } else if (n.op->kind == OpKind::stack) {
       read[n.inputs[0]].stacks.push_back(shown_by(n));
     }

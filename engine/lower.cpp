@@ -41,7 +41,7 @@ std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vecto
 
 bool reads_step_by_step(const Graph& graph, const Reader& reader) {
   if (reader.id < 0 || graph.node(reader.id).op->kind != OpKind::scan) return false;
-  const Body& body = *graph.node(reader.id).attrs.body;
+  const Body& body = body_of(graph.node(reader.id));
   return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
 }
 
@@ -123,7 +123,7 @@ Lowered recompute_regions(const Lowered& from) {
     const Node& n = g.node(id);
     label_like(n);
     if (n.op->kind == OpKind::input) {
-      made[static_cast<std::size_t>(id)] = to.graph->input(n.spec, n.attrs.text).id();
+      made[static_cast<std::size_t>(id)] = to.graph->input(n.spec, input_name(n)).id();
       continue;
     }
     std::vector<Tensor> in;
@@ -158,7 +158,7 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
   for (NodeId id : inputs) {
     const Node& n = nodes[static_cast<std::size_t>(id)];
     label_like(n);
-    made[static_cast<std::size_t>(id)] = to.graph->input(n.spec, n.attrs.text);
+    made[static_cast<std::size_t>(id)] = to.graph->input(n.spec, input_name(n));
     to.inputs.push_back(made[static_cast<std::size_t>(id)].id());
   }
   std::vector<Tensor> in;
@@ -167,8 +167,8 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
     if (!live[id] || made[id].defined()) continue;
     label_like(n);
     if (n.op->kind == OpKind::input)
-      throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id, n.attrs.text,
-                                   describe(n.loc)));
+      throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id,
+                                   input_name(n), describe(n.loc)));
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
     if (needs_expansion(*n.op, how.device)) {
@@ -214,8 +214,7 @@ class SettleBodies {
   SettleBodies(const Lowered& from, const How& how)
       : from_(from), old_(*from.graph), how_(how), made_(static_cast<std::size_t>(old_.size())) {
     for (const Node& n : old_.nodes())
-      if (n.op->kind == OpKind::stack)
-        scans_[n.inputs[0]].now.emplace(static_cast<NodeId>(n.attrs.ints[0]), -1);
+      if (n.op->kind == OpKind::stack) scans_[n.inputs[0]].now.emplace(n.attrs.as<StackAttrs>().node, -1);
   }
 
   Lowered run() {
@@ -229,12 +228,14 @@ class SettleBodies {
       Attrs attrs = n.attrs;
       if (n.op->kind == OpKind::scan) {
         settle(id, in, attrs);
-      } else if (n.op->kind == OpKind::final || n.op->kind == OpKind::stack) {
+      } else if (n.op->kind == OpKind::final) {
+        attrs = FinalAttrs{scans_.at(n.inputs[0]).body, attrs.as<FinalAttrs>().carry};
+      } else if (n.op->kind == OpKind::stack) {
         const Settled& scan = scans_.at(n.inputs[0]);
-        attrs.body = scan.body;
-        if (n.op->kind == OpKind::stack) attrs.ints[0] = scan.now.at(static_cast<NodeId>(attrs.ints[0]));
+        const StackAttrs& before = attrs.as<StackAttrs>();
+        attrs = StackAttrs{scan.body, scan.now.at(before.node), before.steps};
       }
-      made(id) = n.op->kind == OpKind::input ? to.graph->input(n.spec, n.attrs.text)
+      made(id) = n.op->kind == OpKind::input ? to.graph->input(n.spec, input_name(n))
                                              : to.graph->append(*n.op, in, std::move(attrs), n.loc);
     }
     for (NodeId id : from_.inputs) to.inputs.push_back(made(id).id());
@@ -251,7 +252,8 @@ class SettleBodies {
 
   // Gives the scan its new body, and drops inputs that this no longer reads.
   void settle(NodeId id, std::vector<Tensor>& in, Attrs& attrs) {
-    const Body& body = *attrs.body;
+    ScanAttrs now = attrs.as<ScanAttrs>();
+    const Body& body = *attrs.as<ScanAttrs>().body;
     Settled& scan = scans_[id];
     std::vector<NodeId> inputs(static_cast<std::size_t>(body.inputs())), outputs = body.outs;
     std::iota(inputs.begin(), inputs.end(), 0);
@@ -266,14 +268,15 @@ class SettleBodies {
                                                     .outs = {inner.outputs.begin(), first_stacked},
                                                     .keep = {first_stacked, inner.outputs.end()},
                                                     .replace = {}});
-    scan.body = attrs.body = closed.body;
+    scan.body = now.body = closed.body;
     auto kept = closed.keep.begin();
-    for (auto& [before, now] : scan.now) now = *kept++;
+    for (auto& stacked : scan.now) stacked.second = *kept++;
     std::vector<Tensor> left(in.begin(), in.begin() + body.carries);
     for (std::size_t i : closed.live_xs) left.push_back(in[static_cast<std::size_t>(body.carries) + i]);
     for (std::size_t i : closed.live_consts)
       left.push_back(in[static_cast<std::size_t>(body.carries + body.xs) + i]);
     in = std::move(left);
+    attrs = now;
   }
 
   const Lowered& from_;

@@ -42,8 +42,9 @@ Function alone(const NonFinite& r, const Op& op) {
   std::vector<Tensor> in;
   for (std::size_t i = 0; i < r.values.size(); ++i)
     in.push_back(graph->input(r.values[i].spec(), fmt::format("input{}", i), r.loc));
-  const Tensor out = op.kind == OpKind::input ? graph->input(r.value.spec(), r.attrs.text, r.loc)
-                                              : graph->append(op, in, r.attrs, r.loc);
+  const Tensor out = op.kind == OpKind::input
+                         ? graph->input(r.value.spec(), r.attrs.as<InputAttrs>().name, r.loc)
+                         : graph->append(op, in, r.attrs, r.loc);
   std::vector<NodeId> inputs = graph->inputs();
   return Function(std::move(graph), std::move(inputs), {out.id()});
 }
@@ -76,15 +77,6 @@ const Op& op_of(const NonFinite& r, const std::string& path) {
                             printable(path), printable(r.op)));
 }
 
-std::string numbers_text(const std::vector<double>& values) {
-  std::vector<std::string> out;
-  for (double v : values) {
-    char text[64];
-    out.emplace_back(text, std::to_chars(text, std::end(text), v, std::chars_format::hex).ptr);
-  }
-  return fmt::format("{}", fmt::join(out, " "));
-}
-
 // The numbers of a list that is separated by spaces; none if something else is among them.
 template <class T>
 std::optional<std::vector<T>> numbers_in(std::string_view text) {
@@ -92,10 +84,7 @@ std::optional<std::vector<T>> numbers_in(std::string_view text) {
   while (!text.empty()) {
     const std::string_view word = text.substr(0, text.find(' '));
     T value{};
-    std::from_chars_result end;
-    if constexpr (std::is_floating_point_v<T>)
-      end = std::from_chars(word.data(), word.data() + word.size(), value, std::chars_format::hex);
-    else end = std::from_chars(word.data(), word.data() + word.size(), value);
+    const auto end = std::from_chars(word.data(), word.data() + word.size(), value);
     if (end.ec != std::errc() || end.ptr != word.data() + word.size()) return std::nullopt;
     out.push_back(value);
     text.remove_prefix(std::min(text.size(), word.size() + 1));
@@ -145,6 +134,16 @@ class Saved {
   std::string path_;
   SafeTensors file_;
 };
+
+Attrs attributes_in(const Saved& file, const Op& op) {
+  if (op.kind == OpKind::input) return InputAttrs{file.text("text")};
+  const std::vector<std::int64_t> numbers = file.numbers<std::int64_t>("ints");
+  if (!op.read_attrs && numbers.empty()) return {};
+  const std::optional<Attrs> attrs = op.read_attrs ? op.read_attrs(numbers) : std::nullopt;
+  if (!attrs)
+    file.fail(fmt::format("'ints' are not what '{}' needs: {}", op.name, printable(file.text("ints"))));
+  return *attrs;
+}
 
 std::string place_text(const NonFinite& r) {
   std::string out;
@@ -202,19 +201,18 @@ std::optional<NonFinite> first_nonfinite(const Function& f, const std::vector<Ar
 
 void save_reproducer(const NonFinite& r, const std::string& path) {
   const Op& op = op_of(r, path);
-  const bool whole = !r.attrs.body && !r.attrs.rule;
+  const bool whole = r.attrs.bodies().empty();
+  const InputAttrs* input = r.attrs.find<InputAttrs>();
   SafeTensors file;
   for (std::size_t i = 0; i < r.values.size(); ++i)
     file.tensors[fmt::format("input{}", i)] = r.values[i].to(Device::cpu());
   file.tensors["output"] = r.value.to(Device::cpu());
-  if (r.attrs.literal.defined()) file.tensors["literal"] = r.attrs.literal.to(Device::cpu());
   file.metadata = {{"format", std::string(kFormat)},
                    {"replay", whole ? std::string(kReplayable)
                                     : "no: the op carries a program of its own (a body), which is not saved"},
                    {"op", r.op},
-                   {"ints", fmt::format("{}", fmt::join(r.attrs.ints, " "))},
-                   {"reals", numbers_text(r.attrs.reals)},
-                   {"text", r.attrs.text},
+                   {"ints", fmt::format("{}", fmt::join(r.attrs.numbers(), " "))},
+                   {"text", input ? input->name : ""},
                    {"attributes", attributes_text(op, r.attrs)},
                    {"inputs", std::to_string(r.values.size())},
                    {"node", std::to_string(r.node)},
@@ -234,10 +232,6 @@ Reproduction replay_reproducer(const std::string& path) {
   Reproduction out;
   NonFinite& r = out.report;
   r.op = file.text("op");
-  r.attrs.ints = file.numbers<std::int64_t>("ints");
-  r.attrs.reals = file.numbers<double>("reals");
-  r.attrs.text = file.text("text");
-  r.attrs.literal = file.tensor("literal");
   r.node = file.number<NodeId>("node");
   r.within = file.numbers<NodeId>("within");
   r.steps = file.numbers<std::int64_t>("steps");
@@ -250,6 +244,7 @@ Reproduction replay_reproducer(const std::string& path) {
   out.saved = file.tensor("output");
   if (!out.saved.defined()) file.fail("tensor 'output' is missing");
   const Op& op = op_of(r, path);
+  r.attrs = attributes_in(file, op);
   if (op.kind == OpKind::input) r.value = out.saved;  // nothing to run: this is what was given
   else r.value = interpret(alone(r, op), r.values)[0];
   look_at_values(r);

@@ -9,25 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tensor.h"
+#include "engine/attrs.h"
 
 namespace nestgrad {
 
 struct Op;
-struct Body;    // engine/body.h
 class Backend;  // engine/backend.h
-
-// What an op needs to know besides its inputs. Each row says what its numbers mean.
-struct Attrs {
-  std::vector<std::int64_t> ints;
-  std::vector<double> reals;
-  std::string text;
-  Array literal;
-  std::shared_ptr<const Body> body;  // scan: the step; custom_vjp: the forward pass
-  std::shared_ptr<const Body> rule;  // custom_vjp: the backward pass
-  bool operator==(const Attrs& other) const;
-  std::size_t hash() const;
-};
 
 // One use of an op: what a shape rule, a kernel factory or an analysis may look at.
 struct Call {
@@ -126,12 +113,13 @@ struct Op {
   // A cheaper equal expression over the same inputs, or an undefined tensor. Never consulted before grad.
   Tensor (*simplify)(Tensor) = nullptr;
   std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
+  // Attributes of the op's struct with these numbers, of an op that has some: attrs_from<SliceAttrs>.
+  std::optional<Attrs> (*read_attrs)(std::span<const std::int64_t> numbers) = nullptr;
   std::vector<Sample> (*samples)() = nullptr;
 
   bool adds = false;        // the output is the first input plus the second
   bool linear = false;      // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
   bool product = false;     // no more than linear in each input of which linear_in says so: 0 there gives 0
-  bool has_shape = false;   // Attrs::ints is the shape of the output
   bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
   bool alias = false;       // the output is the input's bytes under another shape
   bool shared = true;       // equal calls are one node (false: every call is a node of its own)

@@ -107,10 +107,11 @@ class Builder {
   void add_body(const std::deque<GraphNode>& nodes, const std::vector<char>& depends, NodeId id,
                 Placed& placed) {
     const GraphNode& scan = nodes[uz(id)];
-    const Body& body = *scan.attrs.body;
+    const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
+    const Body& body = *attrs.body;
     const int inner =
-        add_group(fmt::format("scan: {} steps{}", scan.attrs.ints[0], scan.attrs.ints[1] ? ", reverse" : ""),
-                  placed.groups[uz(id)], scan.attrs.ints[0]);
+        add_group(fmt::format("scan: {} steps{}", attrs.steps, attrs.reverse ? ", reverse" : ""),
+                  placed.groups[uz(id)], attrs.steps);
     Placed inside = add_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1),
                               active_in_body(body, marked_inputs(scan, depends), Follow::values), inner,
                               scan.scope, placed.name(id) + "_");

@@ -13,8 +13,7 @@ namespace nestgrad {
 std::string attributes_text(const Op& op, const Attrs& attrs) {
   if (op.describe) return op.describe(attrs);
   std::string text;
-  for (std::int64_t v : attrs.ints) text += fmt::format("{}{}", text.empty() ? "" : ",", v);
-  for (double v : attrs.reals) text += fmt::format("{}{:.9g}", text.empty() ? "" : ",", v);
+  for (std::int64_t v : attrs.numbers()) text += fmt::format("{}{}", text.empty() ? "" : ",", v);
   return text;
 }
 
@@ -37,7 +36,7 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
                        n.op->kind == OpKind::input ? "" : "  " + describe(n.loc),
                        n.scope.empty() ? "" : "  in " + n.scope);
     if (n.op->kind != OpKind::scan) continue;
-    const Body& body = *n.attrs.body;
+    const Body& body = body_of(n);
     print_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), indent + "    ", out);
     out += indent + "    next";
     for (NodeId next : body.outs) out += fmt::format(" %{}", next);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "engine/body.h"
 #include "engine/op.h"
 
 namespace nestgrad {
@@ -18,16 +17,6 @@ struct Table {
 Table& table() {
   static Table t;
   return t;
-}
-
-std::size_t mix(std::size_t seed, std::size_t value) {
-  return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2));
-}
-
-bool same_literal(const Array& a, const Array& b) {
-  if (a.defined() != b.defined()) return false;
-  if (!a.defined() || a.data() == b.data()) return a.spec() == b.spec();
-  return a.spec() == b.spec() && a.same_bits(b);
 }
 
 std::string operands(const Call& call) {
@@ -63,24 +52,6 @@ void set_cuda_kernel(std::string_view name, Kernel (*make)(const Call&, Backend&
       return;
     }
   throw Error(fmt::format("[{}] a CUDA kernel for an op that is not in the table", name));
-}
-
-bool Attrs::operator==(const Attrs& o) const {
-  const auto same = [](const std::shared_ptr<const Body>& a, const std::shared_ptr<const Body>& b) {
-    return a == b || (a && b && *a == *b);
-  };
-  return ints == o.ints && reals == o.reals && text == o.text && same(body, o.body) && same(rule, o.rule) &&
-         same_literal(literal, o.literal);
-}
-
-std::size_t Attrs::hash() const {
-  std::size_t h = std::hash<std::string>{}(text);
-  for (std::int64_t v : ints) h = mix(h, std::hash<std::int64_t>{}(v));
-  for (double v : reals) h = mix(h, std::hash<double>{}(v));
-  for (const Body* each : {body.get(), rule.get()}) h = mix(h, each ? each->hash : 0);
-  if (!literal.defined()) return h;
-  const std::string_view bytes(reinterpret_cast<const char*>(literal.data()), literal.bytes());
-  return mix(h, std::hash<std::string_view>{}(bytes));
 }
 
 void Call::shape_error(const std::string& message) const {

@@ -8,6 +8,7 @@
 
 #include "engine/body.h"
 #include "engine/cut.h"
+#include "engine/liveness.h"
 
 namespace nestgrad {
 
@@ -60,7 +61,7 @@ class Rematerialize {
     for (NodeId id = 0; id < old_.size(); ++id) {
       const Node& n = old_.node(id);
       label_like(n);
-      made_[uz(id)] = n.op->kind == OpKind::input  ? to_.graph->input(n.spec, n.attrs.text)
+      made_[uz(id)] = n.op->kind == OpKind::input  ? to_.graph->input(n.spec, input_name(n))
                       : n.op->kind == OpKind::scan ? rebuild_scan(id)
                                                    : copy(n);
     }
@@ -80,10 +81,11 @@ class Rematerialize {
     std::vector<Tensor> in;
     for (NodeId i : n.inputs) in.push_back(made_[uz(i)]);
     Attrs attrs = n.attrs;
-    if (n.op->kind == OpKind::final) attrs.body = scans_.at(n.inputs[0]).body;
+    if (n.op->kind == OpKind::final)
+      attrs = FinalAttrs{scans_.at(n.inputs[0]).body, attrs.as<FinalAttrs>().carry};
     if (n.op->kind == OpKind::stack) {
       Scan& scan = scans_.at(n.inputs[0]);
-      return stack_of(scan, scan.now[uz(attrs.ints[0])], n);
+      return stack_of(scan, scan.now[uz(shown_by(n))], n);
     }
     return to_.graph->append(*n.op, in, std::move(attrs), n.loc);
   }
@@ -92,8 +94,8 @@ class Rematerialize {
     Tensor& known = scan.stacks[what];
     if (!known.defined()) {
       const Tensor node = to_.graph->tensor(scan.id);
-      Attrs attrs{.ints = {what, like.attrs.ints[1]}, .body = scan.body};
-      known = to_.graph->append(*like.op, std::array{node}, std::move(attrs), like.loc);
+      const StackAttrs attrs{scan.body, what, like.attrs.as<StackAttrs>().steps};
+      known = to_.graph->append(*like.op, std::array{node}, attrs, like.loc);
     }
     return known;
   }
@@ -109,7 +111,7 @@ class Rematerialize {
   // The body of a scan that reads values which others no longer keep, with what computes them.
   Tensor rebuild_scan(NodeId id) {
     const Node& n = old_.node(id);
-    const Body& body = *n.attrs.body;
+    const Body& body = body_of(n);
     Graph graph(GraphOptions{});
     std::map<NodeId, Tensor> xs, consts;  // by what they are outside
     std::map<std::pair<NodeId, NodeId>, Tensor> again;
@@ -142,13 +144,13 @@ class Rematerialize {
       const NodeId outer = n.inputs[uz(i)];
       const Spec& spec = body.spec(i);
       if (i < body.carries) {
-        made.push_back(graph.input(spec, body.nodes[uz(i)].attrs.text, n.loc));
+        made.push_back(graph.input(spec, input_name(body.nodes[uz(i)]), n.loc));
         closing.carries.push_back(made.back().id());
       } else if (i >= body.carries + body.xs) {
         made.push_back(input_for(consts, made_[uz(outer)].id(), spec));
       } else if (const Node& from = old_.node(outer); from.op->kind == OpKind::stack) {
         Scan& other = scans_.at(from.inputs[0]);
-        made.push_back(compute(other, other.now[uz(from.attrs.ints[0])], from));
+        made.push_back(compute(other, other.now[uz(shown_by(from))], from));
       } else {
         made.push_back(input_for(xs, made_[uz(outer)].id(), spec));
       }
@@ -162,7 +164,7 @@ class Rematerialize {
     }
     for (NodeId out : body.outs) closing.outs.push_back(made[uz(out)].id());
     const std::vector<NodeId> projections = stacked(id);
-    for (NodeId p : projections) closing.keep.push_back(made[uz(old_.node(p).attrs.ints[0])].id());
+    for (NodeId p : projections) closing.keep.push_back(made[uz(shown_by(old_.node(p)))].id());
     for (const auto& [outer, t] : xs) closing.xs.push_back(t.id()), outer_xs.push_back(outer);
     for (const auto& [outer, t] : consts) closing.consts.push_back(t.id()), outer_consts.push_back(outer);
     const Closed closed = close_body(graph, closing);
@@ -174,9 +176,9 @@ class Rematerialize {
     for (std::size_t i : closed.live_consts) in.push_back(to_.graph->tensor(outer_consts[i]));
     for (const Tensor& t : in) scan.inputs.push_back(t.id());
     for (std::size_t k = 0; k < projections.size(); ++k)
-      scan.now[uz(old_.node(projections[k]).attrs.ints[0])] = closed.keep[k];
+      scan.now[uz(shown_by(old_.node(projections[k])))] = closed.keep[k];
     label_like(n);
-    Attrs attrs = n.attrs;
+    ScanAttrs attrs = n.attrs.as<ScanAttrs>();
     attrs.body = closed.body;
     const Tensor node = to_.graph->append(*n.op, in, std::move(attrs), n.loc);
     scan.id = node.id();
@@ -192,7 +194,7 @@ class Rematerialize {
     scan.computed.assign(body.nodes.size(), 0);
     std::vector<char> kept(body.nodes.size(), 0), wanted(body.nodes.size(), 0);
     for (NodeId p : stacked(id)) {
-      const std::size_t what = uz(scan.now[uz(old_.node(p).attrs.ints[0])]);
+      const std::size_t what = uz(scan.now[uz(shown_by(old_.node(p)))]);
       if (is_read_step_by_step(p)) wanted[what] = 1;
       else if (!readers_[uz(p)].empty()) kept[what] = 1;
     }

@@ -118,14 +118,14 @@ class Slicer {
     Tensor out;
     if (n.op->kind == OpKind::input) {
       if (!single.empty()) throw Refused();
-      out = out_.graph->input(target, n.attrs.text);
+      out = out_.graph->input(target, input_name(n));
     } else {
       if (n.op->kind != OpKind::value && n.op->kind != OpKind::constant) throw Refused();
       std::vector<Tensor> in;
       for (std::size_t k = 0; k < n.inputs.size(); ++k)
         in.push_back(make(n.inputs[k], single_in(n, k, target)));
       Attrs attrs = n.attrs;
-      if (n.op->has_shape) attrs.ints = target.shape;
+      if (attrs.find<ShapeAttrs>()) attrs = ShapeAttrs{target.shape};
       label_like(n);
       out = out_.graph->append(*n.op, in, std::move(attrs), n.loc);
     }

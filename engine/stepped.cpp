@@ -64,7 +64,7 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, con
   const auto all_scans = [&](NodeId id, const std::function<bool(SliceOf, const Spec&)>& suits) {
     return std::ranges::all_of(readers[uz(id)], [&](const Reader& r) {
       return reads_step_by_step(graph, r) &&
-             suits(part_of(r.id, r.operand), graph.node(r.id).attrs.body->spec(r.operand));
+             suits(part_of(r.id, r.operand), body_of(graph.node(r.id)).spec(r.operand));
     });
   };
   const auto view_of = [&](const Node& n) { return n.op->view(NodeCall(graph.nodes(), n)); };
@@ -78,19 +78,19 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, con
     const Node& n = graph.node(id);
     if (!live[uz(id)] || n.op->kind != OpKind::stack) continue;
     const NodeId scan = n.inputs[0];
-    const auto what = static_cast<NodeId>(n.attrs.ints[0]);
+    const NodeId what = n.attrs.as<StackAttrs>().node;
     const SliceOf part = part_of(scan, what);
     const NodeId first = readers[uz(id)][0].id;
     if (readers[uz(id)].size() == 1 && first >= 0 && graph.node(first).op->view) {
       const auto back = inverse(view_of(graph.node(first)), n.spec, graph.node(first).spec);
       if (!out.read_in_place.contains(first) && back &&
-          stepped(part, graph.node(scan).attrs.body->spec(what), *back))
+          stepped(part, body_of(graph.node(scan)).spec(what), *back))
         out.written_as.emplace(id, first);
     } else if (!part.partial && std::ranges::count(part.owner, 0) == 0 &&
                all_scans(id, [&](const SliceOf& theirs, const Spec&) {
                  return theirs.bytes == part.bytes && theirs.at == part.at;
                })) {
-      out.slice_by_slice.emplace(id, slice_by_slice(part, uz(graph.node(scan).attrs.ints[0])));
+      out.slice_by_slice.emplace(id, slice_by_slice(part, uz(n.attrs.as<StackAttrs>().steps)));
     }
   }
   return out;

@@ -14,7 +14,7 @@ TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const Model
         return results;
       },
       given);
-  for (NodeId id : out.function.inputs()) out.inputs.push_back(out.function.graph().node(id).attrs.text);
+  for (NodeId id : out.function.inputs()) out.inputs.push_back(input_name(out.function.graph().node(id)));
   return out;
 }
 

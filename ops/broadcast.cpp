@@ -10,9 +10,10 @@ namespace nestgrad {
 namespace {
 
 Spec infer_broadcast(const Call& c) {
-  if (broadcast_shapes(c, c.in[0].shape, c.attrs.ints) != c.attrs.ints)
-    c.shape_error(fmt::format("cannot be broadcast to {}", to_string(c.attrs.ints)));
-  return {c.in[0].dtype, c.attrs.ints};
+  const Shape& shape = c.attrs.as<ShapeAttrs>().shape;
+  if (broadcast_shapes(c, c.in[0].shape, shape) != shape)
+    c.shape_error(fmt::format("cannot be broadcast to {}", to_string(shape)));
+  return {c.in[0].dtype, shape};
 }
 
 View broadcast_view(const Call& c) {
@@ -42,17 +43,17 @@ const Op& broadcast_op = register_op(
      .axes = broadcast_axes,
      .cost = copy_cost,
      .simplify = drop_if_nothing_changes,
+     .read_attrs = attrs_from<ShapeAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 1}}}, .attrs = {.ints = {2, 3, 4}}},
-               {.inputs = {{{}}}, .attrs = {.ints = {3}}},
-               {.inputs = {{{2, 3}}}, .attrs = {.ints = {2, 1}}, .error = "cannot be broadcast to [2,1]"}};
+       return {{.inputs = {{{3, 1}}}, .attrs = ShapeAttrs{{2, 3, 4}}},
+               {.inputs = {{{}}}, .attrs = ShapeAttrs{{3}}},
+               {.inputs = {{{2, 3}}}, .attrs = ShapeAttrs{{2, 1}}, .error = "cannot be broadcast to [2,1]"}};
      },
      .linear = true,
-     .has_shape = true,
      .broadcasts = true});
 
 Tensor broadcast_to(Operand x, const Shape& shape) {
-  return emit(broadcast_op, {x.tensor}, {.ints = shape}, x.loc);
+  return emit(broadcast_op, {x.tensor}, ShapeAttrs{shape}, x.loc);
 }
 
 Tensor zeros(DType dtype, const Shape& shape, Loc loc) { return full(dtype, shape, 0, loc); }

@@ -1,6 +1,7 @@
 // concat: arrays one after another along an axis.
 #include <fmt/format.h>
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
 
@@ -11,7 +12,7 @@ namespace {
 constexpr std::size_t kMaxParts = 32;  // longer lists become a tree
 
 Spec infer_concat(const Call& c) {
-  const auto axis = uz(c.attrs.ints[0]);
+  const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
   Spec out = c.in[0];
   for (std::size_t i = 1; i < c.in.size(); ++i) {
     Spec expected = out;
@@ -24,7 +25,7 @@ Spec infer_concat(const Call& c) {
 }
 
 Kernel concat_kernel(const Call& c) {
-  const auto axis = uz(c.attrs.ints[0]);
+  const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
   const Shape to = strides_of(c.out.shape);
   std::vector<StridedCopy> copies;
   std::int64_t at = 0;
@@ -43,19 +44,20 @@ const Op& op = register_op(
      .infer = infer_concat,
      .vjp =
          [](const VjpCall& c) {
-           const auto axis = uz(c.attrs.ints[0]);
+           const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
            std::int64_t at = 0;
            for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
            return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
          },
      .cpu = concat_kernel,
      .linear_in = always_linear,
-     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.ints[0] ? -1 : axis; },
+     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<ConcatAttrs>().axis ? -1 : axis; },
      .cost = elementwise_cost,
+     .read_attrs = attrs_from<ConcatAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = {.ints = {1}}},
-               {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = {.ints = {0}}},
-               {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}, .error = "every axis but 0"}};
+       return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = ConcatAttrs{1}},
+               {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = ConcatAttrs{0}},
+               {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = ConcatAttrs{0}, .error = "every axis but 0"}};
      },
      .linear = true});
 
@@ -65,7 +67,7 @@ Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
   if (parts.empty()) throw ShapeError("[concat] needs at least one part");
   if (parts.size() == 1) return parts[0];
   const int normal = normal_axis("concat", axis, parts[0].rank());
-  if (parts.size() <= kMaxParts) return emit(op, parts, {.ints = {normal}}, loc);
+  if (parts.size() <= kMaxParts) return emit(op, parts, ConcatAttrs{normal}, loc);
   std::vector<Tensor> groups;
   for (std::size_t i = 0; i < parts.size(); i += kMaxParts)
     groups.push_back(

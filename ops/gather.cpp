@@ -1,6 +1,7 @@
 // gather and scatter_add: rows of a table by index, and their sums back. Each is the other's derivative.
 #include <fmt/format.h>
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
 
@@ -39,8 +40,9 @@ Spec infer_scatter(const Call& c) {
   const Shape& updates = c.in[1].shape;
   if (updates.size() < index.size() || !std::equal(index.begin(), index.end(), updates.begin()))
     c.shape_error("updates must begin with the shape of the indices");
-  if (c.attrs.ints[0] < 0) c.shape_error(fmt::format("a table of {} rows", c.attrs.ints[0]));
-  Shape shape{c.attrs.ints[0]};
+  const std::int64_t rows = c.attrs.as<ScatterAttrs>().rows;
+  if (rows < 0) c.shape_error(fmt::format("a table of {} rows", rows));
+  Shape shape{rows};
   shape.insert(shape.end(), updates.begin() + static_cast<std::ptrdiff_t>(index.size()), updates.end());
   return {c.in[1].dtype, std::move(shape)};
 }
@@ -95,11 +97,12 @@ const Op& scatter_op = register_op(
      .axes = [](const Call& c, int input,
                 int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
      .cost = elementwise_cost,
+     .read_attrs = attrs_from<ScatterAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = {.ints = {5}}},
-               {.inputs = {{{3}, 0, 1.999, DType::i32}, {{3}}}, .attrs = {.ints = {2}}},
+       return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = ScatterAttrs{5}},
+               {.inputs = {{{3}, 0, 1.999, DType::i32}, {{3}}}, .attrs = ScatterAttrs{2}},
                {.inputs = {{{3}, 0, 1, DType::i32}, {{4}}},
-                .attrs = {.ints = {2}},
+                .attrs = ScatterAttrs{2},
                 .error = "must begin with the shape of the indices"}};
      }});
 
@@ -110,7 +113,7 @@ Tensor gather(Operand table, Operand indices) {
 }
 
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n) {
-  return emit(scatter_op, {indices.tensor, updates.tensor}, {.ints = {n}}, indices.loc);
+  return emit(scatter_op, {indices.tensor, updates.tensor}, ScatterAttrs{n}, indices.loc);
 }
 
 }  // namespace nestgrad

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "engine/convert.h"
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ops/strided.h"
@@ -26,7 +27,7 @@ const Op& cast_op = register_op(
          "what is too large for an i32 are errors.",
      .infer =
          [](const Call& c) {
-           return Spec{static_cast<DType>(c.attrs.ints[0]), c.in[0].shape};
+           return Spec{c.attrs.as<CastAttrs>().dtype, c.in[0].shape};
          },
      .vjp = [](const VjpCall& c) -> Tensor {
        if (!is_float(c.out.dtype())) throw GradError("[cast] no derivative passes through an integer");
@@ -47,9 +48,10 @@ const Op& cast_op = register_op(
      .axes = same_axis,
      .cost = copy_cost,
      .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },
-     .describe = [](const Attrs& a) { return std::string(name(static_cast<DType>(a.ints[0]))); },
+     .describe = [](const Attrs& a) { return std::string(name(a.as<CastAttrs>().dtype)); },
+     .read_attrs = attrs_from<CastAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 3}}}, .attrs = {.ints = {static_cast<std::int64_t>(DType::f64)}}}};
+       return {{.inputs = {{{2, 3}}}, .attrs = CastAttrs{DType::f64}}};
      }});
 
 const Op& stop_gradient_op = register_op({.name = "stop_gradient",
@@ -83,9 +85,7 @@ const Op& probe_op = register_op(
 
 }  // namespace
 
-Tensor cast(Operand x, DType dtype) {
-  return emit(cast_op, {x.tensor}, {.ints = {static_cast<std::int64_t>(dtype)}}, x.loc);
-}
+Tensor cast(Operand x, DType dtype) { return emit(cast_op, {x.tensor}, CastAttrs{dtype}, x.loc); }
 Tensor stop_gradient(Operand x) { return emit(stop_gradient_op, {x.tensor}, {}, x.loc); }
 Tensor probe(Operand x) { return emit(probe_op, {x.tensor}, {}, x.loc); }
 

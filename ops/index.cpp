@@ -1,6 +1,7 @@
 // Ops that look at positions: iota, tril, cumsum.
 #include <fmt/format.h>
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
 
@@ -11,7 +12,7 @@ namespace {
 // ---- iota ----
 
 Kernel iota_kernel(const Call& c) {
-  const auto axis = uz(c.attrs.ints[0]);
+  const auto axis = uz(c.attrs.as<IotaAttrs>().axis);
   const std::int64_t inner = strides_of(c.out.shape)[axis], extent = c.out.shape[axis];
   return dispatch(c.out.dtype, [&]<class T>(T) -> Kernel {
     return [=, size = c.out.size()](const std::byte* const*, std::byte* out) {
@@ -21,31 +22,33 @@ Kernel iota_kernel(const Call& c) {
   });
 }
 
-const Op& iota_op =
-    register_op({.name = "iota",
-                 .doc = "0, 1, 2, .. along one axis.",
-                 .infer =
-                     [](const Call& c) {
-                       const std::vector<std::int64_t>& a = c.attrs.ints;  // axis, dtype, shape..
-                       if (a[0] < 0 || a[0] + 2 >= static_cast<std::int64_t>(a.size()))
-                         c.shape_error(fmt::format("axis {} does not exist", a[0]));
-                       return Spec{static_cast<DType>(a[1]), Shape(a.begin() + 2, a.end())};
-                     },
-                 .not_differentiable = "it has no inputs",
-                 .cpu = iota_kernel,
-                 .cost = elementwise_cost,
-                 .describe = [](const Attrs& a) { return fmt::format("axis={}", a.ints[0]); },
-                 .samples = []() -> std::vector<Sample> {
-                   return {{.inputs = {}, .attrs = {.ints = {1, 1, 2, 3}}},
-                           {.inputs = {}, .attrs = {.ints = {2, 1, 2, 3}}, .error = "axis 2 does not exist"}};
-                 }});
+const Op& iota_op = register_op(
+    {.name = "iota",
+     .doc = "0, 1, 2, .. along one axis.",
+     .infer =
+         [](const Call& c) {
+           const IotaAttrs& a = c.attrs.as<IotaAttrs>();
+           if (a.axis < 0 || a.axis >= std::ssize(a.shape))
+             c.shape_error(fmt::format("axis {} does not exist", a.axis));
+           return Spec{a.dtype, a.shape};
+         },
+     .not_differentiable = "it has no inputs",
+     .cpu = iota_kernel,
+     .cost = elementwise_cost,
+     .describe = [](const Attrs& a) { return fmt::format("axis={}", a.as<IotaAttrs>().axis); },
+     .read_attrs = attrs_from<IotaAttrs>,
+     .samples = []() -> std::vector<Sample> {
+       return {{.inputs = {}, .attrs = IotaAttrs{1, DType::f64, {2, 3}}},
+               {.inputs = {}, .attrs = IotaAttrs{2, DType::f64, {2, 3}}, .error = "axis 2 does not exist"}};
+     }});
 
 // ---- tril ----
 
 template <class T>
 Kernel tril_kernel(const Call& c) {
   const std::int64_t cols = c.out.shape.back(), rows = c.out.shape[uz(c.out.rank() - 2)];
-  return [=, size = c.out.size(), diagonal = c.attrs.ints[0]](const std::byte* const* in, std::byte* out) {
+  return [=, size = c.out.size(), diagonal = c.attrs.as<TrilAttrs>().diagonal](const std::byte* const* in,
+                                                                               std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
     for (std::int64_t base = 0, row = 0; base < size; base += cols, row = row + 1 == rows ? 0 : row + 1) {
@@ -64,18 +67,19 @@ const Op& tril_op = register_op(
            if (c.in[0].rank() < 2) c.shape_error("needs two axes");
            return c.in[0];
          },
-     .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.ints[0])); },
+     .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)); },
      .cpu =
          [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
      .linear_in = always_linear,
      .axes = [](const Call& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
      .may_reuse = [](const Call&, int) { return true; },
      .cost = elementwise_cost,
+     .read_attrs = attrs_from<TrilAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 3}}}, .attrs = {.ints = {0}}},
-               {.inputs = {{{2, 4, 3}}}, .attrs = {.ints = {-1}}},
-               {.inputs = {{{2, 5}}}, .attrs = {.ints = {2}}},
-               {.inputs = {{{4}}}, .attrs = {.ints = {0}}, .error = "needs two axes"}};
+       return {{.inputs = {{{3, 3}}}, .attrs = TrilAttrs{0}},
+               {.inputs = {{{2, 4, 3}}}, .attrs = TrilAttrs{-1}},
+               {.inputs = {{{2, 5}}}, .attrs = TrilAttrs{2}},
+               {.inputs = {{{4}}}, .attrs = TrilAttrs{0}, .error = "needs two axes"}};
      }});
 
 // ---- cumsum ----
@@ -83,8 +87,8 @@ const Op& tril_op = register_op(
 template <class T>
 Kernel cumsum_kernel(const Call& c) {
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-  const auto axis = uz(c.attrs.ints[0]);
-  const bool reverse = c.attrs.ints[1] != 0;
+  const bool reverse = c.attrs.as<CumsumAttrs>().reverse;
+  const auto axis = uz(c.attrs.as<CumsumAttrs>().axis);
   const std::int64_t extent = c.out.shape[axis], stride = strides_of(c.out.shape)[axis];
   return [=, outer = c.out.size() / std::max<std::int64_t>(1, extent * stride)](const std::byte* const* in,
                                                                                 std::byte* out) {
@@ -107,40 +111,43 @@ const Op& cumsum_op = register_op(
      .doc = "Running sum along one axis, from either end.",
      .infer =
          [](const Call& c) {
-           if (c.attrs.ints[0] < 0 || c.attrs.ints[0] >= c.in[0].rank())
-             c.shape_error(fmt::format("axis {} does not exist", c.attrs.ints[0]));
+           const int axis = c.attrs.as<CumsumAttrs>().axis;
+           if (axis < 0 || axis >= c.in[0].rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
            return c.in[0];
          },
      .vjp =
          [](const VjpCall& c) {
-           return cumsum(c.ct, static_cast<int>(c.attrs.ints[0]), c.attrs.ints[1] == 0);
+           const auto [axis, reverse] = c.attrs.as<CumsumAttrs>();
+           return cumsum(c.ct, axis, !reverse);
          },
      .cpu =
          [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
      .linear_in = always_linear,
-     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.ints[0] ? -1 : axis; },
+     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<CumsumAttrs>().axis ? -1 : axis; },
      .cost = elementwise_cost,
      .describe =
-         [](const Attrs& a) { return fmt::format("axis={}{}", a.ints[0], a.ints[1] ? ", reverse" : ""); },
+         [](const Attrs& a) {
+           const auto [axis, reverse] = a.as<CumsumAttrs>();
+           return fmt::format("axis={}{}", axis, reverse ? ", reverse" : "");
+         },
+     .read_attrs = attrs_from<CumsumAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 4}}}, .attrs = {.ints = {1, 0}}},
-               {.inputs = {{{3, 4, 2}}}, .attrs = {.ints = {1, 1}}},
-               {.inputs = {{{3}}}, .attrs = {.ints = {1, 0}}, .error = "axis 1 does not exist"}};
+       return {{.inputs = {{{3, 4}}}, .attrs = CumsumAttrs{1, 0}},
+               {.inputs = {{{3, 4, 2}}}, .attrs = CumsumAttrs{1, 1}},
+               {.inputs = {{{3}}}, .attrs = CumsumAttrs{1, 0}, .error = "axis 1 does not exist"}};
      }});
 
 }  // namespace
 
 Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc) {
-  Attrs attrs{
-      .ints = {normal_axis("iota", axis, static_cast<int>(shape.size())), static_cast<std::int64_t>(dtype)}};
-  attrs.ints.insert(attrs.ints.end(), shape.begin(), shape.end());
-  return emit(iota_op, std::span<const Tensor>{}, std::move(attrs), loc);
+  const int normal = normal_axis("iota", axis, static_cast<int>(shape.size()));
+  return emit(iota_op, std::span<const Tensor>{}, IotaAttrs{normal, dtype, shape}, loc);
 }
 
-Tensor tril(Operand x, int diagonal) { return emit(tril_op, {x.tensor}, {.ints = {diagonal}}, x.loc); }
+Tensor tril(Operand x, int diagonal) { return emit(tril_op, {x.tensor}, TrilAttrs{diagonal}, x.loc); }
 
 Tensor cumsum(Operand x, int axis, bool reverse) {
-  return emit(cumsum_op, {x.tensor}, {.ints = {normal_axis("cumsum", axis, x.tensor.rank()), reverse}},
+  return emit(cumsum_op, {x.tensor}, CumsumAttrs{normal_axis("cumsum", axis, x.tensor.rank()), reverse},
               x.loc);
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/threads.h"
+#include "ops/attrs.h"
 #include "ops/gemm.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -18,8 +19,8 @@ struct Extents {
   std::int64_t m, n, ka, kb;
 };
 
-bool flag_a(const Attrs& a) { return a.ints[0] != 0; }
-bool flag_b(const Attrs& a) { return a.ints[1] != 0; }
+bool flag_a(const Attrs& a) { return a.as<MatmulAttrs>().a; }
+bool flag_b(const Attrs& a) { return a.as<MatmulAttrs>().b; }
 
 Extents extents(const Call& c) {
   const Shape& a = c.in[0].shape;
@@ -152,23 +153,25 @@ const Op& matmul_op = register_op(
          },
      .simplify = absorb_transpose,
      .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
+     .read_attrs = attrs_from<MatmulAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 4}}, {{4, 2}}}, .attrs = {.ints = {0, 0}}},
-               {.inputs = {{{4, 3}}, {{4, 2}}}, .attrs = {.ints = {1, 0}}},
-               {.inputs = {{{2, 3, 4}}, {{2, 2, 4}}}, .attrs = {.ints = {0, 1}}},
-               {.inputs = {{{2, 1, 4, 3}}, {{3, 2, 4}}}, .attrs = {.ints = {1, 1}}},
-               {.inputs = {{{2, 3, 4}}, {{4, 2}}}, .attrs = {.ints = {0, 0}}},
-               {.inputs = {{{4, 4}}, {{2, 4, 4}}}, .attrs = {.ints = {0, 0}}},
-               {.inputs = {{{16, 32}}, {{64, 8}}},
-                .attrs = {.ints = {0, 0}},
-                .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
-               {.inputs = {{{3}}, {{3, 2}}}, .attrs = {.ints = {0, 0}}, .error = "reshape a vector"}};
+       return {
+           {.inputs = {{{3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
+           {.inputs = {{{4, 3}}, {{4, 2}}}, .attrs = MatmulAttrs{true, false}},
+           {.inputs = {{{2, 3, 4}}, {{2, 2, 4}}}, .attrs = MatmulAttrs{false, true}},
+           {.inputs = {{{2, 1, 4, 3}}, {{3, 2, 4}}}, .attrs = MatmulAttrs{true, true}},
+           {.inputs = {{{2, 3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
+           {.inputs = {{{4, 4}}, {{2, 4, 4}}}, .attrs = MatmulAttrs{false, false}},
+           {.inputs = {{{16, 32}}, {{64, 8}}},
+            .attrs = MatmulAttrs{false, false},
+            .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
+           {.inputs = {{{3}}, {{3, 2}}}, .attrs = MatmulAttrs{false, false}, .error = "reshape a vector"}};
      },
      .product = true,
      .broadcasts = true});
 
 Tensor matmul(Operand a, Operand b, Transpose t) {
-  return emit(matmul_op, {a.tensor, b.tensor}, {.ints = {t.a, t.b}}, a.loc);
+  return emit(matmul_op, {a.tensor, b.tensor}, MatmulAttrs{t.a, t.b}, a.loc);
 }
 
 }  // namespace nestgrad

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ops/strided.h"
@@ -11,8 +12,10 @@ namespace nestgrad {
 
 namespace {
 
+const Shape& order_of(const Attrs& a) { return a.as<PermuteAttrs>().order; }
+
 Spec infer_permute(const Call& c) {
-  const auto& order = c.attrs.ints;
+  const Shape& order = order_of(c.attrs);
   std::vector<std::int64_t> sorted(order), all(uz(c.in[0].rank()));
   std::ranges::sort(sorted);
   std::iota(all.begin(), all.end(), 0);
@@ -32,13 +35,13 @@ std::vector<int> inverse(const std::vector<std::int64_t>& order) {
 View permute_view(const Call& c) {
   const Shape from = strides_of(c.in[0].shape);
   View view;
-  for (std::int64_t axis : c.attrs.ints) view.strides.push_back(from[uz(axis)]);
+  for (std::int64_t axis : order_of(c.attrs)) view.strides.push_back(from[uz(axis)]);
   return view;
 }
 
 Tensor simplify_permute(Tensor t) {
   const Tensor x = input_of(t);
-  const std::vector<std::int64_t> order = node_of(t).attrs.ints;
+  const Shape order = order_of(node_of(t).attrs);
   // Nothing moves if the axes that have an extent stay in order.
   std::int64_t last = -1;
   bool moves = false;
@@ -50,7 +53,7 @@ Tensor simplify_permute(Tensor t) {
   if (!moves) return reshape(x, t.shape());
   if (node_of(x).op != &permute_op) return {};
   std::vector<int> both;
-  for (std::int64_t axis : order) both.push_back(static_cast<int>(node_of(x).attrs.ints[uz(axis)]));
+  for (std::int64_t axis : order) both.push_back(static_cast<int>(order_of(node_of(x).attrs)[uz(axis)]));
   return permute(input_of(x), both);
 }
 
@@ -58,7 +61,7 @@ Tensor simplify_permute(Tensor t) {
 
 Tensor transposed_input(Tensor t) {
   if (node_of(t).op != &permute_op) return {};
-  std::vector<std::int64_t> order = node_of(t).attrs.ints;
+  Shape order = order_of(node_of(t).attrs);
   if (order.size() < 2) return {};
   std::swap(order[order.size() - 1], order[order.size() - 2]);
   return std::ranges::is_sorted(order) ? input_of(t) : Tensor();
@@ -68,22 +71,23 @@ const Op& permute_op = register_op(
     {.name = "permute",
      .doc = "Axes in another order: output axis i is input axis order[i].",
      .infer = infer_permute,
-     .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(c.attrs.ints)); },
+     .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(order_of(c.attrs))); },
      .cpu = copy_view,
      .view = permute_view,
      .linear_in = always_linear,
-     .axes = [](const Call& c, int, int axis) { return inverse(c.attrs.ints)[uz(axis)]; },
+     .axes = [](const Call& c, int, int axis) { return inverse(order_of(c.attrs))[uz(axis)]; },
      .cost = copy_cost,
      .simplify = simplify_permute,
+     .read_attrs = attrs_from<PermuteAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 3, 4}}}, .attrs = {.ints = {2, 0, 1}}},
-               {.inputs = {{{2, 3, 4, 2}}}, .attrs = {.ints = {0, 2, 1, 3}}},
-               {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 0}}, .error = "is not an order of the axes"}};
+       return {{.inputs = {{{2, 3, 4}}}, .attrs = PermuteAttrs{{2, 0, 1}}},
+               {.inputs = {{{2, 3, 4, 2}}}, .attrs = PermuteAttrs{{0, 2, 1, 3}}},
+               {.inputs = {{{2, 3}}}, .attrs = PermuteAttrs{{0, 0}}, .error = "is not an order of the axes"}};
      },
      .linear = true});
 
 Tensor permute(Operand x, const std::vector<int>& order) {
-  return emit(permute_op, {x.tensor}, {.ints = {order.begin(), order.end()}}, x.loc);
+  return emit(permute_op, {x.tensor}, PermuteAttrs{{order.begin(), order.end()}}, x.loc);
 }
 
 Tensor transpose(Operand x) {

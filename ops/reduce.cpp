@@ -14,9 +14,11 @@
 
 namespace nestgrad {
 
+const Shape& axes_of(const Attrs& a) { return a.as<ReduceAttrs>().axes; }
+
 Spec infer_reduce(const Call& c) {
   Spec out = c.in[0];
-  for (std::int64_t axis : c.attrs.ints) {
+  for (std::int64_t axis : axes_of(c.attrs)) {
     if (axis < 0 || axis >= out.rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
     out.shape[uz(axis)] = 1;
   }
@@ -24,18 +26,18 @@ Spec infer_reduce(const Call& c) {
 }
 
 int reduce_axes(const Call& c, int, int axis) {
-  return std::ranges::find(c.attrs.ints, axis) == c.attrs.ints.end() ? axis : -1;
+  return std::ranges::find(axes_of(c.attrs), axis) == axes_of(c.attrs).end() ? axis : -1;
 }
 
-std::string describe_axes(const Attrs& a) { return fmt::format("axes={}", fmt::join(a.ints, ",")); }
+std::string describe_axes(const Attrs& a) { return fmt::format("axes={}", fmt::join(axes_of(a), ",")); }
 
 std::vector<Sample> reduce_samples() {
-  return {{.inputs = {{{3, 4}}}, .attrs = {.ints = {1}}},
-          {.inputs = {{{3, 4}}}, .attrs = {.ints = {0}}},
-          {.inputs = {{{2, 3, 2, 2}}}, .attrs = {.ints = {0, 2}}},
-          {.inputs = {{{2, 3, 2, 2}}}, .attrs = {.ints = {1, 3}}},
-          {.inputs = {{{2, 3}}}, .attrs = {.ints = {0, 1}}},
-          {.inputs = {{{2, 3}}}, .attrs = {.ints = {2}}, .error = "axis 2 does not exist"}};
+  return {{.inputs = {{{3, 4}}}, .attrs = ReduceAttrs{{1}}},
+          {.inputs = {{{3, 4}}}, .attrs = ReduceAttrs{{0}}},
+          {.inputs = {{{2, 3, 2, 2}}}, .attrs = ReduceAttrs{{0, 2}}},
+          {.inputs = {{{2, 3, 2, 2}}}, .attrs = ReduceAttrs{{1, 3}}},
+          {.inputs = {{{2, 3}}}, .attrs = ReduceAttrs{{0, 1}}},
+          {.inputs = {{{2, 3}}}, .attrs = ReduceAttrs{{2}}, .error = "axis 2 does not exist"}};
 }
 
 std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, int rank) {
@@ -58,7 +60,7 @@ ReducePlan::ReducePlan(const Call& c) {
   const Shape& shape = c.in[0].shape;
   const Shape strides = strides_of(shape);
   const auto is_reduced = [&](std::size_t d) {
-    return std::ranges::find(c.attrs.ints, static_cast<std::int64_t>(d)) != c.attrs.ints.end();
+    return std::ranges::find(axes_of(c.attrs), static_cast<std::int64_t>(d)) != axes_of(c.attrs).end();
   };
   // The innermost axes of one kind are one run.
   std::size_t d = shape.size();
@@ -116,9 +118,7 @@ Kernel reduce_call(const Call& c, One<T> one, Across<T> across) {
   };
 }
 
-bool is_last_axis(const Call& c) {
-  return c.attrs.ints == std::vector<std::int64_t>{c.in[0].rank() - std::int64_t{1}};
-}
+bool is_last_axis(const Call& c) { return axes_of(c.attrs) == Shape{c.in[0].rank() - std::int64_t{1}}; }
 
 // Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A
 // and B: one product instead of many.
@@ -127,12 +127,12 @@ Tensor simplify_sum(Tensor t) {
   if (x.shape() == t.shape()) return x;
   if (const Tensor factored = factor_out(t); factored.defined()) return factored;
   if (!t.graph().options().stack || node_of(x).op != &matmul_op ||
-      node_of(x).attrs.ints != std::vector<std::int64_t>{1, 0})
+      node_of(x).attrs != MatmulAttrs{.a = true, .b = false})
     return {};
   const Tensor a = input_of(x, 0), b = input_of(x, 1);
   std::vector<std::int64_t> batch(uz(x.rank() - 2));
   std::iota(batch.begin(), batch.end(), 0);
-  if (batch.empty() || x.spec().size() == 0 || node_of(t).attrs.ints != batch || a.rank() != x.rank() ||
+  if (batch.empty() || x.spec().size() == 0 || axes_of(node_of(t).attrs) != batch || a.rank() != x.rank() ||
       b.rank() != x.rank())
     return {};
   for (std::int64_t d : batch)
@@ -165,6 +165,7 @@ const Op& sum_op = register_op(
          },
      .simplify = simplify_sum,
      .describe = describe_axes,
+     .read_attrs = attrs_from<ReduceAttrs>,
      .samples = reduce_samples,
      .linear = true});
 
@@ -173,7 +174,7 @@ const Op& max_op = register_op(
      .doc = "Largest value over axes, which stay with extent 1.",
      .infer =
          [](const Call& c) {
-           for (std::int64_t axis : c.attrs.ints)
+           for (std::int64_t axis : axes_of(c.attrs))
              if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0)
                c.shape_error("nothing to take the maximum of");
            return infer_reduce(c);
@@ -182,7 +183,7 @@ const Op& max_op = register_op(
      .vjp =
          [](const VjpCall& c) {
            const Tensor hit = equal(c.in[0], c.out);
-           std::vector<int> axes(c.attrs.ints.begin(), c.attrs.ints.end());
+           std::vector<int> axes(axes_of(c.attrs).begin(), axes_of(c.attrs).end());
            return c.ct * (hit / sum(hit, axes, kKeep));
          },
      .cpu =
@@ -201,6 +202,7 @@ const Op& max_op = register_op(
            return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
          },
      .describe = describe_axes,
+     .read_attrs = attrs_from<ReduceAttrs>,
      .samples = reduce_samples});
 
 }  // namespace
@@ -208,7 +210,7 @@ const Op& max_op = register_op(
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep) {
   const auto normal = reduced_axes("sum", axes, x.tensor.rank());
   if (normal.empty()) return x.tensor;
-  const Tensor kept = emit(sum_op, {x.tensor}, {.ints = normal}, x.loc);
+  const Tensor kept = emit(sum_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 
@@ -238,7 +240,7 @@ Tensor mean(Operand x) {
 Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
   const auto normal = reduced_axes("max", axes, x.tensor.rank());
   if (normal.empty()) return x.tensor;
-  const Tensor kept = emit(max_op, {x.tensor}, {.ints = normal}, x.loc);
+  const Tensor kept = emit(max_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 

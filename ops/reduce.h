@@ -1,12 +1,14 @@
 // What the reductions share: which axes, and the walk over what they reduce. Internal to ops/.
 #pragma once
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
 
 namespace nestgrad {
 
-// Reduction nodes keep their axes with extent 1; attrs.ints are the axes, ascending.
+// Reduction nodes keep their axes with extent 1.
+const Shape& axes_of(const Attrs& a);
 Spec infer_reduce(const Call& c);
 int reduce_axes(const Call& c, int input, int axis);
 std::string describe_axes(const Attrs& a);

@@ -10,10 +10,10 @@ namespace nestgrad {
 namespace {
 
 Spec infer_reshape(const Call& c) {
-  if (numel(c.attrs.ints) != c.in[0].size())
-    c.shape_error(
-        fmt::format("{} elements cannot be arranged as {}", c.in[0].size(), to_string(c.attrs.ints)));
-  return {c.in[0].dtype, c.attrs.ints};
+  const Shape& shape = c.attrs.as<ShapeAttrs>().shape;
+  if (numel(shape) != c.in[0].size())
+    c.shape_error(fmt::format("{} elements cannot be arranged as {}", c.in[0].size(), to_string(shape)));
+  return {c.in[0].dtype, shape};
 }
 
 // An axis survives if as many elements stand before it, and its extent is the same.
@@ -34,30 +34,31 @@ Tensor simplify_reshape(Tensor t) {
 
 }  // namespace
 
-const Op& reshape_op = register_op(
-    {.name = "reshape",
-     .doc = "The same elements, in the same order, under another shape.",
-     .infer = infer_reshape,
-     .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
-     .cpu = [](const Call& c) -> Kernel {
-       return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
-         std::memcpy(out, in[0], bytes);
-       };
-     },
-     .linear_in = always_linear,
-     .axes = reshape_axes,
-     .cost = [](const Call&) { return Cost{}; },
-     .simplify = simplify_reshape,
-     .samples = []() -> std::vector<Sample> {
-       return {
-           {.inputs = {{{2, 6}}}, .attrs = {.ints = {2, 2, 3}}},
-           {.inputs = {{{4, 3}}}, .attrs = {.ints = {12}}},
-           {.inputs = {{{1}}}, .attrs = {}},
-           {.inputs = {{{4, 3}}}, .attrs = {.ints = {5}}, .error = "12 elements cannot be arranged as [5]"}};
-     },
-     .linear = true,
-     .has_shape = true,
-     .alias = true});
+const Op& reshape_op =
+    register_op({.name = "reshape",
+                 .doc = "The same elements, in the same order, under another shape.",
+                 .infer = infer_reshape,
+                 .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
+                 .cpu = [](const Call& c) -> Kernel {
+                   return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
+                     std::memcpy(out, in[0], bytes);
+                   };
+                 },
+                 .linear_in = always_linear,
+                 .axes = reshape_axes,
+                 .cost = [](const Call&) { return Cost{}; },
+                 .simplify = simplify_reshape,
+                 .read_attrs = attrs_from<ShapeAttrs>,
+                 .samples = []() -> std::vector<Sample> {
+                   return {{.inputs = {{{2, 6}}}, .attrs = ShapeAttrs{{2, 2, 3}}},
+                           {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{12}}},
+                           {.inputs = {{{1}}}, .attrs = ShapeAttrs{}},
+                           {.inputs = {{{4, 3}}},
+                            .attrs = ShapeAttrs{{5}},
+                            .error = "12 elements cannot be arranged as [5]"}};
+                 },
+                 .linear = true,
+                 .alias = true});
 
 Tensor reshape(Operand x, const Shape& wanted) {
   Shape shape = wanted;
@@ -66,7 +67,7 @@ Tensor reshape(Operand x, const Shape& wanted) {
     if (shape[i] == -1 && open < 0) open = static_cast<std::int64_t>(i);
     else if (__builtin_mul_overflow(known, shape[i], &known)) break;  // infer refuses it
   if (open >= 0) shape[uz(open)] = known ? x.tensor.spec().size() / known : 0;
-  return emit(reshape_op, {x.tensor}, {.ints = shape}, x.loc);
+  return emit(reshape_op, {x.tensor}, ShapeAttrs{shape}, x.loc);
 }
 
 }  // namespace nestgrad

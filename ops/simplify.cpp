@@ -1,9 +1,11 @@
 #include "ops/simplify.h"
 
+#include <array>
 #include <cmath>
 #include <optional>
 
 #include "engine/function.h"
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 
@@ -17,8 +19,8 @@ bool is(Tensor t, std::string_view op) { return node_of(t).op->name == op; }
 std::optional<double> number(Tensor t) {
   while (node_of(t).op == &reshape_op || node_of(t).op == &broadcast_op) t = input_of(t);
   const Node& n = node_of(t);
-  if (n.op->kind != OpKind::constant || n.attrs.literal.size() != 1) return std::nullopt;
-  return n.attrs.literal.item();
+  if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return std::nullopt;
+  return literal_of(n).item();
 }
 
 // Numbers of which a few may be multiplied with each other, without leaving the range of f32.
@@ -43,7 +45,10 @@ Scaled scaled(Tensor t) {
 // a's product plus b's as one product, if they have a factor in common: A X + B X = (A + B) X.
 Tensor one_product(Tensor a, Tensor b) {
   if (node_of(a).op != &matmul_op || node_of(b).op != &matmul_op || a.spec() != b.spec()) return {};
-  const auto flags = [](Tensor t) { return node_of(t).attrs.ints; };
+  const auto flags = [](Tensor t) {
+    const auto [of_a, of_b] = node_of(t).attrs.as<MatmulAttrs>();
+    return std::array{of_a, of_b};
+  };
   for (const std::size_t shared : {1U, 0U}) {
     const std::size_t other = 1 - shared;
     if (input_of(a, shared).id() != input_of(b, shared).id() || flags(a)[shared] != flags(b)[shared])
@@ -52,7 +57,7 @@ Tensor one_product(Tensor a, Tensor b) {
     Tensor y = input_of(b, other);
     if (flags(a)[other] != flags(b)[other]) y = transpose(y);
     if (x.spec() != y.spec()) continue;
-    const Transpose both{flags(a)[0] != 0, flags(a)[1] != 0};
+    const Transpose both{flags(a)[0], flags(a)[1]};
     return shared == 1 ? matmul(x + y, input_of(a, 1), both) : matmul(input_of(a, 0), x + y, both);
   }
   return {};
@@ -137,7 +142,7 @@ Tensor simplify_elementwise(Tensor t) {
   }
   if (numbers && op.cpu) {
     std::vector<const std::byte*> operands;
-    for (const Tensor& x : in) operands.push_back(node_of(x).attrs.literal.data());
+    for (const Tensor& x : in) operands.push_back(literal_of(node_of(x)).data());
     Array value(t.spec());
     op.cpu(Call{op, specs, attrs, t.spec()})(operands.data(), value.data());
     return constant(value, loc);
@@ -166,7 +171,8 @@ Tensor factor_out(Tensor t) {
   const Tensor x = input_of(t);
   if (!t.graph().options().round) return {};
   if (!is_float(x.dtype()) || x.spec().size() <= t.spec().size()) return {};
-  const std::vector<int> axes(node_of(t).attrs.ints.begin(), node_of(t).attrs.ints.end());
+  const Shape& reduced = node_of(t).attrs.as<ReduceAttrs>().axes;
+  const std::vector<int> axes(reduced.begin(), reduced.end());
   if (is(x, "neg")) return -sum(input_of(x), axes, kKeep);
   if (!is(x, "mul")) return {};
   for (std::size_t i : {0U, 1U}) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/attrs.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
@@ -11,9 +12,6 @@
 namespace nestgrad {
 
 namespace {
-
-bool is_transposed(const Attrs& a) { return a.ints[0] != 0; }
-bool is_unit(const Attrs& a) { return a.ints[1] != 0; }  // of triangular_solve
 
 std::int64_t equations(const Call& c) { return c.in[0].shape.back(); }
 Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
@@ -83,14 +81,14 @@ Kernel each_system(const Call& c, Solver solver) {
 
 // ct_b = op(L)'^-1 ct; that of L only where L is read.
 Tensor triangular_solve_vjp(const VjpCall& c) {
-  const bool transposed = is_transposed(c.attrs), unit = is_unit(c.attrs);
+  const auto [transposed, unit] = c.attrs.as<TriangularSolveAttrs>();
   const Tensor ct_b = triangular_solve(c.in[0], c.ct, {.transpose = !transposed, .unit = unit});
   return c.input == 1 ? ct_b : tril(matrix_ct(ct_b, c.out, transposed), unit ? -1 : 0);
 }
 
 template <class T>
 Kernel triangular_solve_kernel(const Call& c) {
-  const bool transposed = is_transposed(c.attrs), unit = is_unit(c.attrs);
+  const auto [transposed, unit] = c.attrs.as<TriangularSolveAttrs>();
   return each_system<T>(c, [=, substitute = solve_kernel<T>().substitute](const T* l, bool, const T* b, T* x,
                                                                           std::int64_t n, std::int64_t m) {
     std::copy_n(b, n * m, x);
@@ -116,25 +114,29 @@ const Op& triangular_solve_op = register_op(
          },
      .describe =
          [](const Attrs& a) {
-           return fmt::format("{}{}", is_transposed(a) ? "L'" : "L", is_unit(a) ? ", unit" : "");
+           const auto [transposed, unit] = a.as<TriangularSolveAttrs>();
+           return fmt::format("{}{}", transposed ? "L'" : "L", unit ? ", unit" : "");
          },
+     .read_attrs = attrs_from<TriangularSolveAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = {.ints = {0, 0}}},
-               {.inputs = {{{2, 3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = {.ints = {1, 0}}},
-               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = {.ints = {0, 1}}},
-               {.inputs = {{{2, 1, 4, 4}}, {{3, 4, 2}}}, .attrs = {.ints = {1, 1}}},
+       return {{.inputs = {{{3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{false, false}},
+               {.inputs = {{{2, 3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{true, false}},
+               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = TriangularSolveAttrs{false, true}},
+               {.inputs = {{{2, 1, 4, 4}}, {{3, 4, 2}}}, .attrs = TriangularSolveAttrs{true, true}},
                {.inputs = {{{3, 4}}, {{3, 2}}},
-                .attrs = {.ints = {0, 0}},
+                .attrs = TriangularSolveAttrs{false, false},
                 .error = "the matrix is not square (3 rows, 4 columns)"},
                {.inputs = {{{3, 3}}, {{2, 3}}},
-                .attrs = {.ints = {0, 0}},
+                .attrs = TriangularSolveAttrs{false, false},
                 .error = "the right-hand side has 2 rows, the matrix 3; need b.rows == a.rows"},
-               {.inputs = {{{3, 3}}, {{3}}}, .attrs = {.ints = {1, 0}}, .error = "reshape a vector to [n,1]"},
+               {.inputs = {{{3, 3}}, {{3}}},
+                .attrs = TriangularSolveAttrs{true, false},
+                .error = "reshape a vector to [n,1]"},
                {.inputs = {{{2, 3, 3}}, {{4, 3, 1}}},
-                .attrs = {.ints = {0, 1}},
+                .attrs = TriangularSolveAttrs{false, true},
                 .error = "shapes do not broadcast"},
                {.inputs = {{{3, 3}}, {{3, 2}, 0, 1, DType::i32}},
-                .attrs = {.ints = {0, 0}},
+                .attrs = TriangularSolveAttrs{false, false},
                 .error = "of one floating type; cast() them"}};
      }});
 
@@ -142,7 +144,7 @@ const Op& triangular_solve_op = register_op(
 
 // ct_b = op(A)'^-1 ct.
 Tensor solve_vjp(const VjpCall& c) {
-  const bool transposed = is_transposed(c.attrs);
+  const bool transposed = c.attrs.as<SolveAttrs>().transpose;
   const Tensor ct_b = solve(c.in[0], c.ct, {.transpose = !transposed});
   return c.input == 1 ? ct_b : matrix_ct(ct_b, c.out, transposed);
 }
@@ -152,7 +154,7 @@ template <class T>
 Kernel lu_kernel(const Call& c) {
   const auto rows = uz(equations(c));
   return each_system<T>(
-      c, [transposed = is_transposed(c.attrs), lu = std::vector<T>(rows * rows),
+      c, [transposed = c.attrs.as<SolveAttrs>().transpose, lu = std::vector<T>(rows * rows),
           order = std::vector<std::int64_t>(rows), &kernel = solve_kernel<T>()](
              const T* a, bool another, const T* b, T* x, std::int64_t n, std::int64_t m) mutable {
         if (another) {
@@ -182,32 +184,35 @@ const Op& solve_op = register_op(
                n * (2.0 / 3 * static_cast<double>(c.in[0].size()) + 2.0 * static_cast<double>(c.out.size())),
                elementwise_cost(c).bytes};
          },
-     .describe = [](const Attrs& a) { return std::string(is_transposed(a) ? "A'" : "A"); },
+     .describe = [](const Attrs& a) { return std::string(a.as<SolveAttrs>().transpose ? "A'" : "A"); },
+     .read_attrs = attrs_from<SolveAttrs>,
      .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 3}}, {{3, 2}}}, .attrs = {.ints = {0}}},
-               {.inputs = {{{2, 2, 2}}, {{2, 3}}}, .attrs = {.ints = {1}}},
-               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = {.ints = {1}}},
-               {.inputs = {{{2, 1, 2, 2}}, {{3, 2, 1}}}, .attrs = {.ints = {0}}},
-               {.inputs = {{{3, 4}}, {{3, 2}}},
-                .attrs = {.ints = {0}},
-                .error = "the matrix is not square (3 rows, 4 columns)"},
-               {.inputs = {{{2, 3, 3}}, {{4, 2}}},
-                .attrs = {.ints = {1}},
-                .error = "the right-hand side has 4 rows, the matrix 3; need b.rows == a.rows"},
-               {.inputs = {{{3, 3}}, {{3}}}, .attrs = {.ints = {0}}, .error = "reshape a vector to [n,1]"},
-               {.inputs = {{{3, 3}, 0, 1, DType::i32}, {{3, 2}}},
-                .attrs = {.ints = {0}},
-                .error = "of one floating type; cast() them"}};
+       return {
+           {.inputs = {{{3, 3}}, {{3, 2}}}, .attrs = SolveAttrs{false}},
+           {.inputs = {{{2, 2, 2}}, {{2, 3}}}, .attrs = SolveAttrs{true}},
+           {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = SolveAttrs{true}},
+           {.inputs = {{{2, 1, 2, 2}}, {{3, 2, 1}}}, .attrs = SolveAttrs{false}},
+           {.inputs = {{{3, 4}}, {{3, 2}}},
+            .attrs = SolveAttrs{false},
+            .error = "the matrix is not square (3 rows, 4 columns)"},
+           {.inputs = {{{2, 3, 3}}, {{4, 2}}},
+            .attrs = SolveAttrs{true},
+            .error = "the right-hand side has 4 rows, the matrix 3; need b.rows == a.rows"},
+           {.inputs = {{{3, 3}}, {{3}}}, .attrs = SolveAttrs{false}, .error = "reshape a vector to [n,1]"},
+           {.inputs = {{{3, 3}, 0, 1, DType::i32}, {{3, 2}}},
+            .attrs = SolveAttrs{false},
+            .error = "of one floating type; cast() them"}};
      }});
 
 }  // namespace
 
 Tensor triangular_solve(Operand l, Operand b, TriangularSolveOptions options) {
-  return emit(triangular_solve_op, {l.tensor, b.tensor}, {.ints = {options.transpose, options.unit}}, l.loc);
+  return emit(triangular_solve_op, {l.tensor, b.tensor},
+              TriangularSolveAttrs{options.transpose, options.unit}, l.loc);
 }
 
 Tensor solve(Operand a, Operand b, SolveOptions options) {
-  return emit(solve_op, {a.tensor, b.tensor}, {.ints = {options.transpose}}, a.loc);
+  return emit(solve_op, {a.tensor, b.tensor}, SolveAttrs{options.transpose}, a.loc);
 }
 
 }  // namespace nestgrad

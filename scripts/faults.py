@@ -85,17 +85,17 @@ FAULTS = [
         ("matmul-flag-of-a", "matmul(c.ct, a, {true, «ta»})", "!ta"),
     ]),
     ("slopes", "ops/index.cpp", RULES, [
-        ("tril-diagonal", "return tril(c.ct, «static_cast<int>(c.attrs.ints[0])»)",
-         "static_cast<int>(c.attrs.ints[0]) - 1"),
+        ("tril-diagonal", "return tril(c.ct, «static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)»)",
+         "static_cast<int>(c.attrs.as<TrilAttrs>().diagonal) - 1"),
     ]),
 
     ("reverse", "autograd/reverse.cpp", DERIVATIVES, [
         ("last-use-counts-alone", "Tensor& sum = cotangents_[at(id)]; sum = «sum.defined() ? sum + ct : ct»",
          "ct"),
         ("last-final-counts-alone",
-         ".finals[n.attrs.ints[0]]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
+         ".finals[n.attrs.as<FinalAttrs>().carry]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
         ("last-stack-counts-alone",
-         ".stacks[n.attrs.ints[0]]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
+         ".stacks[n.attrs.as<StackAttrs>().node]; sum = «sum.defined() ? sum + ct : ct»", "ct"),
         ("given-start-forgotten", "if («initial[i].defined()») cotangents_", "false"),
         ("level-of-the-program", "level_ = std::max(level_, «1 + highest_level(graph.node(id))»)",
          "highest_level(graph.node(id))"),
@@ -120,8 +120,8 @@ FAULTS = [
 
     ("scan-derivative", "autograd/scan_vjp.cpp", DERIVATIVES, [
         ("carry-after-the-step", "[=] { return scan_stack(node, «i»); }", "forward->outs[uz(i)]"),
-        ("same-direction", "scan.attrs.ints[0], «scan.attrs.ints[1] == 0»", "scan.attrs.ints[1] != 0"),
-        ("schedule-lost", "«static_cast<int>(scan.attrs.ints[2])», scan.loc", "0"),
+        ("same-direction", "inputs, loop.steps, «!loop.reverse»", "loop.reverse"),
+        ("schedule-lost", "«loop.every», scan.loc", "0"),
         ("captured-value-dropped", "if («!marked[uz(i)]») continue; needed_consts", "true"),
         ("captured-value-so-far-forgotten", "init.push_back(«so_far.defined()» ? so_far", "false"),
         ("captured-value-added-twice",
@@ -245,7 +245,7 @@ FAULTS = [
         ("carry-changes-once", "if («changed») continue", "false"),
         ("sum-inside-a-scan", "«inner.partial = false;»", None),
         ("sum-enters-a-scan", "if («f.kind == Flow::Kind::partial») f = mixed", "false"),
-        ("stack-axis-unshifted", "if (f.kind == Flow::Kind::along) «f.axis += shift;»", None),
+        ("stack-axis-unshifted", "n.op->kind == OpKind::stack) «f.axis += 1;»", None),
     ]),
     ("stepped", "engine/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
         ("read-in-pieces", "if («extent > 1 && stride(axis) != inside») return std::nullopt", "false"),
@@ -284,9 +284,12 @@ FAULTS = [
          "true"),
         ("bodies-with-other-outputs-shared", "&& «outs == o.outs» &&", "true"),
     ]),
-    ("graph", "engine/registry.cpp", PLANS, [
-        ("numbers-of-attributes-equal", "«reals == o.reals»", "true"),
-        ("literals-equal", "same(rule, o.rule) && «same_literal(literal, o.literal)»", "true"),
+    ("graph", "engine/attrs.h", PLANS, [
+        ("attributes-of-one-struct-equal", "«held_->same_as(*other.held_)»", "true"),
+        ("first-field-alone", "return («same(a, b) && ...»)", "same(a, b) || ..."),
+    ]),
+    ("graph", "engine/attrs.cpp", PLANS, [
+        ("literals-equal", "a.spec() == b.spec() && «a.same_bits(b)»", "true"),
     ]),
     ("random", "engine/random.cpp", (files("engine/random"),), [
         ("stream-without-its-upper-half", "low(stream), «high(stream)»}, {low(seed)", "0u"),
@@ -603,7 +606,8 @@ EQUIVALENT = {
     "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have attributes mixed in",
     "graph/bodies-with-other-outputs-shared": "their hashes, compared before, have the outputs mixed in",
     "graph/literals-equal": "their hashes, compared before, have the literals' bytes mixed in",
-    "graph/numbers-of-attributes-equal": "their hashes, compared before, have the numbers mixed in",
+    "graph/attributes-of-one-struct-equal": "their hashes, compared before, have all fields mixed in",
+    "graph/first-field-alone": "their hashes, compared before, have all fields mixed in",
     "memory/products-recomputed": "what is recomputed has the same bits: only time is lost",
     "stepped/backwards-view": "no row has a view with a negative stride",
     "stepped/sum-slice-by-slice": "a body of which a stack is a sum over slices is not cut into slices",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/attrs.h"
 #include "ops/rules.h"
 
 namespace nestgrad::ttt {
@@ -170,7 +171,7 @@ void LearnerTrace::find_uses() {
       }
       const NodeId rows = n.inputs[0];
       const Flow& flow = flows[static_cast<std::size_t>(rows)];
-      const bool fits = n.op == &matmul_op && operand == 1 && n.attrs.ints[0] == 0 &&
+      const bool fits = n.op == &matmul_op && operand == 1 && !n.attrs.as<MatmulAttrs>().a &&
                         !alias[static_cast<std::size_t>(rows)] && flow.kind == Flow::Kind::along &&
                         flow.axis == rank - 2 && graph_->node(rows).spec.rank() == rank;
       if (!fits) {
@@ -180,7 +181,7 @@ void LearnerTrace::find_uses() {
             what_, names_[w->weight], describe(graph_->tensor(id)));
         return;
       }
-      uses_.push_back({id, w->weight, rows, w->transposed != (n.attrs.ints[1] != 0), w->held});
+      uses_.push_back({id, w->weight, rows, w->transposed != (n.attrs.as<MatmulAttrs>().b), w->held});
     }
   }
 }

@@ -24,6 +24,7 @@
 #include "engine/threads.h"
 #include "models/trainer.h"
 #include "nestgrad.h"
+#include "ops/attrs.h"
 #include "ops/kernels.h"
 #include "ttt/system.h"
 
@@ -125,7 +126,7 @@ void digest_products(Digest& digest) {
         for (const bool b : {false, true}) {
           const Array x = random_normal({dtype, a ? Shape{2, k, m} : Shape{2, m, k}}, 0, 1, 1, 0),
                       y = random_normal({dtype, b ? Shape{2, n, k} : Shape{2, k, n}}, 0, 1, 1, 1);
-          digest.add(run(*find_op("matmul"), {.ints = {a, b}}, {x, y}));
+          digest.add(run(*find_op("matmul"), MatmulAttrs{a, b}, {x, y}));
         }
 }
 
@@ -136,9 +137,9 @@ void digest_systems(Digest& digest) {
         const Array a = random_normal({dtype, {2, n, n}}, 0, 1, 1, 0),
                     b = random_normal({dtype, {2, n, m}}, 0, 1, 1, 1);
         for (const bool transposed : {false, true}) {
-          digest.add(run(*find_op("solve"), {.ints = {transposed}}, {a, b}));
+          digest.add(run(*find_op("solve"), SolveAttrs{transposed}, {a, b}));
           for (const bool unit : {false, true})
-            digest.add(run(*find_op("triangular_solve"), {.ints = {transposed, unit}}, {a, b}));
+            digest.add(run(*find_op("triangular_solve"), TriangularSolveAttrs{transposed, unit}, {a, b}));
         }
       }
 }
@@ -149,7 +150,7 @@ void digest_reductions(Digest& digest) {
     for (const char* op : {"sum", "max_over"})
       for (const std::vector<std::int64_t>& axes :
            std::vector<std::vector<std::int64_t>>{{0}, {1}, {2}, {0, 2}, {0, 1, 2}})
-        digest.add(run(*find_op(op), {.ints = axes}, {x}));
+        digest.add(run(*find_op(op), ReduceAttrs{axes}, {x}));
   }
 }
 

@@ -61,6 +61,7 @@ TEST_CASE("Flow: slices go through a loop along any axis but that of its steps")
   const ScanResult by_step = looped(f.input(f64({4})), f.input(f64({5, 4}), 0));
   CHECK(f.kind(by_step.carries[0]) == Kind::mixed);
   CHECK(f.kind(by_step.ys[0]) == Kind::mixed);
+  CHECK(contains(f.flow(by_step.ys[0]).why, "it carries something from slice to slice"));
 }
 
 TEST_CASE("Flow: what reaches a carry only by another, steps later, reaches it") {
@@ -88,4 +89,17 @@ TEST_CASE("Flow: a loop neither makes a sum over slices in its steps nor reads o
       },
       {sum(x, {0}, kKeep)}, {f.input(f64({5, 1, 4}))});
   CHECK(f.kind(reads.carries[0]) == Kind::mixed);
+  // Nor where everything else would let the sum through.
+  const ScanResult makes = scan(
+      [](const Tensors&, const Tensors& now) -> Step {
+        return {{sum(now[0], {0}, kKeep)}, {}};
+      },
+      {f.input(f64({1, 4}))}, {rows});
+  CHECK(f.kind(makes.carries[0]) == Kind::mixed);
+  const ScanResult doubles = scan(
+      [](const Tensors& c, const Tensors&) -> Step {
+        return {{c[0] * 2.0}, {}};
+      },
+      {sum(x, {0}, kKeep)}, {}, {.steps = 5});
+  CHECK(f.kind(doubles.carries[0]) == Kind::mixed);
 }

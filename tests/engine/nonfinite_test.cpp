@@ -6,6 +6,7 @@
 
 #include "engine/interpreter.h"
 #include "engine/io/safetensors.h"
+#include "ops/attrs.h"
 #include "tests/autograd/deriving.h"
 #include "tests/engine/io_testing.h"
 
@@ -374,16 +375,27 @@ TEST_CASE("A reproducer with other numbers gives another result: the comparison 
   CHECK(contains(again.report.str(), "is finite"));
 }
 
-TEST_CASE("Numbers of attributes survive exactly") {
+TEST_CASE("Attributes survive exactly, and those of another op are refused") {
   const TemporaryFolder folder;
   const std::string path = folder / "nan.safetensors";
-  NonFinite report = found_in(trace([](Tensor x) { return log(x); }, f64()), {Array::scalar(0)});
-  report.attrs.ints = {std::numeric_limits<std::int64_t>::min(), 0, 7};
-  report.attrs.reals = {0.1, -1e-310, kInf, -0.0, 1e308};
-  report.attrs.text = "any \"text\"\nat all";
-  report.attrs.literal = Array::of({1, 2}, {2}, DType::f32);
+  NonFinite report = found_in(trace([](Tensor x) { return log(pad(x, 0, 2, 1)); }, f64({3})),
+                              {Array::of({1, 2, kInf}, {3}, DType::f64)});
+  REQUIRE(report.op == "input");
+  report.attrs = InputAttrs{"any \"text\"\nat all"};
   save_reproducer(report, path);
   CHECK(replay_reproducer(path).report.attrs == report.attrs);
+
+  report.op = "pad";
+  report.attrs = PadAttrs{0, 2, 1};
+  report.values = {Array::of({1, 2, kInf}, {3}, DType::f64)};
+  save_reproducer(report, path);
+  CHECK(replay_reproducer(path).report.attrs == report.attrs);
+  for (const char* numbers : {"", "0 2", "0 2 1 0"}) {
+    SafeTensors file = read_safetensors(path);
+    file.metadata["ints"] = numbers;
+    write_safetensors(path, file);
+    check_contains(refusal([&] { replay_reproducer(path); }, path), "not what 'pad' needs");
+  }
 }
 
 TEST_CASE("An op with a body is saved for people, and says that it cannot be run again") {

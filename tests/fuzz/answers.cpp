@@ -46,7 +46,7 @@ void Named::add_derivatives(const std::vector<Tensor>& inputs, int highest) {
     const std::vector<Tensor> g = grad(y, inputs, {.allow_zero = true});
     for (std::size_t i = 0; i < g.size(); ++i)
       add(fmt::format("{} by {}", n == 1 ? "the gradient" : "the second gradient",
-                      inputs[i].graph().node(inputs[i].id()).attrs.text),
+                      input_name(inputs[i].graph().node(inputs[i].id()))),
           g[i], n);
     y = sum(square(g[0]));
     for (std::size_t i = 1; i < g.size(); ++i) y = y + sum(square(g[i]));

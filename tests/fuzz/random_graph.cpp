@@ -216,8 +216,7 @@ Tensors RandomGraph::variables() {
 void for_each_node(const std::deque<Node>& nodes, const std::function<void(const Node&)>& visit) {
   for (const Node& n : nodes) {
     visit(n);
-    if (n.attrs.body) for_each_node(n.attrs.body->nodes, visit);
-    if (n.attrs.rule) for_each_node(n.attrs.rule->nodes, visit);
+    for (const BodyPtr& body : n.attrs.bodies()) for_each_node(body->nodes, visit);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "autograd/grad.h"
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 
@@ -139,7 +140,7 @@ std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b, std::in
   constexpr DType dtype = sizeof(T) == 4 ? DType::f32 : DType::f64;
   const Spec specs[]{{dtype, ta ? Shape{k, m} : Shape{m, k}}, {dtype, tb ? Shape{n, k} : Shape{k, n}}};
   const Op& op = *find_op("matmul");
-  const Attrs attrs{.ints = {ta, tb}};
+  const Attrs attrs = MatmulAttrs{ta, tb};
   std::vector<T> out(uz(m * n), T(7));
   const std::byte* in[]{reinterpret_cast<const std::byte*>(a.data()),
                         reinterpret_cast<const std::byte*>(b.data())};
@@ -226,7 +227,7 @@ TEST_CASE_TEMPLATE("what is added to a product by its kernel, in place too, has 
   const Op& op = *find_op("matmul");
   const auto kernel = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb) {
     const Spec specs[]{{dtype, ta ? Shape{k, m} : Shape{m, k}}, {dtype, tb ? Shape{n, k} : Shape{k, n}}};
-    const Attrs attrs{.ints = {ta, tb}};
+    const Attrs attrs = MatmulAttrs{ta, tb};
     return op.plus(Call{op, specs, attrs, infer(op, specs, attrs)});
   };
   int wrong = 0;

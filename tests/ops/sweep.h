@@ -37,7 +37,8 @@ Failures check_errors(const Op& op);       // negative samples are refused, with
 Failures check_derivatives(const Op& op);  // orders 1 to 3, Taylor rates, products, f32
 Failures check_mentions(const Op& op);     // a rule mentions no value that it does not need
 Failures check_linear_in(const Op& op);    // affine if declared, and not if not
-Failures check_sums(const Op& op);         // what linear, sums and has_shape say is so
+Failures check_sums(const Op& op);         // what linear, sums and ShapeAttrs say is so
+Failures check_attributes(const Op& op);   // attributes are read back from their numbers
 Failures check_axes(const Op& op);         // one slice of an input moves one slice of the output, to the bit
 Failures check_broadcasts(const Op& op);   // inputs uniform along what maps to an axis: so is the output
 Failures check_may_reuse(const Op& op);    // written over its input, the output has the same bits

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 
+#include "ops/attrs.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 
@@ -114,7 +115,12 @@ TEST_CASE("a wrong fact is caught") {
                [](Op& op) { op.linear_in = nullptr; });
   check_caught(check_sums, "mul", "declared linear, but", [](Op& op) { op.linear = true; });
   check_caught(check_sums, "add", "declared a product, but", [](Op& op) { op.product = true; });
-  check_caught(check_sums, "slice", "has_shape, but", [](Op& op) { op.has_shape = true; });
+  check_caught(check_sums, "reshape", "not the shape that it is told", [](Op& op) {
+    op.infer = [](const Call& c) { return Spec{c.in[0].dtype, {c.in[0].size()}}; };
+  });
+  check_caught(check_attributes, "slice", "are not read back",
+               [](Op& op) { op.read_attrs = attrs_from<PadAttrs>; });
+  check_caught(check_attributes, "slice", "are not read back", [](Op& op) { op.read_attrs = nullptr; });
   check_caught(check_sums, "max_over", "does not add up", [](Op& op) {
     op.sums = [](const Call& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };
   });
@@ -128,7 +134,7 @@ TEST_CASE("a wrong fact is caught") {
                                                   : -1;
     };
     op.samples = [] {
-      return std::vector<Sample>{{.inputs = {{{5}, 0, 4.999, DType::i32}, {{5}}}, .attrs = {.ints = {5}}}};
+      return std::vector<Sample>{{.inputs = {{{5}, 0, 4.999, DType::i32}, {{5}}}, .attrs = ScatterAttrs{5}}};
     };
   });
   check_caught(check_broadcasts, "pad", "varies although nothing", [](Op& op) { op.broadcasts = true; });

@@ -40,6 +40,7 @@ TEST_CASE("rows are found by name, and sorted by it") {
 TEST_CASE("every negative sample is refused with its message") { sweep(check_errors); }
 TEST_CASE("no derivative mentions a value that it does not need") { sweep(check_mentions); }
 TEST_CASE("what is declared affine is affine, and nothing else is") { sweep(check_linear_in); }
+TEST_CASE("attributes are read back from their numbers, and others are refused") { sweep(check_attributes); }
 TEST_CASE("sums pass through what is declared linear, and nothing else") { sweep(check_sums); }
 TEST_CASE("slices go where `axes` says, to the bit") { sweep(check_axes); }
 TEST_CASE("an axis that nothing maps to repeats its inputs, where the row broadcasts") {

@@ -47,7 +47,7 @@ Arrays token_by_token(const Pupil& pupil, const Sizes& s, FormChoice form, const
   REQUIRE(start.names == step.names);
   StateDict params, state;
   for (std::size_t i = 5; i < in.size(); ++i)
-    params.emplace(whole.graph().node(whole.inputs()[i]).attrs.text, in[i]);
+    params.emplace(input_name(whole.graph().node(whole.inputs()[i])), in[i]);
   const auto given = [&](std::int64_t t) {
     return Arrays{token(in[0], t), token(in[1], t),
                   token(in[2], t), token(in[3], t),

@@ -13,8 +13,8 @@ namespace {
 
 bool is_constant_one(Tensor t) {
   const Node& n = node_of(t);
-  if (n.op->kind != OpKind::constant || n.attrs.literal.size() != 1) return false;
-  return n.attrs.literal.cast(DType::f64).as<double>()[0] == 1.0;
+  if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return false;
+  return literal_of(n).cast(DType::f64).as<double>()[0] == 1.0;
 }
 
 // A value of the traced step.
@@ -100,7 +100,7 @@ class Interpreter {
     if (n.op->kind == OpKind::input) return;
     if (n.op->kind == OpKind::constant) {
       if (is_column(n.spec, weight_.shape[weight_.shape.size() - 2]))
-        v = {Value::Kind::coefficient, as_rows(constant(n.attrs.literal)), {}};
+        v = {Value::Kind::coefficient, as_rows(constant(literal_of(n))), {}};
       else v.kind = Value::Kind::opaque;
       return;
     }
