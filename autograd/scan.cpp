@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "ops/table.h"
+
 namespace nestgrad {
 
 namespace {
@@ -35,31 +37,37 @@ Spec infer_stack(const Call& c) {
   return out;
 }
 
-const Op& scan_op = register_op(
-    {.name = "scan",
-     .doc = "A loop over time: carries_t+1 = body(carries_t, xs_t, consts). Read through final and stack.",
-     .kind = OpKind::scan,
-     .infer = infer_scan,
-     .not_differentiable = "its derivative is another scan, built by autograd/scan_vjp.cpp",
-     .describe = [](const Attrs& a) {
-       const ScanAttrs& scan = a.as<ScanAttrs>();
-       return fmt::format("steps={}{}{}", scan.steps, scan.reverse ? ", reverse" : "",
-                          scan.every ? fmt::format(", every={}", scan.every) : "");
-     }});
-const Op& final_op = register_op(
-    {.name = "final",
-     .doc = "The value of one carry of a scan after its last step.",
-     .kind = OpKind::final,
-     .infer = infer_final,
-     .not_differentiable = "see scan",
-     .describe = [](const Attrs& a) { return fmt::format("carry {}", a.as<FinalAttrs>().carry); }});
-const Op& stack_op =
-    register_op({.name = "stack",
-                 .doc = "The value of one node of a scan's body at every step, [time, ...].",
-                 .kind = OpKind::stack,
-                 .infer = infer_stack,
-                 .not_differentiable = "see scan",
-                 .describe = [](const Attrs& a) { return fmt::format("node {}", a.as<StackAttrs>().node); }});
+}  // namespace
+
+constinit const Op scan_op = {
+    .name = "scan",
+    .doc = "A loop over time: carries_t+1 = body(carries_t, xs_t, consts). Read through final and stack.",
+    .kind = OpKind::scan,
+    .infer = infer_scan,
+    .not_differentiable = "its derivative is another scan, built by autograd/scan_vjp.cpp",
+    .describe = [](const Attrs& a) {
+      const ScanAttrs& scan = a.as<ScanAttrs>();
+      return fmt::format("steps={}{}{}", scan.steps, scan.reverse ? ", reverse" : "",
+                         scan.every ? fmt::format(", every={}", scan.every) : "");
+    }};
+
+constinit const Op final_op = {
+    .name = "final",
+    .doc = "The value of one carry of a scan after its last step.",
+    .kind = OpKind::final,
+    .infer = infer_final,
+    .not_differentiable = "see scan",
+    .describe = [](const Attrs& a) { return fmt::format("carry {}", a.as<FinalAttrs>().carry); }};
+
+constinit const Op stack_op = {
+    .name = "stack",
+    .doc = "The value of one node of a scan's body at every step, [time, ...].",
+    .kind = OpKind::stack,
+    .infer = infer_stack,
+    .not_differentiable = "see scan",
+    .describe = [](const Attrs& a) { return fmt::format("node {}", a.as<StackAttrs>().node); }};
+
+namespace {
 
 std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
   std::int64_t steps = options.steps;

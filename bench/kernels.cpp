@@ -19,6 +19,7 @@
 #include "engine/op.h"
 #include "engine/random.h"
 #include "ops/attrs.h"
+#include "ops/table.h"
 #ifdef NESTGRAD_BENCH_XSMM
 #include <libxsmm.h>
 #endif
@@ -40,7 +41,7 @@ void report(benchmark::State& state, Sizes s) {
 void matmul(benchmark::State& state, DType dtype, Sizes s, bool ta, bool tb) {
   const Spec specs[]{{dtype, {s.batch, ta ? s.k : s.m, ta ? s.m : s.k}},
                      {dtype, {s.batch, tb ? s.n : s.k, tb ? s.k : s.n}}};
-  const Op& op = *find_op("matmul");
+  const Op& op = matmul_op;
   const Attrs attrs = MatmulAttrs{ta, tb};
   const Kernel kernel = op.cpu(Call{op, specs, attrs, infer(op, specs, attrs)});
   const Array a = random_normal(specs[0], 0, 1, 1, 0), b = random_normal(specs[1], 0, 1, 1, 1);

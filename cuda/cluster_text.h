@@ -7,6 +7,7 @@
 
 #include "cuda/strided.h"
 #include "engine/cluster.h"
+#include "ops/table.h"
 
 namespace nestgrad::cuda {
 
@@ -19,12 +20,12 @@ enum Code : int {
   code_spread  // an input, to the block's elements, where it repeats
 };
 
-inline std::optional<Code> code_of(std::string_view name) {
+inline std::optional<Code> code_of(const Op& op) {
 #define UNARY(NAME, ...) \
-  if (name == #NAME) return code_##NAME;
+  if (&op == &NAME##_op) return code_##NAME;
 #include "ops/elementwise.def"
-  if (name == "sum") return code_row_sum;
-  if (name == "max_over") return code_row_max;
+  if (&op == &sum_op) return code_row_sum;
+  if (&op == &max_over_op) return code_row_max;
   return std::nullopt;
 }
 
@@ -119,7 +120,7 @@ class ClusterWriter {
           o >= 0 ? input(static_cast<std::size_t>(o), reads_wide) : results_[static_cast<std::size_t>(~o)];
     }
     Step& step = next();
-    step.code = *code_of(op.op->name);
+    step.code = *code_of(*op.op);
     step.operands = static_cast<int>(op.operands.size());
     std::copy_n(in, kMostOperands, step.in);
     step.out = op.output >= 0 ? Operand{Operand::output, op.output, wide, 0}

@@ -147,7 +147,7 @@ class ScanKernel final : public Backend::FusedScan {
 bool runs_in_block(const Op& op) {
   if (op.kind == OpKind::input || op.kind == OpKind::constant || op.alias) return true;
   if (op.kind != OpKind::value) return false;
-  return op.loop || op.view || op.expand || ScanWriter<float>::written(op.name);
+  return op.loop || op.view || op.expand || ScanWriter<float>::written(op);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "cuda/scan_text.h"
 #include "engine/program.h"
 #include "ops/attrs.h"
+#include "ops/table.h"
 
 namespace nestgrad::cuda {
 
@@ -36,17 +37,17 @@ class ScanWriter {
 
   // What writes the text of an op that is neither elementwise nor a view; null: nothing does.
   using Write = void (ScanWriter::*)(const Call&, BlockOp);
-  static Write written(std::string_view op) {
-    static constexpr std::pair<std::string_view, Write> kOps[] = {
-        {"matmul", &ScanWriter::write_product},
-        {"sum", &ScanWriter::template write_reduction<BlockCode::sum>},
-        {"max_over", &ScanWriter::template write_reduction<BlockCode::largest>},
-        {"pad", &ScanWriter::write_pad},
-        {"concat", &ScanWriter::write_concat},
-        {"tril", &ScanWriter::write_tril},
-        {"iota", &ScanWriter::template write_line<BlockCode::iota>},
-        {"cumsum", &ScanWriter::template write_line<BlockCode::cumsum>}};
-    const auto* at = std::ranges::find(kOps, op, [](const auto& row) { return row.first; });
+  static Write written(const Op& op) {
+    static constexpr std::pair<const Op*, Write> kOps[] = {
+        {&matmul_op, &ScanWriter::write_product},
+        {&sum_op, &ScanWriter::template write_reduction<BlockCode::sum>},
+        {&max_over_op, &ScanWriter::template write_reduction<BlockCode::largest>},
+        {&pad_op, &ScanWriter::write_pad},
+        {&concat_op, &ScanWriter::write_concat},
+        {&tril_op, &ScanWriter::write_tril},
+        {&iota_op, &ScanWriter::template write_line<BlockCode::iota>},
+        {&cumsum_op, &ScanWriter::template write_line<BlockCode::cumsum>}};
+    const auto* at = std::ranges::find(kOps, &op, [](const auto& row) { return row.first; });
     return at == std::end(kOps) ? nullptr : at->second;
   }
 
@@ -146,7 +147,7 @@ class ScanWriter {
     const NodeCall call(body_.graph->nodes(), node);
     if (ins.op->loop) return write_cluster(single(call), op);
     if (ins.op->view) return write_move(op, move_of_view(call));
-    const Write writes = written(ins.op->name);
+    const Write writes = written(*ins.op);
     if (!writes) throw Unsuited();
     (this->*writes)(call, op);
   }

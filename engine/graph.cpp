@@ -43,24 +43,24 @@ Spec no_infer(const Call& call) { call.shape_error("leaf nodes are made by the g
 
 }  // namespace
 
-const Op& input_op = register_op({.name = "input",
-                                  .doc = "A value given when the function is called.",
-                                  .kind = OpKind::input,
+constinit const Op input_op = {.name = "input",
+                               .doc = "A value given when the function is called.",
+                               .kind = OpKind::input,
+                               .infer = no_infer,
+                               .not_differentiable = "it is a leaf",
+                               .describe = [](const Attrs& a) { return a.as<InputAttrs>().name; },
+                               .shared = false};
+
+constinit const Op constant_op = {.name = "constant",
+                                  .doc = "A literal array.",
+                                  .kind = OpKind::constant,
                                   .infer = no_infer,
                                   .not_differentiable = "it is a leaf",
-                                  .describe = [](const Attrs& a) { return a.as<InputAttrs>().name; },
-                                  .shared = false});
-
-const Op& constant_op =
-    register_op({.name = "constant",
-                 .doc = "A literal array.",
-                 .kind = OpKind::constant,
-                 .infer = no_infer,
-                 .not_differentiable = "it is a leaf",
-                 .describe = [](const Attrs& a) {
-                   const Array& literal = a.as<ConstantAttrs>().literal;
-                   return literal.size() == 1 ? fmt::format("{:.9g}", literal.item()) : std::string("...");
-                 }});
+                                  .describe = [](const Attrs& a) {
+                                    const Array& literal = a.as<ConstantAttrs>().literal;
+                                    return literal.size() == 1 ? fmt::format("{:.9g}", literal.item())
+                                                               : std::string("...");
+                                  }};
 
 namespace {
 // Literals lie on the CPU, in buffers of their own.

@@ -188,8 +188,8 @@ Tensor constant(double value, DType dtype, Loc loc = Loc::current());
 // The operand as a tensor; a number becomes a constant of `like`'s type in like's graph.
 Tensor as_tensor(const Operand& operand, Tensor like);
 
-extern const Op& input_op;
-extern const Op& constant_op;
+extern const Op input_op;
+extern const Op constant_op;
 
 std::string describe(Tensor t);  // %12 = matmul f32[4,4] (file.cpp:31)
 std::string describe(const Loc& loc);

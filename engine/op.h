@@ -85,8 +85,8 @@ struct Op {
   // Why this input has no derivative although others have one; empty if it has. Integers never have one.
   std::string_view (*cut)(int input) = nullptr;
   Kernel (*cpu)(const Call&) = nullptr;
-  // A kernel that queues its work on that device. Filled in by cuda/ where it is linked.
-  Kernel (*cuda)(const Call&, Backend&) = nullptr;
+  // A kernel that queues its work on that device. Filled in by cuda/ where it is linked, before the first plan.
+  mutable Kernel (*cuda)(const Call&, Backend&) = nullptr;
   // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
   // all. All operands and the output have this type.
   ElementLoop (*loop)(DType, const std::vector<char>& stretched) = nullptr;
@@ -125,12 +125,9 @@ struct Op {
   bool shared = true;       // equal calls are one node (false: every call is a node of its own)
 };
 
-// Rows register themselves once, before main.
-const Op& register_op(Op op);
+// All rows, in the order of their names: those of ops/table.def.
 std::span<const Op* const> op_table();
 const Op* find_op(std::string_view name);  // null if there is none
-// Fills in the column `cuda` of a row, before the first plan.
-void set_cuda_kernel(std::string_view name, Kernel (*make)(const Call&, Backend&));
 
 Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs);
 // Samples of an op with one float input and no attributes to speak of.

@@ -32,25 +32,25 @@ int broadcast_axes(const Call& c, int, int axis) {
 
 }  // namespace
 
-const Op& broadcast_op = register_op(
-    {.name = "broadcast_to",
-     .doc = "Repeats axes of extent 1 and missing leading axes.",
-     .infer = infer_broadcast,
-     .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
-     .cpu = copy_view,
-     .view = broadcast_view,
-     .linear_in = always_linear,
-     .axes = broadcast_axes,
-     .cost = copy_cost,
-     .simplify = drop_if_nothing_changes,
-     .read_attrs = attrs_from<ShapeAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 1}}}, .attrs = ShapeAttrs{{2, 3, 4}}},
-               {.inputs = {{{}}}, .attrs = ShapeAttrs{{3}}},
-               {.inputs = {{{2, 3}}}, .attrs = ShapeAttrs{{2, 1}}, .error = "cannot be broadcast to [2,1]"}};
-     },
-     .linear = true,
-     .broadcasts = true});
+constinit const Op broadcast_op = {
+    .name = "broadcast_to",
+    .doc = "Repeats axes of extent 1 and missing leading axes.",
+    .infer = infer_broadcast,
+    .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
+    .cpu = copy_view,
+    .view = broadcast_view,
+    .linear_in = always_linear,
+    .axes = broadcast_axes,
+    .cost = copy_cost,
+    .simplify = drop_if_nothing_changes,
+    .read_attrs = attrs_from<ShapeAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{3, 1}}}, .attrs = ShapeAttrs{{2, 3, 4}}},
+              {.inputs = {{{}}}, .attrs = ShapeAttrs{{3}}},
+              {.inputs = {{{2, 3}}}, .attrs = ShapeAttrs{{2, 1}}, .error = "cannot be broadcast to [2,1]"}};
+    },
+    .linear = true,
+    .broadcasts = true};
 
 Tensor broadcast_to(Operand x, const Shape& shape) {
   return emit(broadcast_op, {x.tensor}, ShapeAttrs{shape}, x.loc);

@@ -4,6 +4,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
+#include "ops/table.h"
 
 namespace nestgrad {
 
@@ -38,36 +39,36 @@ Kernel concat_kernel(const Call& c) {
   };
 }
 
-const Op& op = register_op(
-    {.name = "concat",
-     .doc = "Arrays one after another along an axis.",
-     .infer = infer_concat,
-     .vjp =
-         [](const VjpCall& c) {
-           const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
-           std::int64_t at = 0;
-           for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
-           return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
-         },
-     .cpu = concat_kernel,
-     .linear_in = always_linear,
-     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<ConcatAttrs>().axis ? -1 : axis; },
-     .cost = elementwise_cost,
-     .read_attrs = attrs_from<ConcatAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = ConcatAttrs{1}},
-               {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = ConcatAttrs{0}},
-               {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = ConcatAttrs{0}, .error = "every axis but 0"}};
-     },
-     .linear = true});
-
 }  // namespace
+
+constinit const Op concat_op = {
+    .name = "concat",
+    .doc = "Arrays one after another along an axis.",
+    .infer = infer_concat,
+    .vjp =
+        [](const VjpCall& c) {
+          const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
+          std::int64_t at = 0;
+          for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
+          return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
+        },
+    .cpu = concat_kernel,
+    .linear_in = always_linear,
+    .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<ConcatAttrs>().axis ? -1 : axis; },
+    .cost = elementwise_cost,
+    .read_attrs = attrs_from<ConcatAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = ConcatAttrs{1}},
+              {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = ConcatAttrs{0}},
+              {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = ConcatAttrs{0}, .error = "every axis but 0"}};
+    },
+    .linear = true};
 
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
   if (parts.empty()) throw ShapeError("[concat] needs at least one part");
   if (parts.size() == 1) return parts[0];
   const int normal = normal_axis("concat", axis, parts[0].rank());
-  if (parts.size() <= kMaxParts) return emit(op, parts, ConcatAttrs{normal}, loc);
+  if (parts.size() <= kMaxParts) return emit(concat_op, parts, ConcatAttrs{normal}, loc);
   std::vector<Tensor> groups;
   for (std::size_t i = 0; i < parts.size(); i += kMaxParts)
     groups.push_back(

@@ -170,93 +170,104 @@ Cost cost_of(const Call& call) {
 
 }  // namespace
 
-constexpr int L = 256;
+// What the column `affine` says besides the inputs.
+constexpr int LINEAR = 256, PRODUCT = 512, SUM = 1024;
 #define ROW(NAME, DOC, ARITY, KIND) .name = #NAME, .doc = DOC, .infer = infer_elementwise<ARITY, KIND>
 #define STEP_WHY "it is piecewise constant"
 
-namespace {
-#define UNARY(NAME, ...) extern const Op& op_##NAME;
-#include "ops/elementwise.def"
-}  // namespace
-
 #define UNARY(NAME, ...) \
-  Tensor NAME(Operand x) { return emit(op_##NAME, {as_tensor(x, {})}, {}, x.loc); }
+  Tensor NAME(Operand x) { return emit(NAME##_op, {as_tensor(x, {})}, {}, x.loc); }
 #define BINARY(NAME, ...)                                                                \
   Tensor NAME(Operand a, Operand b) {                                                    \
-    return emit(op_##NAME, {as_tensor(a, b.tensor), as_tensor(b, a.tensor)}, {}, a.loc); \
+    return emit(NAME##_op, {as_tensor(a, b.tensor), as_tensor(b, a.tensor)}, {}, a.loc); \
   }
 #define TERNARY(...)
 #include "ops/elementwise.def"
 
-namespace {
-#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                                 \
-  const Op& op_##NAME =                                                                                  \
-      register_op({ROW(NAME, DOC, 1, KIND),                                                              \
-                   .vjp = [](const VjpCall& c) -> Tensor {                                               \
-                     [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct;                    \
-                     return VJP;                                                                         \
-                   },                                                                                    \
-                   .cpu = make_kernel<Formula::NAME, 1>, .loop = element_loop<Formula::NAME>,            \
-                   .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },                      \
-                   .axes = elementwise_axes, .may_reuse = reuse_same_shape, .cost = cost_of<KIND>,       \
-                   .simplify = simplified<SIMPLIFY>, .samples = [] { return unary_samples(LOW, HIGH); }, \
-                   .linear = ((AFFINE)&L) != 0, .broadcasts = true});
-#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                                                \
-  const Op& op_##NAME = register_op(                                                                  \
-      {ROW(NAME, DOC, 1, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 1>, \
-       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes, .may_reuse = reuse_same_shape,  \
-       .cost = cost_of<KIND>, .samples = [] { return unary_samples(LOW, HIGH); }, .broadcasts = true});
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)      \
-  const Op& op_##NAME = register_op(                                                                       \
-      {ROW(NAME, DOC, 2, KIND),                                                                            \
-       .vjp = [](const VjpCall& c) -> Tensor {                                                             \
-         [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                                           \
-         [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                                               \
-         if (c.input == 0) return VJP_A;                                                                   \
-         return VJP_B;                                                                                     \
-       },                                                                                                  \
-       .cpu = make_kernel<Formula::NAME, 2>, .loop = element_loop<Formula::NAME>,                          \
-       .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, .axes = elementwise_axes, \
-       .may_reuse = reuse_same_shape, .cost = cost_of<KIND>, .simplify = simplified<SIMPLIFY>,             \
-       .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },                             \
-       .adds = std::string_view(#NAME) == "add", .linear = ((AFFINE)&L) != 0,                              \
-       .product = std::string_view(#NAME) == "mul" || std::string_view(#NAME) == "div",                    \
-       .broadcasts = true});
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                            \
-  const Op& op_##NAME = register_op(                                                                  \
-      {ROW(NAME, DOC, 2, KIND), .not_differentiable = STEP_WHY, .cpu = make_kernel<Formula::NAME, 2>, \
-       .loop = element_loop<Formula::NAME>, .axes = elementwise_axes, .may_reuse = reuse_same_shape,  \
-       .cost = cost_of<KIND>, .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
-       .broadcasts = true});
+#define UNARY(NAME, DOC, KERNEL, VJP, LOW, HIGH, KIND, AFFINE, SIMPLIFY)                          \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 1, KIND),                                           \
+                               .vjp = [](const VjpCall& c) -> Tensor {                            \
+                                 [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct; \
+                                 return VJP;                                                      \
+                               },                                                                 \
+                               .cpu = make_kernel<Formula::NAME, 1>,                              \
+                               .loop = element_loop<Formula::NAME>,                               \
+                               .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },   \
+                               .axes = elementwise_axes,                                          \
+                               .may_reuse = reuse_same_shape,                                     \
+                               .cost = cost_of<KIND>,                                             \
+                               .simplify = simplified<SIMPLIFY>,                                  \
+                               .samples = [] { return unary_samples(LOW, HIGH); },                \
+                               .linear = ((AFFINE)&LINEAR) != 0,                                  \
+                               .broadcasts = true};
+#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                             \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 1, KIND),                            \
+                               .not_differentiable = STEP_WHY,                     \
+                               .cpu = make_kernel<Formula::NAME, 1>,               \
+                               .loop = element_loop<Formula::NAME>,                \
+                               .axes = elementwise_axes,                           \
+                               .may_reuse = reuse_same_shape,                      \
+                               .cost = cost_of<KIND>,                              \
+                               .samples = [] { return unary_samples(LOW, HIGH); }, \
+                               .broadcasts = true};
+#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)    \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                                                  \
+                               .vjp = [](const VjpCall& c) -> Tensor {                                   \
+                                 [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                 \
+                                 [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                     \
+                                 if (c.input == 0) return VJP_A;                                         \
+                                 return VJP_B;                                                           \
+                               },                                                                        \
+                               .cpu = make_kernel<Formula::NAME, 2>,                                     \
+                               .loop = element_loop<Formula::NAME>,                                      \
+                               .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, \
+                               .axes = elementwise_axes,                                                 \
+                               .may_reuse = reuse_same_shape,                                            \
+                               .cost = cost_of<KIND>,                                                    \
+                               .simplify = simplified<SIMPLIFY>,                                         \
+                               .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },   \
+                               .adds = ((AFFINE)&SUM) != 0,                                              \
+                               .linear = ((AFFINE)&LINEAR) != 0,                                         \
+                               .product = ((AFFINE)&PRODUCT) != 0,                                       \
+                               .broadcasts = true};
+#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                             \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                                                \
+                               .not_differentiable = STEP_WHY,                                         \
+                               .cpu = make_kernel<Formula::NAME, 2>,                                   \
+                               .loop = element_loop<Formula::NAME>,                                    \
+                               .axes = elementwise_axes,                                               \
+                               .may_reuse = reuse_same_shape,                                          \
+                               .cost = cost_of<KIND>,                                                  \
+                               .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
+                               .broadcasts = true};
 #define TERNARY(...)
 #include "ops/elementwise.def"
 
-const Op& op_select =
-    register_op({.name = "select",
-                 .doc = "b where a is not zero, else c",
-                 .infer = infer_elementwise<3, ANY>,
-                 .vjp = [](const VjpCall& c) -> Tensor {
-                   const Tensor zero = zero_like(c.ct);
-                   return c.input == 1 ? select(c.in[0], c.ct, zero) : select(c.in[0], zero, c.ct);
-                 },
-                 .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
-                 .cpu = make_kernel<Formula::select, 3>,
-                 .loop = element_loop<Formula::select>,
-                 .linear_in = [](const Call&, int i) { return i > 0; },
-                 .axes = elementwise_axes,
-                 .may_reuse = reuse_same_shape,
-                 .cost = elementwise_cost,
-                 .simplify = simplify_elementwise,
-                 .samples = []() -> std::vector<Sample> {
-                   return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
-                           {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};
-                 },
-                 .broadcasts = true});
-}  // namespace
+constinit const Op select_op = {
+    .name = "select",
+    .doc = "b where a is not zero, else c",
+    .infer = infer_elementwise<3, ANY>,
+    .vjp = [](const VjpCall& c) -> Tensor {
+      const Tensor zero = zero_like(c.ct);
+      return c.input == 1 ? select(c.in[0], c.ct, zero) : select(c.in[0], zero, c.ct);
+    },
+    .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
+    .cpu = make_kernel<Formula::select, 3>,
+    .loop = element_loop<Formula::select>,
+    .linear_in = [](const Call&, int i) { return i > 0; },
+    .axes = elementwise_axes,
+    .may_reuse = reuse_same_shape,
+    .cost = elementwise_cost,
+    .simplify = simplify_elementwise,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
+              {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};
+    },
+    .broadcasts = true};
 
 Tensor select(Operand mask, Operand yes, Operand no) {
   const Tensor like = mask.tensor.defined() ? mask.tensor : yes.tensor;
-  return emit(op_select, {as_tensor(mask, like), as_tensor(yes, like), as_tensor(no, like)}, {}, mask.loc);
+  return emit(select_op, {as_tensor(mask, like), as_tensor(yes, like), as_tensor(no, like)}, {}, mask.loc);
 }
 
 Tensor operator+(Operand a, Operand b) { return add(a, b); }

@@ -4,6 +4,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
+#include "ops/table.h"
 
 namespace nestgrad {
 
@@ -69,44 +70,42 @@ std::vector<Sample> gather_samples() {
           {.inputs = {{{4}}, {{3}}}, .error = "indices must be i32"}};
 }
 
-const Op& gather_op =
-    register_op({.name = "gather",
-                 .doc = "Rows of a table at integer indices.",
-                 .infer = infer_gather,
-                 .vjp = [](const VjpCall& c) { return scatter_add(c.in[1], c.ct, c.in[0].shape()[0]); },
-                 .cpu = gather_kernel,
-                 .linear_in = [](const Call&, int input) { return input == 0; },
-                 // Row axes of the table follow the index axes; index axes lead.
-                 .axes =
-                     [](const Call& c, int input, int axis) {
-                       return input == 1 ? axis : axis == 0 ? -1 : axis - 1 + c.in[1].rank();
-                     },
-                 .cost = copy_cost,
-                 .samples = gather_samples});
-
-const Op& scatter_op = register_op(
-    {.name = "scatter_add",
-     .doc = "Zeros, plus each update row added at its index, in index order.",
-     .infer = infer_scatter,
-     .vjp = [](const VjpCall& c) { return gather(c.ct, c.in[0]); },
-     .cpu =
-         [](const Call& c) {
-           return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); });
-         },
-     .linear_in = [](const Call&, int input) { return input == 1; },
-     .axes = [](const Call& c, int input,
-                int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
-     .cost = elementwise_cost,
-     .read_attrs = attrs_from<ScatterAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = ScatterAttrs{5}},
-               {.inputs = {{{3}, 0, 1.999, DType::i32}, {{3}}}, .attrs = ScatterAttrs{2}},
-               {.inputs = {{{3}, 0, 1, DType::i32}, {{4}}},
-                .attrs = ScatterAttrs{2},
-                .error = "must begin with the shape of the indices"}};
-     }});
-
 }  // namespace
+
+constinit const Op gather_op = {
+    .name = "gather",
+    .doc = "Rows of a table at integer indices.",
+    .infer = infer_gather,
+    .vjp = [](const VjpCall& c) { return scatter_add(c.in[1], c.ct, c.in[0].shape()[0]); },
+    .cpu = gather_kernel,
+    .linear_in = [](const Call&, int input) { return input == 0; },
+    // Row axes of the table follow the index axes; index axes lead.
+    .axes = [](const Call& c, int input,
+               int axis) { return input == 1  ? axis
+                                  : axis == 0 ? -1
+                                              : axis - 1 + c.in[1].rank(); },
+    .cost = copy_cost,
+    .samples = gather_samples};
+
+constinit const Op scatter_op = {
+    .name = "scatter_add",
+    .doc = "Zeros, plus each update row added at its index, in index order.",
+    .infer = infer_scatter,
+    .vjp = [](const VjpCall& c) { return gather(c.ct, c.in[0]); },
+    .cpu =
+        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); }); },
+    .linear_in = [](const Call&, int input) { return input == 1; },
+    .axes = [](const Call& c, int input,
+               int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
+    .cost = elementwise_cost,
+    .read_attrs = attrs_from<ScatterAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = ScatterAttrs{5}},
+              {.inputs = {{{3}, 0, 1.999, DType::i32}, {{3}}}, .attrs = ScatterAttrs{2}},
+              {.inputs = {{{3}, 0, 1, DType::i32}, {{4}}},
+               .attrs = ScatterAttrs{2},
+               .error = "must begin with the shape of the indices"}};
+    }};
 
 Tensor gather(Operand table, Operand indices) {
   return emit(gather_op, {table.tensor, indices.tensor}, {}, table.loc);

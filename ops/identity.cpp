@@ -20,70 +20,70 @@ Kernel copy_kernel(const Call& c) {
       [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) { std::memcpy(out, in[0], bytes); };
 }
 
-const Op& cast_op = register_op(
-    {.name = "cast",
-     .doc =
-         "The same values in another element type, rounded to nearest (towards zero for integers). NaN and "
-         "what is too large for an i32 are errors.",
-     .infer =
-         [](const Call& c) {
-           return Spec{c.attrs.as<CastAttrs>().dtype, c.in[0].shape};
-         },
-     .vjp = [](const VjpCall& c) -> Tensor {
-       if (!is_float(c.out.dtype())) throw GradError("[cast] no derivative passes through an integer");
-       return cast(c.ct, c.in[0].dtype());
-     },
-     .cpu = [](const Call& c) -> Kernel {
-       return dispatch(c.in[0].dtype, [&]<class From>(From) {
-         return dispatch(c.out.dtype, [&]<class To>(To) -> Kernel {
-           return [n = c.out.size()](const std::byte* const* in, std::byte* out) {
-             const From* x = reinterpret_cast<const From*>(in[0]);
-             To* y = reinterpret_cast<To*>(out);
-             for (std::int64_t i = 0; i < n; ++i) y[i] = converted<To>(x[i], "cast");
-           };
-         });
-       });
-     },
-     .linear_in = [](const Call& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
-     .axes = same_axis,
-     .cost = copy_cost,
-     .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },
-     .describe = [](const Attrs& a) { return std::string(name(a.as<CastAttrs>().dtype)); },
-     .read_attrs = attrs_from<CastAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 3}}}, .attrs = CastAttrs{DType::f64}}};
-     }});
-
-const Op& stop_gradient_op = register_op({.name = "stop_gradient",
-                                          .doc = "The value itself; derivatives do not pass.",
-                                          .infer = [](const Call& c) { return c.in[0]; },
-                                          .not_differentiable = "it stops gradients",
-                                          .cpu = copy_kernel,
-                                          .axes = same_axis,
-                                          .cost = [](const Call&) { return Cost{}; },
-                                          .simplify = the_input,
-                                          .samples = []() -> std::vector<Sample> {
-                                            return {{.inputs = {{{2, 3}}}}};
-                                          },
-                                          .alias = true});
-
-const Op& probe_op = register_op(
-    {.name = "probe",
-     .doc = "The value itself under a name of its own, to differentiate with respect to this use of it.",
-     .infer = [](const Call& c) { return c.in[0]; },
-     .vjp = [](const VjpCall& c) { return c.ct; },
-     .cpu = copy_kernel,
-     .linear_in = always_linear,
-     .axes = same_axis,
-     .cost = [](const Call&) { return Cost{}; },
-     .simplify = the_input,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{2, 3}}}}};
-     },
-     .alias = true,
-     .shared = false});
-
 }  // namespace
+
+constinit const Op cast_op = {
+    .name = "cast",
+    .doc =
+        "The same values in another element type, rounded to nearest (towards zero for integers). NaN and "
+        "what is too large for an i32 are errors.",
+    .infer =
+        [](const Call& c) {
+          return Spec{c.attrs.as<CastAttrs>().dtype, c.in[0].shape};
+        },
+    .vjp = [](const VjpCall& c) -> Tensor {
+      if (!is_float(c.out.dtype())) throw GradError("[cast] no derivative passes through an integer");
+      return cast(c.ct, c.in[0].dtype());
+    },
+    .cpu = [](const Call& c) -> Kernel {
+      return dispatch(c.in[0].dtype, [&]<class From>(From) {
+        return dispatch(c.out.dtype, [&]<class To>(To) -> Kernel {
+          return [n = c.out.size()](const std::byte* const* in, std::byte* out) {
+            const From* x = reinterpret_cast<const From*>(in[0]);
+            To* y = reinterpret_cast<To*>(out);
+            for (std::int64_t i = 0; i < n; ++i) y[i] = converted<To>(x[i], "cast");
+          };
+        });
+      });
+    },
+    .linear_in = [](const Call& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
+    .axes = same_axis,
+    .cost = copy_cost,
+    .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },
+    .describe = [](const Attrs& a) { return std::string(name(a.as<CastAttrs>().dtype)); },
+    .read_attrs = attrs_from<CastAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{2, 3}}}, .attrs = CastAttrs{DType::f64}}};
+    }};
+
+constinit const Op stop_gradient_op = {.name = "stop_gradient",
+                                       .doc = "The value itself; derivatives do not pass.",
+                                       .infer = [](const Call& c) { return c.in[0]; },
+                                       .not_differentiable = "it stops gradients",
+                                       .cpu = copy_kernel,
+                                       .axes = same_axis,
+                                       .cost = [](const Call&) { return Cost{}; },
+                                       .simplify = the_input,
+                                       .samples = []() -> std::vector<Sample> {
+                                         return {{.inputs = {{{2, 3}}}}};
+                                       },
+                                       .alias = true};
+
+constinit const Op probe_op = {
+    .name = "probe",
+    .doc = "The value itself under a name of its own, to differentiate with respect to this use of it.",
+    .infer = [](const Call& c) { return c.in[0]; },
+    .vjp = [](const VjpCall& c) { return c.ct; },
+    .cpu = copy_kernel,
+    .linear_in = always_linear,
+    .axes = same_axis,
+    .cost = [](const Call&) { return Cost{}; },
+    .simplify = the_input,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{2, 3}}}}};
+    },
+    .alias = true,
+    .shared = false};
 
 Tensor cast(Operand x, DType dtype) { return emit(cast_op, {x.tensor}, CastAttrs{dtype}, x.loc); }
 Tensor stop_gradient(Operand x) { return emit(stop_gradient_op, {x.tensor}, {}, x.loc); }

@@ -4,6 +4,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
+#include "ops/table.h"
 
 namespace nestgrad {
 
@@ -22,25 +23,29 @@ Kernel iota_kernel(const Call& c) {
   });
 }
 
-const Op& iota_op = register_op(
-    {.name = "iota",
-     .doc = "0, 1, 2, .. along one axis.",
-     .infer =
-         [](const Call& c) {
-           const IotaAttrs& a = c.attrs.as<IotaAttrs>();
-           if (a.axis < 0 || a.axis >= std::ssize(a.shape))
-             c.shape_error(fmt::format("axis {} does not exist", a.axis));
-           return Spec{a.dtype, a.shape};
-         },
-     .not_differentiable = "it has no inputs",
-     .cpu = iota_kernel,
-     .cost = elementwise_cost,
-     .describe = [](const Attrs& a) { return fmt::format("axis={}", a.as<IotaAttrs>().axis); },
-     .read_attrs = attrs_from<IotaAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {}, .attrs = IotaAttrs{1, DType::f64, {2, 3}}},
-               {.inputs = {}, .attrs = IotaAttrs{2, DType::f64, {2, 3}}, .error = "axis 2 does not exist"}};
-     }});
+}  // namespace
+
+constinit const Op iota_op = {
+    .name = "iota",
+    .doc = "0, 1, 2, .. along one axis.",
+    .infer =
+        [](const Call& c) {
+          const IotaAttrs& a = c.attrs.as<IotaAttrs>();
+          if (a.axis < 0 || a.axis >= std::ssize(a.shape))
+            c.shape_error(fmt::format("axis {} does not exist", a.axis));
+          return Spec{a.dtype, a.shape};
+        },
+    .not_differentiable = "it has no inputs",
+    .cpu = iota_kernel,
+    .cost = elementwise_cost,
+    .describe = [](const Attrs& a) { return fmt::format("axis={}", a.as<IotaAttrs>().axis); },
+    .read_attrs = attrs_from<IotaAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {}, .attrs = IotaAttrs{1, DType::f64, {2, 3}}},
+              {.inputs = {}, .attrs = IotaAttrs{2, DType::f64, {2, 3}}, .error = "axis 2 does not exist"}};
+    }};
+
+namespace {
 
 // ---- tril ----
 
@@ -59,28 +64,31 @@ Kernel tril_kernel(const Call& c) {
   };
 }
 
-const Op& tril_op = register_op(
-    {.name = "tril",
-     .doc = "Keeps x[.., i, j] where j <= i + diagonal, zero elsewhere.",
-     .infer =
-         [](const Call& c) {
-           if (c.in[0].rank() < 2) c.shape_error("needs two axes");
-           return c.in[0];
-         },
-     .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)); },
-     .cpu =
-         [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
-     .linear_in = always_linear,
-     .axes = [](const Call& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
-     .may_reuse = [](const Call&, int) { return true; },
-     .cost = elementwise_cost,
-     .read_attrs = attrs_from<TrilAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 3}}}, .attrs = TrilAttrs{0}},
-               {.inputs = {{{2, 4, 3}}}, .attrs = TrilAttrs{-1}},
-               {.inputs = {{{2, 5}}}, .attrs = TrilAttrs{2}},
-               {.inputs = {{{4}}}, .attrs = TrilAttrs{0}, .error = "needs two axes"}};
-     }});
+}  // namespace
+
+constinit const Op tril_op = {
+    .name = "tril",
+    .doc = "Keeps x[.., i, j] where j <= i + diagonal, zero elsewhere.",
+    .infer =
+        [](const Call& c) {
+          if (c.in[0].rank() < 2) c.shape_error("needs two axes");
+          return c.in[0];
+        },
+    .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)); },
+    .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
+    .linear_in = always_linear,
+    .axes = [](const Call& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
+    .may_reuse = [](const Call&, int) { return true; },
+    .cost = elementwise_cost,
+    .read_attrs = attrs_from<TrilAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{3, 3}}}, .attrs = TrilAttrs{0}},
+              {.inputs = {{{2, 4, 3}}}, .attrs = TrilAttrs{-1}},
+              {.inputs = {{{2, 5}}}, .attrs = TrilAttrs{2}},
+              {.inputs = {{{4}}}, .attrs = TrilAttrs{0}, .error = "needs two axes"}};
+    }};
+
+namespace {
 
 // ---- cumsum ----
 
@@ -106,38 +114,38 @@ Kernel cumsum_kernel(const Call& c) {
   };
 }
 
-const Op& cumsum_op = register_op(
-    {.name = "cumsum",
-     .doc = "Running sum along one axis, from either end.",
-     .infer =
-         [](const Call& c) {
-           const int axis = c.attrs.as<CumsumAttrs>().axis;
-           if (axis < 0 || axis >= c.in[0].rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
-           return c.in[0];
-         },
-     .vjp =
-         [](const VjpCall& c) {
-           const auto [axis, reverse] = c.attrs.as<CumsumAttrs>();
-           return cumsum(c.ct, axis, !reverse);
-         },
-     .cpu =
-         [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
-     .linear_in = always_linear,
-     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<CumsumAttrs>().axis ? -1 : axis; },
-     .cost = elementwise_cost,
-     .describe =
-         [](const Attrs& a) {
-           const auto [axis, reverse] = a.as<CumsumAttrs>();
-           return fmt::format("axis={}{}", axis, reverse ? ", reverse" : "");
-         },
-     .read_attrs = attrs_from<CumsumAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 4}}}, .attrs = CumsumAttrs{1, 0}},
-               {.inputs = {{{3, 4, 2}}}, .attrs = CumsumAttrs{1, 1}},
-               {.inputs = {{{3}}}, .attrs = CumsumAttrs{1, 0}, .error = "axis 1 does not exist"}};
-     }});
-
 }  // namespace
+
+constinit const Op cumsum_op = {
+    .name = "cumsum",
+    .doc = "Running sum along one axis, from either end.",
+    .infer =
+        [](const Call& c) {
+          const int axis = c.attrs.as<CumsumAttrs>().axis;
+          if (axis < 0 || axis >= c.in[0].rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
+          return c.in[0];
+        },
+    .vjp =
+        [](const VjpCall& c) {
+          const auto [axis, reverse] = c.attrs.as<CumsumAttrs>();
+          return cumsum(c.ct, axis, !reverse);
+        },
+    .cpu =
+        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
+    .linear_in = always_linear,
+    .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<CumsumAttrs>().axis ? -1 : axis; },
+    .cost = elementwise_cost,
+    .describe =
+        [](const Attrs& a) {
+          const auto [axis, reverse] = a.as<CumsumAttrs>();
+          return fmt::format("axis={}{}", axis, reverse ? ", reverse" : "");
+        },
+    .read_attrs = attrs_from<CumsumAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{3, 4}}}, .attrs = CumsumAttrs{1, 0}},
+              {.inputs = {{{3, 4, 2}}}, .attrs = CumsumAttrs{1, 1}},
+              {.inputs = {{{3}}}, .attrs = CumsumAttrs{1, 0}, .error = "axis 1 does not exist"}};
+    }};
 
 Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc) {
   const int normal = normal_axis("iota", axis, static_cast<int>(shape.size()));

@@ -138,37 +138,36 @@ Tensor absorb_transpose(Tensor t) {
 
 }  // namespace
 
-const Op& matmul_op = register_op(
-    {.name = "matmul",
-     .doc = "Matrix product over the last two axes, C = op(A) op(B).",
-     .infer = infer_matmul,
-     .vjp = matmul_vjp,
-     .cpu = [](const Call& c) { return matmul_kernel(c, false); },
-     .plus = matmul_plus,
-     .linear_in = always_linear,
-     .axes = matmul_axes,
-     .cost =
-         [](const Call& c) {
-           return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
-         },
-     .simplify = absorb_transpose,
-     .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
-     .read_attrs = attrs_from<MatmulAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {
-           {.inputs = {{{3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
-           {.inputs = {{{4, 3}}, {{4, 2}}}, .attrs = MatmulAttrs{true, false}},
-           {.inputs = {{{2, 3, 4}}, {{2, 2, 4}}}, .attrs = MatmulAttrs{false, true}},
-           {.inputs = {{{2, 1, 4, 3}}, {{3, 2, 4}}}, .attrs = MatmulAttrs{true, true}},
-           {.inputs = {{{2, 3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
-           {.inputs = {{{4, 4}}, {{2, 4, 4}}}, .attrs = MatmulAttrs{false, false}},
-           {.inputs = {{{16, 32}}, {{64, 8}}},
-            .attrs = MatmulAttrs{false, false},
-            .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
-           {.inputs = {{{3}}, {{3, 2}}}, .attrs = MatmulAttrs{false, false}, .error = "reshape a vector"}};
-     },
-     .product = true,
-     .broadcasts = true});
+constinit const Op matmul_op = {
+    .name = "matmul",
+    .doc = "Matrix product over the last two axes, C = op(A) op(B).",
+    .infer = infer_matmul,
+    .vjp = matmul_vjp,
+    .cpu = [](const Call& c) { return matmul_kernel(c, false); },
+    .plus = matmul_plus,
+    .linear_in = always_linear,
+    .axes = matmul_axes,
+    .cost =
+        [](const Call& c) {
+          return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
+        },
+    .simplify = absorb_transpose,
+    .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
+    .read_attrs = attrs_from<MatmulAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
+              {.inputs = {{{4, 3}}, {{4, 2}}}, .attrs = MatmulAttrs{true, false}},
+              {.inputs = {{{2, 3, 4}}, {{2, 2, 4}}}, .attrs = MatmulAttrs{false, true}},
+              {.inputs = {{{2, 1, 4, 3}}, {{3, 2, 4}}}, .attrs = MatmulAttrs{true, true}},
+              {.inputs = {{{2, 3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
+              {.inputs = {{{4, 4}}, {{2, 4, 4}}}, .attrs = MatmulAttrs{false, false}},
+              {.inputs = {{{16, 32}}, {{64, 8}}},
+               .attrs = MatmulAttrs{false, false},
+               .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
+              {.inputs = {{{3}}, {{3, 2}}}, .attrs = MatmulAttrs{false, false}, .error = "reshape a vector"}};
+    },
+    .product = true,
+    .broadcasts = true};
 
 Tensor matmul(Operand a, Operand b, Transpose t) {
   return emit(matmul_op, {a.tensor, b.tensor}, MatmulAttrs{t.a, t.b}, a.loc);

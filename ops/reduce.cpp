@@ -141,71 +141,71 @@ Tensor simplify_sum(Tensor t) {
   return reshape(stacked, t.shape());
 }
 
-const Op& sum_op = register_op(
-    {.name = "sum",
-     .doc = "Sum over axes, which stay with extent 1.",
-     .infer = infer_reduce,
-     .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
-     .cpu =
-         [](const Call& c) {
-           return dispatch(c.out.dtype, [&]<class T>(T) {
-             return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
-           });
-         },
-     .rows = [](const Call& c) -> RowReduction {
-       if (!is_last_axis(c)) return nullptr;
-       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
-     },
-     .linear_in = always_linear,
-     .axes = reduce_axes,
-     .sums = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
-     .cost =
-         [](const Call& c) {
-           return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
-         },
-     .simplify = simplify_sum,
-     .describe = describe_axes,
-     .read_attrs = attrs_from<ReduceAttrs>,
-     .samples = reduce_samples,
-     .linear = true});
-
-const Op& max_op = register_op(
-    {.name = "max_over",
-     .doc = "Largest value over axes, which stay with extent 1.",
-     .infer =
-         [](const Call& c) {
-           for (std::int64_t axis : axes_of(c.attrs))
-             if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0)
-               c.shape_error("nothing to take the maximum of");
-           return infer_reduce(c);
-         },
-     // Shared equally among equals, so that the rule is symmetric.
-     .vjp =
-         [](const VjpCall& c) {
-           const Tensor hit = equal(c.in[0], c.out);
-           std::vector<int> axes(axes_of(c.attrs).begin(), axes_of(c.attrs).end());
-           return c.ct * (hit / sum(hit, axes, kKeep));
-         },
-     .cpu =
-         [](const Call& c) {
-           return dispatch(c.out.dtype, [&]<class T>(T) {
-             return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
-           });
-         },
-     .rows = [](const Call& c) -> RowReduction {
-       if (!is_last_axis(c)) return nullptr;
-       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });
-     },
-     .axes = reduce_axes,
-     .cost =
-         [](const Call& c) {
-           return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
-         },
-     .describe = describe_axes,
-     .read_attrs = attrs_from<ReduceAttrs>,
-     .samples = reduce_samples});
-
 }  // namespace
+
+constinit const Op sum_op = {
+    .name = "sum",
+    .doc = "Sum over axes, which stay with extent 1.",
+    .infer = infer_reduce,
+    .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
+    .cpu =
+        [](const Call& c) {
+          return dispatch(c.out.dtype, [&]<class T>(T) {
+            return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
+          });
+        },
+    .rows = [](const Call& c) -> RowReduction {
+      if (!is_last_axis(c)) return nullptr;
+      return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
+    },
+    .linear_in = always_linear,
+    .axes = reduce_axes,
+    .sums = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
+    .cost =
+        [](const Call& c) {
+          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+        },
+    .simplify = simplify_sum,
+    .describe = describe_axes,
+    .read_attrs = attrs_from<ReduceAttrs>,
+    .samples = reduce_samples,
+    .linear = true};
+
+constinit const Op max_over_op = {
+    .name = "max_over",
+    .doc = "Largest value over axes, which stay with extent 1.",
+    .infer =
+        [](const Call& c) {
+          for (std::int64_t axis : axes_of(c.attrs))
+            if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0)
+              c.shape_error("nothing to take the maximum of");
+          return infer_reduce(c);
+        },
+    // Shared equally among equals, so that the rule is symmetric.
+    .vjp =
+        [](const VjpCall& c) {
+          const Tensor hit = equal(c.in[0], c.out);
+          std::vector<int> axes(axes_of(c.attrs).begin(), axes_of(c.attrs).end());
+          return c.ct * (hit / sum(hit, axes, kKeep));
+        },
+    .cpu =
+        [](const Call& c) {
+          return dispatch(c.out.dtype, [&]<class T>(T) {
+            return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
+          });
+        },
+    .rows = [](const Call& c) -> RowReduction {
+      if (!is_last_axis(c)) return nullptr;
+      return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });
+    },
+    .axes = reduce_axes,
+    .cost =
+        [](const Call& c) {
+          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+        },
+    .describe = describe_axes,
+    .read_attrs = attrs_from<ReduceAttrs>,
+    .samples = reduce_samples};
 
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep) {
   const auto normal = reduced_axes("sum", axes, x.tensor.rank());
@@ -240,7 +240,7 @@ Tensor mean(Operand x) {
 Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
   const auto normal = reduced_axes("max", axes, x.tensor.rank());
   if (normal.empty()) return x.tensor;
-  const Tensor kept = emit(max_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
+  const Tensor kept = emit(max_over_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 

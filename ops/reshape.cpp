@@ -34,31 +34,30 @@ Tensor simplify_reshape(Tensor t) {
 
 }  // namespace
 
-const Op& reshape_op =
-    register_op({.name = "reshape",
-                 .doc = "The same elements, in the same order, under another shape.",
-                 .infer = infer_reshape,
-                 .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
-                 .cpu = [](const Call& c) -> Kernel {
-                   return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
-                     std::memcpy(out, in[0], bytes);
-                   };
-                 },
-                 .linear_in = always_linear,
-                 .axes = reshape_axes,
-                 .cost = [](const Call&) { return Cost{}; },
-                 .simplify = simplify_reshape,
-                 .read_attrs = attrs_from<ShapeAttrs>,
-                 .samples = []() -> std::vector<Sample> {
-                   return {{.inputs = {{{2, 6}}}, .attrs = ShapeAttrs{{2, 2, 3}}},
-                           {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{12}}},
-                           {.inputs = {{{1}}}, .attrs = ShapeAttrs{}},
-                           {.inputs = {{{4, 3}}},
-                            .attrs = ShapeAttrs{{5}},
-                            .error = "12 elements cannot be arranged as [5]"}};
-                 },
-                 .linear = true,
-                 .alias = true});
+constinit const Op reshape_op = {
+    .name = "reshape",
+    .doc = "The same elements, in the same order, under another shape.",
+    .infer = infer_reshape,
+    .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
+    .cpu = [](const Call& c) -> Kernel {
+      return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
+        std::memcpy(out, in[0], bytes);
+      };
+    },
+    .linear_in = always_linear,
+    .axes = reshape_axes,
+    .cost = [](const Call&) { return Cost{}; },
+    .simplify = simplify_reshape,
+    .read_attrs = attrs_from<ShapeAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {
+          {.inputs = {{{2, 6}}}, .attrs = ShapeAttrs{{2, 2, 3}}},
+          {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{12}}},
+          {.inputs = {{{1}}}, .attrs = ShapeAttrs{}},
+          {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{5}}, .error = "12 elements cannot be arranged as [5]"}};
+    },
+    .linear = true,
+    .alias = true};
 
 Tensor reshape(Operand x, const Shape& wanted) {
   Shape shape = wanted;

@@ -2,13 +2,9 @@
 #pragma once
 
 #include "engine/graph.h"
+#include "ops/table.h"
 
 namespace nestgrad {
-
-extern const Op& permute_op;
-extern const Op& reshape_op;
-extern const Op& broadcast_op;
-extern const Op& matmul_op;
 
 // x for a permute that swaps the last two axes of x; undefined for anything else.
 Tensor transposed_input(Tensor t);

@@ -13,11 +13,11 @@ namespace nestgrad {
 
 namespace {
 
-bool is(Tensor t, std::string_view op) { return node_of(t).op->name == op; }
+bool is(Tensor t, const Op& op) { return node_of(t).op == &op; }
 
 // The number that every element of t is, if it is known to be one number.
 std::optional<double> number(Tensor t) {
-  while (node_of(t).op == &reshape_op || node_of(t).op == &broadcast_op) t = input_of(t);
+  while (is(t, reshape_op) || is(t, broadcast_op)) t = input_of(t);
   const Node& n = node_of(t);
   if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return std::nullopt;
   return literal_of(n).item();
@@ -34,8 +34,8 @@ struct Scaled {
   double by = 1;
 };
 Scaled scaled(Tensor t) {
-  if (is(t, "neg")) return {input_of(t), -1};
-  if (!is(t, "mul")) return {};
+  if (is(t, neg_op)) return {input_of(t), -1};
+  if (!is(t, mul_op)) return {};
   for (std::size_t i : {0U, 1U})
     if (const auto c = number(input_of(t, i)); c && is_moderate(*c) && input_of(t, 1 - i).spec() == t.spec())
       return {input_of(t, 1 - i), *c};
@@ -44,7 +44,7 @@ Scaled scaled(Tensor t) {
 
 // a's product plus b's as one product, if they have a factor in common: A X + B X = (A + B) X.
 Tensor one_product(Tensor a, Tensor b) {
-  if (node_of(a).op != &matmul_op || node_of(b).op != &matmul_op || a.spec() != b.spec()) return {};
+  if (!is(a, matmul_op) || !is(b, matmul_op) || a.spec() != b.spec()) return {};
   const auto flags = [](Tensor t) {
     const auto [of_a, of_b] = node_of(t).attrs.as<MatmulAttrs>();
     return std::array{of_a, of_b};
@@ -67,7 +67,7 @@ Tensor one_product(Tensor a, Tensor b) {
 Tensor merged_into(Tensor sum, Tensor b, int depth) {
   if (sum.spec() != b.spec()) return {};
   if (const Tensor one = one_product(sum, b); one.defined()) return one;
-  if (!is(sum, "add") || depth == 0) return {};
+  if (!is(sum, add_op) || depth == 0) return {};
   for (const std::size_t i : {0U, 1U})
     if (const Tensor merged = merged_into(input_of(sum, i), b, depth - 1); merged.defined())
       return input_of(sum, 1 - i) + merged;
@@ -100,8 +100,8 @@ Tensor plus_zero(Tensor t) {
   const bool round = t.graph().options().round;
   if (round && number(b) == 0.0) return if_same_spec(t, a);
   if (round && number(a) == 0.0) return if_same_spec(t, b);
-  if (is(b, "neg")) return a - input_of(b);
-  if (is(a, "neg")) return b - input_of(a);
+  if (is(b, neg_op)) return a - input_of(b);
+  if (is(a, neg_op)) return b - input_of(a);
   if (!round) return {};
   for (const std::size_t i : {0U, 1U})
     if (node_of(input_of(t, i)).op == &matmul_op)
@@ -113,14 +113,14 @@ Tensor plus_zero(Tensor t) {
 Tensor minus_zero(Tensor t) {
   const Tensor a = input_of(t, 0), b = input_of(t, 1);
   if (number(b) == 0.0) return if_same_spec(t, a);
-  return is(b, "neg") ? a + input_of(b) : Tensor();
+  return is(b, neg_op) ? a + input_of(b) : Tensor();
 }
 
 Tensor double_negation(Tensor t) {
   const Tensor x = input_of(t);
-  if (is(x, "neg")) return input_of(x);
+  if (is(x, neg_op)) return input_of(x);
   if (!is_float(x.dtype()) || !t.graph().options().round) return {};
-  if (is(x, "sub") && x.spec() == t.spec()) return input_of(x, 1) - input_of(x, 0);
+  if (is(x, sub_op) && x.spec() == t.spec()) return input_of(x, 1) - input_of(x, 0);
   const Scaled inner = scaled(x);
   return inner.x.defined() ? times(inner.x, -inner.by) : Tensor();
 }
@@ -173,8 +173,8 @@ Tensor factor_out(Tensor t) {
   if (!is_float(x.dtype()) || x.spec().size() <= t.spec().size()) return {};
   const Shape& reduced = node_of(t).attrs.as<ReduceAttrs>().axes;
   const std::vector<int> axes(reduced.begin(), reduced.end());
-  if (is(x, "neg")) return -sum(input_of(x), axes, kKeep);
-  if (!is(x, "mul")) return {};
+  if (is(x, neg_op)) return -sum(input_of(x), axes, kKeep);
+  if (!is(x, mul_op)) return {};
   for (std::size_t i : {0U, 1U}) {
     const Tensor factor = input_of(x, i), rest = input_of(x, 1 - i);
     if (rest.spec() != x.spec()) continue;

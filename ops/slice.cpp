@@ -63,55 +63,55 @@ std::string describe_padding(const Attrs& a) {
   return fmt::format("axis={}, {} before, {} after", axis, before, after);
 }
 
-const Op& slice_op = register_op({.name = "slice",
-                                  .doc = "The range begin..end of one axis.",
-                                  .infer = infer_slice,
-                                  .vjp =
-                                      [](const VjpCall& c) {
-                                        const auto [axis, begin, end] = c.attrs.as<SliceAttrs>();
-                                        return pad(c.ct, axis, begin, c.in[0].shape()[uz(axis)] - end);
-                                      },
-                                  .cpu = copy_view,
-                                  .view = slice_view,
-                                  .linear_in = always_linear,
-                                  .axes = other_axes<SliceAttrs>,
-                                  .cost = copy_cost,
-                                  .simplify = drop_if_nothing_changes,
-                                  .describe = describe_range,
-                                  .read_attrs = attrs_from<SliceAttrs>,
-                                  .samples = []() -> std::vector<Sample> {
-                                    return {{.inputs = {{{3, 5}}}, .attrs = SliceAttrs{1, 1, 4}},
-                                            {.inputs = {{{4, 2, 2}}}, .attrs = SliceAttrs{0, 3, 4}},
-                                            {.inputs = {{{3, 5}}},
-                                             .attrs = SliceAttrs{1, 2, 6},
-                                             .error = "range 2..6 does not fit axis 1 of extent 5"}};
-                                  },
-                                  .linear = true});
-
-const Op& pad_op =
-    register_op({.name = "pad",
-                 .doc = "Zeros before and after along one axis.",
-                 .infer = infer_pad,
-                 .vjp =
-                     [](const VjpCall& c) {
-                       const auto [axis, before, after] = c.attrs.as<PadAttrs>();
-                       return slice(c.ct, axis, before, before + c.in[0].shape()[uz(axis)]);
-                     },
-                 .cpu = pad_kernel,
-                 .linear_in = always_linear,
-                 .axes = other_axes<PadAttrs>,
-                 .cost = copy_cost,
-                 .simplify = drop_if_nothing_changes,
-                 .describe = describe_padding,
-                 .read_attrs = attrs_from<PadAttrs>,
-                 .samples = []() -> std::vector<Sample> {
-                   return {{.inputs = {{{3, 2}}}, .attrs = PadAttrs{1, 1, 2}},
-                           {.inputs = {{{2, 3}}}, .attrs = PadAttrs{0, 0, 1}},
-                           {.inputs = {{{3, 5}}}, .attrs = PadAttrs{1, -1, 0}, .error = "negative"}};
-                 },
-                 .linear = true});
-
 }  // namespace
+
+constinit const Op slice_op = {.name = "slice",
+                               .doc = "The range begin..end of one axis.",
+                               .infer = infer_slice,
+                               .vjp =
+                                   [](const VjpCall& c) {
+                                     const auto [axis, begin, end] = c.attrs.as<SliceAttrs>();
+                                     return pad(c.ct, axis, begin, c.in[0].shape()[uz(axis)] - end);
+                                   },
+                               .cpu = copy_view,
+                               .view = slice_view,
+                               .linear_in = always_linear,
+                               .axes = other_axes<SliceAttrs>,
+                               .cost = copy_cost,
+                               .simplify = drop_if_nothing_changes,
+                               .describe = describe_range,
+                               .read_attrs = attrs_from<SliceAttrs>,
+                               .samples = []() -> std::vector<Sample> {
+                                 return {{.inputs = {{{3, 5}}}, .attrs = SliceAttrs{1, 1, 4}},
+                                         {.inputs = {{{4, 2, 2}}}, .attrs = SliceAttrs{0, 3, 4}},
+                                         {.inputs = {{{3, 5}}},
+                                          .attrs = SliceAttrs{1, 2, 6},
+                                          .error = "range 2..6 does not fit axis 1 of extent 5"}};
+                               },
+                               .linear = true};
+
+constinit const Op pad_op = {.name = "pad",
+                             .doc = "Zeros before and after along one axis.",
+                             .infer = infer_pad,
+                             .vjp =
+                                 [](const VjpCall& c) {
+                                   const auto [axis, before, after] = c.attrs.as<PadAttrs>();
+                                   return slice(c.ct, axis, before, before + c.in[0].shape()[uz(axis)]);
+                                 },
+                             .cpu = pad_kernel,
+                             .linear_in = always_linear,
+                             .axes = other_axes<PadAttrs>,
+                             .cost = copy_cost,
+                             .simplify = drop_if_nothing_changes,
+                             .describe = describe_padding,
+                             .read_attrs = attrs_from<PadAttrs>,
+                             .samples = []() -> std::vector<Sample> {
+                               return {
+                                   {.inputs = {{{3, 2}}}, .attrs = PadAttrs{1, 1, 2}},
+                                   {.inputs = {{{2, 3}}}, .attrs = PadAttrs{0, 0, 1}},
+                                   {.inputs = {{{3, 5}}}, .attrs = PadAttrs{1, -1, 0}, .error = "negative"}};
+                             },
+                             .linear = true};
 
 Tensor drop_if_nothing_changes(Tensor t) {
   const Tensor x = input_of(t);

@@ -8,6 +8,7 @@
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
+#include "ops/table.h"
 
 namespace nestgrad {
 
@@ -96,49 +97,53 @@ Kernel triangular_solve_kernel(const Call& c) {
   });
 }
 
-const Op& triangular_solve_op = register_op(
-    {.name = "triangular_solve",
-     .doc = "x with op(L) x = b, reading the lower triangle of L.",
-     .infer = infer_system,
-     .vjp = triangular_solve_vjp,
-     .cpu =
-         [](const Call& c) {
-           return c.out.dtype == DType::f32 ? triangular_solve_kernel<float>(c)
-                                            : triangular_solve_kernel<double>(c);
-         },
-     .linear_in = [](const Call&, int input) { return input == 1; },
-     .axes = system_axes,
-     .cost =
-         [](const Call& c) {
-           return Cost{static_cast<double>(c.out.size() * equations(c)), elementwise_cost(c).bytes};
-         },
-     .describe =
-         [](const Attrs& a) {
-           const auto [transposed, unit] = a.as<TriangularSolveAttrs>();
-           return fmt::format("{}{}", transposed ? "L'" : "L", unit ? ", unit" : "");
-         },
-     .read_attrs = attrs_from<TriangularSolveAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {{.inputs = {{{3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{false, false}},
-               {.inputs = {{{2, 3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{true, false}},
-               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = TriangularSolveAttrs{false, true}},
-               {.inputs = {{{2, 1, 4, 4}}, {{3, 4, 2}}}, .attrs = TriangularSolveAttrs{true, true}},
-               {.inputs = {{{3, 4}}, {{3, 2}}},
-                .attrs = TriangularSolveAttrs{false, false},
-                .error = "the matrix is not square (3 rows, 4 columns)"},
-               {.inputs = {{{3, 3}}, {{2, 3}}},
-                .attrs = TriangularSolveAttrs{false, false},
-                .error = "the right-hand side has 2 rows, the matrix 3; need b.rows == a.rows"},
-               {.inputs = {{{3, 3}}, {{3}}},
-                .attrs = TriangularSolveAttrs{true, false},
-                .error = "reshape a vector to [n,1]"},
-               {.inputs = {{{2, 3, 3}}, {{4, 3, 1}}},
-                .attrs = TriangularSolveAttrs{false, true},
-                .error = "shapes do not broadcast"},
-               {.inputs = {{{3, 3}}, {{3, 2}, 0, 1, DType::i32}},
-                .attrs = TriangularSolveAttrs{false, false},
-                .error = "of one floating type; cast() them"}};
-     }});
+}  // namespace
+
+constinit const Op triangular_solve_op = {
+    .name = "triangular_solve",
+    .doc = "x with op(L) x = b, reading the lower triangle of L.",
+    .infer = infer_system,
+    .vjp = triangular_solve_vjp,
+    .cpu =
+        [](const Call& c) {
+          return c.out.dtype == DType::f32 ? triangular_solve_kernel<float>(c)
+                                           : triangular_solve_kernel<double>(c);
+        },
+    .linear_in = [](const Call&, int input) { return input == 1; },
+    .axes = system_axes,
+    .cost =
+        [](const Call& c) {
+          return Cost{static_cast<double>(c.out.size() * equations(c)), elementwise_cost(c).bytes};
+        },
+    .describe =
+        [](const Attrs& a) {
+          const auto [transposed, unit] = a.as<TriangularSolveAttrs>();
+          return fmt::format("{}{}", transposed ? "L'" : "L", unit ? ", unit" : "");
+        },
+    .read_attrs = attrs_from<TriangularSolveAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{false, false}},
+              {.inputs = {{{2, 3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{true, false}},
+              {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = TriangularSolveAttrs{false, true}},
+              {.inputs = {{{2, 1, 4, 4}}, {{3, 4, 2}}}, .attrs = TriangularSolveAttrs{true, true}},
+              {.inputs = {{{3, 4}}, {{3, 2}}},
+               .attrs = TriangularSolveAttrs{false, false},
+               .error = "the matrix is not square (3 rows, 4 columns)"},
+              {.inputs = {{{3, 3}}, {{2, 3}}},
+               .attrs = TriangularSolveAttrs{false, false},
+               .error = "the right-hand side has 2 rows, the matrix 3; need b.rows == a.rows"},
+              {.inputs = {{{3, 3}}, {{3}}},
+               .attrs = TriangularSolveAttrs{true, false},
+               .error = "reshape a vector to [n,1]"},
+              {.inputs = {{{2, 3, 3}}, {{4, 3, 1}}},
+               .attrs = TriangularSolveAttrs{false, true},
+               .error = "shapes do not broadcast"},
+              {.inputs = {{{3, 3}}, {{3, 2}, 0, 1, DType::i32}},
+               .attrs = TriangularSolveAttrs{false, false},
+               .error = "of one floating type; cast() them"}};
+    }};
+
+namespace {
 
 // ---- solve ----
 
@@ -168,43 +173,42 @@ Kernel lu_kernel(const Call& c) {
       });
 }
 
-const Op& solve_op = register_op(
-    {.name = "solve",
-     .doc = "x with op(A) x = b, by LU with partial pivoting.",
-     .infer = infer_system,
-     .vjp = solve_vjp,
-     .cpu =
-         [](const Call& c) { return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c); },
-     .linear_in = [](const Call&, int input) { return input == 1; },
-     .axes = system_axes,
-     .cost =
-         [](const Call& c) {
-           const auto n = static_cast<double>(equations(c));
-           return Cost{
-               n * (2.0 / 3 * static_cast<double>(c.in[0].size()) + 2.0 * static_cast<double>(c.out.size())),
-               elementwise_cost(c).bytes};
-         },
-     .describe = [](const Attrs& a) { return std::string(a.as<SolveAttrs>().transpose ? "A'" : "A"); },
-     .read_attrs = attrs_from<SolveAttrs>,
-     .samples = []() -> std::vector<Sample> {
-       return {
-           {.inputs = {{{3, 3}}, {{3, 2}}}, .attrs = SolveAttrs{false}},
-           {.inputs = {{{2, 2, 2}}, {{2, 3}}}, .attrs = SolveAttrs{true}},
-           {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = SolveAttrs{true}},
-           {.inputs = {{{2, 1, 2, 2}}, {{3, 2, 1}}}, .attrs = SolveAttrs{false}},
-           {.inputs = {{{3, 4}}, {{3, 2}}},
-            .attrs = SolveAttrs{false},
-            .error = "the matrix is not square (3 rows, 4 columns)"},
-           {.inputs = {{{2, 3, 3}}, {{4, 2}}},
-            .attrs = SolveAttrs{true},
-            .error = "the right-hand side has 4 rows, the matrix 3; need b.rows == a.rows"},
-           {.inputs = {{{3, 3}}, {{3}}}, .attrs = SolveAttrs{false}, .error = "reshape a vector to [n,1]"},
-           {.inputs = {{{3, 3}, 0, 1, DType::i32}, {{3, 2}}},
-            .attrs = SolveAttrs{false},
-            .error = "of one floating type; cast() them"}};
-     }});
-
 }  // namespace
+
+constinit const Op solve_op = {
+    .name = "solve",
+    .doc = "x with op(A) x = b, by LU with partial pivoting.",
+    .infer = infer_system,
+    .vjp = solve_vjp,
+    .cpu =
+        [](const Call& c) { return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c); },
+    .linear_in = [](const Call&, int input) { return input == 1; },
+    .axes = system_axes,
+    .cost =
+        [](const Call& c) {
+          const auto n = static_cast<double>(equations(c));
+          return Cost{
+              n * (2.0 / 3 * static_cast<double>(c.in[0].size()) + 2.0 * static_cast<double>(c.out.size())),
+              elementwise_cost(c).bytes};
+        },
+    .describe = [](const Attrs& a) { return std::string(a.as<SolveAttrs>().transpose ? "A'" : "A"); },
+    .read_attrs = attrs_from<SolveAttrs>,
+    .samples = []() -> std::vector<Sample> {
+      return {{.inputs = {{{3, 3}}, {{3, 2}}}, .attrs = SolveAttrs{false}},
+              {.inputs = {{{2, 2, 2}}, {{2, 3}}}, .attrs = SolveAttrs{true}},
+              {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = SolveAttrs{true}},
+              {.inputs = {{{2, 1, 2, 2}}, {{3, 2, 1}}}, .attrs = SolveAttrs{false}},
+              {.inputs = {{{3, 4}}, {{3, 2}}},
+               .attrs = SolveAttrs{false},
+               .error = "the matrix is not square (3 rows, 4 columns)"},
+              {.inputs = {{{2, 3, 3}}, {{4, 2}}},
+               .attrs = SolveAttrs{true},
+               .error = "the right-hand side has 4 rows, the matrix 3; need b.rows == a.rows"},
+              {.inputs = {{{3, 3}}, {{3}}}, .attrs = SolveAttrs{false}, .error = "reshape a vector to [n,1]"},
+              {.inputs = {{{3, 3}, 0, 1, DType::i32}, {{3, 2}}},
+               .attrs = SolveAttrs{false},
+               .error = "of one floating type; cast() them"}};
+    }};
 
 Tensor triangular_solve(Operand l, Operand b, TriangularSolveOptions options) {
   return emit(triangular_solve_op, {l.tensor, b.tensor},

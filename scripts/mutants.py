@@ -81,10 +81,12 @@ inline bool fault(std::string_view name) {
 """
 INCLUDE = '#include "planted_fault.h"\n#line 1\n'
 
-# Where rows register themselves: the row of which the environment asks a fault, KIND/OP/OPERAND, gets it.
-REGISTRY = "engine/registry.cpp"
-REGISTER = "«const Op& register_op(Op op) {»"
+# The rows are no constants in the copy: before main, that of which the environment asks a fault,
+# KIND/OP/OPERAND, gets it.
+ROW_TABLE = "ops/table.cpp"
 PLANT_ROW = """
+#include "engine/graph.h"
+namespace nestgrad {
 namespace {
 struct Planted {
   std::string kind, op;
@@ -105,14 +107,13 @@ const Planted& planted() {
 }
 Op whole;  // the row without its fault
 void plant(Op& op) {
-  if (op.name != planted().op) return;
   whole = op;
   const std::string& kind = planted().kind;
   if (kind.starts_with("vjp-"))
     op.vjp = [](const VjpCall& c) {
       const Tensor ct = whole.vjp(c);
       if (c.input != planted().operand) return ct;
-      return emit(*find_op(planted().kind == "vjp-sign" ? "neg" : "stop_gradient"), {ct});
+      return emit(planted().kind == "vjp-sign" ? neg_op : stop_gradient_op, {ct});
     };
   if (kind == "linear-in")
     op.linear_in = [](const Call& c, int input) {
@@ -126,9 +127,14 @@ void plant(Op& op) {
       return to < 0 ? to : (to + 1) % c.out.rank();
     };
 }
+[[maybe_unused]] const bool is_planted = [] {
+#define OP(NAME) \\
+  if (NAME##_op.name == planted().op) plant(NAME##_op);
+#include "ops/table.def"
+  return true;
+}();
 }  // namespace
-const Op& register_op(Op op) {
-  plant(op);
+}  // namespace nestgrad
 """
 
 
@@ -253,8 +259,6 @@ def planted_files(found):
     for fault in found:
         if fault.file:
             of[fault.file].append(fault)
-    rows = Fault("the op table", (), "", REGISTRY, REGISTER, PLANT_ROW + "/* FAULT */")
-    of[REGISTRY].append(rows)
     texts, broken = {}, []
     for file, those in of.items():
         try:
@@ -264,10 +268,19 @@ def planted_files(found):
     if broken:
         raise Broken("each anchor must be found once:\n" + "\n".join(broken))
     texts = {file: text if file.endswith(".def") else INCLUDE + text for file, text in texts.items()}
-    texts[REGISTRY] = texts[REGISTRY].replace(
-        '#include "engine/op.h"', '#include "engine/graph.h"\n#include "engine/op.h"'
-    )
+    for file in rows_in():
+        text = texts.get(file) or (ROOT / file).read_text()
+        texts[file] = re.sub(r"\b(constinit|extern) const Op\b", r"\1 Op", text)
+    texts[ROW_TABLE] += PLANT_ROW
     return texts | {"planted_fault.h": HEADER}
+
+
+def rows_in():
+    """Files in which rows are defined or declared, and that of their table."""
+    paths = [p for d in ("engine", "ops", "autograd") for p in (ROOT / d).glob("*.*")]
+    return [ROW_TABLE] + [
+        str(p.relative_to(ROOT)) for p in paths if re.search(r"\b(constinit|extern) const Op\b", p.read_text())
+    ]
 
 
 # ---- the copy ----

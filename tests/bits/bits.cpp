@@ -26,6 +26,7 @@
 #include "nestgrad.h"
 #include "ops/attrs.h"
 #include "ops/kernels.h"
+#include "ops/table.h"
 #include "ttt/system.h"
 
 using namespace nestgrad;
@@ -126,7 +127,7 @@ void digest_products(Digest& digest) {
         for (const bool b : {false, true}) {
           const Array x = random_normal({dtype, a ? Shape{2, k, m} : Shape{2, m, k}}, 0, 1, 1, 0),
                       y = random_normal({dtype, b ? Shape{2, n, k} : Shape{2, k, n}}, 0, 1, 1, 1);
-          digest.add(run(*find_op("matmul"), MatmulAttrs{a, b}, {x, y}));
+          digest.add(run(matmul_op, MatmulAttrs{a, b}, {x, y}));
         }
 }
 
@@ -137,9 +138,9 @@ void digest_systems(Digest& digest) {
         const Array a = random_normal({dtype, {2, n, n}}, 0, 1, 1, 0),
                     b = random_normal({dtype, {2, n, m}}, 0, 1, 1, 1);
         for (const bool transposed : {false, true}) {
-          digest.add(run(*find_op("solve"), SolveAttrs{transposed}, {a, b}));
+          digest.add(run(solve_op, SolveAttrs{transposed}, {a, b}));
           for (const bool unit : {false, true})
-            digest.add(run(*find_op("triangular_solve"), TriangularSolveAttrs{transposed, unit}, {a, b}));
+            digest.add(run(triangular_solve_op, TriangularSolveAttrs{transposed, unit}, {a, b}));
         }
       }
 }

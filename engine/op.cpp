@@ -1,23 +1,10 @@
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <deque>
-
 #include "engine/op.h"
+
+#include <fmt/format.h>
 
 namespace nestgrad {
 
 namespace {
-
-struct Table {
-  std::deque<Op> rows;
-  std::vector<const Op*> pointers;
-};
-
-Table& table() {
-  static Table t;
-  return t;
-}
 
 std::string operands(const Call& call) {
   std::string text;
@@ -27,32 +14,6 @@ std::string operands(const Call& call) {
 }
 
 }  // namespace
-
-const Op& register_op(Op op) {
-  if (find_op(op.name)) throw Error(fmt::format("[{}] this op is already in the table", op.name));
-  Table& t = table();
-  t.rows.push_back(std::move(op));
-  t.pointers.push_back(&t.rows.back());
-  std::ranges::sort(t.pointers, {}, [](const Op* row) { return row->name; });
-  return t.rows.back();
-}
-
-std::span<const Op* const> op_table() { return table().pointers; }
-
-const Op* find_op(std::string_view name) {
-  for (const Op* row : table().pointers)
-    if (row->name == name) return row;
-  return nullptr;
-}
-
-void set_cuda_kernel(std::string_view name, Kernel (*make)(const Call&, Backend&)) {
-  for (Op& row : table().rows)
-    if (row.name == name) {
-      row.cuda = make;
-      return;
-    }
-  throw Error(fmt::format("[{}] a CUDA kernel for an op that is not in the table", name));
-}
 
 void Call::shape_error(const std::string& message) const {
   throw ShapeError(fmt::format("[{}] {}: {}", op.name, message, operands(*this)));
