@@ -1,14 +1,23 @@
-# Installs the library into a fresh prefix, then builds and runs examples/consumer against it.
+# Installs the library into a fresh prefix, then builds against it, and runs, examples/consumer and tests/installed.
 set(work ${BUILD}/consumer-test)
 file(REMOVE_RECURSE ${work})
-foreach(step
-    "${CMAKE_COMMAND};--install;${BUILD};--prefix;${work}/prefix"
-    "${CMAKE_COMMAND};-S;${SOURCE}/examples/consumer;-B;${work}/build;-G;Ninja;-DCMAKE_BUILD_TYPE=Release;-DCMAKE_PREFIX_PATH=${work}/prefix"
-    "${CMAKE_COMMAND};--build;${work}/build"
-    "${work}/build/consumer")
-  execute_process(COMMAND ${step} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+file(STRINGS ${SOURCE}/ops/table.def table REGEX "^OP[(]")
+file(STRINGS ${SOURCE}/ops/elementwise.def elementwise REGEX "^(UNARY|BINARY|TERNARY)(_STEP)?[(]")
+string(REGEX MATCHALL "(^|;)[A-Z_]+[(]" rows "${table};${elementwise}")
+list(LENGTH rows rows)
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   message("${output}")
   if(NOT result EQUAL 0)
-    message(FATAL_ERROR "failed (${result}): ${step}")
+    message(FATAL_ERROR "failed (${result}): ${ARGN}")
   endif()
+endfunction()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+foreach(project examples/consumer tests/installed)
+  cmake_path(GET project FILENAME name)
+  run(${CMAKE_COMMAND} -S ${SOURCE}/${project} -B ${work}/${name} -G Ninja -DCMAKE_BUILD_TYPE=Release
+      -DCMAKE_PREFIX_PATH=${work}/prefix)
+  run(${CMAKE_COMMAND} --build ${work}/${name})
 endforeach()
+run(${work}/consumer/consumer)
+run(${work}/installed/installed ${rows})
