@@ -3,17 +3,10 @@
 // a derivative reads them. Internal to the plan.
 #pragma once
 
-#include <memory>
-
-#include "engine/graph.h"
 #include "engine/plan.h"
+#include "engine/rewrite.h"
 
 namespace nestgrad {
-
-struct Lowered {
-  std::shared_ptr<Graph> graph;
-  std::vector<NodeId> inputs, outputs;
-};
 
 // A plan's graph is lowered once, with the bodies of its scans: what changes roundings is decided before
 // anything moves between bodies. Each body is then lowered again when it is compiled (of_scan), perhaps for one
@@ -34,8 +27,5 @@ using Readers = std::vector<std::vector<Reader>>;
 Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<const NodeId> outputs);
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
-
-// New nodes are labelled like this one, until the caller's EmitGuard ends.
-void label_like(const Node& node);
 
 }  // namespace nestgrad

@@ -46,8 +46,8 @@ class Rematerialize {
   explicit Rematerialize(const Lowered& from)
       : from_(from),
         old_(*from.graph),
-        made_(uz(old_.size())),
-        readers_(readers_of(old_, std::vector<char>(made_.size(), 1), from.outputs)) {}
+        to_(old_.nodes()),
+        readers_(readers_of(old_, std::vector<char>(uz(old_.size()), 1), from.outputs)) {}
 
   bool is_needed() const {
     for (NodeId id = 0; id < old_.size(); ++id)
@@ -56,18 +56,13 @@ class Rematerialize {
   }
 
   Lowered run() {
-    to_ = {std::make_shared<Graph>(GraphOptions{.share = false}), {}, {}};
-    const EmitGuard guard;
     for (NodeId id = 0; id < old_.size(); ++id) {
       const Node& n = old_.node(id);
-      label_like(n);
-      made_[uz(id)] = n.op->kind == OpKind::input  ? to_.graph->input(n.spec, input_name(n))
-                      : n.op->kind == OpKind::scan ? rebuild_scan(id)
-                                                   : copy(n);
+      if (n.op->kind == OpKind::scan) to_[id] = rebuild_scan(id);
+      else if (n.op->kind == OpKind::stack) to_[id] = stack_of(scans_.at(n.inputs[0]), n);
+      else to_[id] = to_.copy(id);
     }
-    for (NodeId id : from_.inputs) to_.inputs.push_back(made_[uz(id)].id());
-    for (NodeId id : from_.outputs) to_.outputs.push_back(made_[uz(id)].id());
-    return std::move(to_);
+    return to_.lowered(from_.inputs, from_.outputs);
   }
 
  private:
@@ -77,27 +72,17 @@ class Rematerialize {
            std::ranges::all_of(readers, [&](const Reader& r) { return reads_step_by_step(old_, r); });
   }
 
-  Tensor copy(const Node& n) {
-    std::vector<Tensor> in;
-    for (NodeId i : n.inputs) in.push_back(made_[uz(i)]);
-    Attrs attrs = n.attrs;
-    if (n.op->kind == OpKind::final)
-      attrs = FinalAttrs{scans_.at(n.inputs[0]).body, attrs.as<FinalAttrs>().carry};
-    if (n.op->kind == OpKind::stack) {
-      Scan& scan = scans_.at(n.inputs[0]);
-      return stack_of(scan, scan.now[uz(shown_by(n))], n);
-    }
-    return to_.graph->append(*n.op, in, std::move(attrs), n.loc);
+  // The stack of a node of a scan's new body, made when it is first asked for.
+  Tensor stack_of(Scan& scan, const Node& old) {
+    label_like(old);
+    return stack_of(scan, scan.now[uz(shown_by(old))], old);
   }
-
   Tensor stack_of(Scan& scan, NodeId what, const Node& like) {
     Tensor& known = scan.stacks[what];
-    if (!known.defined()) {
-      const Tensor node = to_.graph->tensor(scan.id);
-      const StackAttrs attrs{scan.body, what, like.attrs.as<StackAttrs>().steps};
-      known = to_.graph->append(*like.op, std::array{node}, attrs, like.loc);
-    }
-    return known;
+    if (known.defined()) return known;
+    const Tensor node = to_.graph().tensor(scan.id);
+    const StackAttrs attrs{scan.body, what, like.attrs.as<StackAttrs>().steps};
+    return known = to_.graph().append(*like.op, std::array{node}, attrs, like.loc);
   }
 
   // The nodes of the body of old scan `id` whose stacks are in the graph.
@@ -112,6 +97,7 @@ class Rematerialize {
   Tensor rebuild_scan(NodeId id) {
     const Node& n = old_.node(id);
     const Body& body = body_of(n);
+    label_like(n);
     Graph graph(GraphOptions{});
     std::map<NodeId, Tensor> xs, consts;  // by what they are outside
     std::map<std::pair<NodeId, NodeId>, Tensor> again;
@@ -147,12 +133,12 @@ class Rematerialize {
         made.push_back(graph.input(spec, input_name(body.nodes[uz(i)]), n.loc));
         closing.carries.push_back(made.back().id());
       } else if (i >= body.carries + body.xs) {
-        made.push_back(input_for(consts, made_[uz(outer)].id(), spec));
+        made.push_back(input_for(consts, to_[outer].id(), spec));
       } else if (const Node& from = old_.node(outer); from.op->kind == OpKind::stack) {
         Scan& other = scans_.at(from.inputs[0]);
         made.push_back(compute(other, other.now[uz(shown_by(from))], from));
       } else {
-        made.push_back(input_for(xs, made_[uz(outer)].id(), spec));
+        made.push_back(input_for(xs, to_[outer].id(), spec));
       }
     }
     for (std::size_t i = made.size(); i < body.nodes.size(); ++i) {
@@ -171,16 +157,13 @@ class Rematerialize {
 
     Scan scan{.body = closed.body, .now = std::vector<NodeId>(body.nodes.size(), -1)};
     std::vector<Tensor> in;
-    for (int i = 0; i < body.carries; ++i) in.push_back(made_[uz(n.inputs[uz(i)])]);
-    for (std::size_t i : closed.live_xs) in.push_back(to_.graph->tensor(outer_xs[i]));
-    for (std::size_t i : closed.live_consts) in.push_back(to_.graph->tensor(outer_consts[i]));
+    for (int i = 0; i < body.carries; ++i) in.push_back(to_[n.inputs[uz(i)]]);
+    for (std::size_t i : closed.live_xs) in.push_back(to_.graph().tensor(outer_xs[i]));
+    for (std::size_t i : closed.live_consts) in.push_back(to_.graph().tensor(outer_consts[i]));
     for (const Tensor& t : in) scan.inputs.push_back(t.id());
     for (std::size_t k = 0; k < projections.size(); ++k)
       scan.now[uz(shown_by(old_.node(projections[k])))] = closed.keep[k];
-    label_like(n);
-    ScanAttrs attrs = n.attrs.as<ScanAttrs>();
-    attrs.body = closed.body;
-    const Tensor node = to_.graph->append(*n.op, in, std::move(attrs), n.loc);
+    const Tensor node = to_.replace_scan(id, closed.body, in, {});
     scan.id = node.id();
     decide(id, scan);
     scans_.emplace(id, std::move(scan));
@@ -221,8 +204,7 @@ class Rematerialize {
 
   const Lowered& from_;
   const Graph& old_;
-  Lowered to_;
-  std::vector<Tensor> made_;
+  Rewriter to_;
   std::vector<std::vector<Reader>> readers_;
   std::map<NodeId, Scan> scans_;  // by their old ids
 };
