@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "engine/index.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -29,28 +30,26 @@ Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec
 
 }  // namespace
 
-constinit const Op custom_op = {
-    .name = "custom_vjp",
-    .doc = "A function with a derivative rule of its own.",
-    .infer =
-        [](const Call& c) {
-          const Body& forward = *c.attrs.as<CustomAttrs>().forward;
-          return forward.spec(forward.outs[0]);
-        },
-    .vjp =
-        [](const VjpCall& c) {
-          Tensors in(c.in.begin(), c.in.end());
-          in.push_back(c.out);
-          in.push_back(c.ct);
-          const Body& rule = *c.attrs.as<CustomAttrs>().rule;
-          return inline_body(rule,
-                             in)[static_cast<std::size_t>(rule.outs[static_cast<std::size_t>(c.input)])];
-        },
-    .expand =
-        [](std::span<const Tensor> in, const Attrs& a) {
-          const Body& forward = *a.as<CustomAttrs>().forward;
-          return inline_body(forward, in)[static_cast<std::size_t>(forward.outs[0])];
-        }};
+constinit const Op custom_op = {.name = "custom_vjp",
+                                .doc = "A function with a derivative rule of its own.",
+                                .infer =
+                                    [](const Call& c) {
+                                      const Body& forward = *c.attrs.as<CustomAttrs>().forward;
+                                      return forward.spec(forward.outs[0]);
+                                    },
+                                .vjp =
+                                    [](const VjpCall& c) {
+                                      Tensors in(c.in.begin(), c.in.end());
+                                      in.push_back(c.out);
+                                      in.push_back(c.ct);
+                                      const Body& rule = *c.attrs.as<CustomAttrs>().rule;
+                                      return inline_body(rule, in)[uz(rule.outs[uz(c.input)])];
+                                    },
+                                .expand =
+                                    [](std::span<const Tensor> in, const Attrs& a) {
+                                      const Body& forward = *a.as<CustomAttrs>().forward;
+                                      return inline_body(forward, in)[uz(forward.outs[0])];
+                                    }};
 
 Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc) {
   if (inputs.empty()) throw GraphError("[custom_vjp] needs at least one input");

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/dependence.h"
+#include "engine/index.h"
 #include "engine/lower.h"
 #include "ops/ops.h"
 
@@ -35,14 +36,14 @@ std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<
   std::vector<Visit> path;
   const auto enter = [&](NodeId id) {
     if (id < first) return;
-    const auto at = static_cast<std::size_t>(id - first);
+    const auto at = uz(id - first);
     if (wanted[at] && !seen[at]) seen[at] = 1, path.push_back({id});
   };
   for (NodeId end : ends) {
     enter(end);
     while (!path.empty()) {
       Visit& visit = path.back();
-      const std::vector<NodeId>& inputs = nodes[static_cast<std::size_t>(visit.id)].inputs;
+      const std::vector<NodeId>& inputs = nodes[uz(visit.id)].inputs;
       if (visit.next < inputs.size()) {
         enter(inputs[visit.next++]);
       } else {
@@ -156,9 +157,9 @@ bool depends_on(Tensor t, Tensor x) {
   if (t == x) return true;
   Graph& g = t.graph();
   if (!g.descends_from(x.graph())) return false;
-  std::vector<char> marked(static_cast<std::size_t>(t.id() + 1), 0);
+  std::vector<char> marked(uz(t.id() + 1), 0);
   const auto mark = [&](NodeId id) {
-    if (id <= t.id()) marked[static_cast<std::size_t>(id)] = 1;
+    if (id <= t.id()) marked[uz(id)] = 1;
   };
   if (&g == &x.graph()) {
     mark(x.id());
@@ -167,7 +168,7 @@ bool depends_on(Tensor t, Tensor x) {
       if (c.outer == x) mark(c.id);
     for (const Capture& c : other_ways_in(g, x)) mark(c.id);
   }
-  return dependents(g.nodes(), std::move(marked))[static_cast<std::size_t>(t.id())];
+  return dependents(g.nodes(), std::move(marked))[uz(t.id())];
 }
 
 // x's node in g. An x from outside is refused if it reaches

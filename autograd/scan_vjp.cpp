@@ -12,13 +12,12 @@
 #include "autograd/reverse.h"
 #include "autograd/scan.h"
 #include "engine/dependence.h"
+#include "engine/index.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
 
 // Body nodes whose value is read from a stack: those that change over time and cost work to compute.
 // Loop-invariant nodes and mere rearrangements are recomputed from what they rearrange.
@@ -98,8 +97,7 @@ void Reverse::through_scan(NodeId id) {
       starts.emplace_back();
     }
     for (auto& [j, ct] : arrived.stacks)
-      seeds.push_back({made[static_cast<std::size_t>(j)],
-                       add_x(forward->spec(static_cast<NodeId>(j)), [t = ct] { return t; })});
+      seeds.push_back({made[uz(j)], add_x(forward->spec(static_cast<NodeId>(j)), [t = ct] { return t; })});
     for (int i = nc; i < nc + nx; ++i) {
       if (!marked[uz(i)]) continue;
       needed_xs.push_back(i);
@@ -148,7 +146,7 @@ void Reverse::through_scan(NodeId id) {
     init.push_back(ct != arrived.finals.end() ? ct->second : zeros_of(forward->spec(static_cast<NodeId>(i))));
   }
   for (std::int64_t i : needed_consts) {
-    const Tensor so_far = cotangents_[at(scan.inputs[static_cast<std::size_t>(i)])];
+    const Tensor so_far = cotangents_[at(scan.inputs[uz(i)])];
     init.push_back(so_far.defined() ? so_far : zeros_of(forward->spec(static_cast<NodeId>(i))));
   }
   Tensors inputs = init;
@@ -157,13 +155,12 @@ void Reverse::through_scan(NodeId id) {
   const Tensor back = scan_node(closed.body, inputs, loop.steps, !loop.reverse, loop.every, scan.loc);
 
   for (std::size_t k = 0; k < needed_consts.size(); ++k)  // assigned, not added: it was the starting value
-    cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] =
+    cotangents_[at(scan.inputs[uz(needed_consts[k])])] =
         scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));
   for (std::size_t k = 0; k < active_carries.size(); ++k)
-    add(scan.inputs[static_cast<std::size_t>(active_carries[k])],
-        scan_final(back, static_cast<std::int64_t>(k)));
+    add(scan.inputs[uz(active_carries[k])], scan_final(back, static_cast<std::int64_t>(k)));
   for (std::size_t k = 0; k < kept.size(); ++k)
-    add(scan.inputs[static_cast<std::size_t>(needed_xs[kept[k]])], scan_stack(back, closed.keep[k]));
+    add(scan.inputs[uz(needed_xs[kept[k]])], scan_stack(back, closed.keep[k]));
 }
 
 }  // namespace nestgrad

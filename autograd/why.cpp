@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include "engine/dependence.h"
+#include "engine/index.h"
 #include "engine/liveness.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
 
 std::string advice_for(const Node& n, const Node& source) {
   if (!is_float(source.spec.dtype))

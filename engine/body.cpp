@@ -6,6 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "engine/index.h"
+
 namespace nestgrad {
 
 namespace {
@@ -28,10 +30,10 @@ std::size_t structural_hash(const Body& body) {
   for (const Node& n : body.nodes) {
     mix(std::hash<const void*>{}(n.op));
     if (n.op->kind != OpKind::input) mix(n.attrs.hash());
-    for (NodeId id : n.inputs) mix(static_cast<std::size_t>(id));
-    for (std::int64_t extent : n.spec.shape) mix(static_cast<std::size_t>(extent));
+    for (NodeId id : n.inputs) mix(uz(id));
+    for (std::int64_t extent : n.spec.shape) mix(uz(extent));
   }
-  for (NodeId id : body.outs) mix(static_cast<std::size_t>(id));
+  for (NodeId id : body.outs) mix(uz(id));
   return h;
 }
 
@@ -60,20 +62,20 @@ bool Body::operator==(const Body& o) const {
 
 Closed close_body(const Graph& graph, const Closing& closing) {
   const auto resolve = [&](NodeId id) {
-    const auto i = static_cast<std::size_t>(id);
+    const auto i = uz(id);
     return i < closing.replace.size() && closing.replace[i] >= 0 ? closing.replace[i] : id;
   };
-  std::vector<char> live(static_cast<std::size_t>(graph.size()), 0);
-  for (NodeId id : closing.outs) live[static_cast<std::size_t>(resolve(id))] = 1;
-  for (NodeId id : closing.keep) live[static_cast<std::size_t>(resolve(id))] = 1;
+  std::vector<char> live(uz(graph.size()), 0);
+  for (NodeId id : closing.outs) live[uz(resolve(id))] = 1;
+  for (NodeId id : closing.keep) live[uz(resolve(id))] = 1;
   std::vector<NodeId> todo;
   for (NodeId id = 0; id < graph.size(); ++id)
-    if (live[static_cast<std::size_t>(id)]) todo.push_back(id);
+    if (live[uz(id)]) todo.push_back(id);
   while (!todo.empty()) {
     const NodeId id = todo.back();
     todo.pop_back();
     for (NodeId in : graph.node(id).inputs)
-      if (char& mark = live[static_cast<std::size_t>(resolve(in))]; !mark) {
+      if (char& mark = live[uz(resolve(in))]; !mark) {
         mark = 1;
         todo.push_back(resolve(in));
       }
@@ -81,33 +83,32 @@ Closed close_body(const Graph& graph, const Closing& closing) {
 
   Closed closed;
   Body body;
-  std::vector<NodeId> fresh(static_cast<std::size_t>(graph.size()), -1);
+  std::vector<NodeId> fresh(uz(graph.size()), -1);
   const auto take = [&](NodeId id) {
     Node n = graph.node(id);
-    for (NodeId& in : n.inputs) in = fresh[static_cast<std::size_t>(resolve(in))];
-    n.vjp_of = n.vjp_of < 0 ? -1 : fresh[static_cast<std::size_t>(n.vjp_of)];
+    for (NodeId& in : n.inputs) in = fresh[uz(resolve(in))];
+    n.vjp_of = n.vjp_of < 0 ? -1 : fresh[uz(n.vjp_of)];
     n.value = {};
-    fresh[static_cast<std::size_t>(id)] = static_cast<NodeId>(body.nodes.size());
+    fresh[uz(id)] = static_cast<NodeId>(body.nodes.size());
     body.nodes.push_back(std::move(n));
   };
   for (NodeId id : closing.carries) take(id);
   body.carries = static_cast<int>(closing.carries.size());
   for (std::size_t i = 0; i < closing.xs.size(); ++i)
-    if (live[static_cast<std::size_t>(closing.xs[i])]) take(closing.xs[i]), closed.live_xs.push_back(i);
+    if (live[uz(closing.xs[i])]) take(closing.xs[i]), closed.live_xs.push_back(i);
   body.xs = static_cast<int>(closed.live_xs.size());
   for (std::size_t i = 0; i < closing.consts.size(); ++i)
-    if (live[static_cast<std::size_t>(closing.consts[i])])
-      take(closing.consts[i]), closed.live_consts.push_back(i);
+    if (live[uz(closing.consts[i])]) take(closing.consts[i]), closed.live_consts.push_back(i);
   body.consts = static_cast<int>(closed.live_consts.size());
   for (NodeId id = 0; id < graph.size(); ++id) {
-    if (!live[static_cast<std::size_t>(id)] || fresh[static_cast<std::size_t>(id)] >= 0) continue;
+    if (!live[uz(id)] || fresh[uz(id)] >= 0) continue;
     if (graph.node(id).op->kind == OpKind::input)
       throw GraphError(fmt::format("[body] %{} '{}' is an input that the body was not given", id,
                                    input_name(graph.node(id))));
     take(id);
   }
-  for (NodeId id : closing.outs) body.outs.push_back(fresh[static_cast<std::size_t>(resolve(id))]);
-  for (NodeId id : closing.keep) closed.keep.push_back(fresh[static_cast<std::size_t>(resolve(id))]);
+  for (NodeId id : closing.outs) body.outs.push_back(fresh[uz(resolve(id))]);
+  for (NodeId id : closing.keep) closed.keep.push_back(fresh[uz(resolve(id))]);
   closed.body = intern(std::move(body));
   return closed;
 }
@@ -125,7 +126,7 @@ std::vector<Tensor> inline_body(const Body& body, std::span<const Tensor> inputs
       continue;
     }
     in.clear();
-    for (NodeId id : n.inputs) in.push_back(made[static_cast<std::size_t>(id)]);
+    for (NodeId id : n.inputs) in.push_back(made[uz(id)]);
     emit_state().level = n.level;
     emit_state().loc = n.loc;
     if (!n.scope.empty()) emit_state().scope = n.scope;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/graph.h"
+#include "engine/index.h"
 #include "engine/profile.h"
 
 namespace nestgrad {
@@ -52,10 +53,10 @@ std::string chrome_trace(const Profile& profile, std::string_view name) {
     events.push_back(metadata("thread_sort_index", track_of(level), {{"sort_index", level}}));
   }
   for (const TraceEvent& e : profile.events)
-    events.push_back(event_of(e, profile.instructions[static_cast<std::size_t>(e.instruction)]));
+    events.push_back(event_of(e, profile.instructions[uz(e.instruction)]));
   for (const MemoryPoint& point : profile.memory)
     events.push_back(counter_at(point.begin_s * 1e6, point.bytes_by_level));
-  const std::vector<std::size_t> nothing(static_cast<std::size_t>(profile.levels), 0);
+  const std::vector<std::size_t> nothing(uz(profile.levels), 0);
   events.push_back(counter_at(profile.seconds * 1e6, nothing));
   const json trace = {{"traceEvents", std::move(events)},
                       {"displayTimeUnit", "ns"},

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/index.h"
 #include "engine/threads.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kBlock = 512;  // elements
 constexpr std::size_t kMostArity = 3;

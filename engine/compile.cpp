@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "engine/cluster.h"
 #include "engine/compiler.h"
@@ -11,10 +12,7 @@
 namespace nestgrad {
 
 Compiler::Compiler(Lowered lowered, const PlanOptions& options)
-    : source_(std::move(lowered)),
-      graph_(*source_.graph),
-      options_(options),
-      values_(static_cast<std::size_t>(graph_.size())) {}
+    : source_(std::move(lowered)), graph_(*source_.graph), options_(options), values_(uz(graph_.size())) {}
 
 Program Compiler::run() {
   program_.graph = source_.graph;
@@ -83,12 +81,12 @@ void Compiler::give_home(NodeId id) {
   Value& v = value(id);
   if (v.place.kind != Place::Kind::none) return;
   v.buffer = new_buffer(node(id).spec.bytes());
-  v.place = {Place::Kind::arena, static_cast<std::size_t>(v.buffer)};
+  v.place = {Place::Kind::arena, uz(v.buffer)};
 }
 
 Place Compiler::use(NodeId id) {
   const Value& v = value(root_of(id));
-  if (v.buffer >= 0) buffers_[static_cast<std::size_t>(v.buffer)].last = now();
+  if (v.buffer >= 0) buffers_[uz(v.buffer)].last = now();
   return v.place;
 }
 
@@ -98,7 +96,7 @@ bool Compiler::take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse 
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const NodeId root = root_of(inputs[i]);
     const Value& v = value(root);
-    if (v.buffer < 0 || !may_reuse(i) || last_reader_[idx(root)] != group_) continue;
+    if (v.buffer < 0 || !may_reuse(i) || last_reader_[uz(root)] != group_) continue;
     bool read_otherwise = false;  // the same bytes under another shape
     for (std::size_t j = 0; j < inputs.size(); ++j)
       read_otherwise = read_otherwise || (root_of(inputs[j]) == root && !may_reuse(j));
@@ -110,17 +108,17 @@ bool Compiler::take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse 
 }
 
 void Compiler::find_last_readers() {
-  constexpr std::size_t kNever = static_cast<std::size_t>(-1);
+  constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
   last_reader_.assign(values_.size(), 0);
   for (std::size_t g = 0; g < fusion_.order.size(); ++g)
     for (NodeId id : fusion_.order[g].nodes)
-      for (NodeId in : fusion_.inputs_of(graph_, id)) last_reader_[idx(root_of(in))] = g;
+      for (NodeId in : fusion_.inputs_of(graph_, id)) last_reader_[uz(root_of(in))] = g;
   // A checkpointed scan may read its inputs again whenever its values are pulled.
   for (NodeId id = 0; id < graph_.size(); ++id)
-    if (live_[idx(id)] && node(id).op->kind == OpKind::scan)
-      for (NodeId in : node(id).inputs) last_reader_[idx(root_of(in))] = kNever;
-  for (NodeId id : source_.outputs) last_reader_[idx(root_of(id))] = kNever;
+    if (live_[uz(id)] && node(id).op->kind == OpKind::scan)
+      for (NodeId in : node(id).inputs) last_reader_[uz(root_of(in))] = kNever;
+  for (NodeId id : source_.outputs) last_reader_[uz(root_of(id))] = kNever;
 }
 
 // ---- instructions ----
@@ -210,11 +208,11 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
 void Compiler::count_flops() {
   for (NodeId id = 0; id < graph_.size(); ++id) {
     const Node& n = node(id);
-    if (live_[idx(id)] && n.op->kind == OpKind::value && !n.op->alias && n.op->cost)
+    if (live_[uz(id)] && n.op->kind == OpKind::value && !n.op->alias && n.op->cost)
       program_.flops += n.op->cost(NodeCall(graph_.nodes(), n)).flops;
   }
   for (NodeId id : scan_order_) {
-    const ScanInfo& info = scans_[idx(id)];
+    const ScanInfo& info = scans_[uz(id)];
     const ScanStep& scan = *program_.code[info.instruction].scan;
     const Program& body = scan.workers[0].body;
     const double steps = static_cast<double>(scan.steps) * scan.slices;

@@ -12,7 +12,7 @@ namespace nestgrad {
 void Compiler::slice_scans() {
   if (!options_.slice) return;
   for (NodeId id = 0; id < graph_.size(); ++id) {
-    if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
+    if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
     std::vector<NodeId> stacked;
     for (NodeId p : results_of(id).stacks) stacked.push_back(shown_by(node(p)));
     auto sliced = slice_body(body_of(node(id)), stacked);
@@ -26,7 +26,7 @@ void Compiler::slice_scans() {
   for (bool again = true; again;) {
     again = false;
     for (NodeId id = 0; id < graph_.size(); ++id) {
-      if (!live_[idx(id)] || node(id).op->kind != OpKind::scan) continue;
+      if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
       for (NodeId in : node(id).inputs) {
         if (node(in).op->kind != OpKind::stack) continue;
         const NodeId producer = node(in).inputs[0];
@@ -48,7 +48,7 @@ void Compiler::fuse_scans() {
 
 SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
   const auto cut = slicings_.find(scan);
-  if (cut != slicings_.end()) return cut->second.parts[idx(body_node)];
+  if (cut != slicings_.end()) return cut->second.parts[uz(body_node)];
   return {body_of(node(scan)).spec(body_node).bytes(), {0}, {1}, false};
 }
 
@@ -56,7 +56,7 @@ SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
 
 Compiler::Results Compiler::results_of(NodeId scan) const {
   Results out;
-  for (const Reader& r : readers_[idx(scan)]) {
+  for (const Reader& r : readers_[uz(scan)]) {
     if (r.id < 0) continue;
     if (node(r.id).op->kind == OpKind::final) out.finals.push_back(r.id);
     if (node(r.id).op->kind == OpKind::stack) out.stacks.push_back(r.id);
@@ -71,7 +71,7 @@ int Compiler::every_of(const Node& scan) const {
 
 template <class Suits>
 bool Compiler::is_pulled(NodeId stack, Suits suits) const {
-  return std::ranges::all_of(readers_[idx(stack)], [&](const Reader& r) {
+  return std::ranges::all_of(readers_[uz(stack)], [&](const Reader& r) {
     return reads_step_by_step(graph_, r) && suits(node(r.id));
   });
 }
@@ -84,7 +84,7 @@ bool Compiler::is_lazy(NodeId stack, int every) const {
 
 void Compiler::extend_lazy_lifetimes() {
   for (std::size_t k = scan_order_.size(); k-- > 0;) {
-    ScanInfo& info = scans_[idx(scan_order_[k])];
+    ScanInfo& info = scans_[uz(scan_order_[k])];
     int until = static_cast<int>(info.instruction);
     for (NodeId reader : info.pulled_by) until = std::max(until, last_pull_[reader]);
     last_pull_[scan_order_[k]] = until;
@@ -150,7 +150,6 @@ class ScanCompiler {
     }
   };
 
-  static std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
   SliceOf part_of(NodeId body_node) const { return c_.part_in(id_, body_node); }
   std::size_t scratch(std::size_t bytes) {
     info_.own_buffers.push_back(c_.new_buffer(bytes));

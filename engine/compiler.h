@@ -7,6 +7,7 @@
 #include "engine/backend.h"
 #include "engine/body.h"
 #include "engine/fusion.h"
+#include "engine/index.h"
 #include "engine/program.h"
 
 namespace nestgrad {
@@ -32,9 +33,8 @@ class Compiler {
     std::vector<NodeId> pulled_by;  // scans that read a lazy stack
   };
 
-  static std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
   const Node& node(NodeId id) const { return graph_.node(id); }
-  Value& value(NodeId id) { return values_[idx(id)]; }
+  Value& value(NodeId id) { return values_[uz(id)]; }
   Backend* backend() const { return options_.device.backend(); }
   int now() const { return static_cast<int>(program_.code.size()); }
 

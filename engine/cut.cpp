@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-namespace nestgrad {
+#include "engine/index.h"
 
-namespace {
-std::size_t uz(int v) { return static_cast<std::size_t>(v); }
-}  // namespace
+namespace nestgrad {
 
 void MinimumCut::add(int from, int to, std::int64_t price) {
   edges_of_[uz(from)].push_back(edges_.size());

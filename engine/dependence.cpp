@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "engine/index.h"
 #include "engine/liveness.h"
 
 namespace nestgrad {
@@ -16,19 +17,17 @@ std::string_view why_no_derivative(const Node& n, std::size_t input, const Node&
 
 std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked) {
   std::vector<char> in;
-  for (NodeId id : scan.inputs) in.push_back(marked[static_cast<std::size_t>(id)]);
+  for (NodeId id : scan.inputs) in.push_back(marked[uz(id)]);
   return in;
 }
 
 std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked, Follow follow,
                              NodeId first) {
   std::unordered_map<NodeId, std::vector<char>> bodies;
-  const auto is_marked = [&](NodeId id) {
-    return id >= first && marked[static_cast<std::size_t>(id - first)];
-  };
+  const auto is_marked = [&](NodeId id) { return id >= first && marked[uz(id - first)]; };
   for (std::size_t at = 0; at < marked.size(); ++at) {
     const NodeId id = first + static_cast<NodeId>(at);
-    const Node& n = nodes[static_cast<std::size_t>(id)];
+    const Node& n = nodes[uz(id)];
     if (marked[at] || n.inputs.empty()) continue;
     switch (n.op->kind) {
       case OpKind::input:
@@ -36,8 +35,8 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
         break;
       case OpKind::value:
         for (std::size_t i = 0; i < n.inputs.size() && !marked[at]; ++i)
-          marked[at] = is_marked(n.inputs[i]) && (follow == Follow::values ||
-                                                  passes(n, i, nodes[static_cast<std::size_t>(n.inputs[i])]));
+          marked[at] =
+              is_marked(n.inputs[i]) && (follow == Follow::values || passes(n, i, nodes[uz(n.inputs[i])]));
         break;
       case OpKind::scan: {
         std::vector<char> in;
@@ -49,7 +48,7 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
       case OpKind::final:
       case OpKind::stack:
         if (const auto body = bodies.find(n.inputs[0]); body != bodies.end())
-          marked[at] = body->second[static_cast<std::size_t>(shown_by(n))];
+          marked[at] = body->second[uz(shown_by(n))];
         break;
     }
   }
@@ -63,8 +62,8 @@ std::vector<char> active_in_body(const Body& body, const std::vector<char>& mark
     std::ranges::copy(inputs, marked.begin());
     marked = dependents(body.nodes, std::move(marked), follow);
     bool grew = false;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(body.carries); ++i)
-      if (marked[static_cast<std::size_t>(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
+    for (std::size_t i = 0; i < uz(body.carries); ++i)
+      if (marked[uz(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
     if (!grew) return marked;
   }
 }

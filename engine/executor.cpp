@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/backend.h"
+#include "engine/index.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/threads.h"
@@ -51,9 +52,9 @@ class SliceRun {
         frame_(frame),
         worker_(worker),
         slice_(slice),
-        s_(static_cast<std::size_t>(slice)),
-        state_(scan.workers[static_cast<std::size_t>(worker)]),
-        memory_(frame.arena + scan.memory + static_cast<std::size_t>(worker) * scan.memory_bytes) {}
+        s_(uz(slice)),
+        state_(scan.workers[uz(worker)]),
+        memory_(frame.arena + scan.memory + uz(worker) * scan.memory_bytes) {}
 
   // All steps, in iteration order.
   void forward() {
@@ -85,9 +86,7 @@ class SliceRun {
   }
 
  private:
-  std::size_t at(const Stepped& where, int time) const {
-    return where.at[s_] + static_cast<std::size_t>(time) * where.stride;
-  }
+  std::size_t at(const Stepped& where, int time) const { return where.at[s_] + uz(time) * where.stride; }
   int segment_of(int time) const { return time / scan_.every; }
 
   void recompute(int segment) {
@@ -110,7 +109,7 @@ class SliceRun {
   void begin_stacks(int time, bool store) {
     for (std::size_t c = 0; c < scan_.carries.size(); ++c) {
       if (scan_.carries[c].stack < 0) continue;
-      const ScanStep::Stack& s = scan_.stacks[static_cast<std::size_t>(scan_.carries[c].stack)];
+      const ScanStep::Stack& s = scan_.stacks[uz(scan_.carries[c].stack)];
       if (s.lazy || (store && time == first_time()))
         copy(frame_, slot_of(s, time, store), state_.carry_in[c], s.part.bytes);
     }
@@ -121,7 +120,7 @@ class SliceRun {
   std::byte* next_carry(const ScanStep::Carry& c, int time, int parity, bool last, bool store) const {
     if (last) return c.final_value.kind != Place::Kind::none ? final_of(c, parity) : working(c, parity);
     if (c.stack < 0) return working(c, parity);
-    const ScanStep::Stack& s = scan_.stacks[static_cast<std::size_t>(c.stack)];
+    const ScanStep::Stack& s = scan_.stacks[uz(c.stack)];
     const int next = scan_.reverse ? time - 1 : time + 1;
     const bool keeps =
         s.lazy ? next >= 0 && segment_of(next) == segment_of(time) : store && s.part.owner[s_] != 0;
@@ -147,7 +146,7 @@ class SliceRun {
   }
 
   SliceRun producer(const ScanStep::PerStep& x) const {
-    ScanStep& other = *parent_.code[static_cast<std::size_t>(x.producer)].scan;
+    ScanStep& other = *parent_.code[uz(x.producer)].scan;
     return {other, parent_, frame_, worker_, slice_};
   }
   std::byte* working(const ScanStep::Carry& c, int parity) const {
@@ -158,11 +157,11 @@ class SliceRun {
     return c.part.owner[s_] ? resolve(c.final_value, parent_, frame_) + c.part.at[s_] : working(c, parity);
   }
   std::byte* lazy_slot(const ScanStep::Stack& s, int time) const {
-    return memory_ + s.buffer + static_cast<std::size_t>(time % scan_.every) * s.part.bytes;
+    return memory_ + s.buffer + uz(time % scan_.every) * s.part.bytes;
   }
   std::byte* checkpoint(std::size_t c, int segment) const {
     const ScanStep::Carry& carry = scan_.carries[c];
-    const std::size_t place = static_cast<std::size_t>(segment * scan_.slices) + s_;
+    const std::size_t place = uz(segment * scan_.slices) + s_;
     return frame_.arena + carry.checkpoints + place * carry.part.bytes;
   }
 
@@ -179,7 +178,7 @@ class SliceRun {
 void finish_sums(const ScanStep& scan, const Program& parent, const Frame& frame) {
   for (const ScanStep::Carry& c : scan.carries) {
     if (!c.part.partial || c.final_value.kind == Place::Kind::none) continue;
-    for (std::size_t s = 0; s < static_cast<std::size_t>(scan.slices); ++s) {
+    for (std::size_t s = 0; s < uz(scan.slices); ++s) {
       const std::byte* term = frame.arena + c.terms + s * c.part.bytes;
       std::byte* sum = resolve(c.final_value, parent, frame) + c.part.at[s];
       const std::size_t count = c.part.bytes / size_of(c.dtype);
@@ -208,9 +207,7 @@ class FusedRun {
   }
 
  private:
-  ScanStep& producer(const ScanStep::PerStep& x) const {
-    return *parent_.code[static_cast<std::size_t>(x.producer)].scan;
-  }
+  ScanStep& producer(const ScanStep::PerStep& x) const { return *parent_.code[uz(x.producer)].scan; }
   int segment_at(int i) const { return scan_.reverse ? segments_ - 1 - i : i; }
   int copy_at(int i) const { return scan_.every ? segment_at(i) : i % 2; }
 

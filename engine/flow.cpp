@@ -5,13 +5,12 @@
 #include <functional>
 #include <map>
 
+#include "engine/index.h"
 #include "engine/liveness.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Follower {
  public:

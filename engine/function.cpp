@@ -6,6 +6,7 @@
 #include <new>
 
 #include "engine/body.h"
+#include "engine/index.h"
 #include "engine/lower.h"
 
 namespace nestgrad {
@@ -105,26 +106,26 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
         fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
   const Graph& graph = this->graph();
   const std::vector<char> live = nestgrad::live_nodes(graph.nodes(), outputs_, {});
-  std::vector<Tensor> made(static_cast<std::size_t>(graph.size()));
+  std::vector<Tensor> made(uz(graph.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].spec() != input_spec(i))
       throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i,
                                    to_string(inputs[i].spec()), to_string(input_spec(i))));
-    made[static_cast<std::size_t>(inputs_[i])] = inputs[i];
+    made[uz(inputs_[i])] = inputs[i];
   }
   EmitGuard guard;
   std::vector<Tensor> in;
   for (NodeId id = 0; id < graph.size(); ++id) {
-    Tensor& t = made[static_cast<std::size_t>(id)];
+    Tensor& t = made[uz(id)];
     const Node& n = graph.node(id);
-    if (t.defined() || !live[static_cast<std::size_t>(id)]) continue;
+    if (t.defined() || !live[uz(id)]) continue;
     in.clear();
-    for (NodeId i : n.inputs) in.push_back(made[static_cast<std::size_t>(i)]);
+    for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
     emit_state().level = n.level;
     t = emit(*n.op, in, n.attrs, n.loc);
   }
   std::vector<Tensor> out;
-  for (NodeId id : outputs_) out.push_back(made[static_cast<std::size_t>(id)]);
+  for (NodeId id : outputs_) out.push_back(made[uz(id)]);
   return out;
 }
 

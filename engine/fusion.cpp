@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/index.h"
+
 namespace nestgrad {
 
 namespace {
-
-std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
 
 // Walks the graph in order. What may be part of a cluster waits in an open one, for others to join; a cluster
 // is issued when something else wants to read from it. So whatever a member needs is issued before, and
@@ -15,12 +15,12 @@ std::size_t idx(std::int64_t id) { return static_cast<std::size_t>(id); }
 class Fuser {
  public:
   Fuser(const Graph& graph, const std::vector<char>& live, const Readers& readers)
-      : graph_(graph), live_(live), readers_(readers), in_cluster_(idx(graph.size()), -1) {}
+      : graph_(graph), live_(live), readers_(readers), in_cluster_(uz(graph.size()), -1) {}
 
   Fusion run(bool sums) {
     if (sums) find_sums();
     for (NodeId id = 0; id < graph_.size(); ++id)
-      if (live_[idx(id)] && !terms_.contains(id)) place(id);
+      if (live_[uz(id)] && !terms_.contains(id)) place(id);
     while (!open_.empty()) issue(open_.front());
     return std::move(out_);
   }
@@ -45,11 +45,11 @@ class Fuser {
   // Sums of which the kernel of one term adds the other.
   void find_sums() {
     const auto only_reader_is = [&](NodeId term, NodeId id) {
-      return std::ranges::all_of(readers_[idx(term)], [&](const Reader& r) { return r.id == id; });
+      return std::ranges::all_of(readers_[uz(term)], [&](const Reader& r) { return r.id == id; });
     };
     for (NodeId id = 0; id < graph_.size(); ++id) {
       const Node& n = node(id);
-      if (!live_[idx(id)] || !n.op->adds || n.inputs[0] == n.inputs[1]) continue;
+      if (!live_[uz(id)] || !n.op->adds || n.inputs[0] == n.inputs[1]) continue;
       if (node(n.inputs[0]).spec != n.spec || node(n.inputs[1]).spec != n.spec) continue;
       for (NodeId term : {n.inputs[1], n.inputs[0]}) {
         const auto plus = node(term).op->plus;
@@ -81,7 +81,7 @@ class Fuser {
       for (std::size_t i = open_.size(); i-- > 0 && joins < 0;)
         if (suits(open_[i], id, reduction)) joins = open_[i];
     for (NodeId in : out_.inputs_of(graph_, id))
-      if (const int cluster = in_cluster_[idx(root_of(in))]; cluster != joins) issue(cluster);
+      if (const int cluster = in_cluster_[uz(root_of(in))]; cluster != joins) issue(cluster);
     if (n.op->kind == OpKind::scan)  // what waits would hold on to memory that the scan could use
       while (!open_.empty()) issue(open_.front());
     if (!may_join) return out_.order.push_back({{id}, n.spec});
@@ -91,22 +91,22 @@ class Fuser {
       clusters_.push_back({reduction ? node(n.inputs[0]).spec : n.spec, {}, {}});
       open_.push_back(joins);
     }
-    Cluster& c = clusters_[idx(joins)];
+    Cluster& c = clusters_[uz(joins)];
     c.nodes.push_back(id);
     c.has_narrow = c.has_narrow || n.spec != c.shape;
     for (NodeId in : n.inputs)
-      if (in_cluster_[idx(root_of(in))] != joins) c.inputs.insert(in);
-    in_cluster_[idx(id)] = joins;
+      if (in_cluster_[uz(root_of(in))] != joins) c.inputs.insert(in);
+    in_cluster_[uz(id)] = joins;
   }
 
   // May the node become part of the cluster? Only what shares a value with it does.
   bool suits(int cluster, NodeId id, bool reduction) const {
-    const Cluster& c = clusters_[idx(cluster)];
+    const Cluster& c = clusters_[uz(cluster)];
     if (c.nodes.size() == kMostClusterOps) return false;
     bool shares = false;
     std::size_t more = 0;
     for (NodeId in : node(id).inputs) {
-      const bool inside = in_cluster_[idx(root_of(in))] == cluster;
+      const bool inside = in_cluster_[uz(root_of(in))] == cluster;
       if (inside && root_of(in) != in) return false;  // a member under another shape
       shares = shares || inside || c.inputs.contains(in);
       if (!inside && !c.inputs.contains(in)) ++more;
@@ -119,8 +119,8 @@ class Fuser {
 
   void issue(int cluster) {
     if (cluster < 0) return;
-    for (NodeId id : clusters_[idx(cluster)].nodes) in_cluster_[idx(id)] = -1;
-    out_.order.push_back({std::move(clusters_[idx(cluster)].nodes), clusters_[idx(cluster)].shape});
+    for (NodeId id : clusters_[uz(cluster)].nodes) in_cluster_[uz(id)] = -1;
+    out_.order.push_back({std::move(clusters_[uz(cluster)].nodes), clusters_[uz(cluster)].shape});
     std::erase(open_, cluster);
   }
 
@@ -152,7 +152,7 @@ Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& re
 Fusion unfused(const Graph& graph, const std::vector<char>& live) {
   Fusion out;
   for (NodeId id = 0; id < graph.size(); ++id)
-    if (live[idx(id)] && !graph.node(id).op->alias) out.order.push_back({{id}, graph.node(id).spec});
+    if (live[uz(id)] && !graph.node(id).op->alias) out.order.push_back({{id}, graph.node(id).spec});
   return out;
 }
 
@@ -171,11 +171,11 @@ ClusterText text_of(const Fusion::Group& group, const Graph& graph, const Reader
       }
       const auto known = std::ranges::find(text.inputs, in) - text.inputs.begin();
       op.operands.push_back(static_cast<int>(known));
-      if (idx(known) == text.inputs.size()) text.inputs.push_back(in), text.last_read.push_back(0);
-      text.last_read[idx(known)] = text.ops.size();
+      if (uz(known) == text.inputs.size()) text.inputs.push_back(in), text.last_read.push_back(0);
+      text.last_read[uz(known)] = text.ops.size();
     }
     const auto is_outside = [&](const Reader& r) { return std::ranges::find(nodes, r.id) == nodes.end(); };
-    if (std::ranges::any_of(readers[idx(id)], is_outside)) op.output = outputs++;
+    if (std::ranges::any_of(readers[uz(id)], is_outside)) op.output = outputs++;
     text.ops.push_back(std::move(op));
   }
   return text;

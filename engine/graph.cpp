@@ -9,6 +9,7 @@
 #include "engine/body.h"
 #include "engine/convert.h"
 #include "engine/function.h"
+#include "engine/index.h"
 #include "engine/nonfinite.h"
 
 namespace nestgrad {
@@ -35,7 +36,7 @@ std::uint32_t take_serial() {
 
 std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const NodeId> inputs) {
   std::size_t h = std::hash<const void*>{}(&op) ^ (attrs.hash() * 31);
-  for (NodeId id : inputs) h = h * 1099511628211ULL + static_cast<std::size_t>(id);
+  for (NodeId id : inputs) h = h * 1099511628211ULL + uz(id);
   return h;
 }
 
@@ -92,7 +93,7 @@ std::int64_t Tensor::dim(int axis) const {
   const int r = rank();
   if (axis < -r || axis >= r)
     throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, to_string(spec())));
-  return shape()[static_cast<std::size_t>(axis < 0 ? axis + r : axis)];
+  return shape()[uz(axis < 0 ? axis + r : axis)];
 }
 
 // ---- nodes ----

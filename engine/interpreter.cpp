@@ -6,13 +6,12 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "engine/index.h"
 #include "engine/liveness.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
 
 // Nodes in their order, and after which of them which values are read no more.
 struct Part {
@@ -42,7 +41,7 @@ struct ScanValues {
 
 Array row_of(const Array& x, std::int64_t time, const Spec& spec) {
   Array out(spec);
-  std::memcpy(out.data(), x.data() + static_cast<std::size_t>(time) * spec.bytes(), spec.bytes());
+  std::memcpy(out.data(), x.data() + uz(time) * spec.bytes(), spec.bytes());
   return out;
 }
 
@@ -69,7 +68,7 @@ class Interpreter {
           if (!run_scan(id, n, part.live.scans.at(id), values, scans[id])) return false;
           break;
         case OpKind::final:
-          value = scans.at(n.inputs[0]).carries[static_cast<std::size_t>(n.attrs.as<FinalAttrs>().carry)];
+          value = scans.at(n.inputs[0]).carries[uz(n.attrs.as<FinalAttrs>().carry)];
           break;
         case OpKind::stack:
           value = scans.at(n.inputs[0]).stacks.at(shown_by(n));
@@ -96,11 +95,9 @@ class Interpreter {
     const Body& body = *scan.body;
     const Part& part = part_of(body, live);
     const std::int64_t count = scan.steps;
-    const auto operand = [&](int i) -> const Array& {
-      return outer[uz(n.inputs[static_cast<std::size_t>(i)])];
-    };
-    out.carries.resize(static_cast<std::size_t>(body.carries));
-    for (int i = 0; i < body.carries; ++i) out.carries[static_cast<std::size_t>(i)] = operand(i);
+    const auto operand = [&](int i) -> const Array& { return outer[uz(n.inputs[uz(i)])]; };
+    out.carries.resize(uz(body.carries));
+    for (int i = 0; i < body.carries; ++i) out.carries[uz(i)] = operand(i);
     for (NodeId j : live.stacks) {
       Spec spec = body.spec(j);
       spec.shape.insert(spec.shape.begin(), count);
@@ -112,16 +109,15 @@ class Interpreter {
       const std::int64_t time = steps_.back() = scan.reverse ? count - 1 - k : k;
       std::vector<Array> values(body.nodes.size());
       for (int i = 0; i < body.inputs(); ++i) {
-        if (!live.body->nodes[static_cast<std::size_t>(i)]) continue;
-        values[static_cast<std::size_t>(i)] = i < body.carries ? out.carries[static_cast<std::size_t>(i)]
-                                              : i < body.carries + body.xs
-                                                  ? row_of(operand(i), time, body.spec(i))
-                                                  : operand(i);
+        if (!live.body->nodes[uz(i)]) continue;
+        values[uz(i)] = i < body.carries             ? out.carries[uz(i)]
+                        : i < body.carries + body.xs ? row_of(operand(i), time, body.spec(i))
+                                                     : operand(i);
       }
       if (!run(part, values)) return false;
       for (auto& [j, stack] : out.stacks) {
         const Array& now = values[uz(j)];
-        std::memcpy(stack.data() + static_cast<std::size_t>(time) * now.bytes(), now.data(), now.bytes());
+        std::memcpy(stack.data() + uz(time) * now.bytes(), now.data(), now.bytes());
       }
       for (std::size_t i = 0; i < out.carries.size(); ++i)
         if (live.carries[i]) out.carries[i] = values[uz(body.outs[i])];
@@ -154,7 +150,7 @@ class Interpreter {
 
   bool run_expanded(NodeId id, const Node& n, const std::vector<Array>& in, Array& out) {
     const Expansion& e = expansion_of(n, in);
-    std::vector<Array> values(static_cast<std::size_t>(e.function.graph().size()));
+    std::vector<Array> values(uz(e.function.graph().size()));
     for (std::size_t i = 0; i < in.size(); ++i) values[uz(e.function.inputs()[i])] = in[i];
     within_.push_back(id);
     if (!run(*e.part, values)) return false;

@@ -1,10 +1,10 @@
 #include "engine/liveness.h"
 
+#include "engine/index.h"
+
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
 
 // What the body has to compute for these carries after the last step and these stacks.
 Live::Scan through(const Body& body, std::vector<char> carries, std::vector<NodeId> stacks) {
@@ -25,7 +25,7 @@ Live::Scan through(const Body& body, std::vector<char> carries, std::vector<Node
 NodeId shown_by(const Node& projection) {
   if (const StackAttrs* stack = projection.attrs.find<StackAttrs>()) return stack->node;
   const FinalAttrs& final = projection.attrs.as<FinalAttrs>();
-  return final.body->outs[static_cast<std::size_t>(final.carry)];
+  return final.body->outs[uz(final.carry)];
 }
 
 Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
@@ -42,7 +42,7 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
     if (n.op->kind == OpKind::scan) {
       Read& r = read[static_cast<NodeId>(id)];
       const Body& body = body_of(n);
-      r.carries.resize(static_cast<std::size_t>(body.carries));
+      r.carries.resize(uz(body.carries));
       Live::Scan scan = through(body, std::move(r.carries), std::move(r.stacks));
       for (std::size_t i = 0; i < n.inputs.size(); ++i)
         if (scan.body->nodes[i]) out.nodes[uz(n.inputs[i])] = 1;
@@ -53,8 +53,8 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
     if (n.op->kind == OpKind::final) {
       const FinalAttrs& final = n.attrs.as<FinalAttrs>();
       Read& r = read[n.inputs[0]];
-      r.carries.resize(static_cast<std::size_t>(final.body->carries));
-      r.carries[static_cast<std::size_t>(final.carry)] = 1;
+      r.carries.resize(uz(final.body->carries));
+      r.carries[uz(final.carry)] = 1;
     } else if (n.op->kind == OpKind::stack) {
       read[n.inputs[0]].stacks.push_back(shown_by(n));
     }

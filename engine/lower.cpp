@@ -9,15 +9,17 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/index.h"
+
 namespace nestgrad {
 
 std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
                              std::span<const NodeId> cuts) {
   std::vector<char> live(nodes.size(), 0), cut(nodes.size(), 0);
-  for (NodeId id : cuts) cut[static_cast<std::size_t>(id)] = 1;
+  for (NodeId id : cuts) cut[uz(id)] = 1;
   std::vector<NodeId> todo(wanted.begin(), wanted.end());
   while (!todo.empty()) {
-    const auto id = static_cast<std::size_t>(todo.back());
+    const auto id = uz(todo.back());
     todo.pop_back();
     if (std::exchange(live[id], 1) || cut[id]) continue;
     todo.insert(todo.end(), nodes[id].inputs.begin(), nodes[id].inputs.end());
@@ -27,14 +29,13 @@ std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const Node
 
 std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
                                             std::span<const NodeId> outputs) {
-  std::vector<std::vector<Reader>> readers(static_cast<std::size_t>(graph.size()));
+  std::vector<std::vector<Reader>> readers(uz(graph.size()));
   for (NodeId id = 0; id < graph.size(); ++id) {
-    if (!live[static_cast<std::size_t>(id)]) continue;
+    if (!live[uz(id)]) continue;
     const std::vector<NodeId>& in = graph.node(id).inputs;
-    for (std::size_t i = 0; i < in.size(); ++i)
-      readers[static_cast<std::size_t>(in[i])].push_back({id, static_cast<NodeId>(i)});
+    for (std::size_t i = 0; i < in.size(); ++i) readers[uz(in[i])].push_back({id, static_cast<NodeId>(i)});
   }
-  for (NodeId id : outputs) readers[static_cast<std::size_t>(id)].push_back({-1, 0});
+  for (NodeId id : outputs) readers[uz(id)].push_back({-1, 0});
   return readers;
 }
 
@@ -50,12 +51,10 @@ namespace {
 // outside, are recomputed at their first such reader instead of being kept.
 class Recompute {
  public:
-  Recompute(const Graph& g, Rewriter& to)
-      : graph_(g), to_(to), boundary_(static_cast<std::size_t>(g.size()), 0) {
+  Recompute(const Graph& g, Rewriter& to) : graph_(g), to_(to), boundary_(uz(g.size()), 0) {
     for (NodeId id = 0; id < g.size(); ++id)
       for (NodeId in : g.node(id).inputs)
-        if (outside(id, in) && g.node(id).level <= g.node(in).level)
-          boundary_[static_cast<std::size_t>(in)] = 1;
+        if (outside(id, in) && g.node(id).level <= g.node(in).level) boundary_[uz(in)] = 1;
   }
 
   // Inputs of an old node in the new graph: clones where it reads them.
@@ -69,8 +68,8 @@ class Recompute {
 
  private:
   bool reads_clone(NodeId reader, NodeId in) const {
-    return outside(reader, in) && graph_.node(reader).level > graph_.node(in).level &&
-           !boundary_[static_cast<std::size_t>(in)] && graph_.node(in).op->kind != OpKind::input;
+    return outside(reader, in) && graph_.node(reader).level > graph_.node(in).level && !boundary_[uz(in)] &&
+           graph_.node(in).op->kind != OpKind::input;
   }
 
   // The clone of `id`, made when it is first asked for.
@@ -97,7 +96,7 @@ class Recompute {
 
   // Is it cloned with the node that reads it?
   bool is_inner(const Node& reader, NodeId in) const {
-    return graph_.node(in).region == reader.region && !boundary_[static_cast<std::size_t>(in)];
+    return graph_.node(in).region == reader.region && !boundary_[uz(in)];
   }
   bool outside(NodeId reader, NodeId in) const {
     return graph_.node(in).region != 0 && graph_.node(reader).region != graph_.node(in).region;
@@ -141,8 +140,8 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
   Rewriter to(nodes, how.graph);
   for (NodeId id : inputs) to[id] = to.input(id);
   for (NodeId id = 0; id < static_cast<NodeId>(nodes.size()); ++id) {
-    const Node& n = nodes[static_cast<std::size_t>(id)];
-    if (!live[static_cast<std::size_t>(id)] || to[id].defined()) continue;
+    const Node& n = nodes[uz(id)];
+    if (!live[uz(id)] || to[id].defined()) continue;
     if (n.op->kind == OpKind::input)
       throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id,
                                    input_name(n), describe(n.loc)));
@@ -165,7 +164,7 @@ bool is_unfinished(const Graph& g, const Device& device) {
 
 bool has_dead_nodes(const Lowered& lowered) {
   std::vector<char> live = live_nodes(lowered.graph->nodes(), lowered.outputs, lowered.inputs);
-  for (NodeId id : lowered.inputs) live[static_cast<std::size_t>(id)] = 1;
+  for (NodeId id : lowered.inputs) live[uz(id)] = 1;
   return std::ranges::count(live, 0) > 0;
 }
 
@@ -186,7 +185,7 @@ Lowered settle_bodies(Lowered from, const How& how);
 Tensor settle_scan(Rewriter& to, NodeId id, const Node& scan, const std::set<NodeId>& stacked,
                    const How& how) {
   const Body& body = body_of(scan);
-  std::vector<NodeId> inputs(static_cast<std::size_t>(body.inputs())), outputs = body.outs;
+  std::vector<NodeId> inputs(uz(body.inputs())), outputs = body.outs;
   std::iota(inputs.begin(), inputs.end(), 0);
   outputs.insert(outputs.end(), stacked.begin(), stacked.end());
   const Lowered inner = settle_bodies(settled(body.nodes, inputs, outputs, how), how);
@@ -203,9 +202,8 @@ Tensor settle_scan(Rewriter& to, NodeId id, const Node& scan, const std::set<Nod
   for (auto kept = closed.keep.begin(); NodeId each : stacked) now.emplace(each, *kept++);
   const std::vector<Tensor> in = to.inputs(id);
   std::vector<Tensor> left(in.begin(), in.begin() + body.carries);
-  for (std::size_t i : closed.live_xs) left.push_back(in[static_cast<std::size_t>(body.carries) + i]);
-  for (std::size_t i : closed.live_consts)
-    left.push_back(in[static_cast<std::size_t>(body.carries + body.xs) + i]);
+  for (std::size_t i : closed.live_xs) left.push_back(in[uz(body.carries) + i]);
+  for (std::size_t i : closed.live_consts) left.push_back(in[uz(body.carries + body.xs) + i]);
   return to.replace_scan(id, closed.body, left, std::move(now));
 }
 

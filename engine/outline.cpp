@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/dependence.h"
+#include "engine/index.h"
 #include "engine/liveness.h"
 #include "engine/lower.h"
 #include "engine/print.h"
@@ -16,8 +17,6 @@ namespace nestgrad {
 namespace {
 
 using GraphNode = Node;
-
-std::size_t uz(NodeId id) { return static_cast<std::size_t>(id); }
 
 EdgeKind kind_of(int level) {
   return level == 0 ? EdgeKind::forward : level == 1 ? EdgeKind::inner_gradient : EdgeKind::meta_gradient;
@@ -55,7 +54,7 @@ class Builder {
     if (parent >= 0) group(parent).children.push_back(id);
     return id;
   }
-  Outline::Group& group(int id) { return out_.groups[static_cast<std::size_t>(id)]; }
+  Outline::Group& group(int id) { return out_.groups[uz(id)]; }
 
   // The group of a scope, a path of names, inside of `base`, whose own scope is `outer`.
   int group_of(int base, std::string_view outer, std::string_view scope) {
@@ -117,7 +116,7 @@ class Builder {
                               scan.scope, placed.name(id) + "_");
     for (std::size_t k = 0; k < scan.inputs.size(); ++k)
       add_edge(placed, scan.inputs[k], inside, static_cast<NodeId>(k), kind_of(scan.level), "");
-    for (std::size_t k = 0; k < static_cast<std::size_t>(body.carries); ++k)
+    for (std::size_t k = 0; k < uz(body.carries); ++k)
       out_.next.emplace_back(inside.name(body.outs[k]), inside.name(static_cast<NodeId>(k)));
     placed.bodies.emplace(id, std::move(inside));
   }
@@ -151,8 +150,8 @@ class Builder {
     ++out_.nodes;
     for (; id >= 0; id = group(id).parent) {
       std::vector<std::int64_t>& by_level = group(id).nodes_by_level;
-      by_level.resize(std::max(by_level.size(), static_cast<std::size_t>(level) + 1));
-      ++by_level[static_cast<std::size_t>(level)];
+      by_level.resize(std::max(by_level.size(), uz(level) + 1));
+      ++by_level[uz(level)];
     }
   }
 

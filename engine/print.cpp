@@ -5,6 +5,7 @@
 
 #include "engine/body.h"
 #include "engine/function.h"
+#include "engine/index.h"
 #include "engine/lower.h"
 #include "engine/outline.h"
 
@@ -46,7 +47,7 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
 
 std::string_view level_colour(int level) {
   constexpr std::string_view colours[] = {"#dbe9f6", "#fde2c5", "#d7f0d3", "#f3d4e8", "#e4dcf5"};
-  return colours[static_cast<std::size_t>(level) % std::size(colours)];
+  return colours[uz(level) % std::size(colours)];
 }
 
 std::string quoted(std::string text) {
@@ -70,7 +71,7 @@ std::string_view edge_style(EdgeKind kind) {
 }
 
 void dot_group(const Outline& graph, int id, const std::string& indent, std::string& out) {
-  const Outline::Group& group = graph.groups[static_cast<std::size_t>(id)];
+  const Outline::Group& group = graph.groups[uz(id)];
   for (const Outline::Node& n : group.nodes) {
     const std::string call = n.attrs.empty() ? n.op : fmt::format("{} {}", n.op, n.attrs);
     out += fmt::format("{}{} [label=\"%{} {}\\n{}\" fillcolor=\"{}\"];\n", indent, n.name, n.id, quoted(call),
@@ -78,7 +79,7 @@ void dot_group(const Outline& graph, int id, const std::string& indent, std::str
   }
   for (int child : group.children) {
     out += fmt::format("{}subgraph \"cluster_{}\" {{ label=\"{}\";\n", indent, child,
-                       quoted(graph.groups[static_cast<std::size_t>(child)].name));
+                       quoted(graph.groups[uz(child)].name));
     dot_group(graph, child, indent + "  ", out);
     out += indent + "}\n";
   }
@@ -90,7 +91,7 @@ std::string Function::str() const {
   const std::deque<Node>& nodes = graph().nodes();
   std::string out;
   std::vector<char> live = nestgrad::live_nodes(nodes, outputs_, {});
-  for (NodeId id : inputs_) live[static_cast<std::size_t>(id)] = 1;
+  for (NodeId id : inputs_) live[uz(id)] = 1;
   print_nodes(nodes, live, "", out);
   out += "return";
   for (NodeId id : outputs_) out += fmt::format(" %{}", id);

@@ -7,14 +7,13 @@
 #include <functional>
 #include <numeric>
 
+#include "engine/index.h"
 #include "engine/recorder.h"
 #include "engine/threads.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 int level_of(const Program& program, const Instruction& ins) {
   int level = program.graph->node(ins.node).level;

@@ -8,13 +8,12 @@
 
 #include "engine/body.h"
 #include "engine/cut.h"
+#include "engine/index.h"
 #include "engine/liveness.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Bytes = std::int64_t;
 

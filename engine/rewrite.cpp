@@ -1,5 +1,7 @@
 #include "engine/rewrite.h"
 
+#include "engine/index.h"
+
 namespace nestgrad {
 
 void label_like(const Node& n) {
@@ -18,7 +20,7 @@ Rewriter::Rewriter(const std::deque<Node>& old, GraphOptions options)
 
 std::vector<Tensor> Rewriter::inputs(NodeId old) const {
   std::vector<Tensor> out;
-  for (NodeId in : node(old).inputs) out.push_back(made_[static_cast<std::size_t>(in)]);
+  for (NodeId in : node(old).inputs) out.push_back(made_[uz(in)]);
   return out;
 }
 
@@ -55,8 +57,8 @@ Attrs Rewriter::attrs(const Node& old) const {
 
 Lowered Rewriter::lowered(const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs) const {
   Lowered out{graph_, {}, {}};
-  for (NodeId id : inputs) out.inputs.push_back(made_[static_cast<std::size_t>(id)].id());
-  for (NodeId id : outputs) out.outputs.push_back(made_[static_cast<std::size_t>(id)].id());
+  for (NodeId id : inputs) out.inputs.push_back(made_[uz(id)].id());
+  for (NodeId id : outputs) out.outputs.push_back(made_[uz(id)].id());
   return out;
 }
 

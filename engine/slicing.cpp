@@ -4,13 +4,12 @@
 #include <map>
 
 #include "engine/body.h"
+#include "engine/index.h"
 #include "engine/lower.h"
 
 namespace nestgrad {
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The last two axes belong to matrix products, which are faster whole.
 constexpr int kFirstFromEnd = 3;

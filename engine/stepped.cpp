@@ -3,15 +3,10 @@
 #include <algorithm>
 
 #include "engine/body.h"
+#include "engine/index.h"
 #include "engine/lower.h"
 
 namespace nestgrad {
-
-namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
 
 Stepped stepped(const SliceOf& part, std::size_t step) { return {step, part.at}; }
 

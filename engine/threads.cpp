@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/index.h"
 
 namespace nestgrad {
 
@@ -65,7 +66,7 @@ class Pool {
   void run(int parts, int workers, const std::function<void(int, int)>& fn) {
     while (static_cast<int>(threads_.size()) < workers - 1) start_thread();
     fn_ = &fn, parts_ = parts, workers_ = workers, next_ = 0;
-    errors_.assign(static_cast<std::size_t>(parts), nullptr);
+    errors_.assign(uz(parts), nullptr);
     busy_ = static_cast<int>(threads_.size());
     job_.fetch_add(1);
     job_.notify_all();
@@ -104,7 +105,7 @@ class Pool {
       try {
         (*fn_)(part, worker);
       } catch (...) {
-        errors_[static_cast<std::size_t>(part)] = std::current_exception();
+        errors_[uz(part)] = std::current_exception();
       }
     }
     inside = false;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/index.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -30,14 +31,14 @@ BroadcastLoop::BroadcastLoop(const Call& call) {
   std::vector<std::int64_t> sizes;
   std::vector<std::vector<std::int64_t>> strides;  // [dim][operand]
   for (int d = rank; d-- > 0;) {
-    const auto du = static_cast<std::size_t>(d);
+    const auto du = uz(d);
     const std::int64_t size = call.out.shape[du];
     if (size == 1) continue;
     std::vector<std::int64_t> s;
     for (const Spec& in : call.in) {
       const int axis = d - (rank - in.rank());
-      const bool repeats = axis < 0 || in.shape[static_cast<std::size_t>(axis)] == 1;
-      s.push_back(repeats ? 0 : strides_of(in.shape)[static_cast<std::size_t>(axis)]);
+      const bool repeats = axis < 0 || in.shape[uz(axis)] == 1;
+      s.push_back(repeats ? 0 : strides_of(in.shape)[uz(axis)]);
     }
     // Merge into the dimension inside this one if every operand walks on without a jump.
     bool merge = !sizes.empty();
@@ -85,7 +86,7 @@ template <int N, bool Integers>
 Spec infer_elementwise(const Call& call) {
   Shape shape = call.in[0].shape;
   for (int k = 1; k < N; ++k) {
-    const auto& in = call.in[static_cast<std::size_t>(k)];
+    const auto& in = call.in[uz(k)];
     if (in.dtype != call.in[0].dtype) call.dtype_error("element types differ; cast() one of them");
     shape = broadcast_shapes(call, shape, in.shape);
   }
@@ -95,14 +96,12 @@ Spec infer_elementwise(const Call& call) {
 }
 
 int elementwise_axes(const Call& call, int input, int axis) {
-  const Spec& in = call.in[static_cast<std::size_t>(input)];
+  const Spec& in = call.in[uz(input)];
   const int to = axis + call.out.rank() - in.rank();
-  return in.shape[static_cast<std::size_t>(axis)] == call.out.shape[static_cast<std::size_t>(to)] ? to : -1;
+  return in.shape[uz(axis)] == call.out.shape[uz(to)] ? to : -1;
 }
 
-bool reuse_same_shape(const Call& call, int input) {
-  return call.in[static_cast<std::size_t>(input)] == call.out;
-}
+bool reuse_same_shape(const Call& call, int input) { return call.in[uz(input)] == call.out; }
 
 std::vector<Sample> unary_samples(double low, double high) {
   return {{.inputs = {{{3, 5}, low, high, {}}}}, {.inputs = {{{}, low, high, {}}}}};

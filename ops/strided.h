@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/index.h"
 #include "engine/op.h"
 #include "engine/threads.h"
 
@@ -80,8 +81,6 @@ class StridedCopy {
   std::vector<Dim> dims_;  // innermost first
   bool empty_ = false;
 };
-
-inline std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The kernel of an op with Op::view.
 inline Kernel copy_view(const Call& call) {

@@ -114,7 +114,7 @@ FAULTS = [
     ]),
     ("reverse", "autograd/custom.cpp", (files("autograd/custom"), files("autograd/")), [
         ("region-not-marked", "«emit_state().region = ++regions;»", None),
-        ("rule-of-first-input", "[static_cast<std::size_t>(rule.outs[«static_cast<std::size_t>(c.input)»])]",
+        ("rule-of-first-input", "[uz(rule.outs[«uz(c.input)»])]",
          "0"),
     ]),
 
@@ -125,18 +125,18 @@ FAULTS = [
         ("captured-value-dropped", "if («!marked[uz(i)]») continue; needed_consts", "true"),
         ("captured-value-so-far-forgotten", "init.push_back(«so_far.defined()» ? so_far", "false"),
         ("captured-value-added-twice",
-         "«cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] = "
+         "«cotangents_[at(scan.inputs[uz(needed_consts[k])])] = "
          "scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));»",
-         "if (FAULT) add(scan.inputs[static_cast<std::size_t>(needed_consts[k])],"
+         "if (FAULT) add(scan.inputs[uz(needed_consts[k])],"
          " scan_final(back, static_cast<std::int64_t>(active_carries.size() + k)));"
-         " else cotangents_[at(scan.inputs[static_cast<std::size_t>(needed_consts[k])])] ="
+         " else cotangents_[at(scan.inputs[uz(needed_consts[k])])] ="
          " scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));"),
         ("input-dropped", "if («!marked[uz(i)]») continue; needed_xs", "true"),
         ("last-carry-dropped", "init.push_back(«ct != arrived.finals.end()» ? ct->second", "false"),
         ("stack-dropped", "for (auto& [j, ct] : arrived.stacks) «seeds.push_back(»",
          "if (!FAULT) seeds.push_back("),
-        ("first-carry-dropped", "«add(scan.inputs[static_cast<std::size_t>(active_carries[k])],»",
-         "if (!FAULT) add(scan.inputs[static_cast<std::size_t>(active_carries[k])],"),
+        ("first-carry-dropped", "«add(scan.inputs[uz(active_carries[k])],»",
+         "if (!FAULT) add(scan.inputs[uz(active_carries[k])],"),
         ("invariant-values-stacked", "if («!varies[id]» || n.op->kind == OpKind::scan)", "false"),
     ]),
 
@@ -151,13 +151,13 @@ FAULTS = [
         ("gaps-not-joined", "if («next != by_offset_.end() && offset + size == next->first») {", "false"),
     ]),
     ("plan", "engine/compile.cpp", PLANS, [
-        ("last-use-not-counted", "buffers_[static_cast<std::size_t>(v.buffer)].last = «now()»", "now() - 1"),
-        ("input-still-used-written-over", "!may_reuse(i) || «last_reader_[idx(root)] != group_»", "false"),
+        ("last-use-not-counted", "buffers_[uz(v.buffer)].last = «now()»", "now() - 1"),
+        ("input-still-used-written-over", "!may_reuse(i) || «last_reader_[uz(root)] != group_»", "false"),
         ("input-read-otherwise-written-over", "if («read_otherwise») continue", "false"),
         ("output-written-over",
-         "for (NodeId id : source_.outputs) «last_reader_[idx(root_of(id))] = kNever;»", None),
+         "for (NodeId id : source_.outputs) «last_reader_[uz(root_of(id))] = kNever;»", None),
         ("input-of-scan-written-over",
-         "for (NodeId in : node(id).inputs) «last_reader_[idx(root_of(in))] = kNever;»", None),
+         "for (NodeId in : node(id).inputs) «last_reader_[uz(root_of(in))] = kNever;»", None),
         ("lazy-values-freed-early", "copy_outputs(); «extend_lazy_lifetimes();»", None),
         ("cluster-writes-over-what-it-reads-later", "&& «text.last_read[i] <= k» &&", "true"),
         ("cluster-writes-twice-over-one-input",
@@ -172,11 +172,11 @@ FAULTS = [
         ("product-with-two-uses-fused", "if (!plus || «!only_reader_is(term, id)» ||", "false"),
         ("member-under-another-shape", "if («inside && root_of(in) != in») return false", "false"),
         ("needed-cluster-not-issued",
-         "if (const int cluster = in_cluster_[idx(root_of(in))]; «cluster != joins») issue(cluster)",
+         "if (const int cluster = in_cluster_[uz(root_of(in))]; «cluster != joins») issue(cluster)",
          "false"),
         ("row-too-long", "return «row > 1 && row <= kMostClusterRow»", "row > 1"),
         ("sum-keeps-wrong-term", "inputs.push_back(own[«own[0] == sum->second»])", "own[0] != sum->second"),
-        ("last-read-too-early", "text.last_read[idx(known)] = «text.ops.size()»", "0"),
+        ("last-read-too-early", "text.last_read[uz(known)] = «text.ops.size()»", "0"),
     ]),
     ("plan", "engine/cluster.cpp", PLANS, [
         ("spread-starts-anew", "out += n, «within = 0»", "within"),
@@ -197,7 +197,7 @@ FAULTS = [
          "static_cast<int>(info.instruction)"),
         ("pull-of-a-pull-forgotten",
          "for (NodeId reader : info.pulled_by) until = std::max(until, «last_pull_[reader]»)",
-         "static_cast<int>(scans_[idx(reader)].instruction)"),
+         "static_cast<int>(scans_[uz(reader)].instruction)"),
         ("segment-one-step-short", "const std::size_t segment = s.part.bytes * «uz(scan_->every)»",
          "uz(scan_->every - 1)"),
         ("one-worker-for-all",
@@ -224,7 +224,7 @@ FAULTS = [
          "false"),
         ("sum-starts-in-every-slice", "if (c.part.partial && «!c.part.owner[s_]») //", "false"),
         ("sums-of-slices-not-added", "«finish_sums(scan, parent, frame);»", None),
-        ("checkpoint-of-the-first-slice", "static_cast<std::size_t>(segment * scan_.slices) + «s_»", "0"),
+        ("checkpoint-of-the-first-slice", "uz(segment * scan_.slices) + «s_»", "0"),
         ("copy-of-every-slice-stored", "if (!store || «!s.part.owner[s_]») return", "false"),
         ("recomputation-stores", "begin + i, i, false, «false»", "true"),
     ]),

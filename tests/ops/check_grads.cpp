@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/index.h"
 #include "engine/random.h"
 #include "ops/ops.h"
 
@@ -27,8 +28,6 @@ Array uniform(const Spec& spec, std::uint64_t seed, double low, double high) {
 }
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::vector<Spec> specs_of(const std::vector<Array>& arrays) {
   std::vector<Spec> specs;

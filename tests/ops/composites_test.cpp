@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/index.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 
@@ -13,8 +14,6 @@ using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 template <class Fn>
 TraceFn one(Fn fn) {

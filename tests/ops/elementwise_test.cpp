@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/index.h"
 #include "engine/random.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
@@ -15,8 +16,6 @@ using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::vector<const Op*> elementwise_ops() {
   std::vector<const Op*> out;

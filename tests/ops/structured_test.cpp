@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "autograd/grad.h"
+#include "engine/index.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
@@ -17,8 +18,6 @@ using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Array call(const TraceFn& fn, const std::vector<Array>& x) {
   std::vector<Spec> specs;

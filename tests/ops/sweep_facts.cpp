@@ -6,14 +6,13 @@
 #include <cstring>
 #include <optional>
 
+#include "engine/index.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 
 namespace nestgrad::testing {
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The index along `axis` of flat element i.
 std::int64_t index_along(const Shape& shape, int axis, std::int64_t i) {

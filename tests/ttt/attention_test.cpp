@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "engine/index.h"
 #include "models/traced_model.h"
 #include "tests/ops/check_grads.h"
 #include "tests/testing.h"
@@ -14,8 +15,6 @@ using namespace nestgrad::testing;
 using ttt::AttentionOptions;
 
 namespace {
-
-std::size_t uz(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The tokens that token t reads.
 using Reads = std::function<std::set<std::int64_t>(std::int64_t t)>;
