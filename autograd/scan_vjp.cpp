@@ -44,123 +44,174 @@ std::vector<char> stacked_nodes(const Body& body) {
 
 Tensor zeros_of(const Spec& spec) { return zeros(spec.dtype, spec.shape); }
 
+// The step of the scan that is the derivative of another one, while it is made. `scan` is a node of `outside`,
+// marked[i]: a derivative with respect to its input i is asked for.
+class ReverseStep {
+ public:
+  ReverseStep(Graph& outside, NodeId scan, std::vector<char> marked)
+      : outside_(outside),
+        node_(outside.tensor(scan)),
+        operands_(outside.node(scan).inputs),
+        body_(outside.node(scan).attrs.as<ScanAttrs>().body),
+        marked_(std::move(marked)),
+        graph_(GraphOptions{.parent = &outside}) {}
+
+  // stacks: cotangents of what the scan stacks, by node of its body.
+  void make(const std::map<std::int64_t, Tensor>& stacks) {
+    {
+      const GraphScope scope(graph_);
+      const Tensors made = forward_again();
+      ask(made, stacks);
+      pulled_ = pull_back(seeds_, wrt_, starts_);
+      read_stacks(made);
+      // A carry whose cotangent is structurally absent gets zeros: the body must stay square.
+      for (std::size_t k = 0; k < carries_.size(); ++k) {
+        if (!pulled_[k].defined()) pulled_[k] = zeros_of(body_->spec(carries_[k]));
+        closing_.outs.push_back(graph_.lift(pulled_[k]));
+      }
+    }
+    close();
+  }
+
+  const BodyPtr& body() const { return closed_.body; }
+  // Inputs of the scan, in the order of the new step's carries: cotangents of carries, then sums of those of
+  // consts.
+  const std::vector<NodeId>& carries() const { return carries_; }
+  const std::vector<NodeId>& consts() const { return consts_; }
+  // Inputs of the scan, with the node of the new step that is stacked as their cotangent.
+  const std::vector<std::pair<NodeId, NodeId>>& xs() const { return xs_; }
+  // What the new scan reads behind its carries.
+  Tensors operands() const {
+    Tensors out;
+    for (std::size_t i : closed_.live_xs) out.push_back(sources_[i].outer());
+    for (std::size_t i : closed_.live_consts) out.push_back(graph_.captures()[i].outer);
+    return out;
+  }
+
+ private:
+  struct Source {
+    NodeId input;                   // of the new step
+    std::function<Tensor()> outer;  // what it reads, made only if it turns out to be needed
+  };
+
+  Tensor add_x(const Spec& spec, std::function<Tensor()> outer) {
+    const Tensor t = graph_.input(spec);
+    sources_.push_back({t.id(), std::move(outer)});
+    return t;
+  }
+  Tensor add_stack(NodeId of) {
+    return add_x(body_->spec(of), [node = node_, of] { return scan_stack(node, of); });
+  }
+
+  // The forward step, on inputs of its own: the tensor of every node of its body.
+  Tensors forward_again() {
+    const int nc = body_->carries, nx = body_->xs;
+    for (int i = 0; i < nc; ++i) inputs_.push_back(add_stack(i));
+    for (int i = nc; i < nc + nx; ++i)
+      inputs_.push_back(add_x(body_->spec(i), [this, i] { return outside_.tensor(operands_[uz(i)]); }));
+    for (int i = nc + nx; i < body_->inputs(); ++i)
+      inputs_.push_back(graph_.tensor(graph_.lift(outside_.tensor(operands_[uz(i)]))));
+    return inline_body(*body_, inputs_);
+  }
+
+  // What is pulled back, and for what: `carries_`, `needed_xs_` and `consts_` in this order.
+  void ask(const Tensors& made, const std::map<std::int64_t, Tensor>& stacks) {
+    const int nc = body_->carries, nx = body_->xs;
+    const std::vector<char> active = active_in_body(*body_, marked_);
+    const auto want = [&](int i, std::vector<NodeId>& list, Tensor start) {
+      list.push_back(i);
+      wrt_.push_back(inputs_[uz(i)]);
+      starts_.push_back(start);
+    };
+    for (int i = 0; i < nc; ++i) {
+      if (!active[uz(i)]) continue;
+      const Tensor ct = graph_.input(body_->spec(i));
+      closing_.carries.push_back(ct.id());
+      seeds_.push_back({made[uz(body_->outs[uz(i)])], ct});
+      want(i, carries_, {});
+    }
+    for (const auto& [j, ct] : stacks)
+      seeds_.push_back({made[uz(j)], add_x(body_->spec(static_cast<NodeId>(j)), [t = ct] { return t; })});
+    for (int i = nc; i < nc + nx; ++i) {
+      if (!marked_[uz(i)]) continue;
+      want(i, needed_xs_, {});
+    }
+    for (int i = nc + nx; i < body_->inputs(); ++i) {
+      if (!marked_[uz(i)]) continue;
+      const Tensor sum = graph_.input(body_->spec(i));
+      closing_.carries.push_back(sum.id());
+      want(i, consts_, sum);
+    }
+  }
+
+  // Forward values are read from stacks instead of being computed again.
+  void read_stacks(const Tensors& made) {
+    const std::vector<char> stacked = stacked_nodes(*body_);
+    closing_.replace.assign(uz(graph_.size()), -1);
+    for (std::size_t j = 0; j < made.size(); ++j)
+      if (NodeId& instead = closing_.replace[uz(made[j].id())]; stacked[j] && instead < 0)
+        instead = add_stack(static_cast<NodeId>(j)).id();
+  }
+
+  void close() {
+    const std::size_t first_x = carries_.size(), first_const = first_x + needed_xs_.size();
+    for (std::size_t k = 0; k < consts_.size(); ++k)
+      closing_.outs.push_back(graph_.lift(pulled_[first_const + k]));
+    for (std::size_t k = 0; k < needed_xs_.size(); ++k) {
+      if (!pulled_[first_x + k].defined()) continue;
+      closing_.keep.push_back(graph_.lift(pulled_[first_x + k]));
+      xs_.emplace_back(needed_xs_[k], -1);
+    }
+    for (const Source& x : sources_) closing_.xs.push_back(x.input);
+    for (const Capture& c : graph_.captures()) closing_.consts.push_back(c.id);
+    closed_ = close_body(graph_, closing_);
+    for (std::size_t k = 0; k < xs_.size(); ++k) xs_[k].second = closed_.keep[k];
+  }
+
+  Graph& outside_;
+  const Tensor node_;
+  const std::vector<NodeId> operands_;  // of the scan
+  const BodyPtr body_;
+  const std::vector<char> marked_;
+  Graph graph_;
+  Closing closing_;
+  Closed closed_;
+  std::vector<Source> sources_;
+  Tensors inputs_, wrt_, starts_, pulled_;
+  std::vector<Seed> seeds_;
+  std::vector<NodeId> carries_, needed_xs_, consts_;
+  std::vector<std::pair<NodeId, NodeId>> xs_;
+};
+
 }  // namespace
 
 void Reverse::through_scan(NodeId id) {
   const Node scan = graph_.node(id);  // a copy: the graph grows below
   const ScanAttrs& loop = scan.attrs.as<ScanAttrs>();
-  const BodyPtr forward = loop.body;
-  const Tensor node = graph_.tensor(id);
-  ScanCotangents& arrived = scans_[id];
-  const int nc = forward->carries, nx = forward->xs;
-
+  const ScanCotangents& arrived = scans_[id];
   std::vector<char> marked;
   for (NodeId in : scan.inputs) marked.push_back(depends(in));
-  const std::vector<char> active = active_in_body(*forward, marked);
+  ReverseStep step(graph_, id, std::move(marked));
+  step.make(arrived.stacks);
 
-  Graph graph(GraphOptions{.parent = &graph_});
-  struct Source {
-    NodeId input;                   // of the reverse body
-    std::function<Tensor()> outer;  // what it reads, made only if it turns out to be needed
-  };
-  Closing closing;
-  std::vector<Source> xs;
-  Tensors init;
-  std::vector<Seed> seeds;
-  Tensors wrt, starts;
-  std::vector<std::int64_t> active_carries, needed_xs, needed_consts;
-  std::vector<Tensor> pulled;
-  {
-    const GraphScope scope(graph);
-    const auto add_x = [&](const Spec& spec, std::function<Tensor()> outer) {
-      const Tensor t = graph.input(spec);
-      xs.push_back({t.id(), std::move(outer)});
-      return t;
-    };
-    Tensors inputs;
-    for (int i = 0; i < nc; ++i)
-      inputs.push_back(add_x(forward->spec(i), [=] { return scan_stack(node, i); }));
-    for (int i = nc; i < nc + nx; ++i)
-      inputs.push_back(
-          add_x(forward->spec(i), [this, outer = scan.inputs[uz(i)]] { return graph_.tensor(outer); }));
-    for (int i = nc + nx; i < forward->inputs(); ++i)
-      inputs.push_back(graph.tensor(graph.lift(graph_.tensor(scan.inputs[uz(i)]))));
-    const std::vector<Tensor> made = inline_body(*forward, inputs);
-
-    for (int i = 0; i < nc; ++i) {
-      if (!active[uz(i)]) continue;
-      active_carries.push_back(i);
-      const Tensor ct = graph.input(forward->spec(i));
-      closing.carries.push_back(ct.id());
-      seeds.push_back({made[uz(forward->outs[uz(i)])], ct});
-      wrt.push_back(inputs[uz(i)]);
-      starts.emplace_back();
-    }
-    for (auto& [j, ct] : arrived.stacks)
-      seeds.push_back({made[uz(j)], add_x(forward->spec(static_cast<NodeId>(j)), [t = ct] { return t; })});
-    for (int i = nc; i < nc + nx; ++i) {
-      if (!marked[uz(i)]) continue;
-      needed_xs.push_back(i);
-      wrt.push_back(inputs[uz(i)]);
-      starts.emplace_back();
-    }
-    for (int i = nc + nx; i < forward->inputs(); ++i) {
-      if (!marked[uz(i)]) continue;
-      needed_consts.push_back(i);
-      const Tensor acc = graph.input(forward->spec(i));
-      closing.carries.push_back(acc.id());
-      wrt.push_back(inputs[uz(i)]);
-      starts.push_back(acc);
-    }
-    pulled = pull_back(seeds, wrt, starts);
-
-    const std::vector<char> stacked = stacked_nodes(*forward);
-    closing.replace.assign(uz(graph.size()), -1);
-    for (std::size_t j = 0; j < made.size(); ++j) {
-      if (!stacked[j] || closing.replace[uz(made[j].id())] >= 0) continue;
-      closing.replace[uz(made[j].id())] = add_x(forward->spec(static_cast<NodeId>(j)), [=] {
-                                            return scan_stack(node, static_cast<std::int64_t>(j));
-                                          }).id();
-    }
-    // A carry or x whose cotangent is structurally absent gets zeros: the body must stay square.
-    for (std::size_t k = 0; k < active_carries.size(); ++k) {
-      if (!pulled[k].defined()) pulled[k] = zeros_of(forward->spec(static_cast<NodeId>(active_carries[k])));
-      closing.outs.push_back(graph.lift(pulled[k]));
-    }
-  }
-  const std::size_t first_x = active_carries.size(), first_const = first_x + needed_xs.size();
-  for (std::size_t k = 0; k < needed_consts.size(); ++k)
-    closing.outs.push_back(graph.lift(pulled[first_const + k]));
-  std::vector<std::size_t> kept;
-  for (std::size_t k = 0; k < needed_xs.size(); ++k) {
-    if (!pulled[first_x + k].defined()) continue;
-    closing.keep.push_back(graph.lift(pulled[first_x + k]));
-    kept.push_back(k);
-  }
-  for (const Source& x : xs) closing.xs.push_back(x.input);
-  for (const Capture& c : graph.captures()) closing.consts.push_back(c.id);
-  const Closed closed = close_body(graph, closing);
-
-  for (std::int64_t i : active_carries) {
+  Tensors inputs;
+  for (NodeId i : step.carries()) {
     const auto ct = arrived.finals.find(i);
-    init.push_back(ct != arrived.finals.end() ? ct->second : zeros_of(forward->spec(static_cast<NodeId>(i))));
+    inputs.push_back(ct != arrived.finals.end() ? ct->second : zeros_of(loop.body->spec(i)));
   }
-  for (std::int64_t i : needed_consts) {
+  for (NodeId i : step.consts()) {
     const Tensor so_far = cotangents_[at(scan.inputs[uz(i)])];
-    init.push_back(so_far.defined() ? so_far : zeros_of(forward->spec(static_cast<NodeId>(i))));
+    inputs.push_back(so_far.defined() ? so_far : zeros_of(loop.body->spec(i)));
   }
-  Tensors inputs = init;
-  for (std::size_t i : closed.live_xs) inputs.push_back(xs[i].outer());
-  for (std::size_t i : closed.live_consts) inputs.push_back(graph.captures()[i].outer);
-  const Tensor back = scan_node(closed.body, inputs, loop.steps, !loop.reverse, loop.every, scan.loc);
+  for (const Tensor& t : step.operands()) inputs.push_back(t);
+  const Tensor back = scan_node(step.body(), inputs, loop.steps, !loop.reverse, loop.every, scan.loc);
 
-  for (std::size_t k = 0; k < needed_consts.size(); ++k)  // assigned, not added: it was the starting value
-    cotangents_[at(scan.inputs[uz(needed_consts[k])])] =
-        scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));
-  for (std::size_t k = 0; k < active_carries.size(); ++k)
-    add(scan.inputs[uz(active_carries[k])], scan_final(back, static_cast<std::int64_t>(k)));
-  for (std::size_t k = 0; k < kept.size(); ++k)
-    add(scan.inputs[uz(needed_xs[kept[k]])], scan_stack(back, closed.keep[k]));
+  std::int64_t carry = std::ssize(step.carries());
+  for (NodeId i : step.consts())  // assigned, not added: it was the starting value
+    cotangents_[at(scan.inputs[uz(i)])] = scan_final(back, carry++);
+  carry = 0;
+  for (NodeId i : step.carries()) add(scan.inputs[uz(i)], scan_final(back, carry++));
+  for (const auto& [i, stacked] : step.xs()) add(scan.inputs[uz(i)], scan_stack(back, stacked));
 }
 
 }  // namespace nestgrad

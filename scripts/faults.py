@@ -119,24 +119,23 @@ FAULTS = [
     ]),
 
     ("scan-derivative", "autograd/scan_vjp.cpp", DERIVATIVES, [
-        ("carry-after-the-step", "[=] { return scan_stack(node, «i»); }", "forward->outs[uz(i)]"),
+        ("carry-after-the-step", "inputs_.push_back(add_stack(«i»))", "body_->outs[uz(i)]"),
         ("same-direction", "inputs, loop.steps, «!loop.reverse»", "loop.reverse"),
         ("schedule-lost", "«loop.every», scan.loc", "0"),
-        ("captured-value-dropped", "if («!marked[uz(i)]») continue; needed_consts", "true"),
-        ("captured-value-so-far-forgotten", "init.push_back(«so_far.defined()» ? so_far", "false"),
+        ("captured-value-dropped", "if («!marked_[uz(i)]») continue; const Tensor sum", "true"),
+        ("captured-value-so-far-forgotten", "inputs.push_back(«so_far.defined()» ? so_far", "false"),
         ("captured-value-added-twice",
-         "«cotangents_[at(scan.inputs[uz(needed_consts[k])])] = "
-         "scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));»",
-         "if (FAULT) add(scan.inputs[uz(needed_consts[k])],"
-         " scan_final(back, static_cast<std::int64_t>(active_carries.size() + k)));"
-         " else cotangents_[at(scan.inputs[uz(needed_consts[k])])] ="
-         " scan_final(back, static_cast<std::int64_t>(active_carries.size() + k));"),
-        ("input-dropped", "if («!marked[uz(i)]») continue; needed_xs", "true"),
-        ("last-carry-dropped", "init.push_back(«ct != arrived.finals.end()» ? ct->second", "false"),
-        ("stack-dropped", "for (auto& [j, ct] : arrived.stacks) «seeds.push_back(»",
-         "if (!FAULT) seeds.push_back("),
-        ("first-carry-dropped", "«add(scan.inputs[uz(active_carries[k])],»",
-         "if (!FAULT) add(scan.inputs[uz(active_carries[k])],"),
+         "«cotangents_[at(scan.inputs[uz(i)])] = scan_final(back, carry++);»",
+         "if (FAULT) add(scan.inputs[uz(i)], scan_final(back, carry++));"
+         " else cotangents_[at(scan.inputs[uz(i)])] = scan_final(back, carry++);"),
+        ("input-dropped", "if («!marked_[uz(i)]») continue; want(i, needed_xs_", "true"),
+        ("last-carry-dropped", "inputs.push_back(«ct != arrived.finals.end()» ? ct->second", "false"),
+        ("stack-dropped", "for (const auto& [j, ct] : stacks) «seeds_.push_back(»",
+         "if (!FAULT) seeds_.push_back("),
+        ("first-carry-dropped",
+         "for (NodeId i : step.carries()) «add(scan.inputs[uz(i)], scan_final(back, carry++));»",
+         "if (!FAULT || i != step.carries()[0]) add(scan.inputs[uz(i)], scan_final(back, carry++));"
+         " else ++carry;"),
         ("invariant-values-stacked", "if («!varies[id]» || n.op->kind == OpKind::scan)", "false"),
     ]),
 
