@@ -604,15 +604,12 @@ EQUIVALENT = {
     "wy/held-use-accepted": "a weight of which the only use is held does not reach the loss, and is refused before",
     "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have attributes mixed in",
     "graph/bodies-with-other-outputs-shared": "their hashes, compared before, have the outputs mixed in",
-    "graph/literals-equal": "their hashes, compared before, have the literals' bytes mixed in",
     "graph/attributes-of-one-struct-equal": "their hashes, compared before, have all fields mixed in",
     "graph/first-field-alone": "their hashes, compared before, have all fields mixed in",
     "memory/products-recomputed": "what is recomputed has the same bits: only time is lost",
     "stepped/backwards-view": "no row has a view with a negative stride",
     "stepped/sum-slice-by-slice": "a body of which a stack is a sum over slices is not cut into slices",
     "plan/output-written-over": "an output has a place of the caller's, and only buffers are taken over",
-    "scan-derivative/invariant-values-stacked": "the stack of a number that does not change holds it; "
-    "other values that do not change are made outside of the body",
     "scan-run/copy-of-every-slice-stored": "what a slice does not own has the same bits in each slice: "
     "any may store it; that two threads do is for ThreadSanitizer",
     "axes-more/permute": "every axis of a permute goes somewhere, so that there is none to claim more of",

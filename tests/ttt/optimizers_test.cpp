@@ -71,6 +71,26 @@ TEST_CASE("Muon's iteration turns singular values towards one, whichever side is
     for (std::int64_t j = 0; j < 3; ++j) CHECK(std::abs(out[3].at(3 * i + j) - (i == j ? 1 : 0)) < 0.1);
 }
 
+TEST_CASE("Muon in f64 inside of f32 rounds once: value and derivative are those of f64") {
+  const Array x = random(f64({4, 6}), 3), seed = random(f64({4, 6}), 4);
+  const auto both = [&](DType dtype, bool in_f64) {
+    const Function f = trace(
+        [&](Tensor a, Tensor ct) {
+          const Tensor y = ttt::orthogonalize(a, ttt::muon_published(), 1e-7, in_f64);
+          return Tensors{y, grad(sum(y * ct), {a})[0]};
+        },
+        Spec{dtype, {4, 6}}, Spec{dtype, {4, 6}});
+    return f({x.cast(DType::f32).cast(dtype), seed.cast(DType::f32).cast(dtype)});
+  };
+  const Arrays exact = both(DType::f64, false), inside = both(DType::f32, true),
+               plain = both(DType::f32, false);
+  for (const std::size_t i : {0U, 1U}) {
+    CHECK(inside[i].dtype() == DType::f32);
+    CHECK(inside[i].same_bits(exact[i].cast(DType::f32)));
+    CHECK_FALSE(plain[i].same_bits(inside[i]));
+  }
+}
+
 TEST_CASE("steps that are not linear are refused as such, and the piece that is to blame is named") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
   const std::map<std::string, std::string> blamed{
