@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
 #include <optional>
 
@@ -92,71 +91,88 @@ class Rematerialize {
     return out;
   }
 
-  // The body of a scan that reads values which others no longer keep, with what computes them.
-  Tensor rebuild_scan(NodeId id) {
-    const Node& n = old_.node(id);
-    const Body& body = body_of(n);
-    label_like(n);
-    Graph graph(GraphOptions{});
+  // The body of one scan while it is made anew.
+  struct NewBody {
+    Loc loc;  // of the scan
+    Graph graph{GraphOptions{}};
     std::map<NodeId, Tensor> xs, consts;  // by what they are outside
-    std::map<std::pair<NodeId, NodeId>, Tensor> again;
-    const auto input_for = [&](std::map<NodeId, Tensor>& known, NodeId outer, const Spec& spec) {
-      Tensor& t = known[outer];
-      if (!t.defined()) t = graph.input(spec, "", n.loc);
-      return t;
-    };
-    const std::function<Tensor(Scan&, NodeId, const Node&)> compute = [&](Scan& other, NodeId what,
-                                                                          const Node& like) -> Tensor {
-      const Node& value = other.body->nodes[uz(what)];
-      const int first_x = other.body->carries, first_const = first_x + other.body->xs;
-      if (what >= first_const && what < other.body->inputs())
-        return input_for(consts, other.inputs[uz(what)], value.spec);
-      if (what >= first_x && what < first_const && other.computed[uz(what)])
-        return input_for(xs, other.inputs[uz(what)], value.spec);
-      if (!other.computed[uz(what)]) return input_for(xs, stack_of(other, what, like).id(), value.spec);
-      Tensor& known = again[{other.id, what}];
-      if (known.defined()) return known;
-      std::vector<Tensor> in;
-      for (NodeId i : value.inputs) in.push_back(compute(other, i, like));
-      label_like(value);
-      return known = graph.append(*value.op, in, value.attrs, value.loc);
-    };
+    std::map<std::pair<NodeId, NodeId>, Tensor>
+        again;  // by scan and node of its body: what it computes again
 
+    Tensor input_for(std::map<NodeId, Tensor>& known, NodeId outer, const Spec& spec) {
+      Tensor& t = known[outer];
+      if (!t.defined()) t = graph.input(spec, "", loc);
+      return t;
+    }
+  };
+
+  // A value of another scan's body: read from where it is kept, or computed again.
+  Tensor value_of(NewBody& body, Scan& other, NodeId what, const Node& like) {
+    const Node& value = other.body->nodes[uz(what)];
+    const int first_x = other.body->carries, first_const = first_x + other.body->xs;
+    if (what >= first_const && what < other.body->inputs())
+      return body.input_for(body.consts, other.inputs[uz(what)], value.spec);
+    if (what >= first_x && what < first_const && other.computed[uz(what)])
+      return body.input_for(body.xs, other.inputs[uz(what)], value.spec);
+    if (!other.computed[uz(what)])
+      return body.input_for(body.xs, stack_of(other, what, like).id(), value.spec);
+    Tensor& known = body.again[{other.id, what}];
+    if (known.defined()) return known;
+    std::vector<Tensor> in;
+    for (NodeId i : value.inputs) in.push_back(value_of(body, other, i, like));
+    label_like(value);
+    return known = body.graph.append(*value.op, in, value.attrs, value.loc);
+  }
+
+  // Every node of the old body, in the new one.
+  std::vector<Tensor> fill(NewBody& body, const Node& scan) {
+    const Body& old = body_of(scan);
     std::vector<Tensor> made;
-    Closing closing;
-    std::vector<NodeId> outer_xs, outer_consts;
-    for (int i = 0; i < body.inputs(); ++i) {
-      const NodeId outer = n.inputs[uz(i)];
-      const Spec& spec = body.spec(i);
-      if (i < body.carries) {
-        made.push_back(graph.input(spec, input_name(body.nodes[uz(i)]), n.loc));
-        closing.carries.push_back(made.back().id());
-      } else if (i >= body.carries + body.xs) {
-        made.push_back(input_for(consts, to_[outer].id(), spec));
-      } else if (const Node& from = old_.node(outer); from.op->kind == OpKind::stack) {
+    for (int i = 0; i < old.inputs(); ++i) {
+      const NodeId outer = scan.inputs[uz(i)];
+      const Node& from = old_.node(outer);
+      if (i < old.carries) {
+        made.push_back(body.graph.input(old.spec(i), input_name(old.nodes[uz(i)]), scan.loc));
+      } else if (i >= old.carries + old.xs) {
+        made.push_back(body.input_for(body.consts, to_[outer].id(), old.spec(i)));
+      } else if (from.op->kind == OpKind::stack) {
         Scan& other = scans_.at(from.inputs[0]);
-        made.push_back(compute(other, other.now[uz(shown_by(from))], from));
+        made.push_back(value_of(body, other, other.now[uz(shown_by(from))], from));
       } else {
-        made.push_back(input_for(xs, to_[outer].id(), spec));
+        made.push_back(body.input_for(body.xs, to_[outer].id(), old.spec(i)));
       }
     }
-    for (std::size_t i = made.size(); i < body.nodes.size(); ++i) {
-      const Node& value = body.nodes[i];
+    for (std::size_t i = made.size(); i < old.nodes.size(); ++i) {
+      const Node& value = old.nodes[i];
       std::vector<Tensor> in;
       for (NodeId k : value.inputs) in.push_back(made[uz(k)]);
       label_like(value);
-      made.push_back(graph.append(*value.op, in, value.attrs, value.loc));
+      made.push_back(body.graph.append(*value.op, in, value.attrs, value.loc));
     }
-    for (NodeId out : body.outs) closing.outs.push_back(made[uz(out)].id());
+    return made;
+  }
+
+  // A scan that computes again what others no longer keep.
+  Tensor rebuild_scan(NodeId id) {
+    const Node& n = old_.node(id);
+    const Body& old = body_of(n);
+    label_like(n);
+    NewBody body{.loc = n.loc};
+    const std::vector<Tensor> made = fill(body, n);
+    Closing closing;
+    std::vector<NodeId> outer_xs, outer_consts;
+    for (int i = 0; i < old.carries; ++i) closing.carries.push_back(made[uz(i)].id());
+    for (NodeId out : old.outs) closing.outs.push_back(made[uz(out)].id());
     const std::vector<NodeId> projections = stacked(id);
     for (NodeId p : projections) closing.keep.push_back(made[uz(shown_by(old_.node(p)))].id());
-    for (const auto& [outer, t] : xs) closing.xs.push_back(t.id()), outer_xs.push_back(outer);
-    for (const auto& [outer, t] : consts) closing.consts.push_back(t.id()), outer_consts.push_back(outer);
-    const Closed closed = close_body(graph, closing);
+    for (const auto& [outer, t] : body.xs) closing.xs.push_back(t.id()), outer_xs.push_back(outer);
+    for (const auto& [outer, t] : body.consts)
+      closing.consts.push_back(t.id()), outer_consts.push_back(outer);
+    const Closed closed = close_body(body.graph, closing);
 
-    Scan scan{.body = closed.body, .now = std::vector<NodeId>(body.nodes.size(), -1)};
+    Scan scan{.body = closed.body, .now = std::vector<NodeId>(old.nodes.size(), -1)};
     std::vector<Tensor> in;
-    for (int i = 0; i < body.carries; ++i) in.push_back(to_[n.inputs[uz(i)]]);
+    for (int i = 0; i < old.carries; ++i) in.push_back(to_[n.inputs[uz(i)]]);
     for (std::size_t i : closed.live_xs) in.push_back(to_.graph().tensor(outer_xs[i]));
     for (std::size_t i : closed.live_consts) in.push_back(to_.graph().tensor(outer_consts[i]));
     for (const Tensor& t : in) scan.inputs.push_back(t.id());
