@@ -1,7 +1,6 @@
 // Reverse: one walk from seeds back to what they depend on. It visits each node after all that read it, asks
 // its op for the cotangents of its inputs, and adds them up. It looks at no node before the first of `wrt`:
 // nothing that old depends on them, and a gradient in each step of a long loop costs as much as its step.
-// Internal to autograd/.
 #pragma once
 
 #include <map>

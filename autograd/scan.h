@@ -21,8 +21,8 @@ using Tensors = std::vector<Tensor>;
 
 struct ScanOptions {
   bool reverse = false;  // from the last time to the first; xs and ys stay indexed by time
-  int checkpoint_every =
-      0;  // 0: store what the derivative reads; n: keep every n-th carry, recompute the rest
+  // 0: store what the derivative reads; n: keep every n-th carry, recompute the rest.
+  int checkpoint_every = 0;
   std::int64_t steps = -1;  // needed when there are no xs
 };
 

@@ -33,7 +33,7 @@ struct Disconnection {
 // y and x are tensors of one graph (GraphError otherwise). Scans in it are looked into.
 Disconnection why_disconnected(Tensor y, Tensor x);
 
-// The same from node x of y's graph, in words for an error message. Internal to autograd/.
+// The same from node x of y's graph, in words for an error message.
 std::string where_cut(Tensor y, NodeId x);
 
 }  // namespace nestgrad

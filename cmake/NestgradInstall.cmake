@@ -3,9 +3,24 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nestgrad EXPORT nestgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY engine ops autograd ttt models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nestgrad
-  FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
-install(FILES nestgrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nestgrad)
+# What users include, with what that includes in turn. All other headers are the library's own.
+file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} ttt/learners/*.h)
+list(APPEND headers nestgrad.h
+  engine/interpreter.h engine/io/npy.h engine/io/safetensors.h engine/print.h engine/random.h engine/threads.h
+  models/data.h models/inspection.h models/trainer.h
+  ops/attrs.h ops/table.h)
+set(installed)
+while(headers)
+  list(POP_FRONT headers header)
+  list(APPEND installed ${header})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nestgrad/${folder})
+  file(STRINGS ${header} includes REGEX "^#include \"")
+  list(TRANSFORM includes REPLACE "^#include \"(.+)\".*" "\\1")
+  list(APPEND headers ${includes})
+  list(REMOVE_DUPLICATES headers)
+  list(REMOVE_ITEM headers ${installed})
+endwhile()
 install(EXPORT nestgradTargets NAMESPACE nestgrad:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nestgrad)
 configure_package_config_file(cmake/nestgradConfig.cmake.in nestgradConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nestgrad)

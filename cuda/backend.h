@@ -1,5 +1,4 @@
 // The CUDA backend of one GPU: one stream, into which everything is queued, and one cuBLAS handle on it.
-// Internal to cuda/.
 #pragma once
 
 #include <tuple>

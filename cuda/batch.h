@@ -1,5 +1,5 @@
 // Where the matrices of products and of linear systems begin for each member of its batch, under
-// broadcasting. Internal to cuda/.
+// broadcasting.
 #pragma once
 
 #include "cuda/strided.h"

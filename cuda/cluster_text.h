@@ -1,5 +1,5 @@
 // A cluster (engine/cluster.h) as a text that a block of
-// threads reads: one step after another. Internal to cuda/.
+// threads reads: one step after another.
 #pragma once
 
 #include <algorithm>

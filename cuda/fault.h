@@ -1,4 +1,4 @@
-// What kernels report when they are given a number that they cannot do with. Internal to cuda/.
+// What kernels report when they are given a number that they cannot do with.
 #pragma once
 
 namespace nestgrad::cuda {

@@ -1,5 +1,5 @@
 // A scan over independent slices as a text that a block of threads reads (cuda/scan.cu): where its values
-// are, step by step, and its body, op after op. Internal to cuda/.
+// are, step by step, and its body, op after op.
 #pragma once
 
 #include "cuda/cluster_text.h"

@@ -1,4 +1,4 @@
-// Walks through arrays, as kernels take them. Internal to cuda/.
+// Walks through arrays, as kernels take them.
 #pragma once
 
 #include <algorithm>

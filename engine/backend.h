@@ -1,5 +1,5 @@
 // Backend: what a device other than the CPU does for arrays
-// and plans. Implemented by cuda/. Internal to the engine.
+// and plans. Implemented by cuda/.
 //
 // All work goes into one queue and happens in its order; a call returns before its work is done, unless it
 // says that it waits. Addresses are the device's: the host does not read there.
@@ -24,8 +24,8 @@ class Backend {
   virtual std::string description() const = 0;
   virtual Device::Memory memory() const = 0;
 
-  virtual std::byte* allocate(
-      std::size_t bytes) = 0;  // DeviceError, with what is free, where it does not fit
+  // DeviceError, with what is free, where it does not fit.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void release(std::byte* address) noexcept = 0;
 
   // `from` may be changed when the call returns.

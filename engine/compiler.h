@@ -1,4 +1,4 @@
-// The compiler of plans, in two files: compile.cpp, and compile_scan.cpp for scans. Internal to the engine;
+// The compiler of plans, in two files: compile.cpp, and compile_scan.cpp for scans. Only they include it;
 // the way in is compile() (engine/program.h).
 #pragma once
 

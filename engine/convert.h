@@ -1,4 +1,4 @@
-// Numbers of one element type as another. Internal.
+// Numbers of one element type as another.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The minimum cut of a directed graph, by blocking flows (Dinic, 1970). Internal to the plan.
+// The minimum cut of a directed graph, by blocking flows (Dinic, 1970).
 #pragma once
 
 #include <cstdint>

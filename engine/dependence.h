@@ -1,4 +1,4 @@
-// Dependence: which values are made of which, and which of them a derivative reaches. Internal.
+// Dependence: which values are made of which, and which of them a derivative reaches.
 #pragma once
 
 #include <string_view>

@@ -42,7 +42,7 @@ class Device {
   Memory memory() const;  // of a GPU
   bool operator==(const Device&) const = default;
 
-  // Internal: null for the CPU.
+  // What does the device's work (engine/backend.h); null for the CPU.
   Backend* backend() const { return backend_.get(); }
 
  private:
@@ -50,7 +50,8 @@ class Device {
   std::shared_ptr<Backend> backend_;
 };
 
-// Where plans run that are not told: NESTGRAD_DEVICE (as Device::of wants it), or the CPU.
+// Default device for plans that name none: what set_default_device() was given last, at first the environment's
+// NESTGRAD_DEVICE (written as for Device::of), else the CPU. One for the process: set it before other threads begin.
 Device default_device();
 void set_default_device(Device device);
 
@@ -64,7 +65,7 @@ enum class Precision : std::uint8_t {
 };
 std::string_view name(Precision precision);
 Precision precision_named(std::string_view name);  // ConfigError for an unknown one; lists them
-// Of plans that are not told; f32 at first.
+// Default precision for plans that name none; f32 at first. One for the process.
 Precision default_precision();
 void set_default_precision(Precision precision);
 

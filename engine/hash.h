@@ -1,4 +1,4 @@
-// FNV-1a, a hash of bytes that is the same on every machine and in every version. Internal.
+// FNV-1a, a hash of bytes that is the same on every machine and in every version.
 //
 //   fnv1a(bytes_of_b, fnv1a(bytes_of_a))   // of one after the other
 #pragma once

@@ -1,5 +1,5 @@
 // Liveness: what of a program somebody reads, bodies of scans looked into. A value of a step that only an
-// unread stack or carry needs is dead. Internal.
+// unread stack or carry needs is dead.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // Lowering: what a plan compiles is not the traced graph but an equal, smaller one: dead nodes gone, cheaper
 // equal expressions taken (Op::simplify), ops without a kernel expanded, checkpoint regions recomputed where
-// a derivative reads them. Internal to the plan.
+// a derivative reads them.
 #pragma once
 
 #include "engine/plan.h"

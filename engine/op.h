@@ -40,7 +40,7 @@ using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
 
 // A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
 using ElementLoop = void (*)(const std::byte* const* in, std::byte* out, std::int64_t n);
-// Makes n elements one.
+// Reduces n contiguous elements to one.
 using RowReduction = void (*)(const std::byte* in, std::byte* out, std::int64_t n);
 
 // Where the elements of a rearrangement lie in its input: element i of the output is element

@@ -1,6 +1,6 @@
 // Place: where a value of a program lies: (kind, offset), resolved against the frame in which the program
 // runs, so that one compiled body can be run on any memory: another time step, another segment, another
-// slice. Internal to the plan.
+// slice.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Program: what the executor runs. A flat list of instructions whose operands are places; scan bodies are
-// programs inside an instruction. Internal to the plan.
+// programs inside an instruction.
 #pragma once
 
 #include <memory>
@@ -55,15 +55,16 @@ struct Frame {
 
 // One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values but those
 // of carries. It runs slice by slice (engine/slicing.h; one slice: all of it), each through all its steps.
-// What is said to be an offset in a worker's memory is at the same place in the memory of each.
+// Worker-memory offsets are the same for every worker.
 struct ScanStep {
   int steps = 0;
   bool reverse = false;
-  int every =
-      0;  // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed
+  // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed.
+  int every = 0;
   int slices = 1;
-  int copies =
-      0;  // of the carries: one a segment when every > 0; of fused scans that read lazy stacks two, in turns
+  // Copies of the carries: one a segment when every > 0; two, used in turns, in a fused scan that reads lazy
+  // stacks; else none.
+  int copies = 0;
 
   struct Carry {
     Place init;
@@ -90,16 +91,18 @@ struct ScanStep {
     Stepped where;
     SliceOf part;
     bool lazy = false;
-    bool of_carry = false;   // filled by the steps before; no output of the body
-    std::size_t buffer = 0;  // in a worker's memory: lazy: one segment [every, ...]; stored: a step of
-                             // scratch. Of fused scans a lazy one is in the arena, [slices, every, ...]
+    bool of_carry = false;  // filled by the steps before; no output of the body
+    // Offset in a worker's memory. Lazy: of one segment, [every, ...]; stored: of the scratch of one step. A
+    // lazy stack of a fused scan lies in the arena instead, [slices, every, ...].
+    std::size_t buffer = 0;
   };
   std::vector<Carry> carries;
   std::vector<PerStep> xs;
   std::vector<Const> consts;
   std::vector<Stack> stacks;
 
-  // A thread at work: code of its own (kernels may keep notes) and memory of its own.
+  // What one thread needs to run slices: its own copy of the body's code, since kernels may keep scratch in
+  // themselves, and its own memory. No other thread touches it while the scan runs.
   struct Worker {
     Program body;
     std::vector<std::byte*> externals, carry_in;

@@ -1,6 +1,6 @@
 // What a seed and a stream make of an array, in formulas for the CPU and for CUDA kernels: additions,
 // products, quotients and square roots, each rounded as IEEE 754 says, and nothing else. So the bits are the
-// same on every device and with every C library. Compiled without contraction of products and sums. Internal.
+// same on every device and with every C library. Compiled without contraction of products and sums.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,4 @@
-// Recorder: what a profiled run notes of each instruction.
-// Internal to the plan; engine/profile.h is for users.
+// Recorder: what a profiled run notes of each instruction; engine/profile.h is for users.
 #pragma once
 
 #include <chrono>

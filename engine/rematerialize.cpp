@@ -96,8 +96,7 @@ class Rematerialize {
     Loc loc;  // of the scan
     Graph graph{GraphOptions{}};
     std::map<NodeId, Tensor> xs, consts;  // by what they are outside
-    std::map<std::pair<NodeId, NodeId>, Tensor>
-        again;  // by scan and node of its body: what it computes again
+    std::map<std::pair<NodeId, NodeId>, Tensor> again;  // computed again: by scan and node of its body
 
     Tensor input_for(std::map<NodeId, Tensor>& known, NodeId outer, const Spec& spec) {
       Tensor& t = known[outer];

@@ -1,6 +1,6 @@
 // Slicing: a scan over independent slices (sequences, heads) as one scan per slice. A slice runs through all
 // steps before the next begins, so that its state stays in the cache, and slices run on as many threads as
-// there are. Proved with flow.h on the scan's body; internal to the plan.
+// there are. Proved with flow.h on the scan's body.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
 // Where the values of a scan's steps lie: one stretch of memory for each step and slice, in any order. So a
-// scan reads and writes permuted sequences where they are. Internal to the plan.
+// scan reads and writes permuted sequences where they are.
 #pragma once
 
 #include <functional>

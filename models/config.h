@@ -38,8 +38,8 @@ struct LanguageModelConfig {
   double ttt_base_lr = 1.0;
   std::int64_t attention_window = 0;  // > 0: a sliding-window attention branch beside the learner (LaCT)
   std::int64_t mini_batch_size = 16;
-  bool use_gate =
-      false;  // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution
+  // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution.
+  bool use_gate = false;
   bool share_qk = false;
   bool pre_conv = false;
   std::int64_t conv_kernel = 4;

@@ -83,8 +83,8 @@ class Trainer {
   TracedModel train_;
   std::vector<std::string> param_names_;
   std::unique_ptr<Plan> train_plan_;
-  std::vector<Array> inputs_,
-      outputs_;  // inputs: tokens, 3 numbers, params, m, v; outputs: loss, norm, params, m, v
+  std::vector<Array> inputs_;   // tokens, 3 numbers, params, m, v
+  std::vector<Array> outputs_;  // loss, norm, params, m, v
   std::int64_t step_ = 0;
 };
 

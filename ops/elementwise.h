@@ -1,5 +1,5 @@
 // The loop that every elementwise kernel runs: an inner run over contiguous (or repeated) elements inside
-// outer dimensions that broadcasting left apart. Made once per call, at plan time. Internal to ops/.
+// outer dimensions that broadcasting left apart. Made once per call, at plan time.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Dense matrix products, shared among threads. The kernels are in ops/kernels/gemm.*. Internal to ops/.
+// Dense matrix products, shared among threads. The kernels are in ops/kernels/gemm.*.
 #pragma once
 
 #include "ops/kernels.h"

@@ -1,4 +1,4 @@
-// What the reductions share: which axes, and the walk over what they reduce. Internal to ops/.
+// What the reductions share: which axes, and the walk over what they reduce.
 #pragma once
 
 #include "ops/attrs.h"

@@ -1,4 +1,4 @@
-// Moving elements: one routine for every op that only rearranges. Internal to ops/.
+// Moving elements: one routine for every op that only rearranges.
 #pragma once
 
 #include <algorithm>

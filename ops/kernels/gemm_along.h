@@ -1,4 +1,4 @@
-// A vector against rows that lie along k. Internal to gemm.cpp.
+// A vector against rows that lie along k.
 #pragma once
 
 #include "ops/kernels/gemm_tile.h"

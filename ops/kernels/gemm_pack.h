@@ -1,4 +1,4 @@
-// Copies of parts of the operands into the order that tiles of a product read. Internal to gemm.cpp.
+// Copies of parts of the operands into the order that tiles of a product read.
 #pragma once
 
 #include "ops/kernels/gemm_tile.h"

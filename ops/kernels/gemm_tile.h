@@ -1,4 +1,4 @@
-// Tiles of a product: some rows of C times a panel of columns, summed in registers. Internal to gemm.cpp.
+// Tiles of a product: some rows of C times a panel of columns, summed in registers.
 #pragma once
 
 #include <cstdint>
