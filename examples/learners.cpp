@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   explaining->add_option("--form", form, "Ask for this form; an error says why it is impossible")
-      ->check(CLI::IsMember({"automatic", "primal", "dual", "parallel", "wy", "chunk-parallel"}))
+      ->check(CLI::IsMember(ttt::form_names()))
       ->capture_default_str();
   CLI::App* checking = app.add_subcommand("check", "The battery of proofs");
   checking->add_option("name", which, "Learner")->check(CLI::IsMember(names));

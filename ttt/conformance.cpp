@@ -8,51 +8,11 @@
 
 #include "autograd/grad.h"
 #include "engine/random.h"
-#include "ttt/explain.h"
+#include "ttt/agreement.h"
 
 namespace nestgrad::ttt {
 
 namespace {
-
-using Arrays = std::vector<Array>;
-
-constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::wy,
-                                 FormChoice::chunk_parallel};
-
-// Relative to each array's largest number; where that is zero but for rounding, to what is left of the
-// largest of all arrays.
-double worst_error(const Arrays& a, const Arrays& b) {
-  constexpr double kRounding = 1e-6;
-  double worst = a.size() == b.size() ? 0 : HUGE_VAL, largest = 1e-300;
-  for (const Array& each : b)
-    for (double x : each.as<double>()) largest = std::max(largest, std::abs(x));
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::max(worst, relative_error(a[i], b[i], kRounding * largest));
-  return worst;
-}
-
-double worst_difference_of_bits(const Arrays& a, const Arrays& b) {
-  bool same = a.size() == b.size();
-  for (std::size_t i = 0; same && i < a.size(); ++i) same = a[i].same_bits(b[i]);
-  return same ? 0 : 1;
-}
-
-// A scalar in which every output has a part of its own.
-Tensor outer_loss(const std::vector<Tensor>& values) {
-  Tensor total;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const Tensor weights = constant(random_normal(values[i].spec(), 0, 1, 77, i));
-    const Tensor part = sum(values[i] * (0.5 * values[i] + weights));
-    total = total.defined() ? total + part : part;
-  }
-  return total;
-}
-
-std::vector<Tensor> results_of(const InnerLoopResult& r) {
-  std::vector<Tensor> out{r.output};
-  for (const Tensor& w : r.last().values()) out.push_back(w);
-  return out;
-}
 
 class Battery {
  public:
@@ -76,34 +36,36 @@ class Battery {
   }
 
  private:
-  // The forms that the plan allows, the chosen one first.
+  // The valid forms, the chosen one first.
   void find_forms() {
-    const Explanation chosen = explain(system_, sizes_);
-    policy_ = chosen.policy;
-    stops_gradients_ = chosen.stops_gradients;
-    trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+    program([&](const SystemProgram& p) {
+      policy_ = p.policy;
       not_causal_ = why_not_causal(*p.learner, p.policy, p.start, p.views.q.spec());
+      const Trained trained = restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained);
+      const DerivedLearner learner(*trained.learner, p.policy, trained.start, p.views);
+      stops_gradients_ = learner.optimizer().stops_gradients();
+      for (const FormRow& row : form_rows())
+        if (row.update == p.policy.update && learner.why_not(row.needs).empty()) valid_.push_back(row.form);
+      std::ranges::sort(valid_);
+      const FormChoice chosen = choose_form(learner, FormChoice::automatic).form;
+      std::ranges::stable_partition(valid_, [&](FormChoice form) { return form == chosen; });
       return std::vector<Tensor>{p.views.k};
     });
-    valid_.push_back(chosen.plan.form);
-    for (FormChoice form : kForms) {
-      if (form == chosen.plan.form) continue;
-      try {
-        explain(system_, sizes_, form);
-        valid_.push_back(form);
-      } catch (const FormError&) {
-      }
-    }
   }
 
   InnerLoopOptions options(const SystemProgram& p, FormChoice form) const {
     return {.policy = p.policy, .form = form, .block = 3 * sizes_.chunk / 2};
   }
+  InnerLoopResult learnt(const SystemProgram& p, FormChoice form = FormChoice::automatic) const {
+    return train_along(*p.learner, p.start, p.views, options(p, form));
+  }
+  using Fn = std::function<std::vector<Tensor>(const SystemProgram&)>;
+  Function program(const Fn& fn) const { return trace_system(system_, sizes_, DType::f64, fn); }
 
   // Values, gradients of the outer loss, gradients of |gradient|^2, up to the order.
-  Function derivatives(FormChoice form, int order, const ProgramSizes& sizes) const {
-    return trace_system(system_, sizes, DType::f64, [&](const SystemProgram& p) {
-      std::vector<Tensor> out = results_of(train_along(*p.learner, p.start, p.views, options(p, form)));
+  Function derivatives(FormChoice form, int order) const {
+    return program([&](const SystemProgram& p) {
+      std::vector<Tensor> out = results_of(learnt(p, form));
       Tensor y = outer_loss(out);
       for (int n = 1; n <= order; ++n) {
         const std::vector<Tensor> g = grad(y, p.inputs, {.allow_zero = true});
@@ -120,6 +82,13 @@ class Battery {
   void add(std::string name, double error, double tolerance, std::string note = "") {
     report_.checks.push_back({std::move(name), error, tolerance, std::move(note), true});
   }
+  // fn gives the same values in two ways, those of the one way before those of the other.
+  void compare(std::string name, double tolerance, std::string note, const Fn& fn) {
+    const Arrays both = run_program(program(fn));
+    const auto half = both.begin() + static_cast<std::ptrdiff_t>(both.size() / 2);
+    add(std::move(name), worst_error(Arrays(half, both.end()), Arrays(both.begin(), half)), tolerance,
+        std::move(note));
+  }
   void skip(std::string name, std::string why) {
     report_.checks.push_back({std::move(name), 0, 0, std::move(why), false});
   }
@@ -127,10 +96,10 @@ class Battery {
   void forms() {
     std::string names;
     for (FormChoice form : valid_) names += fmt::format("{}{}", names.empty() ? "" : ", ", ttt::name(form));
-    const Arrays first = run_program(derivatives(valid_[0], 2, sizes_));
+    const Arrays first = run_program(derivatives(valid_[0], 2));
     double worst = 0;
     for (std::size_t i = 1; i < valid_.size(); ++i)
-      worst = std::max(worst, worst_error(run_program(derivatives(valid_[i], 2, sizes_)), first));
+      worst = std::max(worst, worst_error(run_program(derivatives(valid_[i], 2)), first));
     if (valid_.size() == 1) skip("forms", fmt::format("only {} is valid", names));
     else add("forms", worst, 1e-9, names);
   }
@@ -141,9 +110,8 @@ class Battery {
         skip(name, "the learner cuts its own gradient on purpose");
       return;
     }
-    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      const Tensor y = outer_loss(
-          results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic))));
+    const Function f = program([&](const SystemProgram& p) {
+      const Tensor y = outer_loss(results_of(learnt(p)));
       std::vector<Tensor> out{y};
       for (const Tensor& g : grad(y, p.inputs, {.allow_zero = true})) out.push_back(g);
       return out;
@@ -191,7 +159,7 @@ class Battery {
     if (policy_.meta != Policy::Meta::full) return skip("contributions", "the meta-gradient is not full");
     FormChoice form = FormChoice::primal;
     if (std::ranges::find(valid_, FormChoice::dual) != valid_.end()) form = FormChoice::dual;
-    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+    const Function f = program([&](const SystemProgram& p) {
       const std::int64_t chunk = policy_.chunk_of(sizes_.time), chunks = (sizes_.time + chunk - 1) / chunk;
       InnerLoopOptions with = options(p, form);
       const Weights learning =
@@ -244,7 +212,7 @@ class Battery {
       o.policy.chunk = 1;
       return o;
     };
-    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
+    compare("online", 1e-10, "", [&](const SystemProgram& p) {
       std::vector<Tensor> out =
           results_of(train_along(*p.learner, p.start, p.views, online(p, FormChoice::automatic)));
       std::vector<Tensor> parts;
@@ -259,36 +227,32 @@ class Battery {
       for (const Tensor& w : state.weights.values()) out.push_back(w);
       return out;
     });
-    add("online", worst_of_halves(run_program(f)), 1e-10);
   }
 
   void resume() {
     if (policy_.chunk == Policy::kWholeSequence || policy_.chunk >= sizes_.time)
       return skip("resume", "the whole sequence is one chunk");
     const std::int64_t at = policy_.chunk * std::max<std::int64_t>(1, sizes_.time / policy_.chunk / 2);
-    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      std::vector<Tensor> out =
-          results_of(train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)));
-      const InnerLoopResult a =
-          train_along(*p.learner, p.start, part(p.views, 0, at), options(p, FormChoice::automatic));
-      const InnerLoopResult b =
-          train_along(*p.learner, a.state, part(p.views, at, sizes_.time), options(p, FormChoice::automatic));
+    compare("resume", 1e-11, fmt::format("cut after {} tokens", at), [&](const SystemProgram& p) {
+      std::vector<Tensor> out = results_of(learnt(p));
+      const InnerLoopOptions o = options(p, FormChoice::automatic);
+      const InnerLoopResult a = train_along(*p.learner, p.start, part(p.views, 0, at), o),
+                            b = train_along(*p.learner, a.state, part(p.views, at, sizes_.time), o);
       out.push_back(concat({a.output, b.output}, 2));
       for (const Tensor& w : b.last().values()) out.push_back(w);
       return out;
     });
-    add("resume", worst_of_halves(run_program(f)), 1e-11, fmt::format("cut after {} tokens", at));
   }
 
   void decode() {
     if (policy_.chunk == Policy::kWholeSequence) return skip("decode", "the whole sequence is one chunk");
     if (!not_causal_.empty()) return skip("decode", not_causal_);
+    const std::string why = why_tokens_meet(system_, sizes_, DType::f64);
+    const std::string note = why.empty() ? why : "prepare lets tokens meet " + why;
     // The stream's states unrolled: every step asks for what the step before carried. Views are prepared a
     // token at a time, as a layer does it.
-    const Function f = trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      std::vector<Tensor> out{
-          train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
-      std::vector<Tensor> parts;
+    compare("decode", 1e-10, note, [&](const SystemProgram& p) {
+      std::vector<Tensor> out{learnt(p).output}, parts;
       std::map<std::string, Tensor> carried;
       for (std::int64_t t = 0; t < sizes_.time; ++t) {
         Stream stream(carried);
@@ -302,9 +266,6 @@ class Battery {
       out.push_back(concat(parts, 2));
       return out;
     });
-    const std::string why = why_tokens_meet(system_, sizes_, DType::f64);
-    add("decode", worst_of_halves(run_program(f)), 1e-10,
-        why.empty() ? why : "prepare lets tokens meet " + why);
   }
 
   // Inputs with batch element 1 (or tokens from `time` on) replaced by other numbers.
@@ -335,10 +296,7 @@ class Battery {
   std::size_t token_inputs() const { return 3 + system_.gates.size() + (system_.position_rates ? 1 : 0); }
 
   Function outputs() const {
-    return trace_system(system_, sizes_, DType::f64, [&](const SystemProgram& p) {
-      return std::vector<Tensor>{
-          train_along(*p.learner, p.start, p.views, options(p, FormChoice::automatic)).output};
-    });
+    return program([&](const SystemProgram& p) { return std::vector<Tensor>{learnt(p).output}; });
   }
 
   void independence() {
@@ -368,26 +326,22 @@ class Battery {
     add("causality", worst, 1e-12);
   }
 
+  // Of the chosen form's first derivatives.
+  void same_bits(const char* name, const PlanOptions& plain, const std::vector<PlanOptions>& others) {
+    const Function f = derivatives(valid_[0], 1);
+    const Arrays in = numbers_for(f, seed_), expected = f.plan(plain).run(in);
+    double worst = 0;
+    for (const PlanOptions& other : others)
+      worst = std::max(worst, worst_difference_of_bits(f.plan(other).run(in), expected));
+    add(name, worst, 0, "bits");
+  }
   void checkpoints() {
-    const Function f = derivatives(valid_[0], 1, sizes_);
-    const Arrays in = numbers_for(f, seed_), stored = f(in);
-    double worst = 0;
-    for (int every : {1, 2, 3})
-      worst = std::max(worst, worst_difference_of_bits(f.plan({.checkpoint_every = every}).run(in), stored));
-    add("checkpoints", worst, 0, "bits");
+    same_bits("checkpoints", {}, {{.checkpoint_every = 1}, {.checkpoint_every = 2}, {.checkpoint_every = 3}});
   }
-
-  void threads() {
-    const Function f = derivatives(valid_[0], 1, sizes_);
-    const Arrays in = numbers_for(f, seed_), alone = f.plan({.workers = 1}).run(in);
-    double worst = 0;
-    for (int workers : {2, 5})
-      worst = std::max(worst, worst_difference_of_bits(f.plan({.workers = workers}).run(in), alone));
-    add("threads", worst, 0, "bits");
-  }
+  void threads() { same_bits("threads", {.workers = 1}, {{.workers = 2}, {.workers = 5}}); }
 
   void zeros() {
-    const Function f = derivatives(valid_[0], 2, sizes_);
+    const Function f = derivatives(valid_[0], 2);
     Arrays in = numbers_for(f, seed_);
     double bad = 0;
     const auto count = [&] {
@@ -400,11 +354,6 @@ class Battery {
     in[2] = Array::zeros(DType::f64, in[2].shape());  // values
     count();
     add("zeros", bad, 0, "numbers that are not finite");
-  }
-
-  static double worst_of_halves(const Arrays& both) {
-    const auto half = static_cast<std::ptrdiff_t>(both.size() / 2);
-    return worst_error(Arrays(both.begin() + half, both.end()), Arrays(both.begin(), both.begin() + half));
   }
 
   const System& system_;

@@ -12,13 +12,14 @@ namespace {
 
 constexpr std::string_view kRunning = "/running.";  // the latest weights, within a chunk
 
-class Decoding {
+// The states of a stream that hold what a chunk has gathered so far.
+class ChunkSoFar {
  public:
-  Decoding(const Learner& learner, const Policy& policy, Tensor slot, Stream& stream, std::string name)
-      : learner_(learner), policy_(policy), stream_(stream), name_(std::move(name)), slot_(slot) {
-    const DType dtype = slot.dtype();
-    places_ = iota(dtype, {policy.chunk, 1}, 0);
-    here_ = equal(places_, slot);  // [chunk, 1]
+  // slot [1]: the place of this token in its chunk.
+  ChunkSoFar(const Policy& policy, Tensor slot, Stream& stream, std::string name)
+      : policy_(policy), stream_(stream), name_(std::move(name)) {
+    const Tensor places = iota(slot.dtype(), {policy.chunk, 1}, 0);
+    here_ = equal(places, slot);  // [chunk, 1]
     full_ = equal(slot, static_cast<double>(policy.chunk - 1));
   }
 
@@ -71,12 +72,11 @@ class Decoding {
     return sum(x * reshape(here_, shape), {-1 - features}, kKeep);
   }
 
- protected:
-  const Learner& learner_;
+ private:
   const Policy& policy_;
   Stream& stream_;
   std::string name_;
-  Tensor slot_, places_, here_, full_;
+  Tensor here_, full_;
 };
 
 // A chunk's factors and gates are carried; the law is that
@@ -84,7 +84,7 @@ class Decoding {
 class DualDecoding : public DualForm {
  public:
   using DualForm::DualForm;
-  BlockResult step(const State& state, const Block& block, Decoding& d) const {
+  BlockResult step(const State& state, const Block& block, ChunkSoFar& d) const {
     Factors f = factors(state, block, {});
     for (std::size_t i = 0; i < f.size(); ++i) {
       if (const Tensor rate = rate_of(block.gates, state.weights.at(f[i].weight)); rate.defined())
@@ -92,10 +92,9 @@ class DualDecoding : public DualForm {
       f[i].a = d.remember(f[i].a, fmt::format("gradient{}.a", i));
       f[i].b = d.remember(f[i].b, fmt::format("gradient{}.b", i));
     }
-    const Gates gates = d.remember(block.gates);  // all: what a piece of one's own reads is not declared
+    const Gates gates = d.remember(block.gates);  // all gates: custom pieces do not declare theirs
     const Shape lead(block.k.shape().begin(), block.k.shape().end() - 2);
-    const auto prepared = prepare(state, gates, lead, policy_.chunk, block.position);
-    const Laws& laws = dynamic_cast<const Laws&>(*prepared);
+    const Laws laws = prepare(state, gates, lead, policy_.chunk, block.position);
     std::vector<Reads> reads;
     for (const BlockLaw& law : laws.each) {
       Reads r = policy_.read == Policy::Read::after_write ? law.after : law.before;
@@ -104,10 +103,49 @@ class DualDecoding : public DualForm {
         if (c.defined()) c = d.row_here(c, 1);
       reads.push_back(std::move(r));
     }
-    const LearnerTrace predict = LearnerTrace::of_predict(learner_, state.weights, block.q.spec());
+    const LearnerTrace& predict = derived_.predict(state.weights, block.q.spec());
     return {read(predict, state, f, reads, std::span(&block.q, 1)), end_state(state, f, laws.each), {}, {}};
   }
 };
+
+// A step per chunk: this token reads, and the chunk's last token lets the whole chunk be learnt from.
+Tensor read_then_learn(const PerChunkForm& form, const State& start, const Block& block, ChunkSoFar& d) {
+  const State state = d.carried(start);
+  const Tensor out = form.predict(state.weights, block.q);
+  Block all{{block.q, d.remember(block.k, "k"), d.remember(block.v, "v"), d.remember(block.gates), {}},
+            true,
+            {},
+            {}};
+  d.carry(d.at_end(form.learnt(state, all), state));
+  return out;
+}
+
+// Of a chunk's position rates those of this token and of the one before it (0 for the first).
+Block placed(Block block, std::int64_t chunk, Tensor slot) {
+  if (!block.position.defined()) return block;
+  const Tensor places = iota(slot.dtype(), {chunk}, 0), all = block.position;
+  block.position = sum(all * equal(places, slot), {0}, kKeep);
+  block.earlier = sum(all * equal(places + 1.0, slot), {0}, kKeep);
+  return block;
+}
+
+// Every token is a chunk of its own.
+Tensor step_online(const Form& form, const State& start, const Block& block, ChunkSoFar& d) {
+  const State state = d.carried(start);
+  const Shape lead(block.k.shape().begin(), block.k.shape().end() - 2);
+  const BlockResult r = form.run(state, block, form.prepare(state, block.gates, lead, 1, block.position));
+  d.carry(r.next);
+  return r.output;
+}
+
+// Gradients at the chunk's first weights, steps from the latest ones.
+Tensor step_materialised(const PrimalForm& form, const State& start, const Block& block, ChunkSoFar& d) {
+  const State running = d.carried(start, kRunning), at = d.carried(start);
+  const BlockResult r = form.run_from(at, running, block);
+  d.carry(d.at_end(r.next, r.unplaced), kRunning);
+  d.carry(d.at_end(r.next, at));
+  return r.output;
+}
 
 }  // namespace
 
@@ -125,59 +163,27 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   if (const std::string why = why_not_causal(given, policy, start, views.q.spec()); !why.empty())
     throw ConfigError("[decode] " + why);
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
-  const Learner& learner = *trained.learner;
-  const FormOptions form_options{learner, policy, {}};
-  Decoding d(learner, policy, slot, stream, name);
-  Block block{views.q, views.k, views.v, views.gates, views.position, true, {}};
-
-  const Analysis analysis = analyse(learner, policy, trained.start, block);
-  const bool forced = options.form == FormChoice::primal;
-  if (policy.update == Policy::Update::per_chunk) {
-    const State state = d.carried(trained.start);
-    const PerChunkForm form(form_options,
-                            !forced && analysis.independent.empty() && analysis.factors.empty());
-    const Tensor out = form.predict(state.weights, block.q);
-    Block all{block.q, d.remember(block.k, "k"), d.remember(block.v, "v"), d.remember(block.gates), {}, true,
-              {}};
-    d.carry(d.at_end(form.learnt(state, all), state));
-    return out;
+  const DerivedLearner learner(*trained.learner, policy, trained.start, views);
+  ChunkSoFar chunk(policy, slot, stream, name);
+  Block block{views, true, {}, {}};
+  const bool dual = options.form != FormChoice::primal &&
+                    learner.why_not(row_of(FormChoice::dual, policy.update).needs).empty();
+  if (learner.per_chunk()) {
+    if (dual) return read_then_learn(FactoredChunkForm(learner, {}), trained.start, block, chunk);
+    return read_then_learn(PerChunkForm(learner, {}), trained.start, block, chunk);
   }
-  for (const std::string& why : {analysis.members, analysis.independent})
-    if (!forced && !why.empty()) throw FormError(why);
-  const bool dual = !forced && analysis.factors.empty() && analysis.linear_step.empty();
+  for (Property p : {Property::separate_members, Property::separate_tokens})
+    if (options.form != FormChoice::primal && !learner.has(p)) throw FormError(learner.why_not(p));
   if (dual && policy.chunk > 1) {
-    const State state = d.carried(trained.start);
-    const DualDecoding form(form_options);
-    const BlockResult r = form.step(state, block, d);
-    d.carry(d.at_end(r.next, state));
+    const State state = chunk.carried(trained.start);
+    const BlockResult r = DualDecoding(learner, {}).step(state, block, chunk);
+    chunk.carry(chunk.at_end(r.next, state));
     return r.output;
   }
-  // Gradients at the chunk's first weights, steps from the latest ones.
-  if (block.position.defined()) {
-    const Tensor places = iota(slot.dtype(), {policy.chunk}, 0), all = block.position;
-    block.position = sum(all * equal(places, slot), {0}, kKeep);
-    block.earlier = sum(all * equal(places + 1.0, slot), {0}, kKeep);  // 0 for the first
-  }
-  const State running = d.carried(trained.start, policy.chunk == 1 ? "." : kRunning);
-  if (dual) {
-    const DualForm form(form_options);
-    const Shape lead(block.k.shape().begin(), block.k.shape().end() - 2);
-    const auto prepared = form.prepare(running, block.gates, lead, 1, block.position);
-    const BlockResult r = form.run(running, block, prepared.get());
-    d.carry(r.next);
-    return r.output;
-  }
-  const PrimalForm form(form_options);
-  if (policy.chunk == 1) {
-    const BlockResult r = form.run(running, block, nullptr);
-    d.carry(r.next);
-    return r.output;
-  }
-  const State at = d.carried(trained.start);
-  const BlockResult r = form.run_from(at, running, block);
-  d.carry(d.at_end(r.next, r.unplaced), kRunning);
-  d.carry(d.at_end(r.next, at));
-  return r.output;
+  block = placed(block, policy.chunk, slot);
+  if (dual) return step_online(DualForm(learner, {}), trained.start, block, chunk);
+  if (policy.chunk == 1) return step_online(PrimalForm(learner, {}), trained.start, block, chunk);
+  return step_materialised(PrimalForm(learner, {}), trained.start, block, chunk);
 }
 
 }  // namespace nestgrad::ttt

@@ -29,24 +29,13 @@ Use last_use(const LearnerTrace& predict, const LearnerTrace& loss, const Weight
 }
 
 struct Run {
-  const Learner& learner;
-  const Policy& policy;
+  const DerivedLearner& learner;
   const Views& views;
   std::int64_t time, chunk;  // chunk: at most time
   Shape lead;
   DType dtype;
-  bool per_chunk() const { return policy.update == Policy::Update::per_chunk; }
-  bool reads_after() const { return policy.read == Policy::Read::after_write; }
-
-  Block block(std::int64_t begin) const {
-    const std::int64_t end = std::min(begin + chunk, time);
-    const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
-    Block out{cut(views.q), cut(views.k), cut(views.v), {}, {}, true, {}};
-    for (const auto& [name, rows] : views.gates) out.gates[name] = cut(rows);
-    if (views.position.defined()) out.position = slice(views.position, 0, 0, end - begin);
-    out.writes = policy.writes(end - begin, time);
-    return out;
-  }
+  const Policy& policy() const { return learner.policy(); }
+  bool reads_after() const { return policy().read == Policy::Read::after_write; }
 };
 
 // What one chunk's tokens ask, are and say, at the use of the last layer.
@@ -56,8 +45,7 @@ struct Part {
 };
 
 Part part_of(const Run& run, const State& state, const Block& block, const Use& last) {
-  const FormOptions options{run.learner, run.policy, {}};
-  const PerChunkForm form(options, true);
+  const FactoredChunkForm form(run.learner, {});
   Factors factors = factors_at(run.learner, state.weights.with(form.points(state, block)), block.k, block.v);
   Part out;
   for (Factor& f : factors) {
@@ -72,70 +60,69 @@ Part part_of(const Run& run, const State& state, const Block& block, const Use& 
   State reading = state;
   std::vector<Reads> reads(state.weights.size());
   for (Reads& r : reads) r.keeps = true;
-  if (run.per_chunk()) {
+  if (run.learner.per_chunk()) {
     out.next = block.writes ? form.learnt(state, block) : state;
     if (run.reads_after()) reading = out.next;
     factors.clear();
   } else {
-    const InnerOptimizer optimizer = run.learner.optimizer();
     std::vector<BlockLaw> laws;
     for (std::size_t i = 0; i < state.weights.size(); ++i) {
-      laws.push_back(sum_up(StepLaw::of(optimizer, state, i, block.gates), run.lead, block.tokens(),
-                            run.dtype, block.position));
+      laws.push_back(sum_up(StepLaw::of(run.learner.optimizer(), state, i, block.gates), run.lead,
+                            block.tokens(), run.dtype, block.position));
       reads[i] = run.reads_after() ? laws[i].after : laws[i].before;
     }
     out.next = end_state(state, factors, laws);
   }
-  const LearnerTrace predict = LearnerTrace::of_predict(run.learner, state.weights, block.q.spec());
-  read(predict, reading, factors, reads, std::span(&block.q, 1), [&](const Use& use, Tensor x) {
-    if (use.weight == last.weight) out.query = x;
-  });
+  read(run.learner.predict(state.weights, block.q.spec()), reading, factors, reads, std::span(&block.q, 1),
+       [&](const Use& use, Tensor x) {
+         if (use.weight == last.weight) out.query = x;
+       });
   return out;
 }
 
-// What every token of the whole sequence reads of the last layer's weight.
-Reads reads_of_all(const Run& run, const State& start, const Use& last) {
-  const InnerOptimizer optimizer = run.learner.optimizer();
-  const auto pick = [&](const BlockLaw& law) { return run.reads_after() ? law.after : law.before; };
-  if (!run.per_chunk()) {
-    const StepLaw step = StepLaw::of(optimizer, start, last.weight, run.views.gates);
-    if (!run.views.position.defined()) return pick(sum_up(step, run.lead, run.time, run.dtype, {}));
-    // Position rates: of earlier chunks what their last token was given.
-    if (!step.accumulates()) refuse("position rates with a step that is not plain descent");
-    Reads out = pick(sum_up(step, run.lead, run.time, run.dtype, {}));
-    std::vector<double> same(static_cast<std::size_t>(run.time * run.time));
-    std::vector<double> place;
-    for (std::int64_t t = 0; t < run.time; ++t) {
-      place.push_back(static_cast<double>(run.reads_after() ? t % run.chunk
-                                                            : std::max<std::int64_t>(0, t % run.chunk - 1)));
-      for (std::int64_t s = 0; s < run.time; ++s)
-        same[static_cast<std::size_t>(t * run.time + s)] = t / run.chunk == s / run.chunk ? 1 : 0;
-    }
-    const Tensor own = reshape(
-        gather(reshape(run.views.position, {-1, 1}), constant(Array::of(place, {run.time}, DType::i32))),
-        {run.time, 1});
-    Tensor factor = select(constant(Array::of(same, {run.time, run.time}, run.dtype)), own,
-                           slice(run.views.position, 0, run.chunk - 1, run.chunk));
-    if (out.feature_axis) factor = reshape(factor, {run.time, run.time, 1});
-    out.z = out.z * factor;
-    return out;
+// A step per token.
+Reads reads_of_tokens(const Run& run, const State& start, const Use& last) {
+  const StepLaw step = StepLaw::of(run.learner.optimizer(), start, last.weight, run.views.gates);
+  const BlockLaw law = sum_up(step, run.lead, run.time, run.dtype, {});
+  Reads out = run.reads_after() ? law.after : law.before;
+  if (!run.views.position.defined()) return out;
+  // Position rates: of earlier chunks what their last token was given.
+  if (!step.accumulates()) refuse("position rates with a step that is not plain descent");
+  std::vector<double> same(static_cast<std::size_t>(run.time * run.time));
+  std::vector<double> place;
+  for (std::int64_t t = 0; t < run.time; ++t) {
+    place.push_back(static_cast<double>(run.reads_after() ? t % run.chunk
+                                                          : std::max<std::int64_t>(0, t % run.chunk - 1)));
+    for (std::int64_t s = 0; s < run.time; ++s)
+      same[static_cast<std::size_t>(t * run.time + s)] = t / run.chunk == s / run.chunk ? 1 : 0;
   }
-  // A law over chunks, spread over their tokens.
-  Gates means;
-  for (const auto& [name, rows] : run.views.gates) {
-    std::vector<Tensor> parts;
-    for (std::int64_t begin = 0; begin < run.time; begin += run.chunk)
-      parts.push_back(mean(slice(rows, 2, begin, std::min(begin + run.chunk, run.time)), {-2}, kKeep));
-    means[name] = concat(parts, 2);
-  }
+  const Tensor own = reshape(
+      gather(reshape(run.views.position, {-1, 1}), constant(Array::of(place, {run.time}, DType::i32))),
+      {run.time, 1});
+  Tensor factor = select(constant(Array::of(same, {run.time, run.time}, run.dtype)), own,
+                         slice(run.views.position, 0, run.chunk - 1, run.chunk));
+  if (out.feature_axis) factor = reshape(factor, {run.time, run.time, 1});
+  out.z = out.z * factor;
+  return out;
+}
+
+// A step per chunk: a law over chunks, spread over their tokens.
+Reads reads_of_chunks(const Run& run, const State& start, const Use& last) {
   const std::int64_t chunks = (run.time + run.chunk - 1) / run.chunk, padded = chunks * run.chunk;
-  const BlockLaw law =
-      sum_up(StepLaw::of(optimizer, start, last.weight, means), run.lead, chunks, run.dtype, {});
-  Reads out = pick(law), before = law.before;
+  const Gates means = each(run.views.gates, [&](Tensor rows) {
+    std::vector<Tensor> parts;
+    walk_chunks(0, run.time, run.chunk, [&](std::int64_t begin, std::int64_t end) {
+      parts.push_back(mean(slice(rows, 2, begin, end), {-2}, kKeep));
+    });
+    return concat(parts, 2);
+  });
+  const BlockLaw law = sum_up(StepLaw::of(run.learner.optimizer(), start, last.weight, means), run.lead,
+                              chunks, run.dtype, {});
+  Reads out = run.reads_after() ? law.after : law.before, before = law.before;
   spread_over_tokens(out, run.chunk, true);
   spread_over_tokens(before, run.chunk, true);
   const int keys = out.feature_axis ? -2 : -1;
-  if (!run.policy.writes(run.time - (padded - run.chunk), run.time)) {  // the last chunk's step is not made
+  if (!run.policy().writes(run.time - (padded - run.chunk), run.time)) {  // the last chunk's step is not made
     const auto last_from = [&](Tensor a, Tensor b, int axis) {
       return concat({slice(a, axis, 0, padded - run.chunk), slice(b, axis, padded - run.chunk, padded)},
                     axis);
@@ -147,11 +134,11 @@ Reads reads_of_all(const Run& run, const State& start, const Use& last) {
   out.z = slice(slice(out.z, keys, 0, run.time), keys - 1, 0, run.time);
   for (Tensor& c : out.c)
     if (c.defined()) c = slice(c, -2, 0, run.time);
-  std::vector<double> weight(static_cast<std::size_t>(run.time), 1.0);
-  for (std::int64_t s = 0; s < run.time; ++s) {
-    const std::int64_t begin = s / run.chunk * run.chunk, tokens = std::min(run.chunk, run.time - begin);
-    if (run.policy.average) weight[static_cast<std::size_t>(s)] = 1.0 / static_cast<double>(tokens);
-  }
+  std::vector<double> weight;
+  walk_chunks(0, run.time, run.chunk, [&](std::int64_t begin, std::int64_t end) {
+    const double each = run.policy().average ? 1.0 / static_cast<double>(end - begin) : 1.0;
+    weight.insert(weight.end(), static_cast<std::size_t>(end - begin), each);
+  });
   Shape shape{run.time};
   if (out.feature_axis) shape.push_back(1);
   out.z = out.z * constant(Array::of(weight, shape, run.dtype));
@@ -172,33 +159,30 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   const std::int64_t time = views.k.dim(2);
   if (views.q.dim(2) != time) refuse("queries and keys must have as many tokens");
   if (policy.steps > 1) refuse("several steps a chunk give each token several values");
-  const Run run{*trained.learner,
-                policy,
-                views,
-                time,
-                std::min(policy.chunk_of(time), time),
-                {views.k.dim(0), views.k.dim(1)},
-                views.k.dtype()};
+  const DerivedLearner learner(*trained.learner, policy, trained.start, views);
+  const Run run{
+      learner,        views, time, std::min(learner.chunk(), time), {views.k.dim(0), views.k.dim(1)},
+      views.k.dtype()};
   State state = trained.start;
-  const Block first = run.block(0);
-  const Use last = last_use(LearnerTrace::of_predict(run.learner, state.weights, first.q.spec()),
-                            LearnerTrace::of_loss(run.learner, state.weights, first.k.spec(), first.v.spec()),
-                            state.weights);
+  const Block first = block_of(views, policy, 0, run.chunk);
+  const Use last = last_use(learner.predict(state.weights, first.q.spec()),
+                            learner.loss(state.weights, first.k.spec(), first.v.spec()), state.weights);
   EffectiveAttention out;
   std::vector<Tensor> queries, keys, values;
-  for (std::int64_t begin = 0; begin < time; begin += run.chunk) {
-    const Part part = part_of(run, state, run.block(begin), last);
+  walk_chunks(0, time, run.chunk, [&](std::int64_t begin, std::int64_t end) {
+    const Part part = part_of(run, state, block_of(views, policy, begin, end), last);
     queries.push_back(part.query);
     keys.push_back(part.key);
     values.push_back(part.value);
     state = part.next;
-  }
+  });
   out.queries = concat(queries, 2);
   out.keys = concat(keys, 2);
   out.values = concat(values, 2);
   const Tensor w = trained.start.weights.at(last.weight).value;
   out.base = last.transposed ? transpose(w) : w;
-  const Reads reads = reads_of_all(run, trained.start, last);
+  const Reads reads = learner.per_chunk() ? reads_of_chunks(run, trained.start, last)
+                                          : reads_of_tokens(run, trained.start, last);
   if (reads.feature_axis && last.transposed)
     refuse("gates per feature with a weight that is used transposed");
   out.matrix = scores(reads, out.queries, out.keys);

@@ -10,14 +10,10 @@ struct Explanation {
   std::string model, loss, optimizer;
   Policy policy;
   bool stops_gradients = false;  // the optimiser cuts the outer gradient on purpose
-  Analysis analysis;
   FormPlan plan;
   std::vector<std::string> uses;  // "W1: %4 = matmul .."
   std::string str() const;        // several lines
 };
-
-// What a form does, in a sentence.
-std::string_view meaning(FormChoice form, const Policy& policy);
 
 Explanation explain(const Learner& learner, const Weights& start, const Views& views,
                     const InnerLoopOptions& options);

@@ -1,23 +1,10 @@
 // The inner loop: a learner trained along a sequence.
 #pragma once
 
-#include "ttt/analysis.h"
+#include "ttt/forms/table.h"
 #include "ttt/stream.h"
 
 namespace nestgrad::ttt {
-
-// What a learner is given of each token (Sun et al. 2024, section 2.3): what is learnt from (k), what is
-// learnt (v), what is asked (q); and the gates of its optimiser.
-struct Views {
-  Tensor q, k, v;  // [batch, heads, time, dim]; q may have another length if the whole sequence is one chunk
-  Gates gates;     // [batch, heads, time, 1 or in]
-  // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights
-  // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers).
-  Tensor position;
-};
-
-// Tokens [begin, end) of them; position whole.
-Views part(const Views& views, std::int64_t begin, std::int64_t end);
 
 struct InnerLoopOptions {
   Policy policy;
@@ -71,13 +58,5 @@ Weights for_batch(const Weights& w, std::int64_t batch);
 // a policy that is not causal.
 Tensor train_step(const Learner& learner, const Weights& start, const Views& views, Tensor slot,
                   const InnerLoopOptions& options, Stream& stream, const std::string& name);
-
-// Learner and start with only policy.trained learning; the rest are constants.
-struct Trained {
-  std::unique_ptr<Learner> holder;  // owns the restricted learner, if there is one
-  const Learner* learner;
-  State start;
-};
-Trained restrict_to(const Learner& learner, const State& start, const std::vector<std::string>& trained);
 
 }  // namespace nestgrad::ttt

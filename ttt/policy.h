@@ -42,7 +42,7 @@ struct Policy {
   std::int64_t horizon = 1;
 
   // Can a token's answer be given before the tokens after it are known? Only if the learner's predict() keeps
-  // tokens apart as well: why_not_causal (ttt/analysis.h) says it of both.
+  // tokens apart as well: why_not_causal (ttt/derived_learner.h) says it of both.
   bool causal() const { return update == Update::per_token || read == Read::before_write; }
   // Tokens of a whole chunk in a sequence of `time` tokens, which may be shorter.
   std::int64_t chunk_of(std::int64_t time) const { return chunk == kWholeSequence ? time : chunk; }

@@ -38,7 +38,7 @@ void require_fit(std::string_view what, const Weights& weights, const Spec& rows
 
 LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const std::vector<Spec>& rows,
                            const std::function<Tensor(const Weights&, const std::vector<Tensor>&)>& fn)
-    : what_(what) {
+    : what_(what), scope_(emit_state().scope) {
   Graph& parent = emit_state().graph ? *emit_state().graph : weights.at(0).value.graph();
   graph_ = std::make_shared<Graph>(GraphOptions{.parent = &parent, .hoist = false});
   const GraphScope scope(*graph_);
@@ -88,6 +88,10 @@ LearnerTrace LearnerTrace::of_predict(const Learner& learner, const Weights& wei
   trace.prove_independence();
   trace.find_uses();
   return trace;
+}
+
+bool LearnerTrace::is_of(const std::vector<Spec>& rows) const {
+  return std::ranges::equal(rows_, rows, {}, [&](NodeId id) { return graph_->node(id).spec; });
 }
 
 std::vector<std::pair<NodeId, Flow>> LearnerTrace::token_seeds() const {
@@ -199,6 +203,7 @@ Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrit
   for (const Capture& c : graph_->captures()) made[static_cast<std::size_t>(c.id)] = c.outer;
 
   EmitGuard guard;
+  const std::string here = emit_state().scope;
   auto next_use = uses_.begin();
   std::vector<Tensor> in;
   for (NodeId id = 0; id <= out_; ++id) {
@@ -207,7 +212,7 @@ Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrit
     if (t.defined() || n.op->kind == OpKind::input) continue;
     emit_state().loc = n.loc;
     emit_state().level = n.level;
-    emit_state().scope = n.scope;
+    emit_state().scope = here + n.scope.substr(std::min(scope_.size(), n.scope.size()));
     if (next_use != uses_.end() && next_use->node == id) {
       t = rewrite.use(*next_use, made[static_cast<std::size_t>(next_use->rows)]);
       ++next_use;

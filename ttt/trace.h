@@ -33,6 +33,8 @@ class LearnerTrace {
   static LearnerTrace of_loss(const Learner& learner, const Weights& weights, const Spec& k, const Spec& v);
   static LearnerTrace of_predict(const Learner& learner, const Weights& weights, const Spec& x);
 
+  bool is_of(const std::vector<Spec>& rows) const;  // traced on rows of these shapes?
+
   // Where sequences or heads meet, and where tokens do, in words; empty if they are independent.
   const std::string& members() const { return members_; }
   const std::string& mixing() const { return mixing_; }
@@ -51,8 +53,8 @@ class LearnerTrace {
     std::function<Tensor(const Use& use, Tensor rows)> use;       // of a matrix weight
     std::function<Tensor(std::size_t weight, bool held)> spread;  // a row weight, [.., tokens, dim]
   };
-  // Re-emits the function on other rows of the same shapes; returns its output. FormError if there is an
-  // obstacle, or if tokens mix.
+  // Re-emits the function on other rows of the same shapes, under the scope of the caller; returns its output.
+  // FormError if there is an obstacle, or if tokens mix.
   Tensor inlined(std::span<const Tensor> rows, const Rewrite& rewrite) const;
 
  private:
@@ -62,7 +64,7 @@ class LearnerTrace {
   void prove_independence();
   void find_uses();
 
-  std::string what_, obstacle_, members_, mixing_;
+  std::string what_, scope_, obstacle_, members_, mixing_;  // scope_: where it was traced
   std::shared_ptr<Graph> graph_;
   std::vector<NodeId> weights_, held_, rows_;
   std::vector<std::string> names_;

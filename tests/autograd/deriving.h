@@ -75,7 +75,7 @@ inline ScanResult unrolled(const StepFn& step, const Tensors& init, const Tensor
   return result;
 }
 
-// The model of FORMS.md 1.4: a weight W [3,3] that learns tanh(k W) = v by gradient descent along X [T,3].
+// A model that learns while it reads: a weight W [3,3] that learns tanh(k W) = v by gradient descent along X [T,3].
 // Inputs thk [3,3], thv [3,3], lr [1], W0 [3,3], X [T,3].
 inline std::vector<Spec> learner_specs(std::int64_t steps = 6) {
   return {f64({3, 3}), f64({3, 3}), f64({1}), f64({3, 3}), f64({steps, 3})};

@@ -34,9 +34,10 @@ Function trained(const Pupil& pupil, FormChoice form, const Sizes& sizes = {}) {
 std::string obstacle(const Pupil& pupil) {
   std::string out;
   reading(pupil, {.time = 4}, [&](const Reading& r) {
-    const ttt::Analysis found = ttt::analyse(r.learner, {.chunk = 4}, ttt::State::start(r.learner, r.start),
-                                             {r.views.q, r.views.k, r.views.v, r.views.gates, {}, true, {}});
-    out = !found.members.empty() ? found.members : !found.independent.empty() ? found.independent : found.factors;
+    const ttt::Policy policy{.chunk = 4};
+    const ttt::DerivedLearner found(r.learner, policy, ttt::State::start(r.learner, r.start), r.views);
+    using enum ttt::Property;
+    out = found.why_not({separate_members, separate_tokens, factored_uses});
     return Tensors{r.views.k};
   });
   return out;

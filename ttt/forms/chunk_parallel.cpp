@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "autograd/scan.h"
-#include "ttt/forms/affine.h"
+#include "ttt/forms/linear.h"
 #include "ttt/trace.h"
 
 namespace nestgrad::ttt {
@@ -41,83 +41,82 @@ void require_chunk_split(const InnerOptimizer& optimizer, const State& state, st
   own_factor(optimizer, state, weight, columns);
 }
 
-ChunkParallelResult run_chunks(const FormOptions& options, const State& start, const Block& blocks) {
-  const Scope scope("chunk-parallel form");
-  const std::int64_t chunks = blocks.k.dim(0);
-  const InnerOptimizer optimizer = options.learner.optimizer();
-  const PerChunkForm form(options, true);
-  const Gates columns = chunk_gates(blocks.gates);  // [chunks, batch, heads, 1 or in, 1]
+// One weight along the chunks.
+struct ChunkParallelForm::History {
+  Tensor before, after;     // [chunks, batch, heads, in, out]
+  std::vector<Tensor> end;  // the weight and its slots after the last chunk
+};
 
-  // Every chunk's gradient; at the first weights, as no factor depends on them.
-  std::vector<Tensor> spread;
-  for (const Tensor& w : start.weights.values()) spread.push_back(over_chunks(w, chunks));
-  const std::vector<Tensor> g = form.gradients(start.weights.with(spread), blocks);
-
-  std::vector<std::string> names;
-  Tensors gate_xs;
-  for (const auto& [name, column] : columns) {
-    names.push_back(name);
-    gate_xs.push_back(column);
-  }
-  const auto gates_of = [&](const Tensors& x, std::size_t from) {
-    Gates out;
-    for (std::size_t i = 0; i < names.size(); ++i) out[names[i]] = x[from + i];
-    return out;
-  };
-
-  std::vector<Tensor> before_each, after_each, flat;
-  for (std::size_t w = 0; w < g.size(); ++w) {
-    const WeightKind kind = start.weights.at(w).kind;
-    const std::vector<Tensor> states = start.of(w);
-    const Tensor none = zeros(states[0].dtype(), states[0].shape());
-    // What the slots are before each chunk: a short scan, if there are any.
-    std::vector<Tensor> before{over_chunks(none, chunks)}, ends;
-    if (states.size() > 1) {
-      Tensors xs{g[w]};
-      xs.insert(xs.end(), gate_xs.begin(), gate_xs.end());
-      const ScanResult r = scan(
-          [&](const Tensors& carry, const Tensors& x) -> Step {
-            std::vector<Tensor> s{none};
-            s.insert(s.end(), carry.begin(), carry.end());
-            const std::vector<Tensor> next = optimizer.step(s, x[0], gates_of(x, 1), kind);
-            return {Tensors(next.begin() + 1, next.end()), carry};
-          },
-          Tensors(states.begin() + 1, states.end()), xs);
-      before.insert(before.end(), r.ys.begin(), r.ys.end());
-      ends = r.carries;
-    }
-    // What each chunk adds: the step at W = 0, all chunks at once.
-    const Tensor added = optimizer.step(before, g[w], columns, kind)[0];
-    // The weights before and after each chunk.
-    const Tensor p = own_factor(optimizer, {Weights({start.weights.at(w)}), {start.slots[w]}}, 0, columns);
-    Tensors xs{added};
-    const bool varies = p.rank() > 2 && p.rank() == added.rank() && p.dim(0) == chunks;
-    if (varies) xs.push_back(p);
+// gradients [chunks, batch, heads, in, out], columns [chunks, batch, heads, 1 or in, 1].
+ChunkParallelForm::History ChunkParallelForm::history(const State& start, std::size_t weight,
+                                                      Tensor gradients, const Gates& columns) const {
+  const std::int64_t chunks = gradients.dim(0);
+  const WeightKind kind = start.weights.at(weight).kind;
+  const std::vector<Tensor> states = start.of(weight);
+  const Tensor none = zeros(states[0].dtype(), states[0].shape());
+  // What the slots are before each chunk: a short scan, if there are any.
+  std::vector<Tensor> before{over_chunks(none, chunks)}, ends;
+  if (states.size() > 1) {
+    Tensors xs{gradients};
+    for (const auto& [name, column] : columns) xs.push_back(column);
     const ScanResult r = scan(
         [&](const Tensors& carry, const Tensors& x) -> Step {
-          const Tensor next = (varies ? x[1] : p) * carry[0] + x[0];
-          return {{next}, {carry[0], next}};
+          std::vector<Tensor> s{none};
+          s.insert(s.end(), carry.begin(), carry.end());
+          auto gate = x.begin();
+          const Gates now = each(columns, [&](Tensor) { return *++gate; });
+          const std::vector<Tensor> next = optimizer_.step(s, x[0], now, kind);
+          return {Tensors(next.begin() + 1, next.end()), carry};
         },
-        {states[0]}, xs);
-    before_each.push_back(r.ys[0]);
-    after_each.push_back(r.ys[1]);
-    flat.push_back(r.carries[0]);
-    flat.insert(flat.end(), ends.begin(), ends.end());
+        Tensors(states.begin() + 1, states.end()), xs);
+    before.insert(before.end(), r.ys.begin(), r.ys.end());
+    ends = r.carries;
   }
-  // [chunks, batch, heads, tokens, ..] -> [batch, heads, chunks * tokens, ..]
-  const auto joined = [](Tensor x) {
-    const Tensor t = permute(x, {1, 2, 0, 3, 4});
-    return reshape(t, {t.dim(0), t.dim(1), t.dim(2) * t.dim(3), t.dim(4)});
+  // What each chunk adds: the step at W = 0, all chunks at once.
+  const Tensor added = optimizer_.step(before, gradients, columns, kind)[0];
+  // The weights before and after each chunk.
+  const Tensor p = own_factor(optimizer_, start, weight, columns);
+  Tensors xs{added};
+  const bool varies = p.rank() > 2 && p.rank() == added.rank() && p.dim(0) == chunks;
+  if (varies) xs.push_back(p);
+  const ScanResult r = scan(
+      [&](const Tensors& carry, const Tensors& x) -> Step {
+        const Tensor next = (varies ? x[1] : p) * carry[0] + x[0];
+        return {{next}, {carry[0], next}};
+      },
+      {states[0]}, xs);
+  History out{r.ys[0], r.ys[1], {r.carries[0]}};
+  out.end.insert(out.end.end(), ends.begin(), ends.end());
+  return out;
+}
+
+BlockResult ChunkParallelForm::run(const State& start, const Block& block, const Laws&) const {
+  const std::int64_t chunks = block.tokens() / policy_.chunk;
+  const Block blocks = split_chunks(block, chunks);
+  const Scope scope("chunk-parallel form");
+  const Gates columns = chunk_gates(blocks.gates);
+  const auto spread = [&](const Weights& w) {
+    std::vector<Tensor> values = w.values();
+    for (Tensor& value : values) value = over_chunks(value, chunks);
+    return w.with(values);
   };
-  const Weights before = start.weights.with(before_each), after = start.weights.with(after_each);
-  const bool reads_after = options.policy.read == Policy::Read::after_write;
-  ChunkParallelResult out{joined(form.predict(reads_after ? after : before, blocks.q)), start.with(flat), {}};
-  if (options.first.size() > 0) {
-    std::vector<Tensor> first;
-    for (const Tensor& w : options.first.values()) first.push_back(over_chunks(w, chunks));
-    for (const Weights& w : {options.first.with(first), before, after})
-      out.losses.push_back(joined(form.loss(w, blocks.k, blocks.v)));
+  // Every chunk's gradient; at the first weights, as no factor depends on them.
+  const std::vector<Tensor> g = gradients(spread(start.weights), blocks);
+  std::vector<Tensor> before_each, after_each, flat;
+  for (std::size_t w = 0; w < g.size(); ++w) {
+    const History h = history(start, w, g[w], columns);
+    before_each.push_back(h.before);
+    after_each.push_back(h.after);
+    flat.insert(flat.end(), h.end.begin(), h.end.end());
   }
+  const Weights before = start.weights.with(before_each), after = start.weights.with(after_each);
+  const bool reads_after = policy_.read == Policy::Read::after_write;
+  BlockResult out;
+  out.output = join_chunks(predict(reads_after ? after : before, blocks.q));
+  out.next = start.with(flat);
+  if (tracking())
+    for (const Weights& w : {spread(first_), before, after})
+      out.losses.push_back(join_chunks(loss(w, blocks.k, blocks.v)));
   return out;
 }
 

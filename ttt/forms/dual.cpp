@@ -1,43 +1,23 @@
 #include "ttt/forms/dual.h"
 
-#include <fmt/format.h>
-
 namespace nestgrad::ttt {
-
-std::vector<Tensor*> DualForm::Laws::tensors() {
-  std::vector<Tensor*> out;
-  const auto see = [&](Reads& r) {
-    if (r.z.defined()) out.push_back(&r.z);
-    for (Tensor& c : r.c)
-      if (c.defined()) out.push_back(&c);
-  };
-  for (BlockLaw& law : each) {
-    see(law.after);
-    see(law.before);
-    for (Reads& r : law.end) see(r);
-  }
-  for (Reads& r : points) see(r);
-  return out;
-}
 
 namespace {
 
 Gates means(const Gates& rows, std::int64_t chunk) {
-  Gates out;
-  for (const auto& [name, value] : rows) {
+  return each(rows, [&](Tensor value) {
     Shape parts = value.shape();
     parts[parts.size() - 2] /= chunk;
     parts.insert(parts.end() - 1, chunk);
-    out[name] = mean(reshape(value, parts), {-2});
-  }
-  return out;
+    return mean(reshape(value, parts), {-2});
+  });
 }
 
 }  // namespace
 
-std::unique_ptr<Prepared> DualForm::prepare(const State& state, const Gates& gates, const Shape& lead,
-                                            std::int64_t tokens, Tensor position) const {
-  auto out = std::make_unique<Laws>();
+Laws DualForm::prepare(const State& state, const Gates& gates, const Shape& lead, std::int64_t tokens,
+                       Tensor position) const {
+  Laws out;
   const DType dtype = state.weights.at(0).value.dtype();
   const bool per_chunk = policy_.update == Policy::Update::per_chunk;
   const std::int64_t chunk = per_chunk ? policy_.chunk : 1;
@@ -54,17 +34,16 @@ std::unique_ptr<Prepared> DualForm::prepare(const State& state, const Gates& gat
         for (Reads& end : law.end) end.z = end.z * weight;
       }
     }
-    out->each.push_back(std::move(law));
+    out.each.push_back(std::move(law));
   }
   return out;
 }
 
 Factors DualForm::factors(const State& state, const Block& block, const Laws&) const {
-  return factors_at(learner_, gradient_point(state, block), block.k, block.v);
+  return factors_at(derived_, gradient_point(state, block), block.k, block.v);
 }
 
-BlockResult DualForm::run(const State& state, const Block& block, const Prepared* prepared) const {
-  const Laws& laws = dynamic_cast<const Laws&>(*prepared);
+BlockResult DualForm::run(const State& state, const Block& block, const Laws& laws) const {
   Factors f = factors(state, block, laws);
   for (Factor& each : f)
     if (const Tensor rate = rate_of(block.gates, state.weights.at(each.weight)); rate.defined())
@@ -77,19 +56,17 @@ BlockResult DualForm::run(const State& state, const Block& block, const Prepared
   for (Reads& r : unmoved) r.keeps = true;
 
   BlockResult out;
-  const LearnerTrace predict = LearnerTrace::of_predict(learner_, state.weights, block.q.spec());
+  const LearnerTrace& predict = derived_.predict(state.weights, block.q.spec());
   out.output = read(predict, state, f, policy_.read == Policy::Read::after_write ? after : before,
                     std::span(&block.q, 1));
   out.next = end_state(state, f, laws.each);
   if (!tracking()) return out;
-  const LearnerTrace loss = LearnerTrace::of_loss(learner_, state.weights, block.k.spec(), block.v.spec());
+  const LearnerTrace& loss = derived_.loss(state.weights, block.k.spec(), block.v.spec());
   const Tensor rows[] = {block.k, block.v};
   const State first{first_, std::vector<std::vector<FastWeight>>(first_.size())};
   out.losses = {read(loss, first, {}, unmoved, rows), read(loss, state, f, before, rows),
                 read(loss, state, f, after, rows)};
   return out;
 }
-
-std::unique_ptr<Form> make_dual(const FormOptions& options) { return std::make_unique<DualForm>(options); }
 
 }  // namespace nestgrad::ttt

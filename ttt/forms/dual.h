@@ -1,4 +1,5 @@
-// The dual form, derived (FORMS: state law S_t = sum_j c_j S_j + sum z[t,s] G_s with G_s = a_s' b_s).
+// The dual form, and over blocks of any length the parallel form: gradients as outer products a_s' b_s, weights
+// applied as masked attention (the laws of ttt/forms/law.h say with which mask).
 #pragma once
 
 #include "ttt/forms/factors.h"
@@ -8,17 +9,11 @@ namespace nestgrad::ttt {
 class DualForm : public Form {
  public:
   using Form::Form;
-  std::unique_ptr<Prepared> prepare(const State& state, const Gates& gates, const Shape& lead,
-                                    std::int64_t tokens, Tensor position) const override;
-  BlockResult run(const State& state, const Block& block, const Prepared* prepared) const override;
+  Laws prepare(const State& state, const Gates& gates, const Shape& lead, std::int64_t tokens,
+               Tensor position) const override;
+  BlockResult run(const State& state, const Block& block, const Laws& laws) const override;
 
  protected:
-  struct Laws : Prepared {
-    std::vector<BlockLaw> each;  // per weight
-    std::vector<Reads> points;   // per weight: where gradients are taken (wy)
-    std::vector<Tensor*> tensors() override;
-    std::unique_ptr<Prepared> clone() const override { return std::make_unique<Laws>(*this); }
-  };
   // Factors of the block's gradients, without rates.
   virtual Factors factors(const State& state, const Block& block, const Laws& laws) const;
 };

@@ -30,9 +30,9 @@ Tensor as_keys(Tensor x) {
 
 }  // namespace
 
-Factors factors_at(const Learner& learner, const Weights& at, Tensor k, Tensor v) {
+Factors factors_at(const DerivedLearner& learner, const Weights& at, Tensor k, Tensor v) {
   const Scope scope("inner gradient");
-  const LearnerTrace trace = LearnerTrace::of_loss(learner, at, k.spec(), v.spec());
+  const LearnerTrace& trace = learner.loss(at, k.spec(), v.spec());
   struct Probed {
     Use use;
     Tensor rows, value;

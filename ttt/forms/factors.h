@@ -2,8 +2,8 @@
 // fast weight gets a name of its own, and one derivative with respect to these names gives every factor.
 #pragma once
 
+#include "ttt/derived_learner.h"
 #include "ttt/forms/law.h"
-#include "ttt/trace.h"
 
 namespace nestgrad::ttt {
 
@@ -17,7 +17,7 @@ using Factors = std::vector<Factor>;
 
 // The factors of every token's gradient at these weights. FormError if the trace does not allow it, or if a
 // weight does not reach the loss.
-Factors factors_at(const Learner& learner, const Weights& at, Tensor k, Tensor v);
+Factors factors_at(const DerivedLearner& learner, const Weights& at, Tensor k, Tensor v);
 
 // Re-emits a traced function with every token reading its own weights: rows x W_t = sum_j c_j (rows x S_j) +
 // (z o rows a') b (o: elementwise). reads: one per weight.

@@ -23,7 +23,7 @@ struct StepLaw {
   std::vector<std::vector<Tensor>> p;  // [i][j]
   std::vector<Tensor> r;               // [i]
   bool accumulates() const;            // one state, P = 1: the sum of the gradients
-  bool per_feature() const;            // some coefficient is one per input feature
+  std::int64_t width() const;          // of its coefficients: 1, or one per input feature
 
   // FormError naming the node, if the step of weight i is not linear, or its coefficients are no such
   // numbers. gates: rows [.., tokens, 1 or in].
@@ -45,6 +45,13 @@ struct Reads {
 struct BlockLaw {
   Reads after, before;     // of the weight, with each token's step done, or not yet
   std::vector<Reads> end;  // of every state, one row: after the last token
+};
+
+// The laws of a block, as a form prepared them.
+struct Laws {
+  std::vector<BlockLaw> each;  // per weight
+  std::vector<Reads> points;   // per weight: where gradients are taken (wy)
+  std::vector<Tensor*> tensors();
 };
 
 // A law over chunks as one over their tokens: all of a chunk read the same weights, and all their gradients

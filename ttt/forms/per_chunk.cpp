@@ -1,4 +1,3 @@
-// One optimiser step a chunk, with the gradient of all its tokens: the recurrent form, chunk after chunk.
 #include "ttt/forms/per_chunk.h"
 
 #include <fmt/format.h>
@@ -17,8 +16,7 @@ Tensor PerChunkForm::loss(const Weights& w, Tensor k, Tensor v) const {
   return learner_.loss(w.spread(k.dim(-2)), k, v);
 }
 
-// One derivative per rate: tokens may mix, and weights may be used in any way.
-std::vector<Tensor> PerChunkForm::direct(const Weights& at, const Block& block) const {
+std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Block& block) const {
   std::vector<Tensor> probes = at.values();
   for (Tensor& t : probes) t = probe(t);
   const Weights seen = at.with(probes).spread(block.k.dim(-2)).with_held(at.spread(block.k.dim(-2)).values());
@@ -49,10 +47,9 @@ std::vector<Tensor> PerChunkForm::direct(const Weights& at, const Block& block) 
   return out;
 }
 
-// From the factors: one derivative, whatever the rates.
-std::vector<Tensor> PerChunkForm::factored(const Weights& at, const Block& block) const {
+std::vector<Tensor> FactoredChunkForm::summed_gradients(const Weights& at, const Block& block) const {
   std::vector<Tensor> out(at.size());
-  for (const Factor& f : factors_at(learner_, at, block.k, block.v)) {
+  for (const Factor& f : factors_at(derived_, at, block.k, block.v)) {
     const Tensor rate = rate_of(block.gates, at.at(f.weight));
     const Tensor b = rate.defined() ? f.b * rate : f.b;
     const Tensor g = f.a.defined() ? matmul(f.a, b, {true, false}) : sum(b, {-2}, kKeep);
@@ -63,7 +60,7 @@ std::vector<Tensor> PerChunkForm::factored(const Weights& at, const Block& block
 
 std::vector<Tensor> PerChunkForm::gradients(const Weights& at, const Block& block) const {
   const Scope scope("inner gradient");
-  std::vector<Tensor> g = factored_ ? factored(at, block) : direct(at, block);
+  std::vector<Tensor> g = summed_gradients(at, block);
   if (policy_.average)
     for (Tensor& each : g) each = each * (1.0 / static_cast<double>(block.tokens()));
   return optimizer_.joint(std::move(g));
@@ -82,7 +79,7 @@ State PerChunkForm::learnt(State state, const Block& block) const {
   return state;
 }
 
-BlockResult PerChunkForm::run(const State& state, const Block& block, const Prepared*) const {
+BlockResult PerChunkForm::run(const State& state, const Block& block, const Laws&) const {
   BlockResult out;
   out.next = block.writes ? learnt(state, block) : state;
   const State& read = policy_.read == Policy::Read::after_write ? out.next : state;
@@ -91,10 +88,6 @@ BlockResult PerChunkForm::run(const State& state, const Block& block, const Prep
     for (const Weights& w : {first_, state.weights, out.next.weights})
       out.losses.push_back(loss(w, block.k, block.v));
   return out;
-}
-
-std::unique_ptr<Form> make_per_chunk(const FormOptions& options, bool factored) {
-  return std::make_unique<PerChunkForm>(options, factored);
 }
 
 }  // namespace nestgrad::ttt

@@ -1,14 +1,16 @@
-// One optimiser step a chunk. Gates of the optimiser are averaged over the chunk; rates weigh its tokens.
+// One optimiser step a chunk, chunk after chunk. Gates of the optimiser are averaged over the chunk; rates weigh
+// its tokens.
 #pragma once
 
 #include "ttt/forms/factors.h"
 
 namespace nestgrad::ttt {
 
+// The primal form: one derivative per rate; tokens may mix, and weights may be used in any way.
 class PerChunkForm : public Form {
  public:
-  PerChunkForm(const FormOptions& options, bool factored) : Form(options), factored_(factored) {}
-  BlockResult run(const State& state, const Block& block, const Prepared* prepared) const override;
+  using Form::Form;
+  BlockResult run(const State& state, const Block& block, const Laws&) const override;
 
   // The gradient of the block's tokens at these weights, with rates, mean and joint norms.
   std::vector<Tensor> gradients(const Weights& at, const Block& block) const;
@@ -16,10 +18,17 @@ class PerChunkForm : public Form {
   Tensor predict(const Weights& w, Tensor x) const;
   Tensor loss(const Weights& w, Tensor k, Tensor v) const;
 
- private:
-  std::vector<Tensor> direct(const Weights& at, const Block& block) const;
-  std::vector<Tensor> factored(const Weights& at, const Block& block) const;
-  bool factored_;
+ protected:
+  virtual std::vector<Tensor> summed_gradients(const Weights& at, const Block& block) const;
+};
+
+// The dual form: from the factors, one derivative whatever the rates.
+class FactoredChunkForm : public PerChunkForm {
+ public:
+  using PerChunkForm::PerChunkForm;
+
+ protected:
+  std::vector<Tensor> summed_gradients(const Weights& at, const Block& block) const override;
 };
 
 }  // namespace nestgrad::ttt

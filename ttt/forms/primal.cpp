@@ -166,8 +166,4 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
   return {state.weights.with(before), state.weights.with(after), end, unplaced};
 }
 
-std::unique_ptr<Form> make_primal(const FormOptions& options) {
-  return std::make_unique<PrimalForm>(options);
-}
-
 }  // namespace nestgrad::ttt

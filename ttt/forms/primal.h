@@ -9,7 +9,7 @@ namespace nestgrad::ttt {
 class PrimalForm : public Form {
  public:
   using Form::Form;
-  BlockResult run(const State& state, const Block& block, const Prepared*) const override {
+  BlockResult run(const State& state, const Block& block, const Laws&) const override {
     return run_from(state, state, block);
   }
   // Gradients at the weights of `at` (the beginning of the chunk), steps from `running`.

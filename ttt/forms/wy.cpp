@@ -6,7 +6,7 @@
 
 #include "autograd/grad.h"
 #include "ops/rules.h"
-#include "ttt/forms/affine.h"
+#include "ttt/forms/linear.h"
 
 namespace nestgrad::ttt {
 
@@ -37,8 +37,8 @@ Tensor column_of(Tensor t, std::map<NodeId, Tensor>& known) {
 
 }  // namespace
 
-AffineUse affine_use(const Learner& learner, const Weights& w, Tensor k, Tensor v) {
-  const LearnerTrace trace = LearnerTrace::of_loss(learner, w, k.spec(), v.spec());
+AffineUse affine_use(const DerivedLearner& learner, const Weights& w, Tensor k, Tensor v) {
+  const LearnerTrace& trace = learner.loss(w, k.spec(), v.spec());
   trace.require_independence();
   if (!trace.obstacle().empty()) throw FormError(trace.obstacle());
   if (w.size() != 1 || w.at(0).kind != WeightKind::matrix || trace.uses().size() != 1)
@@ -88,18 +88,18 @@ AffineUse affine_use(const Learner& learner, const Weights& w, Tensor k, Tensor 
   return out;
 }
 
-std::unique_ptr<Prepared> WyForm::prepare(const State& state, const Gates& gates, const Shape& lead,
-                                          std::int64_t tokens, Tensor position) const {
-  std::unique_ptr<Prepared> out = DualForm::prepare(state, gates, lead, tokens, position);
-  dynamic_cast<Laws&>(*out).points.push_back(gradient_points(
-      StepLaw::of(optimizer_, state, 0, gates), StepLaw::of_gradient_point(optimizer_, state, 0, gates), lead,
-      tokens, state.weights.at(0).value.dtype()));
+Laws WyForm::prepare(const State& state, const Gates& gates, const Shape& lead, std::int64_t tokens,
+                     Tensor position) const {
+  Laws out = DualForm::prepare(state, gates, lead, tokens, position);
+  out.points.push_back(gradient_points(StepLaw::of(optimizer_, state, 0, gates),
+                                       StepLaw::of_gradient_point(optimizer_, state, 0, gates), lead, tokens,
+                                       state.weights.at(0).value.dtype()));
   return out;
 }
 
 Factors WyForm::factors(const State& state, const Block& block, const Laws& laws) const {
   const Scope scope("inner gradient");
-  const AffineUse use = affine_use(learner_, state.weights, block.k, block.v);
+  const AffineUse use = affine_use(derived_, state.weights, block.k, block.v);
   Tensor d = use.offset;
   if (use.alpha.defined()) {
     const Reads& at = laws.points[0];
@@ -112,7 +112,5 @@ Factors WyForm::factors(const State& state, const Block& block, const Laws& laws
   if (use.transposed) return {{0, d, use.rows, true}};
   return {{0, use.rows, d, false}};
 }
-
-std::unique_ptr<Form> make_wy(const FormOptions& options) { return std::make_unique<WyForm>(options); }
 
 }  // namespace nestgrad::ttt

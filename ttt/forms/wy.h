@@ -1,4 +1,4 @@
-// The WY form of online learning (FORMS 3.3). With one use of one matrix weight, whose derivative D is affine
+// The WY form of online learning. With one use of one matrix weight, whose derivative D is affine
 // in the use's output U with one factor a token, D = alpha U + C, all gradients of a block solve one
 // triangular system:
 //
@@ -19,13 +19,13 @@ struct AffineUse {
   bool transposed;
 };
 // FormError naming the node if the trace is not of this kind.
-AffineUse affine_use(const Learner& learner, const Weights& w, Tensor k, Tensor v);
+AffineUse affine_use(const DerivedLearner& learner, const Weights& w, Tensor k, Tensor v);
 
 class WyForm : public DualForm {
  public:
   using DualForm::DualForm;
-  std::unique_ptr<Prepared> prepare(const State& state, const Gates& gates, const Shape& lead,
-                                    std::int64_t tokens, Tensor position) const override;
+  Laws prepare(const State& state, const Gates& gates, const Shape& lead, std::int64_t tokens,
+               Tensor position) const override;
 
  protected:
   Factors factors(const State& state, const Block& block, const Laws& laws) const override;

@@ -1,0 +1,153 @@
+#include "ttt/derived_learner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ttt/forms/chunk_parallel.h"
+#include "ttt/forms/wy.h"
+
+namespace nestgrad::ttt {
+
+namespace {
+
+// The reason that fn gives for refusing; empty if it does not.
+template <class Fn>
+std::string reason(Fn fn) {
+  try {
+    fn();
+    return {};
+  } catch (const FormError& e) {
+    return e.what();
+  }
+}
+
+std::string dependence_of(const Factors& factors, const Weights& w) {
+  for (std::size_t of = 0; of < w.size(); ++of)
+    for (std::size_t on = 0; on < w.size(); ++on)
+      for (const Factor& f : factors) {
+        if (f.weight != of) continue;
+        for (const Tensor& side : {f.a, f.b})
+          if (side.defined() && mentions(side, w.at(on).value))
+            return fmt::format(
+                "the gradient of '{}' depends on '{}' ({}): it has to be taken anew after every write",
+                w.at(of).name, w.at(on).name, of == on ? "itself" : "another learning weight");
+      }
+  return {};
+}
+
+}  // namespace
+
+DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, const State& start,
+                               const Views& views)
+    : learner_(learner),
+      policy_(policy),
+      optimizer_(learner.optimizer()),
+      members_(views.k.dim(0) * views.k.dim(1)),
+      time_(views.k.dim(2)),
+      home_(emit_state().graph ? *emit_state().graph : views.k.graph()) {
+  policy.check();
+  Graph scratch(GraphOptions{.parent = &home_, .hoist = false});
+  const GraphScope scope(scratch);
+  std::vector<Tensor> flat;
+  for (const Tensor& t : start.flat()) flat.push_back(scratch.input(t.spec()));
+  const State state = start.with(flat);
+  const std::int64_t tokens = std::min(chunk(), time_);
+  const auto first_chunk = [&](const Tensor& rows) {
+    Spec spec = rows.spec();
+    if (tokens < time_) spec.shape[2] = tokens;
+    return spec;
+  };
+  const Tensor k = scratch.input(first_chunk(views.k), "k"), v = scratch.input(first_chunk(views.v), "v");
+  Gates gates;
+  for (const auto& [name, rows] : views.gates) gates[name] = scratch.input(first_chunk(rows), name);
+  prove_uses(state.weights, first_chunk(views.q), k, v);
+  prove_step(state, gates, k, v);
+  prove_policy(views.position.defined());
+}
+
+void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k, const Tensor& v) {
+  const LearnerTrace &loss = this->loss(w, k.spec(), v.spec()), &predict = this->predict(w, q);
+  refuse(Property::separate_members, loss.members().empty() ? predict.members() : loss.members());
+  refuse(Property::separate_tokens, loss.mixing().empty() ? predict.mixing() : loss.mixing());
+  refuse(Property::factored_uses, loss.obstacle().empty() ? predict.obstacle() : loss.obstacle());
+  for (std::size_t i = 0; i < w.size(); ++i)
+    uses_.push_back(fmt::format("{}", fmt::join(loss.uses_of(i), "; ")));
+  const std::string first =
+      why_not({Property::separate_members, Property::separate_tokens, Property::factored_uses});
+  refuse(Property::constant_factors, first.empty() ? dependence_of(factors_at(*this, w, k, v), w) : first);
+  refuse(Property::affine_use, first);
+}
+
+void DerivedLearner::prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v) {
+  const Weights& w = state.weights;
+  if (has(Property::affine_use))
+    refuse(
+        Property::affine_use, reason([&] {
+          if (affine_use(*this, w, k, v).transposed && StepLaw::of(optimizer_, state, 0, gates).width() > 1)
+            throw FormError(
+                "[wy] the optimiser has a number per input feature, and the loss uses W', of which these "
+                "are the outputs: each output would have a system of its own");
+        }));
+  refuse(Property::linear_step, reason([&] {
+           for (std::size_t i = 0; i < w.size(); ++i) StepLaw::of(optimizer_, state, i, gates);
+         }));
+  if (per_chunk())
+    refuse(Property::affine_step, reason([&] {
+             const Gates columns = chunk_gates(gates);
+             for (std::size_t i = 0; i < w.size(); ++i) require_chunk_split(optimizer_, state, i, columns);
+           }));
+}
+
+void DerivedLearner::prove_policy(bool has_position) {
+  const auto require = [&](Property p, bool fine, const char* why) {
+    if (!fine) refuse(p, why);
+  };
+  require(Property::one_step, policy_.steps == 1, "each chunk makes several steps, one after the other");
+  require(Property::several_chunks, policy_.chunk != Policy::kWholeSequence && time_ > policy_.chunk,
+          "the whole sequence is one chunk: there is nothing to do at once");
+  require(Property::online, policy_.chunk == 1,
+          "the tokens of a chunk have their gradients taken at the same weights: there is nothing to solve");
+  require(Property::no_position, !has_position, "the position rates count from the beginning of each chunk");
+  require(Property::uncut_meta, policy_.meta != Policy::Meta::truncated,
+          "the meta-gradient is cut between chunks, which must therefore exist");
+  require(Property::full_meta, policy_.meta == Policy::Meta::full,
+          "the solve cannot tell the meta-gradient's parts apart");
+}
+
+std::string DerivedLearner::why_not(const std::vector<Property>& all) const {
+  for (Property p : all)
+    if (!has(p)) return why_not(p);
+  return {};
+}
+
+const LearnerTrace& DerivedLearner::loss(const Weights& weights, const Spec& k, const Spec& v) const {
+  for (const LearnerTrace& known : losses_)
+    if (known.is_of({k, v})) return known;
+  const GraphScope scope(home_);
+  return losses_.emplace_back(LearnerTrace::of_loss(learner_, weights, k, v));
+}
+
+const LearnerTrace& DerivedLearner::predict(const Weights& weights, const Spec& q) const {
+  for (const LearnerTrace& known : predictions_)
+    if (known.is_of({q})) return known;
+  const GraphScope scope(home_);
+  return predictions_.emplace_back(LearnerTrace::of_predict(learner_, weights, q));
+}
+
+std::string why_not_causal(const Learner& learner, const Policy& policy, const Weights& start, Spec q) {
+  if (!policy.causal())
+    return fmt::format(
+        "a policy that reads whole chunks after writing them cannot answer token by token ({})",
+        policy.str());
+  if (policy.update == Policy::Update::per_token || policy.chunk == 1) return {};
+  std::int64_t& tokens = q.shape[q.shape.size() - 2];
+  tokens = std::max<std::int64_t>(2, policy.chunk_of(tokens));
+  const std::string mixing = LearnerTrace::of_predict(learner, start, q).mixing();
+  if (mixing.empty()) return {};
+  return mixing +
+         ". A token's answer would depend on later ones; let tokens "
+         "meet in the layer's Task, which is given the stream";
+}
+
+}  // namespace nestgrad::ttt
