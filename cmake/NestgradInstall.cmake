@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nestgrad EXPORT nestgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY engine ops autograd ttt models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nestgrad
+install(DIRECTORY engine ops autograd ttt models look DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nestgrad
   FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 install(FILES nestgrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nestgrad)
 install(EXPORT nestgradTargets NAMESPACE nestgrad:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nestgrad)

@@ -66,7 +66,7 @@ void run(const Options& o) {
   nlohmann::ordered_json invariants = nlohmann::ordered_json::array();
   std::size_t total = 0, broken = 0;
   for (const ReportView& view : inspection.views)
-    for (const Check& c : view.checks) {
+    for (const Claim& c : view.claims) {
       ++total;
       if (!c.holds()) ++broken;
       fmt::print("{} {:<20} {} (error {:.3g}, tolerance {:.3g})\n", c.holds() ? "holds " : "BROKEN", view.id,

@@ -26,12 +26,6 @@ using ttt::Specimen;
 constexpr std::int64_t kMostHeads = 4;    // that are drawn
 constexpr std::int64_t kMostGroups = 40;  // of a graph that is drawn
 
-std::vector<Check> checks_of(const std::vector<ttt::Invariant>& invariants) {
-  std::vector<Check> out;
-  for (const ttt::Invariant& i : invariants) out.push_back({i.claim, i.error, i.tolerance});
-  return out;
-}
-
 Series line(std::string name, const std::vector<double>& y, double first = 0) {
   Series out{std::move(name), {}, y};
   for (std::size_t i = 0; i < y.size(); ++i) out.x.push_back(first + static_cast<double>(i));
@@ -99,12 +93,12 @@ class Maker {
 
  private:
   ReportView& add(std::string id, std::string title, std::string question, std::string reading,
-                  const std::vector<ttt::Invariant>& invariants = {}) {
+                  std::vector<Claim> claims = {}) {
     out_.views.push_back({.id = std::move(id),
                           .title = std::move(title),
                           .question = std::move(question),
                           .reading = std::move(reading),
-                          .checks = checks_of(invariants)});
+                          .claims = std::move(claims)});
     return out_.views.back();
   }
 
@@ -117,7 +111,7 @@ class Maker {
         "2024, Figure 4). Where the second line falls below the first, the layer has learnt from earlier "
         "tokens; where the third falls below the second, the step itself helped.\n\n"
         "Below: the outer loss of the same tokens.",
-        r.invariants);
+        r.claims);
     view.pictures = {Chart{"Inner loss",
                            "token",
                            "inner loss",
@@ -142,7 +136,7 @@ class Maker {
             "the loss moves because that step's gradient would have been another one.\n\n"
             "Projection: how much a part contributes in the direction of the full gradient; negative bars "
             "pull against it. All bars add up to the norm of the full gradient.",
-            r.invariants);
+            r.claims);
     std::vector<std::string> names{"first order"};
     std::vector<double> projections{r.first_order_projection};
     for (std::size_t t = 0; t < r.norm.size(); ++t) {
@@ -177,7 +171,7 @@ class Maker {
         "Row t, column s: by how much the outer loss at token t changes with the size of the write of token "
         "s, all heads together. Within one mini-batch the gradient channel is empty: its gradients are taken "
         "at the same weights.",
-        r.invariants);
+        r.claims);
     const std::string unit = fmt::format("change of the outer loss ({})", specimen_.outer_unit);
     for (const auto& [title, map] :
          {std::pair{"Cumsum channel", &r.cumsum}, {"Gradient channel", &r.gradient}}) {
@@ -214,7 +208,7 @@ class Maker {
         "past every k inner steps. Cosine 1: the same direction as the full gradient. Costs are those of one "
         "forward and backward pass of this inner loop on this machine.\n\n"
         "The smaller the inner steps, the less the second-order terms matter: the curve below ends at 0.",
-        r.invariants);
+        r.claims);
     Table table{.title = "Estimators",
                 .columns = {"estimator", "norm", "1 - cosine with full", "time (ms)", "memory (kB)",
                             "flops (k)", "graph (nodes)"}};
@@ -251,7 +245,7 @@ class Maker {
         "many such steps explode.\n\n"
         "Along lambda: the same in the one direction that the outer loss asks for. 0: flat; 1: the step goes "
         "straight to the minimum along it; above 2: it overshoots further than it came.",
-        r.invariants);
+        r.claims);
     const auto by_head = [&](const Array& map, const std::string& title, const std::string& label) {
       Chart chart{title, "inner step", label, {}};
       for (std::int64_t h = 0; h < heads_; ++h) {
@@ -282,7 +276,7 @@ class Maker {
         "A learner whose last layer is linear answers like linear attention with keys, values and queries "
         "of its own making: row t holds the weights of the values of earlier tokens in the answer to t. "
         "Beside it, softmax attention of the same q and k.",
-        r.invariants);
+        r.claims);
     if (!r.effective.defined())
       view.preformatted = "This learner has no effective attention matrix: " + r.why_not + "\n";
     for (std::int64_t h = 0; h < heads_; ++h) {
@@ -306,7 +300,7 @@ class Maker {
             "|d o_t / d v_s|, for any learner, however deep: "
             "row t, column s is the size of the derivative of "
             "the answer to token t by the value of token s.",
-            r.invariants);
+            r.claims);
     if (!specimen_.policy.causal())
       view.reading += "\n\nThis learner is not causal: answers may depend on later values.";
     for (std::int64_t h = 0; h < heads_; ++h)
@@ -322,7 +316,7 @@ class Maker {
             "Two principal components of queries and keys together, and of values and answers together. A "
             "learner can only answer well where queries lie among the keys it was trained on.\n\n"
             "Shift ratio |mean k| / mean |k|: 0 when keys lie around the origin, 1 when all are the same.",
-            r.invariants);
+            r.claims);
     const auto column = [](const Array& plane, std::int64_t which) {
       std::vector<double> out;
       for (std::int64_t i = 0; i < plane.shape()[0]; ++i) out.push_back(plane.at(2 * i + which));
@@ -356,7 +350,7 @@ class Maker {
             "The weights that the step finds, what it does to "
             "them, and who reads them next. Norms are taken "
             "over all weights of all heads; losses are means.",
-            card.invariants);
+            card.claims);
     view.preformatted = card.str();
   }
 
@@ -372,12 +366,11 @@ class Maker {
         "the gradient of the inner gradient included. Arrows are coloured by the gradient that they belong "
         "to; where a gradient is stopped on purpose the arrow is cut.\n\n"
         "Unfold a group to see its nodes: id, op, shape, and the line of code that wrote it.");
-    ttt::Invariant sum{"the groups hold every node once", 0, 0};
+    Claim sum{"the groups hold every node once", 0, 0, "nodes"};
     std::size_t counted = 0;
     for (const Outline::Group& g : all.groups) counted += g.nodes.size();
     sum.error = std::abs(static_cast<double>(counted) - static_cast<double>(program_.function.live_nodes()));
-    view.checks = checks_of({sum});
-    view.checks[0].unit = "nodes";
+    view.claims = {sum};
     if (static_cast<std::int64_t>(all.groups.size()) <= kMostGroups) view.pictures.push_back(diagram(all));
     view.pictures.push_back(tree(all, 0));
     view.pictures.push_back(levels(all.groups[0]));
@@ -451,7 +444,7 @@ class Maker {
             "trades them for computing the steps again.\n\n"
             "The planner predicts the peak before the run. It is measured by painting the memory and finding "
             "the highest byte that changed.");
-    memory.checks = {{"predicted peak = highest byte written, but for padding and unused scratch on top",
+    memory.claims = {{"predicted peak = highest byte written, but for padding and unused scratch on top",
                       std::max(0.0, apart - spare), static_cast<double>(kArenaAlignment), "bytes"}};
     Chart chart{"Live memory", "instruction", "memory (MB)", {}};
     for (int level = 0; level < p.levels; ++level) {
@@ -488,7 +481,7 @@ class Maker {
       by_level[static_cast<std::size_t>(i.level)] += i.seconds;
       total += i.seconds;
     }
-    time.checks = {{"the instructions' own times are within the run's",
+    time.claims = {{"the instructions' own times are within the run's",
                     std::max(0.0, total - p.seconds) / p.seconds, 1e-9}};
     std::vector<std::pair<double, std::string>> order;
     for (const auto& [op, row] : by_op) order.emplace_back(std::accumulate(row.begin(), row.end(), 0.0), op);
@@ -546,7 +539,7 @@ std::string svg_of(const Picture& picture) {
 }
 
 // A number that is not finite is written as null.
-Json to_json(const Check& c) {
+Json to_json(const Claim& c) {
   return {{"claim", c.claim},
           {"error", c.error},
           {"tolerance", c.tolerance},
@@ -563,7 +556,7 @@ Inspection inspect(const ttt::Specimen& specimen, const InspectionOptions& optio
 
 bool Inspection::holds() const {
   return std::ranges::all_of(
-      views, [](const ReportView& v) { return std::ranges::all_of(v.checks, &Check::holds); });
+      views, [](const ReportView& v) { return std::ranges::all_of(v.claims, &Claim::holds); });
 }
 
 std::string Inspection::html() const { return html_report(title, subtitle, facts, views); }
@@ -572,7 +565,7 @@ std::string Inspection::summary() const {
   std::string out;
   for (const ReportView& v : views) {
     Json invariants = Json::array();
-    for (const Check& c : v.checks) invariants.push_back(to_json(c));
+    for (const Claim& c : v.claims) invariants.push_back(to_json(c));
     out += Json{{"view", v.id}, {"title", v.title}, {"question", v.question}, {"invariants", invariants}}
                .dump() +
            "\n";

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "models/report.h"
+#include "look/report.h"
 #include "models/trainer.h"
 #include "ttt/inspect.h"
 

@@ -1,5 +1,5 @@
 // Inspect: one inner loop laid open, to see how the outer gradient flows through the learning. Each function
-// answers one question with numbers, and with an invariant that they must satisfy; pictures are made from
+// answers one question with numbers, and with claims that they must satisfy; pictures are made from
 // them (models/inspection.h). The identity behind most of them:
 //
 //   full meta-gradient = first-order term + sum over inner steps of -eta H_t lambda_t
@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "engine/function.h"
+#include "ttt/claim.h"
 #include "ttt/system.h"
 
 namespace nestgrad::ttt {
@@ -40,13 +41,6 @@ struct Specimen {
 // squared distance of each answer from that map of q.
 Specimen specimen_of(const System& system, const ProgramSizes& sizes, std::uint64_t seed);
 
-// A claim about a view's numbers, and how far they are from it.
-struct Invariant {
-  std::string claim;
-  double error = 0, tolerance = 0;
-  bool holds() const { return error <= tolerance; }  // NaN does not hold
-};
-
 // ---- by inner step ----
 
 // What each inner step adds to the gradient of the starting weights, all weights that learn as one vector.
@@ -54,7 +48,7 @@ struct StepContributions {
   std::vector<double> norm;        // of step t's own term -eta H_t lambda_t, carried back to the start
   std::vector<double> projection;  // of it on the direction of the full gradient, signed
   double full_norm = 0, first_order_norm = 0, first_order_projection = 0;
-  std::vector<Invariant> invariants;  // first order + all steps = full
+  std::vector<Claim> claims;  // first order + all steps = full
 };
 StepContributions contributions_by_step(const Specimen& specimen);
 
@@ -65,8 +59,7 @@ StepContributions contributions_by_step(const Specimen& specimen);
 // moves the points where later gradients are taken (Sun et al. 2024, section 2.5).
 struct Channels {
   Array full, cumsum, gradient;  // [time, time]
-  std::vector<Invariant>
-      invariants;  // they add up; with one mini-batch, where there may be one, `gradient` is zero
+  std::vector<Claim> claims;  // they add up; with one mini-batch, where there may be one, `gradient` is zero
 };
 Channels channels(const Specimen& specimen);
 
@@ -89,7 +82,7 @@ struct Estimators {
   std::vector<Estimate> estimates;  // full, first order, truncated after 1, 2, 4, .. steps
   // Cosine of first order and full gradient of the starting weights when all steps are this much smaller.
   std::vector<double> scale, cosine;
-  std::vector<Invariant> invariants;
+  std::vector<Claim> claims;
 };
 Estimators estimators(const Specimen& specimen);
 
@@ -98,9 +91,9 @@ Estimators estimators(const Specimen& specimen);
 // Of eta H_t, per inner step and head: [steps, heads], the worst of the batch. eta has the rates and the
 // position, not what an optimiser does to the gradient afterwards.
 struct Curvature {
-  Array along;                        // lambda' eta H lambda / lambda' lambda; NaN where lambda is zero
-  Array radius;                       // of I - eta H, by power iteration; above 1 the step expands
-  std::vector<Invariant> invariants;  // |1 - along| <= radius
+  Array along;                // lambda' eta H lambda / lambda' lambda; NaN where lambda is zero
+  Array radius;               // of I - eta H, by power iteration; above 1 the step expands
+  std::vector<Claim> claims;  // |1 - along| <= radius
 };
 Curvature curvature(const Specimen& specimen, int iterations = 40);
 
@@ -110,7 +103,7 @@ Curvature curvature(const Specimen& specimen, int iterations = 40);
 struct InnerLosses {
   std::vector<double> initial, before, after;  // at the first weights, before and after the token's own step
   std::vector<double> outer;
-  std::vector<Invariant> invariants;  // in the first mini-batch, before = initial
+  std::vector<Claim> claims;  // in the first mini-batch, before = initial
 };
 InnerLosses inner_losses(const Specimen& specimen);
 
@@ -120,14 +113,14 @@ struct AttentionMaps {
   Array effective;      // [batch, heads, time, time]: EffectiveAttention::matrix; undefined if there is none
   std::string why_not;  // then: why
   Array softmax;        // of the same q and k
-  std::vector<Invariant> invariants;  // with it and the effective values the output is the learner's
+  std::vector<Claim> claims;  // with it and the effective values the output is the learner's
 };
 AttentionMaps attention_maps(const Specimen& specimen);
 
 // |d o_i / d v_j|, Frobenius norm over features, [batch, heads, time, time]; for any learner (T^5, Figure 4).
 struct ImplicitAttention {
   Array map;
-  std::vector<Invariant> invariants;  // zero above the diagonal, if the policy is causal
+  std::vector<Claim> claims;  // zero above the diagonal, if the policy is causal
 };
 ImplicitAttention implicit_attention(const Specimen& specimen);
 
@@ -141,7 +134,7 @@ struct KeyStatistics {
     double explained = 0;  // share of the variance in the plane
   };
   std::vector<Plane> queries_keys, values_outputs;  // per head, batch entry 0
-  std::vector<Invariant> invariants;
+  std::vector<Claim> claims;
 };
 KeyStatistics key_statistics(const Specimen& specimen);
 
@@ -156,7 +149,7 @@ struct StepCard {
   std::int64_t first_reader = 0;      // first token that reads the write; -1: none
   std::int64_t next_gradient = 0;     // first token whose gradient is taken after it; -1: none
   std::int64_t strongest_reader = 0;  // for which the outer loss depends most on it; -1: none
-  std::vector<Invariant> invariants;  // the losses, evaluated again at the weights found and written
+  std::vector<Claim> claims;          // the losses, evaluated again at the weights found and written
   std::string str() const;            // several lines
 };
 // ConfigError for a token that does not exist. reach: channels(specimen).

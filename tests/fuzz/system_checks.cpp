@@ -53,21 +53,21 @@ void check_views(const Lesson& l) {
   ttt::ProgramSizes sizes = sizes_of(l);
   sizes.time = std::max<std::int64_t>(1, l.time / l.chunk()) * l.chunk();
   const ttt::Specimen specimen = ttt::specimen_of(system_of(l), sizes, l.seed);
-  const auto require = [](const std::vector<ttt::Invariant>& invariants) {
-    for (const ttt::Invariant& i : invariants)
+  const auto require = [](const std::vector<Claim>& invariants) {
+    for (const Claim& i : invariants)
       if (!i.holds()) throw Finding(fmt::format("{}: {:.2g}, at most {:.2g}", i.claim, i.error, i.tolerance));
   };
-  require(ttt::attention_maps(specimen).invariants);
-  require(ttt::inner_losses(specimen).invariants);
-  require(ttt::implicit_attention(specimen).invariants);
-  require(ttt::key_statistics(specimen).invariants);
-  require(ttt::curvature(specimen).invariants);
-  require(ttt::estimators(specimen).invariants);
+  require(ttt::attention_maps(specimen).claims);
+  require(ttt::inner_losses(specimen).claims);
+  require(ttt::implicit_attention(specimen).claims);
+  require(ttt::key_statistics(specimen).claims);
+  require(ttt::curvature(specimen).claims);
+  require(ttt::estimators(specimen).claims);
   if (l.policy.steps > 1) return;  // refused: the steps of a chunk cannot be told apart
   const ttt::Channels reach = ttt::channels(specimen);
-  require(reach.invariants);
-  require(ttt::explain_step(specimen, l.time / 2 % sizes.time, reach).invariants);
-  require(ttt::contributions_by_step(specimen).invariants);
+  require(reach.claims);
+  require(ttt::explain_step(specimen, l.time / 2 % sizes.time, reach).claims);
+  require(ttt::contributions_by_step(specimen).claims);
 }
 
 namespace {

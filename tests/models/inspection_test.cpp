@@ -81,7 +81,7 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
     CAPTURE(v.id);
     CHECK((!v.pictures.empty() || !v.preformatted.empty()));
     CHECK_FALSE(v.question.empty());
-    if (!v.checks.empty()) ++with_invariants;
+    if (!v.claims.empty()) ++with_invariants;
   }
   CHECK(with_invariants >= 11);
 
@@ -102,7 +102,7 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
   CHECK(count == r.views.size());
 
   // A view that lies is seen.
-  r.views[0].checks[0].error = 1;
+  r.views[0].claims[0].error = 1;
   CHECK_FALSE(r.holds());
   CHECK(contains(r.summary(), "\"holds\":false"));
 }

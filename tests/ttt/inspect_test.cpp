@@ -12,9 +12,9 @@ using ttt::Specimen;
 
 namespace {
 
-void check_all(const std::vector<ttt::Invariant>& invariants) {
+void check_all(const std::vector<Claim>& invariants) {
   CHECK_FALSE(invariants.empty());
-  for (const ttt::Invariant& i : invariants) {
+  for (const Claim& i : invariants) {
     CAPTURE(i.claim);
     CAPTURE(i.error);
     CHECK(i.holds());
@@ -62,10 +62,10 @@ TEST_CASE("inspect: first order and one term per step are the full meta-gradient
     if (!policy.causal()) continue;
     const Specimen specimen = of(s.name);
     const ttt::StepContributions r = ttt::contributions_by_step(specimen);
-    CAPTURE(r.invariants[0].error);
+    CAPTURE(r.claims[0].error);
     // Orthogonalisation amplifies rounding (ttt/optimizer.h).
     const bool muon = contains(s.name, "lact");
-    CHECK(r.invariants[0].error < (muon ? 1e-9 : 1e-12));
+    CHECK(r.claims[0].error < (muon ? 1e-9 : 1e-12));
     CHECK(r.norm.size() == static_cast<std::size_t>(specimen.chunks()));
     double sum = r.first_order_projection;
     for (double p : r.projection) sum += p;
@@ -133,7 +133,7 @@ TEST_CASE("inspect: a quadratic with one number has the contributions of its clo
   Specimen s = one_matrix(k, k, q, cotangent, 0.1, 1);
   for (auto& [name, value] : s.params) value = Array::full(DType::f64, value.shape(), 3);
   const ttt::StepContributions r = ttt::contributions_by_step(s);
-  check_all(r.invariants);
+  check_all(r.claims);
   CHECK(r.full_norm == doctest::Approx(0.780288).epsilon(1e-12));
   CHECK(r.first_order_norm == doctest::Approx(1.524).epsilon(1e-12));
   // -eta a lambda_t, lambda_3 = 1.524, each 0.8 times the next.
@@ -149,7 +149,7 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
     CAPTURE(system);
     const Specimen s = of(system, 8, 4);
     const ttt::Channels r = ttt::channels(s);
-    check_all(r.invariants);
+    check_all(r.claims);
     double cumsum = 0, gradient = 0;
     const std::int64_t chunk = s.chunk();
     for (std::int64_t t = 0; t < 8; ++t)
@@ -166,14 +166,14 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
   for (const ttt::System& s : ttt::systems()) {
     if (!s.policy({2, 4, 4}).causal()) continue;
     CAPTURE(s.name);
-    for (const ttt::Invariant& i : ttt::channels(of(s.name, 4, 2)).invariants) {
+    for (const Claim& i : ttt::channels(of(s.name, 4, 2)).claims) {
       CAPTURE(i.claim);
       CHECK(i.error <= 1e-11);
     }
   }
   // Linear attention's gradients do not depend on the weights: there is no second channel at all.
   const ttt::Channels r = ttt::channels(of("linear-attention", 6));
-  check_all(r.invariants);
+  check_all(r.claims);
   for (double x : r.gradient.to_vector()) CHECK(x == 0);
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("inspect: estimators: full is itself, all steps are full, small steps 
   for (const std::string system : {"ttt-linear", "ttt-mlp", "gated-delta-net"}) {
     CAPTURE(system);
     const ttt::Estimators r = ttt::estimators(of(system));
-    check_all(r.invariants);
+    check_all(r.claims);
     REQUIRE(r.estimates.size() >= 4);
     CHECK(r.estimates[0].cosine == doctest::Approx(1));
     CHECK(r.estimates[1].name == "first order");
@@ -202,16 +202,16 @@ TEST_CASE("inspect: the full meta-gradient is taken apart, however the outer mod
   for (const Policy::Meta meta : {Policy::Meta::first_order, Policy::Meta::truncated}) {
     s.policy.meta = meta;
     const ttt::StepContributions r = ttt::contributions_by_step(s);
-    check_all(r.invariants);
+    check_all(r.claims);
     CHECK(r.full_norm == full);
-    check_all(ttt::channels(s).invariants);
+    check_all(ttt::channels(s).claims);
   }
 }
 
 TEST_CASE("inspect: where there is no gradient, its estimators agree") {
   const Array rows = random(f64({1, 1, 6, 3}), 1);
   const Specimen s = one_matrix(rows, rows, rows, Array::zeros(DType::f64, {1, 1, 6, 3}), 0.1, 3);
-  check_all(ttt::estimators(s).invariants);
+  check_all(ttt::estimators(s).claims);
 }
 
 TEST_CASE("inspect: position rates of a policy with the whole sequence as one chunk") {
@@ -220,7 +220,7 @@ TEST_CASE("inspect: position rates of a policy with the whole sequence as one ch
   system.policy = [](const ttt::SystemSizes&) { return Policy{.chunk = Policy::kWholeSequence}; };
   const Specimen s = ttt::specimen_of(system, {.batch = 1, .heads = 2, .dim = 4, .time = 6}, 5);
   CHECK(s.position.shape() == Shape{6});
-  check_all(ttt::contributions_by_step(s).invariants);
+  check_all(ttt::contributions_by_step(s).claims);
 }
 
 TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
@@ -236,7 +236,7 @@ TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
     for (double rate : {0.1, 0.25}) {
       const ttt::Curvature r =
           ttt::curvature(one_matrix(k, v, q, random(f64({1, 1, 6, 3}), 4), rate, 3), 200);
-      check_all(r.invariants);
+      check_all(r.claims);
       double radius = 0;
       for (double x : a) radius = std::max(radius, std::abs(1 - rate * x));
       for (std::int64_t step = 0; step < 2; ++step)
@@ -252,7 +252,7 @@ TEST_CASE("inspect: curvature of every kind of system, rows, gates and several w
     CAPTURE(system);
     const Specimen s = of(system);
     const ttt::Curvature r = ttt::curvature(s);
-    check_all(r.invariants);
+    check_all(r.claims);
     for (double x : r.radius.to_vector()) CHECK(x > 0);
   }
   // Keys of length one, rate beta: the eigenvalues of I - beta k k' are 1 - beta and 1.
@@ -262,7 +262,7 @@ TEST_CASE("inspect: curvature of every kind of system, rows, gates and several w
 TEST_CASE("inspect: inner losses begin at the first weights and fall where the task can be learnt") {
   const Specimen s = of("delta-net", 64, 4);
   const ttt::InnerLosses r = ttt::inner_losses(s);
-  check_all(r.invariants);
+  check_all(r.claims);
   double early = 0, late = 0, late_initial = 0;
   for (std::size_t t = 0; t < 16; ++t) early += r.before[t];
   for (std::size_t t = 48; t < 64; ++t) late += r.before[t], late_initial += r.initial[t];
@@ -274,9 +274,9 @@ TEST_CASE("inspect: inner losses begin at the first weights and fall where the t
 TEST_CASE("inspect: attention maps are those of the closed forms") {
   const Specimen s = of("linear-attention", 6);
   const ttt::AttentionMaps r = ttt::attention_maps(s);
-  check_all(r.invariants);
+  check_all(r.claims);
   const ttt::ImplicitAttention implicit = ttt::implicit_attention(s);
-  check_all(implicit.invariants);
+  check_all(implicit.claims);
   for (std::int64_t h = 0; h < 2; ++h)
     for (std::int64_t t = 0; t < 6; ++t) {
       double share = 0;
@@ -305,7 +305,7 @@ TEST_CASE("inspect: implicit attention of a learner that is not causal looks bot
     if (system.policy({2, 4, 4}).causal()) continue;
     CAPTURE(system.name);
     const ttt::ImplicitAttention r = ttt::implicit_attention(of(system.name, 4));
-    CHECK(r.invariants.empty());
+    CHECK(r.claims.empty());
     double above = 0;
     for (std::int64_t i = 0; i < r.map.size(); ++i)
       if (i % 4 > i / 4 % 4) above = std::max(above, r.map.at(i));
@@ -320,7 +320,7 @@ TEST_CASE("inspect: key statistics know equal keys, balanced keys and a plane") 
   Specimen s = one_matrix(k, random(f64({1, 1, 8, 3}), 1), random(f64({1, 1, 8, 3}), 2),
                           random(f64({1, 1, 8, 3}), 3), 0.1, 4);
   ttt::KeyStatistics r = ttt::key_statistics(s);
-  check_all(r.invariants);
+  check_all(r.claims);
   CHECK(r.shift[0] == doctest::Approx(1));
   for (std::size_t i = 0; i < 24; ++i) s.k.as<double>()[i] = i / 3 % 2 ? 1 : -1;
   r = ttt::key_statistics(s);
@@ -347,7 +347,7 @@ TEST_CASE("inspect: the card of a step has the losses of the weights that it fou
     for (std::int64_t token : {0, 5, 11}) {
       CAPTURE(token);
       const ttt::StepCard card = ttt::explain_step(s, token, reach);
-      check_all(card.invariants);
+      check_all(card.claims);
       CHECK(card.step == token / s.chunk());
       CHECK(card.from <= token);
       CHECK(token < card.to);

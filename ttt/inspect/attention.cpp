@@ -40,8 +40,8 @@ AttentionMaps attention_maps(const Specimen& specimen) {
       return Tensors{e.matrix, e.output(), loop.run(loop.options).output};
     })();
     out.effective = r[0];
-    out.invariants = {{"attention over the effective keys and values gives the learner's answers",
-                       relative_distance({r[1]}, {r[2]}), 1e-12}};
+    out.claims = {{"attention over the effective keys and values gives the learner's answers",
+                   relative_distance({r[1]}, {r[2]}), 1e-12}};
   } catch (const FormError& e) {
     out.why_not = e.what();
   }
@@ -106,7 +106,7 @@ ImplicitAttention implicit_attention(const Specimen& specimen) {
   double above = 0;
   for (std::int64_t i = 0; i < out.map.size(); ++i)
     if (i % time > i / time % time) above = std::max(above, map[static_cast<std::size_t>(i)]);
-  out.invariants = {{"no answer depends on a later value: zero above the diagonal", above, 0}};
+  out.claims = {{"no answer depends on a later value: zero above the diagonal", above, 0}};
   return out;
 }
 

@@ -213,8 +213,8 @@ Curvature curvature(const Specimen& specimen, int iterations) {
     beyond = std::max(beyond, std::abs(1 - own) - radius[m]);
     if (std::isnan(along) || std::abs(1 - own) > std::abs(1 - along)) along = own;
   }
-  out.invariants = {{"along lambda no step expands more than the radius says: |1 - along| <= radius",
-                     std::max(0.0, beyond), 1e-12}};
+  out.claims = {{"along lambda no step expands more than the radius says: |1 - along| <= radius",
+                 std::max(0.0, beyond), 1e-12}};
   return out;
 }
 

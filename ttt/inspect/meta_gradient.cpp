@@ -141,8 +141,8 @@ StepContributions contributions_by_step(const Specimen& specimen) {
     out.projection.push_back(along_full(own));
     sum = plus(sum, own);
   }
-  out.invariants = {{"first-order term + one term per inner step = full meta-gradient",
-                     relative_distance(sum, whole.full.start), kExact}};
+  out.claims = {{"first-order term + one term per inner step = full meta-gradient",
+                 relative_distance(sum, whole.full.start), kExact}};
   return out;
 }
 
@@ -159,15 +159,15 @@ Channels channels(const Specimen& specimen) {
       std::ranges::copy(sum_over_members(values[i]->sizes, time),
                         rows[i]->as<double>().begin() + static_cast<std::ptrdiff_t>(t * time));
   }
-  out.invariants = {{"cumsum channel + gradient channel = whole derivative",
-                     relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}), kExact}};
+  out.claims = {{"cumsum channel + gradient channel = whole derivative",
+                 relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}), kExact}};
   if (parts.point_per_token()) return out;  // such a learner has no larger mini-batches
   Specimen alone = specimen;
   alone.policy = one_step_for_everything(specimen.policy);
   alone.position = Array();
   const Parts whole(alone);
   const Array none = whole.run(whole.every_token(), whole.every_step()).gradient.sizes;
-  out.invariants.push_back(
+  out.claims.push_back(
       {"with one mini-batch over the whole sequence the gradient channel is exactly zero", largest(none), 0});
   return out;
 }
@@ -278,7 +278,7 @@ Estimators estimators(const Specimen& specimen) {
     out.cosine.push_back(cosine(of_full, first_order));
     turned = relative_distance(of_full, first_order) == 0 ? 0 : 1 - out.cosine.back();  // both may be zero
   }
-  out.invariants = {
+  out.claims = {
       {"first order and full gradient point the same way when steps are 10^10 times smaller (1 - cosine)",
        turned, 1e-6},
       {"truncated after all steps = full", relative_distance(all.back().gradient, full), kExact}};

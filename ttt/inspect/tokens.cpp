@@ -50,7 +50,7 @@ InnerLosses inner_losses(const Specimen& specimen) {
   for (std::int64_t i = 0; i < r[0].size(); ++i)
     if (i % time < untouched)
       error = std::max(error, std::abs(r[0].at(i) - r[1].at(i)) / std::max(1.0, std::abs(r[0].at(i))));
-  out.invariants = {{"before the first step the loss is that at the first weights", error, 1e-12}};
+  out.claims = {{"before the first step the loss is that at the first weights", error, 1e-12}};
   return out;
 }
 
@@ -142,7 +142,7 @@ StepCard explain_step(const Specimen& specimen, std::int64_t token, const Channe
     if (const double size = std::abs(reach.full.at(t * time + token)); size > most)
       most = size, out.strongest_reader = t;
 
-  out.invariants = {
+  out.claims = {
       {"loss before = loss at the weights found",
        relative_distance({before->reshaped({before->size()})}, {tracked[1].reshaped({tracked[1].size()})}),
        1e-10},
@@ -236,8 +236,8 @@ KeyStatistics key_statistics(const Specimen& specimen) {
     out.values_outputs.push_back(vo.plane);
     variance_error = std::max({variance_error, qk.variance_error, vo.variance_error});
   }
-  out.invariants = {{"the shift ratio is at most 1", std::max(0.0, beyond), 1e-12},
-                    {"the plane shows the variance of the two largest eigenvalues", variance_error, 1e-12}};
+  out.claims = {{"the shift ratio is at most 1", std::max(0.0, beyond), 1e-12},
+                {"the plane shows the variance of the two largest eigenvalues", variance_error, 1e-12}};
   return out;
 }
 

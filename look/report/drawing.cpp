@@ -1,4 +1,4 @@
-#include "models/report/drawing.h"
+#include "look/report/drawing.h"
 
 namespace nestgrad::drawing {
 

@@ -1,4 +1,4 @@
-#include "models/report/axis.h"
+#include "look/report/axis.h"
 
 namespace nestgrad::drawing {
 

@@ -1,5 +1,5 @@
 // The page. It is well-formed XML too, so that any XML reader can check it.
-#include "models/report.h"
+#include "look/report.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 
 #include "engine/error.h"
-#include "models/report/drawing.h"
-#include "models/report/page_style.h"
+#include "look/report/drawing.h"
+#include "look/report/page_style.h"
 
 namespace nestgrad {
 
@@ -113,52 +113,52 @@ std::string figure(const Picture& picture) {
       picture);
 }
 
-// --- Checks
+// --- Claims
 
 std::string mark(bool holds) { return holds ? "\xe2\x9c\x93" : "\xe2\x9c\x97"; }  // check mark, cross
 
-std::string state(const std::vector<Check>& checks) {
-  if (checks.empty()) return "<span class=\"state none\">no invariant</span>";
-  const auto failed = std::ranges::count_if(checks, [](const Check& check) { return !check.holds(); });
+std::string state(const std::vector<Claim>& claims) {
+  if (claims.empty()) return "<span class=\"state none\">no invariant</span>";
+  const auto failed = std::ranges::count_if(claims, [](const Claim& claim) { return !claim.holds(); });
   std::string words;
-  if (checks.size() == 1) words = failed ? "fails" : "holds";
-  else if (failed) words = fmt::format("{} of {} fail", failed, checks.size());
-  else words = fmt::format("all {} hold", checks.size());
+  if (claims.size() == 1) words = failed ? "fails" : "holds";
+  else if (failed) words = fmt::format("{} of {} fail", failed, claims.size());
+  else words = fmt::format("all {} hold", claims.size());
   return fmt::format("<span class=\"state {}\">{} {}</span>", failed ? "fails" : "holds", mark(failed == 0),
                      words);
 }
 
 // The one that is nearest to its tolerance, or furthest beyond it.
-const Check& tightest(const std::vector<Check>& checks) {
-  const auto share = [](const Check& check) {
-    if (check.holds()) return check.error > 0 ? check.error / check.tolerance : 0.0;
-    return std::isnan(check.error) || !(check.tolerance > 0) ? INFINITY : check.error / check.tolerance;
+const Claim& tightest(const std::vector<Claim>& claims) {
+  const auto share = [](const Claim& claim) {
+    if (claim.holds()) return claim.error > 0 ? claim.error / claim.tolerance : 0.0;
+    return std::isnan(claim.error) || !(claim.tolerance > 0) ? INFINITY : claim.error / claim.tolerance;
   };
-  return *std::ranges::max_element(checks, {}, share);
+  return *std::ranges::max_element(claims, {}, share);
 }
 
-std::string numbers(const Check& check) {
+std::string numbers(const Claim& claim) {
   return fmt::format("<td class=\"num\">{}</td><td class=\"num\">{} <span class=\"unit\">{}</span></td>",
-                     format_number(check.error), format_number(check.tolerance), escape_xml(check.unit));
+                     format_number(claim.error), format_number(claim.tolerance), escape_xml(claim.unit));
 }
 
-std::string checks_table(const std::vector<Check>& checks) {
-  if (checks.empty()) return "";
+std::string claims_table(const std::vector<Claim>& claims) {
+  if (claims.empty()) return "";
   std::string out =
       "<table class=\"checks\">\n<thead><tr><th scope=\"col\">Invariant</th><th scope=\"col\"></th>"
       "<th scope=\"col\" class=\"num\">error</th><th scope=\"col\" "
       "class=\"num\">tolerance</th></tr></thead>\n<tbody>\n";
-  for (const Check& check : checks)
+  for (const Claim& claim : claims)
     out += fmt::format("<tr{}><th scope=\"row\">{}</th><td>{}</td>{}</tr>\n",
-                       check.holds() ? "" : " class=\"failing\"", escape_xml(check.claim), state({check}),
-                       numbers(check));
+                       claim.holds() ? "" : " class=\"failing\"", escape_xml(claim.claim), state({claim}),
+                       numbers(claim));
   return out + "</tbody>\n</table>\n";
 }
 
 std::string verdict(const std::vector<ReportView>& views) {
   std::size_t total = 0, failed = 0;
   for (const ReportView& view : views)
-    for (const Check& check : view.checks) ++total, failed += !check.holds();
+    for (const Claim& claim : view.claims) ++total, failed += !claim.holds();
   if (total == 0) return "";
   if (failed == 0)
     return fmt::format("<p class=\"verdict\"><span class=\"holds\">{} {}</span></p>\n", mark(true),
@@ -184,7 +184,7 @@ void check_ids(const std::vector<ReportView>& views) {
 
 std::string contents(const std::vector<ReportView>& views) {
   const bool checked =
-      std::ranges::any_of(views, [](const ReportView& view) { return !view.checks.empty(); });
+      std::ranges::any_of(views, [](const ReportView& view) { return !view.claims.empty(); });
   std::string out = "<nav aria-label=\"Views\">\n<table>\n<thead><tr><th scope=\"col\">View</th>";
   if (checked)
     out +=
@@ -197,8 +197,8 @@ std::string contents(const std::vector<ReportView>& views) {
       out += fmt::format("<div class=\"about\">{}</div>", escape_xml(view.question));
     out += "</td>";
     if (checked)
-      out += fmt::format("<td>{}</td>{}", state(view.checks),
-                         view.checks.empty() ? "<td></td><td></td>" : numbers(tightest(view.checks)));
+      out += fmt::format("<td>{}</td>{}", state(view.claims),
+                         view.claims.empty() ? "<td></td><td></td>" : numbers(tightest(view.claims)));
     out += "</tr>\n";
   }
   return out + "</tbody>\n</table>\n</nav>\n";
@@ -213,10 +213,10 @@ std::string section(const ReportView& view) {
       "<details class=\"view\" id=\"{}\"{}>\n<summary><h2>{}</h2>{}</summary>\n<div "
       "class=\"body{}\">\n<div>\n",
       view.id, view.open ? " open=\"\"" : "", escape_xml(view.title),
-      view.checks.empty() ? "" : state(view.checks), one ? " one" : "");
+      view.claims.empty() ? "" : state(view.claims), one ? " one" : "");
   if (!view.question.empty()) out += "<p class=\"question\">" + escape_xml(view.question) + "</p>\n";
   if (!view.reading.empty()) out += "<div class=\"reading\">\n" + paragraphs(view.reading) + "</div>\n";
-  out += checks_table(view.checks) + "</div>\n";
+  out += claims_table(view.claims) + "</div>\n";
   if (!pictures.empty()) out += "<div class=\"pictures\">\n" + pictures + "</div>\n";
   if (!view.preformatted.empty()) out += "<pre>\n" + escape_xml(view.preformatted) + "</pre>\n";
   return out + "</div>\n</details>\n";

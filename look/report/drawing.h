@@ -1,5 +1,5 @@
 // What all pictures of a report are made with: sizes, text,
-// elements, legends. Not for use outside models/report.
+// elements, legends. Not for use outside look/report.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/report.h"
+#include "look/report.h"
 
 namespace nestgrad::drawing {
 

@@ -1,12 +1,11 @@
 // The promise: whole language models, and single operations, give the numbers of the official
 // implementations, gradients and decoding included, in every form that is possible; and a file with one wrong
 // number is noticed.
-#include "models/golden.h"
-
 #include <cmath>
 #include <filesystem>
 
 #include "engine/io/safetensors.h"
+#include "tests/golden_check/verify.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;

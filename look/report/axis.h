@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/report/drawing.h"
+#include "look/report/drawing.h"
 
 namespace nestgrad::drawing {
 

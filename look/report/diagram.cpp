@@ -4,8 +4,8 @@
 #include <set>
 
 #include "engine/error.h"
-#include "models/report/drawing.h"
-#include "models/report/layered_layout.h"
+#include "look/report/drawing.h"
+#include "look/report/layered_layout.h"
 
 namespace nestgrad::drawing {
 

@@ -1,4 +1,4 @@
-#include "models/report/page_style.h"
+#include "look/report/page_style.h"
 
 #include <string_view>
 

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "engine/error.h"
-#include "models/report/axis.h"
+#include "look/report/axis.h"
 
 namespace nestgrad::drawing {
 

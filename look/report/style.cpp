@@ -3,7 +3,7 @@
 // dark pages light up.
 #include <array>
 
-#include "models/report/drawing.h"
+#include "look/report/drawing.h"
 
 namespace nestgrad::drawing {
 

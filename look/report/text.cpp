@@ -1,7 +1,7 @@
 // Text and numbers.
 #include <array>
 
-#include "models/report/drawing.h"
+#include "look/report/drawing.h"
 
 namespace nestgrad {
 

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "engine/error.h"
-#include "models/report/axis.h"
+#include "look/report/axis.h"
 
 namespace nestgrad::drawing {
 

@@ -1,4 +1,4 @@
-#include "models/report/layered_layout.h"
+#include "look/report/layered_layout.h"
 
 #include <algorithm>
 #include <numeric>

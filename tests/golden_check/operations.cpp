@@ -1,4 +1,4 @@
-#include "models/golden_operations.h"
+#include "tests/golden_check/operations.h"
 
 #include <fmt/format.h>
 

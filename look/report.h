@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "ttt/claim.h"
+
 namespace nestgrad {
 
 // One line of a chart. A missing value breaks the line there; a point that is alone between two breaks is
@@ -105,28 +107,19 @@ struct Tree {
 
 using Picture = std::variant<Chart, Heatmap, Bars, Points, Diagram, Table, Tree>;
 
-// Something that must be true of the numbers shown, as the distance by which it is missed.
-struct Check {
-  std::string claim;  // "the parts add up to the whole"
-  double error = 0, tolerance = 0;
-  std::string unit = "relative";  // of error and tolerance
-
-  bool holds() const { return error <= tolerance; }  // NaN does not hold
-};
-
 // One foldable part of a page.
 struct ReportView {
   std::string id;  // its anchor: letters, digits, '-', '_' and '.'; unique in the page
   std::string title;
-  std::string question = {};  // what it answers, in a sentence
-  std::string reading = {};   // how to read it: plain text, a blank line starts a new paragraph
-  std::vector<Check> checks = {};
+  std::string question = {};       // what it answers, in a sentence
+  std::string reading = {};        // how to read it: plain text, a blank line starts a new paragraph
+  std::vector<Claim> claims = {};  // about the numbers shown
   std::vector<Picture> pictures = {};
   std::string preformatted = {};  // shown last, in a fixed-width font with its line breaks
   bool open = true;               // when the page is opened
 };
 
-// A complete HTML page: facts by name, a list of the views with whether their checks hold, with the numbers,
+// A complete HTML page: facts by name, a list of the views with whether their claims hold, with the numbers,
 // then the views.
 std::string html_report(std::string_view title, std::string_view subtitle,
                         const std::vector<std::pair<std::string, std::string>>& facts,

@@ -1,4 +1,4 @@
-#include "models/report.h"
+#include "look/report.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -200,7 +200,7 @@ TEST_CASE("all text is escaped") {
                                          .title = nasty,
                                          .question = nasty,
                                          .reading = nasty,
-                                         .checks = {{nasty, 0, 1, nasty}},
+                                         .claims = {{nasty, 0, 1, nasty}},
                                          .pictures = {chart, map, bars, points, diagram, table, tree},
                                          .preformatted = nasty}});
   CHECK(count(page, "<script") == 1);  // its own
@@ -578,19 +578,19 @@ TEST_CASE("numbers have three significant digits") {
 }
 
 TEST_CASE("a check holds within its tolerance only, and never with NaN") {
-  CHECK(Check{"", 1e-9, 1e-8}.holds());
-  CHECK(Check{"", 0, 0}.holds());
-  CHECK_FALSE(Check{"", 1e-7, 1e-8}.holds());
-  CHECK_FALSE(Check{"", kNan, 1e-8}.holds());
-  CHECK_FALSE(Check{"", 0, kNan}.holds());
-  CHECK_FALSE(Check{"", kInfinity, 1}.holds());
+  CHECK(Claim{"", 1e-9, 1e-8}.holds());
+  CHECK(Claim{"", 0, 0}.holds());
+  CHECK_FALSE(Claim{"", 1e-7, 1e-8}.holds());
+  CHECK_FALSE(Claim{"", kNan, 1e-8}.holds());
+  CHECK_FALSE(Claim{"", 0, kNan}.holds());
+  CHECK_FALSE(Claim{"", kInfinity, 1}.holds());
 }
 
 TEST_CASE("the page says of each view whether its invariants hold, in words, with error and tolerance") {
   const std::string page = html_report(
       "t", "", {},
-      {{.id = "good", .title = "Good", .checks = {{"sum", 1e-9, 1e-8}}},
-       {.id = "bad", .title = "Bad", .checks = {{"close", 1e-12, 1e-8}, {"lost", kNan, 1e-6, "nats"}}},
+      {{.id = "good", .title = "Good", .claims = {{"sum", 1e-9, 1e-8}}},
+       {.id = "bad", .title = "Bad", .claims = {{"close", 1e-12, 1e-8}, {"lost", kNan, 1e-6, "nats"}}},
        {.id = "none", .title = "None"}});
   const std::size_t start = page.find("<nav"), end = page.find("</nav>");
   REQUIRE(end != std::string::npos);
@@ -608,7 +608,7 @@ TEST_CASE("the page says of each view whether its invariants hold, in words, wit
   CHECK(contains(page, "\xe2\x9c\x97 1 of 3 invariants fails"));
   CHECK(count(page, "<tr class=\"failing\">") == 1);
   const std::string fine =
-      html_report("t", "", {}, {{.id = "good", .checks = {{"sum", 0, 0}, {"product", 0, 0}}}});
+      html_report("t", "", {}, {{.id = "good", .claims = {{"sum", 0, 0}, {"product", 0, 0}}}});
   CHECK(contains(fine, "\xe2\x9c\x93 All 2 invariants hold"));
   CHECK(contains(fine, "\xe2\x9c\x93 all 2 hold"));
 }
@@ -811,20 +811,20 @@ std::vector<ReportView> sample_views() {
            "Each token is a training example of the inner model. Its loss is shown with the weights from "
            "before the first token, just before the step on that token, and just after it.\n\n"
            "Where the second line falls below the first, the layer has learnt from earlier tokens.",
-       .checks = {{"the loss after the step is the loss of the next weights", 3.1e-16, 1e-12}},
+       .claims = {{"the loss after the step is the loss of the next weights", 3.1e-16, 1e-12}},
        .pictures = {inner, decay}},
       {.id = "attention",
        .title = "The learner as attention",
        .question = "Which tokens does an answer come from?",
        .reading = "Row t holds the weights of the values of earlier tokens in the answer to token t.",
-       .checks = {{"rows times values are the layer's own answers", 4.4e-13, 1e-9},
+       .claims = {{"rows times values are the layer's own answers", 4.4e-13, 1e-9},
                   {"no weight lies above the diagonal", 0, 0, "cells"}},
        .pictures = {attention, flow, writes}},
       {.id = "steps",
        .title = "The gradient by inner step",
        .question = "Which inner steps shape the outer gradient?",
        .reading = "All bars add up to the norm of the full gradient; negative bars pull against it.",
-       .checks = {{"the parts add up to the whole", kNan, 1e-9},
+       .claims = {{"the parts add up to the whole", kNan, 1e-9},
                   {"first order equals the gradient with every step cut", 2e-3, 1e-6, "nats"}},
        .pictures = {parts, time}},
       {.id = "keys",
@@ -838,7 +838,7 @@ std::vector<ReportView> sample_views() {
        .reading =
            "Level 0 is the program as written, level 1 what the inner gradient added. Arrows are coloured "
            "by the gradient that they belong to; where a gradient is stopped the arrow is cut.",
-       .checks = {{"the groups hold every node once", 0, 0, "nodes"}},
+       .claims = {{"the groups hold every node once", 0, 0, "nodes"}},
        .pictures = {program}},
       {.id = "costs",
        .title = "What estimators cost",

@@ -1,4 +1,4 @@
-#include "models/golden.h"
+#include "tests/golden_check/verify.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include "autograd/grad.h"
 #include "engine/io/safetensors.h"
 #include "models/decoder.h"
-#include "models/golden_operations.h"
 #include "models/language_model.h"
+#include "tests/golden_check/operations.h"
 
 namespace nestgrad {
 

@@ -1,6 +1,6 @@
 // Line charts.
 #include "engine/error.h"
-#include "models/report/axis.h"
+#include "look/report/axis.h"
 
 namespace nestgrad::drawing {
 
