@@ -70,31 +70,58 @@ struct Names {
   }
 };
 
-}  // namespace
-
-Drawn draw(const Bars& bars, const Canvas& canvas) {
-  check_sizes(bars);
-  Axis y{.log = bars.log_y, .about = 5, .snap = true};
-  if (!bars.log_y) y.include(0);
-  std::size_t missing = 0;
-  for (std::size_t name = 0; name < bars.names.size(); ++name)
-    for (const auto& [from, to] : spans(bars, name, y)) {
-      if (y.shows(to)) y.include(to);
-      else ++missing;
-    }
-  const std::size_t total = bars.names.size() * bars.groups.size();
-  const bool empty = missing == total;
-  y.finish();
-
-  Drawn drawn{.kind = "bar chart", .title = bars.title, .width = canvas.width};
-  Drawing drawing;
+std::vector<LegendEntry> legend_of(const Bars& bars) {
   std::vector<LegendEntry> legend;
   for (std::size_t i = 0; i < bars.groups.size(); ++i)
     legend.push_back({bars.groups[i].name, [i](Drawing& to, double at_x, double at_y) {
                         to.add(R"(<path {} d="M{:.1f} {:.1f}h14v12h-14z"/>)", fill_style(i), at_x + 4,
                                at_y - 6);
                       }});
-  const double below_legend = draw_legend(drawing, canvas, legend, 0);
+  return legend;
+}
+
+// Makes the axis reach every end that it can show; -> how many it cannot.
+std::size_t include_all(Axis& y, const Bars& bars) {
+  std::size_t missing = 0;
+  for (std::size_t name = 0; name < bars.names.size(); ++name)
+    for (const auto& [from, to] : spans(bars, name, y)) {
+      if (y.shows(to)) y.include(to);
+      else ++missing;
+    }
+  return missing;
+}
+
+// Where one bar stands, and whether its number is written at its end.
+struct Place {
+  double x, width, from, to, base;
+  bool labelled;
+};
+
+void draw_bar(Drawing& drawing, const Bars& bars, std::size_t name, std::size_t group, const Place& at) {
+  const double value = bars.groups[group].values[name], gap = at.width > 4 ? 1 : 0;
+  drawing.add(R"(<path {} d="M{:.1f} {:.1f}h{:.1f}V{:.1f}h{:.1f}z"><title>{}{}{}: {}</title></path>)",
+              fill_style(group), at.x + gap / 2, at.from, at.width - gap, at.to, gap - at.width,
+              escape_xml(bars.names[name]), bars.groups[group].name.empty() ? "" : ", ",
+              escape_xml(bars.groups[group].name), format_number(value));
+  if (at.labelled)
+    drawing.text("value small", "middle", at.x + at.width / 2, at.to + (at.to > at.base ? 14 : -5),
+                 format_number(value));
+}
+
+}  // namespace
+
+Drawn draw(const Bars& bars, const Canvas& canvas) {
+  check_sizes(bars);
+  Axis y{.log = bars.log_y, .about = 5, .snap = true};
+  if (!bars.log_y) y.include(0);
+  const std::size_t missing = include_all(y, bars);
+  const std::size_t total = bars.names.size() * bars.groups.size();
+  const bool empty = missing == total;
+  y.finish();
+
+  Drawn drawn{.kind = "bar chart", .title = bars.title, .width = canvas.width};
+  Drawing drawing;
+  const double below_legend = draw_legend(drawing, canvas, legend_of(bars), 0);
   drawing.text("label", "start", 0, below_legend + 14, bars.y_label);
   y.start = below_legend + 34 + canvas.plot_height, y.length = -canvas.plot_height;
   if (empty) y.ticks = {};
@@ -108,7 +135,7 @@ Drawn draw(const Bars& bars, const Canvas& canvas) {
   const double slot = (canvas.width - left) / names;
   const double side_by_side =
       bars.stacked ? 1 : static_cast<double>(std::max<std::size_t>(bars.groups.size(), 1));
-  const double width = std::min(kWidestBar, slot * 0.78 / side_by_side), gap = width > 4 ? 1 : 0;
+  const double width = std::min(kWidestBar, slot * 0.78 / side_by_side);
   double widest = 0;  // number, to be written above its bar
   for (const Bars::Group& group : bars.groups)
     for (double value : group.values) widest = std::max(widest, text_width(canvas, format_number(value)));
@@ -123,22 +150,15 @@ Drawn draw(const Bars& bars, const Canvas& canvas) {
     labels.draw(drawing, name, centre, names_at);
     const auto ends = spans(bars, name, y);
     for (std::size_t group = 0; group < ends.size(); ++group) {
-      const double value = bars.groups[group].values[name];
       const double x = centre + width * (bars.stacked ? -0.5 : static_cast<double>(group) - side_by_side / 2);
-      if (!y.shows(value) || !y.shows(ends[group].second)) {
+      const auto& [from, to] = ends[group];
+      if (!y.shows(bars.groups[group].values[name]) || !y.shows(to))
         drawing.add(
             R"(<path class="missing mark" d="M{:.1f} {:.1f}m-4-4l8 8m0-8l-8 8"><title>{}: missing</title></path>)",
             x + width / 2, base - 7, escape_xml(bars.names[name]));
-        continue;
-      }
-      const double from = bars.stacked ? y.place(ends[group].first) : base, to = y.place(ends[group].second);
-      drawing.add(R"(<path {} d="M{:.1f} {:.1f}h{:.1f}V{:.1f}h{:.1f}z"><title>{}{}{}: {}</title></path>)",
-                  fill_style(group), x + gap / 2, from, width - gap, to, gap - width,
-                  escape_xml(bars.names[name]), bars.groups[group].name.empty() ? "" : ", ",
-                  escape_xml(bars.groups[group].name), format_number(value));
-      if (labelled)
-        drawing.text("value small", "middle", x + width / 2, to + (to > base ? 14 : -5),
-                     format_number(value));
+      else
+        draw_bar(drawing, bars, name, group,
+                 {x, width, bars.stacked ? y.place(from) : base, y.place(to), base, labelled});
     }
   }
   drawing.line("axis", left, base, canvas.width, base);

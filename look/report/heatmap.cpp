@@ -220,6 +220,21 @@ double draw_scale(Drawing& drawing, const Canvas& canvas, const Heatmap& map, Sc
   return top + 22 + kBar + 24;
 }
 
+// What the picture does not show.
+void add_notes(Drawn& drawn, const Heatmap& map, const Grid& grid, const Scale& scale) {
+  if (!grid.whole())
+    drawn.notes.push_back(fmt::format("Each cell is the mean of {} x {} values; the map has {} x {}.",
+                                      grid.block_rows, grid.block_columns, map.rows, map.columns));
+  const auto missing = std::ranges::count_if(map.values, [&](double value) { return !usable(map, value); });
+  if (missing > 0)
+    drawn.notes.push_back(fmt::format("{} of {} values {} missing: not a finite number{}.", missing,
+                                      map.values.size(), missing == 1 ? "is" : "are",
+                                      map.log ? ", or below 0" : ""));
+  if (scale.beyond > 0)
+    drawn.notes.push_back(
+        fmt::format("{} of {} cells are beyond the ends of the scale.", scale.beyond, grid.values.size()));
+}
+
 }  // namespace
 
 Drawn draw(const Heatmap& map, const Canvas& canvas) {
@@ -278,18 +293,7 @@ Drawn draw(const Heatmap& map, const Canvas& canvas) {
   }
   drawn.height = draw_scale(drawing, canvas, map, scale, y + 10);
   drawn.elements = drawing.take();
-
-  if (!grid.whole())
-    drawn.notes.push_back(fmt::format("Each cell is the mean of {} x {} values; the map has {} x {}.",
-                                      grid.block_rows, grid.block_columns, map.rows, map.columns));
-  const auto missing = std::ranges::count_if(map.values, [&](double value) { return !usable(map, value); });
-  if (missing > 0)
-    drawn.notes.push_back(fmt::format("{} of {} values {} missing: not a finite number{}.", missing,
-                                      map.values.size(), missing == 1 ? "is" : "are",
-                                      map.log ? ", or below 0" : ""));
-  if (scale.beyond > 0)
-    drawn.notes.push_back(
-        fmt::format("{} of {} cells are beyond the ends of the scale.", scale.beyond, grid.values.size()));
+  add_notes(drawn, map, grid, scale);
   return drawn;
 }
 

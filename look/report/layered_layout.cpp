@@ -195,6 +195,10 @@ class Layering {
       for (std::size_t k = 0; k < pool.count; ++k, ++i) vertices_[row[i]].x = pool.mean() + offsets[i];
   }
 
+  // Of each edge, x at its top and at its bottom end: edges meet a box side by side, in the order of where they
+  // come from.
+  std::vector<std::pair<double, double>> ports_of(const Layout& placed) const;
+
   const std::vector<Node>& nodes_;
   const std::vector<Edge>& edges_;
   std::vector<std::vector<std::size_t>> below_;          // of nodes, without cycles
@@ -203,6 +207,28 @@ class Layering {
   std::vector<Vertex> vertices_;                         // the nodes first
   std::vector<std::vector<std::size_t>> rows_, chains_;  // from top to bottom
 };
+
+std::vector<std::pair<double, double>> Layering::ports_of(const Layout& placed) const {
+  std::vector<std::pair<double, double>> ports(edges_.size());
+  for (std::size_t n = 0; n < nodes_.size(); ++n)
+    for (const bool below : {false, true}) {
+      std::vector<std::pair<std::size_t, std::size_t>> ends;  // position of the next vertex, edge
+      for (std::size_t e = 0; e < edges_.size(); ++e) {
+        const auto& chain = chains_[e];
+        if (chain.empty() || (below ? chain.front() : chain.back()) != n) continue;
+        ends.emplace_back(position_[below ? chain[1] : chain[chain.size() - 2]], e);
+      }
+      std::ranges::sort(ends);
+      const double apart =
+          std::min(26.0, 0.8 * nodes_[n].width / static_cast<double>(std::max<std::size_t>(ends.size(), 1)));
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        const double x =
+            placed.nodes[n].x + apart * (static_cast<double>(i) - (static_cast<double>(ends.size()) - 1) / 2);
+        (below ? ports[ends[i].second].first : ports[ends[i].second].second) = x;
+      }
+    }
+  return ports;
+}
 
 Layout Layering::layout() const {
   Layout out;
@@ -230,25 +256,7 @@ Layout Layering::layout() const {
     out.nodes.push_back({vertices_[n].x - left, top[row] + height[row] / 2});
   }
 
-  // Edges meet a box side by side, in the order of where they come from.
-  std::vector<std::pair<double, double>> ports(edges_.size());  // x at the top and at the bottom end
-  for (std::size_t n = 0; n < nodes_.size(); ++n)
-    for (const bool below : {false, true}) {
-      std::vector<std::pair<std::size_t, std::size_t>> ends;  // position of the next vertex, edge
-      for (std::size_t e = 0; e < edges_.size(); ++e) {
-        const auto& chain = chains_[e];
-        if (chain.empty() || (below ? chain.front() : chain.back()) != n) continue;
-        ends.emplace_back(position_[below ? chain[1] : chain[chain.size() - 2]], e);
-      }
-      std::ranges::sort(ends);
-      const double apart =
-          std::min(26.0, 0.8 * nodes_[n].width / static_cast<double>(std::max<std::size_t>(ends.size(), 1)));
-      for (std::size_t i = 0; i < ends.size(); ++i) {
-        const double x =
-            out.nodes[n].x + apart * (static_cast<double>(i) - (static_cast<double>(ends.size()) - 1) / 2);
-        (below ? ports[ends[i].second].first : ports[ends[i].second].second) = x;
-      }
-    }
+  const std::vector<std::pair<double, double>> ports = ports_of(out);
   for (std::size_t e = 0; e < edges_.size(); ++e) {
     Route route{.upwards = upwards_[e]};
     const auto& chain = chains_[e];

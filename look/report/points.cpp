@@ -35,6 +35,16 @@ void draw_group(Drawing& drawing, const Points::Group& group, std::size_t index,
               path, escape_xml(group.name));
 }
 
+std::vector<LegendEntry> legend_of(const Points& points) {
+  std::vector<LegendEntry> legend;
+  for (std::size_t i = 0; i < points.groups.size(); ++i)
+    legend.push_back({points.groups[i].name, [i](Drawing& to, double at_x, double at_y) {
+                        to.add(R"(<path class="{} c{}" d="M{:.1f} {:.1f}{}"/>)", shape(i).style, i % kColours,
+                               at_x + 13, at_y, shape(i).path);
+                      }});
+  return legend;
+}
+
 }  // namespace
 
 Drawn draw(const Points& points, const Canvas& canvas) {
@@ -68,13 +78,7 @@ Drawn draw(const Points& points, const Canvas& canvas) {
 
   Drawn drawn{.kind = "scatter plot", .title = points.title, .width = canvas.width};
   Drawing drawing;
-  std::vector<LegendEntry> legend;
-  for (std::size_t i = 0; i < points.groups.size(); ++i)
-    legend.push_back({points.groups[i].name, [i](Drawing& to, double at_x, double at_y) {
-                        to.add(R"(<path class="{} c{}" d="M{:.1f} {:.1f}{}"/>)", shape(i).style, i % kColours,
-                               at_x + 13, at_y, shape(i).path);
-                      }});
-  const double below_legend = draw_legend(drawing, canvas, legend, 0);
+  const double below_legend = draw_legend(drawing, canvas, legend_of(points), 0);
   drawing.text("label", "start", 0, below_legend + 14, points.y_label);
   y.start = below_legend + 30 + canvas.plot_height, y.length = -canvas.plot_height;
   x.start = 8 + tick_width(canvas, y),

@@ -1,13 +1,16 @@
 // How the inner loss curves where the inner steps are taken.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "autograd/grad.h"
 #include "engine/random.h"
-#include "ttt/inspect/open.h"
+#include "look/open_loop.h"
+#include "look/views.h"
 
-namespace nestgrad::ttt {
+namespace nestgrad::look {
 
 namespace {
 
@@ -34,10 +37,10 @@ struct Steps {
   Array k, v;
 };
 
-Steps steps_of(const Specimen& specimen) {
-  const std::int64_t chunks = specimen.chunks();
+Steps steps_of(const InspectedLoop& inspected) {
+  const std::int64_t chunks = inspected.chunks();
   std::size_t n = 0;
-  const OpenProgram program(specimen, {}, [&](OpenLoop& loop, const Tensors&) {
+  const OpenProgram program(inspected, {}, [&](OpenLoop& loop, const Tensors&) {
     n = loop.learning.size();
     InnerLoopOptions with = loop.options;
     with.state_offset = zero_offsets(loop.learning, chunks);
@@ -47,15 +50,15 @@ Steps steps_of(const Specimen& specimen) {
     for (const Tensor& point : r.points) out.push_back(steps_as_batch(point));
     for (const Tensor& lambda : grad(sum(r.output * loop.cotangent), with.state_offset, {.allow_zero = true}))
       out.push_back(steps_as_batch(lambda));
-    const Shape one{specimen.batch(), specimen.heads(), specimen.time(), 1};
+    const Shape one{inspected.batch(), inspected.heads(), inspected.time(), 1};
     for (std::size_t i = 0; i < n; ++i) {
       Tensor rate = full(DType::f64, one, 1);
-      if (const Tensor gates = rate_of(specimen.policy, loop.views.gates, loop.learning.at(i));
+      if (const Tensor gates = rate_of(inspected.policy, loop.views.gates, loop.learning.at(i));
           gates.defined())
         rate = rate * gates;
       if (loop.views.position.defined())
-        rate = rate * slice(loop.views.position, 0, specimen.chunk() - 1, specimen.chunk());
-      if (specimen.policy.average) rate = rate * (1.0 / static_cast<double>(specimen.chunk()));
+        rate = rate * slice(loop.views.position, 0, inspected.chunk() - 1, inspected.chunk());
+      if (inspected.policy.average) rate = rate * (1.0 / static_cast<double>(inspected.chunk()));
       out.push_back(steps_as_batch(rate, chunks));
     }
     out.push_back(steps_as_batch(loop.views.k, chunks));
@@ -83,7 +86,7 @@ struct Product {
   }
 };
 
-Product product_of(const Specimen& specimen, const Steps& steps) {
+Product product_of(const InspectedLoop& inspected, const Steps& steps) {
   const std::size_t n = steps.points.size();
   std::vector<Spec> specs;
   for (const Arrays* list : {&steps.points, &steps.lambdas, &steps.rates})
@@ -97,9 +100,9 @@ Product product_of(const Specimen& specimen, const Steps& steps) {
   out.function = trace(
       [&](const Tensors& in) {
         ParamTable table(*emit_state().graph, DType::f64);
-        const std::unique_ptr<Learner> whole = specimen.learner(Params(table));
+        const std::unique_ptr<Learner> whole = inspected.learner(Params(table));
         const Weights start = for_batch(whole->init(), steps.k.shape()[0]);
-        const Trained trained = restrict_to(*whole, State::start(*whole, start), specimen.policy.trained);
+        const Trained trained = restrict_to(*whole, State::start(*whole, start), inspected.policy.trained);
         const Weights& shape = trained.start.weights;
         const Tensor k = in[3 * n], v = in[3 * n + 1];
         // As the inner gradient sees them: held uses apart.
@@ -116,7 +119,7 @@ Product product_of(const Specimen& specimen, const Steps& steps) {
         const Tensors direction(in.begin() + static_cast<std::ptrdiff_t>(n),
                                 in.begin() + static_cast<std::ptrdiff_t>(2 * n));
         Tensors result = jvp(gradients, at, direction, {.allow_zero = true});
-        for (Array& value : values_of(table, specimen, DType::f64)) out.fixed.push_back(std::move(value));
+        for (Array& value : values_of(table, inspected, DType::f64)) out.fixed.push_back(std::move(value));
         return result;
       },
       specs);
@@ -166,10 +169,10 @@ Arrays after_step(const Arrays& lambdas, std::int64_t batch) {
 
 }  // namespace
 
-Curvature curvature(const Specimen& specimen, int iterations) {
-  const Steps steps = steps_of(specimen);
-  const Product product = product_of(specimen, steps);
-  const std::int64_t chunks = specimen.chunks(), batch = specimen.batch(), heads = specimen.heads();
+Curvature curvature(const InspectedLoop& inspected, int iterations) {
+  const Steps steps = steps_of(inspected);
+  const Product product = product_of(inspected, steps);
+  const std::int64_t chunks = inspected.chunks(), batch = inspected.batch(), heads = inspected.heads();
 
   const Arrays lambda = after_step(steps.lambdas, batch);
   const std::vector<double> square = inner_products(lambda, lambda),
@@ -218,4 +221,41 @@ Curvature curvature(const Specimen& specimen, int iterations) {
   return out;
 }
 
-}  // namespace nestgrad::ttt
+ReportView curvature_view(ViewContext& context) {
+  const InspectedLoop& inspected = context.inspected;
+  const Curvature r = curvature(inspected);
+  ReportView view{
+      "curvature", "Curvature along the inner trajectory", "Are the inner steps too long?",
+      "eta H is the inner loss's curvature times the step size, where each step takes its gradient. A step "
+      "multiplies a deviation by I - eta H. Its spectral radius, found by power iteration: below 1 the "
+      "step "
+      "contracts, above 1 it throws deviations further away in some direction, and meta-gradients through "
+      "many such steps explode.\n\n"
+      "Along lambda: the same in the one direction that the outer loss asks for. 0: flat; 1: the step goes "
+      "straight to the minimum along it; above 2: it overshoots further than it came.",
+      r.claims};
+  const auto by_head = [&](const Array& map, const std::string& title, const std::string& label) {
+    Chart chart{title, "inner step", label, {}};
+    for (std::int64_t h = 0; h < context.drawn_heads; ++h) {
+      std::vector<double> y;
+      for (std::int64_t t = 0; t < inspected.chunks(); ++t) y.push_back(map.at(t * inspected.heads() + h));
+      chart.series.push_back(line(fmt::format("head {}", h), y));
+    }
+    return chart;
+  };
+  Chart radius = by_head(r.radius, "Spectral radius of I - eta H", "largest |1 - eta eigenvalue|");
+  radius.reference_lines = {{"expands above", 1}};
+  radius.too_much = 1;
+  view.pictures = {radius,
+                   by_head(r.along, "Curvature along lambda", "lambda' eta H lambda / lambda' lambda")};
+  const std::vector<double> all = r.radius.to_vector();
+  const auto above = std::ranges::count_if(all, [](double x) { return x > 1 + 1e-9; });
+  view.preformatted =
+      above == 0 ? "no step expands\n"
+                 : fmt::format("{} of {} steps (of all heads) expand: radius above 1\n", above, all.size());
+  context.out.arrays["curvature_along_lambda"] = r.along;
+  context.out.arrays["spectral_radius"] = r.radius;
+  return view;
+}
+
+}  // namespace nestgrad::look

@@ -1,13 +1,20 @@
-// A specimen's inner loop in a program of its own: what the views of ttt/inspect.h are computed by.
+// OpenProgram: the loop that is inspected, in a program of its own, by which the views compute their numbers.
+// Internal to look/:
+//
+//   const Array output = OpenProgram(inspected, {}, [](OpenLoop& loop, const std::vector<Tensor>&) {
+//     return std::vector<Tensor>{loop.run(loop.options).output};
+//   })()[0];
 #pragma once
 
-#include "ttt/inspect.h"
+#include "look/numbers.h"
 
-namespace nestgrad::ttt {
+namespace nestgrad::look {
+
+using namespace ttt;  // inner loops are what is looked at
 
 struct OpenLoop {
   std::unique_ptr<Learner> learner;
-  InnerLoopOptions options;  // the specimen's policy, in a form that takes chunks one after the other
+  InnerLoopOptions options;  // the loop's policy, in a form that takes chunks one after the other
   Weights start;             // [batch, heads, ..], each a variable of its own
   Weights learning;          // those that learn
   Views views;
@@ -24,7 +31,7 @@ class OpenProgram {
  public:
   using Fn = std::function<std::vector<Tensor>(OpenLoop& loop, const std::vector<Tensor>& extra)>;
   // fn makes the outputs; `extra` are inputs that each run is given.
-  OpenProgram(const Specimen& specimen, const std::vector<Spec>& extra, const Fn& fn,
+  OpenProgram(const InspectedLoop& inspected, const std::vector<Spec>& extra, const Fn& fn,
               DType dtype = DType::f64);
   std::vector<Array> operator()(std::vector<Array> extra = {}) const;
   const Function& function() const { return function_; }
@@ -36,7 +43,7 @@ class OpenProgram {
 };
 
 // The learner's parameters, asked for while a graph is open: inputs of the graph, in the table's order.
-std::vector<Array> values_of(const ParamTable& table, const Specimen& specimen, DType dtype);
+std::vector<Array> values_of(const ParamTable& table, const InspectedLoop& inspected, DType dtype);
 
 // Numbers of several arrays as one vector.
 double dot(const std::vector<Array>& a, const std::vector<Array>& b);
@@ -52,4 +59,4 @@ std::vector<double> sum_over_members(const Array& rows, std::int64_t time);
 // One at `index`, zeros elsewhere.
 Array one_at(std::int64_t index, Shape shape);
 
-}  // namespace nestgrad::ttt
+}  // namespace nestgrad::look

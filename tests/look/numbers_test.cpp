@@ -1,5 +1,5 @@
-// Each view of an inner loop keeps its invariant, agrees with a closed form, and can be broken.
-#include "ttt/inspect.h"
+// Each view of an inner loop keeps its claims, agrees with a closed form, and can be broken.
+#include "look/numbers.h"
 
 #include <cmath>
 
@@ -7,30 +7,30 @@
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
+using look::InspectedLoop;
 using ttt::Policy;
-using ttt::Specimen;
 
 namespace {
 
-void check_all(const std::vector<Claim>& invariants) {
-  CHECK_FALSE(invariants.empty());
-  for (const Claim& i : invariants) {
+void check_all(const std::vector<Claim>& claims) {
+  CHECK_FALSE(claims.empty());
+  for (const Claim& i : claims) {
     CAPTURE(i.claim);
     CAPTURE(i.error);
     CHECK(i.holds());
   }
 }
 
-Specimen of(const std::string& system, std::int64_t time = 12, std::int64_t chunk = 4) {
-  return ttt::specimen_of(ttt::system_named(system),
-                          {.batch = 1, .heads = 2, .dim = 4, .time = time, .chunk = chunk}, 5);
+InspectedLoop of(const std::string& system, std::int64_t time = 12, std::int64_t chunk = 4) {
+  return look::inspected_learner(ttt::system_named(system),
+                                 {.batch = 1, .heads = 2, .dim = 4, .time = time, .chunk = chunk}, 5);
 }
 
 // One weight W [heads, dim, dim] that starts as `start`; half squared error.
-Specimen one_matrix(const Array& k, const Array& v, const Array& q, const Array& cotangent, double rate,
-                    std::int64_t chunk) {
+InspectedLoop one_matrix(const Array& k, const Array& v, const Array& q, const Array& cotangent, double rate,
+                         std::int64_t chunk) {
   const std::int64_t heads = k.shape()[1], dim = k.shape()[3];
-  Specimen out;
+  InspectedLoop out;
   out.name = "one matrix";
   out.learner = [=](const Params& p) {
     return std::make_unique<ttt::Composed>(ttt::linear(p, {heads, dim, 0, dim}), ttt::half_squared_error());
@@ -60,13 +60,13 @@ TEST_CASE("inspect: first order and one term per step are the full meta-gradient
     CAPTURE(s.name);
     const Policy policy = s.policy({2, 4, 4});
     if (!policy.causal()) continue;
-    const Specimen specimen = of(s.name);
-    const ttt::StepContributions r = ttt::contributions_by_step(specimen);
+    const InspectedLoop inspected = of(s.name);
+    const look::StepContributions r = look::contributions_by_step(inspected);
     CAPTURE(r.claims[0].error);
     // Orthogonalisation amplifies rounding (ttt/optimizer.h).
     const bool muon = contains(s.name, "lact");
     CHECK(r.claims[0].error < (muon ? 1e-9 : 1e-12));
-    CHECK(r.norm.size() == static_cast<std::size_t>(specimen.chunks()));
+    CHECK(r.norm.size() == static_cast<std::size_t>(inspected.chunks()));
     double sum = r.first_order_projection;
     for (double p : r.projection) sum += p;
     CHECK(sum == doctest::Approx(r.full_norm).epsilon(1e-9));
@@ -130,9 +130,9 @@ TEST_CASE("inspect: a quadratic with one number has the contributions of its clo
   const Array k = Array::full(DType::f64, {1, 1, 3, 1}, root), q = Array::full(DType::f64, {1, 1, 3, 1}, 1);
   Array cotangent = Array::zeros(DType::f64, {1, 1, 3, 1});
   cotangent.as<double>()[2] = 2.024 - 0.5;
-  Specimen s = one_matrix(k, k, q, cotangent, 0.1, 1);
+  InspectedLoop s = one_matrix(k, k, q, cotangent, 0.1, 1);
   for (auto& [name, value] : s.params) value = Array::full(DType::f64, value.shape(), 3);
-  const ttt::StepContributions r = ttt::contributions_by_step(s);
+  const look::StepContributions r = look::contributions_by_step(s);
   check_all(r.claims);
   CHECK(r.full_norm == doctest::Approx(0.780288).epsilon(1e-12));
   CHECK(r.first_order_norm == doctest::Approx(1.524).epsilon(1e-12));
@@ -147,8 +147,8 @@ TEST_CASE("inspect: a quadratic with one number has the contributions of its clo
 TEST_CASE("inspect: the two channels add up, and the gradient channel needs two mini-batches") {
   for (const std::string system : {"ttt-linear", "delta-net", "titans-linear"}) {
     CAPTURE(system);
-    const Specimen s = of(system, 8, 4);
-    const ttt::Channels r = ttt::channels(s);
+    const InspectedLoop s = of(system, 8, 4);
+    const look::Channels r = look::channels(s);
     check_all(r.claims);
     double cumsum = 0, gradient = 0;
     const std::int64_t chunk = s.chunk();
@@ -166,13 +166,13 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
   for (const ttt::System& s : ttt::systems()) {
     if (!s.policy({2, 4, 4}).causal()) continue;
     CAPTURE(s.name);
-    for (const Claim& i : ttt::channels(of(s.name, 4, 2)).claims) {
+    for (const Claim& i : look::channels(of(s.name, 4, 2)).claims) {
       CAPTURE(i.claim);
       CHECK(i.error <= 1e-11);
     }
   }
   // Linear attention's gradients do not depend on the weights: there is no second channel at all.
-  const ttt::Channels r = ttt::channels(of("linear-attention", 6));
+  const look::Channels r = look::channels(of("linear-attention", 6));
   check_all(r.claims);
   for (double x : r.gradient.to_vector()) CHECK(x == 0);
 }
@@ -180,13 +180,13 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
 TEST_CASE("inspect: estimators: full is itself, all steps are full, small steps are first order") {
   for (const std::string system : {"ttt-linear", "ttt-mlp", "gated-delta-net"}) {
     CAPTURE(system);
-    const ttt::Estimators r = ttt::estimators(of(system));
+    const look::Estimators r = look::estimators(of(system));
     check_all(r.claims);
     REQUIRE(r.estimates.size() >= 4);
     CHECK(r.estimates[0].cosine == doctest::Approx(1));
     CHECK(r.estimates[1].name == "first order");
     CHECK(r.estimates[1].cosine < 1 - 1e-12);
-    for (const ttt::Estimate& e : r.estimates) {
+    for (const look::Estimate& e : r.estimates) {
       CHECK(e.seconds > 0);
       CHECK(e.bytes > 0);
       CHECK(e.parameters.size() == r.estimates[0].parameters.size());
@@ -197,30 +197,30 @@ TEST_CASE("inspect: estimators: full is itself, all steps are full, small steps 
 }
 
 TEST_CASE("inspect: the full meta-gradient is taken apart, however the outer model is trained") {
-  Specimen s = of("ttt-mlp");
-  const double full = ttt::contributions_by_step(s).full_norm;
+  InspectedLoop s = of("ttt-mlp");
+  const double full = look::contributions_by_step(s).full_norm;
   for (const Policy::Meta meta : {Policy::Meta::first_order, Policy::Meta::truncated}) {
     s.policy.meta = meta;
-    const ttt::StepContributions r = ttt::contributions_by_step(s);
+    const look::StepContributions r = look::contributions_by_step(s);
     check_all(r.claims);
     CHECK(r.full_norm == full);
-    check_all(ttt::channels(s).claims);
+    check_all(look::channels(s).claims);
   }
 }
 
 TEST_CASE("inspect: where there is no gradient, its estimators agree") {
   const Array rows = random(f64({1, 1, 6, 3}), 1);
-  const Specimen s = one_matrix(rows, rows, rows, Array::zeros(DType::f64, {1, 1, 6, 3}), 0.1, 3);
-  check_all(ttt::estimators(s).claims);
+  const InspectedLoop s = one_matrix(rows, rows, rows, Array::zeros(DType::f64, {1, 1, 6, 3}), 0.1, 3);
+  check_all(look::estimators(s).claims);
 }
 
 TEST_CASE("inspect: position rates of a policy with the whole sequence as one chunk") {
   ttt::System system = ttt::system_named("ttt-linear");
   system.rotary = false;
   system.policy = [](const ttt::SystemSizes&) { return Policy{.chunk = Policy::kWholeSequence}; };
-  const Specimen s = ttt::specimen_of(system, {.batch = 1, .heads = 2, .dim = 4, .time = 6}, 5);
+  const InspectedLoop s = look::inspected_learner(system, {.batch = 1, .heads = 2, .dim = 4, .time = 6}, 5);
   CHECK(s.position.shape() == Shape{6});
-  check_all(ttt::contributions_by_step(s).claims);
+  check_all(look::contributions_by_step(s).claims);
 }
 
 TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
@@ -234,8 +234,8 @@ TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
     Array q = Array::zeros(DType::f64, {1, 1, 6, 3});
     for (std::size_t t = 0; t < 6; ++t) q.as<double>()[t * 3 + axis] = 1;  // asks for this axis alone
     for (double rate : {0.1, 0.25}) {
-      const ttt::Curvature r =
-          ttt::curvature(one_matrix(k, v, q, random(f64({1, 1, 6, 3}), 4), rate, 3), 200);
+      const look::Curvature r =
+          look::curvature(one_matrix(k, v, q, random(f64({1, 1, 6, 3}), 4), rate, 3), 200);
       check_all(r.claims);
       double radius = 0;
       for (double x : a) radius = std::max(radius, std::abs(1 - rate * x));
@@ -250,18 +250,18 @@ TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
 TEST_CASE("inspect: curvature of every kind of system, rows, gates and several weights included") {
   for (const std::string system : {"ttt-linear", "ttt-mlp", "titans-linear", "lact", "delta-net"}) {
     CAPTURE(system);
-    const Specimen s = of(system);
-    const ttt::Curvature r = ttt::curvature(s);
+    const InspectedLoop s = of(system);
+    const look::Curvature r = look::curvature(s);
     check_all(r.claims);
     for (double x : r.radius.to_vector()) CHECK(x > 0);
   }
   // Keys of length one, rate beta: the eigenvalues of I - beta k k' are 1 - beta and 1.
-  for (double x : ttt::curvature(of("linear-attention")).radius.to_vector()) CHECK(x == doctest::Approx(1));
+  for (double x : look::curvature(of("linear-attention")).radius.to_vector()) CHECK(x == doctest::Approx(1));
 }
 
 TEST_CASE("inspect: inner losses begin at the first weights and fall where the task can be learnt") {
-  const Specimen s = of("delta-net", 64, 4);
-  const ttt::InnerLosses r = ttt::inner_losses(s);
+  const InspectedLoop s = of("delta-net", 64, 4);
+  const look::InnerLosses r = look::inner_losses(s);
   check_all(r.claims);
   double early = 0, late = 0, late_initial = 0;
   for (std::size_t t = 0; t < 16; ++t) early += r.before[t];
@@ -272,10 +272,10 @@ TEST_CASE("inspect: inner losses begin at the first weights and fall where the t
 }
 
 TEST_CASE("inspect: attention maps are those of the closed forms") {
-  const Specimen s = of("linear-attention", 6);
-  const ttt::AttentionMaps r = ttt::attention_maps(s);
+  const InspectedLoop s = of("linear-attention", 6);
+  const look::AttentionMaps r = look::attention_maps(s);
   check_all(r.claims);
-  const ttt::ImplicitAttention implicit = ttt::implicit_attention(s);
+  const look::ImplicitAttention implicit = look::implicit_attention(s);
   check_all(implicit.claims);
   for (std::int64_t h = 0; h < 2; ++h)
     for (std::int64_t t = 0; t < 6; ++t) {
@@ -294,7 +294,7 @@ TEST_CASE("inspect: attention maps are those of the closed forms") {
       CHECK(share == doctest::Approx(1));
     }
   // A learner without a linear last layer says why it has none.
-  const ttt::AttentionMaps none = ttt::attention_maps(of("ttt-linear"));
+  const look::AttentionMaps none = look::attention_maps(of("ttt-linear"));
   CHECK_FALSE(none.effective.defined());
   CHECK(contains(none.why_not, "last layer"));
 }
@@ -304,7 +304,7 @@ TEST_CASE("inspect: implicit attention of a learner that is not causal looks bot
   for (const ttt::System& system : ttt::systems()) {
     if (system.policy({2, 4, 4}).causal()) continue;
     CAPTURE(system.name);
-    const ttt::ImplicitAttention r = ttt::implicit_attention(of(system.name, 4));
+    const look::ImplicitAttention r = look::implicit_attention(of(system.name, 4));
     CHECK(r.claims.empty());
     double above = 0;
     for (std::int64_t i = 0; i < r.map.size(); ++i)
@@ -317,18 +317,18 @@ TEST_CASE("inspect: implicit attention of a learner that is not causal looks bot
 
 TEST_CASE("inspect: key statistics know equal keys, balanced keys and a plane") {
   Array k = Array::full(DType::f64, {1, 1, 8, 3}, 2);
-  Specimen s = one_matrix(k, random(f64({1, 1, 8, 3}), 1), random(f64({1, 1, 8, 3}), 2),
-                          random(f64({1, 1, 8, 3}), 3), 0.1, 4);
-  ttt::KeyStatistics r = ttt::key_statistics(s);
+  InspectedLoop s = one_matrix(k, random(f64({1, 1, 8, 3}), 1), random(f64({1, 1, 8, 3}), 2),
+                               random(f64({1, 1, 8, 3}), 3), 0.1, 4);
+  look::KeyStatistics r = look::key_statistics(s);
   check_all(r.claims);
   CHECK(r.shift[0] == doctest::Approx(1));
   for (std::size_t i = 0; i < 24; ++i) s.k.as<double>()[i] = i / 3 % 2 ? 1 : -1;
-  r = ttt::key_statistics(s);
+  r = look::key_statistics(s);
   CHECK(std::abs(r.shift[0]) < 1e-12);
   // Rows in a plane: two components explain everything, and keep distances.
   for (std::int64_t t = 0; t < 8; ++t)
     for (Array* x : {&s.q, &s.k}) x->as<double>()[static_cast<std::size_t>(t * 3 + 2)] = 0;
-  r = ttt::key_statistics(s);
+  r = look::key_statistics(s);
   CHECK(r.queries_keys[0].explained == doctest::Approx(1));
   const auto squared = [](const Array& rows, std::int64_t a, std::int64_t b, std::int64_t dim) {
     double sum = 0;
@@ -342,23 +342,23 @@ TEST_CASE("inspect: key statistics know equal keys, balanced keys and a plane") 
 TEST_CASE("inspect: the card of a step has the losses of the weights that it found and wrote") {
   for (const std::string system : {"ttt-linear", "ttt-mlp", "delta-net", "titans-linear", "lact"}) {
     CAPTURE(system);
-    const Specimen s = of(system);
-    const ttt::Channels reach = ttt::channels(s);
+    const InspectedLoop s = of(system);
+    const look::Channels reach = look::channels(s);
     for (std::int64_t token : {0, 5, 11}) {
       CAPTURE(token);
-      const ttt::StepCard card = ttt::explain_step(s, token, reach);
+      const look::StepCard card = look::explain_step(s, token, reach);
       check_all(card.claims);
       CHECK(card.step == token / s.chunk());
       CHECK(card.from <= token);
       CHECK(token < card.to);
       CHECK(contains(card.str(), "|change of W|"));
     }
-    CHECK(contains(message_of<ConfigError>([&] { ttt::explain_step(s, 12, reach); }), "no token 12"));
+    CHECK(contains(message_of<ConfigError>([&] { look::explain_step(s, 12, reach); }), "no token 12"));
   }
   // The delta rule by hand: W changes by rate k (v - W' k), whose norm is rate |k| |v - W' k|.
-  const Specimen s = one_matrix(random(f64({1, 1, 4, 3}), 1), random(f64({1, 1, 4, 3}), 2),
-                                random(f64({1, 1, 4, 3}), 3), random(f64({1, 1, 4, 3}), 4), 0.3, 1);
-  const ttt::StepCard card = ttt::explain_step(s, 0, ttt::channels(s));
+  const InspectedLoop s = one_matrix(random(f64({1, 1, 4, 3}), 1), random(f64({1, 1, 4, 3}), 2),
+                                     random(f64({1, 1, 4, 3}), 3), random(f64({1, 1, 4, 3}), 4), 0.3, 1);
+  const look::StepCard card = look::explain_step(s, 0, look::channels(s));
   const Array& w = s.params.begin()->second;
   double kk = 0, error = 0;
   for (std::int64_t j = 0; j < 3; ++j) {
@@ -376,19 +376,19 @@ TEST_CASE("inspect: the card of a step has the losses of the weights that it fou
 
 TEST_CASE("inspect: the precision probe finds the tensor that f32 spoils") {
   const Array exact = random(f64({8}), 1), spoilt = random(f64({8}), 2);
-  const ttt::PrecisionProbe r =
-      ttt::compare_precision({"good", "bad", "zero"},
-                             {exact.cast(DType::f32), spoilt.cast(DType::f32), Array::zeros(DType::f32, {8})},
-                             {exact, exact, Array::zeros(DType::f64, {8})});
+  const look::PrecisionProbe r = look::compare_precision(
+      {"good", "bad", "zero"},
+      {exact.cast(DType::f32), spoilt.cast(DType::f32), Array::zeros(DType::f32, {8})},
+      {exact, exact, Array::zeros(DType::f64, {8})});
   CHECK(r.entries[r.worst].name == "bad");
   CHECK(r.entries[0].error < 1e-6);
   CHECK(r.entries[0].error > 0);
   CHECK(r.entries[2].cosine == 1);
   CHECK(contains(r.str(), "worst bad"));
-  message_of<ShapeError>([&] { ttt::compare_precision({"one"}, {exact, exact}, {exact, exact}); });
-  message_of<ShapeError>([&] { ttt::compare_precision({"one"}, {exact}, {random(f64({4}), 1)}); });
+  message_of<ShapeError>([&] { look::compare_precision({"one"}, {exact, exact}, {exact, exact}); });
+  message_of<ShapeError>([&] { look::compare_precision({"one"}, {exact}, {random(f64({4}), 1)}); });
 
-  const ttt::PrecisionProbe own = ttt::precision(of("ttt-linear"));
+  const look::PrecisionProbe own = look::precision(of("ttt-linear"));
   CHECK(own.cosine > 1 - 1e-9);
   double most = 0;
   for (const auto& e : own.entries) most = std::max(most, e.error);
@@ -396,33 +396,33 @@ TEST_CASE("inspect: the precision probe finds the tensor that f32 spoils") {
   CHECK(most < 1e-3);
 }
 
-TEST_CASE("inspect: the meta-program is the specimen's, whatever the checkpoints") {
-  const Specimen s = of("ttt-mlp");
-  const ttt::MetaProgram stored = ttt::meta_program(s), kept = ttt::meta_program(s, DType::f64, 2);
+TEST_CASE("inspect: the meta-program is the inspected loop's, whatever the checkpoints") {
+  const InspectedLoop s = of("ttt-mlp");
+  const look::MetaProgram stored = look::meta_program(s), kept = look::meta_program(s, DType::f64, 2);
   CHECK(stored.outputs[0] == "loss");
   CHECK(stored.outputs.size() == stored.function.outputs().size());
   CHECK(same_bits(stored.function(stored.inputs), kept.function(kept.inputs)));
 }
 
 TEST_CASE("inspect: wrong specimens are refused") {
-  Specimen s = of("ttt-linear");
+  InspectedLoop s = of("ttt-linear");
   s.q = random(f64({1, 2, 8, 4}), 1);
-  CHECK(contains(message_of<ShapeError>([&] { ttt::inner_losses(s); }), "as many tokens"));
+  CHECK(contains(message_of<ShapeError>([&] { look::inner_losses(s); }), "as many tokens"));
   s = of("ttt-linear");
   s.policy.chunk = 5;
-  CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "whole chunks of 5"));
+  CHECK(contains(message_of<ConfigError>([&] { look::inner_losses(s); }), "whole chunks of 5"));
   s = of("lact");
   s.policy.steps = 2;
-  CHECK(contains(message_of<ConfigError>([&] { ttt::contributions_by_step(s); }), "one step a chunk"));
+  CHECK(contains(message_of<ConfigError>([&] { look::contributions_by_step(s); }), "one step a chunk"));
   // Less than a chunk counts as a chunk, unless it does not write.
   s = of("lact");
   s.policy.chunk = 3 * s.time();
-  ttt::inner_losses(s);
+  look::inner_losses(s);
   s.policy.partial_chunk_writes = false;
-  CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "does not write"));
+  CHECK(contains(message_of<ConfigError>([&] { look::inner_losses(s); }), "does not write"));
   s.policy.chunk = 1;
-  ttt::inner_losses(s);
+  look::inner_losses(s);
   s = of("ttt-linear");
   s.params.erase("W1");
-  CHECK(contains(message_of<ConfigError>([&] { ttt::inner_losses(s); }), "'W1'"));
+  CHECK(contains(message_of<ConfigError>([&] { look::inner_losses(s); }), "'W1'"));
 }

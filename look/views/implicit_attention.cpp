@@ -1,52 +1,12 @@
-// The learner as attention: effective, implicit, and softmax beside them.
+// How much each answer depends on each value, for any learner.
 #include <algorithm>
 #include <cmath>
 
 #include "autograd/grad.h"
-#include "ttt/effective_attention.h"
-#include "ttt/inspect/open.h"
+#include "look/open_loop.h"
+#include "look/views.h"
 
-namespace nestgrad::ttt {
-
-namespace {
-
-using Tensors = std::vector<Tensor>;
-using Arrays = std::vector<Array>;
-
-// [time, time]: 0 where s <= t, or minus infinity for later tokens.
-Array causal_mask(std::int64_t time) {
-  Array out = Array::zeros(DType::f64, {time, time});
-  for (std::int64_t t = 0; t < time; ++t)
-    for (std::int64_t s = t + 1; s < time; ++s)
-      out.as<double>()[static_cast<std::size_t>(t * time + s)] = -HUGE_VAL;
-  return out;
-}
-
-}  // namespace
-
-AttentionMaps attention_maps(const Specimen& specimen) {
-  AttentionMaps out;
-  out.softmax = OpenProgram(specimen, {}, [&](OpenLoop& loop, const Tensors&) {
-    const double scale = 1 / std::sqrt(static_cast<double>(loop.views.k.dim(-1)));
-    const Tensor k = loop.views.k, q = specimen.policy.query_is_key ? k : loop.views.q;
-    Tensor scores = matmul(q * scale, k, {.b = true});
-    if (specimen.policy.causal()) scores = scores + constant(causal_mask(specimen.time()));
-    return Tensors{softmax(scores, -1)};
-  })()[0];
-  try {
-    const Arrays r = OpenProgram(specimen, {}, [&](OpenLoop& loop, const Tensors&) {
-      const EffectiveAttention e =
-          effective_attention(*loop.learner, loop.start, loop.views, specimen.policy);
-      return Tensors{e.matrix, e.output(), loop.run(loop.options).output};
-    })();
-    out.effective = r[0];
-    out.claims = {{"attention over the effective keys and values gives the learner's answers",
-                   relative_distance({r[1]}, {r[2]}), 1e-12}};
-  } catch (const FormError& e) {
-    out.why_not = e.what();
-  }
-  return out;
-}
+namespace nestgrad::look {
 
 namespace {
 
@@ -61,7 +21,7 @@ Array repeated(const Array& x, std::int64_t copies) {
 }
 
 // `copies` times as many sequences, all alike.
-Specimen repeated(Specimen s, std::int64_t copies) {
+InspectedLoop repeated(InspectedLoop s, std::int64_t copies) {
   for (Array* x : {&s.q, &s.k, &s.v, &s.cotangent}) *x = repeated(*x, copies);
   for (auto& [name, rows] : s.gates) rows = repeated(rows, copies);
   return s;
@@ -77,12 +37,12 @@ Array feature_of_copy(std::int64_t features, std::int64_t batch) {
 
 }  // namespace
 
-ImplicitAttention implicit_attention(const Specimen& specimen) {
-  const std::int64_t batch = specimen.batch(), heads = specimen.heads(), time = specimen.time(),
-                     in = specimen.v.shape()[3], features = specimen.cotangent.shape()[3];
+ImplicitAttention implicit_attention(const InspectedLoop& inspected) {
+  const std::int64_t batch = inspected.batch(), heads = inspected.heads(), time = inspected.time(),
+                     in = inspected.v.shape()[3], features = inspected.cotangent.shape()[3];
   // All features of an answer at once: a copy of the sequence for each.
-  const OpenProgram program(repeated(specimen, features), {{DType::f64, {1, 1, time, 1}}},
-                            [&](OpenLoop& loop, const Tensors& token) {
+  const OpenProgram program(repeated(inspected, features), {{DType::f64, {1, 1, time, 1}}},
+                            [&](OpenLoop& loop, const std::vector<Tensor>& token) {
                               InnerLoopOptions options = loop.options;
                               options.form = FormChoice::automatic;
                               const Tensor wanted = constant(feature_of_copy(features, batch)) * token[0];
@@ -102,7 +62,7 @@ ImplicitAttention implicit_attention(const Specimen& specimen) {
     }
   }
   for (double& x : map) x = std::sqrt(x);
-  if (!specimen.policy.causal()) return out;
+  if (!inspected.policy.causal()) return out;
   double above = 0;
   for (std::int64_t i = 0; i < out.map.size(); ++i)
     if (i % time > i / time % time) above = std::max(above, map[static_cast<std::size_t>(i)]);
@@ -110,4 +70,22 @@ ImplicitAttention implicit_attention(const Specimen& specimen) {
   return out;
 }
 
-}  // namespace nestgrad::ttt
+ReportView implicit_attention_view(ViewContext& context) {
+  const InspectedLoop& inspected = context.inspected;
+  const ImplicitAttention r = implicit_attention(inspected);
+  ReportView view{"implicit-attention", "Implicit attention",
+                  "How much does each answer depend on each value?",
+                  "|d o_t / d v_s|, for any learner, however deep: "
+                  "row t, column s is the size of the derivative of "
+                  "the answer to token t by the value of token s.",
+                  r.claims};
+  if (!inspected.policy.causal())
+    view.reading += "\n\nThis learner is not causal: answers may depend on later values.";
+  for (std::int64_t h = 0; h < context.drawn_heads; ++h)
+    view.pictures.push_back(token_map(head_title("Implicit attention", h, inspected.heads()),
+                                      "|d answer / d value| (no unit)", r.map, h));
+  context.out.arrays["implicit_attention"] = r.map;
+  return view;
+}
+
+}  // namespace nestgrad::look

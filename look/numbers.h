@@ -1,6 +1,6 @@
-// Inspect: one inner loop laid open, to see how the outer gradient flows through the learning. Each function
-// answers one question with numbers, and with claims that they must satisfy; pictures are made from
-// them (models/inspection.h). The identity behind most of them:
+// The numbers of an inspection: one inner loop laid open, to see how the outer gradient flows through the
+// learning. Each function answers one question with numbers, and with claims that they must satisfy; a file
+// of look/views/ has the function and the pictures made from its numbers. The identity behind most of them:
 //
 //   full meta-gradient = first-order term + sum over inner steps of -eta H_t lambda_t
 //
@@ -14,13 +14,13 @@
 #include "ttt/claim.h"
 #include "ttt/system.h"
 
-namespace nestgrad::ttt {
+namespace nestgrad::look {
 
 // What is inspected: an inner loop with its numbers, in f64, and what the outer loss asks of its output.
-struct Specimen {
+struct InspectedLoop {
   std::string name;
-  std::function<std::unique_ptr<Learner>(const Params& params)> learner;
-  Policy policy;
+  std::function<std::unique_ptr<ttt::Learner>(const Params& params)> learner;
+  ttt::Policy policy;
   Array q, k, v;                        // as the inner loop sees them, [batch, heads, time, dim]
   std::map<std::string, Array> gates;   // [batch, heads, time, 1 or in]
   Array position;                       // [chunk], or undefined: see Views
@@ -39,7 +39,8 @@ struct Specimen {
 
 // A system on a task that it can learn: v is a linear map of k with a little noise, and the outer loss is the
 // squared distance of each answer from that map of q.
-Specimen specimen_of(const System& system, const ProgramSizes& sizes, std::uint64_t seed);
+InspectedLoop inspected_learner(const ttt::System& system, const ttt::ProgramSizes& sizes,
+                                std::uint64_t seed);
 
 // ---- by inner step ----
 
@@ -50,7 +51,7 @@ struct StepContributions {
   double full_norm = 0, first_order_norm = 0, first_order_projection = 0;
   std::vector<Claim> claims;  // first order + all steps = full
 };
-StepContributions contributions_by_step(const Specimen& specimen);
+StepContributions contributions_by_step(const InspectedLoop& inspected);
 
 // ---- the two channels ----
 
@@ -61,7 +62,7 @@ struct Channels {
   Array full, cumsum, gradient;  // [time, time]
   std::vector<Claim> claims;  // they add up; with one mini-batch, where there may be one, `gradient` is zero
 };
-Channels channels(const Specimen& specimen);
+Channels channels(const InspectedLoop& inspected);
 
 // ---- estimators of the meta-gradient ----
 
@@ -84,7 +85,7 @@ struct Estimators {
   std::vector<double> scale, cosine;
   std::vector<Claim> claims;
 };
-Estimators estimators(const Specimen& specimen);
+Estimators estimators(const InspectedLoop& inspected);
 
 // ---- curvature ----
 
@@ -95,7 +96,7 @@ struct Curvature {
   Array radius;               // of I - eta H, by power iteration; above 1 the step expands
   std::vector<Claim> claims;  // |1 - along| <= radius
 };
-Curvature curvature(const Specimen& specimen, int iterations = 40);
+Curvature curvature(const InspectedLoop& inspected, int iterations = 40);
 
 // ---- losses ----
 
@@ -105,7 +106,7 @@ struct InnerLosses {
   std::vector<double> outer;
   std::vector<Claim> claims;  // in the first mini-batch, before = initial
 };
-InnerLosses inner_losses(const Specimen& specimen);
+InnerLosses inner_losses(const InspectedLoop& inspected);
 
 // ---- attention ----
 
@@ -115,14 +116,14 @@ struct AttentionMaps {
   Array softmax;        // of the same q and k
   std::vector<Claim> claims;  // with it and the effective values the output is the learner's
 };
-AttentionMaps attention_maps(const Specimen& specimen);
+AttentionMaps attention_maps(const InspectedLoop& inspected);
 
 // |d o_i / d v_j|, Frobenius norm over features, [batch, heads, time, time]; for any learner (T^5, Figure 4).
 struct ImplicitAttention {
   Array map;
   std::vector<Claim> claims;  // zero above the diagonal, if the policy is causal
 };
-ImplicitAttention implicit_attention(const Specimen& specimen);
+ImplicitAttention implicit_attention(const InspectedLoop& inspected);
 
 // ---- keys ----
 
@@ -136,7 +137,7 @@ struct KeyStatistics {
   std::vector<Plane> queries_keys, values_outputs;  // per head, batch entry 0
   std::vector<Claim> claims;
 };
-KeyStatistics key_statistics(const Specimen& specimen);
+KeyStatistics key_statistics(const InspectedLoop& inspected);
 
 // ---- one token ----
 
@@ -152,8 +153,8 @@ struct StepCard {
   std::vector<Claim> claims;          // the losses, evaluated again at the weights found and written
   std::string str() const;            // several lines
 };
-// ConfigError for a token that does not exist. reach: channels(specimen).
-StepCard explain_step(const Specimen& specimen, std::int64_t token, const Channels& reach);
+// ConfigError for a token that does not exist. reach: channels(inspected).
+StepCard explain_step(const InspectedLoop& inspected, std::int64_t token, const Channels& reach);
 
 // ---- precision ----
 
@@ -171,16 +172,16 @@ struct PrecisionProbe {
 // ShapeError unless both have these tensors.
 PrecisionProbe compare_precision(const std::vector<std::string>& names, const std::vector<Array>& f32,
                                  const std::vector<Array>& f64);
-PrecisionProbe precision(const Specimen& specimen);
+PrecisionProbe precision(const InspectedLoop& inspected);
 
 // ---- the program itself ----
 
-// The specimen's loss and full meta-gradient as a program: for graphs, profiles and reproducers.
+// The loop's loss and full meta-gradient as a program: for graphs, profiles and reproducers.
 struct MetaProgram {
   Function function;
   std::vector<Array> inputs;
   std::vector<std::string> outputs;  // names: loss, then what is differentiated by
 };
-MetaProgram meta_program(const Specimen& specimen, DType dtype = DType::f64, int checkpoint_every = 0);
+MetaProgram meta_program(const InspectedLoop& inspected, DType dtype = DType::f64, int checkpoint_every = 0);
 
-}  // namespace nestgrad::ttt
+}  // namespace nestgrad::look

@@ -1,6 +1,6 @@
 // The inspection of a learner and of a layer of a trained model: the layer's inner loop is the model's, and
 // the page holds every view.
-#include "models/inspection.h"
+#include "look/inspection.h"
 
 #include <nlohmann/json.hpp>
 
@@ -21,7 +21,7 @@ Checkpoint untrained(const LanguageModelConfig& config) {
 
 }  // namespace
 
-TEST_CASE("inspection: a layer's specimen has the gradients of the whole model") {
+TEST_CASE("inspection: a layer's inspected has the gradients of the whole model") {
   for (const Backbone backbone : {Backbone::transformer, Backbone::mamba})
     for (const char* type : {"linear", "mlp", "titans-mlp", "lact"}) {
       CAPTURE(type);
@@ -34,10 +34,10 @@ TEST_CASE("inspection: a layer's specimen has the gradients of the whole model")
       const Arrays gradients = whole.function(whole.bind({tokens}, {&params}));
 
       for (std::int64_t layer : {0, 1}) {
-        const ttt::Specimen s = layer_specimen(checkpoint, tokens, layer);
+        const look::InspectedLoop s = inspected_layer(checkpoint, tokens, layer);
         CHECK(s.time() == 8);
         CHECK(s.outer_loss.size() == 8);
-        const ttt::MetaProgram program = ttt::meta_program(s);
+        const look::MetaProgram program = look::meta_program(s);
         const Arrays own = program.function(program.inputs);
         std::size_t compared = 0;
         for (const auto& [name, value] : s.params) {
@@ -60,14 +60,14 @@ TEST_CASE("inspection: a layer's specimen has the gradients of the whole model")
 TEST_CASE("inspection: layers that do not exist or do not learn are refused") {
   const Checkpoint checkpoint = untrained(small_model("linear"));
   const Array tokens = random_tokens(1, 9, 13);
-  CHECK(contains(message_of<ConfigError>([&] { layer_specimen(checkpoint, tokens, 2); }), "no layer 2"));
+  CHECK(contains(message_of<ConfigError>([&] { inspected_layer(checkpoint, tokens, 2); }), "no layer 2"));
   const Checkpoint attention = untrained(small_model("attention"));
-  CHECK(contains(message_of<ConfigError>([&] { layer_specimen(attention, tokens, 0); }), "no inner loop"));
+  CHECK(contains(message_of<ConfigError>([&] { inspected_layer(attention, tokens, 0); }), "no inner loop"));
 }
 
 TEST_CASE("inspection: every view has its picture, its numbers and its invariants, saved whole") {
-  const ttt::Specimen s = ttt::specimen_of(ttt::system_named("ttt-linear"),
-                                           {.batch = 1, .heads = 2, .dim = 4, .time = 12, .chunk = 4}, 1);
+  const look::InspectedLoop s = look::inspected_learner(
+      ttt::system_named("ttt-linear"), {.batch = 1, .heads = 2, .dim = 4, .time = 12, .chunk = 4}, 1);
   double last = -1;
   Inspection r = inspect(s, {.token = 3, .progress = [&](const std::string&, double done) {
                                CHECK(done > last);
@@ -110,7 +110,7 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
 TEST_CASE("inspection: the precision of a model's gradients is told tensor by tensor") {
   const LanguageModelConfig config = small_model("linear");
   const Checkpoint checkpoint = untrained(config);
-  const ttt::PrecisionProbe r = model_precision(checkpoint, random_tokens(1, 9, config.vocab_size));
+  const look::PrecisionProbe r = model_precision(checkpoint, random_tokens(1, 9, config.vocab_size));
   CHECK(r.entries.size() == checkpoint.params.size());
   CHECK(r.cosine > 1 - 1e-6);
 }

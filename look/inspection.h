@@ -1,20 +1,20 @@
-// Inspection: everything that ttt/inspect.h can say of one inner loop, as a page for people, as files of
+// Inspection: everything that look/numbers.h can say of one inner loop, as a page for people, as files of
 // numbers, and as a list of invariants. Each view is data, a picture and the invariant that a wrong picture
 // would break.
 #pragma once
 
 #include <functional>
 
+#include "look/numbers.h"
 #include "look/report.h"
 #include "models/trainer.h"
-#include "ttt/inspect.h"
 
 namespace nestgrad {
 
 struct InspectionOptions {
   std::int64_t token = -1;  // of which the step is shown; -1: the one in the middle
   // Precision of the gradients of a whole model, in place of the inner loop's own.
-  std::function<ttt::PrecisionProbe()> precision;
+  std::function<look::PrecisionProbe()> precision;
   std::function<void(const std::string& what, double fraction_done)> progress;
 };
 
@@ -33,13 +33,13 @@ struct Inspection {
   void save(const std::string& folder) const;
 };
 
-Inspection inspect(const ttt::Specimen& specimen, const InspectionOptions& options = {});
+Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& options = {});
 
 // The inner loop of one layer of a trained language model that reads `tokens`, i32 [1, time + 1], with the
 // outer gradient of its next-token loss. ConfigError for a layer that does not exist or is no learner.
-ttt::Specimen layer_specimen(const Checkpoint& checkpoint, const Array& tokens, std::int64_t layer);
+look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& tokens, std::int64_t layer);
 
 // The gradient of every parameter of the model, in f32 beside f64.
-ttt::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens);
+look::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens);
 
 }  // namespace nestgrad
