@@ -7,7 +7,7 @@ install(TARGETS nestgrad EXPORT nestgradTargets ARCHIVE DESTINATION ${CMAKE_INST
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} ttt/learners/*.h)
 list(APPEND headers nestgrad.h
   engine/interpreter.h engine/io/npy.h engine/io/safetensors.h engine/print.h engine/random.h engine/threads.h
-  models/data.h models/inspection.h models/trainer.h
+  look/inspection.h models/data.h models/trainer.h
   ops/attrs.h ops/table.h)
 set(installed)
 while(headers)

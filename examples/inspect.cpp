@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "examples/common/program.h"
+#include "look/inspection.h"
 #include "models/data.h"
-#include "models/inspection.h"
 
 using namespace nestgrad;
 
@@ -24,11 +24,11 @@ std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk) {
   return (tokens + chunk - 1) / chunk * chunk;
 }
 
-ttt::Specimen of_learner(const Options& o) {
+look::InspectedLoop of_learner(const Options& o) {
   const ttt::System& system = ttt::system_named(o.learner);
   const ttt::Policy policy = system.policy({o.heads, o.dim, o.chunk});
   const std::int64_t chunk = policy.chunk == ttt::Policy::kWholeSequence ? 1 : policy.chunk;
-  return ttt::specimen_of(
+  return look::inspected_learner(
       system,
       {.batch = 1, .heads = o.heads, .dim = o.dim, .time = whole_chunks(o.tokens, chunk), .chunk = o.chunk},
       o.seed);
@@ -40,10 +40,10 @@ void run(const Options& o) {
   options.token = o.token;
   options.progress = [&](const std::string& what, double done) { progress.update(what, done); };
 
-  ttt::Specimen specimen;
+  look::InspectedLoop inspected;
   std::vector<std::pair<std::string, std::string>> facts;
   if (o.checkpoint.empty()) {
-    specimen = of_learner(o);
+    inspected = of_learner(o);
     facts = {{"learner", o.learner},
              {"task", "v is a linear map of k with noise; the outer loss asks for that map of q"},
              {"seed", std::to_string(o.seed)}};
@@ -51,22 +51,22 @@ void run(const Options& o) {
     const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
     const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size);
     const Array tokens = ByteCorpus::load(o.data, time + 1).validation_windows(time, 1);
-    specimen = layer_specimen(checkpoint, tokens, o.layer);
+    inspected = inspected_layer(checkpoint, tokens, o.layer);
     options.precision = [checkpoint, tokens] { return model_precision(checkpoint, tokens); };
     facts = {{"checkpoint", o.checkpoint}, {"text", o.data}};
   }
-  if (o.token >= specimen.time())
+  if (o.token >= inspected.time())
     throw CLI::ValidationError("--token",
-                               fmt::format("there are {} tokens, counted from 0", specimen.time()));
+                               fmt::format("there are {} tokens, counted from 0", inspected.time()));
 
-  Inspection inspection = inspect(specimen, options);
+  Inspection inspection = inspect(inspected, options);
   inspection.facts.insert(inspection.facts.begin(), facts.begin(), facts.end());
   inspection.save(o.out);
 
   nlohmann::ordered_json invariants = nlohmann::ordered_json::array();
   std::size_t total = 0, broken = 0;
   for (const ReportView& view : inspection.views)
-    for (const Check& c : view.checks) {
+    for (const Claim& c : view.claims) {
       ++total;
       if (!c.holds()) ++broken;
       fmt::print("{} {:<20} {} (error {:.3g}, tolerance {:.3g})\n", c.holds() ? "holds " : "BROKEN", view.id,
@@ -77,10 +77,10 @@ void run(const Options& o) {
                             {"tolerance", c.tolerance},
                             {"holds", c.holds()}});
     }
-  fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), specimen.name, o.out);
+  fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), inspected.name, o.out);
   if (o.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", specimen.name},
-                                              {"tokens", specimen.time()},
+    fmt::print("{}\n", nlohmann::ordered_json{{"name", inspected.name},
+                                              {"tokens", inspected.time()},
                                               {"report", o.out + "/report.html"},
                                               {"holds", broken == 0},
                                               {"invariants", invariants}}

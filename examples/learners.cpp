@@ -80,10 +80,10 @@ void check(const std::vector<std::string>& names, bool json) {
       fmt::print("  {}\n", text.substr(at, end - at));
     }
     std::fflush(stdout);
-    for (const ttt::Check& c : report.checks)
-      checks[c.name] = c.applies
-                           ? Json{{"error", c.error}, {"tolerance", c.tolerance}, {"passed", c.passed()}}
-                           : Json{{"skipped", c.note}};
+    for (const Claim& c : report.checks)
+      checks[c.claim] = c.applies
+                            ? Json{{"error", c.error}, {"tolerance", c.tolerance}, {"passed", c.holds()}}
+                            : Json{{"skipped", c.note}};
     all[which] = checks;
     if (!report.passed()) failed.push_back(which);
   }

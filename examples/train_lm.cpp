@@ -13,8 +13,8 @@
 #include "engine/io/file.h"
 #include "examples/common/program.h"
 #include "examples/common/sample.h"
+#include "look/report.h"
 #include "models/metrics.h"
-#include "models/report.h"
 #include "models/trainer.h"
 
 using namespace nestgrad;

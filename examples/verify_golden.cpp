@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/common/program.h"
-#include "models/golden.h"
+#include "tests/golden_check/verify.h"
 
 int main(int argc, char** argv) {
   CLI::App app{

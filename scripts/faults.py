@@ -47,8 +47,8 @@ FORMS = (cases("both forms are the inner loop done by hand*", "losses before and
                "parallel = dual = primal*", "WY = dual = primal*", "one step a chunk: every choice*",
                "chunk-parallel = dual*"),
          files("ttt/inner_loop", "ttt/forms", "ttt/parallel_forms", "ttt/refusals"),
-         files("ttt/laws", "ttt/policies", "ttt/optimizers"), files("ttt/nesting", "ttt/inspect"), LEARNERS)
-STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "models/golden"),
+         files("ttt/laws", "ttt/policies", "ttt/optimizers"), files("ttt/nesting", "look/numbers"), LEARNERS)
+STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "golden_check/"),
          LEARNERS)
 DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)

@@ -41,6 +41,7 @@ COPIED = (
     "autograd",
     "ttt",
     "models",
+    "look",
     "cuda",
     "tests",
     "scripts",

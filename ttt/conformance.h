@@ -4,20 +4,13 @@
 //   CHECK(ttt::conformance(my_system, {.dim = 4}).passed());
 #pragma once
 
+#include "ttt/claim.h"
 #include "ttt/system.h"
 
 namespace nestgrad::ttt {
 
-struct Check {
-  std::string name;
-  double error = 0, tolerance = 0;
-  std::string note;  // which forms, or why it does not apply
-  bool applies = true;
-  bool passed() const { return !applies || error <= tolerance; }
-};
-
 struct ConformanceReport {
-  std::vector<Check> checks;
+  std::vector<Claim> checks;  // each by its name below
   bool passed() const;
   std::string str() const;  // one line a check
 };

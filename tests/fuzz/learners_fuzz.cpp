@@ -6,7 +6,7 @@
 //   attention   effective_attention, where it does not refuse
 //   decoding    token by token, from nothing but the states of the token before
 //   layer       TTTLayer, whole and token by token
-//   views       the invariants of ttt/inspect
+//   views       the claims of look/views
 //   battery     conformance()
 // A refusal has to be a FormError or a ConfigError. The primal form refuses nothing that is drawn, and some
 // form runs everything but learners that mix tokens and make a step per token.

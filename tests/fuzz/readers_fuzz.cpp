@@ -31,9 +31,9 @@
 #include "engine/threads.h"
 #include "examples/common/program.h"
 #include "models/decoder.h"
-#include "models/golden.h"
 #include "models/metrics.h"
 #include "models/trainer.h"
+#include "tests/golden_check/verify.h"
 
 using namespace nestgrad;
 

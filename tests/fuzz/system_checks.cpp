@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "engine/random.h"
+#include "look/numbers.h"
 #include "tests/fuzz/answers.h"
 #include "ttt/conformance.h"
-#include "ttt/inspect.h"
 #include "ttt/layer.h"
 
 namespace nestgrad::fuzz {
@@ -52,22 +52,22 @@ void check_battery(const Lesson& l) {
 void check_views(const Lesson& l) {
   ttt::ProgramSizes sizes = sizes_of(l);
   sizes.time = std::max<std::int64_t>(1, l.time / l.chunk()) * l.chunk();
-  const ttt::Specimen specimen = ttt::specimen_of(system_of(l), sizes, l.seed);
-  const auto require = [](const std::vector<ttt::Invariant>& invariants) {
-    for (const ttt::Invariant& i : invariants)
+  const look::InspectedLoop inspected = look::inspected_learner(system_of(l), sizes, l.seed);
+  const auto require = [](const std::vector<Claim>& claims) {
+    for (const Claim& i : claims)
       if (!i.holds()) throw Finding(fmt::format("{}: {:.2g}, at most {:.2g}", i.claim, i.error, i.tolerance));
   };
-  require(ttt::attention_maps(specimen).invariants);
-  require(ttt::inner_losses(specimen).invariants);
-  require(ttt::implicit_attention(specimen).invariants);
-  require(ttt::key_statistics(specimen).invariants);
-  require(ttt::curvature(specimen).invariants);
-  require(ttt::estimators(specimen).invariants);
+  require(look::attention_maps(inspected).claims);
+  require(look::inner_losses(inspected).claims);
+  require(look::implicit_attention(inspected).claims);
+  require(look::key_statistics(inspected).claims);
+  require(look::curvature(inspected).claims);
+  require(look::estimators(inspected).claims);
   if (l.policy.steps > 1) return;  // refused: the steps of a chunk cannot be told apart
-  const ttt::Channels reach = ttt::channels(specimen);
-  require(reach.invariants);
-  require(ttt::explain_step(specimen, l.time / 2 % sizes.time, reach).invariants);
-  require(ttt::contributions_by_step(specimen).invariants);
+  const look::Channels reach = look::channels(inspected);
+  require(reach.claims);
+  require(look::explain_step(inspected, l.time / 2 % sizes.time, reach).claims);
+  require(look::contributions_by_step(inspected).claims);
 }
 
 namespace {

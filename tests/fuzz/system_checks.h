@@ -9,7 +9,7 @@ namespace nestgrad::fuzz {
 bool is_system(const Lesson& lesson);
 // conformance()
 void check_battery(const Lesson& lesson);
-// The invariants of ttt/inspect.
+// The claims of look/numbers.h.
 void check_views(const Lesson& lesson);
 // TTTLayer: token by token as all at once; it refuses what is not causal.
 void check_layer(const Lesson& lesson);

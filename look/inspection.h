@@ -1,0 +1,45 @@
+// Inspection: everything that look/numbers.h can say of one inner loop, as a page for people, as files of
+// numbers, and as a list of invariants. Each view is data, a picture and the invariant that a wrong picture
+// would break.
+#pragma once
+
+#include <functional>
+
+#include "look/numbers.h"
+#include "look/report.h"
+#include "models/trainer.h"
+
+namespace nestgrad {
+
+struct InspectionOptions {
+  std::int64_t token = -1;  // of which the step is shown; -1: the one in the middle
+  // Precision of the gradients of a whole model, in place of the inner loop's own.
+  std::function<look::PrecisionProbe()> precision;
+  std::function<void(const std::string& what, double fraction_done)> progress;
+};
+
+struct Inspection {
+  std::string title, subtitle;
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<ReportView> views;
+  std::map<std::string, Array> arrays;  // by name: views/NAME.npy
+  std::string graph_dot, graph_text, trace;
+
+  bool holds() const;           // every invariant of every view
+  std::string html() const;     // report.html
+  std::string summary() const;  // one JSON object a line, one line a view: its invariants, measured
+  // report.html, graph.dot, graph.txt, trace.json, summary.jsonl, views/*.npy and the pictures as
+  // views/*.svg, each complete or not at all.
+  void save(const std::string& folder) const;
+};
+
+Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& options = {});
+
+// The inner loop of one layer of a trained language model that reads `tokens`, i32 [1, time + 1], with the
+// outer gradient of its next-token loss. ConfigError for a layer that does not exist or is no learner.
+look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& tokens, std::int64_t layer);
+
+// The gradient of every parameter of the model, in f32 beside f64.
+look::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens);
+
+}  // namespace nestgrad

@@ -1,0 +1,141 @@
+// Results for people: pictures as SVG and a one-file HTML page of views made of them. Everything is inline
+// (no network), and light or dark follows the reader's system. All text is escaped; bytes that are not UTF-8,
+// as a byte-level model may write them, show as U+FFFD.
+//
+// A value that is NaN or infinite, or that a log axis cannot show, is never
+// left out in silence: the picture says how many there are. Labels carry
+// the unit: "loss (nats per byte)". Sizes that do not fit throw ValueError.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ttt/claim.h"
+
+namespace nestgrad {
+
+// One line of a chart. A missing value breaks the line there; a point that is alone between two breaks is
+// drawn as a dot. As many x as y.
+struct Series {
+  std::string name;
+  std::vector<double> x, y;
+};
+
+struct Chart {
+  std::string title, x_label, y_label;
+  std::vector<Series> series = {};
+  // Dotted horizontal lines at a y value: name and value, both written beside the line. A value that cannot
+  // be drawn is left out.
+  std::vector<std::pair<std::string, double>> reference_lines = {};
+  bool log_x = false, log_y = false;
+  double too_much = std::numeric_limits<double>::quiet_NaN();  // above it the background is red; NaN: nowhere
+};
+
+// A matrix as colours, row 0 at the top. More than 128 rows or columns are drawn as means of blocks.
+struct Heatmap {
+  std::string title, x_label, y_label, value_label;
+  std::int64_t rows = 0, columns = 0;
+  std::vector<double> values = {};  // [rows, columns]
+  bool diverging = false;           // colours symmetric around 0
+  bool log = false;                 // colours by the logarithm; 0 has a colour of its own. Not with diverging
+  std::vector<std::string> row_names = {}, column_names = {};  // one each, or none: 0, 1, ..
+  // The ends of the colour scale, so that maps can be compared; NaN: of the values.
+  double low = std::numeric_limits<double>::quiet_NaN(), high = std::numeric_limits<double>::quiet_NaN();
+};
+
+// For each name one bar of each group, side by side or stacked. Not stacked and log_y together.
+struct Bars {
+  struct Group {
+    std::string name;
+    std::vector<double> values;  // one for each name
+  };
+  std::string title, y_label;
+  std::vector<std::string> names = {};
+  std::vector<Group> groups = {};
+  bool stacked = false, log_y = false;
+};
+
+// Scattered points; every group has its own colour and shape. As many x as y.
+struct Points {
+  struct Group {
+    std::string name;
+    std::vector<double> x, y;
+  };
+  std::string title, x_label, y_label;
+  std::vector<Group> groups = {};
+  bool log_x = false, log_y = false;
+  bool diagonal = false;  // draws the line y = x
+};
+
+// What depends on what, and which way gradients flow. Boxes are laid out in layers from top to bottom along
+// forward arrows (further arrows as far as they close no cycle); an arrow that closes one points upwards.
+struct Diagram {
+  struct Box {
+    std::string label, detail = {};  // detail in small print below the label
+    int level = -1;                  // of nesting: its colour; -1: none
+  };
+  struct Arrow {
+    enum class Kind { forward, inner_gradient, meta_gradient };
+    int from, to;  // indices of boxes; equal: a loop at the box
+    Kind kind = Kind::forward;
+    bool cut = false;  // where the gradient is stopped: dashed, with a cross
+    std::string label = {};
+  };
+  std::string title;
+  std::vector<Box> boxes = {};
+  std::vector<Arrow> arrows = {};
+};
+
+// Columns of which every cell is a number, as format_number writes it, are aligned at the right.
+struct Table {
+  std::string title;
+  std::vector<std::string> columns = {};  // headers carry the units
+  std::vector<std::vector<std::string>> rows = {};
+};
+
+// Nested parts that fold and unfold. The outermost label stands for the title.
+struct Tree {
+  std::string label, detail = {};
+  int level = -1;  // colour, as in Diagram
+  std::vector<Tree> children = {};
+};
+
+using Picture = std::variant<Chart, Heatmap, Bars, Points, Diagram, Table, Tree>;
+
+// One foldable part of a page.
+struct ReportView {
+  std::string id;  // its anchor: letters, digits, '-', '_' and '.'; unique in the page
+  std::string title;
+  std::string question = {};       // what it answers, in a sentence
+  std::string reading = {};        // how to read it: plain text, a blank line starts a new paragraph
+  std::vector<Claim> claims = {};  // about the numbers shown
+  std::vector<Picture> pictures = {};
+  std::string preformatted = {};  // shown last, in a fixed-width font with its line breaks
+  bool open = true;               // when the page is opened
+};
+
+// A complete HTML page: facts by name, a list of the views with whether their claims hold, with the numbers,
+// then the views.
+std::string html_report(std::string_view title, std::string_view subtitle,
+                        const std::vector<std::pair<std::string, std::string>>& facts,
+                        const std::vector<ReportView>& views);
+
+// A complete <svg> element, as a file by itself.
+std::string svg(const Chart& chart);
+std::string svg(const Heatmap& map);
+std::string svg(const Bars& bars);
+std::string svg(const Points& points);
+std::string svg(const Diagram& diagram);
+
+// A number to three significant digits: 0.123, 12.3, 1234, 1.23e-16, NaN.
+std::string format_number(double value);
+
+// Text for XML or HTML, as content or inside double quotes.
+std::string escape_xml(std::string_view text);
+
+}  // namespace nestgrad

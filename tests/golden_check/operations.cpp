@@ -1,0 +1,288 @@
+#include "tests/golden_check/operations.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "engine/error.h"
+#include "ttt/learners/lact.h"
+#include "ttt/learners/mesa_net.h"
+#include "ttt/system.h"
+#include "ttt/vision.h"
+
+namespace nestgrad {
+
+using ttt::FormChoice;
+using ttt::InnerLoopResult;
+using ttt::Policy;
+using ttt::Views;
+using ttt::Weights;
+
+// ---- what the file says ----
+
+Tensor GoldenOperation::input(const std::string& name, int rank) const {
+  const auto at = in.find(name);
+  if (at == in.end())
+    throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor 'in.{}'", path, name));
+  if (at->second.rank() != rank)
+    throw IoError(fmt::format("{}: 'in.{}' is {}; it must have {} axes", path, name,
+                              to_string(at->second.spec()), rank));
+  return at->second;
+}
+
+const std::string& GoldenOperation::text(const std::string& key) const {
+  const auto at = metadata.find(key);
+  if (at == metadata.end())
+    throw IoError(fmt::format("{}: not a golden file of a known kind: its metadata has no '{}'", path, key));
+  return at->second;
+}
+
+namespace {
+
+template <class T>
+T parsed(const GoldenOperation& op, const std::string& key, std::string_view text, const char* what) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw IoError(fmt::format("{}: '{}' in the metadata is '{}', not {}", op.path, key, op.text(key), what));
+  return value;
+}
+
+}  // namespace
+
+std::int64_t GoldenOperation::integer(const std::string& key, std::int64_t least) const {
+  const auto value = parsed<std::int64_t>(*this, key, text(key), "an integer");
+  if (value < least)
+    throw IoError(
+        fmt::format("{}: '{}' in the metadata is {}, it must be at least {}", path, key, value, least));
+  return value;
+}
+
+double GoldenOperation::number(const std::string& key) const {
+  return parsed<double>(*this, key, text(key), "a number");
+}
+
+bool GoldenOperation::flag(const std::string& key) const {
+  const std::string& value = text(key);
+  if (value != "True" && value != "False")
+    throw IoError(fmt::format("{}: '{}' in the metadata is '{}', not True or False", path, key, value));
+  return value == "True";
+}
+
+std::vector<std::int64_t> GoldenOperation::integers(const std::string& key) const {
+  std::vector<std::int64_t> out;
+  std::string_view rest = text(key);
+  while (!rest.empty()) {
+    const std::size_t from = rest.find_first_not_of("[], "),
+                      to = std::min(rest.find_first_of("],", from), rest.size());
+    if (from == rest.npos) break;
+    out.push_back(parsed<std::int64_t>(*this, key, rest.substr(from, to - from), "a list of integers"));
+    rest.remove_prefix(to);
+  }
+  return out;
+}
+
+namespace {
+
+// ---- sequences of heads: [batch, heads, time, ..], or [batch, time, heads, ..] with the layout 'B T H D'
+// ----
+
+bool time_first(const GoldenOperation& op) {
+  return op.metadata.contains("layout") && op.text("layout") == "B T H D";
+}
+
+Tensor swap_if(bool swap, Tensor x) { return swap ? permute(x, {0, 2, 1, 3}) : x; }
+
+Tensor rows(const GoldenOperation& op, const std::string& name) {
+  return swap_if(time_first(op), op.input(name, 4));
+}
+
+// One number a token.
+Tensor gate_rows(const GoldenOperation& op, const std::string& name) {
+  const Tensor x = op.input(name, 3);
+  return swap_if(time_first(op), reshape(x, {x.dim(0), x.dim(1), x.dim(2), 1}));
+}
+
+Views heads_of(const GoldenOperation& op) {
+  Views views{rows(op, "q"), rows(op, "k"), rows(op, "v"), {}, {}};
+  if (!op.metadata.contains("q_scale")) return views;
+  const bool root = op.text("q_scale").starts_with("1/sqrt(d");
+  views.q = views.q * (root ? 1.0 / std::sqrt(static_cast<double>(views.q.dim(-1))) : op.number("q_scale"));
+  return views;
+}
+
+InnerLoopResult run(const GoldenOperation& op, const ttt::Learner& learner, const Weights& start,
+                    const Views& views, const Policy& policy) {
+  return train_along(learner, start, views, {.policy = policy, .form = op.form, .block = op.block});
+}
+
+// ---- memories that are one matrix ----
+
+GoldenOutputs matrix_memory(const GoldenOperation& op, const std::string& system_name, const Views& views) {
+  const ttt::System& system = ttt::system_named(system_name);
+  const ttt::SystemSizes sizes{views.k.dim(1), views.k.dim(3)};
+  const auto learner = system.learner(op.params, sizes);
+  const Shape shape{views.k.dim(0), views.k.dim(1), views.k.dim(3), views.v.dim(3)};
+  const Tensor start = op.has("initial_state") ? op.input("initial_state", 4) : zeros(views.k.dtype(), shape);
+  const InnerLoopResult r = run(op, *learner, learner->init().with({start}), views, system.policy(sizes));
+  return {{{"o", swap_if(time_first(op), r.output)}, {"final_state", r.last()["W"]}}, r.plan.form};
+}
+
+GoldenOutputs linear_attention(const GoldenOperation& op) {
+  return matrix_memory(op, "linear-attention", heads_of(op));
+}
+
+GoldenOutputs delta_net(const GoldenOperation& op) {
+  Views views = heads_of(op);
+  views.gates["rate"] = gate_rows(op, "beta");
+  return matrix_memory(op, "delta-net", views);
+}
+
+GoldenOutputs gated_delta_net(const GoldenOperation& op) {
+  Views views = heads_of(op);
+  views.gates["rate"] = gate_rows(op, "beta");
+  views.gates["forget"] = exp(gate_rows(op, "g"));
+  return matrix_memory(op, "gated-delta-net", views);
+}
+
+GoldenOutputs gated_linear_attention(const GoldenOperation& op) {
+  Views views = heads_of(op);
+  views.gates["forget"] = exp(rows(op, "gk"));
+  return matrix_memory(op, "gated-linear-attention", views);
+}
+
+// ---- MesaNet ----
+
+GoldenOutputs mesa_net(const GoldenOperation& op) {
+  Views views = heads_of(op);
+  views.gates["rate"] = gate_rows(op, "beta");
+  views.gates["forget"] = exp(gate_rows(op, "g"));
+  const std::int64_t heads = views.k.dim(1), dim = views.k.dim(3);
+  const Tensor lamb = op.input("lamb", 2);
+  const int steps = op.text("op") == "mesa_net_exact" ? ttt::MesaNet::kExact
+                                                      : static_cast<int>(op.integer("cg_iterations", 1));
+  const ttt::MesaNet learner(ttt::MesaNet::memories(lamb.dtype(), heads, dim, views.v.dim(3)),
+                             reshape(lamb, {heads, 1, dim}), steps);
+  const InnerLoopResult r = run(op, learner, ttt::for_batch(learner.init(), views.k.dim(0)), views,
+                                ttt::system_named("mesa-net").policy({heads, dim}));
+  return {{{"o", swap_if(time_first(op), r.output)}, {"h_kk", r.last()["H_kk"]}, {"h_kv", r.last()["H_kv"]}},
+          r.plan.form};
+}
+
+// ---- LaCT: heads are folded into the batch ----
+
+Tensor one_head(Tensor x) { return reshape(x, {x.dim(0), 1, x.dim(1), x.dim(2)}); }
+Tensor no_head(Tensor x) { return reshape(x, {x.dim(0), x.dim(2), x.dim(3)}); }
+
+Views lact_views(const GoldenOperation& op) {
+  Views views{one_head(op.input("q", 3)), one_head(op.input("k", 3)), one_head(op.input("v", 3)), {}, {}};
+  for (const char* i : {"0", "1", "2"})
+    views.gates[fmt::format("rate.W{}", i)] = one_head(op.input(fmt::format("lr{}", i), 3));
+  return views;
+}
+
+// A SwiGLU that starts from the file's matrices; they are [out, in] in files of the language model's variant.
+InnerLoopResult run_lact(const GoldenOperation& op, const Views& views, const ttt::InnerOptimizer& optimizer,
+                         const Policy& policy, bool transposed) {
+  std::vector<Tensor> start;
+  for (const char* name : {"w0", "w1", "w2"}) {
+    const Tensor w = one_head(op.input(name, 3));
+    start.push_back(transposed ? transpose(w) : w);
+  }
+  Graph scratch;  // for the weights that a model of its own would start from
+  ParamTable unused(scratch, views.k.dtype());
+  const ttt::Composed learner(
+      ttt::swiglu(Params(unused), {1, start[0].dim(-2), start[0].dim(-1), start[1].dim(-1)}),
+      ttt::inner_product(), optimizer);
+  return run(op, learner, learner.init().with(start), views, policy);
+}
+
+GoldenOutputs lact(const GoldenOperation& op) {
+  Views views = lact_views(op);
+  const ttt::LactOptions options{.momentum = op.flag("use_momentum"),
+                                 .muon = op.flag("use_muon"),
+                                 .muon_in_f64 = true,  // also of files that are verified in f32
+                                 .prenorm = op.text("op").ends_with("_prenorm")};
+  if (options.momentum) views.gates["momentum"] = one_head(op.input("momentum", 3));
+  const Policy policy = ttt::system_named("lact").policy({.chunk = op.integer("chunk_size", 1)});
+  const InnerLoopResult r = run_lact(op, views, ttt::lact_optimizer(options), policy, true);
+  return {{{"o", no_head(r.output)}}, r.plan.form};
+}
+
+GoldenOutputs lact_nvs(const GoldenOperation& op) {
+  Views views = lact_views(op);
+  const auto range = [&](const char* key, Tensor x) {
+    const std::vector<std::int64_t> ends = op.integers(key);
+    if (ends.size() != 2)
+      throw IoError(
+          fmt::format("{}: '{}' in the metadata is '{}', not [begin, end]", op.path, key, op.text(key)));
+    return slice(x, 2, ends[0], ends[1]);
+  };
+  views.q = range("apply_range", views.q);
+  views.k = range("update_range", views.k);
+  views.v = range("update_range", views.v);
+  for (auto& [name, rate] : views.gates) rate = range("update_range", rate);
+  const InnerLoopResult r =
+      run_lact(op, views, ttt::lact_nvs_optimizer(static_cast<int>(op.integer("muon_update_steps", 0)), true),
+               ttt::system_named("lact-nvs").policy({}), false);
+  GoldenOutputs out{{{"o", no_head(r.output)}}, r.plan.form};
+  for (const char* i : {"0", "1", "2"})
+    out.out[fmt::format("w{}", i)] = no_head(r.last()[fmt::format("W{}", i)]);
+  return out;
+}
+
+// ---- layers for images ----
+
+GoldenOutputs vittt(const GoldenOperation& op) {
+  const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), op.params,
+                                               {.width = op.integer("dim", 1),
+                                                .heads = op.integer("num_heads", 1),
+                                                .height = op.integer("h", 1),
+                                                .image_width = op.integer("w", 1),
+                                                .rate = op.number("lr"),
+                                                .scale = op.number("scale"),
+                                                .form = op.form});
+  return {{{"o", r.output}}, r.plan.form};
+}
+
+GoldenOutputs t5(const GoldenOperation& op, ttt::FastModel model) {
+  const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), op.params,
+                                                {.width = op.integer("dim", 1),
+                                                 .heads = op.integer("num_heads", 1),
+                                                 .model = model,
+                                                 .norm_eps = op.number("instance_norm_eps"),
+                                                 .form = op.form});
+  return {{{"o", r.output}}, r.plan.form};
+}
+
+GoldenOutputs t5_two_layers(const GoldenOperation& op) { return t5(op, ttt::FastModel::two_layers); }
+
+using Run = GoldenOutputs (*)(const GoldenOperation& op);
+constexpr std::pair<std::string_view, Run> kOperations[] = {
+    {"linear_attention", linear_attention},
+    {"delta_rule", delta_net},
+    {"gated_delta_rule", gated_delta_net},
+    {"gated_linear_attention", gated_linear_attention},
+    {"mesa_net_cg", mesa_net},
+    {"mesa_net_exact", mesa_net},
+    {"lact_block_causal_swiglu", lact},
+    {"lact_block_causal_swiglu_prenorm", lact},
+    {"lact_nvs_swiglu", lact_nvs},
+    {"vittt_block", vittt},
+    {"t5_attention_2layer", t5_two_layers},
+};
+
+}  // namespace
+
+GoldenOutputs run_golden_operation(const GoldenOperation& op) {
+  std::vector<std::string_view> known;
+  for (const auto& [name, run_it] : kOperations) {
+    if (name == op.text("op")) return run_it(op);
+    known.push_back(name);
+  }
+  throw IoError(fmt::format("{}: not a golden file of a known kind: there is no operation '{}'; there are {}",
+                            op.path, op.text("op"), fmt::join(known, ", ")));
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,116 @@
+// The inspection of a learner and of a layer of a trained model: the layer's inner loop is the model's, and
+// the page holds every view.
+#include "look/inspection.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/io/file.h"
+#include "engine/io/npy.h"
+#include "tests/models/model_testing.h"
+#include "tests/temporary_folder.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+Checkpoint untrained(const LanguageModelConfig& config) {
+  const TracedModel model = logits_model(config, DType::f32, i32({1, 4}));
+  return {config, initial_parameters(model.params, DType::f32, 7)};
+}
+
+}  // namespace
+
+TEST_CASE("inspection: a layer's inspected has the gradients of the whole model") {
+  for (const Backbone backbone : {Backbone::transformer, Backbone::mamba})
+    for (const char* type : {"linear", "mlp", "titans-mlp", "lact"}) {
+      CAPTURE(type);
+      const LanguageModelConfig config = small_model(type, backbone);
+      const Checkpoint checkpoint = untrained(config);
+      const Array tokens = random_tokens(1, 9, config.vocab_size);
+      const TracedModel whole = training_model(config, DType::f64, tokens.spec());
+      StateDict params;
+      for (const auto& [name, value] : checkpoint.params) params.emplace(name, value.cast(DType::f64));
+      const Arrays gradients = whole.function(whole.bind({tokens}, {&params}));
+
+      for (std::int64_t layer : {0, 1}) {
+        const look::InspectedLoop s = inspected_layer(checkpoint, tokens, layer);
+        CHECK(s.time() == 8);
+        CHECK(s.outer_loss.size() == 8);
+        const look::MetaProgram program = look::meta_program(s);
+        const Arrays own = program.function(program.inputs);
+        std::size_t compared = 0;
+        for (const auto& [name, value] : s.params) {
+          const std::string full_name = fmt::format("model.layers.{}.seq_modeling_block.{}", layer, name);
+          const auto here = std::ranges::find(program.outputs, name);
+          if (here == program.outputs.end()) continue;  // not the learner's
+          for (std::size_t i = 0; i < whole.params.size(); ++i) {
+            if (whole.params[i].name != full_name) continue;
+            CAPTURE(full_name);
+            CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())],
+                                 gradients[i + 1]) < 1e-9);
+            ++compared;
+          }
+        }
+        CHECK(compared > 0);
+      }
+    }
+}
+
+TEST_CASE("inspection: layers that do not exist or do not learn are refused") {
+  const Checkpoint checkpoint = untrained(small_model("linear"));
+  const Array tokens = random_tokens(1, 9, 13);
+  CHECK(contains(message_of<ConfigError>([&] { inspected_layer(checkpoint, tokens, 2); }), "no layer 2"));
+  const Checkpoint attention = untrained(small_model("attention"));
+  CHECK(contains(message_of<ConfigError>([&] { inspected_layer(attention, tokens, 0); }), "no inner loop"));
+}
+
+TEST_CASE("inspection: every view has its picture, its numbers and its invariants, saved whole") {
+  const look::InspectedLoop s = look::inspected_learner(
+      ttt::system_named("ttt-linear"), {.batch = 1, .heads = 2, .dim = 4, .time = 12, .chunk = 4}, 1);
+  double last = -1;
+  Inspection r = inspect(s, {.token = 3, .progress = [&](const std::string&, double done) {
+                               CHECK(done > last);
+                               last = done;
+                             }});
+  CHECK(last == 1);
+  CHECK(r.views.size() == 13);
+  CHECK(r.holds());
+  std::size_t with_invariants = 0;
+  for (const ReportView& v : r.views) {
+    CAPTURE(v.id);
+    CHECK((!v.pictures.empty() || !v.preformatted.empty()));
+    CHECK_FALSE(v.question.empty());
+    if (!v.claims.empty()) ++with_invariants;
+  }
+  CHECK(with_invariants >= 11);
+
+  const TemporaryFolder folder;
+  r.save(folder.path);
+  const std::string page = read_file(folder / "report.html");
+  for (const ReportView& v : r.views) CHECK(contains(page, fmt::format("id=\"{}\"", v.id)));
+  CHECK(page.size() < 5'000'000);
+  CHECK(read_npy(folder / "views/channel_gradient.npy").shape() == Shape{12, 12});
+  CHECK(contains(read_file(folder / "graph.dot"), "digraph"));
+  CHECK(nlohmann::json::parse(read_file(folder / "trace.json")).contains("traceEvents"));
+  std::istringstream lines(read_file(folder / "summary.jsonl"));
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    for (const auto& invariant : json["invariants"]) CHECK(invariant["holds"] == true);
+  }
+  CHECK(count == r.views.size());
+
+  // A view that lies is seen.
+  r.views[0].claims[0].error = 1;
+  CHECK_FALSE(r.holds());
+  CHECK(contains(r.summary(), "\"holds\":false"));
+}
+
+TEST_CASE("inspection: the precision of a model's gradients is told tensor by tensor") {
+  const LanguageModelConfig config = small_model("linear");
+  const Checkpoint checkpoint = untrained(config);
+  const look::PrecisionProbe r = model_precision(checkpoint, random_tokens(1, 9, config.vocab_size));
+  CHECK(r.entries.size() == checkpoint.params.size());
+  CHECK(r.cosine > 1 - 1e-6);
+}
