@@ -429,6 +429,7 @@ FAULTS = [
          "true"),
         ("position-of-a-part", "slice(views.position, 0, 0, «std::min(end - begin, views.position.dim(0))»)",
          "std::min(end - begin, views.position.dim(0)) - 1"),
+        ("whole-chunks-do-not-write", "all.position}, «true», {}, {}}", "all.writes"),
         ("slots-of-some-weights-lost", "«whole.slots[place] = learnt.slots[i];»", None),
         ("held-weights-forgotten", "«held[places_[i]] = w.held(w.at(i).name);»", None),
     ]),
@@ -445,6 +446,13 @@ FAULTS = [
          "false"),
         ("state-not-carried-on", "if («options.policy.carry») state", "!options.policy.carry"),
         ("chunk-offset-of-the-first", "block.offset = at_chunk(options_.gradient_offset, «index»)", "0"),
+        ("rest-as-one-chunk",
+         "if («row.block == BlockSize::one_chunk || row.block == BlockSize::any») return run_block", "true"),
+    ]),
+    ("table", "ttt/forms/table.cpp", (files("ttt/conformance"), *FORMS), [
+        ("large-chunks-at-once", "return «d.policy().chunk > kFewTokens»", "false"),
+        ("members-ignored", "return «d.members() > 1» ||", "false"),
+        ("slower-chosen", "if («row.slower && row.slower(d)») {", "false"),
     ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
