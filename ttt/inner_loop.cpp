@@ -45,8 +45,7 @@ void check_tokens(const Policy& policy, const Views& views) {
   if (views.q.dim(2) != time && !(whole && after))
     throw ShapeError(
         fmt::format("[inner_loop] q is {} and k is {}: only a policy with one step for the whole sequence "
-                    "may ask more or fewer "
-                    "tokens than it learns from",
+                    "may ask more or fewer tokens than it learns from",
                     to_string(views.q.spec()), to_string(views.k.spec())));
   const std::int64_t chunk = policy.chunk_of(time);
   if (views.position.defined() && after)

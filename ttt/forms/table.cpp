@@ -33,71 +33,6 @@ bool has_members_to_share_or_parallel(const DerivedLearner& d) {
   return d.members() > 1 || d.why_not(row_of(FormChoice::parallel, d.policy().update).needs).empty();
 }
 
-using enum Property;
-using Update = Policy::Update;
-const std::vector<FormRow> kRows{
-    {FormChoice::parallel,
-     Update::per_token,
-     "linear attention: no factor of a gradient depends on a learning weight and the step is linear, so "
-     "blocks of any length are worked on at once",
-     {factored_uses, constant_factors, linear_step, no_position, uncut_meta},
-     BlockSize::any,
-     nullptr,
-     make<DualForm>},
-    {FormChoice::wy,
-     Update::per_token,
-     "the gradients of a block solve one triangular system (WY form): each depends on the weight linearly, "
-     "through one use",
-     {factored_uses, linear_step, online, affine_use, no_position, full_meta},
-     BlockSize::any,
-     nullptr,
-     make<WyForm>},
-    {FormChoice::dual,
-     Update::per_token,
-     "recurrent, chunk after chunk; inside a chunk gradients are outer products and the weights they give "
-     "are applied as masked attention",
-     {factored_uses, linear_step},
-     BlockSize::one_chunk,
-     nullptr,
-     make<DualForm>},
-    {FormChoice::primal,
-     Update::per_token,
-     "recurrent; the weights of every token are materialised",
-     {},
-     BlockSize::one_chunk,
-     nullptr,
-     make<PrimalForm>},
-    {FormChoice::parallel,
-     Update::per_chunk,
-     "plain linear attention with a mask of chunks: no factor of a gradient depends on a learning weight "
-     "and the step is linear, so all tokens are worked on at once",
-     {separate_tokens, factored_uses, constant_factors, linear_step, one_step, uncut_meta, several_chunks},
-     BlockSize::whole_chunks,
-     has_large_chunks,
-     make<DualForm>},
-    {FormChoice::chunk_parallel,
-     Update::per_chunk,
-     "all chunks at once: no factor of a gradient depends on a learning weight, so what the optimiser makes "
-     "of the chunks' gradients is computed for all of them and the weights are a running sum",
-     {separate_tokens, factored_uses, constant_factors, affine_step, one_step, uncut_meta, several_chunks},
-     BlockSize::all_chunks,
-     has_members_to_share_or_parallel,
-     make<ChunkParallelForm>},
-    {FormChoice::dual,
-     Update::per_chunk,
-     "recurrent, chunk after chunk; each chunk's gradient from its factors",
-     {separate_tokens, factored_uses},
-     BlockSize::one_chunk,
-     nullptr,
-     make<FactoredChunkForm>},
-    {FormChoice::primal,
-     Update::per_chunk,
-     "recurrent, chunk after chunk; gradients taken whole",
-     {},
-     BlockSize::one_chunk,
-     nullptr,
-     make<PerChunkForm>}};
-
 // What no form but the primal one can do without.
 void require_meaning(const DerivedLearner& d, FormChoice wanted) {
   for (Property p : {Property::separate_members, Property::separate_tokens}) {
@@ -131,7 +66,73 @@ std::vector<std::string> form_names() {
   return out;
 }
 
-const std::vector<FormRow>& form_rows() { return kRows; }
+const std::vector<FormRow>& form_rows() {
+  using enum Property;
+  using Update = Policy::Update;
+  static const std::vector<FormRow> rows{
+      {FormChoice::parallel,
+       Update::per_token,
+       "linear attention: no factor of a gradient depends on a learning weight and the step is linear, so "
+       "blocks of any length are worked on at once",
+       {factored_uses, constant_factors, linear_step, no_position, uncut_meta},
+       BlockSize::any,
+       nullptr,
+       make<DualForm>},
+      {FormChoice::wy,
+       Update::per_token,
+       "the gradients of a block solve one triangular system (WY form): each depends on the weight linearly, "
+       "through one use",
+       {factored_uses, linear_step, online, affine_use, no_position, full_meta},
+       BlockSize::any,
+       nullptr,
+       make<WyForm>},
+      {FormChoice::dual,
+       Update::per_token,
+       "recurrent, chunk after chunk; inside a chunk gradients are outer products and the weights they give "
+       "are applied as masked attention",
+       {factored_uses, linear_step},
+       BlockSize::one_chunk,
+       nullptr,
+       make<DualForm>},
+      {FormChoice::primal,
+       Update::per_token,
+       "recurrent; the weights of every token are materialised",
+       {},
+       BlockSize::one_chunk,
+       nullptr,
+       make<PrimalForm>},
+      {FormChoice::parallel,
+       Update::per_chunk,
+       "plain linear attention with a mask of chunks: no factor of a gradient depends on a learning weight "
+       "and the step is linear, so all tokens are worked on at once",
+       {separate_tokens, factored_uses, constant_factors, linear_step, one_step, uncut_meta, several_chunks},
+       BlockSize::whole_chunks,
+       has_large_chunks,
+       make<DualForm>},
+      {FormChoice::chunk_parallel,
+       Update::per_chunk,
+       "all chunks at once: no factor of a gradient depends on a learning weight, so what the optimiser makes "
+       "of the chunks' gradients is computed for all of them and the weights are a running sum",
+       {separate_tokens, factored_uses, constant_factors, affine_step, one_step, uncut_meta, several_chunks},
+       BlockSize::all_chunks,
+       has_members_to_share_or_parallel,
+       make<ChunkParallelForm>},
+      {FormChoice::dual,
+       Update::per_chunk,
+       "recurrent, chunk after chunk; each chunk's gradient from its factors",
+       {separate_tokens, factored_uses},
+       BlockSize::one_chunk,
+       nullptr,
+       make<FactoredChunkForm>},
+      {FormChoice::primal,
+       Update::per_chunk,
+       "recurrent, chunk after chunk; gradients taken whole",
+       {},
+       BlockSize::one_chunk,
+       nullptr,
+       make<PerChunkForm>}};
+  return rows;
+}
 
 const FormRow& row_of(FormChoice form, Policy::Update update) {
   for (const FormRow& row : form_rows())

@@ -45,30 +45,31 @@ System lact_system(std::string name, std::string title, InnerOptimizer optimizer
   return out;
 }
 
-const Policy kBlockCausal{.update = Policy::Update::per_chunk, .read = Policy::Read::before_write};
-const Policy kBidirectional{.chunk = Policy::kWholeSequence, .update = Policy::Update::per_chunk};
+Policy block_causal() { return {.update = Policy::Update::per_chunk, .read = Policy::Read::before_write}; }
+Policy bidirectional() { return {.chunk = Policy::kWholeSequence, .update = Policy::Update::per_chunk}; }
 
 }  // namespace
 
-System lact() { return lact_system("lact", "LaCT (Muon, momentum)", lact_optimizer(), kBlockCausal); }
+System lact() { return lact_system("lact", "LaCT (Muon, momentum)", lact_optimizer(), block_causal()); }
 
 System lact_sgd() {
   return lact_system("lact-sgd", "LaCT (plain steps)", lact_optimizer({.momentum = false, .muon = false}),
-                     kBlockCausal);
+                     block_causal());
 }
 
 System lact_prenorm() {
   return lact_system("lact-prenorm", "LaCT (master weights)", lact_optimizer({.prenorm = true}),
-                     kBlockCausal);
+                     block_causal());
 }
 
 System lact_low_rank() {
-  return lact_system("lact-low-rank", "LaCT (weights start with rank 8)", lact_optimizer(), kBlockCausal, 8);
+  return lact_system("lact-low-rank", "LaCT (weights start with rank 8)", lact_optimizer(), block_causal(),
+                     8);
 }
 
 System lact_nvs() {
   return lact_system("lact-nvs", "LaCT for view synthesis (not causal)", lact_nvs_optimizer(),
-                     kBidirectional);
+                     bidirectional());
 }
 
 }  // namespace nestgrad::ttt

@@ -11,12 +11,12 @@ namespace nestgrad::ttt {
 namespace {
 
 struct Rung {
-  std::string title;
+  std::string_view title;
   bool only_last = true, weight_norm = false, single_layer = true, rates = false, momentum = false,
        muon = true;
 };
 
-const Rung kRungs[] = {
+constexpr Rung kRungs[] = {
     {"only the last layer learns", true, true, false, true, true, true},
     {"no weight normalisation", true, false, false, true, true, true},
     {"a single linear layer", false, false, true, true, true, true},
