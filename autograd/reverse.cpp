@@ -7,6 +7,7 @@
 #include "engine/dependence.h"
 #include "engine/index.h"
 #include "engine/lower.h"
+#include "ops/accumulate.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -84,8 +85,7 @@ Tensor Reverse::cotangent(NodeId id) const { return cotangents_[at(id)]; }
 void Reverse::add(NodeId id, Tensor ct) {
   if (!depends(id)) return;
   ct = sum_to(ct, graph_.node(id).spec.shape);  // undoes broadcasting, here and nowhere else
-  Tensor& sum = cotangents_[at(id)];
-  sum = sum.defined() ? sum + ct : ct;
+  accumulate(cotangents_[at(id)], ct);
 }
 
 void Reverse::run() {
@@ -105,16 +105,12 @@ void Reverse::run() {
       case OpKind::input:
       case OpKind::constant:
         break;
-      case OpKind::final: {
-        Tensor& sum = scans_[n.inputs[0]].finals[n.attrs.as<FinalAttrs>().carry];
-        sum = sum.defined() ? sum + ct : ct;
+      case OpKind::final:
+        accumulate(scans_[n.inputs[0]].finals[n.attrs.as<FinalAttrs>().carry], ct);
         break;
-      }
-      case OpKind::stack: {
-        Tensor& sum = scans_[n.inputs[0]].stacks[n.attrs.as<StackAttrs>().node];
-        sum = sum.defined() ? sum + ct : ct;
+      case OpKind::stack:
+        accumulate(scans_[n.inputs[0]].stacks[n.attrs.as<StackAttrs>().node], ct);
         break;
-      }
       case OpKind::scan:
         through_scan(id);
         break;

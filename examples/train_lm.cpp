@@ -13,7 +13,7 @@
 #include "engine/io/file.h"
 #include "examples/common/program.h"
 #include "examples/common/sample.h"
-#include "look/report.h"
+#include "look/training_report.h"
 #include "models/metrics.h"
 #include "models/trainer.h"
 
@@ -63,104 +63,23 @@ std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
   return out;
 }
 
-std::vector<double> smooth(const std::vector<double>& y, std::size_t half_width) {
-  std::vector<double> out(y.size());
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    const std::size_t from = i > half_width ? i - half_width : 0, to = std::min(y.size(), i + half_width + 1);
-    double sum = 0;
-    for (std::size_t k = from; k < to; ++k) sum += y[k];
-    out[i] = sum / static_cast<double>(to - from);
-  }
-  return out;
-}
-
-Series by_position(std::string name, const std::vector<double>& y) {
-  Series s{std::move(name), {}, smooth(y, 8)};
-  for (std::size_t i = 0; i < y.size(); ++i) s.x.push_back(static_cast<double>(i));
-  return s;
-}
-
-struct Results {
-  Validation validation;
-  double bigram = 0, tokens_per_second = 0, seconds = 0;
-  std::string prompt, sample;
-};
-
-Chart position_chart(const Results& r) {
-  return {"Validation loss by position",
-          "position in the context (bytes)",
-          "loss (nats per byte)",
-          {by_position("validation loss", r.validation.loss_by_position)},
-          {{"bigram", r.bigram}}};
-}
-
-Chart inner_chart(const Validation::Inner& layer) {
-  return {"Inner loss, " + layer.layer,
-          "position in the context (bytes)",
-          "inner loss (of a token, in units of its task)",
-          {by_position("at the first weights", layer.initial), by_position("before the step", layer.before),
-           by_position("after the step", layer.after)}};
-}
-
-std::string report(const Options& o, const Trainer& trainer, const std::vector<Metric>& metrics,
-                   const Results& r) {
-  Series curve{"training loss", {}, {}};
-  for (const Metric& m : metrics) curve.x.push_back(static_cast<double>(m.step)), curve.y.push_back(m.loss);
-  curve.y = smooth(curve.y, std::max<std::size_t>(1, metrics.size() / 100));
-
-  std::vector<ReportView> views{
-      {.id = "training",
-       .title = "Training",
-       .question = "How far did the outer training get?",
-       .reading = "Loss of each training batch, smoothed. The dotted "
-                  "line is a bigram model of the same training text.",
-       .pictures = {Chart{
-           "Training curve", "step", "loss (nats per byte)", {curve}, {{"bigram", r.bigram}}}}},
-      {.id = "positions",
-       .title = "It learns while it reads",
-       .question = "Does the loss fall as the model reads on?",
-       .reading = "Validation loss by position in the context, smoothed over 17 bytes. All weights that the "
-                  "outer training found are fixed here; what falls from left to right is what the "
-                  "layers learn from the text in front of them.",
-       .pictures = {position_chart(r)}}};
-  ReportView inner{
-      .id = "inner-loss",
-      .title = "The inner loss",
-      .question = "Does each layer get better at its own task?",
-      .reading =
-          "Each layer trains a small model on the sequence. Its self-supervised loss on each token with the "
-          "weights from before the first token, and "
-          "just before and just after the gradient step on that token (Sun et al. 2024, Figure 4)."};
-  for (const Validation::Inner& layer : r.validation.inner) inner.pictures.push_back(inner_chart(layer));
-  if (!inner.pictures.empty()) views.push_back(inner);
-  if (!r.sample.empty())
-    views.push_back({.id = "sample",
-                     .title = "A sample",
-                     .question = "What does it write?",
-                     .reading =
-                         "The model read the first lines, from the validation text, and wrote what "
-                         "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
-                     .preformatted = r.prompt + "▌" + r.sample});
-
+using Facts = std::vector<std::pair<std::string, std::string>>;
+Facts facts_of(const Options& o, const TrainingResults& r) {
   const LanguageModelConfig& c = o.training.model;
-  return html_report("nestgrad: a language model that learns while it reads",
-                     fmt::format("{} layers, {} backbone, {} parameters, {} steps", o.learner, o.backbone,
-                                 trainer.parameter_count(), trainer.steps_done()),
-                     {{"data", o.data},
-                      {"width, layers, heads",
-                       fmt::format("{}, {}, {}", c.hidden_size, c.num_hidden_layers, c.num_attention_heads)},
-                      {"inner mini-batch", std::to_string(c.mini_batch_size)},
-                      {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
-                      {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
-                                                      r.validation.loss / std::numbers::ln2)},
-                      {"first quarter of the context",
-                       fmt::format("{:.4f} nats per byte", r.validation.mean_between(0, 0.25))},
-                      {"last quarter of the context",
-                       fmt::format("{:.4f} nats per byte", r.validation.mean_between(0.75, 1))},
-                      {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
-                      {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
-                      {"time", format_seconds(r.seconds)}},
-                     views);
+  return {{"data", o.data},
+          {"width, layers, heads",
+           fmt::format("{}, {}, {}", c.hidden_size, c.num_hidden_layers, c.num_attention_heads)},
+          {"inner mini-batch", std::to_string(c.mini_batch_size)},
+          {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
+          {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
+                                          r.validation.loss / std::numbers::ln2)},
+          {"first quarter of the context",
+           fmt::format("{:.4f} nats per byte", r.validation.mean_between(0, 0.25))},
+          {"last quarter of the context",
+           fmt::format("{:.4f} nats per byte", r.validation.mean_between(0.75, 1))},
+          {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
+          {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
+          {"time", format_seconds(r.seconds)}};
 }
 
 void make_folder(const std::string& folder) {
@@ -191,15 +110,15 @@ void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& p
   progress.print(fmt::format("{}\nthis op and its operands are in {}", found->str(), path));
 }
 
-void run(Options& o) {
-  const auto start = Clock::now();
+// The text, once the settings are known to go together and the folder to be one of theirs.
+ByteCorpus checked_corpus(Options& o) {
   o.training.model = model_config(o);
   try {
     o.training.check();
   } catch (const ConfigError& e) {
     throw CLI::ValidationError(e.what());  // options that do not go together are a wrong call
   }
-  const ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
+  ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
   if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
     // A wrong resume must not touch the folder.
     const std::string path = o.out + "/config.json";
@@ -208,93 +127,139 @@ void run(Options& o) {
           "{} describes another model than the one asked for; resume with the same settings", path));
   }
   if (!o.resume) make_folder(o.out);
-  std::optional<FolderLock> lock;  // of a folder that is not there, prepare_folder tells
-  if (std::filesystem::is_directory(o.out)) lock.emplace(o.out);
-  Trainer trainer(o.training, corpus);
-  const std::string checkpoint = o.out + "/checkpoint.safetensors", metrics_path = o.out + "/metrics.jsonl";
-  std::vector<Metric> metrics;
-  if (o.resume && std::filesystem::exists(checkpoint)) {
-    trainer.load(checkpoint);
-    metrics = read_metrics(metrics_path, trainer.steps_done());
-  }
-  prepare_folder(o);
-  lock->remove_temporaries();
-  std::string log;
-  for (const Metric& m : metrics) log += to_line(m);
+  return corpus;
+}
 
-  Results r;
-  {
-    ProgressLine progress;
-    const double tokens_per_step = static_cast<double>(o.training.batch * o.training.context);
-    progress.print(fmt::format("{} parameters, {} training bytes, {} validation bytes, plan memory {:.0f} MB",
-                               trainer.parameter_count(), corpus.bytes(Split::training).size(),
-                               corpus.bytes(Split::validation).size(),
-                               static_cast<double>(trainer.arena_bytes()) / 1e6));
-    // Metrics first: a resumed run leaves out rows of steps after its checkpoint; missing ones are lost.
-    const auto save = [&] {
-      write_file_atomically(metrics_path, log);
-      trainer.save(checkpoint);
-    };
-    const auto training_start = Clock::now();
-    const std::int64_t first = trainer.steps_done();
-    const std::int64_t stop = o.stop_after > 0 ? std::min(o.stop_after, o.training.steps) : o.training.steps;
-    while (trainer.steps_done() < stop) {
+// One call of the program: from the options to a folder with a trained model and its report.
+class Run {
+ public:
+  explicit Run(Options& o)
+      : o_(o), corpus_(checked_corpus(o)), lock_(locked(o.out)), trainer_(o.training, corpus_) {
+    if (o.resume && std::filesystem::exists(checkpoint())) {
+      trainer_.load(checkpoint());
+      metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
+    }
+    prepare_folder(o);
+    lock_->remove_temporaries();
+    for (const Metric& m : metrics_) log_ += to_line(m);
+  }
+
+  void go() {
+    {
+      ProgressLine progress;
+      progress.print(fmt::format(
+          "{} parameters, {} training bytes, {} validation bytes, plan memory {:.0f} MB",
+          trainer_.parameter_count(), corpus_.bytes(Split::training).size(),
+          corpus_.bytes(Split::validation).size(), static_cast<double>(trainer_.arena_bytes()) / 1e6));
+      train(progress);
+      if (trainer_.steps_done() == o_.training.steps) evaluate();
+    }
+    if (trainer_.steps_done() == o_.training.steps) return tell();
+    fmt::print("stopped after {} of {} steps; go on with --resume\n", trainer_.steps_done(),
+               o_.training.steps);
+    if (o_.json)
+      fmt::print("{}\n", nlohmann::ordered_json{{"steps", trainer_.steps_done()},
+                                                {"of_steps", o_.training.steps},
+                                                {"tokens_per_second", results_.tokens_per_second}}
+                             .dump());
+  }
+
+ private:
+  std::string checkpoint() const { return o_.out + "/checkpoint.safetensors"; }
+  std::string metrics_path() const { return o_.out + "/metrics.jsonl"; }
+
+  // Null for a folder that is not there, of which prepare_folder tells.
+  static std::unique_ptr<FolderLock> locked(const std::string& folder) {
+    return std::filesystem::is_directory(folder) ? std::make_unique<FolderLock>(folder) : nullptr;
+  }
+
+  // Metrics first: a resumed run leaves out rows of steps after its checkpoint; missing ones are lost.
+  void save() const {
+    write_file_atomically(metrics_path(), log_);
+    trainer_.save(checkpoint());
+  }
+
+  void train(ProgressLine& progress) {
+    const double tokens_per_step = static_cast<double>(o_.training.batch * o_.training.context);
+    const auto start = Clock::now();
+    const std::int64_t first = trainer_.steps_done();
+    const std::int64_t stop =
+        o_.stop_after > 0 ? std::min(o_.stop_after, o_.training.steps) : o_.training.steps;
+    while (trainer_.steps_done() < stop) {
       StepResult s{};
       try {
-        s = trainer.step();
+        s = trainer_.step();
       } catch (const ValueError&) {
-        explain_nonfinite(o, trainer, progress);
+        explain_nonfinite(o_, trainer_, progress);
         throw;
       }
-      r.tokens_per_second =
-          static_cast<double>(s.step - first) * tokens_per_step / seconds_since(training_start);
-      metrics.push_back({s.step, s.loss, s.grad_norm, s.rate, r.tokens_per_second});
-      log += to_line(metrics.back());
-      progress.update(fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", s.step, o.training.steps,
-                                  s.loss, r.tokens_per_second),
-                      static_cast<double>(s.step) / static_cast<double>(o.training.steps));
-      if (s.step % o.save_every == 0) save();
+      double& rate = results_.tokens_per_second;
+      rate = static_cast<double>(s.step - first) * tokens_per_step / seconds_since(start);
+      metrics_.push_back({s.step, s.loss, s.grad_norm, s.rate, rate});
+      log_ += to_line(metrics_.back());
+      progress.update(
+          fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", s.step, o_.training.steps, s.loss, rate),
+          static_cast<double>(s.step) / static_cast<double>(o_.training.steps));
+      if (s.step % o_.save_every == 0) save();
     }
     save();
-    if (stop < o.training.steps) {
-      fmt::print("stopped after {} of {} steps; go on with --resume\n", stop, o.training.steps);
-      return;
-    }
-    const Array windows = trainer.validation_windows(o.validation_windows);
-    r.validation = trainer.validate(windows);
-    r.bigram = bigram_loss(corpus.bytes(Split::training), windows);
+  }
+
+  void evaluate() {
+    TrainingResults& r = results_;
+    const Array windows = trainer_.validation_windows(o_.validation_windows);
+    r.validation = trainer_.validate(windows);
+    r.bigram = bigram_loss(corpus_.bytes(Split::training), windows);
     if (!std::isfinite(r.validation.loss))
       throw ValueError("[train] the validation loss is not finite; the checkpoint is saved");
-    const auto prompt = corpus.bytes(Split::validation)
-                            .first(std::min<std::size_t>(64, corpus.bytes(Split::validation).size()));
+    const auto text = corpus_.bytes(Split::validation);
+    const auto prompt = text.first(std::min<std::size_t>(64, text.size()));
     r.prompt = std::string(prompt.begin(), prompt.end());
-    if (o.training.model.ttt_layer_type != kEndToEnd)  // which has no token-by-token form
-      r.sample =
-          sample_text(o.training.model, trainer.parameters(), r.prompt, o.sample_bytes, 0.8, o.training.seed);
-    r.seconds = seconds_since(start);
-    write_file_atomically(o.out + "/report.html", report(o, trainer, metrics, r));
-    write_file_atomically(o.out + "/loss_by_position.svg", svg(position_chart(r)));
+    if (o_.training.model.ttt_layer_type != kEndToEnd)  // which has no token-by-token form
+      r.sample = sample_text(o_.training.model, trainer_.parameters(), r.prompt, o_.sample_bytes, 0.8,
+                             o_.training.seed);
+    r.seconds = seconds_since(start_);
+    write_file_atomically(
+        o_.out + "/report.html",
+        training_report(fmt::format("{} layers, {} backbone, {} parameters, {} steps", o_.learner,
+                                    o_.backbone, trainer_.parameter_count(), trainer_.steps_done()),
+                        facts_of(o_, r), metrics_, r));
+    write_file_atomically(o_.out + "/loss_by_position.svg", svg(position_chart(r)));
     for (const Validation::Inner& layer : r.validation.inner)
-      write_file_atomically(fmt::format("{}/inner_loss.{}.svg", o.out, layer.layer), svg(inner_chart(layer)));
+      write_file_atomically(fmt::format("{}/inner_loss.{}.svg", o_.out, layer.layer),
+                            svg(inner_chart(layer)));
   }
-  const Validation& v = r.validation;
-  fmt::print(
-      "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context "
-      "{:.4f}, last quarter {:.4f}\n",
-      v.loss, v.loss / std::numbers::ln2, r.bigram, v.mean_between(0, 0.25), v.mean_between(0.75, 1));
-  fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB\nreport: {}/report.html\n", o.learner,
-             format_seconds(r.seconds), r.tokens_per_second, peak_memory_mb(), o.out);
-  if (o.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"val_loss", v.loss},
-                                              {"val_bpb", v.loss / std::numbers::ln2},
-                                              {"loss_first_quarter", v.mean_between(0, 0.25)},
-                                              {"loss_last_quarter", v.mean_between(0.75, 1)},
-                                              {"bigram_loss", r.bigram},
-                                              {"tokens_per_second", r.tokens_per_second},
-                                              {"peak_rss_mb", peak_memory_mb()},
-                                              {"seconds", r.seconds}}
-                           .dump());
-}
+
+  void tell() const {
+    const TrainingResults& r = results_;
+    const Validation& v = r.validation;
+    fmt::print(
+        "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context "
+        "{:.4f}, last quarter {:.4f}\n",
+        v.loss, v.loss / std::numbers::ln2, r.bigram, v.mean_between(0, 0.25), v.mean_between(0.75, 1));
+    fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB\nreport: {}/report.html\n", o_.learner,
+               format_seconds(r.seconds), r.tokens_per_second, peak_memory_mb(), o_.out);
+    if (o_.json)
+      fmt::print("{}\n", nlohmann::ordered_json{{"val_loss", v.loss},
+                                                {"val_bpb", v.loss / std::numbers::ln2},
+                                                {"loss_first_quarter", v.mean_between(0, 0.25)},
+                                                {"loss_last_quarter", v.mean_between(0.75, 1)},
+                                                {"bigram_loss", r.bigram},
+                                                {"tokens_per_second", r.tokens_per_second},
+                                                {"peak_rss_mb", peak_memory_mb()},
+                                                {"seconds", r.seconds}}
+                             .dump());
+  }
+
+  const Options& o_;
+  const Clock::time_point start_ = Clock::now();
+  const ByteCorpus corpus_;
+  const std::unique_ptr<FolderLock> lock_;
+  Trainer trainer_;
+  std::vector<Metric> metrics_;
+  std::string log_;
+  TrainingResults results_;
+};
 
 }  // namespace
 
@@ -366,5 +331,5 @@ int main(int argc, char** argv) {
                "Go on from the checkpoint in --out; bit-identical to not having stopped");
   app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
   add_device_option(app);
-  return run_program(argc, argv, app, [&] { run(o); });
+  return run_program(argc, argv, app, [&] { Run(o).go(); });
 }

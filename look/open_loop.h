@@ -1,5 +1,4 @@
 // OpenProgram: the loop that is inspected, in a program of its own, by which the views compute their numbers.
-// Internal to look/:
 //
 //   const Array output = OpenProgram(inspected, {}, [](OpenLoop& loop, const std::vector<Tensor>&) {
 //     return std::vector<Tensor>{loop.run(loop.options).output};

@@ -1,6 +1,6 @@
 // The views of an inspection, each a file of look/views/ with its numbers, claims, prose and pictures. A new
 // view is such a file, which defines `ReportView NAME_view(ViewContext&)`, and its line in the table of
-// look/views.cpp. Internal to look/.
+// look/views.cpp.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// JSON that was read from a file, which may hold anything. Internal to models/.
+// JSON that was read from a file, which may hold anything.
 #pragma once
 
 #include <cstdint>

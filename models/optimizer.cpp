@@ -2,6 +2,7 @@
 
 #include <numbers>
 
+#include "ops/accumulate.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
 
@@ -15,7 +16,7 @@ AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>
   Tensor total;
   for (const Tensor& g : grads) {
     const Tensor part = sum(square(g));
-    total = total.defined() ? total + part : part;
+    accumulate(total, part);
   }
   out.grad_norm = sqrt(total);
   const Tensor clip = min(o.clip / (out.grad_norm + 1e-6), 1.0);

@@ -1,6 +1,7 @@
 // Depthwise convolutions, as composites: one shifted product per tap.
 #include <fmt/format.h>
 
+#include "ops/accumulate.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -30,7 +31,7 @@ Tensor conv1d(Operand input, Operand weight, Tensor bias) {
   Tensor y = bias;
   for (std::int64_t k = 0; k < taps; ++k) {
     const Tensor term = slice(x, 1, k, k + time) * slice(rows, 0, k, k + 1);
-    y = y.defined() ? y + term : term;
+    accumulate(y, term);
   }
   return y;
 }
@@ -55,7 +56,7 @@ Tensor depthwise_conv3x3(Operand input, Operand weight, Tensor bias) {
   for (std::int64_t k = 0; k < 9; ++k) {
     const Tensor window = slice(slice(padded, 1, k / 3, k / 3 + height), 2, k % 3, k % 3 + width);
     const Tensor term = window * slice(taps, 0, k, k + 1);
-    y = y.defined() ? y + term : term;
+    accumulate(y, term);
   }
   return y;
 }

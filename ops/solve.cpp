@@ -82,14 +82,16 @@ Kernel each_system(const Call& c, Solver solver) {
 
 // ct_b = op(L)'^-1 ct; that of L only where L is read.
 Tensor triangular_solve_vjp(const VjpCall& c) {
-  const auto [transposed, unit] = c.attrs.as<TriangularSolveAttrs>();
+  const bool transposed = c.attrs.as<TriangularSolveAttrs>().transpose;
+  const bool unit = c.attrs.as<TriangularSolveAttrs>().unit;
   const Tensor ct_b = triangular_solve(c.in[0], c.ct, {.transpose = !transposed, .unit = unit});
   return c.input == 1 ? ct_b : tril(matrix_ct(ct_b, c.out, transposed), unit ? -1 : 0);
 }
 
 template <class T>
 Kernel triangular_solve_kernel(const Call& c) {
-  const auto [transposed, unit] = c.attrs.as<TriangularSolveAttrs>();
+  const bool transposed = c.attrs.as<TriangularSolveAttrs>().transpose;
+  const bool unit = c.attrs.as<TriangularSolveAttrs>().unit;
   return each_system<T>(c, [=, substitute = solve_kernel<T>().substitute](const T* l, bool, const T* b, T* x,
                                                                           std::int64_t n, std::int64_t m) {
     std::copy_n(b, n * m, x);

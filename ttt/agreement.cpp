@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/random.h"
+#include "ops/accumulate.h"
 
 namespace nestgrad::ttt {
 
@@ -28,7 +29,7 @@ Tensor outer_loss(const std::vector<Tensor>& values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Tensor weights = constant(random_normal(values[i].spec(), 0, 1, 77, i));
     const Tensor part = sum(values[i] * (0.5 * values[i] + weights));
-    total = total.defined() ? total + part : part;
+    accumulate(total, part);
   }
   return total;
 }

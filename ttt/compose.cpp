@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "ops/accumulate.h"
+
 namespace nestgrad::ttt {
 
 namespace {
@@ -108,7 +110,7 @@ Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, s
               const Tensor window =
                   slice(slice(padded, -3, tap / 3, tap / 3 + height), -2, tap % 3, tap % 3 + width);
               const Tensor part = reshape(window, x.shape()) * slice(w["kernel"], -2, tap, tap + 1);
-              y = y.defined() ? y + part : part;
+              accumulate(y, part);
             }
             return y;
           }};

@@ -2,6 +2,7 @@
 // stands for.
 #pragma once
 
+#include "ops/accumulate.h"
 #include "tests/testing.h"
 
 namespace nestgrad::testing {
@@ -13,7 +14,7 @@ inline Tensor dot(const Tensors& a, const Tensors& b) {
   Tensor total;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const Tensor term = sum(a[i] * b[i]);
-    total = total.defined() ? total + term : term;
+    accumulate(total, term);
   }
   return total;
 }

@@ -5,6 +5,7 @@
 
 #include "engine/interpreter.h"
 #include "engine/threads.h"
+#include "ops/accumulate.h"
 #include "tests/autograd/deriving.h"
 #include "tests/testing.h"
 
@@ -45,7 +46,7 @@ Function with_gradients(const std::vector<Spec>& specs, const std::function<Tens
       [&](const Tensors& in) {
         Tensors out = fn(in);
         Tensor y;
-        for (const Tensor& t : out) y = y.defined() ? y + sum(square(t)) : sum(square(t));
+        for (const Tensor& t : out) accumulate(y, sum(square(t)));
         for (int n = 0; n < order; ++n) {
           const Tensors g = grad(y, in, {.allow_zero = true});
           out.insert(out.end(), g.begin(), g.end());

@@ -7,6 +7,7 @@
 
 #include "autograd/grad.h"
 #include "engine/random.h"
+#include "ops/accumulate.h"
 
 namespace nestgrad::fuzz {
 
@@ -21,7 +22,7 @@ Tensor outer_loss(const std::vector<Tensor>& values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Tensor part =
         sum(values[i] * (0.5 * values[i] + constant(random_normal(values[i].spec(), 0, 1, 7, i))));
-    total = total.defined() ? total + part : part;
+    accumulate(total, part);
   }
   return total;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/grad.h"
+#include "ops/accumulate.h"
 
 namespace nestgrad::fuzz {
 
@@ -104,7 +105,7 @@ class Hand {
       Tensor squares;
       for (const Tensor* g : gradients) {
         const Tensor own = sum(square(*g), {-2, -1}, kKeep);
-        squares = squares.defined() ? squares + own : own;
+        accumulate(squares, own);
       }
       const Tensor all = root(squares);
       for (Tensor* g : gradients)
@@ -237,7 +238,7 @@ class Hand {
       for (std::size_t i = 0; i < g.size(); ++i) {
         if (!learns(i)) continue;
         const Tensor d = grad(sum(rate(i, from, to) * l), {probes[i]})[0];
-        g[i] = g[i].defined() ? g[i] + d : d;
+        accumulate(g[i], d);
       }
     };
     if (lesson_.learner.mixes) add(begin, end);

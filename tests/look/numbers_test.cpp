@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "ops/accumulate.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;
@@ -106,7 +107,7 @@ TEST_CASE("inspect: state offsets have the derivatives of the weights between ch
               for (const auto& [gate, value] : p.views.gates) views.gates[gate] = rows(value, c);
               const ttt::InnerLoopResult r = ttt::train_along(*p.learner, state, views, options);
               const Tensor part = sum(r.output * rows(wanted, c));
-              loss = loss.defined() ? loss + part : part;
+              accumulate(loss, part);
               state = r.state;
             }
             for (const Tensor& g : grad(loss, found, {.allow_zero = true})) out.push_back(g);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "models/optimizer.h"
+#include "ops/accumulate.h"
 #include "tests/models/model_testing.h"
 #include "tests/ops/check_grads.h"
 
@@ -62,7 +63,7 @@ std::function<Tensor(const EndToEndModel&, Tensor)> by_hand(EndToEndConfig c, Te
       Tensor squares;  // of each sequence, [batch, 1, 1, 1]
       for (const Tensor& each : g) {
         const Tensor part = sum(square(each), {-2, -1}, kKeep);
-        squares = squares.defined() ? squares + part : part;
+        accumulate(squares, part);
       }
       const Tensor shrink = c.rate * (c.clip / max(sqrt(squares), c.clip));
       for (std::size_t i = 0; i < at.size(); ++i) at[i] = at[i] - shrink * g[i];

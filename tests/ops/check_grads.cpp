@@ -7,6 +7,7 @@
 
 #include "engine/index.h"
 #include "engine/random.h"
+#include "ops/accumulate.h"
 #include "ops/ops.h"
 
 namespace nestgrad::testing {
@@ -69,7 +70,7 @@ Tensor weighted(const std::vector<Tensor>& y, std::uint64_t seed) {
   for (std::size_t i = 0; i < y.size(); ++i) {
     const Array u = uniform({DType::f64, y[i].shape()}, seed + i).cast(y[i].dtype());
     const Tensor term = sum(y[i] * constant(u));
-    total = total.defined() ? total + term : term;
+    accumulate(total, term);
   }
   return total;
 }
@@ -96,7 +97,7 @@ Failures check_grads(const Subject& s) {
           Tensor next;
           for (std::size_t k = 0; k < n; ++k) {
             out.push_back(sum(g[k] * constant(direction(order, k))));
-            next = next.defined() ? next + out.back() : out.back();
+            accumulate(next, out.back());
           }
           d = next;
         }
@@ -139,7 +140,7 @@ Failures check_taylor(const Subject& s) {
           Tensor next;
           for (std::size_t k = 0; k < x.size(); ++k) {
             const Tensor term = sum(g[k] * constant(v[k]));
-            next = next.defined() ? next + term : term;
+            accumulate(next, term);
           }
           out.push_back(next);
         }

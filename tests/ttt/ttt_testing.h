@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "ops/accumulate.h"
 #include "tests/testing.h"
 #include "ttt/inner_loop.h"
 #include "ttt/params.h"
@@ -138,7 +139,7 @@ inline Tensor outer_loss(const Tensors& values) {
   Tensor total;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Tensor part = sum(values[i] * (values[i] + constant(random(values[i].spec(), 900 + i))));
-    total = total.defined() ? total + part : part;
+    accumulate(total, part);
   }
   return total;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "autograd/grad.h"
+#include "ops/accumulate.h"
 
 namespace nestgrad::ttt {
 
@@ -87,7 +88,7 @@ Tensor base(const Reads& reads, const std::vector<Tensor>& states, Tensor x, boo
     if (!reads.c[j].defined()) continue;
     const Tensor part = reads.feature_axis && !transposed ? product(x * reads.c[j], states[j], false)
                                                           : reads.c[j] * product(x, states[j], transposed);
-    y = y.defined() ? y + part : part;
+    accumulate(y, part);
   }
   return y;
 }
@@ -122,7 +123,7 @@ Tensor read(const LearnerTrace& trace, const State& state, const Factors& factor
       for (std::size_t j = 0; j < r.c.size(); ++j) {
         if (!r.c[j].defined()) continue;
         const Tensor part = r.c[j] * states[j];
-        y = y.defined() ? y + part : part;
+        accumulate(y, part);
       }
     if (!r.z.defined()) return y;
     for (const Factor& f : factors)
@@ -143,7 +144,7 @@ State end_state(const State& state, const Factors& factors, const std::vector<Bl
         for (std::size_t j = 0; j < end.c.size(); ++j) {
           if (!end.c[j].defined()) continue;
           const Tensor part = (end.feature_axis ? transpose(end.c[j]) : end.c[j]) * states[j];
-          value = value.defined() ? value + part : part;
+          accumulate(value, part);
         }
       for (const Factor& f : factors) {
         if (f.weight != w) continue;

@@ -1,5 +1,6 @@
 #include "ttt/forms/linear.h"
 
+#include "ops/accumulate.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ttt/trace.h"
@@ -46,7 +47,7 @@ bool LinearFollower::visit(NodeId node) {
       const Tensor factor = terms(n.inputs[i])[source];
       if (!factor.defined()) continue;
       const Tensor part = n.op->vjp({in, here, factor, n.attrs, static_cast<int>(i)});
-      out[source] = out[source].defined() ? out[source] + part : part;
+      accumulate(out[source], part);
     }
   terms_[node] = std::move(out);
   return true;

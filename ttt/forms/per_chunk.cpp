@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "autograd/grad.h"
+#include "ops/accumulate.h"
 
 namespace nestgrad::ttt {
 
@@ -53,7 +54,7 @@ std::vector<Tensor> FactoredChunkForm::summed_gradients(const Weights& at, const
     const Tensor rate = rate_of(block.gates, at.at(f.weight));
     const Tensor b = rate.defined() ? f.b * rate : f.b;
     const Tensor g = f.a.defined() ? matmul(f.a, b, {true, false}) : sum(b, {-2}, kKeep);
-    out[f.weight] = out[f.weight].defined() ? out[f.weight] + g : g;
+    accumulate(out[f.weight], g);
   }
   return out;
 }

@@ -11,6 +11,7 @@
 // the others. (The paper's optimiser, delta gradient descent, also takes eta_t k_t' k_t M off M.)
 #include <cmath>
 
+#include "ops/accumulate.h"
 #include "ttt/learners/catalogue.h"
 
 namespace nestgrad::ttt {
@@ -40,7 +41,7 @@ class SelfModifying : public Learner {
     for (const char* name : {"M_memory", "M_k", "M_v", "M_eta"}) {
       const Tensor target = matmul(v, w.held(name));
       const Tensor error = sum(square(matmul(k, w[name]) - target), {-1}, kKeep);
-      total = total.defined() ? total + error : error;
+      accumulate(total, error);
     }
     return 0.5 * eta * total;
   }
