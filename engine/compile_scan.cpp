@@ -19,18 +19,21 @@ void Compiler::slice_scans() {
     if (sliced && (!backend() || backend()->suits_fused_scan(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
-  const auto extents = [&](NodeId scan) {
-    const auto at = slicings_.find(scan);
-    return at == slicings_.end() ? std::vector<std::int64_t>{} : at->second.extents;
+  // A slice can have a value recomputed for it only if the slice of the same number makes all that it reads.
+  const auto same_part = [&](const SliceOf& a, const SliceOf& b) {
+    return a.bytes == b.bytes && a.at == b.at;
   };
   for (bool again = true; again;) {
     again = false;
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
-      for (NodeId in : node(id).inputs) {
+      for (std::size_t i = 0; i < node(id).inputs.size(); ++i) {
+        const NodeId in = node(id).inputs[i];
         if (node(in).op->kind != OpKind::stack) continue;
         const NodeId producer = node(in).inputs[0];
-        if (extents(id) == extents(producer) || !is_pulled(in, [](const Node&) { return true; })) continue;
+        if (same_part(part_in(id, static_cast<NodeId>(i)), part_in(producer, shown_by(node(in)))) ||
+            !is_pulled(in, [](const Node&) { return true; }))
+          continue;
         slicings_.erase(id), slicings_.erase(producer);
         again = true;
       }

@@ -289,6 +289,31 @@ TEST_CASE("an error inside of a slice names op and line") {
 }
 
 TEST_CASE(
+    "a scan that would be cut in as many slices as what it reads, but along another axis, is left whole") {
+  const std::vector<Spec> specs{f64({2, 5, 2, 2}), f64({kTime, 2, 5, 2, 2}), f64({2, 2, 2})};
+  const Function f = trace(
+      [](const Tensors& in) {
+        const ScanResult first = scan(
+            [](const Tensors& c, const Tensors& x) -> Step {
+              const Tensor next = tanh(c[0] - mean(c[0], {1}, kKeep)) + x[0];
+              return {{next}, {next}};
+            },
+            {in[0]}, {in[1]});
+        return scan(
+                   [](const Tensors& c, const Tensors& x) -> Step {
+                     return {{tanh(c[0]) + 0.01 * sum(x[0])}, {}};
+                   },
+                   {in[2]}, {first.ys[0]})
+            .carries;
+      },
+      specs);
+  CHECK(count(f.plan({}).str(), "slices 1 ") == 2);  // what one slice reads, no slice makes
+  const Arrays in = random(specs, 5);
+  for (const int every : {0, 1, 3})
+    CHECK(max_error(f.plan({.checkpoint_every = every}).run(in), f.plan({.slice = false}).run(in)) < 1e-13);
+}
+
+TEST_CASE(
     "scans that are cut in other slices and read one another step by step give the bits of whole ones") {
   const std::vector<Spec> specs{f64({kBatch, kHeads, kDim, kDim}), f64({kTime, kBatch, kHeads, 5, kDim}),
                                 f64({kHeads, 1, kDim}), f64({}), f64({kBatch, 1, 5, kDim})};
