@@ -19,21 +19,18 @@ void Compiler::slice_scans() {
     if (sliced && (!backend() || backend()->suits_fused_scan(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
-  // A slice can have a value recomputed for it only if the slice of the same number makes all that it reads.
-  const auto same_part = [&](const SliceOf& a, const SliceOf& b) {
-    return a.bytes == b.bytes && a.at == b.at;
+  const auto extents = [&](NodeId scan) {
+    const auto at = slicings_.find(scan);
+    return at == slicings_.end() ? std::vector<std::int64_t>{} : at->second.extents;
   };
   for (bool again = true; again;) {
     again = false;
     for (NodeId id = 0; id < graph_.size(); ++id) {
       if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
-      for (std::size_t i = 0; i < node(id).inputs.size(); ++i) {
-        const NodeId in = node(id).inputs[i];
+      for (NodeId in : node(id).inputs) {
         if (node(in).op->kind != OpKind::stack) continue;
         const NodeId producer = node(in).inputs[0];
-        if (same_part(part_in(id, static_cast<NodeId>(i)), part_in(producer, shown_by(node(in)))) ||
-            !is_pulled(in, [](const Node&) { return true; }))
-          continue;
+        if (extents(id) == extents(producer) || !is_pulled(in, [](const Reader&) { return true; })) continue;
         slicings_.erase(id), slicings_.erase(producer);
         again = true;
       }
@@ -74,14 +71,17 @@ int Compiler::every_of(const Node& scan) const {
 
 template <class Suits>
 bool Compiler::is_pulled(NodeId stack, Suits suits) const {
-  return std::ranges::all_of(readers_[uz(stack)], [&](const Reader& r) {
-    return reads_step_by_step(graph_, r) && suits(node(r.id));
-  });
+  return std::ranges::all_of(readers_[uz(stack)],
+                             [&](const Reader& r) { return reads_step_by_step(graph_, r) && suits(r); });
 }
 
 bool Compiler::is_lazy(NodeId stack, int every) const {
-  return every != 0 && is_pulled(stack, [&](const Node& reader) {
-           return every_of(reader) == 0 || every_of(reader) == every;
+  // A slice has recomputed for it what the slice of the same number makes: it must be all that it reads.
+  const SliceOf made = part_in(node(stack).inputs[0], shown_by(node(stack)));
+  return every != 0 && is_pulled(stack, [&](const Reader& r) {
+           const SliceOf read = part_in(r.id, r.operand);
+           const int other = every_of(node(r.id));
+           return read.bytes == made.bytes && read.at == made.at && (other == 0 || other == every);
          });
 }
 

@@ -185,10 +185,11 @@ FAULTS = [
     ("scan-plan", "engine/compile_scan.cpp", PLANS, [
         ("one-checkpoint-too-few", "scan_->copies = «(scan_->steps + scan_->every - 1) / scan_->every»",
          "scan_->steps / scan_->every"),
-        ("other-schedule-recomputed", "return «every_of(reader) == 0 || every_of(reader) == every»", "true"),
+        ("other-schedule-recomputed", "&& («other == 0 || other == every»)", "true"),
         ("unread-carry-not-kept", "if (live_[i] && !carried[i]) «carried[i] = grew = true;»", None),
         ("slices-of-two-kinds",
-         "return «a.bytes == b.bytes && a.at == b.at»; };", "true"),
+         "if («extents(id) == extents(producer) || !is_pulled(in, [](const Reader&) { return true; })»)",
+         "true"),
         ("recomputed-scan-frees-its-inputs", "extend(value(root_of(in)).buffer, «until»)",
          "static_cast<int>(info.instruction)"),
         ("recomputed-scan-frees-its-memory", "for (int b : info.own_buffers) extend(b, «until»)",
@@ -621,8 +622,6 @@ EQUIVALENT = {
     "graph/attributes-of-one-struct-equal": "their hashes, compared before, have all fields mixed in",
     "graph/first-field-alone": "their hashes, compared before, have all fields mixed in",
     "memory/products-recomputed": "what is recomputed has the same bits: only time is lost",
-    "stepped/other-slices": "of scans that read one another step by step the planner leaves only those cut whose "
-    "slices have the same parts",
     "stepped/backwards-view": "no row has a view with a negative stride",
     "stepped/sum-slice-by-slice": "a body of which a stack is a sum over slices is not cut into slices",
     "plan/output-written-over": "an output has a place of the caller's, and only buffers are taken over",
