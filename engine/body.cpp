@@ -19,7 +19,8 @@ bool same_node(const Node& a, const Node& b) {
 
 // What is shown to people, too: one object then stands for both, whichever of them was there first.
 bool same_labels(const Node& a, const Node& b) {
-  return a.attrs == b.attrs && a.attrs.bodies() == b.attrs.bodies() && a.level == b.level &&
+  const bool named = a.op->kind == OpKind::input;  // other attributes are compared by same_node
+  return (!named || a.attrs == b.attrs) && a.attrs.bodies() == b.attrs.bodies() && a.level == b.level &&
          a.vjp_of == b.vjp_of && a.region == b.region && a.scope == b.scope && a.loc.line() == b.loc.line() &&
          std::string_view(a.loc.file_name()) == b.loc.file_name();
 }

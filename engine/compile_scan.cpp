@@ -77,12 +77,12 @@ bool Compiler::is_pulled(NodeId stack, Suits suits) const {
 
 bool Compiler::is_lazy(NodeId stack, int every) const {
   // A slice has recomputed for it what the slice of the same number makes: it must be all that it reads.
+  if (every == 0) return false;
   const SliceOf made = part_in(node(stack).inputs[0], shown_by(node(stack)));
-  return every != 0 && is_pulled(stack, [&](const Reader& r) {
-           const SliceOf read = part_in(r.id, r.operand);
-           const int other = every_of(node(r.id));
-           return read.bytes == made.bytes && read.at == made.at && (other == 0 || other == every);
-         });
+  return is_pulled(stack, [&](const Reader& r) {
+    const int other = every_of(node(r.id));
+    return (other == 0 || other == every) && made.same_bytes(part_in(r.id, r.operand));
+  });
 }
 
 void Compiler::extend_lazy_lifetimes() {

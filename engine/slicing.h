@@ -15,6 +15,8 @@ struct SliceOf {
   std::vector<std::size_t> at;  // slice -> where it begins in the value, in bytes
   std::vector<char> owner;      // slice -> is it the first of those that have this very part?
   bool partial = false;         // the value is the sum over the slices that have the same part
+  // Has slice i the same bytes of the value in both, for every i?
+  bool same_bytes(const SliceOf& other) const { return bytes == other.bytes && at == other.at; }
 };
 
 struct SlicedBody {

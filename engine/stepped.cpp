@@ -82,9 +82,7 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, con
           stepped(part, body_of(graph.node(scan)).spec(what), *back))
         out.written_as.emplace(id, first);
     } else if (!part.partial && std::ranges::count(part.owner, 0) == 0 &&
-               all_scans(id, [&](const SliceOf& theirs, const Spec&) {
-                 return theirs.bytes == part.bytes && theirs.at == part.at;
-               })) {
+               all_scans(id, [&](const SliceOf& theirs, const Spec&) { return theirs.same_bytes(part); })) {
       out.slice_by_slice.emplace(id, slice_by_slice(part, uz(n.attrs.as<StackAttrs>().steps)));
     }
   }

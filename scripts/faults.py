@@ -185,7 +185,7 @@ FAULTS = [
     ("scan-plan", "engine/compile_scan.cpp", PLANS, [
         ("one-checkpoint-too-few", "scan_->copies = «(scan_->steps + scan_->every - 1) / scan_->every»",
          "scan_->steps / scan_->every"),
-        ("other-schedule-recomputed", "&& («other == 0 || other == every»)", "true"),
+        ("other-schedule-recomputed", "return («other == 0 || other == every») &&", "true"),
         ("unread-carry-not-kept", "if (live_[i] && !carried[i]) «carried[i] = grew = true;»", None),
         ("slices-of-two-kinds",
          "if («extents(id) == extents(producer) || !is_pulled(in, [](const Reader&) { return true; })»)",
@@ -250,7 +250,7 @@ FAULTS = [
         ("read-in-pieces", "if («extent > 1 && stride(axis) != inside») return std::nullopt", "false"),
         ("backwards-view", "if («view.strides[0] < 0») return", "false"),
         ("inverse-of-a-shifted-view", "if («in.size() != out.size() || view.offset != 0») return", "false"),
-        ("other-slices", "«theirs.bytes == part.bytes && theirs.at == part.at»", "true"),
+        ("other-slices", "«theirs.same_bytes(part)»", "true"),
         ("slices-overlap", "out.at.push_back(s * «steps» * part.bytes)", "(steps - 1)"),
         ("sum-slice-by-slice", "else if («!part.partial» && std::ranges::count(part.owner, 0)", "true"),
         ("offset-forgotten", "std::int64_t at = «view.offset»", "0"),
