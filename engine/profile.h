@@ -67,7 +67,8 @@ struct Profile {
   std::size_t measured_peak = 0;
   // Scratch that the plan gives a scan and the run need not write, where it is the last of the arena.
   std::size_t spare_on_top = 0;
-  // Is the measured peak the predicted one, but for padding (under kArenaAlignment) and spare_on_top?
+  // Is the measured peak the predicted one, but for padding (under kArenaAlignment) and spare_on_top? A loop
+  // over empty values has memory that it never writes: there the measured peak may be lower.
   bool peaks_agree() const;
   // The most that MemoryPoints have: less than predicted_peak by padding and by gaps between live buffers.
   std::size_t most_live_bytes() const;

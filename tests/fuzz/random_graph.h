@@ -115,6 +115,7 @@ class RandomGraph {
   void loop();
   void learner();
   void heads();
+  void relayed();
   void ruled();
   void recomputed();
   void gradient();

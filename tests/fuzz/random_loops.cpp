@@ -61,6 +61,7 @@ const std::vector<RandomGraph::Kind>& RandomGraph::kinds() {
                                         {"scan", 9, &G::loop},
                                         {"learner", 3, &G::learner},
                                         {"heads", 4, &G::heads},
+                                        {"relay", 5, &G::relayed},
                                         {"custom_vjp", 2, &G::ruled},
                                         {"checkpoint", 2, &G::recomputed},
                                         {"grad", 4, &G::gradient},
@@ -236,6 +237,41 @@ void RandomGraph::heads() {
   --depth_;
   for (const Tensor& t : made.carries) add(t, kUnknown);
   for (const Tensor& t : made.ys) add(t, kUnknown);
+}
+
+// Loops of which each reads, step by step, what an earlier one makes: its own part of it, or what all parts
+// have in common. They are cut in slices along one or both of two axes, by where the states meet: reader and
+// maker often in equal numbers, of which not each has the same part.
+void RandomGraph::relayed() {
+  if (depth_ >= kDeepest) return binary();
+  const std::int64_t n = draws_->between(2, 3), m = draws_->between(1, 3);
+  const std::int64_t dim = draws_->between(1, 2), steps = draws_->between(1, 4);
+  const ScanOptions options{.reverse = maybe(2), .checkpoint_every = below(4)};
+  Tensors passed{within(fitting(dtype_, {steps, n, m, dim, dim}), 1).t};
+  ++depth_;
+  for (int more = 2 + below(2); more > 0; --more) {
+    const Tensor read = passed[passed.size() - 1 - at(below(static_cast<int>(passed.size())))];
+    const std::vector<int> shared = draws_->of(std::vector<std::vector<int>>{{0, 1}, {0}, {1}, {}});
+    const int meets = below(4), made = below(3);  // meets: bits, along the first axis and along the second
+    const bool is_flat = shared.size() == 2 && !maybe(3);
+    const Shape state = is_flat ? Shape{n, dim, dim} : Shape{n, maybe(3) ? 1 : m, dim, dim};
+    const Shape whole = is_flat ? Shape{n, 1, dim, dim} : state;
+    const ScanResult out = scan(
+        [&](const Tensors& c, const Tensors& xs) -> Step {
+          Tensor x = shared.empty() ? xs[0] : mean(xs[0], shared, !is_flat);
+          if (!is_flat && state[1] != x.dim(1)) x = mean(x, {1}, kKeep);
+          Tensor next = tanh(c[0] * 0.5 + x);
+          if ((meets & 1) != 0) next = next - mean(next, {0}, kKeep);
+          if ((meets & 2) != 0 && !is_flat) next = next - mean(next, {1}, kKeep);
+          const Tensor y = made == 0 ? next : made == 1 ? c[0] * next : exp(-square(next));
+          return {{next}, {broadcast_to(reshape(y, whole), {n, m, dim, dim})}};
+        },
+        {within(fitting(dtype_, state), 1).t}, {read}, options);
+    passed.push_back(out.ys[0]);
+    add(out.carries[0], kUnknown);
+  }
+  --depth_;
+  add(passed.back(), kUnknown);
 }
 
 // ---- rules and regions ----
