@@ -45,8 +45,8 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   Kernel kernel(const Call& call, Loc loc, Precision precision) override;
   ClusterKernel cluster(const ClusterCall& call) override;
-  bool suits_fused_scan(const Graph& body) override;
-  std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan, const Program& parent) override;
+  bool suits_loop_kernel(const Graph& body) override;
+  std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) override;
   std::unique_ptr<Recording> record(const std::function<void()>& work) override;
 
   cudaStream_t stream() const { return stream_; }

@@ -15,7 +15,7 @@
 
 namespace nestgrad::cuda {
 
-struct Unsuited {};  // for the kernel: never leaves fuse_scan
+struct Unsuited {};  // for the kernel: never leaves loop_kernel
 
 inline std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
 
@@ -25,13 +25,13 @@ class ScanWriter {
  public:
   ScanWriter(const ScanStep& step, const Program& parent, CudaBackend& backend,
              std::vector<DeviceTable>& tables)
-      : step_(step), parent_(parent), body_(step.workers[0].body), backend_(backend), tables_(tables) {
-    text_.reverse = step.reverse, text_.slices = step.slices;
-    write_values();
+      : step_(step), body_(step.workers[0].body), backend_(backend), tables_(tables) {
+    check_segments(parent);
+    write_table();
     for (const Instruction& ins : body_.code) write(ins);
     text_.op = upload(ops_);
     text_.ops = static_cast<int>(ops_.size());
-    text_.scratch_at = signed_size((step.memory_bytes + 15) / 16 * 16);
+    text_.scratch_at = signed_size((step.memory_bytes() + 15) / 16 * 16);
     text_.memory_bytes = (text_.scratch_at + scratch_bytes_ + 63) / 64 * 64;
   }
 
@@ -52,8 +52,6 @@ class ScanWriter {
   }
 
   const ScanText& text() const { return text_; }
-  const std::vector<Place>& bases() const { return bases_; }
-  const std::vector<CarryText>& carries() const { return carries_; }
 
  private:
   template <class V>
@@ -66,61 +64,23 @@ class ScanWriter {
     return upload(std::vector<V>{value});
   }
 
-  int base(const Place& place) {
-    if (place.kind == Place::Kind::none) throw Unsuited();
-    const auto same = [&](const Place& p) { return p.kind == place.kind && p.at == place.at; };
-    const auto known = std::ranges::find_if(bases_, same);
-    if (known != bases_.end()) return static_cast<int>(known - bases_.begin());
-    if (bases_.size() == kMostBases) throw Unsuited();
-    bases_.push_back(place);
-    return static_cast<int>(bases_.size()) - 1;
-  }
-  PartText part(const SliceOf& p, const std::vector<std::size_t>& at) {
-    return {upload(std::vector<std::int64_t>(at.begin(), at.end())), upload(p.owner), signed_size(p.bytes)};
+  // Where it reads what other scans recompute, they and it must do so segment by segment alike.
+  void check_segments(const Program& parent) const {
+    int every = step_.every;
+    for (int maker : step_.makers) {
+      const int other = parent.code[static_cast<std::size_t>(maker)].scan->every;
+      if (every != 0 && every != other) throw Unsuited();
+      every = other;
+    }
   }
 
-  void write_values() {
-    for (const ScanStep::Carry& c : step_.carries) {
-      CarryText t{.part = part(c.part, c.part.at),
-                  .init = base(c.init),
-                  .stack = c.stack,
-                  .partial = c.part.partial,
-                  .ping = signed_size(c.ping),
-                  .pong = signed_size(c.pong)};
-      if (c.final_value.kind != Place::Kind::none) t.final_value = base(c.final_value);
-      if (c.part.partial && t.final_value >= 0) t.terms = base({Place::Kind::arena, c.terms});
-      if (step_.copies) t.copies = base({Place::Kind::arena, c.checkpoints});
-      carries_.push_back(t);
-    }
-    std::vector<StepsText> xs, consts, stacks;
-    int every = step_.every;
-    for (const ScanStep::PerStep& x : step_.xs) {
-      if (x.producer >= 0) {
-        const ScanStep& other = *parent_.code[static_cast<std::size_t>(x.producer)].scan;
-        if (every != 0 && every != other.every) throw Unsuited();  // segments that do not meet
-        every = other.every;
-        xs.push_back(lazy(other, other.stacks[x.stack]));
-        continue;
-      }
-      xs.push_back({{upload(std::vector<std::int64_t>(x.where.at.begin(), x.where.at.end()))},
-                    base(x.source),
-                    signed_size(x.where.stride)});
-    }
-    for (const ScanStep::Const& c : step_.consts) consts.push_back({part(c.part, c.part.at), base(c.source)});
-    for (const ScanStep::Stack& s : step_.stacks) {
-      StepsText t = s.lazy ? lazy(step_, s) : StepsText{.part = part(s.part, s.where.at)};
-      if (!s.lazy) {
-        t.base = base(s.stored);
-        t.stride = signed_size(s.where.stride), t.buffer = signed_size(s.buffer);
-      }
-      t.of_carry = s.of_carry;
-      stacks.push_back(t);
-    }
-    text_.carries = static_cast<int>(carries_.size()), text_.xs = static_cast<int>(xs.size());
-    text_.consts = static_cast<int>(consts.size()), text_.stacks = static_cast<int>(stacks.size());
-    if (2 * text_.carries + text_.xs + text_.consts + text_.stacks > kMostExternals) throw Unsuited();
-    text_.carry = upload(carries_), text_.x = upload(xs), text_.constant = upload(consts),
-    text_.stack = upload(stacks);
+  void write_table() {
+    const StepTable& from = step_.table;
+    StepTableView& to = text_.table = from.view();
+    if (from.bases.size() > kMostBases) throw Unsuited();
+    if (2 * to.carries + to.xs + to.constants + to.stacks > kMostExternals) throw Unsuited();
+    to.carry = upload(from.carries), to.x = upload(from.xs), to.constant = upload(from.constants);
+    to.stack = upload(from.stacks), to.offsets = upload(from.offsets), to.owners = upload(from.owners);
   }
 
   BlockPlace place(const Place& p) const {
@@ -219,26 +179,12 @@ class ScanWriter {
     ops_.push_back(op);
   }
 
-  // Slices one after the other, each with its last `every` times.
-  StepsText lazy(const ScanStep& scan, const ScanStep::Stack& s) {
-    std::vector<std::int64_t> at;
-    for (int slice = 0; slice < scan.slices; ++slice)
-      at.push_back(signed_size(s.part.bytes) * scan.every * slice);
-    StepsText out{.part = {upload(at), upload(s.part.owner), signed_size(s.part.bytes)}};
-    out.base = base({Place::Kind::arena, s.buffer});
-    out.stride = signed_size(s.part.bytes), out.lazy = scan.every;
-    return out;
-  }
-
   const ScanStep& step_;
-  const Program& parent_;
   const Program& body_;
   CudaBackend& backend_;
   std::vector<DeviceTable>& tables_;
   ScanText text_;
-  std::vector<CarryText> carries_;
   std::vector<BlockOp> ops_;
-  std::vector<Place> bases_;
   std::int64_t scratch_bytes_ = 0;
 };
 

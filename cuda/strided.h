@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "engine/random.h"  // NESTGRAD_HOST_DEVICE
+#include "engine/host_device.h"
 
 namespace nestgrad::cuda {
 

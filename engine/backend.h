@@ -15,6 +15,7 @@ namespace nestgrad {
 
 struct Program;  // engine/program.h
 struct ScanStep;
+class LoopKernel;  // engine/step_table.h
 
 class Backend {
  public:
@@ -41,28 +42,10 @@ class Backend {
   virtual Kernel kernel(const Call& call, Loc loc, Precision precision) = 0;
   virtual ClusterKernel cluster(const ClusterCall& call) = 0;
 
-  // A scan over slices (engine/slicing.h) as one kernel, each slice on its own through many steps.
-  class FusedScan {
-   public:
-    // Which steps, and where the carries come from and go to: the scan's own places, or a copy
-    // (ScanStep::Carry) with this number.
-    struct Steps {
-      int first = 0, count = 0;  // times, in the scan's direction
-      int from_copy = -1;        // -1: what the scan begins with
-      int to_copy = -1;          // -1: if `last`, the last values; else nowhere
-      bool last = false;
-      bool store = true;  // false: only what is recomputed is wanted
-    };
-    virtual ~FusedScan() = default;
-    // Queues them; addresses: where `places` lie.
-    virtual void run(std::byte* const* addresses, const Steps& steps) = 0;
-    virtual std::string describe() const = 0;
-    std::vector<Place> places;
-  };
-  // Can scans with this body, of one slice, be fused?
-  virtual bool suits_fused_scan(const Graph& body) = 0;
+  // Can a scan over slices (engine/slicing.h) with this body, of one slice, be one kernel?
+  virtual bool suits_loop_kernel(const Graph& body) = 0;
   // Null if it cannot after all.
-  virtual std::unique_ptr<FusedScan> fuse_scan(const ScanStep& scan, const Program& parent) = 0;
+  virtual std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) = 0;
 
   // What was queued between `record` and its end, to be queued again as a whole.
   class Recording {

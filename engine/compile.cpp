@@ -215,7 +215,7 @@ void Compiler::count_flops() {
     const ScanInfo& info = scans_[uz(id)];
     const ScanStep& scan = *program_.code[info.instruction].scan;
     const Program& body = scan.workers[0].body;
-    const double steps = static_cast<double>(scan.steps) * scan.slices;
+    const double steps = static_cast<double>(scan.table.steps) * scan.table.slices;
     const double pulls = static_cast<double>(info.pulled_by.size());
     program_.flops += steps * body.flops * (1 + pulls);
     program_.recomputed_flops += steps * (body.recomputed_flops * (1 + pulls) + body.flops * pulls);
@@ -231,25 +231,12 @@ void Compiler::finish() {
   const auto settle = [&](Place& p) {
     if (p.kind == Place::Kind::arena) p.at = layout.offsets[p.at];
   };
-  const auto settle_offset = [&](std::size_t& at) { at = layout.offsets[at]; };
   for (Instruction& ins : program_.code) {
     for (Place& p : ins.in) settle(p);
     settle(ins.out);
     for (Place& p : ins.outs) settle(p);
     if (!ins.scan) continue;
-    ScanStep& s = *ins.scan;
-    for (ScanStep::Carry& c : s.carries) {
-      settle(c.init), settle(c.final_value);
-      if (s.copies) settle_offset(c.checkpoints);
-      if (c.part.partial && c.final_value.kind != Place::Kind::none) settle_offset(c.terms);
-    }
-    for (ScanStep::PerStep& x : s.xs) settle(x.source);
-    for (ScanStep::Const& c : s.consts) settle(c.source);
-    for (ScanStep::Stack& st : s.stacks) {
-      settle(st.stored);
-      if (st.lazy && is_fused(ins.node)) settle_offset(st.buffer);
-    }
-    settle_offset(s.memory);
+    for (StepTable::Base& base : ins.scan->table.bases) settle(base.place);
   }
 }
 

@@ -16,7 +16,7 @@ void Compiler::slice_scans() {
     std::vector<NodeId> stacked;
     for (NodeId p : results_of(id).stacks) stacked.push_back(shown_by(node(p)));
     auto sliced = slice_body(body_of(node(id)), stacked);
-    if (sliced && (!backend() || backend()->suits_fused_scan(*sliced->graph)))
+    if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
   const auto extents = [&](NodeId scan) {
@@ -41,8 +41,8 @@ void Compiler::slice_scans() {
 void Compiler::fuse_scans() {
   for (Instruction& ins : program_.code)
     if (ins.scan && is_fused(ins.node)) {
-      ins.scan->fused = backend()->fuse_scan(*ins.scan, program_);
-      if (!ins.scan->fused) throw CannotFuse();
+      ins.scan->kernel = backend()->loop_kernel(*ins.scan, program_);
+      if (!ins.scan->kernel) throw CannotFuse();
     }
 }
 
@@ -121,11 +121,12 @@ class ScanCompiler {
   }
 
   void issue() {
-    scan_->steps = static_cast<int>(node_.attrs.as<ScanAttrs>().steps);
-    scan_->reverse = node_.attrs.as<ScanAttrs>().reverse;
+    const ScanAttrs& attrs = node_.attrs.as<ScanAttrs>();
+    table_.steps = static_cast<int>(attrs.steps);
+    table_.reverse = attrs.reverse;
+    if (sliced_) table_.slices = sliced_->slices();
     scan_->every = c_.every_of(node_);
-    if (sliced_) scan_->slices = sliced_->slices();
-    if (scan_->every) scan_->copies = (scan_->steps + scan_->every - 1) / scan_->every;
+    if (scan_->every) scan_->copies = (table_.steps - 1) / scan_->every;
     else if (c_.is_fused(id_) &&
              std::ranges::any_of(node_.inputs, [&](NodeId in) { return c_.lazy_stacks_.contains(in); }))
       scan_->copies = 2;
@@ -146,18 +147,20 @@ class ScanCompiler {
   // Memory of one worker, filled from the front.
   struct WorkerMemory {
     std::size_t bytes = 0;
-    std::size_t take(std::size_t size) {
-      const std::size_t at = bytes;
+    std::int64_t take(std::size_t size) {
+      const auto at = static_cast<std::int64_t>(bytes);
       bytes += (size + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
       return at;
     }
   };
 
   SliceOf part_of(NodeId body_node) const { return c_.part_in(id_, body_node); }
-  std::size_t scratch(std::size_t bytes) {
+  Place scratch(std::size_t bytes) {
     info_.own_buffers.push_back(c_.new_buffer(bytes));
-    return uz(info_.own_buffers.back());
+    return {Place::Kind::arena, uz(info_.own_buffers.back())};
   }
+  StepPart part(const SliceOf& p) { return table_.part(p.bytes, p.at, p.owner); }
+  StepPart part(const SliceOf& p, const Stepped& where) { return table_.part(p.bytes, where.at, p.owner); }
 
   // Which carries and inputs matter: those asked for, and those that feed what matters.
   void find_live() {
@@ -182,20 +185,23 @@ class ScanCompiler {
   }
 
   void add_carries() {
-    const std::size_t slices = uz(scan_->slices), copies = uz(scan_->copies);
+    const std::size_t slices = uz(table_.slices), copies = uz(scan_->copies);
     for (NodeId in : carries_) {
       ins_.push_back(in), outs_.push_back(body_.outs[uz(in)]);
-      ScanStep::Carry c{
-          .init = c_.use(node_.inputs[uz(in)]), .part = part_of(in), .dtype = body_.spec(in).dtype};
-      c.ping = memory_.take(c.part.bytes);
-      c.pong = memory_.take(c.part.bytes);
-      if (copies) c.checkpoints = scratch(c.part.bytes * slices * copies);
+      const SliceOf cut = part_of(in);
+      StepCarry c{.part = part(cut),
+                  .dtype = body_.spec(in).dtype,
+                  .init = table_.base(c_.use(node_.inputs[uz(in)])),
+                  .partial = cut.partial,
+                  .even = memory_.take(cut.bytes),
+                  .odd = memory_.take(cut.bytes)};
+      if (copies) c.copies = table_.base(scratch(cut.bytes * slices * copies));
       if (const NodeId last = finals_[uz(in)]; last >= 0) {
         c_.give_home(last);
-        c.final_value = c_.value(last).place;
-        if (c.part.partial) c.terms = scratch(c.part.bytes * slices);
+        c.final_value = table_.base(c_.value(last).place);
+        if (cut.partial) c.terms = table_.base(scratch(cut.bytes * slices));
       }
-      scan_->carries.push_back(std::move(c));
+      table_.carries.push_back(c);
     }
   }
 
@@ -205,65 +211,93 @@ class ScanCompiler {
       if (!live_[uz(i)]) continue;
       ins_.push_back(i);
       const NodeId source = node_.inputs[uz(i)];
-      if (i < first_const) scan_->xs.push_back(per_step(i, source));
-      else scan_->consts.push_back({c_.use(source), part_of(i)});
+      if (i >= first_const)
+        table_.constants.push_back({.part = part(part_of(i)), .base = table_.base(c_.use(source))});
+      else if (const auto lazy = c_.lazy_stacks_.find(source); lazy != c_.lazy_stacks_.end())
+        table_.xs.push_back(recomputed(lazy->second.first, lazy->second.second));
+      else table_.xs.push_back(stored(i, source));
     }
   }
 
-  ScanStep::PerStep per_step(NodeId in, NodeId source) {
-    ScanStep::PerStep x{.where = stepped(part_of(in), body_.spec(in).bytes())};
-    if (const auto lazy = c_.lazy_stacks_.find(source); lazy != c_.lazy_stacks_.end()) {
-      Compiler::ScanInfo& producer = c_.scans_[uz(lazy->second.first)];
-      if (producer.pulled_by.empty() || producer.pulled_by.back() != id_) producer.pulled_by.push_back(id_);
-      x.producer = static_cast<int>(producer.instruction);
-      x.stack = lazy->second.second;
-      return x;
-    }
-    x.source = c_.use(source);
+  StepValue stored(NodeId in, NodeId source) {
+    const SliceOf cut = part_of(in);
     const StepLayouts& layouts = c_.layouts_;
+    Stepped where = stepped(cut, body_.spec(in).bytes());
     if (const auto at = layouts.slice_by_slice.find(source); at != layouts.slice_by_slice.end())
-      x.where = at->second;
-    if (layouts.read_in_place.contains(source))
-      x.where = *stepped(part_of(in), body_.spec(in), view_of(source));
-    return x;
+      where = at->second;
+    if (layouts.read_in_place.contains(source)) where = *stepped(cut, body_.spec(in), view_of(source));
+    return {.part = part(cut, where),
+            .base = table_.base(c_.use(source)),
+            .stride = static_cast<std::int64_t>(where.stride)};
+  }
+
+  // A stack of another scan, where that scan recomputes it.
+  StepValue recomputed(NodeId scan, std::size_t stack) {
+    Compiler::ScanInfo& info = c_.scans_[uz(scan)];
+    const auto maker = static_cast<int>(info.instruction);
+    if (info.pulled_by.empty() || info.pulled_by.back() != id_) info.pulled_by.push_back(id_);
+    if (std::ranges::find(scan_->makers, maker) == scan_->makers.end()) scan_->makers.push_back(maker);
+    const StepTable& other = c_.program_.code[info.instruction].scan->table;
+    const StepValue& made = other.stacks[stack];
+    const StepTable::Base& base = other.bases[uz(made.base)];
+    const auto begin = made.part.at, end = begin + other.slices;
+    return {
+        .part = table_.part(uz(made.part.bytes), {other.offsets.begin() + begin, other.offsets.begin() + end},
+                            {other.owners.begin() + begin, other.owners.begin() + end}),
+        .base = table_.base(base.place, base.per_worker),
+        .stride = made.stride,
+        .window = made.window};
   }
 
   void add_stacks() {
     for (NodeId p : results_.stacks) {
       const NodeId what = shown_by(c_.node(p));
-      ScanStep::Stack s{.where = stepped(part_of(what), body_.spec(what).bytes()), .part = part_of(what)};
+      const SliceOf cut = part_of(what);
+      const bool lazy = c_.is_lazy(p, scan_->every);
+      StepValue s = lazy ? windowed(cut) : stored_stack(cut, p, what);
       const auto carry = std::ranges::find(carries_, what);
-      if (carry != carries_.end() && !s.part.partial) {
-        int& stack = scan_->carries[uz(carry - carries_.begin())].stack;
+      if (carry != carries_.end() && !cut.partial) {
+        int& stack = table_.carries[uz(carry - carries_.begin())].stack;
         s.of_carry = stack < 0;
-        if (s.of_carry) stack = static_cast<int>(scan_->stacks.size());
+        if (s.of_carry) stack = static_cast<int>(table_.stacks.size());
       }
       if (!s.of_carry) outs_.push_back(what);
-      s.lazy = c_.is_lazy(p, scan_->every);
-      if (s.lazy) {
-        c_.lazy_stacks_.emplace(p, std::pair{id_, scan_->stacks.size()});
-        const std::size_t segment = s.part.bytes * uz(scan_->every);
-        s.buffer = c_.is_fused(id_) ? scratch(segment * uz(scan_->slices)) : memory_.take(segment);
-      } else {
-        store(s, p, what);
-      }
-      scan_->stacks.push_back(std::move(s));
+      if (lazy) c_.lazy_stacks_.emplace(p, std::pair{id_, table_.stacks.size()});
+      table_.stacks.push_back(s);
     }
   }
 
-  void store(ScanStep::Stack& s, NodeId stack, NodeId what) {
+  // Room for one segment: in each worker's memory, or for each slice where a kernel takes all of them.
+  StepValue windowed(const SliceOf& cut) {
+    const std::size_t slices = uz(table_.slices), segment = cut.bytes * uz(scan_->every);
+    StepValue out{.stride = static_cast<std::int64_t>(cut.bytes), .window = scan_->every};
+    std::vector<std::size_t> at(slices, 0);
+    if (c_.is_fused(id_)) {
+      for (std::size_t s = 0; s < slices; ++s) at[s] = s * segment;
+      out.base = table_.base(scratch(segment * slices));
+    } else {
+      at.assign(slices, uz(memory_.take(segment)));
+    }
+    out.part = table_.part(cut.bytes, at, cut.owner);
+    return out;
+  }
+
+  StepValue stored_stack(const SliceOf& cut, NodeId stack, NodeId what) {
     const StepLayouts& layouts = c_.layouts_;
+    Stepped where = stepped(cut, body_.spec(what).bytes());
     NodeId home = stack;
     if (const auto at = layouts.slice_by_slice.find(stack); at != layouts.slice_by_slice.end())
-      s.where = at->second;
+      where = at->second;
     if (const auto at = layouts.written_as.find(stack); at != layouts.written_as.end()) {
       home = at->second;
-      s.where = *stepped(s.part, body_.spec(what),
-                         *inverse(view_of(home), c_.node(stack).spec, c_.node(home).spec));
+      where =
+          *stepped(cut, body_.spec(what), *inverse(view_of(home), c_.node(stack).spec, c_.node(home).spec));
     }
     c_.give_home(home);
-    s.stored = c_.value(home).place;
-    s.buffer = memory_.take(s.part.bytes);
+    return {.part = part(cut, where),
+            .base = table_.base(c_.value(home).place),
+            .stride = static_cast<std::int64_t>(where.stride),
+            .scratch = memory_.take(cut.bytes)};
   }
 
   View view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
@@ -278,15 +312,16 @@ class ScanCompiler {
   }
 
   void add_workers() {
-    scan_->workers.resize(uz(std::min(scan_->slices, c_.options_.workers)));
+    scan_->workers.resize(uz(std::min(table_.slices, c_.options_.workers)));
     for (ScanStep::Worker& w : scan_->workers) {
       w.body = compiled_body();
+      w.bases.resize(table_.bases.size());
       w.externals.resize(ins_.size() + outs_.size());
-      w.carry_in.resize(scan_->carries.size());
+      w.carry_in.resize(table_.carries.size());
     }
-    scan_->body_arena = memory_.take(scan_->workers[0].body.arena_bytes);
-    scan_->memory_bytes = memory_.bytes;
-    scan_->memory = scratch(c_.is_fused(id_) ? 0 : memory_.bytes * scan_->workers.size());
+    scan_->body_arena = uz(memory_.take(scan_->workers[0].body.arena_bytes));
+    const std::size_t bytes = memory_.bytes;
+    table_.bases[0] = {scratch(c_.is_fused(id_) ? 0 : bytes * scan_->workers.size()), bytes};
   }
 
   Compiler& c_;
@@ -296,6 +331,7 @@ class ScanCompiler {
   Compiler::Results results_;
   const SlicedBody* sliced_ = nullptr;
   std::unique_ptr<ScanStep> scan_;
+  StepTable& table_ = scan_->table;
   Compiler::ScanInfo info_;
   WorkerMemory memory_;
   std::vector<NodeId> finals_;      // by carry; -1: not asked for

@@ -69,9 +69,9 @@ void print(const Program& p, const std::string& indent, std::string& out) {
     const std::string name = ops_of(p, ins);
     if (ins.scan) {
       out += fmt::format("{}{} {} steps {} every {} slices {} workers {}, memory @{} ({} bytes each)\n",
-                         indent, i, name, ins.scan->steps, ins.scan->every, ins.scan->slices,
-                         ins.scan->workers.size(), ins.scan->memory, ins.scan->memory_bytes);
-      if (ins.scan->fused) out += fmt::format("{}  {}\n", indent, ins.scan->fused->describe());
+                         indent, i, name, ins.scan->table.steps, ins.scan->every, ins.scan->table.slices,
+                         ins.scan->workers.size(), ins.scan->memory(), ins.scan->memory_bytes());
+      if (ins.scan->kernel) out += fmt::format("{}  {}\n", indent, ins.scan->kernel->describe());
       print(ins.scan->workers[0].body, indent + "  ", out);
       continue;
     }

@@ -62,24 +62,22 @@ void for_each_write(const Program& program, const Instruction& ins, const Writte
     for (const Place& out : ins.outs) written(out, level);
     return;
   }
-  const ScanStep& scan = *ins.scan;
-  const auto working = [&](std::size_t at) { written({Place::Kind::arena, at}, level); };
-  working(scan.memory);
-  const std::vector<int> levels = levels_of_outputs(scan.workers[0].body);
-  std::vector<int> of_stacks(scan.stacks.size(), 0);
-  for (std::size_t i = 0; i < scan.carries.size(); ++i) {
-    const ScanStep::Carry& c = scan.carries[i];
+  const StepTable& table = ins.scan->table;
+  const auto base = [&](int number, int by) {
+    if (number >= 0) written(table.bases[uz(number)].place, by);
+  };
+  base(0, level);
+  const std::vector<int> levels = levels_of_outputs(ins.scan->workers[0].body);
+  std::vector<int> of_stacks(table.stacks.size(), 0);
+  for (std::size_t i = 0; i < table.carries.size(); ++i) {
+    const StepCarry& c = table.carries[i];
     if (c.stack >= 0) of_stacks[uz(c.stack)] = levels[i];
-    if (scan.copies) working(c.checkpoints);
-    if (c.final_value.kind == Place::Kind::none) continue;
-    if (c.part.partial) working(c.terms);
-    written(c.final_value, levels[i]);
+    base(c.copies, level), base(c.terms, level), base(c.final_value, levels[i]);
   }
-  std::size_t output = scan.carries.size();
-  for (std::size_t i = 0; i < scan.stacks.size(); ++i) {
-    const ScanStep::Stack& s = scan.stacks[i];
-    if (!s.of_carry) of_stacks[i] = levels[output++];
-    written(s.stored, of_stacks[i]);
+  std::size_t output = table.carries.size();
+  for (std::size_t i = 0; i < table.stacks.size(); ++i) {
+    if (!table.stacks[i].of_carry) of_stacks[i] = levels[output++];
+    if (table.stacks[i].window == 0) base(table.stacks[i].base, of_stacks[i]);
   }
 }
 
@@ -110,14 +108,16 @@ std::size_t spare_on_top(const Program& program) {
   for (const Instruction& ins : program.code) {
     if (!ins.scan) continue;
     const ScanStep& scan = *ins.scan;
-    if (scan.memory + scan.memory_bytes * scan.workers.size() < program.arena_bytes) continue;
+    const StepTable& table = scan.table;
+    if (scan.memory() + scan.memory_bytes() * scan.workers.size() < program.arena_bytes) continue;
     if (const Program& body = scan.workers[0].body; body.arena_bytes > 0) return spare_on_top(body);
-    std::size_t needed = 0;
-    for (const ScanStep::Carry& c : scan.carries)
-      if (c.stack < 0 && scan.steps > 2) needed = std::max(needed, c.pong + c.part.bytes);
-    for (const ScanStep::Stack& s : scan.stacks)
-      if (s.lazy) needed = std::max(needed, s.buffer + s.part.bytes * uz(scan.every));
-    return scan.memory_bytes - needed;
+    const int in_a_row = scan.every ? std::min(scan.every, table.steps) : table.steps;
+    std::int64_t needed = 0;
+    for (const StepCarry& c : table.carries)
+      if (c.stack < 0 && in_a_row > 2) needed = std::max(needed, c.odd + c.part.bytes);
+    for (const StepValue& v : table.stacks)
+      if (v.window) needed = std::max(needed, table.offsets[uz(v.part.at)] + v.part.bytes * v.window);
+    return scan.memory_bytes() - uz(needed);
   }
   return 0;
 }

@@ -8,7 +8,7 @@
 #include "engine/backend.h"
 #include "engine/cluster.h"
 #include "engine/plan.h"
-#include "engine/stepped.h"
+#include "engine/step_table.h"
 
 namespace nestgrad {
 
@@ -53,72 +53,39 @@ struct Frame {
   bool recomputed = false;
 };
 
-// One scan. Body inputs: carries, xs, consts. Body outputs: next carries, then the stacked values but those
-// of carries. It runs slice by slice (engine/slicing.h; one slice: all of it), each through all its steps.
-// Worker-memory offsets are the same for every worker.
+// One scan. It runs slice by slice (engine/slicing.h; one slice: all of it), each through all its steps.
 struct ScanStep {
-  int steps = 0;
-  bool reverse = false;
+  StepTable table;
   // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed.
   int every = 0;
-  int slices = 1;
-  // Copies of the carries: one a segment when every > 0; two, used in turns, in a fused scan that reads lazy
-  // stacks; else none.
+  // Of the carries: for each stretch but the first one when every > 0; two, used by turns, in a scan run by a
+  // kernel that reads values recomputed for it; else none.
   int copies = 0;
-
-  struct Carry {
-    Place init;
-    Place final_value;  // none when nobody reads it
-    SliceOf part;
-    DType dtype = DType::f32;
-    std::size_t ping = 0, pong = 0;  // the two working copies, in a worker's memory
-    std::size_t checkpoints = 0;     // arena offset of [copies, slices] copies
-    std::size_t terms = 0;           // arena offset of [slices] last values, when they are to be added up
-    int stack = -1;  // >= 0: the stack of what the steps begin with; each writes the next there
-  };
-  struct PerStep {
-    Place source;  // [steps, ...], in any layout
-    Stepped where;
-    int producer = -1;      // >= 0: the value is recomputed by the scan of this instruction when asked for
-    std::size_t stack = 0;  // which of the producer's stacks
-  };
-  struct Const {
-    Place source;
-    SliceOf part;
-  };
-  struct Stack {
-    Place stored;  // [steps, ...], in any layout; none when lazy
-    Stepped where;
-    SliceOf part;
-    bool lazy = false;
-    bool of_carry = false;  // filled by the steps before; no output of the body
-    // Offset in a worker's memory. Lazy: of one segment, [every, ...]; stored: of the scratch of one step. A
-    // lazy stack of a fused scan lies in the arena instead, [slices, every, ...].
-    std::size_t buffer = 0;
-  };
-  std::vector<Carry> carries;
-  std::vector<PerStep> xs;
-  std::vector<Const> consts;
-  std::vector<Stack> stacks;
+  std::vector<int> makers;  // instructions: scans whose values are recomputed when this one reads them
 
   // What one thread needs to run slices: its own copy of the body's code, since kernels may keep scratch in
   // themselves, and its own memory. No other thread touches it while the scan runs.
   struct Worker {
     Program body;
-    std::vector<std::byte*> externals, carry_in;
-    int slice = -1, segment = -1;  // which the lazy buffers hold
+    std::vector<std::byte*> bases, externals, carry_in;
+    int slice = -1, segment = -1;  // of which the values with a window are
   };
   std::vector<Worker> workers;
-  std::size_t memory = 0, memory_bytes = 0;   // arena offset of the first worker's memory; of each
-  std::size_t body_arena = 0;                 // in a worker's memory: the body's own arena
-  std::unique_ptr<Backend::FusedScan> fused;  // its steps in one kernel, instead of one after the other
-  int fused_segment = -1;                     // which segment the lazy stacks hold
+  std::size_t body_arena = 0;          // in a worker's memory: the body's own arena
+  std::unique_ptr<LoopKernel> kernel;  // its steps as one kernel, instead of one after the other
+  int kernel_segment = -1;             // of which the values with a window are
+
+  // Of the workers: in the arena, from the first one on; and how much each has.
+  std::size_t memory() const { return table.bases[0].place.at; }
+  std::size_t memory_bytes() const { return table.bases[0].per_worker; }
 };
 
 // of_scan: the body of a scan of a graph that is being compiled.
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan = false);
 void execute(Program& program, const Frame& frame);
+void run_scan(ScanStep& scan, Program& program, const Frame& frame);
+std::byte* resolve(const Place& place, const Program& program, const Frame& frame);
 // Runs it twice on this thread. `external`: as of Frame, on the CPU.
 Profile profile(Program& program, std::byte* const* external, std::int64_t most_events);
 

@@ -13,12 +13,7 @@
 #include <cstdint>
 
 #include "engine/array.h"
-
-#ifdef __CUDACC__
-#define NESTGRAD_HOST_DEVICE __host__ __device__
-#else
-#define NESTGRAD_HOST_DEVICE
-#endif
+#include "engine/host_device.h"
 
 namespace nestgrad {
 
