@@ -19,23 +19,6 @@ void Compiler::slice_scans() {
     if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
-  const auto extents = [&](NodeId scan) {
-    const auto at = slicings_.find(scan);
-    return at == slicings_.end() ? std::vector<std::int64_t>{} : at->second.extents;
-  };
-  for (bool again = true; again;) {
-    again = false;
-    for (NodeId id = 0; id < graph_.size(); ++id) {
-      if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
-      for (NodeId in : node(id).inputs) {
-        if (node(in).op->kind != OpKind::stack) continue;
-        const NodeId producer = node(in).inputs[0];
-        if (extents(id) == extents(producer) || !is_pulled(in, [](const Reader&) { return true; })) continue;
-        slicings_.erase(id), slicings_.erase(producer);
-        again = true;
-      }
-    }
-  }
 }
 
 void Compiler::fuse_scans() {

@@ -117,7 +117,7 @@ std::size_t spare_on_top(const Program& program) {
       if (c.stack < 0 && in_a_row > 2) needed = std::max(needed, c.odd + c.part.bytes);
     for (const StepValue& v : table.stacks)
       if (v.window) needed = std::max(needed, table.offsets[uz(v.part.at)] + v.part.bytes * v.window);
-    return scan.memory_bytes() - uz(needed);
+    return needed == 0 ? scan.memory_bytes() * scan.workers.size() : scan.memory_bytes() - uz(needed);
   }
   return 0;
 }

@@ -39,6 +39,7 @@ GradientParts::Result GradientParts::run(const Array& reads, const Array& steps)
     values->sizes = at[static_cast<std::ptrdiff_t>(weights_)];
     at += static_cast<std::ptrdiff_t>(weights_) + 1;
   }
+  r.loss_size = norm({*at});
   return r;
 }
 
@@ -76,6 +77,7 @@ Tensors GradientParts::outputs(OpenLoop& loop, Tensor reads, Tensor steps, const
                 gradient = vjp(r.points, terms, wrt, {.allow_zero = true});
   out.insert(out.end(), first_order.begin(), first_order.end());
   out.insert(out.end(), gradient.begin(), gradient.end());
+  out.push_back(r.output * wanted);
   return out;
 }
 

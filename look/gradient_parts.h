@@ -18,6 +18,7 @@ class GradientParts {
   };
   struct Result {
     Values full, first_order, gradient;
+    double loss_size = 0;  // norm of the outer loss's terms, output times cotangent: the unit of `sizes`
   };
   // Of the outer loss at the tokens that `reads` marks;
   // `gradient` is the part through the steps that `steps` marks.

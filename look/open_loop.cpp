@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -99,14 +100,14 @@ double cosine(const std::vector<Array>& a, const std::vector<Array>& b) {
   return size > 0 ? dot(a, b) / size : std::numeric_limits<double>::quiet_NaN();
 }
 
-double relative_distance(const std::vector<Array>& a, const std::vector<Array>& b) {
+double relative_distance(const std::vector<Array>& a, const std::vector<Array>& b, double least) {
   double square = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
     for (std::int64_t j = 0; j < a[i].size(); ++j) {
       const double d = a[i].at(j) - b[i].at(j);
       square += d * d;
     }
-  return square == 0 ? 0 : std::sqrt(square) / norm(b);
+  return square == 0 ? 0 : std::sqrt(square) / std::max(norm(b), least);
 }
 
 std::vector<Array> plus(const std::vector<Array>& a, const std::vector<Array>& b) {

@@ -48,8 +48,9 @@ std::vector<Array> values_of(const ParamTable& table, const InspectedLoop& inspe
 double dot(const std::vector<Array>& a, const std::vector<Array>& b);
 double norm(const std::vector<Array>& a);
 double cosine(const std::vector<Array>& a, const std::vector<Array>& b);  // NaN where one is zero
-// |a - b| / |b|; where both are zero, zero.
-double relative_distance(const std::vector<Array>& a, const std::vector<Array>& b);
+// |a - b| / |b|, where |b| is no less than `least`: what is nothing but rounding is not compared with itself.
+// Where both are zero, zero.
+double relative_distance(const std::vector<Array>& a, const std::vector<Array>& b, double least = 0);
 std::vector<Array> plus(const std::vector<Array>& a, const std::vector<Array>& b);
 
 // [batch, heads, time, ..] -> [time].

@@ -43,6 +43,10 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
     : learner_(learner),
       policy_(policy),
       optimizer_(learner.optimizer()),
+      start_(start.weights),
+      q_(views.q.spec()),
+      k_(views.k.spec()),
+      v_(views.v.spec()),
       members_(views.k.dim(0) * views.k.dim(1)),
       time_(views.k.dim(2)),
       home_(emit_state().graph ? *emit_state().graph : views.k.graph()) {
@@ -119,6 +123,16 @@ std::string DerivedLearner::why_not(const std::vector<Property>& all) const {
   for (Property p : all)
     if (!has(p)) return why_not(p);
   return {};
+}
+
+std::string DerivedLearner::why_chunks_meet() const {
+  if (chunk() >= time_) return {};
+  try {
+    const std::string& learnt = loss(start_, k_, v_).mixing();
+    return learnt.empty() ? predict(start_, q_).mixing() : learnt;
+  } catch (const Error& e) {
+    return fmt::format("the learner takes a chunk, but not the whole sequence: {}", e.what());
+  }
 }
 
 const LearnerTrace& DerivedLearner::loss(const Weights& weights, const Spec& k, const Spec& v) const {

@@ -52,6 +52,9 @@ class DerivedLearner {
   const std::string& why_not(Property p) const { return why_not_[static_cast<std::size_t>(p)]; }
   bool has(Property p) const { return why_not(p).empty(); }
   std::string why_not(const std::vector<Property>& all) const;  // of the first that fails
+  // Why chunks of this sequence cannot be worked on at once though inside of each no tokens meet: those of
+  // several do, as in a learner that looks further back than a chunk is long. Empty if they can.
+  std::string why_chunks_meet() const;
   // Per weight: where the loss uses it, in words.
   const std::vector<std::string>& uses() const { return uses_; }
 
@@ -68,6 +71,8 @@ class DerivedLearner {
   const Learner& learner_;
   const Policy& policy_;
   const InnerOptimizer optimizer_;
+  const Weights start_;
+  const Spec q_, k_, v_;  // of the whole sequence
   std::int64_t members_, time_;
   Graph& home_;  // the graph that it was made in, of which all traces are children
   std::array<std::string, static_cast<std::size_t>(Property::count)> why_not_;

@@ -318,6 +318,27 @@ TEST_CASE("The memory of every worker is measured") {
   CHECK(peaks[1] > peaks[0]);
 }
 
+TEST_CASE("The peaks agree where no worker of a scan on top of the arena writes anything") {
+  const std::vector<Spec> specs{f64({4, 2, 4})};
+  const Function f = trace(
+      [](const Tensors& in) -> Tensors {
+        const Tensor last = scan(
+                                [](const Tensors& c, const Tensors&) -> Step {
+                                  return {{c[0]}, {}};
+                                },
+                                {exp(in[0])}, {}, {.steps = 1})
+                                .carries[0];
+        return {last, sum(last * 2)};
+      },
+      specs);
+  for (const int workers : {1, 2, 3}) {
+    Plan plan = f.plan({.device = Device::cpu(), .workers = workers});
+    INFO(plan.str());
+    REQUIRE(contains(plan.str(), fmt::format("workers {}", workers)));
+    CHECK(plan.profile(random(specs, 1)).peaks_agree());
+  }
+}
+
 TEST_CASE("The peaks agree where a scan's scratch is on top of the arena, and nobody writes it") {
   const std::vector<Spec> specs{f64({400}), f64({400}), f64({7, 400})};
   for (const std::optional<int> every : {std::optional<int>{}, std::optional<int>{3}})

@@ -288,8 +288,7 @@ TEST_CASE("an error inside of a slice names op and line") {
   CHECK(contains(message_of<ValueError>([&] { f(in); }), "slicing_test.cpp"));
 }
 
-TEST_CASE(
-    "a scan that is cut in as many slices as what it reads, but along another axis, reads all of it") {
+TEST_CASE("a scan that is cut in as many slices as what it reads, but along another axis, reads all of it") {
   const std::vector<Spec> specs{f64({2, 5, 2, 2}), f64({kTime, 2, 5, 2, 2}), f64({2, 2, 2})};
   const Function f = trace(
       [](const Tensors& in) {
@@ -311,6 +310,24 @@ TEST_CASE(
   const Arrays in = random(specs, 5);
   for (const int every : {0, 1, 3})
     CHECK(max_error(f.plan({.checkpoint_every = every}).run(in), f.plan({.slice = false}).run(in)) < 1e-13);
+}
+
+TEST_CASE("what is recomputed decides nothing about slices") {
+  const std::vector<Spec> specs{f64({5, 3, 4}), f64({kTime, 2, 1, 3, 4}), f64({kTime, 2, 5, 3, 4})};
+  const Function f = with_gradients(specs, [](const Tensors& in) {
+    return scan(
+               [](const Tensors& c, const Tensors& x) -> Step {
+                 const Tensor v = x[0] + x[1], chosen = select(greater(v, 0.2 * v * v), v, -v);
+                 return {{c[0] + 0.1 * sum(chosen, {0})}, {}};
+               },
+               {in[0]}, {in[1], in[2]})
+        .carries;
+  });
+  const Arrays in = random(specs, 5);
+  const Arrays plain = f.plan({.rematerialize = false}).run(in);
+  for (const int every : {0, 1, 3})
+    for (const bool again : {false, true})
+      CHECK(same_bits(f.plan({.rematerialize = again, .checkpoint_every = every}).run(in), plain));
 }
 
 TEST_CASE(

@@ -270,8 +270,8 @@ void check_replays(const Subject& s, const Arrays& in, Draws& draws) {
     const Profile profile = plan.profile(in);
     require_same("a profile's outputs", profile.outputs, once);
     if (!profile.peaks_agree() && !s.has_empty)  // what is empty need not be written
-      throw Finding(fmt::format("the arena's peak is {} bytes, {} were predicted", profile.measured_peak,
-                                profile.predicted_peak));
+      throw Finding(fmt::format("the arena's peak is {} bytes, {} were predicted:\n{}", profile.measured_peak,
+                                profile.predicted_peak, plan.str()));
     if (chrome_trace(profile).empty()) throw Finding("a profile has no trace");
   }
   if (draws.one_in(4)) {

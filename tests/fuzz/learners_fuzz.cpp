@@ -32,14 +32,15 @@ using Arrays = std::vector<Array>;
 
 // Does fn refuse? Anything but a FormError or a ConfigError passes through.
 template <class Fn>
-bool refuses(Fn fn) {
+std::string refusal(Fn fn) {
   try {
     fn();
-    return false;
-  } catch (const FormError&) {
-  } catch (const ConfigError&) {
+    return "";
+  } catch (const FormError& e) {
+    return e.what();
+  } catch (const ConfigError& e) {
+    return e.what();
   }
-  return true;
 }
 
 // ---- forms ----
@@ -81,12 +82,12 @@ bool check_forms(const Lesson& l, int order, bool losses) {
                           FormChoice::chunk_parallel}) {
     if (form == chosen && form != FormChoice::automatic) continue;
     Answers found;
-    const bool refused = refuses([&] {
+    const std::string refused = refusal([&] {
       found = answers_of(
           l, [&](const Scene& s) { return run(s, form); }, order);
     });
-    if (!refused) require_same(fmt::format("the {} form", name(form)), found, primal);
-    else if (form == FormChoice::automatic && !mixes_steps(l)) throw Finding("no form runs it");
+    if (refused.empty()) require_same(fmt::format("the {} form", name(form)), found, primal);
+    else if (form == FormChoice::automatic && !mixes_steps(l)) throw Finding("no form runs it: " + refused);
   }
   return true;
 }
@@ -136,12 +137,12 @@ void check_attention(const Lesson& l) {
     });
   };
   Answers found;
-  const bool refused = refuses([&] {
+  const std::string refused = refusal([&] {
     found = outputs([&](const Scene& s) {
       return ttt::effective_attention(s.learner, s.start, s.views, l.policy).output();
     });
   });
-  if (refused) return;
+  if (!refused.empty()) return;
   require_same("effective attention", found,
                outputs([](const Scene& s) { return in_form(FormChoice::primal)(s).output; }));
 }
@@ -213,10 +214,10 @@ void check_decoding(const Lesson& l, FormChoice form) {
     wanted.order.push_back(0);
   }
   const bool can = l.causal();
-  const bool refused = refuses([&] { found.numbers = decoded(l, whole, form); });
-  if (refused && can) throw Finding("decoding refuses what is causal");
-  if (!refused && !can) throw Finding("decoding runs what is not causal");
-  if (!refused) require_same(fmt::format("decoding, {} form", name(form)), found, wanted);
+  const std::string refused = refusal([&] { found.numbers = decoded(l, whole, form); });
+  if (!refused.empty() && can) throw Finding("decoding refuses what is causal: " + refused);
+  if (refused.empty() && !can) throw Finding("decoding runs what is not causal");
+  if (refused.empty()) require_same(fmt::format("decoding, {} form", name(form)), found, wanted);
 }
 
 void check(Draws& draws) {

@@ -50,6 +50,21 @@ InspectedLoop one_matrix(const Array& k, const Array& v, const Array& q, const A
   return out;
 }
 
+// Learns by Muon without its eps: the size of a gradient is nothing to it.
+class MuonLearner : public ttt::Learner {
+ public:
+  explicit MuonLearner(std::unique_ptr<ttt::Learner> learner) : learner_(std::move(learner)) {}
+  ttt::Weights init() const override { return learner_->init(); }
+  Tensor predict(const ttt::Weights& w, Tensor x) const override { return learner_->predict(w, x); }
+  Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override { return learner_->loss(w, k, v); }
+  ttt::InnerOptimizer optimizer() const override {
+    return ttt::InnerOptimizer().muon(ttt::muon_published(2), 0);
+  }
+
+ private:
+  std::unique_ptr<ttt::Learner> learner_;
+};
+
 double entry(const Array& map, std::int64_t row, std::int64_t column) {
   return map.at(row * map.shape().back() + column);
 }
@@ -176,6 +191,16 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
   const look::Channels r = look::channels(of("linear-attention", 6));
   check_all(r.claims);
   for (double x : r.gradient.to_vector()) CHECK(x == 0);
+}
+
+TEST_CASE("inspect: an optimiser that divides by the gradient's size leaves channels that are rounding") {
+  const Array rows = random(f64({1, 1, 4, 3}), 1);
+  InspectedLoop s = one_matrix(rows, rows, rows, random(f64({1, 1, 4, 3}), 2), 0.1, 1);
+  const auto learner = s.learner;
+  s.learner = [learner](const Params& p) { return std::make_unique<MuonLearner>(learner(p)); };
+  const look::Channels r = look::channels(s);
+  for (double x : r.full.to_vector()) CHECK(std::abs(x) < 1e-6);
+  check_all(r.claims);
 }
 
 TEST_CASE("inspect: estimators: full is itself, all steps are full, small steps are first order") {

@@ -224,6 +224,35 @@ TEST_CASE("tokens that mix can be learnt from as whole chunks only, each weight 
   CHECK(contains(refusal(by_token, FormChoice::automatic), "tokens are not independent"));
 }
 
+TEST_CASE(
+    "tokens that meet over a distance are learnt from chunk by chunk, though inside of a chunk none meet") {
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 12, .dim = 3};
+  for (const std::int64_t chunk : {1, 4}) {
+    CAPTURE(chunk);
+    const auto with_earlier = [chunk](const Weights& w, Tensor x) {
+      const std::int64_t time = x.dim(-2);
+      if (time > chunk) x = x + 0.5 * slice(pad(x, -2, chunk, 0), -2, 0, time);
+      return matmul(x, w["W"]);
+    };
+    const Pupil pupil = formula(
+        "(x + half of the token a chunk before) W",
+        [](const Params& p) {
+          return Weights{matrix("W", p("W", {2, 3, 3}))};
+        },
+        with_earlier, against(with_earlier));
+    for (const Read read : {Read::before_write, Read::after_write}) {
+      const Lesson lesson{pupil, sgd(), {.chunk = chunk, .update = Update::per_chunk, .read = read}, sizes};
+      CHECK(differing(lesson, numbers(lesson, in_form(FormChoice::primal), 1), 1,
+                      {FormChoice::automatic, FormChoice::dual}) == "");
+      for (const FormChoice form : {FormChoice::parallel, FormChoice::chunk_parallel}) {
+        const std::string why = refusal(lesson, form);
+        CAPTURE(why);
+        CHECK(contains(why, "tokens are not independent"));
+      }
+    }
+  }
+}
+
 // ---- all chunks at once ----
 
 TEST_CASE(

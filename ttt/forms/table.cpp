@@ -45,6 +45,11 @@ void require_meaning(const DerivedLearner& d, FormChoice wanted) {
         "gradient must be taken token by token: use chunk = 1");
 }
 
+std::string why_impossible(const FormRow& row, const DerivedLearner& d) {
+  const std::string why = d.why_not(row.needs);
+  return why.empty() && row.block != BlockSize::one_chunk ? d.why_chunks_meet() : why;
+}
+
 }  // namespace
 
 std::string_view name(FormChoice form) {
@@ -146,14 +151,15 @@ FormPlan choose_form(const DerivedLearner& d, FormChoice wanted) {
   require_meaning(d, wanted);
   FormPlan plan;
   if (wanted != FormChoice::automatic) {
-    plan.form = row_of(wanted, d.policy().update).form;
-    if (const std::string why = d.why_not(row_of(wanted, d.policy().update).needs); !why.empty())
+    const FormRow& row = row_of(wanted, d.policy().update);
+    plan.form = row.form;
+    if (const std::string why = why_impossible(row, d); !why.empty())
       throw FormError(fmt::format("[form] {} is impossible: {}", name(wanted), why));
     return plan;
   }
   for (const FormRow& row : form_rows()) {
     if (row.update != d.policy().update) continue;
-    if (const std::string why = d.why_not(row.needs); !why.empty()) {
+    if (const std::string why = why_impossible(row, d); !why.empty()) {
       plan.refused.push_back({row.form, why});
     } else if (row.slower && row.slower(d)) {
       plan.slower.push_back(row.form);
