@@ -27,7 +27,8 @@ struct ConformanceReport {
 //   causality      a later token changes no earlier output (causal policies)
 //   checkpoints    every checkpoint schedule: the same bits of values and gradients
 //   threads        any number of threads: the same bits
-//   zeros          keys, values and gates of zeros give finite values and derivatives of order 1 and 2
+//   zeros          keys and values of zeros give finite values and derivatives of order 1 and 2, where small
+//                  ones do
 // clang-format on
 ConformanceReport conformance(const System& system, const ProgramSizes& sizes = {}, std::uint64_t seed = 1);
 

@@ -30,7 +30,7 @@ std::unique_ptr<Form> make(const DerivedLearner& learner, const Weights& first) 
 // and chunk-parallel where there is one member and so nothing else to share among threads.
 bool has_large_chunks(const DerivedLearner& d) { return d.policy().chunk > kFewTokens; }
 bool has_members_to_share_or_parallel(const DerivedLearner& d) {
-  return d.members() > 1 || d.why_not(row_of(FormChoice::parallel, d.policy().update).needs).empty();
+  return d.members() > 1 || why_impossible(row_of(FormChoice::parallel, d.policy().update), d).empty();
 }
 
 // What no form but the primal one can do without.
@@ -43,11 +43,6 @@ void require_meaning(const DerivedLearner& d, FormChoice wanted) {
     throw ConfigError(
         "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the "
         "gradient must be taken token by token: use chunk = 1");
-}
-
-std::string why_impossible(const FormRow& row, const DerivedLearner& d) {
-  const std::string why = d.why_not(row.needs);
-  return why.empty() && row.block != BlockSize::one_chunk ? d.why_chunks_meet() : why;
 }
 
 }  // namespace
@@ -145,6 +140,11 @@ const FormRow& row_of(FormChoice form, Policy::Update update) {
   const bool per_chunk = update == Policy::Update::per_chunk;
   throw FormError(fmt::format("[form] {} is for a step per {}; this policy makes one per {}", name(form),
                               per_chunk ? "token" : "chunk", per_chunk ? "chunk" : "token"));
+}
+
+std::string why_impossible(const FormRow& row, const DerivedLearner& d) {
+  const std::string why = d.why_not(row.needs);
+  return why.empty() && row.block != BlockSize::one_chunk ? d.why_chunks_meet() : why;
 }
 
 FormPlan choose_form(const DerivedLearner& d, FormChoice wanted) {

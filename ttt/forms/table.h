@@ -27,6 +27,8 @@ struct FormRow {
 
 // The rows, for each Policy::Update those that do most at once first.
 const std::vector<FormRow>& form_rows();
+// Why a form cannot run a learner, whatever the kind of step that its row is for; empty if it can.
+std::string why_impossible(const FormRow& row, const DerivedLearner& learner);
 // FormError if the form is not for this kind of step.
 const FormRow& row_of(FormChoice form, Policy::Update update);
 // All of FormChoice, automatic first.
