@@ -6,7 +6,7 @@
 
 #include "engine/dependence.h"
 #include "engine/index.h"
-#include "engine/lower.h"
+#include "engine/readers.h"
 #include "ops/accumulate.h"
 #include "ops/ops.h"
 

@@ -6,8 +6,8 @@
 
 #include "engine/cluster.h"
 #include "engine/compiler.h"
-#include "engine/lower.h"
-#include "engine/rematerialize.h"
+#include "engine/passes.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 
@@ -242,8 +242,7 @@ void Compiler::finish() {
 
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
-  Lowered lowered = lower(nodes, inputs, outputs, options, of_scan);
-  if (options.rematerialize) lowered = rematerialize(lowered);
+  Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
   try {
     return Compiler(lowered, options).run();
   } catch (const CannotFuse&) {

@@ -9,6 +9,7 @@
 #include "engine/fusion.h"
 #include "engine/index.h"
 #include "engine/program.h"
+#include "engine/rewrite.h"
 #include "engine/stepped.h"
 
 namespace nestgrad {

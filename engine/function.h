@@ -50,6 +50,8 @@ class Function {
   std::string str() const;
   // The graph in DOT, levels coloured.
   std::string dot() const;
+  // How it becomes a plan: the graph after each pass (engine/passes.h), then the plan's instructions.
+  std::string explain(const PlanOptions& options = {}) const;
 
  private:
   class Plans;  // that no call is using; copies of a function share them

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/cluster.h"
-#include "engine/lower.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 

@@ -9,7 +9,7 @@
 #include "engine/dependence.h"
 #include "engine/index.h"
 #include "engine/liveness.h"
-#include "engine/lower.h"
+#include "engine/readers.h"
 #include "engine/print.h"
 
 namespace nestgrad {

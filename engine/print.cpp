@@ -6,8 +6,9 @@
 #include "engine/body.h"
 #include "engine/function.h"
 #include "engine/index.h"
-#include "engine/lower.h"
 #include "engine/outline.h"
+#include "engine/passes.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 
@@ -114,6 +115,18 @@ std::string Function::dot() const {
     out +=
         fmt::format("  out{} [shape=plaintext label=\"output {}\"]; n{} -> out{};\n", i, i, outputs_[i], i);
   return out + "}\n";
+}
+
+std::string Function::explain(const PlanOptions& options) const {
+  std::string out = fmt::format("as it was traced\n{}", str()), before = str();
+  run_passes(graph().nodes(), inputs_, outputs_, options, false, [&](const Pass& pass, const Lowered& made) {
+    const std::string now = Function(made.graph, made.inputs, made.outputs).str();
+    const std::string off = pass.option.empty() ? "" : fmt::format(", off with PlanOptions::{}", pass.option);
+    out += fmt::format("\n{}: {} (equal {}{})\n{}", pass.name, pass.sentence,
+                       pass.keeps_bits ? "bits" : "values", off, now == before ? "nothing to do\n" : now);
+    before = now;
+  });
+  return out += "\nthe program\n" + plan(options).str();
 }
 
 }  // namespace nestgrad

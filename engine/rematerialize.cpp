@@ -1,5 +1,4 @@
-#include "engine/rematerialize.h"
-
+// The pass that decides what scans keep and what is computed again.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,6 +8,8 @@
 #include "engine/cut.h"
 #include "engine/index.h"
 #include "engine/liveness.h"
+#include "engine/passes.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 
@@ -95,7 +96,7 @@ class Rematerialize {
   struct NewBody {
     Loc loc;  // of the scan
     Graph graph{GraphOptions{}};
-    std::map<NodeId, Tensor> xs, consts;  // by what they are outside
+    std::map<NodeId, Tensor> xs, consts;                // by what they are outside
     std::map<std::pair<NodeId, NodeId>, Tensor> again;  // computed again: by scan and node of its body
 
     Tensor input_for(std::map<NodeId, Tensor>& known, NodeId outer, const Spec& spec) {

@@ -5,7 +5,8 @@
 
 #include "engine/body.h"
 #include "engine/index.h"
-#include "engine/lower.h"
+#include "engine/readers.h"
+#include "engine/rewrite.h"
 
 namespace nestgrad {
 

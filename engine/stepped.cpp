@@ -4,7 +4,7 @@
 
 #include "engine/body.h"
 #include "engine/index.h"
-#include "engine/lower.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 

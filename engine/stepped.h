@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "engine/lower.h"
+#include "engine/readers.h"
 #include "engine/slicing.h"
 
 namespace nestgrad {

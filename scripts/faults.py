@@ -256,7 +256,7 @@ FAULTS = [
          "cut.add(in_of(v), out_of(v), «kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec)»)",
          "Bytes(0)"),
     ]),
-    ("memory", "engine/lower.cpp", (files("autograd/custom"), *PLANS), [
+    ("memory", "engine/recompute_regions.cpp", (files("autograd/custom"), *PLANS), [
         ("outputs-of-a-region-recomputed",
          "if («outside(id, in) && g.node(id).level <= g.node(in).level») boundary_", "false"),
         ("regions-kept", "if («!any») return from", "true"),

@@ -1,133 +1,25 @@
-#include "engine/lower.h"
-
+// The passes that leave out what is dead, expand ops without a kernel and take the cheaper of equal expressions
+// (Op::simplify): of a graph, and of the bodies of its scans.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "engine/index.h"
+#include "engine/passes.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 
-std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
-                             std::span<const NodeId> cuts) {
-  std::vector<char> live(nodes.size(), 0), cut(nodes.size(), 0);
-  for (NodeId id : cuts) cut[uz(id)] = 1;
-  std::vector<NodeId> todo(wanted.begin(), wanted.end());
-  while (!todo.empty()) {
-    const auto id = uz(todo.back());
-    todo.pop_back();
-    if (std::exchange(live[id], 1) || cut[id]) continue;
-    todo.insert(todo.end(), nodes[id].inputs.begin(), nodes[id].inputs.end());
-  }
-  return live;
-}
-
-std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
-                                            std::span<const NodeId> outputs) {
-  std::vector<std::vector<Reader>> readers(uz(graph.size()));
-  for (NodeId id = 0; id < graph.size(); ++id) {
-    if (!live[uz(id)]) continue;
-    const std::vector<NodeId>& in = graph.node(id).inputs;
-    for (std::size_t i = 0; i < in.size(); ++i) readers[uz(in[i])].push_back({id, static_cast<NodeId>(i)});
-  }
-  for (NodeId id : outputs) readers[uz(id)].push_back({-1, 0});
-  return readers;
-}
-
-bool reads_step_by_step(const Graph& graph, const Reader& reader) {
-  if (reader.id < 0 || graph.node(reader.id).op->kind != OpKind::scan) return false;
-  const Body& body = body_of(graph.node(reader.id));
-  return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
-}
-
 namespace {
-
-// Nodes of a checkpoint region that a derivative reads, and that nothing of the region's own level reads from
-// outside, are recomputed at their first such reader instead of being kept.
-class Recompute {
- public:
-  Recompute(const Graph& g, Rewriter& to) : graph_(g), to_(to), boundary_(uz(g.size()), 0) {
-    for (NodeId id = 0; id < g.size(); ++id)
-      for (NodeId in : g.node(id).inputs)
-        if (outside(id, in) && g.node(id).level <= g.node(in).level) boundary_[uz(in)] = 1;
-  }
-
-  // Inputs of an old node in the new graph: clones where it reads them.
-  std::vector<Tensor> inputs(NodeId reader) {
-    const Node& n = graph_.node(reader);
-    label_like(n);  // clones are labelled like who reads them first
-    std::vector<Tensor> out;
-    for (NodeId in : n.inputs) out.push_back(reads_clone(reader, in) ? clone(in) : to_[in]);
-    return out;
-  }
-
- private:
-  bool reads_clone(NodeId reader, NodeId in) const {
-    return outside(reader, in) && graph_.node(reader).level > graph_.node(in).level && !boundary_[uz(in)] &&
-           graph_.node(in).op->kind != OpKind::input;
-  }
-
-  // The clone of `id`, made when it is first asked for.
-  Tensor clone(NodeId id) {
-    const auto is_missing = [&](const Node& n, NodeId in) {
-      return is_inner(n, in) && !clones_.contains(in);
-    };
-    std::vector<NodeId> path;  // a region may be longer than calls can nest
-    if (!clones_.contains(id)) path.push_back(id);
-    while (!path.empty()) {
-      const Node& n = graph_.node(path.back());
-      const auto missing = std::ranges::find_if(n.inputs, [&](NodeId in) { return is_missing(n, in); });
-      if (missing != n.inputs.end()) {
-        path.push_back(*missing);
-        continue;
-      }
-      std::vector<Tensor> in;
-      for (NodeId i : n.inputs) in.push_back(is_inner(n, i) ? clones_.at(i) : to_[i]);
-      clones_.emplace(path.back(), to_.graph().append(*n.op, in, n.attrs, n.loc));
-      path.pop_back();
-    }
-    return clones_.at(id);
-  }
-
-  // Is it cloned with the node that reads it?
-  bool is_inner(const Node& reader, NodeId in) const {
-    return graph_.node(in).region == reader.region && !boundary_[uz(in)];
-  }
-  bool outside(NodeId reader, NodeId in) const {
-    return graph_.node(in).region != 0 && graph_.node(reader).region != graph_.node(in).region;
-  }
-
-  const Graph& graph_;
-  Rewriter& to_;
-  std::vector<char> boundary_;
-  std::unordered_map<NodeId, Tensor> clones_;
-};
-
-Lowered recompute_regions(const Lowered& from) {
-  const Graph& g = *from.graph;
-  bool any = false;
-  for (NodeId id = 0; id < g.size(); ++id) any = any || g.node(id).region != 0;
-  if (!any) return from;
-
-  Rewriter to(g.nodes());
-  Recompute recompute(g, to);
-  for (NodeId id = 0; id < g.size(); ++id) {
-    const std::vector<Tensor> in = recompute.inputs(id);
-    to[id] = to.copy(id, in);
-  }
-  return to.lowered(from.inputs, from.outputs);
-}
 
 bool needs_expansion(const Op& op, const Device& device) {
   return op.kind == OpKind::value && !op.alias && !(device.is_cpu() ? op.cpu != nullptr : op.cuda != nullptr);
 }
 
-// How a graph is lowered.
+// How a graph is made anew.
 struct How {
   const Device& device;
   GraphOptions graph;
@@ -225,16 +117,16 @@ Lowered settle_bodies(Lowered from, const How& how) {
 
 }  // namespace
 
-Lowered lower(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
-              const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
-  How how{.device = options.device, .graph = {.simplify = options.simplify, .round = !of_scan}};
-  Lowered out = settled(nodes, inputs, outputs, how);
-  if (options.simplify && !of_scan) {
-    how.graph.stack = false;
-    how.drops_dead = true;  // close_body does
-    out = settle_bodies(std::move(out), how);
-  }
-  return recompute_regions(out);
+Lowered simplify_graph(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                       const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
+  return settled(nodes, inputs, outputs,
+                 {.device = options.device, .graph = {.simplify = options.simplify, .round = !of_scan}});
+}
+
+Lowered simplify_bodies(const Lowered& from, const PlanOptions& options) {
+  return settle_bodies(from, {.device = options.device,
+                              .graph = {.simplify = options.simplify, .stack = false},
+                              .drops_dead = true});  // close_body leaves them out
 }
 
 }  // namespace nestgrad
