@@ -13,9 +13,7 @@ void Compiler::slice_scans() {
   if (!options_.slice) return;
   for (NodeId id = 0; id < graph_.size(); ++id) {
     if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
-    std::vector<NodeId> stacked;
-    for (NodeId p : results_of(id).stacks) stacked.push_back(shown_by(node(p)));
-    auto sliced = slice_body(body_of(node(id)), stacked);
+    auto sliced = slice_body(body_of(node(id)), stacked_nodes(graph_, readers_, id));
     if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }

@@ -1,8 +1,17 @@
 #include "engine/passes.h"
 
+#include "engine/slicing.h"
+
 namespace nestgrad {
 
 namespace {
+
+// A scan that reads other values may be cut in slices otherwise, and its sums be added up in another order: then
+// nothing is moved.
+Lowered rematerialize_keeping_bits(const Lowered& from, const PlanOptions& options) {
+  Lowered moved = rematerialize(from);
+  return options.slice && moved.graph != from.graph && !sums_alike(moved, from) ? from : moved;
+}
 
 constexpr auto kAlways = [](const PlanOptions&, bool) { return true; };
 
@@ -34,7 +43,7 @@ constexpr Pass kPasses[] = {
      .where = "engine/rematerialize.cpp, engine/cut.cpp",
      .option = "rematerialize",
      .is_on = [](const PlanOptions& o, bool) { return o.rematerialize; },
-     .run = [](const Lowered& from, const PlanOptions&) { return rematerialize(from); }},
+     .run = rematerialize_keeping_bits},
     {.name = "slice",
      .sentence =
          "a scan over independent sequences and heads runs slice by slice, each on one thread, its state "

@@ -22,4 +22,7 @@ Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
 
+// The nodes of a scan's body of whose values somebody reads the stack.
+std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, NodeId scan);
+
 }  // namespace nestgrad

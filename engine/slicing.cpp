@@ -27,9 +27,7 @@ class Slicer {
   }
 
   std::optional<SlicedBody> run() {
-    int rank = 0;
-    for (int i = 0; i < body_.inputs(); ++i) rank = std::max(rank, body_.spec(i).rank());
-    for (int from_end = rank; from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
+    find_axes();
     if (flows_.empty()) return {};
     try {
       build();
@@ -39,10 +37,35 @@ class Slicer {
     }
   }
 
+  // By carry: the axes, counted from the end, over which its slices are added up.
+  std::vector<std::vector<int>> summed() {
+    find_axes();
+    std::vector<std::vector<int>> out(uz(body_.carries));
+    bool any = false;
+    for (std::size_t c = 0; c < out.size(); ++c)
+      for (std::size_t a = 0; a < flows_.size(); ++a) {
+        if (flows_[a][uz(body_.outs[c])].kind != Flow::Kind::partial) continue;
+        out[c].push_back(from_end_[a]);
+        any = true;
+      }
+    try {
+      if (any) build();
+    } catch (const Refused&) {
+      return std::vector<std::vector<int>>(out.size());
+    }
+    return out;
+  }
+
  private:
   const Node& node(NodeId id) const { return body_.nodes[uz(id)]; }
 
   // ---- which axes ----
+
+  void find_axes() {
+    int rank = 0;
+    for (int i = 0; i < body_.inputs(); ++i) rank = std::max(rank, body_.spec(i).rank());
+    for (int from_end = rank; from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
+  }
 
   void try_axis(int from_end) {
     const auto place = [&](NodeId id) { return node(id).spec.rank() - from_end; };
@@ -76,6 +99,7 @@ class Slicer {
         if (flows[uz(id)].kind == Flow::Kind::partial) return;
       if (sums_again(flows)) return;
       flows_.push_back(flows);
+      from_end_.push_back(from_end);
       out_.extents.push_back(extent);
       return;
     }
@@ -193,6 +217,7 @@ class Slicer {
   std::vector<NodeId> wanted_;
   std::vector<char> live_;
   std::vector<std::vector<Flow>> flows_;  // one per axis along which it is cut
+  std::vector<int> from_end_;             // which axes these are, counted from the end
   std::map<std::pair<NodeId, std::vector<int>>, Tensor> made_;
   SlicedBody out_;
 };
@@ -207,6 +232,25 @@ int SlicedBody::slices() const {
 
 std::optional<SlicedBody> slice_body(const Body& body, const std::vector<NodeId>& stacked) {
   return Slicer(body, stacked).run();
+}
+
+bool sums_alike(const Lowered& made, const Lowered& from) {
+  // By scan, nothing for one that nobody reads.
+  using Summed = std::optional<std::vector<std::vector<int>>>;
+  const auto of = [](const Lowered& lowered) {
+    const Graph& graph = *lowered.graph;
+    const std::vector<char> live = live_nodes(graph.nodes(), lowered.outputs, lowered.inputs);
+    const Readers readers = readers_of(graph, live, lowered.outputs);
+    std::vector<Summed> out;
+    for (NodeId id = 0; id < graph.size(); ++id) {
+      if (graph.node(id).op->kind != OpKind::scan) continue;
+      Summed& summed = out.emplace_back();
+      if (live[uz(id)]) summed = Slicer(body_of(graph.node(id)), stacked_nodes(graph, readers, id)).summed();
+    }
+    return out;
+  };
+  return std::ranges::equal(of(made), of(from),
+                            [](const Summed& a, const Summed& b) { return !a || a == b; });
 }
 
 }  // namespace nestgrad

@@ -261,6 +261,9 @@ FAULTS = [
          "if («outside(id, in) && g.node(id).level <= g.node(in).level») boundary_", "false"),
         ("regions-kept", "if («!any») return from", "true"),
     ]),
+    ("memory", "engine/passes.cpp", (files("engine/slicing"), *PLANS), [
+        ("sums-added-up-in-another-order", "«!sums_alike(moved, from)» ? from : moved", "false"),
+    ]),
     ("simplify", "ops/simplify.cpp", SIMPLIFY, [
         ("factors-leave-the-range", "return «std::abs(x) > 1e-6 && std::abs(x) < 1e6»", "true"),
         ("negated-factor", "times(inner.x, «-inner.by»)", "inner.by"),
