@@ -35,7 +35,7 @@ std::vector<char> stacked_nodes(const Body& body) {
       varies[id] = varies[id] || varies[uz(i)];
       in.push_back(body.spec(i));
     }
-    if (!varies[id] || n.op->kind == OpKind::scan) continue;
+    if (!varies[id] || is_scan(n)) continue;
     stacked[id] =
         n.op->kind != OpKind::value || !n.op->cost || n.op->cost({*n.op, in, n.attrs, n.spec}).flops > 0;
   }

@@ -35,7 +35,7 @@ void find_cuts(const std::deque<Node>& nodes, const Live& live, const std::vecto
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live.nodes[id]) continue;
     const Node& n = nodes[id];
-    if (n.op->kind == OpKind::scan) {
+    if (is_scan(n)) {
       find_cuts(body_of(n).nodes, *live.scans.at(static_cast<NodeId>(id)).body,
                 active_in_body(body_of(n), marked_inputs(n, reached)), true, cuts);
     }

@@ -91,7 +91,9 @@ class ScanKernel final : public LoopKernel {
  public:
   ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend)
       : backend_(backend), bases_(step.table.bases.size()), carries_(step.table.carries) {
-    ScanWriter<T> writer(step, parent, backend, tables_);
+    const ScanWriter<T> writer(step, parent, backend, tables_);
+    suits_ = writer.suits();
+    if (!suits_) return;
     tables_.emplace_back(backend, &writer.text(), sizeof(ScanText));
     const std::size_t table = 2 * kMostExternals * sizeof(std::byte*),
                       memory = static_cast<std::size_t>(writer.text().memory_bytes);
@@ -103,6 +105,7 @@ class ScanKernel final : public LoopKernel {
     if (extent_.shared > kPlainShared) allow_shared(scan<T>, backend.shared_limit());
   }
 
+  bool suits() const { return suits_; }
   void run(std::byte* const* at, const Stretch& steps) override {
     Bases bases{};
     std::copy_n(at, bases_, bases.at);
@@ -122,6 +125,7 @@ class ScanKernel final : public LoopKernel {
 
  private:
   CudaBackend& backend_;
+  bool suits_ = false;  // if not, there is nothing to run
   std::size_t bases_;
   std::vector<StepCarry> carries_;
   Extent extent_{};
@@ -135,6 +139,13 @@ bool runs_in_block(const Op& op) {
   return op.loop || op.view || op.expand || ScanWriter<float>::written(op);
 }
 
+template <class T>
+std::unique_ptr<LoopKernel> scan_kernel(const ScanStep& step, const Program& parent, CudaBackend& backend) {
+  auto kernel = std::make_unique<ScanKernel<T>>(step, parent, backend);
+  if (!kernel->suits()) return nullptr;
+  return kernel;
+}
+
 }  // namespace
 
 bool CudaBackend::suits_loop_kernel(const Graph& body) {
@@ -146,14 +157,8 @@ bool CudaBackend::suits_loop_kernel(const Graph& body) {
 
 std::unique_ptr<LoopKernel> CudaBackend::loop_kernel(const ScanStep& step, const Program& parent) {
   use();
-  const Program& body = step.workers[0].body;
-  try {
-    if (body.graph->node(0).spec.dtype == DType::f32)
-      return std::make_unique<ScanKernel<float>>(step, parent, *this);
-    return std::make_unique<ScanKernel<double>>(step, parent, *this);
-  } catch (const Unsuited&) {
-    return nullptr;
-  }
+  const bool is_f32 = step.workers[0].body.graph->node(0).spec.dtype == DType::f32;
+  return is_f32 ? scan_kernel<float>(step, parent, *this) : scan_kernel<double>(step, parent, *this);
 }
 
 }  // namespace nestgrad::cuda

@@ -15,8 +15,6 @@
 
 namespace nestgrad::cuda {
 
-struct Unsuited {};  // for the kernel: never leaves loop_kernel
-
 inline std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
 
 // The text of one scan, in the memory of the device.
@@ -26,9 +24,9 @@ class ScanWriter {
   ScanWriter(const ScanStep& step, const Program& parent, CudaBackend& backend,
              std::vector<DeviceTable>& tables)
       : step_(step), body_(step.workers[0].body), backend_(backend), tables_(tables) {
-    check_segments(parent);
-    write_table();
-    for (const Instruction& ins : body_.code) write(ins);
+    suits_ = segments_meet(parent) && write_table() &&
+             std::ranges::all_of(body_.code, [&](const Instruction& ins) { return write(ins); });
+    if (!suits_) return;
     text_.op = upload(ops_);
     text_.ops = static_cast<int>(ops_.size());
     text_.scratch_at = signed_size((step.memory_bytes() + 15) / 16 * 16);
@@ -51,6 +49,8 @@ class ScanWriter {
     return at == std::end(kOps) ? nullptr : at->second;
   }
 
+  // Can the kernel run the scan? If not, there is no text.
+  bool suits() const { return suits_; }
   const ScanText& text() const { return text_; }
 
  private:
@@ -65,22 +65,24 @@ class ScanWriter {
   }
 
   // Where it reads what other scans recompute, they and it must do so segment by segment alike.
-  void check_segments(const Program& parent) const {
+  bool segments_meet(const Program& parent) const {
     int every = step_.every;
     for (int maker : step_.makers) {
       const int other = parent.code[static_cast<std::size_t>(maker)].scan->every;
-      if (every != 0 && every != other) throw Unsuited();
+      if (every != 0 && every != other) return false;
       every = other;
     }
+    return true;
   }
 
-  void write_table() {
+  bool write_table() {
     const StepTable& from = step_.table;
     StepTableView& to = text_.table = from.view();
-    if (from.bases.size() > kMostBases) throw Unsuited();
-    if (2 * to.carries + to.xs + to.constants + to.stacks > kMostExternals) throw Unsuited();
+    if (from.bases.size() > kMostBases) return false;
+    if (2 * to.carries + to.xs + to.constants + to.stacks > kMostExternals) return false;
     to.carry = upload(from.carries), to.x = upload(from.xs), to.constant = upload(from.constants);
     to.stack = upload(from.stacks), to.offsets = upload(from.offsets), to.owners = upload(from.owners);
+    return true;
   }
 
   BlockPlace place(const Place& p) const {
@@ -90,26 +92,33 @@ class ScanWriter {
     return {BlockPlace::absolute, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(literal))};
   }
 
-  void write(const Instruction& ins) {
+  bool write(const Instruction& ins) {
     BlockOp op;
-    if (ins.in.size() > kMostClusterInputs || ins.scan) throw Unsuited();
+    if (ins.in.size() > kMostClusterInputs || ins.scan) return false;
     for (const Place& p : ins.in) op.in[op.ins++] = place(p);
     if (ins.cluster) {
       for (const Place& p : ins.outs) op.out[op.outs++] = place(p);
-      return write_cluster(*ins.call, op);
+      write_cluster(*ins.call, op);
+      return true;
     }
     op.out[op.outs++] = place(ins.out);
     const Node& node = body_.graph->node(ins.node);
     if (!ins.op) {
       const Shape flat{node.spec.size()};
-      return write_move(op, move_over(flat, {1}, {1}));
+      write_move(op, move_over(flat, {1}, {1}));
+      return true;
     }
     const NodeCall call(body_.graph->nodes(), node);
-    if (ins.op->loop) return write_cluster(single(call), op);
-    if (ins.op->view) return write_move(op, move_of_view(call));
-    const Write writes = written(*ins.op);
-    if (!writes) throw Unsuited();
-    (this->*writes)(call, op);
+    if (ins.op->loop) {
+      write_cluster(single(call), op);
+    } else if (ins.op->view) {
+      write_move(op, move_of_view(call));
+    } else {
+      const Write writes = written(*ins.op);
+      if (!writes) return false;
+      (this->*writes)(call, op);
+    }
+    return true;
   }
 
   void write_zero(BlockOp op, std::int64_t elements) {
@@ -184,6 +193,7 @@ class ScanWriter {
   CudaBackend& backend_;
   std::vector<DeviceTable>& tables_;
   ScanText text_;
+  bool suits_ = false;
   std::vector<BlockOp> ops_;
   std::int64_t scratch_bytes_ = 0;
 };

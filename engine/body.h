@@ -25,6 +25,7 @@ struct Body {
 
 // The step of a scan.
 inline const Body& body_of(const Node& scan) { return *scan.attrs.as<ScanAttrs>().body; }
+inline bool is_scan(const Node& n) { return n.attrs.find<ScanAttrs>() != nullptr; }
 
 // A graph of which only what `outs` and `keep` need remains, its inputs in the given order. `keep` receives
 // the new ids. `replace[id]` >= 0 names the node that stands for node id (used instead of it everywhere).

@@ -14,7 +14,7 @@ namespace nestgrad {
 Compiler::Compiler(Lowered lowered, const PlanOptions& options)
     : source_(std::move(lowered)), graph_(*source_.graph), options_(options), values_(uz(graph_.size())) {}
 
-Program Compiler::run() {
+std::optional<Program> Compiler::run() {
   program_.graph = source_.graph;
   live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
   readers_ = readers_of(graph_, live_, source_.outputs);
@@ -29,7 +29,7 @@ Program Compiler::run() {
   copy_outputs();
   extend_lazy_lifetimes();
   finish();
-  fuse_scans();
+  if (!fuse_scans()) return {};
   return std::move(program_);
 }
 
@@ -243,13 +243,10 @@ void Compiler::finish() {
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
   Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
-  try {
-    return Compiler(lowered, options).run();
-  } catch (const CannotFuse&) {
-    PlanOptions whole = options;
-    whole.slice = false;
-    return Compiler(std::move(lowered), whole).run();
-  }
+  if (std::optional<Program> program = Compiler(lowered, options).run()) return std::move(*program);
+  PlanOptions whole = options;
+  whole.slice = false;
+  return std::move(*Compiler(std::move(lowered), whole).run());
 }
 
 }  // namespace nestgrad

@@ -12,19 +12,20 @@ namespace nestgrad {
 void Compiler::slice_scans() {
   if (!options_.slice) return;
   for (NodeId id = 0; id < graph_.size(); ++id) {
-    if (!live_[uz(id)] || node(id).op->kind != OpKind::scan) continue;
+    if (!live_[uz(id)] || !is_scan(node(id))) continue;
     auto sliced = slice_body(body_of(node(id)), stacked_nodes(graph_, readers_, id));
     if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
 }
 
-void Compiler::fuse_scans() {
+bool Compiler::fuse_scans() {
   for (Instruction& ins : program_.code)
     if (ins.scan && is_fused(ins.node)) {
       ins.scan->kernel = backend()->loop_kernel(*ins.scan, program_);
-      if (!ins.scan->kernel) throw CannotFuse();
+      if (!ins.scan->kernel) return false;
     }
+  return true;
 }
 
 SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
@@ -39,8 +40,8 @@ Compiler::Results Compiler::results_of(NodeId scan) const {
   Results out;
   for (const Reader& r : readers_[uz(scan)]) {
     if (r.id < 0) continue;
-    if (node(r.id).op->kind == OpKind::final) out.finals.push_back(r.id);
-    if (node(r.id).op->kind == OpKind::stack) out.stacks.push_back(r.id);
+    if (node(r.id).attrs.find<FinalAttrs>()) out.finals.push_back(r.id);
+    if (node(r.id).attrs.find<StackAttrs>()) out.stacks.push_back(r.id);
   }
   return out;
 }

@@ -2,6 +2,7 @@
 // the way in is compile() (engine/program.h).
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 
 #include "engine/backend.h"
@@ -14,12 +15,11 @@
 
 namespace nestgrad {
 
-struct CannotFuse {};  // from Compiler::run to compile()
-
 class Compiler {
  public:
   Compiler(Lowered lowered, const PlanOptions& options);
-  Program run();
+  // Nothing if a scan that was cut is no kernel of the backend after all.
+  std::optional<Program> run();
 
  private:
   friend class ScanCompiler;
@@ -72,7 +72,7 @@ class Compiler {
   void slice_scans();
   // Slices pay on a device only where a kernel does the steps of one.
   bool is_fused(NodeId scan) const { return backend() && slicings_.contains(scan); }
-  void fuse_scans();
+  bool fuse_scans();  // false: one of them cannot be
   // What a slice has of a value of a scan's body.
   SliceOf part_in(NodeId scan, NodeId body_node) const;
   // Live finals and stacks of a scan.

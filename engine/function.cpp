@@ -18,7 +18,7 @@ std::size_t count(const std::deque<Node>& nodes, const std::vector<char>& live) 
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
     ++n;
-    if (nodes[id].op->kind != OpKind::scan) continue;
+    if (!is_scan(nodes[id])) continue;
     const std::deque<Node>& body = body_of(nodes[id]).nodes;
     n += count(body, std::vector<char>(body.size(), 1));
   }

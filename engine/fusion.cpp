@@ -82,7 +82,7 @@ class Fuser {
         if (suits(open_[i], id, reduction)) joins = open_[i];
     for (NodeId in : out_.inputs_of(graph_, id))
       if (const int cluster = in_cluster_[uz(root_of(in))]; cluster != joins) issue(cluster);
-    if (n.op->kind == OpKind::scan)  // what waits would hold on to memory that the scan could use
+    if (is_scan(n))  // what waits would hold on to memory that the scan could use
       while (!open_.empty()) issue(open_.front());
     if (!may_join) return out_.order.push_back({{id}, n.spec});
     if (joins < 0) {

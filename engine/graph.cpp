@@ -199,7 +199,7 @@ void Graph::run(Node& node) {
     node.value = literal_of(node);
     return;
   }
-  if (node.op->kind == OpKind::scan) return;  // its values are read through final and stack
+  if (is_scan(node)) return;  // its values are read through final and stack
   std::vector<Spec> specs;
   std::vector<const std::byte*> in;
   for (NodeId id : node.inputs) {

@@ -39,7 +39,7 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
   for (std::size_t id = nodes.size(); id-- > 0;) {
     if (!out.nodes[id]) continue;
     const Node& n = nodes[id];
-    if (n.op->kind == OpKind::scan) {
+    if (is_scan(n)) {
       Read& r = read[static_cast<NodeId>(id)];
       const Body& body = body_of(n);
       r.carries.resize(uz(body.carries));
@@ -50,12 +50,11 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
       continue;
     }
     for (NodeId in : n.inputs) out.nodes[uz(in)] = 1;
-    if (n.op->kind == OpKind::final) {
-      const FinalAttrs& final = n.attrs.as<FinalAttrs>();
+    if (const FinalAttrs* final = n.attrs.find<FinalAttrs>()) {
       Read& r = read[n.inputs[0]];
-      r.carries.resize(uz(final.body->carries));
-      r.carries[uz(final.carry)] = 1;
-    } else if (n.op->kind == OpKind::stack) {
+      r.carries.resize(uz(final->body->carries));
+      r.carries[uz(final->carry)] = 1;
+    } else if (n.attrs.find<StackAttrs>()) {
       read[n.inputs[0]].stacks.push_back(shown_by(n));
     }
   }

@@ -85,7 +85,7 @@ class Builder {
       Outline::Node node{.id = id,
                          .name = placed.name(id),
                          .op = std::string(n.op->name),
-                         .spec = n.op->kind == OpKind::scan ? "" : to_string(n.spec),
+                         .spec = is_scan(n) ? "" : to_string(n.spec),
                          .attrs = attributes_text(*n.op, n.attrs),
                          .line = n.loc.line() == 0 ? "" : describe(n.loc),
                          .level = n.level,
@@ -96,7 +96,7 @@ class Builder {
           if (const std::string_view why = why_cut(nodes, depends, n, k); !why.empty())
             node.cuts.push_back({k, std::string(why)});
       count(home, n.level);
-      if (n.op->kind == OpKind::scan) add_body(nodes, depends, id, placed);
+      if (is_scan(n)) add_body(nodes, depends, id, placed);
       else add_edges(n, node, placed);
       group(home).nodes.push_back(std::move(node));
     }
@@ -122,7 +122,7 @@ class Builder {
   }
 
   void add_edges(const GraphNode& n, const Outline::Node& node, const Placed& placed) {
-    if (n.op->kind == OpKind::final || n.op->kind == OpKind::stack) {
+    if (n.attrs.find<FinalAttrs>() || n.attrs.find<StackAttrs>()) {
       add_edge(placed.bodies.at(n.inputs[0]), shown_by(n), placed, node.id, kind_of(n.level), "");
       return;
     }

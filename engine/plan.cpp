@@ -98,7 +98,7 @@ void check(std::string_view what, std::span<const Array> given, const std::vecto
 int most_steps(const std::deque<Node>& nodes) {
   std::int64_t most = 0;
   for (const Node& n : nodes)
-    if (n.op->kind == OpKind::scan) most = std::max(most, n.attrs.as<ScanAttrs>().steps);
+    if (const ScanAttrs* scan = n.attrs.find<ScanAttrs>()) most = std::max(most, scan->steps);
   return static_cast<int>(most);
 }
 

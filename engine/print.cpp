@@ -33,11 +33,11 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
     const Node& n = nodes[id];
     std::string call = call_text(*n.op, n.attrs);
     for (NodeId in : n.inputs) call += fmt::format(" %{}", in);
-    const std::string type = n.op->kind == OpKind::scan ? "" : to_string(n.spec);
+    const std::string type = is_scan(n) ? "" : to_string(n.spec);
     out += fmt::format("{}%{} = {} : {}  level {}{}{}\n", indent, id, call, type, n.level,
                        n.op->kind == OpKind::input ? "" : "  " + describe(n.loc),
                        n.scope.empty() ? "" : "  in " + n.scope);
-    if (n.op->kind != OpKind::scan) continue;
+    if (!is_scan(n)) continue;
     const Body& body = body_of(n);
     print_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), indent + "    ", out);
     out += indent + "    next";

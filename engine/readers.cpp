@@ -33,7 +33,7 @@ std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vecto
 }
 
 bool reads_step_by_step(const Graph& graph, const Reader& reader) {
-  if (reader.id < 0 || graph.node(reader.id).op->kind != OpKind::scan) return false;
+  if (reader.id < 0 || !is_scan(graph.node(reader.id))) return false;
   const Body& body = body_of(graph.node(reader.id));
   return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
 }

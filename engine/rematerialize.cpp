@@ -50,15 +50,15 @@ class Rematerialize {
 
   bool is_needed() const {
     for (NodeId id = 0; id < old_.size(); ++id)
-      if (old_.node(id).op->kind == OpKind::stack && is_read_step_by_step(id)) return true;
+      if (old_.node(id).attrs.find<StackAttrs>() && is_read_step_by_step(id)) return true;
     return false;
   }
 
   Lowered run() {
     for (NodeId id = 0; id < old_.size(); ++id) {
       const Node& n = old_.node(id);
-      if (n.op->kind == OpKind::scan) to_[id] = rebuild_scan(id);
-      else if (n.op->kind == OpKind::stack) to_[id] = stack_of(scans_.at(n.inputs[0]), n);
+      if (is_scan(n)) to_[id] = rebuild_scan(id);
+      else if (n.attrs.find<StackAttrs>()) to_[id] = stack_of(scans_.at(n.inputs[0]), n);
       else to_[id] = to_.copy(id);
     }
     return to_.lowered(from_.inputs, from_.outputs);
@@ -88,7 +88,7 @@ class Rematerialize {
   std::vector<NodeId> stacked(NodeId id) const {
     std::vector<NodeId> out;
     for (const Reader& r : readers_[uz(id)])
-      if (r.id >= 0 && old_.node(r.id).op->kind == OpKind::stack) out.push_back(r.id);
+      if (r.id >= 0 && old_.node(r.id).attrs.find<StackAttrs>()) out.push_back(r.id);
     return out;
   }
 
@@ -135,7 +135,7 @@ class Rematerialize {
         made.push_back(body.graph.input(old.spec(i), input_name(old.nodes[uz(i)]), scan.loc));
       } else if (i >= old.carries + old.xs) {
         made.push_back(body.input_for(body.consts, to_[outer].id(), old.spec(i)));
-      } else if (from.op->kind == OpKind::stack) {
+      } else if (from.attrs.find<StackAttrs>()) {
         Scan& other = scans_.at(from.inputs[0]);
         made.push_back(value_of(body, other, other.now[uz(shown_by(from))], from));
       } else {

@@ -103,14 +103,14 @@ Tensor settle_scan(Rewriter& to, NodeId id, const Node& scan, const std::set<Nod
 // rematerialization puts into another body must not be rounded otherwise because of what it finds there.
 Lowered settle_bodies(Lowered from, const How& how) {
   const std::deque<Node>& old = from.graph->nodes();
-  if (std::ranges::none_of(old, [](const Node& n) { return n.op->kind == OpKind::scan; })) return from;
+  if (std::ranges::none_of(old, is_scan)) return from;
   std::map<NodeId, std::set<NodeId>> stacked;
   for (const Node& n : old)
     if (const StackAttrs* stack = n.attrs.find<StackAttrs>()) stacked[n.inputs[0]].insert(stack->node);
   Rewriter to(old);
   for (NodeId id = 0; id < from.graph->size(); ++id) {
     const Node& n = from.graph->node(id);
-    to[id] = n.op->kind == OpKind::scan ? settle_scan(to, id, n, stacked[id], how) : to.copy(id);
+    to[id] = is_scan(n) ? settle_scan(to, id, n, stacked[id], how) : to.copy(id);
   }
   return to.lowered(from.inputs, from.outputs);
 }

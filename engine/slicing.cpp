@@ -243,7 +243,7 @@ bool sums_alike(const Lowered& made, const Lowered& from) {
     const Readers readers = readers_of(graph, live, lowered.outputs);
     std::vector<Summed> out;
     for (NodeId id = 0; id < graph.size(); ++id) {
-      if (graph.node(id).op->kind != OpKind::scan) continue;
+      if (!is_scan(graph.node(id))) continue;
       Summed& summed = out.emplace_back();
       if (live[uz(id)]) summed = Slicer(body_of(graph.node(id)), stacked_nodes(graph, readers, id)).summed();
     }

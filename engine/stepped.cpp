@@ -71,9 +71,9 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, con
         out.read_in_place.insert(id);
   for (NodeId id = 0; id < graph.size(); ++id) {
     const Node& n = graph.node(id);
-    if (!live[uz(id)] || n.op->kind != OpKind::stack) continue;
-    const NodeId scan = n.inputs[0];
-    const NodeId what = n.attrs.as<StackAttrs>().node;
+    const StackAttrs* stack = n.attrs.find<StackAttrs>();
+    if (!live[uz(id)] || !stack) continue;
+    const NodeId scan = n.inputs[0], what = stack->node;
     const SliceOf part = part_of(scan, what);
     const NodeId first = readers[uz(id)][0].id;
     if (readers[uz(id)].size() == 1 && first >= 0 && graph.node(first).op->view) {
@@ -83,7 +83,7 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, con
         out.written_as.emplace(id, first);
     } else if (!part.partial && std::ranges::count(part.owner, 0) == 0 &&
                all_scans(id, [&](const SliceOf& theirs, const Spec&) { return theirs.same_bytes(part); })) {
-      out.slice_by_slice.emplace(id, slice_by_slice(part, uz(n.attrs.as<StackAttrs>().steps)));
+      out.slice_by_slice.emplace(id, slice_by_slice(part, uz(stack->steps)));
     }
   }
   return out;
