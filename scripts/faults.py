@@ -136,7 +136,7 @@ FAULTS = [
          "for (NodeId i : step.carries()) «add(scan.inputs[uz(i)], scan_final(back, carry++));»",
          "if (!FAULT || i != step.carries()[0]) add(scan.inputs[uz(i)], scan_final(back, carry++));"
          " else ++carry;"),
-        ("invariant-values-stacked", "if («!varies[id]» || n.op->kind == OpKind::scan)", "false"),
+        ("invariant-values-stacked", "if («!varies[id]» || is_scan(n))", "false"),
     ]),
 
     ("arena", "engine/arena.cpp", PLANS, [
@@ -617,7 +617,6 @@ EQUIVALENT = {
     "wy/held-use-accepted": "a weight of which the only use is held does not reach the loss, and is refused before",
     "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have attributes mixed in",
     "graph/bodies-with-other-outputs-shared": "their hashes, compared before, have the outputs mixed in",
-    "graph/attributes-of-one-struct-equal": "their hashes, compared before, have all fields mixed in",
     "graph/first-field-alone": "their hashes, compared before, have all fields mixed in",
     "memory/products-recomputed": "what is recomputed has the same bits: only time is lost",
     "stepped/backwards-view": "no row has a view with a negative stride",
