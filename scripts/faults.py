@@ -617,7 +617,6 @@ EQUIVALENT = {
     "wy/held-use-accepted": "a weight of which the only use is held does not reach the loss, and is refused before",
     "graph/bodies-with-other-attributes-shared": "their hashes, compared before, have attributes mixed in",
     "graph/bodies-with-other-outputs-shared": "their hashes, compared before, have the outputs mixed in",
-    "graph/first-field-alone": "their hashes, compared before, have all fields mixed in",
     "memory/products-recomputed": "what is recomputed has the same bits: only time is lost",
     "stepped/backwards-view": "no row has a view with a negative stride",
     "stepped/sum-slice-by-slice": "a body of which a stack is a sum over slices is not cut into slices",
