@@ -280,11 +280,11 @@ FAULTS = [
          "true"),
         ("bodies-with-other-outputs-shared", "&& «outs == o.outs» &&", "true"),
     ]),
-    ("graph", "engine/attrs.h", PLANS, [
+    ("graph", "engine/attrs.h", (files("engine/attrs"), *PLANS), [
         ("attributes-of-one-struct-equal", "«held_->same_as(*other.held_)»", "true"),
         ("first-field-alone", "return («same(a, b) && ...»)", "same(a, b) || ..."),
     ]),
-    ("graph", "engine/attrs.cpp", PLANS, [
+    ("graph", "engine/attrs.cpp", (files("engine/attrs"), *PLANS), [
         ("literals-equal", "a.spec() == b.spec() && «a.same_bits(b)»", "true"),
     ]),
     ("random", "engine/random.cpp", (files("engine/random"),), [

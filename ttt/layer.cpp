@@ -131,13 +131,8 @@ void TTTLayer::require_causal(const Weights& start, const Spec& q) const {
            ". Let tokens meet in the layer's Task, which is given the stream");
 }
 
-Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
-  const Scope scope(name_);
+Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot) const {
   const DType dtype = x.dtype();
-  const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
-  const Task::Joined joined = task_->views(x, stream);
-  Tensor slot;  // stepping: the token's place in its chunk
-  if (stream.stepping()) slot = stream.counter(name_ + "/slot", size, dtype);
   Views views{split_heads(joined.q, options_.heads),
               split_heads(joined.k, options_.heads),
               split_heads(joined.v, options_.heads),
@@ -145,7 +140,8 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
               {}};
   if (system_.rotary) {
     Tensor positions = slot;
-    if (!stream.stepping()) {
+    if (!slot.defined()) {
+      const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
       std::vector<double> place;
       for (std::int64_t t = 0; t < time; ++t) place.push_back(static_cast<double>(t % size));
       positions = constant(Array::of(place, {time}, dtype));
@@ -159,32 +155,39 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   }
   for (const GateSpec& gate : system_.gates) views.gates[gate.name] = gate_of(gate, x);
   if (system_.prepare) system_.prepare(views);
+  return views;
+}
 
+Tensor TTTLayer::learnt(const Weights& start, const Views& views, Stream& stream) const {
+  InnerLoopOptions inner = options_.inner;
+  inner.track_loss = stream.track_inner_loss;
+  const InnerLoopResult r = train_along(*learner_, start, views, inner);
+  if (inner.track_loss) {
+    stream.tap(name_ + ".inner_loss_initial", r.loss_initial);
+    stream.tap(name_ + ".inner_loss_before", r.loss_before);
+    stream.tap(name_ + ".inner_loss_after", r.loss_after);
+  }
+  if (!stream.tap_inner_loops) return r.output;
+  const Tensor answers = probe(r.output);
+  stream.tap(name_ + ".q", views.q);
+  stream.tap(name_ + ".k", views.k);
+  stream.tap(name_ + ".v", views.v);
+  for (const auto& [gate, rows] : views.gates) stream.tap(name_ + ".gates." + gate, rows);
+  if (views.position.defined()) stream.tap(name_ + ".position", views.position);
+  stream.tap(name_ + ".answers", answers);
+  return answers;
+}
+
+Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
+  const Scope scope(name_);
+  const Task::Joined joined = task_->views(x, stream);
+  Tensor slot;  // stepping: the token's place in its chunk
+  if (stream.stepping()) slot = stream.counter(name_ + "/slot", options_.inner.policy.chunk, x.dtype());
+  const Views views = views_of(x, joined, slot);
   const Weights start = for_batch(learner_->init(), x.dim(0));
   require_causal(start, views.q.spec());
-  Tensor out;
-  if (stream.stepping()) {
-    out = train_step(*learner_, start, views, slot, options_.inner, stream, name_);
-  } else {
-    InnerLoopOptions inner = options_.inner;
-    inner.track_loss = stream.track_inner_loss;
-    const InnerLoopResult r = train_along(*learner_, start, views, inner);
-    out = r.output;
-    if (inner.track_loss) {
-      stream.tap(name_ + ".inner_loss_initial", r.loss_initial);
-      stream.tap(name_ + ".inner_loss_before", r.loss_before);
-      stream.tap(name_ + ".inner_loss_after", r.loss_after);
-    }
-    if (stream.tap_inner_loops) {
-      out = probe(out);
-      stream.tap(name_ + ".q", views.q);
-      stream.tap(name_ + ".k", views.k);
-      stream.tap(name_ + ".v", views.v);
-      for (const auto& [gate, rows] : views.gates) stream.tap(name_ + ".gates." + gate, rows);
-      if (views.position.defined()) stream.tap(name_ + ".position", views.position);
-      stream.tap(name_ + ".answers", out);
-    }
-  }
+  Tensor out = stream.stepping() ? train_step(*learner_, start, views, slot, options_.inner, stream, name_)
+                                 : learnt(start, views, stream);
   out = layer_norm(join_heads(out), params_("post_norm.weight", {options_.width}, Init::ones()),
                    params_("post_norm.bias", {options_.width}, Init::zeros()));
   if (options_.attention_window > 0) out = out + attention_branch(joined, stream);

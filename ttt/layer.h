@@ -61,6 +61,10 @@ class TTTLayer {
   const Learner& learner() const { return *learner_; }
 
  private:
+  // What the learner is given of x; slot: the token's place in its chunk, where tokens come one by one.
+  Views views_of(Tensor x, const Task::Joined& joined, Tensor slot) const;
+  // The learner's answers to a whole sequence [batch, heads, time, dim]; what the stream asks for is tapped.
+  Tensor learnt(const Weights& start, const Views& views, Stream& stream) const;
   void require_causal(const Weights& start, const Spec& q) const;  // ConfigError
   Tensor token_rates(Tensor x) const;                              // [batch, heads, time, 1]
   Tensor gate_of(const GateSpec& gate, Tensor x) const;
