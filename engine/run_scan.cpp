@@ -11,23 +11,27 @@ namespace nestgrad {
 
 namespace {
 
-// Stretch i of so many steps each, in the scan's direction.
+// Stretches of so many steps each, the last one of what is left.
+int stretches(const ScanStep& scan, int length) {
+  return scan.table.steps == 0 ? 0 : (scan.table.steps - 1) / length + 1;
+}
+
+// Which stretch in the scan's direction has the times of this segment, or the other way round.
+int turned(const ScanStep& scan, int length, int i) {
+  return scan.table.reverse ? stretches(scan, length) - 1 - i : i;
+}
+
+// Stretch i in the scan's direction.
 Stretch stretch_of(const ScanStep& scan, int length, int i, bool store) {
-  const int steps = scan.table.steps, stretches = (steps + length - 1) / length;
-  const int begin = (scan.table.reverse ? stretches - 1 - i : i) * length,
-            end = std::min(begin + length, steps);
-  const bool is_last = i + 1 == stretches;
+  const int begin = turned(scan, length, i) * length;
+  const int end = begin + std::min(length, scan.table.steps - begin);
+  const bool is_last = i + 1 == stretches(scan, length);
   return {.first = scan.table.reverse ? end - 1 : begin,
           .count = end - begin,
           .from_copy = i == 0 ? -1 : (i - 1) % scan.copies,
           .to_copy = is_last || !store ? -1 : i % scan.copies,
           .last = is_last && store,
           .store = store};
-}
-
-// Which stretch in the scan's direction has the times of this segment, or the other way round.
-int turned(const ScanStep& scan, int length, int i) {
-  return scan.table.reverse ? (scan.table.steps + length - 1) / length - 1 - i : i;
 }
 
 // One slice of a scan, run by one worker.
@@ -50,7 +54,7 @@ class SliceRun {
   // All steps, in the scan's direction.
   void forward() {
     const int length = scan_.every ? scan_.every : scan_.table.steps;
-    for (int i = 0; i * length < scan_.table.steps; ++i) run(stretch_of(scan_, length, i, true));
+    for (int i = 0; i < stretches(scan_, length); ++i) run(stretch_of(scan_, length, i, true));
   }
 
  private:
@@ -144,7 +148,7 @@ class KernelRun {
   }
 
   void forward() {
-    for (int i = 0; i * length_ < scan_.table.steps; ++i) queue(i, true);
+    for (int i = 0; i < stretches(scan_, length_); ++i) queue(i, true);
   }
 
  private:

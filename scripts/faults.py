@@ -201,8 +201,8 @@ FAULTS = [
     ("scan-run", "engine/run_scan.cpp", PLANS, [
         ("reverse-off-by-one", "table_.reverse ? «s.first - i» : s.first + i", "std::max(0, s.first - i - 1)"),
         ("segments-off-by-one", "const int segment = «time / maker.every»", "(time + 1) / maker.every"),
-        ("recomputes-one-step-too-few", "end = «std::min(begin + length, steps)»",
-         "std::min(begin + length, steps) - 1"),
+        ("recomputes-one-step-too-few", "end = begin + «std::min(length, scan.table.steps - begin)»",
+         "std::min(length, scan.table.steps - begin) - 1"),
         ("recomputes-from-the-wrong-end", ".first = scan.table.reverse ? «end - 1» : begin", "begin"),
         ("begins-from-the-first-copy", "i == 0 ? -1 : «(i - 1) % scan.copies»", "0"),
         ("stale-segment-of-the-run-before",
