@@ -39,8 +39,9 @@ class Slicer {
 
   // By carry: the axes, counted from the end, over which its slices are added up.
   std::vector<std::vector<int>> summed() {
-    find_axes();
     std::vector<std::vector<int>> out(uz(body_.carries));
+    if (!may_sum()) return out;
+    find_axes();
     bool any = false;
     for (std::size_t c = 0; c < out.size(); ++c)
       for (std::size_t a = 0; a < flows_.size(); ++a) {
@@ -62,22 +63,41 @@ class Slicer {
   // ---- which axes ----
 
   void find_axes() {
-    int rank = 0;
-    for (int i = 0; i < body_.inputs(); ++i) rank = std::max(rank, body_.spec(i).rank());
-    for (int from_end = rank; from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
+    for (int from_end = rank(); from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
+  }
+
+  int rank() const {
+    int most = 0;
+    for (int i = 0; i < body_.inputs(); ++i) most = std::max(most, body_.spec(i).rank());
+    return most;
+  }
+  int place(NodeId id, int from_end) const { return node(id).spec.rank() - from_end; }
+  // Of the axis in carries and sequences.
+  std::int64_t extent_at(int from_end) const {
+    std::int64_t extent = 1;
+    for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
+      if (place(i, from_end) >= 0) extent = node(i).spec.shape[uz(place(i, from_end))];
+    return extent;
+  }
+  bool has_axis(NodeId id, int from_end, std::int64_t extent) const {
+    return place(id, from_end) >= 0 && node(id).spec.shape[uz(place(id, from_end))] == extent;
+  }
+
+  // May slices be added up? Not where every carry has every axis.
+  bool may_sum() const {
+    for (int from_end = rank(); from_end >= kFirstFromEnd; --from_end)
+      if (const std::int64_t extent = extent_at(from_end); extent > 1)
+        for (NodeId i = 0; i < body_.carries; ++i)
+          if (!has_axis(i, from_end, extent)) return true;
+    return false;
   }
 
   void try_axis(int from_end) {
-    const auto place = [&](NodeId id) { return node(id).spec.rank() - from_end; };
-    std::int64_t extent = 1;
-    for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
-      if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
+    const std::int64_t extent = extent_at(from_end);
     if (extent < 2) return;  // one slice, or none: nothing to run apart
     std::vector<std::pair<NodeId, Flow>> seeds;
     for (NodeId i = 0; i < body_.inputs(); ++i)
-      seeds.emplace_back(i, place(i) >= 0 && node(i).spec.shape[uz(place(i))] == extent
-                                ? Flow::along(place(i))
-                                : Flow::free());
+      seeds.emplace_back(i, has_axis(i, from_end, extent) ? Flow::along(place(i, from_end)) : Flow::free());
     // A carry to which sums over slices are added is such a sum itself.
     for (bool again = true; again;) {
       again = false;
@@ -234,23 +254,43 @@ std::optional<SlicedBody> slice_body(const Body& body, const std::vector<NodeId>
   return Slicer(body, stacked).run();
 }
 
+namespace {
+
+// The scans of a graph in their order, and what there is to know of each to cut it.
+class Scans {
+ public:
+  explicit Scans(const Lowered& lowered)
+      : graph_(*lowered.graph),
+        live_(live_nodes(graph_.nodes(), lowered.outputs, lowered.inputs)),
+        readers_(readers_of(graph_, live_, lowered.outputs)) {
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (is_scan(graph_.node(id))) ids_.push_back(id);
+  }
+  std::size_t size() const { return ids_.size(); }
+  bool is_read(std::size_t i) const { return live_[uz(ids_[i])] != 0; }
+  const Body& body(std::size_t i) const { return body_of(graph_.node(ids_[i])); }
+  std::vector<NodeId> stacked(std::size_t i) const { return stacked_nodes(graph_, readers_, ids_[i]); }
+
+ private:
+  const Graph& graph_;
+  std::vector<char> live_;
+  Readers readers_;
+  std::vector<NodeId> ids_;
+};
+
+}  // namespace
+
 bool sums_alike(const Lowered& made, const Lowered& from) {
-  // By scan, nothing for one that nobody reads.
-  using Summed = std::optional<std::vector<std::vector<int>>>;
-  const auto of = [](const Lowered& lowered) {
-    const Graph& graph = *lowered.graph;
-    const std::vector<char> live = live_nodes(graph.nodes(), lowered.outputs, lowered.inputs);
-    const Readers readers = readers_of(graph, live, lowered.outputs);
-    std::vector<Summed> out;
-    for (NodeId id = 0; id < graph.size(); ++id) {
-      if (!is_scan(graph.node(id))) continue;
-      Summed& summed = out.emplace_back();
-      if (live[uz(id)]) summed = Slicer(body_of(graph.node(id)), stacked_nodes(graph, readers, id)).summed();
-    }
-    return out;
-  };
-  return std::ranges::equal(of(made), of(from),
-                            [](const Summed& a, const Summed& b) { return !a || a == b; });
+  const Scans now(made), before(from);
+  if (now.size() != before.size()) return false;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (!now.is_read(i)) continue;
+    const std::vector<NodeId> stacked = now.stacked(i), stacked_before = before.stacked(i);
+    if (&now.body(i) == &before.body(i) && stacked == stacked_before) continue;
+    if (Slicer(now.body(i), stacked).summed() != Slicer(before.body(i), stacked_before).summed())
+      return false;
+  }
+  return true;
 }
 
 }  // namespace nestgrad
