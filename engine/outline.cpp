@@ -9,8 +9,8 @@
 #include "engine/dependence.h"
 #include "engine/index.h"
 #include "engine/liveness.h"
-#include "engine/readers.h"
 #include "engine/print.h"
+#include "engine/readers.h"
 
 namespace nestgrad {
 

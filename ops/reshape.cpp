@@ -16,12 +16,24 @@ Spec infer_reshape(const Call& c) {
   return {c.in[0].dtype, shape};
 }
 
-// An axis survives if as many elements stand before it, and its extent is the same.
+// How many axes of none stand before an axis, and how many elements the others make. A product of all extents
+// would be 0 from the first axis of none on, and tell no axis behind it from another.
+struct Before {
+  int none = 0;
+  std::int64_t elements = 1;
+  void pass(std::int64_t extent) {
+    if (extent == 0) ++none;
+    else elements *= extent;
+  }
+  bool operator==(const Before&) const = default;
+};
+
+// An axis survives if as much stands before it, and its extent is the same.
 int reshape_axes(const Call& c, int, int axis) {
   const Shape& from = c.in[0].shape;
-  std::int64_t before = 1, prefix = 1;
-  for (int i = 0; i < axis; ++i) before *= from[uz(i)];
-  for (int to = 0; to < c.out.rank(); prefix *= c.out.shape[uz(to++)])
+  Before before, prefix;
+  for (int i = 0; i < axis; ++i) before.pass(from[uz(i)]);
+  for (int to = 0; to < c.out.rank(); prefix.pass(c.out.shape[uz(to++)]))
     if (prefix == before && c.out.shape[uz(to)] == from[uz(axis)]) return to;
   return -1;
 }

@@ -212,6 +212,22 @@ TEST_CASE("a batch, heads or rows of none are run as any other number is") {
   }
 }
 
+TEST_CASE("an axis of a batch of none is not taken for another that is as long") {
+  const std::vector<Spec> specs{f64({0, 2, 3, 3}), f64({kTime, 2})};
+  const Function f = trace(
+      [](const Tensors& in) {
+        return scan(
+                   [](const Tensors& c, const Tensors& x) -> Step {
+                     const Tensor narrow = matmul(c[0], reshape(concat({x[0], x[0], x[0]}, 0), {3, 2}));
+                     return {{reshape(narrow, {0, 2, 3, 3})}, {}};  // of [0, 2, 3, 2]
+                   },
+                   {in[0]}, {in[1]})
+            .carries;
+      },
+      specs);
+  CHECK(f(random(specs, 5))[0].shape() == Shape{0, 2, 3, 3});
+}
+
 TEST_CASE("a sum over the slices of one axis is not added up for each slice of another") {
   const std::vector<Spec> specs{f64({1, 1, 1}), f64({2, 1, 1, 1}), f64({kTime, 3, 1, 1})};
   const Function f = trace(
