@@ -13,7 +13,7 @@ void Compiler::slice_scans() {
   if (!options_.slice) return;
   for (NodeId id = 0; id < graph_.size(); ++id) {
     if (!live_[uz(id)] || !is_scan(node(id))) continue;
-    auto sliced = slice_body(body_of(node(id)), stacked_nodes(graph_, readers_, id));
+    auto sliced = slice_scan(graph_, readers_, id);
     if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
       slicings_.emplace(id, std::move(*sliced));
   }
@@ -36,32 +36,17 @@ SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
 
 // ---- what is recomputed ----
 
-Compiler::Results Compiler::results_of(NodeId scan) const {
-  Results out;
-  for (const Reader& r : readers_[uz(scan)]) {
-    if (r.id < 0) continue;
-    if (node(r.id).attrs.find<FinalAttrs>()) out.finals.push_back(r.id);
-    if (node(r.id).attrs.find<StackAttrs>()) out.stacks.push_back(r.id);
-  }
-  return out;
-}
-
 int Compiler::every_of(const Node& scan) const {
   const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
   return std::min(options_.checkpoint_every.value_or(attrs.every), static_cast<int>(attrs.steps));
-}
-
-template <class Suits>
-bool Compiler::is_pulled(NodeId stack, Suits suits) const {
-  return std::ranges::all_of(readers_[uz(stack)],
-                             [&](const Reader& r) { return reads_step_by_step(graph_, r) && suits(r); });
 }
 
 bool Compiler::is_lazy(NodeId stack, int every) const {
   // A slice has recomputed for it what the slice of the same number makes: it must be all that it reads.
   if (every == 0) return false;
   const SliceOf made = part_in(node(stack).inputs[0], shown_by(node(stack)));
-  return is_pulled(stack, [&](const Reader& r) {
+  return std::ranges::all_of(readers_[uz(stack)], [&](const Reader& r) {
+    if (!reads_step_by_step(graph_, r)) return false;
     const int other = every_of(node(r.id));
     return (other == 0 || other == every) && made.same_bytes(part_in(r.id, r.operand));
   });
@@ -95,7 +80,7 @@ class ScanCompiler {
         id_(id),
         node_(compiler.node(id)),
         body_(body_of(node_)),
-        results_(compiler.results_of(id)),
+        results_(results_of(compiler.graph_, compiler.readers_, id)),
         scan_(std::make_unique<ScanStep>()),
         info_{.instruction = compiler.program_.code.size()} {
     const auto cut = compiler.slicings_.find(id);
@@ -310,7 +295,7 @@ class ScanCompiler {
   NodeId id_;
   const Node& node_;
   const Body& body_;
-  Compiler::Results results_;
+  ScanResults results_;
   const SlicedBody* sliced_ = nullptr;
   std::unique_ptr<ScanStep> scan_;
   StepTable& table_ = scan_->table;

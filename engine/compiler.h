@@ -67,26 +67,17 @@ class Compiler {
 
   // ---- scans ----
 
-  // Scans that pull values from each other must be cut alike, or not at all; so must those that would under
-  // another checkpoint schedule, which changes no bit.
+  // How a scan is cut follows from its body, and from which of its stacks are read.
   void slice_scans();
   // Slices pay on a device only where a kernel does the steps of one.
   bool is_fused(NodeId scan) const { return backend() && slicings_.contains(scan); }
   bool fuse_scans();  // false: one of them cannot be
   // What a slice has of a value of a scan's body.
   SliceOf part_in(NodeId scan, NodeId body_node) const;
-  // Live finals and stacks of a scan.
-  struct Results {
-    std::vector<NodeId> finals, stacks;
-  };
-  Results results_of(NodeId scan) const;
   int every_of(const Node& scan) const;
   // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its
   // segments: what one of them recomputes must not take away the segment that another is reading.
   bool is_lazy(NodeId stack, int every) const;
-  // Do only such scans read it, step by step?
-  template <class Suits>
-  bool is_pulled(NodeId stack, Suits suits) const;
   void issue_scan(NodeId id);
   // A scan whose values are pulled later needs its memory, and everything it reads, until the last pull.
   void extend_lazy_lifetimes();

@@ -38,11 +38,13 @@ bool reads_step_by_step(const Graph& graph, const Reader& reader) {
   return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
 }
 
-std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, NodeId scan) {
-  std::vector<NodeId> out;
-  for (const Reader& r : readers[uz(scan)])
-    if (r.id >= 0)
-      if (const StackAttrs* stack = graph.node(r.id).attrs.find<StackAttrs>()) out.push_back(stack->node);
+ScanResults results_of(const Graph& graph, const Readers& readers, NodeId scan) {
+  ScanResults out;
+  for (const Reader& r : readers[uz(scan)]) {
+    if (r.id < 0) continue;
+    if (graph.node(r.id).attrs.find<FinalAttrs>()) out.finals.push_back(r.id);
+    if (graph.node(r.id).attrs.find<StackAttrs>()) out.stacks.push_back(r.id);
+  }
   return out;
 }
 

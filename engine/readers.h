@@ -22,7 +22,10 @@ Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
 
-// The nodes of a scan's body of whose values somebody reads the stack.
-std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, NodeId scan);
+// The nodes that show what a scan makes. Of readers of live nodes: those that are live.
+struct ScanResults {
+  std::vector<NodeId> finals, stacks;
+};
+ScanResults results_of(const Graph& graph, const Readers& readers, NodeId scan);
 
 }  // namespace nestgrad

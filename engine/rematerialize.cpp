@@ -84,14 +84,6 @@ class Rematerialize {
     return known = to_.graph().append(*like.op, std::array{node}, attrs, like.loc);
   }
 
-  // The nodes of the body of old scan `id` whose stacks are in the graph.
-  std::vector<NodeId> stacked(NodeId id) const {
-    std::vector<NodeId> out;
-    for (const Reader& r : readers_[uz(id)])
-      if (r.id >= 0 && old_.node(r.id).attrs.find<StackAttrs>()) out.push_back(r.id);
-    return out;
-  }
-
   // The body of one scan while it is made anew.
   struct NewBody {
     Loc loc;  // of the scan
@@ -163,7 +155,7 @@ class Rematerialize {
     std::vector<NodeId> outer_xs, outer_consts;
     for (int i = 0; i < old.carries; ++i) closing.carries.push_back(made[uz(i)].id());
     for (NodeId out : old.outs) closing.outs.push_back(made[uz(out)].id());
-    const std::vector<NodeId> projections = stacked(id);
+    const std::vector<NodeId> projections = results_of(old_, readers_, id).stacks;
     for (NodeId p : projections) closing.keep.push_back(made[uz(shown_by(old_.node(p)))].id());
     for (const auto& [outer, t] : body.xs) closing.xs.push_back(t.id()), outer_xs.push_back(outer);
     for (const auto& [outer, t] : body.consts)
@@ -191,7 +183,7 @@ class Rematerialize {
     const Body& body = *scan.body;
     scan.computed.assign(body.nodes.size(), 0);
     std::vector<char> kept(body.nodes.size(), 0), wanted(body.nodes.size(), 0);
-    for (NodeId p : stacked(id)) {
+    for (NodeId p : results_of(old_, readers_, id).stacks) {
       const std::size_t what = uz(scan.now[uz(shown_by(old_.node(p)))]);
       if (is_read_step_by_step(p)) wanted[what] = 1;
       else if (!readers_[uz(p)].empty()) kept[what] = 1;
@@ -220,7 +212,7 @@ class Rematerialize {
   const Lowered& from_;
   const Graph& old_;
   Rewriter to_;
-  std::vector<std::vector<Reader>> readers_;
+  Readers readers_;
   std::map<NodeId, Scan> scans_;  // by their old ids
 };
 

@@ -5,8 +5,7 @@
 
 #include "engine/body.h"
 #include "engine/index.h"
-#include "engine/readers.h"
-#include "engine/rewrite.h"
+#include "engine/liveness.h"
 
 namespace nestgrad {
 
@@ -16,6 +15,13 @@ namespace {
 constexpr int kFirstFromEnd = 3;
 
 struct Refused {};  // never leaves this file
+
+// The nodes of a scan's body of whose values somebody reads the stack.
+std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, NodeId scan) {
+  std::vector<NodeId> out;
+  for (NodeId stack : results_of(graph, readers, scan).stacks) out.push_back(shown_by(graph.node(stack)));
+  return out;
+}
 
 class Slicer {
  public:
@@ -40,7 +46,6 @@ class Slicer {
   // By carry: the axes, counted from the end, over which its slices are added up.
   std::vector<std::vector<int>> summed() {
     std::vector<std::vector<int>> out(uz(body_.carries));
-    if (!may_sum()) return out;
     find_axes();
     bool any = false;
     for (std::size_t c = 0; c < out.size(); ++c)
@@ -63,41 +68,22 @@ class Slicer {
   // ---- which axes ----
 
   void find_axes() {
-    for (int from_end = rank(); from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
-  }
-
-  int rank() const {
-    int most = 0;
-    for (int i = 0; i < body_.inputs(); ++i) most = std::max(most, body_.spec(i).rank());
-    return most;
-  }
-  int place(NodeId id, int from_end) const { return node(id).spec.rank() - from_end; }
-  // Of the axis in carries and sequences.
-  std::int64_t extent_at(int from_end) const {
-    std::int64_t extent = 1;
-    for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
-      if (place(i, from_end) >= 0) extent = node(i).spec.shape[uz(place(i, from_end))];
-    return extent;
-  }
-  bool has_axis(NodeId id, int from_end, std::int64_t extent) const {
-    return place(id, from_end) >= 0 && node(id).spec.shape[uz(place(id, from_end))] == extent;
-  }
-
-  // May slices be added up? Not where every carry has every axis.
-  bool may_sum() const {
-    for (int from_end = rank(); from_end >= kFirstFromEnd; --from_end)
-      if (const std::int64_t extent = extent_at(from_end); extent > 1)
-        for (NodeId i = 0; i < body_.carries; ++i)
-          if (!has_axis(i, from_end, extent)) return true;
-    return false;
+    int rank = 0;
+    for (int i = 0; i < body_.inputs(); ++i) rank = std::max(rank, body_.spec(i).rank());
+    for (int from_end = rank; from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
   }
 
   void try_axis(int from_end) {
-    const std::int64_t extent = extent_at(from_end);
+    const auto place = [&](NodeId id) { return node(id).spec.rank() - from_end; };
+    std::int64_t extent = 1;
+    for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
+      if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
     if (extent < 2) return;  // one slice, or none: nothing to run apart
     std::vector<std::pair<NodeId, Flow>> seeds;
     for (NodeId i = 0; i < body_.inputs(); ++i)
-      seeds.emplace_back(i, has_axis(i, from_end, extent) ? Flow::along(place(i, from_end)) : Flow::free());
+      seeds.emplace_back(i, place(i) >= 0 && node(i).spec.shape[uz(place(i))] == extent
+                                ? Flow::along(place(i))
+                                : Flow::free());
     // A carry to which sums over slices are added is such a sum itself.
     for (bool again = true; again;) {
       again = false;
@@ -250,8 +236,8 @@ int SlicedBody::slices() const {
   return static_cast<int>(n);
 }
 
-std::optional<SlicedBody> slice_body(const Body& body, const std::vector<NodeId>& stacked) {
-  return Slicer(body, stacked).run();
+std::optional<SlicedBody> slice_scan(const Graph& graph, const Readers& readers, NodeId scan) {
+  return Slicer(body_of(graph.node(scan)), stacked_nodes(graph, readers, scan)).run();
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/flow.h"
+#include "engine/readers.h"
 #include "engine/rewrite.h"
 
 namespace nestgrad {
@@ -28,9 +29,9 @@ struct SlicedBody {
   int slices() const;
 };
 
-// stacked: the body's nodes whose values of all steps are wanted. Nothing if the body's slices are not
-// independent, or do not lie one after the other in memory.
-std::optional<SlicedBody> slice_body(const Body& body, const std::vector<NodeId>& stacked);
+// readers: as readers_of(graph, live, ..) tells. Nothing if the slices of the scan's body are not independent, or
+// do not lie one after the other in memory.
+std::optional<SlicedBody> slice_scan(const Graph& graph, const Readers& readers, NodeId scan);
 
 // Does the graph that was made of another one, scan for scan, add up the same things over slices? What is to
 // keep bits must: sums over slices are added up in another order than whole ones. Scans that nobody reads any

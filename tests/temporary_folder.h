@@ -1,19 +1,19 @@
-// A folder for a test's files.
+// A folder for the files of a test or a campaign.
 #pragma once
 
-#include <doctest/doctest.h>
 #include <stdlib.h>
 
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 namespace nestgrad::testing {
 
-// It lives as long as the test.
+// Gone, with what is in it, when it ends. What is thrown where none can be made fails the test.
 struct TemporaryFolder {
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "nestgrad-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder can be made as " + name);
     path = name;
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path); }

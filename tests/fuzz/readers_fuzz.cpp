@@ -21,7 +21,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -34,6 +33,7 @@
 #include "models/metrics.h"
 #include "models/trainer.h"
 #include "tests/golden_check/verify.h"
+#include "tests/temporary_folder.h"
 
 using namespace nestgrad;
 
@@ -495,13 +495,10 @@ struct Options {
 };
 
 void run(const Options& options) {
-  std::string folder = (std::filesystem::temp_directory_path() / "nestgrad-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) throw IoError("[fuzz] no folder can be made for the files");
-  const auto remove = [](const std::string* path) { std::filesystem::remove_all(*path); };
-  const std::unique_ptr<const std::string, decltype(remove)> removed(&folder, remove);
+  const testing::TemporaryFolder folder;
   // A process that forks must have no other threads.
   set_thread_count(1);
-  const std::vector<Reader> readers = all_readers(options.data, options.bin, folder);
+  const std::vector<Reader> readers = all_readers(options.data, options.bin, folder.path.string());
   auto* const shared = static_cast<Shared*>(
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (shared == MAP_FAILED) throw IoError("[fuzz] no memory can be shared");

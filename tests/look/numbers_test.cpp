@@ -5,6 +5,7 @@
 
 #include "ops/accumulate.h"
 #include "tests/testing.h"
+#include "tests/ttt/by_hand.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -49,21 +50,6 @@ InspectedLoop one_matrix(const Array& k, const Array& v, const Array& q, const A
       {});
   return out;
 }
-
-// Learns by Muon without its eps: the size of a gradient is nothing to it.
-class MuonLearner : public ttt::Learner {
- public:
-  explicit MuonLearner(std::unique_ptr<ttt::Learner> learner) : learner_(std::move(learner)) {}
-  ttt::Weights init() const override { return learner_->init(); }
-  Tensor predict(const ttt::Weights& w, Tensor x) const override { return learner_->predict(w, x); }
-  Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override { return learner_->loss(w, k, v); }
-  ttt::InnerOptimizer optimizer() const override {
-    return ttt::InnerOptimizer().muon(ttt::muon_published(2), 0);
-  }
-
- private:
-  std::unique_ptr<ttt::Learner> learner_;
-};
 
 double entry(const Array& map, std::int64_t row, std::int64_t column) {
   return map.at(row * map.shape().back() + column);
@@ -197,7 +183,9 @@ TEST_CASE("inspect: an optimiser that divides by the gradient's size leaves chan
   const Array rows = random(f64({1, 1, 4, 3}), 1);
   InspectedLoop s = one_matrix(rows, rows, rows, random(f64({1, 1, 4, 3}), 2), 0.1, 1);
   const auto learner = s.learner;
-  s.learner = [learner](const Params& p) { return std::make_unique<MuonLearner>(learner(p)); };
+  s.learner = [learner](const Params& p) {  // without its eps the size of a gradient is nothing to Muon
+    return std::make_unique<Equipped>(learner(p), ttt::InnerOptimizer().muon(ttt::muon_published(2), 0));
+  };
   const look::Channels r = look::channels(s);
   for (double x : r.full.to_vector()) CHECK(std::abs(x) < 1e-6);
   check_all(r.claims);
