@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "engine/index.h"
+#include "engine/core/index.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -55,7 +55,7 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
   if (inputs.empty()) throw GraphError("[custom_vjp] needs at least one input");
   std::vector<Spec> specs;
   for (const Tensor& t : inputs) specs.push_back(t.spec());
-  Graph& parent = emit_state().graph ? *emit_state().graph : inputs[0].graph();
+  Graph& parent = context().emit.graph ? *context().emit.graph : inputs[0].graph();
   const Closed body = trace_closed("forward function", parent, specs,
                                    [&](const Tensors& in) { return Tensors{forward(in)}; });
   std::vector<Spec> rule_specs = specs;
@@ -77,8 +77,8 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
 
 Tensors checkpoint(const std::function<Tensors()>& fn) {
   static std::atomic<int> regions{0};
-  EmitGuard guard;
-  emit_state().region = ++regions;
+  ContextGuard guard;
+  context().emit.region = ++regions;
   return fn();
 }
 

@@ -10,7 +10,7 @@
 // No silent zero: if y does not depend on x, GradError says where the path was cut.
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 
 namespace nestgrad {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "engine/dependence.h"
-#include "engine/index.h"
-#include "engine/readers.h"
+#include "engine/core/index.h"
+#include "engine/plan/dependence.h"
+#include "engine/plan/readers.h"
 #include "ops/accumulate.h"
 #include "ops/ops.h"
 
@@ -72,7 +72,7 @@ Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const Node
   std::vector<NodeId> ends;
   for (const Seed& s : seeds) ends.push_back(s.value.id());
   order_ = in_order_of_inputs(graph.nodes(), ends, depends_, first_);
-  level_ = std::max(emit_state().level, 1);
+  level_ = std::max(context().emit.level, 1);
   for (NodeId id : order_) level_ = std::max(level_, 1 + highest_level(graph.node(id)));
   cotangents_.resize(at(end));
   for (std::size_t i = 0; i < initial.size(); ++i)
@@ -89,13 +89,13 @@ void Reverse::add(NodeId id, Tensor ct) {
 }
 
 void Reverse::run() {
-  EmitGuard guard;
+  ContextGuard guard;
   for (auto next = order_.rbegin(); next != order_.rend(); ++next) {
     const NodeId id = *next;
     const Node& n = graph_.node(id);
     const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[at(id)].defined();
     if (!reached) continue;
-    EmitState& state = emit_state();
+    Context::Emit& state = context().emit;
     state.level = level_;
     state.vjp_of = graph_.tensor(id);
     state.loc = n.loc;

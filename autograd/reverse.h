@@ -7,15 +7,15 @@
 #include <unordered_map>
 
 #include "autograd/grad.h"
-#include "engine/body.h"
+#include "engine/core/body.h"
 
 namespace nestgrad {
 
 // Rules make leaves (ones, zeros), which go to the open graph: y's own if none is open.
-class OpenGraph : EmitGuard {
+class OpenGraph : ContextGuard {
  public:
   explicit OpenGraph(Tensor y) {
-    Graph*& open = emit_state().graph;
+    Graph*& open = context().emit.graph;
     if (!open || !open->descends_from(y.graph())) open = &y.graph();
   }
 };

@@ -44,7 +44,7 @@ constinit const Op scan_op = {
     .doc = "A loop over time: carries_t+1 = body(carries_t, xs_t, consts). Read through final and stack.",
     .kind = OpKind::scan,
     .infer = infer_scan,
-    .not_differentiable = "its derivative is another scan, built by autograd/scan_vjp.cpp",
+    .why_no_derivative = "its derivative is another scan, built by autograd/scan_vjp.cpp",
     .describe = [](const Attrs& a) {
       const ScanAttrs& scan = a.as<ScanAttrs>();
       return fmt::format("steps={}{}{}", scan.steps, scan.reverse ? ", reverse" : "",
@@ -56,7 +56,7 @@ constinit const Op final_op = {
     .doc = "The value of one carry of a scan after its last step.",
     .kind = OpKind::final,
     .infer = infer_final,
-    .not_differentiable = "see scan",
+    .why_no_derivative = "see scan",
     .describe = [](const Attrs& a) { return fmt::format("carry {}", a.as<FinalAttrs>().carry); }};
 
 constinit const Op stack_op = {
@@ -64,7 +64,7 @@ constinit const Op stack_op = {
     .doc = "The value of one node of a scan's body at every step, [time, ...].",
     .kind = OpKind::stack,
     .infer = infer_stack,
-    .not_differentiable = "see scan",
+    .why_no_derivative = "see scan",
     .describe = [](const Attrs& a) { return fmt::format("node {}", a.as<StackAttrs>().node); }};
 
 namespace {
@@ -107,7 +107,7 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
   const std::int64_t steps = common_steps(xs, options);
   if (options.checkpoint_every < 0)
     throw ConfigError("[scan] checkpoint_every must be 0 (store all) or positive");
-  Graph* parent = emit_state().graph;
+  Graph* parent = context().emit.graph;
   for (const Tensor& t : init)
     if (!parent) parent = &t.graph();
   for (const Tensor& t : xs)

@@ -13,7 +13,7 @@
 // recomputed (checkpoint_every) is decided by the plan and never changes a bit.
 #pragma once
 
-#include "engine/body.h"
+#include "engine/core/body.h"
 
 namespace nestgrad {
 

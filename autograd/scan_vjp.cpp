@@ -11,8 +11,8 @@
 // forward values once.
 #include "autograd/reverse.h"
 #include "autograd/scan.h"
-#include "engine/dependence.h"
-#include "engine/index.h"
+#include "engine/core/index.h"
+#include "engine/plan/dependence.h"
 #include "ops/ops.h"
 
 namespace nestgrad {

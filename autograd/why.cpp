@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/dependence.h"
-#include "engine/index.h"
-#include "engine/liveness.h"
+#include "engine/core/index.h"
+#include "engine/plan/dependence.h"
+#include "engine/plan/liveness.h"
 
 namespace nestgrad {
 
@@ -22,7 +22,7 @@ std::string advice_for(const Node& n, const Node& source) {
     return "Let the dependence come in through an "
            "operand that has a derivative, or give "
            "the whole expression one with custom_vjp";
-  if (n.op->alias)
+  if (n.op->is_alias)
     return "Remove it if the derivative is wanted; to hold a fast weight in the inner gradient alone, use "
            "Weights::held, which the outer gradient passes";
   return "Use an op that has a derivative, a smooth one in place of a step (sigmoid, tanh), or give this one "

@@ -5,7 +5,7 @@
 //   if (!d.connected) std::puts(d.str().c_str());
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 
 namespace nestgrad {
 

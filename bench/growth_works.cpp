@@ -9,7 +9,7 @@
 #include "autograd/custom.h"
 #include "autograd/grad.h"
 #include "autograd/scan.h"
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "examples/common/program.h"
 #include "models/decoder.h"
 #include "models/language_model.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 
 namespace nestgrad::growth {
 

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/op.h"
-#include "engine/random.h"
+#include "engine/core/op.h"
+#include "engine/core/random.h"
 #include "ops/attrs.h"
 #include "ops/table.h"
 #ifdef NESTGRAD_BENCH_XSMM
@@ -130,7 +130,7 @@ void elementwise(benchmark::State& state, const Op& op, DType dtype, int operand
 void add_elementwise(DType dtype) {
   constexpr std::int64_t kSize = 4096;  // in the nearest cache
   for (const Op* op : op_table()) {
-    if (!op->loop) continue;
+    if (!op->element_loop) continue;
     const auto operands = static_cast<int>(op->samples().at(0).inputs.size());
     benchmark::RegisterBenchmark(fmt::format("{}/{}/{}", op->name, name(dtype), kSize).c_str(), elementwise,
                                  *op, dtype, operands, kSize);

@@ -20,8 +20,8 @@
 
 #include "autograd/grad.h"
 #include "autograd/scan.h"
+#include "engine/core/random.h"
 #include "engine/io/npy.h"
-#include "engine/random.h"
 #include "models/decoder.h"
 #include "models/language_model.h"
 #include "models/optimizer.h"

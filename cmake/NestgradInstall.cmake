@@ -6,7 +6,7 @@ install(TARGETS nestgrad EXPORT nestgradTargets ARCHIVE DESTINATION ${CMAKE_INST
 # What users include, with what that includes in turn. All other headers are the library's own.
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} ttt/learners/*.h)
 list(APPEND headers nestgrad.h
-  engine/interpreter.h engine/io/npy.h engine/io/safetensors.h engine/print.h engine/random.h engine/threads.h
+  engine/core/random.h engine/core/threads.h engine/io/npy.h engine/io/safetensors.h engine/look/print.h engine/run/interpreter.h
   look/inspection.h models/data.h models/trainer.h
   ops/attrs.h ops/table.h)
 set(installed)

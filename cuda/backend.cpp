@@ -227,7 +227,7 @@ std::unique_ptr<Backend::Recording> CudaBackend::record(const std::function<void
 }  // namespace cuda
 
 // One backend for each device, until the process ends: its arrays may be passed from plan to plan.
-std::shared_ptr<Backend> cuda_backend(int index) {
+std::shared_ptr<DeviceMemory> cuda_device_memory(int index) {
   static std::mutex mutex;
   static auto& known = *new std::map<int, std::shared_ptr<Backend>>;  // outlives whatever uses CUDA at exit
   const std::lock_guard lock(mutex);

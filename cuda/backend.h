@@ -5,7 +5,7 @@
 
 #include "cuda/check.h"
 #include "cuda/fault.h"
-#include "engine/backend.h"
+#include "engine/plan/backend.h"
 
 namespace nestgrad::cuda {
 

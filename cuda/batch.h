@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/strided.h"
-#include "engine/op.h"
+#include "engine/core/op.h"
 
 namespace nestgrad::cuda {
 

@@ -5,7 +5,7 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
-#include "engine/source_location.h"
+#include "engine/core/source_location.h"
 
 namespace nestgrad::cuda {
 

@@ -1,4 +1,4 @@
-// A cluster (engine/cluster.h) as a text that a block of
+// A cluster (engine/plan/cluster.h) as a text that a block of
 // threads reads: one step after another.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "cuda/strided.h"
-#include "engine/cluster.h"
+#include "engine/plan/cluster.h"
 #include "ops/table.h"
 
 namespace nestgrad::cuda {

@@ -16,7 +16,7 @@
   extern __shared__ __align__(16) unsigned char nestgrad_shared_bytes[]; \
   T* const name = reinterpret_cast<T*>(nestgrad_shared_bytes)
 #else
-#include "cuda/emulator/emulator.h"
+#include "cuda_emulator/emulator.h"
 #define NESTGRAD_SHARED(T, name) T* const name = reinterpret_cast<T*>(::nestgrad::emulator::shared_memory())
 #endif
 

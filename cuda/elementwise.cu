@@ -1,4 +1,4 @@
-// Clusters of elementwise ops, sums and maxima of rows (engine/cluster.h) as one kernel: each block of
+// Clusters of elementwise ops, sums and maxima of rows (engine/plan/cluster.h) as one kernel: each block of
 // threads does a few whole rows, op after op, with what lies between the ops in shared memory. An elementwise
 // op by itself is a cluster of one.
 #include <algorithm>

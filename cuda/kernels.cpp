@@ -10,7 +10,7 @@ void fill_in_kernels() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (const Op* op : op_table()) {
-      if (op->loop) op->cuda = elementwise_kernel;
+      if (op->element_loop) op->cuda = elementwise_kernel;
       if (op->view) op->cuda = view_kernel;
     }
     concat_op.cuda = concat_kernel;

@@ -1,7 +1,7 @@
 // The kernels of the CUDA backend, one file a family as in ops/: each makes the kernel of one call.
 #pragma once
 
-#include "engine/backend.h"
+#include "engine/plan/backend.h"
 
 namespace nestgrad::cuda {
 

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 
 namespace {
 

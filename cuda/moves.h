@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/strided.h"
-#include "engine/op.h"
+#include "engine/core/op.h"
 #include "ops/attrs.h"
 
 namespace nestgrad::cuda {

@@ -1,8 +1,8 @@
 // Random numbers: philox is counted, so each thread makes its own. Compiled without contraction of products
-// and sums (engine/random_fill.h); normals are computed in double for f32 too.
+// and sums (engine/core/random_fill.h); normals are computed in double for f32 too.
 #include "cuda/backend.h"
 #include "cuda/device.cuh"
-#include "engine/random_fill.h"
+#include "engine/core/random_fill.h"
 
 namespace nestgrad::cuda {
 

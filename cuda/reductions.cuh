@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cuda/device.cuh"
-#include "engine/op.h"
+#include "engine/core/op.h"
 #include "ops/attrs.h"
 
 namespace nestgrad::cuda {

@@ -8,7 +8,7 @@
 #include "cuda/backend.h"
 #include "cuda/scan_block.cuh"
 #include "cuda/scan_writer.cuh"
-#include "engine/program.h"
+#include "engine/plan/program.h"
 
 namespace nestgrad::cuda {
 
@@ -134,9 +134,9 @@ class ScanKernel final : public LoopKernel {
 };
 
 bool runs_in_block(const Op& op) {
-  if (op.kind == OpKind::input || op.kind == OpKind::constant || op.alias) return true;
+  if (op.kind == OpKind::input || op.kind == OpKind::constant || op.is_alias) return true;
   if (op.kind != OpKind::value) return false;
-  return op.loop || op.view || op.expand || ScanWriter<float>::written(op);
+  return op.element_loop || op.view || op.expand || ScanWriter<float>::written(op);
 }
 
 template <class T>

@@ -1,10 +1,10 @@
 // A scan over independent slices as a text that a block of threads reads (cuda/scan.cu): where its values
-// are, step by step (engine/step_table.h), and its body, op after op.
+// are, step by step (engine/plan/step_table.h), and its body, op after op.
 #pragma once
 
 #include "cuda/cluster_text.h"
 #include "cuda/strided.h"
-#include "engine/step_table.h"
+#include "engine/plan/step_table.h"
 
 namespace nestgrad::cuda {
 

@@ -9,7 +9,7 @@
 #include "cuda/moves.h"
 #include "cuda/reductions.cuh"
 #include "cuda/scan_text.h"
-#include "engine/program.h"
+#include "engine/plan/program.h"
 #include "ops/attrs.h"
 #include "ops/table.h"
 
@@ -109,7 +109,7 @@ class ScanWriter {
       return true;
     }
     const NodeCall call(body_.graph->nodes(), node);
-    if (ins.op->loop) {
+    if (ins.op->element_loop) {
       write_cluster(single(call), op);
     } else if (ins.op->view) {
       write_move(op, move_of_view(call));

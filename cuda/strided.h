@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "engine/host_device.h"
+#include "engine/core/host_device.h"
 
 namespace nestgrad::cuda {
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSteps = 3;
 
-struct Lesson {
+struct Problem {
   std::string name, inner_text, gradient_text, curvature_text, outer_text;
   std::function<Tensor(Tensor w)> inner, outer;
   std::function<double(double w)> gradient, curvature, wanted;  // l', l'' and L' written by hand
@@ -28,40 +28,40 @@ struct Lesson {
 
 // What the engine says: w_0 .. w_3, then the derivatives of the outer loss by each, then -eta h_t lambda_t of
 // each step, then the gradient of w_0 with inner gradients held constant.
-std::vector<double> by_engine(const Lesson& lesson) {
+std::vector<double> by_engine(const Problem& problem) {
   const auto descend = [&](Tensor w0, bool first_order) {
     std::vector<Tensor> w{w0};
     for (int t = 0; t < kSteps; ++t) {
-      Tensor g = grad(lesson.inner(w.back()), {w.back()})[0];
+      Tensor g = grad(problem.inner(w.back()), {w.back()})[0];
       if (first_order) g = stop_gradient(g);
-      w.push_back(w.back() - lesson.rate * g);
+      w.push_back(w.back() - problem.rate * g);
     }
     return w;
   };
   const Function f = trace(
       [&](Tensor w0) {
         const std::vector<Tensor> w = descend(w0, false);
-        const std::vector<Tensor> lambda = grad(lesson.outer(w.back()), w);
+        const std::vector<Tensor> lambda = grad(problem.outer(w.back()), w);
         std::vector<Tensor> out = w;
         out.insert(out.end(), lambda.begin(), lambda.end());
         for (std::size_t t = 0; t < kSteps; ++t)
-          out.push_back(-(lesson.rate * hvp(lesson.inner(w[t]), {w[t]}, {lambda[t + 1]})[0]));
-        out.push_back(grad(lesson.outer(descend(w0, true).back()), {w0})[0]);
+          out.push_back(-(problem.rate * hvp(problem.inner(w[t]), {w[t]}, {lambda[t + 1]})[0]));
+        out.push_back(grad(problem.outer(descend(w0, true).back()), {w0})[0]);
         return out;
       },
       Spec{DType::f64, {}});
   std::vector<double> out;
-  for (const Array& a : f({Array::scalar(lesson.start)})) out.push_back(a.item());
+  for (const Array& a : f({Array::scalar(problem.start)})) out.push_back(a.item());
   return out;
 }
 
 // The same with pencil and paper.
-std::vector<double> by_hand(const Lesson& lesson) {
-  double w[kSteps + 1] = {lesson.start}, lambda[kSteps + 1], term[kSteps];
-  for (int t = 0; t < kSteps; ++t) w[t + 1] = w[t] - lesson.rate * lesson.gradient(w[t]);
-  lambda[kSteps] = lesson.wanted(w[kSteps]);
+std::vector<double> by_hand(const Problem& problem) {
+  double w[kSteps + 1] = {problem.start}, lambda[kSteps + 1], term[kSteps];
+  for (int t = 0; t < kSteps; ++t) w[t + 1] = w[t] - problem.rate * problem.gradient(w[t]);
+  lambda[kSteps] = problem.wanted(w[kSteps]);
   for (int t = kSteps - 1; t >= 0; --t) {
-    term[t] = -lesson.rate * lesson.curvature(w[t]) * lambda[t + 1];
+    term[t] = -problem.rate * problem.curvature(w[t]) * lambda[t + 1];
     lambda[t] = lambda[t + 1] + term[t];
   }
   std::vector<double> out(w, w + kSteps + 1);
@@ -71,26 +71,26 @@ std::vector<double> by_hand(const Lesson& lesson) {
   return out;
 }
 
-// Prints the lesson; returns the largest difference between engine and hand.
-double show(const Lesson& lesson) {
-  const std::vector<double> engine = by_engine(lesson), hand = by_hand(lesson);
+// Prints the problem; returns the largest difference between engine and hand.
+double show(const Problem& problem) {
+  const std::vector<double> engine = by_engine(problem), hand = by_hand(problem);
   const double *w = engine.data(), *lambda = w + kSteps + 1, *term = lambda + kSteps + 1,
                first_order = term[kSteps];
   fmt::print(
       "{}\n\n  inner loss   l(w) = {}\n  gradient     l'(w) = {}\n  curvature    l''(w) = {}\n"
       "  step         w <- w - {} l'(w), three times from w = {}\n  outer loss   L = {}\n\n",
-      lesson.name, lesson.inner_text, lesson.gradient_text, lesson.curvature_text, lesson.rate, lesson.start,
-      lesson.outer_text);
+      problem.name, problem.inner_text, problem.gradient_text, problem.curvature_text, problem.rate,
+      problem.start, problem.outer_text);
   fmt::print("  going forward, the learner learns:\n\n    {:>4} {:>14} {:>14} {:>14}\n", "step", "w", "l'(w)",
              "next w");
   for (int t = 0; t < kSteps; ++t)
-    fmt::print("    {:>4} {:>14.9g} {:>14.9g} {:>14.9g}\n", t + 1, w[t], lesson.gradient(w[t]), w[t + 1]);
+    fmt::print("    {:>4} {:>14.9g} {:>14.9g} {:>14.9g}\n", t + 1, w[t], problem.gradient(w[t]), w[t + 1]);
   fmt::print(
       "\n  coming back, lambda is how much the outer loss wants w to change:\n\n"
       "    lambda at the end = L'(w) = {:.9g}\n\n    {:>4} {:>14} {:>22} {:>14}\n",
       lambda[kSteps], "step", "l''(w)", "-eta l''(w) lambda", "lambda before");
   for (int t = kSteps - 1; t >= 0; --t)
-    fmt::print("    {:>4} {:>14.9g} {:>22.9g} {:>14.9g}\n", t + 1, lesson.curvature(w[t]), term[t],
+    fmt::print("    {:>4} {:>14.9g} {:>22.9g} {:>14.9g}\n", t + 1, problem.curvature(w[t]), term[t],
                lambda[t]);
   double sum = first_order;
   fmt::print(
@@ -108,7 +108,7 @@ double show(const Lesson& lesson) {
   return worst;
 }
 
-std::vector<Lesson> lessons() {
+std::vector<Problem> problems() {
   return {{.name = "A quadratic: every step pulls back by the same factor",
            .inner_text = "(w - 1)^2",
            .gradient_text = "2 (w - 1)",
@@ -148,9 +148,9 @@ int main(int argc, char** argv) {
   return run_program(argc, argv, app, [&] {
     nlohmann::ordered_json errors;
     double worst = 0;
-    for (const Lesson& lesson : lessons()) {
-      const double error = show(lesson);
-      errors[lesson.inner_text == "w^4 / 4" ? "quartic_error" : "quadratic_error"] = error;
+    for (const Problem& problem : problems()) {
+      const double error = show(problem);
+      errors[problem.inner_text == "w^4 / 4" ? "quartic_error" : "quadratic_error"] = error;
       worst = std::max(worst, error);
     }
     if (json) fmt::print("{}\n", errors.dump());

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "look/open_loop.h"
 
 namespace nestgrad::look {
@@ -61,7 +61,7 @@ std::map<std::string, Array> starting_params(const decltype(InspectedLoop::learn
   std::map<std::string, Array> out;
   trace(
       [&](const std::vector<Tensor>&) {
-        ParamTable table(*emit_state().graph, DType::f64);
+        ParamTable table(*context().emit.graph, DType::f64);
         make(Params(table))->init();
         for (ParamSpec p : table.specs()) {
           // Weights as wide as their inputs ask for: with those of an untrained model, norms of the inner

@@ -10,7 +10,7 @@
 
 #include <functional>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 #include "ttt/claim.h"
 #include "ttt/system.h"
 

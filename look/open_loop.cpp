@@ -42,7 +42,7 @@ OpenProgram::OpenProgram(const InspectedLoop& inspected, const std::vector<Spec>
   }
   function_ = trace(
       [&](const std::vector<Tensor>& in) {
-        ParamTable table(*emit_state().graph, dtype);
+        ParamTable table(*context().emit.graph, dtype);
         OpenLoop loop;
         loop.learner = inspected.learner(Params(table));
         loop.options.policy = inspected.policy;

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <set>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "look/report/drawing.h"
 #include "look/report/page_style.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/profile.h"
+#include "engine/run/profile.h"
 #include "look/inspection.h"
 
 namespace nestgrad::look {

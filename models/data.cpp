@@ -13,8 +13,8 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/hash.h"
-#include "engine/random.h"
+#include "engine/core/hash.h"
+#include "engine/core/random.h"
 #include "ops/numerics/functions.h"
 
 namespace nestgrad {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/array.h"
+#include "engine/core/array.h"
 
 namespace nestgrad {
 

@@ -8,7 +8,7 @@ TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const Model
   TracedModel out;
   out.function = trace(
       [&](const std::vector<Tensor>& in) {
-        ParamTable table(*emit_state().graph, dtype);
+        ParamTable table(*context().emit.graph, dtype);
         std::vector<Tensor> results = fn(table, in);
         out.params = table.specs();
         return results;

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 #include "ttt/params.h"
 
 namespace nestgrad {

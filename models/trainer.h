@@ -4,7 +4,7 @@
 // step, so a resumed run is bit-identical to one that was never interrupted.
 #pragma once
 
-#include "engine/nonfinite.h"
+#include "engine/look/nonfinite.h"
 #include "models/config.h"
 #include "models/data.h"
 #include "models/optimizer.h"

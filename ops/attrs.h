@@ -1,8 +1,8 @@
-// What each op is told besides its inputs (engine/attrs.h). broadcast_to and reshape have ShapeAttrs;
+// What each op is told besides its inputs (engine/core/attrs.h). broadcast_to and reshape have ShapeAttrs;
 // elementwise ops, gather and those of ops/identity.cpp but cast have none.
 #pragma once
 
-#include "engine/attrs.h"
+#include "engine/core/attrs.h"
 
 namespace nestgrad {
 

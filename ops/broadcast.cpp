@@ -37,20 +37,20 @@ constinit const Op broadcast_op = {
     .doc = "Repeats axes of extent 1 and missing leading axes.",
     .infer = infer_broadcast,
     .vjp = [](const VjpCall& c) { return c.ct; },  // grad sums it down
+    .simplify = drop_if_nothing_changes,
+    .linear_in = always_linear,
+    .is_linear = true,
+    .axes = broadcast_axes,
+    .broadcasts = true,
+    .cost = copy_cost,
     .cpu = copy_view,
     .view = broadcast_view,
-    .linear_in = always_linear,
-    .axes = broadcast_axes,
-    .cost = copy_cost,
-    .simplify = drop_if_nothing_changes,
     .read_attrs = attrs_from<ShapeAttrs>,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{3, 1}}}, .attrs = ShapeAttrs{{2, 3, 4}}},
               {.inputs = {{{}}}, .attrs = ShapeAttrs{{3}}},
               {.inputs = {{{2, 3}}}, .attrs = ShapeAttrs{{2, 1}}, .error = "cannot be broadcast to [2,1]"}};
-    },
-    .linear = true,
-    .broadcasts = true};
+    }};
 
 Tensor broadcast_to(Operand x, const Shape& shape) {
   return emit(broadcast_op, {x.tensor}, ShapeAttrs{shape}, x.loc);

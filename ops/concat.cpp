@@ -52,17 +52,17 @@ constinit const Op concat_op = {
           for (int i = 0; i < c.input; ++i) at += c.in[uz(i)].shape()[axis];
           return slice(c.ct, static_cast<int>(axis), at, at + c.in[uz(c.input)].shape()[axis]);
         },
-    .cpu = concat_kernel,
     .linear_in = always_linear,
+    .is_linear = true,
     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<ConcatAttrs>().axis ? -1 : axis; },
     .cost = elementwise_cost,
+    .cpu = concat_kernel,
     .read_attrs = attrs_from<ConcatAttrs>,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = ConcatAttrs{1}},
               {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = ConcatAttrs{0}},
               {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = ConcatAttrs{0}, .error = "every axis but 0"}};
-    },
-    .linear = true};
+    }};
 
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
   if (parts.empty()) throw ShapeError("[concat] needs at least one part");

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/index.h"
+#include "engine/core/index.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -189,26 +189,26 @@ constexpr int LINEAR = 256, PRODUCT = 512, SUM = 1024;
                                  [[maybe_unused]] const Tensor x = c.in[0], y = c.out, ct = c.ct; \
                                  return VJP;                                                      \
                                },                                                                 \
-                               .cpu = make_kernel<Formula::NAME, 1>,                              \
-                               .loop = element_loop<Formula::NAME>,                               \
+                               .simplify = simplified<SIMPLIFY>,                                  \
                                .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },   \
+                               .is_linear = ((AFFINE)&LINEAR) != 0,                               \
                                .axes = elementwise_axes,                                          \
+                               .broadcasts = true,                                                \
                                .may_reuse = reuse_same_shape,                                     \
                                .cost = cost_of<KIND>,                                             \
-                               .simplify = simplified<SIMPLIFY>,                                  \
-                               .samples = [] { return unary_samples(LOW, HIGH); },                \
-                               .linear = ((AFFINE)&LINEAR) != 0,                                  \
-                               .broadcasts = true};
-#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                             \
-  constinit const Op NAME##_op{ROW(NAME, DOC, 1, KIND),                            \
-                               .not_differentiable = STEP_WHY,                     \
-                               .cpu = make_kernel<Formula::NAME, 1>,               \
-                               .loop = element_loop<Formula::NAME>,                \
-                               .axes = elementwise_axes,                           \
-                               .may_reuse = reuse_same_shape,                      \
-                               .cost = cost_of<KIND>,                              \
-                               .samples = [] { return unary_samples(LOW, HIGH); }, \
-                               .broadcasts = true};
+                               .cpu = make_kernel<Formula::NAME, 1>,                              \
+                               .element_loop = element_loop<Formula::NAME>,                       \
+                               .samples = [] { return unary_samples(LOW, HIGH); }};
+#define UNARY_STEP(NAME, DOC, KERNEL, LOW, HIGH, KIND)                      \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 1, KIND),                     \
+                               .why_no_derivative = STEP_WHY,               \
+                               .axes = elementwise_axes,                    \
+                               .broadcasts = true,                          \
+                               .may_reuse = reuse_same_shape,               \
+                               .cost = cost_of<KIND>,                       \
+                               .cpu = make_kernel<Formula::NAME, 1>,        \
+                               .element_loop = element_loop<Formula::NAME>, \
+                               .samples = [] { return unary_samples(LOW, HIGH); }};
 #define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)    \
   constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                                                  \
                                .vjp = [](const VjpCall& c) -> Tensor {                                   \
@@ -217,28 +217,28 @@ constexpr int LINEAR = 256, PRODUCT = 512, SUM = 1024;
                                  if (c.input == 0) return VJP_A;                                         \
                                  return VJP_B;                                                           \
                                },                                                                        \
-                               .cpu = make_kernel<Formula::NAME, 2>,                                     \
-                               .loop = element_loop<Formula::NAME>,                                      \
+                               .simplify = simplified<SIMPLIFY>,                                         \
                                .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, \
+                               .is_linear = ((AFFINE)&LINEAR) != 0,                                      \
+                               .is_product = ((AFFINE)&PRODUCT) != 0,                                    \
+                               .is_addition = ((AFFINE)&SUM) != 0,                                       \
                                .axes = elementwise_axes,                                                 \
+                               .broadcasts = true,                                                       \
                                .may_reuse = reuse_same_shape,                                            \
                                .cost = cost_of<KIND>,                                                    \
-                               .simplify = simplified<SIMPLIFY>,                                         \
-                               .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); },   \
-                               .adds = ((AFFINE)&SUM) != 0,                                              \
-                               .linear = ((AFFINE)&LINEAR) != 0,                                         \
-                               .product = ((AFFINE)&PRODUCT) != 0,                                       \
-                               .broadcasts = true};
-#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)                             \
-  constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                                                \
-                               .not_differentiable = STEP_WHY,                                         \
-                               .cpu = make_kernel<Formula::NAME, 2>,                                   \
-                               .loop = element_loop<Formula::NAME>,                                    \
-                               .axes = elementwise_axes,                                               \
-                               .may_reuse = reuse_same_shape,                                          \
-                               .cost = cost_of<KIND>,                                                  \
-                               .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }, \
-                               .broadcasts = true};
+                               .cpu = make_kernel<Formula::NAME, 2>,                                     \
+                               .element_loop = element_loop<Formula::NAME>,                              \
+                               .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }};
+#define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)  \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                     \
+                               .why_no_derivative = STEP_WHY,               \
+                               .axes = elementwise_axes,                    \
+                               .broadcasts = true,                          \
+                               .may_reuse = reuse_same_shape,               \
+                               .cost = cost_of<KIND>,                       \
+                               .cpu = make_kernel<Formula::NAME, 2>,        \
+                               .element_loop = element_loop<Formula::NAME>, \
+                               .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }};
 #define TERNARY(...)
 #include "ops/elementwise.def"
 
@@ -250,19 +250,21 @@ constinit const Op select_op = {
       const Tensor zero = zero_like(c.ct);
       return c.input == 1 ? select(c.in[0], c.ct, zero) : select(c.in[0], zero, c.ct);
     },
-    .cut = [](int input) -> std::string_view { return input == 0 ? "a mask only chooses" : ""; },
-    .cpu = make_kernel<Formula::select, 3>,
-    .loop = element_loop<Formula::select>,
+    .why_no_derivative_in = [](int input) -> std::string_view {
+      return input == 0 ? "a mask only chooses" : "";
+    },
+    .simplify = simplify_elementwise,
     .linear_in = [](const Call&, int i) { return i > 0; },
     .axes = elementwise_axes,
+    .broadcasts = true,
     .may_reuse = reuse_same_shape,
     .cost = elementwise_cost,
-    .simplify = simplify_elementwise,
+    .cpu = make_kernel<Formula::select, 3>,
+    .element_loop = element_loop<Formula::select>,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
               {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};
-    },
-    .broadcasts = true};
+    }};
 
 Tensor select(Operand mask, Operand yes, Operand no) {
   const Tensor like = mask.tensor.defined() ? mask.tensor : yes.tensor;

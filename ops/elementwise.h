@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "engine/op.h"
-#include "engine/threads.h"
+#include "engine/core/op.h"
+#include "engine/core/threads.h"
 
 namespace nestgrad {
 

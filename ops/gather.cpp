@@ -77,7 +77,6 @@ constinit const Op gather_op = {
     .doc = "Rows of a table at integer indices.",
     .infer = infer_gather,
     .vjp = [](const VjpCall& c) { return scatter_add(c.in[1], c.ct, c.in[0].shape()[0]); },
-    .cpu = gather_kernel,
     .linear_in = [](const Call&, int input) { return input == 0; },
     // Row axes of the table follow the index axes; index axes lead.
     .axes = [](const Call& c, int input,
@@ -85,6 +84,7 @@ constinit const Op gather_op = {
                                   : axis == 0 ? -1
                                               : axis - 1 + c.in[1].rank(); },
     .cost = copy_cost,
+    .cpu = gather_kernel,
     .samples = gather_samples};
 
 constinit const Op scatter_op = {
@@ -92,12 +92,12 @@ constinit const Op scatter_op = {
     .doc = "Zeros, plus each update row added at its index, in index order.",
     .infer = infer_scatter,
     .vjp = [](const VjpCall& c) { return gather(c.ct, c.in[0]); },
-    .cpu =
-        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); }); },
     .linear_in = [](const Call&, int input) { return input == 1; },
     .axes = [](const Call& c, int input,
                int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
     .cost = elementwise_cost,
+    .cpu =
+        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); }); },
     .read_attrs = attrs_from<ScatterAttrs>,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = ScatterAttrs{5}},

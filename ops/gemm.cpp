@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/threads.h"
+#include "engine/core/threads.h"
 
 namespace nestgrad {
 

@@ -1,7 +1,7 @@
 // Ops that keep the numbers: cast, stop_gradient, probe.
 #include <fmt/format.h>
 
-#include "engine/convert.h"
+#include "engine/core/convert.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -35,6 +35,10 @@ constinit const Op cast_op = {
       if (!is_float(c.out.dtype())) throw GradError("[cast] no derivative passes through an integer");
       return cast(c.ct, c.in[0].dtype());
     },
+    .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },
+    .linear_in = [](const Call& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
+    .axes = same_axis,
+    .cost = copy_cost,
     .cpu = [](const Call& c) -> Kernel {
       return dispatch(c.in[0].dtype, [&]<class From>(From) {
         return dispatch(c.out.dtype, [&]<class To>(To) -> Kernel {
@@ -46,10 +50,6 @@ constinit const Op cast_op = {
         });
       });
     },
-    .linear_in = [](const Call& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
-    .axes = same_axis,
-    .cost = copy_cost,
-    .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },
     .describe = [](const Attrs& a) { return std::string(name(a.as<CastAttrs>().dtype)); },
     .read_attrs = attrs_from<CastAttrs>,
     .samples = []() -> std::vector<Sample> {
@@ -59,31 +59,31 @@ constinit const Op cast_op = {
 constinit const Op stop_gradient_op = {.name = "stop_gradient",
                                        .doc = "The value itself; derivatives do not pass.",
                                        .infer = [](const Call& c) { return c.in[0]; },
-                                       .not_differentiable = "it stops gradients",
-                                       .cpu = copy_kernel,
-                                       .axes = same_axis,
-                                       .cost = [](const Call&) { return Cost{}; },
+                                       .why_no_derivative = "it stops gradients",
                                        .simplify = the_input,
+                                       .axes = same_axis,
+                                       .is_alias = true,
+                                       .cost = [](const Call&) { return Cost{}; },
+                                       .cpu = copy_kernel,
                                        .samples = []() -> std::vector<Sample> {
                                          return {{.inputs = {{{2, 3}}}}};
-                                       },
-                                       .alias = true};
+                                       }};
 
 constinit const Op probe_op = {
     .name = "probe",
     .doc = "The value itself under a name of its own, to differentiate with respect to this use of it.",
     .infer = [](const Call& c) { return c.in[0]; },
     .vjp = [](const VjpCall& c) { return c.ct; },
-    .cpu = copy_kernel,
+    .simplify = the_input,
     .linear_in = always_linear,
     .axes = same_axis,
+    .is_alias = true,
+    .is_shared = false,
     .cost = [](const Call&) { return Cost{}; },
-    .simplify = the_input,
+    .cpu = copy_kernel,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{2, 3}}}}};
-    },
-    .alias = true,
-    .shared = false};
+    }};
 
 Tensor cast(Operand x, DType dtype) { return emit(cast_op, {x.tensor}, CastAttrs{dtype}, x.loc); }
 Tensor stop_gradient(Operand x) { return emit(stop_gradient_op, {x.tensor}, {}, x.loc); }

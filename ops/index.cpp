@@ -35,9 +35,9 @@ constinit const Op iota_op = {
             c.shape_error(fmt::format("axis {} does not exist", a.axis));
           return Spec{a.dtype, a.shape};
         },
-    .not_differentiable = "it has no inputs",
-    .cpu = iota_kernel,
+    .why_no_derivative = "it has no inputs",
     .cost = elementwise_cost,
+    .cpu = iota_kernel,
     .describe = [](const Attrs& a) { return fmt::format("axis={}", a.as<IotaAttrs>().axis); },
     .read_attrs = attrs_from<IotaAttrs>,
     .samples = []() -> std::vector<Sample> {
@@ -75,11 +75,11 @@ constinit const Op tril_op = {
           return c.in[0];
         },
     .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)); },
-    .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
     .linear_in = always_linear,
     .axes = [](const Call& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
     .may_reuse = [](const Call&, int) { return true; },
     .cost = elementwise_cost,
+    .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
     .read_attrs = attrs_from<TrilAttrs>,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{3, 3}}}, .attrs = TrilAttrs{0}},
@@ -130,11 +130,11 @@ constinit const Op cumsum_op = {
           const auto [axis, reverse] = c.attrs.as<CumsumAttrs>();
           return cumsum(c.ct, axis, !reverse);
         },
-    .cpu =
-        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
     .linear_in = always_linear,
     .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<CumsumAttrs>().axis ? -1 : axis; },
     .cost = elementwise_cost,
+    .cpu =
+        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
     .describe =
         [](const Attrs& a) {
           const auto [axis, reverse] = a.as<CumsumAttrs>();

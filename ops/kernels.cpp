@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 
 namespace nestgrad {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "engine/threads.h"
+#include "engine/core/threads.h"
 #include "ops/attrs.h"
 #include "ops/gemm.h"
 #include "ops/ops.h"
@@ -143,15 +143,17 @@ constinit const Op matmul_op = {
     .doc = "Matrix product over the last two axes, C = op(A) op(B).",
     .infer = infer_matmul,
     .vjp = matmul_vjp,
-    .cpu = [](const Call& c) { return matmul_kernel(c, false); },
-    .plus = matmul_plus,
+    .simplify = absorb_transpose,
     .linear_in = always_linear,
+    .is_product = true,
     .axes = matmul_axes,
+    .broadcasts = true,
     .cost =
         [](const Call& c) {
           return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
         },
-    .simplify = absorb_transpose,
+    .cpu = [](const Call& c) { return matmul_kernel(c, false); },
+    .kernel_adding_to = matmul_plus,
     .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
     .read_attrs = attrs_from<MatmulAttrs>,
     .samples = []() -> std::vector<Sample> {
@@ -165,9 +167,7 @@ constinit const Op matmul_op = {
                .attrs = MatmulAttrs{false, false},
                .error = "[matmul] inner dimensions differ (32 against 64); need a.cols == b.rows"},
               {.inputs = {{{3}}, {{3, 2}}}, .attrs = MatmulAttrs{false, false}, .error = "reshape a vector"}};
-    },
-    .product = true,
-    .broadcasts = true};
+    }};
 
 Tensor matmul(Operand a, Operand b, Transpose t) {
   return emit(matmul_op, {a.tensor, b.tensor}, MatmulAttrs{t.a, t.b}, a.loc);

@@ -3,7 +3,7 @@
 // is explicit. Errors: ShapeError, DTypeError, with op, shapes and line.
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 
 namespace nestgrad {
 

@@ -72,19 +72,19 @@ constinit const Op permute_op = {
     .doc = "Axes in another order: output axis i is input axis order[i].",
     .infer = infer_permute,
     .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(order_of(c.attrs))); },
-    .cpu = copy_view,
-    .view = permute_view,
+    .simplify = simplify_permute,
     .linear_in = always_linear,
+    .is_linear = true,
     .axes = [](const Call& c, int, int axis) { return inverse(order_of(c.attrs))[uz(axis)]; },
     .cost = copy_cost,
-    .simplify = simplify_permute,
+    .cpu = copy_view,
+    .view = permute_view,
     .read_attrs = attrs_from<PermuteAttrs>,
     .samples = []() -> std::vector<Sample> {
       return {{.inputs = {{{2, 3, 4}}}, .attrs = PermuteAttrs{{2, 0, 1}}},
               {.inputs = {{{2, 3, 4, 2}}}, .attrs = PermuteAttrs{{0, 2, 1, 3}}},
               {.inputs = {{{2, 3}}}, .attrs = PermuteAttrs{{0, 0}}, .error = "is not an order of the axes"}};
-    },
-    .linear = true};
+    }};
 
 Tensor permute(Operand x, const std::vector<int>& order) {
   return emit(permute_op, {x.tensor}, PermuteAttrs{{order.begin(), order.end()}}, x.loc);

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "engine/threads.h"
+#include "engine/core/threads.h"
 #include "ops/kernels.h"
 #include "ops/rules.h"
 #include "ops/simplify.h"
@@ -148,28 +148,28 @@ constinit const Op sum_op = {
     .doc = "Sum over axes, which stay with extent 1.",
     .infer = infer_reduce,
     .vjp = [](const VjpCall& c) { return broadcast_to(c.ct, c.in[0].shape()); },
+    .simplify = simplify_sum,
+    .linear_in = always_linear,
+    .is_linear = true,
+    .axes = reduce_axes,
+    .sums_over = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
+    .cost =
+        [](const Call& c) {
+          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+        },
     .cpu =
         [](const Call& c) {
           return dispatch(c.out.dtype, [&]<class T>(T) {
             return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
           });
         },
-    .rows = [](const Call& c) -> RowReduction {
+    .row_reduction = [](const Call& c) -> RowReduction {
       if (!is_last_axis(c)) return nullptr;
       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
     },
-    .linear_in = always_linear,
-    .axes = reduce_axes,
-    .sums = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
-    .cost =
-        [](const Call& c) {
-          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
-        },
-    .simplify = simplify_sum,
     .describe = describe_axes,
     .read_attrs = attrs_from<ReduceAttrs>,
-    .samples = reduce_samples,
-    .linear = true};
+    .samples = reduce_samples};
 
 constinit const Op max_over_op = {
     .name = "max_over",
@@ -188,21 +188,21 @@ constinit const Op max_over_op = {
           std::vector<int> axes(axes_of(c.attrs).begin(), axes_of(c.attrs).end());
           return c.ct * (hit / sum(hit, axes, kKeep));
         },
+    .axes = reduce_axes,
+    .cost =
+        [](const Call& c) {
+          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+        },
     .cpu =
         [](const Call& c) {
           return dispatch(c.out.dtype, [&]<class T>(T) {
             return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
           });
         },
-    .rows = [](const Call& c) -> RowReduction {
+    .row_reduction = [](const Call& c) -> RowReduction {
       if (!is_last_axis(c)) return nullptr;
       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });
     },
-    .axes = reduce_axes,
-    .cost =
-        [](const Call& c) {
-          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
-        },
     .describe = describe_axes,
     .read_attrs = attrs_from<ReduceAttrs>,
     .samples = reduce_samples};

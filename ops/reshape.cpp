@@ -51,15 +51,17 @@ constinit const Op reshape_op = {
     .doc = "The same elements, in the same order, under another shape.",
     .infer = infer_reshape,
     .vjp = [](const VjpCall& c) { return reshape(c.ct, c.in[0].shape()); },
+    .simplify = simplify_reshape,
+    .linear_in = always_linear,
+    .is_linear = true,
+    .axes = reshape_axes,
+    .is_alias = true,
+    .cost = [](const Call&) { return Cost{}; },
     .cpu = [](const Call& c) -> Kernel {
       return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
         std::memcpy(out, in[0], bytes);
       };
     },
-    .linear_in = always_linear,
-    .axes = reshape_axes,
-    .cost = [](const Call&) { return Cost{}; },
-    .simplify = simplify_reshape,
     .read_attrs = attrs_from<ShapeAttrs>,
     .samples = []() -> std::vector<Sample> {
       return {
@@ -67,9 +69,7 @@ constinit const Op reshape_op = {
           {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{12}}},
           {.inputs = {{{1}}}, .attrs = ShapeAttrs{}},
           {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{5}}, .error = "12 elements cannot be arranged as [5]"}};
-    },
-    .linear = true,
-    .alias = true};
+    }};
 
 Tensor reshape(Operand x, const Shape& wanted) {
   Shape shape = wanted;

@@ -1,7 +1,7 @@
 // What other code asks about structure: the rows that simplification rules and the derived forms look for.
 #pragma once
 
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 #include "ops/table.h"
 
 namespace nestgrad {

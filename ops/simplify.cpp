@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"

@@ -3,7 +3,7 @@
 // not allow to round; NaN and infinity are not hidden.
 #pragma once
 
-#include "engine/tensor.h"
+#include "engine/core/tensor.h"
 
 namespace nestgrad {
 

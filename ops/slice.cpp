@@ -73,12 +73,13 @@ constinit const Op slice_op = {.name = "slice",
                                      const auto [axis, begin, end] = c.attrs.as<SliceAttrs>();
                                      return pad(c.ct, axis, begin, c.in[0].shape()[uz(axis)] - end);
                                    },
-                               .cpu = copy_view,
-                               .view = slice_view,
+                               .simplify = drop_if_nothing_changes,
                                .linear_in = always_linear,
+                               .is_linear = true,
                                .axes = other_axes<SliceAttrs>,
                                .cost = copy_cost,
-                               .simplify = drop_if_nothing_changes,
+                               .cpu = copy_view,
+                               .view = slice_view,
                                .describe = describe_range,
                                .read_attrs = attrs_from<SliceAttrs>,
                                .samples = []() -> std::vector<Sample> {
@@ -87,8 +88,7 @@ constinit const Op slice_op = {.name = "slice",
                                          {.inputs = {{{3, 5}}},
                                           .attrs = SliceAttrs{1, 2, 6},
                                           .error = "range 2..6 does not fit axis 1 of extent 5"}};
-                               },
-                               .linear = true};
+                               }};
 
 constinit const Op pad_op = {.name = "pad",
                              .doc = "Zeros before and after along one axis.",
@@ -98,11 +98,12 @@ constinit const Op pad_op = {.name = "pad",
                                    const auto [axis, before, after] = c.attrs.as<PadAttrs>();
                                    return slice(c.ct, axis, before, before + c.in[0].shape()[uz(axis)]);
                                  },
-                             .cpu = pad_kernel,
+                             .simplify = drop_if_nothing_changes,
                              .linear_in = always_linear,
+                             .is_linear = true,
                              .axes = other_axes<PadAttrs>,
                              .cost = copy_cost,
-                             .simplify = drop_if_nothing_changes,
+                             .cpu = pad_kernel,
                              .describe = describe_padding,
                              .read_attrs = attrs_from<PadAttrs>,
                              .samples = []() -> std::vector<Sample> {
@@ -110,8 +111,7 @@ constinit const Op pad_op = {.name = "pad",
                                    {.inputs = {{{3, 2}}}, .attrs = PadAttrs{1, 1, 2}},
                                    {.inputs = {{{2, 3}}}, .attrs = PadAttrs{0, 0, 1}},
                                    {.inputs = {{{3, 5}}}, .attrs = PadAttrs{1, -1, 0}, .error = "negative"}};
-                             },
-                             .linear = true};
+                             }};
 
 Tensor drop_if_nothing_changes(Tensor t) {
   const Tensor x = input_of(t);

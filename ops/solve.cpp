@@ -106,16 +106,16 @@ constinit const Op triangular_solve_op = {
     .doc = "x with op(L) x = b, reading the lower triangle of L.",
     .infer = infer_system,
     .vjp = triangular_solve_vjp,
-    .cpu =
-        [](const Call& c) {
-          return c.out.dtype == DType::f32 ? triangular_solve_kernel<float>(c)
-                                           : triangular_solve_kernel<double>(c);
-        },
     .linear_in = [](const Call&, int input) { return input == 1; },
     .axes = system_axes,
     .cost =
         [](const Call& c) {
           return Cost{static_cast<double>(c.out.size() * equations(c)), elementwise_cost(c).bytes};
+        },
+    .cpu =
+        [](const Call& c) {
+          return c.out.dtype == DType::f32 ? triangular_solve_kernel<float>(c)
+                                           : triangular_solve_kernel<double>(c);
         },
     .describe =
         [](const Attrs& a) {
@@ -182,8 +182,6 @@ constinit const Op solve_op = {
     .doc = "x with op(A) x = b, by LU with partial pivoting.",
     .infer = infer_system,
     .vjp = solve_vjp,
-    .cpu =
-        [](const Call& c) { return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c); },
     .linear_in = [](const Call&, int input) { return input == 1; },
     .axes = system_axes,
     .cost =
@@ -193,6 +191,8 @@ constinit const Op solve_op = {
               n * (2.0 / 3 * static_cast<double>(c.in[0].size()) + 2.0 * static_cast<double>(c.out.size())),
               elementwise_cost(c).bytes};
         },
+    .cpu =
+        [](const Call& c) { return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c); },
     .describe = [](const Attrs& a) { return std::string(a.as<SolveAttrs>().transpose ? "A'" : "A"); },
     .read_attrs = attrs_from<SolveAttrs>,
     .samples = []() -> std::vector<Sample> {

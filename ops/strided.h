@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/index.h"
-#include "engine/op.h"
-#include "engine/threads.h"
+#include "engine/core/index.h"
+#include "engine/core/op.h"
+#include "engine/core/threads.h"
 
 namespace nestgrad {
 

@@ -1,8 +1,8 @@
-// The rows of the op table (engine/op.h). Each is a constant: no code runs to make it, so that ops can be used
+// The rows of the op table (engine/core/op.h). Each is a constant: no code runs to make it, so that ops can be used
 // before main begins, and every thread may read it.
 #pragma once
 
-#include "engine/op.h"
+#include "engine/core/op.h"
 
 namespace nestgrad {
 

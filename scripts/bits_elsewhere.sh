@@ -11,7 +11,7 @@ digests=tests/bits/digests.txt
 shopt -s nullglob
 # The library without what only looks at results.
 sources=()
-for source in engine/*.cpp engine/io/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp \
+for source in engine/*/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp \
   cuda/no_cuda.cpp tests/bits/bits.cpp; do
   case $source in
     ttt/conformance.cpp) ;;

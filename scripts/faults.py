@@ -10,8 +10,14 @@ the file, found exactly once (any white space matches any other); the piece betw
 Faults of the op table (OP_TABLE below) need no text: they are planted where rows register themselves.
 """
 
+import pathlib
+
 
 def files(*patterns):
+    """The tests of these files; each pattern must be the beginning of a file's name."""
+    for p in patterns:
+        if not any((pathlib.Path(__file__).parent.parent / "tests").glob(p + "*")):
+            raise SystemExit(f"faults.py: no file of tests begins with {p}")
     return "--source-file=" + ",".join(f"*tests/{p}*" for p in patterns)
 
 
@@ -32,7 +38,7 @@ REST = ("--source-file-exclude=*tests/cuda/*", without(*SLOW))
 # Random programs and learners (tests/fuzz/), after the tests that are written.
 CAMPAIGNS = ("programs_fuzz", "learners_fuzz")
 PROGRAMS, LEARNERS = ("programs_fuzz", "--cases", "1500"), ("learners_fuzz", "--cases", "800")
-RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", "ops/solve_test"),
+RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", "ops/products_test", "ops/solve_test"),
          (files("ops/"), without(*SLOW)))
 DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)),
                (files("autograd/"), without(*SLOW)), PROGRAMS)
@@ -47,8 +53,8 @@ FORMS = (cases("both forms are the inner loop done by hand*", "losses before and
                "parallel = dual = primal*", "WY = dual = primal*", "one step a chunk: every choice*",
                "chunk-parallel = dual*"),
          files("ttt/inner_loop", "ttt/forms", "ttt/parallel_forms", "ttt/refusals"),
-         files("ttt/laws", "ttt/policies", "ttt/optimizers"), files("ttt/nesting", "look/numbers"), LEARNERS)
-STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies"), files("ttt/nesting", "golden_check/"),
+         files("ttt/laws", "ttt/policies", "ttt/lact_ladder", "ttt/meta_gradient_policy", "ttt/optimizers"), files("ttt/nesting", "look/numbers"), LEARNERS)
+STEPS = (files("ttt/optimizers"), files("ttt/laws", "ttt/policies", "ttt/lact_ladder"), files("ttt/nesting", "golden_check/"),
          LEARNERS)
 DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)
@@ -102,7 +108,7 @@ FAULTS = [
         ("other-way-in-not-refused", "if («depends_on(s.value, g.tensor(way.id))») throw", "false"),
         ("cut-operand-passes", "!depends(n.inputs[i]) || «!passes(n, i, graph_.node(n.inputs[i]))»", "false"),
     ]),
-    ("reverse", "engine/dependence.cpp", DERIVATIVES, [
+    ("reverse", "engine/plan/dependence.cpp", DERIVATIVES, [
         ("carry-through-another-carry", "&& !inputs[i]) «inputs[i] = grew = true;»", None),
         ("integers-differentiable",
          "return «is_float(n.spec.dtype) && is_float(source.spec.dtype)» ?", "true"),
@@ -113,7 +119,7 @@ FAULTS = [
         ("silent-zero", "if («!options.allow_zero») { const bool reachable", "false"),
     ]),
     ("reverse", "autograd/custom.cpp", (files("autograd/custom"), files("autograd/")), [
-        ("region-not-marked", "«emit_state().region = ++regions;»", None),
+        ("region-not-marked", "«context().emit.region = ++regions;»", None),
         ("rule-of-first-input", "[uz(rule.outs[«uz(c.input)»])]",
          "0"),
     ]),
@@ -139,7 +145,7 @@ FAULTS = [
         ("invariant-values-stacked", "if («!varies[id]» || is_scan(n))", "false"),
     ]),
 
-    ("arena", "engine/arena.cpp", PLANS, [
+    ("arena", "engine/plan/arena.cpp", PLANS, [
         ("freed-one-step-early", "if («buffers[j].last < buffers[i].first» ||",
          "buffers[j].last <= buffers[i].first"),
         ("many-freed-one-step-early", "for (; «buffers[*ended].last < buffers[i].first»; ++ended)",
@@ -149,7 +155,7 @@ FAULTS = [
          "buffer.bytes"),
         ("gaps-not-joined", "if («next != by_offset_.end() && offset + size == next->first») {", "false"),
     ]),
-    ("plan", "engine/compile.cpp", PLANS, [
+    ("plan", "engine/plan/compile.cpp", PLANS, [
         ("last-use-not-counted", "buffers_[uz(v.buffer)].last = «now()»", "now() - 1"),
         ("input-still-used-written-over", "!may_reuse(i) || «last_reader_[uz(root)] != group_»", "false"),
         ("input-read-otherwise-written-over", "if («read_otherwise») continue", "false"),
@@ -167,7 +173,7 @@ FAULTS = [
         ("output-not-copied",
          "if («v.place.kind == Place::Kind::external && v.place.at == home.at») continue", "true"),
     ]),
-    ("plan", "engine/fusion.cpp", PLANS, [
+    ("plan", "engine/plan/fusion.cpp", PLANS, [
         ("product-with-two-uses-fused", "if (!plus || «!only_reader_is(term, id)» ||", "false"),
         ("member-under-another-shape", "if («inside && root_of(in) != in») return false", "false"),
         ("needed-cluster-not-issued",
@@ -177,12 +183,12 @@ FAULTS = [
         ("sum-keeps-wrong-term", "inputs.push_back(own[«own[0] == sum->second»])", "own[0] != sum->second"),
         ("last-read-too-early", "text.last_read[uz(known)] = «text.ops.size()»", "0"),
     ]),
-    ("plan", "engine/cluster.cpp", PLANS, [
+    ("plan", "engine/plan/cluster.cpp", PLANS, [
         ("spread-starts-anew", "out += n, «within = 0»", "within"),
         ("narrow-value-of-first-row", "reinterpret_cast<T*>(out[k]) + (outputs_[k].narrow ? «row» : begin)",
          "0"),
     ]),
-    ("scan-plan", "engine/compile_scan.cpp", PLANS, [
+    ("scan-plan", "engine/plan/compile_scan.cpp", PLANS, [
         ("one-checkpoint-too-few", "scan_->copies = «(table_.steps - 1) / scan_->every»",
          "std::max(1, (table_.steps - 1) / scan_->every - 1)"),
         ("other-schedule-recomputed", "return («other == 0 || other == every») &&", "true"),
@@ -198,7 +204,7 @@ FAULTS = [
         ("segment-one-step-short", "segment = cut.bytes * «uz(scan_->every)»", "uz(scan_->every - 1)"),
         ("one-worker-for-all", "c_.is_fused(id_) ? 0 : «bytes * scan_->workers.size()»", "bytes"),
     ]),
-    ("scan-run", "engine/run_scan.cpp", PLANS, [
+    ("scan-run", "engine/run/run_scan.cpp", PLANS, [
         ("reverse-off-by-one", "table_.reverse ? «s.first - i» : s.first + i", "std::max(0, s.first - i - 1)"),
         ("segments-off-by-one", "const int segment = «time / maker.every»", "(time + 1) / maker.every"),
         ("recomputes-one-step-too-few", "end = begin + «std::min(length, scan.table.steps - begin)»",
@@ -211,7 +217,7 @@ FAULTS = [
         ("sums-of-slices-not-added", "«finish_sums(scan.table, program, frame);»", None),
         ("recomputation-stores", "turned(maker, maker.every, segment), «false»)", "true"),
     ]),
-    ("scan-run", "engine/step_table.h", PLANS, [
+    ("scan-run", "engine/plan/step_table.h", PLANS, [
         ("reads-the-step-before", "(v.window ? time % v.window : «time») * v.stride", "(time ? time - 1 : 0)"),
         ("carry-written-over", "base_(0) + («i % 2» ? c.odd : c.even)", "0"),
         ("carry-of-the-next-segment", "if («i + 1 < s.count») return keeps(c, s)", "true"),
@@ -221,7 +227,7 @@ FAULTS = [
         ("term-of-the-first-slice", "base_(c.terms) + «slice_» * c.part.bytes", "0"),
         ("copy-of-every-slice-stored", "return stack.window || (s.store && «owns(stack.part)») ?", "true"),
     ]),
-    ("slicing", "engine/slicing.cpp", PLANS, [
+    ("slicing", "engine/plan/slicing.cpp", PLANS, [
         ("stride-one-short", "at += uz(index * «strides[uz(f.axis)]») * element",
          "std::max<std::int64_t>(1, strides[uz(f.axis)] - 1)"),
         ("another-slice-owns", "else owner = owner && «index == 0»", "index == 1"),
@@ -229,8 +235,8 @@ FAULTS = [
         ("stack-of-mixed", "if («flows[uz(id)].kind == Flow::Kind::mixed») return", "false"),
         ("nothing-sliced", "if («extent < 2») return;", "true"),
     ]),
-    ("slicing", "engine/flow.cpp", (*FORMS, *PLANS), [
-        ("sum-through-nonlinear", "if (sums == n.inputs.size()) return «n.op->linear»;", "true"),
+    ("slicing", "engine/plan/flow.cpp", (*FORMS, *PLANS), [
+        ("sum-through-nonlinear", "if (sums == n.inputs.size()) return «n.op->is_linear»;", "true"),
         ("sum-times-what-varies", "kind != Flow::Kind::free) «return false»;", "return FAULT"),
         ("pairs-of-slices", "if («out.kind == Flow::Kind::along && out.axis != to») return", "false"),
         ("constant-per-slice", "== out.axis && «varies(n.inputs[i], axis)»)", "false"),
@@ -240,7 +246,7 @@ FAULTS = [
         ("sum-enters-a-scan", "if («f.kind == Flow::Kind::partial») f = mixed", "false"),
         ("stack-axis-unshifted", "n.op->kind == OpKind::stack) «f.axis += 1;»", None),
     ]),
-    ("stepped", "engine/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
+    ("stepped", "engine/plan/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
         ("read-in-pieces", "if («extent > 1 && stride(axis) != inside») return std::nullopt", "false"),
         ("backwards-view", "if («view.strides[0] < 0») return", "false"),
         ("inverse-of-a-shifted-view", "if («in.size() != out.size() || view.offset != 0») return", "false"),
@@ -249,19 +255,19 @@ FAULTS = [
         ("sum-slice-by-slice", "else if («!part.partial» && std::ranges::count(part.owner, 0)", "true"),
         ("offset-forgotten", "std::int64_t at = «view.offset»", "0"),
     ]),
-    ("memory", "engine/rematerialize.cpp", (files("engine/rematerialize"), *PLANS), [
+    ("memory", "engine/plan/rematerialize.cpp", (files("engine/rematerialize"), *PLANS), [
         ("nothing-recomputed", "scan.computed[uz(v)] = «!before[uz(in_of(v))]»", "false"),
-        ("products-recomputed", "if («!n.op->loop») return std::nullopt", "false"),
+        ("products-recomputed", "if («!n.op->element_loop») return std::nullopt", "false"),
         ("kept-is-free",
          "cut.add(in_of(v), out_of(v), «kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec)»)",
          "Bytes(0)"),
     ]),
-    ("memory", "engine/recompute_regions.cpp", (files("autograd/custom"), *PLANS), [
+    ("memory", "engine/plan/recompute_regions.cpp", (files("autograd/custom"), *PLANS), [
         ("outputs-of-a-region-recomputed",
          "if («outside(id, in) && g.node(id).level <= g.node(in).level») boundary_", "false"),
         ("regions-kept", "if («!any») return from", "true"),
     ]),
-    ("memory", "engine/passes.cpp", (files("engine/slicing"), *PLANS), [
+    ("memory", "engine/plan/passes.cpp", (files("engine/slicing"), *PLANS), [
         ("sums-added-up-in-another-order", "«!sums_alike(moved, from)» ? from : moved", "false"),
     ]),
     ("simplify", "ops/simplify.cpp", SIMPLIFY, [
@@ -275,19 +281,19 @@ FAULTS = [
         ("difference-turned-round", "return «input_of(x, 1) - input_of(x, 0)»",
          "input_of(x, 0) - input_of(x, 1)"),
     ]),
-    ("graph", "engine/body.cpp", PLANS, [
+    ("graph", "engine/core/body.cpp", PLANS, [
         ("bodies-with-other-attributes-shared", "(a.op->kind == OpKind::input || «a.attrs == b.attrs»)",
          "true"),
         ("bodies-with-other-outputs-shared", "&& «outs == o.outs» &&", "true"),
     ]),
-    ("graph", "engine/attrs.h", (files("engine/attrs"), *PLANS), [
+    ("graph", "engine/core/attrs.h", (files("engine/attrs"), *PLANS), [
         ("attributes-of-one-struct-equal", "«held_->same_as(*other.held_)»", "true"),
         ("first-field-alone", "return («same(a, b) && ...»)", "same(a, b) || ..."),
     ]),
-    ("graph", "engine/attrs.cpp", (files("engine/attrs"), *PLANS), [
+    ("graph", "engine/core/attrs.cpp", (files("engine/attrs"), *PLANS), [
         ("literals-equal", "a.spec() == b.spec() && «a.same_bits(b)»", "true"),
     ]),
-    ("random", "engine/random.cpp", (files("engine/random"),), [
+    ("random", "engine/core/random.cpp", (files("engine/random"),), [
         ("stream-without-its-upper-half", "low(stream), «high(stream)»}, {low(seed)", "0u"),
         ("index-off-by-one", "Words words = Blocks{seed, stream}[«index»]", "index + 1"),
         ("below-biased", "if («low(product) >= passed_over») return", "true"),

@@ -43,6 +43,7 @@ COPIED = (
     "models",
     "look",
     "cuda",
+    "cuda_emulator",
     "tests",
     "scripts",
     "examples",
@@ -86,7 +87,7 @@ INCLUDE = '#include "planted_fault.h"\n#line 1\n'
 # KIND/OP/OPERAND, gets it.
 ROW_TABLE = "ops/table.cpp"
 PLANT_ROW = """
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 namespace nestgrad {
 namespace {
 struct Planted {

@@ -14,16 +14,32 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = {  # room -> what it is for; rooms of one line stand side by side
     "ops/numerics": "numbers, elementary functions",
-    "engine": "graph, plan, executor",
+    "engine/core": "arrays, graph, the row of an op",
+    "engine/io": "files of arrays",
+    "engine/plan": "analyses, passes, compiler",
+    "engine/run": "executors, interpreter, profile",
+    "engine/look": "printing, the first NaN",
     "ops": "the table of ops, kernels",
     "autograd": "derivatives, scan",
+    "cuda_emulator": "a GPU in software, for tests",
     "cuda": "the same plans on a GPU",
     "ttt": "learners, forms, inner loop",
     "models": "language models, training",
     "look": "pages, pictures, inspection",
     "examples": "programs",
 }
-LEVELS = [["ops/numerics"], ["engine"], ["ops"], ["autograd", "cuda"], ["ttt"], ["models"], ["look"], ["examples"]]
+LEVELS = [
+    ["ops/numerics"],
+    ["engine/core"],
+    ["engine/io", "engine/plan"],
+    ["engine/run", "cuda_emulator"],
+    ["engine/look", "ops"],
+    ["autograd", "cuda"],
+    ["ttt"],
+    ["models"],
+    ["look"],
+    ["examples"],
+]
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".def"}
 ALLOWED = {("examples", "tests")}  # the check of goldens stands beside the tests
 

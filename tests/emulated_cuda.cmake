@@ -1,17 +1,17 @@
 # nestgrad_cuda_emulated: the CUDA backend, kernels and host code alike, compiled as C++ against the emulator's
 # headers in place of the toolkit's. nestgrad_emulator_test_objects: the emulator's own tests.
-file(GLOB NESTGRAD_EMULATOR CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/emulator/*.cpp)
+file(GLOB NESTGRAD_EMULATOR CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda_emulator/*.cpp)
 add_library(nestgrad_cuda_emulated OBJECT ${NESTGRAD_CUDA_SOURCES} ${NESTGRAD_EMULATOR})
 set(NESTGRAD_EMULATED_KERNELS ${NESTGRAD_CUDA_SOURCES})
 list(FILTER NESTGRAD_EMULATED_KERNELS INCLUDE REGEX "\\.cu$")
 set_source_files_properties(${NESTGRAD_EMULATED_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
-target_include_directories(nestgrad_cuda_emulated BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/cuda/emulator/include)
+target_include_directories(nestgrad_cuda_emulated BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_cuda_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(nestgrad_cuda_emulated PRIVATE nestgrad_options Eigen3::Eigen PUBLIC fmt::fmt)
 
 file(GLOB NESTGRAD_EMULATOR_TESTS CONFIGURE_DEPENDS cuda/emulator_*_test.cpp cuda/emulator_test.cpp)
 add_library(nestgrad_emulator_test_objects OBJECT ${NESTGRAD_EMULATOR_TESTS})
-target_include_directories(nestgrad_emulator_test_objects BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda/emulator/include)
+target_include_directories(nestgrad_emulator_test_objects BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_emulator_test_objects PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(nestgrad_emulator_test_objects PRIVATE nestgrad_options doctest::doctest fmt::fmt)
 
@@ -19,7 +19,7 @@ target_link_libraries(nestgrad_emulator_test_objects PRIVATE nestgrad_options do
 if(NESTGRAD_SANITIZE MATCHES "thread")
   set_source_files_properties(${NESTGRAD_EMULATOR} PROPERTIES COMPILE_OPTIONS "-fno-sanitize=thread")
   add_executable(emulator_race cuda/emulator_race.cpp ${NESTGRAD_EMULATOR})
-  target_include_directories(emulator_race BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda/emulator/include)
+  target_include_directories(emulator_race BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
   target_include_directories(emulator_race PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(emulator_race PRIVATE nestgrad_options Eigen3::Eigen fmt::fmt)
   add_test(NAME "emulator: a kernel with all its barriers has no race" COMMAND emulator_race clean)

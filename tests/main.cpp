@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "engine/device.h"
-#include "engine/error.h"
+#include "engine/core/device.h"
+#include "engine/core/error.h"
 #include "ops/kernels.h"
 
 // With NESTGRAD_DEVICE=cuda all functions run on a GPU, with NESTGRAD_ISA=v4 on kernels for AVX-512; where

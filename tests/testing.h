@@ -10,7 +10,7 @@
 #include <typeinfo>
 #include <vector>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "nestgrad.h"
 
 namespace nestgrad::testing {

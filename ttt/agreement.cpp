@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "ops/accumulate.h"
 
 namespace nestgrad::ttt {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "autograd/grad.h"
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "ttt/agreement.h"
 
 namespace nestgrad::ttt {

@@ -49,7 +49,7 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
       v_(views.v.spec()),
       members_(views.k.dim(0) * views.k.dim(1)),
       time_(views.k.dim(2)),
-      home_(emit_state().graph ? *emit_state().graph : views.k.graph()) {
+      home_(context().emit.graph ? *context().emit.graph : views.k.graph()) {
   policy.check();
   Graph scratch(GraphOptions{.parent = &home_, .hoist = false});
   const GraphScope scope(scratch);

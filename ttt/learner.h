@@ -14,9 +14,9 @@ namespace nestgrad::ttt {
 
 // While it lives, new nodes carry the line that writes them: a learner's text is named by its own lines, not
 // by that of the layer which runs it.
-class OwnLines : EmitGuard {
+class OwnLines : ContextGuard {
  public:
-  OwnLines() { emit_state().loc.reset(); }
+  OwnLines() { context().emit.loc.reset(); }
 };
 
 class Learner {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "engine/hash.h"
-#include "engine/random.h"
+#include "engine/core/hash.h"
+#include "engine/core/random.h"
 
 namespace nestgrad {
 

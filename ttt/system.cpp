@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "engine/flow.h"
-#include "engine/random.h"
+#include "engine/core/random.h"
+#include "engine/plan/flow.h"
 
 namespace nestgrad::ttt {
 
@@ -47,7 +47,7 @@ std::vector<Spec> input_specs(const System& system, const ProgramSizes& s, DType
 
 std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype) {
   constexpr int kTokens = 2;  // the axis
-  Graph scratch(GraphOptions{.parent = emit_state().graph, .hoist = false});
+  Graph scratch(GraphOptions{.parent = context().emit.graph, .hoist = false});
   const GraphScope scope(scratch);
   std::vector<Tensor> in;
   std::vector<std::pair<NodeId, Flow>> seeds;
@@ -77,7 +77,7 @@ Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
   const SystemSizes sizes{s.heads, s.dim, s.chunk};
   return trace(
       [&](const std::vector<Tensor>& in) {
-        ParamTable table(*emit_state().graph, dtype);
+        ParamTable table(*context().emit.graph, dtype);
         SystemProgram program;
         program.learner = system.learner(Params(table), sizes);
         program.policy = system.policy(sizes);

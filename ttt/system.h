@@ -3,7 +3,7 @@
 // lists them.
 #pragma once
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 #include "ttt/compose.h"
 #include "ttt/inner_loop.h"
 

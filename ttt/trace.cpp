@@ -38,8 +38,8 @@ void require_fit(std::string_view what, const Weights& weights, const Spec& rows
 
 LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const std::vector<Spec>& rows,
                            const std::function<Tensor(const Weights&, const std::vector<Tensor>&)>& fn)
-    : what_(what), scope_(emit_state().scope) {
-  Graph& parent = emit_state().graph ? *emit_state().graph : weights.at(0).value.graph();
+    : what_(what), scope_(context().emit.scope) {
+  Graph& parent = context().emit.graph ? *context().emit.graph : weights.at(0).value.graph();
   graph_ = std::make_shared<Graph>(GraphOptions{.parent = &parent, .hoist = false});
   const GraphScope scope(*graph_);
   require_fit(what, weights, rows[0]);
@@ -202,17 +202,17 @@ Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrit
     }
   for (const Capture& c : graph_->captures()) made[static_cast<std::size_t>(c.id)] = c.outer;
 
-  EmitGuard guard;
-  const std::string here = emit_state().scope;
+  ContextGuard guard;
+  const std::string here = context().emit.scope;
   auto next_use = uses_.begin();
   std::vector<Tensor> in;
   for (NodeId id = 0; id <= out_; ++id) {
     const Node& n = graph_->node(id);
     Tensor& t = made[static_cast<std::size_t>(id)];
     if (t.defined() || n.op->kind == OpKind::input) continue;
-    emit_state().loc = n.loc;
-    emit_state().level = n.level;
-    emit_state().scope = here + n.scope.substr(std::min(scope_.size(), n.scope.size()));
+    context().emit.loc = n.loc;
+    context().emit.level = n.level;
+    context().emit.scope = here + n.scope.substr(std::min(scope_.size(), n.scope.size()));
     if (next_use != uses_.end() && next_use->node == id) {
       t = rewrite.use(*next_use, made[static_cast<std::size_t>(next_use->rows)]);
       ++next_use;

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "engine/flow.h"
+#include "engine/plan/flow.h"
 #include "ttt/learner.h"
 
 namespace nestgrad::ttt {

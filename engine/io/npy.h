@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "engine/array.h"
+#include "engine/core/array.h"
 
 namespace nestgrad {
 

@@ -12,9 +12,9 @@
 #include <filesystem>
 #include <new>
 
-#include "engine/device.h"
-#include "engine/error.h"
-#include "engine/threads.h"
+#include "engine/core/device.h"
+#include "engine/core/error.h"
+#include "engine/core/threads.h"
 #include "ops/kernels.h"
 
 namespace nestgrad {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "ops/numerics/functions.h"
 
 namespace nestgrad {

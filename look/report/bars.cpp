@@ -1,7 +1,7 @@
 // Bars, side by side or stacked.
 #include <numbers>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "look/report/axis.h"
 
 namespace nestgrad::drawing {

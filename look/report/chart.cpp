@@ -1,5 +1,5 @@
 // Line charts.
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "look/report/axis.h"
 
 namespace nestgrad::drawing {

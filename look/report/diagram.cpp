@@ -3,7 +3,7 @@
 #include <numeric>
 #include <set>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "look/report/drawing.h"
 #include "look/report/layered_layout.h"
 

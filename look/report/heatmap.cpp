@@ -3,7 +3,7 @@
 #include <array>
 #include <tuple>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "look/report/axis.h"
 
 namespace nestgrad::drawing {

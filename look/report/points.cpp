@@ -1,7 +1,7 @@
 // Scattered points.
 #include <set>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "look/report/axis.h"
 
 namespace nestgrad::drawing {

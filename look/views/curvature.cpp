@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "autograd/grad.h"
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "look/open_loop.h"
 #include "look/views.h"
 
@@ -99,7 +99,7 @@ Product product_of(const InspectedLoop& inspected, const Steps& steps) {
   out.fixed.push_back(steps.v);
   out.function = trace(
       [&](const Tensors& in) {
-        ParamTable table(*emit_state().graph, DType::f64);
+        ParamTable table(*context().emit.graph, DType::f64);
         const std::unique_ptr<Learner> whole = inspected.learner(Params(table));
         const Weights start = for_batch(whole->init(), steps.k.shape()[0]);
         const Trained trained = restrict_to(*whole, State::start(*whole, start), inspected.policy.trained);

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "autograd/grad.h"
-#include "engine/outline.h"
+#include "engine/look/outline.h"
 #include "look/open_loop.h"
 #include "look/views.h"
 

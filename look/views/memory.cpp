@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/arena.h"
+#include "engine/plan/arena.h"
 #include "look/views.h"
 
 namespace nestgrad::look {

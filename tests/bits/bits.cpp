@@ -19,9 +19,9 @@
 #include <limits>
 #include <map>
 
-#include "engine/hash.h"
-#include "engine/random.h"
-#include "engine/threads.h"
+#include "engine/core/hash.h"
+#include "engine/core/random.h"
+#include "engine/core/threads.h"
 #include "models/trainer.h"
 #include "nestgrad.h"
 #include "ops/attrs.h"
@@ -104,12 +104,12 @@ void digest_op(const Op& op, Digest& digest) {
       arity = inputs.size();
       digest.add(run(op, sample.attrs, inputs));
       // And larger, where the extents may be anything.
-      if (!op.loop) continue;
+      if (!op.element_loop) continue;
       for (std::size_t k = 0; k < inputs.size(); ++k)
         inputs[k] = drawn({inputs[k].dtype(), {1037}}, sample.inputs[k], 10 + k);
       digest.add(run(op, sample.attrs, inputs));
     }
-    if (!op.loop) continue;
+    if (!op.element_loop) continue;
     std::vector<Array> inputs;
     for (std::size_t k = 0; k < arity; ++k)
       inputs.push_back(dtype == DType::f32 ? any_bits<float>(2051, k) : any_bits<double>(2051, k));

@@ -55,7 +55,7 @@ Arrays pairs(const std::vector<double>& values, DType dtype) {
 TEST_CASE("CUDA: every row of the table has a kernel or an expansion") {
   gpu();  // fills in the column
   for (const Op* op : op_table()) {
-    if (op->kind != OpKind::value || op->alias) continue;
+    if (op->kind != OpKind::value || op->is_alias) continue;
     INFO(op->name);
     CHECK((op->cuda || op->expand));
     CHECK((op->cuda != nullptr) == (op->cpu != nullptr));
@@ -81,7 +81,7 @@ TEST_CASE("CUDA: elementwise kernels have the CPU's bits, of infinities, zeros a
                                  30.0, -80.0, 88.5, -95., 1e4, -1e9, 1e-9, 3e30, 1e-39, inf, -inf, nan},
                                 dtype);
     for (const Op* op : op_table()) {
-      if (!op->loop) continue;
+      if (!op->element_loop) continue;
       const auto cases = positive_cases(*op, dtype);
       const std::size_t operands = cases.at(0).sample.inputs.size();
       const Arrays inputs(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(operands));

@@ -3,8 +3,10 @@
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "autograd/grad.h"
-#include "cuda/emulator/emulator.h"
+#include "cuda_emulator/emulator.h"
 #include "models/trainer.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
@@ -107,23 +109,45 @@ TEST_CASE("CUDA: a device that is lost in the middle of training leaves the chec
                    .ttt_layer_type = "linear",
                    .mini_batch_size = 4};
   options.steps = 6, options.batch = 2, options.context = 16;
-  const Device before = default_device();
-  set_default_device(Device::cuda());
-  Trainer on_gpu(options, corpus);
-  set_default_device(before);
-  for (int i = 0; i < 2; ++i) on_gpu.step();
-  on_gpu.save(path);
+  const auto trainer_on = [&](const Device& device) {
+    const DeviceScope on(device);
+    return std::make_unique<Trainer>(options, corpus);
+  };
+  const auto on_gpu = trainer_on(Device::cuda());
+  for (int i = 0; i < 2; ++i) on_gpu->step();
+  on_gpu->save(path);
   emulator::fail_call("kernel", cudaErrorIllegalAddress, 3);
   CHECK(
-      contains(message_of<DeviceError>([&] { on_gpu.step(); }), "an illegal memory access was encountered"));
-  CHECK_THROWS_AS(on_gpu.save(path), DeviceError);  // what is lost is not written over what is saved
-  set_default_device(Device::cpu());
-  Trainer on_cpu(options, corpus), alone(options, corpus);
-  set_default_device(before);
-  on_cpu.load(path);
-  CHECK(on_cpu.steps_done() == 2);
-  for (int i = 0; i < 2; ++i) alone.step();
-  CHECK(on_cpu.step().loss == doctest::Approx(alone.step().loss).epsilon(1e-4));
+      contains(message_of<DeviceError>([&] { on_gpu->step(); }), "an illegal memory access was encountered"));
+  CHECK_THROWS_AS(on_gpu->save(path), DeviceError);  // what is lost is not written over what is saved
+  const auto on_cpu = trainer_on(Device::cpu()), alone = trainer_on(Device::cpu());
+  on_cpu->load(path);
+  CHECK(on_cpu->steps_done() == 2);
+  for (int i = 0; i < 2; ++i) alone->step();
+  CHECK(on_cpu->step().loss == doctest::Approx(alone->step().loss).epsilon(1e-4));
+}
+
+TEST_CASE("CUDA: the default device and precision of a scope are this thread's, until the scope ends") {
+  const Device before = default_device();
+  const auto f = [] { return trace([](Tensor x) { return x + 1.0; }, Spec{DType::f64, {2}}); };
+  {
+    const DeviceScope on(Device::cuda());
+    const PrecisionScope in(Precision::tf32);
+    CHECK(default_device() == Device::cuda());
+    CHECK(PlanOptions().precision == Precision::tf32);
+    CHECK(f().device() == Device::cuda());
+    {
+      const DeviceScope inner(Device::cpu());
+      CHECK(f().plan().device() == Device::cpu());
+      CHECK(default_precision() == Precision::tf32);
+    }
+    CHECK(f().plan().device() == Device::cuda());
+    Device elsewhere;
+    std::thread([&] { elsewhere = default_device(); }).join();
+    CHECK(elsewhere == before);
+  }
+  CHECK(default_device() == before);
+  CHECK(default_precision() == Precision::f32);
 }
 
 TEST_CASE("CUDA: no device, and a driver that is too old, are said as what they are") {

@@ -1,4 +1,4 @@
-// The promises of cuda/emulator for memory: nothing is read
+// The promises of cuda_emulator for memory: nothing is read
 // that was not written, nothing touched that is not there.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/emulator/thread.h"
+#include "cuda_emulator/thread.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The promises of cuda/emulator for the host: queues, streams, captures, errors.
+// The promises of cuda_emulator for the host: queues, streams, captures, errors.
 #include <cmath>
 #include <thread>
 

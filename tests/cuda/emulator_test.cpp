@@ -1,4 +1,4 @@
-// The promises of cuda/emulator for threads: what is right
+// The promises of cuda_emulator for threads: what is right
 // on a GPU is right here, and each planted fault is caught.
 #include <cuda_bf16.h>
 

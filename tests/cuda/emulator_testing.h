@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cuda/emulator/emulator.h"
+#include "cuda_emulator/emulator.h"
 
 namespace nestgrad::emulator::testing {
 

@@ -1,9 +1,9 @@
 // Arrays and sizes: what no number can count is refused, and no number is changed in silence.
-#include "engine/array.h"
+#include "engine/core/array.h"
 
 #include <limits>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;

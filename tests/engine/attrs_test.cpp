@@ -1,6 +1,6 @@
 // The promise: attributes are equal, and hash alike, exactly if struct and every field are; reading those of
 // another struct is an error, or null.
-#include "engine/attrs.h"
+#include "engine/core/attrs.h"
 
 #include <limits>
 

@@ -1,5 +1,5 @@
 // The promise: what is said of slices is so, and what cannot be said is called mixed.
-#include "engine/flow.h"
+#include "engine/plan/flow.h"
 
 #include "autograd/scan.h"
 #include "tests/testing.h"

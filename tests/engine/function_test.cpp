@@ -1,5 +1,5 @@
 // Functions: traced, run, inlined, printed.
-#include "engine/function.h"
+#include "engine/run/function.h"
 
 #include <atomic>
 #include <thread>
@@ -70,7 +70,7 @@ TEST_CASE("Equal programs print equal text") {
 TEST_CASE("DOT is well formed: balanced braces, escaped labels, declared nodes, levels coloured") {
   const Function f = trace(
       [](const Tensors&) -> Tensors {
-        Graph& g = *emit_state().graph;
+        Graph& g = *context().emit.graph;
         const Tensor x = g.input(f64({4}), "say \"hi\" \\ {brace}");
         const Tensor y = scan(
                              [](const Tensors& c, const Tensors& now) -> Step {
@@ -174,7 +174,7 @@ TEST_CASE("A trace may return anything of its graph, many things, or nothing") {
   CHECK(
       contains(message_of<GraphError>([&] { trace([&](const Tensors&) { return Tensors{stranger}; }, {}); }),
                "another graph"));
-  CHECK(emit_state().graph == nullptr);  // the trace that failed is closed
+  CHECK(context().emit.graph == nullptr);  // the trace that failed is closed
 }
 
 TEST_CASE("Inputs added while tracing follow the given ones") {

@@ -1,5 +1,5 @@
 // Graphs: what is shared, what is refused, who owns what.
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 
 #include <memory>
 
@@ -152,8 +152,8 @@ TEST_CASE("An error keeps the state of the thread: scopes close, graphs close") 
   } catch (const ShapeError& e) {
     CHECK(contains(e.what(), "graph_test.cpp"));
   }
-  CHECK(emit_state().graph == nullptr);
-  CHECK(emit_state().scope.empty());
+  CHECK(context().emit.graph == nullptr);
+  CHECK(context().emit.scope.empty());
   CHECK(g.node(sin(x).id()).scope.empty());
 }
 

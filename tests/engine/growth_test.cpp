@@ -5,7 +5,7 @@
 #include <ctime>
 #include <tuple>
 
-#include "engine/cut.h"
+#include "engine/plan/cut.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;

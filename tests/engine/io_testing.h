@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/array.h"
+#include "engine/core/array.h"
 #include "tests/temporary_folder.h"
 
 namespace nestgrad::testing {

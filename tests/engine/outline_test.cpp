@@ -1,5 +1,5 @@
 // Graphs in groups, and the picture that is drawn from them.
-#include "engine/outline.h"
+#include "engine/look/outline.h"
 
 #include <map>
 #include <numeric>

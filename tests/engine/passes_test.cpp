@@ -1,5 +1,5 @@
 // The promise: the table of passes is what happens, and what the documentation shows; each can be looked at.
-#include "engine/passes.h"
+#include "engine/plan/passes.h"
 
 #include <fstream>
 #include <sstream>

@@ -1,9 +1,9 @@
 // A plan gives the numbers of its program, whatever memory it shares.
-#include "engine/plan.h"
+#include "engine/run/plan.h"
 
 #include <random>
 
-#include "engine/arena.h"
+#include "engine/plan/arena.h"
 #include "tests/fuzz/compare.h"
 #include "tests/testing.h"
 

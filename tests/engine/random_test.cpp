@@ -1,4 +1,4 @@
-#include "engine/random.h"
+#include "engine/core/random.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/random_fill.h"
+#include "engine/core/random_fill.h"
 
 using namespace nestgrad;
 

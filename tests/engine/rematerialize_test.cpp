@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "engine/cut.h"
+#include "engine/plan/cut.h"
 #include "tests/autograd/deriving.h"
 #include "tests/testing.h"
 

@@ -3,8 +3,8 @@
 // left whole.
 #include <thread>
 
-#include "engine/interpreter.h"
-#include "engine/threads.h"
+#include "engine/core/threads.h"
+#include "engine/run/interpreter.h"
 #include "ops/accumulate.h"
 #include "tests/autograd/deriving.h"
 #include "tests/testing.h"

@@ -1,4 +1,4 @@
-#include "engine/threads.h"
+#include "engine/core/threads.h"
 
 #include <atomic>
 #include <thread>

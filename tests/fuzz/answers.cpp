@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "autograd/grad.h"
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "ops/accumulate.h"
 
 namespace nestgrad::fuzz {
@@ -60,20 +60,20 @@ bool Answers::explode() const {
   return false;
 }
 
-Answers answers_of(const Lesson& lesson, const std::function<Named(const Scene&)>& fn) {
+Answers answers_of(const LoopCase& loop, const std::function<Named(const TracedCase&)>& fn) {
   Answers out;
-  const Function f = program(lesson, lesson.time, [&](const Scene& scene) {
-    const Named named = fn(scene);
+  const Function f = program(loop, loop.time, [&](const TracedCase& traced) {
+    const Named named = fn(traced);
     out.names = named.names, out.order = named.order;
     return named.values;
   });
-  out.numbers = f(numbers_for(lesson, f));
+  out.numbers = f(numbers_for(loop, f));
   return out;
 }
 
-Answers answers_of(const Lesson& lesson, const Run& run, int highest_order) {
-  return answers_of(lesson, [&](const Scene& scene) {
-    const ttt::InnerLoopResult r = run(scene);
+Answers answers_of(const LoopCase& loop, const Run& run, int highest_order) {
+  return answers_of(loop, [&](const TracedCase& traced) {
+    const ttt::InnerLoopResult r = run(traced);
     Named out;
     out.add("the output", r.output);
     out.add(r.state);
@@ -82,12 +82,12 @@ Answers answers_of(const Lesson& lesson, const Run& run, int highest_order) {
       out.add("the loss before", r.loss_before);
       out.add("the loss after", r.loss_after);
     }
-    out.add_derivatives(scene.inputs, highest_order);
+    out.add_derivatives(traced.inputs, highest_order);
     return out;
   });
 }
 
-ttt::InnerLoopOptions options_of(const Lesson& l, ttt::FormChoice form, bool losses) {
+ttt::InnerLoopOptions options_of(const LoopCase& l, ttt::FormChoice form, bool losses) {
   return {.policy = l.policy,
           .form = form,
           .block = l.block,
@@ -96,8 +96,8 @@ ttt::InnerLoopOptions options_of(const Lesson& l, ttt::FormChoice form, bool los
 }
 
 Run in_form(ttt::FormChoice form, bool losses) {
-  return [=](const Scene& s) {
-    return ttt::train_along(s.learner, s.start, s.views, options_of(s.lesson, form, losses));
+  return [=](const TracedCase& s) {
+    return ttt::train_along(s.learner, s.start, s.views, options_of(s.loop, form, losses));
   };
 }
 

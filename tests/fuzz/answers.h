@@ -1,7 +1,7 @@
-// The numbers of a lesson that is run in some way, and their comparison.
+// The numbers of an inner loop that is run in some way, and their comparison.
 #pragma once
 
-#include "tests/fuzz/random_lesson.h"
+#include "tests/fuzz/random_loop_case.h"
 
 namespace nestgrad::fuzz {
 
@@ -27,13 +27,13 @@ struct Answers {
   bool explode() const;
 };
 
-Answers answers_of(const Lesson& lesson, const std::function<Named(const Scene&)>& fn);
+Answers answers_of(const LoopCase& loop, const std::function<Named(const TracedCase&)>& fn);
 
-using Run = std::function<ttt::InnerLoopResult(const Scene&)>;
+using Run = std::function<ttt::InnerLoopResult(const TracedCase&)>;
 // Output, last state and losses, where there are any; then derivatives.
-Answers answers_of(const Lesson& lesson, const Run& run, int highest_order);
+Answers answers_of(const LoopCase& loop, const Run& run, int highest_order);
 
-ttt::InnerLoopOptions options_of(const Lesson& lesson, ttt::FormChoice form, bool losses = false);
+ttt::InnerLoopOptions options_of(const LoopCase& loop, ttt::FormChoice form, bool losses = false);
 Run in_form(ttt::FormChoice form, bool losses = false);
 
 // Finding, unless all numbers are the same up to 1e-9 of the largest of their array, or of a thousandth of

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "examples/common/program.h"
 
 namespace nestgrad::fuzz {

@@ -10,9 +10,9 @@
 #include <optional>
 #include <thread>
 
-#include "engine/arena.h"
-#include "engine/interpreter.h"
-#include "engine/random.h"
+#include "engine/core/random.h"
+#include "engine/plan/arena.h"
+#include "engine/run/interpreter.h"
 
 namespace nestgrad::fuzz {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "tests/fuzz/compare.h"
 
 namespace nestgrad::fuzz {

@@ -45,11 +45,11 @@ std::string refusal(Fn fn) {
 
 // ---- forms ----
 
-Answers by_hand(const Lesson& lesson, bool losses, int order) {
+Answers by_hand(const LoopCase& loop, bool losses, int order) {
   return answers_of(
-      lesson,
-      [&](const Scene& scene) {
-        InnerLoopResult r = loop_by_hand(scene);
+      loop,
+      [&](const TracedCase& traced) {
+        InnerLoopResult r = loop_by_hand(traced);
         if (!losses) r.loss_initial = {};
         return r;
       },
@@ -62,10 +62,10 @@ Answers up_to(int order, Answers all) {
 }
 
 // Only the primal form may run it.
-bool mixes_steps(const Lesson& l) { return l.learner.mixes && !l.per_chunk(); }
+bool mixes_steps(const LoopCase& l) { return l.learner.mixes && !l.per_chunk(); }
 
 // Returns whether the learner stays within bounds; if not there is nothing to compare.
-bool check_forms(const Lesson& l, int order, bool losses) {
+bool check_forms(const LoopCase& l, int order, bool losses) {
   const int order_by_hand = l.time > 8 ? 0 : std::min(order, 1);
   const Answers hand = by_hand(l, losses, order_by_hand);
   if (hand.explode()) return false;
@@ -73,7 +73,7 @@ bool check_forms(const Lesson& l, int order, bool losses) {
   require_same("the primal form by the loop by hand", up_to(order_by_hand, primal), hand);
   if (primal.explode()) return false;
   FormChoice chosen{};
-  const auto run = [&](const Scene& s, FormChoice form) {
+  const auto run = [&](const TracedCase& s, FormChoice form) {
     InnerLoopResult r = in_form(form, losses)(s);
     if (form == FormChoice::automatic) chosen = r.plan.form;
     return r;
@@ -84,7 +84,7 @@ bool check_forms(const Lesson& l, int order, bool losses) {
     Answers found;
     const std::string refused = refusal([&] {
       found = answers_of(
-          l, [&](const Scene& s) { return run(s, form); }, order);
+          l, [&](const TracedCase& s) { return run(s, form); }, order);
     });
     if (refused.empty()) require_same(fmt::format("the {} form", name(form)), found, primal);
     else if (form == FormChoice::automatic && !mixes_steps(l)) throw Finding("no form runs it: " + refused);
@@ -101,23 +101,23 @@ Named outcome(Tensor output, const ttt::State& state) {
   return out;
 }
 
-void check_resume(const Lesson& l) {
+void check_resume(const LoopCase& l) {
   const std::int64_t chunk = l.chunk(), chunks = (l.time + chunk - 1) / chunk;
   if (chunks < 2) return;
   const std::int64_t cut = chunk * (chunks / 2);
   const InnerLoopOptions options = options_of(l, FormChoice::automatic);
-  const Answers whole = answers_of(l, [&](const Scene& s) {
+  const Answers whole = answers_of(l, [&](const TracedCase& s) {
     const InnerLoopResult r = ttt::train_along(s.learner, s.start, s.views, options);
     return outcome(r.output, r.state);
   });
-  const Answers parts = answers_of(l, [&](const Scene& s) {
+  const Answers parts = answers_of(l, [&](const TracedCase& s) {
     const InnerLoopResult a = ttt::train_along(s.learner, s.start, ttt::part(s.views, 0, cut), options),
                           b = ttt::train_along(s.learner, a.state, ttt::part(s.views, cut, l.time), options);
     return outcome(concat({a.output, b.output}, 2), b.state);
   });
   require_same(fmt::format("cut after {} tokens", cut), parts, whole);
   if (!l.policy.carry) return;
-  const Answers each = answers_of(l, [&](const Scene& s) {
+  const Answers each = answers_of(l, [&](const TracedCase& s) {
     const std::vector<InnerLoopResult> r = ttt::train_along_each(
         s.learner, s.start, {ttt::part(s.views, 0, cut), ttt::part(s.views, cut, l.time)}, options);
     return outcome(concat({r[0].output, r[1].output}, 2), r[1].state);
@@ -127,9 +127,9 @@ void check_resume(const Lesson& l) {
 
 // ---- effective attention ----
 
-void check_attention(const Lesson& l) {
-  const auto outputs = [&](const std::function<Tensor(const Scene&)>& fn) {
-    return answers_of(l, [&](const Scene& s) {
+void check_attention(const LoopCase& l) {
+  const auto outputs = [&](const std::function<Tensor(const TracedCase&)>& fn) {
+    return answers_of(l, [&](const TracedCase& s) {
       Named out;
       out.add("the output", fn(s));
       if (l.policy.meta == Policy::Meta::full) out.add_derivatives(s.inputs, 1);
@@ -138,26 +138,26 @@ void check_attention(const Lesson& l) {
   };
   Answers found;
   const std::string refused = refusal([&] {
-    found = outputs([&](const Scene& s) {
+    found = outputs([&](const TracedCase& s) {
       return ttt::effective_attention(s.learner, s.start, s.views, l.policy).output();
     });
   });
   if (!refused.empty()) return;
   require_same("effective attention", found,
-               outputs([](const Scene& s) { return in_form(FormChoice::primal)(s).output; }));
+               outputs([](const TracedCase& s) { return in_form(FormChoice::primal)(s).output; }));
 }
 
 // ---- decoding ----
 
-// One token as a program: its inputs are those of a lesson of one token, the token's place, then the states.
+// One token as a program: its inputs are those of a loop of one token, the token's place, then the states.
 struct Step {
   Function function;
   std::vector<std::string> states;
 };
 
-Step step_of(const Lesson& l, ttt::Stream::Mode mode, FormChoice form) {
+Step step_of(const LoopCase& l, ttt::Stream::Mode mode, FormChoice form) {
   Step out;
-  out.function = program(l, 1, [&](const Scene& s) {
+  out.function = program(l, 1, [&](const TracedCase& s) {
     ttt::Stream stream(mode);
     const Tensor slot = s.start.at(0).value.graph().input(Spec{DType::f64, {1}}, "slot");
     Tensors results{
@@ -180,7 +180,7 @@ Array token_of(const Array& rows, std::int64_t t) {
   return out;
 }
 
-Arrays decoded(const Lesson& l, const Function& whole, FormChoice form) {
+Arrays decoded(const LoopCase& l, const Function& whole, FormChoice form) {
   const Step initial = step_of(l, ttt::Stream::Mode::initial, form),
              step = step_of(l, ttt::Stream::Mode::step, form);
   const Arrays numbers = numbers_for(l, whole);
@@ -200,8 +200,8 @@ Arrays decoded(const Lesson& l, const Function& whole, FormChoice form) {
   return answers;
 }
 
-void check_decoding(const Lesson& l, FormChoice form) {
-  const Function whole = program(l, l.time, [&](const Scene& s) {
+void check_decoding(const LoopCase& l, FormChoice form) {
+  const Function whole = program(l, l.time, [&](const TracedCase& s) {
     const Tensor output = in_form(FormChoice::primal)(s).output;
     Tensors tokens;
     for (std::int64_t t = 0; t < output.dim(2); ++t) tokens.push_back(slice(output, 2, t, t + 1));
@@ -224,7 +224,7 @@ void check(Draws& draws) {
   const int order = draws.of<int>({0, 1, 0, 1, 0, 1, 0, 2});
   const bool losses = draws.one_in(2);
   const int more = draws.below(100);  // what else is checked
-  const Lesson l = draw_lesson(draws);
+  const LoopCase l = draw_loop_case(draws);
   if (!check_forms(l, order, losses) || mixes_steps(l)) return;
   check_resume(l);
   check_attention(l);

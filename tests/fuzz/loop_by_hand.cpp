@@ -38,27 +38,27 @@ using Now = std::function<Tensor(const std::string& gate)>;
 
 class Hand {
  public:
-  explicit Hand(const Scene& scene)
-      : scene_(scene), lesson_(scene.lesson), policy_(lesson_.policy), views_(scene.views) {
+  explicit Hand(const TracedCase& traced)
+      : traced_(traced), loop_(traced.loop), policy_(loop_.policy), views_(traced.views) {
     if (policy_.query_is_key) views_.q = views_.k;
-    for (std::size_t i = 0; i < scene.start.size(); ++i) states_.push_back(start_of(scene.start.at(i)));
+    for (std::size_t i = 0; i < traced.start.size(); ++i) states_.push_back(start_of(traced.start.at(i)));
   }
 
   ttt::InnerLoopResult run() {
-    const std::int64_t time = lesson_.time;
-    for (std::int64_t begin = 0; begin < time; begin += lesson_.chunk()) {
-      const std::int64_t index = begin / lesson_.chunk();
+    const std::int64_t time = loop_.time;
+    for (std::int64_t begin = 0; begin < time; begin += loop_.chunk()) {
+      const std::int64_t index = begin / loop_.chunk();
       if (policy_.meta == Policy::Meta::truncated && index > 0 && index % policy_.horizon == 0)
         for (std::size_t i = 0; i < states_.size(); ++i)
           for (Tensor& t : states_[i])
             if (learns(i)) t = stop_gradient(t);
-      const std::int64_t end = std::min(begin + lesson_.chunk(), time);
-      if (lesson_.per_chunk()) chunk_at_once(begin, end);
+      const std::int64_t end = std::min(begin + loop_.chunk(), time);
+      if (loop_.per_chunk()) chunk_at_once(begin, end);
       else token_by_token(begin, end);
     }
     ttt::InnerLoopResult out;
     out.output = concat(outputs_, 2);
-    out.state = ttt::State::start(scene_.learner, weights());  // names and kinds of slots
+    out.state = ttt::State::start(traced_.learner, weights());  // names and kinds of slots
     Tensors flat;
     for (const Tensors& s : states_) flat.insert(flat.end(), s.begin(), s.end());
     out.state = out.state.with(flat);
@@ -73,12 +73,12 @@ class Hand {
   Tensors start_of(const ttt::FastWeight& w) const {
     Tensors s{w.value};
     const Tensor zero = 0.0 * w.value;
-    for (const Piece& p : lesson_.optimizer.pieces) {
+    for (const Piece& p : loop_.optimizer.pieces) {
       using Kind = Piece::Kind;
       if (p.kind == Kind::momentum || p.kind == Kind::nesterov) s.push_back(zero);
       if (p.kind == Kind::adam || p.kind == Kind::leapfrog) s.insert(s.end(), {zero, zero});
     }
-    const Optimizer::Norm norm = lesson_.optimizer.norm;
+    const Optimizer::Norm norm = loop_.optimizer.norm;
     if (norm == Optimizer::Norm::none || w.kind == ttt::WeightKind::row) return s;
     const Tensor kept = norm == Optimizer::Norm::detached ? stop_gradient(w.value) : w.value;
     s.push_back(length(kept, ttt::Per::column));
@@ -91,7 +91,7 @@ class Hand {
       case Number::From::gate:
         return now(n.name);
       case Number::From::parameter:
-        return n.parameter(scene_.params);
+        return n.parameter(traced_.params);
       case Number::From::constant:
         break;
     }
@@ -100,7 +100,7 @@ class Hand {
 
   // Of all weights that learn, before each weight's own step.
   void join(std::vector<Tensor*> gradients) const {
-    for (const Piece& p : lesson_.optimizer.pieces) {
+    for (const Piece& p : loop_.optimizer.pieces) {
       if (p.per != ttt::Per::all) continue;
       Tensor squares;
       for (const Tensor* g : gradients) {
@@ -162,11 +162,11 @@ class Hand {
     for (std::size_t i = 0; i < g.size(); ++i)
       if (learns(i)) learning.push_back(&g[i]);
     join(learning);
-    const Optimizer& o = lesson_.optimizer;
+    const Optimizer& o = loop_.optimizer;
     for (std::size_t i = 0; i < g.size(); ++i) {
       if (!learns(i)) continue;
       Tensors& s = states_[i];
-      const bool is_row = scene_.start.at(i).kind == ttt::WeightKind::row;
+      const bool is_row = traced_.start.at(i).kind == ttt::WeightKind::row;
       std::size_t at = 1;
       Tensor d = g[i];
       for (const Piece& p : o.pieces) {
@@ -182,11 +182,11 @@ class Hand {
 
   // ---- the loop ----
 
-  bool learns(std::size_t weight) const { return lesson_.learns(scene_.start.at(weight).name); }
+  bool learns(std::size_t weight) const { return loop_.learns(traced_.start.at(weight).name); }
   Weights weights() const {
     Tensors w;
     for (const Tensors& s : states_) w.push_back(s[0]);
-    return scene_.start.with(w);
+    return traced_.start.with(w);
   }
   // Of the way from one to the other.
   Weights between(const Weights& from, const Weights& to, Tensor share) const {
@@ -200,7 +200,7 @@ class Hand {
     Tensors at = w.values();
     for (std::size_t i = 0; i < at.size(); ++i) {
       if (!learns(i)) continue;
-      if (lesson_.optimizer.keep_before) at[i] = value_of(lesson_.optimizer.keep, now) * at[i];
+      if (loop_.optimizer.keep_before) at[i] = value_of(loop_.optimizer.keep, now) * at[i];
       if (policy_.meta == Policy::Meta::first_order) at[i] = stop_gradient(at[i]);
     }
     return w.with(at);
@@ -208,20 +208,20 @@ class Hand {
   // fn of the tokens [begin, end): of one after the other, or of all at once if they mix.
   Tensor over_tokens(std::int64_t begin, std::int64_t end,
                      const std::function<Tensor(std::int64_t begin, std::int64_t end)>& fn) const {
-    if (lesson_.learner.mixes) return fn(begin, end);
+    if (loop_.learner.mixes) return fn(begin, end);
     Tensors parts;
     for (std::int64_t t = begin; t < end; ++t) parts.push_back(fn(t, t + 1));
     return concat(parts, 2);
   }
   Tensor loss(const Weights& w, std::int64_t begin, std::int64_t end) const {
     return over_tokens(begin, end, [&](std::int64_t from, std::int64_t to) {
-      return scene_.learner.loss(w.spread(to - from), rows_of(views_.k, from, to),
-                                 rows_of(views_.v, from, to));
+      return traced_.learner.loss(w.spread(to - from), rows_of(views_.k, from, to),
+                                  rows_of(views_.v, from, to));
     });
   }
   Tensor rate(std::size_t weight, std::int64_t begin, std::int64_t end) const {
     Tensor out = constant(policy_.ascent ? -1.0 : 1.0, DType::f64);
-    for (const std::string& name : {std::string("rate"), "rate." + scene_.start.at(weight).name})
+    for (const std::string& name : {std::string("rate"), "rate." + traced_.start.at(weight).name})
       if (const auto found = views_.gates.find(name); found != views_.gates.end())
         out = out * rows_of(found->second, begin, end);
     return out;
@@ -234,14 +234,14 @@ class Hand {
       Tensors probes = at.values();
       for (Tensor& w : probes) w = probe(w);
       const Weights seen = at.with(probes).spread(to - from).with_held(at.spread(to - from).values());
-      const Tensor l = scene_.learner.loss(seen, rows_of(views_.k, from, to), rows_of(views_.v, from, to));
+      const Tensor l = traced_.learner.loss(seen, rows_of(views_.k, from, to), rows_of(views_.v, from, to));
       for (std::size_t i = 0; i < g.size(); ++i) {
         if (!learns(i)) continue;
         const Tensor d = grad(sum(rate(i, from, to) * l), {probes[i]})[0];
         accumulate(g[i], d);
       }
     };
-    if (lesson_.learner.mixes) add(begin, end);
+    if (loop_.learner.mixes) add(begin, end);
     else
       for (std::int64_t t = begin; t < end; ++t) add(t, t + 1);
     return g;
@@ -256,9 +256,9 @@ class Hand {
       };
       step(gradient(point(first, now), t, t + 1), now);
       Weights left = weights();
-      if (lesson_.position) left = between(first, left, slice(views_.position, 0, t - begin, t - begin + 1));
+      if (loop_.position) left = between(first, left, slice(views_.position, 0, t - begin, t - begin + 1));
       const Weights& read = policy_.read == Policy::Read::after_write ? left : found;
-      outputs_.push_back(scene_.learner.predict(read, rows_of(views_.q, t, t + 1)));
+      outputs_.push_back(traced_.learner.predict(read, rows_of(views_.q, t, t + 1)));
       record(found, left, t, t + 1);
       found = left;
     }
@@ -270,7 +270,7 @@ class Hand {
     const Now now = [&](const std::string& gate) {
       return transpose(mean(rows_of(views_.gates.at(gate), begin, end), {2}, kKeep));
     };
-    const bool writes = end - begin == lesson_.chunk() || policy_.partial_chunk_writes;
+    const bool writes = end - begin == loop_.chunk() || policy_.partial_chunk_writes;
     for (int n = 0; writes && n < policy_.steps; ++n) {
       Tensors g = gradient(point(weights(), now), begin, end);
       if (policy_.average)
@@ -281,20 +281,20 @@ class Hand {
     const Weights after = weights();
     const Weights& read = policy_.read == Policy::Read::after_write ? after : before;
     outputs_.push_back(
-        over_tokens(begin, lesson_.asked ? lesson_.asked : end, [&](std::int64_t from, std::int64_t to) {
-          return scene_.learner.predict(read.spread(to - from), rows_of(views_.q, from, to));
+        over_tokens(begin, loop_.asked ? loop_.asked : end, [&](std::int64_t from, std::int64_t to) {
+          return traced_.learner.predict(read.spread(to - from), rows_of(views_.q, from, to));
         }));
     record(before, after, begin, end);
   }
 
   void record(const Weights& before, const Weights& after, std::int64_t begin, std::int64_t end) {
-    initial_.push_back(loss(scene_.start, begin, end));
+    initial_.push_back(loss(traced_.start, begin, end));
     before_.push_back(loss(before, begin, end));
     after_.push_back(loss(after, begin, end));
   }
 
-  const Scene& scene_;
-  const Lesson& lesson_;
+  const TracedCase& traced_;
+  const LoopCase& loop_;
   const Policy& policy_;
   ttt::Views views_;
   std::vector<Tensors> states_;  // per weight: the weight, then its slots
@@ -303,6 +303,6 @@ class Hand {
 
 }  // namespace
 
-ttt::InnerLoopResult loop_by_hand(const Scene& scene) { return Hand(scene).run(); }
+ttt::InnerLoopResult loop_by_hand(const TracedCase& traced) { return Hand(traced).run(); }
 
 }  // namespace nestgrad::fuzz

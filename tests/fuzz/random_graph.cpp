@@ -206,7 +206,7 @@ RandomGraph::Value RandomGraph::index_below(std::int64_t n) {
 Tensors RandomGraph::variables() {
   Tensors out;
   for (const Value& v : visible([](Tensor t) {
-         return is_float(t.dtype()) && &t.graph() == emit_state().graph &&
+         return is_float(t.dtype()) && &t.graph() == context().emit.graph &&
                 t.graph().node(t.id()).op->kind != OpKind::constant;
        }))
     out.push_back(v.t);

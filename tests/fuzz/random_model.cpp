@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 
 namespace nestgrad::fuzz {
 
@@ -285,7 +285,7 @@ std::vector<Weight> weights_of(const MakeModel& make) {
   std::vector<Weight> out;
   trace(
       [&](const std::vector<Tensor>&) {
-        ParamTable table(*emit_state().graph, DType::f64);
+        ParamTable table(*context().emit.graph, DType::f64);
         const Weights start = make(Params(table), 1).start;
         for (std::size_t i = 0; i < start.size(); ++i)
           out.push_back(

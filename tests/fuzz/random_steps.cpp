@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "tests/fuzz/random_graph.h"
 
 namespace nestgrad::fuzz {

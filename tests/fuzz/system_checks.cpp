@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "look/numbers.h"
 #include "tests/fuzz/answers.h"
 #include "ttt/conformance.h"
@@ -18,9 +18,8 @@ namespace {
 using ttt::Policy;
 using ttt::System;
 
-// With views of its own making, as small as those of a
-// lesson, of which each token's depend on that token alone.
-System system_of(const Lesson& l) {
+// With views of its own making, as small as those of a case, of which each token's depend on that token alone.
+System system_of(const LoopCase& l) {
   System out;
   out.name = out.title = "random";
   out.learner = [&l](const Params& params, const ttt::SystemSizes&) { return l.make(params); };
@@ -37,20 +36,20 @@ System system_of(const Lesson& l) {
   return out;
 }
 
-ttt::ProgramSizes sizes_of(const Lesson& l) {
+ttt::ProgramSizes sizes_of(const LoopCase& l) {
   return {.batch = l.batch, .heads = l.heads, .dim = l.in, .time = l.time, .chunk = l.policy.chunk};
 }
 
 }  // namespace
 
-bool is_system(const Lesson& l) { return l.in == l.out && !l.asked; }
+bool is_system(const LoopCase& l) { return l.in == l.out && !l.asked; }
 
-void check_battery(const Lesson& l) {
+void check_battery(const LoopCase& l) {
   const ttt::ConformanceReport report = ttt::conformance(system_of(l), sizes_of(l), l.seed);
   if (!report.passed()) throw Finding("conformance:\n" + report.str());
 }
 
-void check_views(const Lesson& l) {
+void check_views(const LoopCase& l) {
   ttt::ProgramSizes sizes = sizes_of(l);
   sizes.time = std::max<std::int64_t>(1, l.time / l.chunk()) * l.chunk();
   const look::InspectedLoop inspected = look::inspected_learner(system_of(l), sizes, l.seed);
@@ -77,7 +76,7 @@ namespace {
 
 // A layer's answers to all tokens at once and to one after
 // the other. What is beside the learner goes by the seed.
-Function layer_of(const Lesson& l) {
+Function layer_of(const LoopCase& l) {
   const std::int64_t width = l.heads * l.in;
   const auto is_set = [&](int bit) { return (l.seed >> bit & 1) == 1; };
   System system = system_of(l);
@@ -90,7 +89,7 @@ Function layer_of(const Lesson& l) {
                                      .attention_window = l.in % 2 == 0 && is_set(2) ? 3 : 0};
   return trace(
       [&](const std::vector<Tensor>& in) {
-        ParamTable table(*emit_state().graph, DType::f64);
+        ParamTable table(*context().emit.graph, DType::f64);
         const Params params(table);
         std::unique_ptr<ttt::Task> task = std::make_unique<ttt::ProjectedViews>(params, width);
         if (is_set(3)) task = std::make_unique<ttt::SharedQkViews>(params, width, 3, "task");
@@ -111,7 +110,7 @@ Function layer_of(const Lesson& l) {
 
 }  // namespace
 
-void check_layer(const Lesson& l) {
+void check_layer(const LoopCase& l) {
   const bool can = l.causal();
   Function f;
   try {

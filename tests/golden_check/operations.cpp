@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "ttt/learners/lact.h"
 #include "ttt/learners/mesa_net.h"
 #include "ttt/system.h"

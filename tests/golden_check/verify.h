@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/array.h"
+#include "engine/core/array.h"
 #include "ttt/forms/form.h"
 
 namespace nestgrad {

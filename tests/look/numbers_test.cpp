@@ -42,7 +42,7 @@ InspectedLoop one_matrix(const Array& k, const Array& v, const Array& q, const A
   out.gates["rate"] = Array::full(DType::f64, {k.shape()[0], heads, k.shape()[2], 1}, rate);
   trace(
       [&](const Tensors&) {
-        ParamTable table(*emit_state().graph, DType::f64);
+        ParamTable table(*context().emit.graph, DType::f64);
         out.learner(Params(table))->init();
         for (const ParamSpec& p : table.specs()) out.params[p.name] = random(f64(p.shape), 9);
         return Tensors{};

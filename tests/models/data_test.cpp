@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/error.h"
+#include "engine/core/error.h"
 #include "tests/temporary_folder.h"
 
 using namespace nestgrad;

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "engine/function.h"
+#include "engine/run/function.h"
 
 using namespace nestgrad;
 

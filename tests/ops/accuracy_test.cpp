@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "autograd/grad.h"
-#include "engine/random.h"
-#include "engine/threads.h"
+#include "engine/core/random.h"
+#include "engine/core/threads.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
@@ -210,7 +210,7 @@ double float_ulps(float y, double truth) {
 Worst worst_of_floats(const Function1& f, std::int64_t stride) {
   constexpr std::int64_t kBlock = 4096, kFloats = std::int64_t{1} << 32;
   constexpr int kParts = 64;
-  const ElementLoop kernel = find_op(f.op)->loop(DType::f32, {0});
+  const ElementLoop kernel = find_op(f.op)->element_loop(DType::f32, {0});
   std::vector<Worst> worst(kParts);
   in_parallel(kParts, thread_count(), [&](int part, int) {
     std::vector<float> x(kBlock), y(kBlock);

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/index.h"
-#include "engine/random.h"
+#include "engine/core/index.h"
+#include "engine/core/random.h"
 #include "ops/accumulate.h"
 #include "ops/ops.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "autograd/grad.h"
-#include "engine/function.h"
+#include "engine/run/function.h"
 
 namespace nestgrad::testing {
 

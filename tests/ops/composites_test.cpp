@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/index.h"
+#include "engine/core/index.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/index.h"
-#include "engine/random.h"
+#include "engine/core/index.h"
+#include "engine/core/random.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 
@@ -24,7 +24,7 @@ std::vector<const Op*> elementwise_ops() {
   return out;
 }
 
-bool is_step(const Op& op) { return !op.not_differentiable.empty(); }
+bool is_step(const Op& op) { return !op.why_no_derivative.empty(); }
 
 bool takes_integers(const Op& op) {
   const std::vector<Spec> in(op.samples()[0].inputs.size(), Spec{DType::i32, {2}});
@@ -88,7 +88,7 @@ TEST_CASE("NaN in is NaN out, and stays at its element") {
       int worst = 0;
       for (std::size_t k = 0; k < x.size(); ++k) {
         // An op with a mask passes on what the mask chooses; select() has a test of its own.
-        if (op->cut) continue;
+        if (op->why_no_derivative_in) continue;
         for (std::int64_t at = 0; at < n; ++at) {
           std::vector<Array> bad = x;
           bad[k] = x[k].clone();
@@ -108,7 +108,7 @@ TEST_CASE("NaN in one operand is NaN out, whatever the other operand is") {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   for (const Op* op : elementwise_ops())
     for (const DType dtype : {DType::f32, DType::f64}) {
-      if (is_step(*op) || op->cut || arity(*op) != 2) continue;
+      if (is_step(*op) || op->why_no_derivative_in || arity(*op) != 2) continue;
       CAPTURE(op->name);
       CAPTURE(name(dtype));
       for (const double other : {0.0, -0.0, 1.0, -1.0, 2.0, inf, -inf, nan}) {

@@ -1,5 +1,5 @@
 // The promise: a large op is shared by threads, and has the same bits for any number of them.
-#include "engine/threads.h"
+#include "engine/core/threads.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "engine/random.h"
+#include "engine/core/random.h"
 #include "ops/ops.h"
 
 namespace nestgrad::testing {
@@ -62,7 +62,7 @@ Array Case::run(const std::vector<Array>& inputs) const {
 
 bool Case::differentiable(std::size_t input) const {
   return op.vjp && is_float(out().dtype) && is_float(specs()[input].dtype) &&
-         !(op.cut && !op.cut(static_cast<int>(input)).empty());
+         !(op.why_no_derivative_in && !op.why_no_derivative_in(static_cast<int>(input)).empty());
 }
 
 std::vector<Case> positive_cases(const Op& op, DType dtype) {
@@ -90,16 +90,16 @@ Failures check_complete(const Op& op) {
   if (op.kind != OpKind::value || has_own_body(op)) return failures;
   need(op.cpu || op.expand, "neither a kernel nor an expansion");
   need(op.cost, "no cost");
-  need(!(op.vjp && !op.not_differentiable.empty()), "both a rule and a reason why there is none");
-  need(!op.cut || op.vjp, "a cut input, but no rule for the others");
+  need(!(op.vjp && !op.why_no_derivative.empty()), "both a rule and a reason why there is none");
+  need(!op.why_no_derivative_in || op.vjp, "a cut input, but no rule for the others");
   for (const DType dtype : {DType::f32, DType::f64}) {
     const std::vector<Case> cases = positive_cases(op, dtype);
     need(!cases.empty(), "no positive sample");
     for (const Case& c : cases) {
       const Spec out = c.out();
-      need(!is_float(out.dtype) || op.vjp || !op.not_differentiable.empty(),
+      need(!is_float(out.dtype) || op.vjp || !op.why_no_derivative.empty(),
            "neither a rule nor a reason why there is none");
-      need(!op.alias || (c.specs().size() == 1 && c.specs()[0].bytes() == out.bytes()),
+      need(!op.is_alias || (c.specs().size() == 1 && c.specs()[0].bytes() == out.bytes()),
            "an alias of another size");
       if (!op.cost) continue;
       const Cost cost = op.cost({op, c.specs(), c.sample.attrs, out});

@@ -113,8 +113,8 @@ TEST_CASE("a wrong fact is caught") {
   check_caught(check_linear_in, "div", "declared affine in input 1, but", [](Op& op) { op.linear_in = yes; });
   check_caught(check_linear_in, "neg", "not declared affine in input 0, but it is",
                [](Op& op) { op.linear_in = nullptr; });
-  check_caught(check_sums, "mul", "declared linear, but", [](Op& op) { op.linear = true; });
-  check_caught(check_sums, "add", "declared a product, but", [](Op& op) { op.product = true; });
+  check_caught(check_sums, "mul", "declared linear, but", [](Op& op) { op.is_linear = true; });
+  check_caught(check_sums, "add", "declared a product, but", [](Op& op) { op.is_product = true; });
   check_caught(check_sums, "reshape", "not the shape that it is told", [](Op& op) {
     op.infer = [](const Call& c) { return Spec{c.in[0].dtype, {c.in[0].size()}}; };
   });
@@ -122,7 +122,7 @@ TEST_CASE("a wrong fact is caught") {
                [](Op& op) { op.read_attrs = attrs_from<PadAttrs>; });
   check_caught(check_attributes, "slice", "are not read back", [](Op& op) { op.read_attrs = nullptr; });
   check_caught(check_sums, "max_over", "does not add up", [](Op& op) {
-    op.sums = [](const Call& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };
+    op.sums_over = [](const Call& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };
   });
   check_caught(check_axes, "cumsum", "moves element", [](Op& op) { op.axes = same_axis; });
   check_caught(check_axes, "matmul", "", [](Op& op) { op.axes = same_axis; });
@@ -141,7 +141,7 @@ TEST_CASE("a wrong fact is caught") {
   check_caught(check_broadcasts, "tril", "varies although nothing", [](Op& op) { op.broadcasts = true; });
   check_caught(check_may_reuse, "permute", "", [](Op& op) { op.may_reuse = yes; });
   check_caught(check_may_reuse, "sum", "has not the size of the output", [](Op& op) { op.may_reuse = yes; });
-  check_caught(check_alias, "neg", "not the bytes of the input", [](Op& op) { op.alias = true; });
+  check_caught(check_alias, "neg", "not the bytes of the input", [](Op& op) { op.is_alias = true; });
 }
 
 TEST_CASE("a wrong kernel, expansion or simplification is caught") {
@@ -170,8 +170,8 @@ TEST_CASE("an incomplete row is caught") {
   check_caught(check_complete, "exp", "no positive sample", [](Op& op) { op.samples = nullptr; });
   check_caught(check_complete, "exp", "neither a rule nor a reason", [](Op& op) { op.vjp = nullptr; });
   check_caught(check_complete, "exp", "both a rule and a reason",
-               [](Op& op) { op.not_differentiable = "no"; });
-  check_caught(check_complete, "sum", "an alias of another size", [](Op& op) { op.alias = true; });
+               [](Op& op) { op.why_no_derivative = "no"; });
+  check_caught(check_complete, "sum", "an alias of another size", [](Op& op) { op.is_alias = true; });
 }
 
 TEST_CASE("a wrong error is caught") {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <optional>
 
-#include "engine/index.h"
+#include "engine/core/index.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
 
@@ -153,10 +153,10 @@ Failures check_sums(const Op& op) {
     std::vector<Array> both;
     for (std::size_t k = 0; k < x.size(); ++k) both.push_back(elementwise(x[k], y[k], 1));
     const double error = difference(c.run(both).cast(DType::f64), elementwise(c.run(x), c.run(y), 1));
-    if (op.linear && !(error <= 1e-12))
+    if (op.is_linear && !(error <= 1e-12))
       failures.push_back(
           fmt::format("{}: declared linear, but f(x + y) is {:.3g} from f(x) + f(y)", c.what, error));
-    for (std::size_t k = 0; op.product && k < x.size(); ++k) {
+    for (std::size_t k = 0; op.is_product && k < x.size(); ++k) {
       if (!op.linear_in(call, static_cast<int>(k))) continue;
       std::vector<Array> at = x;
       at[k] = Array::zeros(specs[k].dtype, specs[k].shape);
@@ -165,8 +165,8 @@ Failures check_sums(const Op& op) {
         failures.push_back(fmt::format("{}: declared a product, but not 0 where input {} is", c.what, k));
     }
     // The sum over one slice after the other.
-    for (int axis = 0; op.sums && axis < specs[0].rank(); ++axis) {
-      if (!op.sums(call, axis)) continue;
+    for (int axis = 0; op.sums_over && axis < specs[0].rank(); ++axis) {
+      if (!op.sums_over(call, axis)) continue;
       Array terms = Array::zeros(DType::f64, call.out.shape);
       const Array zero = Array::zeros(DType::f64, specs[0].shape);
       for (std::int64_t s = 0; s < specs[0].shape[uz(axis)]; ++s)
@@ -307,7 +307,7 @@ Failures check_placement(const Op& op) {
 
 Failures check_alias(const Op& op) {
   Failures failures;
-  if (!op.alias) return failures;
+  if (!op.is_alias) return failures;
   for (const DType dtype : {DType::f32, DType::f64})
     for (const Case& c : positive_cases(op, dtype)) {
       const std::vector<Array> x = c.draw(5);

@@ -1,7 +1,7 @@
 // The rules of a row: its derivative and its simplification, checked on numbers and on the graph.
 #include <fmt/format.h>
 
-#include "engine/readers.h"
+#include "engine/plan/readers.h"
 #include "tests/ops/sweep.h"
 
 namespace nestgrad::testing {

@@ -30,6 +30,7 @@ for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners tra
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option
 done
+expect 0 'learning rate (-?[0-9.]+), by differences \1$' "$bin/00_first"
 expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
 expect 0 '"quartic_error":' "$bin/02_inner_step" --json
 expect 0 '0.780288 .*grad.. of the whole program says 0.780288' "$bin/02_inner_step"

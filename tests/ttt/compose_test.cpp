@@ -4,7 +4,7 @@
 
 #include "autograd/grad.h"
 #include "tests/ops/check_grads.h"
-#include "tests/ttt/by_hand.h"
+#include "tests/ttt/methods.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -128,9 +128,9 @@ TEST_CASE("losses that make no sense are refused") {
 
 namespace {
 
-// A model with a loss, as a pupil.
-Pupil composed(const std::string& name, const std::function<Model(const Params&)>& model,
-               const InnerLoss& loss) {
+// A model with a loss, as a learner.
+NamedLearner composed(const std::string& name, const std::function<Model(const Params&)>& model,
+                      const InnerLoss& loss) {
   return {name, [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
             return std::make_unique<ttt::Composed>(model(p), loss);
           }};
@@ -176,8 +176,8 @@ TEST_CASE("every model with a loss, every loss with a model: dual = primal = by 
     const InnerLoss& loss = all_losses[i % all_losses.size()].loss;
     CAPTURE(name);
     CAPTURE(loss.text);
-    const Lesson lesson{composed(name, model, loss), linear_methods(sizes)[3], {.chunk = 3}, sizes};
-    CHECK(differing(lesson, numbers(lesson, by_hand(), 1, true), 1, {FormChoice::primal, FormChoice::dual}) ==
+    const LoopCase loop{composed(name, model, loss), linear_methods(sizes)[3], {.chunk = 3}, sizes};
+    CHECK(differing(loop, numbers(loop, by_hand(), 1, true), 1, {FormChoice::primal, FormChoice::dual}) ==
           "");
   }
 }
@@ -191,16 +191,15 @@ TEST_SUITE("slow") {
       const auto& name = pair.first;
       const auto& model = pair.second;
       for (const Named& named : losses()) {
-        const Lesson lesson{composed(name, model, named.loss), linear_methods(sizes)[3], {.chunk = 3}, sizes};
+        const LoopCase loop{composed(name, model, named.loss), linear_methods(sizes)[3], {.chunk = 3}, sizes};
         CAPTURE(name);
         CAPTURE(named.loss.text);
-        CHECK(differing(lesson, numbers(lesson, by_hand(), 1, true), 1,
-                        {FormChoice::primal, FormChoice::dual}) == "");
+        CHECK(differing(loop, numbers(loop, by_hand(), 1, true), 1, {FormChoice::primal, FormChoice::dual}) ==
+              "");
       }
-      const Lesson lesson{
+      const LoopCase loop{
           composed(name, model, ttt::half_squared_error()), linear_methods(sizes)[3], {.chunk = 3}, sizes};
-      CHECK(differing(lesson, numbers(lesson, by_hand(), 2), 2, {FormChoice::primal, FormChoice::dual}) ==
-            "");
+      CHECK(differing(loop, numbers(loop, by_hand(), 2), 2, {FormChoice::primal, FormChoice::dual}) == "");
     }
   }
 }
@@ -210,7 +209,7 @@ TEST_CASE("side by side is two learners that do not see each other") {
   const auto left = [](const Params& p) { return ttt::linear(p.at("a"), {2, 1, 0, 1}, {.bias = true}); };
   const auto right = [](const Params& p) { return ttt::glu(p.at("b"), {2, 3, 0, 3}); };
   for (const Policy& policy : {Policy{.chunk = 3}, Policy{.chunk = 3, .update = Update::per_chunk}}) {
-    const Lesson lesson{composed(
+    const LoopCase loop{composed(
                             "both",
                             [=](const Params& p) {
                               return ttt::side_by_side({left(p), right(p)}, {1, 3});
@@ -218,8 +217,8 @@ TEST_CASE("side by side is two learners that do not see each other") {
                             ttt::half_squared_error()),
                         linear_methods(sizes)[7], policy, sizes};
     const Arrays expected = numbers(
-        lesson,
-        [&](const Class& c) {
+        loop,
+        [&](const TracedCase& c) {
           const auto part = [&](std::int64_t from, std::int64_t to,
                                 const std::function<Model(const Params&)>& model, std::size_t first_weight) {
             const auto cut = [&](Tensor x) { return slice(x, 3, from, to); };
@@ -243,22 +242,22 @@ TEST_CASE("side by side is two learners that do not see each other") {
           return out;
         },
         2);
-    CHECK(differing(lesson, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
+    CHECK(differing(loop, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
   }
 }
 
 TEST_CASE(
     "the 3x3 convolution is the op, tokens being the rows of an image; it learns from whole images only") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 12, .dim = 4};  // 3 x 4
-  const Lesson lesson{
+  const LoopCase loop{
       composed(
           "3x3", [](const Params& p) { return ttt::depthwise3x3(p, 2, 4, 3, 4); }, ttt::half_squared_error()),
       sgd(),
       {.chunk = Policy::kWholeSequence, .update = Update::per_chunk},
       sizes};
   const Arrays expected = numbers(
-      lesson,
-      [](const Class& c) {
+      loop,
+      [](const TracedCase& c) {
         // All (sequence, head) in turn, each with its kernel [9, dim] as weight [dim, 1, 3, 3].
         const auto convolved = [](Tensor kernel, Tensor x) {
           Tensors out;
@@ -279,14 +278,14 @@ TEST_CASE(
         return Tensors{convolved(w, c.views.q), w};
       },
       2);
-  CHECK(differing(lesson, expected, 2, {FormChoice::primal}) == "");
-  CHECK(widest_form(lesson) == FormChoice::primal);
-  CHECK(contains(refusal(lesson, FormChoice::dual), "tokens are not independent"));
-  Lesson by_token = lesson;
+  CHECK(differing(loop, expected, 2, {FormChoice::primal}) == "");
+  CHECK(widest_form(loop) == FormChoice::primal);
+  CHECK(contains(refusal(loop, FormChoice::dual), "tokens are not independent"));
+  LoopCase by_token = loop;
   by_token.policy = {.chunk = 12};
   CHECK(contains(refusal(by_token, FormChoice::automatic), "tokens are not independent"));
   by_token.policy = {.chunk = 6, .update = Update::per_chunk};
-  CHECK(contains(message_of<ShapeError>([&] { in_class(by_token, in_form(FormChoice::automatic)); }),
+  CHECK(contains(message_of<ShapeError>([&] { trace_case(by_token, in_form(FormChoice::automatic)); }),
                  "an image of 3 x 4 has 12 tokens"));
 }
 
@@ -295,14 +294,14 @@ TEST_CASE(
 namespace {
 
 template <class E>
-std::string complaint(Lesson lesson, const std::function<void(Views&)>& spoil = {},
+std::string complaint(LoopCase loop, const std::function<void(Views&)>& spoil = {},
                       FormChoice form = FormChoice::automatic) {
   return message_of<E>([&] {
-    in_class(lesson, [&](const Class& c) {
+    trace_case(loop, [&](const TracedCase& c) {
       Views views = c.views;
       if (spoil) spoil(views);
       return Tensors{
-          ttt::train_along(c.learner, c.start, views, {.policy = lesson.policy, .form = form}).output};
+          ttt::train_along(c.learner, c.start, views, {.policy = loop.policy, .form = form}).output};
     });
   });
 }
@@ -313,13 +312,12 @@ TEST_CASE("wrong use: gates that are missing or misshapen") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 4};
   const Method titans = linear_methods(sizes)[7];
   for (const Update update : {Update::per_token, Update::per_chunk}) {
-    const Lesson lesson{
+    const LoopCase loop{
         perceptron("x W + b", 2, {4, 4}, tanh), titans, {.chunk = 3, .update = update}, sizes};
-    CHECK(contains(complaint<ConfigError>(lesson, [](Views& v) { v.gates.erase("beta"); }),
+    CHECK(contains(complaint<ConfigError>(loop, [](Views& v) { v.gates.erase("beta"); }),
                    "needs the gate 'beta'"));
     const auto shaped = [&](const std::string& name, Shape shape) {
-      return complaint<ShapeError>(lesson,
-                                   [&](Views& v) { v.gates[name] = constant(random(f64(shape), 1)); });
+      return complaint<ShapeError>(loop, [&](Views& v) { v.gates[name] = constant(random(f64(shape), 1)); });
     };
     for (const std::string name : {"beta", "rate", "unused"}) {
       CAPTURE(name);
@@ -331,7 +329,7 @@ TEST_CASE("wrong use: gates that are missing or misshapen") {
     CHECK(contains(shaped("rate", {2, 2, 6, 4}), "the gate 'rate' is f64[2,2,6,4]"));
     CHECK(contains(shaped("rate.W1", {2, 2, 6, 4}), "the gate 'rate.W1' is f64[2,2,6,4]"));
     // Numbers per input feature mean nothing to a bias.
-    CHECK(contains(complaint<ShapeError>(lesson,
+    CHECK(contains(complaint<ShapeError>(loop,
                                          [](Views& v) {
                                            v.gates["keep"] = constant(random(f64({2, 2, 6, 4}), 1));
                                          }),
@@ -340,7 +338,7 @@ TEST_CASE("wrong use: gates that are missing or misshapen") {
 }
 TEST_CASE("wrong use: policies and forms that do not go together") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
-  const Pupil plain = matrix_of(sizes);
+  const NamedLearner plain = matrix_of(sizes);
   CHECK(contains(complaint<FormError>({ttt_linear(sizes), sgd(), {.chunk = 1}, sizes}, {}, FormChoice::wy),
                  "wy is impossible: [wy] "));
   CHECK(contains(complaint<FormError>({plain, sgd(), {.chunk = 3, .trained = {"V"}}, sizes}),
@@ -360,7 +358,7 @@ TEST_CASE("wrong use: policies and forms that do not go together") {
   CHECK(contains(complaint<ConfigError>(
                      {plain, sgd(), {.chunk = 3, .meta = Policy::Meta::truncated, .horizon = 0}, sizes}),
                  "horizon must be at least 1"));
-  Lesson placed{plain, sgd(), {.chunk = 3, .update = Update::per_chunk}, sizes};
+  LoopCase placed{plain, sgd(), {.chunk = 3, .update = Update::per_chunk}, sizes};
   placed.position = true;
   for (const FormChoice form :
        {FormChoice::automatic, FormChoice::primal, FormChoice::dual, FormChoice::parallel})
@@ -383,13 +381,13 @@ TEST_CASE("wrong use: policies and forms that do not go together") {
 }
 TEST_CASE("wrong use: offsets and points in a form without chunks") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
-  for (const auto& [pupil, form] :
+  for (const auto& [named, form] :
        {std::pair(hebbian(sizes), FormChoice::parallel), {matrix_of(sizes), FormChoice::wy}}) {
-    const Lesson lesson{pupil, sgd(), {.chunk = 1}, sizes};
+    const LoopCase loop{named, sgd(), {.chunk = 1}, sizes};
     const std::string why = message_of<ConfigError>([&, form = form] {
-      in_class(lesson, [&](const Class& c) {
+      trace_case(loop, [&](const TracedCase& c) {
         return Tensors{ttt::train_along(c.learner, c.start, c.views,
-                                        {.policy = lesson.policy, .form = form, .keep_points = true})
+                                        {.policy = loop.policy, .form = form, .keep_points = true})
                            .output};
       });
     });

@@ -2,7 +2,7 @@
 // effective queries, keys and values; as numbers, for any learner of that kind.
 #include "ttt/effective_attention.h"
 
-#include "tests/ttt/pupils.h"
+#include "tests/ttt/named_learners.h"
 #include "ttt/compose.h"
 
 using namespace nestgrad;
@@ -42,7 +42,7 @@ Arrays both(const Case& c, std::uint64_t seed) {
   ParamTable* table_of = nullptr;
   const Function f = trace(
       [&](const Tensors& in) {
-        ParamTable table(*emit_state().graph, DType::f64);
+        ParamTable table(*context().emit.graph, DType::f64);
         table_of = &table;
         const ttt::Composed learner(c.model(Params(table)), c.loss, c.optimizer);
         ttt::Views views{in[0],
@@ -141,7 +141,7 @@ TEST_CASE("a last layer that is not linear and bias-free, or a step that is not 
     return message_of<FormError>([&] {
       trace(
           [&](const Tensors& in) {
-            ParamTable table(*emit_state().graph, DType::f64);
+            ParamTable table(*context().emit.graph, DType::f64);
             const std::unique_ptr<ttt::Learner> learner = make(Params(table));
             const ttt::Views views{in[0], in[0], in[0], {}, {}};
             return Tensors{ttt::effective_attention(*learner, ttt::for_batch(learner->init(), kBatch), views,

@@ -52,7 +52,7 @@ Tensors run(const ttt::Learner& learner, const Views& views, Policy policy,
 // A system's learner and policy on these views, as they are.
 Tensors run(const std::string& system_name, const Views& views) {
   const ttt::System& system = ttt::system_named(system_name);
-  ParamTable none(*emit_state().graph, DType::f64);
+  ParamTable none(*context().emit.graph, DType::f64);
   const auto learner = system.learner(Params(none), {kHeads, kDim});
   return run(*learner, views, system.policy({kHeads, kDim}));
 }

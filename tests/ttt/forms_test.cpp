@@ -1,6 +1,6 @@
 // The promise: the dual form that is derived from a learner's trace gives the numbers of the primal form, and
 // both give those of the inner loop done by hand; as values and as derivatives with respect to everything.
-#include "tests/ttt/pupils.h"
+#include "tests/ttt/named_learners.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -11,20 +11,20 @@ constexpr double kTolerance = 1e-12;
 
 Arrays run(const Function& f) { return f(numbers_for(f)); }
 
-Function derivatives_in(FormChoice form, const Pupil& pupil, const Sizes& sizes, int order) {
-  return derivatives(pupil, sizes, along({.policy = {.chunk = sizes.mini_batch}, .form = form}), order);
+Function derivatives_in(FormChoice form, const NamedLearner& named, const Sizes& sizes, int order) {
+  return derivatives(named, sizes, along({.policy = {.chunk = sizes.mini_batch}, .form = form}), order);
 }
 
 // Worst error of the dual form against the primal form, over values and derivatives up to `order`.
-double dual_error(const Pupil& pupil, const Sizes& sizes, int order) {
-  return worst_error(run(derivatives_in(FormChoice::dual, pupil, sizes, order)),
-                     run(derivatives_in(FormChoice::primal, pupil, sizes, order)));
+double dual_error(const NamedLearner& named, const Sizes& sizes, int order) {
+  return worst_error(run(derivatives_in(FormChoice::dual, named, sizes, order)),
+                     run(derivatives_in(FormChoice::primal, named, sizes, order)));
 }
 
 void check_dual(const Sizes& sizes, int order) {
-  for (const Pupil& pupil : pupils(sizes)) {
-    CAPTURE(pupil.name);
-    CHECK(dual_error(pupil, sizes, order) < kTolerance);
+  for (const NamedLearner& named : named_learners(sizes)) {
+    CAPTURE(named.name);
+    CHECK(dual_error(named, sizes, order) < kTolerance);
   }
 }
 
@@ -32,11 +32,11 @@ void check_dual(const Sizes& sizes, int order) {
 
 TEST_CASE("both forms are the inner loop done by hand, at value and order 1") {
   const Sizes sizes;
-  for (const Pupil& pupil : pupils(sizes)) {
-    CAPTURE(pupil.name);
-    const Arrays expected = run(derivatives(pupil, sizes, by_hand(sizes.mini_batch), 1));
-    CHECK(worst_error(run(derivatives_in(FormChoice::primal, pupil, sizes, 1)), expected) < kTolerance);
-    CHECK(worst_error(run(derivatives_in(FormChoice::dual, pupil, sizes, 1)), expected) < kTolerance);
+  for (const NamedLearner& named : named_learners(sizes)) {
+    CAPTURE(named.name);
+    const Arrays expected = run(derivatives(named, sizes, by_hand(sizes.mini_batch), 1));
+    CHECK(worst_error(run(derivatives_in(FormChoice::primal, named, sizes, 1)), expected) < kTolerance);
+    CHECK(worst_error(run(derivatives_in(FormChoice::dual, named, sizes, 1)), expected) < kTolerance);
   }
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("dual = primal up to order 3 for the published learners") {
 
 TEST_CASE("a loss that is not the prediction's, and values wider than keys: dual = primal") {
   const Sizes sizes{.value_dim = 5};
-  const Pupil pupil = formula(
+  const NamedLearner named = formula(
       "two heads on one trunk",
       [](const Params& p) {
         return Weights{matrix("W", p("W", {3, 4, 6})), matrix("U", p("U", {3, 6, 5})),
@@ -70,30 +70,30 @@ TEST_CASE("a loss that is not the prediction's, and values wider than keys: dual
         const Tensor hidden = tanh(matmul(k, w["W"])) * w["scale"];
         return sum(square(matmul(hidden, w["U"]) - v), {-1}, kKeep) + sum(square(hidden), {-1}, kKeep);
       });
-  CHECK(dual_error(pupil, sizes, 2) < kTolerance);
+  CHECK(dual_error(named, sizes, 2) < kTolerance);
 }
 
 TEST_CASE("read before write: dual = primal, and far from read after write") {
-  const auto derivatives_with = [](const Pupil& pupil, FormChoice form, ttt::Policy::Read when) {
-    return run(derivatives(pupil, {}, along({.policy = {.chunk = 4, .read = when}, .form = form}), 1));
+  const auto derivatives_with = [](const NamedLearner& named, FormChoice form, ttt::Policy::Read when) {
+    return run(derivatives(named, {}, along({.policy = {.chunk = 4, .read = when}, .form = form}), 1));
   };
   using Read = ttt::Policy::Read;
-  for (const Pupil& pupil : pupils()) {
-    CAPTURE(pupil.name);
-    const Arrays before = derivatives_with(pupil, FormChoice::primal, Read::before_write);
-    CHECK(worst_error(derivatives_with(pupil, FormChoice::dual, Read::before_write), before) < kTolerance);
-    CHECK(worst_error(derivatives_with(pupil, FormChoice::dual, Read::after_write), before) > 0.05);
+  for (const NamedLearner& named : named_learners()) {
+    CAPTURE(named.name);
+    const Arrays before = derivatives_with(named, FormChoice::primal, Read::before_write);
+    CHECK(worst_error(derivatives_with(named, FormChoice::dual, Read::before_write), before) < kTolerance);
+    CHECK(worst_error(derivatives_with(named, FormChoice::dual, Read::after_write), before) > 0.05);
   }
 }
 
 TEST_CASE(
     "the dual form is far smaller than the loop by hand, and needs a fraction of the memory of primal") {
   const Sizes sizes{.time = 32, .dim = 16, .mini_batch = 16};
-  for (const Pupil& pupil : {ttt_linear(sizes), ttt_mlp(sizes)}) {
-    CAPTURE(pupil.name);
-    const Function primal = derivatives_in(FormChoice::primal, pupil, sizes, 2),
-                   dual = derivatives_in(FormChoice::dual, pupil, sizes, 2);
-    CHECK(dual.live_nodes() < derivatives(pupil, sizes, by_hand(16), 2).live_nodes() / 10);
+  for (const NamedLearner& named : {ttt_linear(sizes), ttt_mlp(sizes)}) {
+    CAPTURE(named.name);
+    const Function primal = derivatives_in(FormChoice::primal, named, sizes, 2),
+                   dual = derivatives_in(FormChoice::dual, named, sizes, 2);
+    CHECK(dual.live_nodes() < derivatives(named, sizes, by_hand(16), 2).live_nodes() / 10);
     CHECK(dual.plan().stats().arena_bytes < primal.plan().stats().arena_bytes / 2);
   }
 }
@@ -101,8 +101,8 @@ TEST_CASE(
 TEST_SUITE("slow") {
   TEST_CASE("losses before and after each step, and at the first weights, are those computed by hand") {
     const Sizes sizes;
-    const auto losses = [&](const Pupil& pupil, const Run& run_it) {
-      return run(reading(pupil, sizes, [&](const Reading& r) {
+    const auto losses = [&](const NamedLearner& named, const Run& run_it) {
+      return run(reading(named, sizes, [&](const Reading& r) {
         const InnerLoopResult out = run_it(r.learner, r.start, r.views);
         const Tensors all{out.loss_initial, out.loss_before, out.loss_after};
         Tensors both = all;
@@ -110,13 +110,13 @@ TEST_SUITE("slow") {
         return both;
       }));
     };
-    for (const Pupil& pupil : pupils(sizes)) {
-      CAPTURE(pupil.name);
-      Arrays expected = losses(pupil, by_hand(sizes.mini_batch));
+    for (const NamedLearner& named : named_learners(sizes)) {
+      CAPTURE(named.name);
+      Arrays expected = losses(named, by_hand(sizes.mini_batch));
       expected.erase(expected.begin() + 5);  // q has no part in the losses
       for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
         Arrays found =
-            losses(pupil, along({.policy = {.chunk = sizes.mini_batch}, .form = form, .track_loss = true}));
+            losses(named, along({.policy = {.chunk = sizes.mini_batch}, .form = form, .track_loss = true}));
         CHECK(found[0].shape() == Shape{sizes.batch, sizes.heads, sizes.time});
         found.erase(found.begin() + 5);
         CHECK(worst_error(found, expected) < kTolerance);
@@ -127,9 +127,9 @@ TEST_SUITE("slow") {
 
 TEST_CASE("a step of small rate lowers the loss of its own token") {
   const Sizes sizes;
-  for (const Pupil& pupil : pupils(sizes)) {
-    CAPTURE(pupil.name);
-    const Function f = reading(pupil, sizes, [&](const Reading& r) {
+  for (const NamedLearner& named : named_learners(sizes)) {
+    CAPTURE(named.name);
+    const Function f = reading(named, sizes, [&](const Reading& r) {
       Views small = r.views;
       small.gates["rate"] = small.gates["rate"] * 0.01;
       const InnerLoopResult out =

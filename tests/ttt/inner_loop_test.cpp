@@ -2,7 +2,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "tests/ttt/pupils.h"
+#include "tests/ttt/named_learners.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -12,7 +12,7 @@ namespace {
 constexpr FormChoice kForms[] = {FormChoice::primal, FormChoice::dual};
 
 // f(x) = x W, loss 1/2 |k W - v|^2.
-Pupil plain(const Sizes& s) {
+NamedLearner plain(const Sizes& s) {
   return formula(
       "x W",
       [=](const Params& p) {
@@ -21,8 +21,8 @@ Pupil plain(const Sizes& s) {
       [](const Weights& w, Tensor x) { return matmul(x, w["W"]); });
 }
 
-Function outputs_of(const Pupil& pupil, const Sizes& sizes, FormChoice form) {
-  return reading(pupil, sizes, [&](const Reading& r) {
+Function outputs_of(const NamedLearner& named, const Sizes& sizes, FormChoice form) {
+  return reading(named, sizes, [&](const Reading& r) {
     return values_of(
         ttt::train_along(r.learner, r.start, r.views, {.policy = {.chunk = sizes.mini_batch}, .form = form}));
   });
@@ -111,10 +111,10 @@ bool same_block(const Array& a, const Array& b, std::int64_t from, std::int64_t 
 TEST_CASE("sequences and heads do not see each other, to the last bit") {
   const Sizes sizes;
   const std::int64_t sequences = sizes.batch * sizes.heads;
-  for (const Pupil& pupil : pupils(sizes))
+  for (const NamedLearner& named : named_learners(sizes))
     for (const FormChoice form : kForms) {
-      CAPTURE(pupil.name);
-      const Function f = outputs_of(pupil, sizes, form);
+      CAPTURE(named.name);
+      const Function f = outputs_of(named, sizes, form);
       const Arrays in = numbers_for(f), before = f(in);
       for (std::size_t input = 0; input < 4; ++input) {
         const std::int64_t touched = 4, each = in[input].size() / sequences;
@@ -133,10 +133,10 @@ TEST_CASE("sequences and heads do not see each other, to the last bit") {
 
 TEST_CASE("a token changes nothing that was read before it, to the last bit") {
   const Sizes sizes{.batch = 1, .heads = 1};
-  for (const Pupil& pupil : pupils(sizes))
+  for (const NamedLearner& named : named_learners(sizes))
     for (const FormChoice form : kForms) {
-      CAPTURE(pupil.name);
-      const Function f = outputs_of(pupil, sizes, form);
+      CAPTURE(named.name);
+      const Function f = outputs_of(named, sizes, form);
       const Arrays in = numbers_for(f);
       const Array before = f(in)[0];
       for (std::int64_t t = 0; t < sizes.time; ++t)
@@ -155,21 +155,21 @@ TEST_CASE("a token changes nothing that was read before it, to the last bit") {
 
 TEST_CASE("a learner that closes over a function of its first weights learns through its fast weights only") {
   const Sizes sizes;
-  const Pupil pupil{"x W + h(W0)", [](const Params& p) {
-                      const Tensor W0 = p("W", {3, 4, 4}), h = tanh(sum(W0, {-2}, kKeep));
-                      return std::make_unique<Formula>(
-                          Weights{matrix("W", W0)},
-                          [h](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])) + h; });
-                    }};
+  const NamedLearner named{"x W + h(W0)", [](const Params& p) {
+                             const Tensor W0 = p("W", {3, 4, 4}), h = tanh(sum(W0, {-2}, kKeep));
+                             return std::make_unique<Formula>(
+                                 Weights{matrix("W", W0)},
+                                 [h](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])) + h; });
+                           }};
   const auto numbers = [&](const Run& run) {
-    const Function f = derivatives(pupil, sizes, run, 2);
+    const Function f = derivatives(named, sizes, run, 2);
     return f(numbers_for(f));
   };
   const Arrays primal = numbers(along({.policy = {.chunk = 4}, .form = FormChoice::primal}));
   CHECK(worst_error(numbers(along({.policy = {.chunk = 4}, .form = FormChoice::dual})), primal) < 1e-12);
   CHECK(worst_error(numbers(by_hand(4)), primal) < 1e-12);
   // The control: with the path through h the first gradient is another.
-  const Function f = reading(pupil, {.time = 1}, [](const Reading& r) {
+  const Function f = reading(named, {.time = 1}, [](const Reading& r) {
     const Tensor W0 = r.inputs.back();
     const auto loss = [&](Tensor w) {
       return sum(r.learner.loss(ttt::for_batch(Weights{matrix("W", w)}, 2), r.views.k, r.views.v));
@@ -183,8 +183,8 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
 
 TEST_CASE("an eager graph gives the numbers of the traced program") {
   const Sizes sizes;
-  for (const Pupil& pupil : {ttt_linear(sizes), ttt_mlp(sizes)}) {
-    const Function f = derivatives(pupil, sizes, along({.policy = {.chunk = 4}}), 1);
+  for (const NamedLearner& named : {ttt_linear(sizes), ttt_mlp(sizes)}) {
+    const Function f = derivatives(named, sizes, along({.policy = {.chunk = 4}}), 1);
     const Arrays in = numbers_for(f);
     Graph graph(Mode::eager);
     const GraphScope scope(graph);

@@ -1,7 +1,7 @@
 // The promise: whatever linear step an optimiser makes, its law is read off
 // its trace; the dual form, the primal form and the steps made by hand, one
 // after the other, give the same numbers, as values and derivatives.
-#include "tests/ttt/by_hand.h"
+#include "tests/ttt/methods.h"
 #include "ttt/forms/law.h"
 
 using namespace nestgrad;
@@ -13,12 +13,12 @@ namespace {
 
 const std::vector<FormChoice> kBoth{FormChoice::primal, FormChoice::dual};
 
-std::string all_differing(const std::vector<Method>& methods, const Pupil& pupil, const Policy& policy,
+std::string all_differing(const std::vector<Method>& methods, const NamedLearner& named, const Policy& policy,
                           const Sizes& sizes, int order, bool position = false) {
   std::string out;
   for (const Method& method : methods) {
-    const Lesson lesson{pupil, method, policy, sizes, {{"rate"}}, position};
-    const std::string bad = differing(lesson, numbers(lesson, by_hand(), order), order, kBoth);
+    const LoopCase loop{named, method, policy, sizes, {{"rate"}}, position};
+    const std::string bad = differing(loop, numbers(loop, by_hand(), order), order, kBoth);
     if (!bad.empty()) out += method.name + ": " + bad;
   }
   return out;
@@ -42,7 +42,7 @@ TEST_CASE("linear steps: dual = primal = by hand to order 2, online") {
 TEST_CASE(
     "linear steps: dual = primal = by hand to order 1, deep learners, read before write, whole sequence") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
-  const Pupil deep = perceptron("two layers", 2, {4, 6, 4}, gelu_tanh);
+  const NamedLearner deep = perceptron("two layers", 2, {4, 6, 4}, gelu_tanh);
   using Read = Policy::Read;
   CHECK(all_differing(linear_methods(sizes), deep, {.chunk = 2, .read = Read::before_write}, sizes, 1) == "");
   CHECK(all_differing(linear_methods(sizes), deep, {.chunk = Policy::kWholeSequence}, sizes, 1) == "");
@@ -50,10 +50,10 @@ TEST_CASE(
 }
 TEST_CASE("linear steps: dual = primal = by hand to order 1 with position rates") {
   const Sizes sizes{.batch = 1, .heads = 3, .time = 10, .dim = 4};
-  const Pupil pupil = perceptron("x W + b", 3, {4, 4}, tanh);
+  const NamedLearner named = perceptron("x W + b", 3, {4, 4}, tanh);
   using Read = Policy::Read;
   for (const Read read : {Read::after_write, Read::before_write}) {
-    CHECK(all_differing(linear_methods(sizes), pupil, {.chunk = 4, .read = read}, sizes, 1, true) == "");
+    CHECK(all_differing(linear_methods(sizes), named, {.chunk = 4, .read = read}, sizes, 1, true) == "");
     CHECK(all_differing(feature_methods(sizes), matrix_of(sizes), {.chunk = 4, .read = read}, sizes, 1,
                         true) == "");
   }
@@ -68,33 +68,33 @@ TEST_CASE("coefficients per feature belong to the input: other widths of values,
 TEST_SUITE("slow") {
   TEST_CASE("coefficients per feature belong to the input: W used transposed") {
     const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
-    const Pupil turned = formula(
+    const NamedLearner turned = formula(
         "x W'",
         [](const Params& p) {
           return Weights{matrix("W", p("W", {2, 4, 4}))};
         },
         [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
-    const Pupil tied = formula(
+    const NamedLearner tied = formula(
         "tanh(x W) W'",
         [](const Params& p) {
           return Weights{matrix("W", p("W", {2, 4, 4}))};
         },
         [](const Weights& w, Tensor x) { return matmul(tanh(matmul(x, w["W"])), w["W"], {.b = true}); });
-    for (const Pupil& pupil : {turned, tied})
+    for (const NamedLearner& named : {turned, tied})
       for (const std::int64_t chunk : {1, 4}) {
-        CHECK(all_differing(feature_methods(sizes), pupil, {.chunk = chunk}, sizes, 2) == "");
-        CHECK(all_differing(linear_methods(sizes), pupil, {.chunk = chunk}, sizes, 1) == "");
+        CHECK(all_differing(feature_methods(sizes), named, {.chunk = chunk}, sizes, 2) == "");
+        CHECK(all_differing(linear_methods(sizes), named, {.chunk = chunk}, sizes, 1) == "");
       }
   }
 }
 TEST_CASE("rates of single weights, alone and beside the common rate") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 4};
-  const Pupil pupil = perceptron("two layers", 2, {4, 4, 4}, tanh);
+  const NamedLearner named = perceptron("two layers", 2, {4, 4, 4}, tanh);
   const std::vector<std::vector<GateInput>> rates{{{"rate.W1"}}, {{"rate.W2"}, {"rate"}, {"rate.b1"}}, {}};
   for (const auto& each : rates)
     for (const std::int64_t chunk : {1, 4}) {
-      const Lesson lesson{pupil, linear_methods(sizes)[7], {.chunk = chunk}, sizes, each};
-      CHECK(differing(lesson, numbers(lesson, by_hand(), 1), 1, kBoth) == "");
+      const LoopCase loop{named, linear_methods(sizes)[7], {.chunk = chunk}, sizes, each};
+      CHECK(differing(loop, numbers(loop, by_hand(), 1), 1, kBoth) == "");
     }
 }
 

@@ -3,7 +3,7 @@
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "tests/ops/check_grads.h"
-#include "tests/ttt/by_hand.h"
+#include "tests/ttt/methods.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -36,7 +36,7 @@ enum class Held : std::uint8_t { held, cut, not_held };
 
 // W learns v M, at a rate that r makes of k; M and r learn too, by other terms. Rate and target are constants
 // of the inner gradient. `cut`: of the outer one too; `not_held`: of neither.
-Pupil target_maker(std::int64_t heads, Held how = Held::held) {
+NamedLearner target_maker(std::int64_t heads, Held how = Held::held) {
   return formula(
       "makes its own target",
       [=](const Params& p) {
@@ -65,20 +65,20 @@ TEST_CASE(
         Policy{.chunk = 4, .update = Update::per_chunk}, Policy{.chunk = 2, .meta = Meta::first_order},
         Policy{.chunk = 2, .meta = Meta::truncated}}) {
     CAPTURE(policy.str());
-    const Lesson lesson{target_maker(2), titans_method(), policy, sizes};
-    const Arrays expected = numbers(lesson, by_hand(), 2);
-    CHECK(differing(lesson, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
-    Lesson named = lesson;  // all weights learn, by name
+    const LoopCase loop{target_maker(2), titans_method(), policy, sizes};
+    const Arrays expected = numbers(loop, by_hand(), 2);
+    CHECK(differing(loop, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
+    LoopCase named = loop;  // all weights learn, by name
     named.policy.trained = {"W", "M", "r"};
     CHECK(differing(named, expected, 2, {FormChoice::primal, FormChoice::dual}) == "");
     // The controls: cutting both gradients has the same values and another outer gradient; holding nothing
     // has other values.
-    const Lesson cut{target_maker(2, Held::cut), titans_method(), policy, sizes},
+    const LoopCase cut{target_maker(2, Held::cut), titans_method(), policy, sizes},
         none{target_maker(2, Held::not_held), titans_method(), policy, sizes};
-    CHECK(differing(cut, numbers(lesson, by_hand(), 0), 0, {FormChoice::primal, FormChoice::dual}) == "");
+    CHECK(differing(cut, numbers(loop, by_hand(), 0), 0, {FormChoice::primal, FormChoice::dual}) == "");
     if (policy.meta != Meta::first_order)
-      CHECK(error_of(numbers(cut, in_form(FormChoice::dual), 1), numbers(lesson, by_hand(), 1)) > 0.01);
-    CHECK(error_of(numbers(none, in_form(FormChoice::dual), 0), numbers(lesson, by_hand(), 0)) > 0.01);
+      CHECK(error_of(numbers(cut, in_form(FormChoice::dual), 1), numbers(loop, by_hand(), 1)) > 0.01);
+    CHECK(error_of(numbers(none, in_form(FormChoice::dual), 0), numbers(loop, by_hand(), 0)) > 0.01);
   }
 }
 TEST_CASE("held weights: the outer gradient is the central difference") {
@@ -86,8 +86,8 @@ TEST_CASE("held weights: the outer gradient is the central difference") {
   for (const FormChoice form : {FormChoice::primal, FormChoice::dual})
     for (const Policy& policy :
          {Policy{.chunk = 2}, Policy{.chunk = 2, .update = Update::per_chunk, .steps = 2}}) {
-      const Lesson lesson{target_maker(1), sgd(), policy, sizes};
-      CHECK(off("held", in_class(lesson, in_form(form)), 2) == "");
+      const LoopCase loop{target_maker(1), sgd(), policy, sizes};
+      CHECK(off("held", trace_case(loop, in_form(form)), 2) == "");
     }
 }
 TEST_CASE(
@@ -95,10 +95,10 @@ TEST_CASE(
     "of which only the held use is left, which is refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
   for (const std::vector<std::string>& trained : std::vector<std::vector<std::string>>{{"W"}, {"M", "r"}}) {
-    const Lesson lesson{target_maker(2), titans_method(), {.chunk = 4, .trained = trained}, sizes};
-    CHECK(differing(lesson, numbers(lesson, by_hand(), 1), 1, {FormChoice::primal, FormChoice::dual}) == "");
+    const LoopCase loop{target_maker(2), titans_method(), {.chunk = 4, .trained = trained}, sizes};
+    CHECK(differing(loop, numbers(loop, by_hand(), 1), 1, {FormChoice::primal, FormChoice::dual}) == "");
   }
-  const Pupil idle = formula(
+  const NamedLearner idle = formula(
       "held only",
       [](const Params& p) {
         return Weights{matrix("W", p("W", {2, 4, 4})), matrix("M", p("M", {2, 4, 4}))};
@@ -111,8 +111,8 @@ TEST_CASE(
     CHECK(contains(refusal({idle, sgd(), {.chunk = 4}, sizes}, form),
                    "fast weight 'M' does not reach the inner loss"));
   // If M does not learn it is a constant, held or not.
-  const Lesson lesson{idle, sgd(), {.chunk = 1, .trained = {"W"}}, sizes};
-  CHECK(differing(lesson, numbers(lesson, by_hand(), 2), 2,
+  const LoopCase loop{idle, sgd(), {.chunk = 1, .trained = {"W"}}, sizes};
+  CHECK(differing(loop, numbers(loop, by_hand(), 2), 2,
                   {FormChoice::primal, FormChoice::dual, FormChoice::wy}) == "");
 }
 
@@ -145,12 +145,12 @@ class Nested : public ttt::Learner {
   Tensor rate_;
 };
 
-// The level above `pupil`, whose inner steps have the rate of a parameter of their own.
-Pupil above(const Pupil& pupil, const Policy& policy, const std::string& rate) {
-  return {"above " + pupil.name, [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
+// The level above `named`, whose inner steps have the rate of a parameter of their own.
+NamedLearner above(const NamedLearner& named, const Policy& policy, const std::string& rate) {
+  return {"above " + named.name, [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
             const Tensor step =
                 0.3 * sigmoid(p(rate, {}));  // the first parameter, whichever operand is made first
-            return std::make_unique<Nested>(pupil.make(p), policy, step);
+            return std::make_unique<Nested>(named.make(p), policy, step);
           }};
 }
 
@@ -164,32 +164,32 @@ TEST_CASE("two levels: an inner learner with momentum and forgetting, and one wi
   for (const InnerOptimizer& optimizer : inside)
     for (const std::int64_t chunk : {1, 2}) {
       if (chunk == 2 && optimizer.moves_gradient_point()) continue;
-      const Pupil equipped{
+      const NamedLearner equipped{
           "equipped", [&](const Params& p) -> std::unique_ptr<ttt::Learner> {
             return std::make_unique<Equipped>(perceptron("x W + b", 2, {3, 3}, tanh).make(p), optimizer);
           }};
       const std::vector<GateInput> small{{"rate", false, [](Tensor raw) { return 0.1 * sigmoid(raw); }}};
-      const Lesson lesson{above(equipped, {.chunk = chunk}, "inner rate"),
+      const LoopCase loop{above(equipped, {.chunk = chunk}, "inner rate"),
                           sgd(),
                           {.chunk = 3, .update = Update::per_chunk},
                           sizes,
                           small};
       CAPTURE(optimizer.str());
       CAPTURE(chunk);
-      CHECK(off("two levels", in_class(lesson, in_form(FormChoice::automatic)), 1, 1e3) == "");
-      CHECK(error_of(numbers(lesson, in_form(FormChoice::automatic), 1),
-                     numbers(lesson, in_form(FormChoice::primal), 1)) < 1e-12);
+      CHECK(off("two levels", trace_case(loop, in_form(FormChoice::automatic)), 1, 1e3) == "");
+      CHECK(error_of(numbers(loop, in_form(FormChoice::automatic), 1),
+                     numbers(loop, in_form(FormChoice::primal), 1)) < 1e-12);
     }
 }
 TEST_CASE("two levels by hand: the inner learner's steps and the outer learner's, written out") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
-  const Lesson lesson{above(matrix_of(sizes), {.chunk = 2}, "inner rate"),
+  const LoopCase loop{above(matrix_of(sizes), {.chunk = 2}, "inner rate"),
                       sgd(),
                       {.chunk = 3, .update = Update::per_chunk, .read = Read::before_write},
                       sizes};
   const Arrays expected = numbers(
-      lesson,
-      [](const Class& c) {
+      loop,
+      [](const TracedCase& c) {
         const Tensor inner_rate = 0.3 * sigmoid(c.inputs[4]);
         // f(x; W): chunks of two, each token's step on 1/2 |x_t
         // W - x_(t+1)|^2, the weights of the chunk's beginning.
@@ -218,7 +218,7 @@ TEST_CASE("two levels by hand: the inner learner's steps and the outer learner's
         return Tensors{concat(outputs, 2), w};
       },
       2);
-  CHECK(error_of(numbers(lesson, in_form(FormChoice::primal), 2), expected) < 1e-11);
+  CHECK(error_of(numbers(loop, in_form(FormChoice::primal), 2), expected) < 1e-11);
 }
 
 TEST_SUITE("slow") {
@@ -230,26 +230,26 @@ TEST_SUITE("slow") {
     const Policy tokens{.chunk = 2}, online{.chunk = 1},
         chunks{.chunk = 3, .update = Update::per_chunk, .read = Read::before_write};
     for (const Policy& inside : {tokens, online, chunks})
-      for (const Pupil& pupil : {matrix_of(sizes), perceptron("tanh", 2, {3, 3}, tanh),
-                                 perceptron("two layers", 2, {3, 4, 3}, tanh)}) {
-        const Lesson lesson{above(pupil, inside, "inner rate"),
+      for (const NamedLearner& named : {matrix_of(sizes), perceptron("tanh", 2, {3, 3}, tanh),
+                                        perceptron("two layers", 2, {3, 4, 3}, tanh)}) {
+        const LoopCase loop{above(named, inside, "inner rate"),
                             linear_methods(sizes)[3],
                             {.chunk = 3, .update = Update::per_chunk, .steps = 2},
                             sizes,
                             small};
-        CHECK(off("two levels", in_class(lesson, in_form(FormChoice::automatic)), 2, 1e3) == "");
-        CHECK(widest_form(lesson) == FormChoice::primal);
+        CHECK(off("two levels", trace_case(loop, in_form(FormChoice::automatic)), 2, 1e3) == "");
+        CHECK(widest_form(loop) == FormChoice::primal);
       }
   }
   TEST_CASE(
       "three levels: a learner inside a learner inside a "
       "learner; the outer gradient is the central difference") {
     const Sizes sizes{.batch = 1, .heads = 1, .time = 4, .dim = 2};
-    const Pupil two = above(matrix_of(sizes), {.chunk = 1}, "rate 1");
-    const Pupil three =
+    const NamedLearner two = above(matrix_of(sizes), {.chunk = 1}, "rate 1");
+    const NamedLearner three =
         above(two, {.chunk = 2, .update = Update::per_chunk, .read = Read::before_write}, "rate 2");
-    const Lesson lesson{three, sgd(), {.chunk = 4, .update = Update::per_chunk}, sizes};
-    CHECK(off("three levels", in_class(lesson, in_form(FormChoice::automatic)), 2, 1e3) == "");
+    const LoopCase loop{three, sgd(), {.chunk = 4, .update = Update::per_chunk}, sizes};
+    CHECK(off("three levels", trace_case(loop, in_form(FormChoice::automatic)), 2, 1e3) == "");
   }
 }
 
@@ -259,9 +259,9 @@ TEST_CASE(
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 3};
   for (const FormChoice form : {FormChoice::primal, FormChoice::dual, FormChoice::wy}) {
     const Policy policy{.chunk = form == FormChoice::wy ? 1 : 2};
-    const Lesson lesson{matrix_of(sizes), linear_methods(sizes)[6], policy, sizes};
+    const LoopCase loop{matrix_of(sizes), linear_methods(sizes)[6], policy, sizes};
     const auto epochs = [&](bool by_scan) {
-      return in_class(lesson, [&](const Class& c) -> Tensors {
+      return trace_case(loop, [&](const TracedCase& c) -> Tensors {
         const auto outer = [&](Tensor w, Tensor weight) {
           const Tensor out = ttt::train_along(c.learner, c.start.with({w}), c.views,
                                               {.policy = policy, .form = form, .block = 4})

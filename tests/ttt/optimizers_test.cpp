@@ -2,7 +2,7 @@
 // not linear is refused by the forms that need it so, with the piece that is
 // to blame; and gradients that are zero give steps with finite derivatives.
 #include "autograd/grad.h"
-#include "tests/ttt/by_hand.h"
+#include "tests/ttt/methods.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -12,11 +12,11 @@ using Update = Policy::Update;
 
 namespace {
 
-std::string wrong(const Method& method, const Pupil& pupil, const Policy& policy, const Sizes& sizes,
+std::string wrong(const Method& method, const NamedLearner& named, const Policy& policy, const Sizes& sizes,
                   int order, bool position = false,
                   const std::vector<FormChoice>& forms = {FormChoice::primal}) {
-  const Lesson lesson{pupil, method, policy, sizes, {{"rate"}}, position};
-  const std::string bad = differing(lesson, numbers(lesson, by_hand(), order), order, forms);
+  const LoopCase loop{named, method, policy, sizes, {{"rate"}}, position};
+  const std::string bad = differing(loop, numbers(loop, by_hand(), order), order, forms);
   return bad.empty() ? bad : method.name + ": " + bad;
 }
 
@@ -33,7 +33,7 @@ TEST_CASE(
     "steps that are not linear, of a deep learner, read before "
     "write and with position rates, are those made by hand") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
-  const Pupil deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
+  const NamedLearner deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
   using Read = Policy::Read;
   for (const Method& method : nonlinear_methods(sizes))
     for (const Read read : {Read::after_write, Read::before_write}) {
@@ -43,7 +43,7 @@ TEST_CASE(
 }
 TEST_CASE("one step a chunk, of any optimiser, is the one made by hand, in both recurrent forms") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
-  const Pupil deep = perceptron("two layers", 2, {4, 6, 4}, tanh);
+  const NamedLearner deep = perceptron("two layers", 2, {4, 6, 4}, tanh);
   std::vector<Method> methods = linear_methods(sizes);
   for (const Method& method : nonlinear_methods(sizes))
     if (method.name != "a rate of each element") methods.push_back(method);
@@ -107,17 +107,17 @@ TEST_CASE("steps that are not linear are refused as such, and the piece that is 
   for (const Method& method : nonlinear_methods(sizes))
     for (const std::int64_t chunk : {1, 4}) {
       CAPTURE(method.name);
-      const Lesson lesson{hebbian(sizes), method, {.chunk = chunk}, sizes};
+      const LoopCase loop{hebbian(sizes), method, {.chunk = chunk}, sizes};
       for (const FormChoice form : {FormChoice::dual, FormChoice::parallel, FormChoice::wy}) {
-        const std::string why = refusal(lesson, form);
+        const std::string why = refusal(loop, form);
         CAPTURE(why);
         CHECK(contains(why, "[update] the step is not linear"));
         CHECK(contains(why, blamed.at(method.name)));
       }
-      CHECK(widest_form(lesson) == FormChoice::primal);
+      CHECK(widest_form(loop) == FormChoice::primal);
     }
-  const Lesson own{matrix_of(sizes), nonlinear_methods(sizes).back(), {.chunk = 4}, sizes};
-  CHECK(contains(refusal(own, FormChoice::dual), "(by_hand.h:"));  // the line of the piece
+  const LoopCase own{matrix_of(sizes), nonlinear_methods(sizes).back(), {.chunk = 4}, sizes};
+  CHECK(contains(refusal(own, FormChoice::dual), "(methods.h:"));  // the line of the piece
 }
 
 TEST_CASE(
@@ -156,12 +156,12 @@ namespace {
 
 // Finite values and derivatives to order 2 on inputs changed by `spoil`; the primal form's where others are
 // valid too.
-std::string not_finite(const Lesson& lesson, const std::vector<FormChoice>& forms,
+std::string not_finite(const LoopCase& loop, const std::vector<FormChoice>& forms,
                        const std::function<void(Arrays&)>& spoil) {
   std::string out;
   Arrays first;
   for (const FormChoice form : forms) {
-    const Function f = derivatives(lesson, in_form(form), 2, true);
+    const Function f = derivatives(loop, in_form(form), 2, true);
     Arrays in = inputs_of(f);
     spoil(in);
     const Arrays found = f(in);
@@ -196,21 +196,21 @@ TEST_SUITE("slow") {
     for (const Method& method : methods)
       for (const bool per_chunk : {false, true}) {
         const Policy policy{.chunk = 2, .update = per_chunk ? Update::per_chunk : Update::per_token};
-        for (const Pupil& pupil : {matrix_of(sizes), hebbian(sizes)}) {
-          const Lesson lesson{pupil, method, policy, sizes};
+        for (const NamedLearner& named : {matrix_of(sizes), hebbian(sizes)}) {
+          const LoopCase loop{named, method, policy, sizes};
           CAPTURE(method.name);
           CAPTURE(per_chunk);
           std::vector<FormChoice> forms{FormChoice::primal};
-          if (refusal(lesson, FormChoice::dual).empty()) forms.push_back(FormChoice::dual);
-          if (refusal(lesson, FormChoice::parallel).empty()) forms.push_back(FormChoice::parallel);
-          if (per_chunk && refusal(lesson, FormChoice::chunk_parallel).empty())
+          if (refusal(loop, FormChoice::dual).empty()) forms.push_back(FormChoice::dual);
+          if (refusal(loop, FormChoice::parallel).empty()) forms.push_back(FormChoice::parallel);
+          if (per_chunk && refusal(loop, FormChoice::chunk_parallel).empty())
             forms.push_back(FormChoice::chunk_parallel);
-          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear_token(in[1], 0); }) == "");
-          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear_token(in[1], 2), clear_token(in[1], 3); }) ==
+          CHECK(not_finite(loop, forms, [](Arrays& in) { clear_token(in[1], 0); }) == "");
+          CHECK(not_finite(loop, forms, [](Arrays& in) { clear_token(in[1], 2), clear_token(in[1], 3); }) ==
                 "");
-          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear(in[1]), clear(in[2]); }) == "");
-          CHECK(not_finite(lesson, forms, [](Arrays& in) { clear(in[2]), clear(in.back()); }) == "");
-          CHECK(not_finite(lesson, forms, [](Arrays& in) {
+          CHECK(not_finite(loop, forms, [](Arrays& in) { clear(in[1]), clear(in[2]); }) == "");
+          CHECK(not_finite(loop, forms, [](Arrays& in) { clear(in[2]), clear(in.back()); }) == "");
+          CHECK(not_finite(loop, forms, [](Arrays& in) {
                   for (Array& a : in) clear(a);
                 }) == "");
         }
@@ -225,11 +225,11 @@ TEST_CASE(
     if (contains(method.name, "norm") && contains(method.name, "weight"))
       continue;  // rescales by 1 / (1 + eps)
     CAPTURE(method.name);
-    const Lesson lesson{matrix_of(sizes), method, {.chunk = 4, .update = Update::per_chunk}, sizes};
-    const Function f = in_class(lesson, [&](const Class& c) {
+    const LoopCase loop{matrix_of(sizes), method, {.chunk = 4, .update = Update::per_chunk}, sizes};
+    const Function f = trace_case(loop, [&](const TracedCase& c) {
       Views masked = c.views;
       masked.v = stop_gradient(c.learner.predict(c.start, c.views.k));
-      const InnerLoopResult r = ttt::train_along(c.learner, c.start, masked, {.policy = c.lesson.policy});
+      const InnerLoopResult r = ttt::train_along(c.learner, c.start, masked, {.policy = c.loop.policy});
       const Tensor w = r.last()["W"];
       Tensors out{w, c.start["W"]};
       Tensor y = sum(square(r.output));

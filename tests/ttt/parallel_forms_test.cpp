@@ -1,7 +1,7 @@
 // The promise: the parallel form (no factor depends on a learning weight) and the WY form (one use, affine)
 // are the online recurrence, for any length of their blocks, any linear step and any order of derivatives;
 // and they are refused, with the reason, wherever they would not be.
-#include "tests/ttt/by_hand.h"
+#include "tests/ttt/methods.h"
 #include "ttt/forms/wy.h"
 
 using namespace nestgrad;
@@ -14,17 +14,17 @@ namespace {
 const Sizes kSizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
 
 // Every block length of the form, and automatic choice, against the recurrence by hand.
-std::string wrong(const Lesson& lesson, FormChoice form, const std::vector<std::int64_t>& blocks, int order) {
-  const Arrays expected = numbers(lesson, by_hand(), order);
+std::string wrong(const LoopCase& loop, FormChoice form, const std::vector<std::int64_t>& blocks, int order) {
+  const Arrays expected = numbers(loop, by_hand(), order);
   std::string out;
   for (const std::int64_t block : blocks) {
-    const std::string bad = differing(lesson, expected, order, {form}, block);
-    if (!bad.empty()) out += fmt::format("{}, block {}: {}", lesson.method.name, block, bad);
+    const std::string bad = differing(loop, expected, order, {form}, block);
+    if (!bad.empty()) out += fmt::format("{}, block {}: {}", loop.method.name, block, bad);
   }
-  if (widest_form(lesson) != form)
-    out += fmt::format("{}: widest is {}; ", lesson.method.name, ttt::name(widest_form(lesson)));
-  const std::string others = differing(lesson, expected, order, {FormChoice::primal, FormChoice::dual});
-  return out + (others.empty() ? others : lesson.method.name + ": " + others);
+  if (widest_form(loop) != form)
+    out += fmt::format("{}: widest is {}; ", loop.method.name, ttt::name(widest_form(loop)));
+  const std::string others = differing(loop, expected, order, {FormChoice::primal, FormChoice::dual});
+  return out + (others.empty() ? others : loop.method.name + ": " + others);
 }
 std::vector<Method> joined(std::vector<Method> a, const std::vector<Method>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -38,7 +38,7 @@ std::vector<std::int64_t> lengths(const Sizes& s) {
 }
 
 // phi(x; theta) W, theta an outer parameter.
-Pupil featured(const Sizes& s, bool against_v) {
+NamedLearner featured(const Sizes& s, bool against_v) {
   const auto make = [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
     const Tensor theta = p("theta", {s.heads, s.dim, s.dim});
     const auto f = [=](const Weights& w, Tensor x) {
@@ -50,12 +50,12 @@ Pupil featured(const Sizes& s, bool against_v) {
   return {"phi(x) W", make};
 }
 // SwiGLU with -<f(k), v>.
-Pupil swiglu(const Sizes& s) {
-  for (const Pupil& pupil : pupils(s))
-    if (contains(pupil.name, "SwiGLU")) return pupil;
+NamedLearner swiglu(const Sizes& s) {
+  for (const NamedLearner& named : named_learners(s))
+    if (contains(named.name, "SwiGLU")) return named;
   return {};
 }
-Pupil transposed_matrix(const Sizes& s) {
+NamedLearner transposed_matrix(const Sizes& s) {
   return formula(
       "x W'",
       [=](const Params& p) {
@@ -64,18 +64,17 @@ Pupil transposed_matrix(const Sizes& s) {
       [](const Weights& w, Tensor x) { return matmul(x, w["W"], {.b = true}); });
 }
 // |k W - v|^2 with a weight of each token.
-Pupil weighted(const Sizes& s) {
+NamedLearner weighted(const Sizes& s) {
   return matrix_of(s, [](const Weights& w, Tensor k, Tensor v) {
     return sum(sigmoid(sum(k, {-1}, kKeep)) * square(matmul(k, w["W"]) - v), {-1}, kKeep);
   });
 }
 
 // Why the factors of a gradient are not the same whatever has been learnt.
-std::string why_not_constant(const Lesson& lesson) {
+std::string why_not_constant(const LoopCase& loop) {
   std::string out;
-  in_class(lesson, [&](const Class& c) {
-    const ttt::DerivedLearner found(c.learner, c.lesson.policy, ttt::State::start(c.learner, c.start),
-                                    c.views);
+  trace_case(loop, [&](const TracedCase& c) {
+    const ttt::DerivedLearner found(c.learner, c.loop.policy, ttt::State::start(c.learner, c.start), c.views);
     out = found.why_not(ttt::Property::constant_factors);
     return Tensors{c.views.k};
   });
@@ -115,7 +114,7 @@ TEST_CASE(
                 blocks, 1) == "");
     CHECK(wrong({hebbian(sizes), linear[i], {.chunk = 1, .read = Read::before_write, .ascent = true}, sizes},
                 FormChoice::parallel, blocks, 1) == "");
-    const Pupil biased = formula(
+    const NamedLearner biased = formula(
         "x W + b",
         [](const Params& p) {
           return Weights{matrix("W", p("W", {3, 4, 4})), row("b", p("b", {3, 1, 4}))};
@@ -131,7 +130,7 @@ TEST_CASE(
 TEST_CASE("parallel: gates of each feature with values of another width, and W used transposed") {
   const Sizes wide{.batch = 1, .heads = 2, .time = 7, .dim = 4, .value_dim = 3};
   const Sizes even{.batch = 1, .heads = 2, .time = 7, .dim = 4};
-  const Pupil turned = formula(
+  const NamedLearner turned = formula(
       "x W'",
       [=](const Params& p) {
         return Weights{matrix("W", p("W", {2, 4, 4}))};
@@ -164,7 +163,7 @@ TEST_CASE("the reason why there is no parallel form is the weight that a gradien
                "(another learning weight)"));
   CHECK(why_not_constant({ttt_linear(kSizes), sgd(), online, kSizes}) ==
         "the gradient of 'W1' depends on 'W1' (itself): it has to be taken anew after every write");
-  const Lesson deep{swiglu({}), sgd(), online, {}};
+  const LoopCase deep{swiglu({}), sgd(), online, {}};
   CHECK(contains(refusal(deep, FormChoice::parallel),
                  "parallel is impossible: the gradient of 'W0' depends on 'W0'"));
 }
@@ -172,7 +171,7 @@ TEST_CASE("the reason why there is no parallel form is the weight that a gradien
 // ---- WY ----
 
 // What the weight gives reaches the gradient along two paths.
-Pupil damped(const Sizes& s) {
+NamedLearner damped(const Sizes& s) {
   return matrix_of(s, [](const Weights& w, Tensor k, Tensor v) {
     const Tensor y = matmul(k, w["W"]);
     return sum(0.5 * square(y - v) + 0.1 * square(y), {-1}, kKeep);
@@ -203,7 +202,7 @@ TEST_CASE(
       CHECK(wrong({transposed_matrix(sizes), method, {.chunk = 1}, sizes}, FormChoice::wy, {3}, 1) == "");
   }
   // What is asked need not be what is learnt.
-  const Pupil bent = formula(
+  const NamedLearner bent = formula(
       "tanh(x W) W', learnt as x W",
       [](const Params& p) {
         return Weights{matrix("W", p("W", {2, 4, 4}))};
@@ -218,8 +217,8 @@ TEST_CASE(
 TEST_CASE("WY without rates, with a rate of the weight, to order 2") {
   for (const std::vector<GateInput>& rates :
        {std::vector<GateInput>{}, {{"rate.W"}}, {{"rate"}, {"rate.W"}}}) {
-    Lesson lesson{matrix_of(kSizes), linear_methods(kSizes)[7], {.chunk = 1}, kSizes, rates};
-    CHECK(wrong(lesson, FormChoice::wy, {2, 5}, 2) == "");
+    LoopCase loop{matrix_of(kSizes), linear_methods(kSizes)[7], {.chunk = 1}, kSizes, rates};
+    CHECK(wrong(loop, FormChoice::wy, {2, 5}, 2) == "");
   }
 }
 TEST_CASE("W used transposed, with numbers of each input feature: no solve gives that, and WY says so") {
@@ -228,17 +227,17 @@ TEST_CASE("W used transposed, with numbers of each input feature: no solve gives
   methods.push_back(moving_methods()[1]);
   for (const Method& method : methods) {
     CAPTURE(method.name);
-    const Lesson lesson{transposed_matrix(sizes), method, {.chunk = 1}, sizes};
-    CHECK(contains(refusal(lesson, FormChoice::wy), "wy is impossible"));
-    CHECK(contains(refusal(lesson, FormChoice::wy), "feature"));
-    CHECK(wrong(lesson, FormChoice::dual, {4}, 1) == "");
+    const LoopCase loop{transposed_matrix(sizes), method, {.chunk = 1}, sizes};
+    CHECK(contains(refusal(loop, FormChoice::wy), "wy is impossible"));
+    CHECK(contains(refusal(loop, FormChoice::wy), "feature"));
+    CHECK(wrong(loop, FormChoice::dual, {4}, 1) == "");
   }
 }
 TEST_CASE(
     "WY is refused for a bias, several uses, a nonlinearity, a factor per feature, held uses and chunks") {
   const Sizes& s = kSizes;
-  const auto why = [&](const Pupil& pupil, const Policy& policy = {.chunk = 1}) {
-    return refusal({pupil, sgd(), policy, s}, FormChoice::wy);
+  const auto why = [&](const NamedLearner& named, const Policy& policy = {.chunk = 1}) {
+    return refusal({named, sgd(), policy, s}, FormChoice::wy);
   };
   const auto one = [](const Params& p) { return Weights{matrix("W", p("W", {2, 4, 4}))}; };
   const auto linear = [](const Weights& w, Tensor x) { return matmul(x, w["W"]); };
@@ -289,7 +288,7 @@ TEST_CASE(
   CHECK(contains(why(matrix_of(s), {.chunk = 1, .meta = Policy::Meta::first_order}), "meta-gradient"));
   CHECK(contains(why(matrix_of(s), {.chunk = 1, .update = Policy::Update::per_chunk}),
                  "wy is for a step per token"));
-  Lesson placed{matrix_of(s), sgd(), {.chunk = 1}, s};
+  LoopCase placed{matrix_of(s), sgd(), {.chunk = 1}, s};
   placed.position = true;
   CHECK(contains(refusal(placed, FormChoice::wy), "position rates"));
   CHECK(contains(refusal(placed, FormChoice::parallel), ""));
@@ -303,12 +302,12 @@ TEST_CASE("a learner whose gradient is a factor per feature in disguise is not s
   };
   const Sizes sizes{.batch = 1, .heads = 4, .time = 4, .dim = 4};
   const auto with_gain = [&](Shape shape) {
-    return Pupil{"gain", [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
-                   return std::make_unique<Formula>(
-                       Weights{matrix("W", p("W", {4, 4, 4}))},
-                       [](const Weights& w, Tensor x) { return matmul(x, w["W"]); },
-                       loss(exp(p("gain", shape))));
-                 }};
+    return NamedLearner{"gain", [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
+                          return std::make_unique<Formula>(
+                              Weights{matrix("W", p("W", {4, 4, 4}))},
+                              [](const Weights& w, Tensor x) { return matmul(x, w["W"]); },
+                              loss(exp(p("gain", shape))));
+                        }};
   };
   CHECK(contains(refusal({with_gain({4}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy), "factor of its own"));
   CHECK(contains(refusal({with_gain({4, 1, 4}), sgd(), {.chunk = 1}, sizes}, FormChoice::wy),

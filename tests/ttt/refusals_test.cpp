@@ -1,7 +1,7 @@
 // The promise: a learner whose text does not allow a form is refused, with the node, the weight and the line
 // that are to blame; and automatic choice falls back to the primal form only where the numbers stay those of
 // the text.
-#include "tests/ttt/pupils.h"
+#include "tests/ttt/named_learners.h"
 
 // __LINE__ must stand on the line of the op that is to blame.
 // clang-format off
@@ -18,22 +18,22 @@ std::string blamed() { return fmt::format("(refusals_test.cpp:{})", blame); }
 Tensor half_squares(Tensor error) { return 0.5 * sum(square(error), {-1}, kKeep); }
 
 // A square learner f(x) = x W with this loss.
-Pupil with_loss(Formula::Loss loss) {
+NamedLearner with_loss(Formula::Loss loss) {
   return formula("x W", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4}))}; },
                  [](const Weights& w, Tensor x) { return matmul(x, w["W"]); }, std::move(loss));
 }
 // A square learner with the default loss and this prediction.
-Pupil with_predict(Formula::Predict predict) {
+NamedLearner with_predict(Formula::Predict predict) {
   return formula("f(x)", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4}))}; }, std::move(predict));
 }
 
-Function trained(const Pupil& pupil, FormChoice form, const Sizes& sizes = {}) {
-  return derivatives(pupil, sizes, along({.policy = {.chunk = sizes.mini_batch}, .form = form}), 1);
+Function trained(const NamedLearner& named, FormChoice form, const Sizes& sizes = {}) {
+  return derivatives(named, sizes, along({.policy = {.chunk = sizes.mini_batch}, .form = form}), 1);
 }
 
-std::string obstacle(const Pupil& pupil) {
+std::string obstacle(const NamedLearner& named) {
   std::string out;
-  reading(pupil, {.time = 4}, [&](const Reading& r) {
+  reading(named, {.time = 4}, [&](const Reading& r) {
     const ttt::Policy policy{.chunk = 4};
     const ttt::DerivedLearner found(r.learner, policy, ttt::State::start(r.learner, r.start), r.views);
     using enum ttt::Property;
@@ -45,32 +45,32 @@ std::string obstacle(const Pupil& pupil) {
 
 // The dual form is refused in these words, alone and inside the scan over mini-batches; the primal form runs instead and
 // gives what is computed by hand.
-void only_dual_is_refused(const Pupil& pupil, const std::string& node, const std::string& weight) {
-  const std::string why = obstacle(pupil);
+void only_dual_is_refused(const NamedLearner& named, const std::string& node, const std::string& weight) {
+  const std::string why = obstacle(named);
   CAPTURE(why);
   CHECK(contains(why, "fast weight '" + weight + "' is used in %"));
   CHECK(contains(why, " = " + node + " "));
   CHECK(contains(why, blamed()));
   CHECK(contains(why, "Use the primal form"));
   for (const Sizes& sizes : {Sizes{}, Sizes{.time = 4}, Sizes{.time = 3}}) {
-    const std::string message = message_of<FormError>([&] { trained(pupil, FormChoice::dual, sizes); });
+    const std::string message = message_of<FormError>([&] { trained(named, FormChoice::dual, sizes); });
     CHECK(contains(message, "fast weight '" + weight + "'"));
     CHECK(contains(message, blamed()));
-    const Function automatic = trained(pupil, FormChoice::automatic, sizes), by_hand_ = derivatives(pupil, sizes, by_hand(4), 1);
+    const Function automatic = trained(named, FormChoice::automatic, sizes), by_hand_ = derivatives(named, sizes, by_hand(4), 1);
     CHECK(worst_error(automatic(numbers_for(automatic)), by_hand_(numbers_for(by_hand_))) < 1e-12);
   }
 }
 
 // Refused in these words, whichever form is chosen for it.
-void always_refused(const Pupil& pupil, const std::string& what, const std::string& node) {
-  const std::string why = obstacle(pupil);
+void always_refused(const NamedLearner& named, const std::string& what, const std::string& node) {
+  const std::string why = obstacle(named);
   CAPTURE(why);
   CHECK(contains(why, what));
   CHECK(contains(why, node));
   CHECK(contains(why, blamed()));
   for (const FormChoice form : {FormChoice::dual, FormChoice::automatic})
     for (const Sizes& sizes : {Sizes{}, Sizes{.time = 4}}) {
-      const std::string message = message_of<FormError>([&] { trained(pupil, form, sizes); });
+      const std::string message = message_of<FormError>([&] { trained(named, form, sizes); });
       CHECK(contains(message, what));
       CHECK(contains(message, blamed()));
     }
@@ -105,18 +105,18 @@ TEST_CASE("a weight on the left has no factored gradient") {
 }
 
 TEST_CASE("a product of two weights has no factored gradient, and the weight is named") {
-  const Pupil pupil = formula("x A B", [](const Params& p) {
+  const NamedLearner named = formula("x A B", [](const Params& p) {
     return Weights{matrix("A", p("A", {3, 4, 5})), matrix("B", p("B", {3, 5, 4}))};
   }, [](const Weights& w, Tensor x) { return blame = __LINE__, matmul(x, matmul(w["A"], w["B"])); });
-  only_dual_is_refused(pupil, "matmul", "A");
+  only_dual_is_refused(named, "matmul", "A");
 }
 
 TEST_CASE("a weight used well in the loss and badly in the prediction is refused in the prediction") {
-  const Pupil pupil = formula("", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4}))}; },
+  const NamedLearner named = formula("", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4}))}; },
                               [](const Weights& w, Tensor x) { return blame = __LINE__, matmul(x, exp(w["W"])); },
                               [](const Weights& w, Tensor k, Tensor v) { return half_squares(matmul(k, w["W"]) - v); });
-  only_dual_is_refused(pupil, "exp", "W");
-  CHECK(contains(obstacle(pupil), "[predict]"));
+  only_dual_is_refused(named, "exp", "W");
+  CHECK(contains(obstacle(named), "[predict]"));
 }
 
 TEST_CASE("tokens may not be normalised together") {
@@ -164,11 +164,11 @@ TEST_CASE("a constant that depends on the token's position is refused, one for a
 }
 
 TEST_CASE("a constant of each head's own is no mixing of heads") {
-  const Pupil pupil = with_loss([](const Weights& w, Tensor k, Tensor v) {
+  const NamedLearner named = with_loss([](const Weights& w, Tensor k, Tensor v) {
     return half_squares(matmul(k, w["W"]) - v) * constant(Array::of({1, 2, 3}, {3, 1, 1}));
   });
-  CHECK(obstacle(pupil) == "");
-  const Function dual = trained(pupil, FormChoice::dual), primal = trained(pupil, FormChoice::primal);
+  CHECK(obstacle(named) == "");
+  const Function dual = trained(named, FormChoice::dual), primal = trained(named, FormChoice::primal);
   CHECK(worst_error(dual(numbers_for(dual)), primal(numbers_for(primal))) < 1e-12);
 }
 
@@ -184,11 +184,11 @@ TEST_CASE("heads and sequences may not be normalised together") {
 }
 
 TEST_CASE("a weight that does not reach the loss is refused by every form, by name") {
-  const Pupil pupil = formula("", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4})), row("idle", p("idle", {3, 1, 4}))}; },
+  const NamedLearner named = formula("", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4})), row("idle", p("idle", {3, 1, 4}))}; },
                               [](const Weights& w, Tensor x) { return matmul(x, w["W"]) + w["idle"]; },
                               [](const Weights& w, Tensor k, Tensor v) { return half_squares(matmul(k, w["W"]) - v); });
   for (const FormChoice form : {FormChoice::primal, FormChoice::dual, FormChoice::automatic})
-    CHECK(contains(message_of<FormError>([&] { trained(pupil, form); }), "fast weight 'idle' does not reach the inner loss"));
+    CHECK(contains(message_of<FormError>([&] { trained(named, form); }), "fast weight 'idle' does not reach the inner loss"));
 }
 
 TEST_CASE("a loss of the wrong shape is refused by every form, with both shapes and the line") {
@@ -206,9 +206,9 @@ TEST_CASE("a loss of the wrong shape is refused by every form, with both shapes 
 }
 
 TEST_CASE("a misshapen weight, an unknown weight and a mini-batch of nothing are named") {
-  const auto fails = [](const Pupil& pupil) {
-    const std::string primal = message_of<ShapeError>([&] { trained(pupil, FormChoice::primal); });
-    const std::string dual = message_of<ShapeError>([&] { trained(pupil, FormChoice::dual); });
+  const auto fails = [](const NamedLearner& named) {
+    const std::string primal = message_of<ShapeError>([&] { trained(named, FormChoice::primal); });
+    const std::string dual = message_of<ShapeError>([&] { trained(named, FormChoice::dual); });
     CHECK(primal.substr(primal.find(']')) == dual.substr(dual.find(']')));
     return dual;
   };

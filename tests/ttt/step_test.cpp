@@ -1,26 +1,26 @@
 // The promise: reading token by token, with weights and the gradients of the current mini-batch carried as
 // states, is reading the whole sequence.
 #include "models/traced_model.h"
-#include "tests/ttt/pupils.h"
+#include "tests/ttt/named_learners.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
 
-// One token of a pupil. Inputs: k, v, q, logit of the token rate, logits of the position rates, slot;
+// One token of a learner. Inputs: k, v, q, logit of the token rate, logits of the position rates, slot;
 // outputs: the answer, then the states in the order of `names`.
 struct Stepper {
   TracedModel model;
   std::vector<std::string> names;
 };
 
-Stepper step_of(const Pupil& pupil, const Sizes& s, FormChoice form, ttt::Stream::Mode mode) {
+Stepper step_of(const NamedLearner& named, const Sizes& s, FormChoice form, ttt::Stream::Mode mode) {
   Stepper out;
   const Spec row = f64({s.batch, s.heads, 1, s.dim});
   const std::vector<Spec> given{row, row, row, f64({s.batch, s.heads, 1, 1}), f64({s.mini_batch}), f64({1})};
   out.model = trace_model(DType::f64, given, [&](ParamTable& table, const Tensors& in) {
-    const std::unique_ptr<ttt::Learner> learner = pupil.make(Params(table));
+    const std::unique_ptr<ttt::Learner> learner = named.make(Params(table));
     ttt::Stream stream(mode);
     Tensors results{ttt::train_step(*learner, ttt::for_batch(learner->init(), s.batch),
                                     {in[2], in[0], in[1], {{"rate", sigmoid(in[3])}}, exp(in[4])}, in[5],
@@ -40,10 +40,10 @@ Array token(const Array& x, std::int64_t t) {
 }
 
 // The answers of every token, then the weights after the last one.
-Arrays token_by_token(const Pupil& pupil, const Sizes& s, FormChoice form, const Function& whole,
+Arrays token_by_token(const NamedLearner& named, const Sizes& s, FormChoice form, const Function& whole,
                       const Arrays& in) {
-  const Stepper start = step_of(pupil, s, form, ttt::Stream::Mode::initial),
-                step = step_of(pupil, s, form, ttt::Stream::Mode::step);
+  const Stepper start = step_of(named, s, form, ttt::Stream::Mode::initial),
+                step = step_of(named, s, form, ttt::Stream::Mode::step);
   REQUIRE(start.names == step.names);
   StateDict params, state;
   for (std::size_t i = 5; i < in.size(); ++i)
@@ -75,13 +75,13 @@ TEST_SUITE("slow") {
     for (const std::int64_t mini_batch : {1, 3, 4, 6, 8})  // one that leaves a rest, time, time + 2 too
       for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
         const Sizes sizes{.time = 6, .mini_batch = mini_batch};
-        for (const Pupil& pupil : pupils(sizes)) {
-          CAPTURE(pupil.name);
+        for (const NamedLearner& named : named_learners(sizes)) {
+          CAPTURE(named.name);
           CAPTURE(mini_batch);
           const Function whole =
-              derivatives(pupil, sizes, along({.policy = {.chunk = mini_batch}, .form = form}), 0);
+              derivatives(named, sizes, along({.policy = {.chunk = mini_batch}, .form = form}), 0);
           const Arrays in = numbers_for(whole), expected = whole(in);
-          const Arrays found = token_by_token(pupil, sizes, form, whole, in);
+          const Arrays found = token_by_token(named, sizes, form, whole, in);
           for (std::int64_t t = 0; t < sizes.time; ++t)
             CHECK(relative_error(found[static_cast<std::size_t>(t)], token(expected[0], t)) < 1e-12);
           if (sizes.time % mini_batch) continue;  // weights are carried on when the mini-batch is full

@@ -143,7 +143,7 @@ TEST_CASE("a layer without chunks has no place of a token in its chunk") {
   const auto make = [&] {
     trace(
         [&](const Tensors&) {
-          ParamTable table(*emit_state().graph, DType::f64);
+          ParamTable table(*context().emit.graph, DType::f64);
           const Params params(table);
           const ttt::TTTLayer layer(params, {.width = 8, .heads = 2},
                                     std::make_unique<ttt::ProjectedViews>(params, 8), system, "layer");

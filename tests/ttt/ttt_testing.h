@@ -38,7 +38,7 @@ class Formula : public ttt::Learner {
 };
 
 // A learner to be made inside an outer program, of the parameters that it asks for.
-struct Pupil {
+struct NamedLearner {
   std::string name;
   std::function<std::unique_ptr<ttt::Learner>(const Params& params)> make;
 };
@@ -92,8 +92,8 @@ inline Run by_hand(std::int64_t mini_batch) {
   };
 }
 
-// A program in which a pupil reads a sequence. Its inputs: k, v, q, logits of the token rates, logits of the
-// position rates; then the pupil's parameters. `fn` makes its outputs.
+// A program in which a learner reads a sequence. Its inputs: k, v, q, logits of the token rates, logits of the
+// position rates; then the learner's parameters. `fn` makes its outputs.
 struct Reading {
   Tensors inputs;
   ttt::Learner& learner;
@@ -101,14 +101,14 @@ struct Reading {
   Views views;
 };
 
-inline Function reading(const Pupil& pupil, const Sizes& s,
+inline Function reading(const NamedLearner& named, const Sizes& s,
                         const std::function<Tensors(const Reading&)>& fn) {
   const Spec rows = f64({s.batch, s.heads, s.time, s.dim}),
              values = f64({s.batch, s.heads, s.time, s.value_dim ? s.value_dim : s.dim});
   return trace(
       [&](const Tensors& in) {
-        ParamTable table(*emit_state().graph, DType::f64);
-        const std::unique_ptr<ttt::Learner> learner = pupil.make(Params(table));
+        ParamTable table(*context().emit.graph, DType::f64);
+        const std::unique_ptr<ttt::Learner> learner = named.make(Params(table));
         Tensors inputs = in;
         inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
         return fn({inputs,
@@ -146,8 +146,8 @@ inline Tensor outer_loss(const Tensors& values) {
 
 // Values, then gradients with respect to every input, then
 // gradients of |gradient|^2 (and so on), up to `order`.
-inline Function derivatives(const Pupil& pupil, const Sizes& sizes, const Run& run, int order) {
-  return reading(pupil, sizes, [&](const Reading& r) {
+inline Function derivatives(const NamedLearner& named, const Sizes& sizes, const Run& run, int order) {
+  return reading(named, sizes, [&](const Reading& r) {
     Tensors out = values_of(run(r.learner, r.start, r.views));
     Tensor y = outer_loss(out);
     for (int n = 1; n <= order; ++n) {

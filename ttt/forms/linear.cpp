@@ -9,7 +9,7 @@ namespace nestgrad::ttt {
 
 bool is_elementwise(const Op& op, const Spec& first_input, const Spec& output) {
   if (&op == &matmul_op || &op == &broadcast_op) return false;
-  return op.alias ? first_input == output : op.broadcasts;
+  return op.is_alias ? first_input == output : op.broadcasts;
 }
 
 void LinearFollower::start(NodeId node, std::size_t source, Tensor one) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/graph.h"
+#include "engine/core/graph.h"
 
 namespace nestgrad::ttt {
 

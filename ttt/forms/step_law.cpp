@@ -56,7 +56,7 @@ class StepTrace {
 
 StepTrace::StepTrace(const std::vector<Tensor>& state, const Gates& rows, const Fn& fn)
     : weight_(state[0].spec()), one_(constant(1.0, state[0].dtype())) {
-  Graph& parent = emit_state().graph ? *emit_state().graph : state[0].graph();
+  Graph& parent = context().emit.graph ? *context().emit.graph : state[0].graph();
   graph_ = std::make_unique<Graph>(GraphOptions{.parent = &parent, .hoist = false});
   std::vector<Tensor> inputs;
   Tensor g;

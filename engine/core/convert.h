@@ -1,0 +1,33 @@
+// Numbers of one element type as another.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "engine/core/error.h"
+#include "ops/numerics/number.h"
+
+namespace nestgrad {
+
+// v rounded to nearest, or towards zero where To is i32. ValueError, in the name of `who`, for NaN and
+// numbers that no i32 is near to.
+template <class To, class From>
+To converted(From v, std::string_view who) {
+  if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>)
+    if (!has_i32(v))
+      throw ValueError(fmt::format("[{}] {} is no i32, which goes from -2147483648 to 2147483647", who, v));
+  return static_cast<To>(v);
+}
+
+// The same, for a number that a user wrote: with a fraction it is no i32 either.
+template <class To>
+To exactly(double v, std::string_view who) {
+  const To t = converted<To>(v, who);
+  if constexpr (std::is_integral_v<To>)
+    if (t != v) throw ValueError(fmt::format("[{}] {} is no i32, but lies between two", who, v));
+  return t;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,293 @@
+#include "engine/core/graph.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+
+#include "engine/core/body.h"
+#include "engine/core/convert.h"
+#include "engine/core/index.h"
+
+namespace nestgrad {
+
+namespace {
+
+// Serial numbers of live graphs. Slot s % kSlots holds s while graph s lives, so a tensor can tell without
+// touching freed memory whether its graph still exists.
+constexpr std::uint32_t kSlots = 1U << 20;
+std::array<std::atomic<std::uint32_t>, kSlots>& slots() {
+  static std::array<std::atomic<std::uint32_t>, kSlots> live{};
+  return live;
+}
+
+std::uint32_t take_serial() {
+  static std::atomic<std::uint32_t> next{1};
+  for (std::uint32_t tries = 0; tries < kSlots; ++tries) {
+    const std::uint32_t serial = next++;
+    std::uint32_t free = 0;
+    if (serial != 0 && slots()[serial % kSlots].compare_exchange_strong(free, serial)) return serial;
+  }
+  throw GraphError(fmt::format("[graph] {} graphs are alive at once; drop some", kSlots));
+}
+
+std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const NodeId> inputs) {
+  std::size_t h = std::hash<const void*>{}(&op) ^ (attrs.hash() * 31);
+  for (NodeId id : inputs) h = h * 1099511628211ULL + uz(id);
+  return h;
+}
+
+Spec no_infer(const Call& call) { call.shape_error("leaf nodes are made by the graph"); }
+
+}  // namespace
+
+constinit const Op input_op = {.name = "input",
+                               .doc = "A value given when the function is called.",
+                               .kind = OpKind::input,
+                               .infer = no_infer,
+                               .why_no_derivative = "it is a leaf",
+                               .is_shared = false,
+                               .describe = [](const Attrs& a) { return a.as<InputAttrs>().name; }};
+
+constinit const Op constant_op = {.name = "constant",
+                                  .doc = "A literal array.",
+                                  .kind = OpKind::constant,
+                                  .infer = no_infer,
+                                  .why_no_derivative = "it is a leaf",
+                                  .describe = [](const Attrs& a) {
+                                    const Array& literal = a.as<ConstantAttrs>().literal;
+                                    return literal.size() == 1 ? fmt::format("{:.9g}", literal.item())
+                                                               : std::string("...");
+                                  }};
+
+namespace {
+// Literals lie on the CPU, in buffers of their own.
+ConstantAttrs with_literal(Array value) {
+  return {value.device().is_cpu() ? std::move(value).unshared() : value.to(Device::cpu())};
+}
+}  // namespace
+
+// ---- Tensor ----
+
+Tensor::Tensor(Graph& graph, NodeId id) : graph_(&graph), id_(id), serial_(graph.serial_) {}
+
+bool Tensor::alive() const {
+  return graph_ && slots()[serial_ % kSlots].load(std::memory_order_relaxed) == serial_;
+}
+
+Graph& Tensor::graph() const {
+  if (!graph_) throw GraphError("[tensor] this tensor names nothing; assign it the result of an op first");
+  if (!alive())
+    throw GraphError(
+        "[tensor] the graph of this tensor is gone: it escaped from a trace or a scan body; "
+        "return it from there instead");
+  return *graph_;
+}
+
+const Spec& Tensor::spec() const { return graph().node(id_).spec; }
+
+std::int64_t Tensor::dim(int axis) const {
+  const int r = rank();
+  if (axis < -r || axis >= r)
+    throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, to_string(spec())));
+  return shape()[uz(axis < 0 ? axis + r : axis)];
+}
+
+// ---- nodes ----
+
+std::string input_name(const Node& n) {
+  const InputAttrs* input = n.attrs.find<InputAttrs>();
+  return input ? input->name : std::string();
+}
+
+// ---- SharedNodes ----
+
+void SharedNodes::add(std::size_t hash, NodeId id) {
+  if (2 * (taken_ + 1) > slots_.size()) {
+    std::vector<Slot> before(std::max<std::size_t>(64, 2 * slots_.size()));
+    before.swap(slots_);
+    taken_ = 0;
+    for (const Slot& slot : before)
+      if (slot.id >= 0) add(slot.hash, slot.id);
+  }
+  std::size_t at = home(hash);
+  while (slots_[at].id >= 0) at = (at + 1) & (slots_.size() - 1);
+  slots_[at] = {hash, id};
+  ++taken_;
+}
+
+// ---- Graph ----
+
+Graph::Graph(GraphOptions options) : options_(options), serial_(take_serial()) {
+  if (options_.parent) depth_ = options_.parent->depth_ + 1;
+}
+
+Graph::~Graph() { slots()[serial_ % kSlots].store(0, std::memory_order_relaxed); }
+
+bool Graph::descends_from(const Graph& other) const {
+  for (const Graph* g = this; g; g = g->parent())
+    if (g == &other) return true;
+  return false;
+}
+
+NodeId Graph::push(Node node) {
+  nodes_.push_back(std::move(node));
+  return size() - 1;
+}
+
+Tensor Graph::input(Spec spec, std::string name, Loc loc) {
+  check_spec("input", spec);
+  Node node{.op = &input_op,
+            .attrs = InputAttrs{std::move(name)},
+            .spec = std::move(spec),
+            .loc = context().emit.loc.value_or(loc)};
+  inputs_.push_back(push(std::move(node)));
+  return tensor(inputs_.back());
+}
+
+Tensor Graph::input(Array value, std::string name, Loc loc) {
+  Tensor t = input(value.spec(), std::move(name), loc);
+  node(t.id()).value = std::move(value).unshared();
+  return t;
+}
+
+Tensor Graph::constant(Array value, Loc loc) {
+  return append(constant_op, {}, with_literal(std::move(value)), loc);
+}
+
+Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) {
+  std::vector<NodeId> ids(inputs.size());
+  std::vector<Spec> specs(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    ids[i] = lift(inputs[i]);
+    specs[i] = node(ids[i]).spec;
+  }
+  const std::size_t hash = structural_hash(op, attrs, ids);
+  if (op.is_shared && options_.share) {
+    const NodeId known = shared_.find(hash, [&](NodeId id) {
+      const Node& n = node(id);
+      return n.op == &op && n.inputs == ids && n.attrs == attrs;
+    });
+    if (known >= 0) return tensor(known);
+  }
+  const Context::Emit& state = context().emit;
+  Spec spec =
+      op.kind == OpKind::constant ? attrs.as<ConstantAttrs>().literal.spec() : infer(op, specs, attrs);
+  Node n{.op = &op,
+         .attrs = std::move(attrs),
+         .inputs = std::move(ids),
+         .spec = std::move(spec),
+         .level = state.level,
+         .vjp_of = state.vjp_of.graph_ == this ? state.vjp_of.id() : -1,
+         .region = state.region,
+         .loc = state.loc.value_or(loc),
+         .scope = state.scope};
+  const NodeId id = push(std::move(n));
+  if (options_.mode == Mode::eager) run(node(id));
+  if (options_.simplify && op.simplify)
+    if (Tensor simpler = op.simplify(tensor(id)); simpler.defined())
+      return simpler;  // node id is dead; not shared
+  if (op.is_shared && options_.share) shared_.add(hash, id);
+  return tensor(id);
+}
+
+NodeId Graph::lift(Tensor t) {
+  Graph& home = t.graph();
+  if (&home == this) return t.id();
+  if (home.node(t.id()).op->kind == OpKind::constant)
+    return append(constant_op, {}, home.node(t.id()).attrs, home.node(t.id()).loc).id();
+  if (!descends_from(home))
+    throw GraphError(fmt::format(
+        "[lift] {} belongs to another graph that is not open here; pass it in as an input", describe(t)));
+  for (const Capture& capture : captures_)
+    if (capture.outer == t) return capture.id;
+  const Node& outer = home.node(t.id());
+  const std::string name = input_name(outer);
+  const NodeId id = push({.op = &input_op,
+                          .attrs = InputAttrs{name.empty() ? fmt::format("outer %{}", t.id()) : name},
+                          .spec = outer.spec,
+                          .loc = outer.loc,
+                          .scope = outer.scope});
+  captures_.push_back({t, id});
+  return id;
+}
+
+// ---- emitting ----
+
+Scope::Scope(std::string_view name, Loc loc) {
+  Context::Emit& state = context().emit;
+  state.scope = state.scope.empty() ? std::string(name) : fmt::format("{}/{}", state.scope, name);
+  if (!state.loc) state.loc = loc;
+}
+
+namespace {
+
+Graph& target_graph(const Op& op, std::span<const Tensor> inputs) {
+  Graph* deepest = nullptr;
+  for (const Tensor& t : inputs) {
+    Graph& g = t.graph();
+    if (g.node(t.id()).op->kind == OpKind::constant) continue;
+    if (!deepest || g.depth() > deepest->depth()) deepest = &g;
+  }
+  Graph* current = context().emit.graph;
+  if (!deepest && !current && !inputs.empty()) return inputs[0].graph();
+  if (!deepest && !current)
+    throw GraphError(
+        fmt::format("[{}] no graph is open: call this inside trace(), or under a GraphScope", op.name));
+  if (!deepest) return *current;
+  if (!current) return *deepest;
+  // A probe names its input where the name is used, so it never moves outwards.
+  Graph* g = current;
+  while (g != deepest && g->options().hoist && g->parent() && op.is_shared) g = g->parent();
+  if (!current->descends_from(*deepest)) return *current;  // lift() names the foreign operand
+  return *g;
+}
+
+}  // namespace
+
+Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) {
+  try {
+    return target_graph(op, inputs).append(op, inputs, std::move(attrs), loc);
+  } catch (const ShapeError& e) {
+    throw ShapeError(fmt::format("{} (at {})", e.what(), describe(context().emit.loc.value_or(loc))));
+  } catch (const DTypeError& e) {
+    throw DTypeError(fmt::format("{} (at {})", e.what(), describe(context().emit.loc.value_or(loc))));
+  }
+}
+
+Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs, Loc loc) {
+  return emit(op, std::span<const Tensor>(inputs.begin(), inputs.size()), std::move(attrs), loc);
+}
+
+Tensor constant(Array value, Loc loc) {
+  return emit(constant_op, std::span<const Tensor>{}, with_literal(std::move(value)), loc);
+}
+
+Tensor constant(double value, DType dtype, Loc loc) { return constant(Array::scalar(value, dtype), loc); }
+
+Tensor as_tensor(const Operand& operand, Tensor like) {
+  if (operand.tensor.defined()) return operand.tensor;
+  if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
+  if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
+    throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first",
+                                 operand.number, describe(like), describe(operand.loc)));
+  if (!is_float(like.dtype()) && !has_i32(operand.number))
+    throw DTypeError(fmt::format("[operand] {} is too large to meet {} (at {}); cast() the tensor first",
+                                 operand.number, describe(like), describe(operand.loc)));
+  return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
+}
+
+std::string describe(const Loc& loc) {
+  std::string_view file = loc.file_name();
+  file.remove_prefix(file.find_last_of('/') + 1);
+  return fmt::format("{}:{}", file, loc.line());
+}
+
+std::string describe(Tensor t) {
+  if (!t.alive()) return "a tensor of a closed graph";
+  const Node& n = t.graph().node(t.id());
+  return fmt::format("%{} = {} {} ({})", t.id(), n.op->name, to_string(n.spec), describe(n.loc));
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,137 @@
+// Graph: an append-only arena of nodes. A node is one use of an op, and knows where it came from.
+//
+//   Graph g;                                  // lazy: nodes are only recorded
+//   Tensor x = g.input({DType::f64, {3}}, "x");
+//   Tensor y = sum(x * x);                    // appends to g
+//   Tensor dx = grad(y, {x})[0];              // appends more
+//
+// A graph is used by one thread at a time. Tensors of a destroyed graph are detected, never dereferenced.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/core/context.h"
+#include "engine/core/op.h"
+#include "engine/core/shared_nodes.h"
+
+namespace nestgrad {
+
+struct Node {
+  const Op* op = nullptr;
+  Attrs attrs;
+  std::vector<NodeId> inputs;
+  Spec spec;
+  int level = 0;  // 0: the program as written; n+1: emitted by a gradient of something that contains level n
+  NodeId vjp_of = -1;  // the node whose derivative emitted this one
+  int region = 0;      // checkpoint region, 0: none
+  Loc loc;             // the user's line
+  std::string scope;   // names of enclosing scopes, joined by '/'
+  Array value;         // eager graphs only
+};
+
+std::string input_name(const Node& n);  // empty for nodes that are no inputs
+inline const Array& literal_of(const Node& constant) { return constant.attrs.as<ConstantAttrs>().literal; }
+
+// The use of an op that a node is, for the op's functions.
+class NodeCall {
+ public:
+  NodeCall(const std::deque<Node>& nodes, const Node& n)
+      : in_(specs_of(nodes, n)), call_{*n.op, in_, n.attrs, n.spec} {}
+  NodeCall(const NodeCall&) = delete;
+  operator const Call&() const { return call_; }
+  const Spec& in(std::size_t i) const { return in_[i]; }
+
+ private:
+  static std::vector<Spec> specs_of(const std::deque<Node>& nodes, const Node& n) {
+    std::vector<Spec> specs;
+    for (NodeId in : n.inputs) specs.push_back(nodes[static_cast<std::size_t>(in)].spec);
+    return specs;
+  }
+  std::vector<Spec> in_;
+  Call call_;
+};
+
+enum class Mode { lazy, eager };
+
+// Options of a graph; most graphs are made by trace().
+struct GraphOptions {
+  Mode mode = Mode::lazy;
+  Graph* parent = nullptr;    // tensors of ancestors may be used: they become captures
+  bool hoist = true;          // ops that need only an ancestor's tensors are appended there
+  bool simplify = false;      // consult Op::simplify at append (plans only), which may ..
+  bool round = true;          // .. take what is equal to rounding, or but for the sign of a zero
+  bool stack = true;          // .. make one product of stacked rows of many: no slices can be cut from it
+  bool check_finite = false;  // eager only: throw ValueError at the first op whose output is not finite
+  bool share = true;          // equal calls are one node
+};
+
+struct Capture {
+  Tensor outer;
+  NodeId id;  // the input node that stands for it here
+};
+
+class Graph {
+ public:
+  explicit Graph(Mode mode = Mode::lazy) : Graph(GraphOptions{.mode = mode}) {}
+  explicit Graph(GraphOptions options);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  Tensor input(Spec spec, std::string name = "", Loc loc = Loc::current());
+  // The numbers are the graph's own: writing to the caller's array afterwards changes nothing here.
+  Tensor input(Array value, std::string name = "", Loc loc = Loc::current());  // eager graphs
+  Tensor constant(Array value, Loc loc = Loc::current());
+  Tensor append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc);
+
+  // This graph's node for t: t itself, a copy of a constant, or a captured input. GraphError if t is foreign.
+  NodeId lift(Tensor t);
+
+  const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  Node& node(NodeId id) { return nodes_[static_cast<std::size_t>(id)]; }
+  const std::deque<Node>& nodes() const { return nodes_; }
+  NodeId size() const { return static_cast<NodeId>(nodes_.size()); }
+  Tensor tensor(NodeId id) { return {*this, id}; }
+  const std::vector<NodeId>& inputs() const { return inputs_; }
+  const std::vector<Capture>& captures() const { return captures_; }
+  // What the inputs of a body start from (carries) or are cut from (xs), noted so that a derivative can tell.
+  void note_source(Tensor outer, Tensor input) { sources_.push_back({outer, input.id()}); }
+  const std::vector<Capture>& sources() const { return sources_; }
+  const GraphOptions& options() const { return options_; }
+  Graph* parent() const { return options_.parent; }
+  int depth() const { return depth_; }
+  bool descends_from(const Graph& other) const;  // or is it
+
+ private:
+  friend class Tensor;
+  NodeId push(Node node);
+  void run(Node& node);
+
+  GraphOptions options_;
+  std::uint32_t serial_;
+  int depth_ = 0;
+  std::deque<Node> nodes_;
+  std::vector<NodeId> inputs_;
+  std::vector<Capture> captures_;
+  std::vector<Capture> sources_;
+  SharedNodes shared_;
+};
+
+// Appends one use of an op to the deepest graph that its inputs need (GraphError for foreign tensors).
+Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
+Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
+
+Tensor constant(Array value, Loc loc = Loc::current());
+Tensor constant(double value, DType dtype, Loc loc = Loc::current());
+// The operand as a tensor; a number becomes a constant of `like`'s type in like's graph.
+Tensor as_tensor(const Operand& operand, Tensor like);
+
+extern const Op input_op;
+extern const Op constant_op;
+
+std::string describe(Tensor t);  // %12 = matmul f32[4,4] (file.cpp:31)
+std::string describe(const Loc& loc);
+
+}  // namespace nestgrad

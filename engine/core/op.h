@@ -1,0 +1,142 @@
+// Op: one immutable row of the op table. The backends, the derivative, the analyses, the printer and the
+// tests all read it; nothing else in the project knows an op by name.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/attrs.h"
+
+namespace nestgrad {
+
+struct Op;
+class Backend;  // engine/plan/backend.h
+
+// One use of an op: what a shape rule, a kernel factory or an analysis may look at.
+struct Call {
+  const Op& op;
+  std::span<const Spec> in;
+  const Attrs& attrs;
+  Spec out;                                                         // not yet known inside `infer`
+  [[noreturn]] void shape_error(const std::string& message) const;  // "[op] message: operands"
+  [[noreturn]] void dtype_error(const std::string& message) const;
+};
+
+// One use of an op while it is differentiated: the cotangent of input `input` is asked for.
+struct VjpCall {
+  std::span<const Tensor> in;
+  Tensor out;
+  Tensor ct;  // cotangent of the output
+  const Attrs& attrs;
+  int input;
+};
+
+// A CPU kernel made for one call: pointers to dense row-major inputs, pointer to the output.
+using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
+
+// A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
+using ElementLoop = void (*)(const std::byte* const* in, std::byte* out, std::int64_t n);
+// Reduces n contiguous elements to one.
+using RowReduction = void (*)(const std::byte* in, std::byte* out, std::int64_t n);
+
+// Where the elements of a rearrangement lie in its input: element i of the output is element
+// offset + i . strides of the input.
+struct View {
+  std::int64_t offset = 0;
+  Shape strides;
+};
+
+struct Cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+// Inputs that drive the sweep over the table. `error` set:
+// this call must be refused with that text in the message.
+struct Sample {
+  struct Input {
+    Shape shape;
+    double low = -1.5, high = 1.5;  // domain of uniformly drawn values
+    std::optional<DType> dtype;     // none: the floating type under test
+  };
+  std::vector<Input> inputs;
+  Attrs attrs;
+  std::string error;
+  double tolerance = 1;  // factor on the sweep's tolerances, for ill-conditioned formulas
+};
+
+enum class OpKind : std::uint8_t { value, input, constant, scan, final, stack };
+
+struct Op {
+  // ---- what it is ----
+  std::string_view name;
+  std::string_view doc;  // one sentence and the formula
+  OpKind kind = OpKind::value;
+
+  // ---- what it means ----
+  // Shape and type of the output, or a ShapeError / DTypeError through Call.
+  Spec (*infer)(const Call&) = nullptr;
+  // Cotangent of one input, written in ops. It may have the broadcast shape of the output: grad sums it down.
+  Tensor (*vjp)(const VjpCall&) = nullptr;
+  // Where vjp is null. Only inputs of integer type need neither.
+  std::string_view why_no_derivative = {};
+  // Of an input that has none although others have one; empty if it has. Integers never have one.
+  std::string_view (*why_no_derivative_in)(int input) = nullptr;
+  // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
+  Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
+  // A cheaper equal expression over the same inputs, or an undefined tensor. Never consulted before grad.
+  Tensor (*simplify)(Tensor) = nullptr;
+
+  // ---- facts that analyses read ----
+  // Is the output affine in this input, the others held fixed? Its derivative then does not mention this input.
+  bool (*linear_in)(const Call&, int input) = nullptr;
+  bool is_linear = false;    // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
+  bool is_product = false;   // no more than linear in each input of which linear_in says so: 0 there gives 0
+  bool is_addition = false;  // the output is the first input plus the second
+  // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
+  int (*axes)(const Call&, int input, int axis) = nullptr;
+  // Does it add up its input over this axis?
+  bool (*sums_over)(const Call&, int axis) = nullptr;
+  bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
+  bool is_alias = false;    // the output is the input's bytes under another shape
+  bool is_shared = true;    // equal calls are one node (false: every call is a node of its own)
+  // May the output take this input's buffer? (Reading and writing element by element.)
+  bool (*may_reuse)(const Call&, int input) = nullptr;
+  Cost (*cost)(const Call&) = nullptr;
+
+  // ---- kernels ----
+  Kernel (*cpu)(const Call&) = nullptr;
+  // A kernel that queues its work on that device. Filled in by cuda/ where it is linked, before the first plan.
+  mutable Kernel (*cuda)(const Call&, Backend&) = nullptr;
+  // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
+  // all. All operands and the output have this type.
+  ElementLoop (*element_loop)(DType, const std::vector<char>& stretched) = nullptr;
+  // Of an op that makes each row, along the last axis, one element: that of a row. Null where another axis is
+  // reduced as well.
+  RowReduction (*row_reduction)(const Call&) = nullptr;
+  // A kernel with one more operand, of the output's spec, which may be the output: the op's value is added to
+  // it, with the bits of the addition after `cpu`. Empty where there is none for this call.
+  Kernel (*kernel_adding_to)(const Call&) = nullptr;
+  // Of an op that only rearranges its one input.
+  View (*view)(const Call&) = nullptr;
+
+  // ---- text and tests ----
+  std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
+  // Attributes of the op's struct with these numbers, of an op that has some: attrs_from<SliceAttrs>.
+  std::optional<Attrs> (*read_attrs)(std::span<const std::int64_t> numbers) = nullptr;
+  std::vector<Sample> (*samples)() = nullptr;
+};
+
+// All rows, in the order of their names: those of ops/table.def.
+std::span<const Op* const> op_table();
+const Op* find_op(std::string_view name);  // null if there is none
+
+Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs);
+// Samples of an op with one float input and no attributes to speak of.
+Cost elementwise_cost(const Call& call);
+
+}  // namespace nestgrad

@@ -1,0 +1,65 @@
+#include "engine/core/rewrite.h"
+
+#include "engine/core/index.h"
+
+namespace nestgrad {
+
+void label_like(const Node& n) {
+  Context::Emit& state = context().emit;
+  state.level = n.level;
+  state.vjp_of = {};
+  state.region = n.region;
+  state.loc = n.loc;
+  state.scope = n.scope;
+}
+
+Rewriter::Rewriter(const std::deque<Node>& old, GraphOptions options)
+    : old_(old), graph_(std::make_shared<Graph>(options)), made_(old.size()) {
+  context().emit.graph = graph_.get();
+}
+
+std::vector<Tensor> Rewriter::inputs(NodeId old) const {
+  std::vector<Tensor> out;
+  for (NodeId in : node(old).inputs) out.push_back(made_[uz(in)]);
+  return out;
+}
+
+Tensor Rewriter::copy(NodeId old, std::span<const Tensor> inputs) {
+  const Node& n = node(old);
+  if (n.op->kind == OpKind::input) return input(old);
+  label_like(n);
+  return graph_->append(*n.op, inputs, attrs(n), n.loc);
+}
+
+Tensor Rewriter::input(NodeId old) {
+  label_like(node(old));
+  return graph_->input(node(old).spec, input_name(node(old)));
+}
+
+Tensor Rewriter::replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> inputs,
+                              std::map<NodeId, NodeId> now) {
+  const Node& n = node(old);
+  ScanAttrs attrs = n.attrs.as<ScanAttrs>();
+  attrs.body = body;
+  scans_.insert_or_assign(old, Scan{std::move(body), std::move(now)});
+  label_like(n);
+  return graph_->append(*n.op, inputs, std::move(attrs), n.loc);
+}
+
+Attrs Rewriter::attrs(const Node& old) const {
+  const auto scan = old.inputs.empty() ? scans_.end() : scans_.find(old.inputs[0]);
+  if (scan == scans_.end()) return old.attrs;
+  if (const FinalAttrs* final = old.attrs.find<FinalAttrs>())
+    return FinalAttrs{scan->second.body, final->carry};
+  const StackAttrs& stack = old.attrs.as<StackAttrs>();
+  return StackAttrs{scan->second.body, scan->second.now.at(stack.node), stack.steps};
+}
+
+Lowered Rewriter::lowered(const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs) const {
+  Lowered out{graph_, {}, {}};
+  for (NodeId id : inputs) out.inputs.push_back(made_[uz(id)].id());
+  for (NodeId id : outputs) out.outputs.push_back(made_[uz(id)].id());
+  return out;
+}
+
+}  // namespace nestgrad

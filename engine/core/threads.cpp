@@ -1,0 +1,146 @@
+#include "engine/core/threads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "engine/core/index.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr int kMost = 256;
+
+int default_count() {
+  const int cores = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMost);
+  const char* asked = std::getenv("NESTGRAD_THREADS");
+  if (!asked) return cores;
+  const std::string_view text = asked;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > kMost)
+    throw ConfigError(
+        fmt::format("[threads] NESTGRAD_THREADS is '{}'; it must be a number from 1 to {}", text, kMost));
+  return threads;
+}
+
+std::atomic<int>& count() {
+  static std::atomic<int> threads = default_count();
+  return threads;
+}
+
+// A thread that sleeps takes longer to wake than most parts take to do, so it looks for a while first.
+void wait_for_change(const std::atomic<int>& value, int seen) {
+  constexpr int kLooks = 2000;  // some 50 us
+  for (int i = 0; i < kLooks; ++i) {
+    if (value.load() != seen) return;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  value.wait(seen);
+}
+
+thread_local bool inside = false;  // of a part, or of a SingleThreadScope
+
+class Pool {
+ public:
+  ~Pool() {
+    stopping_ = true;  // first: who sees the new job without it waits for another, and is never joined
+    job_.fetch_add(1);
+    job_.notify_all();
+  }
+
+  void run(int parts, int workers, const std::function<void(int, int)>& fn) {
+    while (static_cast<int>(threads_.size()) < workers - 1) start_thread();
+    fn_ = &fn, parts_ = parts, workers_ = workers, next_ = 0;
+    errors_.assign(uz(parts), nullptr);
+    busy_ = static_cast<int>(threads_.size());
+    job_.fetch_add(1);
+    job_.notify_all();
+    work(0);
+    for (int left = busy_; left > 0; left = busy_) wait_for_change(busy_, left);
+    for (const std::exception_ptr& e : errors_)
+      if (e) std::rethrow_exception(e);
+  }
+
+ private:
+  void start_thread() {
+    const int worker = static_cast<int>(threads_.size()) + 1;
+    try {
+      threads_.emplace_back([this, worker, seen = job_.load()]() mutable { serve(worker, seen); });
+    } catch (const std::system_error& e) {
+      throw DeviceError(
+          fmt::format("[threads] the system starts no more than {} threads for this program ({}); set "
+                      "NESTGRAD_THREADS to that, or raise the limits of processes and memory (ulimit -u, -v)",
+                      worker, e.code().message()));
+    }
+  }
+
+  void serve(int worker, int seen) {
+    for (;;) {
+      wait_for_change(job_, seen);
+      if (stopping_) return;
+      seen = job_;
+      if (worker < workers_) work(worker);
+      if (busy_.fetch_sub(1) == 1) busy_.notify_one();
+    }
+  }
+
+  void work(int worker) {
+    inside = true;
+    for (int part = next_++; part < parts_; part = next_++) {
+      try {
+        (*fn_)(part, worker);
+      } catch (...) {
+        errors_[uz(part)] = std::current_exception();
+      }
+    }
+    inside = false;
+  }
+
+  const std::function<void(int, int)>* fn_ = nullptr;
+  int parts_ = 0, workers_ = 0;
+  std::atomic<int> job_ = 0, next_ = 0, busy_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::jthread> threads_;  // last: joined before the rest goes
+};
+
+}  // namespace
+
+int thread_count() { return count(); }
+
+void set_thread_count(int threads) {
+  if (threads < 1 || threads > kMost)
+    throw ConfigError(fmt::format("[threads] {} threads; it must be 1 to {}", threads, kMost));
+  count() = threads;
+}
+
+SingleThreadScope::SingleThreadScope() : was_single_(std::exchange(inside, true)) {}
+SingleThreadScope::~SingleThreadScope() { inside = was_single_; }
+
+void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn) {
+  static std::mutex mutex;
+  static Pool pool;
+  std::unique_lock lock(mutex, std::defer_lock);
+  if (parts < 2 || workers < 2 || inside || !lock.try_lock()) {
+    for (int part = 0; part < parts; ++part) fn(part, 0);
+    return;
+  }
+  pool.run(parts, workers, fn);
+}
+
+}  // namespace nestgrad

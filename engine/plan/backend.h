@@ -1,0 +1,38 @@
+// Backend: compiles plans for a device other than the CPU, kernel by kernel. Implemented by cuda/. Its work
+// goes into the queue of the device's memory.
+#pragma once
+
+#include "engine/core/device_memory.h"
+#include "engine/core/graph.h"
+#include "engine/plan/cluster.h"
+
+namespace nestgrad {
+
+struct Program;  // engine/plan/program.h
+struct ScanStep;
+class LoopKernel;  // engine/plan/step_table.h
+
+class Backend : public DeviceMemory {
+ public:
+  Backend& backend() final { return *this; }
+
+  // Kernels made here queue their work when they are called, with addresses of this device. Errors that they
+  // find in numbers name `loc`.
+  virtual Kernel kernel(const Call& call, Loc loc, Precision precision) = 0;
+  virtual ClusterKernel cluster(const ClusterCall& call) = 0;
+
+  // Can a scan over slices (engine/plan/slicing.h) with this body, of one slice, be one kernel?
+  virtual bool suits_loop_kernel(const Graph& body) = 0;
+  // Null if it cannot after all.
+  virtual std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) = 0;
+
+  // What was queued between `record` and its end, to be queued again as a whole.
+  class Recording {
+   public:
+    virtual ~Recording() = default;
+    virtual void replay() = 0;
+  };
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,252 @@
+// From a lowered graph to a Program: where each value lives and when it dies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/plan/cluster.h"
+#include "engine/plan/compiler.h"
+#include "engine/plan/passes.h"
+#include "engine/plan/readers.h"
+
+namespace nestgrad {
+
+Compiler::Compiler(Lowered lowered, const PlanOptions& options)
+    : source_(std::move(lowered)), graph_(*source_.graph), options_(options), values_(uz(graph_.size())) {}
+
+std::optional<Program> Compiler::run() {
+  program_.graph = source_.graph;
+  live_ = live_nodes(graph_.nodes(), source_.outputs, source_.inputs);
+  readers_ = readers_of(graph_, live_, source_.outputs);
+  slice_scans();
+  layouts_ =
+      lay_out_steps(graph_, live_, readers_, [&](NodeId scan, NodeId what) { return part_in(scan, what); });
+  fusion_ = options_.fuse ? fuse(graph_, live_, readers_, backend() == nullptr) : unfused(graph_, live_);
+  find_last_readers();
+  place_inputs();
+  place_outputs();
+  for (; group_ < fusion_.order.size(); ++group_) issue(fusion_.order[group_]);
+  copy_outputs();
+  extend_lazy_lifetimes();
+  finish();
+  if (!fuse_scans()) return {};
+  return std::move(program_);
+}
+
+// ---- homes ----
+
+NodeId Compiler::root_of(NodeId id) const {
+  while (node(id).op->is_alias || layouts_.read_in_place.contains(id)) id = node(id).inputs[0];
+  return id;
+}
+
+void Compiler::place_inputs() {
+  for (std::size_t i = 0; i < source_.inputs.size(); ++i) {
+    const NodeId id = source_.inputs[i];
+    program_.inputs.push_back(node(id).spec);
+    value(id) = {{Place::Kind::external, i}, -1};
+  }
+}
+
+void Compiler::place_outputs() {
+  for (std::size_t k = 0; k < source_.outputs.size(); ++k) {
+    const NodeId id = source_.outputs[k], root = root_of(id);
+    program_.outputs.push_back(node(id).spec);
+    const OpKind kind = node(root).op->kind;
+    if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none)
+      continue;
+    value(root) = {{Place::Kind::external, source_.inputs.size() + k}, -1};
+  }
+}
+
+void Compiler::copy_outputs() {
+  for (std::size_t k = 0; k < source_.outputs.size(); ++k) {
+    const NodeId id = source_.outputs[k];
+    const Place home{Place::Kind::external, source_.inputs.size() + k};
+    const Value& v = value(root_of(id));
+    if (v.place.kind == Place::Kind::external && v.place.at == home.at) continue;
+    use(id);
+    Instruction copy{
+        .in = {v.place}, .out = home, .bytes = node(id).spec.bytes(), .node = id, .loc = node(id).loc};
+    program_.code.push_back(std::move(copy));
+  }
+}
+
+int Compiler::new_buffer(std::size_t bytes) {
+  buffers_.push_back({bytes, now(), now()});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+void Compiler::give_home(NodeId id) {
+  Value& v = value(id);
+  if (v.place.kind != Place::Kind::none) return;
+  v.buffer = new_buffer(node(id).spec.bytes());
+  v.place = {Place::Kind::arena, uz(v.buffer)};
+}
+
+Place Compiler::use(NodeId id) {
+  const Value& v = value(root_of(id));
+  if (v.buffer >= 0) buffers_[uz(v.buffer)].last = now();
+  return v.place;
+}
+
+template <class MayReuse>
+bool Compiler::take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse may_reuse) {
+  if (!options_.reuse || value(id).place.kind != Place::Kind::none) return false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const NodeId root = root_of(inputs[i]);
+    const Value& v = value(root);
+    if (v.buffer < 0 || !may_reuse(i) || last_reader_[uz(root)] != group_) continue;
+    bool read_otherwise = false;  // the same bytes under another shape
+    for (std::size_t j = 0; j < inputs.size(); ++j)
+      read_otherwise = read_otherwise || (root_of(inputs[j]) == root && !may_reuse(j));
+    if (read_otherwise) continue;
+    value(id) = v;
+    return true;
+  }
+  return false;
+}
+
+void Compiler::find_last_readers() {
+  constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+
+  last_reader_.assign(values_.size(), 0);
+  for (std::size_t g = 0; g < fusion_.order.size(); ++g)
+    for (NodeId id : fusion_.order[g].nodes)
+      for (NodeId in : fusion_.inputs_of(graph_, id)) last_reader_[uz(root_of(in))] = g;
+  // A checkpointed scan may read its inputs again whenever its values are pulled.
+  for (NodeId id = 0; id < graph_.size(); ++id)
+    if (live_[uz(id)] && node(id).op->kind == OpKind::scan)
+      for (NodeId in : node(id).inputs) last_reader_[uz(root_of(in))] = kNever;
+  for (NodeId id : source_.outputs) last_reader_[uz(root_of(id))] = kNever;
+}
+
+// ---- instructions ----
+
+void Compiler::issue(const Fusion::Group& group) {
+  if (group.nodes.size() > 1) issue_cluster(group);
+  else issue(group.nodes[0]);
+}
+
+void Compiler::issue(NodeId id) {
+  const Node& n = node(id);
+  switch (n.op->kind) {
+    case OpKind::input:
+      return;
+    case OpKind::constant:
+      value(id) = {{Place::Kind::literal, program_.literals.size()}, -1};
+      program_.literals.push_back(literal_of(n).to(options_.device));
+      return;
+    case OpKind::scan:
+      return issue_scan(id);
+    case OpKind::final:
+    case OpKind::stack:
+      return;  // placed with their scan
+    case OpKind::value:
+      break;
+  }
+  if (layouts_.read_in_place.contains(id)) return;
+  if (n.op->view && layouts_.written_as.contains(n.inputs[0])) return;
+  if (fusion_.sums.contains(id)) return issue_sum(id);
+  const NodeCall call(graph_.nodes(), n);
+  Instruction ins{.op = n.op,
+                  .kernel = backend() ? backend()->kernel(call, n.loc, options_.precision) : n.op->cpu(call),
+                  .node = id,
+                  .loc = n.loc};
+  for (NodeId in : n.inputs) ins.in.push_back(use(in));
+  const auto may_reuse = [&](std::size_t i) {
+    return n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i));
+  };
+  if (!take_over(id, n.inputs, may_reuse)) give_home(id);
+  ins.out = value(id).place;
+  program_.code.push_back(std::move(ins));
+}
+
+void Compiler::issue_sum(NodeId id) {
+  const NodeId term = fusion_.sums.at(id);
+  const std::vector<NodeId> inputs = fusion_.inputs_of(graph_, id);
+  Instruction ins{.op = node(id).op,
+                  .kernel = node(term).op->kernel_adding_to(NodeCall(graph_.nodes(), node(term))),
+                  .node = id,
+                  .with = {term},
+                  .loc = node(id).loc};
+  for (NodeId in : inputs) ins.in.push_back(use(in));
+  if (!take_over(id, inputs, [&](std::size_t i) { return i + 1 == inputs.size(); })) give_home(id);
+  ins.out = value(id).place;
+  program_.code.push_back(std::move(ins));
+}
+
+void Compiler::issue_cluster(const Fusion::Group& group) {
+  const std::vector<NodeId>& nodes = group.nodes;
+  const ClusterText text = text_of(group, graph_, readers_);
+  auto call = std::make_shared<ClusterCall>(ClusterCall{text.ops, {}, group.shape});
+  const std::vector<Spec>& specs = call->in;
+  for (NodeId in : text.inputs) call->in.push_back(node(in).spec);
+  Instruction ins{.op = node(nodes.back()).op,
+                  .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call),
+                  .call = call,
+                  .node = nodes.back(),
+                  .with = {nodes.begin(), nodes.end() - 1},
+                  .loc = node(nodes.back()).loc};
+  for (NodeId in : text.inputs) ins.in.push_back(use(in));
+  for (std::size_t k = 0; k < nodes.size(); ++k) {
+    if (text.ops[k].output < 0) continue;
+    // It may write over what no later op reads, and no other writes over.
+    const auto may_reuse = [&](std::size_t i) {
+      const int buffer = value(root_of(text.inputs[i])).buffer;
+      return specs[i] == node(nodes[k]).spec && text.last_read[i] <= k &&
+             std::ranges::none_of(nodes, [&](NodeId other) { return value(other).buffer == buffer; });
+    };
+    if (!take_over(nodes[k], text.inputs, may_reuse)) give_home(nodes[k]);
+    ins.outs.push_back(value(nodes[k]).place);
+  }
+  program_.code.push_back(std::move(ins));
+}
+
+// ---- the end ----
+
+void Compiler::count_flops() {
+  for (NodeId id = 0; id < graph_.size(); ++id) {
+    const Node& n = node(id);
+    if (live_[uz(id)] && n.op->kind == OpKind::value && !n.op->is_alias && n.op->cost)
+      program_.flops += n.op->cost(NodeCall(graph_.nodes(), n)).flops;
+  }
+  for (NodeId id : scan_order_) {
+    const ScanInfo& info = scans_[uz(id)];
+    const ScanStep& scan = *program_.code[info.instruction].scan;
+    const Program& body = scan.workers[0].body;
+    const double steps = static_cast<double>(scan.table.steps) * scan.table.slices;
+    const double pulls = static_cast<double>(info.pulled_by.size());
+    program_.flops += steps * body.flops * (1 + pulls);
+    program_.recomputed_flops += steps * (body.recomputed_flops * (1 + pulls) + body.flops * pulls);
+  }
+}
+
+void Compiler::finish() {
+  count_flops();
+  const ArenaLayout layout = lay_out(buffers_);
+  program_.arena_bytes = layout.bytes;
+  for (std::size_t b = 0; b < buffers_.size(); ++b)
+    program_.buffers.push_back({layout.offsets[b], buffers_[b].bytes, buffers_[b].first, buffers_[b].last});
+  const auto settle = [&](Place& p) {
+    if (p.kind == Place::Kind::arena) p.at = layout.offsets[p.at];
+  };
+  for (Instruction& ins : program_.code) {
+    for (Place& p : ins.in) settle(p);
+    settle(ins.out);
+    for (Place& p : ins.outs) settle(p);
+    if (!ins.scan) continue;
+    for (StepTable::Base& base : ins.scan->table.bases) settle(base.place);
+  }
+}
+
+Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
+  Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
+  if (std::optional<Program> program = Compiler(lowered, options).run()) return std::move(*program);
+  PlanOptions whole = options;
+  whole.slice = false;
+  return std::move(*Compiler(std::move(lowered), whole).run());
+}
+
+}  // namespace nestgrad

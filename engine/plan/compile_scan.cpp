@@ -1,0 +1,312 @@
+// Scans in a plan: what is cut into slices, what is stored
+// and what recomputed, and what one step reads and writes.
+#include <algorithm>
+
+#include "engine/plan/compiler.h"
+#include "engine/plan/liveness.h"
+
+namespace nestgrad {
+
+// ---- slices ----
+
+void Compiler::slice_scans() {
+  if (!options_.slice) return;
+  for (NodeId id = 0; id < graph_.size(); ++id) {
+    if (!live_[uz(id)] || !is_scan(node(id))) continue;
+    auto sliced = slice_scan(graph_, readers_, id);
+    if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
+      slicings_.emplace(id, std::move(*sliced));
+  }
+}
+
+bool Compiler::fuse_scans() {
+  for (Instruction& ins : program_.code)
+    if (ins.scan && is_fused(ins.node)) {
+      ins.scan->kernel = backend()->loop_kernel(*ins.scan, program_);
+      if (!ins.scan->kernel) return false;
+    }
+  return true;
+}
+
+SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
+  const auto cut = slicings_.find(scan);
+  if (cut != slicings_.end()) return cut->second.parts[uz(body_node)];
+  return {body_of(node(scan)).spec(body_node).bytes(), {0}, {1}, false};
+}
+
+// ---- what is recomputed ----
+
+int Compiler::every_of(const Node& scan) const {
+  const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
+  return std::min(options_.checkpoint_every.value_or(attrs.every), static_cast<int>(attrs.steps));
+}
+
+bool Compiler::is_lazy(NodeId stack, int every) const {
+  // A slice has recomputed for it what the slice of the same number makes: it must be all that it reads.
+  if (every == 0) return false;
+  const SliceOf made = part_in(node(stack).inputs[0], shown_by(node(stack)));
+  return std::ranges::all_of(readers_[uz(stack)], [&](const Reader& r) {
+    if (!reads_step_by_step(graph_, r)) return false;
+    const int other = every_of(node(r.id));
+    return (other == 0 || other == every) && made.same_bytes(part_in(r.id, r.operand));
+  });
+}
+
+void Compiler::extend_lazy_lifetimes() {
+  for (std::size_t k = scan_order_.size(); k-- > 0;) {
+    ScanInfo& info = scans_[uz(scan_order_[k])];
+    int until = static_cast<int>(info.instruction);
+    for (NodeId reader : info.pulled_by) until = std::max(until, last_pull_[reader]);
+    last_pull_[scan_order_[k]] = until;
+    if (info.pulled_by.empty()) continue;
+    for (int b : info.own_buffers) extend(b, until);
+    for (NodeId in : node(scan_order_[k]).inputs)
+      if (value(root_of(in)).buffer >= 0) extend(value(root_of(in)).buffer, until);
+  }
+}
+
+void Compiler::extend(int buffer, int until) {
+  int& last = buffers_[static_cast<std::size_t>(buffer)].last;
+  last = std::max(last, until);
+}
+
+// ---- one scan ----
+
+// Makes the instruction of one scan.
+class ScanCompiler {
+ public:
+  ScanCompiler(Compiler& compiler, NodeId id)
+      : c_(compiler),
+        id_(id),
+        node_(compiler.node(id)),
+        body_(body_of(node_)),
+        results_(results_of(compiler.graph_, compiler.readers_, id)),
+        scan_(std::make_unique<ScanStep>()),
+        info_{.instruction = compiler.program_.code.size()} {
+    const auto cut = compiler.slicings_.find(id);
+    if (cut != compiler.slicings_.end()) sliced_ = &cut->second;
+  }
+
+  void issue() {
+    const ScanAttrs& attrs = node_.attrs.as<ScanAttrs>();
+    table_.steps = static_cast<int>(attrs.steps);
+    table_.reverse = attrs.reverse;
+    if (sliced_) table_.slices = sliced_->slices();
+    scan_->every = c_.every_of(node_);
+    if (scan_->every) scan_->copies = (table_.steps - 1) / scan_->every;
+    else if (c_.is_fused(id_) &&
+             std::ranges::any_of(node_.inputs, [&](NodeId in) { return c_.lazy_stacks_.contains(in); }))
+      scan_->copies = 2;
+    find_live();
+    add_carries();
+    add_inputs();
+    add_stacks();
+    add_workers();
+
+    if (c_.scans_.size() < c_.values_.size()) c_.scans_.resize(c_.values_.size());
+    c_.scans_[uz(id_)] = std::move(info_);
+    c_.scan_order_.push_back(id_);
+    c_.program_.code.push_back(
+        Instruction{.op = node_.op, .scan = std::move(scan_), .node = id_, .loc = node_.loc});
+  }
+
+ private:
+  // Memory of one worker, filled from the front.
+  struct WorkerMemory {
+    std::size_t bytes = 0;
+    std::int64_t take(std::size_t size) {
+      const auto at = static_cast<std::int64_t>(bytes);
+      bytes += (size + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      return at;
+    }
+  };
+
+  SliceOf part_of(NodeId body_node) const { return c_.part_in(id_, body_node); }
+  Place scratch(std::size_t bytes) {
+    info_.own_buffers.push_back(c_.new_buffer(bytes));
+    return {Place::Kind::arena, uz(info_.own_buffers.back())};
+  }
+  StepPart part(const SliceOf& p) { return table_.part(p.bytes, p.at, p.owner); }
+  StepPart part(const SliceOf& p, const Stepped& where) { return table_.part(p.bytes, where.at, p.owner); }
+
+  // Which carries and inputs matter: those asked for, and those that feed what matters.
+  void find_live() {
+    finals_.assign(uz(body_.carries), -1);
+    for (NodeId p : results_.finals) finals_[uz(c_.node(p).attrs.as<FinalAttrs>().carry)] = p;
+    std::vector<char> carried(finals_.size(), 0);
+    for (std::size_t i = 0; i < finals_.size(); ++i) carried[i] = finals_[i] >= 0;
+    std::vector<NodeId> inputs(uz(body_.inputs()));
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<NodeId>(i);
+    for (bool grew = true; grew;) {
+      grew = false;
+      std::vector<NodeId> outs;
+      for (NodeId p : results_.stacks) outs.push_back(shown_by(c_.node(p)));
+      for (std::size_t i = 0; i < carried.size(); ++i)
+        if (carried[i]) outs.push_back(body_.outs[i]);
+      live_ = live_nodes(body_.nodes, outs, inputs);
+      for (std::size_t i = 0; i < carried.size(); ++i)
+        if (live_[i] && !carried[i]) carried[i] = grew = true;
+    }
+    for (std::size_t i = 0; i < carried.size(); ++i)
+      if (carried[i]) carries_.push_back(static_cast<NodeId>(i));
+  }
+
+  void add_carries() {
+    const std::size_t slices = uz(table_.slices), copies = uz(scan_->copies);
+    for (NodeId in : carries_) {
+      ins_.push_back(in), outs_.push_back(body_.outs[uz(in)]);
+      const SliceOf cut = part_of(in);
+      StepCarry c{.part = part(cut),
+                  .dtype = body_.spec(in).dtype,
+                  .init = table_.base(c_.use(node_.inputs[uz(in)])),
+                  .partial = cut.partial,
+                  .even = memory_.take(cut.bytes),
+                  .odd = memory_.take(cut.bytes)};
+      if (copies) c.copies = table_.base(scratch(cut.bytes * slices * copies));
+      if (const NodeId last = finals_[uz(in)]; last >= 0) {
+        c_.give_home(last);
+        c.final_value = table_.base(c_.value(last).place);
+        if (cut.partial) c.terms = table_.base(scratch(cut.bytes * slices));
+      }
+      table_.carries.push_back(c);
+    }
+  }
+
+  void add_inputs() {
+    const int first_const = body_.carries + body_.xs;
+    for (NodeId i = body_.carries; i < body_.inputs(); ++i) {
+      if (!live_[uz(i)]) continue;
+      ins_.push_back(i);
+      const NodeId source = node_.inputs[uz(i)];
+      if (i >= first_const)
+        table_.constants.push_back({.part = part(part_of(i)), .base = table_.base(c_.use(source))});
+      else if (const auto lazy = c_.lazy_stacks_.find(source); lazy != c_.lazy_stacks_.end())
+        table_.xs.push_back(recomputed(lazy->second.first, lazy->second.second));
+      else table_.xs.push_back(stored(i, source));
+    }
+  }
+
+  StepValue stored(NodeId in, NodeId source) {
+    const SliceOf cut = part_of(in);
+    const StepLayouts& layouts = c_.layouts_;
+    Stepped where = stepped(cut, body_.spec(in).bytes());
+    if (const auto at = layouts.slice_by_slice.find(source); at != layouts.slice_by_slice.end())
+      where = at->second;
+    if (layouts.read_in_place.contains(source)) where = *stepped(cut, body_.spec(in), view_of(source));
+    return {.part = part(cut, where),
+            .base = table_.base(c_.use(source)),
+            .stride = static_cast<std::int64_t>(where.stride)};
+  }
+
+  // A stack of another scan, where that scan recomputes it.
+  StepValue recomputed(NodeId scan, std::size_t stack) {
+    Compiler::ScanInfo& info = c_.scans_[uz(scan)];
+    const auto maker = static_cast<int>(info.instruction);
+    if (info.pulled_by.empty() || info.pulled_by.back() != id_) info.pulled_by.push_back(id_);
+    if (std::ranges::find(scan_->makers, maker) == scan_->makers.end()) scan_->makers.push_back(maker);
+    const StepTable& other = c_.program_.code[info.instruction].scan->table;
+    const StepValue& made = other.stacks[stack];
+    const StepTable::Base& base = other.bases[uz(made.base)];
+    const auto begin = made.part.at, end = begin + other.slices;
+    return {
+        .part = table_.part(uz(made.part.bytes), {other.offsets.begin() + begin, other.offsets.begin() + end},
+                            {other.owners.begin() + begin, other.owners.begin() + end}),
+        .base = table_.base(base.place, base.per_worker),
+        .stride = made.stride,
+        .window = made.window};
+  }
+
+  void add_stacks() {
+    for (NodeId p : results_.stacks) {
+      const NodeId what = shown_by(c_.node(p));
+      const SliceOf cut = part_of(what);
+      const bool lazy = c_.is_lazy(p, scan_->every);
+      StepValue s = lazy ? windowed(cut) : stored_stack(cut, p, what);
+      const auto carry = std::ranges::find(carries_, what);
+      if (carry != carries_.end() && !cut.partial) {
+        int& stack = table_.carries[uz(carry - carries_.begin())].stack;
+        s.of_carry = stack < 0;
+        if (s.of_carry) stack = static_cast<int>(table_.stacks.size());
+      }
+      if (!s.of_carry) outs_.push_back(what);
+      if (lazy) c_.lazy_stacks_.emplace(p, std::pair{id_, table_.stacks.size()});
+      table_.stacks.push_back(s);
+    }
+  }
+
+  // Room for one segment: in each worker's memory, or for each slice where a kernel takes all of them.
+  StepValue windowed(const SliceOf& cut) {
+    const std::size_t slices = uz(table_.slices), segment = cut.bytes * uz(scan_->every);
+    StepValue out{.stride = static_cast<std::int64_t>(cut.bytes), .window = scan_->every};
+    std::vector<std::size_t> at(slices, 0);
+    if (c_.is_fused(id_)) {
+      for (std::size_t s = 0; s < slices; ++s) at[s] = s * segment;
+      out.base = table_.base(scratch(segment * slices));
+    } else {
+      at.assign(slices, uz(memory_.take(segment)));
+    }
+    out.part = table_.part(cut.bytes, at, cut.owner);
+    return out;
+  }
+
+  StepValue stored_stack(const SliceOf& cut, NodeId stack, NodeId what) {
+    const StepLayouts& layouts = c_.layouts_;
+    Stepped where = stepped(cut, body_.spec(what).bytes());
+    NodeId home = stack;
+    if (const auto at = layouts.slice_by_slice.find(stack); at != layouts.slice_by_slice.end())
+      where = at->second;
+    if (const auto at = layouts.written_as.find(stack); at != layouts.written_as.end()) {
+      home = at->second;
+      where =
+          *stepped(cut, body_.spec(what), *inverse(view_of(home), c_.node(stack).spec, c_.node(home).spec));
+    }
+    c_.give_home(home);
+    return {.part = part(cut, where),
+            .base = table_.base(c_.value(home).place),
+            .stride = static_cast<std::int64_t>(where.stride),
+            .scratch = memory_.take(cut.bytes)};
+  }
+
+  View view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
+
+  Program compiled_body() const {
+    if (!sliced_) return compile(body_.nodes, ins_, outs_, c_.options_, true);
+    const auto made = [&](std::vector<NodeId> ids) {
+      for (NodeId& i : ids) i = sliced_->made[uz(i)];
+      return ids;
+    };
+    return compile(sliced_->graph->nodes(), made(ins_), made(outs_), c_.options_, true);
+  }
+
+  void add_workers() {
+    scan_->workers.resize(uz(std::min(table_.slices, c_.options_.workers)));
+    for (ScanStep::Worker& w : scan_->workers) {
+      w.body = compiled_body();
+      w.bases.resize(table_.bases.size());
+      w.externals.resize(ins_.size() + outs_.size());
+      w.carry_in.resize(table_.carries.size());
+    }
+    scan_->body_arena = uz(memory_.take(scan_->workers[0].body.arena_bytes));
+    const std::size_t bytes = memory_.bytes;
+    table_.bases[0] = {scratch(c_.is_fused(id_) ? 0 : bytes * scan_->workers.size()), bytes};
+  }
+
+  Compiler& c_;
+  NodeId id_;
+  const Node& node_;
+  const Body& body_;
+  ScanResults results_;
+  const SlicedBody* sliced_ = nullptr;
+  std::unique_ptr<ScanStep> scan_;
+  StepTable& table_ = scan_->table;
+  Compiler::ScanInfo info_;
+  WorkerMemory memory_;
+  std::vector<NodeId> finals_;      // by carry; -1: not asked for
+  std::vector<char> live_;          // of the body's nodes
+  std::vector<NodeId> carries_;     // those that matter
+  std::vector<NodeId> ins_, outs_;  // of the compiled body
+};
+
+void Compiler::issue_scan(NodeId id) { ScanCompiler(*this, id).issue(); }
+
+}  // namespace nestgrad

@@ -1,0 +1,72 @@
+#include "engine/plan/dependence.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/core/index.h"
+#include "engine/plan/liveness.h"
+
+namespace nestgrad {
+
+std::string_view why_no_derivative(const Node& n, std::size_t input, const Node& source) {
+  if (!n.op->vjp) return n.op->why_no_derivative.empty() ? "it has no derivative" : n.op->why_no_derivative;
+  if (n.op->why_no_derivative_in)
+    if (const std::string_view why = n.op->why_no_derivative_in(static_cast<int>(input)); !why.empty())
+      return why;
+  return is_float(n.spec.dtype) && is_float(source.spec.dtype) ? "" : "integers have no derivative";
+}
+
+std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked) {
+  std::vector<char> in;
+  for (NodeId id : scan.inputs) in.push_back(marked[uz(id)]);
+  return in;
+}
+
+std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked, Follow follow,
+                             NodeId first) {
+  std::unordered_map<NodeId, std::vector<char>> bodies;
+  const auto is_marked = [&](NodeId id) { return id >= first && marked[uz(id - first)]; };
+  for (std::size_t at = 0; at < marked.size(); ++at) {
+    const NodeId id = first + static_cast<NodeId>(at);
+    const Node& n = nodes[uz(id)];
+    if (marked[at] || n.inputs.empty()) continue;
+    switch (n.op->kind) {
+      case OpKind::input:
+      case OpKind::constant:
+        break;
+      case OpKind::value:
+        for (std::size_t i = 0; i < n.inputs.size() && !marked[at]; ++i)
+          marked[at] =
+              is_marked(n.inputs[i]) && (follow == Follow::values || passes(n, i, nodes[uz(n.inputs[i])]));
+        break;
+      case OpKind::scan: {
+        std::vector<char> in;
+        for (NodeId input : n.inputs) in.push_back(is_marked(input));
+        marked[at] = std::ranges::find(in, 1) != in.end();
+        if (marked[at]) bodies.emplace(id, active_in_body(body_of(n), in, follow));
+        break;
+      }
+      case OpKind::final:
+      case OpKind::stack:
+        if (const auto body = bodies.find(n.inputs[0]); body != bodies.end())
+          marked[at] = body->second[uz(shown_by(n))];
+        break;
+    }
+  }
+  return marked;
+}
+
+std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_in, Follow follow) {
+  std::vector<char> inputs = marked_in;
+  for (;;) {
+    std::vector<char> marked(body.nodes.size(), 0);
+    std::ranges::copy(inputs, marked.begin());
+    marked = dependents(body.nodes, std::move(marked), follow);
+    bool grew = false;
+    for (std::size_t i = 0; i < uz(body.carries); ++i)
+      if (marked[uz(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
+    if (!grew) return marked;
+  }
+}
+
+}  // namespace nestgrad

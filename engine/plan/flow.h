@@ -1,0 +1,45 @@
+// Flow: where an axis goes. From each op's `axes` and `sums_over` follows whether the slices of a traced
+// function along an axis (tokens, sequences, heads) are independent of each other: the condition that makes
+// the dual form sound, and that lets a thread take whole slices.
+#pragma once
+
+#include <string>
+
+#include "engine/core/body.h"
+
+namespace nestgrad {
+
+// How a value relates to the slices being followed.
+struct Flow {
+  enum class Kind : std::uint8_t {
+    free,     // it has nothing to do with them
+    along,    // slice i of the followed axis is slice i of `axis`
+    partial,  // a sum of terms, one per slice
+    mixed,    // it combines them
+  };
+  Kind kind = Kind::free;
+  int axis = -1;        // along: counted from the front
+  NodeId culprit = -1;  // mixed: the first node that combined slices
+  std::string why;
+
+  static Flow free() { return {}; }
+  static Flow along(int axis) { return {Kind::along, axis, -1, {}}; }
+  static Flow partial() { return {Kind::partial, -1, -1, {}}; }
+};
+
+struct FlowOptions {
+  // May a free value that varies along the followed axis, a positional constant, meet slices? They are then
+  // independent, but not treated alike.
+  bool positional = false;
+  // Is a sum over the slices, and what is linear in such sums, `partial`? Otherwise it is mixed.
+  bool partial = false;
+};
+
+// One flow per node, given those of the inputs (all other leaves are free).
+std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs,
+                         const FlowOptions& options = {});
+
+// May value `id` differ along this axis, all inputs being free to?
+bool may_vary(const std::deque<Node>& nodes, NodeId id, int axis);
+
+}  // namespace nestgrad

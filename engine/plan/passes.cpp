@@ -1,0 +1,87 @@
+#include "engine/plan/passes.h"
+
+#include "engine/plan/slicing.h"
+
+namespace nestgrad {
+
+namespace {
+
+// A scan that reads other values may be cut in slices otherwise, and its sums be added up in another order: then
+// nothing is moved.
+Lowered rematerialize_keeping_bits(const Lowered& from, const PlanOptions& options) {
+  Lowered moved = rematerialize(from);
+  return options.slice && moved.graph != from.graph && !sums_alike(moved, from) ? from : moved;
+}
+
+constexpr auto kAlways = [](const PlanOptions&, bool) { return true; };
+
+constexpr Pass kPasses[] = {
+    {.name = "simplify",
+     .sentence =
+         "dead nodes go, ops without a kernel become ops that have one; numbers are folded, transposes "
+         "absorbed into products, factors taken out of sums, `A X + B X` becomes one product",
+     .where = "engine/plan/simplify_graph.cpp, ops/simplify.cpp",
+     .option = "simplify",
+     .keeps_bits = false,
+     .is_on = kAlways},
+    {.name = "simplify bodies",
+     .sentence = "the same in the bodies of scans, before anything moves between them",
+     .where = "engine/plan/simplify_graph.cpp",
+     .option = "simplify",
+     .keeps_bits = false,
+     .is_on = [](const PlanOptions& o, bool of_scan) { return o.simplify && !of_scan; },
+     .run = simplify_bodies},
+    {.name = "recompute regions",
+     .sentence = "what `checkpoint` marks is computed again where a derivative reads it",
+     .where = "engine/plan/recompute_regions.cpp",
+     .is_on = kAlways,
+     .run = [](const Lowered& from, const PlanOptions&) { return recompute_regions(from); }},
+    {.name = "rematerialize",
+     .sentence =
+         "of what a derivative reads of a scan, a minimum cut decides what is kept and what cheap ops "
+         "compute again",
+     .where = "engine/plan/rematerialize.cpp, engine/plan/cut.cpp",
+     .option = "rematerialize",
+     .is_on = [](const PlanOptions& o, bool) { return o.rematerialize; },
+     .run = rematerialize_keeping_bits},
+    {.name = "slice",
+     .sentence =
+         "a scan over independent sequences and heads runs slice by slice, each on one thread, its state "
+         "in the cache",
+     .where = "engine/plan/slicing.cpp",
+     .option = "slice",
+     .keeps_bits = false},
+    {.name = "lay out steps",
+     .sentence =
+         "permuted sequences are read and written where they lie; what only slices read lies slice by "
+         "slice; carries are written into the stacks that keep them",
+     .where = "engine/plan/stepped.cpp, engine/plan/step_table.h"},
+    {.name = "fuse",
+     .sentence =
+         "elementwise ops, and sums and maxima of rows between them, are one instruction with as many "
+         "outputs as others read, block of rows by block of rows; a product adds what is added to it",
+     .where = "engine/plan/fusion.cpp, engine/plan/cluster.cpp",
+     .option = "fuse"},
+    {.name = "place",
+     .sentence = "buffers share one arena; an op writes over an input that dies",
+     .where = "engine/plan/compile.cpp, engine/plan/arena.cpp",
+     .option = "reuse"}};
+
+}  // namespace
+
+std::span<const Pass> passes() { return kPasses; }
+
+Lowered run_passes(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                   const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
+                   const std::function<void(const Pass&, const Lowered&)>& after) {
+  Lowered out = simplify_graph(nodes, inputs, outputs, options, of_scan);
+  if (after) after(kPasses[0], out);
+  for (const Pass& pass : kPasses) {
+    if (!pass.run || !pass.is_on(options, of_scan)) continue;
+    out = pass.run(out, options);
+    if (after) after(pass, out);
+  }
+  return out;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,43 @@
+// PlanOptions: what may be chosen when a function is compiled, and what is told of the plan (engine/run/plan.h).
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "engine/core/device.h"
+
+namespace nestgrad {
+
+struct PlanOptions {
+  bool simplify = true;
+  bool reuse = true;  // let an op write over an input that dies there
+  bool fuse = true;  // run elementwise ops, and sums of rows between them, as one instruction; changes no bit
+  // Compute cheap values of a scan again where its derivatives read them; needs less memory.
+  bool rematerialize = true;
+  bool slice = true;  // run independent slices of a scan one after the other, or in parallel
+  // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
+  // carry and recomputes the segment between. Any choice gives the same bits.
+  std::optional<int> checkpoint_every;
+  // Bytes that the arena may have; 0: any number. If storing everything needs more, the checkpoint schedule
+  // is chosen, over checkpoint_every; ConfigError if none needs so little.
+  std::size_t memory_budget = 0;
+  Device device = default_device();           // where it runs
+  Precision precision = default_precision();  // of its products, on a GPU
+  int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
+};
+
+// Where a value lives, for tests and pictures. Steps are instruction numbers.
+struct BufferInfo {
+  std::size_t offset, bytes;
+  int first, last;  // live from the instruction that writes it to the last that reads it, inclusive
+};
+
+struct PlanStats {
+  std::size_t arena_bytes = 0;
+  std::size_t instructions = 0;  // scan bodies included
+  std::size_t nodes = 0;
+  double flops = 0;             // of a run
+  double recompute_factor = 1;  // flops over those of a run that recomputes nothing
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,51 @@
+#include "engine/plan/readers.h"
+
+#include <utility>
+
+#include "engine/core/index.h"
+
+namespace nestgrad {
+
+std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
+                             std::span<const NodeId> cuts) {
+  std::vector<char> live(nodes.size(), 0), cut(nodes.size(), 0);
+  for (NodeId id : cuts) cut[uz(id)] = 1;
+  std::vector<NodeId> todo(wanted.begin(), wanted.end());
+  while (!todo.empty()) {
+    const auto id = uz(todo.back());
+    todo.pop_back();
+    if (std::exchange(live[id], 1) || cut[id]) continue;
+    todo.insert(todo.end(), nodes[id].inputs.begin(), nodes[id].inputs.end());
+  }
+  return live;
+}
+
+std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
+                                            std::span<const NodeId> outputs) {
+  std::vector<std::vector<Reader>> readers(uz(graph.size()));
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    if (!live[uz(id)]) continue;
+    const std::vector<NodeId>& in = graph.node(id).inputs;
+    for (std::size_t i = 0; i < in.size(); ++i) readers[uz(in[i])].push_back({id, static_cast<NodeId>(i)});
+  }
+  for (NodeId id : outputs) readers[uz(id)].push_back({-1, 0});
+  return readers;
+}
+
+bool reads_step_by_step(const Graph& graph, const Reader& reader) {
+  if (reader.id < 0 || !is_scan(graph.node(reader.id))) return false;
+  const Body& body = body_of(graph.node(reader.id));
+  return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
+}
+
+ScanResults results_of(const Graph& graph, const Readers& readers, NodeId scan) {
+  ScanResults out;
+  for (const Reader& r : readers[uz(scan)]) {
+    if (r.id < 0) continue;
+    if (graph.node(r.id).attrs.find<FinalAttrs>()) out.finals.push_back(r.id);
+    if (graph.node(r.id).attrs.find<StackAttrs>()) out.stacks.push_back(r.id);
+  }
+  return out;
+}
+
+}  // namespace nestgrad

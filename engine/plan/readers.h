@@ -1,0 +1,31 @@
+// Readers: who reads the values of a graph, and which values anybody needs.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/core/body.h"
+
+namespace nestgrad {
+
+// Marks what `wanted` needs, not looking behind `cuts`.
+std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
+                             std::span<const NodeId> cuts);
+
+// Who reads a value, as which operand; id -1: the caller.
+struct Reader {
+  NodeId id, operand;
+};
+// By node, of the live nodes and the caller.
+using Readers = std::vector<std::vector<Reader>>;
+Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<const NodeId> outputs);
+// Is the reader a scan that cuts this operand along its first axis, a step each?
+bool reads_step_by_step(const Graph& graph, const Reader& reader);
+
+// The nodes that show what a scan makes. Of readers of live nodes: those that are live.
+struct ScanResults {
+  std::vector<NodeId> finals, stacks;
+};
+ScanResults results_of(const Graph& graph, const Readers& readers, NodeId scan);
+
+}  // namespace nestgrad

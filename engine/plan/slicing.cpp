@@ -1,0 +1,288 @@
+#include "engine/plan/slicing.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/core/body.h"
+#include "engine/core/index.h"
+#include "engine/plan/liveness.h"
+
+namespace nestgrad {
+
+namespace {
+
+// The last two axes belong to matrix products, which are faster whole.
+constexpr int kFirstFromEnd = 3;
+
+// The nodes of a scan's body of whose values somebody reads the stack.
+std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, NodeId scan) {
+  std::vector<NodeId> out;
+  for (NodeId stack : results_of(graph, readers, scan).stacks) out.push_back(shown_by(graph.node(stack)));
+  return out;
+}
+
+class Slicer {
+ public:
+  Slicer(const Body& body, const std::vector<NodeId>& stacked) : body_(body), wanted_(stacked) {
+    wanted_.insert(wanted_.end(), body.outs.begin(), body.outs.end());
+    std::vector<NodeId> inputs(uz(body.inputs()));
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<NodeId>(i);
+    live_ = live_nodes(body.nodes, wanted_, inputs);
+  }
+
+  std::optional<SlicedBody> run() {
+    find_axes();
+    if (flows_.empty() || !build()) return {};
+    return std::move(out_);
+  }
+
+  // By carry: the axes, counted from the end, over which its slices are added up.
+  std::vector<std::vector<int>> summed() {
+    std::vector<std::vector<int>> out(uz(body_.carries));
+    find_axes();
+    bool any = false;
+    for (std::size_t c = 0; c < out.size(); ++c)
+      for (std::size_t a = 0; a < flows_.size(); ++a) {
+        if (flows_[a][uz(body_.outs[c])].kind != Flow::Kind::partial) continue;
+        out[c].push_back(from_end_[a]);
+        any = true;
+      }
+    if (any && !build()) return std::vector<std::vector<int>>(out.size());
+    return out;
+  }
+
+ private:
+  const Node& node(NodeId id) const { return body_.nodes[uz(id)]; }
+
+  // ---- which axes ----
+
+  void find_axes() {
+    int rank = 0;
+    for (int i = 0; i < body_.inputs(); ++i) rank = std::max(rank, body_.spec(i).rank());
+    for (int from_end = rank; from_end >= kFirstFromEnd; --from_end) try_axis(from_end);
+  }
+
+  void try_axis(int from_end) {
+    const auto place = [&](NodeId id) { return node(id).spec.rank() - from_end; };
+    std::int64_t extent = 1;
+    for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
+      if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
+    if (extent < 2) return;  // one slice, or none: nothing to run apart
+    std::vector<std::pair<NodeId, Flow>> seeds;
+    for (NodeId i = 0; i < body_.inputs(); ++i)
+      seeds.emplace_back(i, place(i) >= 0 && node(i).spec.shape[uz(place(i))] == extent
+                                ? Flow::along(place(i))
+                                : Flow::free());
+    // A carry to which sums over slices are added is such a sum itself.
+    for (bool again = true; again;) {
+      again = false;
+      const std::vector<Flow> flows = follow(body_.nodes, seeds, {.positional = false, .partial = true});
+      bool fits = true;
+      for (std::size_t c = 0; c < uz(body_.carries); ++c) {
+        const Flow& next = flows[uz(body_.outs[c])];
+        Flow& seed = seeds[c].second;
+        if (next.kind == seed.kind && next.axis == seed.axis) continue;
+        fits = false;
+        if (seed.kind != Flow::Kind::free || next.kind == Flow::Kind::along) return;
+        seed = Flow::partial();
+        again = true;
+      }
+      if (!fits) continue;
+      for (NodeId id : wanted_)
+        if (flows[uz(id)].kind == Flow::Kind::mixed) return;
+      for (NodeId id : stacked())
+        if (flows[uz(id)].kind == Flow::Kind::partial) return;
+      if (sums_again(flows)) return;
+      flows_.push_back(flows);
+      from_end_.push_back(from_end);
+      out_.extents.push_back(extent);
+      return;
+    }
+  }
+  // Is a carry the sum over the slices of one axis, and the same for all slices of another? Then it would be
+  // added up once for each slice of the other.
+  bool sums_again(const std::vector<Flow>& flows) const {
+    return std::ranges::any_of(body_.outs, [&](NodeId id) {
+      return std::ranges::any_of(flows_, [&](const std::vector<Flow>& others) {
+        const Flow::Kind a = flows[uz(id)].kind, b = others[uz(id)].kind;
+        return (a == Flow::Kind::partial && b == Flow::Kind::free) ||
+               (a == Flow::Kind::free && b == Flow::Kind::partial);
+      });
+    });
+  }
+  std::span<const NodeId> stacked() const {
+    return std::span(wanted_).first(wanted_.size() - body_.outs.size());
+  }
+
+  // ---- the body of one slice ----
+
+  bool is_along(NodeId id, int axis) const {
+    return std::ranges::any_of(flows_, [&](const std::vector<Flow>& f) {
+      return f[uz(id)].kind == Flow::Kind::along && f[uz(id)].axis == axis;
+    });
+  }
+
+  // The value of node `id` for one slice, moreover with the axes `single`, along which it does not vary, cut
+  // down to extent 1. Undefined where there is none.
+  Tensor make(NodeId id, const std::vector<int>& single) {
+    if (const auto known = made_.find({id, single}); known != made_.end()) return known->second;
+    const Node& n = node(id);
+    for (const std::vector<Flow>& f : flows_)
+      if (f[uz(id)].kind == Flow::Kind::mixed) return {};  // nobody wants it, but a scan has it as input
+    Spec target = n.spec;
+    for (int axis = 0; axis < target.rank(); ++axis)
+      if (is_along(id, axis) || std::ranges::find(single, axis) != single.end()) target.shape[uz(axis)] = 1;
+    label_like(n);
+    Tensor out;
+    if (n.op->kind == OpKind::input) {
+      if (!single.empty()) return {};
+      out = out_.graph->input(target, input_name(n));
+    } else {
+      if (n.op->kind != OpKind::value && n.op->kind != OpKind::constant) return {};
+      std::vector<Tensor> in;
+      for (std::size_t k = 0; k < n.inputs.size(); ++k) {
+        in.push_back(make(n.inputs[k], single_in(n, k, target)));
+        if (!in.back().defined()) return {};
+      }
+      Attrs attrs = n.attrs;
+      if (attrs.find<ShapeAttrs>()) attrs = ShapeAttrs{target.shape};
+      label_like(n);
+      out = out_.graph->append(*n.op, in, std::move(attrs), n.loc);
+    }
+    if (out.spec() != target) return {};
+    made_.emplace(std::pair{id, single}, out);
+    return out;
+  }
+
+  // Axes of input k of extent above 1, not cut, that go to an axis of extent 1 now.
+  std::vector<int> single_in(const Node& n, std::size_t k, const Spec& target) const {
+    std::vector<int> out;
+    if (target.shape == n.spec.shape || !n.op->axes) return out;
+    const NodeCall call(body_.nodes, n);
+    for (int axis = 0; axis < call.in(k).rank(); ++axis) {
+      if (call.in(k).shape[uz(axis)] == 1 || is_along(n.inputs[k], axis)) continue;
+      const int to = n.op->axes(call, static_cast<int>(k), axis);
+      if (to >= 0 && target.shape[uz(to)] == 1 && n.spec.shape[uz(to)] > 1) out.push_back(axis);
+    }
+    return out;
+  }
+
+  // false: there is a value of which the slices are nothing, or lie in pieces.
+  bool build() {
+    out_.graph = std::make_shared<Graph>();
+    out_.made.assign(body_.nodes.size(), -1);
+    out_.parts.resize(body_.nodes.size());
+    ContextGuard guard;
+    context().emit.graph = out_.graph.get();
+    for (NodeId id = 0; id < static_cast<NodeId>(body_.nodes.size()); ++id) {
+      if (id >= body_.inputs() && !live_[uz(id)]) continue;
+      const Tensor t = make(id, {});
+      if (!t.defined()) return false;
+      out_.made[uz(id)] = t.id();
+    }
+    std::vector<NodeId> shown = wanted_;
+    for (NodeId id = 0; id < body_.inputs(); ++id) shown.push_back(id);
+    for (NodeId id : shown) {
+      if (lies_in_pieces(id)) return false;
+      out_.parts[uz(id)] = part(id);
+    }
+    return true;
+  }
+
+  // Is an axis cut behind one that is not? Then the part of a slice is no single stretch of memory.
+  bool lies_in_pieces(NodeId id) const {
+    bool inside = true;  // of the part, from the last axis on
+    for (int axis = node(id).spec.rank(); axis-- > 0;) {
+      const bool cut = is_along(id, axis);
+      inside = inside && !cut;
+      if (!inside && !cut && node(id).spec.shape[uz(axis)] != 1) return true;
+    }
+    return false;
+  }
+
+  SliceOf part(NodeId id) const {
+    const Shape& shape = node(id).spec.shape;
+    const std::size_t element = size_of(node(id).spec.dtype);
+    SliceOf out{.bytes = element};
+    for (int axis = node(id).spec.rank(); axis-- > 0 && !is_along(id, axis);)
+      out.bytes *= uz(shape[uz(axis)]);
+    const Shape strides = strides_of(shape);
+    for (int slice = 0; slice < out_.slices(); ++slice) {
+      std::size_t at = 0;
+      bool owner = true;
+      std::int64_t rest = slice;
+      for (std::size_t a = flows_.size(); a-- > 0; rest /= out_.extents[a]) {
+        const std::int64_t index = rest % out_.extents[a];
+        const Flow& f = flows_[a][uz(id)];
+        if (f.kind == Flow::Kind::along) at += uz(index * strides[uz(f.axis)]) * element;
+        else owner = owner && index == 0;
+      }
+      out.at.push_back(at);
+      out.owner.push_back(owner);
+    }
+    for (const std::vector<Flow>& f : flows_)
+      out.partial = out.partial || f[uz(id)].kind == Flow::Kind::partial;
+    return out;
+  }
+
+  const Body& body_;
+  std::vector<NodeId> wanted_;
+  std::vector<char> live_;
+  std::vector<std::vector<Flow>> flows_;  // one per axis along which it is cut
+  std::vector<int> from_end_;             // which axes these are, counted from the end
+  std::map<std::pair<NodeId, std::vector<int>>, Tensor> made_;
+  SlicedBody out_;
+};
+
+}  // namespace
+
+int SlicedBody::slices() const {
+  std::int64_t n = 1;
+  for (std::int64_t extent : extents) n *= extent;
+  return static_cast<int>(n);
+}
+
+std::optional<SlicedBody> slice_scan(const Graph& graph, const Readers& readers, NodeId scan) {
+  return Slicer(body_of(graph.node(scan)), stacked_nodes(graph, readers, scan)).run();
+}
+
+namespace {
+
+// The scans of a graph in their order, and what there is to know of each to cut it.
+class Scans {
+ public:
+  explicit Scans(const Lowered& lowered)
+      : graph_(*lowered.graph),
+        live_(live_nodes(graph_.nodes(), lowered.outputs, lowered.inputs)),
+        readers_(readers_of(graph_, live_, lowered.outputs)) {
+    for (NodeId id = 0; id < graph_.size(); ++id)
+      if (is_scan(graph_.node(id))) ids_.push_back(id);
+  }
+  std::size_t size() const { return ids_.size(); }
+  bool is_read(std::size_t i) const { return live_[uz(ids_[i])] != 0; }
+  const Body& body(std::size_t i) const { return body_of(graph_.node(ids_[i])); }
+  std::vector<NodeId> stacked(std::size_t i) const { return stacked_nodes(graph_, readers_, ids_[i]); }
+
+ private:
+  const Graph& graph_;
+  std::vector<char> live_;
+  Readers readers_;
+  std::vector<NodeId> ids_;
+};
+
+}  // namespace
+
+bool sums_alike(const Lowered& made, const Lowered& from) {
+  const Scans now(made), before(from);
+  if (now.size() != before.size()) return false;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (!now.is_read(i)) continue;
+    const std::vector<NodeId> stacked = now.stacked(i), stacked_before = before.stacked(i);
+    if (&now.body(i) == &before.body(i) && stacked == stacked_before) continue;
+    if (Slicer(now.body(i), stacked).summed() != Slicer(before.body(i), stacked_before).summed())
+      return false;
+  }
+  return true;
+}
+
+}  // namespace nestgrad

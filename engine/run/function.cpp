@@ -1,0 +1,147 @@
+#include "engine/run/function.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <new>
+
+#include "engine/core/body.h"
+#include "engine/core/index.h"
+#include "engine/plan/readers.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::size_t count(const std::deque<Node>& nodes, const std::vector<char>& live) {
+  std::size_t n = 0;
+  for (std::size_t id = 0; id < nodes.size(); ++id) {
+    if (!live[id]) continue;
+    ++n;
+    if (!is_scan(nodes[id])) continue;
+    const std::deque<Node>& body = body_of(nodes[id]).nodes;
+    n += count(body, std::vector<char>(body.size(), 1));
+  }
+  return n;
+}
+
+}  // namespace
+
+// Any thread may take a plan and bring it back.
+class Function::Plans {
+ public:
+  // One that no other caller has, until it is destroyed; a new one if all are in use.
+  class Lent {
+   public:
+    Lent(Plans& home, const Function& f) : home_(home), plan_(home.take()) {
+      if (!plan_) plan_ = std::make_unique<Plan>(f.plan({.device = f.device()}));
+    }
+    ~Lent() { home_.give_back(std::move(plan_)); }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    Plan& plan() { return *plan_; }
+
+   private:
+    Plans& home_;
+    std::unique_ptr<Plan> plan_;
+  };
+
+ private:
+  std::unique_ptr<Plan> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<Plan> plan = std::move(idle_.back());
+    idle_.pop_back();
+    return plan;
+  }
+  void give_back(std::unique_ptr<Plan> plan) noexcept {
+    const std::lock_guard lock(mutex_);
+    try {
+      idle_.push_back(std::move(plan));
+    } catch (const std::bad_alloc&) {  // then the next call makes another
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Plan>> idle_;  // the one used last is taken first: its memory is near
+};
+
+Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs)
+    : graph_(std::move(graph)),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      plans_(std::make_shared<Plans>()) {}
+
+const Graph& Function::graph() const {
+  if (!graph_)
+    throw GraphError(
+        "[function] this function is empty (default made, or moved from); assign it a trace() first");
+  return *graph_;
+}
+
+std::size_t Function::live_nodes() const {
+  return count(graph().nodes(), nestgrad::live_nodes(graph().nodes(), outputs_, {}));
+}
+
+Plan Function::plan(const PlanOptions& options) const {
+  return Plan(graph().nodes(), inputs_, outputs_, options);
+}
+
+std::vector<Array> Function::operator()(const std::vector<Array>& inputs) const {
+  graph();  // there is one
+  return Plans::Lent(*plans_, *this).plan().run(inputs);
+}
+
+Function Function::to(Device device) const {
+  graph();
+  Function out = *this;
+  out.device_ = std::move(device);
+  out.plans_ = std::make_shared<Plans>();
+  return out;
+}
+
+std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
+  if (inputs.size() != inputs_.size())
+    throw GraphError(
+        fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
+  const Graph& graph = this->graph();
+  const std::vector<char> live = nestgrad::live_nodes(graph.nodes(), outputs_, {});
+  std::vector<Tensor> made(uz(graph.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].spec() != input_spec(i))
+      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i,
+                                   to_string(inputs[i].spec()), to_string(input_spec(i))));
+    made[uz(inputs_[i])] = inputs[i];
+  }
+  ContextGuard guard;
+  std::vector<Tensor> in;
+  for (NodeId id = 0; id < graph.size(); ++id) {
+    Tensor& t = made[uz(id)];
+    const Node& n = graph.node(id);
+    if (t.defined() || !live[uz(id)]) continue;
+    in.clear();
+    for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
+    context().emit.level = n.level;
+    t = emit(*n.op, in, n.attrs, n.loc);
+  }
+  std::vector<Tensor> out;
+  for (NodeId id : outputs_) out.push_back(made[uz(id)]);
+  return out;
+}
+
+Function trace(const TraceFn& fn, const std::vector<Spec>& inputs) {
+  auto graph = std::make_shared<Graph>();
+  ContextGuard guard;
+  context().emit = {.graph = graph.get()};
+  std::vector<Tensor> in;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    in.push_back(graph->input(inputs[i], fmt::format("in{}", i)));
+  const std::vector<Tensor> out = fn(in);
+  std::vector<NodeId> outputs;
+  for (const Tensor& t : out) outputs.push_back(graph->lift(t));
+  // Inputs may have been added while tracing (parameters): they follow the given ones.
+  std::vector<NodeId> ids = graph->inputs();
+  return Function(std::move(graph), std::move(ids), std::move(outputs));
+}
+
+}  // namespace nestgrad

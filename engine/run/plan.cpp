@@ -1,0 +1,256 @@
+#include "engine/run/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "engine/core/threads.h"
+#include "engine/plan/backend.h"
+#include "engine/plan/program.h"
+#include "engine/run/profile.h"
+
+namespace nestgrad {
+
+struct Plan::Impl {
+  Program program;
+  Device device;
+  Array arena;
+  std::vector<std::byte*> external;
+
+  // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
+  // outputs lie.
+  std::vector<Array> staged;
+  struct Recorded {
+    std::vector<std::byte*> external;
+    std::unique_ptr<Backend::Recording> work;
+  };
+  std::vector<Recorded> recordings;
+
+  Array& staged_at(std::size_t k, const Spec& spec) {
+    staged.resize(external.size());
+    if (!staged[k].defined()) staged[k] = Array(spec, device);
+    return staged[k];
+  }
+  // Where the arguments are, or copies of those that lie on another device.
+  void bind(std::span<const Array> inputs, std::span<const Array> outputs);
+  // Outputs to where they were asked for.
+  void deliver(std::span<Array> outputs);
+  void replay();
+};
+
+namespace {
+
+std::size_t count_instructions(const Program& p) {
+  std::size_t n = p.code.size();
+  for (const Instruction& ins : p.code)
+    if (ins.scan) n += count_instructions(ins.scan->workers[0].body);
+  return n;
+}
+
+std::string place_text(const Place& p) {
+  switch (p.kind) {
+    case Place::Kind::arena:
+      return fmt::format("@{}", p.at);
+    case Place::Kind::external:
+      return fmt::format("io{}", p.at);
+    case Place::Kind::literal:
+      return fmt::format("lit{}", p.at);
+    case Place::Kind::none:
+      break;
+  }
+  return "-";
+}
+
+void print(const Program& p, const std::string& indent, std::string& out) {
+  for (std::size_t i = 0; i < p.code.size(); ++i) {
+    const Instruction& ins = p.code[i];
+    const std::string name = ops_of(p, ins);
+    if (ins.scan) {
+      out += fmt::format("{}{} {} steps {} every {} slices {} workers {}, memory @{} ({} bytes each)\n",
+                         indent, i, name, ins.scan->table.steps, ins.scan->every, ins.scan->table.slices,
+                         ins.scan->workers.size(), ins.scan->memory(), ins.scan->memory_bytes());
+      if (ins.scan->kernel) out += fmt::format("{}  {}\n", indent, ins.scan->kernel->describe());
+      print(ins.scan->workers[0].body, indent + "  ", out);
+      continue;
+    }
+    out += fmt::format("{}{} {} ", indent, i, name);
+    if (ins.outs.empty()) out += place_text(ins.out) + " ";
+    for (const Place& at : ins.outs) out += place_text(at) + " ";
+    out += "= ";
+    for (const Place& in : ins.in) out += place_text(in) + " ";
+    out += fmt::format("{} ({})\n", to_string(p.graph->node(ins.node).spec), describe(ins.loc));
+  }
+}
+
+void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted) {
+  if (given.size() != wanted.size())
+    throw ShapeError(
+        fmt::format("[plan] {} {}s given, the function has {}", given.size(), what, wanted.size()));
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (!given[i].defined() || given[i].spec() != wanted[i])
+      throw ShapeError(fmt::format("[plan] {} {} is {}, the function wants {}", what, i,
+                                   given[i].defined() ? to_string(given[i].spec()) : "empty",
+                                   to_string(wanted[i])));
+}
+
+int most_steps(const std::deque<Node>& nodes) {
+  std::int64_t most = 0;
+  for (const Node& n : nodes)
+    if (const ScanAttrs* scan = n.attrs.find<ScanAttrs>()) most = std::max(most, scan->steps);
+  return static_cast<int>(most);
+}
+
+// The program within the budget that computes least, then the one that needs least memory.
+Program compile_within(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+                       const std::vector<NodeId>& outputs, PlanOptions options) {
+  Program best = compile(nodes, inputs, outputs, options);
+  const std::size_t budget = options.memory_budget;
+  if (budget == 0 || best.arena_bytes <= budget) return best;
+  const std::size_t asked = best.arena_bytes;
+  const int steps = most_steps(nodes);
+  for (int every = 0; every <= steps; every = std::max(1, every * 2)) {
+    options.checkpoint_every = every;
+    Program next = compile(nodes, inputs, outputs, options);
+    const auto rank = [&](const Program& p) {
+      return std::tuple(p.arena_bytes > budget, p.arena_bytes > budget ? 0 : p.flops, p.arena_bytes);
+    };
+    if (rank(next) < rank(best)) best = std::move(next);
+  }
+  if (best.arena_bytes > budget)
+    throw ConfigError(fmt::format(
+        "[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, with "
+        "the best checkpoint schedule {}; give at least that, or make the batch or the context smaller",
+        budget, asked, best.arena_bytes));
+  return best;
+}
+
+}  // namespace
+
+std::string ops_of(const Program& program, const Instruction& instruction) {
+  std::string ops;
+  for (NodeId member : instruction.with) ops += fmt::format("{}+", program.graph->node(member).op->name);
+  return ops += instruction.op ? instruction.op->name : "copy";
+}
+
+Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
+           const PlanOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  PlanOptions settled = options;
+  if (settled.workers <= 0) settled.workers = thread_count();
+  if (!settled.device.is_cpu()) settled.workers = 1;
+  impl_->program = compile_within(nodes, inputs, outputs, settled);
+  impl_->device = settled.device;
+  if (!settled.device.is_cpu()) {
+    const auto mebibytes = [](std::size_t n) {
+      return fmt::format("{:.1f} MiB", static_cast<double>(n) / (1 << 20));
+    };
+    const Device::Memory memory = settled.device.memory();
+    if (impl_->program.arena_bytes > memory.free)
+      throw DeviceError(
+          fmt::format("[plan] needs {} of memory on {}, of {} there {} are free; give a memory "
+                      "budget, or make the batch or the context smaller",
+                      mebibytes(impl_->program.arena_bytes), settled.device.description(),
+                      mebibytes(memory.total), mebibytes(memory.free)));
+  }
+  impl_->arena =
+      Array({DType::i32, {static_cast<std::int64_t>((impl_->program.arena_bytes + 3) / 4)}}, settled.device);
+  impl_->external.resize(inputs.size() + outputs.size());
+}
+
+Plan::~Plan() = default;
+Plan::Plan(Plan&&) noexcept = default;
+Plan& Plan::operator=(Plan&&) noexcept = default;
+
+const Device& Plan::device() const { return impl_->device; }
+const std::vector<Spec>& Plan::input_specs() const { return impl_->program.inputs; }
+const std::vector<Spec>& Plan::output_specs() const { return impl_->program.outputs; }
+
+std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
+  std::vector<Array> outputs;
+  const bool all_here = std::ranges::all_of(inputs, [](const Array& a) { return a.device().is_cpu(); });
+  for (const Spec& spec : output_specs())
+    outputs.emplace_back(spec, all_here ? Device::cpu() : impl_->device);
+  run(inputs, outputs);
+  return outputs;
+}
+
+void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
+  check("input", inputs, input_specs());
+  check("output", outputs, output_specs());
+  Impl& p = *impl_;
+  p.bind(inputs, outputs);
+  if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
+  else p.replay();
+  p.deliver(outputs);
+}
+
+Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events) {
+  Impl& p = *impl_;
+  if (!p.device.is_cpu())
+    throw DeviceError(
+        fmt::format("[plan] only plans for the CPU can be profiled, this one is for {}; make one with "
+                    "PlanOptions::device = Device::cpu()",
+                    p.device.name()));
+  check("input", inputs, input_specs());
+  std::vector<Array> outputs;
+  for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
+  p.bind(inputs, outputs);
+  Profile profile = nestgrad::profile(p.program, p.external.data(), most_events);
+  profile.outputs = std::move(outputs);
+  return profile;
+}
+
+void Plan::Impl::bind(std::span<const Array> inputs, std::span<const Array> outputs) {
+  const auto place = [&](std::size_t k, const Array& a) {
+    const Array& here = a.device() == device ? a : staged_at(k, a.spec());
+    external[k] = const_cast<std::byte*>(here.data());
+  };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    place(i, inputs[i]);
+    if (inputs[i].device() != device) copy(inputs[i], staged[i]);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) place(inputs.size() + i, outputs[i]);
+}
+
+void Plan::Impl::deliver(std::span<Array> outputs) {
+  const std::size_t first = external.size() - outputs.size();
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].device() != device) copy(staged[first + i], outputs[i]);
+}
+
+void Plan::Impl::replay() {
+  constexpr std::size_t kMostRecordings = 4;  // callers alternate between few sets of arrays
+  auto known = std::ranges::find(recordings, external, &Recorded::external);
+  if (known == recordings.end()) {
+    if (recordings.size() == kMostRecordings) recordings.erase(recordings.begin());
+    recordings.push_back({external, device.backend()->record([&] {
+                            execute(program, {arena.data(), external.data(), device.backend()});
+                          })});
+    known = recordings.end() - 1;
+  }
+  known->work->replay();
+}
+
+PlanStats Plan::stats() const {
+  const Program& p = impl_->program;
+  return {.arena_bytes = p.arena_bytes,
+          .instructions = count_instructions(p),
+          .nodes = static_cast<std::size_t>(p.graph->size()),
+          .flops = p.flops,
+          .recompute_factor = p.recomputed_flops == 0 ? 1 : p.flops / (p.flops - p.recomputed_flops)};
+}
+
+std::string Plan::str() const {
+  const PlanStats s = stats();
+  std::string out = fmt::format(
+      "{} bytes of memory, {} instructions, {:.4g} flops, {:.3f} times those without recomputation\n",
+      s.arena_bytes, s.instructions, s.flops, s.recompute_factor);
+  print(impl_->program, "", out);
+  return out;
+}
+
+std::vector<BufferInfo> Plan::buffers() const { return impl_->program.buffers; }
+
+}  // namespace nestgrad

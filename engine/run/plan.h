@@ -1,0 +1,50 @@
+// Plan: a function compiled for a device: a flat list of instructions over one memory arena, replayed without
+// allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and
+// whether the values that a derivative reads from a scan are stored or recomputed. Simplification
+// (Op::simplify) and slicing (engine/plan/slicing.h) give equal values, but may add in another order, and may
+// leave a zero its sign.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/graph.h"
+#include "engine/plan/plan_options.h"
+
+namespace nestgrad {
+
+struct Profile;  // engine/run/profile.h
+
+class Plan {
+ public:
+  // `inputs` are cut points: any nodes; nodes before them are not run.
+  Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
+       const PlanOptions&);
+  ~Plan();
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+
+  const Device& device() const;
+  const std::vector<Spec>& input_specs() const;
+  const std::vector<Spec>& output_specs() const;
+
+  // Fresh output arrays: on the CPU if all inputs lie there, else on the plan's device.
+  std::vector<Array> run(const std::vector<Array>& inputs);
+  // Into the arrays given (defined, right specs, no overlap with inputs), there or on the CPU. Allocates
+  // nothing, but at the first run on a GPU.
+  void run(std::span<const Array> inputs, std::span<Array> outputs);
+
+  // What a run does with its time and memory; engine/run/profile.h says more. DeviceError if it is not the CPU's.
+  Profile profile(const std::vector<Array>& inputs, std::int64_t most_events = 20'000);
+
+  PlanStats stats() const;
+  std::string str() const;                  // what a run costs, then one line an instruction
+  std::vector<BufferInfo> buffers() const;  // of the outermost program
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,194 @@
+#include "tests/fuzz/readers.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+
+#include "engine/io/file.h"
+#include "engine/io/npy.h"
+#include "engine/io/safetensors.h"
+#include "models/decoder.h"
+#include "models/metrics.h"
+#include "models/trainer.h"
+#include "tests/golden_check/verify.h"
+
+namespace nestgrad::fuzz {
+
+namespace {
+
+constexpr int kQuick = 10;
+constexpr const char* kModel = "model.safetensors";
+
+std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+TrainingOptions small_training() {
+  TrainingOptions o;
+  o.model = {.hidden_size = 8,
+             .intermediate_size = 16,
+             .num_hidden_layers = 1,
+             .num_attention_heads = 2,
+             .mini_batch_size = 4};
+  o.steps = 4, o.batch = 1, o.context = 8;
+  return o;
+}
+
+ByteCorpus small_text() {
+  const std::vector<std::uint8_t> text(400, 'a');
+  return {text, text};
+}
+
+// Runs a program with the lines of a text as arguments, and looks at how it ends. `fixed` follows, so that it
+// ends soon.
+void call(const std::string& program, const std::string& lines, const std::vector<std::string>& fixed) {
+  std::vector<std::string> words{program};
+  for (std::size_t at = 0; at < lines.size();) {
+    const std::size_t end = std::min(lines.find('\n', at), lines.size());
+    words.push_back(lines.substr(at, std::min(end - at, std::size_t{100'000})));
+    at = end + 1;
+  }
+  words.insert(words.end(), fixed.begin(), fixed.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int ends[2];
+  if (pipe(ends) != 0) throw IoError("[fuzz] no pipe can be made");
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const rlimit memory{kProgramMemory, kProgramMemory};
+    setrlimit(RLIMIT_AS, &memory);
+    dup2(ends[1], 1), dup2(ends[1], 2), dup2(open("/dev/null", O_RDONLY), 0);
+    close(ends[0]), close(ends[1]);
+    execv(argv[0], argv.data());
+    _exit(126);
+  }
+  close(ends[1]);
+  std::string output;
+  char part[4096];
+  for (ssize_t got; (got = read(ends[0], part, sizeof part)) > 0;)
+    output.append(part, static_cast<std::size_t>(got));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  require(WIFEXITED(status), fmt::format("ended by signal {}: {}", WTERMSIG(status), printable(output)));
+  const int code = WEXITSTATUS(status);
+  require(code <= 2, fmt::format("exit code {}: {}", code, printable(output)));
+  const auto lines_in = std::ranges::count(output, '\n');
+  if (code == 2)
+    require(lines_in == 1, fmt::format("exit code 2 with {} lines: {}", lines_in, printable(output)));
+  if (code == 1) {
+    const auto error = output.find("error: ");
+    require(error != output.npos && output.find("error: ", error + 1) == output.npos,
+            fmt::format("exit code 1 without one error line: {}", printable(output)));
+  }
+}
+
+}  // namespace
+
+std::vector<Reader> all_readers(const std::string& data, const std::string& bin, const std::string& folder) {
+  const TrainingOptions options = small_training();
+  Trainer trainer(options, small_text());
+  trainer.step();
+  trainer.save(folder + "/checkpoint");
+  write_safetensors(folder + "/" + kModel, {trainer.parameters(), {}});
+  const std::string checkpoint = read_file(folder + "/checkpoint"), config = options.model.to_json(),
+                    model = read_file(folder + "/" + kModel);
+  write_npy(folder + "/npy", Array::zeros(DType::f32, {2, 3}));
+  std::vector<std::string> goldens;
+  for (const char* name : {"ttt_linear_mamba", "delta_rule", "mesa_net", "lact_nvs_muon", "vittt_block"})
+    goldens.push_back(read_file(fmt::format("{}/golden/{}.safetensors", data, name)));
+
+  // What reads a file is given one.
+  const auto from_file = [folder](const std::string& name, auto read) {
+    return [path = folder + "/" + name, read](const std::string& bytes) {
+      write_file_atomically(path, bytes);
+      read(path);
+    };
+  };
+  // Reads a folder with a model, and one token with it.
+  const auto use_model = [folder] {
+    const Checkpoint read = read_checkpoint(folder);
+    Decoder(read.config, read.params, DType::f32, 1, 4).step(Array::zeros(DType::i32, {1}));
+  };
+  const auto program = [bin](const std::string& name, const std::vector<std::string>& fixed) {
+    return [path = bin + "/" + name, fixed](const std::string& lines) { call(path, lines, fixed); };
+  };
+  std::vector<Reader> out{
+      {"safetensors",
+       {checkpoint, goldens[1]},
+       true,
+       [](const std::string& bytes) { parse_safetensors(as_bytes(bytes), "file"); },
+       kQuick},
+      {"npy",
+       {read_file(folder + "/npy")},
+       false,
+       [](const std::string& b) { parse_npy(as_bytes(b), "file"); },
+       kQuick},
+      {"config",
+       {config},
+       false,
+       [](const std::string& b) { LanguageModelConfig::from_json(b, "config"); },
+       kQuick},
+      {"metrics",
+       {to_line({1, 2.5, 0.5, 1e-3, 100}) + to_line({2, 2.25, 0.5, 1e-3, 101})},
+       false,
+       [](const std::string& b) { parse_metrics(b, "metrics"); },
+       kQuick},
+      {"checkpoint",
+       {checkpoint},
+       true,
+       from_file("checkpoint",
+                 [options](const std::string& path) {
+                   static Trainer other(options, small_text());
+                   other.load(path);
+                 })},
+      {"golden file", goldens, true,
+       from_file("golden", [](const std::string& path) { verify_golden(path, {.dtype = DType::f32}); })},
+      {"config of a model",
+       {config},
+       false,
+       [folder, model, use_model](const std::string& bytes) {
+         write_file_atomically(folder + "/" + kModel, model);
+         write_file_atomically(folder + "/config.json", bytes);
+         use_model();
+       }},
+      {"model", {model}, true, [folder, config, use_model](const std::string& bytes) {
+         write_file_atomically(folder + "/" + kModel, bytes);
+         write_file_atomically(folder + "/config.json", config);
+         use_model();
+       }}};
+  if (bin.empty()) return out;
+  const std::string none = folder + "/none";
+  out.push_back(
+      {"train_lm",
+       {"--learner\nttt-mlp\n--backbone\nmamba\n--steps\n3\n--batch\n2\n--context\n16\n--width\n32\n"
+        "--layers\n2\n--heads\n2\n--mini-batch\n8\n--attention-window\n4\n--lr\n1e-3\n--seed\n7\n"
+        "--checkpoint-every\n2\n--memory-budget\n100\n--save-every\n5\n--stop-after\n2\n"
+        "--validation-windows\n9\n--device\ncpu\n--precision\nf32\n--json\n--resume"},
+       false,
+       program("train_lm", {"--data", none, "--out", folder + "/out"})});
+  out.push_back({"generate",
+                 {"--prompt\nabc\n--bytes\n10\n--temperature\n0.5\n--seed\n3\n--json"},
+                 false,
+                 program("generate", {"--checkpoint", none})});
+  out.push_back({"inspect",
+                 {"--tokens\n8\n--layer\n0\n--token\n3\n--seed\n1\n--json"},
+                 false,
+                 program("inspect", {"--checkpoint", none, "--out", folder + "/out"})});
+  out.push_back(
+      {"verify_golden", {"--form\nwy\n--tolerance\n1e-9\n--json"}, false, program("verify_golden", {none})});
+  out.push_back({"learners",
+                 {"explain\ndelta-net\n--form\nwy\n--heads\n2\n--dim\n4\n--json", "--json"},
+                 false,
+                 program("learners", {})});
+  return out;
+}
+
+}  // namespace nestgrad::fuzz
