@@ -22,10 +22,9 @@ int highest_level(const Node& node) {
   return level;
 }
 
-// The wanted nodes that the ends are made of, every node after its inputs: those of its first input, then
-// those of its second, and so on. This depends on what the program is, and not on the order in which its
-// nodes were made, which C++ leaves to the compiler where operands of an expression are calls. wanted[i] is
-// of node first + i; none before it is.
+// The wanted nodes that the ends are made of, in post-order: inputs first, from the first input to the last.
+// Ids would not do as order: in which order operands of an expression are called, C++ leaves to the compiler.
+// wanted[i] is of node first + i; no older node is wanted.
 std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<const NodeId> ends,
                                        const std::vector<char>& wanted, NodeId first) {
   struct Visit {
@@ -68,7 +67,7 @@ Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const Node
   for (NodeId id : wrt) first_ = std::min(first_, id);
   std::vector<char> marked(at(end), 0);
   for (NodeId id : wrt) marked[at(id)] = 1;
-  depends_ = dependents(graph.nodes(), std::move(marked), Follow::derivatives, first_);
+  depends_ = dependents(graph.nodes(), std::move(marked), Follow::derivatives, first_);  // by a derivative
   std::vector<NodeId> ends;
   for (const Seed& s : seeds) ends.push_back(s.value.id());
   order_ = in_order_of_inputs(graph.nodes(), ends, depends_, first_);
@@ -133,13 +132,13 @@ void Reverse::through_op(NodeId id) {
   }
 }
 
-// ---- from tensors to nodes of one graph ----
+// ---- pull_back: seeds and wrt as nodes of one graph, then Reverse ----
 
 namespace {
 
 bool depends_on(Tensor t, Tensor x);
 
-// The inputs of a body, other than x itself, whose values come from x outside.
+// Inputs of a body, other than the capture of x, whose outer tensors depend on x.
 std::vector<Capture> other_ways_in(const Graph& g, Tensor x) {
   std::vector<Capture> ways;
   for (const Capture& c : g.captures())
@@ -167,8 +166,8 @@ bool depends_on(Tensor t, Tensor x) {
   return dependents(g.nodes(), std::move(marked))[uz(t.id())];
 }
 
-// x's node in g. An x from outside is refused if it reaches
-// a seed by another way too, whose path would be missed.
+// x's node in g. GradError if an x from outside reaches a seed through another input of the body as well:
+// that path would be missed.
 NodeId wrt_node(Graph& g, Tensor x, std::span<const Seed> seeds) {
   if (&x.graph() == &g) return x.id();
   const NodeId id = g.lift(x);

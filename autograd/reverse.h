@@ -1,6 +1,7 @@
-// Reverse: one walk from seeds back to what they depend on. It visits each node after all that read it, asks
-// its op for the cotangents of its inputs, and adds them up. It looks at no node before the first of `wrt`:
-// nothing that old depends on them, and a gradient in each step of a long loop costs as much as its step.
+// Reverse: reverse-mode differentiation, from seeds (values with their cotangents) back to `wrt`. It visits
+// each node after all that read it, asks its op for the cotangents of its inputs, and adds them up. Nodes
+// older than all of `wrt` cannot depend on them and are not looked at: a gradient in each step of a long loop
+// costs as much as its step.
 #pragma once
 
 #include <map>
@@ -11,7 +12,7 @@
 
 namespace nestgrad {
 
-// Rules make leaves (ones, zeros), which go to the open graph: y's own if none is open.
+// Sets where leaves go that rules make (ones, zeros): the open graph if it is y's or within it, else y's.
 class OpenGraph : ContextGuard {
  public:
   explicit OpenGraph(Tensor y) {
@@ -28,10 +29,10 @@ class Reverse {
   void run();
 
  private:
-  // Cotangents that arrived at the projections of a scan.
+  // Cotangents of what a scan gives.
   struct ScanCotangents {
-    std::map<std::int64_t, Tensor> finals;  // by carry
-    std::map<std::int64_t, Tensor> stacks;  // by body node
+    std::map<std::int64_t, Tensor> finals;  // last carries, by carry
+    std::map<std::int64_t, Tensor> stacks;  // values of all steps, by body node
   };
 
   bool depends(NodeId id) const { return id >= first_ && depends_[at(id)]; }  // on `wrt`
@@ -42,9 +43,9 @@ class Reverse {
 
   Graph& graph_;
   NodeId first_ = 0;           // of `wrt`, the oldest
-  std::vector<NodeId> order_;  // of what the seeds are made of and depends on `wrt`: each after its inputs
+  std::vector<NodeId> order_;  // the nodes between `wrt` and the seeds, inputs first
   int level_ = 1;              // of the nodes that the walk appends: one above what it differentiates
-  // From node first_ on, as far as there were nodes when the walk began.
+  // By id - first_, up to the newest of seeds and `wrt`.
   std::vector<char> depends_;
   std::vector<Tensor> cotangents_;
   std::unordered_map<NodeId, ScanCotangents> scans_;

@@ -44,8 +44,8 @@ std::vector<char> stacked_nodes(const Body& body) {
 
 Tensor zeros_of(const Spec& spec) { return zeros(spec.dtype, spec.shape); }
 
-// The step of the scan that is the derivative of another one, while it is made. `scan` is a node of `outside`,
-// marked[i]: a derivative with respect to its input i is asked for.
+// The step of the scan that is the derivative of another one, while it is made. `scan` is a node of
+// `outside`, marked[i]: a derivative with respect to its input i is asked for.
 class ReverseStep {
  public:
   ReverseStep(Graph& outside, NodeId scan, std::vector<char> marked)

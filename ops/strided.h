@@ -90,7 +90,6 @@ inline Kernel copy_view(const Call& call) {
                           view.offset)](const std::byte* const* in, std::byte* out) { copy(in[0], out); };
 }
 
-// Every axis keeps its place: true of ops that treat all other axes alike.
 inline Cost copy_cost(const Call& call) {
   return {0, static_cast<double>(call.in[0].bytes() + call.out.bytes())};
 }

@@ -1,5 +1,5 @@
-// The rows of the op table (engine/core/op.h). Each is a constant: no code runs to make it, so that ops can be used
-// before main begins, and every thread may read it.
+// The rows of the op table (engine/core/op.h). Each is a constant: no code runs to make it, so that ops can
+// be used before main begins, and every thread may read it.
 #pragma once
 
 #include "engine/core/op.h"

@@ -1,10 +1,10 @@
-// Learner: a small model that is trained while the outer model reads. It is
-// written as forward and loss only; its gradient, and every form in which
-// it can be run along a sequence, is derived from its trace (ttt/forms/).
+// Learner: a small model that is trained while the outer model reads. It is written as forward and loss only;
+// its gradient, and every form in which it can be run along a sequence, is derived from its trace.
 //
-// Rules for a learner's text: address axes from the end (-2 tokens, -1 features): batch and heads come before
+// Rules for a learner's code: address axes from the end (-2 tokens, -1 features): batch and heads come before
 // them and are never seen. The loss is per token, [.., tokens, 1], never summed or averaged over tokens (the
-// policy does that). Tokens must not mix, unless the learner makes one step a chunk and reads whole chunks.
+// policy does that). Tokens must not mix, unless the policy makes one step a chunk and reads whole chunks, or
+// the primal form is asked for.
 #pragma once
 
 #include "ttt/optimizer.h"
@@ -12,8 +12,8 @@
 
 namespace nestgrad::ttt {
 
-// While it lives, new nodes carry the line that writes them: a learner's text is named by its own lines, not
-// by that of the layer which runs it.
+// While it lives, new nodes carry the line that writes them: what a learner's code emits is named by its own
+// lines, not by that of the layer which runs it.
 class OwnLines : ContextGuard {
  public:
   OwnLines() { context().emit.loc.reset(); }
@@ -22,7 +22,7 @@ class OwnLines : ContextGuard {
 class Learner {
  public:
   virtual ~Learner() = default;
-  // Fast weights at step 0 (outer parameters): [heads, in, out] and [heads, 1, dim].
+  // First fast weights, those that the inner loop trains: matrices [heads, in, out], rows [heads, 1, dim].
   virtual Weights init() const = 0;
   // f(x; W): rows [.., tokens, in] -> rows [.., tokens, out].
   virtual Tensor predict(const Weights& w, Tensor x) const = 0;

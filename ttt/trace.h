@@ -53,8 +53,8 @@ class LearnerTrace {
     std::function<Tensor(const Use& use, Tensor rows)> use;       // of a matrix weight
     std::function<Tensor(std::size_t weight, bool held)> spread;  // a row weight, [.., tokens, dim]
   };
-  // Re-emits the function on other rows of the same shapes, under the scope of the caller; returns its output.
-  // FormError if there is an obstacle, or if tokens mix.
+  // Re-emits the function on other rows of the same shapes, under the scope of the caller; returns its
+  // output. FormError if there is an obstacle, or if tokens mix.
   Tensor inlined(std::span<const Tensor> rows, const Rewrite& rewrite) const;
 
  private:

@@ -1,6 +1,6 @@
 // Body: a closed, immutable piece of graph that a node carries: the step of a scan, the two passes of
-// custom_vjp. Bodies that are equal down to the lines they were written on are the same object: a loop that is
-// unrolled ten thousand times has one.
+// custom_vjp. Bodies that are equal down to the lines they were written on are the same object: a loop that
+// is unrolled ten thousand times has one.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,4 @@
-// Context: what ops and plans are given without being told. One for each thread, changed only by the guards below,
-// which put it back when they go out of scope.
+// Context: the thread's defaults for new nodes and plans. Change it while a guard lives, which puts it back.
 //
 //   const Scope scope("loss");             // nodes appended from here on carry the name
 //   const DeviceScope on(Device::cuda());  // plans that this thread makes from here on run there
@@ -17,14 +16,14 @@ struct Context {
   // Where new nodes go, and how they are labelled.
   struct Emit {
     Graph* graph = nullptr;  // innermost graph being traced
-    int level = 0;
-    Tensor vjp_of;  // the node whose derivative is being emitted; noted by the nodes of its own graph
-    int region = 0;
-    std::optional<Loc> loc;  // overrides the operand's line
-    std::string scope;
+    int level = 0;           // see Node::level
+    Tensor vjp_of;           // the node that is being differentiated; only nodes of its graph note it
+    int region = 0;          // see Node::region
+    std::optional<Loc> loc;  // the line of new nodes, instead of that of the op's operand
+    std::string scope;       // see Node::scope
   };
   Emit emit;
-  // Of plans that name none; without a value, the process's (set_default_device, set_default_precision).
+  // Defaults for plans; without a value, those of the process (set_default_device, set_default_precision).
   std::optional<Device> device;
   std::optional<Precision> precision;
 };
@@ -52,7 +51,7 @@ class Scope : ContextGuard {
   explicit Scope(std::string_view name, Loc loc = Loc::current());
 };
 
-// Makes g the graph that leaf ops (constants, iota) go to, and that other ops start from.
+// Opens g: ops without inputs (constants, iota) go to g, other ops to g or to an ancestor of it (see emit).
 class GraphScope : ContextGuard {
  public:
   explicit GraphScope(Graph& g) { context().emit.graph = &g; }

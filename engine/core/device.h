@@ -52,9 +52,10 @@ class Device {
   std::shared_ptr<DeviceMemory> memory_;
 };
 
-// Default device for plans that name none: that of the thread's innermost DeviceScope (engine/core/context.h), else
-// what set_default_device() was given last, at first the environment's NESTGRAD_DEVICE (written as for Device::of),
-// else the CPU. What is set is the process's: set it before other threads begin.
+// Default device for plans that name none: that of the thread's innermost DeviceScope
+// (engine/core/context.h), else what set_default_device() was given last, at first the environment's
+// NESTGRAD_DEVICE (written as for Device::of), else the CPU. What is set is the process's: set it before
+// other threads begin.
 Device default_device();
 void set_default_device(Device device);
 
@@ -68,8 +69,8 @@ enum class Precision : std::uint8_t {
 };
 std::string_view name(Precision precision);
 Precision precision_named(std::string_view name);  // ConfigError for an unknown one; lists them
-// Default precision for plans that name none: that of the thread's innermost PrecisionScope, else what was set for
-// the process; f32 at first.
+// Default precision for plans that name none: that of the thread's innermost PrecisionScope, else what was
+// set for the process; f32 at first.
 Precision default_precision();
 void set_default_precision(Precision precision);
 

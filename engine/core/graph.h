@@ -1,4 +1,4 @@
-// Graph: an append-only arena of nodes. A node is one use of an op, and knows where it came from.
+// Graph: an append-only list of nodes. A node is one use of an op, and knows where it came from.
 //
 //   Graph g;                                  // lazy: nodes are only recorded
 //   Tensor x = g.input({DType::f64, {3}}, "x");
@@ -31,10 +31,10 @@ struct Node {
   Array value;         // eager graphs only
 };
 
-std::string input_name(const Node& n);  // empty for nodes that are no inputs
+std::string input_name(const Node& n);  // empty if n is not an input
 inline const Array& literal_of(const Node& constant) { return constant.attrs.as<ConstantAttrs>().literal; }
 
-// The use of an op that a node is, for the op's functions.
+// Builds the Call of a node, which an op's functions are given; owns the specs of its inputs.
 class NodeCall {
  public:
   NodeCall(const std::deque<Node>& nodes, const Node& n)
@@ -58,18 +58,19 @@ enum class Mode { lazy, eager };
 // Options of a graph; most graphs are made by trace().
 struct GraphOptions {
   Mode mode = Mode::lazy;
-  Graph* parent = nullptr;    // tensors of ancestors may be used: they become captures
+  Graph* parent = nullptr;    // its tensors may be used here: lift() makes an input for each, a capture
   bool hoist = true;          // ops that need only an ancestor's tensors are appended there
-  bool simplify = false;      // consult Op::simplify at append (plans only), which may ..
-  bool round = true;          // .. take what is equal to rounding, or but for the sign of a zero
-  bool stack = true;          // .. make one product of stacked rows of many: no slices can be cut from it
+  bool simplify = false;      // apply Op::simplify at append; only plans do
+  bool round = true;          // simplify may change rounding, or the sign of a zero
+  bool stack = true;          // simplify may make one product of many, which cannot be cut into slices
   bool check_finite = false;  // eager only: throw ValueError at the first op whose output is not finite
   bool share = true;          // equal calls are one node
 };
 
+// A tensor of another graph, and the input of this one that it feeds.
 struct Capture {
   Tensor outer;
-  NodeId id;  // the input node that stands for it here
+  NodeId id;
 };
 
 class Graph {
@@ -96,13 +97,14 @@ class Graph {
   Tensor tensor(NodeId id) { return {*this, id}; }
   const std::vector<NodeId>& inputs() const { return inputs_; }
   const std::vector<Capture>& captures() const { return captures_; }
-  // What the inputs of a body start from (carries) or are cut from (xs), noted so that a derivative can tell.
+  // Of inputs of a scan's body: the outer tensor that each starts from (a carry) or is cut from (a sequence).
+  // With it a derivative finds what depends on what.
   void note_source(Tensor outer, Tensor input) { sources_.push_back({outer, input.id()}); }
   const std::vector<Capture>& sources() const { return sources_; }
   const GraphOptions& options() const { return options_; }
   Graph* parent() const { return options_.parent; }
   int depth() const { return depth_; }
-  bool descends_from(const Graph& other) const;  // or is it
+  bool descends_from(const Graph& other) const;  // true of itself
 
  private:
   friend class Tensor;
@@ -119,7 +121,8 @@ class Graph {
   SharedNodes shared_;
 };
 
-// Appends one use of an op to the deepest graph that its inputs need (GraphError for foreign tensors).
+// Appends one use of an op to the open graph or, where that hoists, to the outermost ancestor with all inputs.
+// GraphError for tensors of other graphs.
 Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
 Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
 

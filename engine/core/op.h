@@ -1,5 +1,5 @@
-// Op: one immutable row of the op table. The backends, the derivative, the analyses, the printer and the
-// tests all read it; nothing else in the project knows an op by name.
+// Op: one row of the op table, a constant but for `cuda`. Any thread may read it. Backends, derivative,
+// analyses, printer and tests ask the row; few places (simplification, forms, CUDA) ask for a certain op.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,7 @@ struct VjpCall {
   int input;
 };
 
-// A CPU kernel made for one call: pointers to dense row-major inputs, pointer to the output.
+// A kernel made for one call: addresses of dense row-major inputs, address of the output.
 using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
 
 // A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
@@ -55,8 +55,8 @@ struct Cost {
   double bytes = 0;
 };
 
-// Inputs that drive the sweep over the table. `error` set:
-// this call must be refused with that text in the message.
+// A case for the tests of the table (tests/ops/sweep_test.cpp). `error` set: the call must be refused with
+// that text in the message.
 struct Sample {
   struct Input {
     Shape shape;
@@ -69,6 +69,7 @@ struct Sample {
   double tolerance = 1;  // factor on the sweep's tolerances, for ill-conditioned formulas
 };
 
+// final, stack: the last carry of a scan, and the values of all its steps.
 enum class OpKind : std::uint8_t { value, input, constant, scan, final, stack };
 
 struct Op {
@@ -82,51 +83,51 @@ struct Op {
   Spec (*infer)(const Call&) = nullptr;
   // Cotangent of one input, written in ops. It may have the broadcast shape of the output: grad sums it down.
   Tensor (*vjp)(const VjpCall&) = nullptr;
-  // Where vjp is null. Only inputs of integer type need neither.
+  // Where vjp is null. Ops whose output is of integer type need neither.
   std::string_view why_no_derivative = {};
-  // Of an input that has none although others have one; empty if it has. Integers never have one.
+  // Why this input has no derivative although others have one; empty if it has one. Not asked of integers.
   std::string_view (*why_no_derivative_in)(int input) = nullptr;
   // The same op in simpler ops: the reference of a fused kernel, and what a backend without a kernel runs.
   Tensor (*expand)(std::span<const Tensor>, const Attrs&) = nullptr;
-  // A cheaper equal expression over the same inputs, or an undefined tensor. Never consulted before grad.
+  // A cheaper equal expression over the same inputs, or an undefined tensor. Plans use it, traces never.
   Tensor (*simplify)(Tensor) = nullptr;
 
   // ---- facts that analyses read ----
-  // Is the output affine in this input, the others held fixed? Its derivative then does not mention this input.
+  // Is the output affine in this input, the others held fixed? Its derivative then does not read this input.
   bool (*linear_in)(const Call&, int input) = nullptr;
   bool is_linear = false;    // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
-  bool is_product = false;   // no more than linear in each input of which linear_in says so: 0 there gives 0
+  bool is_product = false;   // where linear_in holds of an input, linear and not merely affine: 0 gives 0
   bool is_addition = false;  // the output is the first input plus the second
   // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
   int (*axes)(const Call&, int input, int axis) = nullptr;
   // Does it add up its input over this axis?
   bool (*sums_over)(const Call&, int axis) = nullptr;
-  bool broadcasts = false;  // an output axis that no axis of an input goes to repeats that input
-  bool is_alias = false;    // the output is the input's bytes under another shape
-  bool is_shared = true;    // equal calls are one node (false: every call is a node of its own)
-  // May the output take this input's buffer? (Reading and writing element by element.)
+  // Is an input repeated along the output axes to which `axes` sends none of its own?
+  bool broadcasts = false;
+  bool is_alias = false;  // the output is the input's bytes under another shape
+  bool is_shared = true;  // equal calls are one node (false: every call is a node of its own)
+  // May the output take this input's buffer? (Element i must be read before it is written.)
   bool (*may_reuse)(const Call&, int input) = nullptr;
   Cost (*cost)(const Call&) = nullptr;
 
   // ---- kernels ----
   Kernel (*cpu)(const Call&) = nullptr;
-  // A kernel that queues its work on that device. Filled in by cuda/ where it is linked, before the first plan.
+  // A kernel that queues its work there. Filled in by cuda/ where it is linked, before the first plan.
   mutable Kernel (*cuda)(const Call&, Backend&) = nullptr;
-  // The inner loop of an elementwise op, for clusters; stretched: operands of which one element serves for
-  // all. All operands and the output have this type.
+  // The inner loop of an elementwise op, for several ops that run as one instruction (a cluster). All
+  // operands and the output have this type; stretched[k]: operand k is one element, repeated.
   ElementLoop (*element_loop)(DType, const std::vector<char>& stretched) = nullptr;
-  // Of an op that makes each row, along the last axis, one element: that of a row. Null where another axis is
-  // reduced as well.
+  // Of a reduction over the last axis: the kernel of one row. Null where another axis is reduced as well.
   RowReduction (*row_reduction)(const Call&) = nullptr;
-  // A kernel with one more operand, of the output's spec, which may be the output: the op's value is added to
-  // it, with the bits of the addition after `cpu`. Empty where there is none for this call.
+  // A kernel with one more operand, to which it adds the op's value; that may be the output's own buffer. The
+  // bits are those of `cpu` and an addition. Empty where there is none for this call.
   Kernel (*kernel_adding_to)(const Call&) = nullptr;
   // Of an op that only rearranges its one input.
   View (*view)(const Call&) = nullptr;
 
   // ---- text and tests ----
   std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
-  // Attributes of the op's struct with these numbers, of an op that has some: attrs_from<SliceAttrs>.
+  // Attributes rebuilt from Attrs::numbers(), of an op that has some: attrs_from<SliceAttrs>.
   std::optional<Attrs> (*read_attrs)(std::span<const std::int64_t> numbers) = nullptr;
   std::vector<Sample> (*samples)() = nullptr;
 };
@@ -136,7 +137,7 @@ std::span<const Op* const> op_table();
 const Op* find_op(std::string_view name);  // null if there is none
 
 Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs);
-// Samples of an op with one float input and no attributes to speak of.
+// A flop for each element of the output; the bytes of inputs and output.
 Cost elementwise_cost(const Call& call);
 
 }  // namespace nestgrad

@@ -1,5 +1,5 @@
-// SourceLocation: a line of a program. In place of std::source_location, which clang has from 15 on only: what
-// several compilers make of one build (nvcc's host compiler may be another) has to agree.
+// SourceLocation: a line of a program. In place of std::source_location, which clang has from 15 on only:
+// what several compilers make of one build (nvcc's host compiler may be another) has to agree.
 //
 //   void fail(std::string_view why, SourceLocation at = SourceLocation::current());
 #pragma once

@@ -44,8 +44,8 @@ struct NonFinite {
 
 // The first value, in the order of the graph and of the steps, that is not finite; none if all are. Inputs of
 // the function come before everything else. Of values that no output needs, and of constants (a mask may be
-// made of infinities), nothing is said. Runs the function in an interpreter (engine/run/interpreter.h), so the
-// numbers are those of a plan to rounding.
+// made of infinities), nothing is said. Runs the function in an interpreter (engine/run/interpreter.h), so
+// the numbers are those of a plan to rounding.
 std::optional<NonFinite> first_nonfinite(const Function& function, const std::vector<Array>& inputs);
 
 // The op with its attributes and the values of its inputs and its output, as a safetensors file that appears

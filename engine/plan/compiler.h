@@ -8,6 +8,7 @@
 #include "engine/core/body.h"
 #include "engine/core/index.h"
 #include "engine/core/rewrite.h"
+#include "engine/plan/arena.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/fusion.h"
 #include "engine/plan/program.h"

@@ -6,8 +6,8 @@ namespace nestgrad {
 
 namespace {
 
-// A scan that reads other values may be cut in slices otherwise, and its sums be added up in another order: then
-// nothing is moved.
+// A scan that reads other values may be cut in slices otherwise, and its sums be added up in another order:
+// then nothing is moved.
 Lowered rematerialize_keeping_bits(const Lowered& from, const PlanOptions& options) {
   Lowered moved = rematerialize(from);
   return options.slice && moved.graph != from.graph && !sums_alike(moved, from) ? from : moved;

@@ -1,6 +1,6 @@
 // Passes: what becomes of a traced graph on its way to a Program. The table says all that there is to say of
-// each; docs/performance.md shows it. To add a pass that makes of a graph another one, add its function and its
-// row.
+// each; docs/performance.md shows it. To add a pass that makes of a graph another one, add its function and
+// its row.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,9 @@ struct Pass {
 std::span<const Pass> passes();
 
 // A plan's graph is lowered once, with the bodies of its scans: what changes roundings is decided before
-// anything moves between bodies. Each body is then lowered again when it is compiled (of_scan), perhaps for one
-// slice: expressions of the same bits, and stacked products. after: told of the graph that each pass made.
+// anything moves between bodies. Each body is then lowered again when it is compiled (of_scan), perhaps for
+// one slice: expressions of the same bits, and stacked products. after: told of the graph that each pass
+// made.
 Lowered run_passes(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                    const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
                    const std::function<void(const Pass&, const Lowered&)>& after = {});
@@ -39,9 +40,9 @@ Lowered simplify_graph(const std::deque<Node>& nodes, const std::vector<NodeId>&
                        const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan);
 Lowered simplify_bodies(const Lowered& from, const PlanOptions& options);
 Lowered recompute_regions(const Lowered& from);
-// What a scan keeps for the scans that read its values, its derivatives above all: a value that cheap ops give
-// from others is computed again where it is read, since its way through the memory costs more. Decided by a
-// minimum cut.
+// What a scan keeps for the scans that read its values, its derivatives above all: a value that cheap ops
+// give from others is computed again where it is read, since its way through the memory costs more. Decided
+// by a minimum cut.
 Lowered rematerialize(const Lowered& from);
 
 }  // namespace nestgrad

@@ -1,4 +1,5 @@
-// PlanOptions: what may be chosen when a function is compiled, and what is told of the plan (engine/run/plan.h).
+// PlanOptions: what may be chosen when a function is compiled, and what is told of the plan
+// (engine/run/plan.h).
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// Program: what the executor runs. A flat list of instructions whose operands are places; scan bodies are
-// programs inside an instruction.
+// Program: what the executor runs. A flat list of instructions, whose operands are Places (an offset in the
+// arena, an argument, a literal); scan bodies are programs inside an instruction. Owned by its plan, and run
+// by one thread at a time: kernels may keep scratch.
 #pragma once
 
 #include <memory>
 
-#include "engine/plan/arena.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/cluster.h"
 #include "engine/plan/plan_options.h"
@@ -17,7 +17,7 @@ class Recorder;  // engine/run/recorder.h
 struct ScanStep;
 
 struct Instruction {
-  const Op* op = nullptr;  // null: copy inputs[0] to out
+  const Op* op = nullptr;  // null: copy in[0] to out
   Kernel kernel;
   ClusterKernel cluster;                    // several ops, with several outputs, instead of a kernel
   std::shared_ptr<const ClusterCall> call;  // what the cluster computes
@@ -26,8 +26,8 @@ struct Instruction {
   std::vector<Place> outs;         // of a cluster
   std::size_t bytes = 0;           // of a copy
   std::unique_ptr<ScanStep> scan;  // a whole scan, instead of a kernel
-  NodeId node = -1;                // in the lowered graph; of several the last
-  std::vector<NodeId> with;        // the others
+  NodeId node = -1;                // in Program::graph; of a cluster the last
+  std::vector<NodeId> with;        // the others of the cluster
   Loc loc;
   int entry = -1;  // in Profile::instructions, while it is profiled
 };
@@ -37,17 +37,17 @@ struct Program {
   std::vector<Array> literals;
   std::vector<Spec> inputs, outputs;
   std::size_t arena_bytes = 0;
-  double flops = 0, recomputed_flops = 0;  // of a run; of them, those of values that were not stored
+  double flops = 0, recomputed_flops = 0;  // of a run; of these, what is spent on values that were not stored
   std::vector<BufferInfo> buffers;
   std::shared_ptr<Graph> graph;  // the lowered graph, for printing and errors
 };
 
-// One run of a program: where its arena and its inputs and outputs (inputs first) are.
+// The memory of one run. Owns nothing.
 struct Frame {
   std::byte* arena = nullptr;
-  std::byte* const* external = nullptr;
-  Backend* backend = nullptr;    // null: the CPU
-  Recorder* recorder = nullptr;  // null: nothing is profiled
+  std::byte* const* external = nullptr;  // inputs, then outputs
+  Backend* backend = nullptr;            // null: the CPU
+  Recorder* recorder = nullptr;          // null: nothing is profiled
   // What a scan tells the recorder: for which step and slice its body runs.
   int step = -1, slice = -1;
   bool recomputed = false;
@@ -58,29 +58,29 @@ struct ScanStep {
   StepTable table;
   // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed.
   int every = 0;
-  // Of the carries: for each stretch but the first one when every > 0; two, used by turns, in a scan run by a
-  // kernel that reads values recomputed for it; else none.
+  // Kept carries: every > 0, one for each segment but the first; two, used by turns, where a backend's kernel
+  // reads recomputed values; else none.
   int copies = 0;
-  std::vector<int> makers;  // instructions: scans whose values are recomputed when this one reads them
+  std::vector<int> makers;  // in the enclosing code: scans whose values are recomputed for this one
 
   // What one thread needs to run slices: its own copy of the body's code, since kernels may keep scratch in
   // themselves, and its own memory. No other thread touches it while the scan runs.
   struct Worker {
     Program body;
     std::vector<std::byte*> bases, externals, carry_in;
-    int slice = -1, segment = -1;  // of which the values with a window are
+    int slice = -1, segment = -1;  // whose recomputed values are in memory; -1: none
   };
   std::vector<Worker> workers;
   std::size_t body_arena = 0;          // in a worker's memory: the body's own arena
   std::unique_ptr<LoopKernel> kernel;  // its steps as one kernel, instead of one after the other
-  int kernel_segment = -1;             // of which the values with a window are
+  int kernel_segment = -1;             // as Worker::segment
 
-  // Of the workers: in the arena, from the first one on; and how much each has.
+  // The workers' memory: where that of the first is in the arena, and the bytes of each.
   std::size_t memory() const { return table.bases[0].place.at; }
   std::size_t memory_bytes() const { return table.bases[0].per_worker; }
 };
 
-// of_scan: the body of a scan of a graph that is being compiled.
+// of_scan: the nodes are the body of a scan.
 Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan = false);
 void execute(Program& program, const Frame& frame);

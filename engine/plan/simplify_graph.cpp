@@ -1,5 +1,5 @@
-// The passes that leave out what is dead, expand ops without a kernel and take the cheaper of equal expressions
-// (Op::simplify): of a graph, and of the bodies of its scans.
+// The passes that leave out what is dead, expand ops without a kernel and take the cheaper of equal
+// expressions (Op::simplify): of a graph, and of the bodies of its scans.
 #include <fmt/format.h>
 
 #include <algorithm>

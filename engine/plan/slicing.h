@@ -29,8 +29,8 @@ struct SlicedBody {
   int slices() const;
 };
 
-// readers: as readers_of(graph, live, ..) tells. Nothing if the slices of the scan's body are not independent, or
-// do not lie one after the other in memory.
+// readers: as readers_of(graph, live, ..) tells. Nothing if the slices of the scan's body are not
+// independent, or do not lie one after the other in memory.
 std::optional<SlicedBody> slice_scan(const Graph& graph, const Readers& readers, NodeId scan);
 
 // Does the graph that was made of another one, scan for scan, add up the same things over slices? What is to

@@ -1,10 +1,11 @@
 // StepTable: where each step of a scan finds what it reads and leaves what it writes. Worked out once, with
-// the plan (engine/plan/compile_scan.cpp). The CPU's loop (engine/run/run_scan.cpp), CUDA's kernel (cuda/scan.cu) and
-// the profiler follow it; what a backend needs to make a whole loop one kernel is this table and the body.
+// the plan (engine/plan/compile_scan.cpp). The CPU's loop (engine/run/run_scan.cpp), CUDA's kernel
+// (cuda/scan.cu) and the profiler follow it; what a backend needs to make a whole loop one kernel is this
+// table and the body.
 //
-// A step's values, in the order of its body's operands: carries, xs, constants; next carries, stacks but those
-// of carries. A value lies at an offset from a base: a place of the program's or, as base 0, the memory of the
-// worker (on a GPU, the block of threads) that takes a slice through its steps.
+// A step's values, in the order of its body's operands: carries, xs, constants; next carries, stacks but
+// those of carries. A value lies at an offset from a base: a place of the program's or, as base 0, the memory
+// of the worker (on a GPU, the block of threads) that takes a slice through its steps.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Runs a plan: its instructions, one after the other. Scans are in run_scan.cpp.
+// Runs a Program: its instructions, one after the other. Scans are in run_scan.cpp.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ struct Untimed {
   Untimed(const Frame&, const Instruction&) {}
 };
 
-// Timed: told of each instruction as long as it runs.
+// Timed: an object that lives while an instruction runs; what it measures is its own life.
 template <class Timed>
 void run(Program& program, const Frame& frame) {
   const std::byte* in[kMaxOperands];

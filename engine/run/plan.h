@@ -35,7 +35,8 @@ class Plan {
   // nothing, but at the first run on a GPU.
   void run(std::span<const Array> inputs, std::span<Array> outputs);
 
-  // What a run does with its time and memory; engine/run/profile.h says more. DeviceError if it is not the CPU's.
+  // What a run does with its time and memory; engine/run/profile.h says more. DeviceError if it is not the
+  // CPU's.
   Profile profile(const std::vector<Array>& inputs, std::int64_t most_events = 20'000);
 
   PlanStats stats() const;

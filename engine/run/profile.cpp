@@ -9,6 +9,7 @@
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
+#include "engine/plan/arena.h"
 #include "engine/run/recorder.h"
 
 namespace nestgrad {

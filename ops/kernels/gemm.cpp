@@ -146,7 +146,8 @@ void copy_panels(const GemmPlan& g, const GemmPlan::Group& group, const T* b, Si
   }
 }
 
-// One panel of a group for all its rows, the higher tiles first; from one tile of A to the next are so many elements.
+// One panel of a group for all its rows, the higher tiles first; from one tile of A to the next are so many
+// elements.
 template <class T>
 NESTGRAD_MEMBER_FN void multiply_rows(const GemmPlan::Group& p, Tiles<T>& t, Size higher_tile, Size tile) {
   if (p.higher > 0) {

@@ -328,8 +328,8 @@ TEST_CASE("a scan that is cut in as many slices as what it reads, but along anot
     CHECK(max_error(f.plan({.checkpoint_every = every}).run(in), f.plan({.slice = false}).run(in)) < 1e-13);
 }
 
-// One scan after the other, each of which reads what the one before it makes: a value that is small, spread over
-// another axis, or a mean of it.
+// One scan after the other, each of which reads what the one before it makes: a value that is small, spread
+// over another axis, or a mean of it.
 Tensors relay(const Tensors& in) {
   const auto spread = [](Tensor y, std::int64_t n) {
     return broadcast_to(reshape(y, {n, 1, 3, 4}), {n, 2, 3, 4});

@@ -1,4 +1,5 @@
-// Random cases of an inner loop: a learner, its optimiser, a policy, gates and sizes, and the program in which they meet.
+// Random cases of an inner loop: a learner, its optimiser, a policy, gates and sizes, and the program in
+// which they meet.
 #pragma once
 
 #include "engine/run/function.h"

@@ -18,7 +18,8 @@ namespace {
 using ttt::Policy;
 using ttt::System;
 
-// With views of its own making, as small as those of a case, of which each token's depend on that token alone.
+// With views of its own making, as small as those of a case, of which each token's depend on that token
+// alone.
 System system_of(const LoopCase& l) {
   System out;
   out.name = out.title = "random";

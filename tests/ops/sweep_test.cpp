@@ -27,7 +27,7 @@ TEST_CASE("every row of the op table is complete") {
   INFO(join(failures));
   CHECK(failures.empty());
   CHECK(std::ranges::count_if(op_table(), [](const Op* op) { return op->kind == OpKind::value; }) > 40);
-  // Rows without samples escape the sweep: custom_vjp, which its own tests cover, and nothing else.
+  // The sweep passes over rows that are no values (input, scan, ..) and over this one: both have own tests.
   CHECK(std::ranges::count_if(op_table(), [](const Op* op) { return has_own_body(*op); }) == 1);
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("rows are found by name, and sorted by it") {
 }
 
 TEST_CASE("every negative sample is refused with its message") { sweep(check_errors); }
-TEST_CASE("no derivative mentions a value that it does not need") { sweep(check_mentions); }
+TEST_CASE("no derivative reads a value that it does not need") { sweep(check_mentions); }
 TEST_CASE("what is declared affine is affine, and nothing else is") { sweep(check_linear_in); }
 TEST_CASE("attributes are read back from their numbers, and others are refused") { sweep(check_attributes); }
 TEST_CASE("sums pass through what is declared linear, and nothing else") { sweep(check_sums); }

@@ -1,5 +1,5 @@
-// The promise: each rung of the ladder from LaCT to linear attention is what its name says, and what is refused
-// on the way would give other numbers.
+// The promise: each rung of the ladder from LaCT to linear attention is what its name says, and what is
+// refused on the way would give other numbers.
 #include "autograd/grad.h"
 #include "tests/ops/check_grads.h"
 #include "tests/ttt/policy_cases.h"

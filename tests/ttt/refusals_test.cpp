@@ -43,8 +43,8 @@ std::string obstacle(const NamedLearner& named) {
   return out;
 }
 
-// The dual form is refused in these words, alone and inside the scan over mini-batches; the primal form runs instead and
-// gives what is computed by hand.
+// The dual form is refused in these words, alone and inside the scan over mini-batches; the primal form runs
+// instead and gives what is computed by hand.
 void only_dual_is_refused(const NamedLearner& named, const std::string& node, const std::string& weight) {
   const std::string why = obstacle(named);
   CAPTURE(why);

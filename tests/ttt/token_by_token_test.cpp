@@ -1,4 +1,5 @@
-// The promise: steps token by token give what the whole sequence does, and what cannot be taken so is refused.
+// The promise: steps token by token give what the whole sequence does, and what cannot be taken so is
+// refused.
 #include "autograd/grad.h"
 #include "tests/ops/check_grads.h"
 #include "tests/ttt/policy_cases.h"

@@ -92,8 +92,8 @@ inline Run by_hand(std::int64_t mini_batch) {
   };
 }
 
-// A program in which a learner reads a sequence. Its inputs: k, v, q, logits of the token rates, logits of the
-// position rates; then the learner's parameters. `fn` makes its outputs.
+// A program in which a learner reads a sequence. Its inputs: k, v, q, logits of the token rates, logits of
+// the position rates; then the learner's parameters. `fn` makes its outputs.
 struct Reading {
   Tensors inputs;
   ttt::Learner& learner;

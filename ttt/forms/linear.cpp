@@ -53,8 +53,9 @@ bool LinearFollower::visit(NodeId node) {
   return true;
 }
 
-// The rule of an operand that follows a source must mention no other that does. Without offsets it must mention
-// every operand that does not: each is then a factor. (It never mentions the output: the operand is linear.)
+// The rule of an operand that follows a source must mention no other that does. Without offsets it must
+// mention every operand that does not: each is then a factor. (It never mentions the output: the operand is
+// linear.)
 void LinearFollower::check_rule(NodeId node, const Node& n) {
   Graph scratch;
   const GraphScope scope(scratch);

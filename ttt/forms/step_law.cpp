@@ -23,8 +23,8 @@ bool is_column(const Spec& spec, std::int64_t in) {
 }
 Tensor as_rows(Tensor column) { return column.rank() < 2 ? column : transpose(column); }
 
-// A step traced for one token, and the factors of the state and the gradient in what it makes of them, on rows
-// of all tokens' gates.
+// A step traced for one token, and the factors of the state and the gradient in what it makes of them, on
+// rows of all tokens' gates.
 class StepTrace {
  public:
   using Fn =

@@ -24,16 +24,16 @@ std::unique_ptr<Form> make(const DerivedLearner& learner, const Weights& first) 
   return std::make_unique<F>(learner, first);
 }
 
-// With a step per token, forms that take more tokens at once do less work. With a step per chunk, those that
-// take more chunks at once do the same work on weights that have left the cache. On a CPU (measured:
-// docs/performance.md) parallel pays for chunks of a few tokens, which small products do badly one by one,
-// and chunk-parallel where there is one member and so nothing else to share among threads.
+// When a form is possible but not worth it (measured on a CPU: docs/performance.md). With a step per token,
+// forms that take more tokens at once do less work. With a step per chunk they do the same work on weights
+// that have left the cache: parallel pays for chunks of a few tokens, chunk-parallel where one member leaves
+// threads without work.
 bool has_large_chunks(const DerivedLearner& d) { return d.policy().chunk > kFewTokens; }
 bool has_members_to_share_or_parallel(const DerivedLearner& d) {
   return d.members() > 1 || why_impossible(row_of(FormChoice::parallel, d.policy().update), d).empty();
 }
 
-// What no form but the primal one can do without.
+// What all forms but primal need. `automatic` is refused too: primal must be asked for by name.
 void require_meaning(const DerivedLearner& d, FormChoice wanted) {
   for (Property p : {Property::separate_members, Property::separate_tokens}) {
     const bool needed = p == Property::separate_members || !d.per_chunk();
@@ -66,6 +66,8 @@ std::vector<std::string> form_names() {
   return out;
 }
 
+// Of each Update, the first row is taken whose needs are met and that is not slower. parallel is DualForm
+// over blocks of many chunks.
 const std::vector<FormRow>& form_rows() {
   using enum Property;
   using Update = Policy::Update;

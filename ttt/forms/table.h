@@ -46,7 +46,7 @@ struct FormPlan {
 };
 
 // The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is
-// impossible.
+// impossible, or none was asked for and only primal takes a learner that mixes tokens or members.
 FormPlan choose_form(const DerivedLearner& learner, FormChoice wanted);
 
 }  // namespace nestgrad::ttt

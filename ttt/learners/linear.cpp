@@ -1,3 +1,4 @@
+// TTT-Linear: f(x) = x + LN(x W1 + b1), with the default loss. What a System says: ttt/system.h.
 #include "ttt/learners/linear.h"
 
 #include "ttt/learners/catalogue.h"
@@ -20,11 +21,9 @@ System ttt_linear() {
   return {.name = "ttt-linear",
           .title = "TTT-Linear",
           .source = "Sun et al. 2024, section 2.7",
-          .gates = {},
           .learner = [](const Params& p,
                         const SystemSizes& s) { return std::make_unique<Linear>(p, s.heads, s.dim); },
           .policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; },
-          .prepare = {},
           .rotary = true,
           .position_rates = true};
 }
