@@ -174,8 +174,8 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
     const auto loss = [&](Tensor w) {
       return sum(r.learner.loss(ttt::for_batch(Weights{matrix("W", w)}, 2), r.views.k, r.views.v));
     };
-    const Tensor named = probe(W0);
-    return Tensors{grad(loss(W0), {W0})[0], grad(loss(named), {named})[0]};
+    const Tensor probed = probe(W0);
+    return Tensors{grad(loss(W0), {W0})[0], grad(loss(probed), {probed})[0]};
   });
   const Arrays g = f(numbers_for(f));
   CHECK(relative_error(g[0], g[1]) > 0.01);
