@@ -43,6 +43,7 @@ class CudaBackend final : public Backend {
   void zero(std::byte* at, std::size_t bytes) override;
   void random(const RandomFill& fill, std::int64_t n, std::byte* to) override;  // cuda/random.cu
   void synchronize() override;
+  bool has_kernel(const Op& op) const override { return op.cuda != nullptr; }
   Kernel kernel(const Call& call, Loc loc, Precision precision) override;
   ClusterKernel cluster(const ClusterCall& call) override;
   bool suits_loop_kernel(const Graph& body) override;

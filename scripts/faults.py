@@ -10,29 +10,50 @@ the file, found exactly once (any white space matches any other); the piece betw
 Faults of the op table (OP_TABLE below) need no text: they are planted where rows register themselves.
 """
 
+import fnmatch
 import pathlib
+import re
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent / "tests"
 
 
 def files(*patterns):
     """The tests of these files; each pattern must be the beginning of a file's name."""
     for p in patterns:
-        if not any((pathlib.Path(__file__).parent.parent / "tests").glob(p + "*")):
+        if not any(TESTS.glob(p + "*")):
             raise SystemExit(f"faults.py: no file of tests begins with {p}")
     return "--source-file=" + ",".join(f"*tests/{p}*" for p in patterns)
 
 
+def known(patterns):
+    """These patterns of tests' names, if each fits a test."""
+    if not NAMES:
+        for file in TESTS.rglob("*_test.cpp"):
+            for name in re.findall(r'TEST_CASE(?:_TEMPLATE)?\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', file.read_text()):
+                NAMES.append("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)))
+    for p in patterns:
+        if not any(fnmatch.fnmatchcase(name, p) for name in NAMES):
+            raise SystemExit(f"faults.py: no test has a name like '{p}'")
+    return patterns
+
+
+NAMES = []  # of all tests
+
+
 def cases(*patterns):
+    known(patterns)
     return "--test-case=" + ",".join(p.replace(",", "\\,") for p in patterns)
 
 
 def without(*patterns):
+    known(patterns)
     return "--test-case-exclude=" + ",".join(patterns)
 
 
 # Which tests should notice, those that do most often first: each is one run of nestgrad_tests, to its first
 # failure. REST is the rest of the tests, for a fault that none of the likely ones notices.
 SLOW = ("elementwise functions of one float*", "elementwise functions are true to two units*",
-        "whatever happens to one byte*", "A gradient in each step of a long loop*", "Many random programs*",
+        "whatever happens to one byte*", "A gradient in each step of a long loop*",
         "a language model with layers of any causal*", "a run knows nothing of the run before it*")
 REST = ("--source-file-exclude=*tests/cuda/*", without(*SLOW))
 # Random programs and learners (tests/fuzz/), after the tests that are written.
@@ -46,7 +67,7 @@ PLANS = ((files("engine/flow", "engine/plan", "engine/fusion", "autograd/scan_ch
           without(*SLOW)),
          files("engine/stepped", "engine/function", "engine/rematerialize", "autograd/custom",
                "autograd/scan_test", "ops/simplify"),
-         cases("Many random programs*", "checkpointing through time*"), PROGRAMS)
+         cases("checkpointing through time*"), PROGRAMS)
 THREADS = (cases("a run knows nothing of the run before it*"),)
 SIMPLIFY = (files("ops/simplify", "ops/sweep_test"),)
 FORMS = (cases("both forms are the inner loop done by hand*", "losses before and after*",

@@ -32,6 +32,8 @@ class Device {
   // How many GPUs there are, and why there is none, for people.
   static int cuda_count();
   static std::string why_no_cuda();
+  // Of another backend, whose folder says how it is made. Devices are equal that have the same memory object.
+  explicit Device(std::shared_ptr<DeviceMemory> memory) : memory_(std::move(memory)) {}
 
   bool is_cpu() const { return !memory_; }
   std::string name() const;         // as `of` wants it
@@ -48,7 +50,6 @@ class Device {
   Backend* backend() const;
 
  private:
-  explicit Device(std::shared_ptr<DeviceMemory> memory) : memory_(std::move(memory)) {}
   std::shared_ptr<DeviceMemory> memory_;
 };
 

@@ -16,7 +16,7 @@ class DeviceMemory {
 
   virtual std::string name() const = 0;
   virtual std::string description() const = 0;
-  virtual Device::Memory memory() const = 0;
+  virtual Device::Memory memory() const = 0;  // a plan that needs more than is free is refused
   virtual Backend& backend() = 0;
 
   // DeviceError, with what is free, where it does not fit.

@@ -101,6 +101,13 @@ std::string input_name(const Node& n) {
   return input ? input->name : std::string();
 }
 
+std::vector<Spec> specs_of(const std::deque<Node>& nodes, std::span<const NodeId> ids) {
+  std::vector<Spec> specs;
+  specs.reserve(ids.size());
+  for (NodeId id : ids) specs.push_back(nodes[uz(id)].spec);
+  return specs;
+}
+
 // ---- SharedNodes ----
 
 void SharedNodes::add(std::size_t hash, NodeId id) {
@@ -156,24 +163,21 @@ Tensor Graph::constant(Array value, Loc loc) {
   return append(constant_op, {}, with_literal(std::move(value)), loc);
 }
 
-Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) {
+Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc, const Spec* known) {
   std::vector<NodeId> ids(inputs.size());
-  std::vector<Spec> specs(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    ids[i] = lift(inputs[i]);
-    specs[i] = node(ids[i]).spec;
-  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) ids[i] = lift(inputs[i]);
   const std::size_t hash = structural_hash(op, attrs, ids);
   if (op.is_shared && options_.share) {
-    const NodeId known = shared_.find(hash, [&](NodeId id) {
+    const NodeId equal = shared_.find(hash, [&](NodeId id) {
       const Node& n = node(id);
       return n.op == &op && n.inputs == ids && n.attrs == attrs;
     });
-    if (known >= 0) return tensor(known);
+    if (equal >= 0) return tensor(equal);
   }
   const Context::Emit& state = context().emit;
-  Spec spec =
-      op.kind == OpKind::constant ? attrs.as<ConstantAttrs>().literal.spec() : infer(op, specs, attrs);
+  Spec spec = known                         ? *known
+              : op.kind == OpKind::constant ? attrs.as<ConstantAttrs>().literal.spec()
+                                            : infer(op, specs_of(nodes_, ids), attrs);
   Node n{.op = &op,
          .attrs = std::move(attrs),
          .inputs = std::move(ids),

@@ -34,21 +34,18 @@ struct Node {
 std::string input_name(const Node& n);  // empty if n is not an input
 inline const Array& literal_of(const Node& constant) { return constant.attrs.as<ConstantAttrs>().literal; }
 
+std::vector<Spec> specs_of(const std::deque<Node>& nodes, std::span<const NodeId> ids);
+
 // Builds the Call of a node, which an op's functions are given; owns the specs of its inputs.
 class NodeCall {
  public:
   NodeCall(const std::deque<Node>& nodes, const Node& n)
-      : in_(specs_of(nodes, n)), call_{*n.op, in_, n.attrs, n.spec} {}
+      : in_(specs_of(nodes, n.inputs)), call_{*n.op, in_, n.attrs, n.spec} {}
   NodeCall(const NodeCall&) = delete;
   operator const Call&() const { return call_; }
   const Spec& in(std::size_t i) const { return in_[i]; }
 
  private:
-  static std::vector<Spec> specs_of(const std::deque<Node>& nodes, const Node& n) {
-    std::vector<Spec> specs;
-    for (NodeId in : n.inputs) specs.push_back(nodes[static_cast<std::size_t>(in)].spec);
-    return specs;
-  }
   std::vector<Spec> in_;
   Call call_;
 };
@@ -85,7 +82,8 @@ class Graph {
   // The numbers are the graph's own: writing to the caller's array afterwards changes nothing here.
   Tensor input(Array value, std::string name = "", Loc loc = Loc::current());  // eager graphs
   Tensor constant(Array value, Loc loc = Loc::current());
-  Tensor append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc);
+  // known: the spec of a copy, which need not be inferred again.
+  Tensor append(const Op& op, std::span<const Tensor> inputs, Attrs, Loc, const Spec* known = nullptr);
 
   // This graph's node for t: t itself, a copy of a constant, or a captured input. GraphError if t is foreign.
   NodeId lift(Tensor t);

@@ -1,5 +1,7 @@
 #include "engine/core/rewrite.h"
 
+#include <algorithm>
+
 #include "engine/core/index.h"
 
 namespace nestgrad {
@@ -28,7 +30,9 @@ Tensor Rewriter::copy(NodeId old, std::span<const Tensor> inputs) {
   const Node& n = node(old);
   if (n.op->kind == OpKind::input) return input(old);
   label_like(n);
-  return graph_->append(*n.op, inputs, attrs(n), n.loc);
+  const bool reads_alike = std::ranges::equal(
+      inputs, n.inputs, [&](const Tensor& now, NodeId in) { return now.spec() == node(in).spec; });
+  return graph_->append(*n.op, inputs, attrs(n), n.loc, reads_alike ? &n.spec : nullptr);
 }
 
 Tensor Rewriter::input(NodeId old) {

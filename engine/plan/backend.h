@@ -16,6 +16,8 @@ class Backend : public DeviceMemory {
  public:
   Backend& backend() final { return *this; }
 
+  // Ops without one are expanded, or refused.
+  virtual bool has_kernel(const Op& op) const = 0;
   // Kernels made here queue their work when they are called, with addresses of this device. Errors that they
   // find in numbers name `loc`.
   virtual Kernel kernel(const Call& call, Loc loc, Precision precision) = 0;
@@ -26,7 +28,8 @@ class Backend : public DeviceMemory {
   // Null if it cannot after all.
   virtual std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) = 0;
 
-  // What was queued between `record` and its end, to be queued again as a whole.
+  // What `work` queues, to be queued as a whole. record() calls `work` once and does not keep it; only replay()
+  // does the work.
   class Recording {
    public:
     virtual ~Recording() = default;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/index.h"
+#include "engine/plan/backend.h"
 #include "engine/plan/passes.h"
 #include "engine/plan/readers.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 bool needs_expansion(const Op& op, const Device& device) {
   return op.kind == OpKind::value && !op.is_alias &&
-         !(device.is_cpu() ? op.cpu != nullptr : op.cuda != nullptr);
+         !(device.is_cpu() ? op.cpu != nullptr : device.backend()->has_kernel(op));
 }
 
 // How a graph is made anew.

@@ -252,32 +252,33 @@ namespace {
 class Scans {
  public:
   explicit Scans(const Lowered& lowered)
-      : graph_(*lowered.graph),
-        live_(live_nodes(graph_.nodes(), lowered.outputs, lowered.inputs)),
-        readers_(readers_of(graph_, live_, lowered.outputs)) {
-    for (NodeId id = 0; id < graph_.size(); ++id)
-      if (is_scan(graph_.node(id))) ids_.push_back(id);
+      : graph_(*lowered.graph), live_(live_nodes(graph_.nodes(), lowered.outputs, lowered.inputs)) {
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      const Node& n = graph_.node(id);
+      if (is_scan(n)) ids_.push_back(id);
+      if (live_[uz(id)] && n.attrs.find<StackAttrs>()) stacked_[n.inputs[0]].push_back(shown_by(n));
+    }
   }
   std::size_t size() const { return ids_.size(); }
   bool is_read(std::size_t i) const { return live_[uz(ids_[i])] != 0; }
   const Body& body(std::size_t i) const { return body_of(graph_.node(ids_[i])); }
-  std::vector<NodeId> stacked(std::size_t i) const { return stacked_nodes(graph_, readers_, ids_[i]); }
+  const std::vector<NodeId>& stacked(std::size_t i) { return stacked_[ids_[i]]; }
 
  private:
   const Graph& graph_;
   std::vector<char> live_;
-  Readers readers_;
   std::vector<NodeId> ids_;
+  std::map<NodeId, std::vector<NodeId>> stacked_;
 };
 
 }  // namespace
 
 bool sums_alike(const Lowered& made, const Lowered& from) {
-  const Scans now(made), before(from);
+  Scans now(made), before(from);
   if (now.size() != before.size()) return false;
   for (std::size_t i = 0; i < now.size(); ++i) {
     if (!now.is_read(i)) continue;
-    const std::vector<NodeId> stacked = now.stacked(i), stacked_before = before.stacked(i);
+    const std::vector<NodeId>&stacked = now.stacked(i), &stacked_before = before.stacked(i);
     if (&now.body(i) == &before.body(i) && stacked == stacked_before) continue;
     if (Slicer(now.body(i), stacked).summed() != Slicer(before.body(i), stacked_before).summed())
       return false;

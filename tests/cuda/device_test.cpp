@@ -254,7 +254,7 @@ TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in value
 }
 
 TEST_CASE("CUDA: the published layers' scans run as one kernel each") {
-  for (const char* system : {"ttt-linear", "ttt-mlp", "delta-net", "lact-v3"}) {
+  for (const std::string system : {"ttt-linear", "ttt-mlp", "delta-net", "lact-v3"}) {
     const Function f = system_derivatives(ttt::system_named(system),
                                           {.batch = 2, .heads = 2, .dim = 16, .time = 32, .chunk = 16},
                                           in_form(FormChoice::dual), 1);
@@ -355,7 +355,7 @@ TEST_CASE("CUDA: a missing device is an error that says which there are") {
   CHECK(contains(message, "cuda:77 was asked for, there"));
   CHECK(contains(message_of<ConfigError>([] { Device::of("gpu"); }),
                  "'gpu' is no device; say cpu, cuda or cuda:1"));
-  for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""})
+  for (const std::string name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""})
     CHECK_THROWS_AS(Device::of(name), ConfigError);
   CHECK(Device::of("cpu").is_cpu());
   CHECK(Device::of("cuda") == gpu());

@@ -109,7 +109,7 @@ void nudge(SafeTensors& file, const std::string& name, double place = 0.5) {
 }  // namespace
 
 TEST_CASE("a model of each learner and backbone, in the form that is chosen for it") {
-  for (const char* name : {"ttt_linear_transformer", "ttt_mlp_mamba_remainder"})
+  for (const std::string name : {"ttt_linear_transformer", "ttt_mlp_mamba_remainder"})
     CHECK(verify_golden(golden(name)).passes(1e-9));
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("negative control: one wrong number is noticed, and in the right place
 
 TEST_CASE(
     "negative control: one wrong number in the file of an operation is noticed, and in the right place") {
-  for (const char* name : {"delta_rule", "lact_muon_momentum", "mesa_net_exact", "vittt_block"}) {
+  for (const std::string name : {"delta_rule", "lact_muon_momentum", "mesa_net_exact", "vittt_block"}) {
     const SafeTensors original = read_safetensors(golden(name));
     for (const auto& entry : original.tensors) {
       const std::string& tensor = entry.first;

@@ -11,7 +11,7 @@ TEST_CASE("a chart shows its title, labels with units, names and reference lines
            .y_label = "loss (nats per byte)",
            .series = {{"training", {0, 100}, {5, 2}}, {"validation", {0, 100}, {5, 3}}},
            .reference_lines = {{"bigram", 2.48}}});
-  for (const char* text :
+  for (const std::string text :
        {">Loss<", ">step<", ">loss (nats per byte)<", ">training<", ">validation<", ">bigram 2.48<"}) {
     CAPTURE(text);
     CHECK(contains(picture, text));
@@ -21,7 +21,7 @@ TEST_CASE("a chart shows its title, labels with units, names and reference lines
 
 TEST_CASE("ticks are round numbers that cover the data") {
   const std::string picture = svg({.series = {{"", {0, 2000}, {1.62, 5.49}}}});
-  for (const char* tick : {">1<", ">2<", ">5<", ">6<", ">500<", ">2000<"}) {
+  for (const std::string tick : {">1<", ">2<", ">5<", ">6<", ">500<", ">2000<"}) {
     CAPTURE(tick);
     CHECK(contains(picture, tick));
   }

@@ -61,8 +61,8 @@ TEST_CASE("a diagram with cycles is drawn: the arrow that closes one points upwa
   CHECK(placed[0].y < placed[1].y);
   CHECK(placed[1].y < placed[2].y);
   CHECK(count(picture, "rotate(180)") == 2);  // heads that point upwards
-  for (const char* arrow : {"a \xe2\x86\x92 b: forward", "c \xe2\x86\x92 a: forward",
-                            "b \xe2\x86\x92 a: meta gradient", "c \xe2\x86\x92 c: forward"}) {
+  for (const std::string arrow : {"a \xe2\x86\x92 b: forward", "c \xe2\x86\x92 a: forward",
+                                  "b \xe2\x86\x92 a: meta gradient", "c \xe2\x86\x92 c: forward"}) {
     CAPTURE(arrow);
     CHECK(contains(picture, arrow));
   }

@@ -75,7 +75,7 @@ TEST_CASE("the page says of each view whether its invariants hold, in words, wit
 TEST_CASE("duplicate and unusable ids are refused") {
   CHECK_THROWS_WITH_AS(html_report("", "", {}, {{.id = "a"}, {.id = "b"}, {.id = "a"}}),
                        "[html_report] two views have the id 'a'", ValueError);
-  for (const char* id : {"", "a b", "\"", "caf\xc3\xa9"}) {
+  for (const std::string id : {"", "a b", "\"", "caf\xc3\xa9"}) {
     CAPTURE(id);
     CHECK_THROWS_AS(html_report("", "", {}, {{.id = id}}), ValueError);
   }
@@ -353,7 +353,8 @@ TEST_CASE(
   CHECK(count(page, "<svg ") == 10);
   CHECK(count(page, "<figure ") == 13);
   CHECK(count(page, "<details class=\"view\"") == 8);
-  for (const char* outside : {"http:", "https:", "src=", "url(", "@import", "<link", "<iframe", "<object"}) {
+  for (const std::string outside :
+       {"http:", "https:", "src=", "url(", "@import", "<link", "<iframe", "<object"}) {
     CAPTURE(outside);
     CHECK_FALSE(contains(page, outside));
   }

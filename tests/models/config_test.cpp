@@ -49,7 +49,7 @@ TEST_CASE("a configuration survives JSON, every field of it") {
 
 TEST_CASE("every field is written under its published name") {
   const std::string json = LanguageModelConfig().to_json();
-  for (const char* field :
+  for (const std::string field :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "ttt_layer_type", "ttt_base_lr", "attention_window", "mini_batch_size", "use_gate", "share_qk",
         "pre_conv", "conv_kernel", "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {

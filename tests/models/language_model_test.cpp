@@ -25,7 +25,7 @@ std::set<std::string> layer_names(const std::string& layer, Backbone backbone) {
                             "mlp.up_proj.weight",  "mlp.down_proj.weight", own + "q_proj.weight",
                             own + "v_proj.weight", own + "o_proj.weight"};
   const auto add = [&](const std::string& prefix, std::initializer_list<const char*> names) {
-    for (const char* name : names) out.insert(prefix + name);
+    for (const std::string name : names) out.insert(prefix + name);
   };
   if (layer != "attention")
     add(own, {"W1", "b1", "ttt_norm_weight", "ttt_norm_bias", "learnable_ttt_lr_weight",
@@ -54,7 +54,7 @@ TEST_CASE("parameters have exactly the names of the published state dict") {
 }
 
 TEST_CASE("names and shapes are those in the golden files") {
-  for (const char* name :
+  for (const std::string name :
        {"ttt_linear_transformer", "ttt_linear_mamba", "ttt_mlp_transformer", "ttt_mlp_mamba"}) {
     CAPTURE(name);
     const SafeTensors file =

@@ -74,7 +74,7 @@ Long gelu_tanh_gate(const Long& x) {  // (1 + tanh u) / 2 = 1 / (1 + e^(-2u))
 }
 
 struct Function1 {
-  const char* op;
+  std::string_view op;
   Long (*truth)(const Long&);
   double (*in_double)(double);  // to many more digits than a float has
   double ulps32, ulps64;        // the largest error allowed

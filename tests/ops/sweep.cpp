@@ -76,6 +76,14 @@ std::vector<Case> positive_cases(const Op& op, DType dtype) {
   return out;
 }
 
+Failures checked(Failures (*check)(const Op&), const Op& op) {
+  try {
+    return check(op);
+  } catch (const std::exception& e) {
+    return {fmt::format("{}: {}", op.name, e.what())};
+  }
+}
+
 bool has_own_body(const Op& op) { return op.kind == OpKind::value && !op.cpu && op.expand && !op.samples; }
 bool is_elementwise(const Op& op) { return op.broadcasts && op.may_reuse; }
 

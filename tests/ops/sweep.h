@@ -32,6 +32,9 @@ bool has_own_body(const Op& op);
 // Every element of the output is a function of one element of each input.
 bool is_elementwise(const Op& op);
 
+// What the check says of the row; an error that it throws is a failure, which names the row.
+Failures checked(Failures (*check)(const Op&), const Op& op);
+
 Failures check_complete(const Op& op);     // every column that must be filled, is
 Failures check_errors(const Op& op);       // negative samples are refused, with type and text
 Failures check_derivatives(const Op& op);  // orders 1 to 3, Taylor rates, products, f32

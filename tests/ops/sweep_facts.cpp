@@ -152,7 +152,8 @@ Failures check_sums(const Op& op) {
     const std::vector<Array> x = c.draw(31), y = c.draw(32);
     std::vector<Array> both;
     for (std::size_t k = 0; k < x.size(); ++k) both.push_back(elementwise(x[k], y[k], 1));
-    const double error = difference(c.run(both).cast(DType::f64), elementwise(c.run(x), c.run(y), 1));
+    const double error = difference(c.run(both).cast(DType::f64),
+                                    elementwise(c.run(x).cast(DType::f64), c.run(y).cast(DType::f64), 1));
     if (op.is_linear && !(error <= 1e-12))
       failures.push_back(
           fmt::format("{}: declared linear, but f(x + y) is {:.3g} from f(x) + f(y)", c.what, error));

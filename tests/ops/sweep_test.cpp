@@ -14,7 +14,7 @@ namespace {
 void sweep(Failures (*check)(const Op&)) {
   Failures failures;
   for (const Op* op : op_table())
-    if (op->kind == OpKind::value && !has_own_body(*op)) append(failures, check(*op));
+    if (op->kind == OpKind::value && !has_own_body(*op)) append(failures, checked(check, *op));
   INFO(join(failures));
   CHECK(failures.empty());
 }

@@ -135,7 +135,7 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
   };
   for (const System& s : ttt::systems()) {
     CAPTURE(s.name);
-    REQUIRE(expected.contains(s.name));
+    REQUIRE_MESSAGE(expected.contains(s.name), "say above which form you expect of ", s.name);
     CHECK(ttt::explain(s, {.batch = 1, .heads = 1}).plan.form == expected.at(s.name));
   }
 }
@@ -213,7 +213,7 @@ TEST_CASE("the battery sees a prepare in which tokens meet, and a prediction tha
   };
   const ttt::ConformanceReport not_causal = ttt::conformance(mixing);
   CHECK(not_causal.passed());
-  for (const char* name : {"decode", "causality"}) {
+  for (const std::string name : {"decode", "causality"}) {
     CHECK(!check_of(not_causal, name).applies);
     CHECK(contains(check_of(not_causal, name).note, "[predict] tokens are not independent"));
   }

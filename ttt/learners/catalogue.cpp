@@ -3,30 +3,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace nestgrad::ttt {
 
 const std::vector<System>& systems() {
   static const std::vector<System> all = [] {
-    std::vector<System> list{ttt_linear(),
-                             ttt_mlp(),
-                             naive_ttt(),
-                             titans_linear(),
-                             titans_mlp(),
-                             kv_binding(),
-                             self_modifying(),
-                             linear_attention(),
-                             gated_linear_attention(),
-                             delta_net(),
-                             gated_delta_net(),
-                             mesa_net(),
-                             mesa_net_exact(),
-                             lact(),
-                             lact_sgd(),
-                             lact_prenorm(),
-                             lact_low_rank(),
-                             lact_nvs()};
-    for (std::vector<System> more : {lact_ladder(), std::vector{vittt()}, t5()})
-      for (System& s : more) list.push_back(std::move(s));
+    std::vector<System> list;
+    const auto add = [&](std::vector<System> more) { std::ranges::move(more, std::back_inserter(list)); };
+#define SYSTEM(NAME) add({NAME()});
+#define SYSTEMS(NAME) add(NAME());
+#include "ttt/learners/catalogue.def"
     return list;
   }();
   return all;
