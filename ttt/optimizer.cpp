@@ -246,7 +246,7 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
 }
 
 std::string describe_step(Tensor t) {
-  const std::string& scope = t.graph().node(t.id()).scope;
+  const std::string& scope = t.graph().node(t.id()).scope.str();
   const std::size_t at = scope.rfind(kStepScope);
   if (at == std::string::npos || at + kStepScope.size() >= scope.size()) return describe(t);
   const std::string part = scope.substr(at + kStepScope.size() + 1);

@@ -38,7 +38,7 @@ void require_fit(std::string_view what, const Weights& weights, const Spec& rows
 
 LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const std::vector<Spec>& rows,
                            const std::function<Tensor(const Weights&, const std::vector<Tensor>&)>& fn)
-    : what_(what), scope_(context().emit.scope) {
+    : what_(what), scope_(context().emit.scope.str()) {
   Graph& parent = context().emit.graph ? *context().emit.graph : weights.at(0).value.graph();
   graph_ = std::make_shared<Graph>(GraphOptions{.parent = &parent, .hoist = false});
   const GraphScope scope(*graph_);
@@ -203,7 +203,7 @@ Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrit
   for (const Capture& c : graph_->captures()) made[static_cast<std::size_t>(c.id)] = c.outer;
 
   ContextGuard guard;
-  const std::string here = context().emit.scope;
+  const std::string here = context().emit.scope.str();
   auto next_use = uses_.begin();
   std::vector<Tensor> in;
   for (NodeId id = 0; id <= out_; ++id) {
@@ -212,7 +212,8 @@ Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrit
     if (t.defined() || n.op->kind == OpKind::input) continue;
     context().emit.loc = n.loc;
     context().emit.level = n.level;
-    context().emit.scope = here + n.scope.substr(std::min(scope_.size(), n.scope.size()));
+    context().emit.scope =
+        ScopeName(here + n.scope.str().substr(std::min(scope_.size(), n.scope.str().size())));
     if (next_use != uses_.end() && next_use->node == id) {
       t = rewrite.use(*next_use, made[static_cast<std::size_t>(next_use->rows)]);
       ++next_use;

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
 
+#include "engine/core/scope_name.h"
 #include "engine/core/tensor.h"
 
 namespace nestgrad {
@@ -20,7 +20,7 @@ struct Context {
     Tensor vjp_of;           // the node that is being differentiated; only nodes of its graph note it
     int region = 0;          // see Node::region
     std::optional<Loc> loc;  // the line of new nodes, instead of that of the op's operand
-    std::string scope;       // see Node::scope
+    ScopeName scope;         // see Node::scope
   };
   Emit emit;
   // Defaults for plans; without a value, those of the process (set_default_device, set_default_precision).

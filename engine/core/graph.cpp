@@ -221,7 +221,8 @@ NodeId Graph::lift(Tensor t) {
 
 Scope::Scope(std::string_view name, Loc loc) {
   Context::Emit& state = context().emit;
-  state.scope = state.scope.empty() ? std::string(name) : fmt::format("{}/{}", state.scope, name);
+  state.scope =
+      ScopeName(state.scope.empty() ? std::string(name) : fmt::format("{}/{}", state.scope.str(), name));
   if (!state.loc) state.loc = loc;
 }
 

@@ -27,7 +27,7 @@ struct Node {
   NodeId vjp_of = -1;  // the node whose derivative emitted this one
   int region = 0;      // checkpoint region, 0: none
   Loc loc;             // the user's line
-  std::string scope;   // names of enclosing scopes, joined by '/'
+  ScopeName scope;     // names of enclosing scopes, joined by '/'
   Array value;         // eager graphs only
 };
 

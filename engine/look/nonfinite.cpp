@@ -38,7 +38,7 @@ NonFinite::Range range_of(const Array& a) {
 Function alone(const NonFinite& r, const Op& op) {
   auto graph = std::make_shared<Graph>();
   ContextGuard guard;
-  context().emit = {.graph = graph.get(), .level = r.level, .scope = r.scope};
+  context().emit = {.graph = graph.get(), .level = r.level, .scope = ScopeName(r.scope)};
   std::vector<Tensor> in;
   for (std::size_t i = 0; i < r.values.size(); ++i)
     in.push_back(graph->input(r.values[i].spec(), fmt::format("input{}", i), r.loc));
@@ -63,7 +63,7 @@ NonFinite report_of(const Visit& v) {
               .within = v.within,
               .steps = v.steps,
               .level = v.node.level,
-              .scope = v.node.scope,
+              .scope = v.node.scope.str(),
               .loc = v.node.loc};
   for (const Array& a : v.inputs) r.values.push_back(a.clone());
   r.value = v.output.clone();

@@ -80,7 +80,7 @@ class Builder {
       if (!live[i]) continue;
       const auto id = static_cast<NodeId>(i);
       const GraphNode& n = nodes[i];
-      const int home = n.op->kind == OpKind::input ? base : group_of(base, scope, n.scope);
+      const int home = n.op->kind == OpKind::input ? base : group_of(base, scope, n.scope.str());
       placed.groups[i] = home;
       Outline::Node node{.id = id,
                          .name = placed.name(id),
@@ -113,7 +113,7 @@ class Builder {
                   placed.groups[uz(id)], attrs.steps);
     Placed inside = add_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1),
                               active_in_body(body, marked_inputs(scan, depends), Follow::values), inner,
-                              scan.scope, placed.name(id) + "_");
+                              scan.scope.str(), placed.name(id) + "_");
     for (std::size_t k = 0; k < scan.inputs.size(); ++k)
       add_edge(placed, scan.inputs[k], inside, static_cast<NodeId>(k), kind_of(scan.level), "");
     for (std::size_t k = 0; k < uz(body.carries); ++k)

@@ -36,7 +36,7 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
     const std::string type = is_scan(n) ? "" : to_string(n.spec);
     out += fmt::format("{}%{} = {} : {}  level {}{}{}\n", indent, id, call, type, n.level,
                        n.op->kind == OpKind::input ? "" : "  " + describe(n.loc),
-                       n.scope.empty() ? "" : "  in " + n.scope);
+                       n.scope.empty() ? "" : "  in " + n.scope.str());
     if (!is_scan(n)) continue;
     const Body& body = body_of(n);
     print_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), indent + "    ", out);

@@ -30,7 +30,7 @@ void enter(Program& program, int depth, int parent, std::vector<InstructionProfi
     entries.push_back({.ops = ops_of(program, ins),
                        .out = n.spec,
                        .level = level_of(program, ins),
-                       .scope = n.scope,
+                       .scope = n.scope.str(),
                        .loc = ins.loc,
                        .depth = depth,
                        .parent = parent});

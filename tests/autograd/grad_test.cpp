@@ -232,6 +232,6 @@ TEST_CASE("Derivatives remember the line and the scope of what they differentiat
     y = sum(tanh(x));
   }
   const Tensor dx = grad(y, {x})[0];
-  CHECK(g.node(dx.id()).scope == "inner loss");
+  CHECK(g.node(dx.id()).scope.str() == "inner loss");
   CHECK(g.node(dx.id()).loc.line() == g.node(y.id()).loc.line());
 }

@@ -136,10 +136,10 @@ TEST_CASE("Nodes know the user's line, a scope names them and gives the outermos
   {
     const Scope inner("inner");
     const Tensor t = cos(x);
-    CHECK(g.node(t.id()).scope == "outer/inner");
+    CHECK(g.node(t.id()).scope.str() == "outer/inner");
     CHECK(g.node(t.id()).loc.line() == outer_line);
   }
-  CHECK(g.node(sin(x).id()).scope == "outer");
+  CHECK(g.node(sin(x).id()).scope.str() == "outer");
 }
 
 TEST_CASE("An error keeps the state of the thread: scopes close, graphs close") {
