@@ -12,7 +12,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = {  # room -> what it is for; rooms of one line stand side by side
+ROOMS = {  # room -> what it is for; rooms of one level stand side by side
     "ops/numerics": "numbers, elementary functions",
     "engine/core": "arrays, graph, the row of an op",
     "engine/io": "files of arrays",
@@ -28,17 +28,17 @@ ROOMS = {  # room -> what it is for; rooms of one line stand side by side
     "look": "pages, pictures, inspection",
     "examples": "programs",
 }
-LEVELS = [
-    ["ops/numerics"],
-    ["engine/core"],
-    ["engine/io", "engine/plan"],
-    ["engine/run", "cuda_emulator"],
-    ["engine/look", "ops"],
-    ["autograd", "cuda"],
-    ["ttt"],
-    ["models"],
-    ["look"],
-    ["examples"],
+LEVELS = [  # in three columns
+    (None, "ops/numerics", None),
+    (None, "engine/core", None),
+    ("engine/io", "engine/plan", "cuda_emulator"),
+    (None, "engine/run", None),
+    ("engine/look", "ops", None),
+    (None, "autograd", "cuda"),
+    (None, "ttt", None),
+    (None, "models", None),
+    (None, "look", None),
+    (None, "examples", None),
 ]
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".def"}
 NO_ROOMS = {"tests", "bench", "build"}
@@ -101,11 +101,12 @@ def reaches(arrows, a, b):
 
 def picture(arrows):
     """Rooms from the ground up, with the arrows that do not follow from others."""
-    width, height, box, tall = 720, 90 * len(LEVELS) + 10, 310, 52
+    width, height, box, tall = 760, 90 * len(LEVELS) + 10, 230, 52
     at = {}
     for i, rooms in enumerate(reversed(LEVELS)):
         for k, room in enumerate(rooms):
-            at[room] = (width / 2 + (k - (len(rooms) - 1) / 2) * (box + 60), 20 + 90 * i + tall / 2)
+            if room:
+                at[room] = (width / 2 + (k - 1) * (box + 20), 20 + 90 * i + tall / 2)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
         "<style>text{fill:#222}.line{stroke:#777;fill:none}.room{fill:#eef3f8;stroke:#4a6785}"
