@@ -120,6 +120,20 @@ TEST_CASE("steps that are not linear are refused as such, and the piece that is 
   CHECK(contains(refusal(own, FormChoice::dual), "(methods.h:"));  // the line of the piece
 }
 
+TEST_CASE("a number that is summed over the features of a gate is no number of a token's own row") {
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
+  const Method summed{"own sum", {{"size", true}}, [](const Params&) {
+                        const auto fn = [](Tensor g, std::span<Tensor>, const ttt::Gates& gates) {
+                          return g * sum(gates.at("size"), {-2}, kKeep);
+                        };
+                        return std::pair(InnerOptimizer().piece("own sum", fn), Hand());
+                      }};
+  const std::string why = refusal({matrix_of(sizes), summed, {.chunk = 4}, sizes}, FormChoice::dual);
+  CAPTURE(why);
+  CHECK(contains(why, "a value that is no gate joins the state"));
+  CHECK(contains(why, "in 'own sum'"));
+}
+
 TEST_CASE(
     "a product of state and gradient, an offset, a sum over the weight and a constant are no linear steps") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 4, .dim = 4};
