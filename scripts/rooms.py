@@ -9,6 +9,7 @@ import argparse
 import collections
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -41,7 +42,6 @@ LEVELS = [  # in three columns
     (None, "examples", None),
 ]
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".def"}
-NO_ROOMS = {"tests", "bench", "build"}
 ALLOWED = {("examples", "tests")}  # the check of goldens stands beside the tests
 
 
@@ -53,13 +53,14 @@ def room_of(path):
 
 
 def unlisted():
-    """Folders of the top that have headers and sources, and are no rooms."""
-    rooms = {room.split("/")[0] for room in ROOMS} | NO_ROOMS
+    """Folders of the top with headers and sources that git knows, or would add, and that are no rooms."""
+    git = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.split("\n")
+    tops = {name.split("/")[0] for name in found if "/" in name and pathlib.Path(name).suffix in SOURCES}
+    rooms = {room.split("/")[0] for room in ROOMS} | {"tests", "bench"}
     return [
-        f"{folder.name}/ has sources, and no line in ROOMS of scripts/rooms.py: say where it stands"
-        for folder in sorted(ROOT.iterdir())
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in rooms
-        and any(file.suffix in SOURCES for file in folder.rglob("*"))
+        f"{top}/ has sources, and no line in ROOMS of scripts/rooms.py: say where it stands"
+        for top in sorted(tops - rooms)
     ]
 
 
