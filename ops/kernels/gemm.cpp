@@ -146,23 +146,6 @@ void copy_panels(const GemmPlan& g, const GemmPlan::Group& group, const T* b, Si
   }
 }
 
-// One panel of a group for all its rows, the higher tiles first; from one tile of A to the next are so many
-// elements.
-template <class T>
-NESTGRAD_MEMBER_FN void multiply_rows(const GemmPlan::Group& p, Tiles<T>& t, Size higher_tile, Size tile) {
-  if (p.higher > 0) {
-    t.a_tile = higher_tile;
-    t.count = p.higher;
-    reinterpret_cast<Multiply<T>>(p.multiply_higher)(t);
-    const Size rows = p.higher * (p.height + 1);
-    t.a += p.higher * higher_tile, t.c += rows * t.c_row;
-    if (t.plus) t.plus += rows * t.c_row;
-  }
-  t.a_tile = tile;
-  t.count = p.tiles - p.higher;
-  reinterpret_cast<Multiply<T>>(p.multiply)(t);
-}
-
 // All rows of a small product: the shortest way to its kernels.
 template <class T>
 NESTGRAD_MEMBER_FN void run_direct(const GemmPlan& g, const T* a, const T* b, const T* d, T* c) {
@@ -175,7 +158,18 @@ NESTGRAD_MEMBER_FN void run_direct(const GemmPlan& g, const T* a, const T* b, co
   for (Size j = 0;;) {
     t.a = a, t.c = c, t.plus = d;
     t.last = p->last;
-    multiply_rows(*p, t, (p->height + 1) * a_row, p->height * a_row);
+    const Size height = p->height, higher = p->higher;
+    if (higher > 0) {
+      const Size rows = higher * (height + 1);
+      t.a_tile = (height + 1) * a_row;
+      t.count = higher;
+      reinterpret_cast<Multiply<T>>(p->multiply_higher)(t);
+      t.a += rows * a_row, t.c += rows * g.n;
+      if (d) t.plus += rows * g.n;
+    }
+    t.a_tile = height * a_row;
+    t.count = p->tiles - higher;
+    reinterpret_cast<Multiply<T>>(p->multiply)(t);
     const Size width = p->width;
     j += width;
     if (j >= p->end) {
@@ -187,25 +181,25 @@ NESTGRAD_MEMBER_FN void run_direct(const GemmPlan& g, const T* a, const T* b, co
   }
 }
 
-// Columns whose panels are there at once. What is copied for a single tile is read once, best at once.
-template <class T>
-__attribute__((noinline)) Size columns_at_once(const GemmPlan& g, bool in_chunks, Size rows) {
-  if (in_chunks) return kRangeBytes / (kGemmBlock * Size{sizeof(T)});
-  return rows > g.group[0].max_height ? kWide / Size{sizeof(T)} : g.group[0].width;
-}
-
 template <class T>
 void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size begin, Size end) {
   if (begin >= end || g.n == 0) return;
   if (g.along)
     return g.m == 1 ? run_along(b, a, g.k, d, c, begin, end) : run_along(a, b, g.k, d, c, begin, end);
+  if (g.swapped) {
+    const T* const other = a;
+    a = b, b = other;
+  }
   T* const panels = reinterpret_cast<T*>(buffer);
   T* const tiles = reinterpret_cast<T*>(buffer + kRangeBytes);
   const Size a_row = g.ta ? 1 : g.k, a_step = g.ta ? g.m : 1, all = end - begin;
   // Rows of A that meet all of B before the next ones do.
   const bool large = all * smaller(g.k, kGemmBlock) * Size{sizeof(T)} > kFarBytes / 2;
   const Size chunk = g.pack_a || (g.pack && large) ? chunk_of<T>(all) : all;
-  const Size range = columns_at_once<T>(g, chunk < all, all);
+  // Columns whose panels are there at once. What is copied for a single tile is read once, best at once.
+  const Size range = chunk < all                   ? kRangeBytes / (kGemmBlock * Size{sizeof(T)})
+                     : all > g.group[0].max_height ? kWide / Size{sizeof(T)}
+                                                   : g.group[0].width;
   Size done = 0;
   do {  // once at least: without k, C is zero
     Tiles<T> t;
@@ -246,8 +240,17 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
                      for (; j < stop; j += p.width, t.b += copy ? p.width * t.k : p.width) {
                        t.a = first;
                        t.c = c + from * g.n + j, t.plus = plus ? plus + from * g.n + j : nullptr;
-                       multiply_rows(p, t, g.pack_a ? kMaxRows * t.k : (p.height + 1) * a_row,
-                                     g.pack_a ? kMaxRows * t.k : p.height * a_row);
+                       if (p.higher > 0) {
+                         const Size height = p.height + 1, above = p.higher * height;
+                         t.a_tile = g.pack_a ? kMaxRows * t.k : height * a_row;
+                         t.count = p.higher;
+                         reinterpret_cast<Multiply<T>>(p.multiply_higher)(t);
+                         t.a += p.higher * t.a_tile, t.c += above * g.n;
+                         if (plus) t.plus += above * g.n;
+                       }
+                       t.a_tile = g.pack_a ? kMaxRows * t.k : p.height * a_row;
+                       t.count = p.tiles - p.higher;
+                       reinterpret_cast<Multiply<T>>(p.multiply)(t);
                      }
                    });
       }
@@ -259,7 +262,6 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
 template <class T>
 void run(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size begin, Size end) {
   if (g.direct && end - begin == g.m) run_direct<T>(g, a, b, d, c);
-  else if (g.swapped) run_any<T>(g, b, a, d, c, begin, end);
   else run_any<T>(g, a, b, d, c, begin, end);
 }
 
