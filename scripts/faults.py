@@ -11,6 +11,7 @@ Faults of the op table (OP_TABLE below) need no text: they are planted where row
 """
 
 import fnmatch
+import functools
 import pathlib
 import re
 
@@ -25,28 +26,28 @@ def files(*patterns):
     return "--source-file=" + ",".join(f"*tests/{p}*" for p in patterns)
 
 
-def known(patterns):
-    """These patterns of tests' names, if each fits a test."""
-    if not NAMES:
-        for file in TESTS.rglob("*_test.cpp"):
-            for name in re.findall(r'TEST_CASE(?:_TEMPLATE)?\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', file.read_text()):
-                NAMES.append("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)))
+@functools.cache
+def test_names():
+    names = []
+    for file in TESTS.rglob("*_test.cpp"):
+        for name in re.findall(r'TEST_CASE(?:_TEMPLATE)?\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', file.read_text()):
+            names.append("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)))
+    return names
+
+
+def require_known(patterns):
     for p in patterns:
-        if not any(fnmatch.fnmatchcase(name, p) for name in NAMES):
+        if not fnmatch.filter(test_names(), p):
             raise SystemExit(f"faults.py: no test has a name like '{p}'")
-    return patterns
-
-
-NAMES = []  # of all tests
 
 
 def cases(*patterns):
-    known(patterns)
+    require_known(patterns)
     return "--test-case=" + ",".join(p.replace(",", "\\,") for p in patterns)
 
 
 def without(*patterns):
-    known(patterns)
+    require_known(patterns)
     return "--test-case-exclude=" + ",".join(patterns)
 
 

@@ -30,9 +30,11 @@ Tensor Rewriter::copy(NodeId old, std::span<const Tensor> inputs) {
   const Node& n = node(old);
   if (n.op->kind == OpKind::input) return input(old);
   label_like(n);
-  const bool reads_alike = std::ranges::equal(
-      inputs, n.inputs, [&](const Tensor& now, NodeId in) { return now.spec() == node(in).spec; });
-  return graph_->append(*n.op, inputs, attrs(n), n.loc, reads_alike ? &n.spec : nullptr);
+  const bool is_alike =
+      !replaced(n) && std::ranges::equal(inputs, n.inputs, [&](const Tensor& now, NodeId in) {
+        return now.spec() == node(in).spec;
+      });
+  return graph_->append(*n.op, inputs, attrs(n), n.loc, is_alike ? &n.spec : nullptr);
 }
 
 Tensor Rewriter::input(NodeId old) {
@@ -50,13 +52,17 @@ Tensor Rewriter::replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> 
   return graph_->append(*n.op, inputs, std::move(attrs), n.loc);
 }
 
-Attrs Rewriter::attrs(const Node& old) const {
+const Rewriter::Scan* Rewriter::replaced(const Node& old) const {
   const auto scan = old.inputs.empty() ? scans_.end() : scans_.find(old.inputs[0]);
-  if (scan == scans_.end()) return old.attrs;
-  if (const FinalAttrs* final = old.attrs.find<FinalAttrs>())
-    return FinalAttrs{scan->second.body, final->carry};
+  return scan == scans_.end() ? nullptr : &scan->second;
+}
+
+Attrs Rewriter::attrs(const Node& old) const {
+  const Scan* scan = replaced(old);
+  if (!scan) return old.attrs;
+  if (const FinalAttrs* final = old.attrs.find<FinalAttrs>()) return FinalAttrs{scan->body, final->carry};
   const StackAttrs& stack = old.attrs.as<StackAttrs>();
-  return StackAttrs{scan->second.body, scan->second.now.at(stack.node), stack.steps};
+  return StackAttrs{scan->body, scan->now.at(stack.node), stack.steps};
 }
 
 Lowered Rewriter::lowered(const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs) const {

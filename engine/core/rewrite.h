@@ -53,6 +53,8 @@ class Rewriter {
     std::map<NodeId, NodeId> now;
   };
   const Node& node(NodeId id) const { return old_[static_cast<std::size_t>(id)]; }
+  // What took the place of the scan that this final or stack reads; null: nothing did, or it is neither.
+  const Scan* replaced(const Node& old) const;
 
   const std::deque<Node>& old_;
   std::shared_ptr<Graph> graph_;

@@ -12,15 +12,11 @@ void Graph::run(Node& node) {
     return;
   }
   if (is_scan(node)) return;  // its values are read through final and stack
-  std::vector<Spec> specs;
   std::vector<const std::byte*> in;
-  for (NodeId id : node.inputs) {
-    specs.push_back(this->node(id).spec);
-    in.push_back(this->node(id).value.data());
-  }
+  for (NodeId id : node.inputs) in.push_back(this->node(id).value.data());
   if (node.op->cpu) {
     node.value = Array(node.spec);
-    node.op->cpu({*node.op, specs, node.attrs, node.spec})(in.data(), node.value.data());
+    node.op->cpu(NodeCall(nodes_, node))(in.data(), node.value.data());
   } else {
     node.value = eval(tensor(size() - 1));  // node is the last one
   }

@@ -255,4 +255,11 @@ Failures check_f32_grads(const Subject& s) {
   return failures;
 }
 
+Failures check_every_way(const Subject& s) {
+  Failures failures;
+  for (const auto check : {check_grads, check_taylor, check_products, check_f32_grads})
+    append(failures, check(s));
+  return failures;
+}
+
 }  // namespace nestgrad::testing

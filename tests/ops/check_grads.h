@@ -34,6 +34,8 @@ Failures check_taylor(const Subject& s);
 Failures check_products(const Subject& s);
 // The gradient in f32 is the one in f64 to the precision of f32.
 Failures check_f32_grads(const Subject& s);
+// All of these.
+Failures check_every_way(const Subject& s);
 
 // Uniform in [low, high], from (seed, stream).
 Array uniform(const Spec& spec, std::uint64_t seed, double low = -1, double high = 1);

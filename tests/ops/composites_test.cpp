@@ -42,10 +42,7 @@ void check_composite(std::string what, const TraceFn& fn, const std::vector<Arra
         wide.push_back(is_float(a.dtype()) ? narrow.back().cast(DType::f64) : a);
   CHECK(difference(run(fn, narrow).cast(DType::f64), run(fn, wide)) <= 3e-6);
   const Subject s{.what = what, .fn = fn, .inputs = x, .active = {}, .orders = 2};
-  Failures failures = check_grads(s);
-  append(failures, check_taylor(s));
-  append(failures, check_products(s));
-  append(failures, check_f32_grads(s));
+  const Failures failures = check_every_way(s);
   INFO(join(failures));
   CHECK(failures.empty());
 }

@@ -274,10 +274,7 @@ TEST_CASE("norm is the root of the sum of squares over any axes") {
                       .fn = [&](const auto& in) { return std::vector<Tensor>{norm(in[0], axes, keep)}; },
                       .inputs = {x},
                       .active = {}};
-      Failures failures = check_grads(s);
-      append(failures, check_taylor(s));
-      append(failures, check_products(s));
-      append(failures, check_f32_grads(s));
+      const Failures failures = check_every_way(s);
       INFO(join(failures));
       CHECK(failures.empty());
     }

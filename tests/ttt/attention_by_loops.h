@@ -121,10 +121,7 @@ inline void check_attention(const std::string& what, const Attend& attend, const
   for (const Array& a : qkv) narrow.push_back(a.cast(DType::f32)), specs.push_back(narrow.back().spec());
   CHECK(relative_error(trace(traced(attend), specs)(narrow)[0].cast(DType::f64), expected) < 3e-6);
   const Subject s{.what = what, .fn = traced(attend), .inputs = qkv, .active = {}, .orders = 2};
-  Failures failures = check_grads(s);
-  append(failures, check_taylor(s));
-  append(failures, check_products(s));
-  append(failures, check_f32_grads(s));
+  const Failures failures = check_every_way(s);
   INFO(join(failures));
   CHECK(failures.empty());
 }

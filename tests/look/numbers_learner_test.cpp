@@ -1,0 +1,211 @@
+// The learner looked at: curvature, losses, attention, keys, steps, precision; each agrees with a closed form.
+#include <cmath>
+
+#include "tests/look/inspected_loops.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
+  // Chunks of three tokens, k = sqrt(a_i) e_i: H = diag(a) for each output.
+  const double a[] = {1, 4, 9};
+  Array k = Array::zeros(DType::f64, {1, 1, 6, 3});
+  for (std::int64_t t = 0; t < 6; ++t)
+    k.as<double>()[static_cast<std::size_t>(t * 3 + t % 3)] = std::sqrt(a[t % 3]);
+  const Array v = random(f64({1, 1, 6, 3}), 3);
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    Array q = Array::zeros(DType::f64, {1, 1, 6, 3});
+    for (std::size_t t = 0; t < 6; ++t) q.as<double>()[t * 3 + axis] = 1;  // asks for this axis alone
+    for (double rate : {0.1, 0.25}) {
+      const look::Curvature r =
+          look::curvature(one_matrix(k, v, q, random(f64({1, 1, 6, 3}), 4), rate, 3), 200);
+      check_all(r.claims);
+      double radius = 0;
+      for (double x : a) radius = std::max(radius, std::abs(1 - rate * x));
+      for (std::int64_t step = 0; step < 2; ++step)
+        CHECK(r.radius.at(step) == doctest::Approx(radius).epsilon(1e-9));
+      CHECK(r.along.at(0) == doctest::Approx(rate * a[axis]).epsilon(1e-12));
+      CHECK(std::isnan(r.along.at(1)));  // nothing reads what the last step writes to the end
+    }
+  }
+}
+
+TEST_CASE("inspect: curvature of every kind of system, rows, gates and several weights included") {
+  for (const std::string system : {"ttt-linear", "ttt-mlp", "titans-linear", "lact", "delta-net"}) {
+    CAPTURE(system);
+    const InspectedLoop s = of(system);
+    const look::Curvature r = look::curvature(s);
+    check_all(r.claims);
+    for (double x : r.radius.to_vector()) CHECK(x > 0);
+  }
+  // Keys of length one, rate beta: the eigenvalues of I - beta k k' are 1 - beta and 1.
+  for (double x : look::curvature(of("linear-attention")).radius.to_vector()) CHECK(x == doctest::Approx(1));
+}
+
+TEST_CASE("inspect: inner losses begin at the first weights and fall where the task can be learnt") {
+  const InspectedLoop s = of("delta-net", 64, 4);
+  const look::InnerLosses r = look::inner_losses(s);
+  check_all(r.claims);
+  double early = 0, late = 0, late_initial = 0;
+  for (std::size_t t = 0; t < 16; ++t) early += r.before[t];
+  for (std::size_t t = 48; t < 64; ++t) late += r.before[t], late_initial += r.initial[t];
+  CHECK(late < 0.7 * early);
+  CHECK(late < 0.7 * late_initial);
+  for (std::size_t t = 0; t < 64; ++t) CHECK(r.after[t] <= r.before[t]);
+}
+
+TEST_CASE("inspect: attention maps are those of the closed forms") {
+  const InspectedLoop s = of("linear-attention", 6);
+  const look::AttentionMaps r = look::attention_maps(s);
+  check_all(r.claims);
+  const look::ImplicitAttention implicit = look::implicit_attention(s);
+  check_all(implicit.claims);
+  for (std::int64_t h = 0; h < 2; ++h)
+    for (std::int64_t t = 0; t < 6; ++t) {
+      double share = 0;
+      for (std::int64_t i = 0; i < 6; ++i) {
+        double qk = 0;
+        for (std::int64_t d = 0; d < 4; ++d) qk += s.q.at((h * 6 + t) * 4 + d) * s.k.at((h * 6 + i) * 4 + d);
+        const std::int64_t at = (h * 6 + t) * 6 + i;
+        // o_t = sum over s <= t of <q_t, k_s> v_s; the effective value of a token is -v.
+        CHECK(std::abs(r.effective.at(at)) == doctest::Approx(i <= t ? std::abs(qk) : 0).epsilon(1e-12));
+        // d o_t / d v_s is that number times the identity of four features.
+        CHECK(implicit.map.at(at) == doctest::Approx(i <= t ? 2 * std::abs(qk) : 0).epsilon(1e-12));
+        share += r.softmax.at(at);
+        if (i > t) CHECK(r.softmax.at(at) == 0);
+      }
+      CHECK(share == doctest::Approx(1));
+    }
+  // A learner without a linear last layer says why it has none.
+  const look::AttentionMaps none = look::attention_maps(of("ttt-linear"));
+  CHECK_FALSE(none.effective.defined());
+  CHECK(contains(none.why_not, "last layer"));
+}
+
+TEST_CASE("inspect: implicit attention of a learner that is not causal looks both ways") {
+  std::size_t seen = 0;
+  for (const ttt::System& system : ttt::systems()) {
+    if (system.policy({2, 4, 4}).causal()) continue;
+    CAPTURE(system.name);
+    const look::ImplicitAttention r = look::implicit_attention(of(system.name, 4));
+    CHECK(r.claims.empty());
+    double above = 0;
+    for (std::int64_t i = 0; i < r.map.size(); ++i)
+      if (i % 4 > i / 4 % 4) above = std::max(above, r.map.at(i));
+    CHECK(above > 0);
+    ++seen;
+  }
+  CHECK(seen > 0);
+}
+
+TEST_CASE("inspect: key statistics know equal keys, balanced keys and a plane") {
+  Array k = Array::full(DType::f64, {1, 1, 8, 3}, 2);
+  InspectedLoop s = one_matrix(k, random(f64({1, 1, 8, 3}), 1), random(f64({1, 1, 8, 3}), 2),
+                               random(f64({1, 1, 8, 3}), 3), 0.1, 4);
+  look::KeyStatistics r = look::key_statistics(s);
+  check_all(r.claims);
+  CHECK(r.shift[0] == doctest::Approx(1));
+  for (std::size_t i = 0; i < 24; ++i) s.k.as<double>()[i] = i / 3 % 2 ? 1 : -1;
+  r = look::key_statistics(s);
+  CHECK(std::abs(r.shift[0]) < 1e-12);
+  // Rows in a plane: two components explain everything, and keep distances.
+  for (std::int64_t t = 0; t < 8; ++t)
+    for (Array* x : {&s.q, &s.k}) x->as<double>()[static_cast<std::size_t>(t * 3 + 2)] = 0;
+  r = look::key_statistics(s);
+  CHECK(r.queries_keys[0].explained == doctest::Approx(1));
+  const auto squared = [](const Array& rows, std::int64_t a, std::int64_t b, std::int64_t dim) {
+    double sum = 0;
+    for (std::int64_t d = 0; d < dim; ++d) sum += std::pow(rows.at(a * dim + d) - rows.at(b * dim + d), 2);
+    return sum;
+  };
+  for (std::int64_t t = 1; t < 8; ++t)
+    CHECK(squared(r.queries_keys[0].first, 0, t, 2) == doctest::Approx(squared(s.q, 0, t, 3)));
+}
+
+TEST_CASE("inspect: the card of a step has the losses of the weights that it found and wrote") {
+  for (const std::string system : {"ttt-linear", "ttt-mlp", "delta-net", "titans-linear", "lact"}) {
+    CAPTURE(system);
+    const InspectedLoop s = of(system);
+    const look::Channels reach = look::channels(s);
+    for (std::int64_t token : {0, 5, 11}) {
+      CAPTURE(token);
+      const look::StepCard card = look::explain_step(s, token, reach);
+      check_all(card.claims);
+      CHECK(card.step == token / s.chunk());
+      CHECK(card.from <= token);
+      CHECK(token < card.to);
+      CHECK(contains(card.str(), "|change of W|"));
+    }
+    CHECK(contains(message_of<ConfigError>([&] { look::explain_step(s, 12, reach); }), "no token 12"));
+  }
+  // The delta rule by hand: W changes by rate k (v - W' k), whose norm is rate |k| |v - W' k|.
+  const InspectedLoop s = one_matrix(random(f64({1, 1, 4, 3}), 1), random(f64({1, 1, 4, 3}), 2),
+                                     random(f64({1, 1, 4, 3}), 3), random(f64({1, 1, 4, 3}), 4), 0.3, 1);
+  const look::StepCard card = look::explain_step(s, 0, look::channels(s));
+  const Array& w = s.params.begin()->second;
+  double kk = 0, error = 0;
+  for (std::int64_t j = 0; j < 3; ++j) {
+    double p = 0;
+    for (std::int64_t i = 0; i < 3; ++i) p += s.k.at(i) * w.at(i * 3 + j);
+    error += std::pow(p - s.v.at(j), 2);
+    kk += std::pow(s.k.at(j), 2);
+  }
+  CHECK(card.written == doctest::Approx(0.3 * std::sqrt(kk * error)));
+  CHECK(card.gradient == doctest::Approx(card.written));
+  CHECK(card.loss_before == doctest::Approx(error / 2));
+  CHECK(card.first_reader == 0);
+  CHECK(card.next_gradient == 1);
+}
+
+TEST_CASE("inspect: the precision probe finds the tensor that f32 spoils") {
+  const Array exact = random(f64({8}), 1), spoilt = random(f64({8}), 2);
+  const look::PrecisionProbe r = look::compare_precision(
+      {"good", "bad", "zero"},
+      {exact.cast(DType::f32), spoilt.cast(DType::f32), Array::zeros(DType::f32, {8})},
+      {exact, exact, Array::zeros(DType::f64, {8})});
+  CHECK(r.entries[r.worst].name == "bad");
+  CHECK(r.entries[0].error < 1e-6);
+  CHECK(r.entries[0].error > 0);
+  CHECK(r.entries[2].cosine == 1);
+  CHECK(contains(r.str(), "worst bad"));
+  message_of<ShapeError>([&] { look::compare_precision({"one"}, {exact, exact}, {exact, exact}); });
+  message_of<ShapeError>([&] { look::compare_precision({"one"}, {exact}, {random(f64({4}), 1)}); });
+
+  const look::PrecisionProbe own = look::precision(of("ttt-linear"));
+  CHECK(own.cosine > 1 - 1e-9);
+  double most = 0;
+  for (const auto& e : own.entries) most = std::max(most, e.error);
+  CHECK(most > 1e-9);
+  CHECK(most < 1e-3);
+}
+
+TEST_CASE("inspect: the meta-program is the inspected loop's, whatever the checkpoints") {
+  const InspectedLoop s = of("ttt-mlp");
+  const look::MetaProgram stored = look::meta_program(s), kept = look::meta_program(s, DType::f64, 2);
+  CHECK(stored.outputs[0] == "loss");
+  CHECK(stored.outputs.size() == stored.function.outputs().size());
+  CHECK(same_bits(stored.function(stored.inputs), kept.function(kept.inputs)));
+}
+
+TEST_CASE("inspect: wrong specimens are refused") {
+  InspectedLoop s = of("ttt-linear");
+  s.q = random(f64({1, 2, 8, 4}), 1);
+  CHECK(contains(message_of<ShapeError>([&] { look::inner_losses(s); }), "as many tokens"));
+  s = of("ttt-linear");
+  s.policy.chunk = 5;
+  CHECK(contains(message_of<ConfigError>([&] { look::inner_losses(s); }), "whole chunks of 5"));
+  s = of("lact");
+  s.policy.steps = 2;
+  CHECK(contains(message_of<ConfigError>([&] { look::contributions_by_step(s); }), "one step a chunk"));
+  // Less than a chunk counts as a chunk, unless it does not write.
+  s = of("lact");
+  s.policy.chunk = 3 * s.time();
+  look::inner_losses(s);
+  s.policy.partial_chunk_writes = false;
+  CHECK(contains(message_of<ConfigError>([&] { look::inner_losses(s); }), "does not write"));
+  s.policy.chunk = 1;
+  look::inner_losses(s);
+  s = of("ttt-linear");
+  s.params.erase("W1");
+  CHECK(contains(message_of<ConfigError>([&] { look::inner_losses(s); }), "'W1'"));
+}
