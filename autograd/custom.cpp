@@ -12,13 +12,13 @@ namespace nestgrad {
 namespace {
 
 Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec>& specs,
-                    const std::function<Tensors(const Tensors&)>& fn) {
+                    const std::function<Tensors(const Tensors&)>& fn, Loc loc) {
   Graph graph(GraphOptions{.parent = &parent, .hoist = false});
   Closing closing;
   {
     const GraphScope scope(graph);
     Tensors in;
-    for (const Spec& s : specs) in.push_back(graph.input(s));
+    for (const Spec& s : specs) in.push_back(graph.input(s, fmt::format("input{}", in.size()), loc));
     for (const Tensor& t : fn(in)) closing.outs.push_back(graph.lift(t));
     for (const Tensor& t : in) closing.carries.push_back(t.id());
   }
@@ -33,8 +33,8 @@ Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec
 constinit const Op custom_op = {.name = "custom_vjp",
                                 .doc = "A function with a derivative rule of its own.",
                                 .infer =
-                                    [](const Call& c) {
-                                      const Body& forward = *c.attrs.as<CustomAttrs>().forward;
+                                    [](const OpCall& c) {
+                                      const GraphBody& forward = *c.attrs.as<CustomAttrs>().forward;
                                       return forward.spec(forward.outs[0]);
                                     },
                                 .vjp =
@@ -42,12 +42,12 @@ constinit const Op custom_op = {.name = "custom_vjp",
                                       Tensors in(c.in.begin(), c.in.end());
                                       in.push_back(c.out);
                                       in.push_back(c.ct);
-                                      const Body& rule = *c.attrs.as<CustomAttrs>().rule;
+                                      const GraphBody& rule = *c.attrs.as<CustomAttrs>().rule;
                                       return inline_body(rule, in)[uz(rule.outs[uz(c.input)])];
                                     },
                                 .expand =
                                     [](std::span<const Tensor> in, const Attrs& a) {
-                                      const Body& forward = *a.as<CustomAttrs>().forward;
+                                      const GraphBody& forward = *a.as<CustomAttrs>().forward;
                                       return inline_body(forward, in)[uz(forward.outs[0])];
                                     }};
 
@@ -56,22 +56,25 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
   std::vector<Spec> specs;
   for (const Tensor& t : inputs) specs.push_back(t.spec());
   Graph& parent = context().emit.graph ? *context().emit.graph : inputs[0].graph();
-  const Closed body = trace_closed("forward function", parent, specs,
-                                   [&](const Tensors& in) { return Tensors{forward(in)}; });
+  const Closed body = trace_closed(
+      "forward function", parent, specs, [&](const Tensors& in) { return Tensors{forward(in)}; }, loc);
   std::vector<Spec> rule_specs = specs;
   rule_specs.insert(rule_specs.end(), 2, body.body->spec(body.body->outs[0]));
-  const Closed back = trace_closed("rule", parent, rule_specs, [&](const Tensors& in) {
-    const Tensors given(in.begin(), in.end() - 2);
-    Tensors out = rule(given, in[in.size() - 2], in[in.size() - 1]);
-    if (out.size() != given.size())
-      throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs", out.size(),
-                                   given.size()));
-    for (std::size_t i = 0; i < out.size(); ++i)
-      if (out[i].spec() != given[i].spec())
-        throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {}", i,
-                                     to_string(out[i].spec()), to_string(given[i].spec())));
-    return out;
-  });
+  const Closed back = trace_closed(
+      "rule", parent, rule_specs,
+      [&](const Tensors& in) {
+        const Tensors given(in.begin(), in.end() - 2);
+        Tensors out = rule(given, in[in.size() - 2], in[in.size() - 1]);
+        if (out.size() != given.size())
+          throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs",
+                                       out.size(), given.size()));
+        for (std::size_t i = 0; i < out.size(); ++i)
+          if (out[i].spec() != given[i].spec())
+            throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {}", i,
+                                         describe(out[i]), describe(given[i])));
+        return out;
+      },
+      loc);
   return emit(custom_op, inputs, CustomAttrs{body.body, back.body}, loc);
 }
 

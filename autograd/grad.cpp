@@ -10,7 +10,7 @@ namespace nestgrad {
 
 namespace {
 
-std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Seed> seeds,
+std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const GradSeed> seeds,
                                       const std::vector<Tensor>& x, GradOptions options) {
   if (seeds.empty()) throw GradError(fmt::format("[{}] there is nothing to differentiate", rule));
   for (const Tensor& t : x) {
@@ -45,13 +45,13 @@ void check_pairs(std::string_view rule, std::string_view what, const std::vector
     throw GradError(fmt::format("[{}] {} values, {} {}s", rule, values.size(), with.size(), what));
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i].spec() != with[i].spec())
-      throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {}", rule, what, i,
-                                   to_string(with[i].spec()), to_string(values[i].spec())));
+      throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {}", rule, what, i, describe(with[i]),
+                                   describe(values[i])));
 }
 
 }  // namespace
 
-Seed seed_of_ones(Tensor value, Loc loc) {
+GradSeed seed_of_ones(Tensor value, Loc loc) {
   const Tensor one = value.graph().constant(Array::scalar(1, value.dtype()), loc);
   return {value, broadcast_to({one, loc}, value.shape())};
 }
@@ -61,14 +61,14 @@ std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions opt
     throw GradError(
         fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()",
                     describe(y), describe(loc)));
-  const Seed seed = seed_of_ones(y, loc);
+  const GradSeed seed = seed_of_ones(y, loc);
   return pull_back_or_fail("grad", std::span(&seed, 1), x, options);
 }
 
 std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,
                         const std::vector<Tensor>& x, GradOptions options, Loc) {
   check_pairs("vjp", "cotangent", y, cotangents);
-  std::vector<Seed> seeds;
+  std::vector<GradSeed> seeds;
   for (std::size_t i = 0; i < y.size(); ++i) seeds.push_back({y[i], cotangents[i]});
   return pull_back_or_fail("vjp", seeds, x, options);
 }
@@ -80,13 +80,13 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
   const OpenGraph open(y[0]);
   // The VJP is linear in u, so its value at u does not matter.
   std::vector<Tensor> u;
-  std::vector<Seed> seeds;
+  std::vector<GradSeed> seeds;
   for (const Tensor& t : y) {
     u.push_back(probe(broadcast_to(zero_like(t), t.shape())));
     seeds.push_back({t, u.back()});
   }
   const std::vector<Tensor> g = pull_back_or_fail("jvp", seeds, x, options);
-  std::vector<Seed> second;
+  std::vector<GradSeed> second;
   for (std::size_t i = 0; i < g.size(); ++i) second.push_back({g[i], tangents[i]});
   std::vector<Tensor> out = pull_back(second, u);
   for (std::size_t i = 0; i < out.size(); ++i) {

@@ -39,14 +39,14 @@ std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vecto
 
 // ---- the walk itself, for the derived forms ----
 
-struct Seed {
+struct GradSeed {
   Tensor value, cotangent;
 };
-Seed seed_of_ones(Tensor value, Loc loc = Loc::current());  // the gradient of the sum of value
+GradSeed seed_of_ones(Tensor value, Loc loc = Loc::current());  // the gradient of the sum of value
 
 // Cotangent of each wrt, undefined where no path leads to
 // it. `initial[i]`, if defined, is what wrt i starts from.
-std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt,
+std::vector<Tensor> pull_back(std::span<const GradSeed> seeds, std::span<const Tensor> wrt,
                               std::span<const Tensor> initial = {});
 
 }  // namespace nestgrad

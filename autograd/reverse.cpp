@@ -15,17 +15,17 @@ namespace nestgrad {
 namespace {
 
 // The level of a node, or the highest one in its body.
-int highest_level(const Node& node) {
+int highest_level(const GraphNode& node) {
   int level = node.level;
   if (node.op->kind == OpKind::scan)
-    for (const Node& inner : body_of(node).nodes) level = std::max(level, highest_level(inner));
+    for (const GraphNode& inner : body_of(node).nodes) level = std::max(level, highest_level(inner));
   return level;
 }
 
 // The wanted nodes that the ends are made of, in post-order: inputs first, from the first input to the last.
 // Ids would not do as order: in which order operands of an expression are called, C++ leaves to the compiler.
 // wanted[i] is of node first + i; no older node is wanted.
-std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<const NodeId> ends,
+std::vector<NodeId> in_order_of_inputs(const std::deque<GraphNode>& nodes, std::span<const NodeId> ends,
                                        const std::vector<char>& wanted, NodeId first) {
   struct Visit {
     NodeId id;
@@ -57,11 +57,11 @@ std::vector<NodeId> in_order_of_inputs(const std::deque<Node>& nodes, std::span<
 
 }  // namespace
 
-Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt,
+Reverse::Reverse(Graph& graph, std::span<const GradSeed> seeds, std::span<const NodeId> wrt,
                  std::span<const Tensor> initial)
     : graph_(graph) {
   NodeId end = 0;
-  for (const Seed& s : seeds) end = std::max(end, s.value.id() + 1);
+  for (const GradSeed& s : seeds) end = std::max(end, s.value.id() + 1);
   for (NodeId id : wrt) end = std::max(end, id + 1);
   first_ = end;
   for (NodeId id : wrt) first_ = std::min(first_, id);
@@ -69,14 +69,14 @@ Reverse::Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const Node
   for (NodeId id : wrt) marked[at(id)] = 1;
   depends_ = dependents(graph.nodes(), std::move(marked), Follow::derivatives, first_);  // by a derivative
   std::vector<NodeId> ends;
-  for (const Seed& s : seeds) ends.push_back(s.value.id());
+  for (const GradSeed& s : seeds) ends.push_back(s.value.id());
   order_ = in_order_of_inputs(graph.nodes(), ends, depends_, first_);
   level_ = std::max(context().emit.level, 1);
   for (NodeId id : order_) level_ = std::max(level_, 1 + highest_level(graph.node(id)));
   cotangents_.resize(at(end));
   for (std::size_t i = 0; i < initial.size(); ++i)
     if (initial[i].defined()) cotangents_[at(wrt[i])] = initial[i];
-  for (const Seed& s : seeds) add(s.value.id(), s.cotangent);
+  for (const GradSeed& s : seeds) add(s.value.id(), s.cotangent);
 }
 
 Tensor Reverse::cotangent(NodeId id) const { return cotangents_[at(id)]; }
@@ -91,10 +91,10 @@ void Reverse::run() {
   ContextGuard guard;
   for (auto next = order_.rbegin(); next != order_.rend(); ++next) {
     const NodeId id = *next;
-    const Node& n = graph_.node(id);
+    const GraphNode& n = graph_.node(id);
     const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[at(id)].defined();
     if (!reached) continue;
-    Context::Emit& state = context().emit;
+    ThreadContext::Emit& state = context().emit;
     state.level = level_;
     state.vjp_of = graph_.tensor(id);
     state.loc = n.loc;
@@ -121,7 +121,7 @@ void Reverse::run() {
 }
 
 void Reverse::through_op(NodeId id) {
-  const Node& n = graph_.node(id);
+  const GraphNode& n = graph_.node(id);
   if (!n.op->vjp) return;
   std::vector<Tensor> in;
   for (NodeId i : n.inputs) in.push_back(graph_.tensor(i));
@@ -168,11 +168,11 @@ bool depends_on(Tensor t, Tensor x) {
 
 // x's node in g. GradError if an x from outside reaches a seed through another input of the body as well:
 // that path would be missed.
-NodeId wrt_node(Graph& g, Tensor x, std::span<const Seed> seeds) {
+NodeId wrt_node(Graph& g, Tensor x, std::span<const GradSeed> seeds) {
   if (&x.graph() == &g) return x.id();
   const NodeId id = g.lift(x);
   for (const Capture& way : other_ways_in(g, x))
-    for (const Seed& s : seeds)
+    for (const GradSeed& s : seeds)
       if (depends_on(s.value, g.tensor(way.id)))
         throw GradError(fmt::format(
             "[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
@@ -183,16 +183,16 @@ NodeId wrt_node(Graph& g, Tensor x, std::span<const Seed> seeds) {
 
 }  // namespace
 
-std::vector<Tensor> pull_back(std::span<const Seed> seeds, std::span<const Tensor> wrt,
+std::vector<Tensor> pull_back(std::span<const GradSeed> seeds, std::span<const Tensor> wrt,
                               std::span<const Tensor> initial) {
   if (seeds.empty()) return {initial.begin(), initial.end()};
   const OpenGraph open(seeds[0].value);
   // Seeds of an outer graph cannot depend on anything inside; the deepest seed decides where the walk runs.
   Graph* g = &seeds[0].value.graph();
-  for (const Seed& s : seeds)
+  for (const GradSeed& s : seeds)
     if (s.value.graph().depth() > g->depth()) g = &s.value.graph();
-  std::vector<Seed> here;
-  for (const Seed& s : seeds) here.push_back({g->tensor(g->lift(s.value)), s.cotangent});
+  std::vector<GradSeed> here;
+  for (const GradSeed& s : seeds) here.push_back({g->tensor(g->lift(s.value)), s.cotangent});
   std::vector<NodeId> ids;
   std::vector<std::size_t> position;
   std::vector<Tensor> starts;

@@ -23,7 +23,7 @@ class OpenGraph : ContextGuard {
 
 class Reverse {
  public:
-  Reverse(Graph& graph, std::span<const Seed> seeds, std::span<const NodeId> wrt,
+  Reverse(Graph& graph, std::span<const GradSeed> seeds, std::span<const NodeId> wrt,
           std::span<const Tensor> initial);
   Tensor cotangent(NodeId id) const;  // after run()
   void run();

@@ -10,9 +10,9 @@ namespace nestgrad {
 
 namespace {
 
-Spec infer_scan(const Call& c) {
+Spec infer_scan(const OpCall& c) {
   const ScanAttrs& scan = c.attrs.as<ScanAttrs>();
-  const Body& body = *scan.body;
+  const GraphBody& body = *scan.body;
   if (static_cast<int>(c.in.size()) != body.inputs())
     c.shape_error(fmt::format("the body has {} inputs", body.inputs()));
   for (int i = 0; i < body.inputs(); ++i) {
@@ -25,12 +25,12 @@ Spec infer_scan(const Call& c) {
   return {DType::i32, {0}};  // no value of its own
 }
 
-Spec infer_final(const Call& c) {
+Spec infer_final(const OpCall& c) {
   const FinalAttrs& final = c.attrs.as<FinalAttrs>();
   return final.body->spec(final.carry);
 }
 
-Spec infer_stack(const Call& c) {
+Spec infer_stack(const OpCall& c) {
   const StackAttrs& stack = c.attrs.as<StackAttrs>();
   Spec out = stack.body->spec(stack.node);
   out.shape.insert(out.shape.begin(), stack.steps);
@@ -87,18 +87,18 @@ std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
 
 }  // namespace
 
-Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse,
-                 int every, Loc loc) {
+Tensor scan_node(std::shared_ptr<const GraphBody> body, const Tensors& inputs, std::int64_t steps,
+                 bool reverse, int every, Loc loc) {
   return emit(scan_op, inputs, ScanAttrs{std::move(body), steps, reverse, every}, loc);
 }
 
 Tensor scan_final(Tensor scan, std::int64_t carry) {
-  const Node& n = scan.graph().node(scan.id());
+  const GraphNode& n = scan.graph().node(scan.id());
   return emit(final_op, {scan}, FinalAttrs{n.attrs.as<ScanAttrs>().body, static_cast<int>(carry)}, n.loc);
 }
 
 Tensor scan_stack(Tensor scan, std::int64_t body_node) {
-  const Node& n = scan.graph().node(scan.id());
+  const GraphNode& n = scan.graph().node(scan.id());
   const ScanAttrs& a = n.attrs.as<ScanAttrs>();
   return emit(stack_op, {scan}, StackAttrs{a.body, static_cast<NodeId>(body_node), a.steps}, n.loc);
 }
@@ -116,7 +116,7 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
 
   Graph graph(GraphOptions{.parent = parent});
   Tensors carries, slices;
-  Step next;
+  StepOutput next;
   {
     const GraphScope scope(graph);
     for (std::size_t i = 0; i < init.size(); ++i)
@@ -140,7 +140,7 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
   for (std::size_t i = 0; i < init.size(); ++i) {
     if (next.carries[i].spec() != init[i].spec())
       throw ShapeError(fmt::format("[scan] carry {} is {} before the step and {} after it", i,
-                                   to_string(init[i].spec()), to_string(next.carries[i].spec())));
+                                   describe(init[i]), describe(next.carries[i])));
     closing.outs.push_back(graph.lift(next.carries[i]));
   }
   for (const Tensor& y : next.ys) closing.keep.push_back(graph.lift(y));

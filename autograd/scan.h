@@ -1,6 +1,6 @@
 // scan: a loop over time as one node of the graph.
 //
-//   ScanResult r = scan([&](const Tensors& carry, const Tensors& x) -> Step {
+//   ScanResult r = scan([&](const Tensors& carry, const Tensors& x) -> StepOutput {
 //     Tensor w = carry[0] - lr * grad(loss(carry[0], x[0]), {carry[0]})[0];
 //     return {{w}, {predict(w, x[0])}};
 //   }, {w0}, {tokens});                       // tokens [time, ..]
@@ -26,7 +26,7 @@ struct ScanOptions {
   std::int64_t steps = -1;  // needed when there are no xs
 };
 
-struct Step {
+struct StepOutput {
   Tensors carries, ys;
 };
 
@@ -35,15 +35,15 @@ struct ScanResult {
   Tensors ys;       // [time, ...]
 };
 
-using StepFn = std::function<Step(const Tensors& carries, const Tensors& xs)>;
+using StepFn = std::function<StepOutput(const Tensors& carries, const Tensors& xs)>;
 
 // init: carries before the first step. xs: [time, ...] each, one slice per step.
 ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options = {},
                 Loc loc = Loc::current());
 
 // ---- the node and its projections ----
-Tensor scan_node(std::shared_ptr<const Body> body, const Tensors& inputs, std::int64_t steps, bool reverse,
-                 int every, Loc loc);
+Tensor scan_node(std::shared_ptr<const GraphBody> body, const Tensors& inputs, std::int64_t steps,
+                 bool reverse, int every, Loc loc);
 Tensor scan_final(Tensor scan, std::int64_t carry);      // value of a carry after the last step
 Tensor scan_stack(Tensor scan, std::int64_t body_node);  // [time, ...] value of any body node at every step
 

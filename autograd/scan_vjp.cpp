@@ -21,11 +21,11 @@ namespace {
 
 // Body nodes whose value is read from a stack: those that change over time and cost work to compute.
 // Loop-invariant nodes and mere rearrangements are recomputed from what they rearrange.
-std::vector<char> stacked_nodes(const Body& body) {
+std::vector<char> stacked_nodes(const GraphBody& body) {
   std::vector<char> varies(body.nodes.size(), 0), stacked(body.nodes.size(), 0);
   std::vector<Spec> in;
   for (std::size_t id = 0; id < body.nodes.size(); ++id) {
-    const Node& n = body.nodes[id];
+    const GraphNode& n = body.nodes[id];
     if (n.op->kind == OpKind::input) {
       varies[id] = static_cast<int>(id) < body.carries + body.xs;
       continue;
@@ -178,7 +178,7 @@ class ReverseStep {
   Closed closed_;
   std::vector<Source> sources_;
   Tensors inputs_, wrt_, starts_, pulled_;
-  std::vector<Seed> seeds_;
+  std::vector<GradSeed> seeds_;
   std::vector<NodeId> carries_, needed_xs_, consts_;
   std::vector<std::pair<NodeId, NodeId>> xs_;
 };
@@ -186,7 +186,7 @@ class ReverseStep {
 }  // namespace
 
 void Reverse::through_scan(NodeId id) {
-  const Node scan = graph_.node(id);  // a copy: the graph grows below
+  const GraphNode scan = graph_.node(id);  // a copy: the graph grows below
   const ScanAttrs& loop = scan.attrs.as<ScanAttrs>();
   const ScanCotangents& arrived = scans_[id];
   std::vector<char> marked;

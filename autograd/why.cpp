@@ -10,7 +10,7 @@ namespace nestgrad {
 
 namespace {
 
-std::string advice_for(const Node& n, const Node& source) {
+std::string advice_for(const GraphNode& n, const GraphNode& source) {
   if (!is_float(source.spec.dtype))
     return "An integer chooses, it does not vary: differentiate with respect to the floating values that it "
            "chooses from, or that it was made of before it was rounded";
@@ -30,18 +30,18 @@ std::string advice_for(const Node& n, const Node& source) {
 }
 
 // Adds the cuts among the nodes that are `live`; `reached` are those that depend differentiably on x.
-void find_cuts(const std::deque<Node>& nodes, const Live& live, const std::vector<char>& reached,
+void find_cuts(const std::deque<GraphNode>& nodes, const Live& live, const std::vector<char>& reached,
                bool in_scan, std::vector<Disconnection::Cut>& cuts) {
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live.nodes[id]) continue;
-    const Node& n = nodes[id];
+    const GraphNode& n = nodes[id];
     if (is_scan(n)) {
       find_cuts(body_of(n).nodes, *live.scans.at(static_cast<NodeId>(id)).body,
                 active_in_body(body_of(n), marked_inputs(n, reached)), true, cuts);
     }
     if (n.op->kind != OpKind::value) continue;
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-      const Node& source = nodes[uz(n.inputs[i])];
+      const GraphNode& source = nodes[uz(n.inputs[i])];
       if (!reached[uz(n.inputs[i])] || passes(n, i, source)) continue;
       cuts.push_back({static_cast<NodeId>(id), std::string(n.op->name), n.spec, n.level, n.loc, in_scan,
                       std::string(why_no_derivative(n, i, source)), advice_for(n, source)});

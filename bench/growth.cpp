@@ -23,8 +23,8 @@
 
 #include "bench/growth_works.h"
 #include "engine/io/file.h"
-#include "examples/common/program.h"
 #include "look/report.h"
+#include "programs/program.h"
 
 using namespace nestgrad;
 using namespace nestgrad::growth;

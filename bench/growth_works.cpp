@@ -10,11 +10,11 @@
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "engine/core/random.h"
-#include "examples/common/program.h"
 #include "models/decoder.h"
 #include "models/language_model.h"
 #include "models/traced_model.h"
 #include "ops/ops.h"
+#include "programs/program.h"
 #include "ttt/layer.h"
 
 namespace nestgrad::growth {
@@ -122,7 +122,7 @@ Function parameters(std::int64_t n) {
 Function long_body(std::int64_t n) {
   return trace(
       [n](Tensor x, Tensor w) {
-        const auto step = [&](const Tensors& carry, const Tensors&) -> Step {
+        const auto step = [&](const Tensors& carry, const Tensors&) -> StepOutput {
           return {{ops_in_a_row(carry[0], w, n / 5)}, {}};
         };
         return grad(sum(scan(step, {x}, {}, {.steps = 2}).carries[0]), {x, w});
@@ -142,7 +142,7 @@ Function recomputed(std::int64_t n) {
 Function scan_steps(std::int64_t n) {
   return trace(
       [n](Tensor w, Tensor x, Tensor y, Tensor rate) {
-        const auto step = [&](const Tensors& carry, const Tensors&) -> Step {
+        const auto step = [&](const Tensors& carry, const Tensors&) -> StepOutput {
           return {{inner_step(carry[0], x, y, rate)}, {}};
         };
         return grad(sum(scan(step, {w}, {}, {.steps = n}).carries[0]), {w, rate});
@@ -154,7 +154,7 @@ Function scans_in_a_row(std::int64_t n) {
   return trace(
       [n](Tensor x, Tensor w) {
         Tensor now = x;
-        const auto step = [&](const Tensors& carry, const Tensors&) -> Step {
+        const auto step = [&](const Tensors& carry, const Tensors&) -> StepOutput {
           return {{tanh(carry[0] * w)}, {}};
         };
         for (std::int64_t i = 0; i < n / 20; ++i) now = scan(step, {now}, {}, {.steps = 2}).carries[0];

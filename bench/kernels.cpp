@@ -43,7 +43,7 @@ void matmul(benchmark::State& state, DType dtype, Sizes s, bool ta, bool tb) {
                      {dtype, {s.batch, tb ? s.n : s.k, tb ? s.k : s.n}}};
   const Op& op = matmul_op;
   const Attrs attrs = MatmulAttrs{ta, tb};
-  const Kernel kernel = op.cpu(Call{op, specs, attrs, infer(op, specs, attrs)});
+  const OpKernel kernel = op.cpu(OpCall{op, specs, attrs, infer(op, specs, attrs)});
   const Array a = random_normal(specs[0], 0, 1, 1, 0), b = random_normal(specs[1], 0, 1, 1, 1);
   Array out(dtype, {s.batch, s.m, s.n});
   const std::byte* in[]{a.data(), b.data()};
@@ -111,7 +111,7 @@ void add(DType dtype, Sizes s) {
 // Operands between 0.1 and 3, which every op takes.
 void elementwise(benchmark::State& state, const Op& op, DType dtype, int operands, std::int64_t size) {
   const std::vector<Spec> specs(static_cast<std::size_t>(operands), Spec{dtype, {size}});
-  const Kernel kernel = op.cpu(Call{op, specs, {}, infer(op, specs, {})});
+  const OpKernel kernel = op.cpu(OpCall{op, specs, {}, infer(op, specs, {})});
   std::vector<Array> inputs;
   std::vector<const std::byte*> in;
   for (const Spec& spec : specs) {

@@ -162,7 +162,7 @@ Work meta_gradient(const Json& sizes, DType dtype) {
   work.program = trace(TraceFn([&](const std::vector<Tensor>& in) {
                          const Tensor rate = exp(in[4]);
                          const ScanResult r = scan(
-                             [&](const Tensors& w, const Tensors& xy) -> Step {
+                             [&](const Tensors& w, const Tensors& xy) -> StepOutput {
                                const Tensors g = grad(loss(w, xy[0], xy[1]), w);
                                return {{w[0] - rate * g[0], w[1] - rate * g[1]}, {}};
                              },

@@ -40,7 +40,8 @@ if(NESTGRAD_WITH_CUDA)
   target_compile_options(nestgrad_device PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow>
     "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Werror=all-warnings;-Xptxas=-warn-spills,-Werror;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
-  target_link_libraries(nestgrad_device PUBLIC CUDA::cudart ${CMAKE_DL_LIBS})
+  # Static, so that what is built here runs, and is linked with, where there is no toolkit.
+  target_link_libraries(nestgrad_device PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS})
 else()
   add_library(nestgrad_device OBJECT cuda/no_cuda.cpp)
   target_link_libraries(nestgrad_device PRIVATE nestgrad_options)

@@ -171,16 +171,17 @@ void CudaBackend::synchronize() {
   const Site& site = sites_[static_cast<std::size_t>(found.site - 1)];
   const std::string value =
       found.is_index ? std::to_string(found.index) : fmt::format("{}", static_cast<double>(found.number));
-  throw ValueError(fmt::format("[{}] {} (at {})", site.op->name, fmt::format(fmt::runtime(site.what), value),
-                               describe(site.loc)));
+  throw ValueError(fmt::format("[{}] {} (at {}; {})", site.op->name,
+                               fmt::format(fmt::runtime(site.what), value), describe(site.loc),
+                               site.operands));
 }
 
-int CudaBackend::fault_site(const Op& op, std::string what) {
-  sites_.push_back({&op, std::move(what), loc_});
+int CudaBackend::fault_site(const OpCall& call, std::string what) {
+  sites_.push_back({&call.op, std::move(what), loc_, call.operands()});
   return static_cast<int>(sites_.size());
 }
 
-Kernel CudaBackend::kernel(const Call& call, Loc loc, Precision precision) {
+OpKernel CudaBackend::kernel(const OpCall& call, Loc loc, Precision precision) {
   use();
   loc_ = loc;
   precision_ = precision;

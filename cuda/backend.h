@@ -44,7 +44,7 @@ class CudaBackend final : public Backend {
   void random(const RandomFill& fill, std::int64_t n, std::byte* to) override;  // cuda/random.cu
   void synchronize() override;
   bool has_kernel(const Op& op) const override { return op.cuda != nullptr; }
-  Kernel kernel(const Call& call, Loc loc, Precision precision) override;
+  OpKernel kernel(const OpCall& call, Loc loc, Precision precision) override;
   ClusterKernel cluster(const ClusterCall& call) override;
   bool suits_loop_kernel(const Graph& body) override;
   std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) override;
@@ -60,7 +60,7 @@ class CudaBackend final : public Backend {
 
   // For kernels that check what they are given: the number of a site, with which they report a wrong number;
   // and what is then said of it, with {} in its place. Only while a kernel is made.
-  int fault_site(const Op& op, std::string what);
+  int fault_site(const OpCall& call, std::string what);
   Fault* faults() const { return faults_; }
   // Of the kernel that is being made.
   Precision precision() const { return precision_; }
@@ -95,6 +95,7 @@ class CudaBackend final : public Backend {
     const Op* op;
     std::string what;
     Loc loc;
+    std::string operands;  // what they are and where they came from
   };
   std::vector<Site> sites_;
   Loc loc_{};  // of the kernel that is being made

@@ -12,7 +12,7 @@ struct Batch {
   Strided a, b, out;
 };
 
-inline Batch batch_of(const Call& call) {
+inline Batch batch_of(const OpCall& call) {
   const auto stride = [&](const Spec& operand, int axis) {
     const int own = axis - (call.out.rank() - operand.rank());
     if (own < 0 || operand.shape[static_cast<std::size_t>(own)] == 1) return std::int64_t{0};

@@ -177,7 +177,7 @@ struct ClusterPlan {
 };
 
 // A cluster of one op, elementwise.
-inline ClusterCall single(const Call& call) {
+inline ClusterCall single(const OpCall& call) {
   ClusterOp op{.op = &call.op, .operands = {}, .output = 0};
   for (std::size_t k = 0; k < call.in.size(); ++k) op.operands.push_back(static_cast<int>(k));
   return {{op}, {call.in.begin(), call.in.end()}, call.out};

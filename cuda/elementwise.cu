@@ -59,7 +59,7 @@ ClusterKernel CudaBackend::cluster(const ClusterCall& call) {
   return dispatch(call.shape.dtype, [&]<class T>(T) { return typed_cluster<T>(call, *this); });
 }
 
-Kernel elementwise_kernel(const Call& call, Backend& backend) {
+OpKernel elementwise_kernel(const OpCall& call, Backend& backend) {
   if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
   return [kernel = backend.cluster(single(call))](const std::byte* const* in, std::byte* out) {
     kernel(in, &out);

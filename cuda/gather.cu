@@ -66,12 +66,12 @@ std::string outside_of(std::int64_t rows) {
 
 }  // namespace
 
-Kernel gather_kernel(const Call& call, Backend& backend) {
+OpKernel gather_kernel(const OpCall& call, Backend& backend) {
   const std::int64_t rows = call.in[0].shape[0], count = call.in[1].size();
   const Rows size{count, call.out.size() / std::max<std::int64_t>(1, count), rows};
   return [size, &on = cuda(backend), wide = size_of(call.out.dtype) == 8,
-          site = cuda(backend).fault_site(call.op, outside_of(rows))](const std::byte* const* in,
-                                                                      std::byte* out) {
+          site = cuda(backend).fault_site(call, outside_of(rows))](const std::byte* const* in,
+                                                                   std::byte* out) {
     const auto queue = [&]<class U>(U) {
       launch(on, for_each_of(size.count * size.width), gather<U>, reinterpret_cast<const U*>(in[0]),
              reinterpret_cast<const std::int32_t*>(in[1]), reinterpret_cast<U*>(out), size, on.faults(),
@@ -82,11 +82,11 @@ Kernel gather_kernel(const Call& call, Backend& backend) {
   };
 }
 
-Kernel scatter_add_kernel(const Call& call, Backend& backend) {
+OpKernel scatter_add_kernel(const OpCall& call, Backend& backend) {
   const std::int64_t rows = call.out.shape[0];
   const Rows size{call.in[0].size(), call.out.size() / std::max<std::int64_t>(1, rows), rows};
-  return dispatch(call.out.dtype, [&]<class T>(T) -> Kernel {
-    return [size, &on = cuda(backend), site = cuda(backend).fault_site(call.op, outside_of(rows))](
+  return dispatch(call.out.dtype, [&]<class T>(T) -> OpKernel {
+    return [size, &on = cuda(backend), site = cuda(backend).fault_site(call, outside_of(rows))](
                const std::byte* const* in, std::byte* out) {
       const auto* index = reinterpret_cast<const std::int32_t*>(in[0]);
       launch(on, for_each_of(size.count), check_indices, index, size.count, size.rows, on.faults(), site);

@@ -36,19 +36,19 @@ __global__ void cumsum(const T* x, T* y, std::int64_t lines, std::int64_t extent
 
 }  // namespace
 
-Kernel iota_kernel(const Call& call, Backend& backend) {
+OpKernel iota_kernel(const OpCall& call, Backend& backend) {
   const auto axis = static_cast<std::size_t>(call.attrs.as<IotaAttrs>().axis);
   const std::int64_t inner = strides_of(call.out.shape)[axis], extent = call.out.shape[axis];
-  return dispatch(call.out.dtype, [&]<class T>(T) -> Kernel {
+  return dispatch(call.out.dtype, [&]<class T>(T) -> OpKernel {
     return [=, &on = cuda(backend), n = call.out.size()](const std::byte* const*, std::byte* out) {
       launch(on, for_each_of(n), iota<T>, reinterpret_cast<T*>(out), n, inner, extent);
     };
   });
 }
 
-Kernel tril_kernel(const Call& call, Backend& backend) {
+OpKernel tril_kernel(const OpCall& call, Backend& backend) {
   const Shape& shape = call.out.shape;
-  return dispatch(call.out.dtype, [&]<class T>(T) -> Kernel {
+  return dispatch(call.out.dtype, [&]<class T>(T) -> OpKernel {
     return [&on = cuda(backend), n = call.out.size(), rows = shape[shape.size() - 2], cols = shape.back(),
             diagonal = call.attrs.as<TrilAttrs>().diagonal](const std::byte* const* in, std::byte* out) {
       launch(on, for_each_of(n), tril<T>, reinterpret_cast<const T*>(in[0]), reinterpret_cast<T*>(out), n,
@@ -57,10 +57,10 @@ Kernel tril_kernel(const Call& call, Backend& backend) {
   });
 }
 
-Kernel cumsum_kernel(const Call& call, Backend& backend) {
+OpKernel cumsum_kernel(const OpCall& call, Backend& backend) {
   const auto axis = static_cast<std::size_t>(call.attrs.as<CumsumAttrs>().axis);
   const std::int64_t extent = call.out.shape[axis], stride = strides_of(call.out.shape)[axis];
-  return dispatch(call.out.dtype, [&]<class T>(T) -> Kernel {
+  return dispatch(call.out.dtype, [&]<class T>(T) -> OpKernel {
     return [=, &on = cuda(backend), lines = call.out.size() / std::max<std::int64_t>(1, extent),
             reverse = call.attrs.as<CumsumAttrs>().reverse](const std::byte* const* in, std::byte* out) {
       launch(on, for_each_of(lines), cumsum<T>, reinterpret_cast<const T*>(in[0]), reinterpret_cast<T*>(out),

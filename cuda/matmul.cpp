@@ -23,7 +23,7 @@ struct Product {
   bool ta, tb;
 };
 
-int as_int(const Call& call, std::int64_t extent) {
+int as_int(const OpCall& call, std::int64_t extent) {
   if (extent > std::numeric_limits<int>::max())
     call.shape_error(fmt::format("an extent of {} is more than cuBLAS takes; cut it", extent));
   return static_cast<int>(extent);
@@ -64,7 +64,7 @@ void multiply(const CudaBackend& on, const Product& p, const Reading& reading, c
 }
 
 template <class T>
-Kernel typed_matmul(const Call& call, CudaBackend& backend) {
+OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
   const auto extent = [](const Spec& s, int from_end) {
     return s.shape[s.shape.size() - static_cast<std::size_t>(from_end)];
   };
@@ -115,7 +115,7 @@ Kernel typed_matmul(const Call& call, CudaBackend& backend) {
 
 }  // namespace
 
-Kernel matmul_kernel(const Call& call, Backend& backend) {
+OpKernel matmul_kernel(const OpCall& call, Backend& backend) {
   return call.out.dtype == DType::f32 ? typed_matmul<float>(call, cuda(backend))
                                       : typed_matmul<double>(call, cuda(backend));
 }

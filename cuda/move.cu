@@ -54,19 +54,19 @@ void round_to_bf16(const CudaBackend& backend, const std::byte* from, std::byte*
          reinterpret_cast<__nv_bfloat16*>(to), n);
 }
 
-Kernel view_kernel(const Call& call, Backend& backend) {
+OpKernel view_kernel(const OpCall& call, Backend& backend) {
   return [&on = cuda(backend), dtype = call.out.dtype, move = move_of_view(call)](
              const std::byte* const* in, std::byte* out) { queue(on, move, dtype, in[0], out); };
 }
 
-Kernel concat_kernel(const Call& call, Backend& backend) {
+OpKernel concat_kernel(const OpCall& call, Backend& backend) {
   return [&on = cuda(backend), dtype = call.out.dtype, moves = moves_of_concat(call)](
              const std::byte* const* in, std::byte* out) {
     for (std::size_t i = 0; i < moves.size(); ++i) queue(on, moves[i], dtype, in[i], out);
   };
 }
 
-Kernel pad_kernel(const Call& call, Backend& backend) {
+OpKernel pad_kernel(const OpCall& call, Backend& backend) {
   return [&on = cuda(backend), spec = call.out, move = move_of_pad(call)](const std::byte* const* in,
                                                                           std::byte* out) {
     on.zero(out, spec.bytes());
@@ -74,11 +74,11 @@ Kernel pad_kernel(const Call& call, Backend& backend) {
   };
 }
 
-Kernel cast_kernel(const Call& call, Backend& backend) {
+OpKernel cast_kernel(const OpCall& call, Backend& backend) {
   return dispatch(call.in[0].dtype, [&]<class From>(From) {
-    return dispatch(call.out.dtype, [&]<class To>(To) -> Kernel {
+    return dispatch(call.out.dtype, [&]<class To>(To) -> OpKernel {
       const int site =
-          cuda(backend).fault_site(call.op, "{} is no i32, which goes from -2147483648 to 2147483647");
+          cuda(backend).fault_site(call, "{} is no i32, which goes from -2147483648 to 2147483647");
       return [&on = cuda(backend), n = call.out.size(), site](const std::byte* const* in, std::byte* out) {
         launch(on, for_each_of(n), convert<From, To>, reinterpret_cast<const From*>(in[0]),
                reinterpret_cast<To*>(out), n, on.faults(), site);

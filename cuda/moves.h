@@ -24,19 +24,19 @@ inline Move move_over(const Shape& shape, const Shape& source_strides, const Sha
 }
 
 // Of an op with Op::view.
-inline Move move_of_view(const Call& call) {
-  const View view = call.op.view(call);
+inline Move move_of_view(const OpCall& call) {
+  const OpView view = call.op.view(call);
   return move_over(call.out.shape, view.strides, strides_of(call.out.shape), view.offset);
 }
 // Of pad: into an output of zeros.
-inline Move move_of_pad(const Call& call) {
+inline Move move_of_pad(const OpCall& call) {
   const PadAttrs& pad = call.attrs.as<PadAttrs>();
   const Shape to = strides_of(call.out.shape);
   return move_over(call.in[0].shape, strides_of(call.in[0].shape), to, 0,
                    pad.before * to[static_cast<std::size_t>(pad.axis)]);
 }
 // Of concat: one for each input.
-inline std::vector<Move> moves_of_concat(const Call& call) {
+inline std::vector<Move> moves_of_concat(const OpCall& call) {
   const auto axis = static_cast<std::size_t>(call.attrs.as<ConcatAttrs>().axis);
   const Shape to = strides_of(call.out.shape);
   std::vector<Move> moves;

@@ -37,7 +37,7 @@ __global__ void reduce_columns(const T* x, T* y, Reduction reduction) {
 }
 
 template <template <class> class R, class T>
-Kernel reduce_kernel(const Call& call, CudaBackend& backend) {
+OpKernel reduce_kernel(const OpCall& call, CudaBackend& backend) {
   const Reduction reduction = reduction_of(call);
   const bool columns = reduction.kept.rank > 0 && reduction.kept.stride[reduction.kept.rank - 1] == 1;
   const std::int64_t outputs = call.out.size(), of_block = columns ? kWarp : kRows;
@@ -51,11 +51,11 @@ Kernel reduce_kernel(const Call& call, CudaBackend& backend) {
 
 }  // namespace
 
-Kernel sum_kernel(const Call& call, Backend& backend) {
+OpKernel sum_kernel(const OpCall& call, Backend& backend) {
   return dispatch(call.out.dtype, [&]<class T>(T) { return reduce_kernel<Sum, T>(call, cuda(backend)); });
 }
 
-Kernel max_over_kernel(const Call& call, Backend& backend) {
+OpKernel max_over_kernel(const OpCall& call, Backend& backend) {
   return dispatch(call.out.dtype, [&]<class T>(T) { return reduce_kernel<Max, T>(call, cuda(backend)); });
 }
 

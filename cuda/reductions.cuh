@@ -15,7 +15,7 @@ struct Reduction {
   std::int64_t outputs = 1, terms = 1;
 };
 
-inline Reduction reduction_of(const Call& call) {
+inline Reduction reduction_of(const OpCall& call) {
   Reduction out;
   const Shape &shape = call.in[0].shape, &axes = call.attrs.as<ReduceAttrs>().axes;
   const Shape strides = strides_of(shape);

@@ -150,7 +150,7 @@ std::unique_ptr<LoopKernel> scan_kernel(const ScanStep& step, const Program& par
 
 bool CudaBackend::suits_loop_kernel(const Graph& body) {
   const DType dtype = body.node(0).spec.dtype;
-  for (const Node& n : body.nodes())
+  for (const GraphNode& n : body.nodes())
     if (n.spec.dtype != dtype || !runs_in_block(*n.op)) return false;
   return is_float(dtype);
 }

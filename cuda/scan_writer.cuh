@@ -12,6 +12,7 @@
 #include "engine/plan/program.h"
 #include "ops/attrs.h"
 #include "ops/table.h"
+#include "engine/core/node_call.h"
 
 namespace nestgrad::cuda {
 
@@ -34,7 +35,7 @@ class ScanWriter {
   }
 
   // What writes the text of an op that is neither elementwise nor a view; null: nothing does.
-  using Write = void (ScanWriter::*)(const Call&, BlockOp);
+  using Write = void (ScanWriter::*)(const OpCall&, BlockOp);
   static Write written(const Op& op) {
     static constexpr std::pair<const Op*, Write> kOps[] = {
         {&matmul_op, &ScanWriter::write_product},
@@ -102,7 +103,7 @@ class ScanWriter {
       return true;
     }
     op.out[op.outs++] = place(ins.out);
-    const Node& node = body_.graph->node(ins.node);
+    const GraphNode& node = body_.graph->node(ins.node);
     if (!ins.op) {
       const Shape flat{node.spec.size()};
       write_move(op, move_over(flat, {1}, {1}));
@@ -139,11 +140,11 @@ class ScanWriter {
     ops_.push_back(op);
   }
 
-  void write_pad(const Call& call, BlockOp op) {
+  void write_pad(const OpCall& call, BlockOp op) {
     write_zero(op, call.out.size());
     write_move(op, move_of_pad(call));
   }
-  void write_concat(const Call& call, BlockOp op) {
+  void write_concat(const OpCall& call, BlockOp op) {
     const std::vector<Move> moves = moves_of_concat(call);
     for (std::size_t i = 0; i < moves.size(); ++i) {
       BlockOp one = op;
@@ -152,11 +153,11 @@ class ScanWriter {
     }
   }
   template <BlockCode kCode>
-  void write_reduction(const Call& call, BlockOp op) {
+  void write_reduction(const OpCall& call, BlockOp op) {
     op.code = kCode, op.details = upload_one(reduction_of(call));
     ops_.push_back(op);
   }
-  void write_tril(const Call& call, BlockOp op) {
+  void write_tril(const OpCall& call, BlockOp op) {
     const Shape& shape = call.out.shape;
     op.code = BlockCode::tril;
     op.details = upload_one(Triangle{call.out.size(), shape[shape.size() - 2], shape.back(),
@@ -164,7 +165,7 @@ class ScanWriter {
     ops_.push_back(op);
   }
   template <BlockCode kCode>
-  void write_line(const Call& call, BlockOp op) {
+  void write_line(const OpCall& call, BlockOp op) {
     const CumsumAttrs* sum = call.attrs.find<CumsumAttrs>();
     const auto axis = static_cast<std::size_t>(sum ? sum->axis : call.attrs.as<IotaAttrs>().axis);
     const std::int64_t extent = call.out.shape[axis];
@@ -174,7 +175,7 @@ class ScanWriter {
     ops_.push_back(op);
   }
 
-  void write_product(const Call& call, BlockOp op) {
+  void write_product(const OpCall& call, BlockOp op) {
     const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
     const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
     Product p{};

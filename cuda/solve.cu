@@ -17,7 +17,7 @@ struct Systems {
   Strided a, b;
 };
 
-Systems systems_of(const Call& call) {
+Systems systems_of(const OpCall& call) {
   const Shape& out = call.out.shape;
   const Batch batch = batch_of(call);
   return {batch.out.count(), out[out.size() - 2], out.back(), batch.a, batch.b};
@@ -102,11 +102,11 @@ __global__ void solve(const T* a, const T* b, T* x, T* lu, Systems systems, bool
 
 }  // namespace
 
-Kernel triangular_solve_kernel(const Call& call, Backend& backend) {
+OpKernel triangular_solve_kernel(const OpCall& call, Backend& backend) {
   const Systems systems = systems_of(call);
   const bool transposed = call.attrs.as<TriangularSolveAttrs>().transpose;
   const bool unit = call.attrs.as<TriangularSolveAttrs>().unit;
-  const auto make = [&]<class T>(T) -> Kernel {
+  const auto make = [&]<class T>(T) -> OpKernel {
     return [=, &on = cuda(backend)](const std::byte* const* in, std::byte* out) {
       launch(on, for_each_of(systems.count * systems.m, 64), triangular_solve<T>,
              reinterpret_cast<const T*>(in[0]), reinterpret_cast<const T*>(in[1]), reinterpret_cast<T*>(out),
@@ -116,10 +116,10 @@ Kernel triangular_solve_kernel(const Call& call, Backend& backend) {
   return call.out.dtype == DType::f32 ? make(float{}) : make(double{});
 }
 
-Kernel solve_kernel(const Call& call, Backend& backend) {
+OpKernel solve_kernel(const OpCall& call, Backend& backend) {
   const Systems systems = systems_of(call);
   const bool transposed = call.attrs.as<SolveAttrs>().transpose;
-  const auto make = [&]<class T>(T) -> Kernel {
+  const auto make = [&]<class T>(T) -> OpKernel {
     const DeviceTable lu(cuda(backend),
                          static_cast<std::size_t>(systems.count * systems.n * systems.n) * sizeof(T));
     return [=, &on = cuda(backend)](const std::byte* const* in, std::byte* out) {

@@ -1,8 +1,7 @@
 // 00_first: the gradient of a loss through three training steps, with respect to their learning rate.
-#include <fmt/format.h>
+#include <nestgrad/nestgrad.h>
 
-#include "engine/core/random.h"
-#include "nestgrad.h"
+#include <cstdio>
 
 using namespace nestgrad;
 
@@ -12,7 +11,7 @@ int main() {
       [](Tensor x, Tensor y, Tensor w, Tensor rate) {
         for (int step = 0; step < 3; ++step) {
           const Tensor inner = sum(square(matmul(x, w) - y));
-          w = w - rate * grad(inner, {w})[0];  // a training step of the inner model ...
+          w -= rate * grad(inner, {w})[0];  // a training step of the inner model ...
         }
         const Tensor loss = sum(square(matmul(x, w) - y));
         return std::vector<Tensor>{loss, grad(loss, {rate})[0]};  // ... and the gradient through all three
@@ -23,6 +22,6 @@ int main() {
   const auto at = [&](double rate) { return outer({x, y, w, Array::scalar(rate)}); };
   const std::vector<Array> out = at(0.01);
   const double difference = (at(0.010001)[0].item() - at(0.009999)[0].item()) / 2e-6;
-  fmt::print("loss {:.5f}; its derivative by the learning rate {:.5f}, by differences {:.5f}\n",
-             out[0].item(), out[1].item(), difference);
+  std::printf("loss %.5f; its derivative by the learning rate %.5f, by differences %.5f\n", out[0].item(),
+              out[1].item(), difference);
 }

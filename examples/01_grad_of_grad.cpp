@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/file.h"
-#include "examples/common/program.h"
 #include "nestgrad.h"
+#include "programs/program.h"
 
 using namespace nestgrad;
 

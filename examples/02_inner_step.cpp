@@ -10,8 +10,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "examples/common/program.h"
 #include "nestgrad.h"
+#include "programs/program.h"
 
 using namespace nestgrad;
 

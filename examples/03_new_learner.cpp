@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "autograd/grad.h"
-#include "examples/common/program.h"
+#include "programs/program.h"
 #include "ttt/conformance.h"
 #include "ttt/explain.h"
 

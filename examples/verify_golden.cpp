@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "examples/common/program.h"
+#include "programs/program.h"
 #include "tests/golden_check/verify.h"
 
 int main(int argc, char** argv) {

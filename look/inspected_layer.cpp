@@ -37,10 +37,9 @@ look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& t
   bool position = false;
   const TracedModel model =
       trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-        const LanguageModel lm(config, Params(table));
         ttt::Stream stream;
         stream.tap_inner_loops = true;
-        const Tensor losses = next_token_loss(lm, in[0], stream);
+        const Tensor losses = next_token_loss(config, Params(table), in[0], stream);
         const auto& taps = stream.taps();
         const Tensor answers = taps.at(name + ".answers");
         std::vector<Tensor> out{losses, grad(mean(losses), {answers})[0], taps.at(name + ".q"),

@@ -7,7 +7,7 @@
 
 #include "look/numbers.h"
 #include "look/report.h"
-#include "models/trainer.h"
+#include "models/checkpoint.h"
 
 namespace nestgrad {
 

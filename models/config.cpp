@@ -49,9 +49,7 @@ constexpr std::pair<std::string_view, std::string_view> kPublished[] = {{"linear
 }  // namespace
 
 const ttt::System& learner_system(const std::string& ttt_layer_type) {
-  for (const auto& [published, name] : kPublished)
-    if (ttt_layer_type == published) return ttt::system_named(name);
-  return ttt::system_named(ttt_layer_type);
+  return ttt::system_named(learner_name(ttt_layer_type));
 }
 
 std::vector<std::string> layer_names() {
@@ -67,6 +65,12 @@ std::string layer_type(const std::string& learner) {
   for (const auto& [published, name] : kPublished)
     if (learner == name) return std::string(published);
   return learner;
+}
+
+std::string learner_name(const std::string& ttt_layer_type) {
+  for (const auto& [published, name] : kPublished)
+    if (ttt_layer_type == published) return std::string(name);
+  return ttt_layer_type;
 }
 
 void check_extent(std::string_view what, const char* field, std::int64_t value, std::int64_t most) {

@@ -64,7 +64,8 @@ inline constexpr const char* kEndToEnd = "ttt-e2e";
 const ttt::System& learner_system(const std::string& ttt_layer_type);
 // What `train_lm --learner` may be: every causal system, and attention.
 std::vector<std::string> layer_names();
-// Its ttt_layer_type.
+// Its ttt_layer_type, and back.
 std::string layer_type(const std::string& learner);
+std::string learner_name(const std::string& ttt_layer_type);
 
 }  // namespace nestgrad

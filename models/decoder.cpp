@@ -4,25 +4,32 @@
 
 #include <algorithm>
 
-#include "models/language_model.h"
-
 namespace nestgrad {
 
 Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
                  std::int64_t capacity, ttt::FormChoice form)
     : params_(std::move(params)), bounded_(config.ttt_layer_type == "attention"), capacity_(capacity) {
-  if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
   if (bounded_ && capacity < 1)
     throw ConfigError(fmt::format(
         "[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
+  trace(language_model(config, {.form = form, .attention_capacity = capacity}), dtype, batch);
+}
+
+Decoder::Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch)
+    : params_(std::move(params)) {
+  trace(model, dtype, batch);
+}
+
+void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
+  if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
+  if (!model) throw ConfigError("[decoder] the model is an empty function; give one from tokens to logits");
   const Spec token{DType::i32, {batch}};
   const auto trace_mode = [&](ttt::Stream::Mode mode) {
     return trace_model(dtype, {token}, [&](ParamTable& table, const std::vector<Tensor>& given) {
       ttt::Stream stream(mode);
-      const LanguageModel model(config, Params(table), form, 0, capacity);
-      const Tensor logits = model.logits(reshape(given[0], {batch, 1}), stream);
+      const Tensor logits = model(Params(table), reshape(given[0], {batch, 1}), stream);
       std::vector<Tensor> out;
-      if (mode == ttt::Stream::Mode::step) out.push_back(reshape(logits, {batch, config.vocab_size}));
+      if (mode == ttt::Stream::Mode::step) out.push_back(reshape(logits, {batch, logits.dim(-1)}));
       state_names_.clear();
       for (const ttt::Stream::State& s : stream.states()) {
         state_names_.push_back(s.name);
@@ -35,6 +42,12 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
   };
   const TracedModel start = trace_mode(ttt::Stream::Mode::initial);
   check_fits(start.params, params_, "the checkpoint");
+  for (const std::string& name : state_names_)
+    if (std::ranges::count(start.inputs, name) > 0)
+      throw ConfigError(fmt::format(
+          "[decoder] '{}' is a state of the stream and also a parameter or an input of the model; give the state "
+          "another name",
+          name));
   const std::vector<Array> initial =
       start.function(start.bind({Array::zeros(DType::i32, {batch})}, {&params_}));
   for (std::size_t i = 0; i < initial.size(); ++i) initial_.emplace(state_names_[i], initial[i]);

@@ -5,9 +5,8 @@
 
 #include <span>
 
-#include "models/config.h"
+#include "models/language_model.h"
 #include "models/traced_model.h"
-#include "ttt/forms/form.h"
 
 namespace nestgrad {
 
@@ -17,6 +16,8 @@ class Decoder {
   // capacity: most tokens that an attention model will read.
   Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
           std::int64_t capacity = 0, ttt::FormChoice form = ttt::FormChoice::automatic);
+  // Of any model that can be read token by token.
+  Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch);
 
   // Reads one token of each sequence: i32 [batch] -> logits [batch, vocab] for the next one.
   Array step(const Array& tokens);
@@ -29,6 +30,8 @@ class Decoder {
   void restore(const StateDict& state, std::int64_t position);  // ConfigError if it does not fit
 
  private:
+  void trace(const LogitsFn& model, DType dtype, std::int64_t batch);
+
   StateDict params_, initial_;
   TracedModel model_;
   std::shared_ptr<Plan> plan_;

@@ -15,8 +15,8 @@ struct LanguageModel::Block {
   std::function<Tensor(Tensor, ttt::Stream&)> sequence;
 };
 
-LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& params, ttt::FormChoice form,
-                             int checkpoint_every, std::int64_t attention_capacity)
+LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& params,
+                             const LanguageModelOptions& given)
     : config_(config), params_(params) {
   config_.check();
   if (config_.ttt_layer_type == kEndToEnd)
@@ -31,24 +31,30 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
                                .gate = config_.use_gate,
                                .attention_window = config_.attention_window};
   options.inner.policy.chunk = config_.mini_batch_size;
-  options.inner.form = form;
-  options.inner.checkpoint_every = checkpoint_every;
+  options.inner.form = given.form;
+  options.inner.checkpoint_every = given.checkpoint_every;
   for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = fmt::format("layers.{}", i);
     const Params block = params_.at("model").at(name);
     const Params own = block.at("seq_modeling_block");
     const std::string layer_name = name + ".seq_modeling_block";
     std::unique_ptr<ttt::Task> task;
-    if (config_.share_qk)
+    if (given.task) {
+      task = given.task(own, config_.hidden_size, layer_name);
+      if (!task)
+        throw ConfigError(
+            fmt::format("[language_model] LanguageModelOptions::task made no Task for '{}'", layer_name));
+    } else if (config_.share_qk)
       task = std::make_unique<ttt::SharedQkViews>(own, config_.hidden_size, config_.conv_kernel, layer_name);
     else task = std::make_unique<ttt::ProjectedViews>(own, config_.hidden_size);
     std::function<Tensor(Tensor, ttt::Stream&)> sequence;
-    if (config_.ttt_layer_type == "attention") {
-      auto layer = std::make_shared<Attention>(options, own, std::move(task), layer_name, attention_capacity);
+    if (!given.system && config_.ttt_layer_type == "attention") {
+      auto layer =
+          std::make_shared<Attention>(options, own, std::move(task), layer_name, given.attention_capacity);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     } else {
-      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task),
-                                                   learner_system(config_.ttt_layer_type), layer_name);
+      const ttt::System& system = given.system ? *given.system : learner_system(config_.ttt_layer_type);
+      auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), system, layer_name);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     }
     blocks_.push_back(std::make_unique<Block>(Block{name, block, std::move(sequence)}));
@@ -91,17 +97,23 @@ Tensor LanguageModel::logits(Tensor tokens, ttt::Stream& stream) const {
   return ttt::linear(h, config_.tie_word_embeddings ? embedding : params_("lm_head.weight", {vocab, width}));
 }
 
-Tensor next_token_loss(const LanguageModel& model, Tensor tokens, ttt::Stream& stream) {
+LogitsFn language_model(const LanguageModelConfig& config, const LanguageModelOptions& options) {
+  config.check();
+  return [config, options](const Params& params, Tensor tokens, ttt::Stream& stream) {
+    return LanguageModel(config, params, options).logits(tokens, stream);
+  };
+}
+
+Tensor next_token_loss(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream) {
   const std::int64_t time = tokens.dim(1) - 1;
-  return cross_entropy(model.logits(slice(tokens, 1, 0, time), stream), slice(tokens, 1, 1, time + 1));
+  return cross_entropy(model(params, slice(tokens, 1, 0, time), stream), slice(tokens, 1, 1, time + 1));
 }
 
 Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, Tensor tokens,
                        ttt::Stream& stream, int checkpoint_every) {
-  if (config.ttt_layer_type != kEndToEnd) {
-    const LanguageModel model(config, params, ttt::FormChoice::automatic, checkpoint_every);
-    return next_token_loss(model, tokens, stream);
-  }
+  if (config.ttt_layer_type != kEndToEnd)
+    return next_token_loss(language_model(config, {.checkpoint_every = checkpoint_every}), params, tokens,
+                           stream);
   EndToEndConfig c;
   c.vocab_size = config.vocab_size;
   c.hidden_size = config.hidden_size;

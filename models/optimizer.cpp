@@ -15,12 +15,17 @@ AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>
   AdamWResult out;
   Tensor total;
   for (const Tensor& g : grads) {
+    if (!g.defined()) continue;
     const Tensor part = sum(square(g));
     accumulate(total, part);
   }
   out.grad_norm = sqrt(total);
   const Tensor clip = min(o.clip / (out.grad_norm + 1e-6), 1.0);
   for (std::size_t i = 0; i < params.size(); ++i) {
+    if (!grads[i].defined()) {
+      out.params.push_back(params[i]), out.m.push_back(m[i]), out.v.push_back(v[i]);
+      continue;
+    }
     const Tensor g = grads[i] * clip;
     out.m.push_back(m[i] * o.beta1 + g * (1 - o.beta1));
     out.v.push_back(v[i] * o.beta2 + square(g) * (1 - o.beta2));

@@ -25,6 +25,8 @@ struct AdamWResult {
   Tensor grad_norm;  // before clipping
 };
 
+// A parameter whose gradient is an undefined tensor stays as it is, without decay. One gradient at least is
+// defined.
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& options);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/io/file.h"
+
 namespace nestgrad {
 
 TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const ModelFn& fn) {
@@ -39,19 +41,23 @@ std::vector<Array> TracedModel::bind(const std::vector<Array>& given,
 void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, const std::string& what) {
   std::map<std::string, Shape> wanted;
   for (const ParamSpec& p : params) wanted.emplace(p.name, p.shape);
+  std::vector<std::string> missing, surplus;
+  std::string misshapen;
   for (const auto& [name, shape] : wanted) {
     const auto found = dict.find(name);
-    if (found == dict.end())
-      throw ConfigError(
-          fmt::format("[model] {} lacks the parameter '{}'; it does not fit this configuration", what, name));
-    if (found->second.shape() != shape)
-      throw ConfigError(fmt::format("[model] {}: '{}' is {}, this configuration wants {}", what, name,
-                                    to_string(found->second.shape()), to_string(shape)));
+    if (found == dict.end()) missing.push_back(name);
+    else if (found->second.shape() != shape && misshapen.size() < 300)
+      misshapen += fmt::format("; '{}' is {}, this configuration wants {}", name,
+                               to_string(found->second.shape()), to_string(shape));
   }
   for (const auto& [name, value] : dict)
-    if (!wanted.contains(name))
-      throw ConfigError(
-          fmt::format("[model] {} holds '{}', which this configuration has no place for", what, name));
+    if (!wanted.contains(name)) surplus.push_back(name);
+  if (missing.empty() && surplus.empty() && misshapen.empty()) return;
+  throw ConfigError(fmt::format(
+      "[model] {} does not fit this configuration{}{}{}", what,
+      missing.empty() ? "" : fmt::format("; it lacks the parameter {}", listed(missing)),
+      surplus.empty() ? "" : fmt::format("; it holds {}, which the model has no place for", listed(surplus)),
+      misshapen));
 }
 
 std::int64_t parameter_count(const StateDict& params) {

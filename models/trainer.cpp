@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 
 #include "autograd/grad.h"
@@ -19,6 +19,7 @@ namespace {
 
 constexpr DType kType = DType::f32;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a step
+constexpr std::int64_t kBytes = 256;
 constexpr std::size_t kNumbers = 4;  // inputs before the parameters: tokens, rate, two corrections
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
 constexpr const char* kFirstMoment = "adamw.m.";
@@ -38,13 +39,36 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
   return step;
 }
 
+constexpr std::string_view kInnerLoss = ".inner_loss_";
+
+// Names of the layers that showed their inner loss, in the order of their numbers.
+std::vector<std::string> layers_that_learn(const std::map<std::string, Tensor>& taps) {
+  const std::string end = std::string(kInnerLoss) + "before";
+  std::vector<std::string> out;
+  for (const auto& [name, value] : taps)
+    if (name.ends_with(end)) out.push_back(name.substr(0, name.size() - end.size()));
+  std::ranges::stable_sort(out, {}, [](const std::string& name) { return name.size(); });
+  return out;
+}
+
+// layers.0 of layers.0.seq_modeling_block.
+std::string shown_name(const std::string& layer) {
+  return layer.substr(0, std::min(layer.size(), layer.find(".seq_modeling_block")));
+}
+
 }  // namespace
 
 void TrainingOptions::check() const {
   model.check();
-  if (model.vocab_size != 256)
-    throw ConfigError(
-        fmt::format("[train] text is read as bytes: vocab_size must be 256, it is {}", model.vocab_size));
+  if (model.vocab_size != kBytes)
+    throw ConfigError(fmt::format(
+        "[train] training reads text as bytes: vocab_size must be {}, it is {}; a model that reads "
+        "with another tokenizer can be sampled and inspected, not trained",
+        kBytes, model.vocab_size));
+  check_without_model();
+}
+
+void TrainingOptions::check_without_model() const {
   if (steps < 1 || batch < 1)
     throw ConfigError(
         fmt::format("[train] steps and batch must be at least 1, they are {} and {}", steps, batch));
@@ -80,35 +104,85 @@ double Validation::mean_between(double from, double to) const {
 }
 
 Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus)
-    : options_(options), corpus_(std::move(corpus)), text_(fmt::format("{:016x}", corpus_.fingerprint())) {
+    : options_(options),
+      loss_([model = options.model, every = options.checkpoint_every](const Params& params, Tensor tokens,
+                                                                      ttt::Stream& stream) {
+        return next_token_loss(model, params, tokens, stream, every);
+      }),
+      config_(options.model.to_json()),
+      corpus_(std::move(corpus)) {
   options_.check();
+  trace();
+}
+
+Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus, const LogitsFn& model)
+    : options_(options),
+      loss_([model](const Params& params, Tensor tokens, ttt::Stream& stream) {
+        const LogitsFn of_bytes = [&](const Params& p, Tensor bytes, ttt::Stream& s) {
+          const Tensor logits = model(p, bytes, s);
+          Shape wanted = bytes.shape();
+          wanted.push_back(kBytes);
+          if (logits.shape() != wanted)
+            throw ShapeError(fmt::format(
+                "[train] the model makes logits {} of bytes {}; they must be {}, one for each value of a byte",
+                to_string(logits.spec()), to_string(bytes.spec()), to_string(wanted)));
+          return logits;
+        };
+        return next_token_loss(of_bytes, params, tokens, stream);
+      }),
+      config_(R"({"model": "a function of the program that wrote this"})"),
+      corpus_(std::move(corpus)) {
+  options_.check_without_model();
+  if (!model) throw ConfigError("[train] the model is an empty function; give one from tokens to logits");
+  trace();
+}
+
+void Trainer::trace() {
+  text_ = fmt::format("{:016x}", corpus_.fingerprint());
   const Spec tokens{DType::i32, {options_.batch, options_.context + 1}}, number{kType, {}};
   train_ = trace_model(
       kType, {tokens, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         ttt::Stream stream;
-        const Tensor loss =
-            mean(next_token_loss(options_.model, Params(table), in[0], stream, options_.checkpoint_every));
+        const Tensor loss = mean(loss_(Params(table), in[0], stream));
         const std::vector<Tensor> params = table.tensors();
+        for (const ParamSpec& p : table.specs())
+          if (p.name.starts_with("adamw."))
+            throw ConfigError(fmt::format(
+                "[train] the parameter '{}' is called as the optimiser's own numbers are; give it another name",
+                p.name));
+        const GradSeed seed = seed_of_ones(loss);
+        const std::vector<Tensor> gradients = pull_back(std::span(&seed, 1), params);
+        for (std::size_t i = 0; i < params.size(); ++i)
+          if (!gradients[i].defined()) unused_.push_back(table.specs()[i].name);
+        if (unused_.size() == params.size())
+          throw ConfigError(
+              "[train] the loss depends on none of the model's parameters: nothing would learn");
         std::vector<Tensor> m, v;
         for (const ParamSpec& p : table.specs())
           m.push_back(loss.graph().input(Spec{kType, p.shape}, kFirstMoment + p.name));
         for (const ParamSpec& p : table.specs())
           v.push_back(loss.graph().input(Spec{kType, p.shape}, kSecondMoment + p.name));
         const AdamWResult r =
-            adamw(table.specs(), params, grad(loss, params), m, v, {in[1], in[2], in[3]}, options_.adamw);
+            adamw(table.specs(), params, gradients, m, v, {in[1], in[2], in[3]}, options_.adamw);
         std::vector<Tensor> out{loss, r.grad_norm};
         for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
           out.insert(out.end(), part.begin(), part.end());
         return out;
       });
   train_plan_ = std::make_unique<Plan>(train_.function.plan({.memory_budget = options_.memory_budget}));
-  StateDict start = initial_parameters(train_.params, kType, options_.seed, train_plan_->device());
-  for (const ParamSpec& p : train_.params) {
-    start.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
-    start.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));
-  }
-  place_inputs(train_.bind({Array(tokens), Array(number), Array(number), Array(number)}, {&start}));
+  inputs_ = {Array(tokens), Array(number), Array(number), Array(number)};
+  start_from(initial_parameters(train_.params, kType, options_.seed, train_plan_->device()));
   for (const Spec& spec : train_plan_->output_specs()) outputs_.emplace_back(spec, train_plan_->device());
+}
+
+void Trainer::start_from(StateDict params) {
+  check_fits(train_.params, params, "what training starts from");
+  for (const ParamSpec& p : train_.params) {
+    params.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
+    params.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));
+  }
+  place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&params}));
+  step_ = 0;
 }
 
 // Parameters and moments stay where the plan runs.
@@ -154,22 +228,25 @@ Array Trainer::validation_windows(std::int64_t max_windows) const {
 }
 
 Validation Trainer::validate(const Array& windows) const {
-  const std::int64_t count = windows.shape()[0], width = options_.context + 1;
+  const std::int64_t width = options_.context + 1;
+  if (windows.dtype() != DType::i32 || windows.shape().size() != 2 || windows.shape()[0] < 1 ||
+      windows.shape()[1] != width)
+    throw ShapeError(
+        fmt::format("[train] validation windows are {}; they must be i32 [windows, {}], as "
+                    "validation_windows() gives them",
+                    to_string(windows.spec()), width));
+  const std::int64_t count = windows.shape()[0];
   const std::int64_t batch = std::min(options_.batch, count);
   std::vector<std::string> layers;
   const TracedModel model = trace_model(
       kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         ttt::Stream stream;
         stream.track_inner_loss = true;
-        std::vector<Tensor> out{mean(next_token_loss(options_.model, Params(table), in[0], stream), {0})};
-        for (std::int64_t i = 0; i < options_.model.num_hidden_layers; ++i) {
-          const std::string layer = fmt::format("layers.{}", i),
-                            tap = layer + ".seq_modeling_block.inner_loss_";
-          if (!stream.taps().contains(tap + "before")) continue;
-          layers.push_back(layer);
+        std::vector<Tensor> out{mean(loss_(Params(table), in[0], stream), {0})};
+        layers = layers_that_learn(stream.taps());
+        for (const std::string& layer : layers)
           for (const char* which : {"initial", "before", "after"})
-            out.push_back(mean(stream.taps().at(tap + which), {0, 1}));
-        }
+            out.push_back(mean(stream.taps().at(fmt::format("{}{}{}", layer, kInnerLoss, which)), {0, 1}));
         return out;
       });
   const StateDict params = parameters();
@@ -192,7 +269,7 @@ Validation Trainer::validate(const Array& windows) const {
   result.loss_by_position = sums[0];
   result.loss = result.mean_between(0, 1);
   for (std::size_t i = 0; i < layers.size(); ++i)
-    result.inner.push_back({layers[i], sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
+    result.inner.push_back({shown_name(layers[i]), sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
   return result;
 }
 
@@ -205,7 +282,7 @@ void Trainer::save(const std::string& path) const {
                    {"data_position", std::to_string(step_)},
                    {"text", text_},
                    {"rng", fmt::format("philox4x32-10, seed {}, counter from step", options_.seed)},
-                   {"config", options_.model.to_json()},
+                   {"config", config_},
                    {"training", options_.to_json()}};
   write_safetensors(path, file);
 }
@@ -225,7 +302,7 @@ void Trainer::load(const std::string& path) {
             path, name, theirs.is_object() && theirs.contains(name) ? shown(theirs[name]) : "nothing",
             value.dump()));
   };
-  same("config", options_.model.to_json());
+  same("config", config_);
   same("training", options_.to_json());
   const auto text = file.metadata.find("text");  // checkpoints of earlier versions do not say
   if (text != file.metadata.end() && text->second != text_)
@@ -251,27 +328,5 @@ std::int64_t Trainer::parameter_count() const {
 }
 
 std::size_t Trainer::arena_bytes() const { return train_plan_->stats().arena_bytes; }
-
-Checkpoint read_checkpoint(const std::string& folder) {
-  Checkpoint out;
-  const std::string config = folder + "/config.json";
-  out.config = LanguageModelConfig::from_json(read_file(config), config);
-  const std::string published = folder + "/model.safetensors";
-  const SafeTensors file =
-      read_safetensors(std::filesystem::exists(published) ? published : folder + "/checkpoint.safetensors");
-  // A checkpoint of ours knows its model. What the two say differently was edited, and the weights are not
-  // for it.
-  if (const auto own = file.metadata.find("config"); own != file.metadata.end())
-    if (LanguageModelConfig::from_json(own->second, "checkpoint.safetensors") != out.config)
-      throw ConfigError(fmt::format(
-          "[checkpoint] {} describes another model than the one that was trained; the checkpoint has {}",
-          config, own->second));
-  for (const auto& [name, value] : file.tensors) {
-    const bool tied_copy = name == "lm_head.weight" && out.config.tie_word_embeddings;
-    if (!name.starts_with("adamw.") && !tied_copy) out.params.emplace(name, value.cast(kType));
-  }
-  out.config.check_against(parameter_count(out.params), folder);
-  return out;
-}
 
 }  // namespace nestgrad

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "engine/look/nonfinite.h"
-#include "models/config.h"
 #include "models/data.h"
+#include "models/language_model.h"
 #include "models/optimizer.h"
 #include "models/traced_model.h"
 
@@ -22,7 +22,8 @@ struct TrainingOptions {
   std::size_t memory_budget = 0;  // of the plan, as in PlanOptions
   AdamWOptions adamw;
 
-  void check() const;  // ConfigError
+  void check() const;                // ConfigError
+  void check_without_model() const;  // all but `model`
   // All but the model: what a resumed run must share, except `steps`, which only shapes the schedule.
   std::string to_json() const;
 };
@@ -51,6 +52,12 @@ class Trainer {
  public:
   // Starts from random parameters (seed).
   Trainer(const TrainingOptions& options, ByteCorpus corpus);
+  // The same of any model of bytes; options.model is then not looked at. `model` may have parameters that no
+  // loss depends on (a learner that ignores its values): they stay as they start, see unused_parameters().
+  Trainer(const TrainingOptions& options, ByteCorpus corpus, const LogitsFn& model);
+
+  // Back to before the first step, with these parameters, f32. ConfigError unless they are the model's.
+  void start_from(StateDict params);
 
   // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before
   // the step.
@@ -71,29 +78,28 @@ class Trainer {
   void load(const std::string& path);
 
   StateDict parameters() const;  // copies
+  // Names of those that the loss does not depend on. No step changes them.
+  const std::vector<std::string>& unused_parameters() const { return unused_; }
   std::int64_t parameter_count() const;
   std::size_t arena_bytes() const;
 
  private:
+  // tokens i32 [batch, context + 1] -> loss of each next one, [batch, context].
+  using LossFn = std::function<Tensor(const Params& params, Tensor tokens, ttt::Stream& stream)>;
+  void trace();
   void place_inputs(std::vector<Array> inputs);
 
   TrainingOptions options_;
+  LossFn loss_;
+  std::string config_;  // of the model, as checkpoints have it
   ByteCorpus corpus_;
   std::string text_;  // its fingerprint, as checkpoints have it
   TracedModel train_;
-  std::vector<std::string> param_names_;
+  std::vector<std::string> unused_;
   std::unique_ptr<Plan> train_plan_;
   std::vector<Array> inputs_;   // tokens, 3 numbers, params, m, v
   std::vector<Array> outputs_;  // loss, norm, params, m, v
   std::int64_t step_ = 0;
 };
-
-// The parameters in a folder with config.json and either model.safetensors (the published model's state dict)
-// or checkpoint.safetensors (written by training).
-struct Checkpoint {
-  LanguageModelConfig config;
-  StateDict params;
-};
-Checkpoint read_checkpoint(const std::string& folder);
 
 }  // namespace nestgrad

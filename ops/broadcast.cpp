@@ -9,23 +9,23 @@ namespace nestgrad {
 
 namespace {
 
-Spec infer_broadcast(const Call& c) {
+Spec infer_broadcast(const OpCall& c) {
   const Shape& shape = c.attrs.as<ShapeAttrs>().shape;
   if (broadcast_shapes(c, c.in[0].shape, shape) != shape)
     c.shape_error(fmt::format("cannot be broadcast to {}", to_string(shape)));
   return {c.in[0].dtype, shape};
 }
 
-View broadcast_view(const Call& c) {
+OpView broadcast_view(const OpCall& c) {
   const Shape from = strides_of(c.in[0].shape);
   const int shift = c.out.rank() - c.in[0].rank();
-  View view;
+  OpView view;
   for (int d = 0; d < c.out.rank(); ++d)
     view.strides.push_back(d < shift || c.in[0].shape[uz(d - shift)] == 1 ? 0 : from[uz(d - shift)]);
   return view;
 }
 
-int broadcast_axes(const Call& c, int, int axis) {
+int broadcast_axes(const OpCall& c, int, int axis) {
   const int to = axis + c.out.rank() - c.in[0].rank();
   return c.in[0].shape[uz(axis)] == c.out.shape[uz(to)] ? to : -1;
 }
@@ -46,7 +46,7 @@ constinit const Op broadcast_op = {
     .cpu = copy_view,
     .view = broadcast_view,
     .read_attrs = attrs_from<ShapeAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{3, 1}}}, .attrs = ShapeAttrs{{2, 3, 4}}},
               {.inputs = {{{}}}, .attrs = ShapeAttrs{{3}}},
               {.inputs = {{{2, 3}}}, .attrs = ShapeAttrs{{2, 1}}, .error = "cannot be broadcast to [2,1]"}};

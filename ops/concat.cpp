@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxParts = 32;  // longer lists become a tree
 
-Spec infer_concat(const Call& c) {
+Spec infer_concat(const OpCall& c) {
   const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
   Spec out = c.in[0];
   for (std::size_t i = 1; i < c.in.size(); ++i) {
@@ -25,7 +25,7 @@ Spec infer_concat(const Call& c) {
   return out;
 }
 
-Kernel concat_kernel(const Call& c) {
+OpKernel concat_kernel(const OpCall& c) {
   const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
   const Shape to = strides_of(c.out.shape);
   std::vector<StridedCopy> copies;
@@ -54,11 +54,11 @@ constinit const Op concat_op = {
         },
     .linear_in = always_linear,
     .is_linear = true,
-    .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<ConcatAttrs>().axis ? -1 : axis; },
+    .axes = [](const OpCall& c, int, int axis) { return axis == c.attrs.as<ConcatAttrs>().axis ? -1 : axis; },
     .cost = elementwise_cost,
     .cpu = concat_kernel,
     .read_attrs = attrs_from<ConcatAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{2, 3}}, {{2, 1}}, {{2, 2}}}, .attrs = ConcatAttrs{1}},
               {.inputs = {{{1, 3}}, {{2, 3}}}, .attrs = ConcatAttrs{0}},
               {.inputs = {{{2, 3}}, {{3, 2}}}, .attrs = ConcatAttrs{0}, .error = "every axis but 0"}};
@@ -67,7 +67,7 @@ constinit const Op concat_op = {
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
   if (parts.empty()) throw ShapeError("[concat] needs at least one part");
   if (parts.size() == 1) return parts[0];
-  const int normal = normal_axis("concat", axis, parts[0].rank());
+  const int normal = normal_axis("concat", axis, {parts[0], loc});
   if (parts.size() <= kMaxParts) return emit(concat_op, parts, ConcatAttrs{normal}, loc);
   std::vector<Tensor> groups;
   for (std::size_t i = 0; i < parts.size(); i += kMaxParts)

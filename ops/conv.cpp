@@ -10,13 +10,14 @@ namespace {
 
 void check(std::string_view op, Tensor x, Tensor w, const Shape& wanted) {
   if (w.shape() != wanted)
-    throw ShapeError(fmt::format("[{}] weight must be {} to fit x {}, it is {}", op, to_string(wanted),
-                                 to_string(x.spec()), to_string(w.spec())));
+    throw ShapeError(fmt::format("[{}] weight must be {} to fit x = {}, it is {} (at {})", op,
+                                 to_string(wanted), describe(x), describe(w), describe(*context().emit.loc)));
 }
 
 void check_1d(std::string_view op, Tensor x, Tensor w) {
   if (x.rank() != 3)
-    throw ShapeError(fmt::format("[{}] x must be [batch, time, dim], it is {}", op, to_string(x.spec())));
+    throw ShapeError(fmt::format("[{}] x must be [batch, time, dim], it is {} (at {})", op, describe(x),
+                                 describe(*context().emit.loc)));
   check(op, x, w, {x.dim(2), 1, w.dim(-1)});
 }
 
@@ -46,8 +47,9 @@ Tensor depthwise_conv3x3(Operand input, Operand weight, Tensor bias) {
   const Scope scope("depthwise_conv3x3", input.loc);
   const Tensor x = input.tensor, w = weight.tensor;
   if (x.rank() != 4)
-    throw ShapeError(fmt::format("[depthwise_conv3x3] x must be [batch, height, width, dim], it is {}",
-                                 to_string(x.spec())));
+    throw ShapeError(
+        fmt::format("[depthwise_conv3x3] x must be [batch, height, width, dim], it is {} (at {})",
+                    describe(x), describe(input.loc)));
   const std::int64_t height = x.dim(1), width = x.dim(2), dim = x.dim(3);
   check("depthwise_conv3x3", x, w, {dim, 1, 3, 3});
   const Tensor padded = pad(pad(x, 1, 1, 1), 2, 1, 1);

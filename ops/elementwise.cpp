@@ -12,7 +12,7 @@
 
 namespace nestgrad {
 
-Shape broadcast_shapes(const Call& call, const Shape& a, const Shape& b) {
+Shape broadcast_shapes(const OpCall& call, const Shape& a, const Shape& b) {
   Shape out(std::max(a.size(), b.size()));
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
@@ -26,7 +26,7 @@ Shape broadcast_shapes(const Call& call, const Shape& a, const Shape& b) {
   return out;
 }
 
-BroadcastLoop::BroadcastLoop(const Call& call) {
+BroadcastLoop::BroadcastLoop(const OpCall& call) {
   const int rank = call.out.rank();
   std::vector<std::int64_t> sizes;
   std::vector<std::vector<std::int64_t>> strides;  // [dim][operand]
@@ -74,7 +74,7 @@ ElementLoop element_loop(DType dtype, const std::vector<char>& stretched) {
 }
 
 template <Formula formula, int N>
-Kernel make_kernel(const Call& call) {
+OpKernel make_kernel(const OpCall& call) {
   BroadcastLoop loop(call);
   const ElementLoop inner = element_loop<formula>(call.out.dtype, loop.stretched);
   if (!inner) call.dtype_error("integers are not supported; cast() to f32 or f64 first");
@@ -83,7 +83,7 @@ Kernel make_kernel(const Call& call) {
 }
 
 template <int N, bool Integers>
-Spec infer_elementwise(const Call& call) {
+Spec infer_elementwise(const OpCall& call) {
   Shape shape = call.in[0].shape;
   for (int k = 1; k < N; ++k) {
     const auto& in = call.in[uz(k)];
@@ -95,19 +95,19 @@ Spec infer_elementwise(const Call& call) {
   return {call.in[0].dtype, std::move(shape)};
 }
 
-int elementwise_axes(const Call& call, int input, int axis) {
+int elementwise_axes(const OpCall& call, int input, int axis) {
   const Spec& in = call.in[uz(input)];
   const int to = axis + call.out.rank() - in.rank();
   return in.shape[uz(axis)] == call.out.shape[uz(to)] ? to : -1;
 }
 
-bool reuse_same_shape(const Call& call, int input) { return call.in[uz(input)] == call.out; }
+bool reuse_same_shape(const OpCall& call, int input) { return call.in[uz(input)] == call.out; }
 
-std::vector<Sample> unary_samples(double low, double high) {
+std::vector<OpSample> unary_samples(double low, double high) {
   return {{.inputs = {{{3, 5}, low, high, {}}}}, {.inputs = {{{}, low, high, {}}}}};
 }
 
-std::vector<Sample> binary_samples(double la, double ha, double lb, double hb) {
+std::vector<OpSample> binary_samples(double la, double ha, double lb, double hb) {
   return {{.inputs = {{{2, 3}, la, ha, {}}, {{2, 3}, lb, hb, {}}}},
           {.inputs = {{{3, 1, 2}, la, ha, {}}, {{4, 1}, lb, hb, {}}}},
           {.inputs = {{{}, la, ha, {}}, {{3}, lb, hb, {}}}},
@@ -161,8 +161,8 @@ constexpr bool FLOAT = false, ANY = true;
 
 // What is only for floats is a division, a root or a series: as much work as some twenty sums.
 template <bool Any>
-Cost cost_of(const Call& call) {
-  Cost cost = elementwise_cost(call);
+OpCost cost_of(const OpCall& call) {
+  OpCost cost = elementwise_cost(call);
   if (!Any) cost.flops *= 20;
   return cost;
 }
@@ -190,7 +190,7 @@ constexpr int LINEAR = 256, PRODUCT = 512, SUM = 1024;
                                  return VJP;                                                      \
                                },                                                                 \
                                .simplify = simplified<SIMPLIFY>,                                  \
-                               .linear_in = [](const Call&, int) { return ((AFFINE)&1) != 0; },   \
+                               .linear_in = [](const OpCall&, int) { return ((AFFINE)&1) != 0; }, \
                                .is_linear = ((AFFINE)&LINEAR) != 0,                               \
                                .axes = elementwise_axes,                                          \
                                .broadcasts = true,                                                \
@@ -209,25 +209,25 @@ constexpr int LINEAR = 256, PRODUCT = 512, SUM = 1024;
                                .cpu = make_kernel<Formula::NAME, 1>,        \
                                .element_loop = element_loop<Formula::NAME>, \
                                .samples = [] { return unary_samples(LOW, HIGH); }};
-#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)    \
-  constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                                                  \
-                               .vjp = [](const VjpCall& c) -> Tensor {                                   \
-                                 [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                 \
-                                 [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                     \
-                                 if (c.input == 0) return VJP_A;                                         \
-                                 return VJP_B;                                                           \
-                               },                                                                        \
-                               .simplify = simplified<SIMPLIFY>,                                         \
-                               .linear_in = [](const Call&, int i) { return ((AFFINE) >> i & 1) != 0; }, \
-                               .is_linear = ((AFFINE)&LINEAR) != 0,                                      \
-                               .is_product = ((AFFINE)&PRODUCT) != 0,                                    \
-                               .is_addition = ((AFFINE)&SUM) != 0,                                       \
-                               .axes = elementwise_axes,                                                 \
-                               .broadcasts = true,                                                       \
-                               .may_reuse = reuse_same_shape,                                            \
-                               .cost = cost_of<KIND>,                                                    \
-                               .cpu = make_kernel<Formula::NAME, 2>,                                     \
-                               .element_loop = element_loop<Formula::NAME>,                              \
+#define BINARY(NAME, DOC, KERNEL, VJP_A, VJP_B, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND, AFFINE, SIMPLIFY)      \
+  constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                                                    \
+                               .vjp = [](const VjpCall& c) -> Tensor {                                     \
+                                 [[maybe_unused]] const Tensor a = c.in[0], b = c.in[1];                   \
+                                 [[maybe_unused]] const Tensor y = c.out, ct = c.ct;                       \
+                                 if (c.input == 0) return VJP_A;                                           \
+                                 return VJP_B;                                                             \
+                               },                                                                          \
+                               .simplify = simplified<SIMPLIFY>,                                           \
+                               .linear_in = [](const OpCall&, int i) { return ((AFFINE) >> i & 1) != 0; }, \
+                               .is_linear = ((AFFINE)&LINEAR) != 0,                                        \
+                               .is_product = ((AFFINE)&PRODUCT) != 0,                                      \
+                               .is_addition = ((AFFINE)&SUM) != 0,                                         \
+                               .axes = elementwise_axes,                                                   \
+                               .broadcasts = true,                                                         \
+                               .may_reuse = reuse_same_shape,                                              \
+                               .cost = cost_of<KIND>,                                                      \
+                               .cpu = make_kernel<Formula::NAME, 2>,                                       \
+                               .element_loop = element_loop<Formula::NAME>,                                \
                                .samples = [] { return binary_samples(LOW_A, HIGH_A, LOW_B, HIGH_B); }};
 #define BINARY_STEP(NAME, DOC, KERNEL, LOW_A, HIGH_A, LOW_B, HIGH_B, KIND)  \
   constinit const Op NAME##_op{ROW(NAME, DOC, 2, KIND),                     \
@@ -254,14 +254,14 @@ constinit const Op select_op = {
       return input == 0 ? "a mask only chooses" : "";
     },
     .simplify = simplify_elementwise,
-    .linear_in = [](const Call&, int i) { return i > 0; },
+    .linear_in = [](const OpCall&, int i) { return i > 0; },
     .axes = elementwise_axes,
     .broadcasts = true,
     .may_reuse = reuse_same_shape,
     .cost = elementwise_cost,
     .cpu = make_kernel<Formula::select, 3>,
     .element_loop = element_loop<Formula::select>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{2, 1}, 1, 2, {}}, {{2, 3}, -1, 1, {}}, {{3}, -1, 1, {}}}},
               {.inputs = {{{2, 3}, 0, 0, {}}, {{2, 3}, -1, 1, {}}, {{}, -1, 1, {}}}}};
     }};
@@ -276,5 +276,15 @@ Tensor operator-(Operand a, Operand b) { return sub(a, b); }
 Tensor operator*(Operand a, Operand b) { return mul(a, b); }
 Tensor operator/(Operand a, Operand b) { return div(a, b); }
 Tensor operator-(Operand x) { return neg(x); }
+Tensor& operator+=(Tensor& a, Operand b) { return a = add({a, b.loc}, b); }
+Tensor& operator-=(Tensor& a, Operand b) { return a = sub({a, b.loc}, b); }
+Tensor& operator*=(Tensor& a, Operand b) { return a = mul({a, b.loc}, b); }
+Tensor& operator/=(Tensor& a, Operand b) { return a = div({a, b.loc}, b); }
+Tensor operator>(Operand a, Operand b) { return greater(a, b); }
+Tensor operator>=(Operand a, Operand b) { return greater_equal(a, b); }
+Tensor operator<(Operand a, Operand b) { return less(a, b); }
+Tensor operator<=(Operand a, Operand b) { return less_equal(a, b); }
+Tensor where(Operand mask, Operand a, Operand b) { return select(mask, a, b); }
+Tensor clip(Operand x, Operand low, Operand high) { return min({max(x, low), x.loc}, high); }
 
 }  // namespace nestgrad

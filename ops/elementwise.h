@@ -16,7 +16,7 @@ struct BroadcastLoop {
   std::vector<std::int64_t> outer_sizes;  // innermost first
   std::vector<std::vector<std::int64_t>> outer_strides;  // [dimension][operand], in elements
 
-  explicit BroadcastLoop(const Call& call);
+  explicit BroadcastLoop(const OpCall& call);
 
   // The loop for each inner run; elements have `element` bytes.
   template <int N>

@@ -10,7 +10,7 @@ namespace nestgrad {
 
 namespace {
 
-Spec infer_gather(const Call& c) {
+Spec infer_gather(const OpCall& c) {
   if (c.in[1].dtype != DType::i32) c.dtype_error("indices must be i32");
   if (c.in[0].rank() < 1) c.shape_error("the table needs at least one axis");
   Shape shape = c.in[1].shape;
@@ -23,7 +23,7 @@ void check_index(std::string_view op, std::int64_t index, std::int64_t rows) {
     throw ValueError(fmt::format("[{}] index {} is outside of the table's {} rows", op, index, rows));
 }
 
-Kernel gather_kernel(const Call& c) {
+OpKernel gather_kernel(const OpCall& c) {
   const std::int64_t rows = c.in[0].shape[0], count = c.in[1].size();
   const std::size_t bytes = c.in[0].bytes() / uz(std::max<std::int64_t>(1, rows));
   return [=](const std::byte* const* in, std::byte* out) {
@@ -35,7 +35,7 @@ Kernel gather_kernel(const Call& c) {
   };
 }
 
-Spec infer_scatter(const Call& c) {
+Spec infer_scatter(const OpCall& c) {
   if (c.in[0].dtype != DType::i32) c.dtype_error("indices must be i32");
   const Shape& index = c.in[0].shape;
   const Shape& updates = c.in[1].shape;
@@ -49,7 +49,7 @@ Spec infer_scatter(const Call& c) {
 }
 
 template <class T>
-Kernel scatter_kernel(const Call& c) {
+OpKernel scatter_kernel(const OpCall& c) {
   const std::int64_t rows = c.out.shape[0], count = c.in[0].size(),
                      width = c.out.size() / std::max<std::int64_t>(1, rows);
   return [=, bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
@@ -64,7 +64,7 @@ Kernel scatter_kernel(const Call& c) {
   };
 }
 
-std::vector<Sample> gather_samples() {
+std::vector<OpSample> gather_samples() {
   return {{.inputs = {{{5, 3}}, {{2, 4}, 0, 4.999, DType::i32}}},
           {.inputs = {{{4}}, {{3}, 0, 3.999, DType::i32}}},
           {.inputs = {{{4}}, {{3}}}, .error = "indices must be i32"}};
@@ -77,9 +77,9 @@ constinit const Op gather_op = {
     .doc = "Rows of a table at integer indices.",
     .infer = infer_gather,
     .vjp = [](const VjpCall& c) { return scatter_add(c.in[1], c.ct, c.in[0].shape()[0]); },
-    .linear_in = [](const Call&, int input) { return input == 0; },
+    .linear_in = [](const OpCall&, int input) { return input == 0; },
     // Row axes of the table follow the index axes; index axes lead.
-    .axes = [](const Call& c, int input,
+    .axes = [](const OpCall& c, int input,
                int axis) { return input == 1  ? axis
                                   : axis == 0 ? -1
                                               : axis - 1 + c.in[1].rank(); },
@@ -92,14 +92,16 @@ constinit const Op scatter_op = {
     .doc = "Zeros, plus each update row added at its index, in index order.",
     .infer = infer_scatter,
     .vjp = [](const VjpCall& c) { return gather(c.ct, c.in[0]); },
-    .linear_in = [](const Call&, int input) { return input == 1; },
-    .axes = [](const Call& c, int input,
+    .linear_in = [](const OpCall&, int input) { return input == 1; },
+    .axes = [](const OpCall& c, int input,
                int axis) { return input == 1 && axis >= c.in[0].rank() ? axis - c.in[0].rank() + 1 : -1; },
     .cost = elementwise_cost,
     .cpu =
-        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); }); },
+        [](const OpCall& c) {
+          return dispatch(c.out.dtype, [&]<class T>(T) { return scatter_kernel<T>(c); });
+        },
     .read_attrs = attrs_from<ScatterAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{2, 4}, 0, 4.999, DType::i32}, {{2, 4, 3}}}, .attrs = ScatterAttrs{5}},
               {.inputs = {{{3}, 0, 1.999, DType::i32}, {{3}}}, .attrs = ScatterAttrs{2}},
               {.inputs = {{{3}, 0, 1, DType::i32}, {{4}}},

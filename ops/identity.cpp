@@ -11,11 +11,11 @@ namespace nestgrad {
 
 namespace {
 
-int same_axis(const Call&, int, int axis) { return axis; }
+int same_axis(const OpCall&, int, int axis) { return axis; }
 
 Tensor the_input(Tensor t) { return input_of(t); }
 
-Kernel copy_kernel(const Call& c) {
+OpKernel copy_kernel(const OpCall& c) {
   return
       [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) { std::memcpy(out, in[0], bytes); };
 }
@@ -28,20 +28,21 @@ constinit const Op cast_op = {
         "The same values in another element type, rounded to nearest (towards zero for integers). NaN and "
         "what is too large for an i32 are errors.",
     .infer =
-        [](const Call& c) {
+        [](const OpCall& c) {
           return Spec{c.attrs.as<CastAttrs>().dtype, c.in[0].shape};
         },
     .vjp = [](const VjpCall& c) -> Tensor {
-      if (!is_float(c.out.dtype())) throw GradError("[cast] no derivative passes through an integer");
+      if (!is_float(c.out.dtype()))
+        throw GradError(fmt::format("[cast] no derivative passes through {}", describe(c.out)));
       return cast(c.ct, c.in[0].dtype());
     },
     .simplify = [](Tensor t) { return input_of(t).dtype() == t.dtype() ? input_of(t) : Tensor(); },
-    .linear_in = [](const Call& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
+    .linear_in = [](const OpCall& c, int) { return is_float(c.in[0].dtype) && is_float(c.out.dtype); },
     .axes = same_axis,
     .cost = copy_cost,
-    .cpu = [](const Call& c) -> Kernel {
+    .cpu = [](const OpCall& c) -> OpKernel {
       return dispatch(c.in[0].dtype, [&]<class From>(From) {
-        return dispatch(c.out.dtype, [&]<class To>(To) -> Kernel {
+        return dispatch(c.out.dtype, [&]<class To>(To) -> OpKernel {
           return [n = c.out.size()](const std::byte* const* in, std::byte* out) {
             const From* x = reinterpret_cast<const From*>(in[0]);
             To* y = reinterpret_cast<To*>(out);
@@ -52,36 +53,36 @@ constinit const Op cast_op = {
     },
     .describe = [](const Attrs& a) { return std::string(name(a.as<CastAttrs>().dtype)); },
     .read_attrs = attrs_from<CastAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{2, 3}}}, .attrs = CastAttrs{DType::f64}}};
     }};
 
 constinit const Op stop_gradient_op = {.name = "stop_gradient",
                                        .doc = "The value itself; derivatives do not pass.",
-                                       .infer = [](const Call& c) { return c.in[0]; },
+                                       .infer = [](const OpCall& c) { return c.in[0]; },
                                        .why_no_derivative = "it stops gradients",
                                        .simplify = the_input,
                                        .axes = same_axis,
                                        .is_alias = true,
-                                       .cost = [](const Call&) { return Cost{}; },
+                                       .cost = [](const OpCall&) { return OpCost{}; },
                                        .cpu = copy_kernel,
-                                       .samples = []() -> std::vector<Sample> {
+                                       .samples = []() -> std::vector<OpSample> {
                                          return {{.inputs = {{{2, 3}}}}};
                                        }};
 
 constinit const Op probe_op = {
     .name = "probe",
     .doc = "The value itself under a name of its own, to differentiate with respect to this use of it.",
-    .infer = [](const Call& c) { return c.in[0]; },
+    .infer = [](const OpCall& c) { return c.in[0]; },
     .vjp = [](const VjpCall& c) { return c.ct; },
     .simplify = the_input,
     .linear_in = always_linear,
     .axes = same_axis,
     .is_alias = true,
     .is_shared = false,
-    .cost = [](const Call&) { return Cost{}; },
+    .cost = [](const OpCall&) { return OpCost{}; },
     .cpu = copy_kernel,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{2, 3}}}}};
     }};
 

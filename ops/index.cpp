@@ -12,10 +12,10 @@ namespace {
 
 // ---- iota ----
 
-Kernel iota_kernel(const Call& c) {
+OpKernel iota_kernel(const OpCall& c) {
   const auto axis = uz(c.attrs.as<IotaAttrs>().axis);
   const std::int64_t inner = strides_of(c.out.shape)[axis], extent = c.out.shape[axis];
-  return dispatch(c.out.dtype, [&]<class T>(T) -> Kernel {
+  return dispatch(c.out.dtype, [&]<class T>(T) -> OpKernel {
     return [=, size = c.out.size()](const std::byte* const*, std::byte* out) {
       T* y = reinterpret_cast<T*>(out);
       for (std::int64_t i = 0; i < size; ++i) y[i] = static_cast<T>(i / inner % extent);
@@ -29,7 +29,7 @@ constinit const Op iota_op = {
     .name = "iota",
     .doc = "0, 1, 2, .. along one axis.",
     .infer =
-        [](const Call& c) {
+        [](const OpCall& c) {
           const IotaAttrs& a = c.attrs.as<IotaAttrs>();
           if (a.axis < 0 || a.axis >= std::ssize(a.shape))
             c.shape_error(fmt::format("axis {} does not exist", a.axis));
@@ -40,7 +40,7 @@ constinit const Op iota_op = {
     .cpu = iota_kernel,
     .describe = [](const Attrs& a) { return fmt::format("axis={}", a.as<IotaAttrs>().axis); },
     .read_attrs = attrs_from<IotaAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {}, .attrs = IotaAttrs{1, DType::f64, {2, 3}}},
               {.inputs = {}, .attrs = IotaAttrs{2, DType::f64, {2, 3}}, .error = "axis 2 does not exist"}};
     }};
@@ -50,7 +50,7 @@ namespace {
 // ---- tril ----
 
 template <class T>
-Kernel tril_kernel(const Call& c) {
+OpKernel tril_kernel(const OpCall& c) {
   const std::int64_t cols = c.out.shape.back(), rows = c.out.shape[uz(c.out.rank() - 2)];
   return [=, size = c.out.size(), diagonal = c.attrs.as<TrilAttrs>().diagonal](const std::byte* const* in,
                                                                                std::byte* out) {
@@ -70,18 +70,19 @@ constinit const Op tril_op = {
     .name = "tril",
     .doc = "Keeps x[.., i, j] where j <= i + diagonal, zero elsewhere.",
     .infer =
-        [](const Call& c) {
+        [](const OpCall& c) {
           if (c.in[0].rank() < 2) c.shape_error("needs two axes");
           return c.in[0];
         },
     .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)); },
     .linear_in = always_linear,
-    .axes = [](const Call& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
-    .may_reuse = [](const Call&, int) { return true; },
+    .axes = [](const OpCall& c, int, int axis) { return axis < c.out.rank() - 2 ? axis : -1; },
+    .may_reuse = [](const OpCall&, int) { return true; },
     .cost = elementwise_cost,
-    .cpu = [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
+    .cpu =
+        [](const OpCall& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return tril_kernel<T>(c); }); },
     .read_attrs = attrs_from<TrilAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{3, 3}}}, .attrs = TrilAttrs{0}},
               {.inputs = {{{2, 4, 3}}}, .attrs = TrilAttrs{-1}},
               {.inputs = {{{2, 5}}}, .attrs = TrilAttrs{2}},
@@ -93,7 +94,7 @@ namespace {
 // ---- cumsum ----
 
 template <class T>
-Kernel cumsum_kernel(const Call& c) {
+OpKernel cumsum_kernel(const OpCall& c) {
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
   const bool reverse = c.attrs.as<CumsumAttrs>().reverse;
   const auto axis = uz(c.attrs.as<CumsumAttrs>().axis);
@@ -120,7 +121,7 @@ constinit const Op cumsum_op = {
     .name = "cumsum",
     .doc = "Running sum along one axis, from either end.",
     .infer =
-        [](const Call& c) {
+        [](const OpCall& c) {
           const int axis = c.attrs.as<CumsumAttrs>().axis;
           if (axis < 0 || axis >= c.in[0].rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
           return c.in[0];
@@ -131,32 +132,33 @@ constinit const Op cumsum_op = {
           return cumsum(c.ct, axis, !reverse);
         },
     .linear_in = always_linear,
-    .axes = [](const Call& c, int, int axis) { return axis == c.attrs.as<CumsumAttrs>().axis ? -1 : axis; },
+    .axes = [](const OpCall& c, int, int axis) { return axis == c.attrs.as<CumsumAttrs>().axis ? -1 : axis; },
     .cost = elementwise_cost,
     .cpu =
-        [](const Call& c) { return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); }); },
+        [](const OpCall& c) {
+          return dispatch(c.out.dtype, [&]<class T>(T) { return cumsum_kernel<T>(c); });
+        },
     .describe =
         [](const Attrs& a) {
           const auto [axis, reverse] = a.as<CumsumAttrs>();
           return fmt::format("axis={}{}", axis, reverse ? ", reverse" : "");
         },
     .read_attrs = attrs_from<CumsumAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{3, 4}}}, .attrs = CumsumAttrs{1, 0}},
               {.inputs = {{{3, 4, 2}}}, .attrs = CumsumAttrs{1, 1}},
               {.inputs = {{{3}}}, .attrs = CumsumAttrs{1, 0}, .error = "axis 1 does not exist"}};
     }};
 
 Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc) {
-  const int normal = normal_axis("iota", axis, static_cast<int>(shape.size()));
+  const int normal = axis < 0 ? axis + static_cast<int>(shape.size()) : axis;
   return emit(iota_op, std::span<const Tensor>{}, IotaAttrs{normal, dtype, shape}, loc);
 }
 
 Tensor tril(Operand x, int diagonal) { return emit(tril_op, {x.tensor}, TrilAttrs{diagonal}, x.loc); }
 
 Tensor cumsum(Operand x, int axis, bool reverse) {
-  return emit(cumsum_op, {x.tensor}, CumsumAttrs{normal_axis("cumsum", axis, x.tensor.rank()), reverse},
-              x.loc);
+  return emit(cumsum_op, {x.tensor}, CumsumAttrs{normal_axis("cumsum", axis, x), reverse}, x.loc);
 }
 
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {

@@ -22,7 +22,7 @@ struct Extents {
 bool flag_a(const Attrs& a) { return a.as<MatmulAttrs>().a; }
 bool flag_b(const Attrs& a) { return a.as<MatmulAttrs>().b; }
 
-Extents extents(const Call& c) {
+Extents extents(const OpCall& c) {
   const Shape& a = c.in[0].shape;
   const Shape& b = c.in[1].shape;
   const std::int64_t a0 = a[a.size() - 2], a1 = a[a.size() - 1], b0 = b[b.size() - 2], b1 = b[b.size() - 1];
@@ -32,7 +32,7 @@ Extents extents(const Call& c) {
 
 Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
 
-Spec infer_matmul(const Call& c) {
+Spec infer_matmul(const OpCall& c) {
   if (c.in[0].dtype != c.in[1].dtype || !is_float(c.in[0].dtype))
     c.dtype_error("needs two operands of one floating type; cast() them");
   if (c.in[0].rank() < 2 || c.in[1].rank() < 2)
@@ -63,7 +63,7 @@ std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, st
 
 // The product, or (plus) the product and a third operand of its shape added up.
 template <class T>
-Kernel typed_matmul(const Call& c, bool plus) {
+OpKernel typed_matmul(const OpCall& c, bool plus) {
   const bool ta = flag_a(c.attrs), tb = flag_b(c.attrs);
   Extents e = extents(c);
   const Shape batch = batch_of(c.out.shape);
@@ -96,12 +96,12 @@ Kernel typed_matmul(const Call& c, bool plus) {
   };
 }
 
-Kernel matmul_kernel(const Call& c, bool plus) {
+OpKernel matmul_kernel(const OpCall& c, bool plus) {
   return c.out.dtype == DType::f32 ? typed_matmul<float>(c, plus) : typed_matmul<double>(c, plus);
 }
 
-Kernel matmul_plus(const Call& c) {
-  return extents(c).ka <= Gemm<float>::kBlock ? matmul_kernel(c, true) : Kernel();
+OpKernel matmul_plus(const OpCall& c) {
+  return extents(c).ka <= Gemm<float>::kBlock ? matmul_kernel(c, true) : OpKernel();
 }
 
 // dA = dC B' and dB = A' dC, written for each pair of flags. Broadcast axes are summed by grad.
@@ -113,7 +113,7 @@ Tensor matmul_vjp(const VjpCall& c) {
 }
 
 // Batch axes go where broadcasting puts them; rows of a and columns of b stay; contracted axes go nowhere.
-int matmul_axes(const Call& c, int input, int axis) {
+int matmul_axes(const OpCall& c, int input, int axis) {
   const Spec& in = c.in[uz(input)];
   const bool swapped = input == 0 ? flag_a(c.attrs) : flag_b(c.attrs);
   const int from_end = in.rank() - axis;
@@ -128,7 +128,7 @@ int matmul_axes(const Call& c, int input, int axis) {
 
 // A transposed operand is read through the flag instead of being copied.
 Tensor absorb_transpose(Tensor t) {
-  Transpose flags{flag_a(node_of(t).attrs), flag_b(node_of(t).attrs)};
+  MatmulOptions flags{flag_a(node_of(t).attrs), flag_b(node_of(t).attrs)};
   const Tensor a = transposed_input(input_of(t, 0)), b = transposed_input(input_of(t, 1));
   if (!a.defined() && !b.defined()) return {};
   flags.a = flags.a != a.defined();
@@ -149,14 +149,14 @@ constinit const Op matmul_op = {
     .axes = matmul_axes,
     .broadcasts = true,
     .cost =
-        [](const Call& c) {
-          return Cost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
+        [](const OpCall& c) {
+          return OpCost{2.0 * static_cast<double>(c.out.size() * extents(c).ka), elementwise_cost(c).bytes};
         },
-    .cpu = [](const Call& c) { return matmul_kernel(c, false); },
+    .cpu = [](const OpCall& c) { return matmul_kernel(c, false); },
     .kernel_adding_to = matmul_plus,
     .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
     .read_attrs = attrs_from<MatmulAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{3, 4}}, {{4, 2}}}, .attrs = MatmulAttrs{false, false}},
               {.inputs = {{{4, 3}}, {{4, 2}}}, .attrs = MatmulAttrs{true, false}},
               {.inputs = {{{2, 3, 4}}, {{2, 2, 4}}}, .attrs = MatmulAttrs{false, true}},
@@ -169,7 +169,7 @@ constinit const Op matmul_op = {
               {.inputs = {{{3}}, {{3, 2}}}, .attrs = MatmulAttrs{false, false}, .error = "reshape a vector"}};
     }};
 
-Tensor matmul(Operand a, Operand b, Transpose t) {
+Tensor matmul(Operand a, Operand b, MatmulOptions t) {
   return emit(matmul_op, {a.tensor, b.tensor}, MatmulAttrs{t.a, t.b}, a.loc);
 }
 

@@ -18,12 +18,28 @@ Tensor operator-(Operand a, Operand b);
 Tensor operator*(Operand a, Operand b);
 Tensor operator/(Operand a, Operand b);
 Tensor operator-(Operand x);
+// a becomes the name of the result; nothing is overwritten.
+Tensor& operator+=(Tensor& a, Operand b);
+Tensor& operator-=(Tensor& a, Operand b);
+Tensor& operator*=(Tensor& a, Operand b);
+Tensor& operator/=(Tensor& a, Operand b);
+// Masks: 1 where it holds, else 0, of the operands' type: greater(a, b) and its like. `a == b` asks whether
+// both are the same tensor (a bool); equal(a, b) compares the numbers.
+Tensor operator>(Operand a, Operand b);
+Tensor operator>=(Operand a, Operand b);
+Tensor operator<(Operand a, Operand b);
+Tensor operator<=(Operand a, Operand b);
+// a where the mask is not zero, else b: another name of select.
+Tensor where(Operand mask, Operand a, Operand b);
+// min(max(x, low), high): x held between the bounds, which are numbers or tensors; where low > high it is
+// high. The derivative passes where low <= x <= high. NaN stays NaN.
+Tensor clip(Operand x, Operand low, Operand high);
 
 // ---- matrix products: [.., m, k] x [.., k, n] -> [.., m, n]; leading dimensions broadcast ----
-struct Transpose {
+struct MatmulOptions {
   bool a = false, b = false;  // use the operand's last two axes swapped
 };
-Tensor matmul(Operand a, Operand b, Transpose transpose = {});
+Tensor matmul(Operand a, Operand b, MatmulOptions transpose = {});
 
 // ---- linear systems: matrix [.., n, n], b [.., n, m] -> x [.., n, m];
 // leading dimensions broadcast ---- ShapeError where the matrix is not square
@@ -42,14 +58,20 @@ struct SolveOptions {
 // infinities or NaN; a singular matrix whose last pivot is mere rounding gives huge numbers instead.
 Tensor solve(Operand a, Operand b, SolveOptions options = {});
 
-// ---- reductions ----
+// ---- reductions: over the axes, which then go, or with keep (kKeep) stay with extent 1 ----
+// ShapeError for an axis that x does not have, or that is named twice. Over no axes x is left as it is.
 inline constexpr bool kKeep = true;
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor sum(Operand x);  // over everything, to a scalar
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor mean(Operand x);
-Tensor max(Operand x, const std::vector<int>& axes,
-           bool keep = false);                 // where equal, the derivative is shared
+// The largest, or smallest, element over the axes; where several are, they share the derivative. ShapeError
+// where there is none.
+Tensor max(Operand x, const std::vector<int>& axes, bool keep = false);
+Tensor min(Operand x, const std::vector<int>& axes, bool keep = false);
+// max(x, {0}) means axis 0, and never a number.
+Tensor max(Operand x, std::initializer_list<int> axes, bool keep = false);
+Tensor min(Operand x, std::initializer_list<int> axes, bool keep = false);
 Tensor sum_to(Operand x, const Shape& shape);  // undoes a broadcast from `shape`
 
 // ---- shapes ----
@@ -108,7 +130,8 @@ Tensor causal_conv1d(Operand x, Operand weight, Tensor bias);
 Tensor depthwise_conv3x3(Operand x, Operand weight, Tensor bias);
 
 // ---- shape arithmetic shared by rows ----
-Shape broadcast_shapes(const Call& call, const Shape& a, const Shape& b);
-int normal_axis(std::string_view op, int axis, int rank);  // ShapeError if it does not exist
+Shape broadcast_shapes(const OpCall& call, const Shape& a, const Shape& b);
+// From 0 on; ShapeError if x has no such axis.
+int normal_axis(std::string_view op, int axis, const Operand& x);
 
 }  // namespace nestgrad

@@ -14,7 +14,7 @@ namespace {
 
 const Shape& order_of(const Attrs& a) { return a.as<PermuteAttrs>().order; }
 
-Spec infer_permute(const Call& c) {
+Spec infer_permute(const OpCall& c) {
   const Shape& order = order_of(c.attrs);
   std::vector<std::int64_t> sorted(order), all(uz(c.in[0].rank()));
   std::ranges::sort(sorted);
@@ -32,9 +32,9 @@ std::vector<int> inverse(const std::vector<std::int64_t>& order) {
   return inv;
 }
 
-View permute_view(const Call& c) {
+OpView permute_view(const OpCall& c) {
   const Shape from = strides_of(c.in[0].shape);
-  View view;
+  OpView view;
   for (std::int64_t axis : order_of(c.attrs)) view.strides.push_back(from[uz(axis)]);
   return view;
 }
@@ -75,12 +75,12 @@ constinit const Op permute_op = {
     .simplify = simplify_permute,
     .linear_in = always_linear,
     .is_linear = true,
-    .axes = [](const Call& c, int, int axis) { return inverse(order_of(c.attrs))[uz(axis)]; },
+    .axes = [](const OpCall& c, int, int axis) { return inverse(order_of(c.attrs))[uz(axis)]; },
     .cost = copy_cost,
     .cpu = copy_view,
     .view = permute_view,
     .read_attrs = attrs_from<PermuteAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{2, 3, 4}}}, .attrs = PermuteAttrs{{2, 0, 1}}},
               {.inputs = {{{2, 3, 4, 2}}}, .attrs = PermuteAttrs{{0, 2, 1, 3}}},
               {.inputs = {{{2, 3}}}, .attrs = PermuteAttrs{{0, 0}}, .error = "is not an order of the axes"}};
@@ -93,7 +93,8 @@ Tensor permute(Operand x, const std::vector<int>& order) {
 Tensor transpose(Operand x) {
   const int rank = x.tensor.rank();
   if (rank < 2)
-    throw ShapeError(fmt::format("[transpose] needs two axes, x is {}", to_string(x.tensor.spec())));
+    throw ShapeError(
+        fmt::format("[transpose] needs two axes, x is {} (at {})", describe(x.tensor), describe(x.loc)));
   std::vector<int> order(uz(rank));
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[uz(rank - 1)], order[uz(rank - 2)]);

@@ -16,7 +16,7 @@ namespace nestgrad {
 
 const Shape& axes_of(const Attrs& a) { return a.as<ReduceAttrs>().axes; }
 
-Spec infer_reduce(const Call& c) {
+Spec infer_reduce(const OpCall& c) {
   Spec out = c.in[0];
   for (std::int64_t axis : axes_of(c.attrs)) {
     if (axis < 0 || axis >= out.rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
@@ -25,13 +25,13 @@ Spec infer_reduce(const Call& c) {
   return out;
 }
 
-int reduce_axes(const Call& c, int, int axis) {
+int reduce_axes(const OpCall& c, int, int axis) {
   return std::ranges::find(axes_of(c.attrs), axis) == axes_of(c.attrs).end() ? axis : -1;
 }
 
 std::string describe_axes(const Attrs& a) { return fmt::format("axes={}", fmt::join(axes_of(a), ",")); }
 
-std::vector<Sample> reduce_samples() {
+std::vector<OpSample> reduce_samples() {
   return {{.inputs = {{{3, 4}}}, .attrs = ReduceAttrs{{1}}},
           {.inputs = {{{3, 4}}}, .attrs = ReduceAttrs{{0}}},
           {.inputs = {{{2, 3, 2, 2}}}, .attrs = ReduceAttrs{{0, 2}}},
@@ -40,12 +40,14 @@ std::vector<Sample> reduce_samples() {
           {.inputs = {{{2, 3}}}, .attrs = ReduceAttrs{{2}}, .error = "axis 2 does not exist"}};
 }
 
-std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, int rank) {
+std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, const Operand& x) {
   std::vector<std::int64_t> out;
-  for (int axis : axes) out.push_back(normal_axis(op, axis, rank));
+  for (int axis : axes) out.push_back(normal_axis(op, axis, x));
   std::ranges::sort(out);
   if (std::ranges::adjacent_find(out) != out.end())
-    throw ShapeError(fmt::format("[{}] an axis is named twice", op));
+    throw ShapeError(fmt::format("[{}] an axis is named twice in {}: x is {} (at {})", op,
+                                 fmt::join(axes, ","), describe(x.tensor),
+                                 describe(context().emit.loc.value_or(x.loc))));
   return out;
 }
 
@@ -56,7 +58,7 @@ Tensor drop_axes(Tensor x, const std::vector<std::int64_t>& axes, Loc loc) {
   return reshape({x, loc}, shape);
 }
 
-ReducePlan::ReducePlan(const Call& c) {
+ReducePlan::ReducePlan(const OpCall& c) {
   const Shape& shape = c.in[0].shape;
   const Shape strides = strides_of(shape);
   const auto is_reduced = [&](std::size_t d) {
@@ -93,7 +95,7 @@ template <class T>
 using Across = void (*)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
 
 template <class T>
-Kernel reduce_call(const Call& c, One<T> one, Across<T> across) {
+OpKernel reduce_call(const OpCall& c, One<T> one, Across<T> across) {
   return [plan = ReducePlan(c), one, across](const std::byte* const* in, std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
@@ -118,7 +120,7 @@ Kernel reduce_call(const Call& c, One<T> one, Across<T> across) {
   };
 }
 
-bool is_last_axis(const Call& c) { return axes_of(c.attrs) == Shape{c.in[0].rank() - std::int64_t{1}}; }
+bool is_last_axis(const OpCall& c) { return axes_of(c.attrs) == Shape{c.in[0].rank() - std::int64_t{1}}; }
 
 // Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A
 // and B: one product instead of many.
@@ -152,18 +154,18 @@ constinit const Op sum_op = {
     .linear_in = always_linear,
     .is_linear = true,
     .axes = reduce_axes,
-    .sums_over = [](const Call& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
+    .sums_over = [](const OpCall& c, int axis) { return reduce_axes(c, 0, axis) < 0; },
     .cost =
-        [](const Call& c) {
-          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+        [](const OpCall& c) {
+          return OpCost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
         },
     .cpu =
-        [](const Call& c) {
+        [](const OpCall& c) {
           return dispatch(c.out.dtype, [&]<class T>(T) {
             return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
           });
         },
-    .row_reduction = [](const Call& c) -> RowReduction {
+    .row_reduction = [](const OpCall& c) -> RowReduction {
       if (!is_last_axis(c)) return nullptr;
       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
     },
@@ -175,7 +177,7 @@ constinit const Op max_over_op = {
     .name = "max_over",
     .doc = "Largest value over axes, which stay with extent 1.",
     .infer =
-        [](const Call& c) {
+        [](const OpCall& c) {
           for (std::int64_t axis : axes_of(c.attrs))
             if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0)
               c.shape_error("nothing to take the maximum of");
@@ -190,16 +192,16 @@ constinit const Op max_over_op = {
         },
     .axes = reduce_axes,
     .cost =
-        [](const Call& c) {
-          return Cost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
+        [](const OpCall& c) {
+          return OpCost{static_cast<double>(c.in[0].size()), copy_cost(c).bytes};
         },
     .cpu =
-        [](const Call& c) {
+        [](const OpCall& c) {
           return dispatch(c.out.dtype, [&]<class T>(T) {
             return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
           });
         },
-    .row_reduction = [](const Call& c) -> RowReduction {
+    .row_reduction = [](const OpCall& c) -> RowReduction {
       if (!is_last_axis(c)) return nullptr;
       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });
     },
@@ -208,7 +210,7 @@ constinit const Op max_over_op = {
     .samples = reduce_samples};
 
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep) {
-  const auto normal = reduced_axes("sum", axes, x.tensor.rank());
+  const auto normal = reduced_axes("sum", axes, x);
   if (normal.empty()) return x.tensor;
   const Tensor kept = emit(sum_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
@@ -224,7 +226,7 @@ Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
   if (!is_float(x.tensor.dtype()))
     throw DTypeError(
         fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
-                    to_string(x.tensor.spec()), describe(x.loc)));
+                    describe(x.tensor), describe(x.loc)));
   const Tensor total = sum(x, axes, keep);
   const double count = static_cast<double>(x.tensor.spec().size()) /
                        static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
@@ -238,11 +240,19 @@ Tensor mean(Operand x) {
 }
 
 Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
-  const auto normal = reduced_axes("max", axes, x.tensor.rank());
+  const auto normal = reduced_axes("max", axes, x);
   if (normal.empty()) return x.tensor;
   const Tensor kept = emit(max_over_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
+
+Tensor min(Operand x, const std::vector<int>& axes, bool keep) {
+  reduced_axes("min", axes, x);  // so that an error says min
+  return -Operand(max({-x, x.loc}, axes, keep), x.loc);
+}
+
+Tensor max(Operand x, std::initializer_list<int> axes, bool keep) { return max(x, std::vector(axes), keep); }
+Tensor min(Operand x, std::initializer_list<int> axes, bool keep) { return min(x, std::vector(axes), keep); }
 
 Tensor sum_to(Operand x, const Shape& shape) {
   const Tensor t = x.tensor;

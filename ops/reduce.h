@@ -9,12 +9,12 @@ namespace nestgrad {
 
 // Reduction nodes keep their axes with extent 1.
 const Shape& axes_of(const Attrs& a);
-Spec infer_reduce(const Call& c);
-int reduce_axes(const Call& c, int input, int axis);
+Spec infer_reduce(const OpCall& c);
+int reduce_axes(const OpCall& c, int input, int axis);
 std::string describe_axes(const Attrs& a);
-std::vector<Sample> reduce_samples();
+std::vector<OpSample> reduce_samples();
 // Normalised, sorted, without repeats (ShapeError).
-std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, int rank);
+std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<int>& axes, const Operand& x);
 // The shape without the reduced axes.
 Tensor drop_axes(Tensor x, const std::vector<std::int64_t>& axes, Loc loc);
 
@@ -26,7 +26,7 @@ struct ReducePlan {
   std::int64_t inner = 1;
   std::vector<std::int64_t> out_starts;  // input offset of each output element (or run of outputs)
   std::vector<std::int64_t> steps;       // offsets, from a start, of the runs to reduce
-  explicit ReducePlan(const Call& c);
+  explicit ReducePlan(const OpCall& c);
 };
 
 }  // namespace nestgrad

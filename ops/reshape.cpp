@@ -9,7 +9,7 @@ namespace nestgrad {
 
 namespace {
 
-Spec infer_reshape(const Call& c) {
+Spec infer_reshape(const OpCall& c) {
   const Shape& shape = c.attrs.as<ShapeAttrs>().shape;
   if (numel(shape) != c.in[0].size())
     c.shape_error(fmt::format("{} elements cannot be arranged as {}", c.in[0].size(), to_string(shape)));
@@ -29,7 +29,7 @@ struct Before {
 };
 
 // An axis survives if as much stands before it, and its extent is the same.
-int reshape_axes(const Call& c, int, int axis) {
+int reshape_axes(const OpCall& c, int, int axis) {
   const Shape& from = c.in[0].shape;
   Before before, prefix;
   for (int i = 0; i < axis; ++i) before.pass(from[uz(i)]);
@@ -56,14 +56,14 @@ constinit const Op reshape_op = {
     .is_linear = true,
     .axes = reshape_axes,
     .is_alias = true,
-    .cost = [](const Call&) { return Cost{}; },
-    .cpu = [](const Call& c) -> Kernel {
+    .cost = [](const OpCall&) { return OpCost{}; },
+    .cpu = [](const OpCall& c) -> OpKernel {
       return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
         std::memcpy(out, in[0], bytes);
       };
     },
     .read_attrs = attrs_from<ShapeAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {
           {.inputs = {{{2, 6}}}, .attrs = ShapeAttrs{{2, 2, 3}}},
           {.inputs = {{{4, 3}}}, .attrs = ShapeAttrs{{12}}},

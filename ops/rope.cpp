@@ -12,8 +12,8 @@ Tensor rope(Operand input, Operand positions, double theta) {
   const Tensor x = input.tensor;
   const std::int64_t dim = x.dim(-1), half = dim / 2;
   if (dim % 2)
-    throw ShapeError(
-        fmt::format("[rope] the last axis must be even to be turned in pairs: x is {}", to_string(x.spec())));
+    throw ShapeError(fmt::format("[rope] the last axis must be even to be turned in pairs: x is {} (at {})",
+                                 describe(x), describe(input.loc)));
   const Tensor frequency =
       exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * m::log(theta) / static_cast<double>(dim)));
   const Tensor angle = reshape(positions.tensor, {-1, 1, 1}) * frequency;  // [time, half, 1]

@@ -12,7 +12,7 @@ Tensor transposed_input(Tensor t);
 // Simplification of ops that only rearrange: the input, if the output has its shape.
 Tensor drop_if_nothing_changes(Tensor t);
 
-inline const Node& node_of(Tensor t) { return t.graph().node(t.id()); }
+inline const GraphNode& node_of(Tensor t) { return t.graph().node(t.id()); }
 inline Tensor input_of(Tensor t, std::size_t i = 0) { return t.graph().tensor(node_of(t).inputs[i]); }
 
 }  // namespace nestgrad

@@ -18,7 +18,7 @@ bool is(Tensor t, const Op& op) { return node_of(t).op == &op; }
 // The number that every element of t is, if it is known to be one number.
 std::optional<double> number(Tensor t) {
   while (is(t, reshape_op) || is(t, broadcast_op)) t = input_of(t);
-  const Node& n = node_of(t);
+  const GraphNode& n = node_of(t);
   if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return std::nullopt;
   return literal_of(n).item();
 }
@@ -57,7 +57,7 @@ Tensor one_product(Tensor a, Tensor b) {
     Tensor y = input_of(b, other);
     if (flags(a)[other] != flags(b)[other]) y = transpose(y);
     if (x.spec() != y.spec()) continue;
-    const Transpose both{flags(a)[0], flags(a)[1]};
+    const MatmulOptions both{flags(a)[0], flags(a)[1]};
     return shared == 1 ? matmul(x + y, input_of(a, 1), both) : matmul(input_of(a, 0), x + y, both);
   }
   return {};
@@ -126,7 +126,7 @@ Tensor double_negation(Tensor t) {
 }
 
 Tensor simplify_elementwise(Tensor t) {
-  const Node& n = node_of(t);
+  const GraphNode& n = node_of(t);
   const Op& op = *n.op;
   const Attrs attrs = n.attrs;
   const Loc loc = n.loc;
@@ -144,7 +144,7 @@ Tensor simplify_elementwise(Tensor t) {
     std::vector<const std::byte*> operands;
     for (const Tensor& x : in) operands.push_back(literal_of(node_of(x)).data());
     Array value(t.spec());
-    op.cpu(Call{op, specs, attrs, t.spec()})(operands.data(), value.data());
+    op.cpu(OpCall{op, specs, attrs, t.spec()})(operands.data(), value.data());
     return constant(value, loc);
   }
   if (!spread) return {};

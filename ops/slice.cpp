@@ -10,7 +10,7 @@ namespace nestgrad {
 
 namespace {
 
-Spec infer_slice(const Call& c) {
+Spec infer_slice(const OpCall& c) {
   const auto [axis, begin, end] = c.attrs.as<SliceAttrs>();
   Spec out = c.in[0];
   std::int64_t& extent = out.shape[uz(axis)];
@@ -20,13 +20,13 @@ Spec infer_slice(const Call& c) {
   return out;
 }
 
-View slice_view(const Call& c) {
+OpView slice_view(const OpCall& c) {
   const SliceAttrs& range = c.attrs.as<SliceAttrs>();
   const Shape strides = strides_of(c.in[0].shape);
   return {range.begin * strides[uz(range.axis)], strides};
 }
 
-Spec infer_pad(const Call& c) {
+Spec infer_pad(const OpCall& c) {
   const auto [axis, before, after] = c.attrs.as<PadAttrs>();
   Spec out = c.in[0];
   if (before < 0 || after < 0)
@@ -37,7 +37,7 @@ Spec infer_pad(const Call& c) {
   return out;
 }
 
-Kernel pad_kernel(const Call& c) {
+OpKernel pad_kernel(const OpCall& c) {
   const PadAttrs& pad = c.attrs.as<PadAttrs>();
   const Shape to = strides_of(c.out.shape);
   return [bytes = c.out.bytes(), copy = StridedCopy(c.in[0].shape, strides_of(c.in[0].shape), to,
@@ -49,7 +49,7 @@ Kernel pad_kernel(const Call& c) {
 }
 
 template <class T>
-int other_axes(const Call& c, int, int axis) {
+int other_axes(const OpCall& c, int, int axis) {
   return axis == c.attrs.as<T>().axis ? -1 : axis;
 }
 
@@ -82,7 +82,7 @@ constinit const Op slice_op = {.name = "slice",
                                .view = slice_view,
                                .describe = describe_range,
                                .read_attrs = attrs_from<SliceAttrs>,
-                               .samples = []() -> std::vector<Sample> {
+                               .samples = []() -> std::vector<OpSample> {
                                  return {{.inputs = {{{3, 5}}}, .attrs = SliceAttrs{1, 1, 4}},
                                          {.inputs = {{{4, 2, 2}}}, .attrs = SliceAttrs{0, 3, 4}},
                                          {.inputs = {{{3, 5}}},
@@ -106,7 +106,7 @@ constinit const Op pad_op = {.name = "pad",
                              .cpu = pad_kernel,
                              .describe = describe_padding,
                              .read_attrs = attrs_from<PadAttrs>,
-                             .samples = []() -> std::vector<Sample> {
+                             .samples = []() -> std::vector<OpSample> {
                                return {
                                    {.inputs = {{{3, 2}}}, .attrs = PadAttrs{1, 1, 2}},
                                    {.inputs = {{{2, 3}}}, .attrs = PadAttrs{0, 0, 1}},
@@ -118,19 +118,20 @@ Tensor drop_if_nothing_changes(Tensor t) {
   return x.shape() == t.shape() ? x : Tensor();
 }
 
-int normal_axis(std::string_view name, int axis, int rank) {
+int normal_axis(std::string_view name, int axis, const Operand& x) {
+  const int rank = x.tensor.rank();
   if (axis < -rank || axis >= rank)
-    throw ShapeError(fmt::format("[{}] axis {} does not exist, rank is {}", name, axis, rank));
+    throw ShapeError(fmt::format("[{}] axis {} does not exist, rank is {}: x is {} (at {})", name, axis, rank,
+                                 describe(x.tensor), describe(context().emit.loc.value_or(x.loc))));
   return axis < 0 ? axis + rank : axis;
 }
 
 Tensor slice(Operand x, int axis, std::int64_t begin, std::int64_t end) {
-  return emit(slice_op, {x.tensor}, SliceAttrs{normal_axis("slice", axis, x.tensor.rank()), begin, end},
-              x.loc);
+  return emit(slice_op, {x.tensor}, SliceAttrs{normal_axis("slice", axis, x), begin, end}, x.loc);
 }
 
 Tensor pad(Operand x, int axis, std::int64_t before, std::int64_t after) {
-  return emit(pad_op, {x.tensor}, PadAttrs{normal_axis("pad", axis, x.tensor.rank()), before, after}, x.loc);
+  return emit(pad_op, {x.tensor}, PadAttrs{normal_axis("pad", axis, x), before, after}, x.loc);
 }
 
 }  // namespace nestgrad

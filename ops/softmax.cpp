@@ -1,4 +1,6 @@
 // softmax and its relatives, as composites: their derivatives of every order come from their parts.
+#include <fmt/format.h>
+
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -33,6 +35,13 @@ Tensor cross_entropy(Operand logits, Operand labels) {
   const Scope scope("cross_entropy", logits.loc);
   const Tensor x = logits.tensor;
   const std::int64_t classes = x.dim(-1);
+  Shape one_each = x.shape();
+  one_each.pop_back();
+  if (const Tensor ids = labels.tensor; ids.dtype() != DType::i32 || ids.shape() != one_each)
+    throw ShapeError(fmt::format(
+        "[cross_entropy] labels must be {}, one for each row of the logits {}; they are {} (at {}): cast() or "
+        "reshape() them",
+        to_string(Spec{DType::i32, one_each}), describe(x), describe(ids), describe(labels.loc)));
   // Looked up in 0, 1, 2, ..: the label itself, or an error where there is no such class.
   const Tensor known = gather(iota(DType::i32, {classes}, 0), labels);
   // Chosen and not multiplied, so that classes masked by -infinity do no harm.

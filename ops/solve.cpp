@@ -14,12 +14,12 @@ namespace nestgrad {
 
 namespace {
 
-std::int64_t equations(const Call& c) { return c.in[0].shape.back(); }
+std::int64_t equations(const OpCall& c) { return c.in[0].shape.back(); }
 Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
 
 // ---- what both ops share: shapes, axes, the walk over the systems ----
 
-Spec infer_system(const Call& c) {
+Spec infer_system(const OpCall& c) {
   if (c.in[0].dtype != c.in[1].dtype || !is_float(c.in[0].dtype))
     c.dtype_error("needs a matrix and a right-hand side of one floating type; cast() them");
   if (c.in[0].rank() < 2 || c.in[1].rank() < 2)
@@ -38,7 +38,7 @@ Spec infer_system(const Call& c) {
 
 // Batch axes go where broadcasting puts them, columns of
 // b stay; the equations of a system are solved together.
-int system_axes(const Call& c, int input, int axis) {
+int system_axes(const OpCall& c, int input, int axis) {
   const Spec& in = c.in[uz(input)];
   const int from_end = in.rank() - axis, to = c.out.rank() - from_end;
   if (from_end <= 2) return input == 1 && from_end == 1 ? to : -1;
@@ -65,7 +65,7 @@ std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own) {
 
 // Calls solver(A, is A another than in the last call, b, x, n, m) for every system: A [n, n], b and x [n, m].
 template <class T, class Solver>
-Kernel each_system(const Call& c, Solver solver) {
+OpKernel each_system(const OpCall& c, Solver solver) {
   const Shape batch = batch_of(c.out.shape);
   return [solver, n = equations(c), m = c.out.shape.back(), at_a = batch_offsets(batch, c.in[0].shape),
           at_b = batch_offsets(batch, c.in[1].shape)](const std::byte* const* in, std::byte* out) mutable {
@@ -89,7 +89,7 @@ Tensor triangular_solve_vjp(const VjpCall& c) {
 }
 
 template <class T>
-Kernel triangular_solve_kernel(const Call& c) {
+OpKernel triangular_solve_kernel(const OpCall& c) {
   const bool transposed = c.attrs.as<TriangularSolveAttrs>().transpose;
   const bool unit = c.attrs.as<TriangularSolveAttrs>().unit;
   return each_system<T>(c, [=, substitute = solve_kernel<T>().substitute](const T* l, bool, const T* b, T* x,
@@ -106,14 +106,14 @@ constinit const Op triangular_solve_op = {
     .doc = "x with op(L) x = b, reading the lower triangle of L.",
     .infer = infer_system,
     .vjp = triangular_solve_vjp,
-    .linear_in = [](const Call&, int input) { return input == 1; },
+    .linear_in = [](const OpCall&, int input) { return input == 1; },
     .axes = system_axes,
     .cost =
-        [](const Call& c) {
-          return Cost{static_cast<double>(c.out.size() * equations(c)), elementwise_cost(c).bytes};
+        [](const OpCall& c) {
+          return OpCost{static_cast<double>(c.out.size() * equations(c)), elementwise_cost(c).bytes};
         },
     .cpu =
-        [](const Call& c) {
+        [](const OpCall& c) {
           return c.out.dtype == DType::f32 ? triangular_solve_kernel<float>(c)
                                            : triangular_solve_kernel<double>(c);
         },
@@ -123,7 +123,7 @@ constinit const Op triangular_solve_op = {
           return fmt::format("{}{}", transposed ? "L'" : "L", unit ? ", unit" : "");
         },
     .read_attrs = attrs_from<TriangularSolveAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{false, false}},
               {.inputs = {{{2, 3, 3}, 0.5, 1.5, {}}, {{3, 2}}}, .attrs = TriangularSolveAttrs{true, false}},
               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = TriangularSolveAttrs{false, true}},
@@ -158,7 +158,7 @@ Tensor solve_vjp(const VjpCall& c) {
 
 // Systems that follow each other with one matrix factor it once. The factors' memory belongs to the kernel.
 template <class T>
-Kernel lu_kernel(const Call& c) {
+OpKernel lu_kernel(const OpCall& c) {
   const auto rows = uz(equations(c));
   return each_system<T>(
       c, [transposed = c.attrs.as<SolveAttrs>().transpose, lu = std::vector<T>(rows * rows),
@@ -182,20 +182,22 @@ constinit const Op solve_op = {
     .doc = "x with op(A) x = b, by LU with partial pivoting.",
     .infer = infer_system,
     .vjp = solve_vjp,
-    .linear_in = [](const Call&, int input) { return input == 1; },
+    .linear_in = [](const OpCall&, int input) { return input == 1; },
     .axes = system_axes,
     .cost =
-        [](const Call& c) {
+        [](const OpCall& c) {
           const auto n = static_cast<double>(equations(c));
-          return Cost{
+          return OpCost{
               n * (2.0 / 3 * static_cast<double>(c.in[0].size()) + 2.0 * static_cast<double>(c.out.size())),
               elementwise_cost(c).bytes};
         },
     .cpu =
-        [](const Call& c) { return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c); },
+        [](const OpCall& c) {
+          return c.out.dtype == DType::f32 ? lu_kernel<float>(c) : lu_kernel<double>(c);
+        },
     .describe = [](const Attrs& a) { return std::string(a.as<SolveAttrs>().transpose ? "A'" : "A"); },
     .read_attrs = attrs_from<SolveAttrs>,
-    .samples = []() -> std::vector<Sample> {
+    .samples = []() -> std::vector<OpSample> {
       return {{.inputs = {{{3, 3}}, {{3, 2}}}, .attrs = SolveAttrs{false}},
               {.inputs = {{{2, 2, 2}}, {{2, 3}}}, .attrs = SolveAttrs{true}},
               {.inputs = {{{3, 3}}, {{2, 3, 1}}}, .attrs = SolveAttrs{true}},

@@ -83,16 +83,16 @@ class StridedCopy {
 };
 
 // The kernel of an op with Op::view.
-inline Kernel copy_view(const Call& call) {
-  const View view = call.op.view(call);
+inline OpKernel copy_view(const OpCall& call) {
+  const OpView view = call.op.view(call);
   return
       [copy = StridedCopy(call.out.shape, view.strides, strides_of(call.out.shape), size_of(call.out.dtype),
                           view.offset)](const std::byte* const* in, std::byte* out) { copy(in[0], out); };
 }
 
-inline Cost copy_cost(const Call& call) {
+inline OpCost copy_cost(const OpCall& call) {
   return {0, static_cast<double>(call.in[0].bytes() + call.out.bytes())};
 }
-inline bool always_linear(const Call&, int) { return true; }
+inline bool always_linear(const OpCall&, int) { return true; }
 
 }  // namespace nestgrad

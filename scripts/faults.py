@@ -82,6 +82,9 @@ DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)
 TRAINING = (files("models/optimizer", "models/trainer", "models/data"), files("models/"))
 
+REFERENCE = (files("ttt/reference", "ttt/verification"),)
+PUBLISHED = (files("models/published"),)
+
 # (group, file, tests, faults)
 FAULTS = [
     ("slopes", "ops/elementwise.def", RULES, [
@@ -253,19 +256,19 @@ FAULTS = [
         ("stride-one-short", "at += uz(index * «strides[uz(f.axis)]») * element",
          "std::max<std::int64_t>(1, strides[uz(f.axis)] - 1)"),
         ("another-slice-owns", "else owner = owner && «index == 0»", "index == 1"),
-        ("stack-of-sums", "if («flows[uz(id)].kind == Flow::Kind::partial») return", "false"),
-        ("stack-of-mixed", "if («flows[uz(id)].kind == Flow::Kind::mixed») return", "false"),
+        ("stack-of-sums", "if («flows[uz(id)].kind == AxisFlow::Kind::partial») return", "false"),
+        ("stack-of-mixed", "if («flows[uz(id)].kind == AxisFlow::Kind::mixed») return", "false"),
         ("nothing-sliced", "if («extent < 2») return;", "true"),
     ]),
     ("slicing", "engine/plan/flow.cpp", (*FORMS, *PLANS), [
         ("sum-through-nonlinear", "if (sums == n.inputs.size()) return «n.op->is_linear»;", "true"),
-        ("sum-times-what-varies", "kind != Flow::Kind::free) «return false»;", "return FAULT"),
-        ("pairs-of-slices", "if («out.kind == Flow::Kind::along && out.axis != to») return", "false"),
+        ("sum-times-what-varies", "kind != AxisFlow::Kind::free) «return false»;", "return FAULT"),
+        ("pairs-of-slices", "if («out.kind == AxisFlow::Kind::along && out.axis != to») return", "false"),
         ("constant-per-slice", "== out.axis && «varies(n.inputs[i], axis)»)", "false"),
         ("time-axis-followed", "per_step && «f.axis-- == 0»)", "f.axis-- < 0"),
         ("carry-changes-once", "if («changed») continue", "false"),
         ("sum-inside-a-scan", "«inner.partial = false;»", None),
-        ("sum-enters-a-scan", "if («f.kind == Flow::Kind::partial») f = mixed", "false"),
+        ("sum-enters-a-scan", "if («f.kind == AxisFlow::Kind::partial») f = mixed", "false"),
         ("stack-axis-unshifted", "n.op->kind == OpKind::stack) «f.axis += 1;»", None),
     ]),
     ("stepped", "engine/plan/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
@@ -389,7 +392,7 @@ FAULTS = [
         ("held-use-accepted", "if («use.held») refuse", "false"),
     ]),
     ("primal", "ttt/forms/primal.cpp", FORMS, [
-        ("before-is-after", "Step step{next.flat(), «s.weights.values()»}", "next.weights.values()"),
+        ("before-is-after", "StepOutput step{next.flat(), «s.weights.values()»}", "next.weights.values()"),
         ("reads-the-other-side", "predict(«policy_.read == Policy::Read::after_write» ? walk.after",
          "policy_.read != Policy::Read::after_write"),
         ("rate-forgotten",
@@ -413,7 +416,7 @@ FAULTS = [
         ("reads-the-other-side", "«policy_.read == Policy::Read::after_write» ? out.next : state",
          "policy_.read != Policy::Read::after_write"),
         ("rate-forgotten", "const Tensor b = «rate.defined()» ? f.b * rate", "false"),
-        ("rate-forgotten-directly", "const Seed seed = «rate.defined()» ? Seed", "false"),
+        ("rate-forgotten-directly", "const GradSeed seed = «rate.defined()» ? GradSeed", "false"),
         ("one-use-counts-alone", "«accumulate(out[f.weight], g);»",
          "if (FAULT) out[f.weight] = g; else accumulate(out[f.weight], g);"),
         ("norm-over-all-weights-forgotten", "return «optimizer_.joint(std::move(g))»", "g"),
@@ -576,11 +579,64 @@ FAULTS = [
         ("floor-of-zero", "return peak * («floor» + (1 - floor)", "0"),
         ("cosine-ends-late", "std::max<std::int64_t>(1, «steps - 1 - warmup»)", "steps - warmup"),
     ]),
+    ("reference", "ttt/reference_program.cpp", REFERENCE, [
+        ("final-cotangent-forgotten", "cotangents.push_back(«at->second»);", "at->second * 0.0"),
+        ("given-slots-ignored", "flat[i] = «given(program_.state[i].name, flat[i])»;", "flat[i]"),
+        ("given-weights-ignored", "values.push_back(«given(own.at(i).name, own.at(i).value)»);", "own.at(i).value"),
+        ("losses-exchanged", "loss(\"loss_before\", «r.loss_before»,", "r.loss_after"),
+        ("states-of-any-length", "if («every < 0 || every % chunk != 0»)", "every < 0"),
+    ]),
+    ("reference", "ttt/reference_states.cpp", REFERENCE, [
+        ("parts-from-the-start-state", "train_along(learner, «state.with(carry)», now, options)", "state"),
+        ("rest-of-the-sequence-left-out", "if («parts.rest > 0») run(time - parts.rest, time);", "false"),
+        ("gradients-at-later-weights", "before[i] = «concat({as_part(first[i]), slice(before[i], 0, 0, chunks - 1)}, 0)»;",
+         "before[i]"),
+    ]),
+    ("reference", "ttt/reference_views.cpp", REFERENCE, [
+        ("rotated-by-place-in-the-sequence", "static_cast<double>(«t % chunk»)", "t"),
+        ("bias-forgotten", "raw.at(gate.name) + «gate.bias»;", "0 * gate.bias"),
+        ("rate-of-the-whole-width", "sigmoid(raw.at(\"rate\")) * («options.base_lr / static_cast<double>(views.k.dim(3))»)",
+         "options.base_lr"),
+    ]),
+    ("reference", "ttt/reference.cpp", REFERENCE, [
+        ("infinite-input-taken", "if (const std::int64_t at = «first_not_finite(given)»; at >= 0)", "-1"),
+        ("precision-lost", "if (!is_float(given.dtype()) || «size_of(given.dtype()) > size_of(t.spec.dtype)»)", "false"),
+        ("unknown-input-ignored", "«refuse_unknown(system, inputs, p);»", None),
+        ("diverged-reference-given", "if (const std::int64_t at = «first_not_finite(values[i])»; at >= 0)", "-1"),
+    ]),
+    ("reference", "ttt/verification.cpp", REFERENCE, [
+        ("error-of-the-last-number", "if («error > v.error») v.error = error", "true"),
+        ("error-not-relative", "std::abs(a[i] - b[i]) / «unit»;", "1.0"),
+        ("infinity-compared", "if (const std::int64_t at = «first_not_finite(theirs)»; at >= 0)", "-1"),
+        ("one-tolerance-for-all", "options.tolerance.value_or(«tolerance_of(stored)»)", "tolerance_of(\"F32\")"),
+        ("misspelt-name-passes", ".kind = Kind::left_over, .passed = «false»,", "true"),
+        ("input-counts-as-output", "if («!is_input(name)») out.compared +=", "true"),
+        ("missing-passes-always", ".kind = Kind::missing, .passed = «!options.all»,", "true"),
+        ("rounding-is-compared", "out = std::max(out, «kRounding * largest(value)»);", "0.0"),
+    ]),
+    ("reference", "ttt/policy_text.cpp", REFERENCE, [
+        ("settings-not-checked", "setting->set(policy, std::string_view(each).substr(equals + 1)); } «policy.check();»", None),
+    ]),
+    ("published", "models/published.cpp", PUBLISHED, [
+        ("jax-kernels-not-transposed", "to[«j * rows + i»] = from[i * columns + j]", "i * columns + j"),
+        ("jax-backbones-exchanged", "config[\"share_qk\"] = «!base»", "base"),
+        ("jax-learning-rate-of-the-other-layer", "c.ttt_base_lr = «mlp ? 0.1 : 1.0»", "1.0"),
+        ("torch-defaults-forgotten", "«add_defaults(config, kTorchDefaults);»", None),
+    ]),
+    ("published", "models/checkpoint.cpp", PUBLISHED, [
+        ("tied-output-not-compared", "«!at->second.same_bits(tied.mapped())»", "false"),
+    ]),
+    ("published", "models/tokenizer.cpp", PUBLISHED, [
+        ("text-without-its-first-token", "if («processor_.bos_id() >= 0») out.push_back", "false"),
+        ("tokenizer-of-another-model", "if («out->vocab_size() > vocab_size»)", "false"),
+    ]),
+    ("published", "engine/io/packed_numbers.cpp", (files("engine/safetensors"),) + PUBLISHED, [
+        ("bfloat16-as-float16", "= «format.numpy == \"float16\"» ?", "true"),
+    ]),
     ("trainer", "models/trainer.cpp", TRAINING, [
         ("loss-of-one-byte-more",
-         "const Tensor loss = «mean(next_token_loss(options_.model, Params(table), in[0], stream,"
-         " options_.checkpoint_every))»",
-         "mean(next_token_loss(options_.model, Params(table), in[0], stream, options_.checkpoint_every))"
+         "const Tensor loss = «mean(loss_(Params(table), in[0], stream))»",
+         "mean(loss_(Params(table), in[0], stream))"
          " * (static_cast<double>(options_.context) / static_cast<double>(options_.context + 1))"),
         ("bias-correction-one-step-late", "const auto t = static_cast<double>(«step_ + 1»)", "step_ + 2"),
         ("corrections-exchanged",

@@ -69,7 +69,7 @@ TABLE_KINDS = {
 TABLE_TESTS = {
     "vjp": (faults.cases("derivatives of every row*"), faults.files("autograd/custom", "ops/elementwise")),
     "linear": (faults.cases("what is declared affine*", "no derivative reads*"),),
-    "axes": (faults.cases("slices go where*", "an axis that nothing maps to*"),),
+    "axes": (faults.cases("slices go where*", "axes that nothing maps to*"),),
 }
 
 HEADER = """#pragma once
@@ -119,11 +119,11 @@ void plant(Op& op) {
       return emit(planted().kind == "vjp-sign" ? neg_op : stop_gradient_op, {ct});
     };
   if (kind == "linear-in")
-    op.linear_in = [](const Call& c, int input) {
+    op.linear_in = [](const OpCall& c, int input) {
       return (whole.linear_in && whole.linear_in(c, input)) != (input == planted().operand);
     };
   if (kind.starts_with("axes-"))
-    op.axes = [](const Call& c, int input, int axis) {
+    op.axes = [](const OpCall& c, int input, int axis) {
       const int to = whole.axes(c, input, axis);
       if (planted().kind == "axes-none") return -1;
       if (planted().kind == "axes-more") return to < 0 && axis < c.out.rank() ? axis : to;

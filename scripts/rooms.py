@@ -27,7 +27,8 @@ ROOMS = {  # room -> what it is for; rooms of one level stand side by side
     "ttt": "learners, forms, inner loop",
     "models": "language models, training",
     "look": "pages, pictures, inspection",
-    "examples": "programs",
+    "programs": "mains as functions",
+    "examples": "mains, programs to read",
 }
 LEVELS = [  # in three columns
     (None, "ops/numerics", None),
@@ -39,6 +40,7 @@ LEVELS = [  # in three columns
     (None, "ttt", None),
     (None, "models", None),
     (None, "look", None),
+    (None, "programs", None),
     (None, "examples", None),
 ]
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".def"}
@@ -57,7 +59,7 @@ def unlisted():
     git = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"]
     found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.split("\n")
     tops = {name.split("/")[0] for name in found if "/" in name and pathlib.Path(name).suffix in SOURCES}
-    rooms = {room.split("/")[0] for room in ROOMS} | {"tests", "bench"}
+    rooms = {room.split("/")[0] for room in ROOMS} | {"tests", "bench", "docs"}
     return [
         f"{top}/ has sources, and no line in ROOMS of scripts/rooms.py: say where it stands"
         for top in sorted(tops - rooms)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
 # NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way. With --browser also Chromium, in which
-# a test opens a report page; with --cross also clang and what builds and runs programs for arm64 (on Debian and Ubuntu),
+# tests open pages; with --docs also doxygen, for the site of the documents (scripts/site.sh); with --cross also clang and what builds and runs programs for arm64 (on Debian and Ubuntu),
 # for scripts/bits_elsewhere.sh. Without them these tests are skipped.
 set -euo pipefail
 
-debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev python3)
-fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel mpfr-devel gmp-devel python3)
+debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libsentencepiece-dev python3)
+fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel mpfr-devel gmp-devel sentencepiece-devel python3)
 
 die() {
   echo "setup: error: $*" >&2
@@ -53,6 +53,10 @@ if [[ " $* " == *" --cross "* ]]; then
     command -v aarch64-linux-gnu-g++ >/dev/null || extra+=(g++-aarch64-linux-gnu)
     command -v qemu-aarch64 >/dev/null || extra+=(qemu-user)
   fi
+fi
+if [[ " $* " == *" --docs "* ]]; then
+  command -v doxygen >/dev/null || extra+=(doxygen)
+  if [[ $family == debian ]]; then extra+=(doxygen-awesome-css); fi  # the site's theme; Fedora has none
 fi
 if [[ " $* " == *" --browser "* ]] && ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null &&
   ! command -v google-chrome >/dev/null; then

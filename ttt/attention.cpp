@@ -110,7 +110,7 @@ Tensor read_group(Tensor q, Tensor k, Tensor v, double scale, std::int64_t begin
   const Tensor starts =
       iota(q.dtype(), {blocks, 1, 1}, 0) * static_cast<double>(kBlock) + static_cast<double>(begin);
   const Tensor out = scan(
-                         [&](const Tensors&, const Tensors& x) -> Step {
+                         [&](const Tensors&, const Tensors& x) -> StepOutput {
                            return {{}, {read_before(x[0], keys, values, scale, rows + x[1], times, window)}};
                          },
                          {}, {queries, starts}, {.checkpoint_every = 1})

@@ -54,7 +54,10 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
   Graph scratch(GraphOptions{.parent = &home_, .hoist = false});
   const GraphScope scope(scratch);
   std::vector<Tensor> flat;
-  for (const Tensor& t : start.flat()) flat.push_back(scratch.input(t.spec()));
+  const auto line_of = [](const Tensor& t) { return t.graph().node(t.id()).loc; };
+  for (const Tensor& t : start.flat())
+    flat.push_back(scratch.input(
+        t.spec(), flat.size() < start.weights.size() ? start.weights.at(flat.size()).name : "", line_of(t)));
   const State state = start.with(flat);
   const std::int64_t tokens = std::min(chunk(), time_);
   const auto first_chunk = [&](const Tensor& rows) {
@@ -62,9 +65,11 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
     if (tokens < time_) spec.shape[2] = tokens;
     return spec;
   };
-  const Tensor k = scratch.input(first_chunk(views.k), "k"), v = scratch.input(first_chunk(views.v), "v");
+  const Tensor k = scratch.input(first_chunk(views.k), "k", line_of(views.k)),
+               v = scratch.input(first_chunk(views.v), "v", line_of(views.v));
   Gates gates;
-  for (const auto& [name, rows] : views.gates) gates[name] = scratch.input(first_chunk(rows), name);
+  for (const auto& [name, rows] : views.gates)
+    gates[name] = scratch.input(first_chunk(rows), name, line_of(rows));
   prove_uses(state.weights, first_chunk(views.q), k, v);
   prove_step(state, gates, k, v);
   prove_policy(views.position.defined());

@@ -11,30 +11,42 @@ namespace nestgrad::ttt {
 
 namespace {
 
-// Numbers per input feature fit weights that have these inputs, and no rate: it multiplies a token's whole
-// gradient.
-void check_gate_widths(const Learner& learner, const Weights& weights, const Gates& gates) {
-  const std::vector<std::string> used = learner.optimizer().gates();
-  for (const auto& [name, rows] : gates) {
-    const std::int64_t width = rows.dim(-1);
-    const auto refuse = [&, &name = name, &rows = rows](const std::string& why) {
-      throw ShapeError(
-          fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
-    };
-    if (width == 1) continue;
-    if (name == "rate" || name.starts_with("rate."))
-      refuse("a rate is one number a token, [batch, heads, time, 1]");
-    if (std::ranges::find(used, name) == used.end()) continue;
+// Each gate that the optimiser uses is there for every weight. Numbers per input feature fit weights that have
+// these inputs, and no rate: it multiplies a token's whole gradient.
+void check_gates(const Learner& learner, const Weights& weights, const Gates& gates) {
+  const auto refuse = [](const std::string& name, Tensor rows, const std::string& why) {
+    throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
+  };
+  for (const auto& [name, rows] : gates)
+    if ((name == "rate" || name.starts_with("rate.")) && rows.dim(-1) != 1)
+      refuse(name, rows, "a rate is one number a token, [batch, heads, time, 1]");
+  const InnerOptimizer optimizer = learner.optimizer();
+  for (const std::string& used : optimizer.gates())
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const FastWeight& w = weights.at(i);
-      if (w.kind == WeightKind::row)
-        refuse(
-            fmt::format("it has a number per input feature, and '{}' is a row that has no inputs", w.name));
-      if (w.value.dim(-2) != width)
-        refuse(fmt::format("it has {} numbers a token, and '{}' is {} with {} inputs", width, w.name,
-                           to_string(w.value.spec()), w.value.dim(-2)));
+      bool given = false;
+      for (const std::string& name : {used, used + "." + w.name}) {
+        const auto at = gates.find(name);
+        if (at == gates.end()) continue;
+        given = true;
+        const std::int64_t width = at->second.dim(-1);
+        if (width == 1) continue;
+        if (w.kind == WeightKind::row)
+          refuse(name, at->second,
+                 fmt::format("it has a number per input feature, and '{0}' is a row that has no inputs; give "
+                             "'{1}.W' for each matrix W, and '{1}.{0}' with one number a token",
+                             w.name, used));
+        if (w.value.dim(-2) != width)
+          refuse(name, at->second,
+                 fmt::format("it has {} numbers a token, and '{}' is {} with {} inputs", width, w.name,
+                             to_string(w.value.spec()), w.value.dim(-2)));
+      }
+      if (!given)
+        throw ConfigError(fmt::format(
+            "[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have for "
+            "'{}'; give '{}', or '{}.{}' for this weight alone",
+            optimizer.str(), used, w.name, used, used, w.name));
     }
-  }
 }
 
 // The tokens that are asked, and the position rates.
@@ -56,13 +68,8 @@ void check_tokens(const Policy& policy, const Views& views) {
                                  to_string(views.position.spec()), chunk));
 }
 
-void check_views(const Learner& learner, const Policy& policy, const Views& views) {
+void check_views(const Policy& policy, const Views& views) {
   policy.check();
-  for (const std::string& name : learner.optimizer().gates())
-    if (!views.gates.contains(name))
-      throw ConfigError(fmt::format(
-          "[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have",
-          learner.optimizer().str(), name));
   if (views.k.rank() != 4 || views.q.rank() != 4 || views.v.rank() != 4)
     throw ShapeError(fmt::format("[inner_loop] views are [batch, heads, time, dim]; q is {}, k {}, v {}",
                                  to_string(views.q.spec()), to_string(views.k.spec()),
@@ -243,14 +250,14 @@ class BlockWalk {
         xs.push_back(*tensors[i]);
       }
     const ScanResult r = scan(
-        [&](const Tensors& carry, const Tensors& x) -> Step {
+        [&](const Tensors& carry, const Tensors& x) -> StepOutput {
           BlockInputs now = all;
           const std::vector<Tensor*> own = now.tensors();
           for (std::size_t i = 0; i < varying.size(); ++i) *own[varying[i]] = x[i];
           State state = moved_by(state_.with(carry), now.state_offset);
           if (now.cut.defined()) state = cut_state(state, now.cut);
           const BlockResult b = form.run(state, now.block, now.laws);
-          Step step{b.next.flat(), b.losses};
+          StepOutput step{b.next.flat(), b.losses};
           step.ys.push_back(b.output);
           if (options_.keep_points)
             for (const Tensor& placed : form.points(state, now.block)) step.ys.push_back(placed);
@@ -310,9 +317,9 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   const Policy& policy = options.policy;
   Views views = given_views;
   if (policy.query_is_key) views.q = views.k;
-  check_views(given, policy, views);
+  check_views(policy, views);
   const Trained trained = restrict_to(given, start, policy.trained);
-  check_gate_widths(*trained.learner, trained.start.weights, views.gates);
+  check_gates(*trained.learner, trained.start.weights, views.gates);
 
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
   const FormPlan plan = choose_form(learner, options.form);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "ttt/learner.h"  // OwnLines
 
@@ -16,10 +18,26 @@ Tensor Hyper::at(const Gates& gates, Tensor like) const {
   if (tensor.defined()) return tensor;
   if (gate_name.empty()) return constant(value, like.dtype());
   const auto found = gates.find(gate_name);
-  if (found == gates.end())
-    throw ConfigError(
-        fmt::format("[optimizer] the gate '{}' is not given; pass it in Views::gates", gate_name));
+  if (found == gates.end()) {
+    std::vector<std::string> known;
+    for (const auto& [name, value] : gates) known.push_back(name);
+    throw ConfigError(fmt::format(
+        "[optimizer] the gate '{0}' is not given to every weight that needs it; give '{0}', or '{0}.W' for each "
+        "weight W, in Views::gates (of a System: in System::gates). There are: {1}",
+        gate_name, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+  }
   return found->second;
+}
+
+Gates gates_of(const std::string& weight, const Gates& gates) {
+  Gates out = gates;
+  const std::string suffix = "." + weight;
+  for (const auto& [name, value] : gates) {
+    if (!name.ends_with(suffix)) continue;
+    Tensor& own = out[name.substr(0, name.size() - suffix.size())];
+    own = own.defined() ? own * value : value;
+  }
+  return out;
 }
 
 std::string Hyper::str() const {
@@ -212,8 +230,9 @@ std::vector<FastWeight> InnerOptimizer::slots(const FastWeight& w) const {
   return out;
 }
 
-Tensor InnerOptimizer::gradient_point(std::span<const Tensor> state, const Gates& gates) const {
-  return keep_first_ ? keep_.at(gates, state[0]) * state[0] : state[0];
+Tensor InnerOptimizer::gradient_point(std::span<const Tensor> state, const Gates& gates,
+                                      const FastWeight& weight) const {
+  return keep_first_ ? keep_.at(gates_of(weight.name, gates), state[0]) * state[0] : state[0];
 }
 
 std::vector<Tensor> InnerOptimizer::joint(std::vector<Tensor> gradients) const {
@@ -221,9 +240,11 @@ std::vector<Tensor> InnerOptimizer::joint(std::vector<Tensor> gradients) const {
   return gradients;
 }
 
-std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g, const Gates& gates,
-                                         WeightKind kind) const {
+std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g, const Gates& all_gates,
+                                         const FastWeight& weight) const {
   const Scope scope(kStepScope);
+  const Gates gates = gates_of(weight.name, all_gates);
+  const WeightKind kind = weight.kind;
   std::vector<Tensor> next(state.begin(), state.end());
   std::size_t at = 1;
   for (const Part& part : parts_) {

@@ -20,7 +20,8 @@ namespace nestgrad::ttt {
 
 // Per-token numbers that steer the inner loop, by name. In a sequence [batch, heads, time, 1], or one per
 // input feature, [batch, heads, time, in]; an optimiser sees those of one step as columns, [.., 1, 1] or [..,
-// in, 1]. "rate" multiplies every token's gradient; "rate.W1" that of the weight W1 alone.
+// in, 1]. "rate" multiplies every token's gradient. A name with a weight's behind it is for that weight alone:
+// "rate.W1", "forget.W1". Where a weight has both, "forget" and "forget.W1", their product counts.
 using Gates = std::map<std::string, Tensor>;
 
 // A number that an optimiser needs: a constant, a gate, or an outer parameter (a column [.., 1, 1]).
@@ -52,6 +53,10 @@ QuinticSteps muon_tuned();                   // five steps with coefficients of 
 // most of it cancels: f32 leaves three digits of a meta-gradient. in_f64: the steps are made in f64, whatever
 // X is.
 Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps = 1e-7, bool in_f64 = false);
+
+// The gates as one weight has them: "forget" is then the product of "forget" and "forget.<weight>", or the one
+// of them that is given.
+Gates gates_of(const std::string& weight, const Gates& gates);
 
 // What a norm is taken over.
 enum class Per : std::uint8_t {
@@ -92,15 +97,15 @@ class InnerOptimizer {
   // Values that are carried besides the weight, with what they start from.
   std::vector<FastWeight> slots(const FastWeight& w) const;
   // Where the gradient is taken; state[0] is the weight, then the slots.
-  Tensor gradient_point(std::span<const Tensor> state, const Gates& gates) const;
+  Tensor gradient_point(std::span<const Tensor> state, const Gates& gates, const FastWeight& weight) const;
   bool moves_gradient_point() const { return keep_first_; }
   // Gradients of all weights, before each weight's own step (Per::all).
   std::vector<Tensor> joint(std::vector<Tensor> gradients) const;
   bool stops_gradients() const { return detached_; }
   bool couples_weights() const { return !joint_.empty(); }
-  // The state after one step.
+  // The state after one step. weight: its name and kind; its value is in state.
   std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates,
-                           WeightKind kind) const;
+                           const FastWeight& weight) const;
   std::vector<std::string> gates() const;  // names of the gates that it needs
   std::string str() const;
 

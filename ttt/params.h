@@ -31,8 +31,8 @@ struct ParamSpec {
 class ParamTable {
  public:
   ParamTable(Graph& graph, DType dtype) : graph_(&graph), dtype_(dtype) {}
-  Tensor get(const std::string& name, const Shape& shape,
-             Init init);  // ConfigError if asked for with another shape
+  // ConfigError if asked for with another shape. loc: the line of the parameter in messages.
+  Tensor get(const std::string& name, const Shape& shape, Init init, Loc loc = Loc::current());
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
   DType dtype() const { return dtype_; }
@@ -49,8 +49,9 @@ class ParamTable {
 class Params {
  public:
   explicit Params(ParamTable& table, std::string prefix = "") : table_(&table), prefix_(std::move(prefix)) {}
-  Tensor operator()(const std::string& name, const Shape& shape, Init init = {}) const {
-    return table_->get(prefix_ + name, shape, init);
+  Tensor operator()(const std::string& name, const Shape& shape, Init init = {},
+                    Loc loc = Loc::current()) const {
+    return table_->get(prefix_ + name, shape, init, loc);
   }
   Params at(const std::string& name) const { return Params(*table_, prefix_ + name + "."); }
   DType dtype() const { return table_->dtype(); }

@@ -12,7 +12,11 @@ Stream::State& Stream::find(const std::string& name) {
 
 Tensor Stream::state(const std::string& name, Tensor initial) {
   if (!stepping())
-    throw GraphError(fmt::format("[stream] state '{}' exists only while decoding step by step", name));
+    throw GraphError(
+        fmt::format("[stream] state '{}' exists only while decoding step by step, and this stream "
+                    "is read whole: ask for it where stream.stepping(), else begin with its "
+                    "initial value",
+                    name));
   for (const State& s : states_)
     if (s.name == name) throw GraphError(fmt::format("[stream] state '{}' is asked for twice", name));
   Tensor value = initial;
@@ -30,6 +34,9 @@ std::map<std::string, Tensor> Stream::carried() const {
 
 void Stream::carry(const std::string& name, Tensor next) {
   State& s = find(name);
+  if (s.next.defined())
+    throw GraphError(
+        fmt::format("[stream] state '{}' is carried on twice in one step; carry() it once", name));
   if (next.spec() != s.value.spec())
     throw ShapeError(fmt::format("[stream] state '{}' is {} and would become {}", name,
                                  to_string(s.value.spec()), to_string(next.spec())));

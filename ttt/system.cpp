@@ -50,21 +50,21 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
   Graph scratch(GraphOptions{.parent = context().emit.graph, .hoist = false});
   const GraphScope scope(scratch);
   std::vector<Tensor> in;
-  std::vector<std::pair<NodeId, Flow>> seeds;
+  std::vector<std::pair<NodeId, AxisFlow>> seeds;
   for (const Spec& spec : input_specs(system, sizes, dtype)) {
     in.push_back(scratch.input(spec));
-    if (spec.rank() == 4) seeds.emplace_back(in.back().id(), Flow::along(kTokens));
+    if (spec.rank() == 4) seeds.emplace_back(in.back().id(), AxisFlow::along(kTokens));
   }
   const Views views = views_of(system, in);
   std::vector<std::pair<std::string, Tensor>> results{{"q", views.q}, {"k", views.k}, {"v", views.v}};
   results.insert(results.end(), views.gates.begin(), views.gates.end());
   for (auto& [name, value] : results) value = scratch.tensor(scratch.lift(value));
-  const std::vector<Flow> flows = follow(scratch.nodes(), seeds);
+  const std::vector<AxisFlow> flows = follow(scratch.nodes(), seeds);
   for (const auto& [name, value] : results) {
-    const Flow& flow = flows[static_cast<std::size_t>(value.id())];
-    if (flow.kind == Flow::Kind::along && flow.axis == kTokens) continue;
-    if (flow.kind == Flow::Kind::free && !may_vary(scratch.nodes(), value.id(), kTokens)) continue;
-    const bool mixed = flow.kind == Flow::Kind::mixed;
+    const AxisFlow& flow = flows[static_cast<std::size_t>(value.id())];
+    if (flow.kind == AxisFlow::Kind::along && flow.axis == kTokens) continue;
+    if (flow.kind == AxisFlow::Kind::free && !may_vary(scratch.nodes(), value.id(), kTokens)) continue;
+    const bool mixed = flow.kind == AxisFlow::Kind::mixed;
     return fmt::format("in '{}', at {}{}", name, describe(mixed ? scratch.tensor(flow.culprit) : value),
                        mixed ? ", " + flow.why : ", which does not follow the tokens");
   }

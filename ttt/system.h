@@ -1,7 +1,9 @@
 // System: a published layer as a composition: a learner, the policy by which it is run, the gates that it
-// needs and what is done to its views. Each is one short file in ttt/learners/; ttt/learners/catalogue.cpp
-// lists them.
+// needs and what is done to its views. Each published one is a short file in ttt/learners/, listed in
+// ttt/learners/catalogue.def; those of other projects are made known by register_system.
 #pragma once
+
+#include <deque>
 
 #include "engine/run/function.h"
 #include "ttt/compose.h"
@@ -62,7 +64,15 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
 // Numbers for such a program: views and parameters around 0, the same for the same seed.
 std::vector<Array> numbers_for(const Function& program, std::uint64_t seed);
 
-const std::vector<System>& systems();
+// Makes a system of one's own known by its name, wherever one is taken by name: LanguageModelConfig, train_lm,
+// learners, inspect, generate. To be called at the beginning of main: no other thread may be using systems()
+// meanwhile. ConfigError for a system without name, learner or policy, and for a name that is taken: it says by
+// whom, and where both were registered. References that system_named gave stay good.
+//
+//   register_system({.name = "my-memory", .learner = .., .policy = ..});
+//   return programs::train_lm(argc, argv);  // knows --learner my-memory
+void register_system(System system, Loc loc = Loc::current());
+const std::deque<System>& systems();  // the published ones, then those registered, in their order
 const System& system_named(std::string_view name);  // ConfigError for an unknown one; lists them
 
 }  // namespace nestgrad::ttt

@@ -49,15 +49,16 @@ LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const 
     const FastWeight& w = weights.at(i);
     Spec spec = w.value.spec();
     if (w.kind == WeightKind::row) spec.shape[lead.size() - 2] = lead[lead.size() - 2];
-    values.push_back(graph_->input(spec, w.name));
+    const Loc loc = w.value.graph().node(w.value.id()).loc;
+    values.push_back(graph_->input(spec, w.name, loc));
     weights_.push_back(values.back().id());
-    held.push_back(graph_->input(spec, "held " + w.name));
+    held.push_back(graph_->input(spec, "held " + w.name, loc));
     held_.push_back(held.back().id());
     names_.push_back(w.name);
     kinds_.push_back(w.kind);
   }
   for (const Spec& spec : rows) {
-    data.push_back(graph_->input(spec));
+    data.push_back(graph_->input(spec, rows.size() == 1 ? "x" : data.empty() ? "k" : "v", Loc{}));
     rows_.push_back(data.back().id());
   }
   const OwnLines lines;
@@ -94,9 +95,9 @@ bool LearnerTrace::is_of(const std::vector<Spec>& rows) const {
   return std::ranges::equal(rows_, rows, {}, [&](NodeId id) { return graph_->node(id).spec; });
 }
 
-std::vector<std::pair<NodeId, Flow>> LearnerTrace::token_seeds() const {
-  const Flow along = Flow::along(graph_->node(rows_[0]).spec.rank() - 2);
-  std::vector<std::pair<NodeId, Flow>> seeds;
+std::vector<std::pair<NodeId, AxisFlow>> LearnerTrace::token_seeds() const {
+  const AxisFlow along = AxisFlow::along(graph_->node(rows_[0]).spec.rank() - 2);
+  std::vector<std::pair<NodeId, AxisFlow>> seeds;
   for (NodeId id : rows_) seeds.emplace_back(id, along);
   for (std::size_t i = 0; i < weights_.size(); ++i)
     if (kinds_[i] == WeightKind::row)
@@ -108,12 +109,12 @@ void LearnerTrace::prove_independence() {
   const Shape& lead = graph_->node(rows_[0]).spec.shape;
   const int rank = static_cast<int>(lead.size());
   const auto obstacle = [&](int axis, std::string_view noun,
-                            const std::vector<std::pair<NodeId, Flow>>& seeds,
+                            const std::vector<std::pair<NodeId, AxisFlow>>& seeds,
                             bool positional) -> std::string {
-    const std::vector<Flow> flows = follow(graph_->nodes(), seeds, {.positional = positional});
-    const Flow& f = flows[static_cast<std::size_t>(out_)];
-    if (f.kind == Flow::Kind::along && f.axis == axis) return {};
-    if (f.kind == Flow::Kind::mixed)
+    const std::vector<AxisFlow> flows = follow(graph_->nodes(), seeds, {.positional = positional});
+    const AxisFlow& f = flows[static_cast<std::size_t>(out_)];
+    if (f.kind == AxisFlow::Kind::along && f.axis == axis) return {};
+    if (f.kind == AxisFlow::Kind::mixed)
       return fmt::format(
           "[{}] {} are not independent: at {}, {}. Each needs a loss and a prediction of its own", what_,
           noun, describe(graph_->tensor(f.culprit)), f.why);
@@ -125,12 +126,12 @@ void LearnerTrace::prove_independence() {
   // axis, counted from the end, has a slice for each member.
   for (int axis = 0; axis < rank - 2 && members_.empty(); ++axis) {
     if (lead[static_cast<std::size_t>(axis)] == 1) continue;
-    std::vector<std::pair<NodeId, Flow>> members;
+    std::vector<std::pair<NodeId, AxisFlow>> members;
     for (NodeId id = 0; id < graph_->size(); ++id) {
-      const Node& n = graph_->node(id);
+      const GraphNode& n = graph_->node(id);
       const int at = axis - (rank - n.spec.rank());
       if (n.op->kind == OpKind::input && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
-        members.emplace_back(id, Flow::along(at));
+        members.emplace_back(id, AxisFlow::along(at));
     }
     members_ = obstacle(axis, "sequences and heads", members, true);
   }
@@ -150,7 +151,7 @@ std::vector<std::string> LearnerTrace::uses_of(std::size_t weight) const {
 
 void LearnerTrace::find_uses() {
   const int rank = graph_->node(rows_[0]).spec.rank();
-  const std::vector<Flow> flows = follow(graph_->nodes(), token_seeds());
+  const std::vector<AxisFlow> flows = follow(graph_->nodes(), token_seeds());
 
   // Which nodes are a matrix weight, or its transpose.
   struct Alias {
@@ -165,7 +166,7 @@ void LearnerTrace::find_uses() {
     }
 
   for (NodeId id = 0; id < graph_->size(); ++id) {
-    const Node& n = graph_->node(id);
+    const GraphNode& n = graph_->node(id);
     for (std::size_t operand = 0; operand < n.inputs.size(); ++operand) {
       const auto& w = alias[static_cast<std::size_t>(n.inputs[operand])];
       if (!w) continue;
@@ -174,9 +175,9 @@ void LearnerTrace::find_uses() {
         continue;
       }
       const NodeId rows = n.inputs[0];
-      const Flow& flow = flows[static_cast<std::size_t>(rows)];
+      const AxisFlow& flow = flows[static_cast<std::size_t>(rows)];
       const bool fits = n.op == &matmul_op && operand == 1 && !n.attrs.as<MatmulAttrs>().a &&
-                        !alias[static_cast<std::size_t>(rows)] && flow.kind == Flow::Kind::along &&
+                        !alias[static_cast<std::size_t>(rows)] && flow.kind == AxisFlow::Kind::along &&
                         flow.axis == rank - 2 && graph_->node(rows).spec.rank() == rank;
       if (!fits) {
         obstacle_ = fmt::format(
@@ -207,7 +208,7 @@ Tensor LearnerTrace::inlined(std::span<const Tensor> rows, const Rewrite& rewrit
   auto next_use = uses_.begin();
   std::vector<Tensor> in;
   for (NodeId id = 0; id <= out_; ++id) {
-    const Node& n = graph_->node(id);
+    const GraphNode& n = graph_->node(id);
     Tensor& t = made[static_cast<std::size_t>(id)];
     if (t.defined() || n.op->kind == OpKind::input) continue;
     context().emit.loc = n.loc;

@@ -60,7 +60,7 @@ class LearnerTrace {
  private:
   LearnerTrace(std::string_view what, const Weights& weights, const std::vector<Spec>& rows,
                const std::function<Tensor(const Weights&, const std::vector<Tensor>&)>& fn);
-  std::vector<std::pair<NodeId, Flow>> token_seeds() const;
+  std::vector<std::pair<NodeId, AxisFlow>> token_seeds() const;
   void prove_independence();
   void find_uses();
 

@@ -24,8 +24,8 @@
 
 namespace nestgrad {
 
-struct Body;  // engine/core/body.h
-using BodyPtr = std::shared_ptr<const Body>;
+struct GraphBody;  // engine/core/body.h
+using BodyPtr = std::shared_ptr<const GraphBody>;
 
 namespace attrs_detail {
 

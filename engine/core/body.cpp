@@ -7,28 +7,29 @@
 #include <unordered_map>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 
 namespace nestgrad {
 
 namespace {
 
-bool same_node(const Node& a, const Node& b) {
+bool same_node(const GraphNode& a, const GraphNode& b) {
   return a.op == b.op && a.inputs == b.inputs && a.spec == b.spec &&
          (a.op->kind == OpKind::input || a.attrs == b.attrs);
 }
 
 // What is shown to people, too: one object then stands for both, whichever of them was there first.
-bool same_labels(const Node& a, const Node& b) {
+bool same_labels(const GraphNode& a, const GraphNode& b) {
   const bool named = a.op->kind == OpKind::input;  // other attributes are compared by same_node
   return (!named || a.attrs == b.attrs) && a.attrs.bodies() == b.attrs.bodies() && a.level == b.level &&
          a.vjp_of == b.vjp_of && a.region == b.region && a.scope == b.scope && a.loc.line() == b.loc.line() &&
          std::string_view(a.loc.file_name()) == b.loc.file_name();
 }
 
-std::size_t structural_hash(const Body& body) {
+std::size_t structural_hash(const GraphBody& body) {
   std::size_t h = 14695981039346656037ULL;
   const auto mix = [&h](std::size_t v) { h = (h ^ v) * 1099511628211ULL; };
-  for (const Node& n : body.nodes) {
+  for (const GraphNode& n : body.nodes) {
     mix(std::hash<const void*>{}(n.op));
     if (n.op->kind != OpKind::input) mix(n.attrs.hash());
     for (NodeId id : n.inputs) mix(uz(id));
@@ -38,9 +39,9 @@ std::size_t structural_hash(const Body& body) {
   return h;
 }
 
-std::shared_ptr<const Body> intern(Body body) {
+std::shared_ptr<const GraphBody> intern(GraphBody body) {
   static std::mutex mutex;
-  static std::unordered_multimap<std::size_t, std::weak_ptr<const Body>> bodies;
+  static std::unordered_multimap<std::size_t, std::weak_ptr<const GraphBody>> bodies;
   body.hash = structural_hash(body);
   const std::lock_guard lock(mutex);
   auto [first, last] = bodies.equal_range(body.hash);
@@ -49,14 +50,14 @@ std::shared_ptr<const Body> intern(Body body) {
     if (known && *known == body && std::ranges::equal(known->nodes, body.nodes, same_labels)) return known;
     first = known ? std::next(first) : bodies.erase(first);
   }
-  auto fresh = std::make_shared<const Body>(std::move(body));
+  auto fresh = std::make_shared<const GraphBody>(std::move(body));
   bodies.emplace(fresh->hash, fresh);
   return fresh;
 }
 
 }  // namespace
 
-bool Body::operator==(const Body& o) const {
+bool GraphBody::operator==(const GraphBody& o) const {
   return this == &o || (hash == o.hash && carries == o.carries && xs == o.xs && consts == o.consts &&
                         outs == o.outs && std::ranges::equal(nodes, o.nodes, same_node));
 }
@@ -83,10 +84,10 @@ Closed close_body(const Graph& graph, const Closing& closing) {
   }
 
   Closed closed;
-  Body body;
+  GraphBody body;
   std::vector<NodeId> fresh(uz(graph.size()), -1);
   const auto take = [&](NodeId id) {
-    Node n = graph.node(id);
+    GraphNode n = graph.node(id);
     for (NodeId& in : n.inputs) in = fresh[uz(resolve(in))];
     n.vjp_of = n.vjp_of < 0 ? -1 : fresh[uz(n.vjp_of)];
     n.value = {};
@@ -104,8 +105,8 @@ Closed close_body(const Graph& graph, const Closing& closing) {
   for (NodeId id = 0; id < graph.size(); ++id) {
     if (!live[uz(id)] || fresh[uz(id)] >= 0) continue;
     if (graph.node(id).op->kind == OpKind::input)
-      throw GraphError(fmt::format("[body] %{} '{}' is an input that the body was not given", id,
-                                   input_name(graph.node(id))));
+      throw GraphError(
+          fmt::format("[body] {} is an input that the body was not given", describe(graph.nodes(), id)));
     take(id);
   }
   for (NodeId id : closing.outs) body.outs.push_back(fresh[uz(resolve(id))]);
@@ -114,14 +115,14 @@ Closed close_body(const Graph& graph, const Closing& closing) {
   return closed;
 }
 
-std::vector<Tensor> inline_body(const Body& body, std::span<const Tensor> inputs) {
+std::vector<Tensor> inline_body(const GraphBody& body, std::span<const Tensor> inputs) {
   if (static_cast<int>(inputs.size()) != body.inputs())
     throw GraphError(fmt::format("[inline] the body has {} inputs, {} given", body.inputs(), inputs.size()));
   std::vector<Tensor> made;
   made.reserve(body.nodes.size());
   std::vector<Tensor> in;
   ContextGuard guard;
-  for (const Node& n : body.nodes) {
+  for (const GraphNode& n : body.nodes) {
     if (n.op->kind == OpKind::input) {
       made.push_back(inputs[made.size()]);
       continue;

@@ -9,8 +9,8 @@
 
 namespace nestgrad {
 
-struct Body {
-  std::deque<Node> nodes;    // inputs first, in the order carries, xs, consts
+struct GraphBody {
+  std::deque<GraphNode> nodes;  // inputs first, in the order carries, xs, consts
   int carries = 0;           // number of carried inputs
   int xs = 0;                // number of per-step inputs (without the time axis)
   int consts = 0;            // number of inputs that stay the same
@@ -18,14 +18,14 @@ struct Body {
   std::size_t hash = 0;
 
   // The same computation, wherever it was written.
-  bool operator==(const Body& other) const;
+  bool operator==(const GraphBody& other) const;
   int inputs() const { return carries + xs + consts; }
   const Spec& spec(NodeId id) const { return nodes[static_cast<std::size_t>(id)].spec; }
 };
 
 // The step of a scan.
-inline const Body& body_of(const Node& scan) { return *scan.attrs.as<ScanAttrs>().body; }
-inline bool is_scan(const Node& n) { return n.attrs.find<ScanAttrs>() != nullptr; }
+inline const GraphBody& body_of(const GraphNode& scan) { return *scan.attrs.as<ScanAttrs>().body; }
+inline bool is_scan(const GraphNode& n) { return n.attrs.find<ScanAttrs>() != nullptr; }
 
 // A graph of which only what `outs` and `keep` need remains, its inputs in the given order. `keep` receives
 // the new ids. `replace[id]` >= 0 names the node that stands for node id (used instead of it everywhere).
@@ -35,7 +35,7 @@ struct Closing {
   std::vector<NodeId> replace;
 };
 struct Closed {
-  std::shared_ptr<const Body> body;
+  std::shared_ptr<const GraphBody> body;
   std::vector<std::size_t> live_xs, live_consts;  // positions in Closing::xs / consts that remain
   std::vector<NodeId> keep;
 };
@@ -43,6 +43,6 @@ Closed close_body(const Graph& graph, const Closing& closing);
 
 // Re-emits the body's nodes with its inputs replaced by `inputs`; returns the tensor of every node (scan
 // nodes too).
-std::vector<Tensor> inline_body(const Body& body, std::span<const Tensor> inputs);
+std::vector<Tensor> inline_body(const GraphBody& body, std::span<const Tensor> inputs);
 
 }  // namespace nestgrad

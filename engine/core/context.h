@@ -1,4 +1,4 @@
-// Context: the thread's defaults for new nodes and plans. Change it while a guard lives, which puts it back.
+// ThreadContext: the thread's defaults for new nodes and plans. Change it while a guard lives, which puts it back.
 //
 //   const Scope scope("loss");             // nodes appended from here on carry the name
 //   const DeviceScope on(Device::cuda());  // plans that this thread makes from here on run there
@@ -12,15 +12,15 @@
 
 namespace nestgrad {
 
-struct Context {
+struct ThreadContext {
   // Where new nodes go, and how they are labelled.
   struct Emit {
     Graph* graph = nullptr;  // innermost graph being traced
-    int level = 0;           // see Node::level
+    int level = 0;           // see GraphNode::level
     Tensor vjp_of;           // the node that is being differentiated; only nodes of its graph note it
-    int region = 0;          // see Node::region
+    int region = 0;          // see GraphNode::region
     std::optional<Loc> loc;  // the line of new nodes, instead of that of the op's operand
-    ScopeName scope;         // see Node::scope
+    ScopeName scope;         // see GraphNode::scope
   };
   Emit emit;
   // Defaults for plans; without a value, those of the process (set_default_device, set_default_precision).
@@ -28,12 +28,12 @@ struct Context {
   std::optional<Precision> precision;
 };
 
-inline Context& context() {
-  thread_local Context here;
+inline ThreadContext& context() {
+  thread_local ThreadContext here;
   return here;
 }
 
-// Restores the thread's Context when it goes out of scope.
+// Restores the thread's context when it goes out of scope.
 class ContextGuard {
  public:
   ContextGuard() : saved_(context()) {}
@@ -42,7 +42,7 @@ class ContextGuard {
   ContextGuard& operator=(const ContextGuard&) = delete;
 
  private:
-  Context saved_;
+  ThreadContext saved_;
 };
 
 // Names a stretch of code: nodes appended inside carry the name, and the line of the outermost scope.

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/core/compiler.h"
+
 namespace nestgrad {
 
 struct Error : std::runtime_error {

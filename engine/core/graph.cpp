@@ -9,6 +9,8 @@
 #include "engine/core/body.h"
 #include "engine/core/convert.h"
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
+#include "engine/core/node_text.h"
 
 namespace nestgrad {
 
@@ -38,7 +40,7 @@ std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const No
   return h;
 }
 
-Spec no_infer(const Call& call) { call.shape_error("leaf nodes are made by the graph"); }
+Spec no_infer(const OpCall& call) { call.shape_error("leaf nodes are made by the graph"); }
 
 }  // namespace
 
@@ -90,18 +92,18 @@ const Spec& Tensor::spec() const { return graph().node(id_).spec; }
 std::int64_t Tensor::dim(int axis) const {
   const int r = rank();
   if (axis < -r || axis >= r)
-    throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, to_string(spec())));
+    throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, describe(*this)));
   return shape()[uz(axis < 0 ? axis + r : axis)];
 }
 
 // ---- nodes ----
 
-std::string input_name(const Node& n) {
+std::string input_name(const GraphNode& n) {
   const InputAttrs* input = n.attrs.find<InputAttrs>();
   return input ? input->name : std::string();
 }
 
-std::vector<Spec> specs_of(const std::deque<Node>& nodes, std::span<const NodeId> ids) {
+std::vector<Spec> specs_of(const std::deque<GraphNode>& nodes, std::span<const NodeId> ids) {
   std::vector<Spec> specs;
   specs.reserve(ids.size());
   for (NodeId id : ids) specs.push_back(nodes[uz(id)].spec);
@@ -138,17 +140,17 @@ bool Graph::descends_from(const Graph& other) const {
   return false;
 }
 
-NodeId Graph::push(Node node) {
+NodeId Graph::push(GraphNode node) {
   nodes_.push_back(std::move(node));
   return size() - 1;
 }
 
 Tensor Graph::input(Spec spec, std::string name, Loc loc) {
   check_spec("input", spec);
-  Node node{.op = &input_op,
-            .attrs = InputAttrs{std::move(name)},
-            .spec = std::move(spec),
-            .loc = context().emit.loc.value_or(loc)};
+  GraphNode node{.op = &input_op,
+                 .attrs = InputAttrs{std::move(name)},
+                 .spec = std::move(spec),
+                 .loc = context().emit.loc.value_or(loc)};
   inputs_.push_back(push(std::move(node)));
   return tensor(inputs_.back());
 }
@@ -169,26 +171,26 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
   const std::size_t hash = structural_hash(op, attrs, ids);
   if (op.is_shared && options_.share) {
     const NodeId equal = shared_.find(hash, [&](NodeId id) {
-      const Node& n = node(id);
+      const GraphNode& n = node(id);
       return n.op == &op && n.inputs == ids && n.attrs == attrs;
     });
     if (equal >= 0) return tensor(equal);
   }
-  const Context::Emit& state = context().emit;
+  const ThreadContext::Emit& state = context().emit;
   Spec spec = known                         ? *known
               : op.kind == OpKind::constant ? attrs.as<ConstantAttrs>().literal.spec()
-                                            : infer(op, specs_of(nodes_, ids), attrs);
-  Node n{.op = &op,
-         .attrs = std::move(attrs),
-         .inputs = std::move(ids),
-         .spec = std::move(spec),
-         .level = state.level,
-         .vjp_of = state.vjp_of.graph_ == this ? state.vjp_of.id() : -1,
-         .region = state.region,
-         .loc = state.loc.value_or(loc),
-         .scope = state.scope};
+                                            : infer({op, specs_of(nodes_, ids), attrs, {}, &nodes_, ids});
+  GraphNode n{.op = &op,
+              .attrs = std::move(attrs),
+              .inputs = std::move(ids),
+              .spec = std::move(spec),
+              .level = state.level,
+              .vjp_of = state.vjp_of.graph_ == this ? state.vjp_of.id() : -1,
+              .region = state.region,
+              .loc = state.loc.value_or(loc),
+              .scope = state.scope};
   const NodeId id = push(std::move(n));
-  if (options_.mode == Mode::eager) run(node(id));
+  if (options_.mode == GraphMode::eager) run(node(id));
   if (options_.simplify && op.simplify)
     if (Tensor simpler = op.simplify(tensor(id)); simpler.defined())
       return simpler;  // node id is dead; not shared
@@ -206,7 +208,7 @@ NodeId Graph::lift(Tensor t) {
         "[lift] {} belongs to another graph that is not open here; pass it in as an input", describe(t)));
   for (const Capture& capture : captures_)
     if (capture.outer == t) return capture.id;
-  const Node& outer = home.node(t.id());
+  const GraphNode& outer = home.node(t.id());
   const std::string name = input_name(outer);
   const NodeId id = push({.op = &input_op,
                           .attrs = InputAttrs{name.empty() ? fmt::format("outer %{}", t.id()) : name},
@@ -220,7 +222,7 @@ NodeId Graph::lift(Tensor t) {
 // ---- emitting ----
 
 Scope::Scope(std::string_view name, Loc loc) {
-  Context::Emit& state = context().emit;
+  ThreadContext::Emit& state = context().emit;
   state.scope =
       ScopeName(state.scope.empty() ? std::string(name) : fmt::format("{}/{}", state.scope.str(), name));
   if (!state.loc) state.loc = loc;
@@ -272,7 +274,11 @@ Tensor constant(Array value, Loc loc) {
 Tensor constant(double value, DType dtype, Loc loc) { return constant(Array::scalar(value, dtype), loc); }
 
 Tensor as_tensor(const Operand& operand, Tensor like) {
-  if (operand.tensor.defined()) return operand.tensor;
+  if (!operand.is_number && !operand.tensor.defined())
+    throw GraphError(
+        fmt::format("[operand] this tensor names nothing (at {}); assign it the result of an op first",
+                    describe(operand.loc)));
+  if (!operand.is_number) return operand.tensor;
   if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
     throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first",
@@ -284,6 +290,7 @@ Tensor as_tensor(const Operand& operand, Tensor like) {
 }
 
 std::string describe(const Loc& loc) {
+  if (loc.line() == 0) return {};  // not known: of an input that trace() made
   std::string_view file = loc.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);
   return fmt::format("{}:{}", file, loc.line());
@@ -291,8 +298,37 @@ std::string describe(const Loc& loc) {
 
 std::string describe(Tensor t) {
   if (!t.alive()) return "a tensor of a closed graph";
-  const Node& n = t.graph().node(t.id());
-  return fmt::format("%{} = {} {} ({})", t.id(), n.op->name, to_string(n.spec), describe(n.loc));
+  return describe(t.graph().nodes(), t.id());
 }
+
+namespace {
+
+// Of an input, its name too.
+std::string op_text(const GraphNode& n) {
+  const std::string name = input_name(n);
+  return name.empty() ? std::string(n.op->name) : fmt::format("{} '{}'", n.op->name, name);
+}
+
+// Nothing where the line is not known.
+std::string line_text(const GraphNode& n) {
+  return n.loc.line() == 0 ? "" : fmt::format(" ({})", describe(n.loc));
+}
+
+}  // namespace
+
+std::string describe(const std::deque<GraphNode>& nodes, NodeId id) {
+  const GraphNode& n = nodes[uz(id)];
+  return fmt::format("%{} = {} {}{}", id, op_text(n), to_string(n.spec), line_text(n));
+}
+
+ValueError value_error(const ValueError& e, const std::deque<GraphNode>& nodes, NodeId id,
+                       const std::string& more) {
+  const GraphNode& n = nodes[uz(id)];
+  const NodeCall call(nodes, n);
+  return ValueError(fmt::format("{} (at {}{}; {})", e.what(), describe(n.loc), more,
+                                static_cast<const OpCall&>(call).operands()));
+}
+
+std::string origin(const GraphNode& n) { return op_text(n) + line_text(n); }
 
 }  // namespace nestgrad

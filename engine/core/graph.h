@@ -18,7 +18,7 @@
 
 namespace nestgrad {
 
-struct Node {
+struct GraphNode {
   const Op* op = nullptr;
   Attrs attrs;
   std::vector<NodeId> inputs;
@@ -31,30 +31,14 @@ struct Node {
   Array value;         // eager graphs only
 };
 
-std::string input_name(const Node& n);  // empty if n is not an input
-inline const Array& literal_of(const Node& constant) { return constant.attrs.as<ConstantAttrs>().literal; }
+std::string input_name(const GraphNode& n);  // empty if n is not an input
+inline const Array& literal_of(const GraphNode& n) { return n.attrs.as<ConstantAttrs>().literal; }
 
-std::vector<Spec> specs_of(const std::deque<Node>& nodes, std::span<const NodeId> ids);
-
-// Builds the Call of a node, which an op's functions are given; owns the specs of its inputs.
-class NodeCall {
- public:
-  NodeCall(const std::deque<Node>& nodes, const Node& n)
-      : in_(specs_of(nodes, n.inputs)), call_{*n.op, in_, n.attrs, n.spec} {}
-  NodeCall(const NodeCall&) = delete;
-  operator const Call&() const { return call_; }
-  const Spec& in(std::size_t i) const { return in_[i]; }
-
- private:
-  std::vector<Spec> in_;
-  Call call_;
-};
-
-enum class Mode { lazy, eager };
+enum class GraphMode { lazy, eager };
 
 // Options of a graph; most graphs are made by trace().
 struct GraphOptions {
-  Mode mode = Mode::lazy;
+  GraphMode mode = GraphMode::lazy;
   Graph* parent = nullptr;    // its tensors may be used here: lift() makes an input for each, a capture
   bool hoist = true;          // ops that need only an ancestor's tensors are appended there
   bool simplify = false;      // apply Op::simplify at append; only plans do
@@ -72,7 +56,7 @@ struct Capture {
 
 class Graph {
  public:
-  explicit Graph(Mode mode = Mode::lazy) : Graph(GraphOptions{.mode = mode}) {}
+  explicit Graph(GraphMode mode = GraphMode::lazy) : Graph(GraphOptions{.mode = mode}) {}
   explicit Graph(GraphOptions options);
   ~Graph();
   Graph(const Graph&) = delete;
@@ -88,9 +72,9 @@ class Graph {
   // This graph's node for t: t itself, a copy of a constant, or a captured input. GraphError if t is foreign.
   NodeId lift(Tensor t);
 
-  const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
-  Node& node(NodeId id) { return nodes_[static_cast<std::size_t>(id)]; }
-  const std::deque<Node>& nodes() const { return nodes_; }
+  const GraphNode& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  GraphNode& node(NodeId id) { return nodes_[static_cast<std::size_t>(id)]; }
+  const std::deque<GraphNode>& nodes() const { return nodes_; }
   NodeId size() const { return static_cast<NodeId>(nodes_.size()); }
   Tensor tensor(NodeId id) { return {*this, id}; }
   const std::vector<NodeId>& inputs() const { return inputs_; }
@@ -106,13 +90,13 @@ class Graph {
 
  private:
   friend class Tensor;
-  NodeId push(Node node);
-  void run(Node& node);
+  NodeId push(GraphNode node);
+  void run(GraphNode& node);
 
   GraphOptions options_;
   std::uint32_t serial_;
   int depth_ = 0;
-  std::deque<Node> nodes_;
+  std::deque<GraphNode> nodes_;
   std::vector<NodeId> inputs_;
   std::vector<Capture> captures_;
   std::vector<Capture> sources_;
@@ -132,7 +116,7 @@ Tensor as_tensor(const Operand& operand, Tensor like);
 extern const Op input_op;
 extern const Op constant_op;
 
-std::string describe(Tensor t);  // %12 = matmul f32[4,4] (file.cpp:31)
-std::string describe(const Loc& loc);
+std::string describe(Tensor t);  // %12 = matmul f32[4,4] (file.cpp:31), %0 = input 'w' f32[4] (file.cpp:9)
+std::string describe(const Loc& loc);  // file.cpp:31
 
 }  // namespace nestgrad

@@ -2,35 +2,41 @@
 
 #include <fmt/format.h>
 
+#include "engine/core/graph.h"
+#include "engine/core/node_text.h"
+
 namespace nestgrad {
 
-namespace {
-
-std::string operands(const Call& call) {
+std::string OpCall::operands() const {
   std::string text;
-  for (std::size_t i = 0; i < call.in.size(); ++i)
-    text += fmt::format("{}{} is {}", i ? ", " : "", static_cast<char>('a' + i), to_string(call.in[i]));
+  for (std::size_t i = 0; i < in.size(); ++i)
+    text += fmt::format("{}{} is {}{}", i ? ", " : "", static_cast<char>('a' + i), to_string(in[i]),
+                        i < ids.size() ? " from " + origin(nodes->at(static_cast<std::size_t>(ids[i]))) : "");
   return text;
 }
 
-}  // namespace
-
-void Call::shape_error(const std::string& message) const {
-  throw ShapeError(fmt::format("[{}] {}: {}", op.name, message, operands(*this)));
+void OpCall::shape_error(const std::string& message) const {
+  throw ShapeError(fmt::format("[{}] {}: {}", op.name, message, operands()));
 }
 
-void Call::dtype_error(const std::string& message) const {
-  throw DTypeError(fmt::format("[{}] {}: {}", op.name, message, operands(*this)));
+void OpCall::dtype_error(const std::string& message) const {
+  throw DTypeError(fmt::format("[{}] {}: {}", op.name, message, operands()));
 }
 
-Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs) {
-  Spec out = op.infer({op, in, attrs, {}});
-  check_spec(op.name, out);
+Spec infer(const OpCall& call) {
+  Spec out = call.op.infer(call);
+  try {
+    check_spec(call.op.name, out);
+  } catch (const ShapeError& e) {
+    throw ShapeError(fmt::format("{}: {}", e.what(), call.operands()));
+  }
   return out;
 }
 
-Cost elementwise_cost(const Call& call) {
-  Cost cost{static_cast<double>(call.out.size()), static_cast<double>(call.out.bytes())};
+Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs) { return infer({op, in, attrs, {}}); }
+
+OpCost elementwise_cost(const OpCall& call) {
+  OpCost cost{static_cast<double>(call.out.size()), static_cast<double>(call.out.bytes())};
   for (const Spec& in : call.in) cost.bytes += static_cast<double>(in.bytes());
   return cost;
 }

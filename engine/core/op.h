@@ -2,6 +2,7 @@
 // analyses, printer and tests ask the row; few places (simplification, forms, CUDA) ask for a certain op.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -14,16 +15,21 @@
 namespace nestgrad {
 
 struct Op;
-class Backend;  // engine/plan/backend.h
+struct GraphNode;  // engine/core/graph.h
+class Backend;     // engine/plan/backend.h
 
 // One use of an op: what a shape rule, a kernel factory or an analysis may look at.
-struct Call {
+struct OpCall {
   const Op& op;
   std::span<const Spec> in;
   const Attrs& attrs;
-  Spec out;                                                         // not yet known inside `infer`
+  Spec out;  // not yet known inside `infer`
+  // Where the inputs came from, for messages: nodes `ids` of a graph. Empty where the caller has none.
+  const std::deque<GraphNode>* nodes = nullptr;
+  std::span<const NodeId> ids = {};
   [[noreturn]] void shape_error(const std::string& message) const;  // "[op] message: operands"
   [[noreturn]] void dtype_error(const std::string& message) const;
+  std::string operands() const;  // a is f64[2,3] from input 'x' (file.cpp:9), b is ..
 };
 
 // One use of an op while it is differentiated: the cotangent of input `input` is asked for.
@@ -36,7 +42,7 @@ struct VjpCall {
 };
 
 // A kernel made for one call: addresses of dense row-major inputs, address of the output.
-using Kernel = std::function<void(const std::byte* const* in, std::byte* out)>;
+using OpKernel = std::function<void(const std::byte* const* in, std::byte* out)>;
 
 // A run of an elementwise kernel: n elements of each operand, contiguous or one for all, to n of the output.
 using ElementLoop = void (*)(const std::byte* const* in, std::byte* out, std::int64_t n);
@@ -45,19 +51,17 @@ using RowReduction = void (*)(const std::byte* in, std::byte* out, std::int64_t 
 
 // Where the elements of a rearrangement lie in its input: element i of the output is element
 // offset + i . strides of the input.
-struct View {
+struct OpView {
   std::int64_t offset = 0;
   Shape strides;
 };
 
-struct Cost {
-  double flops = 0;
-  double bytes = 0;
+struct OpCost {
+  double flops = 0, bytes = 0;
 };
 
-// A case for the tests of the table (tests/ops/sweep_test.cpp). `error` set: the call must be refused with
-// that text in the message.
-struct Sample {
+// A case for the tests of the table. `error` set: the call must be refused with that text in the message.
+struct OpSample {
   struct Input {
     Shape shape;
     double low = -1.5, high = 1.5;  // domain of uniformly drawn values
@@ -79,8 +83,8 @@ struct Op {
   OpKind kind = OpKind::value;
 
   // ---- what it means ----
-  // Shape and type of the output, or a ShapeError / DTypeError through Call.
-  Spec (*infer)(const Call&) = nullptr;
+  // Shape and type of the output, or a ShapeError / DTypeError through OpCall.
+  Spec (*infer)(const OpCall&) = nullptr;
   // Cotangent of one input, written in ops. It may have the broadcast shape of the output: grad sums it down.
   Tensor (*vjp)(const VjpCall&) = nullptr;
   // Where vjp is null. Ops whose output is of integer type need neither.
@@ -94,50 +98,49 @@ struct Op {
 
   // ---- facts that analyses read ----
   // Is the output affine in this input, the others held fixed? Its derivative then does not read this input.
-  bool (*linear_in)(const Call&, int input) = nullptr;
+  bool (*linear_in)(const OpCall&, int input) = nullptr;
   bool is_linear = false;    // in all its inputs together: f(x + y) = f(x) + f(y), so that sums pass through
   bool is_product = false;   // where linear_in holds of an input, linear and not merely affine: 0 gives 0
   bool is_addition = false;  // the output is the first input plus the second
   // Where does this axis of this input go, if the op treats slices along it independently? -1: nowhere.
-  int (*axes)(const Call&, int input, int axis) = nullptr;
-  // Does it add up its input over this axis?
-  bool (*sums_over)(const Call&, int axis) = nullptr;
+  int (*axes)(const OpCall&, int input, int axis) = nullptr;
+  bool (*sums_over)(const OpCall&, int axis) = nullptr;  // does it add up its input over this axis?
   // Is an input repeated along the output axes to which `axes` sends none of its own?
   bool broadcasts = false;
   bool is_alias = false;  // the output is the input's bytes under another shape
   bool is_shared = true;  // equal calls are one node (false: every call is a node of its own)
   // May the output take this input's buffer? (Element i must be read before it is written.)
-  bool (*may_reuse)(const Call&, int input) = nullptr;
-  Cost (*cost)(const Call&) = nullptr;
+  bool (*may_reuse)(const OpCall&, int input) = nullptr;
+  OpCost (*cost)(const OpCall&) = nullptr;
 
   // ---- kernels ----
-  Kernel (*cpu)(const Call&) = nullptr;
+  OpKernel (*cpu)(const OpCall&) = nullptr;
   // A kernel that queues its work there. Filled in by cuda/ where it is linked, before the first plan.
-  mutable Kernel (*cuda)(const Call&, Backend&) = nullptr;
+  mutable OpKernel (*cuda)(const OpCall&, Backend&) = nullptr;
   // The inner loop of an elementwise op, for several ops that run as one instruction (a cluster). All
   // operands and the output have this type; stretched[k]: operand k is one element, repeated.
   ElementLoop (*element_loop)(DType, const std::vector<char>& stretched) = nullptr;
   // Of a reduction over the last axis: the kernel of one row. Null where another axis is reduced as well.
-  RowReduction (*row_reduction)(const Call&) = nullptr;
+  RowReduction (*row_reduction)(const OpCall&) = nullptr;
   // A kernel with one more operand, to which it adds the op's value; that may be the output's own buffer. The
   // bits are those of `cpu` and an addition. Empty where there is none for this call.
-  Kernel (*kernel_adding_to)(const Call&) = nullptr;
+  OpKernel (*kernel_adding_to)(const OpCall&) = nullptr;
   // Of an op that only rearranges its one input.
-  View (*view)(const Call&) = nullptr;
+  OpView (*view)(const OpCall&) = nullptr;
 
   // ---- text and tests ----
   std::string (*describe)(const Attrs&) = nullptr;  // attributes for printing
   // Attributes rebuilt from Attrs::numbers(), of an op that has some: attrs_from<SliceAttrs>.
   std::optional<Attrs> (*read_attrs)(std::span<const std::int64_t> numbers) = nullptr;
-  std::vector<Sample> (*samples)() = nullptr;
+  std::vector<OpSample> (*samples)() = nullptr;
 };
 
 // All rows, in the order of their names: those of ops/table.def.
 std::span<const Op* const> op_table();
 const Op* find_op(std::string_view name);  // null if there is none
 
+Spec infer(const OpCall& call);
 Spec infer(const Op& op, std::span<const Spec> in, const Attrs& attrs);
-// A flop for each element of the output; the bytes of inputs and output.
-Cost elementwise_cost(const Call& call);
+OpCost elementwise_cost(const OpCall& call);  // a flop an output element; the bytes of inputs and output
 
 }  // namespace nestgrad

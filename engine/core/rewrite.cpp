@@ -6,8 +6,8 @@
 
 namespace nestgrad {
 
-void label_like(const Node& n) {
-  Context::Emit& state = context().emit;
+void label_like(const GraphNode& n) {
+  ThreadContext::Emit& state = context().emit;
   state.level = n.level;
   state.vjp_of = {};
   state.region = n.region;
@@ -15,7 +15,7 @@ void label_like(const Node& n) {
   state.scope = n.scope;
 }
 
-Rewriter::Rewriter(const std::deque<Node>& old, GraphOptions options)
+Rewriter::Rewriter(const std::deque<GraphNode>& old, GraphOptions options)
     : old_(old), graph_(std::make_shared<Graph>(options)), made_(old.size()) {
   context().emit.graph = graph_.get();
 }
@@ -27,7 +27,7 @@ std::vector<Tensor> Rewriter::inputs(NodeId old) const {
 }
 
 Tensor Rewriter::copy(NodeId old, std::span<const Tensor> inputs) {
-  const Node& n = node(old);
+  const GraphNode& n = node(old);
   if (n.op->kind == OpKind::input) return input(old);
   label_like(n);
   const bool is_alike =
@@ -44,7 +44,7 @@ Tensor Rewriter::input(NodeId old) {
 
 Tensor Rewriter::replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> inputs,
                               std::map<NodeId, NodeId> now) {
-  const Node& n = node(old);
+  const GraphNode& n = node(old);
   ScanAttrs attrs = n.attrs.as<ScanAttrs>();
   attrs.body = body;
   scans_.insert_or_assign(old, Scan{std::move(body), std::move(now)});
@@ -52,12 +52,12 @@ Tensor Rewriter::replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> 
   return graph_->append(*n.op, inputs, std::move(attrs), n.loc);
 }
 
-const Rewriter::Scan* Rewriter::replaced(const Node& old) const {
+const Rewriter::Scan* Rewriter::replaced(const GraphNode& old) const {
   const auto scan = old.inputs.empty() ? scans_.end() : scans_.find(old.inputs[0]);
   return scan == scans_.end() ? nullptr : &scan->second;
 }
 
-Attrs Rewriter::attrs(const Node& old) const {
+Attrs Rewriter::attrs(const GraphNode& old) const {
   const Scan* scan = replaced(old);
   if (!scan) return old.attrs;
   if (const FinalAttrs* final = old.attrs.find<FinalAttrs>()) return FinalAttrs{scan->body, final->carry};

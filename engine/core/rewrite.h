@@ -22,12 +22,12 @@ struct Lowered {
 };
 
 // New nodes are labelled like this one, until the caller's ContextGuard ends.
-void label_like(const Node& node);
+void label_like(const GraphNode& node);
 
 class Rewriter {
  public:
   // `old` outlives the rewriter; options: of the new graph.
-  explicit Rewriter(const std::deque<Node>& old, GraphOptions options = {.share = false});
+  explicit Rewriter(const std::deque<GraphNode>& old, GraphOptions options = {.share = false});
 
   Graph& graph() { return *graph_; }
   // The new tensor of an old node, which the pass sets; undefined: not made.
@@ -43,7 +43,7 @@ class Rewriter {
   // The old scan with another body. now: for each node of its body that is stacked, that of the new one.
   Tensor replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> inputs, std::map<NodeId, NodeId> now);
   // What an old stack or final has become part of: its attributes in the new graph.
-  Attrs attrs(const Node& old) const;
+  Attrs attrs(const GraphNode& old) const;
 
   Lowered lowered(const std::vector<NodeId>& inputs, const std::vector<NodeId>& outputs) const;
 
@@ -52,11 +52,11 @@ class Rewriter {
     BodyPtr body;
     std::map<NodeId, NodeId> now;
   };
-  const Node& node(NodeId id) const { return old_[static_cast<std::size_t>(id)]; }
+  const GraphNode& node(NodeId id) const { return old_[static_cast<std::size_t>(id)]; }
   // What took the place of the scan that this final or stack reads; null: nothing did, or it is neither.
-  const Scan* replaced(const Node& old) const;
+  const Scan* replaced(const GraphNode& old) const;
 
-  const std::deque<Node>& old_;
+  const std::deque<GraphNode>& old_;
   std::shared_ptr<Graph> graph_;
   std::vector<Tensor> made_;
   std::map<NodeId, Scan> scans_;  // those that were replaced

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "engine/core/compiler.h"
+
 namespace nestgrad {
 
 class SourceLocation {

@@ -29,7 +29,9 @@ class Tensor {
   int rank() const { return spec().rank(); }
   // Extent of an axis; negative axes count from the end.
   std::int64_t dim(int axis) const;
-  bool operator==(const Tensor&) const = default;
+  bool operator==(const Tensor&) const = default;  // the same tensor; equal(a, b) compares the numbers
+  // A traced tensor has no numbers that an `if` could ask for: choose with where(mask, a, b), loop with scan().
+  explicit operator bool() const = delete;
 
  private:
   friend class Graph;
@@ -42,12 +44,13 @@ static_assert(std::is_trivially_copyable_v<Tensor>);
 // An argument of an op: a tensor or a number, with the line
 // that wrote it. Numbers take the other operand's type.
 struct Operand {
-  Operand(Tensor t, Loc where = Loc::current()) : tensor(t), loc(where) {}
+  Operand(Tensor t, Loc where = Loc::current()) : tensor(t), is_number(false), loc(where) {}
   template <class Number>
   requires std::is_arithmetic_v<Number> Operand(Number v, Loc where = Loc::current())
-      : number(static_cast<double>(v)), loc(where) {}
+      : number(static_cast<double>(v)), is_number(true), loc(where) {}
   Tensor tensor;  // undefined for a number
   double number = 0;
+  bool is_number;
   Loc loc;
 };
 

@@ -249,6 +249,15 @@ std::string printable(std::string_view text, std::size_t limit) {
   return out;
 }
 
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 6;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i)
+    out += fmt::format("{}'{}'", i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", printable(names[i]));
+  if (names.size() > kMost) out += fmt::format(" and {} more", names.size() - kMost);
+  return out;
+}
+
 std::optional<std::size_t> narrow_to_i32(const std::byte* from, std::span<std::int32_t> to) {
   for (std::size_t i = 0; i < to.size(); ++i) {
     std::int64_t value;

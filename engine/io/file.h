@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/error.h"
 
@@ -72,6 +73,9 @@ void write_file_atomically(const std::string& path, std::string_view bytes);
 // Text from a file or a path, fit for one line of an error message: control characters are escaped, and
 // anything longer than `limit` bytes is cut.
 std::string printable(std::string_view text, std::size_t limit = 200);
+
+// The first few of some names and how many more there are, likewise: 'a', 'b' and 3 more.
+std::string listed(const std::vector<std::string>& names);
 
 // Copies to.size() little-endian 64-bit integers from `from` (no alignment needed) into 32 bits. Returns the
 // index of the first value that does not fit, or nothing when all do.

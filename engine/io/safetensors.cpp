@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "engine/io/file.h"
+#include "engine/io/packed_numbers.h"
 
 namespace nestgrad {
 namespace {
@@ -28,39 +28,13 @@ constexpr std::uint64_t kHeaderLimit = 100'000'000;  // as in the reference impl
 constexpr std::size_t kRankLimit = 32;
 constexpr int kDepthLimit = 3;  // header, tensor, shape
 
-// How a dtype of the file is stored, and what it becomes here.
-struct Format {
-  std::string_view name;
-  std::size_t width;  // bytes of one element in the file
-  DType becomes;
-};
-constexpr std::array<Format, 6> kFormats{{{"F64", 8, DType::f64},
-                                          {"F32", 4, DType::f32},
-                                          {"I32", 4, DType::i32},
-                                          {"I64", 8, DType::i32},
-                                          {"F16", 2, DType::f32},
-                                          {"BF16", 2, DType::f32}}};
-
 // One tensor of the header, checked by itself.
 struct Entry {
   std::string name;
-  const Format* format = nullptr;
+  const NumberFormat* format = nullptr;
   Shape shape;
   std::uint64_t begin = 0, end = 0;  // in bytes from the start of the data
 };
-
-// IEEE binary16 to binary32: every value has an exact counterpart; NaN payloads are kept.
-std::uint32_t widen_f16(std::uint16_t half) {
-  const std::uint32_t sign = std::uint32_t{half} >> 15 << 31;
-  const std::uint32_t exponent = half >> 10 & 31u, fraction = half & 1023u;
-  if (exponent == 31) return sign | 0x7f800000u | fraction << 13;            // infinity, NaN
-  if (exponent != 0) return sign | (exponent + 112) << 23 | fraction << 13;  // bias 15 becomes 127
-  // Zero or denormal: fraction * 2^-24, which binary32 represents as a normal number.
-  return sign | std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
-}
-
-// bfloat16 is the upper half of binary32.
-std::uint32_t widen_bf16(std::uint16_t upper) { return std::uint32_t{upper} << 16; }
 
 class Reader {
  public:
@@ -74,7 +48,10 @@ class Reader {
       if (name == kMetadata) out.metadata = read_metadata(value);
       else entries.push_back(read_entry(name, value));
     check_layout(entries);
-    for (const Entry& entry : entries) out.tensors.emplace(entry.name, read_numbers(entry));
+    for (const Entry& entry : entries) {
+      out.tensors.emplace(entry.name, read_numbers(entry));
+      out.types.emplace(entry.name, entry.format->safetensors);
+    }
     return out;
   }
 
@@ -169,30 +146,27 @@ class Reader {
 
     if (!value["dtype"].is_string()) fail_in(tensor, "has a dtype that is not text; write the file again");
     const auto& dtype = value["dtype"].get_ref<const std::string&>();
-    const auto format = std::ranges::find(kFormats, dtype, &Format::name);
-    if (format == kFormats.end())
+    entry.format = format_of_safetensors(dtype);
+    if (entry.format == nullptr)
       fail_in(tensor,
               "has dtype '{}', which cannot be read; convert it to one of F64, F32, I32, I64, F16, BF16",
               printable(dtype, 20));
-    entry.format = &*format;
 
     entry.shape = read_integers(tensor, value["shape"], "shape");
     if (entry.shape.size() > kRankLimit)
       fail_in(tensor, "has {} axes, the limit is {}; store it in another shape", entry.shape.size(),
               kRankLimit);
-    // Counted with 0 as 1, so that no product of extents, in whatever order, overflows later.
-    std::int64_t most = 8;
-    for (const std::int64_t extent : entry.shape)
-      if (__builtin_mul_overflow(most, std::max<std::int64_t>(extent, 1), &most))
-        fail_in(tensor, "has shape {}, whose size overflows; the file is damaged, copy it again",
-                to_string(entry.shape));
+    const std::optional<std::int64_t> bytes = packed_bytes(*entry.format, entry.shape);
+    if (!bytes)
+      fail_in(tensor, "has shape {}, whose size overflows; the file is damaged, copy it again",
+              to_string(entry.shape));
 
     const Shape offsets = read_integers(tensor, value["data_offsets"], "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1])
       fail_in(tensor, "has data_offsets that are not [begin, end] with begin <= end; write the file again");
     entry.begin = static_cast<std::uint64_t>(offsets[0]);
     entry.end = static_cast<std::uint64_t>(offsets[1]);
-    const std::uint64_t need = static_cast<std::uint64_t>(numel(entry.shape)) * entry.format->width;
+    const auto need = static_cast<std::uint64_t>(*bytes);
     if (entry.end - entry.begin != need)
       fail_in(tensor, "has data_offsets {} for {} bytes, {} {} takes {}; the file is damaged, copy it again",
               to_string(offsets), entry.end - entry.begin, dtype, to_string(entry.shape), need);
@@ -227,24 +201,11 @@ class Reader {
   Array read_numbers(const Entry& entry) const {
     Array out(entry.format->becomes, entry.shape);
     const std::byte* from = data_.data() + entry.begin;
-    if (entry.format->name == "I64") {
-      if (const auto bad = narrow_to_i32(from, out.as<std::int32_t>())) {
-        std::int64_t value;
-        std::memcpy(&value, from + 8 * *bad, 8);
-        fail_in(entry.name,
-                "has the I64 value {} at index {}, outside of i32; store smaller integers, or F64", value,
-                *bad);
-      }
-    } else if (entry.format->width == 2) {
-      const auto widen = entry.format->name == "F16" ? widen_f16 : widen_bf16;
-      for (std::size_t i = 0; i < static_cast<std::size_t>(out.size()); ++i) {
-        std::uint16_t narrow;
-        std::memcpy(&narrow, from + 2 * i, 2);
-        const std::uint32_t wide = widen(narrow);
-        std::memcpy(out.data() + 4 * i, &wide, 4);  // as bits: a signalling NaN survives
-      }
-    } else if (out.bytes() != 0) {
-      std::memcpy(out.data(), from, out.bytes());
+    if (const auto bad = unpack_numbers(*entry.format, from, out)) {
+      std::int64_t value;
+      std::memcpy(&value, from + 8 * *bad, 8);
+      fail_in(entry.name, "has the I64 value {} at index {}, outside of i32; store smaller integers, or F64",
+              value, *bad);
     }
     return out;
   }

@@ -19,6 +19,7 @@ namespace nestgrad {
 struct SafeTensors {
   std::map<std::string, Array> tensors;
   std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> types;  // of what was read: as the file has it, "BF16"; never written
 };
 
 // Reads F32, F64 and I32 bit by bit; I64 becomes i32 (a value that does not fit is an error), F16 and BF16

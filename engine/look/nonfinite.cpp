@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "engine/look/print.h"
@@ -22,7 +24,7 @@ constexpr std::string_view kReplayable = "yes";
 
 NonFinite::Range range_of(const Array& a) {
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
-  NonFinite::Range r{a.spec(), none, none, 0, 0};
+  NonFinite::Range r{.spec = a.spec(), .from = {}, .low = none, .high = none};
   dispatch(a.dtype(), [&]<class T>(T) {
     for (T element : a.as<T>()) {
       const auto v = static_cast<double>(element);
@@ -68,6 +70,7 @@ NonFinite report_of(const Visit& v) {
   for (const Array& a : v.inputs) r.values.push_back(a.clone());
   r.value = v.output.clone();
   look_at_values(r);
+  for (std::size_t i = 0; i < r.inputs.size(); ++i) r.inputs[i].from = origin(v.nodes[uz(v.node.inputs[i])]);
   return r;
 }
 
@@ -177,7 +180,9 @@ std::string NonFinite::str() const {
   else
     out += fmt::format("%{} = {} {} is finite: {}", node, row ? call_text(*row, attrs) : op,
                        to_string(output.spec), place_text(*this));
-  for (std::size_t i = 0; i < inputs.size(); ++i) out += fmt::format("\n  input {}, {}", i, inputs[i].str());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    out += fmt::format("\n  input {}, {}{}{}", i, inputs[i].from, inputs[i].from.empty() ? "" : ", ",
+                       inputs[i].str());
   return out + "\n  output, " + output.str() + "\n";
 }
 

@@ -8,8 +8,8 @@
 //
 //   [div] element 2 of %9 = div f64[4] is inf, the first value that is not finite: step 5, level 1, in loss
 //   (learner.cpp:31)
-//     input 0, f64[4]: from -1.5 to 2
-//     input 1, f64[4]: from 0 to 3
+//     input 0, input 'x' (learner.cpp:12), f64[4]: from -1.5 to 2
+//     input 1, relu (learner.cpp:30), f64[4]: from 0 to 3
 //     output, f64[4]: from -3 to 1; 1 infinite
 #pragma once
 
@@ -22,6 +22,7 @@ namespace nestgrad {
 struct NonFinite {
   struct Range {
     Spec spec;
+    std::string from;  // of an input of the op, what made it and where; empty when it was read from a file
     double low = 0, high = 0;  // of the finite elements; NaN if there are none
     std::int64_t nans = 0, infs = 0;
     std::string str() const;

@@ -16,7 +16,7 @@ namespace nestgrad {
 
 namespace {
 
-using GraphNode = Node;
+using GraphNode = GraphNode;
 
 EdgeKind kind_of(int level) {
   return level == 0 ? EdgeKind::forward : level == 1 ? EdgeKind::inner_gradient : EdgeKind::meta_gradient;
@@ -107,7 +107,7 @@ class Builder {
                 Placed& placed) {
     const GraphNode& scan = nodes[uz(id)];
     const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
-    const Body& body = *attrs.body;
+    const GraphBody& body = *attrs.body;
     const int inner =
         add_group(fmt::format("scan: {} steps{}", attrs.steps, attrs.reverse ? ", reverse" : ""),
                   placed.groups[uz(id)], attrs.steps);

@@ -26,11 +26,11 @@ std::string call_text(const Op& op, const Attrs& attrs) {
 
 namespace {
 
-void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, const std::string& indent,
+void print_nodes(const std::deque<GraphNode>& nodes, const std::vector<char>& live, const std::string& indent,
                  std::string& out) {
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
-    const Node& n = nodes[id];
+    const GraphNode& n = nodes[id];
     std::string call = call_text(*n.op, n.attrs);
     for (NodeId in : n.inputs) call += fmt::format(" %{}", in);
     const std::string type = is_scan(n) ? "" : to_string(n.spec);
@@ -38,7 +38,7 @@ void print_nodes(const std::deque<Node>& nodes, const std::vector<char>& live, c
                        n.op->kind == OpKind::input ? "" : "  " + describe(n.loc),
                        n.scope.empty() ? "" : "  in " + n.scope.str());
     if (!is_scan(n)) continue;
-    const Body& body = body_of(n);
+    const GraphBody& body = body_of(n);
     print_nodes(body.nodes, std::vector<char>(body.nodes.size(), 1), indent + "    ", out);
     out += indent + "    next";
     for (NodeId next : body.outs) out += fmt::format(" %{}", next);
@@ -89,7 +89,7 @@ void dot_group(const Outline& graph, int id, const std::string& indent, std::str
 }  // namespace
 
 std::string Function::str() const {
-  const std::deque<Node>& nodes = graph().nodes();
+  const std::deque<GraphNode>& nodes = graph().nodes();
   std::string out;
   std::vector<char> live = nestgrad::live_nodes(nodes, outputs_, {});
   for (NodeId id : inputs_) live[uz(id)] = 1;

@@ -20,7 +20,7 @@ class Backend : public DeviceMemory {
   virtual bool has_kernel(const Op& op) const = 0;
   // Kernels made here queue their work when they are called, with addresses of this device. Errors that they
   // find in numbers name `loc`.
-  virtual Kernel kernel(const Call& call, Loc loc, Precision precision) = 0;
+  virtual OpKernel kernel(const OpCall& call, Loc loc, Precision precision) = 0;
   virtual ClusterKernel cluster(const ClusterCall& call) = 0;
 
   // Can a scan over slices (engine/plan/slicing.h) with this body, of one slice, be one kernel?

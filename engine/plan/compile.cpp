@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/core/node_call.h"
 #include "engine/plan/cluster.h"
 #include "engine/plan/compiler.h"
 #include "engine/plan/passes.h"
@@ -129,7 +130,7 @@ void Compiler::issue(const Fusion::Group& group) {
 }
 
 void Compiler::issue(NodeId id) {
-  const Node& n = node(id);
+  const GraphNode& n = node(id);
   switch (n.op->kind) {
     case OpKind::input:
       return;
@@ -207,7 +208,7 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
 
 void Compiler::count_flops() {
   for (NodeId id = 0; id < graph_.size(); ++id) {
-    const Node& n = node(id);
+    const GraphNode& n = node(id);
     if (live_[uz(id)] && n.op->kind == OpKind::value && !n.op->is_alias && n.op->cost)
       program_.flops += n.op->cost(NodeCall(graph_.nodes(), n)).flops;
   }
@@ -240,7 +241,7 @@ void Compiler::finish() {
   }
 }
 
-Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Program compile(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
   Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
   if (std::optional<Program> program = Compiler(lowered, options).run()) return std::move(*program);

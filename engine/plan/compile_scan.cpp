@@ -2,6 +2,7 @@
 // and what recomputed, and what one step reads and writes.
 #include <algorithm>
 
+#include "engine/core/node_call.h"
 #include "engine/plan/compiler.h"
 #include "engine/plan/liveness.h"
 
@@ -36,7 +37,7 @@ SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
 
 // ---- what is recomputed ----
 
-int Compiler::every_of(const Node& scan) const {
+int Compiler::every_of(const GraphNode& scan) const {
   const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
   return std::min(options_.checkpoint_every.value_or(attrs.every), static_cast<int>(attrs.steps));
 }
@@ -267,7 +268,7 @@ class ScanCompiler {
             .scratch = memory_.take(cut.bytes)};
   }
 
-  View view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
+  OpView view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
 
   Program compiled_body() const {
     if (!sliced_) return compile(body_.nodes, ins_, outs_, c_.options_, true);
@@ -293,8 +294,8 @@ class ScanCompiler {
 
   Compiler& c_;
   NodeId id_;
-  const Node& node_;
-  const Body& body_;
+  const GraphNode& node_;
+  const GraphBody& body_;
   ScanResults results_;
   const SlicedBody* sliced_ = nullptr;
   std::unique_ptr<ScanStep> scan_;

@@ -36,7 +36,7 @@ class Compiler {
     std::vector<NodeId> pulled_by;  // scans that read a lazy stack
   };
 
-  const Node& node(NodeId id) const { return graph_.node(id); }
+  const GraphNode& node(NodeId id) const { return graph_.node(id); }
   Value& value(NodeId id) { return values_[uz(id)]; }
   Backend* backend() const { return options_.device.backend(); }
   int now() const { return static_cast<int>(program_.code.size()); }
@@ -75,7 +75,7 @@ class Compiler {
   bool fuse_scans();  // false: one of them cannot be
   // What a slice has of a value of a scan's body.
   SliceOf part_in(NodeId scan, NodeId body_node) const;
-  int every_of(const Node& scan) const;
+  int every_of(const GraphNode& scan) const;
   // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its
   // segments: what one of them recomputes must not take away the segment that another is reading.
   bool is_lazy(NodeId stack, int every) const;

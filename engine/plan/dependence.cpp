@@ -8,7 +8,7 @@
 
 namespace nestgrad {
 
-std::string_view why_no_derivative(const Node& n, std::size_t input, const Node& source) {
+std::string_view why_no_derivative(const GraphNode& n, std::size_t input, const GraphNode& source) {
   if (!n.op->vjp) return n.op->why_no_derivative.empty() ? "it has no derivative" : n.op->why_no_derivative;
   if (n.op->why_no_derivative_in)
     if (const std::string_view why = n.op->why_no_derivative_in(static_cast<int>(input)); !why.empty())
@@ -16,19 +16,19 @@ std::string_view why_no_derivative(const Node& n, std::size_t input, const Node&
   return is_float(n.spec.dtype) && is_float(source.spec.dtype) ? "" : "integers have no derivative";
 }
 
-std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked) {
+std::vector<char> marked_inputs(const GraphNode& scan, const std::vector<char>& marked) {
   std::vector<char> in;
   for (NodeId id : scan.inputs) in.push_back(marked[uz(id)]);
   return in;
 }
 
-std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked, Follow follow,
+std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<char> marked, Follow follow,
                              NodeId first) {
   std::unordered_map<NodeId, std::vector<char>> bodies;
   const auto is_marked = [&](NodeId id) { return id >= first && marked[uz(id - first)]; };
   for (std::size_t at = 0; at < marked.size(); ++at) {
     const NodeId id = first + static_cast<NodeId>(at);
-    const Node& n = nodes[uz(id)];
+    const GraphNode& n = nodes[uz(id)];
     if (marked[at] || n.inputs.empty()) continue;
     switch (n.op->kind) {
       case OpKind::input:
@@ -56,7 +56,7 @@ std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> ma
   return marked;
 }
 
-std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_in, Follow follow) {
+std::vector<char> active_in_body(const GraphBody& body, const std::vector<char>& marked_in, Follow follow) {
   std::vector<char> inputs = marked_in;
   for (;;) {
     std::vector<char> marked(body.nodes.size(), 0);

@@ -9,9 +9,9 @@ namespace nestgrad {
 
 // Why no derivative passes from this input through this node; empty where one passes. (Scans and what reads
 // them have derivatives that no row knows: ask of OpKind::value.)
-std::string_view why_no_derivative(const Node& node, std::size_t input, const Node& source);
+std::string_view why_no_derivative(const GraphNode& node, std::size_t input, const GraphNode& source);
 
-inline bool passes(const Node& node, std::size_t input, const Node& source) {
+inline bool passes(const GraphNode& node, std::size_t input, const GraphNode& source) {
   return why_no_derivative(node, input, source).empty();
 }
 
@@ -23,12 +23,12 @@ enum class Follow : std::uint8_t {
 
 // Which nodes depend on the marked ones. A scan is marked if any of its values is. marked[i], given and
 // returned, is of node first + i; nodes before `first` are not looked at and count as not marked.
-std::vector<char> dependents(const std::deque<Node>& nodes, std::vector<char> marked,
+std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<char> marked,
                              Follow follow = Follow::derivatives, NodeId first = 0);
 
 // Inside a scan body: which of its nodes depend on marked inputs (of the scan), over all steps.
-std::vector<char> active_in_body(const Body& body, const std::vector<char>& marked_inputs,
+std::vector<char> active_in_body(const GraphBody& body, const std::vector<char>& marked_inputs,
                                  Follow follow = Follow::derivatives);
-std::vector<char> marked_inputs(const Node& scan, const std::vector<char>& marked);
+std::vector<char> marked_inputs(const GraphNode& scan, const std::vector<char>& marked);
 
 }  // namespace nestgrad

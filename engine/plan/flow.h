@@ -10,7 +10,7 @@
 namespace nestgrad {
 
 // How a value relates to the slices being followed.
-struct Flow {
+struct AxisFlow {
   enum class Kind : std::uint8_t {
     free,     // it has nothing to do with them
     along,    // slice i of the followed axis is slice i of `axis`
@@ -22,9 +22,9 @@ struct Flow {
   NodeId culprit = -1;  // mixed: the first node that combined slices
   std::string why;
 
-  static Flow free() { return {}; }
-  static Flow along(int axis) { return {Kind::along, axis, -1, {}}; }
-  static Flow partial() { return {Kind::partial, -1, -1, {}}; }
+  static AxisFlow free() { return {}; }
+  static AxisFlow along(int axis) { return {Kind::along, axis, -1, {}}; }
+  static AxisFlow partial() { return {Kind::partial, -1, -1, {}}; }
 };
 
 struct FlowOptions {
@@ -36,10 +36,11 @@ struct FlowOptions {
 };
 
 // One flow per node, given those of the inputs (all other leaves are free).
-std::vector<Flow> follow(const std::deque<Node>& nodes, const std::vector<std::pair<NodeId, Flow>>& inputs,
-                         const FlowOptions& options = {});
+std::vector<AxisFlow> follow(const std::deque<GraphNode>& nodes,
+                             const std::vector<std::pair<NodeId, AxisFlow>>& inputs,
+                             const FlowOptions& options = {});
 
 // May value `id` differ along this axis, all inputs being free to?
-bool may_vary(const std::deque<Node>& nodes, NodeId id, int axis);
+bool may_vary(const std::deque<GraphNode>& nodes, NodeId id, int axis);
 
 }  // namespace nestgrad

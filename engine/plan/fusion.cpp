@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
 
 namespace nestgrad {
 
@@ -36,7 +37,7 @@ class Fuser {
     bool has_narrow = false;
   };
 
-  const Node& node(NodeId id) const { return graph_.node(id); }
+  const GraphNode& node(NodeId id) const { return graph_.node(id); }
   NodeId root_of(NodeId id) const {
     while (node(id).op->is_alias) id = node(id).inputs[0];
     return id;
@@ -48,7 +49,7 @@ class Fuser {
       return std::ranges::all_of(readers_[uz(term)], [&](const Reader& r) { return r.id == id; });
     };
     for (NodeId id = 0; id < graph_.size(); ++id) {
-      const Node& n = node(id);
+      const GraphNode& n = node(id);
       if (!live_[uz(id)] || !n.op->is_addition || n.inputs[0] == n.inputs[1]) continue;
       if (node(n.inputs[0]).spec != n.spec || node(n.inputs[1]).spec != n.spec) continue;
       for (NodeId term : {n.inputs[1], n.inputs[0]}) {
@@ -64,14 +65,14 @@ class Fuser {
   // ---- clusters ----
 
   bool is_reduction(NodeId id) const {
-    const Node& n = node(id);
+    const GraphNode& n = node(id);
     if (!n.op->row_reduction || n.op->row_reduction(NodeCall(graph_.nodes(), n)) == nullptr) return false;
     const std::int64_t row = node(n.inputs[0]).spec.shape.back();
     return row > 1 && row <= kMostClusterRow;
   }
 
   void place(NodeId id) {
-    const Node& n = node(id);
+    const GraphNode& n = node(id);
     if (n.op->is_alias) return;
     const bool reduction = !n.op->element_loop && is_reduction(id);
     const bool may_join = (n.op->element_loop || reduction) && !out_.sums.contains(id) && n.spec.size() > 0 &&
@@ -161,7 +162,7 @@ ClusterText text_of(const Fusion::Group& group, const Graph& graph, const Reader
   const std::vector<NodeId>& nodes = group.nodes;
   int outputs = 0;
   for (NodeId id : nodes) {
-    const Node& n = graph.node(id);
+    const GraphNode& n = graph.node(id);
     ClusterOp op{.op = n.op, .operands = {}, .narrow = n.spec != group.shape};
     if (!n.op->element_loop) op.reduce = n.op->row_reduction(NodeCall(graph.nodes(), n));
     for (NodeId in : n.inputs) {

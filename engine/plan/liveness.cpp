@@ -7,7 +7,7 @@ namespace nestgrad {
 namespace {
 
 // What the body has to compute for these carries after the last step and these stacks.
-Live::Scan through(const Body& body, std::vector<char> carries, std::vector<NodeId> stacks) {
+Live::Scan through(const GraphBody& body, std::vector<char> carries, std::vector<NodeId> stacks) {
   for (;;) {
     std::vector<NodeId> wanted = stacks;
     for (std::size_t i = 0; i < carries.size(); ++i)
@@ -22,13 +22,13 @@ Live::Scan through(const Body& body, std::vector<char> carries, std::vector<Node
 
 }  // namespace
 
-NodeId shown_by(const Node& projection) {
+NodeId shown_by(const GraphNode& projection) {
   if (const StackAttrs* stack = projection.attrs.find<StackAttrs>()) return stack->node;
   const FinalAttrs& final = projection.attrs.as<FinalAttrs>();
   return final.body->outs[uz(final.carry)];
 }
 
-Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
+Live liveness(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted) {
   struct Read {
     std::vector<char> carries;
     std::vector<NodeId> stacks;
@@ -38,10 +38,10 @@ Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted) {
   std::map<NodeId, Read> read;
   for (std::size_t id = nodes.size(); id-- > 0;) {
     if (!out.nodes[id]) continue;
-    const Node& n = nodes[id];
+    const GraphNode& n = nodes[id];
     if (is_scan(n)) {
       Read& r = read[static_cast<NodeId>(id)];
-      const Body& body = body_of(n);
+      const GraphBody& body = body_of(n);
       r.carries.resize(uz(body.carries));
       Live::Scan scan = through(body, std::move(r.carries), std::move(r.stacks));
       for (std::size_t i = 0; i < n.inputs.size(); ++i)

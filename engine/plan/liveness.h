@@ -20,9 +20,9 @@ struct Live {
   std::map<NodeId, Scan> scans;  // of the live scans
 };
 
-Live liveness(const std::deque<Node>& nodes, std::span<const NodeId> wanted);
+Live liveness(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted);
 
 // The body node whose value a final or stack shows.
-NodeId shown_by(const Node& projection);
+NodeId shown_by(const GraphNode& projection);
 
 }  // namespace nestgrad

@@ -71,7 +71,7 @@ constexpr Pass kPasses[] = {
 
 std::span<const Pass> passes() { return kPasses; }
 
-Lowered run_passes(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Lowered run_passes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                    const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
                    const std::function<void(const Pass&, const Lowered&)>& after) {
   Lowered out = simplify_graph(nodes, inputs, outputs, options, of_scan);

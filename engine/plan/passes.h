@@ -29,14 +29,14 @@ std::span<const Pass> passes();
 // anything moves between bodies. Each body is then lowered again when it is compiled (of_scan), perhaps for
 // one slice: expressions of the same bits, and stacked products. after: told of the graph that each pass
 // made.
-Lowered run_passes(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Lowered run_passes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                    const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
                    const std::function<void(const Pass&, const Lowered&)>& after = {});
 
 // ---- passes over graphs ----
 
 // Without dead nodes, and of ops that have a kernel. GraphError where an op has neither kernel nor expansion.
-Lowered simplify_graph(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Lowered simplify_graph(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                        const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan);
 Lowered simplify_bodies(const Lowered& from, const PlanOptions& options);
 Lowered recompute_regions(const Lowered& from);

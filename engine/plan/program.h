@@ -18,7 +18,7 @@ struct ScanStep;
 
 struct Instruction {
   const Op* op = nullptr;  // null: copy in[0] to out
-  Kernel kernel;
+  OpKernel kernel;
   ClusterKernel cluster;                    // several ops, with several outputs, instead of a kernel
   std::shared_ptr<const ClusterCall> call;  // what the cluster computes
   std::vector<Place> in;
@@ -81,7 +81,7 @@ struct ScanStep {
 };
 
 // of_scan: the nodes are the body of a scan.
-Program compile(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Program compile(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan = false);
 void execute(Program& program, const Frame& frame);
 void run_scan(ScanStep& scan, Program& program, const Frame& frame);

@@ -6,7 +6,7 @@
 
 namespace nestgrad {
 
-std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
+std::vector<char> live_nodes(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted,
                              std::span<const NodeId> cuts) {
   std::vector<char> live(nodes.size(), 0), cut(nodes.size(), 0);
   for (NodeId id : cuts) cut[uz(id)] = 1;
@@ -34,7 +34,7 @@ std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vecto
 
 bool reads_step_by_step(const Graph& graph, const Reader& reader) {
   if (reader.id < 0 || !is_scan(graph.node(reader.id))) return false;
-  const Body& body = body_of(graph.node(reader.id));
+  const GraphBody& body = body_of(graph.node(reader.id));
   return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
 }
 

@@ -9,7 +9,7 @@
 namespace nestgrad {
 
 // Marks what `wanted` needs, not looking behind `cuts`.
-std::vector<char> live_nodes(const std::deque<Node>& nodes, std::span<const NodeId> wanted,
+std::vector<char> live_nodes(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted,
                              std::span<const NodeId> cuts);
 
 // Who reads a value, as which operand; id -1: the caller.

@@ -21,7 +21,7 @@ class Recompute {
 
   // Inputs of an old node in the new graph: clones where it reads them.
   std::vector<Tensor> inputs(NodeId reader) {
-    const Node& n = graph_.node(reader);
+    const GraphNode& n = graph_.node(reader);
     label_like(n);  // clones are labelled like who reads them first
     std::vector<Tensor> out;
     for (NodeId in : n.inputs) out.push_back(reads_clone(reader, in) ? clone(in) : to_[in]);
@@ -36,13 +36,13 @@ class Recompute {
 
   // The clone of `id`, made when it is first asked for.
   Tensor clone(NodeId id) {
-    const auto is_missing = [&](const Node& n, NodeId in) {
+    const auto is_missing = [&](const GraphNode& n, NodeId in) {
       return is_inner(n, in) && !clones_.contains(in);
     };
     std::vector<NodeId> path;  // a region may be longer than calls can nest
     if (!clones_.contains(id)) path.push_back(id);
     while (!path.empty()) {
-      const Node& n = graph_.node(path.back());
+      const GraphNode& n = graph_.node(path.back());
       const auto missing = std::ranges::find_if(n.inputs, [&](NodeId in) { return is_missing(n, in); });
       if (missing != n.inputs.end()) {
         path.push_back(*missing);
@@ -57,7 +57,7 @@ class Recompute {
   }
 
   // Is it cloned with the node that reads it?
-  bool is_inner(const Node& reader, NodeId in) const {
+  bool is_inner(const GraphNode& reader, NodeId in) const {
     return graph_.node(in).region == reader.region && !boundary_[uz(in)];
   }
   bool outside(NodeId reader, NodeId in) const {

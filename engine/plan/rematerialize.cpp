@@ -6,6 +6,7 @@
 
 #include "engine/core/body.h"
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
 #include "engine/plan/cut.h"
 #include "engine/plan/liveness.h"
 #include "engine/plan/passes.h"
@@ -21,7 +22,7 @@ using Bytes = std::int64_t;
 // the processor does 8 flops. nullopt: cannot be had in this way.
 Bytes price_of_keeping(const Spec& spec) { return 2 * static_cast<Bytes>(spec.bytes()); }
 Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes()); }
-std::optional<Bytes> price_of_computing(const Body& body, const Node& n) {
+std::optional<Bytes> price_of_computing(const GraphBody& body, const GraphNode& n) {
   if (n.op->kind == OpKind::constant || n.op->is_alias) return 0;
   if (n.op->kind != OpKind::value || !n.op->is_shared || !n.op->cpu || !n.op->cost) return std::nullopt;
   const double flops = n.op->cost(NodeCall(body.nodes, n)).flops;
@@ -33,7 +34,7 @@ std::optional<Bytes> price_of_computing(const Body& body, const Node& n) {
 // A scan of the new graph.
 struct Scan {
   NodeId id = -1;
-  std::shared_ptr<const Body> body;
+  std::shared_ptr<const GraphBody> body;
   std::vector<NodeId> inputs;
   std::vector<NodeId> now;     // node of the old body -> of the new one, where known
   std::vector<char> computed;  // node of the new body -> computed again by the scans that read it
@@ -56,7 +57,7 @@ class Rematerialize {
 
   Lowered run() {
     for (NodeId id = 0; id < old_.size(); ++id) {
-      const Node& n = old_.node(id);
+      const GraphNode& n = old_.node(id);
       if (is_scan(n)) to_[id] = rebuild_scan(id);
       else if (n.attrs.find<StackAttrs>()) to_[id] = stack_of(scans_.at(n.inputs[0]), n);
       else to_[id] = to_.copy(id);
@@ -72,11 +73,11 @@ class Rematerialize {
   }
 
   // The stack of a node of a scan's new body, made when it is first asked for.
-  Tensor stack_of(Scan& scan, const Node& old) {
+  Tensor stack_of(Scan& scan, const GraphNode& old) {
     label_like(old);
     return stack_of(scan, scan.now[uz(shown_by(old))], old);
   }
-  Tensor stack_of(Scan& scan, NodeId what, const Node& like) {
+  Tensor stack_of(Scan& scan, NodeId what, const GraphNode& like) {
     Tensor& known = scan.stacks[what];
     if (known.defined()) return known;
     const Tensor node = to_.graph().tensor(scan.id);
@@ -99,8 +100,8 @@ class Rematerialize {
   };
 
   // A value of another scan's body: read from where it is kept, or computed again.
-  Tensor value_of(NewBody& body, Scan& other, NodeId what, const Node& like) {
-    const Node& value = other.body->nodes[uz(what)];
+  Tensor value_of(NewBody& body, Scan& other, NodeId what, const GraphNode& like) {
+    const GraphNode& value = other.body->nodes[uz(what)];
     const int first_x = other.body->carries, first_const = first_x + other.body->xs;
     if (what >= first_const && what < other.body->inputs())
       return body.input_for(body.consts, other.inputs[uz(what)], value.spec);
@@ -117,12 +118,12 @@ class Rematerialize {
   }
 
   // Every node of the old body, in the new one.
-  std::vector<Tensor> fill(NewBody& body, const Node& scan) {
-    const Body& old = body_of(scan);
+  std::vector<Tensor> fill(NewBody& body, const GraphNode& scan) {
+    const GraphBody& old = body_of(scan);
     std::vector<Tensor> made;
     for (int i = 0; i < old.inputs(); ++i) {
       const NodeId outer = scan.inputs[uz(i)];
-      const Node& from = old_.node(outer);
+      const GraphNode& from = old_.node(outer);
       if (i < old.carries) {
         made.push_back(body.graph.input(old.spec(i), input_name(old.nodes[uz(i)]), scan.loc));
       } else if (i >= old.carries + old.xs) {
@@ -135,7 +136,7 @@ class Rematerialize {
       }
     }
     for (std::size_t i = made.size(); i < old.nodes.size(); ++i) {
-      const Node& value = old.nodes[i];
+      const GraphNode& value = old.nodes[i];
       std::vector<Tensor> in;
       for (NodeId k : value.inputs) in.push_back(made[uz(k)]);
       label_like(value);
@@ -146,8 +147,8 @@ class Rematerialize {
 
   // A scan that computes again what others no longer keep.
   Tensor rebuild_scan(NodeId id) {
-    const Node& n = old_.node(id);
-    const Body& old = body_of(n);
+    const GraphNode& n = old_.node(id);
+    const GraphBody& old = body_of(n);
     label_like(n);
     NewBody body{.loc = n.loc};
     const std::vector<Tensor> made = fill(body, n);
@@ -180,7 +181,7 @@ class Rematerialize {
   // Which values the scans that read them compute again: what lies behind the cheapest cut between them and
   // what there is.
   void decide(NodeId id, Scan& scan) const {
-    const Body& body = *scan.body;
+    const GraphBody& body = *scan.body;
     scan.computed.assign(body.nodes.size(), 0);
     std::vector<char> kept(body.nodes.size(), 0), wanted(body.nodes.size(), 0);
     for (NodeId p : results_of(old_, readers_, id).stacks) {
@@ -194,7 +195,7 @@ class Rematerialize {
     constexpr int kStart = 0, kEnd = 1;
     MinimumCut cut(2 + 2 * static_cast<int>(body.nodes.size()));
     for (NodeId v = 0; v < static_cast<NodeId>(body.nodes.size()); ++v) {
-      const Node& n = body.nodes[uz(v)];
+      const GraphNode& n = body.nodes[uz(v)];
       if (wanted[uz(v)]) cut.add(out_of(v), kEnd, MinimumCut::kNever);
       if (v >= body.carries + body.xs && v < body.inputs()) continue;  // there anyway
       const bool is_x = v >= body.carries && v < body.carries + body.xs;

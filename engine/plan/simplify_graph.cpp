@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/passes.h"
 #include "engine/plan/readers.h"
@@ -28,17 +29,16 @@ struct How {
   bool drops_dead = false;  // does the caller leave out dead nodes?
 };
 
-Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Lowered rebuild(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const How& how) {
   const std::vector<char> live = live_nodes(nodes, outputs, inputs);
   Rewriter to(nodes, how.graph);
   for (NodeId id : inputs) to[id] = to.input(id);
   for (NodeId id = 0; id < static_cast<NodeId>(nodes.size()); ++id) {
-    const Node& n = nodes[uz(id)];
+    const GraphNode& n = nodes[uz(id)];
     if (!live[uz(id)] || to[id].defined()) continue;
     if (n.op->kind == OpKind::input)
-      throw GraphError(fmt::format("[plan] input %{} '{}' ({}) is needed but was not given", id,
-                                   input_name(n), describe(n.loc)));
+      throw GraphError(fmt::format("[plan] {} is needed but was not given", describe(nodes, id)));
     if (needs_expansion(*n.op, how.device)) {
       if (!n.op->expand)
         throw GraphError(fmt::format("[{}] this op has neither a kernel for {} nor an expansion (at {})",
@@ -53,7 +53,7 @@ Lowered rebuild(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
 }
 
 bool is_unfinished(const Graph& g, const Device& device) {
-  return std::ranges::any_of(g.nodes(), [&](const Node& n) { return needs_expansion(*n.op, device); });
+  return std::ranges::any_of(g.nodes(), [&](const GraphNode& n) { return needs_expansion(*n.op, device); });
 }
 
 bool has_dead_nodes(const Lowered& lowered) {
@@ -64,7 +64,7 @@ bool has_dead_nodes(const Lowered& lowered) {
 
 // Expanded and simplified. An expansion may use ops that expand in turn; originals of simplified nodes are
 // dead, and go away where they are not dropped anyway.
-Lowered settled(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Lowered settled(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const How& how) {
   Lowered out = rebuild(nodes, inputs, outputs, how);
   bool again = !how.drops_dead && has_dead_nodes(out);
@@ -76,9 +76,9 @@ Lowered settled(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs
 Lowered settle_bodies(Lowered from, const How& how);
 
 // The scan with its body settled, without inputs that this no longer reads. `stacked` are nodes of the body.
-Tensor settle_scan(Rewriter& to, NodeId id, const Node& scan, const std::set<NodeId>& stacked,
+Tensor settle_scan(Rewriter& to, NodeId id, const GraphNode& scan, const std::set<NodeId>& stacked,
                    const How& how) {
-  const Body& body = body_of(scan);
+  const GraphBody& body = body_of(scan);
   std::vector<NodeId> inputs(uz(body.inputs())), outputs = body.outs;
   std::iota(inputs.begin(), inputs.end(), 0);
   outputs.insert(outputs.end(), stacked.begin(), stacked.end());
@@ -104,14 +104,14 @@ Tensor settle_scan(Rewriter& to, NodeId id, const Node& scan, const std::set<Nod
 // The bodies of scans, settled too. It is done before anything is moved between them: an expression that
 // rematerialization puts into another body must not be rounded otherwise because of what it finds there.
 Lowered settle_bodies(Lowered from, const How& how) {
-  const std::deque<Node>& old = from.graph->nodes();
+  const std::deque<GraphNode>& old = from.graph->nodes();
   if (std::ranges::none_of(old, is_scan)) return from;
   std::map<NodeId, std::set<NodeId>> stacked;
-  for (const Node& n : old)
+  for (const GraphNode& n : old)
     if (const StackAttrs* stack = n.attrs.find<StackAttrs>()) stacked[n.inputs[0]].insert(stack->node);
   Rewriter to(old);
   for (NodeId id = 0; id < from.graph->size(); ++id) {
-    const Node& n = from.graph->node(id);
+    const GraphNode& n = from.graph->node(id);
     to[id] = is_scan(n) ? settle_scan(to, id, n, stacked[id], how) : to.copy(id);
   }
   return to.lowered(from.inputs, from.outputs);
@@ -119,7 +119,7 @@ Lowered settle_bodies(Lowered from, const How& how) {
 
 }  // namespace
 
-Lowered simplify_graph(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Lowered simplify_graph(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                        const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
   return settled(nodes, inputs, outputs,
                  {.device = options.device, .graph = {.simplify = options.simplify, .round = !of_scan}});

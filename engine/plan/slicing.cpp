@@ -5,6 +5,7 @@
 
 #include "engine/core/body.h"
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
 #include "engine/plan/liveness.h"
 
 namespace nestgrad {
@@ -23,7 +24,7 @@ std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, No
 
 class Slicer {
  public:
-  Slicer(const Body& body, const std::vector<NodeId>& stacked) : body_(body), wanted_(stacked) {
+  Slicer(const GraphBody& body, const std::vector<NodeId>& stacked) : body_(body), wanted_(stacked) {
     wanted_.insert(wanted_.end(), body.outs.begin(), body.outs.end());
     std::vector<NodeId> inputs(uz(body.inputs()));
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<NodeId>(i);
@@ -43,7 +44,7 @@ class Slicer {
     bool any = false;
     for (std::size_t c = 0; c < out.size(); ++c)
       for (std::size_t a = 0; a < flows_.size(); ++a) {
-        if (flows_[a][uz(body_.outs[c])].kind != Flow::Kind::partial) continue;
+        if (flows_[a][uz(body_.outs[c])].kind != AxisFlow::Kind::partial) continue;
         out[c].push_back(from_end_[a]);
         any = true;
       }
@@ -52,7 +53,7 @@ class Slicer {
   }
 
  private:
-  const Node& node(NodeId id) const { return body_.nodes[uz(id)]; }
+  const GraphNode& node(NodeId id) const { return body_.nodes[uz(id)]; }
 
   // ---- which axes ----
 
@@ -68,30 +69,30 @@ class Slicer {
     for (NodeId i = 0; i < body_.carries + body_.xs && extent == 1; ++i)
       if (place(i) >= 0) extent = node(i).spec.shape[uz(place(i))];
     if (extent < 2) return;  // one slice, or none: nothing to run apart
-    std::vector<std::pair<NodeId, Flow>> seeds;
+    std::vector<std::pair<NodeId, AxisFlow>> seeds;
     for (NodeId i = 0; i < body_.inputs(); ++i)
       seeds.emplace_back(i, place(i) >= 0 && node(i).spec.shape[uz(place(i))] == extent
-                                ? Flow::along(place(i))
-                                : Flow::free());
+                                ? AxisFlow::along(place(i))
+                                : AxisFlow::free());
     // A carry to which sums over slices are added is such a sum itself.
     for (bool again = true; again;) {
       again = false;
-      const std::vector<Flow> flows = follow(body_.nodes, seeds, {.positional = false, .partial = true});
+      const std::vector<AxisFlow> flows = follow(body_.nodes, seeds, {.positional = false, .partial = true});
       bool fits = true;
       for (std::size_t c = 0; c < uz(body_.carries); ++c) {
-        const Flow& next = flows[uz(body_.outs[c])];
-        Flow& seed = seeds[c].second;
+        const AxisFlow& next = flows[uz(body_.outs[c])];
+        AxisFlow& seed = seeds[c].second;
         if (next.kind == seed.kind && next.axis == seed.axis) continue;
         fits = false;
-        if (seed.kind != Flow::Kind::free || next.kind == Flow::Kind::along) return;
-        seed = Flow::partial();
+        if (seed.kind != AxisFlow::Kind::free || next.kind == AxisFlow::Kind::along) return;
+        seed = AxisFlow::partial();
         again = true;
       }
       if (!fits) continue;
       for (NodeId id : wanted_)
-        if (flows[uz(id)].kind == Flow::Kind::mixed) return;
+        if (flows[uz(id)].kind == AxisFlow::Kind::mixed) return;
       for (NodeId id : stacked())
-        if (flows[uz(id)].kind == Flow::Kind::partial) return;
+        if (flows[uz(id)].kind == AxisFlow::Kind::partial) return;
       if (sums_again(flows)) return;
       flows_.push_back(flows);
       from_end_.push_back(from_end);
@@ -101,12 +102,12 @@ class Slicer {
   }
   // Is a carry the sum over the slices of one axis, and the same for all slices of another? Then it would be
   // added up once for each slice of the other.
-  bool sums_again(const std::vector<Flow>& flows) const {
+  bool sums_again(const std::vector<AxisFlow>& flows) const {
     return std::ranges::any_of(body_.outs, [&](NodeId id) {
-      return std::ranges::any_of(flows_, [&](const std::vector<Flow>& others) {
-        const Flow::Kind a = flows[uz(id)].kind, b = others[uz(id)].kind;
-        return (a == Flow::Kind::partial && b == Flow::Kind::free) ||
-               (a == Flow::Kind::free && b == Flow::Kind::partial);
+      return std::ranges::any_of(flows_, [&](const std::vector<AxisFlow>& others) {
+        const AxisFlow::Kind a = flows[uz(id)].kind, b = others[uz(id)].kind;
+        return (a == AxisFlow::Kind::partial && b == AxisFlow::Kind::free) ||
+               (a == AxisFlow::Kind::free && b == AxisFlow::Kind::partial);
       });
     });
   }
@@ -117,8 +118,8 @@ class Slicer {
   // ---- the body of one slice ----
 
   bool is_along(NodeId id, int axis) const {
-    return std::ranges::any_of(flows_, [&](const std::vector<Flow>& f) {
-      return f[uz(id)].kind == Flow::Kind::along && f[uz(id)].axis == axis;
+    return std::ranges::any_of(flows_, [&](const std::vector<AxisFlow>& f) {
+      return f[uz(id)].kind == AxisFlow::Kind::along && f[uz(id)].axis == axis;
     });
   }
 
@@ -126,9 +127,9 @@ class Slicer {
   // down to extent 1. Undefined where there is none.
   Tensor make(NodeId id, const std::vector<int>& single) {
     if (const auto known = made_.find({id, single}); known != made_.end()) return known->second;
-    const Node& n = node(id);
-    for (const std::vector<Flow>& f : flows_)
-      if (f[uz(id)].kind == Flow::Kind::mixed) return {};  // nobody wants it, but a scan has it as input
+    const GraphNode& n = node(id);
+    for (const std::vector<AxisFlow>& f : flows_)
+      if (f[uz(id)].kind == AxisFlow::Kind::mixed) return {};  // nobody wants it, but a scan has it as input
     Spec target = n.spec;
     for (int axis = 0; axis < target.rank(); ++axis)
       if (is_along(id, axis) || std::ranges::find(single, axis) != single.end()) target.shape[uz(axis)] = 1;
@@ -155,7 +156,7 @@ class Slicer {
   }
 
   // Axes of input k of extent above 1, not cut, that go to an axis of extent 1 now.
-  std::vector<int> single_in(const Node& n, std::size_t k, const Spec& target) const {
+  std::vector<int> single_in(const GraphNode& n, std::size_t k, const Spec& target) const {
     std::vector<int> out;
     if (target.shape == n.spec.shape || !n.op->axes) return out;
     const NodeCall call(body_.nodes, n);
@@ -213,23 +214,23 @@ class Slicer {
       std::int64_t rest = slice;
       for (std::size_t a = flows_.size(); a-- > 0; rest /= out_.extents[a]) {
         const std::int64_t index = rest % out_.extents[a];
-        const Flow& f = flows_[a][uz(id)];
-        if (f.kind == Flow::Kind::along) at += uz(index * strides[uz(f.axis)]) * element;
+        const AxisFlow& f = flows_[a][uz(id)];
+        if (f.kind == AxisFlow::Kind::along) at += uz(index * strides[uz(f.axis)]) * element;
         else owner = owner && index == 0;
       }
       out.at.push_back(at);
       out.owner.push_back(owner);
     }
-    for (const std::vector<Flow>& f : flows_)
-      out.partial = out.partial || f[uz(id)].kind == Flow::Kind::partial;
+    for (const std::vector<AxisFlow>& f : flows_)
+      out.partial = out.partial || f[uz(id)].kind == AxisFlow::Kind::partial;
     return out;
   }
 
-  const Body& body_;
+  const GraphBody& body_;
   std::vector<NodeId> wanted_;
   std::vector<char> live_;
-  std::vector<std::vector<Flow>> flows_;  // one per axis along which it is cut
-  std::vector<int> from_end_;             // which axes these are, counted from the end
+  std::vector<std::vector<AxisFlow>> flows_;  // one per axis along which it is cut
+  std::vector<int> from_end_;                 // which axes these are, counted from the end
   std::map<std::pair<NodeId, std::vector<int>>, Tensor> made_;
   SlicedBody out_;
 };
@@ -254,14 +255,14 @@ class Scans {
   explicit Scans(const Lowered& lowered)
       : graph_(*lowered.graph), live_(live_nodes(graph_.nodes(), lowered.outputs, lowered.inputs)) {
     for (NodeId id = 0; id < graph_.size(); ++id) {
-      const Node& n = graph_.node(id);
+      const GraphNode& n = graph_.node(id);
       if (is_scan(n)) ids_.push_back(id);
       if (live_[uz(id)] && n.attrs.find<StackAttrs>()) stacked_[n.inputs[0]].push_back(shown_by(n));
     }
   }
   std::size_t size() const { return ids_.size(); }
   bool is_read(std::size_t i) const { return live_[uz(ids_[i])] != 0; }
-  const Body& body(std::size_t i) const { return body_of(graph_.node(ids_[i])); }
+  const GraphBody& body(std::size_t i) const { return body_of(graph_.node(ids_[i])); }
   const std::vector<NodeId>& stacked(std::size_t i) { return stacked_[ids_[i]]; }
 
  private:

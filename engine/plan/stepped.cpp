@@ -4,13 +4,14 @@
 
 #include "engine/core/body.h"
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
 #include "engine/plan/readers.h"
 
 namespace nestgrad {
 
 Stepped stepped(const SliceOf& part, std::size_t step) { return {step, part.at}; }
 
-std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const View& view) {
+std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const OpView& view) {
   if (value.size() == 0) return std::nullopt;
   const std::size_t element = size_of(value.dtype);
   const Shape dense = strides_of(value.shape);
@@ -39,10 +40,10 @@ Stepped slice_by_slice(const SliceOf& part, std::size_t steps) {
   return out;
 }
 
-std::optional<View> inverse(const View& view, const Spec& in, const Spec& out) {
+std::optional<OpView> inverse(const OpView& view, const Spec& in, const Spec& out) {
   if (in.size() != out.size() || view.offset != 0) return std::nullopt;
   const Shape from = strides_of(in.shape), to = strides_of(out.shape);
-  View back{0, Shape(in.shape.size(), 0)};
+  OpView back{0, Shape(in.shape.size(), 0)};
   for (std::size_t axis = 0; axis < in.shape.size(); ++axis) {
     if (in.shape[axis] == 1) continue;
     std::size_t k = 0;  // the axis of the output that walks along this one
@@ -62,15 +63,15 @@ StepLayouts lay_out_steps(const Graph& graph, const std::vector<char>& live, con
              suits(part_of(r.id, r.operand), body_of(graph.node(r.id)).spec(r.operand));
     });
   };
-  const auto view_of = [&](const Node& n) { return n.op->view(NodeCall(graph.nodes(), n)); };
+  const auto view_of = [&](const GraphNode& n) { return n.op->view(NodeCall(graph.nodes(), n)); };
   for (NodeId id = 0; id < graph.size(); ++id)
-    if (const Node& n = graph.node(id); live[uz(id)] && n.op->view)
+    if (const GraphNode& n = graph.node(id); live[uz(id)] && n.op->view)
       if (all_scans(id, [&](const SliceOf& part, const Spec& value) {
             return stepped(part, value, view_of(n)).has_value();
           }))
         out.read_in_place.insert(id);
   for (NodeId id = 0; id < graph.size(); ++id) {
-    const Node& n = graph.node(id);
+    const GraphNode& n = graph.node(id);
     const StackAttrs* stack = n.attrs.find<StackAttrs>();
     if (!live[uz(id)] || !stack) continue;
     const NodeId scan = n.inputs[0], what = stack->node;

@@ -21,12 +21,12 @@ struct Stepped {
 // Of a dense [time, ...] value with these parts at each time; `step`: bytes of one time.
 Stepped stepped(const SliceOf& part, std::size_t step);
 // Of one that lies in another value as `view` says. Nothing if a part is in pieces there.
-std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const View& view);
+std::optional<Stepped> stepped(const SliceOf& part, const Spec& value, const OpView& view);
 // Of one whose every slice is in one piece; parts must be slices of their own.
 Stepped slice_by_slice(const SliceOf& part, std::size_t steps);
 
 // Where the elements of the input of a rearrangement lie in its output, if each lies there once.
-std::optional<View> inverse(const View& view, const Spec& in, const Spec& out);
+std::optional<OpView> inverse(const OpView& view, const Spec& in, const Spec& out);
 
 // What need not lie in the plain order.
 struct StepLayouts {

@@ -1,12 +1,16 @@
-// Eager graphs (Mode::eager): a node is computed when it is appended, and keeps its value.
+// Eager graphs (GraphMode::eager): a node is computed when it is appended, and keeps its value.
 #include <fmt/format.h>
 
 #include "engine/core/body.h"
+#include "engine/core/index.h"
+#include "engine/core/node_call.h"
+#include "engine/core/node_text.h"
+#include "engine/plan/readers.h"
 #include "engine/run/function.h"
 
 namespace nestgrad {
 
-void Graph::run(Node& node) {
+void Graph::run(GraphNode& node) {
   if (node.op->kind == OpKind::constant) {
     node.value = literal_of(node);
     return;
@@ -16,7 +20,11 @@ void Graph::run(Node& node) {
   for (NodeId id : node.inputs) in.push_back(this->node(id).value.data());
   if (node.op->cpu) {
     node.value = Array(node.spec);
-    node.op->cpu(NodeCall(nodes_, node))(in.data(), node.value.data());
+    try {
+      node.op->cpu(NodeCall(nodes_, node))(in.data(), node.value.data());
+    } catch (const ValueError& e) {
+      throw value_error(e, nodes_, size() - 1);
+    }
   } else {
     node.value = eval(tensor(size() - 1));  // node is the last one
   }
@@ -24,6 +32,22 @@ void Graph::run(Node& node) {
     throw ValueError(fmt::format("[{}] first value that is not finite, at {}", node.op->name,
                                  describe(tensor(size() - 1))));
 }
+
+namespace {
+
+// GraphError if `wanted` needs an input that has no value; the values of `known` are there.
+void check_has_numbers(const Graph& g, NodeId wanted, std::span<const NodeId> known) {
+  const std::vector<char> live = live_nodes(g.nodes(), std::span(&wanted, 1), known);
+  for (NodeId id = 0; id < g.size(); ++id)
+    if (live[uz(id)] && g.node(id).op->kind == OpKind::input && !g.node(id).value.defined())
+      throw GraphError(fmt::format(
+          "[eval] {} has no numbers yet: {} gets its value when the traced function is called. Inside of a "
+          "trace, choose with where(mask, a, b) (or select) and loop with scan(); for numbers, return the "
+          "tensor from the trace and call the function",
+          describe(g.nodes(), wanted), id == wanted ? "an input" : describe(g.nodes(), id)));
+}
+
+}  // namespace
 
 std::vector<Array> eval(std::span<const Tensor> ts) {
   if (ts.empty()) return {};
@@ -35,7 +59,10 @@ std::vector<Array> eval(std::span<const Tensor> ts) {
     cuts.push_back(id);
     values.push_back(g.node(id).value);
   }
-  for (const Tensor& t : ts) wanted.push_back(g.lift(t));
+  for (const Tensor& t : ts) {
+    wanted.push_back(g.lift(t));
+    check_has_numbers(g, wanted.back(), cuts);
+  }
   return Plan(g.nodes(), cuts, wanted, {}).run(values);
 }
 

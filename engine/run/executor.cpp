@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine/core/node_text.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/program.h"
 #include "engine/run/recorder.h"
@@ -58,7 +59,7 @@ void run(Program& program, const Frame& frame) {
     try {
       ins.kernel(in, out);
     } catch (const ValueError& e) {
-      throw ValueError(fmt::format("{} (at {})", e.what(), describe(ins.loc)));
+      throw value_error(e, program.graph->nodes(), ins.node);
     }
   }
 }

@@ -7,19 +7,20 @@
 
 #include "engine/core/body.h"
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "engine/plan/readers.h"
 
 namespace nestgrad {
 
 namespace {
 
-std::size_t count(const std::deque<Node>& nodes, const std::vector<char>& live) {
+std::size_t count(const std::deque<GraphNode>& nodes, const std::vector<char>& live) {
   std::size_t n = 0;
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live[id]) continue;
     ++n;
     if (!is_scan(nodes[id])) continue;
-    const std::deque<Node>& body = body_of(nodes[id]).nodes;
+    const std::deque<GraphNode>& body = body_of(nodes[id]).nodes;
     n += count(body, std::vector<char>(body.size(), 1));
   }
   return n;
@@ -109,15 +110,15 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
   std::vector<Tensor> made(uz(graph.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].spec() != input_spec(i))
-      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i,
-                                   to_string(inputs[i].spec()), to_string(input_spec(i))));
+      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i, describe(inputs[i]),
+                                   describe(graph.nodes(), inputs_[i])));
     made[uz(inputs_[i])] = inputs[i];
   }
   ContextGuard guard;
   std::vector<Tensor> in;
   for (NodeId id = 0; id < graph.size(); ++id) {
     Tensor& t = made[uz(id)];
-    const Node& n = graph.node(id);
+    const GraphNode& n = graph.node(id);
     if (t.defined() || !live[uz(id)]) continue;
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
@@ -129,13 +130,13 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
   return out;
 }
 
-Function trace(const TraceFn& fn, const std::vector<Spec>& inputs) {
+Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc) {
   auto graph = std::make_shared<Graph>();
   ContextGuard guard;
   context().emit = {.graph = graph.get()};
   std::vector<Tensor> in;
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    in.push_back(graph->input(inputs[i], fmt::format("in{}", i)));
+    in.push_back(graph->input(inputs[i], fmt::format("in{}", i), loc));
   const std::vector<Tensor> out = fn(in);
   std::vector<NodeId> outputs;
   for (const Tensor& t : out) outputs.push_back(graph->lift(t));

@@ -63,7 +63,8 @@ class Function {
 };
 
 using TraceFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
-Function trace(const TraceFn& fn, const std::vector<Spec>& inputs);
+// The inputs are named in0, in1, ..; loc is their line in messages.
+Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc = Loc::current());
 
 // trace(fn, spec, spec, ...) for a callable (Tensor, Tensor, ...) -> Tensor or vector<Tensor>.
 template <class Fn, class... S>
@@ -75,10 +76,11 @@ requires(sizeof...(S) > 0 && (std::same_as<std::remove_cvref_t<S>, Spec> && ...)
                  }
                  (std::index_sequence_for<S...>{});
                }),
-               std::vector<Spec>{specs...});
+               std::vector<Spec>{specs...}, Loc{});
 }
 
-// The numbers behind t, now: runs what t needs. Inputs must have values (eager graph), or there must be none.
+// The numbers behind t, now: runs what t needs. Inputs must have values (eager graph), or there must be none:
+// GraphError inside of a trace, where there are no numbers yet.
 Array eval(Tensor t);
 std::vector<Array> eval(std::span<const Tensor> ts);
 

@@ -7,6 +7,8 @@
 #include <unordered_map>
 
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
+#include "engine/core/node_text.h"
 #include "engine/plan/liveness.h"
 
 namespace nestgrad {
@@ -15,12 +17,12 @@ namespace {
 
 // Nodes in their order, and after which of them which values are read no more.
 struct Part {
-  const std::deque<Node>& nodes;
+  const std::deque<GraphNode>& nodes;
   const Live& live;
   std::vector<std::vector<NodeId>> dies_after;
 };
 
-Part make_part(const std::deque<Node>& nodes, const Live& live, std::span<const NodeId> wanted) {
+Part make_part(const std::deque<GraphNode>& nodes, const Live& live, std::span<const NodeId> wanted) {
   constexpr NodeId kNever = -1;
   std::vector<NodeId> last(nodes.size(), kNever);
   for (std::size_t id = 0; id < nodes.size(); ++id)
@@ -54,7 +56,7 @@ class Interpreter {
     std::map<NodeId, ScanValues> scans;
     std::vector<Array> in;
     for (NodeId id = 0; id < static_cast<NodeId>(part.nodes.size()); ++id) {
-      const Node& n = part.nodes[uz(id)];
+      const GraphNode& n = part.nodes[uz(id)];
       if (!part.live.nodes[uz(id)] || n.op->kind == OpKind::input) continue;
       Array& value = values[uz(id)];
       in.clear();
@@ -75,11 +77,12 @@ class Interpreter {
           break;
         case OpKind::value:
           for (NodeId i : n.inputs) in.push_back(values[uz(i)]);
-          if (n.op->cpu) value = run_kernel(part.nodes, n, in);
+          if (n.op->cpu) value = run_kernel(part.nodes, id, in);
           else if (!run_expanded(id, n, in, value)) return false;
           break;
       }
-      if (n.op->kind != OpKind::scan && visit_ && !visit_({n, id, within_, steps_, in, value})) return false;
+      if (n.op->kind != OpKind::scan && visit_ && !visit_({n, id, within_, steps_, in, value, part.nodes}))
+        return false;
       for (NodeId dead : part.dies_after[uz(id)]) {
         values[uz(dead)] = {};
         scans.erase(dead);
@@ -89,10 +92,10 @@ class Interpreter {
   }
 
  private:
-  bool run_scan(NodeId id, const Node& n, const Live::Scan& live, const std::vector<Array>& outer,
+  bool run_scan(NodeId id, const GraphNode& n, const Live::Scan& live, const std::vector<Array>& outer,
                 ScanValues& out) {
     const ScanAttrs& scan = n.attrs.as<ScanAttrs>();
-    const Body& body = *scan.body;
+    const GraphBody& body = *scan.body;
     const Part& part = part_of(body, live);
     const std::int64_t count = scan.steps;
     const auto operand = [&](int i) -> const Array& { return outer[uz(n.inputs[uz(i)])]; };
@@ -127,7 +130,8 @@ class Interpreter {
     return true;
   }
 
-  Array run_kernel(const std::deque<Node>& nodes, const Node& n, const std::vector<Array>& in) {
+  Array run_kernel(const std::deque<GraphNode>& nodes, NodeId id, const std::vector<Array>& in) {
+    const GraphNode& n = nodes[uz(id)];
     auto kernel = kernels_.find(&n);
     if (kernel == kernels_.end()) kernel = kernels_.emplace(&n, n.op->cpu(NodeCall(nodes, n))).first;
     std::vector<const std::byte*> addresses;
@@ -136,8 +140,8 @@ class Interpreter {
     try {
       kernel->second(addresses.data(), out.data());
     } catch (const ValueError& e) {
-      throw ValueError(fmt::format("{} (at {}{})", e.what(), describe(n.loc),
-                                   steps_.empty() ? "" : fmt::format(", step {}", fmt::join(steps_, ", "))));
+      throw value_error(e, nodes, id,
+                        steps_.empty() ? "" : fmt::format(", step {}", fmt::join(steps_, ", ")));
     }
     return out;
   }
@@ -148,7 +152,7 @@ class Interpreter {
     std::unique_ptr<Part> part;
   };
 
-  bool run_expanded(NodeId id, const Node& n, const std::vector<Array>& in, Array& out) {
+  bool run_expanded(NodeId id, const GraphNode& n, const std::vector<Array>& in, Array& out) {
     const Expansion& e = expansion_of(n, in);
     std::vector<Array> values(uz(e.function.graph().size()));
     for (std::size_t i = 0; i < in.size(); ++i) values[uz(e.function.inputs()[i])] = in[i];
@@ -159,7 +163,7 @@ class Interpreter {
     return true;
   }
 
-  const Expansion& expansion_of(const Node& n, const std::vector<Array>& in) {
+  const Expansion& expansion_of(const GraphNode& n, const std::vector<Array>& in) {
     std::unique_ptr<Expansion>& e = expansions_[&n];
     if (e) return *e;
     if (!n.op->expand)
@@ -178,7 +182,7 @@ class Interpreter {
     return *e;
   }
 
-  const Part& part_of(const Body& body, const Live::Scan& live) {
+  const Part& part_of(const GraphBody& body, const Live::Scan& live) {
     std::unique_ptr<Part>& part = parts_[live.body.get()];
     if (part) return *part;
     std::vector<NodeId> wanted = live.stacks;
@@ -191,15 +195,15 @@ class Interpreter {
   const Visitor& visit_;
   std::vector<NodeId> within_;
   std::vector<std::int64_t> steps_;
-  std::unordered_map<const Node*, Kernel> kernels_;
-  std::unordered_map<const Node*, std::unique_ptr<Expansion>> expansions_;
+  std::unordered_map<const GraphNode*, OpKernel> kernels_;
+  std::unordered_map<const GraphNode*, std::unique_ptr<Expansion>> expansions_;
   std::unordered_map<const Live*, std::unique_ptr<Part>> parts_;
 };
 
 }  // namespace
 
 std::vector<Array> interpret(const Function& f, const std::vector<Array>& inputs, const Visitor& visit) {
-  const std::deque<Node>& nodes = f.graph().nodes();
+  const std::deque<GraphNode>& nodes = f.graph().nodes();
   if (inputs.size() != f.inputs().size())
     throw ShapeError(
         fmt::format("[interpret] {} inputs given, the function has {}", inputs.size(), f.inputs().size()));
@@ -209,15 +213,15 @@ std::vector<Array> interpret(const Function& f, const std::vector<Array>& inputs
     if (!inputs[i].defined() || inputs[i].spec() != f.input_spec(i))
       throw ShapeError(fmt::format("[interpret] input {} is {}, the function wants {}", i,
                                    inputs[i].defined() ? to_string(inputs[i].spec()) : "empty",
-                                   to_string(f.input_spec(i))));
+                                   describe(nodes, f.inputs()[i])));
     values[uz(f.inputs()[i])] = inputs[i].to(Device::cpu());
   }
   for (std::size_t id = 0; id < nodes.size(); ++id) {
     if (!live.nodes[id] || nodes[id].op->kind != OpKind::input) continue;
     if (!values[id].defined())
-      throw GraphError(
-          fmt::format("[interpret] input %{} '{}' is needed but was not given", id, input_name(nodes[id])));
-    if (visit && !visit({nodes[id], static_cast<NodeId>(id), {}, {}, {}, values[id]})) return {};
+      throw GraphError(fmt::format("[interpret] {} is needed but was not given",
+                                   describe(nodes, static_cast<NodeId>(id))));
+    if (visit && !visit({nodes[id], static_cast<NodeId>(id), {}, {}, {}, values[id], nodes})) return {};
   }
   if (!Interpreter(visit).run(make_part(nodes, live, f.outputs()), values)) return {};
   std::vector<Array> out;

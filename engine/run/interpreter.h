@@ -9,12 +9,13 @@ namespace nestgrad {
 
 // A value that was just computed, or an input of the function.
 struct Visit {
-  const Node& node;
+  const GraphNode& node;
   NodeId id;                               // in the graph or body that the node is of
   const std::vector<NodeId>& within;       // enclosing scans and expanded ops, outermost first
   const std::vector<std::int64_t>& steps;  // the time of each enclosing scan, outermost first
   std::span<const Array> inputs;           // none for what reads a scan
   const Array& output;
+  const std::deque<GraphNode>& nodes;  // the graph or body
 };
 using Visitor = std::function<bool(const Visit&)>;  // false: stop
 

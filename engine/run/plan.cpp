@@ -6,6 +6,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "engine/core/node_text.h"
 #include "engine/core/threads.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/program.h"
@@ -18,6 +19,7 @@ struct Plan::Impl {
   Device device;
   Array arena;
   std::vector<std::byte*> external;
+  std::vector<std::string> names;  // of the inputs: %0 = input 'x' f64[3] (file.cpp:9)
 
   // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
   // outputs lie.
@@ -84,7 +86,9 @@ void print(const Program& p, const std::string& indent, std::string& out) {
   }
 }
 
-void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted) {
+// names: of what is wanted, for the message; none for outputs.
+void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted,
+           const std::vector<std::string>& names = {}) {
   if (given.size() != wanted.size())
     throw ShapeError(
         fmt::format("[plan] {} {}s given, the function has {}", given.size(), what, wanted.size()));
@@ -92,18 +96,18 @@ void check(std::string_view what, std::span<const Array> given, const std::vecto
     if (!given[i].defined() || given[i].spec() != wanted[i])
       throw ShapeError(fmt::format("[plan] {} {} is {}, the function wants {}", what, i,
                                    given[i].defined() ? to_string(given[i].spec()) : "empty",
-                                   to_string(wanted[i])));
+                                   i < names.size() ? names[i] : to_string(wanted[i])));
 }
 
-int most_steps(const std::deque<Node>& nodes) {
+int most_steps(const std::deque<GraphNode>& nodes) {
   std::int64_t most = 0;
-  for (const Node& n : nodes)
+  for (const GraphNode& n : nodes)
     if (const ScanAttrs* scan = n.attrs.find<ScanAttrs>()) most = std::max(most, scan->steps);
   return static_cast<int>(most);
 }
 
 // The program within the budget that computes least, then the one that needs least memory.
-Program compile_within(const std::deque<Node>& nodes, const std::vector<NodeId>& inputs,
+Program compile_within(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                        const std::vector<NodeId>& outputs, PlanOptions options) {
   Program best = compile(nodes, inputs, outputs, options);
   const std::size_t budget = options.memory_budget;
@@ -134,12 +138,13 @@ std::string ops_of(const Program& program, const Instruction& instruction) {
   return ops += instruction.op ? instruction.op->name : "copy";
 }
 
-Plan::Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
+Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
   PlanOptions settled = options;
   if (settled.workers <= 0) settled.workers = thread_count();
   if (!settled.device.is_cpu()) settled.workers = 1;
+  for (NodeId id : inputs) impl_->names.push_back(describe(nodes, id));
   impl_->program = compile_within(nodes, inputs, outputs, settled);
   impl_->device = settled.device;
   if (!settled.device.is_cpu()) {
@@ -177,7 +182,7 @@ std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
 }
 
 void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
-  check("input", inputs, input_specs());
+  check("input", inputs, input_specs(), impl_->names);
   check("output", outputs, output_specs());
   Impl& p = *impl_;
   p.bind(inputs, outputs);
@@ -193,7 +198,7 @@ Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events
         fmt::format("[plan] only plans for the CPU can be profiled, this one is for {}; make one with "
                     "PlanOptions::device = Device::cpu()",
                     p.device.name()));
-  check("input", inputs, input_specs());
+  check("input", inputs, input_specs(), p.names);
   std::vector<Array> outputs;
   for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
   p.bind(inputs, outputs);

@@ -19,7 +19,7 @@ struct Profile;  // engine/run/profile.h
 class Plan {
  public:
   // `inputs` are cut points: any nodes; nodes before them are not run.
-  Plan(const std::deque<Node>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
+  Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
        const PlanOptions&);
   ~Plan();
   Plan(Plan&&) noexcept;

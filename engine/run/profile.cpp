@@ -25,7 +25,7 @@ int level_of(const Program& program, const Instruction& ins) {
 // Numbers the instructions, those of each worker alike.
 void enter(Program& program, int depth, int parent, std::vector<InstructionProfile>& entries) {
   for (Instruction& ins : program.code) {
-    const Node& n = program.graph->node(ins.node);
+    const GraphNode& n = program.graph->node(ins.node);
     const int entry = ins.entry = static_cast<int>(entries.size());
     entries.push_back({.ops = ops_of(program, ins),
                        .out = n.spec,

@@ -27,7 +27,7 @@ namespace nestgrad {
 struct InstructionProfile {
   std::string ops;    // "matmul"; "mul+add": several ops run as one
   Spec out;           // of the last op, for one slice; a scan has none: i32[0]
-  int level = 0;      // Node::level; of several ops the highest
+  int level = 0;      // GraphNode::level; of several ops the highest
   std::string scope;  // of the last op, as is the line
   Loc loc;
   int depth = 0;          // 0: outermost; 1: in the body of a scan; ...

@@ -1,5 +1,5 @@
 // Learns a learning rate: the outer gradient goes through three inner gradient steps.
-#include <nestgrad.h>
+#include <nestgrad/nestgrad.h>
 
 #include <cstdio>
 

@@ -63,7 +63,7 @@ inline ScanResult unrolled(const StepFn& step, const Tensors& init, const Tensor
     Tensors now;
     for (const Tensor& x : xs)
       now.push_back(reshape(slice(x, 0, t, t + 1), Shape(x.shape().begin() + 1, x.shape().end())));
-    const Step next = step(result.carries, now);
+    const StepOutput next = step(result.carries, now);
     result.carries = next.carries;
     ys.resize(next.ys.size(), Tensors(static_cast<std::size_t>(steps)));
     for (std::size_t j = 0; j < ys.size(); ++j) {
@@ -84,7 +84,7 @@ inline std::vector<Spec> learner_specs(std::int64_t steps = 6) {
 inline Tensor learner(const Tensors& in, const Loop& loop, ScanOptions options = {}) {
   const Tensor thk = in[0], thv = in[1], lr = in[2];
   const ScanResult r = loop(
-      [&](const Tensors& carry, const Tensors& x) -> Step {
+      [&](const Tensors& carry, const Tensors& x) -> StepOutput {
         const Tensor row = reshape(x[0], {1, 3}), k = matmul(row, thk), v = matmul(row, thv);
         const Tensor w = carry[0];
         const Tensor loss = 0.5 * sum(square(tanh(matmul(k, w)) - v));
@@ -100,13 +100,13 @@ inline Tensor nested_learner(const Tensors& in, const Loop& loop, ScanOptions op
                              std::int64_t inner = 3) {
   const Tensor thk = in[0], thv = in[1], lr = in[2];
   const ScanResult r = loop(
-      [&](const Tensors& carry, const Tensors& x) -> Step {
+      [&](const Tensors& carry, const Tensors& x) -> StepOutput {
         const Tensor row = reshape(x[0], {1, 3}), k = matmul(row, thk), v = matmul(row, thv);
         ScanOptions steps = options;
         steps.reverse = false;
         steps.steps = inner;
         const ScanResult descent = loop(
-            [&](const Tensors& w, const Tensors&) -> Step {
+            [&](const Tensors& w, const Tensors&) -> StepOutput {
               const Tensor loss = 0.5 * sum(square(tanh(matmul(k, w[0])) - v));
               return {{w[0] - lr * grad(loss, {w[0]})[0]}, {}};
             },

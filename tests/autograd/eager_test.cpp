@@ -39,11 +39,11 @@ TEST_CASE("Eager scans and custom rules have the numbers of the traced ones, bit
 }
 
 TEST_CASE("An eager graph needs no open scope, scans and zeros included") {
-  Graph g(Mode::eager);
+  Graph g(GraphMode::eager);
   const Tensor w = g.input(Array::of({1, 2}, {2})), x = g.input(Array::of({1, 2, 3, 4}, {2, 2})),
                unused = g.input(Array::scalar(1));
   const Tensor y = scan(
-                       [](const Tensors& c, const Tensors& now) -> Step {
+                       [](const Tensors& c, const Tensors& now) -> StepOutput {
                          return {{c[0] * now[0]}, {}};
                        },
                        {w}, {x})
@@ -55,7 +55,7 @@ TEST_CASE("An eager graph needs no open scope, scans and zeros included") {
 }
 
 TEST_CASE("check_finite stops at the first op whose output is not finite, and names it") {
-  Graph g(GraphOptions{.mode = Mode::eager, .check_finite = true});
+  Graph g(GraphOptions{.mode = GraphMode::eager, .check_finite = true});
   const GraphScope scope(g);
   const Tensor x = g.input(Array::of({1, -1}, {2}));
   const Tensor fine = x * 2.0;
@@ -66,12 +66,12 @@ TEST_CASE("check_finite stops at the first op whose output is not finite, and na
 }
 
 TEST_CASE("check_finite sees what comes out of a scan") {
-  Graph g(GraphOptions{.mode = Mode::eager, .check_finite = true});
+  Graph g(GraphOptions{.mode = GraphMode::eager, .check_finite = true});
   const GraphScope scope(g);
   const Tensor w = g.input(Array::of({1e200}, {1}));
   const std::string why = message_of<ValueError>([&] {
     scan(
-        [](const Tensors& c, const Tensors&) -> Step {
+        [](const Tensors& c, const Tensors&) -> StepOutput {
           return {{square(c[0])}, {}};
         },
         {w}, {}, {.steps = 2});

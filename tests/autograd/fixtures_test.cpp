@@ -15,7 +15,7 @@ const Loop kLoops[] = {unrolled, as_scan};
 Tensor descend(const Loop& loop, Tensor w0, Tensor eta, const std::function<Tensor(Tensor)>& loss, int steps,
                bool first_order = false) {
   return loop(
-             [&](const Tensors& w, const Tensors&) -> Step {
+             [&](const Tensors& w, const Tensors&) -> StepOutput {
                const Tensor g = grad(loss(w[0]), {w[0]})[0];
                return {{w[0] - eta * (first_order ? stop_gradient(g) : g)}, {}};
              },
@@ -99,7 +99,7 @@ TEST_CASE("Full meta-gradient = first-order term + one curvature term per inner 
       [&](const Tensors& in) -> Tensors {
         const Tensor nudges = probe(zeros(DType::f64, {3}));
         const ScanResult r = scan(
-            [&](const Tensors& w, const Tensors& nudge) -> Step {
+            [&](const Tensors& w, const Tensors& nudge) -> StepOutput {
               return {{w[0] - in[1] * grad(inner(w[0], in[2]), {w[0]})[0] + nudge[0]}, {w[0]}};
             },
             {in[0]}, {nudges});
@@ -152,7 +152,7 @@ Function linear_learner(const Loop& loop, bool online) {
   return trace(
       [&](const Tensors& in) -> Tensors {  // w0, keys, values, queries, eta
         const ScanResult r = loop(
-            [&](const Tensors& carry, const Tensors& x) -> Step {
+            [&](const Tensors& carry, const Tensors& x) -> StepOutput {
               const Tensor w = carry[0], at = online ? w : in[0];
               const Tensor k = reshape(x[0], {kDim, 1}), v = reshape(x[1], {kTokens, 1}),
                            q = reshape(x[2], {kDim, 1});
@@ -202,7 +202,7 @@ TEST_CASE("Perturbations of nested derivatives are not confused") {
     const Function f = trace(
         [&](Tensor xs, Tensor ys, Tensor ps) -> Tensors {
           const ScanResult r = loop(
-              [](const Tensors&, const Tensors& in) -> Step {
+              [](const Tensors&, const Tensors& in) -> StepOutput {
                 const Tensor x = in[0], y = in[1], p = in[2];
                 const Tensor one = x * grad(x + y, {y})[0];
                 const Tensor same = probe(x);
@@ -232,7 +232,7 @@ TEST_CASE("The second derivative of tanh(-cv)(cv)^2 is 0 at 0 and -2c^2 at 1 in 
         const Function f = trace(
             [&](Tensor v) {
               const Tensor y = loop(
-                                   [](const Tensors& c, const Tensors&) -> Step {
+                                   [](const Tensors& c, const Tensors&) -> StepOutput {
                                      return {{tanh(-1e8 * c[0]) * square(1e8 * c[0])}, {}};
                                    },
                                    {v}, {}, {.steps = 1})

@@ -49,7 +49,7 @@ TEST_CASE("A derivative with respect to an integer is refused") {
 TEST_CASE("A gradient that a scan's body ends is refused, naming the node inside") {
   Sandbox s;
   const auto loop = [&](const StepFn& step) { return scan(step, {s.other}, {reshape(s.x, {3, 1})}); };
-  const ScanResult r = loop([&](const Tensors& c, const Tensors& x) -> Step {
+  const ScanResult r = loop([&](const Tensors& c, const Tensors& x) -> StepOutput {
     return {{c[0] * sign(x[0])}, {c[0] + stop_gradient(x[0]), cast(c[0], DType::i32)}};
   });
   CHECK(contains(refusal(sum(r.carries[0]), s.x), "sign f64[1]"));
@@ -61,13 +61,13 @@ TEST_CASE("A gradient that a scan's body ends is refused, naming the node inside
 TEST_CASE("A carry that the step forgets has no derivative with respect to its start") {
   Sandbox s;
   const ScanResult r = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         return {{s.other * x[0], c[1] * c[0]}, {c[0]}};
       },
       {s.x, s.other}, {reshape(s.x, {3, 1})});
   CHECK_NOTHROW(grad(sum(r.carries[0]), {s.other}));
   const ScanResult forgets = scan(
-      [&](const Tensors&, const Tensors&) -> Step {
+      [&](const Tensors&, const Tensors&) -> StepOutput {
         return {{s.other}, {}};
       },
       {s.x}, {}, {.steps = 2});
@@ -113,7 +113,8 @@ TEST_CASE("Only one floating number has a gradient, values and cotangents must m
   CHECK(contains(message_of<GradError>([&] { grad(s.x, {s.x}); }), "sum() it, or use vjp()"));
   message_of<GradError>([&] { grad(sum(cast(s.x, DType::i32)), {s.x}); });
   message_of<GradError>([&] { vjp({s.x}, {s.x, s.x}, {s.x}); });
-  CHECK(contains(message_of<ShapeError>([&] { vjp({s.x}, {sum(s.x)}, {s.x}); }), "cotangent 0 is f64[]"));
-  CHECK(contains(message_of<ShapeError>([&] { jvp({s.x}, {s.x}, {sum(s.x)}); }), "tangent 0 is f64[]"));
-  CHECK(contains(message_of<ShapeError>([&] { hvp(sum(s.x), {s.x}, {sum(s.x)}); }), "vector 0 is f64[]"));
+  const std::string sum_of_x = fmt::format("is {}, its value is {}", describe(sum(s.x)), describe(s.x));
+  CHECK(contains(message_of<ShapeError>([&] { vjp({s.x}, {sum(s.x)}, {s.x}); }), "cotangent 0 " + sum_of_x));
+  CHECK(contains(message_of<ShapeError>([&] { jvp({s.x}, {s.x}, {sum(s.x)}); }), "tangent 0 " + sum_of_x));
+  CHECK(contains(message_of<ShapeError>([&] { hvp(sum(s.x), {s.x}, {sum(s.x)}); }), "vector 0 " + sum_of_x));
 }

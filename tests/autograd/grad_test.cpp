@@ -51,7 +51,7 @@ TEST_CASE("A gradient in each step of a long loop costs what its step costs") {
   const Function loop = trace(
       [&](Tensor at, Tensor begin) {
         const StepFn step = [&](const Tensors& c, const Tensors&) {
-          return Step{{c[0] - 0.01 * grad(inner(c[0], at), {c[0]})[0]}, {}};
+          return StepOutput{{c[0] - 0.01 * grad(inner(c[0], at), {c[0]})[0]}, {}};
         };
         return scan(step, {begin}, {}, {.steps = kSteps}).carries[0];
       },
@@ -209,7 +209,7 @@ TEST_CASE("Levels tell the program (0) from its inner gradient (1) and the gradi
   CHECK(level(dx) == 1);
   CHECK(level(ddx) == 2);
   for (NodeId id = after_forward; id < after_first; ++id) {
-    const Node& n = g.node(id);
+    const GraphNode& n = g.node(id);
     CHECK(n.level <= 1);
     if (n.level == 1) CHECK(g.node(n.vjp_of).level == 0);
   }

@@ -58,7 +58,7 @@ TEST_CASE("Every checkpoint schedule gives the same bits through scans that read
   const auto chain = [](const Tensors& in) {
     const auto smooth = [&](const Tensors& xs, bool reverse) {
       return scan(
-          [&](const Tensors& s, const Tensors& x) -> Step {
+          [&](const Tensors& s, const Tensors& x) -> StepOutput {
             const Tensor next = tanh(s[0] * in[0] + (x.size() > 1 ? x[0] * x[1] : x[0]));
             return {{next}, {next * s[0]}};
           },
@@ -93,19 +93,19 @@ TEST_CASE("Scans with different schedules that read one another give the same bi
   const auto chain = [&](std::vector<int> every) {
     return [=](const Tensors& in) {
       const ScanResult a = scan(
-          [&](const Tensors& s, const Tensors& x) -> Step {
+          [&](const Tensors& s, const Tensors& x) -> StepOutput {
             const Tensor next = tanh(s[0] * in[0] + x[0]);
             return {{next}, {next * in[1]}};
           },
           {in[1]}, {in[2]}, {.checkpoint_every = every[0]});
       const ScanResult b = scan(
-          [&](const Tensors& s, const Tensors& x) -> Step {
+          [&](const Tensors& s, const Tensors& x) -> StepOutput {
             const Tensor next = sin(s[0] + x[0] * in[0]);
             return {{next}, {next}};
           },
           {in[0]}, {a.ys[0]}, {.checkpoint_every = every[1]});
       const ScanResult c = scan(
-          [&](const Tensors& s, const Tensors& x) -> Step {
+          [&](const Tensors& s, const Tensors& x) -> StepOutput {
             return {{s[0] + square(x[0]) * x[1] * x[2]}, {}};
           },
           {in[0]}, {a.ys[0], b.ys[0], in[2]}, {.checkpoint_every = every[2]});
@@ -131,7 +131,7 @@ TEST_CASE("What a checkpointed scan reads is kept until its last recomputation")
       [](const Tensors& in) {
         const Tensor xs = in[1] * 2.0, w = in[0] * 3.0;
         const ScanResult r = scan(
-            [&](const Tensors& c, const Tensors& x) -> Step {
+            [&](const Tensors& c, const Tensors& x) -> StepOutput {
               return {{tanh(c[0]) + x[0] + w}, {}};
             },
             {in[0]}, {xs});

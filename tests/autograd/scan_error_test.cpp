@@ -17,7 +17,7 @@ struct Sandbox {
 TEST_CASE(
     "An inner gradient with respect to what a carry or x starts from is refused, not silently partial") {
   Sandbox s;
-  const auto body = [&](const Tensors& c, const Tensors& now) -> Step {
+  const auto body = [&](const Tensors& c, const Tensors& now) -> StepOutput {
     return {{c[0] - grad(sum(s.w * c[0] * now[0]), {s.w})[0]}, {}};
   };
   const Tensor zero = zeros(DType::f64, {2});
@@ -31,7 +31,7 @@ TEST_CASE("An inner gradient that would miss a path from outside is refused") {
   Sandbox s;
   const Tensor h = sin(s.w);
   const auto body = [&](bool through_h) {
-    return [&, through_h](const Tensors& c, const Tensors& now) -> Step {
+    return [&, through_h](const Tensors& c, const Tensors& now) -> StepOutput {
       const Tensor loss = sum(square(s.w * now[0]) * (through_h ? h : now[0]));
       return {{c[0] - grad(loss, {s.w})[0]}, {}};
     };
@@ -44,10 +44,10 @@ TEST_CASE("An inner gradient that would miss a path from outside is refused") {
   // The same from two graphs further out.
   CHECK(contains(message_of<GradError>([&] {
                    scan(
-                       [&](const Tensors& outer, const Tensors& xs) -> Step {
+                       [&](const Tensors& outer, const Tensors& xs) -> StepOutput {
                          const Tensor between = h * xs[0];
                          return {scan(
-                                     [&](const Tensors& c, const Tensors&) -> Step {
+                                     [&](const Tensors& c, const Tensors&) -> StepOutput {
                                        return {{c[0] - grad(sum(s.w * c[0] * between), {s.w})[0]}, {}};
                                      },
                                      outer, {}, {.steps = 2})
@@ -63,7 +63,7 @@ TEST_CASE("A tensor that escaped from a scan body is an error, not undefined beh
   Sandbox s;
   Tensor escaped;
   scan(
-      [&](const Tensors& c, const Tensors& now) -> Step {
+      [&](const Tensors& c, const Tensors& now) -> StepOutput {
         escaped = c[0] * now[0];
         return {{escaped}, {}};
       },
@@ -74,7 +74,11 @@ TEST_CASE("A tensor that escaped from a scan body is an error, not undefined beh
   CHECK_FALSE(escaped.alive());
   // Nor may it come back in another body, even one at the same address.
   message_of<GraphError>([&] {
-    scan([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] + escaped}, {}}; }, {s.w}, {s.x});
+    scan(
+        [&](const Tensors& c, const Tensors&) -> StepOutput {
+          return {{c[0] + escaped}, {}};
+        },
+        {s.w}, {s.x});
   });
 }
 
@@ -83,15 +87,15 @@ TEST_CASE("A scan whose carries do not keep their shape, type or number is refus
   const auto refuse = [&](const StepFn& step) {
     return message_of<ShapeError>([&] { scan(step, {s.w}, {s.x}); });
   };
-  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step {
+  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> StepOutput {
                    return {{sum(c[0])}, {}};
                  }),
-                 "carry 0 is f64[2] before the step and f64[] after it"));
-  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> Step {
+                 "f64[] (scan_error_test.cpp:"));
+  CHECK(contains(refuse([](const Tensors& c, const Tensors&) -> StepOutput {
                    return {{cast(c[0], DType::f32)}, {}};
                  }),
-                 "f32[2] after"));
-  CHECK(contains(refuse([](const Tensors&, const Tensors&) -> Step {
+                 "cast f32[2] (scan_error_test.cpp:"));
+  CHECK(contains(refuse([](const Tensors&, const Tensors&) -> StepOutput {
                    return {{}, {}};
                  }),
                  "returned 0 carries, it was given 1"));
@@ -99,7 +103,7 @@ TEST_CASE("A scan whose carries do not keep their shape, type or number is refus
 
 TEST_CASE("A scan needs a number of steps, the same for all inputs") {
   Sandbox s;
-  const StepFn keep = [](const Tensors& c, const Tensors&) -> Step { return {c, {}}; };
+  const StepFn keep = [](const Tensors& c, const Tensors&) -> StepOutput { return {c, {}}; };
   CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {}); }), "at least one step"));
   CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {s.x, s.w}); }), "others 4"));
   CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {sum(s.x)}); }), "no time axis"));
@@ -110,17 +114,24 @@ TEST_CASE("A tensor of an unrelated graph cannot enter a scan") {
   Sandbox s;
   Graph other;
   const Tensor stranger = other.input(f64({2}), "stranger");
-  CHECK(contains(
-      message_of<GraphError>([&] {
-        scan([&](const Tensors& c, const Tensors&) -> Step { return {{c[0] + stranger}, {}}; }, {s.w}, {s.x});
-      }),
-      "another graph"));
+  CHECK(contains(message_of<GraphError>([&] {
+                   scan(
+                       [&](const Tensors& c, const Tensors&) -> StepOutput {
+                         return {{c[0] + stranger}, {}};
+                       },
+                       {s.w}, {s.x});
+                 }),
+                 "another graph"));
 }
 
 TEST_CASE("An error inside a body leaves the outer graph usable") {
   Sandbox s;
   message_of<ShapeError>([&] {
-    scan([&](const Tensors& c, const Tensors&) -> Step { return {{matmul(c[0], c[0])}, {}}; }, {s.w}, {s.x});
+    scan(
+        [&](const Tensors& c, const Tensors&) -> StepOutput {
+          return {{matmul(c[0], c[0])}, {}};
+        },
+        {s.w}, {s.x});
   });
   CHECK((s.w + 1.0).graph().parent() == nullptr);
   CHECK_NOTHROW(grad(sum(square(s.w)), {s.w}));

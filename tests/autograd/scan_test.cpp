@@ -61,7 +61,7 @@ TEST_CASE("A reversed scan runs from the last time to the first, indexed by time
   const Function f = trace(
       [](Tensor x) {
         return scan(
-                   [](const Tensors& c, const Tensors& now) -> Step {
+                   [](const Tensors& c, const Tensors& now) -> StepOutput {
                      const Tensor s = c[0] + now[0];
                      return {{s}, {s}};
                    },
@@ -115,7 +115,7 @@ TEST_CASE("Several carries: one that becomes active through another, dead ones, 
   // b starts from nothing that is differentiated and is reached through a; c feeds nothing; n counts.
   check_scan_is_loop({f64({2}), f64({2}), f64({5, 2})}, [](const Tensors& in, const Loop& loop) {
     const ScanResult r = loop(
-        [&](const Tensors& s, const Tensors& x) -> Step {
+        [&](const Tensors& s, const Tensors& x) -> StepOutput {
           const Tensor a = s[0], b = s[1], c = s[2], n = s[3];
           const Tensor rate = 1.0 / (1.0 + cast(n, DType::f64));
           return {{tanh(a + x[0] * in[1]) * rate, b * b + sin(a) * x[0], c * 2.0 + a, n + 1}, {b * in[1], c}};
@@ -130,7 +130,7 @@ TEST_CASE("Tensors that enter a scan in several roles collect every derivative")
   check_scan_is_loop({f64({3, 3}), f64({3, 3})}, [](const Tensors& in, const Loop& loop) {
     const Tensor w = in[0], m = in[1];
     const ScanResult r = loop(
-        [&](const Tensors& s, const Tensors& x) -> Step {
+        [&](const Tensors& s, const Tensors& x) -> StepOutput {
           const Tensor mixed = tanh(matmul(s[0], w) + x[0]), whole = matmul(m, mixed);
           return {{mixed, s[1] + x[1]}, {whole, s[0], x[0]}};
         },
@@ -143,7 +143,7 @@ TEST_CASE("Tensors that enter a scan in several roles collect every derivative")
 TEST_CASE("A step may return a carry unchanged, an outer tensor, or a number") {
   check_scan_is_loop({f64({2}), f64({2}), f64({4, 2})}, [](const Tensors& in, const Loop& loop) {
     const ScanResult r = loop(
-        [&](const Tensors& s, const Tensors& x) -> Step {
+        [&](const Tensors& s, const Tensors& x) -> StepOutput {
           const Tensor mixed = tanh(s[0] * s[1] + s[2] * x[0]);
           return {{s[0], in[1], x[0], s[1] + s[3], constant(Array::full(DType::f64, {2}, 2.0))},
                   {mixed, in[1], s[4] * x[0]}};
@@ -159,7 +159,7 @@ TEST_CASE("A scan of one step, and one without per-step inputs, are the loops th
   check_scan_is_loop(learner_specs(1), [](const Tensors& in, const Loop& loop) { return learner(in, loop); });
   check_scan_is_loop({f64({3})}, [](const Tensors& in, const Loop& loop) {
     const ScanResult r = loop(
-        [&](const Tensors& s, const Tensors&) -> Step {
+        [&](const Tensors& s, const Tensors&) -> StepOutput {
           return {{sin(s[0]) * in[0]}, {s[0]}};
         },
         in, {}, {.steps = 4});
@@ -171,7 +171,7 @@ TEST_CASE("Derivatives with respect to a value that a scan returned stop there")
   const Function f = trace(
       [](Tensor w, Tensor x) -> Tensors {
         const ScanResult r = scan(
-            [](const Tensors& s, const Tensors& now) -> Step {
+            [](const Tensors& s, const Tensors& now) -> StepOutput {
               const Tensor next = s[0] * now[0];
               return {{next}, {next}};
             },
@@ -202,7 +202,7 @@ TEST_CASE("Equal scans are one node") {
   const Tensor w = g.input(f64({2})), x = g.input(f64({3, 2}));
   const auto loop = [&](double rate) {
     return scan(
-               [&](const Tensors& s, const Tensors& now) -> Step {
+               [&](const Tensors& s, const Tensors& now) -> StepOutput {
                  return {{s[0] + rate * now[0] * w}, {}};
                },
                {w}, {x})
@@ -217,9 +217,9 @@ TEST_CASE("Work that does not change over time is done once, outside the loop") 
     const Function f = trace(
         [&](Tensor w, Tensor x) {
           return loop(
-                     [&](const Tensors& s, const Tensors& now) -> Step {
+                     [&](const Tensors& s, const Tensors& now) -> StepOutput {
                        const ScanResult inner = loop(
-                           [&](const Tensors& c, const Tensors&) -> Step {
+                           [&](const Tensors& c, const Tensors&) -> StepOutput {
                              return {{c[0] * exp(w) + sin(w)}, {}};
                            },
                            {w}, {}, {.steps = 2});  // invariant as a whole
@@ -244,7 +244,7 @@ TEST_CASE("What is read of a scan twice has the cotangents of both, in a graph t
     const GraphScope scope(g);
     const Tensor x = probe(constant(start));
     const ScanResult r = scan(
-        [](const Tensors& c, const Tensors& in) -> Step {
+        [](const Tensors& c, const Tensors& in) -> StepOutput {
           const Tensor next = tanh(c[0] + in[0]);
           return {{next}, {next, next}};
         },
@@ -260,7 +260,7 @@ TEST_CASE(
     "A loop is shown with its own lines and scopes, whatever equal loop is alive; equal loops are one") {
   const auto looped = [](const Tensors& in, const std::string& name) {
     return scan(
-               [&](const Tensors& c, const Tensors& x) -> Step {
+               [&](const Tensors& c, const Tensors& x) -> StepOutput {
                  const Scope scope(name);
                  return {{tanh(c[0] + x[0])}, {}};
                },

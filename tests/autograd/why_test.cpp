@@ -99,7 +99,7 @@ TEST_CASE("A cut that y has nothing to do with is not listed") {
   Sandbox s;
   (void)sign(s.x);
   const ScanResult r = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         return {{c[0] + stop_gradient(x[0])}, {sign(x[0]), 2.0 * x[0]}};
       },
       {s.other}, {reshape(s.x, {3, 1})});
@@ -118,7 +118,7 @@ TEST_CASE("A y that is not made of x never meets it") {
   CHECK_FALSE(ask(s.x, tanh(s.x)).meets);  // not the other way
   // A carry's start that the step forgets.
   const ScanResult forgets = scan(
-      [&](const Tensors&, const Tensors&) -> Step {
+      [&](const Tensors&, const Tensors&) -> StepOutput {
         return {{s.other}, {}};
       },
       {s.x}, {}, {.steps = 2});
@@ -137,7 +137,7 @@ TEST_CASE("A cut inside of a scan's body is found, through carries, at any depth
   Sandbox s;
   const Tensor rows = reshape(s.x, {3, 1});
   const ScanResult r = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         // x reaches the second carry one step after the first, and y only through the second
         return {{x[0] * s.other, c[1] + stop_gradient(c[0])}, {}};
       },
@@ -150,9 +150,9 @@ TEST_CASE("A cut inside of a scan's body is found, through carries, at any depth
   CHECK(ask(r.carries[0], s.x).connected);
 
   const ScanResult nested = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         const ScanResult inner = scan(
-            [&](const Tensors& w, const Tensors&) -> Step {
+            [&](const Tensors& w, const Tensors&) -> StepOutput {
               const Tensor loss = sum(square(w[0] - stop_gradient(x[0])));
               return {{w[0] - 0.1 * grad(loss, {w[0]})[0]}, {}};
             },
@@ -182,7 +182,7 @@ TEST_CASE("Tensors of different graphs are refused, a body's own are not") {
   CHECK(contains(message_of<GraphError>([&] { why_disconnected(s.x, elsewhere); }), "different graphs"));
   CHECK(contains(message_of<GraphError>([&] { why_disconnected(s.x, Tensor()); }), "names nothing"));
   scan(
-      [&](const Tensors& c, const Tensors&) -> Step {
+      [&](const Tensors& c, const Tensors&) -> StepOutput {
         CHECK(ask(stop_gradient(c[0]) + s.other, c[0]).cuts.size() == 1);
         return {{c[0]}, {}};
       },

@@ -66,7 +66,7 @@ Array run(const Op& op, const Attrs& attrs, const std::vector<Array>& inputs) {
                specs)(inputs)[0];
 }
 
-Array drawn(const Spec& spec, const Sample::Input& from, std::uint64_t stream) {
+Array drawn(const Spec& spec, const OpSample::Input& from, std::uint64_t stream) {
   if (is_float(spec.dtype)) return random_uniform(spec, from.low, from.high, 1, stream);
   Array x(spec);
   const auto choices = static_cast<std::uint32_t>(from.high - from.low) + 1;
@@ -96,10 +96,10 @@ Array any_bits(std::int64_t n, std::uint64_t stream) {
 void digest_op(const Op& op, Digest& digest) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     std::size_t arity = 0;
-    for (const Sample& sample : op.samples()) {
+    for (const OpSample& sample : op.samples()) {
       if (!sample.error.empty()) continue;
       std::vector<Array> inputs;
-      for (const Sample::Input& in : sample.inputs)
+      for (const OpSample::Input& in : sample.inputs)
         inputs.push_back(drawn({in.dtype.value_or(dtype), in.shape}, in, inputs.size()));
       arity = inputs.size();
       digest.add(run(op, sample.attrs, inputs));
@@ -248,6 +248,7 @@ Digests compute(std::string_view only) {
       add(fmt::format("layer/{}/{}", name, ttt::name(form)),
           [&, name = name](Digest& d) { digest_layer(ttt::system_named(name), form, d); });
   add("training/ttt-linear", [](Digest& d) { digest_training("ttt-linear", true, d); });
+  add("training/gated-delta-net", [](Digest& d) { digest_training("gated-delta-net", true, d); });
   add("training/ttt-mlp", [](Digest& d) { digest_training("ttt-mlp", false, d); });
   return out;
 }

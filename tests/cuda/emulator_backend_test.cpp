@@ -27,7 +27,7 @@ Function program() {
   return trace(TraceFn([](const Tensors& in) {
                  const Tensor x = layer_norm(in[0], in[1], in[1]);
                  const ScanResult r = scan(
-                     [&](const Tensors& w, const Tensors& now) -> Step {
+                     [&](const Tensors& w, const Tensors& now) -> StepOutput {
                        const Tensor y = matmul(now[0], w[0]);
                        return {{w[0] - 0.1 * matmul(now[0], y - now[0], {true, false})}, {y}};
                      },

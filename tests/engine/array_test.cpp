@@ -43,7 +43,7 @@ TEST_CASE("A loop of more steps than can be counted is refused") {
   Graph g;
   const GraphScope scope(g);
   const Tensor x = g.input(f64());
-  const StepFn twice = [](const Tensors& c, const Tensors&) { return Step{{c[0] * 2.0}, {}}; };
+  const StepFn twice = [](const Tensors& c, const Tensors&) { return StepOutput{{c[0] * 2.0}, {}}; };
   const std::string text = message_of<ShapeError>([&] { scan(twice, {x}, {}, {.steps = k2To32 + 3}); });
   CHECK(contains(text, "4294967299"));
 }
@@ -77,7 +77,7 @@ TEST_CASE("A graph's numbers are its own: the caller's array may be used again")
   Array x = Array::of({3}, {1});
   const auto write = [&](double v) { x.as<double>()[0] = v; };
   {
-    Graph eager(Mode::eager);
+    Graph eager(GraphMode::eager);
     const Tensor a = eager.input(x);
     write(5);
     CHECK(eval(a * 2.0).item() == 6);

@@ -6,7 +6,7 @@
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
-using Kind = Flow::Kind;
+using Kind = AxisFlow::Kind;
 
 namespace {
 
@@ -14,14 +14,14 @@ namespace {
 struct Followed {
   Graph graph;
   GraphScope scope{graph};
-  std::vector<std::pair<NodeId, Flow>> seeds;
+  std::vector<std::pair<NodeId, AxisFlow>> seeds;
 
   Tensor input(const Spec& spec, int axis = -1) {
     const Tensor t = graph.input(spec);
-    if (axis >= 0) seeds.emplace_back(t.id(), Flow::along(axis));
+    if (axis >= 0) seeds.emplace_back(t.id(), AxisFlow::along(axis));
     return t;
   }
-  Flow flow(Tensor t, const FlowOptions& options = {.partial = true}) const {
+  AxisFlow flow(Tensor t, const FlowOptions& options = {.partial = true}) const {
     return follow(graph.nodes(), seeds, options)[static_cast<std::size_t>(t.id())];
   }
   Kind kind(Tensor t) const { return flow(t).kind; }
@@ -47,7 +47,7 @@ TEST_CASE("Flow: a sum over slices passes through what is linear in it, and noth
 TEST_CASE("Flow: slices go through a loop along any axis but that of its steps") {
   const auto looped = [](Tensor start, Tensor rows) {
     return scan(
-        [](const Tensors& c, const Tensors& x) -> Step {
+        [](const Tensors& c, const Tensors& x) -> StepOutput {
           return {{tanh(c[0] + x[0])}, {c[0] * x[0]}};
         },
         {start}, {rows});
@@ -67,7 +67,7 @@ TEST_CASE("Flow: slices go through a loop along any axis but that of its steps")
 TEST_CASE("Flow: what reaches a carry only by another, steps later, reaches it") {
   Followed f;
   const ScanResult r = scan(
-      [](const Tensors& c, const Tensors& x) -> Step {
+      [](const Tensors& c, const Tensors& x) -> StepOutput {
         return {{c[1], c[2], tanh(x[0])}, {}};
       },
       {f.input(f64({4})), f.input(f64({4})), f.input(f64({4}))}, {f.input(f64({5, 4}), 1)});
@@ -78,26 +78,26 @@ TEST_CASE("Flow: a loop neither makes a sum over slices in its steps nor reads o
   Followed f;
   const Tensor rows = f.input(f64({5, 3, 4}), 1), x = f.input(f64({3, 4}), 0);
   const ScanResult adds = scan(
-      [](const Tensors& c, const Tensors& now) -> Step {
+      [](const Tensors& c, const Tensors& now) -> StepOutput {
         return {{c[0] + sum(now[0], {0}, kKeep)}, {}};
       },
       {f.input(f64({1, 4}))}, {rows});
   CHECK(f.kind(adds.carries[0]) == Kind::mixed);
   const ScanResult reads = scan(
-      [](const Tensors& c, const Tensors& now) -> Step {
+      [](const Tensors& c, const Tensors& now) -> StepOutput {
         return {{c[0] + now[0]}, {}};
       },
       {sum(x, {0}, kKeep)}, {f.input(f64({5, 1, 4}))});
   CHECK(f.kind(reads.carries[0]) == Kind::mixed);
   // Nor where everything else would let the sum through.
   const ScanResult makes = scan(
-      [](const Tensors&, const Tensors& now) -> Step {
+      [](const Tensors&, const Tensors& now) -> StepOutput {
         return {{sum(now[0], {0}, kKeep)}, {}};
       },
       {f.input(f64({1, 4}))}, {rows});
   CHECK(f.kind(makes.carries[0]) == Kind::mixed);
   const ScanResult doubles = scan(
-      [](const Tensors& c, const Tensors&) -> Step {
+      [](const Tensors& c, const Tensors&) -> StepOutput {
         return {{c[0] * 2.0}, {}};
       },
       {sum(x, {0}, kKeep)}, {}, {.steps = 5});

@@ -1,5 +1,6 @@
 // The promise: ops that run as one instruction give the bits of the ops one by one, whatever the length and
 // the number of rows, for any number of threads.
+#include "engine/core/node_call.h"
 #include "engine/core/threads.h"
 #include "engine/plan/cluster.h"
 #include "tests/testing.h"

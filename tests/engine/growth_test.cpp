@@ -34,7 +34,9 @@ double seconds_of_planning(Make make, int n) {
 Function many_scans(int n) {
   return trace(
       [n](Tensor x) {
-        const auto step = [](const Tensors& carry, const Tensors&) -> Step { return {{tanh(carry[0])}, {}}; };
+        const auto step = [](const Tensors& carry, const Tensors&) -> StepOutput {
+          return {{tanh(carry[0])}, {}};
+        };
         Tensor now = x;
         for (int i = 0; i < n; ++i) now = scan(step, {now}, {}, {.steps = 2}).carries[0];
         return grad(sum(now), {x})[0];
@@ -45,7 +47,7 @@ Function many_scans(int n) {
 Function long_body(int n) {
   return trace(
       [n](Tensor x, Tensor w) {
-        const auto step = [&](const Tensors& carry, const Tensors&) -> Step {
+        const auto step = [&](const Tensors& carry, const Tensors&) -> StepOutput {
           Tensor now = carry[0];
           for (int i = 0; i < n; ++i) now = tanh(now * w);
           return {{now}, {}};

@@ -65,12 +65,13 @@ TEST_CASE("The interpreter shows each value once, in order, and stops when told 
 TEST_CASE("The interpreter refuses inputs that do not fit, and says where a kernel failed") {
   const Function f = reciprocals();
   CHECK(contains(message_of<ShapeError>([&] { interpret(f, {}); }), "0 inputs given, the function has 1"));
-  CHECK(contains(message_of<ShapeError>([&] { interpret(f, {Array::scalar(1)}); }), "wants f64[2,3]"));
+  CHECK(contains(message_of<ShapeError>([&] { interpret(f, {Array::scalar(1)}); }),
+                 "the function wants %0 = input 'in0' f64[2,3]"));
   CHECK(contains(message_of<ShapeError>([&] { interpret(f, {Array()}); }), "is empty"));
   const Function pick = trace(
       [](Tensor table, Tensor indices) {
         return scan(
-                   [&](const Tensors& c, const Tensors& i) -> Step {
+                   [&](const Tensors& c, const Tensors& i) -> StepOutput {
                      return {{c[0] + gather(table, i[0])}, {}};
                    },
                    {constant(0.0, DType::f64)}, {indices})

@@ -28,7 +28,7 @@ inline NonFinite found_in(const Function& f, const Arrays& at) {
 // where they meet; the weight stays where it is until then.
 inline Tensor learn_distance(const Tensors& in, const Loop& loop) {
   return sum(loop(
-                 [](const Tensors& w, const Tensors& x) -> Step {
+                 [](const Tensors& w, const Tensors& x) -> StepOutput {
                    const Scope scope("inner loss");
                    const Tensor loss = sum(sqrt(square(w[0] - x[0])));
                    return {{w[0] - 0.0 * grad(loss, {w[0]})[0]}, {}};
@@ -53,7 +53,7 @@ inline Function roots(bool derivative) {
   return trace(
       [=](Tensor x) {
         const Tensor y = scan(
-                             [](const Tensors& c, const Tensors& now) -> Step {
+                             [](const Tensors& c, const Tensors& now) -> StepOutput {
                                return {{c[0] + sqrt(now[0])}, {}};
                              },
                              {constant(0.0, DType::f64)}, {x})
@@ -67,9 +67,9 @@ inline Function reciprocals() {
   return trace(
       [](Tensor x) {
         return scan(
-                   [](const Tensors& c, const Tensors& row) -> Step {
+                   [](const Tensors& c, const Tensors& row) -> StepOutput {
                      return {{scan(
-                                  [](const Tensors& d, const Tensors& now) -> Step {
+                                  [](const Tensors& d, const Tensors& now) -> StepOutput {
                                     return {{d[0] + reciprocal(now[0])}, {}};
                                   },
                                   {c[0]}, {row[0]})

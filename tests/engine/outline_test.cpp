@@ -56,7 +56,7 @@ Tensor two_steps(Tensor w, Tensor x, bool first_order = false) {
 Tensor scanned_steps(Tensor w, Tensor x, bool first_order = false) {
   const Scope outer("learn");
   return scan(
-             [&](const Tensors& c, const Tensors&) -> Step {
+             [&](const Tensors& c, const Tensors&) -> StepOutput {
                const Scope scope("step");
                const Tensor at = first_order ? stop_gradient(c[0]) : c[0];
                const Tensor loss = sum(square(tanh(at * x)));
@@ -259,7 +259,7 @@ TEST_CASE("Only an edge between floating values that an input moves is cut") {
   const Function late = trace(
       [](Tensor x) {
         return scan(
-                   [&](const Tensors& c, const Tensors&) -> Step {
+                   [&](const Tensors& c, const Tensors&) -> StepOutput {
                      return {{c[0] + x, c[1] + stop_gradient(c[0])}, {}};
                    },
                    {constant(0.0, DType::f64), constant(0.0, DType::f64)}, {}, {.steps = 3})

@@ -26,7 +26,7 @@ Function everything() {
   return trace(
       [](const Tensors& in) {
         const ScanResult r = scan(
-            [](const Tensors& c, const Tensors& x) -> Step {
+            [](const Tensors& c, const Tensors& x) -> StepOutput {
               const Tensor next = tanh(matmul(c[0], transpose(transpose(x[0]))) * 2 * 3);
               return {{next}, {exp(next) * x[0]}};
             },

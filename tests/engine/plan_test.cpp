@@ -137,7 +137,7 @@ TEST_CASE("A plan refuses inputs and outputs that are missing, or of the wrong s
   CHECK(contains(message_of<ShapeError>([&] {
                    plan.run({good, Array::zeros(DType::f64, {3})});
                  }),
-                 "input 1 is f64[3], the function wants f64[2]"));
+                 "input 1 is f64[3], the function wants %1 = input 'in1' f64[2]"));
   CHECK(contains(message_of<ShapeError>([&] {
                    plan.run({good.cast(DType::f32), good});
                  }),
@@ -153,7 +153,7 @@ TEST_CASE("Stats count what a plan runs, its text has a line for each instructio
       [](Tensor x, Tensor unused) {
         (void)exp(unused);  // dead
         return scan(
-                   [](const Tensors& c, const Tensors& now) -> Step {
+                   [](const Tensors& c, const Tensors& now) -> StepOutput {
                      return {{sin(c[0]) * now[0]}, {}};
                    },
                    {sum(x)}, {x})
@@ -177,7 +177,7 @@ TEST_CASE("Carries that nobody reads are not computed") {
     return trace(
                [&](Tensor x) {
                  const Tensors c = scan(
-                                       [](const Tensors& s, const Tensors& now) -> Step {
+                                       [](const Tensors& s, const Tensors& now) -> StepOutput {
                                          return {{s[0] + now[0], exp(s[1]) * s[0], s[2] + s[1]}, {}};
                                        },
                                        {sum(x), sum(x), sum(x)}, {x})
@@ -199,7 +199,7 @@ TEST_CASE("A memory budget chooses the checkpoint schedule, and changes no bit")
     return trace(
         [](const Tensors& in) {
           const ScanResult r = scan(
-              [](const Tensors& c, const Tensors& x) -> Step {
+              [](const Tensors& c, const Tensors& x) -> StepOutput {
                 const Tensor next = tanh(matmul(c[0], c[0]) * x[0]);
                 return {{next}, {}};
               },

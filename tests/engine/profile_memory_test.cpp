@@ -51,7 +51,7 @@ TEST_CASE("The memory of every worker is measured") {
   const Function f = trace(
       [](const Tensors& in) -> Tensors {
         const ScanResult r = scan(
-            [&](const Tensors& c, const Tensors& x) -> Step {
+            [&](const Tensors& c, const Tensors& x) -> StepOutput {
               const Tensor next = tanh(matmul(c[0], in[1]) + x[0]);
               return {{next}, {next}};
             },
@@ -76,7 +76,7 @@ TEST_CASE("The peaks agree where no worker of a scan on top of the arena writes 
   const Function f = trace(
       [](const Tensors& in) -> Tensors {
         const Tensor last = scan(
-                                [](const Tensors& c, const Tensors&) -> Step {
+                                [](const Tensors& c, const Tensors&) -> StepOutput {
                                   return {{c[0]}, {}};
                                 },
                                 {exp(in[0])}, {}, {.steps = 1})
@@ -99,7 +99,7 @@ TEST_CASE("The peaks agree where a scan's scratch is on top of the arena, and no
       const Function f = derivative(
           [](const Tensors& in) {
             const ScanResult r = scan(
-                [&](const Tensors& c, const Tensors& x) -> Step {
+                [&](const Tensors& c, const Tensors& x) -> StepOutput {
                   const Tensor next = tanh(c[0] * in[1] + x[0]);
                   return {{next}, {next * c[0]}};
                 },
@@ -176,7 +176,7 @@ TEST_CASE("Memory has the level of what was written; what a scan hands out, that
   const Function f = trace(
       [](Tensor start, Tensor xs) {
         const ScanResult r = scan(
-            [](const Tensors& c, const Tensors& x) -> Step {
+            [](const Tensors& c, const Tensors& x) -> StepOutput {
               const Tensor y = x[0] * c[0], g = grad(sum(square(y)), {c[0]})[0];
               return {{c[0] - 0.1 * g}, {y, g}};
             },

@@ -14,7 +14,7 @@ inline std::vector<Spec> recurrence_specs(std::int64_t steps) {
 // Of kBatch independent sequences.
 inline Tensor recurrence(const Tensors& in) {
   const ScanResult r = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         const Tensor next = tanh(matmul(c[0], in[1]) + x[0]);
         return {{next}, {next}};
       },

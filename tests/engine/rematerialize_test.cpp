@@ -73,7 +73,7 @@ TEST_CASE("A derivative keeps one value of a chain of cheap ops, and those of pr
     return arena_bytes(trace(
                            [&](const Tensors& in) {
                              const ScanResult r = scan(
-                                 [&](const Tensors& c, const Tensors& x) -> Step {
+                                 [&](const Tensors& c, const Tensors& x) -> StepOutput {
                                    Tensor y = matmul(c[0], c[0]);
                                    Tensor z = y * x[0];
                                    z = series ? exp(z) : square(z);
@@ -100,7 +100,7 @@ TEST_CASE("What is computed again is not simplified beside what reads it: no bit
       [](const Tensors& in) {
         const auto each = [](const Tensors& carry, const std::function<Tensor(Tensor)>& fn, Tensor rows) {
           return scan(
-                     [&](const Tensors& c, const Tensors& x) -> Step {
+                     [&](const Tensors& c, const Tensors& x) -> StepOutput {
                        return {c, {fn(x[0])}};
                      },
                      carry, {rows})
@@ -123,7 +123,7 @@ TEST_CASE("A value that others read is kept for them, and still read by the deri
   const Function f = trace(
       [](const Tensors& in) {
         const ScanResult r = scan(
-            [](const Tensors& c, const Tensors& x) -> Step {
+            [](const Tensors& c, const Tensors& x) -> StepOutput {
               Tensor y = c[0] * x[0];
               return {{y + 1.0}, {y, square(y) * x[0]}};
             },

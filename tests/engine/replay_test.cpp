@@ -65,7 +65,7 @@ long allocations_of_replay(const Function& f, const Arrays& in, const PlanOption
 }
 
 // Some entries of c = op(a) op(b), each summed by itself.
-void check_product(const Array& a, const Array& b, Transpose flags, const Array& c) {
+void check_product(const Array& a, const Array& b, MatmulOptions flags, const Array& c) {
   const std::int64_t rows = c.shape()[0], cols = c.shape()[1], inner = a.size() / rows;
   for (std::int64_t i = 0; i < c.size(); i += std::max<std::int64_t>(1, c.size() / 97)) {
     const std::int64_t row = i / cols, col = i % cols;
@@ -111,7 +111,7 @@ TEST_SUITE("slow") {
   TEST_CASE("Matrix products of the sizes met in training allocate nothing") {
     struct Sizes {
       Shape a, b;
-      Transpose flags;
+      MatmulOptions flags;
     };
     const Sizes cases[] = {
         {{2048, 256}, {256, 256}, {}},

@@ -64,7 +64,7 @@ const std::vector<Spec> kLearner{f64({kBatch, kHeads, kDim, kDim}), f64({kTime, 
                                  f64({kHeads, 1, kDim}), f64({})};
 Tensors learner_of(const Tensors& in) {
   const ScanResult r = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         const Tensor error = matmul(x[0], c[0]) - in[2] * x[0];
         const Tensor next = in[3] * c[0] - 0.1 * matmul(x[0], error, {.a = true});
         return {{next}, {matmul(tanh(x[0]), next)}};
@@ -88,7 +88,7 @@ TEST_CASE("what slices add to together is added up in their order") {
   check_sliced(trace(
                    [](const Tensors& in) {
                      const ScanResult r = scan(
-                         [&](const Tensors& c, const Tensors& x) -> Step {
+                         [&](const Tensors& c, const Tensors& x) -> StepOutput {
                            const Tensor next = c[0] * x[0];
                            return {{next, c[1] + reshape(sum(next, {0}, kKeep), {kHeads, 2, 2}),
                                     c[2] + reshape(-sum(next, {0, 1}, kKeep), {2, 2})},
@@ -106,7 +106,7 @@ TEST_CASE("a carry that all slices share is computed by each and written by one"
   check_sliced(trace(
                    [](const Tensors& in) {
                      const ScanResult r = scan(
-                         [&](const Tensors& c, const Tensors& x) -> Step {
+                         [&](const Tensors& c, const Tensors& x) -> StepOutput {
                            const Tensor shared = tanh(c[1] + in[3]);
                            return {{c[0] * x[0] + shared, shared}, {shared, 2.0 * c[0]}};
                          },
@@ -123,7 +123,7 @@ TEST_CASE("constants spread over the slices are cut with them") {
       trace(
           [](const Tensors& in) {
             const ScanResult r = scan(
-                [&](const Tensors& c, const Tensors& x) -> Step {
+                [&](const Tensors& c, const Tensors& x) -> StepOutput {
                   const Tensor ones = broadcast_to(in[2], {kBatch, kHeads, 2, 2});
                   return {{c[0] * x[0] + square(ones) * (1.0 + ones)}, {}};
                 },
@@ -139,7 +139,7 @@ TEST_CASE("where only one axis is independent, only that one is cut") {
     return trace(
         [=](const Tensors& in) {
           const ScanResult r = scan(
-              [&](const Tensors& c, const Tensors& x) -> Step {
+              [&](const Tensors& c, const Tensors& x) -> StepOutput {
                 return {{tanh(c[0] - mean(c[0], {axis}, kKeep)) + x[0]}, {}};
               },
               {in[0]}, {in[1]});
@@ -152,7 +152,7 @@ TEST_CASE("where only one axis is independent, only that one is cut") {
   check_sliced(trace(
                    [](const Tensors& in) {
                      const ScanResult r = scan(
-                         [](const Tensors& c, const Tensors& x) -> Step {
+                         [](const Tensors& c, const Tensors& x) -> StepOutput {
                            const Tensor next = tanh(c[0]) + x[0];
                            return {{next}, {square(sum(next, {1}, kKeep))}};
                          },
@@ -170,7 +170,7 @@ TEST_CASE("slices that are not independent, or not treated alike, are left whole
     const Function f = trace(
         [&](const Tensors& in) {
           return scan(
-                     [&](const Tensors& c, const Tensors& x) -> Step {
+                     [&](const Tensors& c, const Tensors& x) -> StepOutput {
                        return {{next(c[0], x[0])}, {}};
                      },
                      {in[0]}, {in[1]})
@@ -198,7 +198,7 @@ TEST_CASE("a batch, heads or rows of none are run as any other number is") {
         [](const Tensors& in) -> Tensors {
           const StepFn step = [](const Tensors& c, const Tensors& x) {
             const Tensor error = matmul(x[0], c[0]) - x[0];
-            return Step{{c[0] - 0.1 * matmul(x[0], error, {.a = true})}, {error}};
+            return StepOutput{{c[0] - 0.1 * matmul(x[0], error, {.a = true})}, {error}};
           };
           const ScanResult out = scan(step, {in[0]}, {in[1]});
           return {out.carries[0], out.ys[0]};
@@ -217,7 +217,7 @@ TEST_CASE("an axis of a batch of none is not taken for another that is as long")
   const Function f = trace(
       [](const Tensors& in) {
         return scan(
-                   [](const Tensors& c, const Tensors& x) -> Step {
+                   [](const Tensors& c, const Tensors& x) -> StepOutput {
                      const Tensor narrow = matmul(c[0], reshape(concat({x[0], x[0], x[0]}, 0), {3, 2}));
                      return {{reshape(narrow, {0, 2, 3, 3})}, {}};  // of [0, 2, 3, 2]
                    },
@@ -233,7 +233,7 @@ TEST_CASE("a sum over the slices of one axis is not added up for each slice of a
   const Function f = trace(
       [](const Tensors& in) {
         return scan(
-                   [&](const Tensors& c, const Tensors& x) -> Step {
+                   [&](const Tensors& c, const Tensors& x) -> StepOutput {
                      return {{c[0] + sum(x[0], {0}, kKeep), c[1] * 2.0}, {}};
                    },
                    {in[0], in[1]}, {in[2]})
@@ -249,11 +249,11 @@ TEST_CASE("a scan whose slices meet in a value that nobody reads in the end is l
   const Function f = trace(
       [](const Tensors& in) {
         return scan(
-                   [](const Tensors& c, const Tensors&) -> Step {
+                   [](const Tensors& c, const Tensors&) -> StepOutput {
                      // What the inner loop makes of one slice alone is not read.
                      const Tensor one = sum(slice(c[0], 1, 1, 2));
                      const ScanResult inner = scan(
-                         [&](const Tensors& i, const Tensors&) -> Step {
+                         [&](const Tensors& i, const Tensors&) -> StepOutput {
                            return {{i[0] * one, tanh(i[1])}, {}};
                          },
                          {c[1], c[0]}, {}, {.steps = 2});
@@ -292,7 +292,7 @@ TEST_CASE("an error inside of a slice names op and line") {
   const Function f = trace(
       [](const Tensors& in) {
         return scan(
-                   [&](const Tensors& c, const Tensors& x) -> Step {
+                   [&](const Tensors& c, const Tensors& x) -> StepOutput {
                      return {{c[0] * reshape(gather(in[2], x[0]), {kHeads, 1, 2})}, {}};
                    },
                    {in[0]}, {in[1]})
@@ -309,13 +309,13 @@ TEST_CASE("a scan that is cut in as many slices as what it reads, but along anot
   const Function f = trace(
       [](const Tensors& in) {
         const ScanResult first = scan(
-            [](const Tensors& c, const Tensors& x) -> Step {
+            [](const Tensors& c, const Tensors& x) -> StepOutput {
               const Tensor next = tanh(c[0] - mean(c[0], {1}, kKeep)) + x[0];
               return {{next}, {next}};
             },
             {in[0]}, {in[1]});
         return scan(
-                   [](const Tensors& c, const Tensors& x) -> Step {
+                   [](const Tensors& c, const Tensors& x) -> StepOutput {
                      return {{tanh(c[0]) + 0.01 * sum(x[0])}, {}};
                    },
                    {in[2]}, {first.ys[0]})
@@ -335,19 +335,19 @@ Tensors relay(const Tensors& in) {
     return broadcast_to(reshape(y, {n, 1, 3, 4}), {n, 2, 3, 4});
   };
   const ScanResult first = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         const Tensor next = tanh(c[0] * 0.5 + mean(x[0], {0, 1}));
         return {{next}, {spread(next, 2)}};
       },
       {in[0]}, {in[1]});
   const ScanResult second = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         const Tensor next = tanh(c[0] * 0.5 + mean(mean(x[0], {0}, kKeep), {1}, kKeep));
         return {{next}, {spread(next, 2)}};
       },
       {in[2]}, {first.ys[0]});
   const ScanResult third = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         return {{tanh(c[0] * 0.5 + mean(x[0], {0, 1}))}, {}};
       },
       {reshape(tanh(second.carries[0]), {2, 3, 4})}, {second.ys[0]});
@@ -366,7 +366,7 @@ TEST_CASE("what is recomputed decides nothing about slices") {
   const std::vector<Spec> specs{f64({5, 3, 4}), f64({kTime, 2, 1, 3, 4}), f64({kTime, 2, 5, 3, 4})};
   const Function f = with_gradients(specs, [](const Tensors& in) {
     return scan(
-               [](const Tensors& c, const Tensors& x) -> Step {
+               [](const Tensors& c, const Tensors& x) -> StepOutput {
                  const Tensor v = x[0] + x[1], chosen = select(greater(v, 0.2 * v * v), v, -v);
                  return {{c[0] + 0.1 * sum(chosen, {0})}, {}};
                },
@@ -387,7 +387,7 @@ TEST_CASE(
   const auto both = [](const Tensors& in) {
     const Tensors learnt = learner_of({in[0], in[1], in[2], in[3]});
     const ScanResult over_heads = scan(
-        [](const Tensors& c, const Tensors& x) -> Step {
+        [](const Tensors& c, const Tensors& x) -> StepOutput {
           return {{tanh(c[0] + sum(x[0], {1}, kKeep))}, {}};
         },
         {in[4]}, {learnt[1]});

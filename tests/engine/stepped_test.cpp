@@ -15,7 +15,7 @@ Tensors running(Tensor x) {  // [time, batch, heads, ..]
   Shape state = x.shape();
   state.erase(state.begin());
   const ScanResult r = scan(
-      [](const Tensors& c, const Tensors& in) -> Step {
+      [](const Tensors& c, const Tensors& in) -> StepOutput {
         const Tensor next = tanh(c[0] + in[0]);
         return {{next}, {next * in[0]}};
       },
@@ -27,7 +27,7 @@ Tensors running(Tensor x) {  // [time, batch, heads, ..]
 void check(const std::vector<Spec>& specs, const std::function<Tensors(const Tensors&)>& fn,
            std::string_view op, std::size_t copies) {
   const Arrays in = random(specs, 3);
-  Graph eager(Mode::eager);
+  Graph eager(GraphMode::eager);
   Arrays expected;
   {
     const GraphScope scope(eager);
@@ -123,7 +123,7 @@ TEST_CASE("Derivatives of scans over rearranged sequences are those of the unrol
     return [loop](const Tensors& in) {
       const Tensor x = permute(in[0], {2, 0, 1, 3, 4});
       const ScanResult r = loop(
-          [](const Tensors& c, const Tensors& xs) -> Step {
+          [](const Tensors& c, const Tensors& xs) -> StepOutput {
             const Tensor next = tanh(c[0] + xs[0]);
             return {{next}, {next * xs[0]}};
           },

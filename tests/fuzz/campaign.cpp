@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "engine/core/error.h"
-#include "examples/common/program.h"
+#include "programs/program.h"
 
 namespace nestgrad::fuzz {
 

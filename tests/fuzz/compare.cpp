@@ -164,7 +164,7 @@ Arrays run_into(Plan& plan, const Arrays& in) {
 }  // namespace
 
 Arrays run_eagerly(const TraceFn& fn, const Arrays& in) {
-  Graph eager(Mode::eager);
+  Graph eager(GraphMode::eager);
   const GraphScope scope(eager);
   Tensors inputs;
   for (const Array& a : in) inputs.push_back(eager.input(a));

@@ -24,7 +24,7 @@ void check(Draws& draws) {
   const Subject s = random_subject(draws);
   draws.say(s.f.str());
   ++covered.cases;
-  for_each_node(s.f.graph().nodes(), [](const Node& n) { covered.ops.emplace(n.op->name); });
+  for_each_node(s.f.graph().nodes(), [](const GraphNode& n) { covered.ops.emplace(n.op->name); });
   const Arrays in = numbers_for(s.specs, draws.seed(), draws.one_in(3));
   check_texts(s);
   check_plans(s, in, draws);

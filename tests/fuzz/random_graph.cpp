@@ -213,8 +213,8 @@ Tensors RandomGraph::variables() {
   return out;
 }
 
-void for_each_node(const std::deque<Node>& nodes, const std::function<void(const Node&)>& visit) {
-  for (const Node& n : nodes) {
+void for_each_node(const std::deque<GraphNode>& nodes, const std::function<void(const GraphNode&)>& visit) {
+  for (const GraphNode& n : nodes) {
     visit(n);
     for (const BodyPtr& body : n.attrs.bodies()) for_each_node(body->nodes, visit);
   }

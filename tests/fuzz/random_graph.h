@@ -123,7 +123,7 @@ class RandomGraph {
 
   struct Loop;
   void draw_operands(Loop& loop);
-  Step step_of(Loop& loop, const Tensors& carries, const Tensors& xs);
+  StepOutput step_of(Loop& loop, const Tensors& carries, const Tensors& xs);
   Tensor step_of_heads(const Tensors& values, std::int64_t dim);
   Tensor closed_body(const Tensors& in, const std::vector<double>& most);
 
@@ -141,6 +141,6 @@ class RandomGraph {
 // Can an array of shape `a` be spread to `b`?
 bool spreads_to(const Shape& a, const Shape& b);
 // Bodies of scans and rules included.
-void for_each_node(const std::deque<Node>& nodes, const std::function<void(const Node&)>& visit);
+void for_each_node(const std::deque<GraphNode>& nodes, const std::function<void(const GraphNode&)>& visit);
 
 }  // namespace nestgrad::fuzz

@@ -98,12 +98,12 @@ void RandomGraph::draw_operands(Loop& loop) {
   for (Value& v : loop.init) v.most = std::max(v.most, 1.0);
 }
 
-Step RandomGraph::step_of(Loop& loop, const Tensors& carries, const Tensors& xs) {
+StepOutput RandomGraph::step_of(Loop& loop, const Tensors& carries, const Tensors& xs) {
   regions_.emplace_back();
   for (std::size_t i = 0; i < xs.size(); ++i) add(xs[i], loop.xs[i].most);
   for (std::size_t i = 0; i < carries.size(); ++i) add(carries[i], loop.init[i].most);
   some_steps(6);
-  Step next;
+  StepOutput next;
   for (std::size_t i = 0; i < carries.size(); ++i) {
     const Tensor c = carries[i];
     const double most = loop.init[i].most;
@@ -152,7 +152,7 @@ void RandomGraph::learner() {
   const Tensor start = within(fitting(dtype_, weight), 1).t;
   ++depth_;
   const ScanResult made = scan(
-      [&](const Tensors& c, const Tensors& xs) -> Step {
+      [&](const Tensors& c, const Tensors& xs) -> StepOutput {
         const Tensor w = c[0], k = xs[0], y = matmul(loss == 2 ? softmax(k, -1) : k, w);
         const Tensor error = loss == 1 ? tanh(y) - k : y - k;
         Tensor step = grad(sum(square(error)), {w})[0] * 0.05;
@@ -217,13 +217,13 @@ void RandomGraph::heads() {
   const ScanOptions options{.reverse = maybe(2), .checkpoint_every = below(4)};
   ++depth_;
   const ScanResult made = scan(
-      [&](const Tensors& c, const Tensors& x) -> Step {
+      [&](const Tensors& c, const Tensors& x) -> StepOutput {
         Tensors values = shared;
         values.insert(values.end(), x.begin(), x.end());
         values.insert(values.end(), c.begin(), c.end());
         for (int more = 1 + below(6); more > 0; --more) values.push_back(step_of_heads(values, dim));
         if (maybe(4)) values.push_back(grad(sum(values.back()), {c[0]}, {.allow_zero = true})[0]);
-        Step next{c, {}};
+        StepOutput next{c, {}};
         for (Tensor& carry : next.carries) {
           // The latest value of its shape; or the sum of one that is larger.
           const Tensor v = values[values.size() - 1 - at(below(static_cast<int>(values.size())))];
@@ -257,7 +257,7 @@ void RandomGraph::relayed() {
     const Shape state = is_flat ? Shape{n, dim, dim} : Shape{n, maybe(3) ? 1 : m, dim, dim};
     const Shape whole = is_flat ? Shape{n, 1, dim, dim} : state;
     const ScanResult out = scan(
-        [&](const Tensors& c, const Tensors& xs) -> Step {
+        [&](const Tensors& c, const Tensors& xs) -> StepOutput {
           Tensor x = shared.empty() ? xs[0] : mean(xs[0], shared, !is_flat);
           if (!is_flat && state[1] != x.dim(1)) x = mean(x, {1}, kKeep);
           Tensor next = tanh(c[0] * 0.5 + x);

@@ -56,7 +56,7 @@ const std::vector<Binary>& binaries() {
 double largest(const std::function<Tensor(Tensor, Tensor)>& fn, double low_a, double high_a, double low_b,
                double high_b) {
   constexpr std::int64_t kPoints = 17;
-  Graph graph(Mode::eager);
+  Graph graph(GraphMode::eager);
   const GraphScope scope(graph);
   const auto grid = [&](double low, double high, const Shape& shape) {
     return reshape(iota(DType::f64, {kPoints}, 0) * ((high - low) / (kPoints - 1)) + low, shape);
@@ -314,7 +314,7 @@ void RandomGraph::stopped() {
 
 void RandomGraph::product() {
   const Value a = any_with_axes(2, false);
-  const Transpose flags{.a = maybe(3), .b = maybe(3)};
+  const MatmulOptions flags{.a = maybe(3), .b = maybe(3)};
   const std::int64_t inner = a.t.dim(flags.a ? -2 : -1), columns = extent(3);
   Shape shape;
   if (below(3) == 0) shape.assign(a.t.shape().begin(), a.t.shape().end() - 2);

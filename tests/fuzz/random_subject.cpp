@@ -56,7 +56,7 @@ Subject random_subject(Draws& draws) {
     return with_derivatives(same.outputs(in), in, order);
   };
   s.f = trace(s.fn, s.specs).to(Device::cpu());
-  for_each_node(s.f.graph().nodes(), [&](const Node& n) {
+  for_each_node(s.f.graph().nodes(), [&](const GraphNode& n) {
     const bool is_scan = n.op->kind == OpKind::scan;
     s.narrow = s.narrow || n.spec.dtype == DType::f32;
     s.has_scan = s.has_scan || is_scan;

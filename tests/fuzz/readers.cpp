@@ -10,14 +10,19 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 
 #include "engine/io/file.h"
 #include "engine/io/npy.h"
 #include "engine/io/safetensors.h"
+#include "models/checkpoint.h"
 #include "models/decoder.h"
 #include "models/metrics.h"
+#include "models/tokenizer.h"
 #include "models/trainer.h"
 #include "tests/golden_check/verify.h"
+#include "ttt/reference.h"
+#include "ttt/verification.h"
 
 namespace nestgrad::fuzz {
 
@@ -90,6 +95,41 @@ void call(const std::string& program, const std::string& lines, const std::vecto
   }
 }
 
+// Folders of published models (tests/published), of each of which one file is damaged; what is read is used for
+// one token, as it is of a model of ours. Each reader has a copy of its own.
+std::vector<Reader> published_readers(const std::string& data, const std::string& folder) {
+  namespace fs = std::filesystem;
+  struct Damaged {
+    const char *folder, *file;
+    bool framed;
+  };
+  std::vector<Reader> out;
+  for (const auto& [name, file, framed] : {Damaged{"pytorch", "config.json", false},
+                                           {"pytorch", "model.safetensors.index.json", false},
+                                           {"pytorch", "model-00002-of-00002.safetensors", true},
+                                           {"pytorch", "tokenizer.model", false},
+                                           {"jax", "streaming_params", false},
+                                           {"jax_train_state", "config.json", false},
+                                           {"jax_train_state", "streaming_train_state_7", false}}) {
+    const std::string from = fmt::format("{}/published/{}", data, name),
+                      copy = fmt::format("{}/published {}", folder, out.size());
+    fs::copy(from, copy);
+    const bool tokenizer = file == std::string("tokenizer.model");
+    const auto read = [copy, path = copy + "/" + file, tokenizer](const std::string& bytes) {
+      write_file_atomically(path, bytes);
+      if (tokenizer) {
+        const auto made = read_tokenizer(copy, 61);
+        for (const std::int32_t token : made->encode("a model of\n text \xff")) made->bytes(token);
+        return;
+      }
+      const Checkpoint model = read_checkpoint(copy);
+      Decoder(model.config, model.params, DType::f32, 1, 4).step(Array::zeros(DType::i32, {1}));
+    };
+    out.push_back({fmt::format("{} of {}", file, name), {read_file(from + "/" + file)}, framed, read});
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Reader> all_readers(const std::string& data, const std::string& bin, const std::string& folder) {
@@ -105,6 +145,7 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
   for (const char* name : {"ttt_linear_mamba", "delta_rule", "mesa_net", "lact_nvs_muon", "vittt_block"})
     goldens.push_back(read_file(fmt::format("{}/golden/{}.safetensors", data, name)));
 
+  const ttt::System& delta_net = ttt::system_named("delta-net");
   // What reads a file is given one.
   const auto from_file = [folder](const std::string& name, auto read) {
     return [path = folder + "/" + name, read](const std::string& bytes) {
@@ -151,6 +192,13 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
                  })},
       {"golden file", goldens, true,
        from_file("golden", [](const std::string& path) { verify_golden(path, {.dtype = DType::f32}); })},
+      {"inputs of a reference",
+       {format_safetensors({ttt::random_inputs(delta_net, {.time = 4, .dim = 2}, {}), {}, {}})},
+       true,
+       [&delta_net](const std::string& bytes) {
+         const SafeTensors file = parse_safetensors(as_bytes(bytes), "file");
+         ttt::verify({ttt::reference(delta_net, file.tensors, {}).outputs, {}, {}}, file, {});
+       }},
       {"config of a model",
        {config},
        false,
@@ -164,6 +212,7 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
          write_file_atomically(folder + "/config.json", config);
          use_model();
        }}};
+  for (Reader& reader : published_readers(data, folder)) out.push_back(std::move(reader));
   if (bin.empty()) return out;
   const std::string none = folder + "/none";
   out.push_back(
@@ -188,6 +237,16 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
                  {"explain\ndelta-net\n--form\nwy\n--heads\n2\n--dim\n4\n--json", "--json"},
                  false,
                  program("learners", {})});
+  out.push_back(
+      {"reference",
+       {"--policy\nchunk=4,read=before-write\n--form\nprimal\n--dtype\nf64\n--gates\nraw\n--state-every\n4\n"
+        "--seed\n3\n--base-lr\n0.5\n--intermediates\n--describe\n--json"},
+       false,
+       program("reference", {"--system", "delta-net", "--inputs", none})});
+  out.push_back({"verify",
+                 {"--tolerance\n1e-9\n--all\n--json"},
+                 false,
+                 program("verify", {"--reference", none, "--kernel", none})});
   return out;
 }
 

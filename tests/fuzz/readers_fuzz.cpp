@@ -21,7 +21,7 @@
 
 #include "engine/core/threads.h"
 #include "engine/io/file.h"
-#include "examples/common/program.h"
+#include "programs/program.h"
 #include "tests/fuzz/mutations.h"
 #include "tests/fuzz/readers.h"
 #include "tests/temporary_folder.h"

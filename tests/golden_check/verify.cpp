@@ -87,7 +87,7 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   const TracedModel model =
       trace_model(dtype, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
         ttt::Stream stream;
-        const LanguageModel lm(config, Params(table), form);
+        const LanguageModel lm(config, Params(table), {.form = form});
         const Tensor logits = lm.logits(given[0], stream);
         const std::int64_t time = logits.dim(1);
         const Tensor loss = mean(cross_entropy(slice(logits, 1, 0, time - 1), slice(given[0], 1, 1, time)));

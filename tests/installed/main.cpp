@@ -1,6 +1,6 @@
 // The promise: a program that links the installed archive and names no op has them all, and may use them before
 // main begins.
-#include <nestgrad.h>
+#include <nestgrad/nestgrad.h>
 
 #include <cmath>
 #include <cstdio>
@@ -15,10 +15,10 @@ const std::string kForm = ttt::explain(ttt::system_named("lact"), {}).str();
 const double kBeforeMain = kSlope({Array::of({3, 4}, {2})})[0].at(1);
 
 // Runs the row on inputs that its samples draw; false if it gives no number.
-bool runs(const Op& op, const Sample& sample) {
+bool runs(const Op& op, const OpSample& sample) {
   std::vector<Spec> specs;
   std::vector<Array> in;
-  for (const Sample::Input& input : sample.inputs) {
+  for (const OpSample::Input& input : sample.inputs) {
     specs.push_back({input.dtype.value_or(DType::f64), input.shape});
     const double middle = (input.low + input.high) / 2;
     in.push_back(Array::full(specs.back().dtype, input.shape, input.dtype ? std::floor(middle) : middle));
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   for (const Op* op : op_table()) {
     if (find_op(op->name) != op) return std::printf("%s is not found by its name\n", op->name.data()), 1;
     if (!op->samples) continue;
-    for (const Sample& sample : op->samples())
+    for (const OpSample& sample : op->samples())
       if (sample.error.empty() && !runs(*op, sample))
         return std::printf("%s gives nothing\n", op->name.data()), 1;
     ++run;

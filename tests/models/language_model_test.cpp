@@ -147,10 +147,9 @@ TEST_CASE("the loss is that of the logits, one token ahead") {
   const LanguageModelConfig config = small_model("linear");
   const TracedModel model = trace_model(DType::f64, {i32({2, 6})}, [&](ParamTable& table, const Tensors& in) {
     ttt::Stream stream;
-    const LanguageModel lm(config, Params(table));
-    const Tensor loss = next_token_loss(lm, in[0], stream);
+    const Tensor loss = next_token_loss(config, Params(table), in[0], stream);
     ttt::Stream again;
-    return Tensors{loss, lm.logits(slice(in[0], 1, 0, 5), again)};
+    return Tensors{loss, LanguageModel(config, Params(table)).logits(slice(in[0], 1, 0, 5), again)};
   });
   const StateDict params = random_parameters(model, DType::f64);
   const Array tokens = random_tokens(2, 6, config.vocab_size);

@@ -51,7 +51,7 @@ inline TracedModel logits_model(const LanguageModelConfig& config, DType dtype, 
                                 ttt::FormChoice form = ttt::FormChoice::automatic) {
   return trace_model(dtype, {tokens}, [&](ParamTable& table, const Tensors& in) {
     ttt::Stream stream;
-    return Tensors{LanguageModel(config, Params(table), form).logits(in[0], stream)};
+    return Tensors{LanguageModel(config, Params(table), {.form = form}).logits(in[0], stream)};
   });
 }
 
@@ -60,8 +60,7 @@ inline TracedModel training_model(const LanguageModelConfig& config, DType dtype
                                   int checkpoint_every = 0) {
   return trace_model(dtype, {tokens}, [&](ParamTable& table, const Tensors& in) {
     ttt::Stream stream;
-    const LanguageModel model(config, Params(table), ttt::FormChoice::automatic, checkpoint_every);
-    const Tensor loss = mean(next_token_loss(model, in[0], stream));
+    const Tensor loss = mean(next_token_loss(config, Params(table), in[0], stream, checkpoint_every));
     Tensors out{loss};
     for (const Tensor& g : grad(loss, table.tensors())) out.push_back(g);
     return out;

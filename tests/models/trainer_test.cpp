@@ -10,6 +10,7 @@
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "tests/temporary_folder.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -62,6 +63,23 @@ TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and 
     differs = differs || !parameter.second.same_bits(c.at(name));
   }
   CHECK(differs);
+}
+
+TEST_CASE(
+    "training from given weights begins with them and without moments, and refuses those of another model") {
+  const ByteCorpus corpus = small_corpus();
+  Trainer trained(small_options(), corpus), again(small_options(), corpus), cold(small_options(), corpus);
+  const StateDict start = cold.parameters();
+  for (int i = 0; i < 2; ++i) trained.step();
+  again.start_from(trained.parameters());
+  CHECK(again.steps_done() == 0);
+  for (const auto& [name, value] : trained.parameters()) CHECK(again.parameters().at(name).same_bits(value));
+  trained.start_from(start);
+  CHECK(trained.step().loss == cold.step().loss);
+  for (const auto& [name, value] : cold.parameters()) CHECK(trained.parameters().at(name).same_bits(value));
+  StateDict missing = start;
+  missing.erase("model.norm.weight");
+  CHECK(contains(message_of<ConfigError>([&] { again.start_from(missing); }), "'model.norm.weight'"));
 }
 
 TEST_CASE("a checkpoint is not gone on with on other text") {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
 #include "engine/core/random.h"
 #include "ops/accumulate.h"
 #include "ops/ops.h"

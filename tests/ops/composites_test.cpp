@@ -9,6 +9,7 @@
 #include "engine/core/index.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -224,4 +225,19 @@ TEST_CASE("a maximum is that of all elements, and NaN wherever one of them is") 
       CHECK(std::isnan(largest({1, n}, 1).item()));
       CHECK(std::isnan(largest({n, 1}, 0).item()));
     }
+}
+
+TEST_CASE("cross_entropy wants one label, of i32, for each row of logits") {
+  const auto refused = [](const Spec& labels) {
+    return testing::message_of<ShapeError>([&] {
+      trace([](Tensor x, Tensor y) { return cross_entropy(x, y); }, Spec{DType::f64, {2, 3}}, labels);
+    });
+  };
+  for (const Spec& labels : {Spec{DType::i32, {2, 1}},
+                             {DType::i32, {1}},
+                             {DType::i32, {3}},
+                             {DType::i32, {}},
+                             {DType::i32, {5, 2}},
+                             {DType::f64, {2}}})
+    CHECK(testing::contains(refused(labels), "labels must be i32[2], one for each row of the logits"));
 }

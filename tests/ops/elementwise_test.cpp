@@ -45,9 +45,9 @@ std::vector<DType> types_of(const Op& op) {
 // One array per input, drawn from the domain of the row's first sample.
 std::vector<Array> draw(const Op& op, DType dtype, const std::vector<Shape>& shapes, std::uint64_t seed) {
   std::vector<Array> out;
-  const Sample sample = op.samples()[0];
+  const OpSample sample = op.samples()[0];
   for (std::size_t k = 0; k < sample.inputs.size(); ++k) {
-    const Sample::Input& in = sample.inputs[k];
+    const OpSample::Input& in = sample.inputs[k];
     out.push_back(dtype == DType::i32 ? uniform({dtype, shapes[k]}, seed + k, -4, 4)
                                       : uniform({dtype, shapes[k]}, seed + k, in.low, in.high));
   }

@@ -89,7 +89,7 @@ std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b, std::in
   std::vector<T> out(uz(m * n), T(7));
   const std::byte* in[]{reinterpret_cast<const std::byte*>(a.data()),
                         reinterpret_cast<const std::byte*>(b.data())};
-  op.cpu(Call{op, specs, attrs, infer(op, specs, attrs)})(in, reinterpret_cast<std::byte*>(out.data()));
+  op.cpu(OpCall{op, specs, attrs, infer(op, specs, attrs)})(in, reinterpret_cast<std::byte*>(out.data()));
   return out;
 }
 
@@ -173,7 +173,7 @@ TEST_CASE_TEMPLATE("what is added to a product by its kernel, in place too, has 
   const auto kernel = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb) {
     const Spec specs[]{{dtype, ta ? Shape{k, m} : Shape{m, k}}, {dtype, tb ? Shape{n, k} : Shape{k, n}}};
     const Attrs attrs = MatmulAttrs{ta, tb};
-    return op.kernel_adding_to(Call{op, specs, attrs, infer(op, specs, attrs)});
+    return op.kernel_adding_to(OpCall{op, specs, attrs, infer(op, specs, attrs)});
   };
   int wrong = 0;
   for (const std::int64_t m : kEdges)
@@ -185,7 +185,7 @@ TEST_CASE_TEMPLATE("what is added to a product by its kernel, in place too, has 
           std::vector<T> expected = product(at, bt, m, n, k, flags, flags), out(expected.size()),
                          in_place = d;
           for (std::size_t i = 0; i < out.size(); ++i) expected[i] = expected[i] + d[i];
-          const Kernel plus = kernel(m, n, k, flags, flags);
+          const OpKernel plus = kernel(m, n, k, flags, flags);
           const auto run = [&](const std::vector<T>& rest, std::vector<T>& to) {
             const std::byte* in[]{reinterpret_cast<const std::byte*>(at.data()),
                                   reinterpret_cast<const std::byte*>(bt.data()),

@@ -201,7 +201,7 @@ TEST_CASE("products with a common factor that are added up are one product, the 
   };
   using In = const std::vector<Tensor>&;
   for (const bool flag : {false, true}) {
-    const Transpose t{flag, !flag};
+    const MatmulOptions t{flag, !flag};
     CHECK(products([t](In in) { return Tensors{matmul(in[0], in[2], t) + matmul(in[1], in[2], t)}; },
                    {a, b, x}) == 1);
     CHECK(products([t](In in) { return Tensors{matmul(in[2], in[0], t) + matmul(in[2], in[1], t)}; },

@@ -153,7 +153,7 @@ TEST_CASE("an index outside of the table is an error that names op, index and li
           call([](const auto& in) { return std::vector<Tensor>{scatter_add(in[0], in[1], 4)}; },
                {index, updates}),
           doctest::Contains(part), ValueError);
-    Graph g(Mode::eager);
+    Graph g(GraphMode::eager);
     CHECK_THROWS_WITH_AS(gather(g.input(table), g.input(index)), doctest::Contains(text.c_str()), ValueError);
   }
 }

@@ -14,7 +14,7 @@ namespace nestgrad::testing {
 
 std::vector<Spec> Case::specs() const {
   std::vector<Spec> out;
-  for (const Sample::Input& in : sample.inputs) out.push_back({in.dtype.value_or(dtype), in.shape});
+  for (const OpSample::Input& in : sample.inputs) out.push_back({in.dtype.value_or(dtype), in.shape});
   return out;
 }
 
@@ -23,7 +23,7 @@ Spec Case::out() const { return infer(op, specs(), sample.attrs); }
 std::vector<Array> Case::draw(std::uint64_t seed, bool widen) const {
   std::vector<Array> out;
   for (std::size_t k = 0; k < sample.inputs.size(); ++k) {
-    const Sample::Input& in = sample.inputs[k];
+    const OpSample::Input& in = sample.inputs[k];
     const double top = std::max(std::abs(in.low), std::abs(in.high));
     const double low = widen && !in.dtype ? -top : in.low, high = widen && !in.dtype ? top : in.high;
     const Spec spec = specs()[k];
@@ -69,7 +69,7 @@ std::vector<Case> positive_cases(const Op& op, DType dtype) {
   std::vector<Case> out;
   if (!op.samples) return out;
   std::size_t index = 0;
-  for (Sample& s : op.samples()) {
+  for (OpSample& s : op.samples()) {
     std::string what = fmt::format("{}, sample {}", op.name, index++);
     if (s.error.empty()) out.push_back({op, std::move(s), dtype, std::move(what)});
   }
@@ -110,7 +110,7 @@ Failures check_complete(const Op& op) {
       need(!op.is_alias || (c.specs().size() == 1 && c.specs()[0].bytes() == out.bytes()),
            "an alias of another size");
       if (!op.cost) continue;
-      const Cost cost = op.cost({op, c.specs(), c.sample.attrs, out});
+      const OpCost cost = op.cost({op, c.specs(), c.sample.attrs, out});
       need(cost.flops >= 0 && cost.bytes >= 0 && std::isfinite(cost.flops + cost.bytes),
            "a cost that is no number");
     }
@@ -121,7 +121,7 @@ Failures check_complete(const Op& op) {
 Failures check_errors(const Op& op) {
   Failures failures;
   std::size_t index = 0;
-  for (const Sample& s : op.samples()) {
+  for (const OpSample& s : op.samples()) {
     const std::string what = fmt::format("{}, sample {}", op.name, index++);
     if (s.error.empty()) continue;
     const Case c{op, s, DType::f64, what};

@@ -10,7 +10,7 @@ namespace nestgrad::testing {
 // One positive sample of a row, in one floating type.
 struct Case {
   const Op& op;
-  Sample sample;
+  OpSample sample;
   DType dtype;
   std::string what;  // "matmul, sample 2"
 

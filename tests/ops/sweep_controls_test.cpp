@@ -33,8 +33,8 @@ void check_caught(Failures (*check)(const Op&), std::string_view name, std::stri
   CHECK(join(failures).find(text) != std::string::npos);
 }
 
-bool yes(const Call&, int) { return true; }
-int same_axis(const Call&, int, int axis) { return axis; }
+bool yes(const OpCall&, int) { return true; }
+int same_axis(const OpCall&, int, int axis) { return axis; }
 
 }  // namespace
 
@@ -116,25 +116,26 @@ TEST_CASE("a wrong fact is caught") {
   check_caught(check_sums, "mul", "declared linear, but", [](Op& op) { op.is_linear = true; });
   check_caught(check_sums, "add", "declared a product, but", [](Op& op) { op.is_product = true; });
   check_caught(check_sums, "reshape", "not the shape that it is told", [](Op& op) {
-    op.infer = [](const Call& c) { return Spec{c.in[0].dtype, {c.in[0].size()}}; };
+    op.infer = [](const OpCall& c) { return Spec{c.in[0].dtype, {c.in[0].size()}}; };
   });
   check_caught(check_attributes, "slice", "are not read back",
                [](Op& op) { op.read_attrs = attrs_from<PadAttrs>; });
   check_caught(check_attributes, "slice", "are not read back", [](Op& op) { op.read_attrs = nullptr; });
   check_caught(check_sums, "max_over", "does not add up", [](Op& op) {
-    op.sums_over = [](const Call& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };
+    op.sums_over = [](const OpCall& c, int axis) { return c.out.shape[static_cast<std::size_t>(axis)] == 1; };
   });
   check_caught(check_axes, "cumsum", "moves element", [](Op& op) { op.axes = same_axis; });
   check_caught(check_axes, "matmul", "", [](Op& op) { op.axes = same_axis; });
   check_caught(check_axes, "permute", "cannot go to axis", [](Op& op) { op.axes = same_axis; });
   check_caught(check_axes, "scatter_add", "moves element", [](Op& op) {
-    op.axes = [](const Call& c, int input, int axis) {
+    op.axes = [](const OpCall& c, int input, int axis) {
       return input == 1 && axis >= c.in[0].rank() ? c.out.rank() - 1
              : input == 1 && c.in[0].rank() == 1  ? 0
                                                   : -1;
     };
     op.samples = [] {
-      return std::vector<Sample>{{.inputs = {{{5}, 0, 4.999, DType::i32}, {{5}}}, .attrs = ScatterAttrs{5}}};
+      return std::vector<OpSample>{
+          {.inputs = {{{5}, 0, 4.999, DType::i32}, {{5}}}, .attrs = ScatterAttrs{5}}};
     };
   });
   check_caught(check_broadcasts, "pad", "varies although nothing", [](Op& op) { op.broadcasts = true; });
@@ -150,7 +151,7 @@ TEST_CASE("a wrong kernel, expansion or simplification is caught") {
   CHECK(check_expand(altered("square", [&](Op& op) { op.expand = squared; })).empty());
   check_caught(check_expand, "square", "kernel and expansion differ", [&](Op& op) { op.expand = doubled; });
   check_caught(check_f32, "square", "away from that in f64", [](Op& op) {
-    op.cpu = [](const Call& c) -> Kernel {
+    op.cpu = [](const OpCall& c) -> OpKernel {
       return [spec = c.out](const std::byte* const*, std::byte* out) {
         const Array ones = Array::full(spec.dtype, spec.shape, spec.dtype == DType::f32 ? 1 : 1.00001);
         std::memcpy(out, ones.data(), ones.bytes());
@@ -176,15 +177,15 @@ TEST_CASE("an incomplete row is caught") {
 
 TEST_CASE("a wrong error is caught") {
   check_caught(check_errors, "add", "is accepted, the row says that it is refused", [](Op& op) {
-    op.samples = [] { return std::vector<Sample>{{.inputs = {{{3}}, {{3}}}, .error = "anything"}}; };
+    op.samples = [] { return std::vector<OpSample>{{.inputs = {{{3}}, {{3}}}, .error = "anything"}}; };
   });
   check_caught(check_errors, "add", "it should contain 'another text'", [](Op& op) {
-    op.samples = [] { return std::vector<Sample>{{.inputs = {{{3}}, {{2}}}, .error = "another text"}}; };
+    op.samples = [] { return std::vector<OpSample>{{.inputs = {{{3}}, {{2}}}, .error = "another text"}}; };
   });
   check_caught(check_errors, "add", "refused by another type",
-               [](Op& op) { op.infer = [](const Call&) -> Spec { throw ValueError("no"); }; });
+               [](Op& op) { op.infer = [](const OpCall&) -> Spec { throw ValueError("no"); }; });
   check_caught(check_errors, "add", "does not begin with the op", [](Op& op) {
-    op.infer = [](const Call&) -> Spec {
+    op.infer = [](const OpCall&) -> Spec {
       throw ShapeError("they do not broadcast at axis -1 (3 against 4): f64[2,3] f64[4]");
     };
   });

@@ -105,7 +105,7 @@ Failures check_linear_in(const Op& op) {
   constexpr double kRounding = 1e-12;
   for (const Case& c : positive_cases(op)) {
     const std::vector<Spec> specs = c.specs();
-    const Call call{op, specs, c.sample.attrs, c.out()};
+    const OpCall call{op, specs, c.sample.attrs, c.out()};
     for (std::size_t k = 0; k < specs.size(); ++k) {
       if (!is_float(specs[k].dtype)) continue;
       const bool declared = op.linear_in && op.linear_in(call, static_cast<int>(k));
@@ -143,7 +143,7 @@ Failures check_sums(const Op& op) {
   Failures failures;
   for (const Case& c : positive_cases(op)) {
     const std::vector<Spec> specs = c.specs();
-    const Call call{op, specs, c.sample.attrs, c.out()};
+    const OpCall call{op, specs, c.sample.attrs, c.out()};
     if (const ShapeAttrs* told = c.sample.attrs.find<ShapeAttrs>(); told && told->shape != call.out.shape)
       failures.push_back(fmt::format("{}: not the shape that it is told", c.what));
     if (specs.empty() || !std::ranges::all_of(specs, [](const Spec& s) { return is_float(s.dtype); }))
@@ -185,7 +185,7 @@ Failures check_axes(const Op& op) {
   if (!op.axes) return failures;
   for (const Case& c : positive_cases(op)) {
     const std::vector<Spec> specs = c.specs();
-    const Call call{op, specs, c.sample.attrs, c.out()};
+    const OpCall call{op, specs, c.sample.attrs, c.out()};
     const auto goes_to = [&](std::size_t k, int axis) { return op.axes(call, static_cast<int>(k), axis); };
     for (std::size_t k = 0; k < specs.size(); ++k)
       for (int axis = 0; axis < specs[k].rank(); ++axis) {
@@ -227,7 +227,7 @@ Failures check_broadcasts(const Op& op) {
   if (!op.broadcasts || !op.axes) return failures;
   for (const Case& c : positive_cases(op)) {
     const std::vector<Spec> specs = c.specs();
-    const Call call{op, specs, c.sample.attrs, c.out()};
+    const OpCall call{op, specs, c.sample.attrs, c.out()};
     for (int to = 0; to < call.out.rank(); ++to)
       if (varies_by_itself(
               c, to, [&](std::size_t k, int axis) { return op.axes(call, static_cast<int>(k), axis) == to; }))
@@ -243,8 +243,8 @@ Failures check_may_reuse(const Op& op) {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const Case& c : positive_cases(op, dtype)) {
       const std::vector<Spec> specs = c.specs();
-      const Call call{op, specs, c.sample.attrs, c.out()};
-      const Kernel kernel = op.cpu(call);
+      const OpCall call{op, specs, c.sample.attrs, c.out()};
+      const OpKernel kernel = op.cpu(call);
       const auto overwritten = [&](std::vector<Array> in, const std::vector<std::size_t>& together) {
         const Array buffer = in[together[0]].clone();
         for (std::size_t k : together) in[k] = buffer;
@@ -279,8 +279,8 @@ Failures check_placement(const Op& op) {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const Case& c : positive_cases(op, dtype)) {
       const std::vector<Spec> specs = c.specs();
-      const Call call{op, specs, c.sample.attrs, c.out()};
-      const Kernel kernel = op.cpu(call);
+      const OpCall call{op, specs, c.sample.attrs, c.out()};
+      const OpKernel kernel = op.cpu(call);
       const std::vector<Array> in = c.draw(8);
       const Array expected = c.run(in);
       for (std::size_t place = 0; place < kPlaces; ++place) {

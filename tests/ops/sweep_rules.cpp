@@ -43,7 +43,7 @@ Failures check_mentions(const Op& op) {
   Failures failures;
   for (const Case& c : differentiable_cases(op)) {
     const std::vector<Spec> specs = c.specs();
-    const Call call{op, specs, c.sample.attrs, c.out()};
+    const OpCall call{op, specs, c.sample.attrs, c.out()};
     for (std::size_t k = 0; k < specs.size(); ++k) {
       if (!c.differentiable(k) || !op.linear_in || !op.linear_in(call, static_cast<int>(k))) continue;
       Graph g;

@@ -43,9 +43,7 @@ TEST_CASE("what is declared affine is affine, and nothing else is") { sweep(chec
 TEST_CASE("attributes are read back from their numbers, and others are refused") { sweep(check_attributes); }
 TEST_CASE("sums pass through what is declared linear, and nothing else") { sweep(check_sums); }
 TEST_CASE("slices go where `axes` says, to the bit") { sweep(check_axes); }
-TEST_CASE("an axis that nothing maps to repeats its inputs, where the row broadcasts") {
-  sweep(check_broadcasts);
-}
+TEST_CASE("axes that nothing maps to repeat the inputs, where a row says so") { sweep(check_broadcasts); }
 TEST_CASE("an output may be written over the inputs that the row names") { sweep(check_may_reuse); }
 TEST_CASE("a result has one value wherever it and its inputs lie in memory") { sweep(check_placement); }
 TEST_CASE("an alias is the bytes of its input") { sweep(check_alias); }

@@ -25,13 +25,16 @@ text=$work/text.txt
 for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
 small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
 
-for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate verify_golden; do
+for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate verify_golden reference verify; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option
 done
 expect 0 'learning rate (-?[0-9.]+), by differences \1$' "$bin/00_first"
 expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
+expect 0 '^exact +loss after three inner steps' "$bin/04_maml"
+expect 0 'order 3 +derivative' "$bin/05_hyper_gradients"
+expect 0 'the same bits three times' "$bin/06_scan"
 expect 0 '"quartic_error":' "$bin/02_inner_step" --json
 expect 0 '0.780288 .*grad.. of the whole program says 0.780288' "$bin/02_inner_step"
 expect 0 'not parallel: the gradient of' "$bin/03_new_learner"
@@ -84,6 +87,13 @@ expect 0 'report' "${run[@]}" --checkpoint-every 2 --out "$work/every"
 cmp -s <(tail -c 2000 "$whole/checkpoint.safetensors") <(tail -c 2000 "$work/every/checkpoint.safetensors") || fail "a checkpoint schedule changed the result"
 expect 1 'a memory budget of 100 bytes is too small' "${run[@]}" --memory-budget 0.0001 --out "$work/budget"
 
+# Training that starts from weights: those of the first run go on from where its loss is.
+from=("$bin/train_lm" --data "$text" --context 24 --batch 2 --validation-windows 4 --steps 2 --from "$whole")
+expect 0 'ttt-linear in' "${from[@]}" --out "$work/from"
+same "$whole/config.json" "$work/from/config.json"
+expect 2 'excludes' "${from[@]}" --width 32 --out "$work/other"
+expect 1 'config.json' "$bin/train_lm" --from "$work/none" --out "$work/other"
+
 # Nothing that was saved is lost.
 cp "$whole/checkpoint.safetensors" "$work/saved"
 expect 1 'already holds' "${run[@]}" --out "$whole"
@@ -123,6 +133,21 @@ expect 1 'another model' "$bin/generate" --checkpoint "$work/theta" --prompt x
 sed -i 's/"hidden_size": 32/"hidden_size": "wide"/' "$work/misfit/config.json"
 expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
 
+# Published models: a folder of the PyTorch release, a stream of the JAX release, which has no tokenizer of its own.
+torch=$data/published/pytorch jax=$data/published/jax
+if "$bin/generate" --checkpoint "$torch" --prompt x 2>&1 | grep -q 'built; install libsentencepiece'; then
+  echo "SKIPPED: no sentencepiece here"
+else
+  expect 0 '^the hidden' "$bin/generate" --checkpoint "$torch" --prompt "the hidden" --bytes 30 --temperature 0
+  expect 0 'as in every published run: ttt_base_lr 0.1' "$bin/generate" --checkpoint "$jax" --tokenizer "$torch/tokenizer.model" --prompt "the hidden" --bytes 9
+  expect 0 'layer 1 of a ttt-linear language model' "$bin/inspect" --tokens 16 --checkpoint "$torch" --layer 1 --data "$text" --out "$work/published"
+  expect 1 'has 330 tokens, the model 61' "$bin/generate" --checkpoint "$torch" --tokenizer "$data/published/tokenizer/tokenizer.model" --prompt x
+fi
+expect 1 'no tokenizer.model in' "$bin/generate" --checkpoint "$jax" --prompt x
+expect 2 'training reads text as bytes' "$bin/train_lm" --from "$torch" --data "$text" --out "$work/other"
+cp -r "$torch" "$work/torch"; rm "$work/torch/model-00002-of-00002.safetensors"
+expect 1 'model-00002-of-00002.safetensors' "$bin/generate" --checkpoint "$work/torch" --prompt x
+
 # inspect: of a learner, and of a layer of what was trained above.
 looks=("$bin/inspect" --tokens 8)
 expect 0 '"holds":true' "${looks[@]}" --learner delta-net --dim 4 --out "$work/inspected" --json
@@ -150,6 +175,43 @@ expect 1 'parallel is impossible' "$bin/verify_golden" --form parallel "$data/go
 expect 2 'form' "$bin/verify_golden" --form nothing "$data/golden/delta_rule.safetensors"
 expect 1 'known kind' "$bin/verify_golden" "$work/saved"
 expect 1 'text.txt' "$bin/verify_golden" "$text"
+
+# reference and verify.
+ref=("$bin/reference" --system delta-net) case=$work/case.safetensors
+expect 0 '9 outputs, f64' "${ref[@]}" --random 2,2,12,4 --seed 3 --out "$case"
+expect 0 '"outputs":\{.*"output":\[2,2,12,4\]' "${ref[@]}" --random 2,2,12,4 --seed 3 --out "$work/again" --json
+same "$case" "$work/again"
+expect 0 '9 outputs compared; of all tensors 0 failed' "$bin/verify" --reference "$case" --kernel "$work/again" --all
+expect 0 '"optional":true' "${ref[@]}" --describe --json
+expect 0 'raw rate' "${ref[@]}" --describe
+expect 0 'f32' "${ref[@]}" --random 2,2,12,4 --seed 3 --dtype f32 --form primal --out "$work/single"
+expect 0 '"passed":true' "$bin/verify" --reference "$case" --kernel "$work/single" --json
+expect 0 '12 outputs' "${ref[@]}" --inputs "$case" --intermediates --out "$work/more"
+expect 1 'FAIL inner_prediction .*no tensor of the reference' "$bin/verify" --reference "$case" --kernel "$work/more"
+expect 1 'FAIL output .*worst at batch [01], head [01], token [0-9]+, feature [0-3]' "$bin/verify" --reference "$case" --kernel "$work/single" --tolerance 1e-12
+expect 0 'chunks of 4' "${ref[@]}" --inputs "$case" --policy chunk=4 --out "$work/chunked"
+expect 1 'FAIL output .*tokens 1 to 11' "$bin/verify" --reference "$case" --kernel "$work/chunked"
+expect 1 "there is no 'forget', expected f64" "$bin/reference" --system gated-delta-net --inputs "$case" --out "$work/x"
+expect 1 'compute in f64' "${ref[@]}" --inputs "$case" --dtype f32 --out "$work/x"
+expect 1 'parallel is impossible' "${ref[@]}" --random 1,1,4,2 --form parallel --out "$work/x"
+expect 1 'whole chunks' "${ref[@]}" --random 1,1,8,2 --policy chunk=4 --state-every 6 --out "$work/x"
+expect 1 'missing.st' "${ref[@]}" --inputs "$work/missing.st" --out "$work/x"
+"${ref[@]}" --random 1,1,4,4 --gates raw --out "$work/raw" > /dev/null
+expect 1 'was written with --gates raw' "${ref[@]}" --inputs "$work/raw" --out "$work/x"
+expect 0 '' "${ref[@]}" --inputs "$work/raw" --gates raw --out "$work/x"
+"${ref[@]}" --random 1,1,4,4 --policy chunk=2 --out "$work/pairs" > /dev/null
+expect 1 'was written with --policy chunk=2' "${ref[@]}" --inputs "$work/pairs" --out "$work/x"
+expect 2 'wants a folder or a file' "$bin/train_lm" --from ''
+expect 1 'missing.st' "$bin/verify" --reference "$case" --kernel "$work/missing.st"
+expect 1 'text.txt' "$bin/verify" --reference "$text" --kernel "$case"
+expect 2 'not in' "$bin/reference" --system nothing --describe
+expect 2 "did you mean 'chunk'" "${ref[@]}" --describe --policy chnk=4
+expect 2 'wants --inputs FILE' "${ref[@]}" --out "$work/x"
+expect 2 'name of the file to write' "${ref[@]}" --random 1,1,4,2
+expect 2 'excludes' "${ref[@]}" --random 1,1,4,2 --inputs "$case" --out "$work/x"
+expect 2 'random' "${ref[@]}" --random 1,1,4 --out "$work/x"
+expect 2 'random' "${ref[@]}" --random 1,1,0,4 --out "$work/x"
+expect 2 'tolerance' "$bin/verify" --reference "$case" --kernel "$case" --tolerance 0
 
 # Piped progress is plain lines.
 checks=$((checks + 1))

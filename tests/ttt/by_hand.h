@@ -161,11 +161,21 @@ inline LoopRunner by_hand(std::function<void(const Weights& at)> watch = {}) {
         out.push_back(from.at(i).value + position * (to.at(i).value - from.at(i).value));
       return from.with(out);
     };
+    // The gates as weight i has them: "keep" is "keep" times "keep.W", where both are given.
+    const auto of_weight = [&](const Now& gate, std::size_t i) {
+      return Now([&, i](const std::string& name) {
+        Tensor out;
+        for (const std::string& n : {name, name + "." + c.start.at(i).name})
+          if (c.views.gates.contains(n)) out = out.defined() ? out * gate(n) : gate(n);
+        return out;
+      });
+    };
     const auto point_of = [&](const Weights& w, const Now& gate) {
       Tensors at;
-      for (const Tensor& t : w.values())
-        at.push_back(p.meta == Policy::Meta::first_order ? stop_gradient(c.hand.point(t, gate))
-                                                         : c.hand.point(t, gate));
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        const Tensor point = c.hand.point(w.at(i).value, of_weight(gate, i));
+        at.push_back(p.meta == Policy::Meta::first_order ? stop_gradient(point) : point);
+      }
       if (watch) watch(w.with(at));
       return w.with(at);
     };
@@ -176,7 +186,7 @@ inline LoopRunner by_hand(std::function<void(const Weights& at)> watch = {}) {
       learning = c.hand.joint(learning);
       std::size_t at = 0;
       for (std::size_t i = 0; i < g.size(); ++i)
-        if (learns(c, i)) c.hand.step(state[i], learning[at++], gate);
+        if (learns(c, i)) c.hand.step(state[i], learning[at++], of_weight(gate, i));
     };
     Tensors outputs;
     for (std::int64_t begin = 0; begin < time; begin += chunk) {

@@ -186,7 +186,7 @@ TEST_CASE("an eager graph gives the numbers of the traced program") {
   for (const NamedLearner& named : {ttt_linear(sizes), ttt_mlp(sizes)}) {
     const Function f = derivatives(named, sizes, along({.policy = {.chunk = 4}}), 1);
     const Arrays in = numbers_for(f);
-    Graph graph(Mode::eager);
+    Graph graph(GraphMode::eager);
     const GraphScope scope(graph);
     Tensors given;
     for (const Array& a : in) given.push_back(graph.input(a));

@@ -277,7 +277,7 @@ TEST_CASE(
         Tensor w = c.start.at(0).value;
         if (by_scan) {
           w = scan(
-                  [&](const Tensors& carry, const Tensors& x) -> Step {
+                  [&](const Tensors& carry, const Tensors& x) -> StepOutput {
                     return {{descended(carry[0], reshape(x[0], {1, 2, 1, 1}))}, {}};
                   },
                   {w}, {schedule})

@@ -102,4 +102,6 @@ TEST_CASE("a stream without a state, or with one of another shape, says so") {
   CHECK(contains(message_of<GraphError>([&] { step.state("s", x); }), "asked for twice"));
   CHECK(contains(message_of<ShapeError>([&] { step.carry("s", graph.input(f64({2}))); }),
                  "state 's' is f64[1,1,2] and would become f64[2]"));
+  step.carry("s", x);
+  CHECK(contains(message_of<GraphError>([&] { step.carry("s", x); }), "carried on twice"));
 }

@@ -20,11 +20,10 @@ Tensor over_chunks(Tensor w, std::int64_t chunks) {
 // linear. Slots never read the weight: the optimiser's pieces are not given it.
 Tensor own_factor(const InnerOptimizer& optimizer, const State& state, std::size_t weight,
                   const Gates& columns) {
-  const WeightKind kind = state.weights.at(weight).kind;
   std::vector<Tensor> s = state.of(weight);
   const Tensor w = s[0] = probe(s[0]);
   const Tensor g = probe(zeros(w.dtype(), w.shape()));
-  const Tensor next = optimizer.step(s, g, columns, kind)[0];
+  const Tensor next = optimizer.step(s, g, columns, state.weights.at(weight))[0];
   const auto refuse = [&](Tensor at, const std::string& why) {
     throw FormError(fmt::format("[update] the step of '{}' is not affine in the weight: at {}, {}",
                                 state.weights.at(weight).name, describe_step(at), why));
@@ -51,7 +50,7 @@ struct ChunkParallelForm::History {
 ChunkParallelForm::History ChunkParallelForm::history(const State& start, std::size_t weight,
                                                       Tensor gradients, const Gates& columns) const {
   const std::int64_t chunks = gradients.dim(0);
-  const WeightKind kind = start.weights.at(weight).kind;
+  const FastWeight& own = start.weights.at(weight);
   const std::vector<Tensor> states = start.of(weight);
   const Tensor none = zeros(states[0].dtype(), states[0].shape());
   // What the slots are before each chunk: a short scan, if there are any.
@@ -60,12 +59,12 @@ ChunkParallelForm::History ChunkParallelForm::history(const State& start, std::s
     Tensors xs{gradients};
     for (const auto& [name, column] : columns) xs.push_back(column);
     const ScanResult r = scan(
-        [&](const Tensors& carry, const Tensors& x) -> Step {
+        [&](const Tensors& carry, const Tensors& x) -> StepOutput {
           std::vector<Tensor> s{none};
           s.insert(s.end(), carry.begin(), carry.end());
           auto gate = x.begin();
           const Gates now = each(columns, [&](Tensor) { return *++gate; });
-          const std::vector<Tensor> next = optimizer_.step(s, x[0], now, kind);
+          const std::vector<Tensor> next = optimizer_.step(s, x[0], now, own);
           return {Tensors(next.begin() + 1, next.end()), carry};
         },
         Tensors(states.begin() + 1, states.end()), xs);
@@ -73,14 +72,14 @@ ChunkParallelForm::History ChunkParallelForm::history(const State& start, std::s
     ends = r.carries;
   }
   // What each chunk adds: the step at W = 0, all chunks at once.
-  const Tensor added = optimizer_.step(before, gradients, columns, kind)[0];
+  const Tensor added = optimizer_.step(before, gradients, columns, own)[0];
   // The weights before and after each chunk.
   const Tensor p = own_factor(optimizer_, start, weight, columns);
   Tensors xs{added};
   const bool varies = p.rank() > 2 && p.rank() == added.rank() && p.dim(0) == chunks;
   if (varies) xs.push_back(p);
   const ScanResult r = scan(
-      [&](const Tensors& carry, const Tensors& x) -> Step {
+      [&](const Tensors& carry, const Tensors& x) -> StepOutput {
         const Tensor next = (varies ? x[1] : p) * carry[0] + x[0];
         return {{next}, {carry[0], next}};
       },

@@ -53,7 +53,7 @@ Factors factors_at(const DerivedLearner& learner, const Weights& at, Tensor k, T
                                              probed.push_back({{-1, weight, -1, false, false}, {}, probe(y)});
                                              return probed.back().value;
                                            }});
-  const Seed seed = seed_of_ones(loss);
+  const GradSeed seed = seed_of_ones(loss);
   std::vector<Tensor> wrt;
   for (const Probed& p : probed) wrt.push_back(p.value);
   const std::vector<Tensor> d = pull_back(std::span(&seed, 1), wrt);

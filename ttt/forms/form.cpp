@@ -22,7 +22,7 @@ std::vector<Tensor> Form::points(const State& state, const Block& block) const {
     return state.weights.values();  // one a token, and no gradient depends on it
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < state.weights.size(); ++i)
-    out.push_back(optimizer_.gradient_point(state.of(i), columns));
+    out.push_back(optimizer_.gradient_point(state.of(i), columns, state.weights.at(i)));
   return out;
 }
 

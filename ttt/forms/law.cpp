@@ -80,11 +80,11 @@ Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < n; ++j) init.push_back(full(dtype, one, i == j ? 1.0 : 0.0));
   const ScanResult r = scan(
-      [&](const Tensors& carry, const Tensors& x) -> Step {
+      [&](const Tensors& carry, const Tensors& x) -> StepOutput {
         StepLaw now = law;
         const std::vector<Tensor*> own = coefficients(now);
         for (std::size_t i = 0; i < varying.size(); ++i) *own[varying[i]] = x[i];
-        Step step{next_sums(now, carry, x.back(), all, one), carry};
+        StepOutput step{next_sums(now, carry, x.back(), all, one), carry};
         step.ys.insert(step.ys.end(), step.carries.begin(), step.carries.end());
         return step;
       },

@@ -1,5 +1,6 @@
 #include "ttt/forms/linear.h"
 
+#include "engine/core/node_call.h"
 #include "ops/accumulate.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -19,7 +20,7 @@ void LinearFollower::start(NodeId node, std::size_t source, Tensor one) {
 }
 
 bool LinearFollower::visit(NodeId node) {
-  const Node n = graph_.node(node);  // a copy: rules append nodes
+  const GraphNode n = graph_.node(node);  // a copy: rules append nodes
   std::vector<std::size_t> moving;
   for (std::size_t i = 0; i < n.inputs.size(); ++i)
     if (follows(n.inputs[i])) moving.push_back(i);
@@ -56,7 +57,7 @@ bool LinearFollower::visit(NodeId node) {
 // The rule of an operand that follows a source must mention no other that does. Without offsets it must
 // mention every operand that does not: each is then a factor. (It never mentions the output: the operand is
 // linear.)
-void LinearFollower::check_rule(NodeId node, const Node& n) {
+void LinearFollower::check_rule(NodeId node, const GraphNode& n) {
   Graph scratch;
   const GraphScope scope(scratch);
   std::vector<Tensor> in;

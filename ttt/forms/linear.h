@@ -35,7 +35,7 @@ class LinearFollower {
   bool visit(NodeId node);
 
  private:
-  void check_rule(NodeId node, const Node& n);
+  void check_rule(NodeId node, const GraphNode& n);
   Graph& graph_;
   std::size_t sources_;
   Rules rules_;

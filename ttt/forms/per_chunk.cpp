@@ -36,7 +36,7 @@ std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Bloc
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < probes.size(); ++i) {
     const Tensor rate = rate_of(block.gates, at.at(i));
-    const Seed seed = rate.defined() ? Seed{l, broadcast_to(rate, l.shape())} : seed_of_ones(l);
+    const GradSeed seed = rate.defined() ? GradSeed{l, broadcast_to(rate, l.shape())} : seed_of_ones(l);
     const Tensor d = pull_back(std::span(&seed, 1), std::span(&probes[i], 1))[0];
     if (!d.defined())
       throw FormError(
@@ -73,7 +73,7 @@ State PerChunkForm::learnt(State state, const Block& block) const {
     const std::vector<Tensor> g = gradients(gradient_point(state, block), block);
     std::vector<Tensor> flat;
     for (std::size_t i = 0; i < g.size(); ++i)
-      for (const Tensor& t : optimizer_.step(state.of(i), g[i], columns, state.weights.at(i).kind))
+      for (const Tensor& t : optimizer_.step(state.of(i), g[i], columns, state.weights.at(i)))
         flat.push_back(t);
     state = state.with(flat);
   }

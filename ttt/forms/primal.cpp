@@ -96,7 +96,7 @@ std::vector<Tensor> PrimalForm::gradients(const State& state, const Block& block
     throw FormError(fmt::format(
         "[primal] the inner loss must be per token; for {} tokens, one row each, that is {}, but it is {}",
         tokens, to_string(wanted), describe(l)));
-  const Seed seed = seed_of_ones(l);
+  const GradSeed seed = seed_of_ones(l);
   std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
   for (std::size_t i = 0; i < d.size(); ++i) {
     const std::string& name = state.weights.at(i).name;
@@ -119,7 +119,7 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
   const auto stepped = [&](const State& s, std::span<const Tensor> gradients, const Gates& gates) {
     std::vector<Tensor> flat;
     for (std::size_t i = 0; i < s.weights.size(); ++i)
-      for (const Tensor& t : optimizer_.step(s.of(i), gradients[i], gates, s.weights.at(i).kind))
+      for (const Tensor& t : optimizer_.step(s.of(i), gradients[i], gates, s.weights.at(i)))
         flat.push_back(t);
     return s.with(flat);
   };
@@ -132,11 +132,11 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
     xs.push_back(column);
   }
   const ScanResult r = scan(
-      [&](const Tensors& carry, const Tensors& x) -> Step {
+      [&](const Tensors& carry, const Tensors& x) -> StepOutput {
         Gates now;
         for (std::size_t i = 0; i < names.size(); ++i) now[names[i]] = x[weights + i];
         const State s = state.with(carry), next = stepped(s, std::span(x).first(weights), now);
-        Step step{next.flat(), s.weights.values()};
+        StepOutput step{next.flat(), s.weights.values()};
         for (const Tensor& t : next.weights.values()) step.ys.push_back(t);
         return step;
       },

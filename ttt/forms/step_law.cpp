@@ -10,7 +10,7 @@ namespace nestgrad::ttt {
 namespace {
 
 bool is_constant_one(Tensor t) {
-  const Node& n = node_of(t);
+  const GraphNode& n = node_of(t);
   if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return false;
   return literal_of(n).cast(DType::f64).as<double>()[0] == 1.0;
 }
@@ -44,7 +44,7 @@ class StepTrace {
   }
   void refuse(NodeId id, LinearFollower::Why why);
   bool fits(const Spec& spec) const { return is_column(spec, weight_.shape[weight_.shape.size() - 2]); }
-  Tensor coefficient(const Node& n) const;
+  Tensor coefficient(const GraphNode& n) const;
 
   Spec weight_;
   Tensor one_;
@@ -108,7 +108,7 @@ void StepTrace::refuse(NodeId id, LinearFollower::Why why) {
   }
 }
 
-Tensor StepTrace::coefficient(const Node& n) const {
+Tensor StepTrace::coefficient(const GraphNode& n) const {
   if (n.op->kind == OpKind::constant) return fits(n.spec) ? as_rows(constant(literal_of(n))) : Tensor();
   std::vector<Tensor> in;
   for (NodeId i : n.inputs) {
@@ -141,9 +141,8 @@ StepLaw StepLaw::of(const InnerOptimizer& optimizer, const State& state, std::si
   if (optimizer.couples_weights())
     throw FormError("[update] the step is not linear: one norm over all weights couples them");
   const std::vector<Tensor> own = state.of(weight);
-  const WeightKind kind = state.weights.at(weight).kind;
   StepTrace steps(own, gates, [&](const std::vector<Tensor>& s, Tensor g, const Gates& columns) {
-    return optimizer.step(s, g, columns, kind);
+    return optimizer.step(s, g, columns, state.weights.at(weight));
   });
   StepLaw out;
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -158,7 +157,7 @@ StepLaw StepLaw::of_gradient_point(const InnerOptimizer& optimizer, const State&
                                    const Gates& gates) {
   const std::vector<Tensor> own = state.of(weight);
   StepTrace point(own, gates, [&](const std::vector<Tensor>& s, Tensor, const Gates& columns) {
-    return std::vector<Tensor>{optimizer.gradient_point(s, columns)};
+    return std::vector<Tensor>{optimizer.gradient_point(s, columns, state.weights.at(weight))};
   });
   const std::vector<Tensor>& terms = point.terms(0);
   return {{{terms.begin(), terms.end() - 1}}, {terms.back()}};

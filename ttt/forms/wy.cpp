@@ -19,7 +19,7 @@ namespace {
 Tensor column_of(Tensor t, std::map<NodeId, Tensor>& known) {
   if (t.rank() == 0 || t.dim(-1) == 1) return t;
   if (const auto at = known.find(t.id()); at != known.end()) return at->second;
-  const Node n = node_of(t);  // a copy: emit appends nodes
+  const GraphNode n = node_of(t);  // a copy: emit appends nodes
   std::vector<Tensor> in;
   for (std::size_t i = 0; i < n.inputs.size(); ++i) {
     in.push_back(column_of(input_of(t, i), known));
@@ -56,7 +56,7 @@ AffineUse affine_use(const DerivedLearner& learner, const Weights& w, Tensor k, 
                                                    return *at = probe(value(x));
                                                  },
                                              .spread = {}});
-    const Seed seed = seed_of_ones(loss);
+    const GradSeed seed = seed_of_ones(loss);
     return pull_back(std::span(&seed, 1), std::span(at, 1))[0];
   };
   const auto output_shape = [&](Tensor x) {

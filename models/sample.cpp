@@ -1,4 +1,4 @@
-#include "examples/common/sample.h"
+#include "models/sample.h"
 
 #include <fmt/format.h>
 
@@ -33,28 +33,37 @@ std::int32_t draw(const std::vector<double>& logits, double temperature, double 
 
 std::string sample_text(const LanguageModelConfig& config, const StateDict& params, const std::string& prompt,
                         std::int64_t bytes, double temperature, std::uint64_t seed,
-                        const std::function<void(char)>& on_byte) {
+                        const std::function<void(char)>& on_byte, const Tokenizer& tokenizer) {
   if (prompt.empty())
     throw ConfigError("[sample] the prompt must not be empty: the model needs a first byte to read");
   if (!(temperature >= 0))
     throw ConfigError(fmt::format("[sample] the temperature must not be negative, it is {}", temperature));
-  if (config.vocab_size != 256)
+  if (tokenizer.vocab_size() > config.vocab_size)
     throw ConfigError(
-        fmt::format("[sample] text is bytes: vocab_size must be 256, it is {}", config.vocab_size));
-  Decoder decoder(config, params, DType::f32, 1, static_cast<std::int64_t>(prompt.size()) + bytes);
+        fmt::format("[sample] the tokenizer has {} tokens, the model (vocab_size) {}; give its own",
+                    tokenizer.vocab_size(), config.vocab_size));
+  const std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
+  if (tokens.empty()) throw ConfigError("[sample] the prompt has no tokens; write some text in it");
+  Decoder decoder(config, params, DType::f32, 1, static_cast<std::int64_t>(tokens.size()) + bytes);
   const Array uniforms = random_uniform({DType::f64, {bytes}}, 0, 1, seed, kSampleStream);
   Array token(DType::i32, {1}), logits;
-  const auto read = [&](char c) {
-    token.as<std::int32_t>()[0] = static_cast<unsigned char>(c);
+  const auto read = [&](std::int32_t id) {
+    token.as<std::int32_t>()[0] = id;
     logits = decoder.step(token);
   };
-  for (char c : prompt) read(c);
+  for (const std::int32_t id : tokens) read(id);
   std::string out;
-  for (std::int64_t i = 0; i < bytes; ++i) {
-    const char c = static_cast<char>(draw(logits.to_vector(), temperature, uniforms.at(i)));
-    out += c;
-    if (on_byte) on_byte(c);
-    if (i + 1 < bytes) read(c);
+  for (std::int64_t i = 0; i < bytes; ++i) {  // of tokens without bytes no more than bytes
+    std::vector<double> scores = logits.to_vector();
+    scores.resize(static_cast<std::size_t>(tokenizer.vocab_size()));  // a model may have room for more
+    const std::int32_t id = draw(scores, temperature, uniforms.at(i));
+    if (id == tokenizer.end_of_text()) break;
+    for (const char c : tokenizer.bytes(id)) {
+      out += c;
+      if (on_byte) on_byte(c);
+    }
+    if (static_cast<std::int64_t>(out.size()) >= bytes) break;
+    if (i + 1 < bytes) read(id);
   }
   return out;
 }

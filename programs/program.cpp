@@ -1,4 +1,4 @@
-#include "examples/common/program.h"
+#include "programs/program.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>

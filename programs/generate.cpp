@@ -1,0 +1,49 @@
+// generate: text from a trained model, read and written byte by byte with carried inner state.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "models/checkpoint.h"
+#include "models/sample.h"
+#include "programs/program.h"
+#include "programs/programs.h"
+
+int nestgrad::programs::generate(int argc, char** argv) {
+  CLI::App app{
+      "Continues a prompt with a model that train_lm trained, or a published one. "
+      "The layers go on learning from what they read and write.",
+      "generate"};
+  std::string checkpoint, prompt, tokenizer_path;
+  std::int64_t bytes = 400;
+  double temperature = 0.8;
+  std::uint64_t seed = 0;
+  app.add_option("--checkpoint", checkpoint,
+                 "Folder of a model, or its file of weights (docs/published-models.md)")
+      ->required();
+  app.add_option("--tokenizer", tokenizer_path,
+                 "tokenizer.model (default: that beside the weights, or bytes)");
+  app.add_option("--prompt", prompt, "Text to continue")->required();
+  app.add_option("--bytes", bytes, "Bytes to write, or a few more")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--temperature", temperature, "0 takes the likeliest")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", seed, "Equal seeds give equal text")->capture_default_str();
+  nestgrad::add_device_option(app);
+  return nestgrad::run_program(argc, argv, app, [&] {
+    if (prompt.empty()) throw CLI::ValidationError("--prompt", "must not be empty");
+    const nestgrad::Checkpoint model = nestgrad::read_checkpoint(checkpoint);
+    const auto tokenizer = nestgrad::read_tokenizer(tokenizer_path.empty() ? checkpoint : tokenizer_path,
+                                                    model.config.vocab_size);
+    if (!model.assumed.empty())
+      fmt::print(stderr, "{}: no config.json; as in every published run: {}\n", checkpoint, model.assumed);
+    fmt::print("{}", prompt);
+    const auto show = [](char c) {
+      std::fputc(c, stdout);
+      std::fflush(stdout);
+    };
+    nestgrad::sample_text(model.config, model.params, prompt, bytes, temperature, seed, show, *tokenizer);
+    fmt::print("\n");
+  });
+}

@@ -1,0 +1,160 @@
+// inspect: opens one inner loop and shows how the outer gradient flows through its learning.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "look/inspection.h"
+#include "models/data.h"
+#include "models/tokenizer.h"
+#include "programs/program.h"
+#include "programs/programs.h"
+
+using namespace nestgrad;
+
+namespace {
+
+struct Options {
+  std::string checkpoint, tokenizer, learner, data = NESTGRAD_DEFAULT_DATA, out = "runs/inspect";
+  std::int64_t tokens = 64, layer = 0, token = -1, heads = 2, dim = 16, chunk = 16;
+  std::uint64_t seed = 0;
+  bool json = false;
+};
+
+// As many whole chunks as hold the tokens asked for.
+std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk) {
+  return (tokens + chunk - 1) / chunk * chunk;
+}
+
+// The first tokens of the validation text, i32 [1, time + 1], as the model of the checkpoint reads text.
+Array first_tokens(const Options& o, const Checkpoint& checkpoint, std::int64_t time) {
+  const ByteCorpus corpus = ByteCorpus::load(o.data, time + 1);
+  const auto tokenizer =
+      read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, checkpoint.config.vocab_size);
+  const auto text = corpus.bytes(Split::validation);
+  constexpr std::int64_t kLongestToken = 64;  // in bytes, on average
+  const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
+  const std::vector<std::int32_t> tokens =
+      tokenizer->encode(all.substr(0, static_cast<std::size_t>((time + 1) * kLongestToken)));
+  Array out(DType::i32, {1, time + 1});
+  if (tokens.size() < static_cast<std::size_t>(out.size()))
+    throw ConfigError(
+        fmt::format("[inspect] the validation part of {} has {} tokens, {} are read; give more text", o.data,
+                    tokens.size(), out.size()));
+  std::copy_n(tokens.begin(), out.size(), out.as<std::int32_t>().begin());
+  return out;
+}
+
+look::InspectedLoop of_learner(const Options& o) {
+  const ttt::System& system = ttt::system_named(o.learner);
+  const ttt::Policy policy = system.policy({o.heads, o.dim, o.chunk});
+  const std::int64_t chunk = policy.chunk == ttt::Policy::kWholeSequence ? 1 : policy.chunk;
+  return look::inspected_learner(
+      system,
+      {.batch = 1, .heads = o.heads, .dim = o.dim, .time = whole_chunks(o.tokens, chunk), .chunk = o.chunk},
+      o.seed);
+}
+
+void run(const Options& o) {
+  ProgressLine progress(1);
+  InspectionOptions options;
+  options.token = o.token;
+  options.progress = [&](const std::string& what, double done) { progress.update(what, done); };
+
+  look::InspectedLoop inspected;
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (o.checkpoint.empty()) {
+    inspected = of_learner(o);
+    facts = {{"learner", o.learner},
+             {"task", "v is a linear map of k with noise; the outer loss asks for that map of q"},
+             {"seed", std::to_string(o.seed)}};
+  } else {
+    const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
+    const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size);
+    const Array tokens = first_tokens(o, checkpoint, time);
+    inspected = inspected_layer(checkpoint, tokens, o.layer);
+    options.precision = [checkpoint, tokens] { return model_precision(checkpoint, tokens); };
+    facts = {{"checkpoint", o.checkpoint}, {"text", o.data}};
+    if (!checkpoint.assumed.empty())
+      facts.emplace_back("no config.json, so as published", checkpoint.assumed);
+  }
+  if (o.token >= inspected.time())
+    throw CLI::ValidationError("--token",
+                               fmt::format("there are {} tokens, counted from 0", inspected.time()));
+
+  Inspection inspection = inspect(inspected, options);
+  inspection.facts.insert(inspection.facts.begin(), facts.begin(), facts.end());
+  inspection.save(o.out);
+
+  nlohmann::ordered_json invariants = nlohmann::ordered_json::array();
+  std::size_t total = 0, broken = 0;
+  for (const ReportView& view : inspection.views)
+    for (const Claim& c : view.claims) {
+      ++total;
+      if (!c.holds()) ++broken;
+      fmt::print("{} {:<20} {} (error {:.3g}, tolerance {:.3g})\n", c.holds() ? "holds " : "BROKEN", view.id,
+                 c.claim, c.error, c.tolerance);
+      invariants.push_back({{"view", view.id},
+                            {"claim", c.claim},
+                            {"error", c.error},
+                            {"tolerance", c.tolerance},
+                            {"holds", c.holds()}});
+    }
+  fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), inspected.name, o.out);
+  if (o.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"name", inspected.name},
+                                              {"tokens", inspected.time()},
+                                              {"report", o.out + "/report.html"},
+                                              {"holds", broken == 0},
+                                              {"invariants", invariants}}
+                           .dump());
+  if (broken > 0) throw ValueError(fmt::format("{} of {} invariants do not hold", broken, total));
+}
+
+}  // namespace
+
+int nestgrad::programs::inspect(int argc, char** argv) {
+  CLI::App app{
+      "Opens one inner loop, of a published learner or of a layer of a trained language model, and writes\n"
+      "what there is to see of its meta-gradient: report.html, graph.dot (Graphviz), graph.txt, trace.json\n"
+      "(ui.perfetto.dev), summary.jsonl and views/*.npy.",
+      "inspect"};
+  Options o;
+  std::vector<std::string> names;
+  for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
+  CLI::Option* checkpoint = app.add_option(
+      "--checkpoint", o.checkpoint, "Folder of a model, or its file of weights (docs/published-models.md)");
+  CLI::Option* learner =
+      app.add_option("--learner", o.learner, "A published learner, on a task that it can learn")
+          ->check(CLI::IsMember(names));
+  checkpoint->excludes(learner);
+  CLI::Option* layer = app.add_option("--layer", o.layer, "Layer of the model")
+                           ->check(CLI::NonNegativeNumber)
+                           ->capture_default_str();
+  CLI::Option* data =
+      app.add_option("--data", o.data,
+                     "Text that the model reads: a file or a folder, of which the first window of the "
+                     "validation part is taken (default: the Eigen headers)");
+  CLI::Option* tokenizer = app.add_option("--tokenizer", o.tokenizer,
+                                          "tokenizer.model (default: that beside the weights, or bytes)");
+  for (CLI::Option* option : {layer, data, tokenizer}) option->needs(checkpoint);
+  app.add_option("--tokens", o.tokens, "Tokens in the sequence; rounded up to whole mini-batches")
+      ->check(CLI::Range(2, 512))
+      ->capture_default_str();
+  app.add_option("--token", o.token, "Token whose step is explained (default: the one in the middle)")
+      ->check(CLI::NonNegativeNumber);
+  for (CLI::Option* option :
+       {app.add_option("--heads", o.heads, "Heads of the learner"),
+        app.add_option("--dim", o.dim, "Features of one head"),
+        app.add_option("--chunk", o.chunk, "Tokens in a mini-batch, where the learner has them")})
+    option->check(CLI::PositiveNumber)->capture_default_str()->needs(learner);
+  app.add_option("--seed", o.seed, "Seed of the task's numbers")->capture_default_str()->needs(learner);
+  app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
+  app.add_flag("--json", o.json, "Last line of output: the invariants with their measured errors");
+  return run_program(argc, argv, app, [&] {
+    if (o.checkpoint.empty() == o.learner.empty())
+      throw CLI::ValidationError("inspect", "wants --checkpoint DIR or --learner NAME");
+    run(o);
+  });
+}

@@ -1,0 +1,136 @@
+// learners: the published systems as the engine sees them: what they are made of, which form follows from
+// their traces and why, and the battery of proofs.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "models/config.h"
+#include "programs/program.h"
+#include "programs/programs.h"
+#include "ttt/conformance.h"
+#include "ttt/explain.h"
+
+using namespace nestgrad;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Sizes {
+  std::int64_t heads = 2, dim = 16, chunk = 16, length = 256;
+  ttt::ProgramSizes program() const {
+    return {.batch = 1, .heads = heads, .dim = dim, .time = length, .chunk = chunk};
+  }
+};
+
+Json slower(const ttt::FormPlan& plan) {
+  Json out = Json::array();
+  for (const ttt::FormChoice form : plan.slower) out.push_back(std::string(name(form)));
+  return out;
+}
+
+Json refusals(const ttt::FormPlan& plan) {
+  Json out = Json::object();
+  for (const auto& r : plan.refused) out[std::string(name(r.form))] = r.why;
+  return out;
+}
+
+Json to_json(const ttt::System& s, const ttt::Explanation& e) {
+  return {{"name", s.name},           {"title", s.title},
+          {"source", s.source},       {"model", e.model},
+          {"inner_loss", e.loss},     {"optimiser", e.optimizer},
+          {"policy", e.policy.str()}, {"form", std::string(name(e.plan.form))},
+          {"slower", slower(e.plan)}, {"refused", refusals(e.plan)}};
+}
+
+void list(bool json) {
+  Json all = Json::array();
+  for (const ttt::System& s : ttt::systems()) {
+    const ttt::Explanation e = ttt::explain(s, Sizes().program());
+    fmt::print("{:<24} {}\n{:<24} {}; {}; {}; {}\n{:<24} form: {}\n", s.name, s.title, "", e.model, e.loss,
+               e.optimizer, e.policy.str(), "", name(e.plan.form));
+    all.push_back(to_json(s, e));
+  }
+  fmt::print("{:<24} softmax attention: the nonparametric learner that keeps every example\n",
+             "nadaraya-watson");
+  if (json) fmt::print("{}\n", Json{{"learners", all}}.dump());
+}
+
+void explain(const std::string& which, const Sizes& sizes, const std::string& form, bool json) {
+  const ttt::System& s = ttt::system_named(which);
+  const ttt::Explanation e = ttt::explain(s, sizes.program(), ttt::form_named(form));
+  fmt::print("{} ({})\n{}", s.title, s.source, e.str());
+  if (json) fmt::print("{}\n", to_json(s, e).dump());
+}
+
+void check(const std::vector<std::string>& names, bool json) {
+  Json all = Json::object();
+  std::vector<std::string> failed;
+  for (const std::string& which : names) {
+    const ttt::System& s = ttt::system_named(which);
+    const auto start = std::chrono::steady_clock::now();
+    const ttt::ConformanceReport report = ttt::conformance(s);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    fmt::print("{} ({:.1f} s)\n", s.name, seconds);
+    Json checks = Json::object();
+    std::string text = report.str();
+    for (std::size_t at = 0, end; at < text.size(); at = end + 1) {
+      end = text.find('\n', at);
+      fmt::print("  {}\n", text.substr(at, end - at));
+    }
+    std::fflush(stdout);
+    for (const Claim& c : report.checks)
+      checks[c.claim] = c.applies
+                            ? Json{{"error", c.error}, {"tolerance", c.tolerance}, {"passed", c.holds()}}
+                            : Json{{"skipped", c.note}};
+    all[which] = checks;
+    if (!report.passed()) failed.push_back(which);
+  }
+  if (json) fmt::print("{}\n", Json{{"passed", failed.empty()}, {"checks", all}}.dump());
+  if (!failed.empty()) throw ValueError(fmt::format("not proved: {}", fmt::join(failed, ", ")));
+}
+
+}  // namespace
+
+int nestgrad::programs::learners(int argc, char** argv) {
+  CLI::App app{
+      "Lists the published learners, explains which "
+      "form follows from a learner's trace, and proves "
+      "that all its forms are the same learner.",
+      "learners"};
+  bool json = false, all = false;
+  std::string which, form = "automatic";
+  Sizes sizes;
+  std::vector<std::string> names;
+  for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
+  app.add_flag("--json", json, "Last line of output: the results as one JSON object");
+  CLI::App* explaining = app.add_subcommand("explain", "The form that is chosen, and why not a faster one");
+  explaining->add_option("name", which, "Learner")->required()->check(CLI::IsMember(names));
+  explaining->add_option("--heads", sizes.heads, "Heads")->check(CLI::PositiveNumber)->capture_default_str();
+  explaining->add_option("--dim", sizes.dim, "Features of one head")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  explaining->add_option("--chunk", sizes.chunk, "Tokens in a chunk, where the learner has chunks")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  explaining->add_option("--length", sizes.length, "Tokens in the sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  explaining->add_option("--form", form, "Ask for this form; an error says why it is impossible")
+      ->check(CLI::IsMember(ttt::form_names()))
+      ->capture_default_str();
+  CLI::App* checking = app.add_subcommand("check", "The battery of proofs");
+  checking->add_option("name", which, "Learner")->check(CLI::IsMember(names));
+  checking->add_flag("--all", all, "Every learner");
+  for (CLI::App* sub : {explaining, checking})
+    sub->add_flag("--json", json, "Last line of output: the results as one JSON object");
+  app.require_subcommand(0, 1);
+  return run_program(argc, argv, app, [&] {
+    if (*explaining) return explain(which, sizes, form, json);
+    if (!*checking) return list(json);
+    if (all == !which.empty()) throw CLI::ValidationError("check", "wants a learner's name, or --all");
+    check(all ? names : std::vector<std::string>{which}, json);
+  });
+}

@@ -1,0 +1,358 @@
+// train_lm: trains a byte-level language model whose layers
+// learn while they read, and reports how well they do.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "engine/io/file.h"
+#include "look/training_report.h"
+#include "models/checkpoint.h"
+#include "models/metrics.h"
+#include "models/sample.h"
+#include "models/trainer.h"
+#include "programs/program.h"
+#include "programs/programs.h"
+
+using namespace nestgrad;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string data = NESTGRAD_DEFAULT_DATA, learner = "ttt-linear", backbone = "transformer",
+              out = "runs/train_lm", from;
+  std::optional<Checkpoint> start;  // what --from names
+  TrainingOptions training;
+  std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 256,
+               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = 0;
+  bool resume = false, json = false;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+LanguageModelConfig model_config(const Options& o) {
+  LanguageModelConfig c;
+  c.hidden_size = o.width;
+  c.intermediate_size = (o.width * 8 / 3 + 31) / 32 * 32;
+  c.num_hidden_layers = o.layers;
+  c.num_attention_heads = o.heads;
+  c.mini_batch_size = o.mini_batch;
+  c.ttt_layer_type = layer_type(o.learner);
+  c.attention_window = o.attention_window;
+  c.ttt_base_lr = o.learner == "ttt-mlp" ? 0.1 : 1.0;
+  c.use_gate = c.share_qk = c.pre_conv = o.backbone == "mamba";
+  return c;
+}
+
+// The metrics up to a step, of the run that is resumed; what came after its last checkpoint is run again.
+std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
+  if (!std::filesystem::exists(path)) return {};
+  std::vector<Metric> out = parse_metrics(read_file(path), path);
+  if (out.empty() || out.back().step < up_to)
+    throw IoError(
+        fmt::format("{}: its last line is of step {}, the checkpoint of step "
+                    "{}; bring the file back, or delete it to go on without it",
+                    path, out.empty() ? 0 : out.back().step, up_to));
+  std::erase_if(out, [&](const Metric& m) { return m.step > up_to; });
+  return out;
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+Facts facts_of(const Options& o, const TrainingResults& r) {
+  const LanguageModelConfig& c = o.training.model;
+  return {{"data", o.data},
+          {"width, layers, heads",
+           fmt::format("{}, {}, {}", c.hidden_size, c.num_hidden_layers, c.num_attention_heads)},
+          {"inner mini-batch", std::to_string(c.mini_batch_size)},
+          {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
+          {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
+                                          r.validation.loss / std::numbers::ln2)},
+          {"first quarter of the context",
+           fmt::format("{:.4f} nats per byte", r.validation.mean_between(0, 0.25))},
+          {"last quarter of the context",
+           fmt::format("{:.4f} nats per byte", r.validation.mean_between(0.75, 1))},
+          {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
+          {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
+          {"time", format_seconds(r.seconds)}};
+}
+
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    throw IoError(fmt::format("{}: cannot be created ({}); choose another --out", folder, error.message()));
+}
+
+void prepare_folder(const Options& o) {
+  const bool has_checkpoint = std::filesystem::exists(o.out + "/checkpoint.safetensors");
+  if (has_checkpoint && !o.resume)
+    throw ConfigError(
+        fmt::format("{} already holds a training run; go on with --resume, or choose another --out", o.out));
+  if (!has_checkpoint && o.resume)
+    throw IoError(fmt::format(
+        "{}: there is no checkpoint.safetensors to resume from; leave --resume out to start", o.out));
+  // Fails now, not after the training, if nothing can be written here.
+  write_file_atomically(o.out + "/config.json", o.training.model.to_json() + "\n");
+}
+
+// Where a step's first NaN or infinity came from, and a file that makes it again.
+void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& progress) {
+  const std::optional<NonFinite> found = trainer.why_not_finite();
+  if (!found) return;
+  const std::string path = o.out + "/nonfinite.safetensors";
+  save_reproducer(*found, path);
+  progress.print(fmt::format("{}\nthis op and its operands are in {}", found->str(), path));
+}
+
+// The model and its weights of --from, and what its layers are called.
+void take_model(Options& o) {
+  o.start = read_checkpoint(o.from);
+  o.training.model = o.start->config;
+  o.learner = learner_name(o.start->config.ttt_layer_type);
+  o.backbone = o.start->config.use_gate ? "mamba" : "transformer";
+}
+
+// The text, once the settings are known to go together and the folder to be one of theirs.
+ByteCorpus checked_corpus(Options& o) {
+  if (!o.from.empty()) take_model(o);
+  else o.training.model = model_config(o);
+  try {
+    o.training.check();
+  } catch (const ConfigError& e) {
+    throw CLI::ValidationError(e.what());  // options that do not go together are a wrong call
+  }
+  ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
+  if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
+    // A wrong resume must not touch the folder.
+    const std::string path = o.out + "/config.json";
+    if (LanguageModelConfig::from_json(read_file(path), path) != o.training.model)
+      throw ConfigError(fmt::format(
+          "{} describes another model than the one asked for; resume with the same settings", path));
+  }
+  if (!o.resume) make_folder(o.out);
+  return corpus;
+}
+
+// One call of the program: from the options to a folder with a trained model and its report.
+class Run {
+ public:
+  explicit Run(Options& o)
+      : o_(o), corpus_(checked_corpus(o)), lock_(locked(o.out)), trainer_(o.training, corpus_) {
+    if (o.start) trainer_.start_from(std::exchange(o.start, std::nullopt)->params);
+    if (o.resume && std::filesystem::exists(checkpoint())) {
+      trainer_.load(checkpoint());
+      metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
+    }
+    prepare_folder(o);
+    lock_->remove_temporaries();
+    for (const Metric& m : metrics_) log_ += to_line(m);
+  }
+
+  void go() {
+    {
+      ProgressLine progress;
+      progress.print(fmt::format(
+          "{} parameters, {} training bytes, {} validation bytes, plan memory {:.0f} MB",
+          trainer_.parameter_count(), corpus_.bytes(Split::training).size(),
+          corpus_.bytes(Split::validation).size(), static_cast<double>(trainer_.arena_bytes()) / 1e6));
+      if (!trainer_.unused_parameters().empty())
+        progress.print(
+            fmt::format("the loss does not depend on these parameters, which stay as they start: {}",
+                        fmt::join(trainer_.unused_parameters(), ", ")));
+      train(progress);
+      if (trainer_.steps_done() == o_.training.steps) evaluate();
+    }
+    if (trainer_.steps_done() == o_.training.steps) return tell();
+    fmt::print("stopped after {} of {} steps; go on with --resume\n", trainer_.steps_done(),
+               o_.training.steps);
+    if (o_.json)
+      fmt::print("{}\n", nlohmann::ordered_json{{"steps", trainer_.steps_done()},
+                                                {"of_steps", o_.training.steps},
+                                                {"tokens_per_second", results_.tokens_per_second}}
+                             .dump());
+  }
+
+ private:
+  std::string checkpoint() const { return o_.out + "/checkpoint.safetensors"; }
+  std::string metrics_path() const { return o_.out + "/metrics.jsonl"; }
+
+  // Null for a folder that is not there, of which prepare_folder tells.
+  static std::unique_ptr<FolderLock> locked(const std::string& folder) {
+    return std::filesystem::is_directory(folder) ? std::make_unique<FolderLock>(folder) : nullptr;
+  }
+
+  // Metrics first: a resumed run leaves out rows of steps after its checkpoint; missing ones are lost.
+  void save() const {
+    write_file_atomically(metrics_path(), log_);
+    trainer_.save(checkpoint());
+  }
+
+  void train(ProgressLine& progress) {
+    const double tokens_per_step = static_cast<double>(o_.training.batch * o_.training.context);
+    const auto start = Clock::now();
+    const std::int64_t first = trainer_.steps_done();
+    const std::int64_t stop =
+        o_.stop_after > 0 ? std::min(o_.stop_after, o_.training.steps) : o_.training.steps;
+    while (trainer_.steps_done() < stop) {
+      StepResult s{};
+      try {
+        s = trainer_.step();
+      } catch (const ValueError&) {
+        explain_nonfinite(o_, trainer_, progress);
+        throw;
+      }
+      double& rate = results_.tokens_per_second;
+      rate = static_cast<double>(s.step - first) * tokens_per_step / seconds_since(start);
+      metrics_.push_back({s.step, s.loss, s.grad_norm, s.rate, rate});
+      log_ += to_line(metrics_.back());
+      progress.update(
+          fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", s.step, o_.training.steps, s.loss, rate),
+          static_cast<double>(s.step) / static_cast<double>(o_.training.steps));
+      if (s.step % o_.save_every == 0) save();
+    }
+    save();
+  }
+
+  void evaluate() {
+    TrainingResults& r = results_;
+    const Array windows = trainer_.validation_windows(o_.validation_windows);
+    r.validation = trainer_.validate(windows);
+    r.bigram = bigram_loss(corpus_.bytes(Split::training), windows);
+    if (!std::isfinite(r.validation.loss))
+      throw ValueError("[train] the validation loss is not finite; the checkpoint is saved");
+    const auto text = corpus_.bytes(Split::validation);
+    const auto prompt = text.first(std::min<std::size_t>(64, text.size()));
+    r.prompt = std::string(prompt.begin(), prompt.end());
+    if (o_.training.model.ttt_layer_type != kEndToEnd)  // which has no token-by-token form
+      r.sample = sample_text(o_.training.model, trainer_.parameters(), r.prompt, o_.sample_bytes, 0.8,
+                             o_.training.seed);
+    r.seconds = seconds_since(start_);
+    write_file_atomically(
+        o_.out + "/report.html",
+        training_report(fmt::format("{} layers, {} backbone, {} parameters, {} steps", o_.learner,
+                                    o_.backbone, trainer_.parameter_count(), trainer_.steps_done()),
+                        facts_of(o_, r), metrics_, r));
+    write_file_atomically(o_.out + "/loss_by_position.svg", svg(position_chart(r)));
+    for (const Validation::Inner& layer : r.validation.inner)
+      write_file_atomically(fmt::format("{}/inner_loss.{}.svg", o_.out, layer.layer),
+                            svg(inner_chart(layer)));
+  }
+
+  void tell() const {
+    const TrainingResults& r = results_;
+    const Validation& v = r.validation;
+    fmt::print(
+        "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context "
+        "{:.4f}, last quarter {:.4f}\n",
+        v.loss, v.loss / std::numbers::ln2, r.bigram, v.mean_between(0, 0.25), v.mean_between(0.75, 1));
+    fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB\nreport: {}/report.html\n", o_.learner,
+               format_seconds(r.seconds), r.tokens_per_second, peak_memory_mb(), o_.out);
+    if (o_.json)
+      fmt::print("{}\n", nlohmann::ordered_json{{"val_loss", v.loss},
+                                                {"val_bpb", v.loss / std::numbers::ln2},
+                                                {"loss_first_quarter", v.mean_between(0, 0.25)},
+                                                {"loss_last_quarter", v.mean_between(0.75, 1)},
+                                                {"bigram_loss", r.bigram},
+                                                {"tokens_per_second", r.tokens_per_second},
+                                                {"peak_rss_mb", peak_memory_mb()},
+                                                {"seconds", r.seconds}}
+                             .dump());
+  }
+
+  const Options& o_;
+  const Clock::time_point start_ = Clock::now();
+  const ByteCorpus corpus_;
+  const std::unique_ptr<FolderLock> lock_;
+  Trainer trainer_;
+  std::vector<Metric> metrics_;
+  std::string log_;
+  TrainingResults results_;
+};
+
+void add_options(CLI::App& app, Options& o) {
+  app.option_defaults()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);  // so that scripts can add to a call
+  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
+      ->capture_default_str();
+  CLI::Option* from = app.add_option(
+      "--from", o.from, "Start from the weights of this model, a folder or a file, instead of random ones");
+  from->check(
+      [](const std::string& path) { return path.empty() ? "wants a folder or a file" : std::string(); });
+  const auto of_model = [&](CLI::Option* option) {  // which --from has chosen already
+    option->capture_default_str()->excludes(from);
+  };
+  of_model(app.add_option("--learner", o.learner, "Sequence layer")->check(CLI::IsMember(layer_names())));
+  of_model(app.add_option("--backbone", o.backbone, "What stands around it")
+               ->check(CLI::IsMember({"transformer", "mamba"})));
+  app.add_option("--steps", o.training.steps, "Training steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", o.training.batch, "Sequences in a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--context", o.training.context, "Bytes in a sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  of_model(
+      app.add_option("--width", o.width, "Model width")->check(CLI::Range(std::int64_t{1}, kMostExtent)));
+  of_model(app.add_option("--layers", o.layers, "Blocks")->check(CLI::PositiveNumber));
+  of_model(
+      app.add_option("--heads", o.heads, "Heads; each has its own inner model")->check(CLI::PositiveNumber));
+  of_model(app.add_option("--mini-batch", o.mini_batch, "Tokens in an inner gradient step; 1 is online")
+               ->check(CLI::PositiveNumber));
+  of_model(
+      app.add_option("--attention-window", o.attention_window,
+                     "Tokens of a sliding-window attention branch beside the learner, as in LaCT (0: none)")
+          ->check(CLI::NonNegativeNumber));
+  app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", o.training.seed, "Seed of parameters, batches and sample")->capture_default_str();
+  app.add_option("--checkpoint-every", o.training.checkpoint_every,
+                 "Keep inner states of every n-th mini-batch only, "
+                 "recompute the rest (0: keep all); same bits, less memory")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option_function<double>(
+         "--memory-budget", [&](double mb) { o.training.memory_budget = static_cast<std::size_t>(mb * 1e6); },
+         "MB that the training plan may take: what "
+         "is not kept is recomputed, as little as "
+         "possible; same bits (default: any)")
+      ->check(CLI::Range(1e-6, 1e12));
+  app.add_option("--save-every", o.save_every, "Steps between checkpoints")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--stop-after", o.stop_after,
+                 "Stop after this many steps in all, as if interrupted; go on with --resume")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--validation-windows", o.validation_windows, "Most windows of validation text")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
+  app.add_flag("--resume", o.resume,
+               "Go on from the checkpoint in --out; bit-identical to not having stopped");
+  app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
+}
+
+}  // namespace
+
+int nestgrad::programs::train_lm(int argc, char** argv) {
+  CLI::App app{
+      "Trains a byte-level language model whose sequence layers are learners, and writes metrics.jsonl,\n"
+      "checkpoint.safetensors, config.json, report.html and its charts as SVG into a folder.",
+      "train_lm"};
+  Options o;
+  add_options(app, o);
+  add_device_option(app);
+  return run_program(argc, argv, app, [&] { Run(o).go(); });
+}

@@ -1,0 +1,246 @@
+// The promise: a reference's states are those of the sequence cut short, its gradients derivatives; whatever the
+// form, and whether gates are given raw or not.
+#include "ttt/reference.h"
+
+#include <cmath>
+
+#include "tests/ttt/ttt_testing.h"
+#include "ttt/system.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using ttt::NamedArrays;
+using ttt::reference;
+using ttt::ReferenceOptions;
+using ttt::ReferenceResult;
+using ttt::ReferenceSizes;
+using ttt::system_named;
+
+namespace {
+
+constexpr ReferenceSizes kSmall{.batch = 2, .heads = 2, .time = 10, .dim = 4};
+
+ReferenceOptions in_chunks(std::int64_t chunk) { return {.chunk = chunk}; }
+
+// The first tokens of all views; their cotangent is left to be drawn.
+NamedArrays first_tokens(NamedArrays in, std::int64_t tokens) {
+  in.erase("cotangent.output");
+  for (auto& [name, value] : in)
+    if (value.spec().rank() == 4)
+      value = trace([&](Tensor x) { return slice(x, 2, 0, tokens); }, value.spec())(value);
+  return in;
+}
+
+Array part_of(const Array& states, std::int64_t index) {
+  const Array part = trace([&](Tensor x) { return slice(x, 0, index, index + 1); }, states.spec())(states);
+  return part.reshaped(Shape(states.shape().begin() + 1, states.shape().end()));
+}
+
+double sum_of_products(const NamedArrays& a, const NamedArrays& b, const std::string& prefix) {
+  double out = 0;
+  for (const auto& [name, value] : b) {
+    const std::vector<double> x = a.at(prefix + name).to_vector(), y = value.to_vector();
+    for (std::size_t i = 0; i < x.size(); ++i) out += x[i] * y[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a reference's states are what the sequence leaves that ends there, slots included") {
+  for (const std::string name :
+       {"ttt-linear", "titans-linear", "lact", "lact-prenorm", "lact-v1", "delta-net"}) {
+    CAPTURE(name);
+    const ttt::System& system = system_named(name);
+    ReferenceOptions options = in_chunks(4);
+    options.state_every = 4;
+    const NamedArrays in = ttt::random_inputs(system, kSmall, options);
+    const ReferenceResult whole = reference(system, in, options);
+    std::size_t states = 0;
+    for (const auto& [output, value] : whole.outputs)
+      if (output.starts_with("state.")) {
+        CAPTURE(output);
+        ++states;
+        REQUIRE(value.shape()[0] == 3);  // after 4, 8 and 10 tokens
+        for (const std::int64_t part : {0, 1, 2}) {
+          const NamedArrays cut = first_tokens(in, std::min<std::int64_t>(4 * part + 4, 10));
+          const Array last = reference(system, cut, options).outputs.at("final." + output.substr(6));
+          CHECK(relative_error(part_of(value, part), last, 1e-6) < 1e-11);
+        }
+      }
+    CHECK(states >= 1);
+  }
+}
+
+TEST_CASE("a reference goes on from the state of another, slots included") {
+  for (const std::string name : {"titans-linear", "lact", "lact-prenorm", "ttt-linear"}) {
+    CAPTURE(name);
+    const ttt::System& system = system_named(name);
+    const ReferenceOptions options = in_chunks(4);
+    const NamedArrays in = ttt::random_inputs(system, kSmall, options);
+    const NamedArrays whole = reference(system, in, options).outputs;
+    NamedArrays rest = in;
+    rest.erase("cotangent.output");
+    for (auto& [input, value] : rest)
+      if (value.spec().rank() == 4)
+        value = trace([](Tensor x) { return slice(x, 2, 4, 10); }, value.spec())(value);
+    for (const auto& [output, value] : whole)
+      if (output.starts_with("state.")) rest["start." + output.substr(6)] = part_of(value, 0);
+    const NamedArrays resumed = reference(system, rest, options).outputs;
+    for (const auto& [output, value] : resumed) {
+      CAPTURE(output);
+      if (output.starts_with("final.")) CHECK(relative_error(value, whole.at(output), 1e-6) < 1e-11);
+    }
+  }
+}
+
+TEST_CASE("a reference's losses are those of its predictions") {
+  const ttt::System& system = system_named("delta-net");  // 1/2 |k W - v|^2, online
+  ReferenceOptions options;
+  options.intermediates = true;
+  const NamedArrays in = ttt::random_inputs(system, kSmall, options);
+  const NamedArrays out = reference(system, in, options).outputs;
+  const std::vector<double> k = in.at("k").to_vector(), v = in.at("v").to_vector(),
+                            found = out.at("inner_prediction").to_vector(), w = out.at("state.W").to_vector();
+  for (std::size_t member = 0; member < 4; ++member)
+    for (std::size_t t = 0; t < 10; ++t) {
+      double before = 0, after = 0;
+      for (std::size_t j = 0; j < 4; ++j) {
+        const std::size_t row = (member * 10 + t) * 4;
+        double predicted = 0;  // with the weights that the token leaves
+        for (std::size_t i = 0; i < 4; ++i) predicted += k[row + i] * w[((t * 4 + member) * 4 + i) * 4 + j];
+        before += std::pow(found[row + j] - v[row + j], 2) / 2;
+        after += std::pow(predicted - v[row + j], 2) / 2;
+      }
+      const auto at = static_cast<std::int64_t>(member * 10 + t);
+      CHECK(out.at("loss_before").at(at) == doctest::Approx(before).epsilon(1e-12));
+      CHECK(out.at("loss_after").at(at) == doctest::Approx(after).epsilon(1e-12));
+    }
+}
+
+TEST_CASE("a reference's gradients are derivatives of its outputs and of its last state") {
+  const ttt::System& system = system_named("titans-mlp");
+  ReferenceOptions options = in_chunks(4);
+  options.random_start = options.random_final_cotangent = true;
+  const NamedArrays in = ttt::random_inputs(system, {.batch = 1, .heads = 2, .time = 6, .dim = 2}, options);
+  NamedArrays direction, cotangents;
+  for (const auto& [name, value] : in) {
+    if (name == "cotangent.output") cotangents["output"] = value;
+    else if (name.starts_with("cotangent.")) cotangents[name.substr(10)] = value;
+  }
+  const ReferenceResult at = reference(system, in, options);
+  for (const auto& [name, value] : at.inputs)
+    if (!name.starts_with("cotangent.")) direction[name] = random(value.spec(), direction.size());
+  const auto along = [&](double step) {
+    NamedArrays moved = in;
+    for (const auto& [name, d] : direction) {
+      auto values = (moved[name] = moved[name].clone()).as<double>();
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] += step * d.as<double>()[i];
+    }
+    return sum_of_products(reference(system, moved, options).outputs, cotangents, "");
+  };
+  const double step = 1e-5, slope = (along(step) - along(-step)) / (2 * step);
+  CHECK(sum_of_products(at.outputs, direction, "grad.") == doctest::Approx(slope).epsilon(1e-7));
+  direction.erase("rate");  // the control: every gradient counts
+  CHECK(sum_of_products(at.outputs, direction, "grad.") != doctest::Approx(slope).epsilon(1e-7));
+}
+
+TEST_CASE("every published learner has a reference: the same in the primal form, and from raw inputs") {
+  for (const ttt::System& system : ttt::systems()) {
+    CAPTURE(system.name);
+    const ReferenceSizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
+    ReferenceOptions options = in_chunks(4);
+    options.intermediates = true;
+    const NamedArrays in = ttt::random_inputs(system, sizes, options);
+    const NamedArrays out = reference(system, in, options).outputs;
+    options.form = ttt::FormChoice::primal;
+    const NamedArrays primal = reference(system, in, options).outputs;
+    options = in_chunks(4);
+    options.raw = true;
+    const NamedArrays raw_in = ttt::random_inputs(system, sizes, options);
+    const NamedArrays raw = reference(system, raw_in, options).outputs;
+    REQUIRE(out.size() == primal.size());
+    // Muon's derivative magnifies rounding (ttt/optimizer.h); zeros are held to the largest.
+    for (const auto& [name, value] : out) {
+      CAPTURE(name);
+      CHECK(relative_error(value, primal.at(name), 1e-3) < 1e-9);
+      if (!name.starts_with("grad.") && raw.contains(name))
+        CHECK(relative_error(value, raw.at(name), 1e-3) < 1e-11);
+    }
+    for (const auto& [name, value] : ttt::random_inputs(system, sizes, options))
+      CHECK(value.same_bits(raw_in.at(name)));
+  }
+}
+
+TEST_CASE("the inner gradients of a reference are the steps of its states") {
+  // W <- W - position[last] (sum of rate dloss/dW): the published rates.
+  ReferenceOptions options = in_chunks(4);
+  options.intermediates = true;
+  const ttt::System& system = system_named("ttt-linear");
+  const NamedArrays in = ttt::random_inputs(system, kSmall, options);
+  const NamedArrays out = reference(system, in, options).outputs;
+  for (const std::int64_t chunk : {1, 2}) {
+    const std::vector<double> before = part_of(out.at("state.W1"), chunk - 1).to_vector(),
+                              after = part_of(out.at("state.W1"), chunk).to_vector(),
+                              g = part_of(out.at("inner_gradient.W1"), chunk).to_vector();
+    const double position = in.at("position").at(chunk == 2 ? 1 : 3);  // the last chunk has two tokens
+    for (std::size_t i = 0; i < g.size(); ++i)
+      CHECK(after[i] == doctest::Approx(before[i] - position * g[i]).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("a reference in f32 is near, and takes f32 numbers exactly into f64") {
+  const ttt::System& system = system_named("gated-delta-net");
+  ReferenceOptions options{.dtype = DType::f32};
+  const NamedArrays in = ttt::random_inputs(system, kSmall, options);
+  const NamedArrays f32_out = reference(system, in, options).outputs;
+  options.dtype = DType::f64;
+  const NamedArrays f64_out = reference(system, in, options).outputs;
+  CHECK(f32_out.at("output").dtype() == DType::f32);
+  CHECK(relative_error(f32_out.at("output").cast(DType::f64), f64_out.at("output")) < 1e-5);
+  NamedArrays wide = in;
+  for (auto& [name, value] : wide) value = value.cast(DType::f64);
+  CHECK(reference(system, wide, options).outputs.at("grad.k").same_bits(f64_out.at("grad.k")));
+}
+
+TEST_CASE("what is wrong with a reference's inputs is said in one line, with what was expected") {
+  const ttt::System& system = system_named("delta-net");
+  const NamedArrays good = ttt::random_inputs(system, kSmall, {});
+  const auto with = [&](const std::string& name, const Array& value) {
+    NamedArrays in = good;
+    if (value.defined()) in[name] = value;
+    else in.erase(name);
+    return in;
+  };
+  const auto run = [&](const NamedArrays& in, ReferenceOptions options = {}) {
+    return [=, &system] { reference(system, in, options); };
+  };
+  const auto says = [](const std::string& message, const std::string& part) {
+    CAPTURE(message);
+    CHECK(contains(message, part));
+    CHECK(!contains(message, "\n"));
+  };
+  says(message_of<ConfigError>(run(with("k", {}))), "there is no 'k', expected [batch, heads, time, dim]");
+  NamedArrays misnamed = with("rate", {});
+  misnamed["rates"] = good.at("rate");
+  says(message_of<ConfigError>(run(misnamed)), "'rates' is no input of delta-net; did you mean 'rate'?");
+  says(message_of<ConfigError>(run(with("rate", {}))),
+       "there is no 'rate', expected f64[2,2,10,1] with the axes [batch head token feature]");
+  says(message_of<ConfigError>(run(with("start.w", good.at("q")))), "did you mean 'start.W'?");
+  says(message_of<ShapeError>(run(with("v", random(f64({2, 2, 10, 3}), 1)))),
+       "'v' is f64[2,2,10,3]; expected f64[2,2,10,4]");
+  says(message_of<ShapeError>(run(with("start.W", random(f64({2, 4, 4}), 1)))),
+       "'start.W' is [2,4,4]; expected [2,2,4,4]");
+  says(message_of<DTypeError>(run(with("q", Array::zeros(DType::i32, {2, 2, 10, 4})))),
+       "'q' is i32[2,2,10,4]");
+  says(message_of<DTypeError>(run(good, {.dtype = DType::f32})), "compute in f64");
+  Array broken = good.at("k").clone();
+  broken.as<double>()[4 * 7 + 2] = std::nan("");
+  says(message_of<ValueError>(run(with("k", broken))), "'k' is nan at batch 0, head 0, token 7, feature 2");
+  says(message_of<ValueError>(run(with("rate", Array::full(DType::f64, {2, 2, 10, 1}, 1e200)))), "diverges");
+  says(message_of<FormError>(run(good, {.form = ttt::FormChoice::parallel})), "parallel is impossible");
+  says(message_of<ConfigError>(run(good, {.policy = "chunk=4", .state_every = 6})), "whole chunks");
+  says(message_of<ConfigError>(run(good, {.policy = "chnk=4"})),
+       "there is no setting 'chnk'; did you mean 'chunk'?");
+  says(message_of<ConfigError>(run(good, {.policy = "read=later"})), "expected after-write or before-write");
+}

@@ -1,0 +1,158 @@
+#include "ttt/reference_views.h"
+
+#include <fmt/format.h>
+
+#include "engine/look/print.h"
+#include "ttt/policy_text.h"
+
+namespace nestgrad::ttt {
+
+namespace {
+
+constexpr std::size_t kLongestFormula = 400;  // letters
+
+// A value as calls of ops on the inputs of its graph, constants and their epsilons written out.
+std::string formula(const Graph& graph, NodeId id) {
+  const GraphNode& n = graph.node(id);
+  if (n.op->kind == OpKind::input) return input_name(n);
+  if (n.op->kind == OpKind::constant) {
+    const Array& literal = literal_of(n);
+    return literal.size() == 1 ? fmt::format("{}", literal.at(0)) : "constant";
+  }
+  std::string out = call_text(*n.op, n.attrs) + "(";
+  for (std::size_t i = 0; i < n.inputs.size() && out.size() <= kLongestFormula; ++i)
+    out += (i ? ", " : "") + formula(graph, n.inputs[i]);
+  return out.size() > kLongestFormula ? out.substr(0, kLongestFormula) + ".." : out + ")";
+}
+
+Tensor places_in_chunks(std::int64_t tokens, std::int64_t chunk, DType dtype) {
+  std::vector<double> places;
+  for (std::int64_t t = 0; t < tokens; ++t) places.push_back(static_cast<double>(t % chunk));
+  return constant(Array::of(places, {tokens}, dtype));
+}
+
+// Gates by the system's own shapes and biases, then its prepare.
+void shape_views(const System& system, const NamedTensors& raw, Views& views) {
+  for (const GateSpec& gate : system.gates) {
+    const Tensor biased = gate.bias == 0 ? raw.at(gate.name) : raw.at(gate.name) + gate.bias;
+    views.gates[gate.name] = gate.shape ? gate.shape(biased) : biased;
+  }
+  if (system.prepare) system.prepare(views);
+}
+
+// What the layer makes each view of, in words.
+std::map<std::string, std::string> view_formulas(const System& system, const Policy& policy,
+                                                 const ReferenceShape& shape,
+                                                 const ReferenceOptions& options) {
+  Graph graph;
+  const GraphScope scope(graph);
+  NamedTensors raw;
+  for (const ReferenceTensor& t : raw_inputs(system, policy, shape, options.dtype))
+    raw[t.name] = graph.input(
+        t.spec, system.rotary && (t.name == "q" || t.name == "k")
+                    ? fmt::format("rope(raw {}, place in the chunk, theta {})", t.name, options.rope_theta)
+                    : "raw " + t.name);
+  Views views{raw["q"], raw["k"], raw["v"], {}, {}};
+  shape_views(system, raw, views);
+  std::map<std::string, std::string> out;
+  for (const auto& [name, value] : named_views(views)) out[name] = formula(graph, graph.lift(value));
+  if (system.position_rates) {
+    out["rate"] = fmt::format("{} * sigmoid(raw rate) / {}", options.base_lr, shape.dim);
+    out["position"] = "max(1 / (place + 1) + raw position, 0)";
+  }
+  return out;
+}
+
+}  // namespace
+
+Policy reference_policy(const System& system, const ReferenceSizes& sizes, const ReferenceOptions& options) {
+  check_complete(system);
+  return overridden(system.policy({sizes.heads, sizes.dim, options.chunk}), options.policy);
+}
+
+SystemSizes system_sizes(const ReferenceSizes& sizes, const Policy& policy, const ReferenceOptions& options) {
+  return {sizes.heads, sizes.dim, policy.chunk > 0 ? policy.chunk : options.chunk};
+}
+
+std::string view_axes(const std::string& name) {
+  return name == "position" ? "place" : "batch head token feature";
+}
+
+std::vector<ReferenceTensor> raw_inputs(const System& system, const Policy& policy, const ReferenceShape& s,
+                                        DType dtype) {
+  const auto rows = [&](const std::string& name, std::int64_t tokens, std::int64_t width) {
+    return ReferenceTensor{
+        name, {dtype, {s.batch, s.heads, tokens, width}}, view_axes(name), "as its projection leaves it"};
+  };
+  std::vector<ReferenceTensor> out{rows("q", s.queries, s.dim), rows("k", s.time, s.dim),
+                                   rows("v", s.time, s.value_dim)};
+  for (const GateSpec& gate : system.gates)
+    out.push_back(rows(gate.name, s.time, gate.per_feature ? s.dim : 1));
+  if (system.position_rates) {
+    out.push_back(rows("rate", s.time, 1));
+    out.push_back({"position",
+                   {dtype, {policy.chunk_of(s.time)}},
+                   view_axes("position"),
+                   "learnable_token_idx of the published layer"});
+  }
+  return out;
+}
+
+Views views_from_raw(const System& system, const Policy& policy, const NamedTensors& raw,
+                     const ReferenceOptions& options) {
+  Views views{raw.at("q"), raw.at("k"), raw.at("v"), {}, {}};
+  const std::int64_t chunk = policy.chunk_of(views.k.dim(2));
+  if (system.rotary)
+    for (Tensor* x : {&views.q, &views.k})
+      *x = rope(*x, places_in_chunks(x->dim(2), chunk, x->dtype()), options.rope_theta);
+  if (system.position_rates) {
+    const Tensor offset = raw.at("position");
+    views.gates["rate"] = sigmoid(raw.at("rate")) * (options.base_lr / static_cast<double>(views.k.dim(3)));
+    views.position = max(reciprocal(iota(offset.dtype(), offset.shape(), 0) + 1.0) + offset, 0.0);
+  }
+  shape_views(system, raw, views);
+  return views;
+}
+
+NamedTensors named_views(const Views& views) {
+  NamedTensors out{views.gates.begin(), views.gates.end()};
+  out["q"] = views.q;
+  out["k"] = views.k;
+  out["v"] = views.v;
+  if (views.position.defined()) out["position"] = views.position;
+  return out;
+}
+
+Views views_from(const NamedTensors& named) {
+  Views out;
+  for (const auto& [name, value] : named)
+    (name == "q"          ? out.q
+     : name == "k"        ? out.k
+     : name == "v"        ? out.v
+     : name == "position" ? out.position
+                          : out.gates[name]) = value;
+  return out;
+}
+
+std::vector<ReferenceTensor> effective_inputs(const System& system, const Policy& policy,
+                                              const ReferenceShape& shape, const ReferenceOptions& options) {
+  const auto formulas = view_formulas(system, policy, shape, options);
+  Graph graph;
+  const GraphScope scope(graph);
+  NamedTensors raw;
+  std::vector<ReferenceTensor> out;
+  for (const ReferenceTensor& t : raw_inputs(system, policy, shape, options.dtype))
+    raw[t.name] = graph.input(t.spec);
+  const NamedTensors views = named_views(views_from_raw(system, policy, raw, options));
+  const auto add = [&](const std::string& name) {
+    const std::string& made = formulas.at(name);
+    out.push_back({name, views.at(name).spec(), view_axes(name),
+                   made == "raw " + name ? "as the layer's projection leaves it" : "in the layer " + made});
+  };
+  for (const char* name : {"q", "k", "v"}) add(name);
+  for (const auto& [name, value] : views)
+    if (name != "q" && name != "k" && name != "v") add(name);
+  return out;
+}
+
+}  // namespace nestgrad::ttt
