@@ -1,14 +1,16 @@
 // Derivatives as graphs. grad walks the nodes between y and x and calls each op's rule, which appends
 // ordinary ops; so a gradient can be differentiated again, to any order, by the same walk.
 //
-//   Tensor dx = grad(y, {x})[0];
-//   Tensor ddx = grad(sum(dx), {x})[0];
+//   Tensor dx = grad(y, x);
+//   Tensor ddx = grad(sum(dx), x);
 //
 // Equal expressions are one node: to differentiate with
 // respect to one use of a value, name that use with probe().
 //
 // No silent zero: if y does not depend on x, GradError says where the path was cut.
 #pragma once
+
+#include <concepts>
 
 #include "engine/core/graph.h"
 
@@ -22,6 +24,10 @@ struct GradOptions {
 // dependence of one x on another counts (total derivative).
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options = {},
                          Loc loc = Loc::current());
+// The same of one x: grad(y, x) is grad(y, x).
+Tensor grad(Tensor y, std::same_as<Tensor> auto x, GradOptions options = {}, Loc loc = Loc::current()) {
+  return grad(y, std::vector<Tensor>{x}, options, loc)[0];
+}
 
 // Vector-Jacobian products: sum over outputs of cotangent' dy/dx, for each x.
 std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,

@@ -70,7 +70,7 @@ Tensor ops_in_a_row(Tensor x, Tensor w, std::int64_t ops) {
 
 // A step of an inner model.
 Tensor inner_step(Tensor w, Tensor x, Tensor y, Tensor rate) {
-  return w - rate * grad(sum(square(w * x - y)), {w})[0];
+  return w - rate * grad(sum(square(w * x - y)), w);
 }
 
 Function unrolled(std::int64_t n) {

@@ -11,10 +11,10 @@ int main() {
       [](Tensor x, Tensor y, Tensor w, Tensor rate) {
         for (int step = 0; step < 3; ++step) {
           const Tensor inner = sum(square(matmul(x, w) - y));
-          w -= rate * grad(inner, {w})[0];  // a training step of the inner model ...
+          w -= rate * grad(inner, w);  // a training step of the inner model ...
         }
         const Tensor loss = sum(square(matmul(x, w) - y));
-        return std::vector<Tensor>{loss, grad(loss, {rate})[0]};  // ... and the gradient through all three
+        return std::vector<Tensor>{loss, grad(loss, rate)};  // ... and the gradient through all three
       },
       row, row, square_matrix, number);
   const Array x = random_normal(row, 0, 1, 1, 0), y = random_normal(row, 0, 1, 1, 1);

@@ -17,8 +17,8 @@ using namespace nestgrad;
 namespace {
 
 Tensor f(Tensor x) { return sum(square(tanh(x))); }
-Tensor df(Tensor x) { return grad(f(x), {x})[0]; }
-Tensor ddf(Tensor x) { return grad(sum(df(x)), {x})[0]; }
+Tensor df(Tensor x) { return grad(f(x), x); }
+Tensor ddf(Tensor x) { return grad(sum(df(x)), x); }
 
 double closed_form(int order, double x) {
   const double t = std::tanh(x), s = 1 - t * t;  // tanh' = 1 - tanh^2

@@ -46,7 +46,7 @@ std::vector<double> by_engine(const Problem& problem) {
         out.insert(out.end(), lambda.begin(), lambda.end());
         for (std::size_t t = 0; t < kSteps; ++t)
           out.push_back(-(problem.rate * hvp(problem.inner(w[t]), {w[t]}, {lambda[t + 1]})[0]));
-        out.push_back(grad(problem.outer(descend(w0, true).back()), {w0})[0]);
+        out.push_back(grad(problem.outer(descend(w0, true).back()), w0));
         return out;
       },
       Spec{DType::f64, {}});

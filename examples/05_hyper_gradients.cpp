@@ -16,7 +16,7 @@ Tensor validation_loss(const Tensors& in) {
   for (int step = 0; step < 20; ++step) {
     w = probe(w);  // a variable of its own, even where it is still the number zero
     const Tensor inner = mean(square(matmul(in[0], w) - in[1])) + exp(in[5]) * sum(square(w));
-    w -= in[4] * grad(inner, {w})[0];
+    w -= in[4] * grad(inner, w);
   }
   return mean(square(matmul(in[2], w) - in[3]));
 }

@@ -9,9 +9,7 @@ using namespace nestgrad;
 
 constexpr std::int64_t kTime = 300, kDim = 32;
 // A gradient step of w [dim, dim] towards giving back a row x [1, dim]; its rows have norm 1.
-Tensor learn(Tensor w, Tensor x) {
-  return l2_norm(w - 0.1 * grad(sum(square(tanh(matmul(x, w)) - x)), {w})[0]);
-}
+Tensor learn(Tensor w, Tensor x) { return l2_norm(w - 0.1 * grad(sum(square(tanh(matmul(x, w)) - x)), w)); }
 
 enum class Loop { unrolled, scan, checkpoints };
 // w0 [dim, dim], x [time, 1, dim] -> the error of the last weights on all rows, and its gradient by w0.
@@ -27,7 +25,7 @@ Tensors loss_and_gradient(Tensor w0, Tensor x, Loop loop) {
             {w0}, {x}, {.checkpoint_every = loop == Loop::checkpoints ? 16 : 0})
             .carries[0];
   const Tensor loss = sum(square(matmul(x, w) - x));
-  return {loss, grad(loss, {w0})[0]};
+  return {loss, grad(loss, w0)};
 }
 
 int main() {

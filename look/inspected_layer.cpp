@@ -42,7 +42,7 @@ look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& t
         const Tensor losses = next_token_loss(config, Params(table), in[0], stream);
         const auto& taps = stream.taps();
         const Tensor answers = taps.at(name + ".answers");
-        std::vector<Tensor> out{losses, grad(mean(losses), {answers})[0], taps.at(name + ".q"),
+        std::vector<Tensor> out{losses, grad(mean(losses), answers), taps.at(name + ".q"),
                                 taps.at(name + ".k"), taps.at(name + ".v")};
         const std::string prefix = name + ".gates.";
         for (const auto& [key, value] : taps)

@@ -284,7 +284,13 @@ Tensor operator>(Operand a, Operand b) { return greater(a, b); }
 Tensor operator>=(Operand a, Operand b) { return greater_equal(a, b); }
 Tensor operator<(Operand a, Operand b) { return less(a, b); }
 Tensor operator<=(Operand a, Operand b) { return less_equal(a, b); }
-Tensor where(Operand mask, Operand a, Operand b) { return select(mask, a, b); }
-Tensor clip(Operand x, Operand low, Operand high) { return min({max(x, low), x.loc}, high); }
+Tensor where(Operand mask, Operand a, Operand b) {
+  const CompositeCall call("where");
+  return select(mask, a, b);
+}
+Tensor clip(Operand x, Operand low, Operand high) {
+  const CompositeCall call("clip");
+  return min({max(x, low), x.loc}, high);
+}
 
 }  // namespace nestgrad

@@ -162,7 +162,7 @@ Tensor cumsum(Operand x, int axis, bool reverse) {
 }
 
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {
-  const Scope scope("one_hot", indices.loc);
+  const CompositeScope scope("one_hot", indices.loc);
   Shape column = indices.tensor.shape();
   column.push_back(1);
   return cast(equal(reshape(indices, column), iota(DType::i32, {n}, 0)), dtype);

@@ -3,6 +3,8 @@
 // is explicit. Errors: ShapeError, DTypeError, with op, shapes and line.
 #pragma once
 
+#include <concepts>
+
 #include "engine/core/graph.h"
 
 namespace nestgrad {
@@ -63,13 +65,21 @@ Tensor solve(Operand a, Operand b, SolveOptions options = {});
 inline constexpr bool kKeep = true;
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor sum(Operand x);  // over everything, to a scalar
+Tensor sum(Operand x, std::same_as<int> auto axis, bool keep = false) {
+  return sum(x, std::vector{axis}, keep);
+}
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor mean(Operand x);
+Tensor mean(Operand x, std::same_as<int> auto axis, bool keep = false) {
+  return mean(x, std::vector{axis}, keep);
+}
 // The largest, or smallest, element over the axes; where several are, they share the derivative. ShapeError
 // where there is none.
 Tensor max(Operand x, const std::vector<int>& axes, bool keep = false);
 Tensor min(Operand x, const std::vector<int>& axes, bool keep = false);
-// max(x, {0}) means axis 0, and never a number.
+Tensor max(Operand x);
+Tensor min(Operand x);
+// max(x, {0}) means axis 0, and never a number; max(x, 0) is the larger of each element and the number 0.
 Tensor max(Operand x, std::initializer_list<int> axes, bool keep = false);
 Tensor min(Operand x, std::initializer_list<int> axes, bool keep = false);
 Tensor sum_to(Operand x, const Shape& shape);  // undoes a broadcast from `shape`

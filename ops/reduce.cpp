@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/core/node_text.h"
 #include "engine/core/threads.h"
 #include "ops/kernels.h"
 #include "ops/rules.h"
@@ -45,7 +46,7 @@ std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<in
   for (int axis : axes) out.push_back(normal_axis(op, axis, x));
   std::ranges::sort(out);
   if (std::ranges::adjacent_find(out) != out.end())
-    throw ShapeError(fmt::format("[{}] an axis is named twice in {}: x is {} (at {})", op,
+    throw ShapeError(fmt::format("[{}] an axis is named twice in {}: x is {} (at {})", called(op),
                                  fmt::join(axes, ","), describe(x.tensor),
                                  describe(context().emit.loc.value_or(x.loc))));
   return out;
@@ -118,6 +119,12 @@ OpKernel reduce_call(const OpCall& c, One<T> one, Across<T> across) {
                 }
               });
   };
+}
+
+std::vector<int> all_axes(const Operand& x) {
+  std::vector<int> all(uz(x.tensor.rank()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 bool is_last_axis(const OpCall& c) { return axes_of(c.attrs) == Shape{c.in[0].rank() - std::int64_t{1}}; }
@@ -216,13 +223,10 @@ Tensor sum(Operand x, const std::vector<int>& axes, bool keep) {
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 
-Tensor sum(Operand x) {
-  std::vector<int> all(uz(x.tensor.rank()));
-  std::iota(all.begin(), all.end(), 0);
-  return sum(x, all);
-}
+Tensor sum(Operand x) { return sum(x, all_axes(x)); }
 
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
+  const CompositeCall call("mean");
   if (!is_float(x.tensor.dtype()))
     throw DTypeError(
         fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
@@ -233,11 +237,7 @@ Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
   return Operand(total, x.loc) * (1.0 / count);
 }
 
-Tensor mean(Operand x) {
-  std::vector<int> all(uz(x.tensor.rank()));
-  std::iota(all.begin(), all.end(), 0);
-  return mean(x, all);
-}
+Tensor mean(Operand x) { return mean(x, all_axes(x)); }
 
 Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
   const auto normal = reduced_axes("max", axes, x);
@@ -246,10 +246,14 @@ Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 
+Tensor max(Operand x) { return max(x, all_axes(x)); }
+
 Tensor min(Operand x, const std::vector<int>& axes, bool keep) {
-  reduced_axes("min", axes, x);  // so that an error says min
+  const CompositeCall call("min");
   return -Operand(max({-x, x.loc}, axes, keep), x.loc);
 }
+
+Tensor min(Operand x) { return min(x, all_axes(x)); }
 
 Tensor max(Operand x, std::initializer_list<int> axes, bool keep) { return max(x, std::vector(axes), keep); }
 Tensor min(Operand x, std::initializer_list<int> axes, bool keep) { return min(x, std::vector(axes), keep); }

@@ -8,7 +8,7 @@
 namespace nestgrad {
 
 Tensor rope(Operand input, Operand positions, double theta) {
-  const Scope scope("rope", input.loc);
+  const CompositeScope scope("rope", input.loc);
   const Tensor x = input.tensor;
   const std::int64_t dim = x.dim(-1), half = dim / 2;
   if (dim % 2)

@@ -1,6 +1,7 @@
 // slice and pad: a range of one axis, and zeros around one axis. Each is the other's derivative.
 #include <fmt/format.h>
 
+#include "engine/core/node_text.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -121,8 +122,9 @@ Tensor drop_if_nothing_changes(Tensor t) {
 int normal_axis(std::string_view name, int axis, const Operand& x) {
   const int rank = x.tensor.rank();
   if (axis < -rank || axis >= rank)
-    throw ShapeError(fmt::format("[{}] axis {} does not exist, rank is {}: x is {} (at {})", name, axis, rank,
-                                 describe(x.tensor), describe(context().emit.loc.value_or(x.loc))));
+    throw ShapeError(fmt::format("[{}] axis {} does not exist, rank is {}: x is {} (at {})", called(name),
+                                 axis, rank, describe(x.tensor),
+                                 describe(context().emit.loc.value_or(x.loc))));
   return axis < 0 ? axis + rank : axis;
 }
 

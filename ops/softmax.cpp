@@ -13,26 +13,26 @@ Tensor shifted(Tensor x, int axis) { return x - stop_gradient(max(x, {axis}, kKe
 }  // namespace
 
 Tensor softmax(Operand x, int axis) {
-  const Scope scope("softmax", x.loc);
+  const CompositeScope scope("softmax", x.loc);
   const Tensor e = exp(shifted(x.tensor, axis));
   return e / sum(e, {axis}, kKeep);
 }
 
 Tensor log_softmax(Operand x, int axis) {
-  const Scope scope("log_softmax", x.loc);
+  const CompositeScope scope("log_softmax", x.loc);
   const Tensor s = shifted(x.tensor, axis);
   return s - log(sum(exp(s), {axis}, kKeep));
 }
 
 Tensor logsumexp(Operand x, int axis, bool keep) {
-  const Scope scope("logsumexp", x.loc);
+  const CompositeScope scope("logsumexp", x.loc);
   const Tensor top = stop_gradient(max(x.tensor, {axis}, kKeep));
   const Tensor kept = log(sum(exp(x.tensor - top), {axis}, kKeep)) + top;
   return keep ? kept : sum(kept, {axis});
 }
 
 Tensor cross_entropy(Operand logits, Operand labels) {
-  const Scope scope("cross_entropy", logits.loc);
+  const CompositeScope scope("cross_entropy", logits.loc);
   const Tensor x = logits.tensor;
   const std::int64_t classes = x.dim(-1);
   Shape one_each = x.shape();

@@ -130,7 +130,7 @@ Tensor read_causal(Tensor q, Tensor k, Tensor v, double scale, std::int64_t wind
 }  // namespace
 
 Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Loc loc) {
-  const Scope scope("attention", loc);
+  const CompositeScope scope("attention", loc);
   const std::int64_t window = options.window;
   const bool masked = options.causal || window != 0;
   check("attention", q, k, v, masked);
@@ -151,7 +151,7 @@ Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, 
 Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t height, std::int64_t width,
                                   std::int64_t window, double scale, Loc loc) {
   constexpr std::string_view op = "neighbourhood_attention_2d";
-  const Scope scope(op, loc);
+  const CompositeScope scope(op, loc);
   check(op, q, k, v, true);
   checked_scale(op, scale);
   if (height < 1 || width < 1 || height * width != q.dim(2))
@@ -170,7 +170,7 @@ Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t hei
 
 Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
                       const std::string& name, Loc loc) {
-  const Scope scope("attention_step", loc);
+  const CompositeScope scope("attention_step", loc);
   check("attention_step", q, k, v, true);
   const double scale = checked_scale("attention_step", options.scale);
   if (q.dim(2) != 1)
@@ -220,7 +220,7 @@ NadarayaWatson::NadarayaWatson(double scale) : scale_(checked_scale("nadaraya_wa
 }
 
 void NadarayaWatson::train(Tensor k, Tensor v, Loc loc) {
-  const Scope scope("nadaraya_watson", loc);
+  const CompositeScope scope("nadaraya_watson", loc);
   check("nadaraya_watson", {}, k, v, false);
   if (examples() == 0) {
     k_ = k;
@@ -241,7 +241,7 @@ void NadarayaWatson::train(Tensor k, Tensor v, Loc loc) {
 }
 
 Tensor NadarayaWatson::predict(Tensor q, Loc loc) const {
-  const Scope scope("nadaraya_watson", loc);
+  const CompositeScope scope("nadaraya_watson", loc);
   if (examples() == 0)
     throw ShapeError(
         fmt::format("[nadaraya_watson] there is no example to predict from; train() first: q is {}",

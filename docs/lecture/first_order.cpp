@@ -21,12 +21,12 @@ Function meta_training(const std::vector<InnerTask>& tasks, bool first_order) {
         Tensor outer;
         for (const auto& [curvature, minimum] : tasks) {
           const auto loss = [&](Tensor w) { return 0.5 * curvature * square(w - minimum); };
-          const Tensor g = grad(loss(w0), {w0})[0];
+          const Tensor g = grad(loss(w0), w0);
           const Tensor after = loss(w0 - 0.1 * (first_order ? stop_gradient(g) : g));
           outer = outer.defined() ? outer + after : after;
         }
         outer = outer / static_cast<double>(tasks.size());
-        return std::vector<Tensor>{outer, grad(outer, {w0})[0]};
+        return std::vector<Tensor>{outer, grad(outer, w0)};
       },
       Spec{DType::f64, {}});
 }

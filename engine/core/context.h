@@ -15,12 +15,13 @@ namespace nestgrad {
 struct ThreadContext {
   // Where new nodes go, and how they are labelled.
   struct Emit {
-    Graph* graph = nullptr;  // innermost graph being traced
-    int level = 0;           // see GraphNode::level
-    Tensor vjp_of;           // the node that is being differentiated; only nodes of its graph note it
-    int region = 0;          // see GraphNode::region
-    std::optional<Loc> loc;  // the line of new nodes, instead of that of the op's operand
-    ScopeName scope;         // see GraphNode::scope
+    Graph* graph = nullptr;      // innermost graph being traced
+    int level = 0;               // see GraphNode::level
+    Tensor vjp_of;               // the node that is being differentiated; only nodes of its graph note it
+    int region = 0;              // see GraphNode::region
+    std::optional<Loc> loc;      // the line of new nodes, instead of that of the op's operand
+    ScopeName scope;             // see GraphNode::scope
+    std::string_view composite;  // the function of several ops that the user called; empty: none
   };
   Emit emit;
   // Defaults for plans; without a value, those of the process (set_default_device, set_default_precision).
@@ -49,6 +50,19 @@ class ContextGuard {
 class Scope : ContextGuard {
  public:
   explicit Scope(std::string_view name, Loc loc = Loc::current());
+};
+
+// A function made of several ops, while it builds them: messages name it before the op inside of it, as in
+// [layer_norm: mul]. Of two, one inside of the other, that is the outer one: what the user wrote.
+class CompositeCall : ContextGuard {
+ public:
+  explicit CompositeCall(std::string_view name);  // a literal
+};
+
+// The same, whose nodes carry its name too.
+class CompositeScope : Scope {
+ public:
+  CompositeScope(std::string_view name, Loc loc);
 };
 
 // Opens g: ops without inputs (constants, iota) go to g, other ops to g or to an ancestor of it (see emit).

@@ -229,6 +229,16 @@ Scope::Scope(std::string_view name, Loc loc) {
 }
 
 namespace {
+void note_composite(std::string_view name) {
+  std::string_view& outer = context().emit.composite;
+  if (outer.empty()) outer = name;
+}
+}  // namespace
+
+CompositeCall::CompositeCall(std::string_view name) { note_composite(name); }
+CompositeScope::CompositeScope(std::string_view name, Loc loc) : Scope(name, loc) { note_composite(name); }
+
+namespace {
 
 Graph& target_graph(const Op& op, std::span<const Tensor> inputs) {
   Graph* deepest = nullptr;
@@ -240,8 +250,8 @@ Graph& target_graph(const Op& op, std::span<const Tensor> inputs) {
   Graph* current = context().emit.graph;
   if (!deepest && !current && !inputs.empty()) return inputs[0].graph();
   if (!deepest && !current)
-    throw GraphError(
-        fmt::format("[{}] no graph is open: call this inside trace(), or under a GraphScope", op.name));
+    throw GraphError(fmt::format("[{}] no graph is open: call this inside trace(), or under a GraphScope",
+                                 called(op.name)));
   if (!deepest) return *current;
   if (!current) return *deepest;
   // A probe names its input where the name is used, so it never moves outwards.
@@ -288,47 +298,5 @@ Tensor as_tensor(const Operand& operand, Tensor like) {
                                  operand.number, describe(like), describe(operand.loc)));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
 }
-
-std::string describe(const Loc& loc) {
-  if (loc.line() == 0) return {};  // not known: of an input that trace() made
-  std::string_view file = loc.file_name();
-  file.remove_prefix(file.find_last_of('/') + 1);
-  return fmt::format("{}:{}", file, loc.line());
-}
-
-std::string describe(Tensor t) {
-  if (!t.alive()) return "a tensor of a closed graph";
-  return describe(t.graph().nodes(), t.id());
-}
-
-namespace {
-
-// Of an input, its name too.
-std::string op_text(const GraphNode& n) {
-  const std::string name = input_name(n);
-  return name.empty() ? std::string(n.op->name) : fmt::format("{} '{}'", n.op->name, name);
-}
-
-// Nothing where the line is not known.
-std::string line_text(const GraphNode& n) {
-  return n.loc.line() == 0 ? "" : fmt::format(" ({})", describe(n.loc));
-}
-
-}  // namespace
-
-std::string describe(const std::deque<GraphNode>& nodes, NodeId id) {
-  const GraphNode& n = nodes[uz(id)];
-  return fmt::format("%{} = {} {}{}", id, op_text(n), to_string(n.spec), line_text(n));
-}
-
-ValueError value_error(const ValueError& e, const std::deque<GraphNode>& nodes, NodeId id,
-                       const std::string& more) {
-  const GraphNode& n = nodes[uz(id)];
-  const NodeCall call(nodes, n);
-  return ValueError(fmt::format("{} (at {}{}; {})", e.what(), describe(n.loc), more,
-                                static_cast<const OpCall&>(call).operands()));
-}
-
-std::string origin(const GraphNode& n) { return op_text(n) + line_text(n); }
 
 }  // namespace nestgrad

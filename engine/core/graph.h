@@ -3,7 +3,7 @@
 //   Graph g;                                  // lazy: nodes are only recorded
 //   Tensor x = g.input({DType::f64, {3}}, "x");
 //   Tensor y = sum(x * x);                    // appends to g
-//   Tensor dx = grad(y, {x})[0];              // appends more
+//   Tensor dx = grad(y, x);              // appends more
 //
 // A graph is used by one thread at a time. Tensors of a destroyed graph are detected, never dereferenced.
 #pragma once
@@ -116,7 +116,8 @@ Tensor as_tensor(const Operand& operand, Tensor like);
 extern const Op input_op;
 extern const Op constant_op;
 
-std::string describe(Tensor t);  // %12 = matmul f32[4,4] (file.cpp:31), %0 = input 'w' f32[4] (file.cpp:9)
+// %12 = matmul f32[4,4] in layers.0 (file.cpp:31), %0 = input 'w' f32[4] (file.cpp:9)
+std::string describe(Tensor t);
 std::string describe(const Loc& loc);  // file.cpp:31
 
 }  // namespace nestgrad

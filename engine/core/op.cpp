@@ -11,22 +11,22 @@ std::string OpCall::operands() const {
   std::string text;
   for (std::size_t i = 0; i < in.size(); ++i)
     text += fmt::format("{}{} is {}{}", i ? ", " : "", static_cast<char>('a' + i), to_string(in[i]),
-                        i < ids.size() ? " from " + origin(nodes->at(static_cast<std::size_t>(ids[i]))) : "");
+                        i < ids.size() ? " from " + origin(*nodes, ids[i]) : "");
   return text;
 }
 
 void OpCall::shape_error(const std::string& message) const {
-  throw ShapeError(fmt::format("[{}] {}: {}", op.name, message, operands()));
+  throw ShapeError(fmt::format("[{}] {}: {}", called(op.name), message, operands()));
 }
 
 void OpCall::dtype_error(const std::string& message) const {
-  throw DTypeError(fmt::format("[{}] {}: {}", op.name, message, operands()));
+  throw DTypeError(fmt::format("[{}] {}: {}", called(op.name), message, operands()));
 }
 
 Spec infer(const OpCall& call) {
   Spec out = call.op.infer(call);
   try {
-    check_spec(call.op.name, out);
+    check_spec(called(call.op.name), out);
   } catch (const ShapeError& e) {
     throw ShapeError(fmt::format("{}: {}", e.what(), call.operands()));
   }

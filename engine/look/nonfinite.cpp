@@ -70,7 +70,7 @@ NonFinite report_of(const Visit& v) {
   for (const Array& a : v.inputs) r.values.push_back(a.clone());
   r.value = v.output.clone();
   look_at_values(r);
-  for (std::size_t i = 0; i < r.inputs.size(); ++i) r.inputs[i].from = origin(v.nodes[uz(v.node.inputs[i])]);
+  for (std::size_t i = 0; i < r.inputs.size(); ++i) r.inputs[i].from = origin(v.nodes, v.node.inputs[i]);
   return r;
 }
 

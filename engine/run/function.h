@@ -66,6 +66,14 @@ using TraceFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 // The inputs are named in0, in1, ..; loc is their line in messages.
 Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc = Loc::current());
 
+// The same, for one output: a callable (const vector<Tensor>&) -> Tensor.
+template <class Fn>
+requires std::same_as < std::invoke_result_t < Fn&, const std::vector<Tensor>
+& >, Tensor > Function trace(Fn&& fn, const std::vector<Spec>& inputs, Loc loc = Loc::current()) {
+  return trace(TraceFn([&](const std::vector<Tensor>& in) { return std::vector<Tensor>{fn(in)}; }), inputs,
+               loc);
+}
+
 // trace(fn, spec, spec, ...) for a callable (Tensor, Tensor, ...) -> Tensor or vector<Tensor>.
 template <class Fn, class... S>
 requires(sizeof...(S) > 0 && (std::same_as<std::remove_cvref_t<S>, Spec> && ...)) Function

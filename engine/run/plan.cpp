@@ -19,7 +19,7 @@ struct Plan::Impl {
   Device device;
   Array arena;
   std::vector<std::byte*> external;
-  std::vector<std::string> names;  // of the inputs: %0 = input 'x' f64[3] (file.cpp:9)
+  std::vector<std::string> input_names, output_names;  // %0 = input 'x' f64[3] (file.cpp:9)
 
   // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
   // outputs lie.
@@ -86,17 +86,16 @@ void print(const Program& p, const std::string& indent, std::string& out) {
   }
 }
 
-// names: of what is wanted, for the message; none for outputs.
+// names: of what is wanted, for the message.
 void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted,
-           const std::vector<std::string>& names = {}) {
+           const std::vector<std::string>& names) {
   if (given.size() != wanted.size())
-    throw ShapeError(
-        fmt::format("[plan] {} {}s given, the function has {}", given.size(), what, wanted.size()));
+    throw ShapeError(fmt::format("[plan] {} {}s given, the function has {}: {}", given.size(), what,
+                                 wanted.size(), fmt::join(names, ", ")));
   for (std::size_t i = 0; i < wanted.size(); ++i)
     if (!given[i].defined() || given[i].spec() != wanted[i])
       throw ShapeError(fmt::format("[plan] {} {} is {}, the function wants {}", what, i,
-                                   given[i].defined() ? to_string(given[i].spec()) : "empty",
-                                   i < names.size() ? names[i] : to_string(wanted[i])));
+                                   given[i].defined() ? to_string(given[i].spec()) : "empty", names[i]));
 }
 
 int most_steps(const std::deque<GraphNode>& nodes) {
@@ -144,7 +143,8 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
   PlanOptions settled = options;
   if (settled.workers <= 0) settled.workers = thread_count();
   if (!settled.device.is_cpu()) settled.workers = 1;
-  for (NodeId id : inputs) impl_->names.push_back(describe(nodes, id));
+  for (NodeId id : inputs) impl_->input_names.push_back(describe(nodes, id));
+  for (NodeId id : outputs) impl_->output_names.push_back(describe(nodes, id));
   impl_->program = compile_within(nodes, inputs, outputs, settled);
   impl_->device = settled.device;
   if (!settled.device.is_cpu()) {
@@ -182,8 +182,8 @@ std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
 }
 
 void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
-  check("input", inputs, input_specs(), impl_->names);
-  check("output", outputs, output_specs());
+  check("input", inputs, input_specs(), impl_->input_names);
+  check("output", outputs, output_specs(), impl_->output_names);
   Impl& p = *impl_;
   p.bind(inputs, outputs);
   if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
@@ -198,7 +198,7 @@ Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events
         fmt::format("[plan] only plans for the CPU can be profiled, this one is for {}; make one with "
                     "PlanOptions::device = Device::cpu()",
                     p.device.name()));
-  check("input", inputs, input_specs(), p.names);
+  check("input", inputs, input_specs(), p.input_names);
   std::vector<Array> outputs;
   for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
   p.bind(inputs, outputs);

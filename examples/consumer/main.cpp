@@ -12,10 +12,10 @@ int main() {
         Tensor w = w0;
         for (int step = 0; step < 3; ++step) {
           const Tensor inner = sum(square(matmul(x, w) - y));
-          w = w - rate * grad(inner, {w})[0];
+          w = w - rate * grad(inner, w);
         }
         const Tensor loss = sum(square(matmul(x, w) - y));
-        return std::vector<Tensor>{loss, grad(loss, {rate})[0]};  // through the inner gradients
+        return std::vector<Tensor>{loss, grad(loss, rate)};  // through the inner gradients
       },
       vector, vector, matrix, number);
 

@@ -24,8 +24,8 @@ Tensor own_exp(Tensor x) {
 TEST_CASE("custom_vjp runs its forward function and differentiates by its rule, to any order") {
   const Function f = trace(
       [](Tensor x) -> Tensors {
-        const Tensor y = sum(cube(x)), dy = grad(y, {x})[0], ddy = grad(sum(dy), {x})[0];
-        return {y, dy, ddy, grad(sum(ddy), {x})[0]};
+        const Tensor y = sum(cube(x)), dy = grad(y, x), ddy = grad(sum(dy), x);
+        return {y, dy, ddy, grad(sum(ddy), x)};
       },
       f64({2}));
   const Arrays out = f(std::vector<Array>{Array::of({2, 3}, {2})});
@@ -195,7 +195,7 @@ TEST_CASE("checkpoint() around nested learning gives the same bits") {
             Tensor w = in[2];
             for (int step = 0; step < 3; ++step) {
               const auto update = [&] {
-                return Tensors{w - 0.1 * grad(sum(square(tanh(matmul(in[0], w)) - in[1])), {w})[0]};
+                return Tensors{w - 0.1 * grad(sum(square(tanh(matmul(in[0], w)) - in[1])), w)};
               };
               w = regions ? checkpoint(update)[0] : update()[0];
             }

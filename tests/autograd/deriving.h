@@ -88,7 +88,7 @@ inline Tensor learner(const Tensors& in, const Loop& loop, ScanOptions options =
         const Tensor row = reshape(x[0], {1, 3}), k = matmul(row, thk), v = matmul(row, thv);
         const Tensor w = carry[0];
         const Tensor loss = 0.5 * sum(square(tanh(matmul(k, w)) - v));
-        const Tensor next = w - lr * grad(loss, {w})[0];
+        const Tensor next = w - lr * grad(loss, w);
         return {{next}, {reshape(matmul(row, next), {3})}};
       },
       {in[3]}, {in[4]}, options);

@@ -156,7 +156,7 @@ Function linear_learner(const Loop& loop, bool online) {
               const Tensor w = carry[0], at = online ? w : in[0];
               const Tensor k = reshape(x[0], {kDim, 1}), v = reshape(x[1], {kTokens, 1}),
                            q = reshape(x[2], {kDim, 1});
-              const Tensor next = w - in[4] * grad(0.5 * sum(square(matmul(at, k) - v)), {at})[0];
+              const Tensor next = w - in[4] * grad(0.5 * sum(square(matmul(at, k) - v)), at);
               return {{next}, {reshape(matmul(next, q), {kTokens})}};
             },
             {in[0]}, {in[1], in[2], in[3]}, {});
@@ -204,14 +204,14 @@ TEST_CASE("Perturbations of nested derivatives are not confused") {
           const ScanResult r = loop(
               [](const Tensors&, const Tensors& in) -> StepOutput {
                 const Tensor x = in[0], y = in[1], p = in[2];
-                const Tensor one = x * grad(x + y, {y})[0];
+                const Tensor one = x * grad(x + y, y);
                 const Tensor same = probe(x);
-                const Tensor four = x * grad(square(same), {same})[0];
-                const Tensor two = grad(grad(p * square(x), {x})[0], {x})[0];
+                const Tensor four = x * grad(square(same), same);
+                const Tensor two = grad(grad(p * square(x), x), x);
                 return {{}, {one, four, two}};
               },
               {}, {xs, ys, ps}, {});
-          return {grad(sum(r.ys[0]), {xs})[0], grad(sum(r.ys[1]), {xs})[0], grad(sum(r.ys[2]), {ps})[0]};
+          return {grad(sum(r.ys[0]), xs), grad(sum(r.ys[1]), xs), grad(sum(r.ys[2]), ps)};
         },
         f64({2}), f64({2}), f64({2}));
     const Arrays out = f({Array::of({1, 1}, {2}), Array::of({5, 7}, {2}), Array::of({3, -2}, {2})});
@@ -224,7 +224,7 @@ TEST_CASE("Perturbations of nested derivatives are not confused") {
 // Siskind and Pearlmutter's trap for forward modes, in every pair of modes.
 TEST_CASE("The second derivative of tanh(-cv)(cv)^2 is 0 at 0 and -2c^2 at 1 in every mode") {
   using Mode = std::function<Tensor(Tensor y, Tensor x)>;
-  const Mode reverse = [](Tensor y, Tensor x) { return grad(y, {x})[0]; };
+  const Mode reverse = [](Tensor y, Tensor x) { return grad(y, x); };
   const Mode forward = [](Tensor y, Tensor x) { return jvp({y}, {x}, {full(DType::f64, x.shape(), 1)})[0]; };
   for (const Loop& loop : kLoops)
     for (const Mode& first : {reverse, forward})

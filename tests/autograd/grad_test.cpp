@@ -43,7 +43,7 @@ TEST_CASE("A gradient in each step of a long loop costs what its step costs") {
   Tensor w = start;
   std::vector<NodeId> sizes;
   for (int step = 0; step < kSteps; ++step) {
-    w = w - 0.01 * grad(inner(w, x), {w})[0];
+    w = w - 0.01 * grad(inner(w, x), w);
     sizes.push_back(g.size());
   }
   CHECK(sizes[kSteps - 1] - sizes[kSteps - 2] == sizes[100] - sizes[99]);
@@ -67,7 +67,7 @@ TEST_CASE("The order in which nodes were made changes no bit of a gradient") {
         [&](Tensor x) {
           Tensor part[3];
           for (const int i : order) part[i] = i == 0 ? exp(x) : i == 1 ? sin(x) : x * 1.7;
-          return grad(sum(part[0] + part[1] + part[2]), {x})[0];
+          return grad(sum(part[0] + part[1] + part[2]), x);
         },
         f32({1000}));
     return f(random(f32({1000}), 1));
@@ -79,7 +79,7 @@ TEST_CASE("The order in which nodes were made changes no bit of a gradient") {
 }
 
 TEST_CASE("The derivative of a value with respect to itself is one") {
-  const Function f = trace([](Tensor x) { return grad(x, {x})[0]; }, f64({1}));
+  const Function f = trace([](Tensor x) { return grad(x, x); }, f64({1}));
   CHECK(f(Array::of({7}, {1})).to_vector() == std::vector<double>{1});
 }
 
@@ -147,7 +147,7 @@ TEST_CASE(
         const Tensor y = sum(exp(x * sin(cumsum(x, 0)))) + square(sum(x));
         Tensors rows;
         for (std::int64_t i = 0; i < n; ++i)
-          rows.push_back(reshape(grad(sum(slice(grad(y, {x})[0], 0, i, i + 1)), {x})[0], {1, n}));
+          rows.push_back(reshape(grad(sum(slice(grad(y, x), 0, i, i + 1)), x), {1, n}));
         return {hvp(y, {x}, {v})[0], jvp(grad(y, {x}), {x}, {v})[0], concat(rows, 0)};
       },
       f64({n}), f64({n}));
@@ -201,9 +201,9 @@ TEST_CASE("Levels tell the program (0) from its inner gradient (1) and the gradi
   const GraphScope scope(g);
   const Tensor x = g.input(f64({3})), y = sum(tanh(x));
   const NodeId after_forward = g.size();
-  const Tensor dx = grad(y, {x})[0];
+  const Tensor dx = grad(y, x);
   const NodeId after_first = g.size();
-  const Tensor ddx = grad(sum(square(dx)), {x})[0];
+  const Tensor ddx = grad(sum(square(dx)), x);
   const auto level = [&](Tensor t) { return g.node(t.id()).level; };
   CHECK(level(y) == 0);
   CHECK(level(dx) == 1);
@@ -231,7 +231,7 @@ TEST_CASE("Derivatives remember the line and the scope of what they differentiat
     const Scope scope("inner loss");
     y = sum(tanh(x));
   }
-  const Tensor dx = grad(y, {x})[0];
+  const Tensor dx = grad(y, x);
   CHECK(g.node(dx.id()).scope.str() == "inner loss");
   CHECK(g.node(dx.id()).loc.line() == g.node(y.id()).loc.line());
 }

@@ -35,7 +35,7 @@ TEST_CASE("The text of a function is one line a node") {
                              },
                              {w}, {x})
                              .carries[0];
-        return grad(square(y), {w})[0];
+        return grad(square(y), w);
       },
       f64({4}), f64());
   CHECK(without_lines(affine().str()) ==
@@ -78,7 +78,7 @@ TEST_CASE("DOT is well formed: balanced braces, escaped labels, declared nodes, 
                              },
                              {sum(x)}, {x})
                              .carries[0];
-        return {grad(grad(y, {x})[0].graph().tensor(y.id()), {x})[0]};
+        return {grad(grad(y, x).graph().tensor(y.id()), x)};
       },
       {});
   const std::string dot = f.dot();
@@ -175,6 +175,11 @@ TEST_CASE("A trace may return anything of its graph, many things, or nothing") {
       contains(message_of<GraphError>([&] { trace([&](const Tensors&) { return Tensors{stranger}; }, {}); }),
                "another graph"));
   CHECK(context().emit.graph == nullptr);  // the trace that failed is closed
+}
+
+TEST_CASE("A trace over a list of specs may return one tensor") {
+  const Function f = trace([](const Tensors& in) { return in[0] * in[1]; }, {f64({2}), f64({2})});
+  CHECK(f(Array::of({2, 3}, {2}), Array::of({5, 7}, {2})).to_vector() == std::vector<double>{10, 21});
 }
 
 TEST_CASE("Inputs added while tracing follow the given ones") {

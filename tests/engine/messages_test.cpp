@@ -109,6 +109,38 @@ TEST_CASE("what functions refuse before there is a node names the input too") {
   refused([&] { other.constant(Array::scalar(1)) + other.input(f64(), "t") + w; }, {"input 'layer.w'"});
 }
 
+TEST_CASE("functions of several ops are named before the op that refuses") {
+  const Named n;
+  const Tensor w = n.w, i = n.i, s = n.s;
+  const auto with = [&](const std::string& start, const std::function<void()>& fn) {
+    refused(fn, {start, "input 'layer.w'"});
+  };
+  with("[mean: sum] axis 5", [&] { mean(w, {5}); });
+  with("[min: max] axis 5", [&] { min(w, {5}); });
+  with("[softmax: max] axis 5", [&] { softmax(w, 5); });
+  with("[layer_norm: mul]", [&] { layer_norm(w, broadcast_to(s, {7}), s); });
+  with("[rms_norm: mul]", [&] { rms_norm(w, broadcast_to(s, {7})); });
+  with("[norm: sum] an axis is named twice", [&] { norm(w, {0, 0}); });
+  with("[where: select]", [&] { where(w, broadcast_to(s, {7}), s); });
+  with("[clip: max]", [&] { clip(w, broadcast_to(s, {7}), 1.0); });
+  with("[cross_entropy]", [&] { cross_entropy(w, w); });
+  // What follows is not inside of anything.
+  with("[matmul]", [&] { matmul(w, w); });
+  with("[sum]", [&] { sum(w, 5); });
+}
+
+TEST_CASE("a value is named by what the user called, and by the scope that it was made in") {
+  const Named n;
+  const Tensor total = sum(n.w, 1);
+  refused([&] { total + broadcast_to(n.s, {7}); }, {"f64[2] from sum (", "f64[7] from broadcast_to ("});
+  CHECK(contains(describe(total), "= sum f64[2] (messages_test.cpp:"));
+  const Scope scope("head");
+  const Tensor product = n.w * 2.0, flat = reshape(product, {6});
+  CHECK(contains(describe(product), "= mul f64[2,3] in head (messages_test.cpp:"));
+  CHECK(contains(describe(flat), "= reshape f64[6] in head (messages_test.cpp:"));
+  CHECK(contains(describe(n.w), "= input 'layer.w' f64[2,3] (messages_test.cpp:"));
+}
+
 TEST_CASE("refused derivatives and loops name the inputs") {
   const Named n;
   const Tensor w = n.w, i = n.i, s = n.s;

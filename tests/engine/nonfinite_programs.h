@@ -58,7 +58,7 @@ inline Function roots(bool derivative) {
                              },
                              {constant(0.0, DType::f64)}, {x})
                              .carries[0];
-        return derivative ? grad(y, {x})[0] : y;
+        return derivative ? grad(y, x) : y;
       },
       f64({4}));
 }

@@ -48,7 +48,7 @@ Tensor two_steps(Tensor w, Tensor x, bool first_order = false) {
       const Scope inner("loss");
       loss = sum(square(tanh(at * x)));
     }
-    w = w - 0.1 * grad(loss, {at})[0];
+    w = w - 0.1 * grad(loss, at);
   }
   return w;
 }
@@ -60,7 +60,7 @@ Tensor scanned_steps(Tensor w, Tensor x, bool first_order = false) {
                const Scope scope("step");
                const Tensor at = first_order ? stop_gradient(c[0]) : c[0];
                const Tensor loss = sum(square(tanh(at * x)));
-               return {{c[0] - 0.1 * grad(loss, {at})[0]}, {}};
+               return {{c[0] - 0.1 * grad(loss, at)}, {}};
              },
              {w}, {}, {.steps = 2})
       .carries[0];

@@ -155,7 +155,7 @@ void RandomGraph::learner() {
       [&](const Tensors& c, const Tensors& xs) -> StepOutput {
         const Tensor w = c[0], k = xs[0], y = matmul(loss == 2 ? softmax(k, -1) : k, w);
         const Tensor error = loss == 1 ? tanh(y) - k : y - k;
-        Tensor step = grad(sum(square(error)), {w})[0] * 0.05;
+        Tensor step = grad(sum(square(error)), w) * 0.05;
         if (rate.t.defined()) step = step * sigmoid(mean(rate.t));
         const Tensor momentum = has_momentum ? c[1] * 0.5 + step : step;
         return {{w - momentum, momentum}, {matmul(k, w - momentum)}};

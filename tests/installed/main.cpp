@@ -10,7 +10,7 @@ using namespace nestgrad;
 
 namespace {
 
-const Function kSlope = trace([](Tensor x) { return grad(sum(square(x)), {x})[0]; }, Spec{DType::f64, {2}});
+const Function kSlope = trace([](Tensor x) { return grad(sum(square(x)), x); }, Spec{DType::f64, {2}});
 const std::string kForm = ttt::explain(ttt::system_named("lact"), {}).str();
 const double kBeforeMain = kSlope({Array::of({3, 4}, {2})})[0].at(1);
 

@@ -270,7 +270,7 @@ TEST_CASE(
         };
         const auto descended = [&](Tensor w, Tensor weight) {
           const Tensor named = probe(w);
-          return w - 0.1 * grad(outer(named, weight), {named})[0];
+          return w - 0.1 * grad(outer(named, weight), named);
         };
         const Tensor weights = sigmoid(slice(c.views.k, 3, 0, 1));               // [1, 2, 6, 1]
         const Tensor schedule = permute(slice(weights, 2, 0, 3), {2, 0, 1, 3});  // [3, 1, 2, 1], one an epoch

@@ -42,7 +42,7 @@ SystemRun from_the_text(std::int64_t chunk, bool cut = false) {
       for (const char* name : kMemories) {
         const Tensor memory = probe(first[name]), target = matmul(v, held(name));
         const Tensor loss = 0.5 * sum(eta * square(matmul(k, memory) - target));
-        next.push_back(token(p.views.gates.at("keep"), t) * memories[name] - grad(loss, {memory})[0]);
+        next.push_back(token(p.views.gates.at("keep"), t) * memories[name] - grad(loss, memory));
       }
       memories = memories.with(next);
     }

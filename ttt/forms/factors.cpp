@@ -68,11 +68,7 @@ Factors factors_at(const DerivedLearner& learner, const Weights& at, Tensor k, T
     else out.push_back({p.use.weight, p.rows, d[i], false});
   }
   for (std::size_t i = 0; i < at.size(); ++i)
-    if (!reached[i])
-      throw FormError(
-          fmt::format("[dual] fast weight '{}' does not reach the inner loss, so it would never learn; "
-                      "remove it, or use it in loss()",
-                      at.at(i).name));
+    if (!reached[i]) throw not_reached("dual", at.at(i).name);
   return out;
 }
 

@@ -1,9 +1,19 @@
 #include "ttt/forms/form.h"
 
+#include <fmt/format.h>
+
 #include "ttt/derived_learner.h"
 #include "ttt/forms/law.h"
 
 namespace nestgrad::ttt {
+
+FormError not_reached(std::string_view stage, const std::string& weight) {
+  return FormError(fmt::format(
+      "[{0}] fast weight '{1}' does not reach the inner loss, so it would never learn; let forward() and loss() "
+      "read it from the weights that they are given (w[\"{1}\"], not a tensor of the same number kept elsewhere), "
+      "or remove it",
+      stage, weight));
+}
 
 Form::Form(const DerivedLearner& learner, Weights first)
     : derived_(learner),

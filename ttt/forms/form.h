@@ -25,6 +25,9 @@ enum class FormChoice : std::uint8_t { automatic, primal, dual, parallel, wy, ch
 std::string_view name(FormChoice form);
 FormChoice form_named(std::string_view name);  // ConfigError for an unknown one; lists them
 
+// The error of a weight that no gradient of the inner loss comes to. stage: primal, dual.
+FormError not_reached(std::string_view stage, const std::string& weight);
+
 class Form {
  public:
   // first: weights for losses[0]; empty: losses are not wanted. The learner must outlive the form.

@@ -38,11 +38,7 @@ std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Bloc
     const Tensor rate = rate_of(block.gates, at.at(i));
     const GradSeed seed = rate.defined() ? GradSeed{l, broadcast_to(rate, l.shape())} : seed_of_ones(l);
     const Tensor d = pull_back(std::span(&seed, 1), std::span(&probes[i], 1))[0];
-    if (!d.defined())
-      throw FormError(
-          fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; "
-                      "remove it, or use it in loss()",
-                      at.at(i).name));
+    if (!d.defined()) throw not_reached("primal", at.at(i).name);
     out.push_back(d);
   }
   return out;

@@ -100,11 +100,7 @@ std::vector<Tensor> PrimalForm::gradients(const State& state, const Block& block
   std::vector<Tensor> d = pull_back(std::span(&seed, 1), probes);
   for (std::size_t i = 0; i < d.size(); ++i) {
     const std::string& name = state.weights.at(i).name;
-    if (!d[i].defined())
-      throw FormError(
-          fmt::format("[primal] fast weight '{}' does not reach the inner loss, so it would never learn; "
-                      "remove it, or use it in loss()",
-                      name));
+    if (!d[i].defined()) throw not_reached("primal", name);
     if (const Tensor rate = rate_of(block.gates, state.weights.at(i)); rate.defined())
       d[i] = d[i] * (rate.rank() ? tokens_first(rate) : rate);
   }
