@@ -250,6 +250,7 @@ Tensor max(Operand x) { return max(x, all_axes(x)); }
 
 Tensor min(Operand x, const std::vector<int>& axes, bool keep) {
   const CompositeCall call("min");
+  reduced_axes("min", axes, x);  // so that an error speaks of x, and not of -x
   return -Operand(max({-x, x.loc}, axes, keep), x.loc);
 }
 

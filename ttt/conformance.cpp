@@ -54,7 +54,7 @@ class ConformanceChecks {
         if (row.update == p.policy.update && why_impossible(row, learner).empty()) valid_.push_back(row.form);
       std::ranges::sort(valid_);
       const FormChoice chosen = choose_form(learner, FormChoice::automatic).form;
-      std::ranges::stable_partition(valid_, [&](FormChoice form) { return form == chosen; });
+      std::stable_partition(valid_.begin(), valid_.end(), [&](FormChoice form) { return form == chosen; });
       return std::vector<Tensor>{p.views.k};
     });
   }

@@ -111,22 +111,20 @@ TEST_CASE("what functions refuse before there is a node names the input too") {
 
 TEST_CASE("functions of several ops are named before the op that refuses") {
   const Named n;
-  const Tensor w = n.w, i = n.i, s = n.s;
-  const auto with = [&](const std::string& start, const std::function<void()>& fn) {
-    refused(fn, {start, "input 'layer.w'"});
-  };
-  with("[mean: sum] axis 5", [&] { mean(w, {5}); });
-  with("[min: max] axis 5", [&] { min(w, {5}); });
-  with("[softmax: max] axis 5", [&] { softmax(w, 5); });
-  with("[layer_norm: mul]", [&] { layer_norm(w, broadcast_to(s, {7}), s); });
-  with("[rms_norm: mul]", [&] { rms_norm(w, broadcast_to(s, {7})); });
-  with("[norm: sum] an axis is named twice", [&] { norm(w, {0, 0}); });
-  with("[where: select]", [&] { where(w, broadcast_to(s, {7}), s); });
-  with("[clip: max]", [&] { clip(w, broadcast_to(s, {7}), 1.0); });
-  with("[cross_entropy]", [&] { cross_entropy(w, w); });
-  // What follows is not inside of anything.
-  with("[matmul]", [&] { matmul(w, w); });
-  with("[sum]", [&] { sum(w, 5); });
+  const Tensor w = n.w, s = n.s;
+  const Tensor seven = broadcast_to(s, {7});
+  refused([&] { mean(w, {5}); }, {"[mean: sum] axis 5", "input 'layer.w'"});
+  refused([&] { softmax(w, 5); }, {"[softmax: max] axis 5", "input 'layer.w'"});
+  refused([&] { where(w, seven, s); }, {"[where: select]", "input 'layer.w'"});
+  refused([&] { clip(w, seven, 1.0); }, {"[clip: max]", "input 'layer.w'"});
+  refused([&] { layer_norm(w, seven, s); }, {"[layer_norm: mul]", "from mul in layer_norm ("});
+  refused([&] { rms_norm(w, seven); }, {"[rms_norm: mul]", "from mul in rms_norm ("});
+  refused([&] { norm(w, {0, 0}); }, {"[norm: sum] an axis is named twice"});
+  // What is its own op, and what follows a composite, is not inside of anything.
+  refused([&] { cross_entropy(w, w); }, {"[cross_entropy]", "input 'layer.w'"});
+  refused([&] { min(w, {5}); }, {"[min] axis 5", "input 'layer.w'"});
+  refused([&] { matmul(w, w); }, {"[matmul]", "input 'layer.w'"});
+  refused([&] { sum(w, 5); }, {"[sum] axis 5", "input 'layer.w'"});
 }
 
 TEST_CASE("a value is named by what the user called, and by the scope that it was made in") {
