@@ -3,8 +3,100 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "engine/core/hash.h"
+#include "engine/core/random.h"
+#include "engine/io/file.h"
 
 namespace nestgrad {
+
+namespace {
+
+double rounding_of(DType dtype) {
+  return dtype == DType::f32 ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+}
+
+TracedModel traced_whole(const LogitsFn& model, DType dtype, const Spec& tokens) {
+  return trace_model(dtype, {tokens}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+    ttt::Stream stream;
+    return std::vector<Tensor>{logits_of(model, Params(table), in[0], stream)};
+  });
+}
+
+Array random_tokens(const Shape& shape, std::int64_t vocab, std::uint64_t seed) {
+  Array out(DType::i32, shape);
+  std::uint64_t i = 0;
+  for (std::int32_t& id : out.as<std::int32_t>())
+    id = static_cast<std::int32_t>(random_below(static_cast<std::uint32_t>(vocab), seed, 0, i++));
+  return out;
+}
+
+// Away from where they start, so that each matters: a gain of 1, a bias of 0. Products neither grow nor vanish.
+StateDict random_values(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed) {
+  StateDict out;
+  for (const ParamSpec& p : params) {
+    std::int64_t largest = 1;
+    for (const std::int64_t extent : p.shape) largest = std::max(largest, extent);
+    const bool constant = p.init.kind == Init::Kind::constant;
+    const double around = constant ? p.init.value : 0,
+                 spread =
+                     constant ? 0.1 : std::max(p.init.value, 1 / std::sqrt(static_cast<double>(largest)));
+    out.emplace(p.name, random_normal({dtype, p.shape}, around, spread, seed, fnv1a(p.name)));
+  }
+  return out;
+}
+
+// Where reading token by token first answers something else than reading the whole.
+struct Difference {
+  std::int64_t token = 0, sequence = 0, logit = 0;
+  double stepped = 0, whole = 0, error = 0;  // error: relative to the largest logit of all
+};
+
+// tokens [batch, time]; logits [batch, time, vocab] of the whole, finite.
+std::optional<Difference> first_difference(Decoder& decoder, const Array& tokens,
+                                           const std::vector<double>& logits, double tolerance) {
+  const std::int64_t batch = decoder.batch(), vocab = decoder.vocab_size(), time = tokens.shape()[1];
+  double largest = 1e-300;
+  for (const double x : logits) largest = std::max(largest, std::abs(x));
+  Array now(DType::i32, {batch});
+  for (std::int64_t t = 0; t < time; ++t) {
+    for (std::int64_t b = 0; b < batch; ++b)
+      now.as<std::int32_t>()[static_cast<std::size_t>(b)] =
+          tokens.as<std::int32_t>()[static_cast<std::size_t>(b * time + t)];
+    const std::vector<double> stepped = decoder.step(now).to_vector();
+    Difference worst;
+    for (std::int64_t i = 0; i < batch * vocab; ++i) {
+      const std::int64_t b = i / vocab, v = i % vocab;
+      const double one = stepped[static_cast<std::size_t>(i)],
+                   all = logits[static_cast<std::size_t>((b * time + t) * vocab + v)],
+                   error = std::abs(one - all) / largest;
+      if (!(error <= worst.error)) worst = {t, b, v, one, all, error};  // NaN is the worst
+      if (std::isnan(error)) break;
+    }
+    if (!(worst.error <= tolerance)) return worst;
+  }
+  return {};
+}
+
+[[noreturn]] void refuse(const Difference& d, const Decoder& decoder) {
+  throw ConfigError(fmt::format(
+      "[decoder] read token by token the model answers something else than read as a whole, from token {} on "
+      "(the first is 0): logit {} of sequence {} is {:.6g} and not {:.6g}, which is {:.2g} of the largest logit "
+      "apart; the stream carries {}. What a token needs of those before it, the function has to ask the stream "
+      "for: state() and carry() where stream.stepping(), or with_history() or counter(), see "
+      "docs/guide/own_model.md{}",
+      d.token, d.logit, d.sequence, d.stepped, d.whole, d.error,
+      decoder.carried().empty() ? "nothing" : listed(decoder.carried()),
+      d.token == 0
+          ? ". The first token has none before it: read as a whole it depends on later ones, or begins "
+            "with another value than state() is given"
+          : ""));
+}
+
+}  // namespace
 
 Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
                  std::int64_t capacity, ttt::FormChoice form)
@@ -18,16 +110,25 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
 Decoder::Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch)
     : params_(std::move(params)) {
   trace(model, dtype, batch);
+  if (!state_names_.empty()) return;
+  // Right only for a model whose tokens do not depend on each other, which is small.
+  const TracedModel whole = traced_whole(model, dtype, {DType::i32, {batch, 4}});
+  const Array tokens =
+      random_tokens(whole.function.input_spec(0).shape, std::min<std::int64_t>(2, vocab_size()), 1);
+  const std::vector<double> logits = whole.function(whole.bind({tokens}, {&params_}))[0].to_vector();
+  if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); })) return;
+  if (const auto d = first_difference(*this, tokens, logits, std::sqrt(rounding_of(dtype))))
+    refuse(*d, *this);
+  reset();
 }
 
 void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
   if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
-  if (!model) throw ConfigError("[decoder] the model is an empty function; give one from tokens to logits");
   const Spec token{DType::i32, {batch}};
   const auto trace_mode = [&](ttt::Stream::Mode mode) {
     return trace_model(dtype, {token}, [&](ParamTable& table, const std::vector<Tensor>& given) {
       ttt::Stream stream(mode);
-      const Tensor logits = model(Params(table), reshape(given[0], {batch, 1}), stream);
+      const Tensor logits = logits_of(model, Params(table), reshape(given[0], {batch, 1}), stream);
       std::vector<Tensor> out;
       if (mode == ttt::Stream::Mode::step) out.push_back(reshape(logits, {batch, logits.dim(-1)}));
       state_names_.clear();
@@ -41,7 +142,7 @@ void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
     });
   };
   const TracedModel start = trace_mode(ttt::Stream::Mode::initial);
-  check_fits(start.params, params_, "the checkpoint");
+  check_fits(start.params, params_, "what the decoder is given");
   for (const std::string& name : state_names_)
     if (std::ranges::count(start.inputs, name) > 0)
       throw ConfigError(fmt::format(
@@ -69,8 +170,23 @@ Array Decoder::step(const Array& tokens) {
     throw ConfigError(fmt::format(
         "[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity",
         capacity_));
+  const Shape wanted{batch()};
+  if (!tokens.defined() || tokens.shape() != wanted)
+    throw ShapeError(fmt::format("[decoder] tokens are {}; a step wants i32{}, one token of each sequence",
+                                 tokens.defined() ? to_string(tokens.spec()) : "empty", to_string(wanted)));
+  if (tokens.dtype() != DType::i32)
+    throw DTypeError(fmt::format("[decoder] tokens are {}; they must be i32", to_string(tokens.spec())));
   inputs_[0] = tokens;
-  plan_->run(inputs_, outputs_);
+  try {
+    plan_->run(inputs_, outputs_);
+  } catch (const ValueError&) {  // of the op that looked the token up
+    for (std::int64_t i = 0; i < batch(); ++i)
+      if (const double id = tokens.at(i); id < 0 || id >= static_cast<double>(vocab_size()))
+        throw ValueError(
+            fmt::format("[decoder] token {} of sequence {} is outside of the vocabulary, 0 to {}", id, i,
+                        vocab_size() - 1));
+    throw;
+  }
   for (std::size_t i = 0; i < state_inputs_.size(); ++i)
     std::swap(inputs_[state_inputs_[i]], outputs_[i + 1]);
   ++position_;
@@ -97,6 +213,29 @@ void Decoder::restore(const StateDict& state, std::int64_t position) {
   inputs_ = model_.bind({Array::zeros(DType::i32, model_.function.input_spec(0).shape)}, {&params_, &own});
   for (std::size_t i = 1; i < inputs_.size(); ++i) inputs_[i] = inputs_[i].to(plan_->device());
   position_ = position;
+}
+
+void check_decoding(const LogitsFn& model, const CheckDecodingOptions& o) {
+  if (o.batch < 1 || o.tokens < 2 || !is_float(o.dtype) || !(o.tolerance >= 0))
+    throw ConfigError(fmt::format(
+        "[decoder] check_decoding wants a batch of 1 or more, 2 tokens or more, f32 or f64, and a "
+        "tolerance of 0 or more; given are {}, {}, {} and {}",
+        o.batch, o.tokens, name(o.dtype), o.tolerance));
+  const TracedModel whole = traced_whole(model, o.dtype, {DType::i32, {o.batch, o.tokens}});
+  const std::int64_t vocab = whole.function.output_spec(0).shape[2];
+  const Array tokens = random_tokens({o.batch, o.tokens}, vocab, o.seed);
+  const StateDict params = o.params.empty() ? random_values(whole.params, o.dtype, o.seed) : o.params;
+  check_fits(whole.params, params, "CheckDecodingOptions::params");
+  const std::vector<double> logits = whole.function(whole.bind({tokens}, {&params}))[0].to_vector();
+  const auto infinite = std::ranges::find_if(logits, [](double x) { return !std::isfinite(x); });
+  if (infinite != logits.end())
+    throw ValueError(fmt::format(
+        "[decoder] check_decoding: read as a whole, the model answers {} at token {}{}", *infinite,
+        (infinite - logits.begin()) / vocab % o.tokens,
+        o.params.empty() ? "; give parameters that suit it, as CheckDecodingOptions::params" : ""));
+  Decoder decoder(model, params, o.dtype, o.batch);
+  const double tolerance = o.tolerance > 0 ? o.tolerance : std::sqrt(rounding_of(o.dtype));
+  if (const auto d = first_difference(decoder, tokens, logits, tolerance)) refuse(*d, decoder);
 }
 
 }  // namespace nestgrad

@@ -16,14 +16,21 @@ class Decoder {
   // capacity: most tokens that an attention model will read.
   Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
           std::int64_t capacity = 0, ttt::FormChoice form = ttt::FormChoice::automatic);
-  // Of any model that can be read token by token.
+  // Of any model that can be read token by token. ConfigError for one that carries nothing from token to token
+  // and yet, read as a whole, lets a token depend on those before it: it would decode something else than it
+  // was trained for. check_decoding looks at all models.
   Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch);
 
-  // Reads one token of each sequence: i32 [batch] -> logits [batch, vocab] for the next one.
+  // Reads one token of each sequence: i32 [batch] -> logits [batch, vocab] for the next one. ShapeError,
+  // DTypeError or ValueError for other tokens; the decoder then stands where it was.
   Array step(const Array& tokens);
   // Back to before the first token.
   void reset();
   std::int64_t position() const { return position_; }
+  std::int64_t vocab_size() const { return plan_->output_specs()[0].shape[1]; }  // of the logits
+  std::int64_t batch() const { return plan_->output_specs()[0].shape[0]; }
+  // Names of what is carried from token to token.
+  const std::vector<std::string>& carried() const { return state_names_; }
 
   // The carried state, to stop here and go on later: bit-identical to not having stopped.
   StateDict state() const;
@@ -41,5 +48,23 @@ class Decoder {
   bool bounded_ = false;                   // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
 };
+
+struct CheckDecodingOptions {
+  DType dtype = DType::f64;
+  // More tokens than what the model takes together: a chunk of an inner loop, a window.
+  std::int64_t batch = 2, tokens = 40;
+  // Largest difference of a logit, relative to the largest logit; 0: the square root of the type's rounding.
+  double tolerance = 0;
+  std::uint64_t seed = 1;
+  StateDict params = {};  // empty: random ones, away from where they start
+};
+
+// Reads random tokens once as a whole and once token by token. ConfigError where the answers differ: it says from
+// which token on, and by how much. Belongs in a test of every model of one's own:
+//
+//   check_decoding([](const Params& params, Tensor tokens, ttt::Stream& stream) { .. });
+//
+// ValueError if the model's answers are not finite.
+void check_decoding(const LogitsFn& model, const CheckDecodingOptions& options = {});
 
 }  // namespace nestgrad

@@ -74,8 +74,8 @@ Tensor LanguageModel::run(const Block& block, Tensor h, ttt::Stream& stream) con
     const Scope scope(block.name + ".conv");
     const Tensor x = stream.with_history(block.name + ".conv", norm("conv.norm.weight", h), kernel - 1);
     const Init init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(kernel)));
-    h = h + conv1d(x, p("conv.conv.weight", {width, 1, kernel}, init),
-                   p("conv.conv.bias", {width}, Init::zeros()));
+    const Tensor bias = p("conv.conv.bias", {width}, Init::zeros());
+    h = h + conv1d(x, p("conv.conv.weight", {width, 1, kernel}, init), bias);
   }
   const Tensor mixed = block.sequence(norm("seq_norm.weight", h), stream);
   stream.tap(block.name + ".seq_modeling_block.output", mixed);
@@ -104,9 +104,21 @@ LogitsFn language_model(const LanguageModelConfig& config, const LanguageModelOp
   };
 }
 
+Tensor logits_of(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream) {
+  if (!model) throw ConfigError("[model] the model is an empty function; give one from tokens to logits");
+  const Tensor logits = model(params, tokens, stream);
+  if (logits.rank() != 3 || logits.dim(0) != tokens.dim(0) || logits.dim(1) != tokens.dim(1) ||
+      logits.dim(2) < 1)
+    throw ShapeError(
+        fmt::format("[model] the model makes logits {} of tokens {}; they must be [{}, {}, vocabulary]",
+                    to_string(logits.spec()), to_string(tokens.spec()), tokens.dim(0), tokens.dim(1)));
+  return logits;
+}
+
 Tensor next_token_loss(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream) {
   const std::int64_t time = tokens.dim(1) - 1;
-  return cross_entropy(model(params, slice(tokens, 1, 0, time), stream), slice(tokens, 1, 1, time + 1));
+  const Tensor next = slice(tokens, 1, 1, time + 1);
+  return cross_entropy(logits_of(model, params, slice(tokens, 1, 0, time), stream), next);
 }
 
 Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, Tensor tokens,

@@ -13,8 +13,12 @@ namespace nestgrad {
 
 // A language model as a function, of whatever make: tokens i32 [batch, time] -> logits [batch, time, vocab]. It
 // asks params for what it needs. A Trainer calls it on whole sequences, a Decoder with one token at a time, what
-// came before being carried by the stream (ttt/stream.h).
+// came before being carried by the stream (ttt/stream.h). check_decoding (models/decoder.h) says whether a
+// function of one's own answers the same both ways.
 using LogitsFn = std::function<Tensor(const Params& params, Tensor tokens, ttt::Stream& stream)>;
+
+// What a model answers. ConfigError if it is an empty function, ShapeError unless it makes [batch, time, vocab].
+Tensor logits_of(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream);
 
 // What a LanguageModel is, beyond its configuration.
 struct LanguageModelOptions {

@@ -1,5 +1,8 @@
 #include "models/optimizer.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <numbers>
 
 #include "ops/accumulate.h"
@@ -8,9 +11,22 @@
 
 namespace nestgrad {
 
+void AdamWOptions::check() const {
+  const auto require = [](const char* field, double value, bool fine, const char* range) {
+    if (!fine || !std::isfinite(value))
+      throw ConfigError(fmt::format("[adamw] {} must be {}, it is {}", field, range, value));
+  };
+  require("beta1", beta1, beta1 >= 0 && beta1 < 1, "at least 0 and below 1");
+  require("beta2", beta2, beta2 >= 0 && beta2 < 1, "at least 0 and below 1");
+  require("eps", eps, eps > 0, "positive and finite");
+  require("weight_decay", weight_decay, weight_decay >= 0, "0 or positive, and finite");
+  require("clip", clip, clip > 0, "positive and finite; 1e30 clips no gradient");
+}
+
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
+  o.check();
   const Scope scope("adamw");
   AdamWResult out;
   Tensor total;

@@ -7,10 +7,13 @@
 namespace nestgrad {
 
 struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay =
-      0.1;            // of parameters that start random; gains and biases start constant and do not decay
-  double clip = 1.0;  // largest global norm of the gradient
+  double beta1 = 0.9, beta2 = 0.95;  // in [0, 1)
+  double eps = 1e-8;                 // positive
+  // Of parameters that start random; gains and biases start constant and do not decay. Not negative.
+  double weight_decay = 0.1;
+  double clip = 1.0;  // largest global norm of the gradient, positive
+
+  void check() const;  // ConfigError that names the field and its range
 };
 
 // Numbers that change from step to step, each a tensor with one element.
@@ -26,7 +29,7 @@ struct AdamWResult {
 };
 
 // A parameter whose gradient is an undefined tensor stays as it is, without decay. One gradient at least is
-// defined.
+// defined. ConfigError for options that make no sense.
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& options);

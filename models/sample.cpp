@@ -29,22 +29,30 @@ std::int32_t draw(const std::vector<double>& logits, double temperature, double 
   return static_cast<std::int32_t>(best - logits.begin());  // rounding ate the last sliver
 }
 
-}  // namespace
-
-std::string sample_text(const LanguageModelConfig& config, const StateDict& params, const std::string& prompt,
-                        std::int64_t bytes, double temperature, std::uint64_t seed,
-                        const std::function<void(char)>& on_byte, const Tokenizer& tokenizer) {
+// What does not depend on the model.
+std::vector<std::int32_t> checked_prompt(const std::string& prompt, std::int64_t bytes, double temperature,
+                                         const Tokenizer& tokenizer) {
   if (prompt.empty())
     throw ConfigError("[sample] the prompt must not be empty: the model needs a first byte to read");
-  if (!(temperature >= 0))
-    throw ConfigError(fmt::format("[sample] the temperature must not be negative, it is {}", temperature));
-  if (tokenizer.vocab_size() > config.vocab_size)
+  if (!(temperature >= 0) || !std::isfinite(temperature))
+    throw ConfigError(
+        fmt::format("[sample] the temperature must be 0 or positive, and finite; it is {}", temperature));
+  if (bytes < 0) throw ConfigError(fmt::format("[sample] {} bytes cannot be written", bytes));
+  std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
+  if (tokens.empty()) throw ConfigError("[sample] the prompt has no tokens; write some text in it");
+  return tokens;
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  if (tokenizer.vocab_size() > vocab_size)
     throw ConfigError(
         fmt::format("[sample] the tokenizer has {} tokens, the model (vocab_size) {}; give its own",
-                    tokenizer.vocab_size(), config.vocab_size));
-  const std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
-  if (tokens.empty()) throw ConfigError("[sample] the prompt has no tokens; write some text in it");
-  Decoder decoder(config, params, DType::f32, 1, static_cast<std::int64_t>(tokens.size()) + bytes);
+                    tokenizer.vocab_size(), vocab_size));
+}
+
+std::string sample(Decoder& decoder, const std::vector<std::int32_t>& tokens, std::int64_t bytes,
+                   double temperature, std::uint64_t seed, const std::function<void(char)>& on_byte,
+                   const Tokenizer& tokenizer) {
   const Array uniforms = random_uniform({DType::f64, {bytes}}, 0, 1, seed, kSampleStream);
   Array token(DType::i32, {1}), logits;
   const auto read = [&](std::int32_t id) {
@@ -66,6 +74,26 @@ std::string sample_text(const LanguageModelConfig& config, const StateDict& para
     if (i + 1 < bytes) read(id);
   }
   return out;
+}
+
+}  // namespace
+
+std::string sample_text(const LanguageModelConfig& config, const StateDict& params, const std::string& prompt,
+                        std::int64_t bytes, double temperature, std::uint64_t seed,
+                        const std::function<void(char)>& on_byte, const Tokenizer& tokenizer) {
+  check_vocabulary(tokenizer, config.vocab_size);
+  const std::vector<std::int32_t> tokens = checked_prompt(prompt, bytes, temperature, tokenizer);
+  Decoder decoder(config, params, DType::f32, 1, static_cast<std::int64_t>(tokens.size()) + bytes);
+  return sample(decoder, tokens, bytes, temperature, seed, on_byte, tokenizer);
+}
+
+std::string sample_text(const LogitsFn& model, const StateDict& params, const std::string& prompt,
+                        std::int64_t bytes, double temperature, std::uint64_t seed,
+                        const std::function<void(char)>& on_byte, const Tokenizer& tokenizer) {
+  const std::vector<std::int32_t> tokens = checked_prompt(prompt, bytes, temperature, tokenizer);
+  Decoder decoder(model, params, DType::f32, 1);
+  check_vocabulary(tokenizer, decoder.vocab_size());
+  return sample(decoder, tokens, bytes, temperature, seed, on_byte, tokenizer);
 }
 
 }  // namespace nestgrad

@@ -17,5 +17,11 @@ std::string sample_text(const LanguageModelConfig& config, const StateDict& para
                         std::int64_t bytes, double temperature, std::uint64_t seed,
                         const std::function<void(char)>& on_byte = {},
                         const Tokenizer& tokenizer = byte_tokenizer());
+// The same of any model that a Decoder takes. One with a cache of keys and values needs room for the tokens of the
+// prompt and as many as `bytes`.
+std::string sample_text(const LogitsFn& model, const StateDict& params, const std::string& prompt,
+                        std::int64_t bytes, double temperature, std::uint64_t seed,
+                        const std::function<void(char)>& on_byte = {},
+                        const Tokenizer& tokenizer = byte_tokenizer());
 
 }  // namespace nestgrad

@@ -2,9 +2,54 @@
 
 #include <fmt/format.h>
 
+#include "engine/core/nearest_name.h"
 #include "engine/io/file.h"
 
 namespace nestgrad {
+
+namespace {
+
+using ShownSpecs = std::map<std::string, std::string>;  // of values by name, as messages show them
+
+// 'a' [8], 'b' [2,3] and 4 more.
+std::string listed_with(const ShownSpecs& specs, const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 6;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i)
+    out += fmt::format("{}'{}' {}",
+                       i == 0                  ? ""
+                       : i + 1 == names.size() ? " and "
+                                               : ", ",
+                       printable(names[i]), specs.at(names[i]));
+  if (names.size() > kMost) out += fmt::format(" and {} more", names.size() - kMost);
+  return out;
+}
+
+// How values by name do not fit what is wanted, each part behind "; ". kind: of what is wanted.
+struct Misfit {
+  std::string missing, misshapen, surplus;
+
+  Misfit(const ShownSpecs& wanted, const ShownSpecs& given, const char* kind) {
+    std::vector<std::string> lacked, left;
+    for (const auto& [name, spec] : wanted)
+      if (const auto at = given.find(name); at == given.end()) lacked.push_back(name);
+      else if (at->second != spec && misshapen.size() < 300)
+        misshapen += fmt::format("; '{}' is {}, the model wants {}", name, at->second, spec);
+    for (const auto& [name, spec] : given)
+      if (!wanted.contains(name)) left.push_back(name);
+    if (!lacked.empty()) missing = fmt::format("; it lacks the {} {}", kind, listed_with(wanted, lacked));
+    if (left.empty()) return;
+    surplus = fmt::format("; it holds {}, which the model has no place for", listed_with(given, left));
+    for (const std::string& name : left)
+      if (const std::string nearest = nearest_name(name, lacked); !nearest.empty()) {
+        surplus += fmt::format("; is '{}' meant for '{}'?", printable(name), nearest);
+        break;
+      }
+  }
+  std::string str() const { return missing + surplus + misshapen; }
+};
+
+}  // namespace
 
 TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const ModelFn& fn) {
   TracedModel out;
@@ -27,37 +72,26 @@ std::vector<Array> TracedModel::bind(const std::vector<Array>& given,
     const Array* found = nullptr;
     for (const StateDict* source : sources)
       if (const auto at = source->find(inputs[i]); at != source->end()) found = &at->second;
-    if (!found)
-      throw ConfigError(
-          fmt::format("[model] there is no value for '{}' {}", inputs[i], to_string(function.input_spec(i))));
-    if (found->spec() != function.input_spec(i))
-      throw ConfigError(fmt::format("[model] '{}' is {}, the model wants {}", inputs[i],
-                                    to_string(found->spec()), to_string(function.input_spec(i))));
+    if (!found || found->spec() != function.input_spec(i)) break;
     values.push_back(*found);
   }
-  return values;
+  if (values.size() == inputs.size()) return values;
+  ShownSpecs wanted, held;
+  for (std::size_t i = given.size(); i < inputs.size(); ++i)
+    wanted.emplace(inputs[i], to_string(function.input_spec(i)));
+  for (const StateDict* source : sources)
+    for (const auto& [name, value] : *source) held.insert_or_assign(name, to_string(value.spec()));
+  throw ConfigError(
+      fmt::format("[model] what is given does not fit the model{}", Misfit(wanted, held, "value").str()));
 }
 
 void check_fits(const std::vector<ParamSpec>& params, const StateDict& dict, const std::string& what) {
-  std::map<std::string, Shape> wanted;
-  for (const ParamSpec& p : params) wanted.emplace(p.name, p.shape);
-  std::vector<std::string> missing, surplus;
-  std::string misshapen;
-  for (const auto& [name, shape] : wanted) {
-    const auto found = dict.find(name);
-    if (found == dict.end()) missing.push_back(name);
-    else if (found->second.shape() != shape && misshapen.size() < 300)
-      misshapen += fmt::format("; '{}' is {}, this configuration wants {}", name,
-                               to_string(found->second.shape()), to_string(shape));
-  }
-  for (const auto& [name, value] : dict)
-    if (!wanted.contains(name)) surplus.push_back(name);
-  if (missing.empty() && surplus.empty() && misshapen.empty()) return;
-  throw ConfigError(fmt::format(
-      "[model] {} does not fit this configuration{}{}{}", what,
-      missing.empty() ? "" : fmt::format("; it lacks the parameter {}", listed(missing)),
-      surplus.empty() ? "" : fmt::format("; it holds {}, which the model has no place for", listed(surplus)),
-      misshapen));
+  ShownSpecs wanted, held;
+  for (const ParamSpec& p : params) wanted.emplace(p.name, to_string(p.shape));
+  for (const auto& [name, value] : dict) held.emplace(name, to_string(value.shape()));
+  if (wanted == held) return;
+  throw ConfigError(
+      fmt::format("[model] {} does not fit the model{}", what, Misfit(wanted, held, "parameter").str()));
 }
 
 std::int64_t parameter_count(const StateDict& params) {

@@ -16,8 +16,8 @@ struct TracedModel {
   std::vector<ParamSpec> params;
   std::vector<std::string> inputs;  // names of all inputs of the function
 
-  // The function's inputs after the first `given`, looked
-  // up by name. ConfigError if one is missing or misshapen.
+  // The function's inputs after the first `given`, looked up by name; sources may hold more. ConfigError if one
+  // is missing or misshapen: it names all of those, and what the sources hold that is not asked for.
   std::vector<Array> bind(const std::vector<Array>& given,
                           const std::vector<const StateDict*>& sources) const;
 };

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "autograd/grad.h"
+#include "engine/core/hash.h"
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "models/json.h"
@@ -24,6 +25,15 @@ constexpr std::size_t kNumbers = 4;  // inputs before the parameters: tokens, ra
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
 constexpr const char* kFirstMoment = "adamw.m.";
 constexpr const char* kSecondMoment = "adamw.v.";
+constexpr const char* kFromSeed = "random, of the seed";  // what training began with
+
+nlohmann::ordered_json adamw_json(const AdamWOptions& o) {
+  return {{"weight_decay", o.weight_decay},
+          {"clip", o.clip},
+          {"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"eps", o.eps}};
+}
 
 std::int64_t step_from(const SafeTensors& file, const std::string& path) {
   const auto at = file.metadata.find("step");
@@ -37,6 +47,36 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
                     "step count; resume from a folder that train_lm wrote",
                     path));
   return step;
+}
+
+// The settings of a checkpoint that are not this run's. Settings of AdamW that earlier versions did not write are
+// taken for their defaults.
+void check_same(const SafeTensors& file, const std::string& key, const std::string& ours,
+                const std::string& path) {
+  const auto at = file.metadata.find(key);
+  const nlohmann::json theirs = parse_json(at == file.metadata.end() ? "{}" : at->second),
+                       mine = parse_json(ours), written_later = parse_json(adamw_json(AdamWOptions()).dump());
+  std::string different;
+  for (const auto& [name, value] : mine.items()) {
+    const bool there = theirs.is_object() && theirs.contains(name);
+    if (name == "steps" || (there && theirs[name] == value)) continue;
+    if (!there && written_later.contains(name) && written_later[name] == value) continue;
+    different += fmt::format("{}{} = {}, this run has {}", different.empty() ? "" : "; ", name,
+                             there ? shown(theirs[name]) : "nothing", value.dump());
+  }
+  if (!different.empty())
+    throw ConfigError(fmt::format(
+        "[train] {} was written with {}; resume with the same settings, or start anew in another folder",
+        path, different));
+}
+
+std::string fingerprint_of(const StateDict& params) {
+  std::uint64_t hash = fnv1a(std::string_view());
+  for (const auto& [name, value] : params) {
+    const Array here = value.to(Device::cpu());
+    hash = fnv1a(std::span(static_cast<const std::byte*>(here.data()), here.bytes()), fnv1a(name, hash));
+  }
+  return fmt::format("{:016x}", hash);
 }
 
 constexpr std::string_view kInnerLoss = ".inner_loss_";
@@ -69,30 +109,29 @@ void TrainingOptions::check() const {
 }
 
 void TrainingOptions::check_without_model() const {
-  if (steps < 1 || batch < 1)
-    throw ConfigError(
-        fmt::format("[train] steps and batch must be at least 1, they are {} and {}", steps, batch));
-  if (context < 2)
-    throw ConfigError(fmt::format("[train] the context must be at least 2 bytes, it is {}", context));
+  const auto at_least = [](const char* field, std::int64_t value, std::int64_t least) {
+    if (value < least)
+      throw ConfigError(fmt::format("[train] {} must be at least {}, it is {}", field, least, value));
+  };
+  at_least("steps", steps, 1);
+  at_least("batch", batch, 1);
+  at_least("context", context, 2);
+  at_least("warmup", warmup, 0);
+  at_least("checkpoint_every", checkpoint_every, 0);
   if (context > kMostTokens / batch)
     throw ConfigError(
         fmt::format("[train] {} sequences of {} bytes are more than the {} that a step can take", batch,
                     context, kMostTokens));
   if (!(lr > 0) || !std::isfinite(lr))
-    throw ConfigError(fmt::format("[train] the learning rate must be positive, it is {}", lr));
-  if (warmup < 0 || checkpoint_every < 0)
-    throw ConfigError("[train] warm-up and checkpoint_every must not be negative");
+    throw ConfigError(
+        fmt::format("[train] lr, the learning rate, must be positive and finite, it is {}", lr));
+  adamw.check();
 }
 
 std::string TrainingOptions::to_json() const {
-  nlohmann::ordered_json json{{"steps", steps},
-                              {"batch", batch},
-                              {"context", context},
-                              {"lr", lr},
-                              {"warmup", warmup},
-                              {"seed", seed},
-                              {"weight_decay", adamw.weight_decay},
-                              {"clip", adamw.clip}};
+  nlohmann::ordered_json json{{"steps", steps}, {"batch", batch},   {"context", context},
+                              {"lr", lr},       {"warmup", warmup}, {"seed", seed}};
+  json.update(adamw_json(adamw));
   return json.dump();
 }
 
@@ -119,13 +158,12 @@ Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus, const Logits
     : options_(options),
       loss_([model](const Params& params, Tensor tokens, ttt::Stream& stream) {
         const LogitsFn of_bytes = [&](const Params& p, Tensor bytes, ttt::Stream& s) {
-          const Tensor logits = model(p, bytes, s);
-          Shape wanted = bytes.shape();
-          wanted.push_back(kBytes);
-          if (logits.shape() != wanted)
+          const Tensor logits = logits_of(model, p, bytes, s);
+          if (logits.dim(2) != kBytes)
             throw ShapeError(fmt::format(
                 "[train] the model makes logits {} of bytes {}; they must be {}, one for each value of a byte",
-                to_string(logits.spec()), to_string(bytes.spec()), to_string(wanted)));
+                to_string(logits.spec()), to_string(bytes.spec()),
+                to_string(Shape{bytes.dim(0), bytes.dim(1), kBytes})));
           return logits;
         };
         return next_token_loss(of_bytes, params, tokens, stream);
@@ -133,7 +171,6 @@ Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus, const Logits
       config_(R"({"model": "a function of the program that wrote this"})"),
       corpus_(std::move(corpus)) {
   options_.check_without_model();
-  if (!model) throw ConfigError("[train] the model is an empty function; give one from tokens to logits");
   trace();
 }
 
@@ -171,17 +208,24 @@ void Trainer::trace() {
       });
   train_plan_ = std::make_unique<Plan>(train_.function.plan({.memory_budget = options_.memory_budget}));
   inputs_ = {Array(tokens), Array(number), Array(number), Array(number)};
-  start_from(initial_parameters(train_.params, kType, options_.seed, train_plan_->device()));
+  begin_with(initial_parameters(train_.params, kType, options_.seed, train_plan_->device()));
   for (const Spec& spec : train_plan_->output_specs()) outputs_.emplace_back(spec, train_plan_->device());
 }
 
 void Trainer::start_from(StateDict params) {
   check_fits(train_.params, params, "what training starts from");
+  std::string start = fingerprint_of(params);
+  begin_with(std::move(params));
+  start_ = std::move(start);
+}
+
+void Trainer::begin_with(StateDict params) {
   for (const ParamSpec& p : train_.params) {
     params.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
     params.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));
   }
   place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&params}));
+  start_ = kFromSeed;
   step_ = 0;
 }
 
@@ -204,7 +248,7 @@ StepResult Trainer::step() {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     throw ValueError(fmt::format(
         "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
-        "Lower --lr, or raise the warm-up",
+        "Lower TrainingOptions::lr, or raise warmup",
         result.step, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.grad_norm));
   for (std::size_t i = kResults; i < outputs_.size(); ++i)
     std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);
@@ -282,6 +326,7 @@ void Trainer::save(const std::string& path) const {
                    {"data_position", std::to_string(step_)},
                    {"text", text_},
                    {"rng", fmt::format("philox4x32-10, seed {}, counter from step", options_.seed)},
+                   {"start", start_},
                    {"config", config_},
                    {"training", options_.to_json()}};
   write_safetensors(path, file);
@@ -290,27 +335,27 @@ void Trainer::save(const std::string& path) const {
 void Trainer::load(const std::string& path) {
   const SafeTensors file = read_safetensors(path);
   const std::int64_t step = step_from(file, path);
-  const auto same = [&](const std::string& key, const std::string& ours) {
-    const auto at = file.metadata.find(key);
-    const nlohmann::json theirs = parse_json(at == file.metadata.end() ? "{}" : at->second),
-                         mine = parse_json(ours);
-    for (const auto& [name, value] : mine.items())
-      if (name != "steps" && (!theirs.is_object() || !theirs.contains(name) || theirs[name] != value))
-        throw ConfigError(fmt::format(
-            "[train] {} was written with {} = {}, this run has {}; resume with the same settings, or start "
-            "anew in another folder",
-            path, name, theirs.is_object() && theirs.contains(name) ? shown(theirs[name]) : "nothing",
-            value.dump()));
-  };
-  same("config", config_);
-  same("training", options_.to_json());
+  check_same(file, "config", config_, path);
+  check_same(file, "training", options_.to_json(), path);
   const auto text = file.metadata.find("text");  // checkpoints of earlier versions do not say
   if (text != file.metadata.end() && text->second != text_)
     throw ConfigError(
         fmt::format("[train] {} was trained on other text (fingerprint {}, this one has {}): a file or its "
                     "place changed; resume with the same text, or start anew in another folder",
                     path, text->second, text_));
+  const auto start = file.metadata.find("start");  // likewise
+  const bool started = start != file.metadata.end();
+  if (started && start_ != kFromSeed && start->second != start_)
+    throw ConfigError(fmt::format(
+        "[train] {} was not trained from the weights that this run starts from (theirs: {}, these: {}); resume "
+        "with the same, or start anew in another folder",
+        path, start->second, start_));
+  StateDict params;  // all of them, and no other: what the model has no place for is not dropped
+  for (const auto& [name, value] : file.tensors)
+    if (!name.starts_with("adamw.")) params.emplace(name, value);
+  check_fits(train_.params, params, path);
   place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}));
+  if (started) start_ = start->second;
   step_ = step;
 }
 

@@ -22,9 +22,10 @@ struct TrainingOptions {
   std::size_t memory_budget = 0;  // of the plan, as in PlanOptions
   AdamWOptions adamw;
 
-  void check() const;                // ConfigError
+  void check() const;                // ConfigError that names the field and its range
   void check_without_model() const;  // all but `model`
-  // All but the model: what a resumed run must share, except `steps`, which only shapes the schedule.
+  // What a resumed run must share, but for the model, and for `steps`, which only shape the schedule; what is left
+  // out (checkpoint_every, memory_budget) changes no bit.
   std::string to_json() const;
 };
 
@@ -73,8 +74,9 @@ class Trainer {
 
   // Parameters, optimiser, step, options in one safetensors file. Written atomically.
   void save(const std::string& path) const;
-  // ConfigError if it was written with other options or while training on other text; IoError if it cannot be
-  // read. Nothing changes on error.
+  // ConfigError that says what differs if it was written with other options, by a model with other parameters,
+  // while training on other text, or after start_from() with other weights than start_from() here (which need
+  // not be called); IoError if it cannot be read. Nothing changes on error.
   void load(const std::string& path);
 
   StateDict parameters() const;  // copies
@@ -87,13 +89,15 @@ class Trainer {
   // tokens i32 [batch, context + 1] -> loss of each next one, [batch, context].
   using LossFn = std::function<Tensor(const Params& params, Tensor tokens, ttt::Stream& stream)>;
   void trace();
+  void begin_with(StateDict params);
   void place_inputs(std::vector<Array> inputs);
 
   TrainingOptions options_;
   LossFn loss_;
   std::string config_;  // of the model, as checkpoints have it
   ByteCorpus corpus_;
-  std::string text_;  // its fingerprint, as checkpoints have it
+  std::string text_;   // its fingerprint, as checkpoints have it
+  std::string start_;  // of the weights that training began with, likewise
   TracedModel train_;
   std::vector<std::string> unused_;
   std::unique_ptr<Plan> train_plan_;

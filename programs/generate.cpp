@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 
 #include "models/checkpoint.h"
 #include "models/sample.h"
@@ -33,6 +34,7 @@ int nestgrad::programs::generate(int argc, char** argv) {
   nestgrad::add_device_option(app);
   return nestgrad::run_program(argc, argv, app, [&] {
     if (prompt.empty()) throw CLI::ValidationError("--prompt", "must not be empty");
+    if (!std::isfinite(temperature)) throw CLI::ValidationError("--temperature", "must be a finite number");
     const nestgrad::Checkpoint model = nestgrad::read_checkpoint(checkpoint);
     const auto tokenizer = nestgrad::read_tokenizer(tokenizer_path.empty() ? checkpoint : tokenizer_path,
                                                     model.config.vocab_size);

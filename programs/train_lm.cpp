@@ -207,9 +207,9 @@ class Run {
       StepResult s{};
       try {
         s = trainer_.step();
-      } catch (const ValueError&) {
+      } catch (const ValueError& e) {
         explain_nonfinite(o_, trainer_, progress);
-        throw;
+        throw ValueError(fmt::format("{}; --lr is {}", e.what(), o_.training.lr));
       }
       double& rate = results_.tokens_per_second;
       rate = static_cast<double>(s.step - first) * tokens_per_step / seconds_since(start);
@@ -324,7 +324,11 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option_function<double>(
-         "--memory-budget", [&](double mb) { o.training.memory_budget = static_cast<std::size_t>(mb * 1e6); },
+         "--memory-budget",
+         [&](double mb) {
+           if (!std::isfinite(mb)) throw CLI::ValidationError("--memory-budget", "must be a finite number");
+           o.training.memory_budget = static_cast<std::size_t>(mb * 1e6);
+         },
          "MB that the training plan may take: what "
          "is not kept is recomputed, as little as "
          "possible; same bits (default: any)")

@@ -656,9 +656,9 @@ FAULTS = [
         ("clip-forgotten-at-resume", "«const std::int64_t step = step_from(file, path);»",
          "const std::int64_t step = step_from(file, path); if (FAULT) { TrainingOptions o = options_;"
          " o.adamw.clip = 1e9; Trainer other(o, corpus_); train_plan_ = std::move(other.train_plan_); }"),
-        ("decay-forgotten-at-resume", "«const auto same =» [&](const std::string& key",
-         "if (FAULT) { TrainingOptions o = options_; o.adamw.weight_decay = 0; Trainer other(o, corpus_);"
-         " train_plan_ = std::move(other.train_plan_); } const auto same ="),
+        ("decay-forgotten-at-resume", "«check_same(file, \"config\", config_, path);»",
+         "check_same(file, \"config\", config_, path); if (FAULT) { TrainingOptions o = options_;"
+         " o.adamw.weight_decay = 0; Trainer other(o, corpus_); train_plan_ = std::move(other.train_plan_); }"),
         ("seed-forgotten", "kType, «options_.seed», train_plan_->device())", "0"),
         ("not-finite-accepted", "if («!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)»)",
          "false"),
@@ -668,8 +668,19 @@ FAULTS = [
         ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
         ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),
         ("inner-losses-exchanged", "sums[1 + 3 * i], sums[2 + 3 * i], sums[«3 + 3 * i»]", "2 + 3 * i"),
-        ("settings-unchecked-at-resume", "«same(\"training\", options_.to_json());»", None),
+        ("settings-unchecked-at-resume", "«check_same(file, \"training\", options_.to_json(), path);»", None),
+        ("beta-not-in-the-checkpoint", "«json.update(adamw_json(adamw));»", None),
+        ("absent-settings-accepted", "if (!there && written_later.contains(name) && «written_later[name] == value»)", "true"),
+        ("other-start-accepted", "if (started && start_ != kFromSeed && «start->second != start_»)", "false"),
+        ("start-forgotten-at-resume", "«if (started) start_ = start->second;»", None),
+        ("surplus-dropped-at-resume", "«check_fits(train_.params, params, path);»", None),
         ("text-unchecked-at-resume", "&& «text->second != text_»)", "false"),
+    ]),
+    ("decoder", "models/decoder.cpp", (files("models/check_decoding"), files("models/")), [
+        ("difference-of-the-first-sequence", "for (std::int64_t i = 0; i < «batch * vocab»; ++i)", "vocab"),
+        ("whole-compared-with-itself", "error = std::abs(«one» - all) / largest", "all"),
+        ("parameters-as-they-start", "spread = constant ? «0.1» :", "0.0"),
+        ("stateless-model-taken", "if («!state_names_.empty()») return;", "true"),
     ]),
     ("data", "models/data.cpp", TRAINING, [
         ("same-rows", "kDataStream + step, «static_cast<std::uint64_t>(row)»", "0"),

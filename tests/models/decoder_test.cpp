@@ -162,7 +162,7 @@ TEST_CASE("parameters that do not fit the configuration are a ConfigError that n
   CHECK(contains(refused([](StateDict& p) { p["model.extra"] = Array::zeros(DType::f64, {1}); }),
                  "holds 'model.extra'"));
   CHECK(contains(refused([](StateDict& p) { p["model.norm.weight"] = Array::zeros(DType::f64, {9}); }),
-                 "'model.norm.weight' is [9], this configuration wants [8]"));
+                 "'model.norm.weight' is [9], the model wants [8]"));
   CHECK(contains(refused([](StateDict&) {}, DType::f32), ", the model wants f32["));
   CHECK(contains(message_of<ConfigError>([&] { Decoder(s.config, s.params, DType::f64, 0); }),
                  "the batch must be at least 1"));
@@ -180,7 +180,8 @@ TEST_CASE("a state that does not fit is a ConfigError, and leaves the decoder as
     change(state);
     return message_of<ConfigError>([&] { decoder.restore(state, 0); });
   };
-  CHECK(contains(refused([&](StateDict& x) { x.erase(weight); }), "there is no value for '" + weight + "'"));
+  CHECK(contains(refused([&](StateDict& x) { x.erase(weight); }),
+                 "it lacks the value '" + weight + "' f64[2,2,4,4]"));
   CHECK(contains(refused([&](StateDict& x) { x["layers.7.W1"] = x[weight]; }),
                  "the state holds 'layers.7.W1'"));
   CHECK(contains(refused([&](StateDict& x) { x[weight] = Array::zeros(DType::f64, {1}); }),
@@ -194,8 +195,17 @@ TEST_CASE("a token outside of the vocabulary is an error, and the decoder can go
   Decoder decoder = decoder_of(s), twin = decoder_of(s);
   read(decoder, s.tokens, 0, 2);
   read(twin, s.tokens, 0, 2);
-  CHECK_THROWS_AS(decoder.step(Array::full(DType::i32, {kBatch}, 13)), ValueError);
-  CHECK_THROWS_AS(decoder.step(Array::zeros(DType::i32, {kBatch + 1})), Error);
+  const auto refused = [&]<class E>(E, const Array& tokens) {
+    return message_of<E>([&] { decoder.step(tokens); });
+  };
+  CHECK(contains(refused(ValueError(""), Array::of({1, 13}, {kBatch}, DType::i32)),
+                 "token 13 of sequence 1 is outside of the vocabulary, 0 to 12"));
+  CHECK(
+      contains(refused(ValueError(""), Array::of({-1, 1}, {kBatch}, DType::i32)), "token -1 of sequence 0"));
+  CHECK(contains(refused(ShapeError(""), Array::zeros(DType::i32, {kBatch + 1})),
+                 "tokens are i32[3]; a step wants i32[2], one token of each sequence"));
+  CHECK(contains(refused(ShapeError(""), Array()), "tokens are empty"));
+  CHECK(contains(refused(DTypeError(""), Array::zeros(DType::f32, {kBatch})), "f32[2]; they must be i32"));
   CHECK(decoder.position() == 2);
   CHECK(same_bits(read(decoder, s.tokens, 2, 5), read(twin, s.tokens, 2, 5)));
 }

@@ -47,6 +47,21 @@ TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
   }
 }
 
+TEST_CASE("options of AdamW that make no sense are refused where its step is made") {
+  const Spec one{DType::f64, {1}}, number{DType::f64, {}};
+  const auto step = [&](const AdamWOptions& options) {
+    trace(
+        [&](const std::vector<Tensor>& in) {
+          return adamw({{"w", {1}, {}}}, {in[0]}, {in[1]}, {in[2]}, {in[3]}, {in[4], in[5], in[6]}, options)
+              .params;
+        },
+        {one, one, one, one, number, number, number});
+  };
+  CHECK_NOTHROW(step({}));
+  CHECK_THROWS_WITH_AS(step({.beta2 = 2}), "[adamw] beta2 must be at least 0 and below 1, it is 2",
+                       ConfigError);
+}
+
 TEST_CASE("the learning rate warms up linearly and ends at a tenth of its peak") {
   CHECK(cosine_rate(0, 100, 10, 1.0) == doctest::Approx(0.1));
   CHECK(cosine_rate(9, 100, 10, 1.0) == doctest::Approx(1.0));

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "models/sample.h"
 #include "models/trainer.h"
 #include "tests/models/model_testing.h"
 #include "tests/temporary_folder.h"
@@ -95,6 +97,13 @@ TEST_CASE("a function of one's own is trained, saved, resumed and decoded") {
     CHECK(same_bits({value}, {resumed.parameters().at(name)}));
   CHECK(trainer.validate(trainer.validation_windows(4)).loss < first);
   CHECK(decoding_error(trigram, trainer.parameters()) < 1e-5);
+  check_decoding(trigram);
+  const StateDict params = trainer.parameters();
+  CHECK(sample_text(trigram, params, "abc", 12, 0, 0) == "defgh\nabcdef");
+  std::string seen;
+  const std::string drawn = sample_text(trigram, params, "abc", 9, 0.5, 3, [&](char c) { seen += c; });
+  CHECK(drawn.size() == 9);
+  CHECK(seen == drawn);
   // Its checkpoint is none of a LanguageModel.
   TrainingOptions other = short_run();
   other.model = narrow();
@@ -133,6 +142,50 @@ TEST_CASE("a learner that ignores its values is trained; what it does not use is
   for (int i = 0; i < 3; ++i) trainer.step();
   for (const auto& [name, value] : trainer.parameters())
     CHECK(same_bits({value}, {before.at(name)}) == (name == unused));
+}
+TEST_CASE("text of a function and of its configuration is the same text; wrong requests are refused") {
+  const LanguageModelConfig config = narrow("attention");
+  TrainingOptions options = short_run();
+  options.model = config;
+  const StateDict params = Trainer(options, text()).parameters();
+  const LogitsFn model = language_model(config, {.attention_capacity = 23});
+  CHECK(sample_text(model, params, "abc", 20, 1, 4) == sample_text(config, params, "abc", 20, 1, 4));
+  CHECK_THROWS_AS(sample_text(model, params, "abc", 22, 1, 4), ValueError);  // more than it has room for
+  const auto refused = [&](const std::string& prompt, std::int64_t bytes, double temperature) {
+    return message_of<ConfigError>([&] { sample_text(model, params, prompt, bytes, temperature, 4); });
+  };
+  CHECK(contains(refused("", 2, 1), "the prompt must not be empty"));
+  CHECK(contains(refused("a", -1, 1), "-1 bytes"));
+  for (const double wrong : {-0.5, std::nan(""), HUGE_VAL})
+    CHECK(contains(refused("a", 2, wrong), fmt::format("0 or positive, and finite; it is {}", wrong)));
+  const LogitsFn narrow_vocabulary = [](const Params& p, Tensor tokens, ttt::Stream&) {
+    return gather(p("table", {100, 100}), tokens);
+  };
+  const StateDict table{{"table", Array::zeros(DType::f32, {100, 100})}};
+  CHECK(contains(message_of<ConfigError>([&] { sample_text(narrow_vocabulary, table, "a", 2, 0, 0); }),
+                 "the tokenizer has 256 tokens, the model (vocab_size) 100"));
+}
+TEST_CASE("a checkpoint of a function that has other parameters by now is refused by their names") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "own.safetensors";
+  Trainer(short_run(), text(), trigram).save(path);
+  const LogitsFn fewer = [](const Params& p, Tensor tokens, ttt::Stream&) {
+    return matmul(gather(p("table", {256, 8}), tokens), p("out", {8, 256}));
+  };
+  const LogitsFn renamed = [](const Params& p, Tensor tokens, ttt::Stream& stream) {
+    const Tensor rows = stream.with_history("rows", gather(p("table", {256, 8}), tokens), 1);
+    const Tensor seen = conv1d(rows, p("taps", {8, 1, 2}), p("biases", {8}, Init::zeros()));
+    return matmul(seen, p("out", {8, 256}));
+  };
+  Trainer a(short_run(), text(), fewer), b(short_run(), text(), renamed);
+  const StateDict before = b.parameters();
+  CHECK(contains(message_of<ConfigError>([&] { a.load(path); }),
+                 "it holds 'bias' [8] and 'taps' [8,1,2], which the model has no place for"));
+  const std::string text_of_b = message_of<ConfigError>([&] { b.load(path); });
+  CHECK(contains(text_of_b, "it lacks the parameter 'biases' [8]"));
+  CHECK(contains(text_of_b, "is 'bias' meant for 'biases'?"));
+  CHECK(b.steps_done() == 0);
+  for (const auto& [name, value] : b.parameters()) CHECK(value.same_bits(before.at(name)));
 }
 TEST_CASE("wrong use: a model of no bytes, and one that has nothing to learn") {
   const LogitsFn narrow_vocabulary = [](const Params& p, Tensor tokens, ttt::Stream&) {

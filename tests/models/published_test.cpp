@@ -217,7 +217,7 @@ TEST_CASE("weights of another model are one error with every name") {
   const Checkpoint other = read_checkpoint(copy.path);
   const std::string shapes =
       message_of<ConfigError>([&] { Decoder(other.config, other.params, DType::f32, 1); });
-  CHECK(contains(shapes, "learnable_token_idx' is [8], this configuration wants [4]"));
+  CHECK(contains(shapes, "learnable_token_idx' is [8], the model wants [4]"));
 
   const Copy untied("pytorch_half");
   SafeTensors file = read_safetensors(untied / "model.safetensors");

@@ -137,6 +137,53 @@ TEST_CASE("clipping and weight decay act on a resumed run as on an uninterrupted
   }
 }
 
+TEST_CASE("a checkpoint that does not say beta1, beta2 and eps is one of their defaults") {
+  const ByteCorpus corpus = small_corpus();
+  const TemporaryFolder folder;
+  Trainer(small_options(), corpus).save(folder / "now");
+  SafeTensors earlier = read_safetensors(folder / "now");
+  std::string& settings = earlier.metadata.at("training");
+  const std::size_t from = settings.find(",\"beta1\"");
+  REQUIRE(from != std::string::npos);
+  settings = settings.substr(0, from) + "}";  // the last fields
+  earlier.metadata.erase("start");
+  write_safetensors(folder / "earlier", earlier);
+  TrainingOptions o = small_options();
+  Trainer(o, corpus).load(folder / "earlier");
+  o.adamw.beta2 = 0.99;
+  CHECK(contains(message_of<ConfigError>([&] { Trainer(o, corpus).load(folder / "earlier"); }),
+                 "written with beta2 = nothing, this run has 0.99; resume"));
+}
+
+TEST_CASE("a run that began with given weights is not gone on with from others") {
+  const ByteCorpus corpus = small_corpus();
+  const TemporaryFolder folder;
+  TrainingOptions o = small_options();
+  o.seed = 9;
+  const StateDict given = Trainer(o, corpus).parameters();
+  StateDict other = given;
+  other.at("model.norm.weight") = Array::full(DType::f32, {16}, 2);
+  Trainer from_given(small_options(), corpus), from_seed(small_options(), corpus);
+  from_given.start_from(given);
+  from_given.step();
+  from_given.save(folder / "given");
+  from_seed.save(folder / "seed");
+  Trainer again(small_options(), corpus), wrong(small_options(), corpus),
+      told_nothing(small_options(), corpus);
+  again.start_from(given);
+  again.load(folder / "given");
+  CHECK(again.steps_done() == 1);
+  wrong.start_from(other);
+  for (const char* file : {"given", "seed"})
+    CHECK(contains(message_of<ConfigError>([&] { wrong.load(folder / file); }),
+                   "was not trained from the weights that this run starts from"));
+  CHECK(wrong.steps_done() == 0);
+  told_nothing.load(folder / "given");
+  told_nothing.save(folder / "on");  // of the same start
+  again.load(folder / "on");
+  CHECK_THROWS_AS(wrong.load(folder / "on"), ConfigError);
+}
+
 TEST_CASE("the parameters that a trainer gives out are copies") {
   const ByteCorpus corpus = small_corpus();
   Trainer trainer(small_options(), corpus), untouched(small_options(), corpus);
@@ -236,7 +283,9 @@ TEST_CASE("a step that is not finite is refused and leaves the parameters as the
       trainer.step();
     }
   };
-  CHECK_THROWS_WITH_AS(train_until_it_fails(), doctest::Contains("is not finite"), ValueError);
+  const std::string text = message_of<ValueError>(train_until_it_fails);
+  CHECK(contains(text, "is not finite"));
+  CHECK(contains(text, "Lower TrainingOptions::lr"));
   for (const auto& [name, value] : trainer.parameters()) CHECK(value.same_bits(before.at(name)));
 }
 
@@ -251,6 +300,13 @@ TEST_CASE("a checkpoint of other settings, of another kind, or cut short is refu
   other.seed = 5;
   Trainer seeded(other, corpus);
   CHECK_THROWS_WITH_AS(seeded.load(path), doctest::Contains("seed = 0, this run has 5"), ConfigError);
+  other.lr = 1, other.adamw = {.beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3};
+  const std::string all = message_of<ConfigError>([&] { Trainer(other, corpus).load(path); });
+  for (const char* each :
+       {"lr = 0.003, this run has 1.0", "seed = 0, this run has 5", "beta1 = 0.9, this run has 0.5",
+        "beta2 = 0.95, this run has 0.25", "eps = 1e-08, this run has 0.001"})
+    CHECK_MESSAGE(contains(all, each), all);
+  CHECK_FALSE(contains(all, "warmup"));
   Trainer mlp(small_options("mlp"), corpus);
   const StateDict before = mlp.parameters();
   CHECK_THROWS_WITH_AS(mlp.load(path), doctest::Contains("ttt_layer_type"), ConfigError);
@@ -287,7 +343,22 @@ TEST_CASE("settings that make no sense are refused by name") {
   };
   refused([](TrainingOptions& o) { o.context = 1; }, "context");
   refused([](TrainingOptions& o) { o.steps = 0; }, "steps");
-  refused([](TrainingOptions& o) { o.lr = 0; }, "learning rate");
+  refused([](TrainingOptions& o) { o.batch = -1; }, "batch must be at least 1, it is -1");
+  refused([](TrainingOptions& o) { o.warmup = -1; }, "warmup must be at least 0");
+  refused([](TrainingOptions& o) { o.checkpoint_every = -1; }, "checkpoint_every must be at least 0");
+  const double nan = std::nan(""), infinity = HUGE_VAL;
+  for (const double wrong : {0.0, -1.0, nan, infinity}) {
+    const std::string it_is = fmt::format("must be positive and finite, it is {}", wrong);
+    refused([&](TrainingOptions& o) { o.lr = wrong; }, ("lr, the learning rate, " + it_is).c_str());
+    refused([&](TrainingOptions& o) { o.adamw.eps = wrong; }, ("eps " + it_is).c_str());
+    refused([&](TrainingOptions& o) { o.adamw.clip = wrong; }, "clip must be positive and finite");
+  }
+  for (const double wrong : {1.0, 2.0, -0.1, nan, infinity}) {
+    refused([&](TrainingOptions& o) { o.adamw.beta1 = wrong; }, "beta1 must be at least 0 and below 1");
+    refused([&](TrainingOptions& o) { o.adamw.beta2 = wrong; }, "beta2 must be at least 0 and below 1");
+  }
+  for (const double wrong : {-1.0, nan, infinity})
+    refused([&](TrainingOptions& o) { o.adamw.weight_decay = wrong; }, "weight_decay must be 0 or positive");
   refused([](TrainingOptions& o) { o.model.vocab_size = 100; }, "vocab_size");
   refused([](TrainingOptions& o) { o.model.num_attention_heads = 3; }, "num_attention_heads");
 }

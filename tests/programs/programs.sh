@@ -56,6 +56,11 @@ expect 2 'is no device' "$bin/train_lm" --device gpu
 expect 1 'cuda:77 was asked for' "$bin/train_lm" --device cuda:77
 expect 2 'bf16 is for GPUs' "$bin/train_lm" --precision bf16
 expect 2 'precision' "$bin/train_lm" --precision f16
+for number in nan inf -inf; do
+  for option in --lr --memory-budget; do expect 2 'see --help' "$bin/train_lm" "$option" "$number" --out "$work/number"; done
+  expect 2 'see --help' "$bin/generate" --checkpoint "$work/none" --prompt x --temperature "$number"
+done
+[ ! -e "$work/number" ] || fail "a wrong number made a folder"
 expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
 
 # Bad data.
@@ -91,6 +96,11 @@ expect 1 'a memory budget of 100 bytes is too small' "${run[@]}" --memory-budget
 from=("$bin/train_lm" --data "$text" --context 24 --batch 2 --validation-windows 4 --steps 2 --from "$whole")
 expect 0 'ttt-linear in' "${from[@]}" --out "$work/from"
 same "$whole/config.json" "$work/from/config.json"
+cp -r "$work/from" "$work/from-on"
+expect 0 'ttt-linear in' "${from[@]}" --resume --out "$work/from-on"
+same "$work/from/checkpoint.safetensors" "$work/from-on/checkpoint.safetensors"
+expect 1 'was not trained from the weights' "${from[@]}" --from "$work/from" --resume --out "$work/from-on"
+same "$work/from/checkpoint.safetensors" "$work/from-on/checkpoint.safetensors"
 expect 2 'excludes' "${from[@]}" --width 32 --out "$work/other"
 expect 1 'config.json' "$bin/train_lm" --from "$work/none" --out "$work/other"
 
@@ -108,7 +118,7 @@ expect 1 'in use by another process' "${run[@]}" --resume --out "$whole"
 exec {lock}<&-
 expect 0 'report' "${run[@]}" --resume --out "$whole"
 [ ! -e "$whole/.nestgrad-1-1.tmp" ] || fail "what a killed run left behind is still there"
-expect 1 'not finite' "$bin/train_lm" "${small[@]}" --steps 60 --lr 1e30 --out "$work/diverged" --save-every 1
+expect 1 'not finite.*--lr is 1e\+30' "$bin/train_lm" "${small[@]}" --steps 60 --lr 1e30 --out "$work/diverged" --save-every 1
 [ -s "$work/diverged/nonfinite.safetensors" ] || fail "no reproducer of the value that is not finite"
 [ -s "$work/diverged/checkpoint.safetensors" ] || fail "the checkpoint from before the divergence is gone"
 same "$whole/checkpoint.safetensors" "$work/saved"
