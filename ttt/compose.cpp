@@ -70,8 +70,8 @@ Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64
 Model swiglu(const Params& params, const ModelSizes& s) {
   const auto start = [&](const std::string& name, std::int64_t in, std::int64_t out) {
     if (s.rank == 0) return matrix(name, params(name, {s.heads, in, out}, lecun(in)));
-    return matrix(name, matmul(params(name + ".left", {s.heads, in, s.rank}, lecun(in)),
-                               params(name + ".right", {s.heads, s.rank, out}, lecun(s.rank))));
+    const Tensor right = params(name + ".right", {s.heads, s.rank, out}, lecun(s.rank));
+    return matrix(name, matmul(params(name + ".left", {s.heads, in, s.rank}, lecun(in)), right));
   };
   return {"(silu(x W0) * (x W2)) W1",
           {start("W0", s.in, s.hidden), start("W1", s.hidden, s.out), start("W2", s.in, s.hidden)},
