@@ -103,12 +103,11 @@ void run(const Options& o) {
     }
   fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), inspected.name, o.out);
   if (o.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", inspected.name},
-                                              {"tokens", inspected.time()},
-                                              {"report", o.out + "/report.html"},
-                                              {"holds", broken == 0},
-                                              {"invariants", invariants}}
-                           .dump());
+    print_json({{"name", inspected.name},
+                {"tokens", inspected.time()},
+                {"report", o.out + "/report.html"},
+                {"holds", broken == 0},
+                {"invariants", invariants}});
   if (broken > 0) throw ValueError(fmt::format("{} of {} invariants do not hold", broken, total));
 }
 

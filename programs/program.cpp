@@ -7,10 +7,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "engine/core/device.h"
 #include "engine/core/error.h"
@@ -62,6 +65,31 @@ int fail(std::string_view program, std::string_view message) {
   return 1;
 }
 
+// Why an option of this type does not take the number, in words; empty if it does. CLI11 takes -1 for an unsigned
+// one, and the nearest that there is for one that is too large.
+std::string why_not_number(std::string_view type, const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  if (type.starts_with("FLOAT"))
+    return std::isfinite(std::strtod(text.c_str(), &end)) ? "" : "expected a finite number";
+  const bool is_unsigned = type.starts_with("UINT");
+  if (!is_unsigned && !type.starts_with("INT")) return "";
+  if (is_unsigned && text.starts_with('-')) return "expected a number that is not negative";
+  if (is_unsigned) std::ignore = std::strtoull(text.c_str(), &end, 0);
+  else std::ignore = std::strtoll(text.c_str(), &end, 0);
+  return errno == ERANGE ? "the number is too large" : "";
+}
+
+void check_numbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options({}))
+    option->transform([option, type = option->get_type_name()](std::string text) {
+      if (const std::string why = why_not_number(type, text); !why.empty())
+        throw CLI::ValidationError(option->get_name(), fmt::format("{}: {}", text, why));
+      return text;
+    });
+  for (CLI::App* sub : app.get_subcommands({})) check_numbers(*sub);
+}
+
 // What the environment asks for is part of the call: ConfigError where it asks for what does not exist.
 void check_environment() {
   kernels();
@@ -94,6 +122,7 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
                                       : fmt::format("no CUDA: {}", Device::why_no_cuda()));
         },
         "Version, instruction set, number of threads, GPUs");
+    check_numbers(app);
     app.parse(argc, argv);
     body();
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
@@ -108,6 +137,10 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
   } catch (const std::exception& e) {
     return fail(program, e.what());
   }
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 void add_device_option(CLI::App& app) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,7 +21,8 @@ namespace nestgrad {
 //   1  the run failed: "program: error: ..." on stderr, one line
 //   2  wrong call: what is wrong, and "see --help". body may throw CLI::ValidationError to say the same of
 //      options that do not go together.
-// Any std::exception counts as a failed run, so does standard output that cannot be written.
+// No option takes a number that is not finite, negative where it is unsigned, or too large for its type: each is a
+// wrong call. Any std::exception counts as a failed run, so does standard output that cannot be written.
 //
 //   int main(int argc, char** argv) {
 //     CLI::App app{"Trains a language model.", "train_lm"};
@@ -29,6 +31,9 @@ namespace nestgrad {
 //     return nestgrad::run_program(argc, argv, app, [&] { train(options); });
 //   }
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body);
+
+// Prints it as one line. Text that is not UTF-8, as names of files may be, has a replacement in it.
+void print_json(const nlohmann::ordered_json& json);
 
 // Adds --device cpu, cuda or cuda:1, where the program's functions run, and --precision of products there.
 void add_device_option(CLI::App& app);

@@ -23,7 +23,7 @@ struct Options {
   std::string system, inputs, out, dtype = "f64", form = "automatic", gates = "effective";
   std::vector<std::int64_t> random;  // batch, heads, time, dim
   std::string default_settings;      // the system's own policy, as --policy has it
-  bool describe = false, json = false;
+  bool describe = false, json = false, seed_given = false;
   ttt::ReferenceOptions reference;
 
   ttt::ReferenceSizes sizes() const {
@@ -58,11 +58,25 @@ void print(std::string_view title, const std::vector<ttt::ReferenceTensor>& tens
                t.optional ? " (may be left out)" : "", t.text);
 }
 
+// A policy, a form or sizes that the system does not take are a wrong call.
+ttt::ReferenceDescription checked_description(const Options& o, const ttt::ReferenceSizes& sizes) {
+  const auto refuse = [](const Error& e) { throw CLI::ValidationError(e.what()); };
+  try {
+    return ttt::describe_reference(ttt::system_named(o.system), sizes, o.reference);
+  } catch (const ConfigError& e) {
+    refuse(e);
+  } catch (const FormError& e) {
+    refuse(e);
+  } catch (const ShapeError& e) {
+    refuse(e);
+  }
+  return {};
+}
+
 void describe(const Options& o) {
-  const ttt::ReferenceDescription d =
-      ttt::describe_reference(ttt::system_named(o.system), o.sizes(), o.reference);
-  for (const char* key :
-       {"title", "source", "model", "inner_loss", "optimiser", "policy", "settings", "form"})
+  const ttt::ReferenceDescription d = checked_description(o, o.sizes());
+  for (const char* key : {"title", "source", "model", "inner_loss", "constants", "start", "optimiser",
+                          "gradient", "update", "policy", "settings", "form"})
     fmt::print("{:<11} {}\n", key, d.metadata.at(key));
   print(o.reference.raw ? "\nInputs, as the layer's projections leave them (--gates raw)"
                         : "\nInputs, as the inner loop is given them (--gates effective)",
@@ -72,7 +86,11 @@ void describe(const Options& o) {
   Json out = facts_of(d.metadata);
   out["inputs"] = to_json(d.inputs);
   out["outputs"] = to_json(d.outputs);
-  fmt::print("{}\n", out.dump());
+  print_json(out);
+}
+
+ttt::ReferenceSizes sizes_of(const Array& k) {
+  return {.batch = k.shape()[0], .heads = k.shape()[1], .time = k.shape()[2], .dim = k.shape()[3]};
 }
 
 // What the file has; of one that this program wrote, the inputs, which must be for the same computation.
@@ -97,8 +115,17 @@ ttt::NamedArrays inputs_in(const Options& o) {
 
 void compute(const Options& o) {
   const ttt::System& system = ttt::system_named(o.system);
-  const ttt::NamedArrays inputs =
-      o.inputs.empty() ? ttt::random_inputs(system, o.sizes(), o.reference) : inputs_in(o);
+  ttt::NamedArrays inputs;
+  if (o.inputs.empty()) {
+    checked_description(o, o.sizes());
+    inputs = ttt::random_inputs(system, o.sizes(), o.reference);
+  } else {
+    inputs = inputs_in(o);
+    if (const auto k = inputs.find("k"); k != inputs.end() && k->second.shape().size() == 4)
+      checked_description(o, sizes_of(k->second));
+    if (o.seed_given && inputs.contains("cotangent.output"))
+      throw CLI::ValidationError("--seed", "nothing is drawn: the file has all inputs; leave it out");
+  }
   const ttt::ReferenceResult r = ttt::reference(system, inputs, o.reference);
   SafeTensors file{r.inputs, r.description.metadata, {}};
   file.tensors.insert(r.outputs.begin(), r.outputs.end());
@@ -114,7 +141,7 @@ void compute(const Options& o) {
     out[key] = Json::object();
     for (const auto& [name, value] : *arrays) out[key][name] = value.shape();
   }
-  fmt::print("{}\n", out.dump());
+  print_json(out);
 }
 
 void add_options(CLI::App& app, Options& o) {
@@ -125,11 +152,12 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember(names));
   auto* inputs =
       app.add_option("--inputs", o.inputs, "File with the named inputs (safetensors); --describe lists them");
-  app.add_option("--random", o.random, "Draw the inputs instead, of these sizes: BATCH,HEADS,TIME,DIM")
-      ->delimiter(',')
-      ->expected(4)
-      ->check(CLI::Range(1, 1 << 20))
-      ->excludes(inputs);
+  auto* random =
+      app.add_option("--random", o.random, "Draw the inputs instead, of these sizes: BATCH,HEADS,TIME,DIM")
+          ->delimiter(',')
+          ->expected(4)
+          ->check(CLI::Range(1, 1 << 20))
+          ->excludes(inputs);
   app.add_option("--out", o.out, "File that is written: inputs, outputs, and what they are (safetensors)");
   app.add_flag("--describe", o.describe,
                "Names, shapes and formulas of all inputs and outputs; computes nothing");
@@ -158,11 +186,27 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_flag("--intermediates", o.reference.intermediates,
                "Inner gradients, predictions, and the views that raw inputs become");
-  app.add_flag("--random-start", o.reference.random_start, "With --random: start states too, start.*");
+  app.add_flag("--random-start", o.reference.random_start, "With --random: start states too, start.*")
+      ->needs(random);
   app.add_flag("--random-final-cotangent", o.reference.random_final_cotangent,
-               "With --random: cotangents of the final state too, cotangent.final.*");
+               "With --random: cotangents of the final state too, cotangent.final.*")
+      ->needs(random);
   app.add_flag("--json", o.json, "Last line of output: what was done as one JSON object");
   add_device_option(app);
+}
+
+// Options that would change nothing.
+void check_used(const CLI::App& app, const Options& o) {
+  const auto refuse = [&](const char* option, const std::string& why) {
+    if (app.count(option) > 0) throw CLI::ValidationError(option, why + "; leave it out");
+  };
+  if (o.describe)
+    for (const char* option : {"--inputs", "--out", "--seed", "--random-start", "--random-final-cotangent"})
+      refuse(option, "--describe reads, draws and writes no numbers");
+  if (!ttt::system_named(o.system).position_rates)
+    refuse("--base-lr", o.system + " has no position rates, which it is a factor of");
+  if (!o.inputs.empty() && !o.reference.raw)
+    refuse("--base-lr", "the rates of --inputs are taken as they are, unless --gates raw is given");
 }
 
 }  // namespace
@@ -178,6 +222,8 @@ int nestgrad::programs::reference(int argc, char** argv) {
     o.reference.dtype = o.dtype == "f64" ? DType::f64 : DType::f32;
     o.reference.form = ttt::form_named(o.form);
     o.reference.raw = o.gates == "raw";
+    o.seed_given = app.count("--seed") > 0;
+    check_used(app, o);
     try {
       const ttt::ReferenceSizes sizes = o.sizes();
       o.default_settings = ttt::settings_of(

@@ -39,6 +39,7 @@ Json to_json(const ttt::Verification& v) {
   Json tensors = Json::object();
   for (const ttt::TensorVerdict& t : v.tensors) {
     Json& one = tensors[t.name] = {{"verdict", text_of(t.kind)}, {"passed", t.passed}, {"text", t.text}};
+    if (!t.hints.empty()) one["hints"] = t.hints;
     if (t.kind != Kind::agrees && t.kind != Kind::differs) continue;
     one.update({{"error", t.error},
                 {"tolerance", t.tolerance},
@@ -66,7 +67,7 @@ int nestgrad::programs::verify(int argc, char** argv) {
   app.add_option("--kernel", kernel, "File with the kernel's outputs, and its inputs if you like")
       ->required();
   app.add_option("--tolerance", options.tolerance,
-                 "Largest max |a-b| / max |b| that passes (default, by the type of the kernel's tensor: f64 "
+                 "Largest max |a-b| / max |b| that passes (default, by the coarser of the types of both: f64 "
                  "1e-9, f32 2e-4, f16 and bf16 2e-2)")
       ->check(CLI::PositiveNumber);
   app.add_flag("--all", options.all, "An output that the kernel's file does not have fails");
@@ -74,7 +75,7 @@ int nestgrad::programs::verify(int argc, char** argv) {
   return run_program(argc, argv, app, [&] {
     const ttt::Verification v = ttt::verify(read_safetensors(reference), read_safetensors(kernel), options);
     fmt::print("{}", v.str());
-    if (json) fmt::print("{}\n", to_json(v).dump());
+    if (json) print_json(to_json(v));
     if (!v.passed()) throw ValueError(fmt::format("{} does not agree with {}", kernel, reference));
   });
 }

@@ -16,6 +16,21 @@ Init conv_init(std::int64_t taps) { return Init::normal(1.0 / std::sqrt(3.0 * st
 
 }  // namespace
 
+Tensor places_in_chunks(std::int64_t tokens, std::int64_t chunk, DType dtype) {
+  std::vector<double> places;
+  for (std::int64_t t = 0; t < tokens; ++t) places.push_back(static_cast<double>(t % chunk));
+  return constant(Array::of(places, {tokens}, dtype));
+}
+
+Tensor position_rates(Tensor learnable_token_idx) {
+  const Tensor place = iota(learnable_token_idx.dtype(), learnable_token_idx.shape(), 0);
+  return max(reciprocal(place + 1.0) + learnable_token_idx, 0.0);
+}
+
+Tensor token_rates(Tensor raw, double base_lr, std::int64_t head_dim) {
+  return sigmoid(raw) * (base_lr / static_cast<double>(head_dim));
+}
+
 Tensor linear(Tensor x, Tensor weight) { return matmul(x, weight, {.b = true}); }
 
 Tensor split_heads(Tensor x, std::int64_t heads) {
@@ -57,9 +72,10 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
       system_(std::move(system)),
       name_(std::move(name)) {
   check_complete(system_);
-  if (options_.width % options_.heads)
+  if (options_.heads < 1 || options_.width < 1 || options_.width % options_.heads)
     throw ConfigError(
-        fmt::format("[ttt] width {} is not a multiple of {} heads", options_.width, options_.heads));
+        fmt::format("[ttt] the width must be a multiple of the number of heads, it is {} for {}",
+                    options_.width, options_.heads));
   const std::int64_t dim = options_.width / options_.heads;
   if (dim % 2 && (system_.rotary || options_.attention_window > 0))
     throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", dim));
@@ -75,31 +91,25 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
                     system_.name, options_.inner.policy.str()));
 }
 
-Tensor TTTLayer::token_rates(Tensor x) const {
+Tensor TTTLayer::rates_of_tokens(Tensor x) const {
   const std::int64_t heads = options_.heads, width = options_.width;
   const Tensor weight = params_("learnable_ttt_lr_weight", {heads, 1, width});
   const Tensor bias = params_("learnable_ttt_lr_bias", {heads, 1}, Init::zeros());
-  const Tensor gate =
-      sigmoid(linear(x, reshape(weight, {heads, width})) + reshape(bias, {heads}));  // [batch, time, heads]
-  const double scale = options_.base_lr * static_cast<double>(heads) / static_cast<double>(width);
-  return reshape(permute(gate * scale, {0, 2, 1}), {x.dim(0), heads, x.dim(1), 1});
-}
-
-Tensor TTTLayer::position_rates(DType dtype) const {
-  const std::int64_t size = options_.inner.policy.chunk;
-  const Tensor place =
-      reciprocal(iota(dtype, {size}, 0) + 1.0) + params_("learnable_token_idx", {size}, Init::zeros());
-  return max(place, 0.0);
+  const Tensor raw =
+      linear(x, reshape(weight, {heads, width})) + reshape(bias, {heads});  // [batch, time, heads]
+  const Tensor rates = token_rates(raw, options_.base_lr, width / heads);
+  return reshape(permute(rates, {0, 2, 1}), {x.dim(0), heads, x.dim(1), 1});
 }
 
 Tensor TTTLayer::gate_of(const GateSpec& gate, Tensor x) const {
   const std::int64_t heads = options_.heads, width = options_.width,
                      each = gate.per_feature ? width / heads : 1;
   const Params own = params_.at("gates." + gate.name);
-  const Tensor raw = linear(x, own("weight", {heads * each, width})) +
-                     own("bias", {heads * each}, {Init::Kind::constant, gate.bias});
-  const Tensor rows = split_heads(raw, heads);
-  return gate.shape ? gate.shape(rows) : rows;
+  // One statement each: compilers evaluate operands in orders of their own, and parameters are numbered as they
+  // are asked for.
+  const Tensor bias = own("bias", {heads * each}, {Init::Kind::constant, gate.bias});
+  const Tensor weight = own("weight", {heads * each, width});
+  return gate_from_biased(gate, split_heads(linear(x, weight) + bias, heads));
 }
 
 Tensor TTTLayer::attention_branch(const Task::Joined& joined, Stream& stream) const {
@@ -132,26 +142,21 @@ void TTTLayer::require_causal(const Weights& start, const Spec& q) const {
 }
 
 Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot) const {
-  const DType dtype = x.dtype();
   Views views{split_heads(joined.q, options_.heads),
               split_heads(joined.k, options_.heads),
               split_heads(joined.v, options_.heads),
               {},
               {}};
   if (system_.rotary) {
-    Tensor positions = slot;
-    if (!slot.defined()) {
-      const std::int64_t time = x.dim(1), size = options_.inner.policy.chunk;
-      std::vector<double> place;
-      for (std::int64_t t = 0; t < time; ++t) place.push_back(static_cast<double>(t % size));
-      positions = constant(Array::of(place, {time}, dtype));
-    }
+    const Tensor positions =
+        slot.defined() ? slot : places_in_chunks(x.dim(1), options_.inner.policy.chunk, x.dtype());
     views.q = rope(views.q, positions, options_.rope_theta);
     views.k = rope(views.k, positions, options_.rope_theta);
   }
   if (system_.position_rates) {
-    views.gates["rate"] = token_rates(x);
-    views.position = position_rates(dtype);
+    views.gates["rate"] = rates_of_tokens(x);
+    views.position =
+        position_rates(params_("learnable_token_idx", {options_.inner.policy.chunk}, Init::zeros()));
   }
   for (const GateSpec& gate : system_.gates) views.gates[gate.name] = gate_of(gate, x);
   if (system_.prepare) system_.prepare(views);
@@ -188,8 +193,9 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   require_causal(start, views.q.spec());
   Tensor out = stream.stepping() ? train_step(*learner_, start, views, slot, options_.inner, stream, name_)
                                  : learnt(start, views, stream);
-  out = layer_norm(join_heads(out), params_("post_norm.weight", {options_.width}, Init::ones()),
-                   params_("post_norm.bias", {options_.width}, Init::zeros()));
+  const Tensor shift = params_("post_norm.bias", {options_.width}, Init::zeros());
+  const Tensor gain = params_("post_norm.weight", {options_.width}, Init::ones());
+  out = layer_norm(join_heads(out), gain, shift);
   if (options_.attention_window > 0) out = out + attention_branch(joined, stream);
   if (options_.gate)
     out = gelu_tanh(linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;

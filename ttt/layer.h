@@ -66,10 +66,9 @@ class TTTLayer {
   // The learner's answers to a whole sequence [batch, heads, time, dim]; what the stream asks for is tapped.
   Tensor learnt(const Weights& start, const Views& views, Stream& stream) const;
   void require_causal(const Weights& start, const Spec& q) const;  // ConfigError
-  Tensor token_rates(Tensor x) const;                              // [batch, heads, time, 1]
+  Tensor rates_of_tokens(Tensor x) const;                          // [batch, heads, time, 1]
   Tensor gate_of(const GateSpec& gate, Tensor x) const;
   Tensor attention_branch(const Task::Joined& joined, Stream& stream) const;
-  Tensor position_rates(DType dtype) const;  // [chunk]
 
   Params params_;
   TTTLayerOptions options_;
@@ -78,6 +77,12 @@ class TTTLayer {
   std::unique_ptr<Learner> learner_;
   std::string name_;
 };
+
+// Each token's place in its chunk, 0, 1, .., chunk - 1, 0, 1, ..: [tokens].
+Tensor places_in_chunks(std::int64_t tokens, std::int64_t chunk, DType dtype);
+// The two factors of eta[i, j] above, of learnable_token_idx [chunk] and of x_j . w_h + b_h of any shape.
+Tensor position_rates(Tensor learnable_token_idx);
+Tensor token_rates(Tensor raw, double base_lr, std::int64_t head_dim);
 
 // x [.., in] times weight [out, in], transposed: the linear layer of published state dicts.
 Tensor linear(Tensor x, Tensor weight);

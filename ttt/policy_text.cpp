@@ -14,12 +14,12 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
+// The parts between these letters; some may be empty.
 Strings split(std::string_view text, char at) {
-  Strings out;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(at), text.size());
-    if (end > 0) out.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+  Strings out{""};
+  for (const char c : text) {
+    if (c == at) out.emplace_back();
+    else out.back() += c;
   }
   return out;
 }
@@ -41,6 +41,15 @@ std::size_t choice(std::string_view key, std::string_view value, const Strings& 
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == value) return i;
   refuse(key, value, fmt::format("{}", fmt::join(names, " or ")));
+}
+
+// Names of fast weights.
+Strings weights(std::string_view key, std::string_view value) {
+  if (value == "all") return {};
+  Strings out = split(value, '+');
+  if (std::ranges::find(out, "") != out.end())
+    refuse(key, value, "names of weights with + between them, or all");
+  return out;
 }
 
 struct Setting {
@@ -72,7 +81,7 @@ const std::vector<Setting>& settings() {
       one_of("ascent", &Policy::ascent, no_yes),
       one_of("query_is_key", &Policy::query_is_key, no_yes),
       one_of("partial_chunk_writes", &Policy::partial_chunk_writes, no_yes),
-      {"trained", [](Policy& p, std::string_view v) { p.trained = v == "all" ? Strings{} : split(v, '+'); },
+      {"trained", [](Policy& p, std::string_view v) { p.trained = weights("trained", v); },
        [](const Policy& p) {
          return p.trained.empty() ? "all" : fmt::format("{}", fmt::join(p.trained, "+"));
        }},
@@ -84,17 +93,24 @@ const std::vector<Setting>& settings() {
 }  // namespace
 
 Policy overridden(Policy policy, std::string_view text) {
-  Strings keys;
+  if (text.empty()) return policy.check(), policy;
+  Strings keys, given;
   for (const Setting& s : settings()) keys.push_back(s.key);
   for (const std::string& each : split(text, ',')) {
     const std::size_t equals = each.find('=');
     const std::string key = each.substr(0, equals);
+    if (each.empty())
+      throw ConfigError(
+          fmt::format("[policy] '{}' has nothing beside a comma; write KEY=VALUE,KEY=VALUE", text));
     const auto setting = std::ranges::find_if(settings(), [&](const Setting& s) { return s.key == key; });
     if (setting == settings().end())
       throw ConfigError(fmt::format("[policy] there is no setting '{}'{}; there are {}", key,
                                     did_you_mean(key, keys), fmt::join(keys, ", ")));
     if (equals == each.npos)
       throw ConfigError(fmt::format("[policy] '{}' has no value; write {}=VALUE", key, key));
+    if (std::ranges::find(given, key) != given.end())
+      throw ConfigError(fmt::format("[policy] '{}' is given twice; give one value", key));
+    given.push_back(key);
     setting->set(policy, std::string_view(each).substr(equals + 1));
   }
   policy.check();

@@ -11,7 +11,8 @@ namespace nestgrad::ttt {
 //   chunk=N (0: the whole sequence)   update=per-token|per-chunk   read=after-write|before-write
 //   steps=N   average, ascent, query_is_key, partial_chunk_writes=true|false   trained=W1+W2 (all: every one)
 //   meta=full|first-order|truncated   horizon=N
-// ConfigError for an unknown key, a value that is none of its, and a policy that makes no sense.
+// ConfigError for an unknown key, one that is there twice, a value that is none of its, and a policy that makes no
+// sense.
 Policy overridden(Policy policy, std::string_view text);
 
 // All of these settings, in that order: overridden(anything, settings_of(p)) is p, but for `carry`.

@@ -19,6 +19,13 @@ constexpr double kPositionSpread =
     0.02;  // of drawn learnable_token_idx: most of max(1/(i+1) + it, 0) positive
 constexpr double kParameterSpread = 0.1;  // added to parameters that start as constants
 
+// "W = 0; W.momentum = 0"
+std::string start_text(const ReferenceProgram& p) {
+  std::vector<std::string> out;
+  for (const ReferenceTensor& t : p.state) out.push_back(t.name + " = " + t.text);
+  return fmt::format("{}", fmt::join(out, "; "));
+}
+
 ReferenceDescription description_of(const ReferenceProgram& p, const System& system,
                                     const ReferenceOptions& options) {
   ReferenceDescription out;
@@ -33,6 +40,10 @@ ReferenceDescription description_of(const ReferenceProgram& p, const System& sys
                   {"model", e.model},
                   {"inner_loss", e.loss},
                   {"optimiser", e.optimizer},
+                  {"constants", p.formulas.constants},
+                  {"gradient", p.formulas.gradient},
+                  {"update", p.formulas.update},
+                  {"start", start_text(p)},
                   {"policy", e.policy.str()},
                   {"settings", settings_of(e.policy)},
                   {"form", std::string(name(e.plan.form))},

@@ -53,7 +53,8 @@ struct ReferenceTensor {
 
 struct ReferenceDescription {
   std::vector<ReferenceTensor> inputs, outputs;
-  // system, title, source, model, inner_loss, optimiser, policy (words), settings (for --policy), form, dtype,
+  // system, title, source, model, inner_loss, constants (of both), start (what each weight and slot starts
+  // from), optimiser, gradient (g.W) and update (W <- ..), policy (words), settings (for --policy), form, dtype,
   // gates (raw or effective), seed, state_every; axes.NAME for every tensor; inputs, outputs: names.
   std::map<std::string, std::string> metadata;
 };

@@ -16,14 +16,15 @@ std::string weight_axes(std::string_view lead, WeightKind kind) {
   return fmt::format("{}{}", lead, kind == WeightKind::matrix ? "in out" : "one feature");
 }
 
-// Of a state with these names.
+// Of a state with these names and texts.
 std::vector<ReferenceTensor> optional_inputs(const std::vector<ReferenceTensor>& state) {
   std::vector<ReferenceTensor> out;
-  for (const auto& [prefix, text] :
-       {std::pair{kStartPrefix, "what the first token finds, instead of what the outer parameters make"},
-        std::pair{kFinalCotangentPrefix, "adds sum(final * this) to what the gradients are of"}})
-    for (const ReferenceTensor& s : state)
-      out.push_back({std::string(prefix) + s.name, s.spec, s.axes, text, true});
+  for (const ReferenceTensor& s : state)
+    out.push_back({std::string(kStartPrefix) + s.name, s.spec, s.axes,
+                   fmt::format("what the first token finds, instead of {}", s.text), true});
+  for (const ReferenceTensor& s : state)
+    out.push_back({std::string(kFinalCotangentPrefix) + s.name, s.spec, s.axes,
+                   "adds sum(final * this) to what the gradients are of", true});
   return out;
 }
 
@@ -40,6 +41,7 @@ class Tracer {
   ReferenceProgram run() {
     ReferenceProgram& p = program_;
     p.state_every = state_every();
+    p.formulas = learner_formulas(system_, shape_, options_);
     p.inputs = options_.raw ? raw_inputs(system_, policy_, shape_, options_.dtype)
                             : effective_inputs(system_, policy_, shape_, options_);
     views_ = p.inputs.size();
@@ -87,6 +89,8 @@ class Tracer {
       else if (spec.shape.size() == 3) axes += spec.shape[1] == 1 ? " one feature" : " in out";
       program_.inputs.push_back(
           {spec.name, {options_.dtype, spec.shape}, axes, "outer parameter; one for all sequences"});
+      if (const auto at = program_.formulas.taken.find(spec.name); at != program_.formulas.taken.end())
+        program_.inputs.back().text += "; the learner takes " + at->second;
     }
     return learner;
   }
@@ -116,13 +120,13 @@ class Tracer {
 
   void describe_state(const State& start) {
     program_.state.clear();
-    std::vector<std::string> names = start.names();
-    for (std::string& name : names) std::ranges::replace(name, ' ', '_');
+    const std::vector<std::string> names = state_names(start);
     const std::vector<Tensor> flat = start.flat();
     for (std::size_t i = 0, at = 0; i < start.weights.size(); ++i)
       for (std::size_t slot = 0; slot <= start.slots[i].size(); ++slot, ++at) {
         const WeightKind kind = slot ? start.slots[i][slot - 1].kind : start.weights.at(i).kind;
-        program_.state.push_back({names[at], flat[at].spec(), weight_axes("batch head ", kind), "", true});
+        program_.state.push_back({names[at], flat[at].spec(), weight_axes("batch head ", kind),
+                                  program_.formulas.start.at(names[at]), true});
       }
   }
 
@@ -192,7 +196,9 @@ class Tracer {
     const auto loss = [&](const std::string& name, Tensor value, const std::string& where) {
       give(name, value, "batch head token", "inner loss of the token " + where);
     };
-    loss("loss_before", r.loss_before, "with the weights before its own step (its chunk's)");
+    loss(
+        "loss_before", r.loss_before,
+        "with the weights before its own step (its chunk's), of which nothing, forgetting included, is done");
     loss("loss_after", r.loss_after, "with the weights after it");
     if (options_.intermediates)
       loss("loss_initial", r.loss_initial, "with the weights that the sequence began with");

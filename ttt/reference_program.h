@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ttt/explain.h"
-#include "ttt/reference_views.h"
+#include "ttt/reference_formulas.h"
 
 namespace nestgrad::ttt {
 
@@ -16,6 +16,7 @@ struct ReferenceProgram {
   std::vector<ParamSpec> params;                 // the last of the inputs
   std::vector<bool> read;                        // of the inputs: does any output mention it
   Explanation explanation;
+  LearnerFormulas formulas;
   std::int64_t state_every = 0;  // tokens
 
   // Optional inputs that it is not given.

@@ -2,41 +2,20 @@
 
 #include <fmt/format.h>
 
-#include "engine/look/print.h"
+#include <algorithm>
+#include <cmath>
+
+#include "ttt/layer.h"
 #include "ttt/policy_text.h"
+#include "ttt/reference_formulas.h"
 
 namespace nestgrad::ttt {
 
 namespace {
 
-constexpr std::size_t kLongestFormula = 400;  // letters
-
-// A value as calls of ops on the inputs of its graph, constants and their epsilons written out.
-std::string formula(const Graph& graph, NodeId id) {
-  const GraphNode& n = graph.node(id);
-  if (n.op->kind == OpKind::input) return input_name(n);
-  if (n.op->kind == OpKind::constant) {
-    const Array& literal = literal_of(n);
-    return literal.size() == 1 ? fmt::format("{}", literal.at(0)) : "constant";
-  }
-  std::string out = call_text(*n.op, n.attrs) + "(";
-  for (std::size_t i = 0; i < n.inputs.size() && out.size() <= kLongestFormula; ++i)
-    out += (i ? ", " : "") + formula(graph, n.inputs[i]);
-  return out.size() > kLongestFormula ? out.substr(0, kLongestFormula) + ".." : out + ")";
-}
-
-Tensor places_in_chunks(std::int64_t tokens, std::int64_t chunk, DType dtype) {
-  std::vector<double> places;
-  for (std::int64_t t = 0; t < tokens; ++t) places.push_back(static_cast<double>(t % chunk));
-  return constant(Array::of(places, {tokens}, dtype));
-}
-
 // Gates by the system's own shapes and biases, then its prepare.
 void shape_views(const System& system, const NamedTensors& raw, Views& views) {
-  for (const GateSpec& gate : system.gates) {
-    const Tensor biased = gate.bias == 0 ? raw.at(gate.name) : raw.at(gate.name) + gate.bias;
-    views.gates[gate.name] = gate.shape ? gate.shape(biased) : biased;
-  }
+  for (const GateSpec& gate : system.gates) views.gates[gate.name] = gate_from_raw(gate, raw.at(gate.name));
   if (system.prepare) system.prepare(views);
 }
 
@@ -55,7 +34,7 @@ std::map<std::string, std::string> view_formulas(const System& system, const Pol
   Views views{raw["q"], raw["k"], raw["v"], {}, {}};
   shape_views(system, raw, views);
   std::map<std::string, std::string> out;
-  for (const auto& [name, value] : named_views(views)) out[name] = formula(graph, graph.lift(value));
+  for (const auto& [name, value] : named_views(views)) out[name] = formula(graph.tensor(graph.lift(value)));
   if (system.position_rates) {
     out["rate"] = fmt::format("{} * sigmoid(raw rate) / {}", options.base_lr, shape.dim);
     out["position"] = "max(1 / (place + 1) + raw position, 0)";
@@ -63,11 +42,33 @@ std::map<std::string, std::string> view_formulas(const System& system, const Pol
   return out;
 }
 
+void check_sizes(const System& system, const ReferenceSizes& sizes, const ReferenceOptions& options) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError(fmt::format("[reference] {}: {}", system.name, what));
+  };
+  if (std::min({sizes.batch, sizes.heads, sizes.time, sizes.dim}) < 1)
+    refuse(fmt::format("batch is {}, heads {}, time {} and dim {}; each must be at least 1", sizes.batch,
+                       sizes.heads, sizes.time, sizes.dim));
+  if (options.chunk < 1)
+    refuse(fmt::format("a chunk of {} tokens; give at least 1, or the policy chunk=0 for the whole sequence",
+                       options.chunk));
+  if (system.rotary && sizes.dim % 2)
+    refuse(fmt::format("q and k are rotated in pairs of features; give an even dim, it is {}", sizes.dim));
+  if (!std::isfinite(options.base_lr) || !(options.rope_theta > 0 && std::isfinite(options.rope_theta)))
+    refuse(fmt::format("base_lr is {} and rope_theta {}; give finite numbers, rope_theta above 0",
+                       options.base_lr, options.rope_theta));
+}
+
 }  // namespace
 
 Policy reference_policy(const System& system, const ReferenceSizes& sizes, const ReferenceOptions& options) {
   check_complete(system);
-  return overridden(system.policy({sizes.heads, sizes.dim, options.chunk}), options.policy);
+  check_sizes(system, sizes, options);
+  const Policy out = overridden(system.policy({sizes.heads, sizes.dim, options.chunk}), options.policy);
+  if (const std::string why = system.why_not ? system.why_not(out) : ""; !why.empty())
+    throw ConfigError(
+        fmt::format("[reference] {} cannot be run by the policy '{}': {}", system.name, out.str(), why));
+  return out;
 }
 
 SystemSizes system_sizes(const ReferenceSizes& sizes, const Policy& policy, const ReferenceOptions& options) {
@@ -106,9 +107,8 @@ Views views_from_raw(const System& system, const Policy& policy, const NamedTens
     for (Tensor* x : {&views.q, &views.k})
       *x = rope(*x, places_in_chunks(x->dim(2), chunk, x->dtype()), options.rope_theta);
   if (system.position_rates) {
-    const Tensor offset = raw.at("position");
-    views.gates["rate"] = sigmoid(raw.at("rate")) * (options.base_lr / static_cast<double>(views.k.dim(3)));
-    views.position = max(reciprocal(iota(offset.dtype(), offset.shape(), 0) + 1.0) + offset, 0.0);
+    views.gates["rate"] = token_rates(raw.at("rate"), options.base_lr, views.k.dim(3));
+    views.position = position_rates(raw.at("position"));
   }
   shape_views(system, raw, views);
   return views;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
 #include "engine/core/random.h"
 #include "engine/plan/flow.h"
 
@@ -12,15 +15,27 @@ void check_complete(const System& system) {
   if (!missing.empty())
     throw ConfigError(
         fmt::format("[ttt] the system '{}' has no {}; set System::{}", system.name, missing, missing));
+  std::set<std::string, std::less<>> taken{"q", "k", "v", "position"};
+  if (system.position_rates) taken.insert("rate");
+  for (const GateSpec& gate : system.gates)
+    if (!taken.insert(gate.name).second)
+      throw ConfigError(fmt::format(
+          "[ttt] the system '{}' has a gate '{}', the name of another gate or of a view; give it another name",
+          system.name, gate.name));
+}
+
+Tensor gate_from_biased(const GateSpec& gate, Tensor biased) {
+  return gate.shape ? gate.shape(biased) : biased;
+}
+
+Tensor gate_from_raw(const GateSpec& gate, Tensor raw) {
+  return gate_from_biased(gate, gate.bias == 0 ? raw : raw + gate.bias);
 }
 
 Views views_of(const System& system, std::span<const Tensor> in) {
   Views out{in[0], in[1], in[2], {}, {}};
   std::size_t at = 3;
-  for (const GateSpec& gate : system.gates) {
-    const Tensor raw = in[at++] + gate.bias;
-    out.gates[gate.name] = gate.shape ? gate.shape(raw) : raw;
-  }
+  for (const GateSpec& gate : system.gates) out.gates[gate.name] = gate_from_raw(gate, in[at++]);
   if (system.position_rates) {
     out.gates["rate"] = sigmoid(in[at]);
     out.position = sigmoid(in[at + 1]);
@@ -74,6 +89,10 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
 Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn) {
   check_complete(system);
+  if (std::min({s.batch, s.heads, s.dim, s.time, s.chunk}) < 1)
+    throw ConfigError(
+        fmt::format("[ttt] '{}' of batch {}, heads {}, dim {}, time {}, chunk {}: each must be at least 1",
+                    system.name, s.batch, s.heads, s.dim, s.time, s.chunk));
   const SystemSizes sizes{s.heads, s.dim, s.chunk};
   return trace(
       [&](const std::vector<Tensor>& in) {

@@ -18,6 +18,9 @@ struct GateSpec {
   std::function<Tensor(Tensor raw)> shape;  // raw [batch, heads, time, 1 or dim] -> the gate
   double bias = 0;                          // the projection's bias starts here
 };
+// The gate of what its projection leaves: `raw` without that bias, `biased` with it.
+Tensor gate_from_raw(const GateSpec& gate, Tensor raw);
+Tensor gate_from_biased(const GateSpec& gate, Tensor biased);
 
 struct SystemSizes {
   std::int64_t heads = 1, dim = 0;  // of one head; keys and values alike
@@ -36,9 +39,11 @@ struct System {
   std::function<void(Views& views)> prepare;
   bool rotary = false;          // q and k are rotated by their position in the chunk
   bool position_rates = false;  // the published TTT layers' eta[i, j]
+  // Why it cannot be run by a policy other than its own, in words; empty if it can. Not set: it can by any.
+  std::function<std::string(const Policy& policy)> why_not;
 };
 
-// ConfigError if it has no learner or no policy.
+// ConfigError if it has no learner or no policy, or a gate whose name another gate or a view has.
 void check_complete(const System& system);
 
 // A system in a program of its own, on inputs q, k, v, the raw gates and the outer parameters: what

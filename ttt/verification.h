@@ -13,7 +13,7 @@
 namespace nestgrad::ttt {
 
 struct VerifyOptions {
-  // Of max |kernel - reference| / max |reference|. Unset: by the type in which the kernel's tensor is stored,
+  // Of max |kernel - reference| / max |reference|. Unset: by the coarser of the types in which the two are stored,
   // f64 1e-9, f32 2e-4, f16 and bf16 2e-2.
   std::optional<double> tolerance;
   bool all = false;  // a tensor that the kernel does not have counts as a failure
@@ -31,6 +31,8 @@ struct TensorVerdict {
   std::string range;                // where it is beyond the tolerance, "tokens 17 to 63"
   double share = 0;                 // of its numbers that are beyond it, 0 to 1
   std::string text;                 // one line for people
+  std::vector<std::string>
+      hints;  // what the numbers look like instead: "the reference's 'v' has these numbers"
 };
 
 struct Verification {
@@ -39,7 +41,7 @@ struct Verification {
   // Everything that both have agrees, the kernel has no name that the reference lacks, and at least one output
   // was compared.
   bool passed() const;
-  std::string str() const;  // a line a tensor, then one that sums up
+  std::string str() const;  // a line a tensor and a line a hint, then one that sums up
 };
 
 // The denominator is the reference's largest number, or, where that is less, a millionth of the largest of its

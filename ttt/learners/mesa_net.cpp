@@ -54,9 +54,12 @@ Tensor MesaNet::loss(const Weights& w, Tensor k, Tensor v) const {
 }
 
 Learner::Description MesaNet::describe() const {
-  return {fmt::format(
-              "x (H_kk + diag(lamb))^-1 H_kv, {}",
-              steps_ == kExact ? "solved exactly" : fmt::format("{} steps of conjugate gradients", steps_)),
+  return {fmt::format("x (H_kk + diag(lamb))^-1 H_kv, {}",
+                      steps_ == kExact
+                          ? "solved exactly"
+                          : fmt::format("{} steps of conjugate gradients from 0, {} added to what is "
+                                        "divided by",
+                                        steps_, kSafe)),
           "-<k H_kk, k> - <k H_kv, v>"};
 }
 
@@ -74,7 +77,14 @@ System mesa(std::string name, std::string title, int steps) {
                                                  steps);
               },
           .policy = [](const SystemSizes&) { return Policy{.chunk = 1}; },
-          .prepare = unit_lengths};
+          .prepare = unit_lengths,
+          .why_not =
+              [](const Policy& policy) {
+                return policy.ascent
+                           ? "H_kk would be -sum k' k, and H_kk + diag(lamb) no longer positive definite, "
+                             "as solving for it requires; leave ascent at false"
+                           : "";
+              }};
 }
 
 }  // namespace
