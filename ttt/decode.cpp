@@ -98,7 +98,7 @@ class DualDecoding : public DualForm {
     std::vector<Reads> reads;
     for (const BlockLaw& law : laws.each) {
       Reads r = policy_.read == Policy::Read::after_write ? law.after : law.before;
-      r.z = d.row_here(r.z, r.feature_axis ? 2 : 1);
+      if (r.z.defined()) r.z = d.row_here(r.z, r.feature_axis ? 2 : 1);
       for (Tensor& c : r.c)
         if (c.defined()) c = d.row_here(c, 1);
       reads.push_back(std::move(r));

@@ -34,6 +34,7 @@ Laws DualForm::prepare(const State& state, const Gates& gates, const Shape& lead
         for (Reads& end : law.end) end.z = end.z * weight;
       }
     }
+    if (tokens == chunk) law.before.z = {};  // nothing has been added before the block's only step
     out.each.push_back(std::move(law));
   }
   return out;
