@@ -25,10 +25,10 @@ int nestgrad::programs::generate(int argc, char** argv) {
                  "tokenizer.model (default: that beside the weights, or bytes)");
   app.add_option("--prompt", prompt, "Text to continue")->required();
   app.add_option("--bytes", bytes, "Bytes to write, or a few more")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--temperature", temperature, "0 takes the likeliest")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative, "NONNEGATIVE")
       ->capture_default_str();
   app.add_option("--seed", seed, "Equal seeds give equal text")->capture_default_str();
   nestgrad::add_device_option(app);

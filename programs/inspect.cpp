@@ -129,7 +129,7 @@ int nestgrad::programs::inspect(int argc, char** argv) {
           ->check(CLI::IsMember(names));
   checkpoint->excludes(learner);
   CLI::Option* layer = app.add_option("--layer", o.layer, "Layer of the model")
-                           ->check(CLI::NonNegativeNumber)
+                           ->check(not_negative, "NONNEGATIVE")
                            ->capture_default_str();
   CLI::Option* data =
       app.add_option("--data", o.data,
@@ -142,12 +142,12 @@ int nestgrad::programs::inspect(int argc, char** argv) {
       ->check(CLI::Range(2, 512))
       ->capture_default_str();
   app.add_option("--token", o.token, "Token whose step is explained (default: the one in the middle)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative, "NONNEGATIVE");
   for (CLI::Option* option :
        {app.add_option("--heads", o.heads, "Heads of the learner"),
         app.add_option("--dim", o.dim, "Features of one head"),
         app.add_option("--chunk", o.chunk, "Tokens in a mini-batch, where the learner has them")})
-    option->check(CLI::PositiveNumber)->capture_default_str()->needs(learner);
+    option->check(positive, "POSITIVE")->capture_default_str()->needs(learner);
   app.add_option("--seed", o.seed, "Seed of the task's numbers")->capture_default_str()->needs(learner);
   app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
   app.add_flag("--json", o.json, "Last line of output: the invariants with their measured errors");

@@ -108,15 +108,15 @@ int nestgrad::programs::learners(int argc, char** argv) {
   app.add_flag("--json", json, "Last line of output: the results as one JSON object");
   CLI::App* explaining = app.add_subcommand("explain", "The form that is chosen, and why not a faster one");
   explaining->add_option("name", which, "Learner")->required()->check(CLI::IsMember(names));
-  explaining->add_option("--heads", sizes.heads, "Heads")->check(CLI::PositiveNumber)->capture_default_str();
+  explaining->add_option("--heads", sizes.heads, "Heads")->check(positive, "POSITIVE")->capture_default_str();
   explaining->add_option("--dim", sizes.dim, "Features of one head")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   explaining->add_option("--chunk", sizes.chunk, "Tokens in a chunk, where the learner has chunks")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   explaining->add_option("--length", sizes.length, "Tokens in the sequence")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   explaining->add_option("--form", form, "Ask for this form; an error says why it is impossible")
       ->check(CLI::IsMember(ttt::form_names()))

@@ -139,6 +139,15 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
   }
 }
 
+std::string positive(const std::string& text) {
+  return std::strtod(text.c_str(), nullptr) > 0 ? "" : fmt::format("{}: expected a number above 0", text);
+}
+
+std::string not_negative(const std::string& text) {
+  return std::strtod(text.c_str(), nullptr) >= 0 ? ""
+                                                 : fmt::format("{}: expected 0 or a number above it", text);
+}
+
 void print_json(const nlohmann::ordered_json& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }

@@ -32,6 +32,10 @@ namespace nestgrad {
 //   }
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body);
 
+// For CLI's check(): what is wrong with an option's number, or nothing.
+std::string positive(const std::string& text);
+std::string not_negative(const std::string& text);
+
 // Prints it as one line. Text that is not UTF-8, as names of files may be, has a replacement in it.
 void print_json(const nlohmann::ordered_json& json);
 

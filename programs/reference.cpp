@@ -179,7 +179,7 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--state-every", o.reference.state_every,
                  "Tokens between the states that are given (0: a chunk)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative, "NONNEGATIVE")
       ->capture_default_str();
   app.add_option("--base-lr", o.reference.base_lr,
                  "Of systems with position rates, with --gates raw or --random")

@@ -295,33 +295,33 @@ void add_options(CLI::App& app, Options& o) {
   of_model(app.add_option("--backbone", o.backbone, "What stands around it")
                ->check(CLI::IsMember({"transformer", "mamba"})));
   app.add_option("--steps", o.training.steps, "Training steps")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--batch", o.training.batch, "Sequences in a step")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--context", o.training.context, "Bytes in a sequence")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   of_model(
       app.add_option("--width", o.width, "Model width")->check(CLI::Range(std::int64_t{1}, kMostExtent)));
-  of_model(app.add_option("--layers", o.layers, "Blocks")->check(CLI::PositiveNumber));
+  of_model(app.add_option("--layers", o.layers, "Blocks")->check(positive, "POSITIVE"));
   of_model(
-      app.add_option("--heads", o.heads, "Heads; each has its own inner model")->check(CLI::PositiveNumber));
+      app.add_option("--heads", o.heads, "Heads; each has its own inner model")->check(positive, "POSITIVE"));
   of_model(app.add_option("--mini-batch", o.mini_batch, "Tokens in an inner gradient step; 1 is online")
-               ->check(CLI::PositiveNumber));
+               ->check(positive, "POSITIVE"));
   of_model(
       app.add_option("--attention-window", o.attention_window,
                      "Tokens of a sliding-window attention branch beside the learner, as in LaCT (0: none)")
-          ->check(CLI::NonNegativeNumber));
+          ->check(not_negative, "NONNEGATIVE"));
   app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--seed", o.training.seed, "Seed of parameters, batches and sample")->capture_default_str();
   app.add_option("--checkpoint-every", o.training.checkpoint_every,
                  "Keep inner states of every n-th mini-batch only, "
                  "recompute the rest (0: keep all); same bits, less memory")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative, "NONNEGATIVE")
       ->capture_default_str();
   app.add_option_function<double>(
          "--memory-budget",
@@ -334,13 +334,13 @@ void add_options(CLI::App& app, Options& o) {
          "possible; same bits (default: any)")
       ->check(CLI::Range(1e-6, 1e12));
   app.add_option("--save-every", o.save_every, "Steps between checkpoints")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--stop-after", o.stop_after,
                  "Stop after this many steps in all, as if interrupted; go on with --resume")
-      ->check(CLI::PositiveNumber);
+      ->check(positive, "POSITIVE");
   app.add_option("--validation-windows", o.validation_windows, "Most windows of validation text")
-      ->check(CLI::PositiveNumber)
+      ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
   app.add_flag("--resume", o.resume,

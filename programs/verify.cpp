@@ -69,7 +69,7 @@ int nestgrad::programs::verify(int argc, char** argv) {
   app.add_option("--tolerance", options.tolerance,
                  "Largest max |a-b| / max |b| that passes (default, by the coarser of the types of both: f64 "
                  "1e-9, f32 2e-4, f16 and bf16 2e-2)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive, "POSITIVE");
   app.add_flag("--all", options.all, "An output that the kernel's file does not have fails");
   app.add_flag("--json", json, "Last line of output: the results as one JSON object");
   return run_program(argc, argv, app, [&] {

@@ -32,6 +32,7 @@ import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+OPS_PAGE = ROOT / "docs/guide/ops.md"
 NEEDS = {r"\bfmt::": "fmt/", r"std::(printf|puts)": "cstdio",
          r"std::(sqrt|abs|tanh|pow|exp|log|sin|cos)\b": "cmath"}  # what a program must include if it says that
 STATEMENT = re.compile(r"(for|if|else|while|do|switch|try|catch|return)\b|\{")
@@ -291,6 +292,15 @@ def check_links(pages):
                 yield f"{shown(page)}: {shown(file)} has no heading #{anchor}"
 
 
+def check_ops(page, header, formulas):
+    """Every function of ops/ops.h and every row of ops/elementwise.def stands on the page, between backticks."""
+    names = set(re.findall(r"^Tensor (\w+)\(", header, re.M)) - {"name"}
+    names |= set(re.findall(r"^(?:UN|BIN|TERN)ARY(?:_STEP)?\((\w+)", formulas, re.M))
+    known = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", page))))
+    for name in sorted(names - known):
+        yield f"{shown(OPS_PAGE)}: there is no `{name}`"
+
+
 def print_program(page):
     for program in programs_of(blocks_of(page)):
         definitions, body = (re.sub(r"^(#line .*|  docs_next_block\(\);)\n?", "", t, flags=re.M) for t in source_of(program))
@@ -325,6 +335,8 @@ fmt::print("1");
         for about in ("leads nowhere", "no heading", "another output", "LICENSE does not say", "include <nestgrad/", "include <fmt/"):
             if sum(about in w for w in wrong) != 1:
                 sys.exit(f"docs: of a page with the fault '{about}' is said: {wrong}")
+        if list(check_ops("`one`", "Tensor one(Operand x);\nTensor two(Operand x);", "")) != [f"{shown(OPS_PAGE)}: there is no `two`"]:
+            sys.exit("docs: an op that is missing on its page is not noticed")
         program.blocks[0].output = "2"
         if list(check_outputs(blocks, None)):
             sys.exit("docs: an output that is as shown is taken for another")
@@ -345,6 +357,8 @@ def main():
     if o.print:
         return print_program(pages[0])
     wrong = list(check_links(pages))
+    if OPS_PAGE in pages:
+        wrong += check_ops(OPS_PAGE.read_text(), (ROOT / "ops/ops.h").read_text(), (ROOT / "ops/elementwise.def").read_text())
     if not o.links:
         if not (o.build / "build.ninja").is_file():
             parser.error(f"{o.build} is no build folder; say which with --build")

@@ -31,8 +31,8 @@ struct TensorVerdict {
   std::string range;                // where it is beyond the tolerance, "tokens 17 to 63"
   double share = 0;                 // of its numbers that are beyond it, 0 to 1
   std::string text;                 // one line for people
-  std::vector<std::string>
-      hints;  // what the numbers look like instead: "the reference's 'v' has these numbers"
+  // What the numbers look like instead: "these are the numbers of the reference's 'v'".
+  std::vector<std::string> hints;
 };
 
 struct Verification {

@@ -60,9 +60,7 @@ void check_rounded(const StateDict& params, const StateDict& exact, int bits) {
 
 // A copy of a published folder, to be damaged.
 struct Copy : TemporaryFolder {
-  explicit Copy(const std::string& name) {
-    fs::copy(published(name), path, fs::copy_options::recursive);
-  }
+  explicit Copy(const std::string& name) { fs::copy(published(name), path, fs::copy_options::recursive); }
   std::string text(const std::string& file) const { return read_file(*this / file); }
   void write(const std::string& file, const std::string& bytes) const {
     std::ofstream(path / file, std::ios::binary | std::ios::trunc) << bytes;

@@ -203,8 +203,8 @@ expect 0 'chunks of 4' "${ref[@]}" --inputs "$case" --policy chunk=4 --out "$wor
 expect 1 'FAIL output .*tokens 1 to 11' "$bin/verify" --reference "$case" --kernel "$work/chunked"
 expect 1 "there is no 'forget', expected f64" "$bin/reference" --system gated-delta-net --inputs "$case" --out "$work/x"
 expect 1 'compute in f64' "${ref[@]}" --inputs "$case" --dtype f32 --out "$work/x"
-expect 1 'parallel is impossible' "${ref[@]}" --random 1,1,4,2 --form parallel --out "$work/x"
-expect 1 'whole chunks' "${ref[@]}" --random 1,1,8,2 --policy chunk=4 --state-every 6 --out "$work/x"
+expect 2 'parallel is impossible' "${ref[@]}" --random 1,1,4,2 --form parallel --out "$work/x"
+expect 2 'whole chunks' "${ref[@]}" --random 1,1,8,2 --policy chunk=4 --state-every 6 --out "$work/x"
 expect 1 'missing.st' "${ref[@]}" --inputs "$work/missing.st" --out "$work/x"
 "${ref[@]}" --random 1,1,4,4 --gates raw --out "$work/raw" > /dev/null
 expect 1 'was written with --gates raw' "${ref[@]}" --inputs "$work/raw" --out "$work/x"
@@ -222,6 +222,26 @@ expect 2 'excludes' "${ref[@]}" --random 1,1,4,2 --inputs "$case" --out "$work/x
 expect 2 'random' "${ref[@]}" --random 1,1,4 --out "$work/x"
 expect 2 'random' "${ref[@]}" --random 1,1,0,4 --out "$work/x"
 expect 2 'tolerance' "$bin/verify" --reference "$case" --kernel "$case" --tolerance 0
+expect 2 'reads, draws and writes no numbers' "${ref[@]}" --describe --inputs "$case"
+expect 2 'reads, draws and writes no numbers' "${ref[@]}" --describe --seed 1
+expect 2 'requires --random' "${ref[@]}" --inputs "$case" --random-start --out "$work/x"
+expect 2 'nothing is drawn' "${ref[@]}" --inputs "$case" --seed 1 --out "$work/x"
+expect 2 'no position rates' "${ref[@]}" --random 1,1,4,2 --base-lr 2 --out "$work/x"
+expect 2 'finite' "$bin/reference" --system ttt-linear --random 1,1,4,2 --base-lr nan --out "$work/x"
+expect 2 'not negative' "${ref[@]}" --random 1,1,4,2 --seed -1 --out "$work/x"
+expect 2 'given twice' "${ref[@]}" --describe --policy chunk=4,chunk=8
+expect 2 'beside a comma' "${ref[@]}" --describe --policy ,
+expect 2 'names of weights' "${ref[@]}" --describe --policy trained=
+expect 2 'positive definite' "$bin/reference" --system mesa-net --describe --policy ascent=true
+expect 2 'even' "$bin/reference" --system ttt-linear --random 1,1,4,3 --out "$work/x"
+expect 2 '^train_lm: --lr: -1: expected a number above 0; see --help$' "$bin/train_lm" --lr -1
+expect 2 '^generate: --temperature: -1: expected 0 or a number above it; see --help$' "$bin/generate" --checkpoint "$work/x" --temperature -1
+expect 2 'finite' "$bin/generate" --checkpoint "$work/x" --temperature nan
+expect 2 'too large' "$bin/generate" --checkpoint "$work/x" --bytes 99999999999999999999
+expect 0 '"out":".*odd' "${ref[@]}" --random 1,1,4,2 --out "$work/odd"$'\xff' --json
+expect 0 'update +W <- ' "${ref[@]}" --describe
+expect 0 'softplus' "$bin/reference" --system mesa-net --describe
+expect 0 '1e-05 added' "$bin/reference" --system mesa-net --describe
 
 # Piped progress is plain lines.
 checks=$((checks + 1))

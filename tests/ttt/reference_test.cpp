@@ -244,3 +244,38 @@ TEST_CASE("what is wrong with a reference's inputs is said in one line, with wha
        "there is no setting 'chnk'; did you mean 'chunk'?");
   says(message_of<ConfigError>(run(good, {.policy = "read=later"})), "expected after-write or before-write");
 }
+
+TEST_CASE("sizes of nothing and policies that a system cannot follow are refused, of every system") {
+  for (const ttt::System& system : ttt::systems()) {
+    CAPTURE(system.name);
+    for (const ttt::ReferenceSizes sizes : {ttt::ReferenceSizes{.batch = 0, .heads = 1, .time = 4, .dim = 4},
+                                            {.batch = 1, .heads = 0, .time = 4, .dim = 4},
+                                            {.batch = 1, .heads = 1, .time = 0, .dim = 4},
+                                            {.batch = 1, .heads = 1, .time = 4, .dim = 0}}) {
+      CHECK(contains(message_of<ConfigError>([&] { ttt::random_inputs(system, sizes, {}); }), "at least 1"));
+    }
+  }
+  const std::string message = message_of<ConfigError>(
+      [] { ttt::random_inputs(system_named("mesa-net"), kSmall, {.policy = "ascent=true"}); });
+  CHECK(contains(message, "positive definite"));
+}
+
+TEST_CASE(
+    "a description says what weights start from, how they change, and what a learner makes of its gates") {
+  const auto facts = [](const char* name) {
+    return ttt::describe_reference(system_named(name), kSmall, {}).metadata;
+  };
+  for (const ttt::System& system : ttt::systems()) {
+    CAPTURE(system.name);
+    const auto m = ttt::describe_reference(system, kSmall, {}).metadata;
+    CHECK(!m.at("start").empty());
+    CHECK(contains(m.at("update"), "<- "));
+  }
+  CHECK(contains(facts("delta-net").at("start"), "W = "));
+  CHECK(contains(facts("gated-delta-net").at("update"), "forget"));
+  CHECK(contains(facts("mesa-net").at("model"), "1e-05 added"));
+  bool says = false;
+  for (const ttt::ReferenceTensor& in : ttt::describe_reference(system_named("mesa-net"), kSmall, {}).inputs)
+    says = says || contains(in.text, "softplus");
+  CHECK(says);
+}

@@ -1,6 +1,7 @@
 // The promise: a system that a program registers is known by its name like a published one, and no name stands for
 // two systems.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "models/language_model.h"
 #include "tests/models/model_testing.h"
@@ -53,6 +54,12 @@ TEST_CASE("wrong use: names that a system cannot have, and systems that lack a p
   ttt::System without = named("without-a-learner");
   without.learner = {};
   CHECK(contains(complaint(without), "has no learner"));
+  for (const char* taken : {"rate", "k"}) {
+    ttt::System twice = named("two-of-a-name");
+    twice.gates = {{.name = "rate"}, {.name = taken}};
+    CHECK(contains(complaint(twice),
+                   fmt::format("has a gate '{}', the name of another gate or of a view", taken)));
+  }
   CHECK(contains(message_of<ConfigError>([] { ttt::system_named("without-a-learner"); }),
                  "there is no learner"));
 }

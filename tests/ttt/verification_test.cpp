@@ -70,7 +70,7 @@ TEST_CASE("what is off is named with its error, its place and the tokens from wh
   CHECK(!verify(reference, kernel, {.tolerance = 3e-3}).passed());
 }
 
-TEST_CASE("the tolerance is that of the type in which the kernel's tensor is stored") {
+TEST_CASE("the tolerance is that of the coarser type of the two") {
   SafeTensors kernel = changed(expected(), "output", 0, 1e-3);
   for (const auto& [type, passes] :
        {std::pair{"F64", false}, {"F32", false}, {"F16", true}, {"BF16", true}}) {
@@ -88,6 +88,42 @@ TEST_CASE("the tolerance is that of the type in which the kernel's tensor is sto
   SafeTensors reference;
   reference.tensors["output"] = Array::full(DType::f64, {1}, 1.01);
   CHECK(verify(reference, read, {}).passed());
+  // A kernel that is more exact than its reference is no worse for it.
+  SafeTensors coarse = expected();
+  coarse.types["output"] = "F32";
+  CHECK(verify(coarse, changed(expected(), "output", 0, 1e-6), {}).passed());
+  CHECK(!verify(coarse, changed(expected(), "output", 0, 1e-2), {}).passed());
+}
+
+TEST_CASE("what a wrong tensor looks like instead is said") {
+  const auto hints = [](const SafeTensors& reference, const SafeTensors& kernel, const std::string& name) {
+    const TensorVerdict v = verdict_of(verify(reference, kernel, {}), name);
+    CHECK(!v.passed);
+    return v.hints;
+  };
+  using Hints = std::vector<std::string>;
+  const SafeTensors good = expected();
+  SafeTensors kernel = good;
+  std::swap(kernel.tensors["output"], kernel.tensors["grad.k"]);
+  CHECK(hints(good, kernel, "output") == Hints{"'output' and 'grad.k' look exchanged"});
+  kernel = good;
+  kernel.tensors["output"] = good.tensors.at("grad.k");
+  CHECK(hints(good, kernel, "output") == Hints{"these are the numbers of the reference's 'grad.k'"});
+  CHECK(hints(good, changed(changed(good, "output", 7, 1e-3), "output", 9, 1e-3), "output") ==
+        Hints{"all of it is in batch 1"});
+  CHECK(hints(good, changed(changed(good, "output", 3, 1e-3), "output", 9, 1e-3), "output").empty());
+  // Stored with its last two axes exchanged.
+  kernel = good;
+  const Array& right = good.tensors.at("output");
+  Array turned = Array::zeros(DType::f64, {2, 1, 2, 3});
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t t = 0; t < 3; ++t)
+      for (std::int64_t f = 0; f < 2; ++f)
+        turned.as<double>()[static_cast<std::size_t>(b * 6 + f * 3 + t)] = right.at(b * 6 + t * 2 + f);
+  kernel.tensors["output"] = turned;
+  CHECK(hints(good, kernel, "output") ==
+        Hints{"it agrees with its last two axes exchanged; they are [token feature] in the reference"});
+  CHECK(contains(verify(good, kernel, {}).str(), "hint: it agrees with its last two axes exchanged"));
 }
 
 TEST_CASE(
@@ -162,8 +198,8 @@ TEST_CASE("a policy's settings are one line that reads back") {
   CHECK(ttt::settings_of(ttt::overridden(given, "trained=all,chunk=0"))
             .starts_with("chunk=0,update=per-chunk"));
   CHECK(ttt::overridden(given, "").trained == given.trained);
-  for (const char* wrong :
-       {"chunk", "chunk=", "chunk=-1", "chunk=x", "steps=0", "update=sometimes", "meta=", "=3"}) {
+  for (const char* wrong : {"chunk", "chunk=", "chunk=-1", "chunk=x", "steps=0", "update=sometimes",
+                            "meta=", "=3", ",", "chunk=4,", "chunk=4,chunk=8", "trained=", "trained=W1+"}) {
     CAPTURE(wrong);
     message_of<ConfigError>([&] { ttt::overridden({}, wrong); });
   }
