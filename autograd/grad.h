@@ -24,7 +24,7 @@ struct GradOptions {
 // dependence of one x on another counts (total derivative).
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options = {},
                          Loc loc = Loc::current());
-// The same of one x: grad(y, x) is grad(y, x).
+// The same of one x, as one tensor.
 Tensor grad(Tensor y, std::same_as<Tensor> auto x, GradOptions options = {}, Loc loc = Loc::current()) {
   return grad(y, std::vector<Tensor>{x}, options, loc)[0];
 }

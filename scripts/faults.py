@@ -583,7 +583,7 @@ FAULTS = [
         ("final-cotangent-forgotten", "cotangents.push_back(«at->second»);", "at->second * 0.0"),
         ("given-slots-ignored", "flat[i] = «given(program_.state[i].name, flat[i])»;", "flat[i]"),
         ("given-weights-ignored", "values.push_back(«given(own.at(i).name, own.at(i).value)»);", "own.at(i).value"),
-        ("losses-exchanged", "loss(\"loss_before\", «r.loss_before»,", "r.loss_after"),
+        ("losses-exchanged", "loss( \"loss_before\", «r.loss_before»,", "r.loss_after"),
         ("states-of-any-length", "if («every < 0 || every % chunk != 0»)", "every < 0"),
     ]),
     ("reference", "ttt/reference_states.cpp", REFERENCE, [
@@ -593,10 +593,19 @@ FAULTS = [
          "before[i]"),
     ]),
     ("reference", "ttt/reference_views.cpp", REFERENCE, [
+        ("odd-dim-taken", "if («system.rotary && sizes.dim % 2»)", "false"),
+        ("policy-of-any-kind", "system.why_not ? «system.why_not(out)» : \"\"", "std::string()"),
+    ]),
+    ("reference", "ttt/layer.cpp", REFERENCE, [
         ("rotated-by-place-in-the-sequence", "static_cast<double>(«t % chunk»)", "t"),
-        ("bias-forgotten", "raw.at(gate.name) + «gate.bias»;", "0 * gate.bias"),
-        ("rate-of-the-whole-width", "sigmoid(raw.at(\"rate\")) * («options.base_lr / static_cast<double>(views.k.dim(3))»)",
-         "options.base_lr"),
+        ("rate-of-the-whole-width", "sigmoid(raw) * («base_lr / static_cast<double>(head_dim)»)", "base_lr"),
+    ]),
+    ("reference", "ttt/system.cpp", REFERENCE, [
+        ("bias-forgotten", "raw + «gate.bias»);", "0 * gate.bias"),
+    ]),
+    ("reference", "ttt/reference_formulas.cpp", REFERENCE, [
+        ("parameter-taken-as-it-is", "if («text != name») out[name] = text;", "false"),
+        ("gradient-at-the-weight-itself", "formula(«optimizer.gradient_point(states[i], gates, w)»)", "states[i][0]"),
     ]),
     ("reference", "ttt/reference.cpp", REFERENCE, [
         ("infinite-input-taken", "if (const std::int64_t at = «first_not_finite(given)»; at >= 0)", "-1"),
@@ -608,13 +617,17 @@ FAULTS = [
         ("error-of-the-last-number", "if («error > v.error») v.error = error", "true"),
         ("error-not-relative", "std::abs(a[i] - b[i]) / «unit»;", "1.0"),
         ("infinity-compared", "if (const std::int64_t at = «first_not_finite(theirs)»; at >= 0)", "-1"),
-        ("one-tolerance-for-all", "options.tolerance.value_or(«tolerance_of(stored)»)", "tolerance_of(\"F32\")"),
+        ("one-tolerance-for-all", "std::max(«tolerance_of(stored)», tolerance_of(type_of(reference, name)))",
+         "tolerance_of(\"F32\")"),
+        ("tolerance-of-the-kernel-alone", "std::max(tolerance_of(stored), «tolerance_of(type_of(reference, name))»)", "0.0"),
+        ("zeros-taken-for-others", "return «scale > 0»;", "true"),
         ("misspelt-name-passes", ".kind = Kind::left_over, .passed = «false»,", "true"),
         ("input-counts-as-output", "if («!is_input(name)») out.compared +=", "true"),
         ("missing-passes-always", ".kind = Kind::missing, .passed = «!options.all»,", "true"),
         ("rounding-is-compared", "out = std::max(out, «kRounding * largest(value)»);", "0.0"),
     ]),
     ("reference", "ttt/policy_text.cpp", REFERENCE, [
+        ("setting-twice", "if («std::ranges::find(given, key) != given.end()»)", "false"),
         ("settings-not-checked", "setting->set(policy, std::string_view(each).substr(equals + 1)); } «policy.check();»", None),
     ]),
     ("published", "models/published.cpp", PUBLISHED, [
