@@ -9,6 +9,7 @@
 #include "engine/io/flax_stream.h"
 #include "engine/io/safetensors.h"
 #include "models/json.h"
+#include "models/optimizer.h"
 #include "models/published.h"
 
 namespace nestgrad {
@@ -125,7 +126,7 @@ StateDict model_params(const StateDict& params, const LanguageModelConfig& confi
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
   StateDict out;
   for (const auto& [name, value] : params)
-    if (!name.starts_with("adamw."))
+    if (!name.starts_with(kMomentPrefix))
       out.emplace(name, value.dtype() == DType::f32 ? value : value.cast(DType::f32));
   if (!config.tie_word_embeddings) return out;
   if (auto tied = out.extract(head)) {

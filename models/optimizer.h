@@ -28,6 +28,9 @@ struct AdamWResult {
   Tensor grad_norm;  // before clipping
 };
 
+// A name in a checkpoint that begins so is a moment of AdamW, and not a parameter.
+inline constexpr std::string_view kMomentPrefix = "adamw.";
+
 // A parameter whose gradient is an undefined tensor stays as it is, without decay. One gradient at least is
 // defined. ConfigError for options that make no sense.
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,

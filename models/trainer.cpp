@@ -183,7 +183,7 @@ void Trainer::trace() {
         const Tensor loss = mean(loss_(Params(table), in[0], stream));
         const std::vector<Tensor> params = table.tensors();
         for (const ParamSpec& p : table.specs())
-          if (p.name.starts_with("adamw."))
+          if (p.name.starts_with(kMomentPrefix))
             throw ConfigError(fmt::format(
                 "[train] the parameter '{}' is called as the optimiser's own numbers are; give it another name",
                 p.name));
@@ -352,7 +352,7 @@ void Trainer::load(const std::string& path) {
         path, start->second, start_));
   StateDict params;  // all of them, and no other: what the model has no place for is not dropped
   for (const auto& [name, value] : file.tensors)
-    if (!name.starts_with("adamw.")) params.emplace(name, value);
+    if (!name.starts_with(kMomentPrefix)) params.emplace(name, value);
   check_fits(train_.params, params, path);
   place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}));
   if (started) start_ = start->second;

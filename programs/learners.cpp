@@ -55,14 +55,14 @@ void list(bool json) {
   }
   fmt::print("{:<24} softmax attention: the nonparametric learner that keeps every example\n",
              "nadaraya-watson");
-  if (json) fmt::print("{}\n", Json{{"learners", all}}.dump());
+  if (json) print_json({{"learners", all}});
 }
 
 void explain(const std::string& which, const Sizes& sizes, const std::string& form, bool json) {
   const ttt::System& s = ttt::system_named(which);
   const ttt::Explanation e = ttt::explain(s, sizes.program(), ttt::form_named(form));
   fmt::print("{} ({})\n{}", s.title, s.source, e.str());
-  if (json) fmt::print("{}\n", to_json(s, e).dump());
+  if (json) print_json(to_json(s, e));
 }
 
 void check(const std::vector<std::string>& names, bool json) {
@@ -88,7 +88,7 @@ void check(const std::vector<std::string>& names, bool json) {
     all[which] = checks;
     if (!report.passed()) failed.push_back(which);
   }
-  if (json) fmt::print("{}\n", Json{{"passed", failed.empty()}, {"checks", all}}.dump());
+  if (json) print_json({{"passed", failed.empty()}, {"checks", all}});
   if (!failed.empty()) throw ValueError(fmt::format("not proved: {}", fmt::join(failed, ", ")));
 }
 

@@ -176,10 +176,9 @@ class Run {
     fmt::print("stopped after {} of {} steps; go on with --resume\n", trainer_.steps_done(),
                o_.training.steps);
     if (o_.json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"steps", trainer_.steps_done()},
-                                                {"of_steps", o_.training.steps},
-                                                {"tokens_per_second", results_.tokens_per_second}}
-                             .dump());
+      print_json({{"steps", trainer_.steps_done()},
+                  {"of_steps", o_.training.steps},
+                  {"tokens_per_second", results_.tokens_per_second}});
   }
 
  private:
@@ -258,15 +257,14 @@ class Run {
     fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB\nreport: {}/report.html\n", o_.learner,
                format_seconds(r.seconds), r.tokens_per_second, peak_memory_mb(), o_.out);
     if (o_.json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"val_loss", v.loss},
-                                                {"val_bpb", v.loss / std::numbers::ln2},
-                                                {"loss_first_quarter", v.mean_between(0, 0.25)},
-                                                {"loss_last_quarter", v.mean_between(0.75, 1)},
-                                                {"bigram_loss", r.bigram},
-                                                {"tokens_per_second", r.tokens_per_second},
-                                                {"peak_rss_mb", peak_memory_mb()},
-                                                {"seconds", r.seconds}}
-                             .dump());
+      print_json({{"val_loss", v.loss},
+                  {"val_bpb", v.loss / std::numbers::ln2},
+                  {"loss_first_quarter", v.mean_between(0, 0.25)},
+                  {"loss_last_quarter", v.mean_between(0.75, 1)},
+                  {"bigram_loss", r.bigram},
+                  {"tokens_per_second", r.tokens_per_second},
+                  {"peak_rss_mb", peak_memory_mb()},
+                  {"seconds", r.seconds}});
   }
 
   const Options& o_;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/look/print.h"
+#include "engine/plan/readers.h"
 
 namespace nestgrad::ttt {
 
@@ -75,16 +76,12 @@ class Printer {
 };
 
 // All nodes that these values are made of, in order.
-std::set<NodeId> made_of(const Graph& graph, const std::vector<Tensor>& values) {
-  std::set<NodeId> out;
-  std::vector<NodeId> todo;
-  for (const Tensor& t : values) todo.push_back(t.id());
-  while (!todo.empty()) {
-    const NodeId id = todo.back();
-    todo.pop_back();
-    if (!out.insert(id).second) continue;
-    for (const NodeId in : graph.node(id).inputs) todo.push_back(in);
-  }
+std::vector<NodeId> made_of(const Graph& graph, const std::vector<Tensor>& values) {
+  std::vector<NodeId> wanted, out;
+  for (const Tensor& t : values) wanted.push_back(t.id());
+  const std::vector<char> live = live_nodes(graph.nodes(), wanted, {});
+  for (NodeId id = 0; id < graph.size(); ++id)
+    if (live[static_cast<std::size_t>(id)]) out.push_back(id);
   return out;
 }
 

@@ -26,9 +26,10 @@ void OpCall::dtype_error(const std::string& message) const {
 Spec infer(const OpCall& call) {
   Spec out = call.op.infer(call);
   try {
-    check_spec(called(call.op.name), out);
-  } catch (const ShapeError& e) {
-    throw ShapeError(fmt::format("{}: {}", e.what(), call.operands()));
+    check_spec(call.op.name, out);
+  } catch (const ShapeError& e) {  // its name, [op], is completed only here: this runs for every node
+    const std::string_view after_name = std::string_view(e.what()).substr(call.op.name.size() + 2);
+    throw ShapeError(fmt::format("[{}]{}: {}", called(call.op.name), after_name, call.operands()));
   }
   return out;
 }
