@@ -89,10 +89,11 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
 Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn) {
   check_complete(system);
-  if (std::min({s.batch, s.heads, s.dim, s.time, s.chunk}) < 1)
-    throw ConfigError(
-        fmt::format("[ttt] '{}' of batch {}, heads {}, dim {}, time {}, chunk {}: each must be at least 1",
-                    system.name, s.batch, s.heads, s.dim, s.time, s.chunk));
+  if (std::min({s.batch, s.heads, s.dim, s.time}) < 1 || s.chunk < 0)
+    throw ConfigError(fmt::format(
+        "[ttt] '{}' of batch {}, heads {}, dim {}, time {}, chunk {}: each must be at least 1, the chunk 0 (the "
+        "whole sequence) or more",
+        system.name, s.batch, s.heads, s.dim, s.time, s.chunk));
   const SystemSizes sizes{s.heads, s.dim, s.chunk};
   return trace(
       [&](const std::vector<Tensor>& in) {

@@ -218,3 +218,13 @@ TEST_CASE("the battery sees a prepare in which tokens meet, and a prediction tha
     CHECK(contains(check_of(not_causal, name).note, "[predict] tokens are not independent"));
   }
 }
+
+TEST_CASE("a program of a system has at least one of everything, and a chunk of 0 is the whole sequence") {
+  for (const ttt::System& s : ttt::systems()) {
+    CAPTURE(s.name);
+    CHECK(ttt::explain(s, {.chunk = 0}).policy.chunk >= 0);
+    for (const ttt::ProgramSizes& none :
+         {ttt::ProgramSizes{.batch = 0}, {.heads = 0}, {.dim = 0}, {.time = 0}, {.chunk = -1}})
+      CHECK(contains(message_of<ConfigError>([&] { ttt::explain(s, none); }), "each must be at least 1"));
+  }
+}
