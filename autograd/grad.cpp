@@ -11,8 +11,9 @@ namespace nestgrad {
 namespace {
 
 std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const GradSeed> seeds,
-                                      const std::vector<Tensor>& x, GradOptions options) {
-  if (seeds.empty()) throw GradError(fmt::format("[{}] there is nothing to differentiate", rule));
+                                      const std::vector<Tensor>& x, GradOptions options, Loc loc) {
+  if (seeds.empty())
+    throw GradError(fmt::format("[{}] there is nothing to differentiate (at {})", rule, describe(loc)));
   for (const Tensor& t : x) {
     if (!is_float(t.dtype()))
       throw GradError(fmt::format("[{}] {} is an integer and has no derivative", rule, describe(t)));
@@ -40,13 +41,14 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
 }
 
 void check_pairs(std::string_view rule, std::string_view what, const std::vector<Tensor>& values,
-                 const std::vector<Tensor>& with) {
+                 const std::vector<Tensor>& with, Loc loc) {
   if (values.size() != with.size())
-    throw GradError(fmt::format("[{}] {} values, {} {}s", rule, values.size(), with.size(), what));
+    throw GradError(fmt::format("[{}] needs one {} for each of {} values, there are {} (at {})", rule, what,
+                                values.size(), with.size(), describe(loc)));
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i].spec() != with[i].spec())
-      throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {}", rule, what, i, describe(with[i]),
-                                   describe(values[i])));
+      throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {} (at {})", rule, what, i,
+                                   describe(with[i]), describe(values[i]), describe(loc)));
 }
 
 }  // namespace
@@ -62,21 +64,22 @@ std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions opt
         fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()",
                     describe(y), describe(loc)));
   const GradSeed seed = seed_of_ones(y, loc);
-  return pull_back_or_fail("grad", std::span(&seed, 1), x, options);
+  return pull_back_or_fail("grad", std::span(&seed, 1), x, options, loc);
 }
 
 std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,
-                        const std::vector<Tensor>& x, GradOptions options, Loc) {
-  check_pairs("vjp", "cotangent", y, cotangents);
+                        const std::vector<Tensor>& x, GradOptions options, Loc loc) {
+  check_pairs("vjp", "cotangent", y, cotangents, loc);
   std::vector<GradSeed> seeds;
   for (std::size_t i = 0; i < y.size(); ++i) seeds.push_back({y[i], cotangents[i]});
-  return pull_back_or_fail("vjp", seeds, x, options);
+  return pull_back_or_fail("vjp", seeds, x, options, loc);
 }
 
 std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>& x,
-                        const std::vector<Tensor>& tangents, GradOptions options, Loc) {
-  check_pairs("jvp", "tangent", x, tangents);
-  if (y.empty()) throw GradError("[jvp] there is nothing to differentiate");
+                        const std::vector<Tensor>& tangents, GradOptions options, Loc loc) {
+  check_pairs("jvp", "tangent", x, tangents, loc);
+  if (y.empty())
+    throw GradError(fmt::format("[jvp] there is nothing to differentiate (at {})", describe(loc)));
   const OpenGraph open(y[0]);
   // The VJP is linear in u, so its value at u does not matter.
   std::vector<Tensor> u;
@@ -85,7 +88,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
     u.push_back(probe(broadcast_to(zero_like(t), t.shape())));
     seeds.push_back({t, u.back()});
   }
-  const std::vector<Tensor> g = pull_back_or_fail("jvp", seeds, x, options);
+  const std::vector<Tensor> g = pull_back_or_fail("jvp", seeds, x, options, loc);
   std::vector<GradSeed> second;
   for (std::size_t i = 0; i < g.size(); ++i) second.push_back({g[i], tangents[i]});
   std::vector<Tensor> out = pull_back(second, u);
@@ -100,7 +103,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
 
 std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v,
                         GradOptions options, Loc loc) {
-  check_pairs("hvp", "vector", x, v);
+  check_pairs("hvp", "vector", x, v, loc);
   return vjp(grad(y, x, options, loc), v, x, options, loc);
 }
 

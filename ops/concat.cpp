@@ -65,7 +65,7 @@ constinit const Op concat_op = {
     }};
 
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
-  if (parts.empty()) throw ShapeError("[concat] needs at least one part");
+  if (parts.empty()) throw ShapeError(fmt::format("[concat] needs at least one part (at {})", describe(loc)));
   if (parts.size() == 1) return parts[0];
   const int normal = normal_axis("concat", axis, {parts[0], loc});
   if (parts.size() <= kMaxParts) return emit(concat_op, parts, ConcatAttrs{normal}, loc);

@@ -8,17 +8,21 @@ namespace nestgrad {
 
 namespace {
 
-void check(std::string_view op, Tensor x, Tensor w, const Shape& wanted) {
+void check(std::string_view op, Tensor x, Tensor w, const Shape& wanted, Tensor bias) {
   if (w.shape() != wanted)
     throw ShapeError(fmt::format("[{}] weight must be {} to fit x = {}, it is {} (at {})", op,
                                  to_string(wanted), describe(x), describe(w), describe(*context().emit.loc)));
+  if (bias.defined() && bias.shape() != Shape{wanted[0]})
+    throw ShapeError(fmt::format("[{}] bias must be {}, one number a channel of x = {}, it is {} (at {})", op,
+                                 to_string(Shape{wanted[0]}), describe(x), describe(bias),
+                                 describe(*context().emit.loc)));
 }
 
-void check_1d(std::string_view op, Tensor x, Tensor w) {
+void check_1d(std::string_view op, Tensor x, Tensor w, Tensor bias) {
   if (x.rank() != 3)
     throw ShapeError(fmt::format("[{}] x must be [batch, time, dim], it is {} (at {})", op, describe(x),
                                  describe(*context().emit.loc)));
-  check(op, x, w, {x.dim(2), 1, w.dim(-1)});
+  check(op, x, w, {x.dim(2), 1, w.dim(-1)}, bias);
 }
 
 }  // namespace
@@ -26,7 +30,7 @@ void check_1d(std::string_view op, Tensor x, Tensor w) {
 Tensor conv1d(Operand input, Operand weight, Tensor bias) {
   const CompositeScope scope("conv1d", input.loc);
   const Tensor x = input.tensor, w = weight.tensor;
-  check_1d("conv1d", x, w);
+  check_1d("conv1d", x, w, bias);
   const std::int64_t dim = x.dim(2), taps = w.dim(-1), time = x.dim(1) - taps + 1;
   const Tensor rows = permute(reshape(w, {dim, taps}), {1, 0});  // [taps, dim]
   Tensor y = bias;
@@ -39,7 +43,7 @@ Tensor conv1d(Operand input, Operand weight, Tensor bias) {
 
 Tensor causal_conv1d(Operand x, Operand weight, Tensor bias) {
   const CompositeScope scope("causal_conv1d", x.loc);
-  check_1d("causal_conv1d", x.tensor, weight.tensor);
+  check_1d("causal_conv1d", x.tensor, weight.tensor, bias);
   return conv1d(pad(x, 1, weight.tensor.dim(-1) - 1, 0), weight, bias);
 }
 
@@ -51,7 +55,7 @@ Tensor depthwise_conv3x3(Operand input, Operand weight, Tensor bias) {
         fmt::format("[depthwise_conv3x3] x must be [batch, height, width, dim], it is {} (at {})",
                     describe(x), describe(input.loc)));
   const std::int64_t height = x.dim(1), width = x.dim(2), dim = x.dim(3);
-  check("depthwise_conv3x3", x, w, {dim, 1, 3, 3});
+  check("depthwise_conv3x3", x, w, {dim, 1, 3, 3}, bias);
   const Tensor padded = pad(pad(x, 1, 1, 1), 2, 1, 1);
   const Tensor taps = permute(reshape(w, {dim, 9}), {1, 0});
   Tensor y = bias;

@@ -163,6 +163,9 @@ Tensor cumsum(Operand x, int axis, bool reverse) {
 
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {
   const CompositeScope scope("one_hot", indices.loc);
+  if (indices.tensor.dtype() != DType::i32)
+    throw DTypeError(fmt::format("[one_hot] indices must be i32; cast() them: they are {} (at {})",
+                                 describe(indices.tensor), describe(indices.loc)));
   Shape column = indices.tensor.shape();
   column.push_back(1);
   return cast(equal(reshape(indices, column), iota(DType::i32, {n}, 0)), dtype);

@@ -87,7 +87,9 @@ constinit const Op permute_op = {
     }};
 
 Tensor permute(Operand x, const std::vector<int>& order) {
-  return emit(permute_op, {x.tensor}, PermuteAttrs{{order.begin(), order.end()}}, x.loc);
+  Shape axes;
+  for (int axis : order) axes.push_back(normal_axis("permute", axis, x));
+  return emit(permute_op, {x.tensor}, PermuteAttrs{axes}, x.loc);
 }
 
 Tensor transpose(Operand x) {

@@ -231,15 +231,20 @@ Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
     throw DTypeError(
         fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
                     describe(x.tensor), describe(x.loc)));
+  double count = 1;  // of what one mean is taken
+  for (std::int64_t axis : reduced_axes("mean", axes, x))
+    count *= static_cast<double>(x.tensor.dim(static_cast<int>(axis)));
+  if (count == 0)
+    throw ShapeError(fmt::format("[mean] there is nothing to take the mean of: x is {} (at {})",
+                                 describe(x.tensor), describe(x.loc)));
   const Tensor total = sum(x, axes, keep);
-  const double count = static_cast<double>(x.tensor.spec().size()) /
-                       static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
   return Operand(total, x.loc) * (1.0 / count);
 }
 
 Tensor mean(Operand x) { return mean(x, all_axes(x)); }
 
 Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
+  const CompositeCall call("max");
   const auto normal = reduced_axes("max", axes, x);
   if (normal.empty()) return x.tensor;
   const Tensor kept = emit(max_over_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
@@ -263,6 +268,13 @@ Tensor sum_to(Operand x, const Shape& shape) {
   const Tensor t = x.tensor;
   if (t.shape() == shape) return t;
   const int lead = t.rank() - static_cast<int>(shape.size());
+  bool fits = lead >= 0;  // would an array of this shape broadcast to x?
+  for (int d = std::max(lead, 0); fits && d < t.rank(); ++d)
+    fits = shape[uz(d - lead)] == 1 || shape[uz(d - lead)] == t.dim(d);
+  if (!fits)
+    throw ShapeError(
+        fmt::format("[{}] {} does not broadcast to x, so x has no sum of that shape: x is {} (at {})",
+                    called("sum_to"), to_string(shape), describe(t), describe(x.loc)));
   std::vector<int> axes;
   for (int d = 0; d < t.rank(); ++d)
     if (d < lead || (shape[uz(d - lead)] == 1 && t.dim(d) != 1)) axes.push_back(d);

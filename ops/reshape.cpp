@@ -1,6 +1,7 @@
 // reshape: the same elements under another shape. Costs nothing: the output is the input's buffer.
 #include <fmt/format.h>
 
+#include "engine/core/node_text.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ops/strided.h"
@@ -76,6 +77,10 @@ Tensor reshape(Operand x, const Shape& wanted) {
   std::int64_t known = 1, open = -1;
   for (std::size_t i = 0; i < shape.size(); ++i)
     if (shape[i] == -1 && open < 0) open = static_cast<std::int64_t>(i);
+    else if (shape[i] == -1)
+      throw ShapeError(fmt::format("[{}] only one extent can be -1, to be found: {} wanted of x = {} (at {})",
+                                   called("reshape"), to_string(wanted), describe(x.tensor),
+                                   describe(x.loc)));
     else if (__builtin_mul_overflow(known, shape[i], &known)) break;  // infer refuses it
   if (open >= 0) shape[uz(open)] = known ? x.tensor.spec().size() / known : 0;
   return emit(reshape_op, {x.tensor}, ShapeAttrs{shape}, x.loc);

@@ -16,8 +16,12 @@ Tensor rope(Operand input, Operand positions, double theta) {
                                  describe(x), describe(input.loc)));
   const Tensor frequency =
       exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * m::log(theta) / static_cast<double>(dim)));
-  const Tensor angle = reshape(positions.tensor, {-1, 1, 1}) * frequency;  // [time, half, 1]
-  const std::int64_t time = angle.dim(0);
+  const std::int64_t time = x.rank() < 2 ? 1 : x.dim(-2);
+  if (positions.tensor.spec().size() != time)
+    throw ShapeError(
+        fmt::format("[rope] needs one position for each of {} tokens: positions are {}, x is {} (at {})",
+                    time, describe(positions.tensor), describe(x), describe(input.loc)));
+  const Tensor angle = reshape(positions.tensor, {time, 1, 1}) * frequency;
   const auto for_both = [&](Tensor t) { return reshape(broadcast_to(t, {time, half, 2}), {time, dim}); };
   Shape pairs = x.shape();
   pairs.back() = half;

@@ -25,7 +25,7 @@ int nestgrad::programs::generate(int argc, char** argv) {
                  "tokenizer.model (default: that beside the weights, or bytes)");
   app.add_option("--prompt", prompt, "Text to continue")->required();
   app.add_option("--bytes", bytes, "Bytes to write, or a few more")
-      ->check(positive, "POSITIVE")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->capture_default_str();
   app.add_option("--temperature", temperature, "0 takes the likeliest")
       ->check(not_negative, "NONNEGATIVE")

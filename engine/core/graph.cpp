@@ -281,7 +281,13 @@ Tensor constant(Array value, Loc loc) {
   return emit(constant_op, std::span<const Tensor>{}, with_literal(std::move(value)), loc);
 }
 
-Tensor constant(double value, DType dtype, Loc loc) { return constant(Array::scalar(value, dtype), loc); }
+Tensor constant(double value, DType dtype, Loc loc) {
+  try {
+    return constant(Array::scalar(value, dtype), loc);
+  } catch (const ValueError& e) {
+    throw ValueError(fmt::format("{} (at {})", e.what(), describe(loc)));
+  }
+}
 
 Tensor as_tensor(const Operand& operand, Tensor like) {
   if (!operand.is_number && !operand.tensor.defined())
@@ -290,12 +296,13 @@ Tensor as_tensor(const Operand& operand, Tensor like) {
                     describe(operand.loc)));
   if (!operand.is_number) return operand.tensor;
   if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
+  const Loc loc = context().emit.loc.value_or(operand.loc);
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
-    throw DTypeError(fmt::format("[operand] {} would be rounded to meet {} (at {}); cast() the tensor first",
-                                 operand.number, describe(like), describe(operand.loc)));
+    throw DTypeError(fmt::format("[{}] {} would be rounded to meet {} (at {}); cast() the tensor first",
+                                 called("operand"), operand.number, describe(like), describe(loc)));
   if (!is_float(like.dtype()) && !has_i32(operand.number))
-    throw DTypeError(fmt::format("[operand] {} is too large to meet {} (at {}); cast() the tensor first",
-                                 operand.number, describe(like), describe(operand.loc)));
+    throw DTypeError(fmt::format("[{}] {} is too large to meet {} (at {}); cast() the tensor first",
+                                 called("operand"), operand.number, describe(like), describe(loc)));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
 }
 

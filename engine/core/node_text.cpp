@@ -63,7 +63,8 @@ ValueError value_error(const ValueError& e, const std::deque<GraphNode>& nodes, 
                        const std::string& more) {
   const GraphNode& n = nodes[uz(id)];
   const NodeCall call(nodes, n);
-  return ValueError(fmt::format("{} (at {}{}; {})", e.what(), describe(n.loc), more,
+  const std::string in = n.scope.empty() ? "" : " in " + n.scope.str();
+  return ValueError(fmt::format("{} (at {}{}{}; {})", e.what(), describe(n.loc), in, more,
                                 static_cast<const OpCall&>(call).operands()));
 }
 

@@ -15,6 +15,13 @@ namespace {
 // The last two axes belong to matrix products, which are faster whole.
 constexpr int kFirstFromEnd = 3;
 
+// Slices are run in groups where no op of one has more flops than a product of a row with a 64x64 matrix
+// (twice over), of as many as keep what they carry in the cache, and leave work for some threads.
+constexpr double kSmallOp = 16384;
+constexpr std::int64_t kMostJoined = 8;
+constexpr std::size_t kJoinedBytes = 128 << 10;
+constexpr int kSlicesLeft = 4;
+
 // The nodes of a scan's body of whose values somebody reads the stack.
 std::vector<NodeId> stacked_nodes(const Graph& graph, const Readers& readers, NodeId scan) {
   std::vector<NodeId> out;
@@ -33,7 +40,12 @@ class Slicer {
 
   std::optional<SlicedBody> run() {
     find_axes();
-    if (flows_.empty() || !build()) return {};
+    if (flows_.empty()) return {};
+    join_small_slices();
+    if (build()) return std::move(out_);
+    if (groups_.back() == 1) return {};
+    leave_apart();
+    if (!build()) return {};
     return std::move(out_);
   }
 
@@ -97,6 +109,7 @@ class Slicer {
       flows_.push_back(flows);
       from_end_.push_back(from_end);
       out_.extents.push_back(extent);
+      groups_.push_back(1);
       return;
     }
   }
@@ -115,6 +128,36 @@ class Slicer {
     return std::span(wanted_).first(wanted_.size() - body_.outs.size());
   }
 
+  // Slices whose ops have little to do run in groups along the innermost axis, so that calls of kernels take
+  // less of the time. A product and its derivatives take equally many flops, so a loop and its derivative are
+  // grouped alike.
+  void join_small_slices() {
+    std::size_t carried = 1;  // bytes of the largest array that one slice carries
+    for (NodeId c = 0; c < body_.carries; ++c) carried = std::max(carried, bytes_of_slice(c));
+    double flops = 0;  // of the largest op of one slice
+    for (NodeId id = body_.inputs(); id < static_cast<NodeId>(body_.nodes.size()); ++id)
+      if (live_[uz(id)] && node(id).op->cost)
+        flops = std::max(flops, node(id).op->cost(NodeCall(body_.nodes, node(id))).flops / out_.slices());
+    if (flops > kSmallOp) return;
+    std::int64_t& extent = out_.extents.back();
+    for (std::int64_t group = std::min(extent, kMostJoined); group > 1; --group)
+      if (extent % group == 0 && uz(group) * carried <= kJoinedBytes &&
+          out_.slices() >= kSlicesLeft * group) {
+        extent /= group, groups_.back() = group;
+        return;
+      }
+  }
+  std::size_t bytes_of_slice(NodeId id) const {
+    std::size_t bytes = size_of(node(id).spec.dtype);
+    for (int axis = 0; axis < node(id).spec.rank(); ++axis) bytes *= uz(extent_of(id, axis));
+    return bytes;
+  }
+  void leave_apart() {
+    out_.extents.back() *= groups_.back();
+    groups_.back() = 1;
+    made_.clear();
+  }
+
   // ---- the body of one slice ----
 
   bool is_along(NodeId id, int axis) const {
@@ -122,27 +165,36 @@ class Slicer {
       return f[uz(id)].kind == AxisFlow::Kind::along && f[uz(id)].axis == axis;
     });
   }
+  // What one slice has of an axis.
+  std::int64_t extent_of(NodeId id, int axis) const {
+    for (std::size_t a = 0; a < flows_.size(); ++a)
+      if (flows_[a][uz(id)].kind == AxisFlow::Kind::along && flows_[a][uz(id)].axis == axis)
+        return groups_[a];
+    return node(id).spec.shape[uz(axis)];
+  }
 
-  // The value of node `id` for one slice, moreover with the axes `single`, along which it does not vary, cut
-  // down to extent 1. Undefined where there is none.
-  Tensor make(NodeId id, const std::vector<int>& single) {
-    if (const auto known = made_.find({id, single}); known != made_.end()) return known->second;
+  using Cuts = std::vector<std::pair<int, std::int64_t>>;  // axis, extent that is left of it
+
+  // The value of node `id` for one slice, moreover cut along axes along which it does not vary. Undefined
+  // where there is none.
+  Tensor make(NodeId id, const Cuts& cuts) {
+    if (const auto known = made_.find({id, cuts}); known != made_.end()) return known->second;
     const GraphNode& n = node(id);
     for (const std::vector<AxisFlow>& f : flows_)
       if (f[uz(id)].kind == AxisFlow::Kind::mixed) return {};  // nobody wants it, but a scan has it as input
     Spec target = n.spec;
-    for (int axis = 0; axis < target.rank(); ++axis)
-      if (is_along(id, axis) || std::ranges::find(single, axis) != single.end()) target.shape[uz(axis)] = 1;
+    for (int axis = 0; axis < target.rank(); ++axis) target.shape[uz(axis)] = extent_of(id, axis);
+    for (const auto& [axis, extent] : cuts) target.shape[uz(axis)] = extent;
     label_like(n);
     Tensor out;
     if (n.op->kind == OpKind::input) {
-      if (!single.empty()) return {};
+      if (!cuts.empty()) return {};
       out = out_.graph->input(target, input_name(n));
     } else {
       if (n.op->kind != OpKind::value && n.op->kind != OpKind::constant) return {};
       std::vector<Tensor> in;
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
-        in.push_back(make(n.inputs[k], single_in(n, k, target)));
+        in.push_back(make(n.inputs[k], cuts_of(n, k, target)));
         if (!in.back().defined()) return {};
       }
       Attrs attrs = n.attrs;
@@ -151,19 +203,20 @@ class Slicer {
       out = out_.graph->append(*n.op, in, std::move(attrs), n.loc);
     }
     if (out.spec() != target) return {};
-    made_.emplace(std::pair{id, single}, out);
+    made_.emplace(std::pair{id, cuts}, out);
     return out;
   }
 
-  // Axes of input k of extent above 1, not cut, that go to an axis of extent 1 now.
-  std::vector<int> single_in(const GraphNode& n, std::size_t k, const Spec& target) const {
-    std::vector<int> out;
+  // Axes of input k of extent above 1, not cut yet, that go to an axis of which less is left now.
+  Cuts cuts_of(const GraphNode& n, std::size_t k, const Spec& target) const {
+    Cuts out;
     if (target.shape == n.spec.shape || !n.op->axes) return out;
     const NodeCall call(body_.nodes, n);
     for (int axis = 0; axis < call.in(k).rank(); ++axis) {
       if (call.in(k).shape[uz(axis)] == 1 || is_along(n.inputs[k], axis)) continue;
       const int to = n.op->axes(call, static_cast<int>(k), axis);
-      if (to >= 0 && target.shape[uz(to)] == 1 && n.spec.shape[uz(to)] > 1) out.push_back(axis);
+      if (to >= 0 && target.shape[uz(to)] < n.spec.shape[uz(to)])
+        out.emplace_back(axis, target.shape[uz(to)]);
     }
     return out;
   }
@@ -194,9 +247,8 @@ class Slicer {
   bool lies_in_pieces(NodeId id) const {
     bool inside = true;  // of the part, from the last axis on
     for (int axis = node(id).spec.rank(); axis-- > 0;) {
-      const bool cut = is_along(id, axis);
-      inside = inside && !cut;
-      if (!inside && !cut && node(id).spec.shape[uz(axis)] != 1) return true;
+      if (!inside && extent_of(id, axis) != 1) return true;
+      inside = inside && !is_along(id, axis);
     }
     return false;
   }
@@ -204,16 +256,14 @@ class Slicer {
   SliceOf part(NodeId id) const {
     const Shape& shape = node(id).spec.shape;
     const std::size_t element = size_of(node(id).spec.dtype);
-    SliceOf out{.bytes = element};
-    for (int axis = node(id).spec.rank(); axis-- > 0 && !is_along(id, axis);)
-      out.bytes *= uz(shape[uz(axis)]);
+    SliceOf out{.bytes = bytes_of_slice(id)};
     const Shape strides = strides_of(shape);
     for (int slice = 0; slice < out_.slices(); ++slice) {
       std::size_t at = 0;
       bool owner = true;
       std::int64_t rest = slice;
       for (std::size_t a = flows_.size(); a-- > 0; rest /= out_.extents[a]) {
-        const std::int64_t index = rest % out_.extents[a];
+        const std::int64_t index = rest % out_.extents[a] * groups_[a];
         const AxisFlow& f = flows_[a][uz(id)];
         if (f.kind == AxisFlow::Kind::along) at += uz(index * strides[uz(f.axis)]) * element;
         else owner = owner && index == 0;
@@ -231,7 +281,8 @@ class Slicer {
   std::vector<char> live_;
   std::vector<std::vector<AxisFlow>> flows_;  // one per axis along which it is cut
   std::vector<int> from_end_;                 // which axes these are, counted from the end
-  std::map<std::pair<NodeId, std::vector<int>>, Tensor> made_;
+  std::vector<std::int64_t> groups_;          // by axis: how much of it one slice has
+  std::map<std::pair<NodeId, Cuts>, Tensor> made_;
   SlicedBody out_;
 };
 

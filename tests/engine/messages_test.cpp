@@ -105,6 +105,35 @@ TEST_CASE("what functions refuse before there is a node names the input too") {
   refused([&] { i + 0.5; }, {"input 'layer.i'", "rounded"});
   refused([&] { i * 1e12; }, {"input 'layer.i'", "too large"});
   refused([&] { transpose(s); }, {"input 'layer.s'", "[transpose]"});
+  refused([&] { reshape(w, {-1, -1}); }, {"only one extent can be -1", "input 'layer.w'"});
+  refused([&] { sum_to(w, {1, 2, 3}); }, {"[sum_to] [1,2,3] does not broadcast", "input 'layer.w'"});
+  refused([&] { sum_to(w, {2, 2}); }, {"[sum_to] [2,2] does not broadcast", "input 'layer.w'"});
+  refused([&] { one_hot(w, 3, DType::f64); }, {"[one_hot] indices must be i32", "input 'layer.w'"});
+  auto open = std::make_unique<GraphScope>(*n.g);  // for what has no operand
+  const Tensor turned = rope(reshape(w, {3, 2}), iota(DType::f64, {3}, 0));
+  CHECK(turned.shape() == Shape{3, 2});
+  refused(
+      [&] {
+        rope(reshape(w, {3, 2}), s);
+      },
+      {"[rope] needs one position for each of 3 tokens", "'layer.s'"});
+  const Tensor line = reshape(w, {1, 3, 2}), taps = zeros(DType::f64, {2, 1, 3});
+  refused([&] { conv1d(line, taps, s); }, {"[conv1d] bias must be [2]", "input 'layer.s'"});
+  refused([&] { causal_conv1d(line, taps, s); }, {"[causal_conv1d] bias must be [2]", "input 'layer.s'"});
+  refused(
+      [&] {
+        depthwise_conv3x3(image, zeros(DType::f64, {2, 1, 3, 3}), s);
+      },
+      {"[depthwise_conv3x3] bias must be [2]", "input 'layer.s'"});
+  const Tensor nothing = slice(w, 0, 0, 0);
+  refused([&] { mean(nothing, {0}); }, {"[mean] there is nothing to take the mean of"});
+  CHECK(mean(nothing, {1}).shape() == Shape{0});
+  refused([&] { max(nothing, {0}); }, {"[max: max_over] nothing to take the maximum of"});
+  refused([&] { full(DType::i32, {2}, 1.5); }, {"1.5 is no i32"});
+  refused([&] { concat({}, 0); }, {"[concat] needs at least one part"});
+  CHECK(permute(image, {0, -1, 1, 2}).shape() == Shape{1, 2, 4, 4});
+  refused([&] { permute(w, {0, -3}); }, {"[permute] axis -3", "input 'layer.w'"});
+  open.reset();
   Graph other;
   refused([&] { other.constant(Array::scalar(1)) + other.input(f64(), "t") + w; }, {"input 'layer.w'"});
 }
@@ -113,16 +142,17 @@ TEST_CASE("functions of several ops are named before the op that refuses") {
   const Named n;
   const Tensor w = n.w, s = n.s;
   const Tensor seven = broadcast_to(s, {7});
-  refused([&] { mean(w, {5}); }, {"[mean: sum] axis 5", "input 'layer.w'"});
   refused([&] { softmax(w, 5); }, {"[softmax: max] axis 5", "input 'layer.w'"});
   refused([&] { where(w, seven, s); }, {"[where: select]", "input 'layer.w'"});
   refused([&] { clip(w, seven, 1.0); }, {"[clip: max]", "input 'layer.w'"});
   refused([&] { layer_norm(w, seven, s); }, {"[layer_norm: mul]", "from mul in layer_norm ("});
   refused([&] { rms_norm(w, seven); }, {"[rms_norm: mul]", "from mul in rms_norm ("});
   refused([&] { norm(w, {0, 0}); }, {"[norm: sum] an axis is named twice"});
+  refused([&] { l2_norm(n.i); }, {"[l2_norm: operand]", "would be rounded"});
   // What is its own op, and what follows a composite, is not inside of anything.
   refused([&] { cross_entropy(w, w); }, {"[cross_entropy]", "input 'layer.w'"});
   refused([&] { min(w, {5}); }, {"[min] axis 5", "input 'layer.w'"});
+  refused([&] { mean(w, {5}); }, {"[mean] axis 5", "input 'layer.w'"});
   refused([&] { matmul(w, w); }, {"[matmul]", "input 'layer.w'"});
   refused([&] { sum(w, 5); }, {"[sum] axis 5", "input 'layer.w'"});
 }
@@ -143,6 +173,9 @@ TEST_CASE("refused derivatives and loops name the inputs") {
   const Named n;
   const Tensor w = n.w, i = n.i, s = n.s;
   const StepFn keep = [](const Tensors& c, const Tensors&) -> StepOutput { return {c, {}}; };
+  refused([&] { vjp({w}, {}, {w}); }, {"[vjp] needs one cotangent for each of 1 values, there are 0"});
+  refused([&] { jvp({w}, {w}, {}); }, {"[jvp] needs one tangent"});
+  refused([&] { vjp({w}, {s}, {w}); }, {"[vjp] cotangent 0 is", "input 'layer.s'", "input 'layer.w'"});
   refused([&] { grad(w, {w}); }, {"input 'layer.w'"});
   refused([&] { grad(sum(w), {i}); }, {"input 'layer.i'", "integer"});
   refused([&] { grad(sum(w), {s}); }, {"input 'layer.s'", "never meets"});
@@ -191,6 +224,13 @@ TEST_CASE("what goes wrong when a program runs names the inputs") {
         gather(eager.input(outside[0], "layer.w"), eager.input(outside[1], "layer.i"));
       },
       both);
+  const Function loss =
+      trace([](Tensor x, Tensor labels) { return cross_entropy(x, labels); }, f64({2, 3}), i32({2}));
+  refused(
+      [&] {
+        loss(Arrays{outside[0], Array::of({0, 3}, {2}, DType::i32)});
+      },
+      {"index 3 is outside", "in cross_entropy", "input 'in1'"});
   const Arrays misshapen{outside[0], outside[0]};
   refused([&] { rows(misshapen); }, {"the function wants %1 = input 'layer.i' i32[2]"});
   refused([&] { interpret(rows, misshapen); }, {"the function wants %1 = input 'layer.i' i32[2]"});

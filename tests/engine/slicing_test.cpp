@@ -84,6 +84,50 @@ TEST_CASE("a learner per sequence and head is run slice by slice, and so are its
   }
 }
 
+TEST_CASE("slices with little to do are run in groups of heads, and so are their derivatives") {
+  constexpr std::int64_t heads = 12;
+  const auto learner = [](std::int64_t rows, std::int64_t dim) {
+    const std::vector<Spec> specs{f64({kBatch, heads, dim, dim}), f64({kTime, kBatch, heads, rows, dim}),
+                                  f64({heads, 1, dim}), f64({})};
+    return with_gradients(specs, learner_of);
+  };
+  const Function small = learner(1, 4);  // 24 slices: 6 heads in each of 4
+  CHECK(count(small.plan({}).str(), "slices 4 ") == 2);
+  check_sliced(small, "slices 4 ");
+  CHECK(count(learner(64, 16).plan({}).str(), "slices 24 ") == 2);  // products of 32768 flops
+  CHECK(count(learner(1, 60).plan({}).str(), "slices 6 ") == 2);    // 28,800 bytes each: not six, but four
+  // Heads before sequences: what six heads have of one sequence lies in pieces, so each is run by itself.
+  check_sliced(trace(
+                   [](const Tensors& in) {
+                     const ScanResult r = scan(
+                         [](const Tensors& c, const Tensors& x) -> StepOutput {
+                           const Tensor next = tanh(c[0]) * x[0];
+                           return {{next}, {permute(next, {1, 0, 2, 3})}};
+                         },
+                         {in[0]}, {in[1]});
+                     return Tensors{r.carries[0], r.ys[0]};
+                   },
+                   std::vector<Spec>{f64({kBatch, heads, 2, 2}), f64({kTime, kBatch, heads, 2, 2})}),
+               "slices 24 ");
+}
+
+TEST_CASE("what groups of slices add to together is added up in their order") {
+  constexpr std::int64_t heads = 8;
+  check_sliced(
+      trace(
+          [](const Tensors& in) {
+            const ScanResult r = scan(
+                [](const Tensors& c, const Tensors& x) -> StepOutput {
+                  const Tensor next = c[0] * x[0];
+                  return {{next, c[1] + reshape(sum(next, {0, 1}, kKeep), {2, 2})}, {}};
+                },
+                {in[0], in[1]}, {in[2]});
+            return r.carries;
+          },
+          std::vector<Spec>{f64({kBatch, heads, 2, 2}), f64({2, 2}), f64({kTime, kBatch, heads, 2, 2})}),
+      "slices 4 ");
+}
+
 TEST_CASE("what slices add to together is added up in their order") {
   check_sliced(trace(
                    [](const Tensors& in) {

@@ -48,7 +48,7 @@ TEST_CASE("a wrong derivative is caught, with op, sample, input, order and both 
   caught("matmul", "matmul, sample",
          [](const VjpCall& c) { return c.input == 0 ? matmul(c.ct, c.in[1]) : matmul(c.in[0], c.ct); });
   // No broadcast back to the summed shape.
-  caught("sum", "[reshape]", [](const VjpCall& c) { return c.ct; });
+  caught("sum", "[sum_to]", [](const VjpCall& c) { return c.ct; });
   caught("div", "derivative in input 1",
          [](const VjpCall& c) { return c.input == 0 ? c.ct / c.in[1] : -(c.ct * c.out); });
   // Right to first order only, and to second order only.
