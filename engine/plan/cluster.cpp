@@ -5,12 +5,13 @@
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
+#include "engine/plan/native.h"
 
 namespace nestgrad {
 
 namespace {
 
-constexpr std::int64_t kBlock = 512;  // elements
+constexpr std::int64_t kBlock = 1024;  // elements
 constexpr std::size_t kMostArity = 3;
 
 // An input that is spread over the output: runs of `run` elements, contiguous or all the same.
@@ -208,9 +209,20 @@ Spec narrow_spec(Spec spec) {
   return spec;
 }
 
-ClusterKernel cluster_kernel(const ClusterCall& call) {
-  return dispatch(call.shape.dtype,
-                  [&]<class T>(T) -> ClusterKernel { return Cluster<T>(call.ops, call.in, call.shape); });
+ClusterKernel cluster_kernel(const ClusterCall& call, Compile compile) {
+  ClusterKernel loops = dispatch(call.shape.dtype, [&]<class T>(T) -> ClusterKernel {
+    return Cluster<T>(call.ops, call.in, call.shape);
+  });
+  if (compile == Compile::never) return loops;
+  const ClusterSource source = cluster_source(call);
+  if (source.text.empty()) return loops;
+  return [loops = std::move(loops), native = native_cluster(source.text), units = source.units,
+          grain = std::max<std::int64_t>(1, kGrain / source.unit_elements)](const std::byte* const* in,
+                                                                            std::byte* const* out) {
+    const CompiledCluster run = native->run.load(std::memory_order_acquire);
+    if (!run) return loops(in, out);
+    in_blocks(units, grain, [&](std::int64_t begin, std::int64_t end) { run(in, out, begin, end); });
+  };
 }
 
 }  // namespace nestgrad

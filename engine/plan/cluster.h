@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/core/op.h"
+#include "engine/plan/plan_options.h"
 
 namespace nestgrad {
 
@@ -30,7 +31,8 @@ struct ClusterCall {
 
 using ClusterKernel = std::function<void(const std::byte* const* in, std::byte* const* out)>;
 
-ClusterKernel cluster_kernel(const ClusterCall& call);
+// Compiled as the mode says, once compile_clusters() was called (engine/plan/native.h).
+ClusterKernel cluster_kernel(const ClusterCall& call, Compile compile = Compile::never);
 
 Spec narrow_spec(Spec shape);
 

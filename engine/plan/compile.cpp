@@ -184,7 +184,7 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
   const std::vector<Spec>& specs = call->in;
   for (NodeId in : text.inputs) call->in.push_back(node(in).spec);
   Instruction ins{.op = node(nodes.back()).op,
-                  .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call),
+                  .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call, options_.compile),
                   .call = call,
                   .node = nodes.back(),
                   .with = {nodes.begin(), nodes.end() - 1},

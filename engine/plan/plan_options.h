@@ -3,11 +3,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "engine/core/device.h"
 
 namespace nestgrad {
+
+// When the loops of a plan are compiled to machine code (engine/plan/native.h).
+enum class Compile : std::uint8_t { never, background, now };
+// What NESTGRAD_COMPILE says, or never. ConfigError if it says something else.
+Compile default_compile();
 
 struct PlanOptions {
   bool simplify = true;
@@ -24,6 +30,7 @@ struct PlanOptions {
   std::size_t memory_budget = 0;
   Device device = default_device();           // where it runs
   Precision precision = default_precision();  // of its products, on a GPU
+  Compile compile = default_compile();        // of elementwise loops on the CPU; changes no bit
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
 };
 

@@ -9,6 +9,7 @@
 #include "engine/core/node_text.h"
 #include "engine/core/threads.h"
 #include "engine/plan/backend.h"
+#include "engine/plan/native.h"
 #include "engine/plan/program.h"
 #include "engine/run/profile.h"
 
@@ -86,6 +87,23 @@ void print(const Program& p, const std::string& indent, std::string& out) {
   }
 }
 
+// Each text once, under the numbers of the instructions that have it.
+void add_sources(const Program& p, const std::string& where,
+                 std::vector<std::pair<std::string, std::string>>& out) {
+  for (std::size_t i = 0; i < p.code.size(); ++i) {
+    const Instruction& ins = p.code[i];
+    const std::string number = fmt::format("{}{}", where, i);
+    if (ins.scan) add_sources(ins.scan->workers[0].body, number + ".", out);
+    if (!ins.call) continue;
+    std::string text = cluster_source(*ins.call).text;
+    if (text.empty()) continue;
+    const std::string line = fmt::format("// {}: {} ({})", number, ops_of(p, ins), describe(ins.loc));
+    const auto known = std::ranges::find(out, text, &std::pair<std::string, std::string>::second);
+    if (known == out.end()) out.emplace_back(line, std::move(text));
+    else known->first += "\n" + line;
+  }
+}
+
 // names: of what is wanted, for the message.
 void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted,
            const std::vector<std::string>& names) {
@@ -146,6 +164,7 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
   for (NodeId id : inputs) impl_->input_names.push_back(describe(nodes, id));
   for (NodeId id : outputs) impl_->output_names.push_back(describe(nodes, id));
   impl_->program = compile_within(nodes, inputs, outputs, settled);
+  compile_clusters(settled.compile);
   impl_->device = settled.device;
   if (!settled.device.is_cpu()) {
     const auto mebibytes = [](std::size_t n) {
@@ -245,6 +264,18 @@ PlanStats Plan::stats() const {
           .nodes = static_cast<std::size_t>(p.graph->size()),
           .flops = p.flops,
           .recompute_factor = p.recomputed_flops == 0 ? 1 : p.flops / (p.flops - p.recomputed_flops)};
+}
+
+std::string Plan::source() const {
+  if (!impl_->device.is_cpu()) throw DeviceError("[plan] only a plan on the CPU has loops as C++");
+  std::vector<std::pair<std::string, std::string>> sources;
+  add_sources(impl_->program, "", sources);
+  std::string out;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    auto& [lines, text] = sources[i];
+    out += lines + "\n" + text.replace(text.find('$'), 1, fmt::format("loop{}", i)) + "\n";
+  }
+  return out;
 }
 
 std::string Plan::str() const {

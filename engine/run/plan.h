@@ -40,7 +40,10 @@ class Plan {
   Profile profile(const std::vector<Array>& inputs, std::int64_t most_events = 20'000);
 
   PlanStats stats() const;
-  std::string str() const;                  // what a run costs, then one line an instruction
+  std::string str() const;  // what a run costs, then one line an instruction
+  // The loops of a plan on the CPU as C++: what PlanOptions::compile has compiled, one function for each
+  // instruction of several ops. It needs the headers of ops/numerics before it.
+  std::string source() const;
   std::vector<BufferInfo> buffers() const;  // of the outermost program
 
  private:

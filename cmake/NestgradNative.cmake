@@ -1,0 +1,23 @@
+# The text of the headers that compiled clusters begin with (engine/plan/native.h), as string literals of a source file.
+set(NESTGRAD_NATIVE_HEADERS isa fma number parts exponential logarithm error_function power trigonometric functions
+  formulas pack rows)
+set(text "// The headers of ops/numerics, without what they include of each other.\n\nextern const char* const nestgrad_native_headers[];\nextern const int nestgrad_native_header_count;\nconst char* const nestgrad_native_headers[] = {\n")
+foreach(name ${NESTGRAD_NATIVE_HEADERS})
+  set(path ${CMAKE_CURRENT_SOURCE_DIR}/ops/numerics/${name}.h)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+  file(READ ${path} header)
+  if(name STREQUAL formulas)
+    set(definitions ${CMAKE_CURRENT_SOURCE_DIR}/ops/elementwise.def)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${definitions})
+    file(READ ${definitions} rows)
+    string(REPLACE "#include \"ops/elementwise.def\"\n" "${rows}" header "${header}")
+  endif()
+  string(REGEX REPLACE "#include \"ops/[^\n]*\n" "" header "${header}")
+  string(REPLACE "#pragma once\n" "" header "${header}")
+  # A literal of a limited length, as the standard asks for no more than 64 KB.
+  string(APPEND text "R\"header(${header})header\",\n")
+endforeach()
+list(LENGTH NESTGRAD_NATIVE_HEADERS count)
+string(APPEND text "};\nconst int nestgrad_native_header_count = ${count};\n")
+set(NESTGRAD_NATIVE_SOURCE ${CMAKE_CURRENT_BINARY_DIR}/native_headers.cpp)
+file(CONFIGURE OUTPUT ${NESTGRAD_NATIVE_SOURCE} CONTENT "${text}" @ONLY)

@@ -1,0 +1,152 @@
+#include "engine/plan/native.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "engine/core/error.h"
+#include "engine/plan/native_library.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr auto kLimit = std::chrono::seconds(60);
+
+// Texts of one plan, compiled together.
+struct Job {
+  std::string text;
+  std::vector<std::string> flags;
+  std::vector<std::shared_ptr<NativeCluster>> clusters;  // of the functions loop0, loop1, ..
+};
+
+// All that the process has compiled. Any thread may ask.
+class Compiled {
+ public:
+  static Compiled& instance() {
+    static Compiled all;
+    return all;
+  }
+
+  std::shared_ptr<NativeCluster> cluster(const std::string& text) {
+    const NativeTarget target = native_target();
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<NativeCluster>& known = known_[{std::string(target.instruction_set), text}];
+    if (!known) {
+      known = std::make_shared<NativeCluster>();
+      wanted_.emplace_back(text, known);
+    }
+    return known;
+  }
+
+  void compile(Compile mode) {
+    std::unique_lock lock(mutex_);
+    if (mode == Compile::never || wanted_.empty()) return;
+    Job job = job_of_wanted();
+    if (job.clusters.empty()) return;
+    if (mode == Compile::now) {
+      lock.unlock();
+      return run(job, {});
+    }
+    jobs_.push_back(std::move(job));
+    if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+    changed_.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
+  }
+
+  NativeReport report() {
+    const std::lock_guard lock(mutex_);
+    return report_;
+  }
+
+ private:
+  Job job_of_wanted() {
+    const NativeTarget target = native_target();
+    Job job;
+    for (const std::string_view header : target.headers) job.text += header;
+    job.text += "using namespace nestgrad;\n";
+    for (auto& [text, cluster] : wanted_) {
+      std::string function = text;
+      function.replace(function.find('$'), 1, fmt::format("loop{}", job.clusters.size()));
+      job.text += "\n" + function;
+      job.clusters.push_back(std::move(cluster));
+    }
+    wanted_.clear();
+    if (target.flags.empty()) job.clusters.clear();
+    job.flags.assign(target.flags.begin(), target.flags.end());
+    return job;
+  }
+
+  void run(const Job& job, const std::stop_token& stop) {
+    const auto begin = std::chrono::steady_clock::now();
+    const NativeLibrary library = native_library(job.text, job.flags, kLimit, stop);
+    int found = 0;
+    for (std::size_t i = 0; i < job.clusters.size(); ++i) {
+      void* const function = library.symbol(fmt::format("loop{}", i));
+      if (!function) continue;
+      job.clusters[i]->run.store(reinterpret_cast<CompiledCluster>(function), std::memory_order_release);
+      ++found;
+    }
+    const std::lock_guard lock(mutex_);
+    (library.from_cache ? report_.from_cache : report_.compiled) += found;
+    report_.failed += static_cast<int>(job.clusters.size()) - found;
+    if (!library.failure.empty()) report_.last_failure = library.failure;
+    report_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  void work(const std::stop_token& stop) {
+    for (;;) {
+      Job job;
+      {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait(lock, stop, [&] { return !jobs_.empty(); })) return;
+        job = std::move(jobs_.front());
+        jobs_.erase(jobs_.begin());
+        busy_ = true;
+      }
+      run(job, stop);
+      const std::lock_guard lock(mutex_);
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<NativeCluster>> known_;
+  std::vector<std::pair<std::string, std::shared_ptr<NativeCluster>>> wanted_;
+  std::vector<Job> jobs_;
+  bool busy_ = false;
+  NativeReport report_;
+  std::jthread thread_;  // last: it ends before what it uses
+};
+
+}  // namespace
+
+Compile default_compile() {
+  const char* const asked = std::getenv("NESTGRAD_COMPILE");
+  const std::string_view mode = asked ? asked : "never";
+  if (mode == "never") return Compile::never;
+  if (mode == "background") return Compile::background;
+  if (mode == "now") return Compile::now;
+  throw ConfigError(
+      fmt::format("[compile] NESTGRAD_COMPILE is '{}'; it can be never, background or now", mode));
+}
+
+std::shared_ptr<NativeCluster> native_cluster(const std::string& text) {
+  return Compiled::instance().cluster(text);
+}
+void compile_clusters(Compile mode) { Compiled::instance().compile(mode); }
+void wait_for_compiler() { Compiled::instance().wait(); }
+NativeReport native_report() { return Compiled::instance().report(); }
+
+}  // namespace nestgrad

@@ -1,0 +1,52 @@
+// Clusters as machine code: their text (engine/plan/cluster_source.h) is compiled by the system's C++ compiler
+// and takes the place of the interpreter's loops, with the same bits. Until it is there, and wherever there is
+// no compiler, the loops run.
+//
+// NESTGRAD_COMPILE, or PlanOptions::compile, says when: never; background, in a thread of its own while the
+// program runs; now, before a plan is ready. What was compiled is kept in a folder of the user's
+// (NESTGRAD_CACHE, or nestgrad in XDG_CACHE_HOME or ~/.cache) under a hash of its text, its flags and the
+// compiler. A compiler that is missing, fails or takes longer than a minute costs nothing but the speed.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/plan/cluster_source.h"
+#include "engine/plan/plan_options.h"
+
+namespace nestgrad {
+
+// One text, compiled or to be compiled. Any thread may read it.
+struct NativeCluster {
+  std::atomic<CompiledCluster> run = nullptr;  // null: not there, or not yet
+};
+
+// The one of this text, for the instruction set that runs. The process keeps it until it ends.
+std::shared_ptr<NativeCluster> native_cluster(const std::string& text);
+
+// Has all that native_cluster() was asked for since the last time compiled, as mode says.
+void compile_clusters(Compile mode);
+
+// Until what is being compiled in the background is there, or has failed.
+void wait_for_compiler();
+
+// What happened, for people: "52 loops in 2.1 s, 40 of them from the cache" or why there is nothing.
+struct NativeReport {
+  int compiled = 0, from_cache = 0, failed = 0;
+  double seconds = 0;
+  std::string last_failure;
+};
+NativeReport native_report();
+
+// What the text of a cluster is compiled with; defined with the kernels (ops/native_target.cpp).
+struct NativeTarget {
+  std::string_view instruction_set;       // v3
+  std::vector<std::string_view> flags;    // -march=x86-64-v3; empty: nothing can be compiled for it
+  std::vector<std::string_view> headers;  // the text of ops/numerics, in order
+};
+NativeTarget native_target();
+
+}  // namespace nestgrad

@@ -1,0 +1,247 @@
+#include "engine/plan/native_library.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+extern char** environ;
+
+namespace nestgrad {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kMostFiles = 400;  // in the cache; of more, the older half goes
+
+// FNV-1a over 64 bits.
+std::uint64_t hash(std::string_view text, std::uint64_t h = 0xcbf29ce484222325) {
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return h;
+}
+
+std::string footer_of(std::string_view library) { return fmt::format("nestgrad{:016x}", hash(library)); }
+constexpr std::size_t kFooter = 24;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+// The compiler's path, and what changes when it is another one. Empty: there is none.
+struct Compiler {
+  std::string path, identity;
+};
+
+Compiler find_compiler() {
+  const char* asked = std::getenv("NESTGRAD_CXX");
+  const std::string name = asked ? asked : "c++";
+  std::vector<std::string> folders{""};
+  if (name.find('/') == std::string::npos) {
+    folders.clear();
+    std::istringstream all(std::getenv("PATH") ? std::getenv("PATH") : "");
+    for (std::string folder; std::getline(all, folder, ':');)
+      if (!folder.empty()) folders.push_back(folder + "/");
+  }
+  for (const std::string& folder : folders) {
+    const std::string path = folder + name;
+    struct stat info {};
+    std::error_code none;
+    const fs::path real = fs::canonical(path, none);
+    if (none || access(path.c_str(), X_OK) != 0 || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
+      continue;
+    return {path, fmt::format("{} {} {}.{}", real.string(), info.st_size, info.st_mtim.tv_sec,
+                              info.st_mtim.tv_nsec)};
+  }
+  return {};
+}
+
+// Nobody but the user may write what is opened as code.
+bool is_private(const fs::path& path, bool folder) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return false;
+  return (folder ? S_ISDIR(info.st_mode) : S_ISREG(info.st_mode)) && info.st_uid == geteuid() &&
+         (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// The user's cache folder, made if it is not there. Empty: there is none that is the user's alone.
+fs::path cache_folder() {
+  const auto value = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
+  fs::path folder = value("NESTGRAD_CACHE");
+  if (folder.empty() && !value("XDG_CACHE_HOME").empty())
+    folder = fs::path(value("XDG_CACHE_HOME")) / "nestgrad";
+  if (folder.empty() && !value("HOME").empty()) folder = fs::path(value("HOME")) / ".cache" / "nestgrad";
+  if (folder.empty() || !folder.is_absolute()) return {};
+  std::error_code failed;
+  fs::create_directories(folder.parent_path(), failed);
+  mkdir(folder.c_str(), 0700);
+  return is_private(folder, true) ? folder : fs::path();
+}
+
+// A folder of this process alone, gone when it is done.
+class WorkFolder {
+ public:
+  WorkFolder() {
+    std::error_code failed;
+    std::string name = (fs::temp_directory_path(failed) / "nestgrad.XXXXXX").string();
+    if (!failed && mkdtemp(name.data())) path_ = name;
+  }
+  ~WorkFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// Runs the program, with what it prints in a file. Why it failed; empty: it did not.
+std::string run(const std::vector<std::string>& command, const fs::path& log, std::chrono::milliseconds limit,
+                const std::stop_token& stop) {
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&files, 1, 2);
+  posix_spawnattr_t how;
+  posix_spawnattr_init(&how);
+  posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);  // so that all that it starts ends with it
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, arguments[0], &files, &how, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&how);
+  if (failed != 0) return fmt::format("{} could not be started", command[0]);
+  const auto begin = std::chrono::steady_clock::now();
+  int status = 0;
+  for (pid_t done = 0; done == 0;) {
+    done = waitpid(child, &status, WNOHANG);
+    if (done < 0) return fmt::format("{} was not waited for", command[0]);
+    if (done > 0) break;
+    if (stop.stop_requested() || std::chrono::steady_clock::now() - begin > limit) {
+      kill(-child, SIGKILL);
+      waitpid(child, &status, 0);
+      return fmt::format("{} took more than {} s", command[0], static_cast<double>(limit.count()) / 1000);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  std::string said = read_file(log);
+  return fmt::format("{} failed: {}", command[0], said.substr(0, said.find('\n')));
+}
+
+// Opens a library that has the key; null if it is not what it should be.
+void* open(const fs::path& path, const std::string& key) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return nullptr;
+  const auto* const found = static_cast<const char*>(dlsym(handle, "nestgrad_key"));
+  if (found && key == found) return handle;
+  dlclose(handle);
+  return nullptr;
+}
+
+// A library of the cache. Its checksum is looked at first: opening a file that was cut off can kill a process.
+void* open_cached(const fs::path& path, const std::string& key) {
+  if (!is_private(path, false)) return nullptr;
+  const std::string bytes = read_file(path);
+  if (bytes.size() < kFooter) return nullptr;
+  const std::string_view library(bytes.data(), bytes.size() - kFooter);
+  if (std::string_view(bytes).substr(library.size()) != footer_of(library)) return nullptr;
+  return open(path, key);
+}
+
+// Of too many libraries, those that were made first.
+void drop_oldest(const fs::path& folder) {
+  std::error_code ignored;
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".so") files.emplace_back(entry.last_write_time(ignored), entry.path());
+  if (files.size() <= kMostFiles) return;
+  std::ranges::sort(files);
+  for (std::size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
+}
+
+void keep(const fs::path& folder, const std::string& key, const std::string& library) {
+  static std::atomic<int> number = 0;
+  const fs::path part = folder / fmt::format("{}.{}.{}.part", key, getpid(), number++);
+  {
+    std::ofstream out(part, std::ios::binary);
+    out << library << footer_of(library);
+    out.flush();
+    if (!out) {
+      std::error_code ignored;
+      fs::remove(part, ignored);
+      return;
+    }
+  }
+  chmod(part.c_str(), 0600);
+  std::error_code failed;
+  fs::rename(part, folder / (key + ".so"), failed);
+  if (failed) fs::remove(part, failed);
+  drop_oldest(folder);
+}
+
+}  // namespace
+
+void* NativeLibrary::symbol(const std::string& name) const {
+  return handle ? dlsym(handle, name.c_str()) : nullptr;
+}
+
+NativeLibrary native_library(const std::string& text, const std::vector<std::string>& flags,
+                             std::chrono::milliseconds limit, const std::stop_token& stop) {
+  NativeLibrary out;
+  const Compiler compiler = find_compiler();
+  if (compiler.path.empty()) {
+    out.failure = "there is no C++ compiler: NESTGRAD_CXX names one, or c++ is on the PATH";
+    return out;
+  }
+  std::string all = compiler.identity;
+  for (const std::string& flag : flags) all += "\n" + flag;
+  all += "\n" + text;
+  const std::string key = fmt::format("{:016x}{:016x}", hash(all), hash(all, 0x9e3779b97f4a7c15));
+  const fs::path cache = cache_folder();
+  if (!cache.empty() && (out.handle = open_cached(cache / (key + ".so"), key))) {
+    out.from_cache = true;
+    return out;
+  }
+  const WorkFolder work;
+  if (work.path().empty()) {
+    out.failure = "there is no folder for temporary files";
+    return out;
+  }
+  const fs::path source = work.path() / "text.cpp", library = work.path() / "text.so";
+  std::ofstream(source) << text << fmt::format("\nextern \"C\" const char nestgrad_key[] = \"{}\";\n", key);
+  std::vector<std::string> command{compiler.path, "-std=c++20", "-shared", "-fPIC"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(), {"-o", library.string(), source.string()});
+  out.failure = run(command, work.path() / "log", limit, stop);
+  if (!out.failure.empty()) return out;
+  const std::string bytes = read_file(library);
+  out.handle = open(library, key);
+  if (!out.handle) out.failure = fmt::format("what {} made cannot be opened", compiler.path);
+  else if (!cache.empty()) keep(cache, key, bytes);
+  return out;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,26 @@
+// Libraries made of C++ text by the system's compiler, kept in a folder.
+#pragma once
+
+#include <chrono>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace nestgrad {
+
+// A library that stays open until the process ends.
+struct NativeLibrary {
+  void* handle = nullptr;  // of dlopen; null: there is none
+  bool from_cache = false;
+  std::string failure;  // why there is none
+  void* symbol(const std::string& name) const;
+};
+
+// Compiles the text, or opens what was made of it before. Several processes may do so at once. A file in the
+// cache is opened only if it is the user's own, nobody else may write it, and it ends with the right checksum.
+// A compiler that takes longer than the limit, or that `stop` asks to end, is killed.
+NativeLibrary native_library(const std::string& text, const std::vector<std::string>& flags,
+                             std::chrono::milliseconds limit = std::chrono::seconds(60),
+                             const std::stop_token& stop = {});
+
+}  // namespace nestgrad

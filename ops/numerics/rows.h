@@ -1,0 +1,143 @@
+// Rows of elements, a register at a time: what compiled clusters are made of (engine/plan/cluster_source.h).
+// The order of sums and maxima is that of ops/kernels/reduce.cpp, so that the bits are the same.
+//
+//   RowSum<float> total;
+//   each<float, 64>([&](auto at) { total.add(at, at.load(x) * at.load(y)); });
+//   const Pack<float> sum = total.result();  // in every lane
+#pragma once
+
+#include "ops/numerics/pack.h"
+
+namespace nestgrad::inline NESTGRAD_ISA {
+
+// Whole registers from element i on. J: which of those of kLanes elements.
+template <class T, int J>
+struct WholeAt {
+  static constexpr int j = J;
+  std::int64_t i;
+  NESTGRAD_MEMBER_FN Pack<T> load(const T* p) const { return Pack<T>::load(p + i); }
+  NESTGRAD_MEMBER_FN void store(Pack<T> x, T* p) const { x.store(p + i); }
+};
+
+// The n < Pack::size last elements of a row. Lanes behind them repeat the last one.
+template <class T>
+struct RestAt {
+  std::int64_t i;
+  int n;
+  NESTGRAD_MEMBER_FN Pack<T> load(const T* p) const {
+    T lanes[Pack<T>::size];
+    for (int k = 0; k < Pack<T>::size; ++k) lanes[k] = p[i + (k < n ? k : n - 1)];
+    return Pack<T>::load(lanes);
+  }
+  NESTGRAD_MEMBER_FN void store(Pack<T> x, T* p) const {
+    T lanes[Pack<T>::size];
+    x.store(lanes);
+    for (int k = 0; k < n; ++k) p[i + k] = lanes[k];
+  }
+};
+
+// fn(at) for the elements 0..Length, at being a WholeAt or a RestAt.
+template <class T, std::int64_t Length, class Fn>
+NESTGRAD_MEMBER_FN void each(Fn fn) {
+  constexpr int w = Pack<T>::size, packs = kLanes<T> / w;
+  constexpr std::int64_t whole = Length / kLanes<T> * kLanes<T>;
+  for (std::int64_t i = 0; i < whole; i += kLanes<T>) {
+    fn(WholeAt<T, 0>{i});
+    if constexpr (packs > 1) fn(WholeAt<T, 1>{i + w});
+    if constexpr (packs > 2) fn(WholeAt<T, 2>{i + 2 * w}), fn(WholeAt<T, 3>{i + 3 * w});
+  }
+  static_assert(packs == 1 || packs == 2 || packs == 4);
+  for (std::int64_t i = whole; i < Length; i += w)
+    fn(RestAt<T>{i, static_cast<int>(Length - i < w ? Length - i : w)});
+}
+
+// The same for the elements begin..end of a long row, without sums.
+template <class T, class Fn>
+NESTGRAD_MEMBER_FN void each_between(std::int64_t begin, std::int64_t end, Fn fn) {
+  constexpr int w = Pack<T>::size;
+  std::int64_t i = begin;
+  for (; i + w <= end; i += w) fn(WholeAt<T, 0>{i});
+  if (i < end) fn(RestAt<T>{i, static_cast<int>(end - i)});
+}
+
+// A row's sum in double: element i in part i mod 8, what is left of eights in the first part.
+template <class T, std::int64_t Length>
+class RowSum {
+ public:
+  template <int J>
+  NESTGRAD_MEMBER_FN void add(WholeAt<T, J>, Pack<T> x) {
+    if constexpr (sizeof(T) == sizeof(double)) {
+      part_[J % kParts] += x.raw;
+    } else {
+      constexpr int half = Pack<T>::size / 2;
+      typedef T Half __attribute__((vector_size(half * sizeof(T))));
+      Half low, high;
+      __builtin_memcpy(&low, &x.raw, sizeof low);
+      __builtin_memcpy(&high, reinterpret_cast<const char*>(&x.raw) + sizeof low, sizeof high);
+      part_[2 * J % kParts] += __builtin_convertvector(low, Wide);
+      part_[(2 * J + 1) % kParts] += __builtin_convertvector(high, Wide);
+    }
+  }
+  NESTGRAD_MEMBER_FN void add(RestAt<T> at, Pack<T> x) {
+    double part[8];
+    T lanes[Pack<T>::size];
+    __builtin_memcpy(part, part_, sizeof part);
+    x.store(lanes);
+    for (int k = 0; k < at.n; ++k)
+      part[at.i + k < Length / 8 * 8 ? (at.i + k) % 8 : 0] += static_cast<double>(lanes[k]);
+    __builtin_memcpy(part_, part, sizeof part);
+  }
+  NESTGRAD_MEMBER_FN Pack<T> result() const {
+    double p[8];
+    __builtin_memcpy(p, part_, sizeof p);
+    const T sum = static_cast<T>(((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7])));
+    return Pack<T>::load_repeated(&sum);
+  }
+
+ private:
+  using Wide = typename Register<double>::Raw;
+  static constexpr int kParts = 64 / kRegisterBytes;
+  Wide part_[kParts] = {};
+};
+
+// A row's largest element; NaN where there is one.
+template <class T>
+class RowMax {
+ public:
+  NESTGRAD_MEMBER_FN RowMax() {
+    for (Pack<T>& m : most_) m = Pack<T>(-__builtin_huge_val());
+  }
+  template <int J>
+  NESTGRAD_MEMBER_FN void add(WholeAt<T, J>, Pack<T> x) {
+    most_[J] = larger(most_[J], x);
+    any_ = true;
+  }
+  NESTGRAD_MEMBER_FN void add(RestAt<T> at, Pack<T> x) {
+    T lanes[Pack<T>::size];
+    x.store(lanes);
+    if (!joined_) join();
+    for (int k = 0; k < at.n; ++k) best_ = larger(best_, lanes[k]);
+  }
+  NESTGRAD_MEMBER_FN Pack<T> result() {
+    if (!joined_) join();
+    return Pack<T>::load_repeated(&best_);
+  }
+
+ private:
+  template <class X>
+  static NESTGRAD_MEMBER_FN X larger(X a, X b) {
+    return where(b == b, where(b > a, b, a), b);
+  }
+  NESTGRAD_MEMBER_FN void join() {
+    T lanes[kLanes<T>];
+    for (int j = 0; j < kLanes<T> / Pack<T>::size; ++j) most_[j].store(lanes + j * Pack<T>::size);
+    best_ = lanes[0];
+    for (const T lane : lanes) best_ = any_ ? larger(best_, lane) : best_;
+    joined_ = true;
+  }
+  Pack<T> most_[kLanes<T> / Pack<T>::size];
+  T best_;
+  bool any_ = false, joined_ = false;
+};
+
+}  // namespace nestgrad::inline NESTGRAD_ISA

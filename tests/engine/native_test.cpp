@@ -1,0 +1,245 @@
+// The promise: loops that a compiler made have the bits of those that the library has, whatever the shapes, the
+// instruction set and the number of threads; and a compiler that is missing, fails, hangs or writes rubbish, or
+// a cache that is damaged or not the user's, costs nothing but the speed.
+#include "engine/plan/native.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "engine/core/threads.h"
+#include "engine/plan/native_library.h"
+#include "ops/kernels.h"
+#include "tests/temporary_folder.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// An environment variable for a while.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() {
+    if (before_) setenv(name_, before_->c_str(), 1);
+    else unsetenv(name_);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+const std::string kText = "extern \"C\" int answer() { return 42; }";
+int answer_of(const NativeLibrary& library) {
+  return library.handle ? reinterpret_cast<int (*)()>(library.symbol("answer"))() : -1;
+}
+
+// A file that takes the place of the compiler.
+std::string script(const fs::path& folder, const std::string& text) {
+  const fs::path path = folder / "cc";
+  std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
+  chmod(path.c_str(), 0700);
+  return path;
+}
+
+// Sums, maxima and elementwise ops between them, rows of every length, whole and broadcast operands.
+Tensors loops_of(const Tensors& in) {
+  Tensors out;
+  for (const Tensor& x : in) {
+    const Tensor row = slice(x, 0, 0, 1), column = slice(x, -1, 0, 1);
+    out.push_back(softmax(x * 2.0, -1));
+    out.push_back(layer_norm(x, row, column, 1e-5));
+    out.push_back(exp(x) * row + tanh(x - column) * max(x, {-1}, kKeep));
+    out.push_back(select(less(x, column), x * x, row) / (1.0 + square(x)));
+    // A maximum where all are negative, sums of what a sum went into, an output that others read.
+    const Tensor low = max(-abs(x), {-1}, kKeep), y = x * low, z = sum(y * row, {-1}, kKeep);
+    out.insert(out.end(), {y, z, sum(y * z + silu(y), {-1}, kKeep) * column});
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("compiled loops have the bits of interpreted ones") {
+  const TemporaryFolder cache;
+  const Variable at("NESTGRAD_CACHE", cache.path / "cache");
+  const std::string before{kernels().name};
+  for (const std::string_view isa : instruction_sets()) {
+    set_instruction_set(isa);
+    CAPTURE(isa);
+    if (native_target().flags.empty()) continue;  // SSE2 without fused multiply-add
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(name(dtype));
+      std::vector<Spec> specs;
+      for (const std::int64_t length : {8, 9, 15, 16, 17, 23, 31, 64, 100})
+        specs.push_back({dtype, {5, length}});
+      specs.push_back({dtype, {3, 1, 4, 24}});
+      specs.push_back({dtype, {2, 3, 333, 411}});  // shared among threads
+      const Function f = trace(loops_of, specs);
+      Arrays in = random(specs, 3);
+      dispatch(dtype, [&]<class T>(T) {  // both zeros, an infinity and NaN
+        auto x = in[3].as<T>();
+        x[0] = -T(0), x[1] = T(0), x[20] = std::numeric_limits<T>::infinity();
+        x[40] = std::numeric_limits<T>::quiet_NaN();
+      });
+      const NativeReport start = native_report();
+      Plan compiled = f.plan({.compile = Compile::now}), interpreted = f.plan({.compile = Compile::never});
+      CHECK(native_report().compiled > start.compiled + 30);
+      CHECK_MESSAGE(native_report().failed == start.failed, native_report().last_failure);
+      const Arrays expected = interpreted.run(in);
+      CHECK(same_bits(compiled.run(in), expected));
+      CHECK(same_bits(f.plan({.compile = Compile::now, .workers = 1}).run(in), expected));
+    }
+  }
+  set_instruction_set(before);
+}
+
+TEST_CASE("a plan shows its loops as C++") {
+  const Function f = trace([](Tensor x) { return softmax(x, -1); }, f32({4, 32}));
+  const std::string text = f.plan({}).source();
+  CHECK(contains(text, "extern \"C\" void loop0("));
+  CHECK(contains(text, "formula::exp::of<P>("));
+  CHECK(contains(text, "RowSum<T, 32>"));
+  CHECK(contains(text, "native_test.cpp:"));
+}
+
+TEST_CASE("while the compiler works in the background, and after, a plan gives the same bits") {
+  const TemporaryFolder cache;
+  const Variable at("NESTGRAD_CACHE", cache.path / "cache");
+  const std::vector<Spec> specs{f32({37, 40}), f32({37, 40})};
+  const Function f = trace(loops_of, specs);
+  const Arrays in = random(specs, 7), expected = f.plan({.compile = Compile::never}).run(in);
+  const NativeReport start = native_report();
+  Plan plan = f.plan({.compile = Compile::background});
+  int wrong = 0;
+  std::jthread other([&](const std::stop_token& stop) {  // the swap, seen from another thread
+    Plan own = f.plan({.compile = Compile::background});
+    while (!stop.stop_requested()) wrong += !same_bits(own.run(in), expected);
+  });
+  for (int i = 0; i < 20; ++i) CHECK(same_bits(plan.run(in), expected));
+  wait_for_compiler();
+  other.request_stop();
+  other.join();
+  CHECK(wrong == 0);
+  CHECK(native_report().compiled > start.compiled);
+  CHECK(same_bits(plan.run(in), expected));
+}
+
+TEST_CASE("a compiler that is missing, fails, hangs or writes rubbish costs nothing but the speed") {
+  const TemporaryFolder folder;
+  const Variable cache("NESTGRAD_CACHE", folder.path / "cache");
+  const auto failure = [&](const std::string& compiler, std::chrono::milliseconds limit) {
+    const Variable cxx("NESTGRAD_CXX", compiler);
+    const NativeLibrary library = native_library(kText, {}, limit);
+    CHECK(library.handle == nullptr);
+    return library.failure;
+  };
+  using namespace std::chrono_literals;
+  CHECK(contains(failure("/nonexistent/c++", 10s), "no C++ compiler"));
+  CHECK(contains(failure("no-such-compiler", 10s), "no C++ compiler"));
+  CHECK(contains(failure(folder.path, 10s), "no C++ compiler"));
+  CHECK(contains(failure(script(folder.path, "echo 'out of luck' >&2; exit 1"), 10s), "out of luck"));
+  CHECK(contains(failure(script(folder.path, "sleep 100 & sleep 100"), 300ms), "took more than 0.3 s"));
+  CHECK(contains(failure(script(folder.path, "exit 0"), 10s), "cannot be opened"));
+  CHECK(contains(
+      failure(script(folder.path, "for a in \"$@\"; do case $a in *.so) echo rubbish > $a;; esac; done"),
+              10s),
+      "cannot be opened"));
+  // And a plan that wanted it runs.
+  const Variable cxx("NESTGRAD_CXX", "/nonexistent/c++");
+  const Function f = trace([](Tensor x) { return softmax(x * 3.5, -1); }, f32({4, 33}));
+  const Arrays in = random(std::vector<Spec>{f32({4, 33})}, 1);
+  const NativeReport start = native_report();
+  CHECK(same_bits(f.plan({.compile = Compile::now}).run(in), f.plan({}).run(in)));
+  CHECK(native_report().failed > start.failed);
+}
+
+TEST_CASE("what is kept is opened again, unless it was damaged or may be another's") {
+  const TemporaryFolder folder;
+  const fs::path cache = folder.path / "cache";
+  const Variable at("NESTGRAD_CACHE", cache);
+  const auto from_cache = [](const std::string& text, const std::vector<std::string>& flags = {}) {
+    const NativeLibrary library = native_library(text, flags);
+    CHECK(answer_of(library) == 42);
+    return library.from_cache;
+  };
+  const auto only_file = [&] {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(cache)) files.push_back(entry.path());
+    REQUIRE(files.size() == 1);
+    return files[0];
+  };
+  CHECK(!from_cache(kText));
+  const fs::path file = only_file();
+  CHECK((fs::status(cache).permissions() & fs::perms::all) == fs::perms::owner_all);
+  CHECK(from_cache(kText));
+  CHECK(!from_cache(kText, {"-O1"}));                  // other flags
+  CHECK(!from_cache(kText + " // and another text"));  // another text
+  // A new file in its place: the old one is in use.
+  const auto replace = [&](const std::string& bytes) {
+    fs::remove(file);
+    std::ofstream(file, std::ios::binary) << bytes;
+    fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  };
+  std::ostringstream whole;
+  whole << std::ifstream(file, std::ios::binary).rdbuf();
+  std::string bytes = whole.str();
+  replace(bytes.substr(0, bytes.size() / 2));  // cut off
+  CHECK(!from_cache(kText));
+  CHECK(from_cache(kText));
+  bytes[bytes.size() / 2] ^= 1;
+  replace(bytes);
+  CHECK(!from_cache(kText));
+  replace("");
+  CHECK(!from_cache(kText));
+  fs::permissions(file, fs::perms::group_write, fs::perm_options::add);  // others could have written it
+  CHECK(!from_cache(kText));
+  fs::permissions(cache, fs::perms::others_write, fs::perm_options::add);
+  CHECK(!from_cache(kText));
+  fs::permissions(cache, fs::perms::owner_all);
+  CHECK(from_cache(kText));
+  // Another compiler.
+  const Variable cxx("NESTGRAD_CXX", script(folder.path, "exec c++ \"$@\""));
+  CHECK(!from_cache(kText));
+}
+
+TEST_CASE("without a place to keep anything, loops are compiled all the same") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path / "file") << "not a folder";
+  for (const fs::path& place : {folder.path / "file", folder.path / "file" / "below", fs::path("relative")}) {
+    const Variable at("NESTGRAD_CACHE", place);
+    CHECK(answer_of(native_library(kText, {})) == 42);
+    CHECK(!native_library(kText, {}).from_cache);
+  }
+}
+
+TEST_CASE("several threads that compile the same text at once all have it") {
+  const TemporaryFolder folder;
+  const Variable at("NESTGRAD_CACHE", folder.path / "cache");
+  std::atomic<int> right = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] { right += answer_of(native_library(kText, {})) == 42; });
+  }
+  CHECK(right == 4);
+  CHECK(native_library(kText, {}).from_cache);
+}
+
+TEST_CASE("NESTGRAD_COMPILE that says something else is refused") {
+  const Variable mode("NESTGRAD_COMPILE", "soon");
+  CHECK(contains(message_of<ConfigError>([] { default_compile(); }), "it can be never, background or now"));
+}
