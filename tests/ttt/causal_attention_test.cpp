@@ -86,6 +86,7 @@ void everywhere(Fn fn) {
 }  // namespace
 
 TEST_CASE("causal attention and its derivative are what is written in ops") {
+  const DeviceScope on(Device::cpu());  // which has the kernels
   for (const Sizes& s : kSizes) {
     CAPTURE(s.time);
     CAPTURE(s.window);
@@ -133,6 +134,7 @@ TEST_CASE("causal attention has the same bits under every instruction set and wi
 }
 
 TEST_CASE("causal attention: scores of any size, and what is not a number reaches who reads it") {
+  const DeviceScope on(Device::cpu());  // which has the kernels
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   constexpr std::int64_t time = 150, dim = 2, at = 70;
   for (const std::int64_t window : {0, 75})
@@ -169,6 +171,7 @@ TEST_CASE("causal attention: scores of any size, and what is not a number reache
 }
 
 TEST_CASE("long causal attention needs memory for its rows alone, forward and backward") {
+  const DeviceScope on(Device::cpu());  // which has the kernels
   const auto bytes = [](std::int64_t time) {
     const Sizes s{time, 0, 16, 16, 1};
     return trace(
@@ -177,7 +180,8 @@ TEST_CASE("long causal attention needs memory for its rows alone, forward and ba
                },
                s.specs(DType::f32))
         .plan()
-        .stats().arena_bytes;
+        .stats()
+        .arena_bytes;
   };
   CHECK(bytes(4096) <= 2.1 * static_cast<double>(bytes(2048)));
 }
