@@ -72,6 +72,12 @@ struct CumsumAttrs {
   static auto fields(auto& a) { return std::tie(a.axis, a.reverse); }
 };
 
+// causal_attention and its derivative
+struct CausalAttentionAttrs {
+  std::int64_t window = 0;  // keys that a query reads; 0: no bound
+  static auto fields(auto& a) { return std::tie(a.window); }
+};
+
 struct ScatterAttrs {
   std::int64_t rows = 0;
   static auto fields(auto& a) { return std::tie(a.rows); }

@@ -39,5 +39,10 @@ const GemmKernel<T>& gemm_kernel() {
   if constexpr (sizeof(T) == sizeof(double)) return *kernels().gemm_f64;
   else return *kernels().gemm_f32;
 }
+template <class T>
+const AttentionKernel<T>& attention_kernel() {
+  if constexpr (sizeof(T) == sizeof(double)) return *kernels().attention_f64;
+  else return *kernels().attention_f32;
+}
 
 }  // namespace nestgrad

@@ -712,7 +712,8 @@ FAULTS = [
 
 # Operands of structured ops in which a derivative passes. Those of elementwise ops are in their rows.
 OP_TABLE = {
-    "broadcast_to": [0], "cast": [0], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
+    "broadcast_to": [0], "cast": [0], "causal_attention": [0, 1, 2],
+    "causal_attention_derivative": [0, 1, 2, 3, 4], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
     "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],
     "scatter_add": [1], "select": [1, 2], "slice": [0], "solve": [0, 1], "stop_gradient": [], "sum": [0],
     "triangular_solve": [0, 1], "tril": [0],

@@ -165,7 +165,7 @@ def table_faults():
     for kind, name in re.findall(r"^(UNARY|BINARY|UNARY_STEP|BINARY_STEP)\((\w+),", definitions, re.M):
         operands = [] if kind.endswith("STEP") else [0, 1][: 1 + kind.startswith("BINARY")]
         rows[name] = (operands, True, kind.startswith("BINARY"))
-    for path in sorted([*(ROOT / "ops").glob("*.cpp"), *(ROOT / "autograd").glob("*.cpp")]):
+    for path in sorted(path for room in ("ops", "autograd", "ttt") for path in (ROOT / room).glob("*.cpp")):
         for name, row in re.findall(r'\.name = "(\w+)",(.*?)(?=\.name = "|\Z)', path.read_text(), re.S):
             if ".kind = OpKind::" in row:
                 continue

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/scan.h"
+#include "ttt/causal_attention.h"
 
 namespace nestgrad::ttt {
 
@@ -74,57 +74,15 @@ Array mask_of(DType dtype, std::int64_t time, const Reads& reads) {
   return mask;
 }
 
-// Long causal attention is computed in blocks of kBlock queries, whose scores stay in the cache and are
-// computed again for the derivative. Blocks are loops over the keys that the last of kGroup blocks reads.
-constexpr std::int64_t kBlock = 64, kGroup = 4;
+Tensor scaled(Tensor q, double scale) {
+  return q * (scale == 0 ? 1.0 / std::sqrt(static_cast<double>(q.dim(3))) : scale);
+}
 
 // softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none.
 Tensor read(Tensor q, Tensor k, Tensor v, double scale, Tensor mask) {
-  if (scale == 0) scale = 1.0 / std::sqrt(static_cast<double>(q.dim(3)));
-  Tensor scores = matmul(q * scale, k, {.b = true});
+  Tensor scores = matmul(scaled(q, scale), k, {.b = true});
   if (mask.defined()) scores = select(mask, scores, kMasked);
   return matmul(softmax(scores, -1), v);
-}
-
-// What causal queries at the times `now`, [queries, 1], read of keys at `times`, [1, keys].
-Tensor read_before(Tensor q, Tensor k, Tensor v, double scale, Tensor now, Tensor times,
-                   std::int64_t window) {
-  Tensor mask = less_equal(times, now);
-  if (window != 0) mask = mask * less(now - static_cast<double>(window), times);
-  return read(q, k, v, scale, mask);
-}
-
-// Causal attention of the queries begin <= t < end, all in loops of kBlock but for what is left over.
-Tensor read_group(Tensor q, Tensor k, Tensor v, double scale, std::int64_t begin, std::int64_t end,
-                  std::int64_t window) {
-  const std::int64_t batch = q.dim(0), heads = q.dim(1), blocks = (end - begin) / kBlock;
-  const std::int64_t first = window == 0 ? 0 : std::max<std::int64_t>(0, begin - window + 1);
-  const Tensor keys = slice(k, 2, first, end), values = slice(v, 2, first, end);
-  const Tensor times = iota(q.dtype(), {1, end - first}, 1) + static_cast<double>(first);
-  if (blocks == 0 || end - begin != blocks * kBlock)
-    return read_before(slice(q, 2, begin, end), keys, values, scale,
-                       iota(q.dtype(), {end - begin, 1}, 0) + static_cast<double>(begin), times, window);
-  const Tensor rows = iota(q.dtype(), {kBlock, 1}, 0);
-  const Tensor queries =
-      permute(reshape(slice(q, 2, begin, end), {batch, heads, blocks, kBlock, q.dim(3)}), {2, 0, 1, 3, 4});
-  const Tensor starts =
-      iota(q.dtype(), {blocks, 1, 1}, 0) * static_cast<double>(kBlock) + static_cast<double>(begin);
-  const Tensor out = scan(
-                         [&](const Tensors&, const Tensors& x) -> StepOutput {
-                           return {{}, {read_before(x[0], keys, values, scale, rows + x[1], times, window)}};
-                         },
-                         {}, {queries, starts}, {.checkpoint_every = 1})
-                         .ys[0];
-  return reshape(permute(out, {1, 2, 0, 3, 4}), {batch, heads, end - begin, v.dim(3)});
-}
-
-Tensor read_causal(Tensor q, Tensor k, Tensor v, double scale, std::int64_t window) {
-  const std::int64_t time = q.dim(2), whole = time / kBlock * kBlock;
-  Tensors groups;
-  for (std::int64_t begin = 0; begin < whole; begin += kGroup * kBlock)
-    groups.push_back(read_group(q, k, v, scale, begin, std::min(whole, begin + kGroup * kBlock), window));
-  if (whole < time) groups.push_back(read_group(q, k, v, scale, whole, time, window));
-  return groups.size() == 1 ? groups[0] : concat(groups, 2);
 }
 
 }  // namespace
@@ -141,7 +99,7 @@ Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, 
     if (window < 0)
       throw ConfigError(
           fmt::format("[attention] the window must be positive, or 0 for no bound; it is {}", window));
-    return read_causal(q, k, v, scale, window);
+    return slice(causal_attention(scaled(q, scale), k, v, window, loc), 3, 0, v.dim(3));
   }
   check_window("attention", window, time, "sequence");
   const auto reads = [&](auto t, auto s) { return in_neighbourhood(t, s, window, time); };

@@ -4,10 +4,9 @@
 //
 //   out_t = sum_s a_ts v_s,   a_t = softmax over the tokens s that t reads of scale * <q_t, k_s>
 //
-// Scores of tokens that are not read become a large negative number, their weights zero. Long causal
-// attention never has all scores at once: those of 64 queries at a time, and again for the derivative. With a
-// window around a token the mask is a constant of [time, time]. Errors: ShapeError, DTypeError and
-// ConfigError, with op and operands.
+// Scores of tokens that are not read become a large negative number, their weights zero. Causal attention
+// never has all scores at once, nor does its derivative (ttt/causal_attention.h). With a window around a token
+// the mask is a constant of [time, time]. Errors: ShapeError, DTypeError and ConfigError, with op and operands.
 #pragma once
 
 #include "ttt/stream.h"

@@ -31,6 +31,8 @@ constinit const KernelTable table{.name = NESTGRAD_TEXT(NESTGRAD_ISA),
                                   .solve_f32 = &solve_f32,
                                   .solve_f64 = &solve_f64,
                                   .gemm_f32 = &gemm_f32,
-                                  .gemm_f64 = &gemm_f64};
+                                  .gemm_f64 = &gemm_f64,
+                                  .attention_f32 = &attention_f32,
+                                  .attention_f64 = &attention_f64};
 
 }  // namespace nestgrad::inline NESTGRAD_ISA

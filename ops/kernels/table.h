@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/kernels/attention.h"
 #include "ops/kernels/gemm.h"
 #include "ops/numerics/isa.h"
 
@@ -75,6 +76,8 @@ struct KernelTable {
   const SolveKernel<double>* solve_f64;
   const GemmKernel<float>* gemm_f32;
   const GemmKernel<double>* gemm_f64;
+  const AttentionKernel<float>* attention_f32;
+  const AttentionKernel<double>* attention_f64;
 };
 
 // Of each set, in its own files.

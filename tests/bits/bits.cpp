@@ -131,6 +131,19 @@ void digest_products(Digest& digest) {
         }
 }
 
+void digest_attention(Digest& digest) {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const std::int64_t window : {0, 70}) {
+      const Spec rows{dtype, {2, 2, 150, 20}}, values{dtype, {2, 2, 150, 33}}, out{dtype, {2, 2, 150, 34}};
+      std::vector<Array> in;
+      for (const Spec& spec : {rows, rows, values}) in.push_back(random_normal(spec, 0, 1, 1, in.size()));
+      in.push_back(run(causal_attention_op, CausalAttentionAttrs{window}, in));
+      in.push_back(random_normal(out, 0, 1, 1, in.size()));
+      digest.add(in[3]);
+      digest.add(run(causal_attention_derivative_op, CausalAttentionAttrs{window}, in));
+    }
+}
+
 void digest_systems(Digest& digest) {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const std::int64_t n : {1, 6, 33, 70})
@@ -230,6 +243,7 @@ Digests compute(std::string_view only) {
     if (op->samples) add(fmt::format("op/{}", op->name), [&](Digest& d) { digest_op(*op, d); });
   add("sizes/products", digest_products);
   add("sizes/systems", digest_systems);
+  add("sizes/attention", digest_attention);
   add("sizes/reductions", digest_reductions);
   add("random", digest_random);
 

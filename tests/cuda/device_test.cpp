@@ -58,7 +58,7 @@ TEST_CASE("CUDA: every row of the table has a kernel or an expansion") {
     if (op->kind != OpKind::value || op->is_alias) continue;
     INFO(op->name);
     CHECK((op->cuda || op->expand));
-    CHECK((op->cuda != nullptr) == (op->cpu != nullptr));
+    CHECK((op->expand || (op->cuda != nullptr) == (op->cpu != nullptr)));
   }
 }
 

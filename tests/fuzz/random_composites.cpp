@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/fuzz/random_graph.h"
+#include "ttt/causal_attention.h"
 
 namespace nestgrad::fuzz {
 
@@ -50,6 +51,15 @@ void RandomGraph::turned() {
   if (x.t.dim(-1) % 2 || x.t.dim(-1) == 0) x = fit(x, {extent(3), 2 * draws_->between(1, 2)});
   const Value positions = fitting(x.t.dtype(), {x.t.dim(-2)});
   add(rope(x.t, positions.t, draws_->of(std::vector<double>{10000, 10})), 2 * x.most);
+}
+
+void RandomGraph::attended() {
+  const std::int64_t batch = extent(2), heads = extent(2), time = draws_->between(1, 4), dim = extent(3);
+  const Value q = fitting(dtype_, {batch, heads, time, dim}), k = fitting(dtype_, {batch, heads, time, dim}),
+              v = fitting(dtype_, {batch, heads, time, extent(3)});
+  if (q.t.spec().size() == 0 || v.t.spec().size() == 0) return add(q.t, q.most);
+  const double scores = q.most * k.most * static_cast<double>(dim) + 2;
+  add(ttt::causal_attention(q.t, k.t, v.t, below(4)), std::max(v.most, scores));
 }
 
 void RandomGraph::convolved() {

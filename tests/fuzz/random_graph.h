@@ -110,6 +110,7 @@ class RandomGraph {
   void normalised();
   void norms();
   void turned();
+  void attended();
   void convolved();
   void convolved_twice();
   void loop();

@@ -56,6 +56,7 @@ const std::vector<RandomGraph::Kind>& RandomGraph::kinds() {
                                         {"normalisation", 2, &G::normalised},
                                         {"norm", 1, &G::norms},
                                         {"rope", 1, &G::turned},
+                                        {"causal_attention", 2, &G::attended},
                                         {"conv1d", 1, &G::convolved},
                                         {"depthwise_conv3x3", 1, &G::convolved_twice},
                                         {"scan", 9, &G::loop},

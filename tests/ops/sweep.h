@@ -39,7 +39,7 @@ Failures check_complete(const Op& op);     // every column that must be filled, 
 Failures check_errors(const Op& op);       // negative samples are refused, with type and text
 Failures check_derivatives(const Op& op);  // orders 1 to 3, Taylor rates, products, f32
 Failures check_mentions(const Op& op);     // a rule mentions no value that it does not need
-Failures check_linear_in(const Op& op);    // affine if declared, and not if not
+Failures check_linear_in(const Op& op);    // affine if declared, and not if not, but for ops that expand
 Failures check_sums(const Op& op);         // what linear, sums and ShapeAttrs say is so
 Failures check_attributes(const Op& op);   // attributes are read back from their numbers
 Failures check_axes(const Op& op);         // one slice of an input moves one slice of the output, to the bit

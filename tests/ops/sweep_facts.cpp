@@ -117,7 +117,8 @@ Failures check_linear_in(const Op& op) {
       if (declared && worst > kRounding)
         failures.push_back(fmt::format("{}: declared affine in input {}, but its slope changes by {:.3g}",
                                        c.what, k, worst));
-      if (!declared && worst <= kRounding)
+      // The derivative of an op beside its composite may be one op for all inputs, which then reads this one.
+      if (!declared && !op.expand && worst <= kRounding)
         failures.push_back(
             fmt::format("{}: not declared affine in input {}, but it is, to {:.3g}", c.what, k, worst));
     }

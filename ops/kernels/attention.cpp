@@ -1,0 +1,281 @@
+#include "ops/kernels/attention.h"
+
+#include "ops/kernels/gemm_pack.h"
+#include "ops/numerics/logarithm.h"
+
+namespace nestgrad::inline NESTGRAD_ISA {
+
+namespace {
+
+constexpr Size kBlock = kAttentionBlock;
+
+// The score of what is not read: its weight is e^-infinity, 0, for the largest score never is below kLowest.
+template <class T>
+constexpr T kUnread = static_cast<T>(-__builtin_inf());
+template <class T>
+constexpr T kLowest = static_cast<T>(-m::kLargest<T>);
+
+// The next columns of a tile that are multiple of a register.
+template <class T>
+constexpr Size padded(Size columns) {
+  return (columns + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
+// Rows of a matrix, `step` elements from one to the next. Of operands on the right: readable up to the next
+// whole register.
+template <class T>
+struct Rows {
+  T* at;
+  Size step;
+};
+
+// C[m,n] = op(A) B, or with `add` C += op(A) B; element i, p of op(A) is a[i row + p step].
+template <class T>
+struct Left {
+  const T* at;
+  Size row, step;
+};
+template <class T>
+__attribute__((noinline)) void multiply_tiles(Size m, Size n, Size k, Left<T> a, Rows<const T> b, Rows<T> c,
+                                              bool add) {
+  constexpr Size size = Pack<T>::size;
+  Tiles<T> t{};
+  t.a_row = a.row, t.a_step = a.step;
+  t.b_step = b.step, t.c_row = c.step, t.k = k;
+  for (Size j = 0; j < n;) {
+    const int packets = n - j > size ? 2 : 1;
+    const Size width = smaller(packets * size, n - j);
+    const bool ragged = width < packets * size;
+    const Size count = (m + max_rows(packets) - 1) / max_rows(packets), height = m / count,
+               higher = m % count;
+    const Multiply<T>* const of = multiplies_for<T>(packets, ragged);
+    t.last = width - (packets - 1) * size;
+    t.a = a.at, t.b = b.at + j, t.c = c.at + j;
+    for (const Size rows : {height + 1, height}) {
+      t.count = rows > height ? higher : count - higher;
+      if (t.count == 0) continue;
+      t.a_tile = rows * a.row;
+      t.plus = add ? t.c : nullptr;
+      of[rows](t);
+      t.a += t.count * t.a_tile, t.c += t.count * rows * c.step;
+    }
+    j += width;
+  }
+}
+
+// The rows as an operand on the right: where they lie if their columns fill registers, else copied to `to`.
+template <class T>
+Rows<const T> right_operand(Rows<const T> rows, Size count, Size columns, T* to) {
+  const Size width = padded<T>(columns);
+  if (width == columns) return rows;
+  pack_rows(rows.at, rows.step, columns, count, to, width);
+  return {to, width};
+}
+
+// Which columns of a row of a tile are read: begin .. end.
+struct Range {
+  Size begin, end;
+};
+NESTGRAD_MEMBER_FN Range within_block(Size begin, Size end) {
+  const Size first = begin < 0 ? 0 : smaller(begin, kBlock);
+  return {first, end < first ? first : smaller(end, kBlock)};
+}
+
+// Of a block of queries and a block of keys: is there a query of those that does not read all of these?
+NESTGRAD_MEMBER_FN bool is_masked(const AttentionSizes& s, Size queries, Size keys) {
+  return queries == keys || (s.window != 0 && (queries + 1) * kBlock - 1 - keys * kBlock >= s.window);
+}
+
+template <class T>
+NESTGRAD_MEMBER_FN void fill_outside(T* row, Range r, T value) {
+  for (Size i = 0; i < r.begin; ++i) row[i] = value;
+  for (Size i = r.end; i < kBlock; ++i) row[i] = value;
+}
+
+// ---- forward ----
+
+// What is known of a block of queries after some blocks of keys.
+template <class T>
+struct Queries {
+  T top[kBlock];         // the largest score
+  double total[kBlock];  // sum of e^(score - top)
+  T factor[kBlock];      // by which the last change of `top` scales what was added up before
+};
+
+// Scores, keys x queries, become e^(score - top); top, total and factor are those with these keys.
+template <class T>
+__attribute__((noinline)) void exponentials(T* scores, Queries<T>& to) {
+  constexpr int size = Pack<T>::size, packs = kBlock / size < 4 ? kBlock / size : 4, kParts = 4;
+  for (Size i = 0; i < kBlock; i += packs * size) {
+    Pack<T> top[packs];
+#pragma GCC unroll 16
+    for (int c = 0; c < packs; ++c) top[c] = Pack<T>::load(to.top + i + c * size);
+    for (Size j = 0; j < kBlock; ++j)
+#pragma GCC unroll 16
+      for (int c = 0; c < packs; ++c)
+        top[c] = at_least(Pack<T>::load(scores + j * kBlock + i + c * size), top[c]);
+    for (int c = 0; c < packs; ++c) {
+      T* const column = scores + i + c * size;
+      T* const old = to.top + i + c * size;
+      m::exp(Pack<T>::load(old) - top[c]).store(to.factor + i + c * size);
+      top[c].store(old);
+      Pack<T> sum[kParts];
+#pragma GCC unroll 16
+      for (Pack<T>& s : sum) s = Pack<T>(0);
+      for (Size j = 0; j < kBlock; j += kParts)
+#pragma GCC unroll 16
+        for (int part = 0; part < kParts; ++part) {
+          T* const p = column + (j + part) * kBlock;
+          const Pack<T> e = m::exp(Pack<T>::load(p) - top[c]);
+          e.store(p);
+          sum[part] = sum[part] + e;
+        }
+      T sums[size];
+      ((sum[0] + sum[1]) + (sum[2] + sum[3])).store(sums);
+      for (int lane = 0; lane < size; ++lane) {
+        const Size at = i + c * size + lane;
+        to.total[at] = to.total[at] * static_cast<double>(to.factor[at]) + static_cast<double>(sums[lane]);
+      }
+    }
+  }
+}
+
+// The queries first_query .. that read key j of the keys first_key .., and the keys that query i reads.
+NESTGRAD_MEMBER_FN Range readers(const AttentionSizes& s, Size first_query, Size first_key, Size j) {
+  const Size begin = first_key + j - first_query;
+  return within_block(begin, s.window == 0 ? kBlock : begin + s.window);
+}
+NESTGRAD_MEMBER_FN Range read_by(const AttentionSizes& s, Size first_query, Size first_key, Size i) {
+  const Size end = first_query + i - first_key + 1;
+  return within_block(s.window == 0 ? 0 : end - s.window, end);
+}
+
+template <class T>
+void forward(const AttentionSizes& s, const T* q, const T* k, const T* v, T* y, Size queries, T* scratch) {
+  const Size first = queries * kBlock, rows = smaller(kBlock, s.time - first), width = padded<T>(s.out);
+  T* const q_columns = scratch;                  // [dim, queries]
+  T* const scores = q_columns + s.dim * kBlock;  // [keys, queries]
+  T* const sums = scores + kBlock * kBlock;      // [queries, width]
+  T* const v_copy = sums + kBlock * width;
+  alignas(64) Queries<T> about;
+  for (Size i = 0; i < kBlock; ++i) about.top[i] = kLowest<T>, about.total[i] = 0;
+  pack_transposed(q + first * s.dim, s.dim, rows, s.dim, q_columns, kBlock);
+  for (Size block = s.first_keys(queries); block <= queries; ++block) {
+    const Size at = block * kBlock, keys = smaller(kBlock, s.time - at);
+    multiply_tiles<T>(keys, kBlock, s.dim, {k + at * s.dim, s.dim, 1}, {q_columns, kBlock}, {scores, kBlock},
+                      false);
+    if (is_masked(s, queries, block))
+      for (Size j = 0; j < kBlock; ++j)
+        fill_outside(scores + j * kBlock, readers(s, first, at, j), kUnread<T>);
+    exponentials(scores, about);
+    const bool add = block > s.first_keys(queries);
+    if (add)
+      for (Size i = 0; i < rows; ++i)
+        if (about.factor[i] != 1)
+          for (Size c = 0; c < s.out; ++c) sums[i * width + c] *= about.factor[i];
+    multiply_tiles<T>(rows, s.out, keys, {scores, 1, kBlock},
+                      right_operand<T>({v + at * s.out, s.out}, keys, s.out, v_copy), {sums, width}, add);
+  }
+  T total[kBlock];
+  for (Size i = 0; i < kBlock; ++i) total[i] = static_cast<T>(about.total[i]);
+  for (Size i = 0; i < kBlock; i += Pack<T>::size)
+    (Pack<T>::load(about.top + i) + m::log(Pack<T>::load(total + i))).store(about.top + i);
+  for (Size i = 0; i < rows; ++i) {
+    T* const to = y + (first + i) * (s.out + 1);
+    for (Size c = 0; c < s.out; ++c) to[c] = sums[i * width + c] / total[i];
+    to[s.out] = about.top[i];
+  }
+}
+
+// ---- backward ----
+
+// Rows of a tile, queries x keys: scores become weights e^(score - lse), their cotangents `d` those of the
+// scores, weight (d - delta).
+template <class T>
+__attribute__((noinline)) void weights(T* scores, T* d, const T* lse, const T* delta, Size rows) {
+  for (Size i = 0; i < rows; ++i) {
+    const Pack<T> log_sum = Pack<T>::load_repeated(lse + i), minus = Pack<T>::load_repeated(delta + i);
+#pragma GCC unroll 2
+    for (Size j = i * kBlock; j < (i + 1) * kBlock; j += Pack<T>::size) {
+      const Pack<T> e = m::exp(Pack<T>::load(scores + j) - log_sum);
+      e.store(scores + j);
+      (e * (Pack<T>::load(d + j) - minus)).store(d + j);
+    }
+  }
+}
+
+// What the rows of y say: the logarithms of sums, and the products of the cotangents with the outputs.
+template <class T>
+__attribute__((noinline)) void read_rows(const AttentionSizes& s, const T* y, const T* ct, T* lse, T* delta) {
+  constexpr int kParts = 8;
+  for (Size i = 0; i < s.time; ++i, y += s.out + 1, ct += s.out + 1) {
+    double part[kParts] = {};
+    Size c = 0;
+    for (; c + kParts <= s.out; c += kParts)
+      for (int p = 0; p < kParts; ++p)
+        part[p] += static_cast<double>(y[c + p]) * static_cast<double>(ct[c + p]);
+    for (; c < s.out; ++c) part[0] += static_cast<double>(y[c]) * static_cast<double>(ct[c]);
+    const double sum =
+        ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
+    lse[i] = y[s.out];
+    delta[i] = static_cast<T>(sum - static_cast<double>(ct[s.out]));
+  }
+}
+
+template <class T>
+void backward(const AttentionSizes& s, const T* q, const T* k, const T* v, const T* y, const T* ct, T* d,
+              T* scratch) {
+  const Size k_width = padded<T>(s.dim), v_width = padded<T>(s.out), d_width = 2 * s.dim + s.out;
+  T* const k_columns = scratch;                     // [dim, keys]
+  T* const v_columns = k_columns + s.dim * kBlock;  // [out, keys]
+  T* const scores = v_columns + s.out * kBlock;     // [queries, keys]
+  T* const d_scores = scores + kBlock * kBlock;     // [queries, keys]
+  T* const dk = d_scores + kBlock * kBlock;         // [keys, k_width]
+  T* const dv = dk + kBlock * k_width;              // [keys, v_width]
+  T* const k_copy = dv + kBlock * v_width;
+  T* const q_copy = k_copy + kBlock * k_width;
+  T* const ct_copy = q_copy + kBlock * k_width;
+  T* const lse = ct_copy + kBlock * v_width;
+  T* const delta = lse + s.time;
+  read_rows(s, y, ct, lse, delta);
+  for (Size block = 0; block < s.blocks(); ++block) {
+    const Size at = block * kBlock, keys = smaller(kBlock, s.time - at), last = s.last_queries(block);
+    pack_transposed(k + at * s.dim, s.dim, keys, s.dim, k_columns, kBlock);
+    pack_transposed(v + at * s.out, s.out, keys, s.out, v_columns, kBlock);
+    const Rows<const T> k_rows = right_operand<T>({k + at * s.dim, s.dim}, keys, s.dim, k_copy);
+    for (Size queries = block; queries <= last; ++queries) {
+      const Size first = queries * kBlock, rows = smaller(kBlock, s.time - first);
+      const T* const q_rows = q + first * s.dim;
+      const T* const ct_rows = ct + first * (s.out + 1);
+      multiply_tiles<T>(rows, kBlock, s.dim, {q_rows, s.dim, 1}, {k_columns, kBlock}, {scores, kBlock},
+                        false);
+      multiply_tiles<T>(rows, kBlock, s.out, {ct_rows, s.out + 1, 1}, {v_columns, kBlock}, {d_scores, kBlock},
+                        false);
+      weights(scores, d_scores, lse + first, delta + first, rows);
+      if (is_masked(s, queries, block))
+        for (Size i = 0; i < rows; ++i)
+          for (T* const row : {scores + i * kBlock, d_scores + i * kBlock})
+            fill_outside(row, read_by(s, first, at, i), T(0));
+      const bool add = queries > block;
+      multiply_tiles<T>(keys, s.out, rows, {scores, 1, kBlock},
+                        right_operand<T>({ct_rows, s.out + 1}, rows, s.out, ct_copy), {dv, v_width}, add);
+      multiply_tiles<T>(keys, s.dim, rows, {d_scores, 1, kBlock},
+                        right_operand<T>({q_rows, s.dim}, rows, s.dim, q_copy), {dk, k_width}, add);
+      multiply_tiles<T>(rows, s.dim, keys, {d_scores, kBlock, 1}, k_rows, {d + first * d_width, d_width},
+                        block > s.first_keys(queries));
+    }
+    for (Size j = 0; j < keys; ++j) {
+      T* const to = d + (at + j) * d_width + s.dim;
+      for (Size c = 0; c < s.dim; ++c) to[c] = dk[j * k_width + c];
+      for (Size c = 0; c < s.out; ++c) to[s.dim + c] = dv[j * v_width + c];
+    }
+  }
+}
+
+}  // namespace
+
+constinit const AttentionKernel<float> attention_f32{.forward = forward<float>, .backward = backward<float>};
+constinit const AttentionKernel<double> attention_f64{.forward = forward<double>,
+                                                      .backward = backward<double>};
+
+}  // namespace nestgrad::inline NESTGRAD_ISA

@@ -1,0 +1,57 @@
+// Causal softmax attention of one head, forward and backward, by tiles of 64 queries x 64 keys whose scores
+// stay in the first-level cache: the kernels, one set of them for every instruction set. Who calls them shares
+// blocks and heads among threads (ttt/causal_attention.cpp).
+#pragma once
+
+#include <cstdint>
+
+#include "ops/numerics/isa.h"
+
+namespace nestgrad {
+
+// Queries, and keys, of a tile.
+constexpr std::int64_t kAttentionBlock = 64;
+
+// Of one head: q and k [time, dim], v [time, out], y and ct [time, out + 1], d [time, 2 dim + out], dense and
+// row-major. A query reads its own key and those before it; of them the last `window`, 0: all.
+struct AttentionSizes {
+  std::int64_t time, dim, out, window;
+
+  std::int64_t blocks() const { return (time + kAttentionBlock - 1) / kAttentionBlock; }
+  // The first block of keys that a block of queries reads, and the last block of queries that reads a block
+  // of keys.
+  std::int64_t first_keys(std::int64_t queries) const {
+    const std::int64_t first = queries * kAttentionBlock - window + 1;
+    return window == 0 || first < 0 ? 0 : first / kAttentionBlock;
+  }
+  std::int64_t last_queries(std::int64_t keys) const {
+    const std::int64_t last = (keys + 1) * kAttentionBlock - 1 + window - 1;
+    return window == 0 || last >= time ? blocks() - 1 : last / kAttentionBlock;
+  }
+  // Elements of memory that a kernel works in.
+  std::int64_t scratch() const {
+    constexpr std::int64_t kSpare = 64;  // a register of the smallest elements, for each of the tiles
+    return kAttentionBlock * (4 * kAttentionBlock + 4 * (dim + kSpare) + 4 * (out + kSpare)) + 2 * time;
+  }
+};
+
+// Pure functions. `scratch` is best at the begin of a cache line.
+template <class T>
+struct AttentionKernel {
+  // The rows of y of one block of queries: softmax(q k') v, and behind it the logarithm of the sum of the
+  // exponentials of the scores. By blocks of keys, in ascending order, with the largest score and the sum of
+  // exponentials so far; what was added up is scaled where the largest score grows.
+  void (*forward)(const AttentionSizes& sizes, const T* q, const T* k, const T* v, T* y, std::int64_t queries,
+                  T* scratch);
+  // Cotangents of q, k and v, side by side in d, from that of y: by blocks of keys, and of queries that read
+  // them, both in ascending order.
+  void (*backward)(const AttentionSizes& sizes, const T* q, const T* k, const T* v, const T* y, const T* ct,
+                   T* d, T* scratch);
+};
+
+inline namespace NESTGRAD_ISA {
+extern const AttentionKernel<float> attention_f32;
+extern const AttentionKernel<double> attention_f64;
+}  // namespace NESTGRAD_ISA
+
+}  // namespace nestgrad

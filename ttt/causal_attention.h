@@ -1,0 +1,16 @@
+// Causal softmax attention as one op: a kernel that never has more scores than those of 64 queries and 64 keys,
+// and one for its derivative. Beside them the same in ops, block by block, for derivatives of higher orders
+// and for devices without these kernels.
+#pragma once
+
+#include "engine/core/graph.h"
+
+namespace nestgrad::ttt {
+
+// q, k [batch, heads, time, dim], v [batch, heads, time, out] -> [batch, heads, time, out + 1]: the rows of
+// softmax(q k') v, where a query reads its own key and those before it (of these the last `window`, 0: all),
+// and behind each the logarithm of the sum of the exponentials of its scores. None may be empty. The derivative
+// makes the weights again from that logarithm: their relative error is the absolute one of its rounding.
+Tensor causal_attention(Tensor q, Tensor k, Tensor v, std::int64_t window, Loc loc = Loc::current());
+
+}  // namespace nestgrad::ttt
