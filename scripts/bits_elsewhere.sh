@@ -15,6 +15,11 @@ sources=(engine/*/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/
   cuda/no_cuda.cpp tests/bits/bits.cpp)
 read_only=(look/*.cpp look/*/*.cpp programs/*.cpp)
 
+# What CMake makes for the library.
+mkdir -p "$out"
+cmake "-DNESTGRAD_NATIVE_SOURCE=$(realpath "$out")/native_headers.cpp" -P cmake/NestgradNative.cmake
+sources+=("$out/native_headers.cpp")
+
 # Libraries of headers alone, apart from those of this machine's processor.
 mkdir -p "$out/include"
 for header in fmt nlohmann eigen3; do ln -sfn "/usr/include/$header" "$out/include/$header"; done
