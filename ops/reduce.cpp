@@ -231,13 +231,10 @@ Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
     throw DTypeError(
         fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
                     describe(x.tensor), describe(x.loc)));
-  double count = 1;  // of what one mean is taken
-  for (std::int64_t axis : reduced_axes("mean", axes, x))
-    count *= static_cast<double>(x.tensor.dim(static_cast<int>(axis)));
-  if (count == 0)
-    throw ShapeError(fmt::format("[mean] there is nothing to take the mean of: x is {} (at {})",
-                                 describe(x.tensor), describe(x.loc)));
+  reduced_axes("mean", axes, x);  // so that an error speaks of the mean
   const Tensor total = sum(x, axes, keep);
+  const double count = static_cast<double>(x.tensor.spec().size()) /
+                       static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
   return Operand(total, x.loc) * (1.0 / count);
 }
 
