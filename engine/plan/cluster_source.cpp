@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::int64_t kShortestRow = 8;  // shorter ones do not fill registers
 
-// An array that is walked along with the cluster's shape: an input, or an output.
-struct Walk {
-  Shape strides;  // by axis of the cluster's shape, 0 where it repeats
-};
-
 class Writer {
  public:
   explicit Writer(const ClusterCall& call) : call_(call) {
@@ -46,6 +41,7 @@ class Writer {
 
   // ---- where things lie ----
 
+  // Strides of an array along the axes of the cluster's shape, 0 where it repeats.
   Shape strides_in(const Shape& shape) const {
     const Shape dense = strides_of(shape);
     Shape out(call_.shape.shape.size(), 0);
@@ -58,22 +54,22 @@ class Writer {
   // Axes that every array walks along alike become one; the innermost is the row.
   void lay_out_axes() {
     const Shape& shape = call_.shape.shape;
-    walks_.clear();
-    for (const Spec& in : call_.in) walks_.push_back({strides_in(in.shape)});
-    walks_.push_back({strides_in(shape)});
-    walks_.push_back({strides_in(narrow_spec(call_.shape).shape)});
+    std::vector<Shape> strides;  // of the inputs, of wide outputs, of narrow ones
+    for (const Spec& in : call_.in) strides.push_back(strides_in(in.shape));
+    strides.push_back(strides_in(shape));
+    strides.push_back(strides_in(narrow_spec(call_.shape).shape));
+    by_size_.resize(strides.size());
     for (std::size_t axis = shape.size(); axis-- > 0;) {
       if (shape[axis] == 1 && !(has_narrow_ && axis + 1 == shape.size())) continue;
       bool joins = !sizes_.empty() && !(has_narrow_ && sizes_.size() == 1);
-      for (std::size_t w = 0; joins && w < walks_.size() - (has_narrow_ ? 0 : 1); ++w)
-        joins = walks_[w].strides[axis] == by_size_[w].back() * sizes_.back();
-      if (by_size_.empty()) by_size_.resize(walks_.size());
+      for (std::size_t w = 0; joins && w < strides.size() - (has_narrow_ ? 0 : 1); ++w)
+        joins = strides[w][axis] == by_size_[w].back() * sizes_.back();
       if (joins) {
         sizes_.back() *= shape[axis];
         continue;
       }
       sizes_.push_back(shape[axis]);
-      for (std::size_t w = 0; w < walks_.size(); ++w) by_size_[w].push_back(walks_[w].strides[axis]);
+      for (std::size_t w = 0; w < strides.size(); ++w) by_size_[w].push_back(strides[w][axis]);
     }
     if (sizes_.empty()) return;
     row_ = sizes_[0];
@@ -221,7 +217,6 @@ class Writer {
 
   const ClusterCall& call_;
   bool has_narrow_ = false;
-  std::vector<Walk> walks_;                         // of the inputs, of wide outputs, of narrow ones
   std::vector<std::int64_t> sizes_;                 // joined axes, innermost first
   std::vector<std::vector<std::int64_t>> by_size_;  // by walk, then as sizes_: its strides
   std::int64_t row_ = 0, rows_ = 1;

@@ -33,7 +33,7 @@ void compile_clusters(Compile mode);
 // Until what is being compiled in the background is there, or has failed.
 void wait_for_compiler();
 
-// What happened, for people: "52 loops in 2.1 s, 40 of them from the cache" or why there is nothing.
+// What the process has had compiled so far, in loops; last_failure says why the last ones are not there.
 struct NativeReport {
   int compiled = 0, from_cache = 0, failed = 0;
   double seconds = 0;

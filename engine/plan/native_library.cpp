@@ -18,6 +18,8 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/core/hash.h"
+
 extern char** environ;
 
 namespace nestgrad {
@@ -28,13 +30,7 @@ namespace {
 
 constexpr std::size_t kMostFiles = 400;  // in the cache; of more, the older half goes
 
-// FNV-1a over 64 bits.
-std::uint64_t hash(std::string_view text, std::uint64_t h = 0xcbf29ce484222325) {
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return h;
-}
-
-std::string footer_of(std::string_view library) { return fmt::format("nestgrad{:016x}", hash(library)); }
+std::string footer_of(std::string_view library) { return fmt::format("nestgrad{:016x}", fnv1a(library)); }
 constexpr std::size_t kFooter = 24;
 
 std::string read_file(const fs::path& path) {
@@ -219,7 +215,7 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
   std::string all = compiler.identity;
   for (const std::string& flag : flags) all += "\n" + flag;
   all += "\n" + text;
-  const std::string key = fmt::format("{:016x}{:016x}", hash(all), hash(all, 0x9e3779b97f4a7c15));
+  const std::string key = fmt::format("{:016x}{:016x}", fnv1a(all), fnv1a(all, 0x9e3779b97f4a7c15));
   const fs::path cache = cache_folder();
   if (!cache.empty() && (out.handle = open_cached(cache / (key + ".so"), key))) {
     out.from_cache = true;

@@ -110,7 +110,6 @@ class RowMax {
   template <int J>
   NESTGRAD_MEMBER_FN void add(WholeAt<T, J>, Pack<T> x) {
     most_[J] = larger(most_[J], x);
-    any_ = true;
   }
   NESTGRAD_MEMBER_FN void add(RestAt<T> at, Pack<T> x) {
     T lanes[Pack<T>::size];
@@ -132,12 +131,12 @@ class RowMax {
     T lanes[kLanes<T>];
     for (int j = 0; j < kLanes<T> / Pack<T>::size; ++j) most_[j].store(lanes + j * Pack<T>::size);
     best_ = lanes[0];
-    for (const T lane : lanes) best_ = any_ ? larger(best_, lane) : best_;
+    for (const T lane : lanes) best_ = larger(best_, lane);
     joined_ = true;
   }
   Pack<T> most_[kLanes<T> / Pack<T>::size];
   T best_;
-  bool any_ = false, joined_ = false;
+  bool joined_ = false;
 };
 
 }  // namespace nestgrad::inline NESTGRAD_ISA
