@@ -17,7 +17,7 @@ Spec infer_scan(const OpCall& c) {
     c.shape_error(fmt::format("the body has {} inputs", body.inputs()));
   for (int i = 0; i < body.inputs(); ++i) {
     Spec wanted = body.spec(i);
-    if (i >= body.carries && i < body.carries + body.xs)
+    if ((i >= body.carries && i < body.carries + body.xs) || (i < body.carries && scan.recomputes))
       wanted.shape.insert(wanted.shape.begin(), scan.steps);
     if (c.in[static_cast<std::size_t>(i)] != wanted)
       c.shape_error(fmt::format("input {} must be {}", i, to_string(wanted)));
@@ -47,8 +47,9 @@ constinit const Op scan_op = {
     .why_no_derivative = "its derivative is another scan, built by autograd/scan_vjp.cpp",
     .describe = [](const Attrs& a) {
       const ScanAttrs& scan = a.as<ScanAttrs>();
-      return fmt::format("steps={}{}{}", scan.steps, scan.reverse ? ", reverse" : "",
-                         scan.every ? fmt::format(", every={}", scan.every) : "");
+      return fmt::format("steps={}{}{}{}", scan.steps, scan.reverse ? ", reverse" : "",
+                         scan.every ? fmt::format(", every={}", scan.every) : "",
+                         scan.recomputes ? ", recomputes" : "");
     }};
 
 constinit const Op final_op = {
@@ -89,7 +90,7 @@ std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
 
 Tensor scan_node(std::shared_ptr<const GraphBody> body, const Tensors& inputs, std::int64_t steps,
                  bool reverse, int every, Loc loc) {
-  return emit(scan_op, inputs, ScanAttrs{std::move(body), steps, reverse, every}, loc);
+  return emit(scan_op, inputs, ScanAttrs{std::move(body), steps, reverse, every, false}, loc);
 }
 
 Tensor scan_final(Tensor scan, std::int64_t carry) {

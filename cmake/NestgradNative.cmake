@@ -5,7 +5,7 @@ if(NOT NESTGRAD_NATIVE_SOURCE)
 endif()
 set(folder ${CMAKE_CURRENT_LIST_DIR}/..)
 set(NESTGRAD_NATIVE_HEADERS isa fma number parts exponential logarithm error_function power trigonometric functions
-  formulas pack rows)
+  formulas pack lane_sum rows)
 set(text "// The headers of ops/numerics, without what they include of each other.\n\nextern const char* const nestgrad_native_headers[];\nextern const int nestgrad_native_header_count;\nconst char* const nestgrad_native_headers[] = {\n")
 foreach(name ${NESTGRAD_NATIVE_HEADERS})
   set(path ${folder}/ops/numerics/${name}.h)

@@ -18,7 +18,11 @@ template <class T>
 class Gemm {
  public:
   Gemm(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b)
-      : kernel_(gemm_kernel<T>()), plan_(kernel_.plan(m, n, k, transpose_a, transpose_b)) {}
+      : Gemm(gemm_kernel<T>().plan(m, n, k, transpose_a, transpose_b)) {}
+  // C[m,m] = A A', given A twice: the lower half is multiplied, the upper one copied. In one part, without D.
+  static Gemm symmetric(std::int64_t m, std::int64_t k) {
+    return Gemm(gemm_kernel<T>().symmetric_plan(m, k));
+  }
 
   // Part i of `parts`, some rows, of C = op(A) op(B) + D, with the bits of the product and the sum one after
   // the other; C may be D. D may be null; if not, only when k is one block.
@@ -33,6 +37,8 @@ class Gemm {
   Sharing sharing(std::int64_t count) const;
 
  private:
+  explicit Gemm(const GemmPlan& plan) : kernel_(gemm_kernel<T>()), plan_(plan) {}
+
   const GemmKernel<T>& kernel_;
   GemmPlan plan_;
 };

@@ -2,6 +2,7 @@
 // with its last two axes swapped; leading axes broadcast.
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "engine/core/threads.h"
@@ -76,14 +77,18 @@ OpKernel typed_matmul(const OpCall& c, bool plus) {
     ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka);
     bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka);
   }
-  return [=, product = Gemm<T>(e.m, e.n, e.ka, ta, tb), size = e.m * e.n](const std::byte* const* in,
-                                                                          std::byte* out) {
+  const bool may_be_symmetric = tb && !ta && !plus && ao == bo && c.in[0] == c.in[1];
+  return [=, product = Gemm<T>(e.m, e.n, e.ka, ta, tb),
+          half = may_be_symmetric ? std::optional(Gemm<T>::symmetric(e.m, e.ka)) : std::nullopt,
+          size = e.m * e.n](const std::byte* const* in, std::byte* out) {
     const T* a = reinterpret_cast<const T*>(in[0]);
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* y = reinterpret_cast<T*>(out);
     const T* d = plus ? reinterpret_cast<const T*>(in[2]) : nullptr;
+    const Gemm<T>* const whole = half && a == b ? &*half : &product;
     const auto multiply = [&](std::int64_t i, int own, int parts) {
-      product.part(a + ao[uz(i)], b + bo[uz(i)], d ? d + i * size : nullptr, y + i * size, own, parts);
+      (parts == 1 ? *whole : product)
+          .part(a + ao[uz(i)], b + bo[uz(i)], d ? d + i * size : nullptr, y + i * size, own, parts);
     };
     // Whole products to each thread if there are enough of them, else rows of each.
     const auto [all, each] = product.sharing(count);

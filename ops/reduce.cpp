@@ -1,4 +1,5 @@
-// sum and max over axes. Sums run in double, in an order fixed by the shape.
+// sum and max over axes. Sums of f32 are made in double, of parts of at most eight elements in f32
+// (ops/numerics/lane_sum.h), in an order fixed by the shape.
 #include "ops/reduce.h"
 
 #include <fmt/format.h>

@@ -66,7 +66,7 @@ DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)),
                (files("autograd/"), without(*SLOW)), PROGRAMS)
 PLANS = ((files("engine/flow", "engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"),
           without(*SLOW)),
-         files("engine/stepped", "engine/function", "engine/rematerialize", "autograd/custom",
+         files("engine/stepped", "engine/function", "engine/rematerialize", "engine/recompute_carries", "autograd/custom",
                "autograd/scan_test", "ops/simplify"),
          cases("checkpointing through time*"), PROGRAMS)
 THREADS = (cases("a run knows nothing of the run before it*"),)
@@ -282,10 +282,23 @@ FAULTS = [
     ]),
     ("memory", "engine/plan/rematerialize.cpp", (files("engine/rematerialize"), *PLANS), [
         ("nothing-recomputed", "scan.computed[uz(v)] = «!before[uz(in_of(v))]»", "false"),
-        ("products-recomputed", "if («!n.op->element_loop») return std::nullopt", "false"),
         ("kept-is-free",
          "cut.add(in_of(v), out_of(v), «kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec)»)",
          "Bytes(0)"),
+    ]),
+    ("memory", "engine/plan/price.cpp", (files("engine/rematerialize", "engine/recompute_carries"), *PLANS), [
+        ("products-recomputed", "if («!n.op->element_loop») return std::nullopt", "false"),
+        ("dear-products", "n.op->kernel_adding_to ? «kProducts» : kElementwise", "kElementwise / 8"),
+    ]),
+    ("memory", "engine/plan/recompute_carries.cpp", (files("engine/recompute_carries"), *PLANS), [
+        ("no-carry-recomputed", "if («out.carries.empty()» || out.served.empty())", "true"),
+        ("read-as-a-whole", "return «reads_step_by_step(graph_, r)»; }))\n        served_", "true"),
+        ("dear-carries", "cut.add(kStart, in_of(v), «running.value_or(MinimumCut::kNever)»)", "Bytes(0)"),
+        ("slices-unlike", "if («!alike(again)») unlike", "false"),
+    ]),
+    ("memory", "engine/plan/compile_scan.cpp", (files("engine/recompute_carries"), *PLANS), [
+        ("begins-too-early", "return c_.use(«first»);", "c_.node(stack.inputs[0]).inputs[0]"),
+        ("copies-die", "info_.own_buffers.push_back(«static_cast<int>(place.at)»)", "0"),
     ]),
     ("memory", "engine/plan/recompute_regions.cpp", (files("autograd/custom"), *PLANS), [
         ("outputs-of-a-region-recomputed",

@@ -134,6 +134,9 @@ struct BlockInputs {
   }
 };
 
+// A loop over so few blocks of so many tokens runs without its last one.
+constexpr std::int64_t kFewBlocks = 16, kLargeBlock = 128;
+
 // Carries the state along the blocks of a sequence and gathers what they give.
 class BlockWalk {
  public:
@@ -152,8 +155,14 @@ class BlockWalk {
   void run(const FormRow& row) {
     const std::unique_ptr<Form> form = row.make(learner_, first_);
     const std::int64_t size = block_size(row.block), blocks = learner_.time() / size, full = blocks * size;
-    if (blocks == 1) run_block(*form, 0, size);
-    if (blocks > 1) scan_blocks(*form, size, blocks);
+    // What the last large block makes of the weights is often read by nobody: outside of the loop it is then
+    // left out, with its derivative.
+    const bool apart = blocks > 1 && blocks <= kFewBlocks && row.block == BlockSize::one_chunk &&
+                       size >= kLargeBlock && policy_.read == Policy::Read::before_write;
+    const std::int64_t looped = apart ? blocks - 1 : blocks;
+    if (looped > 1) scan_blocks(*form, size, looped);
+    if (looped == 1) run_block(*form, 0, size);
+    if (apart) run_block(*form, looped * size, full);
     if (full == learner_.time()) return;
     if (row.block == BlockSize::one_chunk || row.block == BlockSize::any)
       return run_block(*form, full, learner_.time());

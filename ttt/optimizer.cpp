@@ -70,7 +70,8 @@ Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps, bool in_f6
     const Tensor gram = matmul(x, x, {.b = true});
     // One product, a with the rest: what is rounded in
     // directions of no gradient grows a-fold in each later step.
-    x = matmul(a * identity + b * gram + c * matmul(gram, gram), x);
+    // gram gram' is gram gram, and symmetric for whoever multiplies.
+    x = matmul(a * identity + b * gram + c * matmul(gram, gram, {.b = true}), x);
   }
   return tall ? transpose(x) : x;
 }

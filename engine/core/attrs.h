@@ -175,7 +175,10 @@ struct ScanAttrs {
   std::int64_t steps = 0;
   bool reverse = false;  // the last step comes first
   int every = 0;         // a derivative keeps the carries of every n-th step; 0: what it needs of each
-  static auto fields(auto& a) { return std::tie(a.body, a.steps, a.reverse, a.every); }
+  // Made by plans alone (engine/plan/recompute_carries.cpp): the inputs that are carries are stacks [steps, ..] of
+  // another scan, and at the first step of each segment of `every` steps the carries are what these have.
+  bool recomputes = false;
+  static auto fields(auto& a) { return std::tie(a.body, a.steps, a.reverse, a.every, a.recomputes); }
 };
 
 // A carry after a scan's last step.

@@ -218,8 +218,9 @@ void Compiler::count_flops() {
     const Program& body = scan.workers[0].body;
     const double steps = static_cast<double>(scan.table.steps) * scan.table.slices;
     const double pulls = static_cast<double>(info.pulled_by.size());
-    program_.flops += steps * body.flops * (1 + pulls);
-    program_.recomputed_flops += steps * (body.recomputed_flops * (1 + pulls) + body.flops * pulls);
+    const double runs = scan.on_demand ? pulls : 1 + pulls;
+    program_.flops += steps * body.flops * runs;
+    program_.recomputed_flops += steps * (body.recomputed_flops * runs + body.flops * pulls);
   }
 }
 

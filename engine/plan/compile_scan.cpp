@@ -39,7 +39,13 @@ SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
 
 int Compiler::every_of(const GraphNode& scan) const {
   const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
+  if (attrs.recomputes) return attrs.every;
   return std::min(options_.checkpoint_every.value_or(attrs.every), static_cast<int>(attrs.steps));
+}
+
+NodeId Compiler::recomputed_by(NodeId stack) const {
+  const auto& readers = readers_[uz(stack)];
+  return !readers.empty() && begins_segments(graph_, readers[0]) ? readers[0].id : -1;
 }
 
 bool Compiler::is_lazy(NodeId stack, int every) const {
@@ -80,6 +86,7 @@ class ScanCompiler {
       : c_(compiler),
         id_(id),
         node_(compiler.node(id)),
+        attrs_(node_.attrs.as<ScanAttrs>()),
         body_(body_of(node_)),
         results_(results_of(compiler.graph_, compiler.readers_, id)),
         scan_(std::make_unique<ScanStep>()),
@@ -89,11 +96,12 @@ class ScanCompiler {
   }
 
   void issue() {
-    const ScanAttrs& attrs = node_.attrs.as<ScanAttrs>();
-    table_.steps = static_cast<int>(attrs.steps);
-    table_.reverse = attrs.reverse;
+    table_.steps = static_cast<int>(attrs_.steps);
+    table_.reverse = attrs_.reverse;
     if (sliced_) table_.slices = sliced_->slices();
     scan_->every = c_.every_of(node_);
+    for (NodeId p : results_.stacks)
+      if (const NodeId again = c_.recomputed_by(p); again >= 0) scan_->every = c_.every_of(c_.node(again));
     if (scan_->every) scan_->copies = (table_.steps - 1) / scan_->every;
     else if (c_.is_fused(id_) &&
              std::ranges::any_of(node_.inputs, [&](NodeId in) { return c_.lazy_stacks_.contains(in); }))
@@ -103,6 +111,7 @@ class ScanCompiler {
     add_inputs();
     add_stacks();
     add_workers();
+    info_.carries = carries_;
 
     if (c_.scans_.size() < c_.values_.size()) c_.scans_.resize(c_.values_.size());
     c_.scans_[uz(id_)] = std::move(info_);
@@ -159,11 +168,12 @@ class ScanCompiler {
       const SliceOf cut = part_of(in);
       StepCarry c{.part = part(cut),
                   .dtype = body_.spec(in).dtype,
-                  .init = table_.base(c_.use(node_.inputs[uz(in)])),
+                  .init = table_.base(begin_of(in)),
                   .partial = cut.partial,
                   .even = memory_.take(cut.bytes),
                   .odd = memory_.take(cut.bytes)};
-      if (copies) c.copies = table_.base(scratch(cut.bytes * slices * copies));
+      if (attrs_.recomputes) c.copies = table_.base(copies_of_other(in));
+      else if (copies) c.copies = table_.base(scratch(cut.bytes * slices * copies));
       if (const NodeId last = finals_[uz(in)]; last >= 0) {
         c_.give_home(last);
         c.final_value = table_.base(c_.value(last).place);
@@ -171,6 +181,27 @@ class ScanCompiler {
       }
       table_.carries.push_back(c);
     }
+  }
+
+  // What a carry begins with. A scan that recomputes the carries of another one begins with what that one began
+  // with, and goes on with what that one keeps: it needs both until it is pulled.
+  Place begin_of(NodeId carry) {
+    const NodeId in = node_.inputs[uz(carry)];
+    if (!attrs_.recomputes) return c_.use(in);
+    const GraphNode& stack = c_.node(in);
+    const NodeId first = c_.root_of(c_.node(stack.inputs[0]).inputs[uz(shown_by(stack))]);
+    if (c_.value(first).buffer >= 0) info_.own_buffers.push_back(c_.value(first).buffer);
+    return c_.use(first);
+  }
+  Place copies_of_other(NodeId carry) {
+    const GraphNode& stack = c_.node(node_.inputs[uz(carry)]);
+    const Compiler::ScanInfo& other = c_.scans_[uz(stack.inputs[0])];
+    const StepTable& table = c_.program_.code[other.instruction].scan->table;
+    const auto position = std::ranges::find(other.carries, shown_by(stack)) - other.carries.begin();
+    const Place place = table.bases[uz(table.carries[uz(position)].copies)].place;
+    info_.own_buffers.push_back(static_cast<int>(place.at));
+    c_.extend(info_.own_buffers.back(), c_.now());
+    return place;
   }
 
   void add_inputs() {
@@ -218,10 +249,13 @@ class ScanCompiler {
   }
 
   void add_stacks() {
+    scan_->on_demand = attrs_.recomputes;
     for (NodeId p : results_.stacks) {
+      if (c_.recomputed_by(p) >= 0) continue;
       const NodeId what = shown_by(c_.node(p));
       const SliceOf cut = part_of(what);
-      const bool lazy = c_.is_lazy(p, scan_->every);
+      const bool lazy = c_.is_lazy(p, c_.every_of(node_));
+      scan_->on_demand = scan_->on_demand && lazy;
       StepValue s = lazy ? windowed(cut) : stored_stack(cut, p, what);
       const auto carry = std::ranges::find(carries_, what);
       if (carry != carries_.end() && !cut.partial) {
@@ -295,6 +329,7 @@ class ScanCompiler {
   Compiler& c_;
   NodeId id_;
   const GraphNode& node_;
+  const ScanAttrs& attrs_;
   const GraphBody& body_;
   ScanResults results_;
   const SlicedBody* sliced_ = nullptr;

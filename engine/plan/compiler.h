@@ -32,7 +32,8 @@ class Compiler {
   };
   struct ScanInfo {
     std::size_t instruction = 0;
-    std::vector<int> own_buffers;   // working memory
+    std::vector<int> own_buffers;   // working memory, and what else it needs when it is pulled
+    std::vector<NodeId> carries;    // those in the table
     std::vector<NodeId> pulled_by;  // scans that read a lazy stack
   };
 
@@ -76,6 +77,8 @@ class Compiler {
   // What a slice has of a value of a scan's body.
   SliceOf part_in(NodeId scan, NodeId body_node) const;
   int every_of(const GraphNode& scan) const;
+  // The scan that begins its segments with this stack, of which then nobody else reads anything; -1: none.
+  NodeId recomputed_by(NodeId stack) const;
   // Recomputed where it is read, if only scans read it, step by step, whose own segments do not straddle its
   // segments: what one of them recomputes must not take away the segment that another is reading.
   bool is_lazy(NodeId stack, int every) const;

@@ -40,10 +40,21 @@ constexpr Pass kPasses[] = {
      .sentence =
          "of what a derivative reads of a scan, a minimum cut decides what is kept and what cheap ops "
          "compute again",
-     .where = "engine/plan/rematerialize.cpp, engine/plan/cut.cpp",
+     .where = "engine/plan/rematerialize.cpp, engine/plan/cut.cpp, engine/plan/price.cpp",
      .option = "rematerialize",
      .is_on = [](const PlanOptions& o, bool) { return o.rematerialize; },
      .run = rematerialize_keeping_bits},
+    {.name = "recompute carries",
+     .sentence =
+         "of carries that derivatives read and that cheap products make again, those of every n-th step are "
+         "kept and the others made again, n steps at a time, before they are read",
+     .where = "engine/plan/recompute_carries.cpp",
+     .option = "rematerialize",
+     .is_on =
+         [](const PlanOptions& o, bool) {
+           return o.rematerialize && !o.device.backend() && o.checkpoint_every.value_or(0) == 0;
+         },
+     .run = recompute_carries},
     {.name = "slice",
      .sentence =
          "a scan over independent sequences and heads runs slice by slice, each on one thread, its state "

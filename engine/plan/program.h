@@ -58,6 +58,9 @@ struct ScanStep {
   StepTable table;
   // 0: all wanted values are stored; n: carries are kept at every n-th time, the rest is recomputed.
   int every = 0;
+  // It only makes again what others read (engine/plan/recompute_carries.cpp): no steps are run before that. The carries
+  // that it begins segments with are those that another scan keeps.
+  bool on_demand = false;
   // Kept carries: every > 0, one for each segment but the first; two, used by turns, where a backend's kernel
   // reads recomputed values; else none.
   int copies = 0;

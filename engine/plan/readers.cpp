@@ -38,6 +38,12 @@ bool reads_step_by_step(const Graph& graph, const Reader& reader) {
   return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
 }
 
+bool begins_segments(const Graph& graph, const Reader& reader) {
+  if (reader.id < 0 || !is_scan(graph.node(reader.id))) return false;
+  const ScanAttrs& scan = graph.node(reader.id).attrs.as<ScanAttrs>();
+  return scan.recomputes && reader.operand < scan.body->carries;
+}
+
 ScanResults results_of(const Graph& graph, const Readers& readers, NodeId scan) {
   ScanResults out;
   for (const Reader& r : readers[uz(scan)]) {

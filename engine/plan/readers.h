@@ -21,6 +21,8 @@ using Readers = std::vector<std::vector<Reader>>;
 Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<const NodeId> outputs);
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
+// Is it a scan that recomputes carries, and begins its segments with this operand (ScanAttrs::recomputes)?
+bool begins_segments(const Graph& graph, const Reader& reader);
 
 // The nodes that show what a scan makes. Of readers of live nodes: those that are live.
 struct ScanResults {

@@ -6,30 +6,15 @@
 
 #include "engine/core/body.h"
 #include "engine/core/index.h"
-#include "engine/core/node_call.h"
 #include "engine/plan/cut.h"
 #include "engine/plan/liveness.h"
 #include "engine/plan/passes.h"
+#include "engine/plan/price.h"
 #include "engine/plan/readers.h"
 
 namespace nestgrad {
 
 namespace {
-
-using Bytes = std::int64_t;
-
-// Prices, in bytes that go through the memory: a kept value is written and read; while an element goes by,
-// the processor does 8 flops. nullopt: cannot be had in this way.
-Bytes price_of_keeping(const Spec& spec) { return 2 * static_cast<Bytes>(spec.bytes()); }
-Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes()); }
-std::optional<Bytes> price_of_computing(const GraphBody& body, const GraphNode& n) {
-  if (n.op->kind == OpKind::constant || n.op->is_alias) return 0;
-  if (n.op->kind != OpKind::value || !n.op->is_shared || !n.op->cpu || !n.op->cost) return std::nullopt;
-  const double flops = n.op->cost(NodeCall(body.nodes, n)).flops;
-  if (flops == 0) return price_of_reading(n.spec);  // a rearrangement
-  if (!n.op->element_loop) return std::nullopt;
-  return static_cast<Bytes>(flops * static_cast<double>(size_of(n.spec.dtype)) / 8);
-}
 
 // A scan of the new graph.
 struct Scan {

@@ -181,6 +181,7 @@ void run_scan(ScanStep& scan, Program& program, const Frame& frame) {
   if (scan.kernel) return KernelRun(scan, program, frame).forward();
   // What a worker recomputed in an earlier run is of other numbers, and this run may give it nothing to do.
   for (ScanStep::Worker& w : scan.workers) w.slice = w.segment = -1;
+  if (scan.on_demand) return;
   const auto slice = [&](int part, int worker) { SliceRun(scan, program, frame, worker, part).forward(); };
   const auto workers = static_cast<int>(scan.workers.size());
   if (frame.recorder)

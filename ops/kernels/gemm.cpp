@@ -99,6 +99,36 @@ GemmPlan plan(Size m, Size n, Size k, bool transpose_a, bool transpose_b) {
   return p;
 }
 
+// Rows that go as far as the last one's column, where C = A A'.
+constexpr Size kSymmetricRows = 48 / kMaxRows * kMaxRows;
+
+template <class T>
+GemmPlan symmetric_plan(Size m, Size k) {
+  GemmPlan p = plan<T>(m, m, k, false, true);
+  p.symmetric = !p.along && !p.swapped && m >= 2 * kSymmetricRows;
+  return p;
+}
+
+// C[j, i] = C[i, j] for j < i.
+template <class T>
+__attribute__((noinline)) void mirror(T* c, Size n) {
+  constexpr Size size = Pack<T>::size;
+  for (Size i = 0; i < n; i += size)
+    for (Size j = 0; j <= i; j += size) {
+      if (j == i || i + size > n) {
+        for (Size r = i; r < smaller(i + size, n); ++r)
+          for (Size s = j; s < smaller(j + size, r); ++s) c[s * n + r] = c[r * n + s];
+        continue;
+      }
+      Pack<T> square[size];
+#pragma GCC unroll 16
+      for (int r = 0; r < size; ++r) square[r] = Pack<T>::load(c + (i + r) * n + j);
+      transpose<T>(square);
+#pragma GCC unroll 16
+      for (int r = 0; r < size; ++r) square[r].store(c + (j + r) * n + i);
+    }
+}
+
 // Copies of what is multiplied, a buffer of each thread for all types: panels of B, then tiles of A. A packet
 // more: copies write whole ones.
 alignas(64) thread_local char buffer[kRangeBytes + kChunkBytes + kRegisterBytes];
@@ -195,7 +225,7 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
   const Size a_row = g.ta ? 1 : g.k, a_step = g.ta ? g.m : 1, all = end - begin;
   // Rows of A that meet all of B before the next ones do.
   const bool large = all * smaller(g.k, kGemmBlock) * Size{sizeof(T)} > kFarBytes / 2;
-  const Size chunk = g.pack_a || (g.pack && large) ? chunk_of<T>(all) : all;
+  const Size chunk = g.symmetric ? kSymmetricRows : g.pack_a || (g.pack && large) ? chunk_of<T>(all) : all;
   // Columns whose panels are there at once. What is copied for a single tile is read once, best at once.
   const Size range = chunk < all                   ? kRangeBytes / (kGemmBlock * Size{sizeof(T)})
                      : all > g.group[0].max_height ? kWide / Size{sizeof(T)}
@@ -208,8 +238,9 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
     const T* const plus = done == 0 ? d : c;
     t.far = plus && g.m * g.n * Size{sizeof(T)} > kFarBytes;
     for (Size j0 = 0; j0 < g.n; j0 += range) {
-      const auto each_group = [&](const GemmPlan::Group* group, auto fn) {  // fn(group, first, end, copied)
-        const Size stop = smaller(g.n, j0 + range);
+      const Size last = smaller(g.n, j0 + range);
+      const auto each_group = [&](const GemmPlan::Group* group, Size stop, auto fn) {
+        // fn(group, first, end, copied)
         for (Size j = j0; j < stop; ++group) {
           if (group->end <= j) continue;
           const Size here = smaller(group->end, stop);
@@ -218,7 +249,7 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
           j = here;
         }
       };
-      each_group(g.group, [&](const GemmPlan::Group& p, Size j, Size stop, T* copy) {
+      each_group(g.group, last, [&](const GemmPlan::Group& p, Size j, Size stop, T* copy) {
         if (copy) copy_panels<T>(g, p, b, done, t.k, j, stop, copy);
       });
       for (Size from = begin; from < end; from += chunk) {
@@ -232,7 +263,7 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
         GemmPlan::Group own[GemmPlan::kMaxGroups];
         if (rows != g.m)
           for (int i = 0; i < g.groups; ++i) own[i] = of_rows<T>(g.group[i], rows);
-        each_group(rows != g.m ? own : g.group,
+        each_group(rows != g.m ? own : g.group, g.symmetric ? smaller(last, from + rows) : last,
                    [&](const GemmPlan::Group& p, Size j, Size stop, const T* copy) {
                      t.last = p.last;
                      t.b = copy ? copy : b + done * g.n + j;
@@ -263,11 +294,16 @@ template <class T>
 void run(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size begin, Size end) {
   if (g.direct && end - begin == g.m) run_direct<T>(g, a, b, d, c);
   else run_any<T>(g, a, b, d, c, begin, end);
+  if (g.symmetric) mirror<T>(c, g.n);
 }
 
 }  // namespace
 
-const GemmKernel<float> gemm_f32{.plan = plan<float>, .run = run<float>, .tile_rows = kMaxRows};
-const GemmKernel<double> gemm_f64{.plan = plan<double>, .run = run<double>, .tile_rows = kMaxRows};
+const GemmKernel<float> gemm_f32{
+    .plan = plan<float>, .symmetric_plan = symmetric_plan<float>, .run = run<float>, .tile_rows = kMaxRows};
+const GemmKernel<double> gemm_f64{.plan = plan<double>,
+                                  .symmetric_plan = symmetric_plan<double>,
+                                  .run = run<double>,
+                                  .tile_rows = kMaxRows};
 
 }  // namespace nestgrad::inline NESTGRAD_ISA

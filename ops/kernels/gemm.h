@@ -26,6 +26,7 @@ struct GemmPlan {
   bool along;          // a vector against rows that lie along k
   bool pack, pack_a;   // all panels of B are copied before they are multiplied, and so are the tiles of A
   bool direct;         // neither is, k is one block, and nothing is swapped
+  bool symmetric;      // C = A A': what is above the diagonal is copied from below
   std::int64_t units;  // what can be shared: rows of C (of C' where swapped), elements of C where along
 
   // Columns are multiplied in panels, from left to right; panels of one width are a group. Rows are
@@ -48,6 +49,8 @@ struct GemmPlan {
 template <class T>
 struct GemmKernel {
   GemmPlan (*plan)(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b);
+  // Of C[m,m] = A A': b is a, and all units are run at once, without D. The bits are those of any product.
+  GemmPlan (*symmetric_plan)(std::int64_t m, std::int64_t k);
   // Units begin..end of C = op(A) op(B) + D, with the bits of the product and the sum one after the other. D
   // may be C; it may be null; if not, only when k is one block.
   void (*run)(const GemmPlan& plan, const T* a, const T* b, const T* d, T* c, std::int64_t begin,

@@ -2,21 +2,19 @@
 #include <type_traits>
 
 #include "ops/kernels/table.h"
-#include "ops/numerics/pack.h"
+#include "ops/numerics/lane_sum.h"
 
 namespace nestgrad::inline NESTGRAD_ISA {
 
 namespace {
 
-template <class T>
-using Accumulator = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-
 // ---- sums ----
 
+// Of f64 and i32, in parts, so that the loop fills registers.
 template <class T>
 T sum(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
-  using Acc = Accumulator<T>;
-  constexpr int kParts = 8;  // so that the loop fills registers
+  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  constexpr int kParts = 8;
   Acc part[kParts] = {};
   for (std::int64_t s = 0; s < count; ++s) {
     const T* run = x + steps[s];
@@ -29,18 +27,37 @@ T sum(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
                         ((part[2] + part[6]) + (part[3] + part[7])));
 }
 
-// As many columns as there is room for in registers.
+template <>
+float sum(const float* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+  LaneSum total;
+  for (std::int64_t s = 0; s < count; ++s) {
+    const float* run = x + steps[s];
+    std::int64_t i = 0;
+    for (; i + kLanes<float> <= inner; i += kLanes<float>) total.add_row(run + i);
+    total.add_rest(run + i, inner - i);
+  }
+  return static_cast<float>(total.result());
+}
+
+// As many columns as there is room for in registers. Of f32, as many rows as a lane adds up (lane_sum.h) are
+// added up in f32, and these sums in double.
 template <int Columns, class T>
 inline __attribute__((always_inline)) void sum_columns(const T* x, const std::int64_t* steps,
                                                        std::int64_t count, T* y) {
-  using Acc = Accumulator<T>;
-  Acc acc[Columns] = {};
-  for (std::int64_t s = 0; s < count; ++s) {
-    const T* row = x + steps[s];
-    __asm__("" : "+r"(row));  // or compilers make two rows a loop of single elements
-    for (int i = 0; i < Columns; ++i) acc[i] += static_cast<Acc>(row[i]);
+  using Total = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  using Part = std::conditional_t<std::is_same_v<T, float>, float, Total>;
+  const std::int64_t rows = std::is_same_v<T, float> ? kAddedInF32 : count;
+  Total total[Columns] = {};
+  for (std::int64_t first = 0; first < count; first += rows) {
+    Part part[Columns] = {};
+    for (std::int64_t s = first; s < (first + rows < count ? first + rows : count); ++s) {
+      const T* row = x + steps[s];
+      __asm__("" : "+r"(row));  // or compilers make two rows a loop of single elements
+      for (int i = 0; i < Columns; ++i) part[i] += static_cast<Part>(row[i]);
+    }
+    for (int i = 0; i < Columns; ++i) total[i] += static_cast<Total>(part[i]);
   }
-  for (int i = 0; i < Columns; ++i) y[i] = static_cast<T>(acc[i]);
+  for (int i = 0; i < Columns; ++i) y[i] = static_cast<T>(total[i]);
 }
 
 template <class T>

@@ -6,7 +6,7 @@
 //   const Pack<float> sum = total.result();  // in every lane
 #pragma once
 
-#include "ops/numerics/pack.h"
+#include "ops/numerics/lane_sum.h"
 
 namespace nestgrad::inline NESTGRAD_ISA {
 
@@ -60,44 +60,57 @@ NESTGRAD_MEMBER_FN void each_between(std::int64_t begin, std::int64_t end, Fn fn
   if (i < end) fn(RestAt<T>{i, static_cast<int>(end - i)});
 }
 
-// A row's sum in double: element i in part i mod 8, what is left of eights in the first part.
+// A row's sum.
 template <class T, std::int64_t Length>
-class RowSum {
+class RowSum;
+
+template <std::int64_t Length>
+class RowSum<float, Length> {
  public:
   template <int J>
-  NESTGRAD_MEMBER_FN void add(WholeAt<T, J>, Pack<T> x) {
-    if constexpr (sizeof(T) == sizeof(double)) {
-      part_[J % kParts] += x.raw;
-    } else {
-      constexpr int half = Pack<T>::size / 2;
-      typedef T Half __attribute__((vector_size(half * sizeof(T))));
-      Half low, high;
-      __builtin_memcpy(&low, &x.raw, sizeof low);
-      __builtin_memcpy(&high, reinterpret_cast<const char*>(&x.raw) + sizeof low, sizeof high);
-      part_[2 * J % kParts] += __builtin_convertvector(low, Wide);
-      part_[(2 * J + 1) % kParts] += __builtin_convertvector(high, Wide);
-    }
+  NESTGRAD_MEMBER_FN void add(WholeAt<float, J>, Pack<float> x) {
+    sum_.add(J, x);
+    if constexpr (J + 1 == LaneSum::kPacks && Length > kAddedInF32 * kLanes<float>) sum_.end_of_lanes();
   }
-  NESTGRAD_MEMBER_FN void add(RestAt<T> at, Pack<T> x) {
-    double part[8];
-    T lanes[Pack<T>::size];
-    __builtin_memcpy(part, part_, sizeof part);
+  NESTGRAD_MEMBER_FN void add(RestAt<float> at, Pack<float> x) {
+    float lanes[Pack<float>::size];
     x.store(lanes);
-    for (int k = 0; k < at.n; ++k)
-      part[at.i + k < Length / 8 * 8 ? (at.i + k) % 8 : 0] += static_cast<double>(lanes[k]);
-    __builtin_memcpy(part_, part, sizeof part);
+    for (int k = at.n; k < Pack<float>::size; ++k) lanes[k] = 0;
+    sum_.add(static_cast<int>(at.i % kLanes<float>) / Pack<float>::size, Pack<float>::load(lanes));
   }
-  NESTGRAD_MEMBER_FN Pack<T> result() const {
-    double p[8];
-    __builtin_memcpy(p, part_, sizeof p);
-    const T sum = static_cast<T>(((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7])));
-    return Pack<T>::load_repeated(&sum);
+  NESTGRAD_MEMBER_FN Pack<float> result() {
+    const float sum = static_cast<float>(sum_.result());
+    return Pack<float>::load_repeated(&sum);
   }
 
  private:
-  using Wide = typename Register<double>::Raw;
-  static constexpr int kParts = 64 / kRegisterBytes;
-  Wide part_[kParts] = {};
+  LaneSum sum_;
+};
+
+// Element i in part i mod 8, what is left of eights in the first part.
+template <std::int64_t Length>
+class RowSum<double, Length> {
+ public:
+  template <int J>
+  NESTGRAD_MEMBER_FN void add(WholeAt<double, J>, Pack<double> x) {
+    part_[J] += x.raw;
+  }
+  NESTGRAD_MEMBER_FN void add(RestAt<double> at, Pack<double> x) {
+    double part[8], lanes[Pack<double>::size];
+    __builtin_memcpy(part, part_, sizeof part);
+    x.store(lanes);
+    for (int k = 0; k < at.n; ++k) part[0] += lanes[k];
+    __builtin_memcpy(part_, part, sizeof part);
+  }
+  NESTGRAD_MEMBER_FN Pack<double> result() const {
+    double p[8];
+    __builtin_memcpy(p, part_, sizeof p);
+    const double sum = ((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7]));
+    return Pack<double>::load_repeated(&sum);
+  }
+
+ private:
+  typename Register<double>::Raw part_[64 / kRegisterBytes] = {};
 };
 
 // A row's largest element; NaN where there is one.

@@ -79,7 +79,8 @@ TEST_CASE("a learner per sequence and head is run slice by slice, and so are its
   check_sliced(trace([](const Tensors& in) { return learner_of(in); }, kLearner), "slices 6 ");
   for (int order : {1, 2}) {
     const Function f = with_gradients(kLearner, learner_of, order);
-    CHECK(count(f.plan({}).str(), "slices 6 ") == static_cast<std::size_t>(order == 1 ? 2 : 4));
+    // One of the scans makes the weights again that the derivatives read.
+    CHECK(count(f.plan({}).str(), "slices 6 ") == static_cast<std::size_t>(order == 1 ? 3 : 5));
     check_sliced(f, "slices 6 ");
   }
 }
@@ -91,8 +92,8 @@ TEST_CASE("slices with little to do are run in groups of heads, and so are their
                                   f64({heads, 1, dim}), f64({})};
     return with_gradients(specs, learner_of);
   };
-  const Function small = learner(1, 4);  // 24 slices: 6 heads in each of 4
-  CHECK(count(small.plan({}).str(), "slices 4 ") == 2);
+  const Function small = learner(1, 4);                  // 24 slices: 6 heads in each of 4
+  CHECK(count(small.plan({}).str(), "slices 4 ") == 3);  // with the scan that makes weights again
   check_sliced(small, "slices 4 ");
   CHECK(count(learner(64, 16).plan({}).str(), "slices 24 ") == 2);  // products of 32768 flops
   CHECK(count(learner(1, 60).plan({}).str(), "slices 6 ") == 2);    // 28,800 bytes each: not six, but four

@@ -75,6 +75,27 @@ TEST_CASE("large products are right too, in every layout") {
       }
 }
 
+TEST_CASE("A A' has the bits of A times a copy of A, transposed, and is symmetric") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const std::int64_t n : {5, 95, 96, 101, 192, 300, 1100})
+      for (const std::int64_t k : {1, 33, 300}) {
+        CAPTURE(n);
+        CAPTURE(k);
+        const Array a = uniform({dtype, {2, n, k}}, 1), copy = a.clone();
+        const auto product = [&](std::size_t i) {
+          return call([&](const auto& in) { return std::vector<Tensor>{matmul(in[0], in[i], {.b = true})}; },
+                      {a, copy});
+        };
+        const Array half = product(0);
+        CHECK(half.same_bits(product(1)));
+        CHECK(half.same_bits(call(
+            [](const auto& in) {
+              return std::vector<Tensor>{permute(in[0], {0, 2, 1})};
+            },
+            {half})));
+      }
+}
+
 namespace {
 
 // C[m,n] = op(A) op(B), by the kernel alone, in memory that ends where the operands do: a sanitizer sees what

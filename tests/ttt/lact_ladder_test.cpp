@@ -4,6 +4,7 @@
 #include "tests/ops/check_grads.h"
 #include "tests/ttt/policy_cases.h"
 #include "ttt/compose.h"
+#include "ttt/system.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -44,6 +45,34 @@ TEST_CASE(
   const LoopCase linear_attention{hebbian(sizes), rung(false, false, false), lact, sizes, {}};  // 6
   CHECK(widest_form(linear_attention) == F::parallel);
   CHECK(wrong(linear_attention, {F::primal, F::dual, F::chunk_parallel, F::parallel}, 2) == "");
+}
+
+TEST_CASE("with few large chunks, what the last one makes of the weights costs nothing unless it is read") {
+  const Policy lact{.chunk = 128, .update = Update::per_chunk, .read = Read::before_write};
+  for (const std::int64_t time : {256, 300, 512}) {
+    CAPTURE(time);
+    const Sizes sizes{.batch = 1, .heads = 2, .time = time, .dim = 2};
+    const LoopCase loop{
+        swiglu(sizes), rung(true, true, true), lact, sizes, {{"rate.W0"}, {"rate.W1"}, {"rate.W2"}}};
+    CHECK(wrong(loop, kRecurrent, 1) == "");
+  }
+  const ttt::System& system = ttt::system_named("lact");
+  const auto flops = [&](std::int64_t time, bool with_state) {
+    const Function f = ttt::trace_system(
+        system, {.batch = 1, .heads = 1, .dim = 32, .time = time, .chunk = 128}, DType::f32,
+        [&](const ttt::SystemProgram& p) {
+          const InnerLoopResult r = ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy});
+          std::vector<Tensor> out{r.output};
+          if (with_state)
+            for (const Tensor& t : r.state.flat()) out.push_back(t);
+          return out;
+        });
+    return f.plan().stats().flops;
+  };
+  // A chunk more costs what a chunk costs that somebody learns from.
+  const double chunk = flops(640, true) - flops(512, true);
+  CHECK(flops(512, true) - flops(512, false) > 0.5 * chunk);
+  CHECK(flops(640, false) - flops(512, false) == doctest::Approx(chunk).epsilon(0.01));
 }
 
 namespace {

@@ -1,0 +1,75 @@
+// The sum of many f32 in an order that no instruction set changes, nearly as exact as one in double.
+//
+// Elements are added up in 16 lanes side by side, element i of a row in lane i mod 16. After eight elements a
+// lane is added to a sum in double and begins at zero again. So with u = 2^-24
+//
+//   |computed - exact| <= 7 u (|x_0| + |x_1| + ..) + u |exact|
+//
+// whatever the length: seven additions in f32, and the rounding of the result. Elements near the largest f32
+// can overflow within their lane, as they would in any sum of f32.
+//
+//   LaneSum sum;
+//   for (i = 0; i + 16 <= n; i += 16) sum.add_row(x + i);
+//   sum.add_rest(x + i, n - i);
+//   const double total = sum.result();
+#pragma once
+
+#include "ops/numerics/pack.h"
+
+namespace nestgrad::inline NESTGRAD_ISA {
+
+// Elements that are added up in f32 before their sum is added up in double.
+constexpr int kAddedInF32 = 8;
+
+class LaneSum {
+ public:
+  static constexpr int kPacks = kLanes<float> / Pack<float>::size;
+
+  // Registers 0 .. kPacks - 1 of 16 elements; then end_of_lanes().
+  NESTGRAD_MEMBER_FN void add(int register_number, Pack<float> x) { lanes_[register_number] += x.raw; }
+  NESTGRAD_MEMBER_FN void end_of_lanes() {
+    if (++added_ == kAddedInF32) widen();
+  }
+  NESTGRAD_MEMBER_FN void add_row(const float* x) {
+    for (int i = 0; i < kPacks; ++i) add(i, Pack<float>::load(x + i * Pack<float>::size));
+    end_of_lanes();
+  }
+  // What is left of a row, less than 16 elements.
+  NESTGRAD_MEMBER_FN void add_rest(const float* x, std::int64_t n) {
+    if (n == 0) return;
+    float rest[kLanes<float>] = {};
+    for (std::int64_t i = 0; i < n; ++i) rest[i] = x[i];
+    add_row(rest);
+  }
+  NESTGRAD_MEMBER_FN double result() {
+    widen();
+    double p[8];
+    __builtin_memcpy(p, part_, sizeof p);
+    return ((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7]));
+  }
+
+ private:
+  using Wide = Register<double>::Raw;
+  static constexpr int kParts = 64 / kRegisterBytes;
+
+  // Adds lanes k and k + 8 to part k.
+  NESTGRAD_MEMBER_FN void widen() {
+    constexpr int half = Pack<float>::size / 2;
+    typedef float Half __attribute__((vector_size(half * sizeof(float))));
+    for (int i = 0; i < kPacks; ++i) {
+      Half low, high;
+      __builtin_memcpy(&low, &lanes_[i], sizeof low);
+      __builtin_memcpy(&high, reinterpret_cast<const char*>(&lanes_[i]) + sizeof low, sizeof high);
+      part_[2 * i % kParts] += __builtin_convertvector(low, Wide);
+      part_[(2 * i + 1) % kParts] += __builtin_convertvector(high, Wide);
+      lanes_[i] = Register<float>::Raw{};
+    }
+    added_ = 0;
+  }
+
+  Register<float>::Raw lanes_[kPacks] = {};
+  Wide part_[kParts] = {};
+  int added_ = 0;
+};
+
+}  // namespace nestgrad::inline NESTGRAD_ISA

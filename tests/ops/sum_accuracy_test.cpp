@@ -1,0 +1,114 @@
+// Sums of f32 against exact ones: the error stays below the bound of ops/numerics/lane_sum.h whatever the
+// length. The table of docs/numerics.md is what the first test prints.
+#include <cmath>
+#include <limits>
+
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+constexpr double kUnit = 0x1p-24;  // of the bound: 7 units of the sum of magnitudes, and 1 of the sum
+
+enum class Terms { positive, mixed, cancelling };
+Array terms(Terms kind, std::int64_t n, std::uint64_t seed) {
+  Array x = random(f32({n}), seed, kind == Terms::positive ? 0 : -1);
+  if (kind == Terms::cancelling)  // pairs of a large number and nearly its opposite
+    for (std::int64_t i = 0; i + 1 < n; i += 2) {
+      float* const pair = x.as<float>().data() + i;
+      pair[0] *= 1e6F, pair[1] = -pair[0] + pair[1];
+    }
+  return x;
+}
+
+struct Exact {
+  long double sum = 0, magnitudes = 0;
+};
+// To the precision of a long double, 2^-64: exact for the purpose.
+Exact exact(const Array& x) {
+  Exact out;
+  for (const float v : x.as<float>()) out.sum += v, out.magnitudes += std::abs(v);
+  return out;
+}
+
+// In units of 2^-24 sum |x|.
+double error(float got, const Exact& wanted) {
+  return static_cast<double>(std::abs(got - wanted.sum) / wanted.magnitudes) / kUnit;
+}
+
+float sum_along(const Array& x) {
+  return trace([](Tensor t) { return sum(t); }, x.spec())(x).as<float>()[0];
+}
+// The same numbers as the first of two columns.
+float sum_across(const Array& x) {
+  Array columns(DType::f32, {x.size(), 2});
+  for (std::int64_t i = 0; i < x.size(); ++i)
+    columns.as<float>()[static_cast<std::size_t>(2 * i)] = x.as<float>()[static_cast<std::size_t>(i)],
+                                                     columns
+                                                         .as<float>()[static_cast<std::size_t>(2 * i + 1)] =
+                                                         1;
+  return trace([](Tensor t) { return sum(t, {0}); }, columns.spec())(columns).as<float>()[0];
+}
+
+// Added up one after the other, as a first program would.
+float one_after_the_other(const Array& x) {
+  float sum = 0;
+  for (const float v : x.as<float>()) sum += v;
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a sum of f32 is as exact as its bound says, along rows and across them") {
+  std::string table =
+      "| terms | length | along rows | across rows | one after the other |\n|---|---:|---:|---:|---:|\n";
+  for (const Terms kind : {Terms::positive, Terms::mixed, Terms::cancelling})
+    for (const std::int64_t n : {1, 8, 16, 100, 129, 1000, 100'000, 1'000'000}) {
+      double along = 0, across = 0, naive = 0;
+      for (std::uint64_t seed = 1; seed <= (n < 10'000 ? 50U : 3U); ++seed) {
+        const Array x = terms(kind, n, seed);
+        const Exact wanted = exact(x);
+        const double bound = 7 + static_cast<double>(std::abs(wanted.sum) / wanted.magnitudes) + 1e-6;
+        const double row = error(sum_along(x), wanted), column = error(sum_across(x), wanted);
+        CHECK(row <= bound);
+        CHECK(column <= bound);
+        along = std::max(along, row), across = std::max(across, column);
+        naive = std::max(naive, error(one_after_the_other(x), wanted));
+      }
+      constexpr const char* kNames[] = {"positive", "of both signs", "nearly cancelling"};
+      table += fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.2f} |\n", kNames[static_cast<int>(kind)], n,
+                           along, across, naive);
+    }
+  MESSAGE("worst errors, in units of 2^-24 (|x_0| + |x_1| + ..); the bound is 8\n" << table);
+}
+
+TEST_CASE("columns of a sum across rows are sums of their own, whatever the width") {
+  for (const std::int64_t columns : {2, 5, 8, 37, 64, 300}) {
+    const Array x = random(f32({100, columns}), 3);
+    const Array all = trace([](Tensor t) { return sum(t, {0}); }, x.spec())(x);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      Array column(DType::f32, {100, 2});  // and another, or it is a row
+      for (std::int64_t r = 0; r < 100; ++r)
+        column.as<float>()[static_cast<std::size_t>(2 * r)] = static_cast<float>(x.at(r * columns + c));
+      const Array one = trace([](Tensor t) { return sum(t, {0}); }, column.spec())(column);
+      CHECK(one.at(0) == all.at(c));
+    }
+  }
+}
+
+TEST_CASE("infinities and NaN go through a sum; a part that no f32 holds is infinite") {
+  constexpr float kMost = std::numeric_limits<float>::max(), kInf = std::numeric_limits<float>::infinity();
+  Array x = Array::full(DType::f32, {200}, 1);
+  const auto total = [&] { return sum_along(x); };
+  x.as<float>()[77] = kInf;
+  CHECK(total() == kInf);
+  x.as<float>()[90] = -kInf;
+  CHECK(std::isnan(total()));
+  x = Array::zeros(DType::f32, {200});
+  x.as<float>()[0] = kMost, x.as<float>()[1] = kMost, x.as<float>()[2] = -kMost;  // lanes of their own
+  CHECK(total() == kMost);
+  x.as<float>()[16] = kMost, x.as<float>()[32] = -kMost;  // one lane
+  CHECK(total() == kInf);
+}
