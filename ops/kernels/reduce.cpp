@@ -39,25 +39,18 @@ float sum(const float* x, const std::int64_t* steps, std::int64_t count, std::in
   return static_cast<float>(total.result());
 }
 
-// As many columns as there is room for in registers. Of f32, as many rows as a lane adds up (lane_sum.h) are
-// added up in f32, and these sums in double.
+// As many columns as there is room for in registers.
 template <int Columns, class T>
 inline __attribute__((always_inline)) void sum_columns(const T* x, const std::int64_t* steps,
                                                        std::int64_t count, T* y) {
-  using Total = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-  using Part = std::conditional_t<std::is_same_v<T, float>, float, Total>;
-  const std::int64_t rows = std::is_same_v<T, float> ? kAddedInF32 : count;
-  Total total[Columns] = {};
-  for (std::int64_t first = 0; first < count; first += rows) {
-    Part part[Columns] = {};
-    for (std::int64_t s = first; s < (first + rows < count ? first + rows : count); ++s) {
-      const T* row = x + steps[s];
-      __asm__("" : "+r"(row));  // or compilers make two rows a loop of single elements
-      for (int i = 0; i < Columns; ++i) part[i] += static_cast<Part>(row[i]);
-    }
-    for (int i = 0; i < Columns; ++i) total[i] += static_cast<Total>(part[i]);
+  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  Acc acc[Columns] = {};
+  for (std::int64_t s = 0; s < count; ++s) {
+    const T* row = x + steps[s];
+    __asm__("" : "+r"(row));  // or compilers make two rows a loop of single elements
+    for (int i = 0; i < Columns; ++i) acc[i] += static_cast<Acc>(row[i]);
   }
-  for (int i = 0; i < Columns; ++i) y[i] = static_cast<T>(total[i]);
+  for (int i = 0; i < Columns; ++i) y[i] = static_cast<T>(acc[i]);
 }
 
 template <class T>
@@ -67,6 +60,61 @@ void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::
   for (; i + kColumns <= inner; i += kColumns) sum_columns<kColumns>(x + i, steps, count, y + i);
   for (; i + 8 <= inner; i += 8) sum_columns<8>(x + i, steps, count, y + i);
   for (; i < inner; ++i) sum_columns<1>(x + i, steps, count, y + i);
+}
+
+// Of f32, as many rows as a lane adds up (lane_sum.h) are added up in f32, and these sums in double. load(at):
+// the register of elements from `at` on.
+template <int Packs>
+struct ColumnSums {
+  Register<double>::Raw total[2 * Packs] = {};
+
+  template <class Load>
+  inline __attribute__((always_inline)) void add(const std::int64_t* steps, std::int64_t count, Load load) {
+    for (std::int64_t first = 0; first < count; first += kAddedInF32) {
+      const std::int64_t end = count < first + kAddedInF32 ? count : first + kAddedInF32;
+      Register<float>::Raw part[Packs] = {};
+      for (std::int64_t s = first; s < end; ++s)
+#pragma GCC unroll 8
+        for (int i = 0; i < Packs; ++i) part[i] += load(steps[s] + i * Pack<float>::size).raw;
+#pragma GCC unroll 8
+      for (int i = 0; i < Packs; ++i) add_halves(part[i], total[2 * i], total[2 * i + 1]);
+    }
+  }
+  inline __attribute__((always_inline)) void store(float* y) const {
+    typedef float Half __attribute__((vector_size(kRegisterBytes / 2)));
+#pragma GCC unroll 16
+    for (int i = 0; i < 2 * Packs; ++i) {
+      const Half half = __builtin_convertvector(total[i], Half);
+      __builtin_memcpy(y + i * Pack<float>::size / 2, &half, sizeof half);
+    }
+  }
+};
+
+template <>
+void sum_across(const float* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, float* y) {
+  constexpr int size = Pack<float>::size;
+  std::int64_t i = 0;
+  const auto whole = [&](std::int64_t at) { return Pack<float>::load(x + i + at); };
+  for (; i + 4 * size <= inner; i += 4 * size) {
+    ColumnSums<4> sums;
+    sums.add(steps, count, whole);
+    sums.store(y + i);
+  }
+  for (; i + size <= inner; i += size) {
+    ColumnSums<1> sums;
+    sums.add(steps, count, whole);
+    sums.store(y + i);
+  }
+  if (i == inner) return;
+  ColumnSums<1> sums;
+  sums.add(steps, count, [&](std::int64_t at) {
+    float rest[size] = {};
+    for (std::int64_t k = 0; i + k < inner; ++k) rest[k] = x[i + at + k];
+    return Pack<float>::load(rest);
+  });
+  float rest[size];
+  sums.store(rest);
+  for (std::int64_t k = 0; i + k < inner; ++k) y[i + k] = rest[k];
 }
 
 // ---- maxima ----

@@ -21,6 +21,17 @@ namespace nestgrad::inline NESTGRAD_ISA {
 // Elements that are added up in f32 before their sum is added up in double.
 constexpr int kAddedInF32 = 8;
 
+// Adds the two halves of a register, in double.
+NESTGRAD_MEMBER_FN void add_halves(const Register<float>::Raw& x, Register<double>::Raw& low_sum,
+                                   Register<double>::Raw& high_sum) {
+  typedef float Half __attribute__((vector_size(kRegisterBytes / 2)));
+  Half low, high;
+  __builtin_memcpy(&low, &x, sizeof low);
+  __builtin_memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof low, sizeof high);
+  low_sum += __builtin_convertvector(low, Register<double>::Raw);
+  high_sum += __builtin_convertvector(high, Register<double>::Raw);
+}
+
 class LaneSum {
  public:
   static constexpr int kPacks = kLanes<float> / Pack<float>::size;
@@ -49,26 +60,19 @@ class LaneSum {
   }
 
  private:
-  using Wide = Register<double>::Raw;
   static constexpr int kParts = 64 / kRegisterBytes;
 
   // Adds lanes k and k + 8 to part k.
   NESTGRAD_MEMBER_FN void widen() {
-    constexpr int half = Pack<float>::size / 2;
-    typedef float Half __attribute__((vector_size(half * sizeof(float))));
     for (int i = 0; i < kPacks; ++i) {
-      Half low, high;
-      __builtin_memcpy(&low, &lanes_[i], sizeof low);
-      __builtin_memcpy(&high, reinterpret_cast<const char*>(&lanes_[i]) + sizeof low, sizeof high);
-      part_[2 * i % kParts] += __builtin_convertvector(low, Wide);
-      part_[(2 * i + 1) % kParts] += __builtin_convertvector(high, Wide);
+      add_halves(lanes_[i], part_[2 * i % kParts], part_[(2 * i + 1) % kParts]);
       lanes_[i] = Register<float>::Raw{};
     }
     added_ = 0;
   }
 
   Register<float>::Raw lanes_[kPacks] = {};
-  Wide part_[kParts] = {};
+  Register<double>::Raw part_[kParts] = {};
   int added_ = 0;
 };
 
