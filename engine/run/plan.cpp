@@ -278,6 +278,15 @@ std::string Plan::source() const {
   return out;
 }
 
+std::vector<std::string> Plan::loops() const {
+  if (!impl_->device.is_cpu()) throw DeviceError("[plan] only a plan on the CPU has loops as C++");
+  std::vector<std::pair<std::string, std::string>> sources;
+  add_sources(impl_->program, "", sources);
+  std::vector<std::string> out;
+  for (auto& [lines, text] : sources) out.push_back(std::move(text));
+  return out;
+}
+
 std::string Plan::str() const {
   const PlanStats s = stats();
   std::string out = fmt::format(

@@ -44,6 +44,8 @@ class Plan {
   // The loops of a plan on the CPU as C++: what PlanOptions::compile has compiled, one function for each
   // instruction of several ops. It needs the headers of ops/numerics before it.
   std::string source() const;
+  // Their texts alone, each once, the function's name being "$" (engine/plan/loops_ahead.h).
+  std::vector<std::string> loops() const;
   std::vector<BufferInfo> buffers() const;  // of the outermost program
 
  private:
