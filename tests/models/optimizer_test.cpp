@@ -3,8 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
+#include "engine/core/random.h"
 #include "engine/run/function.h"
+#include "ops/ops.h"
 
 using namespace nestgrad;
 
@@ -45,6 +48,42 @@ TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
     CHECK(std::abs(out[0].at(1) - p[1]) < 1e-12);
     CHECK(std::abs(out[1].at(0) - p[2]) < 1e-12);
   }
+}
+
+TEST_CASE("a step whose gradient or loss is not finite leaves every bit, in place too") {
+  const std::vector<ParamSpec> specs{{"w", {3}, Init::normal(1)}, {"gain", {2}, Init::ones()}};
+  const Spec three{DType::f32, {3}}, two{DType::f32, {2}}, number{DType::f32, {}};
+  // Loss and gradients, then the parameters, their first and their second moments.
+  const std::vector<Spec> given{number, three, two, three, two, three, two, three, two};
+  const Function step = trace(
+      [&](const std::vector<Tensor>& in) {
+        const Tensor rate = constant(0.1, DType::f32), one = constant(1.0, DType::f32);
+        const AdamWResult r = adamw(specs, {in[3], in[4]}, {in[1], in[2]}, {in[5], in[6]}, {in[7], in[8]},
+                                    {rate, one, one, in[0]}, {});
+        return std::vector<Tensor>{r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1], r.grad_norm};
+      },
+      given);
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  Plan plan = step.plan({.donate = adamw_in_place(specs.size(), 0, 3)});
+  const auto run = [&](float loss, float gradient) {
+    std::vector<Array> in;
+    for (std::size_t i = 0; i < given.size(); ++i) in.push_back(random_uniform(given[i], 0.1, 1, 5, i));
+    in[0].as<float>()[0] = loss;
+    in[2].as<float>()[1] = gradient;
+    std::vector<Array> before, after;
+    for (std::size_t i = 3; i < in.size(); ++i) before.push_back(in[i].clone());
+    plan.run(in);
+    bool changed = false;
+    for (std::size_t i = 3; i < in.size(); ++i) changed = changed || !in[i].same_bits(before[i - 3]);
+    return changed;
+  };
+  CHECK(run(1, 0.5F));
+  CHECK(run(std::numeric_limits<float>::max(), 0.5F));
+  for (const float bad : {nan, inf, -inf}) {
+    CHECK_FALSE(run(1, bad));
+    CHECK_FALSE(run(bad, 0.5F));
+  }
+  CHECK_FALSE(run(1, 1e30F));  // its square is infinite
 }
 
 TEST_CASE("options of AdamW that make no sense are refused where its step is made") {
