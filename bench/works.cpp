@@ -51,6 +51,7 @@ using Run = std::function<void(const std::vector<Array>& inputs, std::vector<Arr
 struct Work {
   Function program;
   std::vector<std::string> given, outputs;
+  std::vector<Donation> donate = {};
   // Where not a replay of the program is measured, but something that gives the same: made once the inputs
   // are there.
   std::function<Run(const std::vector<Array>& inputs)> other_way = {};
@@ -223,7 +224,7 @@ LanguageModelConfig language_model_config(const Json& s) {
 // A whole step of training of the byte-level language model: loss, its gradient, clipping, AdamW. Given:
 // tokens, rate, the two corrections of AdamW; then the parameters, and their first and second moments. With
 // "gradients" the outputs are loss and gradients, which is what can be compared (a first step of AdamW is
-// nearly the sign of the gradient).
+// nearly the sign of the gradient); without, the new parameters and moments are written over the old ones.
 Work training_step(const Json& sizes, DType dtype) {
   const LanguageModelConfig config = language_model_config(sizes);
   const Spec tokens{DType::i32, {sizes.at("batch"), sizes.at("time").get<std::int64_t>() + 1}};
@@ -250,6 +251,7 @@ Work training_step(const Json& sizes, DType dtype) {
                                                      moments("square"), {1e-3 * one, one, one}, {});
                          for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
                            out.insert(out.end(), part.begin(), part.end());
+                         work.donate = adamw_in_place(table.specs().size(), 1, 1);
                          return out;
                        }),
                        {tokens});
@@ -340,7 +342,7 @@ class Server {
     plan_.reset();
     const double first = seconds_of([&] {
       work_ = make_work(request);
-      plan_ = std::make_unique<Plan>(work_.program.plan());
+      plan_ = std::make_unique<Plan>(work_.program.plan({.donate = work_.donate}));
     });
     folder_ = request.value("folder", "");
     inputs_ = numbers_for_work(work_);
@@ -353,6 +355,7 @@ class Server {
                ? work_.other_way(inputs_)
                : [this](const std::vector<Array>& in, std::vector<Array>& out) { plan_->run(in, out); };
     for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec, default_device());
+    for (const auto& [output, input] : work_.donate) outputs_[output] = inputs_[input];
     const PlanStats stats = plan_->stats();
     return {{"first", first},
             {"instructions", stats.instructions},
