@@ -229,32 +229,32 @@ Work training_step(const Json& sizes, DType dtype) {
   const LanguageModelConfig config = language_model_config(sizes);
   const Spec tokens{DType::i32, {sizes.at("batch"), sizes.at("time").get<std::int64_t>() + 1}};
   Work work{.given = {"tokens"}, .outputs = {"output"}};
-  work.program = trace(TraceFn([&](const std::vector<Tensor>& in) {
-                         ParamTable table(in[0].graph(), dtype);
-                         ttt::Stream stream;
-                         const Tensor loss = mean(next_token_loss(config, Params(table), in[0], stream));
-                         const std::vector<Tensor> grads = grad(loss, table.tensors());
-                         std::vector<Tensor> out{loss};
-                         if (!sizes.value("adamw", false)) {
-                           for (const ParamSpec& p : table.specs()) work.outputs.push_back("grad." + p.name);
-                           out.insert(out.end(), grads.begin(), grads.end());
-                           return out;
-                         }
-                         const auto moments = [&](const std::string& name) {
-                           std::vector<Tensor> m;
-                           for (const Tensor& t : table.tensors())
-                             m.push_back(loss.graph().input(t.spec(), name));
-                           return m;
-                         };
-                         const Tensor one = constant(1.0, dtype);
-                         const AdamWResult r = adamw(table.specs(), table.tensors(), grads, moments("moment"),
-                                                     moments("square"), {1e-3 * one, one, one}, {});
-                         for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
-                           out.insert(out.end(), part.begin(), part.end());
-                         work.donate = adamw_in_place(table.specs().size(), 1, 1);
-                         return out;
-                       }),
-                       {tokens});
+  work.program = trace(
+      TraceFn([&](const std::vector<Tensor>& in) {
+        ParamTable table(in[0].graph(), dtype);
+        ttt::Stream stream;
+        const Tensor loss = mean(next_token_loss(config, Params(table), in[0], stream));
+        const std::vector<Tensor> grads = grad(loss, table.tensors());
+        std::vector<Tensor> out{loss};
+        if (!sizes.value("adamw", false)) {
+          for (const ParamSpec& p : table.specs()) work.outputs.push_back("grad." + p.name);
+          out.insert(out.end(), grads.begin(), grads.end());
+          return out;
+        }
+        const auto moments = [&](const std::string& name) {
+          std::vector<Tensor> m;
+          for (const Tensor& t : table.tensors()) m.push_back(loss.graph().input(t.spec(), name));
+          return m;
+        };
+        const std::vector<Tensor> m = moments("moment"), v = moments("square");
+        const Tensor one = constant(1.0, dtype);
+        const AdamWResult r = adamw(table.specs(), table.tensors(), grads, m, v, {1e-3 * one, one, one}, {});
+        for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
+          out.insert(out.end(), part.begin(), part.end());
+        work.donate = adamw_in_place(table.specs().size(), 1, 1);
+        return out;
+      }),
+      {tokens});
   return work;
 }
 

@@ -5,11 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/core/random.h"
-#include "engine/run/function.h"
-#include "ops/ops.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
+using namespace nestgrad::testing;
 
 TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
   const AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
@@ -50,40 +49,48 @@ TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
   }
 }
 
-TEST_CASE("a step whose gradient or loss is not finite leaves every bit, in place too") {
-  const std::vector<ParamSpec> specs{{"w", {3}, Init::normal(1)}, {"gain", {2}, Init::ones()}};
-  const Spec three{DType::f32, {3}}, two{DType::f32, {2}}, number{DType::f32, {}};
-  // Loss and gradients, then the parameters, their first and their second moments.
-  const std::vector<Spec> given{number, three, two, three, two, three, two, three, two};
+TEST_CASE(
+    "AdamW in place: the bits of AdamW apart, no copy, and none changed where norm or loss is not finite") {
+  const std::vector<ParamSpec> specs{{"w", {70, 30}, Init::normal(1)}, {"gain", {30}, Init::ones()}};
+  const Spec w = f32({70, 30}), gain = f32({30}), number = f32();
+  const std::vector<Spec> inputs{number, w,    gain, w,   gain,
+                                 w,      gain, w,    gain};  // loss, gradients, params, m, v
   const Function step = trace(
-      [&](const std::vector<Tensor>& in) {
-        const Tensor rate = constant(0.1, DType::f32), one = constant(1.0, DType::f32);
+      [&](const Tensors& in) {
+        const Tensor one = constant(1.0, DType::f32);
         const AdamWResult r = adamw(specs, {in[3], in[4]}, {in[1], in[2]}, {in[5], in[6]}, {in[7], in[8]},
-                                    {rate, one, one, in[0]}, {});
-        return std::vector<Tensor>{r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1], r.grad_norm};
+                                    {0.1 * one, one, one, in[0]}, {});
+        return Tensors{r.grad_norm, r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1]};
       },
-      given);
-  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  Plan plan = step.plan({.donate = adamw_in_place(specs.size(), 0, 3)});
-  const auto run = [&](float loss, float gradient) {
-    std::vector<Array> in;
-    for (std::size_t i = 0; i < given.size(); ++i) in.push_back(random_uniform(given[i], 0.1, 1, 5, i));
-    in[0].as<float>()[0] = loss;
-    in[2].as<float>()[1] = gradient;
-    std::vector<Array> before, after;
-    for (std::size_t i = 3; i < in.size(); ++i) before.push_back(in[i].clone());
-    plan.run(in);
-    bool changed = false;
-    for (std::size_t i = 3; i < in.size(); ++i) changed = changed || !in[i].same_bits(before[i - 3]);
-    return changed;
+      inputs);
+  const PlanOptions options{.device = Device::cpu(), .donate = adamw_in_place(2, 1, 3)};
+  Plan in_place = step.plan(options);
+  CHECK(in_place.stats().arena_bytes < 4 * w.bytes());
+  CHECK_FALSE(contains(in_place.str(), " copy "));
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = HUGE_VALF;
+  // Of input 0, 1 or 2 the last number becomes `value`.
+  const auto bits_kept = [&](std::size_t input, float value) {
+    Arrays given;
+    for (std::size_t i = 0; i < inputs.size(); ++i) given.push_back(random(inputs[i], i, 0.1, 1));
+    given[3].as<float>()[5] = -0.0F;
+    given[input].as<float>().back() = value;
+    Arrays before;
+    for (const Array& a : given) before.push_back(a.clone());
+    const Arrays apart = step.plan({.device = Device::cpu()}).run(given), found = in_place.run(given);
+    for (std::size_t k = 1; k < found.size(); ++k) {
+      CHECK(found[k].same_bits(apart[k]));
+      CHECK(found[k].data() == given[k + 2].data());
+    }
+    CHECK(std::isfinite(found[0].item()) == (input == 0 || value == 0.5F));
+    return same_bits(given, before);
   };
-  CHECK(run(1, 0.5F));
-  CHECK(run(std::numeric_limits<float>::max(), 0.5F));
-  for (const float bad : {nan, inf, -inf}) {
-    CHECK_FALSE(run(1, bad));
-    CHECK_FALSE(run(bad, 0.5F));
+  for (const std::size_t gradient : {1U, 2U}) {
+    CHECK_FALSE(bits_kept(gradient, 0.5F));
+    for (const float value : {kNan, kInfinity, -kInfinity, 3e38F})
+      CHECK(bits_kept(gradient, value));  // 3e38^2
   }
-  CHECK_FALSE(run(1, 1e30F));  // its square is infinite
+  CHECK_FALSE(bits_kept(0, -3e38F));
+  for (const float loss : {kNan, kInfinity, -kInfinity}) CHECK(bits_kept(0, loss));
 }
 
 TEST_CASE("options of AdamW that make no sense are refused where its step is made") {
