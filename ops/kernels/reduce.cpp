@@ -1,6 +1,7 @@
 // Sums and maxima.
 #include <type_traits>
 
+#include "ops/kernels/some.h"
 #include "ops/kernels/table.h"
 #include "ops/numerics/lane_sum.h"
 
@@ -29,12 +30,22 @@ T sum(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
 
 template <>
 float sum(const float* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+  constexpr int size = Pack<float>::size;
   LaneSum total;
   for (std::int64_t s = 0; s < count; ++s) {
     const float* run = x + steps[s];
-    std::int64_t i = 0;
-    for (; i + kLanes<float> <= inner; i += kLanes<float>) total.add_row(run + i);
-    total.add_rest(run + i, inner - i);
+    std::int64_t left = inner;
+    for (; left >= kLanes<float>; left -= kLanes<float>, run += kLanes<float>) {
+#pragma GCC unroll 4
+      for (int k = 0; k < LaneSum::kPacks; ++k) total.add(k, Pack<float>::load(run + k * size));
+      total.end_of_lanes();
+    }
+    if (left == 0) continue;
+#pragma GCC unroll 4
+    for (int k = 0; k < LaneSum::kPacks; ++k, left -= size, run += size)
+      if (left >= size) total.add(k, Pack<float>::load(run));
+      else if (left > 0) total.add(k, Some<float>(left).load_once(run));
+    total.end_of_lanes();
   }
   return static_cast<float>(total.result());
 }
@@ -64,57 +75,48 @@ void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::
 
 // Of f32, as many rows as a lane adds up (lane_sum.h) are added up in f32, and these sums in double. load(at):
 // the register of elements from `at` on.
-template <int Packs>
-struct ColumnSums {
+template <int Packs, class Load>
+inline __attribute__((always_inline)) void sum_columns_f32(const std::int64_t* steps, std::int64_t count,
+                                                           Load load, float* y) {
+  typedef float Half __attribute__((vector_size(kRegisterBytes / 2)));
+  constexpr int size = Pack<float>::size;
   Register<double>::Raw total[2 * Packs] = {};
-
-  template <class Load>
-  inline __attribute__((always_inline)) void add(const std::int64_t* steps, std::int64_t count, Load load) {
-    for (std::int64_t first = 0; first < count; first += kAddedInF32) {
-      const std::int64_t end = count < first + kAddedInF32 ? count : first + kAddedInF32;
-      Register<float>::Raw part[Packs] = {};
-      for (std::int64_t s = first; s < end; ++s)
+  for (std::int64_t first = 0; first < count; first += kAddedInF32) {
+    const std::int64_t end = count < first + kAddedInF32 ? count : first + kAddedInF32;
+    Register<float>::Raw part[Packs] = {};
+    for (std::int64_t s = first; s < end; ++s)
 #pragma GCC unroll 8
-        for (int i = 0; i < Packs; ++i) part[i] += load(steps[s] + i * Pack<float>::size).raw;
+      for (int i = 0; i < Packs; ++i) part[i] += load(steps[s] + i * size).raw;
 #pragma GCC unroll 8
-      for (int i = 0; i < Packs; ++i) add_halves(part[i], total[2 * i], total[2 * i + 1]);
-    }
+    for (int i = 0; i < Packs; ++i) add_halves(part[i], total[2 * i], total[2 * i + 1]);
   }
-  inline __attribute__((always_inline)) void store(float* y) const {
-    typedef float Half __attribute__((vector_size(kRegisterBytes / 2)));
 #pragma GCC unroll 16
-    for (int i = 0; i < 2 * Packs; ++i) {
-      const Half half = __builtin_convertvector(total[i], Half);
-      __builtin_memcpy(y + i * Pack<float>::size / 2, &half, sizeof half);
-    }
+  for (int i = 0; i < 2 * Packs; ++i) {
+    const Half half = __builtin_convertvector(total[i], Half);
+    __builtin_memcpy(y + i * size / 2, &half, sizeof half);
   }
-};
+}
 
 template <>
 void sum_across(const float* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, float* y) {
   constexpr int size = Pack<float>::size;
+  const auto whole = [&](std::int64_t at) { return Pack<float>::load(x + at); };
+  if (inner < size) {
+    const Some<float> some(inner);
+    float wide[size];
+    sum_columns_f32<1>(
+        steps, count, [&](std::int64_t at) { return some.load_once(x + at); }, wide);
+    return some.store(Pack<float>::load(wide), y);
+  }
   std::int64_t i = 0;
-  const auto whole = [&](std::int64_t at) { return Pack<float>::load(x + i + at); };
-  for (; i + 4 * size <= inner; i += 4 * size) {
-    ColumnSums<4> sums;
-    sums.add(steps, count, whole);
-    sums.store(y + i);
+  for (; i + 4 * size <= inner; i += 4 * size)
+    sum_columns_f32<4>(
+        steps, count, [&](std::int64_t at) { return whole(i + at); }, y + i);
+  for (; i < inner; i += size) {  // the last register ends with the columns
+    const std::int64_t from = i + size <= inner ? i : inner - size;
+    sum_columns_f32<1>(
+        steps, count, [&](std::int64_t at) { return whole(from + at); }, y + from);
   }
-  for (; i + size <= inner; i += size) {
-    ColumnSums<1> sums;
-    sums.add(steps, count, whole);
-    sums.store(y + i);
-  }
-  if (i == inner) return;
-  ColumnSums<1> sums;
-  sums.add(steps, count, [&](std::int64_t at) {
-    float rest[size] = {};
-    for (std::int64_t k = 0; i + k < inner; ++k) rest[k] = x[i + at + k];
-    return Pack<float>::load(rest);
-  });
-  float rest[size];
-  sums.store(rest);
-  for (std::int64_t k = 0; i + k < inner; ++k) y[i + k] = rest[k];
 }
 
 // ---- maxima ----

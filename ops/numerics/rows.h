@@ -73,10 +73,10 @@ class RowSum<float, Length> {
     if constexpr (J + 1 == LaneSum::kPacks && Length > kAddedInF32 * kLanes<float>) sum_.end_of_lanes();
   }
   NESTGRAD_MEMBER_FN void add(RestAt<float> at, Pack<float> x) {
-    float lanes[Pack<float>::size];
-    x.store(lanes);
-    for (int k = at.n; k < Pack<float>::size; ++k) lanes[k] = 0;
-    sum_.add(static_cast<int>(at.i % kLanes<float>) / Pack<float>::size, Pack<float>::load(lanes));
+    Register<float>::RawInt lane;
+    for (int k = 0; k < Pack<float>::size; ++k) lane[k] = k;
+    x = where(Pack<float>::Mask{lane < at.n - Register<float>::RawInt{}}, x, Pack<float>(0));
+    sum_.add(static_cast<int>(at.i % kLanes<float>) / Pack<float>::size, x);
   }
   NESTGRAD_MEMBER_FN Pack<float> result() {
     const float sum = static_cast<float>(sum_.result());
