@@ -5,8 +5,9 @@
 //
 //   |computed - exact| <= 7 u (|x_0| + |x_1| + ..) + u |exact|
 //
-// whatever the length: seven additions in f32, and the rounding of the result. Elements near the largest f32
-// can overflow within their lane, as they would in any sum of f32.
+// for any length: seven additions in f32 (the first to a zero is exact), and the rounding of the result. What
+// the additions in double lose is at most 2^-32 n u (|x_0| + |x_1| + ..). Eight elements of a lane whose sum no
+// f32 holds are infinite, as they would be in any sum of f32.
 //
 //   LaneSum sum;
 //   for (i = 0; i < n; i += 16, sum.end_of_lanes())
