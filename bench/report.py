@@ -111,7 +111,7 @@ def one_line(lines):
     parts = [f"ours {scaled(lines[0]['ours'], lines[0])} {lines[0]['unit']}"]
     parts += [f"{l['peer']} {scaled(l['theirs'], l)} ({ratio_text(l['ratio'])}x)" for l in lines if l["peer"]]
     if floor := lines[0]["floor"]:
-        parts.append(f"floor {scaled(floor, lines[0])} (ours: {ratio_text(times_the_floor(lines[0]))} times it)")
+        parts.append(f"floor {scaled(floor, lines[0])} (ours: {ratio_text(lines[0]['times_the_floor'])} times it)")
     return ", ".join(parts)
 
 
@@ -274,15 +274,11 @@ def losses(lines):
     return ["## Where we lose", "", *table(["work", "against", "threads", "ratio"], rows)]
 
 
-def times_the_floor(line):
-    return line["ours"] / line["floor"]
-
-
 def floors(lines):
     """Our times beside those of hand-fused programs. Older results have none."""
     with_floor = {(l["work"], l["threads"]): l for l in lines if l.get("floor")}
     rows = [
-        [l["work"], l["unit"], scaled(l["ours"], l), scaled(l["floor"], l), f"**{ratio_text(times_the_floor(l))}**"]
+        [l["work"], l["unit"], scaled(l["ours"], l), scaled(l["floor"], l), f"**{ratio_text(l['times_the_floor'])}**"]
         for l in with_floor.values()
     ]
     if not rows:
