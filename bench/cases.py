@@ -21,6 +21,7 @@ class Case:
     unit: str = "us per token"
     measure: str = "run"  # or "first": the time until the first run can start
     limit: float = 0  # seconds that a run may take at most: a goal without a peer
+    floor: bool = False  # is there a hand-fused program for it (bench/floors)
 
     def goal(self, peer, threads):
         """The ratio that is aimed at, or None."""
@@ -92,6 +93,8 @@ TTT_GOALS = {
     "ttt-linear/online": {("torch", 1): 10, ("torch", 2): 10},
 }
 
+FLOORS = ("ttt-linear/core", "ttt-linear/online")
+
 
 def ttt_cases():
     for name in ("ttt-linear", "ttt-mlp"):
@@ -109,6 +112,7 @@ def ttt_cases():
                     goals=TTT_GOALS.get(label, {}) if backward else {},
                     peers=PEERS if variant == "core" else ("torch", "jax"),
                     quick=variant == "core" or (variant == "online" and backward),
+                    floor=label in FLOORS,
                 )
 
 
@@ -139,9 +143,10 @@ def attention_cases():
         yield Case(
             f"attention/{direction(backward)}",
             dict(work="attention", backward=backward, **SHAPE),
-            dict(time=64, heads=2),
+            dict(batch=2, heads=2, time=192),
             tokens=SHAPE["time"],
             quick=backward,
+            floor=True,
         )
 
 

@@ -19,6 +19,11 @@ KEEP_PAGES = {
 }  # 32 MB: its limit
 WHEELS = {"jax": ["jax"], "torch": ["torch"]}  # peer -> packages; numpy comes first
 
+FLOORS = {  # instruction set -> what a processor must have for it; the best first
+    "v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "v3": {"avx2", "fma", "bmi1", "bmi2"},
+}
+
 
 class WorkFailed(Exception):
     """A worker could not do what it was asked, or died."""
@@ -78,8 +83,24 @@ def build(folder, say):
     """Configures and builds our program. -> its path"""
     if not (folder / "CMakeCache.txt").exists():
         run_quietly(["cmake", "--preset", "release", "-B", str(folder)], folder / "bench-build.log", say)
-    run_quietly(["cmake", "--build", str(folder), "--target", "works"], folder / "bench-build.log", say)
+    command = ["cmake", "--build", str(folder), "--target", "works", "floors"]
+    run_quietly(command, folder / "bench-build.log", say)
     return folder / "bin" / "works"
+
+
+def floors_beside(program):
+    """The program of the floors (bench/floors) that was built with ours and fits this processor, or None."""
+    for level, flags in FLOORS.items():
+        found = pathlib.Path(program).parent / f"floors_{level}"
+        if found.is_file() and flags <= cpu_flags():
+            return found
+    return None
+
+
+def cpu_flags():
+    """What the processor can do, as Linux names it; nothing known elsewhere."""
+    flags = re.search(r"^flags\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return set(flags.group(1).split()) if flags else set()
 
 
 def run_quietly(command, log, say):

@@ -6,7 +6,9 @@ import pathlib
 import platform
 import re
 
-from processes import Worker
+from processes import Worker, cpu_flags
+from shares import bandwidth, bandwidth_shares, ceiling, ceiling_shares
+from tables import plural, ratio_text, scaled, table
 
 NAMES = {
     "torch": "PyTorch",
@@ -23,7 +25,7 @@ BUSY = " **Other programs ran on the machine at the same time: these numbers are
 def machine(ours, pythons, log, device="cpu"):
     """What the numbers were taken on."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
-    flags = set(re.search(r"flags\s*:(.*)", cpu).group(1).split())
+    flags = cpu_flags()
     versions = {}
     for peer, python in pythons.items():
         with Worker(
@@ -84,10 +86,6 @@ def merged(earlier, now):
     }
 
 
-def plural(threads):
-    return f"{threads} thread{'s' * (threads > 1)}"
-
-
 def measured_again(lines, date):
     """What is not of the run of this date, in words."""
     out = []
@@ -108,20 +106,12 @@ def write(path, text):
     temporary.replace(path)
 
 
-def scaled(seconds, line):
-    """A time in the unit of its case."""
-    per = seconds / line["tokens"] if line["tokens"] else seconds
-    return f"{per * 1e6:.3g}"
-
-
-def ratio_text(ratio):
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
-
-
 def one_line(lines):
     """Progress: ours, then each peer with its ratio."""
     parts = [f"ours {scaled(lines[0]['ours'], lines[0])} {lines[0]['unit']}"]
     parts += [f"{l['peer']} {scaled(l['theirs'], l)} ({ratio_text(l['ratio'])}x)" for l in lines if l["peer"]]
+    if floor := lines[0]["floor"]:
+        parts.append(f"floor {scaled(floor, lines[0])} (ours: {ratio_text(lines[0]['times_the_floor'])} times it)")
     return ", ".join(parts)
 
 
@@ -149,6 +139,7 @@ def page(outcome):
         goals(against)
         + other_goals(lines)
         + losses(peers)
+        + floors(lines)
         + ["## All works", ""]
         + everything(lines)
         + ceiling(lines)
@@ -157,11 +148,6 @@ def page(outcome):
     if outcome["problems"]:
         out += ["## Left out", ""] + [f"* {p}" for p in outcome["problems"]] + [""]
     return "\n".join(out)
-
-
-def table(head, rows):
-    align = ["---"] + ["---:"] * (len(head) - 1)
-    return ["| " + " | ".join(row) + " |" for row in (head, align, *rows)] + [""]
 
 
 def goals(lines):
@@ -288,6 +274,27 @@ def losses(lines):
     return ["## Where we lose", "", *table(["work", "against", "threads", "ratio"], rows)]
 
 
+def floors(lines):
+    """Our times beside those of hand-fused programs. Older results have none."""
+    with_floor = {(l["work"], l["threads"]): l for l in lines if l.get("floor")}
+    rows = [
+        [l["work"], l["unit"], scaled(l["ours"], l), scaled(l["floor"], l), f"**{ratio_text(l['times_the_floor'])}**"]
+        for l in with_floor.values()
+    ]
+    if not rows:
+        return []
+    return [
+        "## Floors",
+        "",
+        "A floor is what a work costs when everything is written by hand for its shape (`bench/floors`: sizes known "
+        "to the compiler, values in registers, no pass over memory that could be part of another), on one thread. "
+        "No general engine is expected to be faster; how many times the floor we take says how much is left to "
+        "gain. It is checked in f64 as the peers are, and is no peer: the ratios above leave it out.",
+        "",
+        *table(["work", "unit", "ours", "floor", "times the floor"], rows),
+    ]
+
+
 def everything(lines):
     """A table a thread count and unit: times, ratios, peak memory."""
     out = []
@@ -326,71 +333,3 @@ def everything(lines):
                 *table(head, rows),
             ]
     return out
-
-
-def best_rate(lines, threads, quantity, reference):
-    """`quantity` (flops or bytes) a second of the fastest run of the work `reference`, whoever made it; None if
-    there was none."""
-    runs = [l for l in lines if l["work"] == reference and l["threads"] == threads]
-    return max(
-        (l[quantity] / seconds for l in runs for seconds in (l["ours"], l["theirs"]) if seconds), default=None
-    )
-
-
-def shares_of(lines, threads, quantity, reference):
-    """{work: (ours, the best peer's)}: shares of that rate; no peer: 0."""
-    top = best_rate(lines, threads, quantity, reference)
-    shares = {}
-    for l in lines:
-        if top and l.get(quantity) and l["work"] != reference and l["threads"] == threads:
-            _, peer = shares.get(l["work"], (0, 0))
-            theirs = l[quantity] / l["theirs"] / top if l["theirs"] else 0
-            shares[l["work"]] = (l[quantity] / l["ours"] / top, max(peer, theirs))
-    return shares
-
-
-def ceiling_shares(lines, threads):
-    return shares_of(lines, threads, "flops", "ceiling")
-
-
-def bandwidth_shares(lines, threads):
-    return shares_of(lines, threads, "bytes", "copy")
-
-
-def shares_table(shares):
-    percent = lambda share: f"{100 * share:.0f} %"
-    rows = [[work, percent(ours), percent(peer) if peer else ""] for work, (ours, peer) in shares.items()]
-    return table(["work", "ours", "best peer"], rows)
-
-
-def ceiling(lines):
-    """How near works come to what the best matrix product of this run does."""
-    out = []
-    for threads in sorted({l["threads"] for l in lines}):
-        shares = ceiling_shares(lines, threads)
-        if shares:
-            out += [
-                f"### Share of the matmul ceiling, {plural(threads)}",
-                "",
-                "The ceiling is the fastest product of large square matrices in this run, ours or a peer's: "
-                f"{best_rate(lines, threads, 'flops', 'ceiling') / 1e9:.0f} GFLOP/s. Counted are the products that a work "
-                "cannot do without. Where a peer is at p % of the ceiling nobody can be more than 100 / p "
-                "times as fast (products that fit into the cache may be faster than the ceiling's).",
-                "",
-                *shares_table(shares),
-            ]
-    return out
-
-
-def bandwidth(lines):
-    """How near works come to reading their inputs and writing their outputs once."""
-    shares = bandwidth_shares(lines, 1)
-    if not shares:
-        return []
-    return [
-        "### Share of the bandwidth of a copy",
-        "",
-        "Counted are inputs and outputs, once each, over the bytes a second of the fastest copy in this run.",
-        "",
-        *shares_table(shares),
-    ]

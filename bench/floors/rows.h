@@ -1,0 +1,101 @@
+// Rows of 64 numbers in registers, with the arithmetic of numbers: of each two elements at the same place.
+#pragma once
+
+#include <cmath>
+
+#include "bench/floors/lanes.h"
+
+namespace nestgrad::floors {
+
+inline constexpr int kDim = 64;
+
+// A matrix of rows of kDim: m[i][j]. T may be const.
+template <class T>
+using Rows = T (*)[kDim];
+
+template <class T>
+struct Row {
+  static constexpr int size = kDim / lanes<T>;
+  Vec<T> part[size];
+};
+
+template <class T, class Fn>
+FLOORS_INLINE Row<T> by_part(Fn fn) {
+  Row<T> out;
+#pragma GCC unroll 16
+  for (int j = 0; j < Row<T>::size; ++j) out.part[j] = fn(j);
+  return out;
+}
+
+template <class T>
+FLOORS_INLINE Row<T> row(const T* p) {
+  return by_part<T>([=](int j) { return load(p + j * lanes<T>); });
+}
+template <class T>
+FLOORS_INLINE void store(T* p, const Row<T>& a) {
+#pragma GCC unroll 16
+  for (int j = 0; j < Row<T>::size; ++j) store(p + j * lanes<T>, a.part[j]);
+}
+template <class T>
+FLOORS_INLINE void add_to(T* p, const Row<T>& a) {
+  store(p, row(p) + a);
+}
+
+template <class T>
+FLOORS_INLINE Row<T> operator+(const Row<T>& a, const Row<T>& b) {
+  return by_part<T>([&](int j) { return a.part[j] + b.part[j]; });
+}
+template <class T>
+FLOORS_INLINE Row<T> operator-(const Row<T>& a, const Row<T>& b) {
+  return by_part<T>([&](int j) { return a.part[j] - b.part[j]; });
+}
+template <class T>
+FLOORS_INLINE Row<T> operator*(const Row<T>& a, const Row<T>& b) {
+  return by_part<T>([&](int j) { return a.part[j] * b.part[j]; });
+}
+template <class T>
+FLOORS_INLINE Row<T> operator-(const Row<T>& a, T b) {
+  return by_part<T>([&](int j) { return a.part[j] - b; });
+}
+template <class T>
+FLOORS_INLINE Row<T> operator*(T a, const Row<T>& b) {
+  return by_part<T>([&](int j) { return a * b.part[j]; });
+}
+
+template <class T>
+FLOORS_INLINE T dot(const Row<T>& a, const Row<T>& b) {
+  Vec<T> sums = a.part[0] * b.part[0];
+#pragma GCC unroll 16
+  for (int j = 1; j < Row<T>::size; ++j) sums += a.part[j] * b.part[j];
+  return sum<T>(sums);
+}
+template <class T>
+FLOORS_INLINE T mean(const Row<T>& a) {
+  Vec<T> sums = a.part[0];
+#pragma GCC unroll 16
+  for (int j = 1; j < Row<T>::size; ++j) sums += a.part[j];
+  return sum<T>(sums) / kDim;
+}
+template <class T>
+FLOORS_INLINE T mean_of_product(const Row<T>& a, const Row<T>& b) {
+  return dot(a, b) / kDim;
+}
+
+// ---- layer norm: x = (z - mean z) r, r = 1 / sqrt(mean (z - mean z)^2 + epsilon) ----
+
+// z becomes x. -> r
+template <class T>
+FLOORS_INLINE T normalise(Row<T>& z) {
+  z = z - mean(z);
+  const T r = T{1} / std::sqrt(mean_of_product(z, z) + T{1e-6});
+  z = r * z;
+  return r;
+}
+
+// What x hands back to z: g is the gradient with respect to x.
+template <class T>
+FLOORS_INLINE Row<T> norm_gradient(const Row<T>& g, const Row<T>& x, T r) {
+  return r * (g - mean(g) - mean_of_product(g, x) * x);
+}
+
+}  // namespace nestgrad::floors
