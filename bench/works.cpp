@@ -61,8 +61,7 @@ struct Work {
   }
 };
 
-// What the inputs of a name are drawn from: rates small (they
-// go through a sigmoid), gains around 1, weights small.
+// What the inputs of a name are drawn from: rates small (they go through a sigmoid), gains around 1, weights small.
 Normal distribution(const std::string& name, bool outer_weight) {
   if (name == "rate" || name == "log_rate") return {-4, 0.5};
   if (name == "square") return {2, 0.1};  // AdamW's second moment: positive

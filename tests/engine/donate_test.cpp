@@ -260,3 +260,31 @@ TEST_CASE("Outputs in memory that something else needs are refused, and nothing 
   CHECK(x.same_bits(before));
   CHECK_NOTHROW(plain.run({x, x}));  // inputs may share an array that nothing writes
 }
+
+TEST_SUITE("cuda") {
+  TEST_CASE("CUDA: donated inputs there and on the CPU hold the outputs, of every run") {
+    const Device gpu = Device::cuda();
+    const Function f = trace(
+        [](Tensor x, Tensor y) {
+          return Tensors{sum(x * y), x + 2 * y, y};
+        },
+        kRow, kRow);
+    for (const bool exchanged : {false, true})
+      for (const Device& where : {gpu, Device::cpu()}) {
+        Plan fresh = f.plan({.device = gpu});
+        Plan plan = f.plan({.device = gpu, .donate = {{1, exchanged ? 1U : 0U}, {2, exchanged ? 0U : 1U}}});
+        Arrays given;
+        for (const Array& a : random({kRow, kRow}, 5)) given.push_back(a.to(where).clone());
+        Arrays apart = copies_of(given);
+        for (int run = 0; run < 3; ++run) {
+          const Arrays expected = fresh.run(apart), found = plan.run(given);
+          CHECK(same_bits(found, expected));
+          for (std::size_t i = 0; i < 2; ++i) {
+            apart[i] = expected[exchanged ? 2 - i : 1 + i];
+            CHECK(given[i].device() == where);
+            CHECK(given[i].same_bits(apart[i]));
+          }
+        }
+      }
+  }
+}
