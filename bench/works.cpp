@@ -51,6 +51,7 @@ using Run = std::function<void(const std::vector<Array>& inputs, std::vector<Arr
 struct Work {
   Function program;
   std::vector<std::string> given, outputs;
+  std::vector<Donation> donate = {};
   // Where not a replay of the program is measured, but something that gives the same: made once the inputs
   // are there.
   std::function<Run(const std::vector<Array>& inputs)> other_way = {};
@@ -223,36 +224,37 @@ LanguageModelConfig language_model_config(const Json& s) {
 // A whole step of training of the byte-level language model: loss, its gradient, clipping, AdamW. Given:
 // tokens, rate, the two corrections of AdamW; then the parameters, and their first and second moments. With
 // "gradients" the outputs are loss and gradients, which is what can be compared (a first step of AdamW is
-// nearly the sign of the gradient).
+// nearly the sign of the gradient); without, the new parameters and moments are written over the old ones.
 Work training_step(const Json& sizes, DType dtype) {
   const LanguageModelConfig config = language_model_config(sizes);
   const Spec tokens{DType::i32, {sizes.at("batch"), sizes.at("time").get<std::int64_t>() + 1}};
   Work work{.given = {"tokens"}, .outputs = {"output"}};
-  work.program = trace(TraceFn([&](const std::vector<Tensor>& in) {
-                         ParamTable table(in[0].graph(), dtype);
-                         ttt::Stream stream;
-                         const Tensor loss = mean(next_token_loss(config, Params(table), in[0], stream));
-                         const std::vector<Tensor> grads = grad(loss, table.tensors());
-                         std::vector<Tensor> out{loss};
-                         if (!sizes.value("adamw", false)) {
-                           for (const ParamSpec& p : table.specs()) work.outputs.push_back("grad." + p.name);
-                           out.insert(out.end(), grads.begin(), grads.end());
-                           return out;
-                         }
-                         const auto moments = [&](const std::string& name) {
-                           std::vector<Tensor> m;
-                           for (const Tensor& t : table.tensors())
-                             m.push_back(loss.graph().input(t.spec(), name));
-                           return m;
-                         };
-                         const Tensor one = constant(1.0, dtype);
-                         const AdamWResult r = adamw(table.specs(), table.tensors(), grads, moments("moment"),
-                                                     moments("square"), {1e-3 * one, one, one}, {});
-                         for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
-                           out.insert(out.end(), part.begin(), part.end());
-                         return out;
-                       }),
-                       {tokens});
+  work.program = trace(
+      TraceFn([&](const std::vector<Tensor>& in) {
+        ParamTable table(in[0].graph(), dtype);
+        ttt::Stream stream;
+        const Tensor loss = mean(next_token_loss(config, Params(table), in[0], stream));
+        const std::vector<Tensor> grads = grad(loss, table.tensors());
+        std::vector<Tensor> out{loss};
+        if (!sizes.value("adamw", false)) {
+          for (const ParamSpec& p : table.specs()) work.outputs.push_back("grad." + p.name);
+          out.insert(out.end(), grads.begin(), grads.end());
+          return out;
+        }
+        const auto moments = [&](const std::string& name) {
+          std::vector<Tensor> m;
+          for (const Tensor& t : table.tensors()) m.push_back(loss.graph().input(t.spec(), name));
+          return m;
+        };
+        const std::vector<Tensor> m = moments("moment"), v = moments("square");
+        const Tensor one = constant(1.0, dtype);
+        const AdamWResult r = adamw(table.specs(), table.tensors(), grads, m, v, {1e-3 * one, one, one}, {});
+        for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
+          out.insert(out.end(), part.begin(), part.end());
+        work.donate = adamw_in_place(table.specs().size(), 1, 1);
+        return out;
+      }),
+      {tokens});
   return work;
 }
 
@@ -340,7 +342,7 @@ class Server {
     plan_.reset();
     const double first = seconds_of([&] {
       work_ = make_work(request);
-      plan_ = std::make_unique<Plan>(work_.program.plan());
+      plan_ = std::make_unique<Plan>(work_.program.plan({.donate = work_.donate}));
     });
     folder_ = request.value("folder", "");
     inputs_ = numbers_for_work(work_);
@@ -353,6 +355,7 @@ class Server {
                ? work_.other_way(inputs_)
                : [this](const std::vector<Array>& in, std::vector<Array>& out) { plan_->run(in, out); };
     for (const Spec& spec : plan_->output_specs()) outputs_.emplace_back(spec, default_device());
+    for (const auto& [output, input] : work_.donate) outputs_[output] = inputs_[input];
     const PlanStats stats = plan_->stats();
     return {{"first", first},
             {"instructions", stats.instructions},

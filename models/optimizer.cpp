@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "ops/accumulate.h"
@@ -10,6 +11,17 @@
 #include "ops/ops.h"
 
 namespace nestgrad {
+
+namespace {
+
+// 1 where x is finite, else 0.
+Tensor is_finite(Tensor x) {
+  const double largest =
+      x.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  return less_equal(abs(x), largest);
+}
+
+}  // namespace
 
 void AdamWOptions::check() const {
   const auto require = [](const char* field, double value, bool fine, const char* range) {
@@ -36,6 +48,8 @@ AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>
     accumulate(total, part);
   }
   out.grad_norm = sqrt(total);
+  Tensor may_step = is_finite(out.grad_norm);
+  if (step.loss.defined()) may_step = may_step * is_finite(step.loss);
   const Tensor clip = min(o.clip / (out.grad_norm + 1e-6), 1.0);
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!grads[i].defined()) {
@@ -43,13 +57,19 @@ AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>
       continue;
     }
     const Tensor g = grads[i] * clip;
-    out.m.push_back(m[i] * o.beta1 + g * (1 - o.beta1));
-    out.v.push_back(v[i] * o.beta2 + square(g) * (1 - o.beta2));
+    out.m.push_back(where(may_step, m[i] * o.beta1 + g * (1 - o.beta1), m[i]));
+    out.v.push_back(where(may_step, v[i] * o.beta2 + square(g) * (1 - o.beta2), v[i]));
     Tensor change = out.m[i] * step.correction1 / (sqrt(out.v[i] * step.correction2) + o.eps);
     if (specs[i].init.kind == Init::Kind::normal && o.weight_decay > 0)
       change = change + params[i] * o.weight_decay;
-    out.params.push_back(params[i] - change * step.rate);
+    out.params.push_back(where(may_step, params[i] - change * step.rate, params[i]));
   }
+  return out;
+}
+
+std::vector<Donation> adamw_in_place(std::size_t n, std::size_t output, std::size_t input) {
+  std::vector<Donation> out;
+  for (std::size_t i = 0; i < 3 * n; ++i) out.push_back({.output = output + i, .input = input + i});
   return out;
 }
 

@@ -2,6 +2,7 @@
 // and its learning rate schedule.
 #pragma once
 
+#include "engine/plan/plan_options.h"
 #include "ttt/params.h"
 
 namespace nestgrad {
@@ -21,6 +22,7 @@ struct AdamWStep {
   Tensor rate;         // learning rate
   Tensor correction1;  // 1 / (1 - beta1^t)
   Tensor correction2;  // 1 / (1 - beta2^t)
+  Tensor loss = {};    // if defined, it must be finite for the step to be made
 };
 
 struct AdamWResult {
@@ -32,10 +34,16 @@ struct AdamWResult {
 inline constexpr std::string_view kMomentPrefix = "adamw.";
 
 // A parameter whose gradient is an undefined tensor stays as it is, without decay. One gradient at least is
-// defined. ConfigError for options that make no sense.
+// defined. Where the norm of the gradients is not finite, or the loss given, all parameters and moments keep
+// their bits: so a plan may write the new ones over the old (adamw_in_place). ConfigError for options that make
+// no sense.
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& options);
+
+// PlanOptions::donate for a program with n parameters whose inputs from number `input` on are parameters, m and v,
+// n of each, and its outputs from `output` on the new ones.
+std::vector<Donation> adamw_in_place(std::size_t n, std::size_t output, std::size_t input);
 
 // Linear warm-up to `peak` over the first `warmup` steps, then a cosine down to `floor` times peak at the
 // last of `steps`. step counts from 0.

@@ -200,16 +200,17 @@ void Trainer::trace() {
         for (const ParamSpec& p : table.specs())
           v.push_back(loss.graph().input(Spec{kType, p.shape}, kSecondMoment + p.name));
         const AdamWResult r =
-            adamw(table.specs(), params, gradients, m, v, {in[1], in[2], in[3]}, options_.adamw);
+            adamw(table.specs(), params, gradients, m, v, {in[1], in[2], in[3], loss}, options_.adamw);
         std::vector<Tensor> out{loss, r.grad_norm};
         for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
           out.insert(out.end(), part.begin(), part.end());
         return out;
       });
-  train_plan_ = std::make_unique<Plan>(train_.function.plan({.memory_budget = options_.memory_budget}));
+  train_plan_ = std::make_unique<Plan>(
+      train_.function.plan({.memory_budget = options_.memory_budget,
+                            .donate = adamw_in_place(train_.params.size(), kResults, kNumbers)}));
   inputs_ = {Array(tokens), Array(number), Array(number), Array(number)};
   begin_with(initial_parameters(train_.params, kType, options_.seed, train_plan_->device()));
-  for (const Spec& spec : train_plan_->output_specs()) outputs_.emplace_back(spec, train_plan_->device());
 }
 
 void Trainer::start_from(StateDict params) {
@@ -224,15 +225,25 @@ void Trainer::begin_with(StateDict params) {
     params.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
     params.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));
   }
-  place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&params}));
+  std::vector<Array> inputs = train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&params});
+  params.clear();
+  place_inputs(std::move(inputs));
   start_ = kFromSeed;
   step_ = 0;
 }
 
-// Parameters and moments stay where the plan runs.
+// Parameters and moments stay where the plan runs. They are no one else's, as steps write over them.
 void Trainer::place_inputs(std::vector<Array> inputs) {
-  for (std::size_t i = kNumbers; i < inputs.size(); ++i) inputs[i] = inputs[i].to(train_plan_->device());
+  const Device& device = train_plan_->device();
+  const Spec number{kType, {}};
+  std::vector<Array> outputs{Array(number, device), Array(number, device)};
+  for (std::size_t i = kNumbers; i < inputs.size(); ++i) {
+    if (inputs[i].device() != device) inputs[i] = inputs[i].to(device);
+    inputs[i] = std::move(inputs[i]).unshared();
+    outputs.push_back(inputs[i]);
+  }
   inputs_ = std::move(inputs);
+  outputs_ = std::move(outputs);
 }
 
 StepResult Trainer::step() {
@@ -250,8 +261,6 @@ StepResult Trainer::step() {
         "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
         "Lower TrainingOptions::lr, or raise warmup",
         result.step, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.grad_norm));
-  for (std::size_t i = kResults; i < outputs_.size(); ++i)
-    std::swap(inputs_[kNumbers + i - kResults], outputs_[i]);
   ++step_;
   return result;
 }
@@ -333,7 +342,7 @@ void Trainer::save(const std::string& path) const {
 }
 
 void Trainer::load(const std::string& path) {
-  const SafeTensors file = read_safetensors(path);
+  SafeTensors file = read_safetensors(path);
   const std::int64_t step = step_from(file, path);
   check_same(file, "config", config_, path);
   check_same(file, "training", options_.to_json(), path);
@@ -354,7 +363,9 @@ void Trainer::load(const std::string& path) {
   for (const auto& [name, value] : file.tensors)
     if (!name.starts_with(kMomentPrefix)) params.emplace(name, value);
   check_fits(train_.params, params, path);
-  place_inputs(train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors}));
+  std::vector<Array> inputs = train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors});
+  params.clear(), file.tensors.clear();
+  place_inputs(std::move(inputs));
   if (started) start_ = start->second;
   step_ = step;
 }

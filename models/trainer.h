@@ -1,7 +1,8 @@
 // Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan, on
-// the default device, where parameters and moments stay. Everything that a step depends on (parameters,
-// optimiser state, step number) is in the checkpoint; batches and random numbers are functions of seed and
-// step, so a resumed run is bit-identical to one that was never interrupted.
+// the default device, where parameters and moments stay: there is one of each, which steps write over.
+// Everything that a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches and
+// random numbers are functions of seed and step, so a resumed run is bit-identical to one that was never
+// interrupted.
 #pragma once
 
 #include "engine/look/nonfinite.h"
@@ -57,11 +58,12 @@ class Trainer {
   // loss depends on (a learner that ignores its values): they stay as they start, see unused_parameters().
   Trainer(const TrainingOptions& options, ByteCorpus corpus, const LogitsFn& model);
 
-  // Back to before the first step, with these parameters, f32. ConfigError unless they are the model's.
+  // Back to before the first step, with these parameters, f32; steps do not write into the caller's arrays.
+  // ConfigError unless they are the model's.
   void start_from(StateDict params);
 
-  // One step of training. ValueError if loss or gradient is not finite; the parameters are then those before
-  // the step.
+  // One step of training. ValueError if loss or gradient is not finite; parameters and moments are then, bit for
+  // bit, those before the step.
   StepResult step();
   // After a step that threw ValueError: where its first value that is not finite was made.
   std::optional<NonFinite> why_not_finite() const;
@@ -102,7 +104,7 @@ class Trainer {
   std::vector<std::string> unused_;
   std::unique_ptr<Plan> train_plan_;
   std::vector<Array> inputs_;   // tokens, 3 numbers, params, m, v
-  std::vector<Array> outputs_;  // loss, norm, params, m, v
+  std::vector<Array> outputs_;  // loss, norm; then params, m, v: the same arrays as in inputs_
   std::int64_t step_ = 0;
 };
 

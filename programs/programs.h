@@ -13,11 +13,12 @@
 
 namespace nestgrad::programs {
 
-int train_lm(int argc, char** argv);   // trains a language model whose layers are learners
-int generate(int argc, char** argv);   // continues a text with a trained model
-int inspect(int argc, char** argv);    // one page on where a layer's outer gradient comes from
-int learners(int argc, char** argv);   // lists, explains and proves learners
-int reference(int argc, char** argv);  // numbers of a layer's inner loop, for authors of kernels
-int verify(int argc, char** argv);     // holds a kernel's numbers to them
+int train_lm(int argc, char** argv);     // trains a language model whose layers are learners
+int generate(int argc, char** argv);     // continues a text with a trained model
+int inspect(int argc, char** argv);      // one page on where a layer's outer gradient comes from
+int learners(int argc, char** argv);     // lists, explains and proves learners
+int reference(int argc, char** argv);    // numbers of a layer's inner loop, for authors of kernels
+int verify(int argc, char** argv);       // holds a kernel's numbers to them
+int loops_ahead(int argc, char** argv);  // compiles the loops of learners, for machines without a compiler
 
 }  // namespace nestgrad::programs

@@ -50,27 +50,59 @@ void Compiler::place_inputs() {
 }
 
 void Compiler::place_outputs() {
+  const std::size_t inputs = source_.inputs.size();
   for (std::size_t k = 0; k < source_.outputs.size(); ++k) {
-    const NodeId id = source_.outputs[k], root = root_of(id);
-    program_.outputs.push_back(node(id).spec);
+    program_.outputs.push_back(node(source_.outputs[k]).spec);
+    homes_.push_back({Place::Kind::external, inputs + k});
+  }
+  for (const auto& [output, input] : options_.donate) homes_[output].at = input;
+  options_.donate.clear();  // they are not those of the bodies of scans
+  for (std::size_t k = 0; k < homes_.size(); ++k) {
+    const NodeId root = root_of(source_.outputs[k]);
     const OpKind kind = node(root).op->kind;
     if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none)
       continue;
-    value(root) = {{Place::Kind::external, source_.inputs.size() + k}, -1};
+    if (homes_[k].at < inputs) over_.emplace(root, homes_[k].at);
+    else value(root) = {homes_[k], -1};
   }
 }
 
+bool Compiler::take_input(NodeId id) {
+  const auto donated = over_.find(id);
+  if (donated == over_.end() || last_reader_[uz(source_.inputs[donated->second])] >= group_) return false;
+  value(id) = {{Place::Kind::external, donated->second}, -1};
+  return true;
+}
+
 void Compiler::copy_outputs() {
-  for (std::size_t k = 0; k < source_.outputs.size(); ++k) {
+  struct Late {
+    NodeId id;
+    Place from, to;
+    int buffer;
+  };
+  std::vector<Late> over_inputs;
+  for (std::size_t k = 0; k < homes_.size(); ++k) {
     const NodeId id = source_.outputs[k];
-    const Place home{Place::Kind::external, source_.inputs.size() + k};
     const Value& v = value(root_of(id));
-    if (v.place.kind == Place::Kind::external && v.place.at == home.at) continue;
-    use(id);
-    Instruction copy{
-        .in = {v.place}, .out = home, .bytes = node(id).spec.bytes(), .node = id, .loc = node(id).loc};
-    program_.code.push_back(std::move(copy));
+    if (v.place == homes_[k]) continue;
+    if (homes_[k].at < source_.inputs.size()) over_inputs.push_back({id, v.place, homes_[k], v.buffer});
+    else copy(id, use(id), homes_[k]);
   }
+  for (Late& late : over_inputs)  // an input that another of these copies is written over
+    if (std::ranges::find(over_inputs, late.from, &Late::to) != over_inputs.end()) {
+      late.buffer = new_buffer(node(late.id).spec.bytes());
+      late.from = copy(late.id, late.from, {Place::Kind::arena, uz(late.buffer)});
+    }
+  for (const Late& late : over_inputs) {
+    if (late.buffer >= 0) buffers_[uz(late.buffer)].last = now();
+    copy(late.id, late.from, late.to);
+  }
+}
+
+Place Compiler::copy(NodeId id, Place from, Place to) {
+  program_.code.push_back(
+      {.in = {from}, .out = to, .bytes = node(id).spec.bytes(), .node = id, .loc = node(id).loc});
+  return to;
 }
 
 int Compiler::new_buffer(std::size_t bytes) {
@@ -80,7 +112,7 @@ int Compiler::new_buffer(std::size_t bytes) {
 
 void Compiler::give_home(NodeId id) {
   Value& v = value(id);
-  if (v.place.kind != Place::Kind::none) return;
+  if (v.place.kind != Place::Kind::none || take_input(id)) return;
   v.buffer = new_buffer(node(id).spec.bytes());
   v.place = {Place::Kind::arena, uz(v.buffer)};
 }
@@ -94,14 +126,24 @@ Place Compiler::use(NodeId id) {
 template <class MayReuse>
 bool Compiler::take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse may_reuse) {
   if (!options_.reuse || value(id).place.kind != Place::Kind::none) return false;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
+  if (take_input(id)) return true;
+  const auto dies = [&](std::size_t i) {
     const NodeId root = root_of(inputs[i]);
-    const Value& v = value(root);
-    if (v.buffer < 0 || !may_reuse(i) || last_reader_[uz(root)] != group_) continue;
-    bool read_otherwise = false;  // the same bytes under another shape
-    for (std::size_t j = 0; j < inputs.size(); ++j)
-      read_otherwise = read_otherwise || (root_of(inputs[j]) == root && !may_reuse(j));
-    if (read_otherwise) continue;
+    if (!may_reuse(i) || last_reader_[uz(root)] != group_) return false;
+    for (std::size_t j = 0; j < inputs.size(); ++j)  // the same bytes under another shape
+      if (root_of(inputs[j]) == root && !may_reuse(j)) return false;
+    return true;
+  };
+  if (const auto donated = over_.find(id); donated != over_.end())
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Place place{Place::Kind::external, donated->second};
+      if (value(root_of(inputs[i])).place != place || !dies(i)) continue;
+      value(id) = {place, -1};
+      return true;
+    }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Value& v = value(root_of(inputs[i]));
+    if (v.buffer < 0 || !dies(i)) continue;
     value(id) = v;
     return true;
   }
@@ -111,14 +153,20 @@ bool Compiler::take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse 
 void Compiler::find_last_readers() {
   constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
+  std::size_t last_scan = 0;
   last_reader_.assign(values_.size(), 0);
   for (std::size_t g = 0; g < fusion_.order.size(); ++g)
-    for (NodeId id : fusion_.order[g].nodes)
+    for (NodeId id : fusion_.order[g].nodes) {
       for (NodeId in : fusion_.inputs_of(graph_, id)) last_reader_[uz(root_of(in))] = g;
-  // A checkpointed scan may read its inputs again whenever its values are pulled.
+      if (is_scan(node(id))) last_scan = g;
+    }
+  // A checkpointed scan may read its inputs again when another scan pulls its values.
   for (NodeId id = 0; id < graph_.size(); ++id)
     if (live_[uz(id)] && node(id).op->kind == OpKind::scan)
-      for (NodeId in : node(id).inputs) last_reader_[uz(root_of(in))] = kNever;
+      for (NodeId in : node(id).inputs) {
+        std::size_t& last = last_reader_[uz(root_of(in))];
+        last = std::max(last, last_scan);
+      }
   for (NodeId id : source_.outputs) last_reader_[uz(root_of(id))] = kNever;
 }
 
@@ -195,8 +243,9 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
     // It may write over what no later op reads, and no other writes over.
     const auto may_reuse = [&](std::size_t i) {
       const int buffer = value(root_of(text.inputs[i])).buffer;
+      const auto has_taken_it = [&](NodeId other) { return buffer >= 0 && value(other).buffer == buffer; };
       return specs[i] == node(nodes[k]).spec && text.last_read[i] <= k &&
-             std::ranges::none_of(nodes, [&](NodeId other) { return value(other).buffer == buffer; });
+             std::ranges::none_of(nodes, has_taken_it);
     };
     if (!take_over(nodes[k], text.inputs, may_reuse)) give_home(nodes[k]);
     ins.outs.push_back(value(nodes[k]).place);

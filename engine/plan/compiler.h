@@ -48,8 +48,13 @@ class Compiler {
   NodeId root_of(NodeId id) const;
   void place_inputs();
   // An output takes its value's place when an instruction writes that value and no earlier output claimed it.
+  // One that is written over an input takes it when nothing reads the input any more.
   void place_outputs();
+  // To where they are to be, what is elsewhere. Copies over inputs are last: others may show those inputs.
   void copy_outputs();
+  Place copy(NodeId id, Place from, Place to);
+  // Lets id, an output, live where the input lives that was donated for it, if no later instruction reads that.
+  bool take_input(NodeId id);
   int new_buffer(std::size_t bytes);
   // Gives id a home in the arena unless it has one (an output).
   void give_home(NodeId id);
@@ -101,8 +106,10 @@ class Compiler {
   Readers readers_;
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
-  std::size_t group_ = 0;                 // of fusion_.order: what is being issued
-  std::vector<std::size_t> last_reader_;  // of a value's bytes: the last group that reads them
+  std::vector<Place> homes_;                      // of the outputs, at the end
+  std::unordered_map<NodeId, std::size_t> over_;  // value that is an output -> the input donated for it
+  std::size_t group_ = 0;                         // of fusion_.order: what is being issued
+  std::vector<std::size_t> last_reader_;          // of a value's bytes: the last group that reads them
   Fusion fusion_;
   std::unordered_map<NodeId, SlicedBody> slicings_;
   StepLayouts layouts_;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/core/error.h"
+#include "engine/plan/loops_ahead.h"
 #include "engine/plan/native_library.h"
 
 namespace nestgrad {
@@ -39,7 +40,9 @@ class Compiled {
     std::shared_ptr<NativeCluster>& known = known_[{std::string(target.instruction_set), text}];
     if (!known) {
       known = std::make_shared<NativeCluster>();
-      wanted_.emplace_back(text, known);
+      known->run = loop_ahead(target, text);
+      if (known->run) ++report_.ahead;
+      else wanted_.emplace_back(text, known);
     }
     return known;
   }

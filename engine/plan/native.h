@@ -36,6 +36,7 @@ void wait_for_compiler();
 // What the process has had compiled so far, in loops; last_failure says why the last ones are not there.
 struct NativeReport {
   int compiled = 0, from_cache = 0, failed = 0;
+  int ahead = 0;  // found among those compiled ahead of time (engine/plan/loops_ahead.h)
   double seconds = 0;
   std::string last_failure;
 };

@@ -198,6 +198,22 @@ void keep(const fs::path& folder, const std::string& key, const std::string& lib
   drop_oldest(folder);
 }
 
+constexpr std::string_view kNoCompiler =
+    "there is no C++ compiler: NESTGRAD_CXX names one, or c++ is on the PATH";
+
+// Why it failed; empty: it did not.
+std::string compile(const Compiler& compiler, const std::string& text, const std::vector<std::string>& flags,
+                    const WorkFolder& work, const fs::path& library, std::chrono::milliseconds limit,
+                    const std::stop_token& stop) {
+  if (work.path().empty()) return "there is no folder for temporary files";
+  const fs::path source = work.path() / "text.cpp";
+  std::ofstream(source) << text;
+  std::vector<std::string> command{compiler.path, "-std=c++20", "-shared", "-fPIC"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(), {"-o", library.string(), source.string()});
+  return run(command, work.path() / "log", limit, stop);
+}
+
 }  // namespace
 
 void* NativeLibrary::symbol(const std::string& name) const {
@@ -209,7 +225,7 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
   NativeLibrary out;
   const Compiler compiler = find_compiler();
   if (compiler.path.empty()) {
-    out.failure = "there is no C++ compiler: NESTGRAD_CXX names one, or c++ is on the PATH";
+    out.failure = kNoCompiler;
     return out;
   }
   std::string all = compiler.identity;
@@ -222,22 +238,36 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
     return out;
   }
   const WorkFolder work;
-  if (work.path().empty()) {
-    out.failure = "there is no folder for temporary files";
-    return out;
-  }
-  const fs::path source = work.path() / "text.cpp", library = work.path() / "text.so";
-  std::ofstream(source) << text << fmt::format("\nextern \"C\" const char nestgrad_key[] = \"{}\";\n", key);
-  std::vector<std::string> command{compiler.path, "-std=c++20", "-shared", "-fPIC"};
-  command.insert(command.end(), flags.begin(), flags.end());
-  command.insert(command.end(), {"-o", library.string(), source.string()});
-  out.failure = run(command, work.path() / "log", limit, stop);
+  const fs::path library = work.path() / "text.so";
+  out.failure =
+      compile(compiler, text + fmt::format("\nextern \"C\" const char nestgrad_key[] = \"{}\";\n", key),
+              flags, work, library, limit, stop);
   if (!out.failure.empty()) return out;
   const std::string bytes = read_file(library);
   out.handle = open(library, key);
   if (!out.handle) out.failure = fmt::format("what {} made cannot be opened", compiler.path);
   else if (!cache.empty()) keep(cache, key, bytes);
   return out;
+}
+
+NativeLibrary open_library(const std::string& path) {
+  NativeLibrary out;
+  out.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!out.handle) out.failure = fmt::format("{} cannot be opened", path);
+  return out;
+}
+
+std::string compile_library(const std::string& text, const std::vector<std::string>& flags,
+                            const std::string& path, std::chrono::milliseconds limit) {
+  const Compiler compiler = find_compiler();
+  if (compiler.path.empty()) return std::string(kNoCompiler);
+  const std::string part = fmt::format("{}.{}.part", path, getpid());
+  std::string why = compile(compiler, text, flags, WorkFolder(), part, limit, {});
+  std::error_code failed;
+  if (why.empty()) fs::rename(part, path, failed);
+  if (failed) why = failed.message();
+  if (!why.empty()) fs::remove(part, failed);
+  return why;
 }
 
 }  // namespace nestgrad

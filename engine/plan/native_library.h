@@ -23,4 +23,12 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
                              std::chrono::milliseconds limit = std::chrono::seconds(60),
                              const std::stop_token& stop = {});
 
+// Opens a library whose path is trusted.
+NativeLibrary open_library(const std::string& path);
+
+// Compiles the text to a library of this name, written aside and renamed. Why it failed; empty: it did not.
+std::string compile_library(const std::string& text, const std::vector<std::string>& flags,
+                            const std::string& path,
+                            std::chrono::milliseconds limit = std::chrono::minutes(30));
+
 }  // namespace nestgrad

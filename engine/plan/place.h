@@ -12,6 +12,7 @@ struct Place {
   enum class Kind : std::uint8_t { none, arena, external, literal };
   Kind kind = Kind::none;
   std::size_t at = 0;  // arena: byte offset; external: index; literal: index into Program::literals
+  bool operator==(const Place&) const = default;
 };
 
 }  // namespace nestgrad

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/core/device.h"
 
@@ -14,6 +15,11 @@ namespace nestgrad {
 enum class Compile : std::uint8_t { never, background, now };
 // What NESTGRAD_COMPILE says, or never. ConfigError if it says something else.
 Compile default_compile();
+
+// Output number `output` is written over input number `input`.
+struct Donation {
+  std::size_t output = 0, input = 0;
+};
 
 struct PlanOptions {
   bool simplify = true;
@@ -32,6 +38,11 @@ struct PlanOptions {
   Precision precision = default_precision();  // of its products, on a GPU
   Compile compile = default_compile();        // of elementwise loops on the CPU; changes no bit
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
+  // Inputs whose memory is given up for an output of the same spec, as by JAX's donate_argnums: a training step
+  // then has its parameters in memory once. Changes no bit. A run ends with the output in the input's array:
+  // every Array that shares it is overwritten, and if the run throws, what it holds is not defined. Where the
+  // input is read after the output is made, the plan keeps the output elsewhere until then.
+  std::vector<Donation> donate = {};
 };
 
 // Where a value lives, for tests and pictures. Steps are instruction numbers.

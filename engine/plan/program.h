@@ -3,6 +3,7 @@
 // by one thread at a time: kernels may keep scratch.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "engine/plan/backend.h"
@@ -89,8 +90,11 @@ Program compile(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& i
 void execute(Program& program, const Frame& frame);
 void run_scan(ScanStep& scan, Program& program, const Frame& frame);
 std::byte* resolve(const Place& place, const Program& program, const Frame& frame);
-// Runs it twice on this thread. `external`: as of Frame, on the CPU.
-Profile profile(Program& program, std::byte* const* external, std::int64_t most_events);
+// Runs it twice on this thread. `external`: as of Frame, on the CPU. place_inputs: called before each run, which
+// may write over inputs.
+Profile profile(
+    Program& program, std::byte* const* external, std::int64_t most_events,
+    const std::function<void()>& place_inputs = [] {});
 
 std::string ops_of(const Program& program, const Instruction& instruction);  // "mul+add"
 

@@ -6,11 +6,13 @@
 #include <cstring>
 #include <tuple>
 
+#include "engine/core/index.h"
 #include "engine/core/node_text.h"
 #include "engine/core/threads.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/native.h"
 #include "engine/plan/program.h"
+#include "engine/run/arguments.h"
 #include "engine/run/profile.h"
 
 namespace nestgrad {
@@ -21,6 +23,8 @@ struct Plan::Impl {
   Array arena;
   std::vector<std::byte*> external;
   std::vector<std::string> input_names, output_names;  // %0 = input 'x' f64[3] (file.cpp:9)
+  std::vector<int> donors;  // of each output the input that it is written over; -1: none
+  OwnMemory own_memory;
 
   // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
   // outputs lie.
@@ -35,6 +39,12 @@ struct Plan::Impl {
     staged.resize(external.size());
     if (!staged[k].defined()) staged[k] = Array(spec, device);
     return staged[k];
+  }
+  Signature inputs() const { return {program.inputs, input_names}; }
+  Signature outputs() const { return {program.outputs, output_names}; }
+  // In `external`, where output k is.
+  std::size_t slot_of_output(std::size_t k) const {
+    return donors[k] >= 0 ? uz(donors[k]) : program.inputs.size() + k;
   }
   // Where the arguments are, or copies of those that lie on another device.
   void bind(std::span<const Array> inputs, std::span<const Array> outputs);
@@ -104,18 +114,6 @@ void add_sources(const Program& p, const std::string& where,
   }
 }
 
-// names: of what is wanted, for the message.
-void check(std::string_view what, std::span<const Array> given, const std::vector<Spec>& wanted,
-           const std::vector<std::string>& names) {
-  if (given.size() != wanted.size())
-    throw ShapeError(fmt::format("[plan] {} {}s given, the function has {}: {}", given.size(), what,
-                                 wanted.size(), fmt::join(names, ", ")));
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (!given[i].defined() || given[i].spec() != wanted[i])
-      throw ShapeError(fmt::format("[plan] {} {} is {}, the function wants {}", what, i,
-                                   given[i].defined() ? to_string(given[i].spec()) : "empty", names[i]));
-}
-
 int most_steps(const std::deque<GraphNode>& nodes) {
   std::int64_t most = 0;
   for (const GraphNode& n : nodes)
@@ -163,6 +161,11 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
   if (!settled.device.is_cpu()) settled.workers = 1;
   for (NodeId id : inputs) impl_->input_names.push_back(describe(nodes, id));
   for (NodeId id : outputs) impl_->output_names.push_back(describe(nodes, id));
+  std::vector<Spec> wanted, made;
+  for (NodeId id : inputs) wanted.push_back(nodes[uz(id)].spec);
+  for (NodeId id : outputs) made.push_back(nodes[uz(id)].spec);
+  impl_->donors = donors_of(settled.donate, {wanted, impl_->input_names}, {made, impl_->output_names});
+  impl_->own_memory = OwnMemory(outputs.size());
   impl_->program = compile_within(nodes, inputs, outputs, settled);
   compile_clusters(settled.compile);
   impl_->device = settled.device;
@@ -194,16 +197,22 @@ const std::vector<Spec>& Plan::output_specs() const { return impl_->program.outp
 std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
   std::vector<Array> outputs;
   const bool all_here = std::ranges::all_of(inputs, [](const Array& a) { return a.device().is_cpu(); });
-  for (const Spec& spec : output_specs())
-    outputs.emplace_back(spec, all_here ? Device::cpu() : impl_->device);
+  for (std::size_t k = 0; k < output_specs().size(); ++k) {
+    const std::size_t slot = impl_->slot_of_output(k);
+    if (impl_->donors[k] < 0)
+      outputs.emplace_back(output_specs()[k], all_here ? Device::cpu() : impl_->device);
+    else
+      outputs.push_back(slot < inputs.size() ? inputs[slot] : Array());  // too few inputs are noticed below
+  }
   run(inputs, outputs);
   return outputs;
 }
 
 void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
-  check("input", inputs, input_specs(), impl_->input_names);
-  check("output", outputs, output_specs(), impl_->output_names);
   Impl& p = *impl_;
+  check_given("input", inputs, p.inputs());
+  check_given("output", outputs, p.outputs());
+  p.own_memory.check(inputs, outputs, p.donors);
   p.bind(inputs, outputs);
   if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
   else p.replay();
@@ -217,11 +226,17 @@ Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events
         fmt::format("[plan] only plans for the CPU can be profiled, this one is for {}; make one with "
                     "PlanOptions::device = Device::cpu()",
                     p.device.name()));
-  check("input", inputs, input_specs(), p.input_names);
-  std::vector<Array> outputs;
-  for (const Spec& spec : output_specs()) outputs.emplace_back(spec);
-  p.bind(inputs, outputs);
-  Profile profile = nestgrad::profile(p.program, p.external.data(), most_events);
+  check_given("input", inputs, p.inputs());
+  std::vector<Array> outputs, in = inputs;
+  for (std::size_t k = 0; k < p.donors.size(); ++k) {
+    outputs.emplace_back(output_specs()[k]);
+    if (p.donors[k] >= 0) in[uz(p.donors[k])] = outputs[k];
+  }
+  p.bind(in, outputs);
+  Profile profile = nestgrad::profile(p.program, p.external.data(), most_events, [&] {
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if (in[i].data() != inputs[i].data()) copy(inputs[i], in[i]);
+  });
   profile.outputs = std::move(outputs);
   return profile;
 }
@@ -235,13 +250,12 @@ void Plan::Impl::bind(std::span<const Array> inputs, std::span<const Array> outp
     place(i, inputs[i]);
     if (inputs[i].device() != device) copy(inputs[i], staged[i]);
   }
-  for (std::size_t i = 0; i < outputs.size(); ++i) place(inputs.size() + i, outputs[i]);
+  for (std::size_t k = 0; k < outputs.size(); ++k) place(slot_of_output(k), outputs[k]);
 }
 
 void Plan::Impl::deliver(std::span<Array> outputs) {
-  const std::size_t first = external.size() - outputs.size();
-  for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i].device() != device) copy(staged[first + i], outputs[i]);
+  for (std::size_t k = 0; k < outputs.size(); ++k)
+    if (outputs[k].device() != device) copy(staged[slot_of_output(k)], outputs[k]);
 }
 
 void Plan::Impl::replay() {
@@ -275,6 +289,15 @@ std::string Plan::source() const {
     auto& [lines, text] = sources[i];
     out += lines + "\n" + text.replace(text.find('$'), 1, fmt::format("loop{}", i)) + "\n";
   }
+  return out;
+}
+
+std::vector<std::string> Plan::loops() const {
+  if (!impl_->device.is_cpu()) throw DeviceError("[plan] only a plan on the CPU has loops as C++");
+  std::vector<std::pair<std::string, std::string>> sources;
+  add_sources(impl_->program, "", sources);
+  std::vector<std::string> out;
+  for (auto& [lines, text] : sources) out.push_back(std::move(text));
   return out;
 }
 

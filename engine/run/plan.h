@@ -29,14 +29,16 @@ class Plan {
   const std::vector<Spec>& input_specs() const;
   const std::vector<Spec>& output_specs() const;
 
-  // Fresh output arrays: on the CPU if all inputs lie there, else on the plan's device.
+  // Fresh output arrays: on the CPU if all inputs lie there, else on the plan's device. An output that is
+  // written over an input (PlanOptions::donate) is that input's array.
   std::vector<Array> run(const std::vector<Array>& inputs);
-  // Into the arrays given (defined, right specs, no overlap with inputs), there or on the CPU. Allocates
-  // nothing, but at the first run on a GPU.
+  // Into the arrays given, there or on the CPU: defined, of the right specs, each the array of no other output
+  // and of no input but the one that was donated for it; ShapeError, ConfigError. Allocates nothing, but at
+  // the first run on a GPU.
   void run(std::span<const Array> inputs, std::span<Array> outputs);
 
-  // What a run does with its time and memory; engine/run/profile.h says more. DeviceError if it is not the
-  // CPU's.
+  // What a run does with its time and memory; engine/run/profile.h says more. Overwrites no input. DeviceError
+  // if it is not the CPU's.
   Profile profile(const std::vector<Array>& inputs, std::int64_t most_events = 20'000);
 
   PlanStats stats() const;
@@ -44,6 +46,8 @@ class Plan {
   // The loops of a plan on the CPU as C++: what PlanOptions::compile has compiled, one function for each
   // instruction of several ops. It needs the headers of ops/numerics before it.
   std::string source() const;
+  // Their texts alone, each once, the function's name being "$" (engine/plan/loops_ahead.h).
+  std::vector<std::string> loops() const;
   std::vector<BufferInfo> buffers() const;  // of the outermost program
 
  private:

@@ -171,7 +171,8 @@ std::vector<std::int64_t> quotas(const std::vector<Recorder::Tally>& tallies, st
 
 }  // namespace
 
-Profile profile(Program& program, std::byte* const* external, std::int64_t most_events) {
+Profile profile(Program& program, std::byte* const* external, std::int64_t most_events,
+                const std::function<void()>& place_inputs) {
   Profile out{.predicted_peak = program.arena_bytes, .spare_on_top = spare_on_top(program)};
   enter(program, 0, -1, out.instructions);
   for (const InstructionProfile& ins : out.instructions) out.levels = std::max(out.levels, ins.level + 1);
@@ -180,6 +181,7 @@ Profile profile(Program& program, std::byte* const* external, std::int64_t most_
   PaintedArena arena(program.arena_bytes);
   // Two colours, so that a number that looks like one of them does not hide.
   const auto run = [&](std::byte colour, Recorder& recorder) {
+    place_inputs();
     arena.paint(colour);
     const std::int64_t begin_ns = recorder.now_ns();
     execute(program, {.arena = arena.data(), .external = external, .recorder = &recorder});

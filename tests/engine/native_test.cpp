@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/core/threads.h"
+#include "engine/plan/loops_ahead.h"
 #include "engine/plan/native_library.h"
 #include "ops/kernels.h"
 #include "tests/temporary_folder.h"
@@ -237,6 +238,39 @@ TEST_CASE("several threads that compile the same text at once all have it") {
   }
   CHECK(right == 4);
   CHECK(native_library(kText, {}).from_cache);
+}
+
+TEST_CASE("loops that were compiled ahead of time are found by their text, and no others") {
+  const NativeTarget target = native_target();
+  if (target.flags.empty()) return;
+  const TemporaryFolder folder;
+  CHECK(LoopLibrary(target, folder.path.string()).size() == 0);
+  const Spec spec = f32({3, 40});
+  const Function f = trace([](Tensor x) { return x * x + 0.5; }, spec);
+  const std::vector<std::string> texts = f.plan().loops();
+  REQUIRE(texts.size() == 1);
+  const std::string path = compile_ahead(target, texts, folder.path.string());
+  CHECK(fs::path(path).filename() == fmt::format("loops-{}.so", target.instruction_set));
+  const LoopLibrary loops(target, folder.path.string());
+  CHECK(loops.size() == 1);
+  CHECK_FALSE(static_cast<bool>(loops.find(texts[0] + " ")));
+  NativeTarget newer = target;
+  newer.headers.emplace_back("// of another version");
+  CHECK_FALSE(static_cast<bool>(LoopLibrary(newer, folder.path.string()).find(texts[0])));
+
+  const CompiledCluster run = loops.find(texts[0]);
+  REQUIRE(static_cast<bool>(run));
+  const Array x = random(spec, 1), expected = f(x);
+  Array y(spec);
+  const float half = 0.5F;
+  const std::byte* in[] = {x.data(), reinterpret_cast<const std::byte*>(&half)};
+  std::byte* out[] = {y.data()};
+  run(in, out, 0, x.size());
+  CHECK(y.same_bits(expected));
+
+  const Variable none("NESTGRAD_CXX", "/nothing/here");
+  const std::string why = message_of<IoError>([&] { compile_ahead(target, texts, folder.path.string()); });
+  CHECK(contains(why, "there is no C++ compiler"));
 }
 
 TEST_CASE("NESTGRAD_COMPILE that says something else is refused") {

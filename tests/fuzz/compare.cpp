@@ -161,6 +161,27 @@ Arrays run_into(Plan& plan, const Arrays& in) {
   return out;
 }
 
+// Outputs written over inputs of their spec: the same numbers, all other inputs untouched.
+void check_donated(const Subject& s, const Arrays& in, PlanOptions o, const Arrays& expected, Draws& draws) {
+  std::vector<char> is_donated(in.size(), 0);
+  std::string text;
+  for (std::size_t k = 0; k < expected.size(); ++k)
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (is_donated[i] || in[i].spec() != expected[k].spec() || draws.one_in(3)) continue;
+      is_donated[i] = 1;
+      o.donate.push_back({.output = k, .input = i});
+      text += fmt::format(", output {} over input {}", k, i);
+      break;
+    }
+  if (o.donate.empty()) return;
+  Arrays given;
+  for (const Array& a : in) given.push_back(a.clone());
+  require_same(named(o) + text, run_plan(s, o, [&](Plan& plan) { return plan.run(given); }), expected);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    if (!is_donated[i] && !given[i].same_bits(in[i]))
+      throw Finding(fmt::format("{}{}: input {} was written over", named(o), text, i));
+}
+
 }  // namespace
 
 Arrays run_eagerly(const TraceFn& fn, const Arrays& in) {
@@ -245,6 +266,7 @@ void check_plans(const Subject& s, const Arrays& in, Draws& draws) {
       return run_into(plan, in);
     });
     require_same(named(o), found, plainly);
+    if (draws.one_in(2)) check_donated(s, in, o, plainly, draws);
     if (draws.one_in(3)) {
       o.memory_budget = 1 + arena * static_cast<std::size_t>(draws.between(1, 10)) / 10;
       try {

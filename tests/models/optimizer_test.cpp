@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
-#include "engine/run/function.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
+using namespace nestgrad::testing;
 
 TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
   const AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
@@ -45,6 +47,50 @@ TEST_CASE("AdamW equals the update rule written out by hand, step after step") {
     CHECK(std::abs(out[0].at(1) - p[1]) < 1e-12);
     CHECK(std::abs(out[1].at(0) - p[2]) < 1e-12);
   }
+}
+
+TEST_CASE(
+    "AdamW in place: the bits of AdamW apart, no copy, and none changed where norm or loss is not finite") {
+  const std::vector<ParamSpec> specs{{"w", {70, 30}, Init::normal(1)}, {"gain", {30}, Init::ones()}};
+  const Spec w = f32({70, 30}), gain = f32({30}), number = f32();
+  const std::vector<Spec> inputs{number, w,    gain, w,   gain,
+                                 w,      gain, w,    gain};  // loss, gradients, params, m, v
+  const Function step = trace(
+      [&](const Tensors& in) {
+        const Tensor one = constant(1.0, DType::f32);
+        const AdamWResult r = adamw(specs, {in[3], in[4]}, {in[1], in[2]}, {in[5], in[6]}, {in[7], in[8]},
+                                    {0.1 * one, one, one, in[0]}, {});
+        return Tensors{r.grad_norm, r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1]};
+      },
+      inputs);
+  const PlanOptions options{.device = Device::cpu(), .donate = adamw_in_place(2, 1, 3)};
+  Plan in_place = step.plan(options);
+  CHECK(in_place.stats().arena_bytes < 4 * w.bytes());
+  CHECK_FALSE(contains(in_place.str(), " copy "));
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = HUGE_VALF;
+  // Of input 0, 1 or 2 the last number becomes `value`.
+  const auto bits_kept = [&](std::size_t input, float value) {
+    Arrays given;
+    for (std::size_t i = 0; i < inputs.size(); ++i) given.push_back(random(inputs[i], i, 0.1, 1));
+    given[3].as<float>()[5] = -0.0F;
+    given[input].as<float>().back() = value;
+    Arrays before;
+    for (const Array& a : given) before.push_back(a.clone());
+    const Arrays apart = step.plan({.device = Device::cpu()}).run(given), found = in_place.run(given);
+    for (std::size_t k = 1; k < found.size(); ++k) {
+      CHECK(found[k].same_bits(apart[k]));
+      CHECK(found[k].data() == given[k + 2].data());
+    }
+    CHECK(std::isfinite(found[0].item()) == (input == 0 || value == 0.5F));
+    return same_bits(given, before);
+  };
+  for (const std::size_t gradient : {1U, 2U}) {
+    CHECK_FALSE(bits_kept(gradient, 0.5F));
+    for (const float value : {kNan, kInfinity, -kInfinity, 3e38F})
+      CHECK(bits_kept(gradient, value));  // 3e38^2
+  }
+  CHECK_FALSE(bits_kept(0, -3e38F));
+  for (const float loss : {kNan, kInfinity, -kInfinity}) CHECK(bits_kept(0, loss));
 }
 
 TEST_CASE("options of AdamW that make no sense are refused where its step is made") {

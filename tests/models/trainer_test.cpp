@@ -283,10 +283,45 @@ TEST_CASE("a step that is not finite is refused and leaves the parameters as the
       trainer.step();
     }
   };
+  const TemporaryFolder folder;
   const std::string text = message_of<ValueError>(train_until_it_fails);
   CHECK(contains(text, "is not finite"));
   CHECK(contains(text, "Lower TrainingOptions::lr"));
   for (const auto& [name, value] : trainer.parameters()) CHECK(value.same_bits(before.at(name)));
+  const std::int64_t steps = trainer.steps_done();
+  trainer.save(folder / "first");
+  CHECK(message_of<ValueError>([&] { trainer.step(); }) == text);  // it fails again as it did
+  CHECK(trainer.steps_done() == steps);
+  CHECK(trainer.why_not_finite());
+  trainer.save(folder / "again");
+  CHECK(read_file(folder / "first") == read_file(folder / "again"));  // the moments too
+}
+
+TEST_CASE("a step whose loss is not finite, but whose gradient is, is refused and changes nothing") {
+  // All bytes of the text are infinitely less likely than one that it does not have.
+  const LogitsFn model = [](const Params& params, Tensor bytes, ttt::Stream&) {
+    Array shift = Array::full(DType::f32, {256}, -3e38);
+    shift.as<float>()[0] = 3e38F;
+    return gather(params("table", {256, 256}, Init::normal(1)), bytes) + constant(shift);
+  };
+  Trainer trainer(small_options(), small_corpus(), model);
+  const StateDict before = trainer.parameters();
+  const std::string text = message_of<ValueError>([&] { trainer.step(); });
+  CHECK(contains(text, "the loss is not finite (loss inf, gradient norm 0."));
+  CHECK(trainer.parameters().at("table").same_bits(before.at("table")));
+  CHECK(trainer.steps_done() == 0);
+}
+
+TEST_CASE("steps write over no array of anyone else's") {
+  const ByteCorpus corpus = small_corpus();
+  Trainer trainer(small_options(), corpus);
+  const StateDict given = Trainer(small_options(), corpus).parameters();
+  StateDict before;
+  for (const auto& [name, value] : given) before.emplace(name, value.clone());
+  trainer.start_from(given);
+  trainer.step();
+  for (const auto& [name, value] : given) CHECK(value.same_bits(before.at(name)));
+  CHECK_FALSE(trainer.parameters().at("model.norm.weight").same_bits(before.at("model.norm.weight")));
 }
 
 TEST_CASE("a checkpoint of other settings, of another kind, or cut short is refused and changes nothing") {
