@@ -36,6 +36,13 @@ FLOORS_INLINE void store(T* p, const Row<T>& a) {
 #pragma GCC unroll 16
   for (int j = 0; j < Row<T>::size; ++j) store(p + j * lanes<T>, a.part[j]);
 }
+// Has the caches fetch `count` rows that will be read soon.
+template <class T>
+FLOORS_INLINE void prefetch(Rows<const T> rows, int count) {
+  const char* p = reinterpret_cast<const char*>(rows);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count) * sizeof(T[kDim]); i += 64)
+    __builtin_prefetch(p + i);
+}
 template <class T>
 FLOORS_INLINE void add_to(T* p, const Row<T>& a) {
   store(p, row(p) + a);
