@@ -108,6 +108,7 @@ def ttt_cases():
                     label,
                     sizes,
                     backward,
+                    checked=80 if variant == "online" else None,  # more than the floor goes back in one piece
                     flops=ttt_flops(name, SHAPE | sizes, backward),
                     goals=TTT_GOALS.get(label, {}) if backward else {},
                     peers=PEERS if variant == "core" else ("torch", "jax"),

@@ -36,6 +36,13 @@ FLOORS_INLINE void store(T* p, const Row<T>& a) {
 #pragma GCC unroll 16
   for (int j = 0; j < Row<T>::size; ++j) store(p + j * lanes<T>, a.part[j]);
 }
+// Has the caches fetch `count` rows that will be read soon.
+template <class T>
+FLOORS_INLINE void prefetch(Rows<const T> rows, int count) {
+  const char* p = reinterpret_cast<const char*>(rows);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count) * sizeof(T[kDim]); i += 64)
+    __builtin_prefetch(p + i);
+}
 template <class T>
 FLOORS_INLINE void add_to(T* p, const Row<T>& a) {
   store(p, row(p) + a);
@@ -62,19 +69,23 @@ FLOORS_INLINE Row<T> operator*(T a, const Row<T>& b) {
   return by_part<T>([&](int j) { return a * b.part[j]; });
 }
 
+// The sum of all elements: four sums side by side (size is at least 4), so that few additions wait for others.
+template <class T>
+FLOORS_INLINE T sum(const Row<T>& a) {
+  Vec<T> sums[4];
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) sums[j] = a.part[j];
+#pragma GCC unroll 16
+  for (int j = 4; j < Row<T>::size; ++j) sums[j % 4] += a.part[j];
+  return sum<T>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
 template <class T>
 FLOORS_INLINE T dot(const Row<T>& a, const Row<T>& b) {
-  Vec<T> sums = a.part[0] * b.part[0];
-#pragma GCC unroll 16
-  for (int j = 1; j < Row<T>::size; ++j) sums += a.part[j] * b.part[j];
-  return sum<T>(sums);
+  return sum(a * b);
 }
 template <class T>
 FLOORS_INLINE T mean(const Row<T>& a) {
-  Vec<T> sums = a.part[0];
-#pragma GCC unroll 16
-  for (int j = 1; j < Row<T>::size; ++j) sums += a.part[j];
-  return sum<T>(sums) / kDim;
+  return sum(a) / kDim;
 }
 template <class T>
 FLOORS_INLINE T mean_of_product(const Row<T>& a, const Row<T>& b) {

@@ -124,10 +124,12 @@ class TttLinearCore {
   }
 
   // What dG hands back through the inner gradients: dZ; dk and dv but for what the products add; dE.
+  // Meanwhile W comes from a far cache.
   void inner_back(const Sequence<T>& s, std::int64_t t, const Saved& o, const Matrix& dG, const Matrix& dEk,
-                  const T (&E)[chunk], Matrix& dZ) {
+                  const T (&E)[chunk], Rows<const T> W, Matrix& dZ) {
     for (int i = 0; i < chunk; ++i) {
       const InnerGradientBack<T> back = inner_gradient_back(row(dG[i]), o.x[i], o.G[i], o.r[i], s, t + i);
+      prefetch<T>(W + 4 * i, 4);
       store(dZ[i], back.dz);
       store(s.dk[t + i], back.dk + E[i] * row(dEk[i]));
       store(s.dv[t + i], T{-1} * back.dk);
@@ -156,7 +158,7 @@ class TttLinearCore {
     // d(E k) = G dW', as (dW G')'
     product<kDim>(dEkt, zero, times(d_.W, Gt));
     transpose<kDim>(dEkt, dEk);
-    inner_back(s, t, o, dG, dEk, E, dZ);
+    inner_back(s, t, o, dG, dEk, E, now.W, dZ);
     // dW <- dW + q' dY + k' dZ, db likewise
     product<kDim>(d_.W, from(d_.W), transposed_times<chunk>(q, dY), transposed_times<chunk>(k, dZ));
     Row<T> db = row(d_.b);

@@ -6,8 +6,8 @@
 //
 // Products with one row do little with each element of W that they load, so W is walked over once a token: the
 // step of the token before, z and y in one pass. The backward pass needs W before each token; to keep them all
-// takes more time than to make them again, by the same steps, from every 16th (they fit into the second-level
-// cache then).
+// costs more than to take the steps back one by one, W + e k' G. That rounds once more a token, so W is also
+// kept at every 32nd, and taken from there.
 #pragma once
 
 #include "bench/floors/ttt_linear.h"
@@ -19,14 +19,12 @@ class TttLinearOnline {
  public:
   static constexpr int chunk = 1;
 
-  explicit TttLinearOnline(const Sizes& sizes)
-      : keep_(sizes.backward), biases_(1), saved_(1), kept_(1), replayed_(1) {
+  explicit TttLinearOnline(const Sizes& sizes) : keep_(sizes.backward), biases_(1), saved_(1), kept_(1) {
     if (!keep_) return;
     const auto time = static_cast<std::size_t>(sizes.time);
     biases_.resize(time);
     saved_.resize(time);
     kept_.resize(time / kEvery + 1);
-    replayed_.resize(kEvery);
   }
 
   void forward(const Sequence<T>& s) {
@@ -49,23 +47,16 @@ class TttLinearOnline {
   void backward(const Sequence<T>& s) {
     dW_ = Matrix{};
     db_ = Vector{};
-    for (std::int64_t from = (s.time - 1) / kEvery * kEvery; from >= 0; from -= kEvery) {
-      const std::int64_t to = std::min(s.time, from + kEvery);
-      replayed_[0] = kept_[static_cast<std::size_t>(from / kEvery)];
-      for (std::int64_t t = from; t + 1 < to; ++t) {
-        const auto i = static_cast<std::size_t>(t - from);
-        replay(s.k[t], step(s, t), saved_[static_cast<std::size_t>(t)].G, replayed_[i], replayed_[i + 1]);
-      }
-      for (std::int64_t t = to - 1; t >= from; --t)
-        backward_token(s, t, replayed_[static_cast<std::size_t>(t - from)],
-                       saved_[static_cast<std::size_t>(t)]);
+    for (std::int64_t t = s.time - 1; t >= 0; --t) {
+      if (t + 1 < s.time && (t + 1) % kEvery == 0) W_ = kept_[static_cast<std::size_t>((t + 1) / kEvery)];
+      backward_token(s, t, saved_[static_cast<std::size_t>(t)]);
     }
     for (int i = 0; i < kDim; ++i) add_to(s.dW[i], row(dW_.at[i]));
     add_to(s.db, row(db_.at));
   }
 
  private:
-  static constexpr std::int64_t kEvery = 16;
+  static constexpr std::int64_t kEvery = 32;
   struct alignas(64) Matrix {
     T at[kDim][kDim];
   };
@@ -89,18 +80,20 @@ class TttLinearOnline {
       if constexpr (with_step)
 #pragma GCC unroll 4
         for (int j = 0; j < size; ++j) g[j] = load(G + j0 + j * lanes<T>) * step;
-      for (int i = 0; i < kDim; ++i)
+      for (int i = 0; i < kDim; ++i) {
+        const T ki = with_step ? k[i] : T{0}, ki_now = k_now[i], qi_now = q_now[i];
 #pragma GCC unroll 4
         for (int j = 0; j < size; ++j) {
           T* at = &W_.at[i][j0 + j * lanes<T>];
           Vec<T> w = load(at);
           if constexpr (with_step) {
-            w += k[i] * g[j];
+            w += ki * g[j];
             store<T>(at, w);
           }
-          zs[j] += k_now[i] * w;
-          ys[j] += q_now[i] * w;
+          zs[j] += ki_now * w;
+          ys[j] += qi_now * w;
         }
+      }
 #pragma GCC unroll 4
       for (int j = 0; j < size; ++j) {
         store<T>(z + j0 + j * lanes<T>, zs[j]);
@@ -120,56 +113,62 @@ class TttLinearOnline {
     o.r_out = write_output(y + b + step(s, t) * o.read * g.G, o.x_out, s, t);
   }
 
-  // to = from + step k' G
-  static void replay(const T* k, T step, const T* G, const Matrix& from, Matrix& to) {
-    const Row<T> g = step * row(G);
-    for (int i = 0; i < kDim; ++i) store(to.at[i], row(from.at[i]) + k[i] * g);
-  }
-
-  // dG <- dG + step k dW, dk = dW G: one pass over dW.
+  // dG <- dG + step k dW, dk = dW G: one pass over dW, four rows at a time.
   void state_back(const T* k, T step, const T* G, T* dG, T* dk) const {
     for (int i0 = 0; i0 < kDim; i0 += lanes<T>) {
-      Vec<T> dots[lanes<T>] = {};
+      Vec<T> dots[lanes<T>];
 #pragma GCC unroll 4
-      for (int i1 = 0; i1 < lanes<T>; i1 += 4)
+      for (int i1 = 0; i1 < lanes<T>; i1 += 4) {
+        const T(*rows)[kDim] = &dW_.at[i0 + i1];
+        const T* ks = k + i0 + i1;
+        const T k0 = step * ks[0], k1 = step * ks[1], k2 = step * ks[2], k3 = step * ks[3];
+        Vec<T> dot0{}, dot1{}, dot2{}, dot3{};
         for (int j = 0; j < kDim; j += lanes<T>) {
           const Vec<T> g = load(G + j);
-          Vec<T> d = load(dG + j);
-#pragma GCC unroll 4
-          for (int i = i1; i < i1 + 4; ++i) {
-            const Vec<T> w = load(&dW_.at[i0 + i][j]);
-            d += step * k[i0 + i] * w;
-            dots[i] += w * g;
-          }
-          store<T>(dG + j, d);
+          const Vec<T> w0 = load(rows[0] + j), w1 = load(rows[1] + j), w2 = load(rows[2] + j),
+                       w3 = load(rows[3] + j);
+          store<T>(dG + j, load(dG + j) + k0 * w0 + k1 * w1 + k2 * w2 + k3 * w3);
+          dot0 += w0 * g;
+          dot1 += w1 * g;
+          dot2 += w2 * g;
+          dot3 += w3 * g;
         }
+        dots[i1] = dot0, dots[i1 + 1] = dot1, dots[i1 + 2] = dot2, dots[i1 + 3] = dot3;
+      }
       store<T>(dk + i0, sums_of<T>(dots));
     }
   }
 
-  // dq = W dy, dk = W dz, dW <- dW + q' dy + k' dz: one pass over both.
-  void reads_back(const T* q, const T* k, const Matrix& W, const T* dy, const T* dz, T* dq, T* dk) {
+  // dq = W dy, dk = W dz, dW <- dW + q' dy + k' dz: one pass over both, two rows at a time. If the token's step is
+  // part of W it is taken back before: W <- W - step k' G.
+  void reads_back(const T* q, const T* k, const T* G, T step, const T* dy, const T* dz, T* dq, T* dk) {
     for (int i0 = 0; i0 < kDim; i0 += lanes<T>) {
-      Vec<T> dqs[lanes<T>] = {}, dks[lanes<T>] = {};
+      Vec<T> dqs[lanes<T>], dks[lanes<T>];
 #pragma GCC unroll 8
-      for (int i1 = 0; i1 < lanes<T>; i1 += 2)
+      for (int i = 0; i < lanes<T>; i += 2) {
+        T(*W)[kDim] = &W_.at[i0 + i], (*dW)[kDim] = &dW_.at[i0 + i];
+        const T q0 = q[i0 + i], q1 = q[i0 + i + 1], k0 = k[i0 + i], k1 = k[i0 + i + 1];
+        const T step0 = step * k0, step1 = step * k1;
+        Vec<T> dq0{}, dq1{}, dk0{}, dk1{};
         for (int j = 0; j < kDim; j += lanes<T>) {
-          const Vec<T> y = load(dy + j), z = load(dz + j);
-#pragma GCC unroll 2
-          for (int i = i1; i < i1 + 2; ++i) {
-            const Vec<T> w = load(&W.at[i0 + i][j]);
-            dqs[i] += w * y;
-            dks[i] += w * z;
-            store<T>(&dW_.at[i0 + i][j], load(&dW_.at[i0 + i][j]) + q[i0 + i] * y + k[i0 + i] * z);
-          }
+          const Vec<T> y = load(dy + j), z = load(dz + j), g = load(G + j);
+          const Vec<T> w0 = load(W[0] + j) - step0 * g, w1 = load(W[1] + j) - step1 * g;
+          store<T>(W[0] + j, w0);
+          store<T>(W[1] + j, w1);
+          dq0 += w0 * y, dk0 += w0 * z;
+          dq1 += w1 * y, dk1 += w1 * z;
+          store<T>(dW[0] + j, load(dW[0] + j) + q0 * y + k0 * z);
+          store<T>(dW[1] + j, load(dW[1] + j) + q1 * y + k1 * z);
         }
+        dqs[i] = dq0, dqs[i + 1] = dq1, dks[i] = dk0, dks[i + 1] = dk1;
+      }
       store<T>(dq + i0, sums_of<T>(dqs));
       store<T>(dk + i0, sums_of<T>(dks));
     }
   }
 
   // dW_, db_ come in as the gradients with respect to the state after the token, leave as those before it.
-  void backward_token(const Sequence<T>& s, std::int64_t t, const Matrix& W, const Saved& o) {
+  void backward_token(const Sequence<T>& s, std::int64_t t, const Saved& o) {
     alignas(64) T dG[kDim], dk_step[kDim], dy[kDim], dz[kDim], dq_read[kDim], dk_read[kDim];
     const T e = step(s, t);
     const Row<T> G = row(o.G), dy_row = write_output_back(o.x_out, o.r_out, s, t);
@@ -187,7 +186,7 @@ class TttLinearOnline {
     add_to(s.dshift, back.dk);
     add_to(db_.at, row(dy) + back.dz);
     store(s.dk[t], back.dk + e * row(dk_step) + e * dread * row(s.q[t]));
-    reads_back(s.q[t], s.k[t], W, dy, dz, dq_read, dk_read);
+    reads_back(s.q[t], s.k[t], o.G, t + 1 < s.time ? e : T{0}, dy, dz, dq_read, dk_read);
     store(s.dq[t], row(s.cotangent[t]) + row(dq_read) + e * dread * row(s.k[t]));
     add_to(s.dk[t], row(dk_read));
   }
@@ -195,7 +194,7 @@ class TttLinearOnline {
   bool keep_;
   std::vector<Vector> biases_;
   std::vector<Saved> saved_;
-  std::vector<Matrix> kept_, replayed_;
+  std::vector<Matrix> kept_;
   Matrix W_, dW_;
   Vector db_;
 };
