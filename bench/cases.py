@@ -14,7 +14,8 @@ class Case:
     small: dict  # what is smaller when numbers are compared in f64
     tokens: int = 0  # of one run; 0: no tokens
     peers: tuple = ("torch", "jax")
-    goals: dict = dataclasses.field(default_factory=dict)  # (peer, or all its variants; threads) -> ratio
+    # (peer, or all its variants; threads) -> ratio, or one for each instruction set: {"AVX2": .., "AVX-512": ..}
+    goals: dict = dataclasses.field(default_factory=dict)
     quick: bool = False  # is it a part of --quick
     flops: float = 0  # of one run, where the ceiling is of interest
     bytes: float = 0  # that one run must read and write at least, likewise
@@ -23,13 +24,14 @@ class Case:
     limit: float = 0  # seconds that a run may take at most: a goal without a peer
     floor: bool = False  # is there a hand-fused program for it (bench/floors)
 
-    def goal(self, peer, threads):
-        """The ratio that is aimed at, or None."""
+    def goal(self, peer, threads, instructions):
+        """The ratio that is aimed at with these instructions, or None."""
         if peer == "limit":
             return 1
         if peer == "before":
             return 0.97
-        return self.goals.get((peer, threads), self.goals.get((peer.split("-")[0], threads)))
+        goal = self.goals.get((peer, threads), self.goals.get((peer.split("-")[0], threads)))
+        return goal.get(instructions) if isinstance(goal, dict) else goal
 
 
 def direction(backward):
@@ -88,9 +90,9 @@ TTT_VARIANTS = {
     "online": dict(chunk=1, time=512),
 }
 TTT_GOALS = {
-    "ttt-linear/core": {("torch", 1): 5, ("torch", 2): 8, ("jax", 1): 2, ("jax", 2): 2},
-    "ttt-mlp/core": {("torch", 1): 4, ("torch", 2): 6, ("jax", 1): 1.5, ("jax", 2): 1.5},
-    "ttt-linear/online": {("torch", 1): 10, ("torch", 2): 10},
+    "ttt-linear/core": {("torch", 1): 4, ("torch", 2): 6, ("jax", 1): 6, ("jax", 2): 6},
+    "ttt-mlp/core": {("torch", 1): 3, ("torch", 2): 4, ("jax", 1): 1.5, ("jax", 2): 1.5},
+    "ttt-linear/online": {("torch", 1): 15, ("torch", 2): 18},
 }
 
 FLOORS = ("ttt-linear/core", "ttt-linear/online")
@@ -117,6 +119,11 @@ def ttt_cases():
                 )
 
 
+def both(goal, peer="torch"):
+    """The same goal for one thread and two."""
+    return {(peer, 1): goal, (peer, 2): goal}
+
+
 LACT_FORMS = {"dual": "recurrent", "chunk-parallel": "parallel", "parallel": "parallel"}
 
 
@@ -125,6 +132,8 @@ def lact_cases():
     forms = dict.fromkeys(("lact", "lact-v1"), ("dual",))
     forms |= dict.fromkeys(("lact-v2", "lact-v3", "lact-v4", "lact-v5"), ("dual", "chunk-parallel"))
     forms["lact-v6"] = ("dual", "parallel")
+    small = ("lact", "lact-v1", "lact-v2")
+    goals = {name: both({"AVX2": 1.5, "AVX-512": 2.6} if name in small else {"AVX2": 1.8}) for name in forms}
     for name, form in ((name, form) for name, all_forms in forms.items() for form in all_forms):
         for backward in (True, False):
             yield system(
@@ -132,7 +141,7 @@ def lact_cases():
                 f"{name}/{LACT_FORMS[form]}",
                 dict(heads=4, dim=192, chunk=256, block=256, form=form),
                 backward,
-                goals={("torch", 1): 2, ("torch", 2): 2} if backward else {},
+                goals=goals[name] if backward else {},
                 quick=backward and name in ("lact", "lact-v2"),
             )
 
@@ -148,6 +157,7 @@ def attention_cases():
             tokens=SHAPE["time"],
             quick=backward,
             floor=True,
+            goals=both({"AVX2": 1.6, "AVX-512": 2.2} if backward else {"AVX2": 1.2, "AVX-512": 1.8}),
         )
 
 
@@ -156,7 +166,7 @@ def meta_cases():
         for width in (16, 64, 256):
             goals = {("jax", 1): 1}
             if width != 64:
-                goals["torch", 1] = {16: 20, 256: 3}[width]
+                goals["torch", 1] = {16: 20, 256: 3.5}[width]
             yield Case(
                 f"meta-gradient/width-{width}/{steps}-steps",
                 dict(work="meta-gradient", steps=steps, batch=16, width=width),
@@ -181,13 +191,12 @@ def model_cases():
                 quick=backward and learner == "linear",
             )
     step = dict(work="training-step", batch=4, time=512, adamw=True, **model)
-    goals = {("torch", 1): 2.5, ("torch", 2): 2.5, ("jax", 1): 1, ("jax", 2): 1}
     yield Case(
         "training-step/width-256",
         step,
         small | dict(adamw=False),
         tokens=4 * 512,
-        goals=goals,
+        goals=both({"AVX2": 1.4, "AVX-512": 2.1}) | both(1, "jax"),
         flops=training_flops(step),
         quick=True,
         peers=PEERS,
@@ -198,7 +207,7 @@ def model_cases():
         wide,
         small | dict(adamw=False),
         tokens=2048,
-        goals=goals,
+        goals=both({"AVX2": 1.2, "AVX-512": 2.1}) | both(1, "jax"),
         flops=training_flops(wide),
     )
     yield Case("decoding", dict(work="decoding", batch=1, time=128, **model), small, tokens=128, quick=True)

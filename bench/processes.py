@@ -30,12 +30,14 @@ class WorkFailed(Exception):
 
 
 class Worker:
-    """One process with a number of threads, on as many cores. It is gone at the end of a with block."""
+    """One process with a number of threads, on as many cores. It is gone at the end of a with block.
 
-    def __init__(self, command, threads, log, device="cpu"):
+    compiling: what NESTGRAD_COMPILE says to ours."""
+
+    def __init__(self, command, threads, log, device="cpu", compiling="never"):
         cores = sorted(os.sched_getaffinity(0))[-threads:]
         threads_env = dict.fromkeys(("NESTGRAD_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-        ours = {"PYTHONDONTWRITEBYTECODE": "1", "NESTGRAD_DEVICE": device}
+        ours = {"PYTHONDONTWRITEBYTECODE": "1", "NESTGRAD_DEVICE": device, "NESTGRAD_COMPILE": compiling}
         env = os.environ | KEEP_PAGES | threads_env | ours
         self.process = subprocess.Popen(
             command,

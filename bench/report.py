@@ -19,10 +19,15 @@ NAMES = {
 }
 CORE_LINEAR, CORE_MLP = (f"ttt-{name}/core/forward+backward" for name in ("linear", "mlp"))
 
+COMPILED = (
+    " Our plans run with their elementwise loops as machine code (`NESTGRAD_COMPILE=now`), as those of "
+    "`torch.compile` and JAX do; the column `interpreted` says what they take by default, without a compiler. No "
+    "time to compile is counted, of any program, but in `first-step`, where our compiler works in the background."
+)
 BUSY = " **Other programs ran on the machine at the same time: these numbers are noisy.**"
 
 
-def machine(ours, pythons, log, device="cpu"):
+def machine(ours, pythons, log, device="cpu", compiling="now"):
     """What the numbers were taken on."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     flags = cpu_flags()
@@ -40,6 +45,7 @@ def machine(ours, pythons, log, device="cpu"):
         "cores": len(os.sched_getaffinity(0)),
         "best instruction set": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE2",
         "our kernels": os.environ.get("NESTGRAD_ISA", "the best of the processor"),
+        "our loops": {"now": "compiled", "never": "interpreted"}[compiling],
         "system": platform.system(),
         "versions": versions,
         "date": datetime.date.today().isoformat(),
@@ -48,8 +54,8 @@ def machine(ours, pythons, log, device="cpu"):
 
 
 def kernels_of(machine):
-    """What our kernels were compiled for, as results have it: older ones know how all was compiled."""
-    return f"build: {machine['our build']}" if "our build" in machine else f"kernels: {machine['our kernels']}"
+    """What our kernels and loops were compiled for."""
+    return f"kernels: {machine['our kernels']}; loops: {machine.get('our loops', 'interpreted')}"
 
 
 def difference(earlier, now):
@@ -109,6 +115,8 @@ def write(path, text):
 def one_line(lines):
     """Progress: ours, then each peer with its ratio."""
     parts = [f"ours {scaled(lines[0]['ours'], lines[0])} {lines[0]['unit']}"]
+    if interpreted := lines[0].get("interpreted"):
+        parts.append(f"interpreted {scaled(interpreted, lines[0])}")
     parts += [f"{l['peer']} {scaled(l['theirs'], l)} ({ratio_text(l['ratio'])}x)" for l in lines if l["peer"]]
     if floor := lines[0]["floor"]:
         parts.append(f"floor {scaled(floor, lines[0])} (ours: {ratio_text(lines[0]['times_the_floor'])} times it)")
@@ -132,7 +140,7 @@ def page(outcome):
         f"{m['cpu']}, {m['cores']} cores, {m['best instruction set']} (our {kernels_of(m)}), "
         f"{m['system']}; {versions}; {m['date']}. Load of the machine before the run: {m['load before']}. "
         "Times are medians; every program has as many cores as threads. A ratio is the peer's time over ours: "
-        "above 1 we are faster." + (BUSY if m["load before"] > 0.5 else ""),
+        "above 1 we are faster." + (COMPILED if m.get("our loops") == "compiled" else "") + (BUSY if m["load before"] > 0.5 else ""),
         "",
     ]
     out += (
@@ -203,16 +211,19 @@ def other_goals(lines):
         ours, with_threads = our_times(lines, threads), plural(threads)
         shares = ceiling_shares(lines, threads)
         if share := shares.get(CORE_MLP):
-            note(f"{CORE_MLP}, share of the matmul ceiling, {with_threads}", share[0], 0.4)
-        recurrent, parallel = (
-            ours.get(f"lact-v2/{form}/forward+backward") for form in ("recurrent", "parallel")
-        )
-        if recurrent and parallel:
-            note(
-                f"lact-v2, parallel over recurrent form, {with_threads}",
-                recurrent["ours"] / parallel["ours"],
-                4 if "copy" in ours else 2.7,
+            note(f"{CORE_MLP}, share of the matmul ceiling, {with_threads}", share[0], 0.6)
+        if (core := ours.get(CORE_LINEAR)) and core.get("floor"):
+            note(f"{CORE_LINEAR}, times its floor, {with_threads}", core["times_the_floor"], 1.17, at_most=True)
+        for rung in range(2, 7):
+            recurrent, parallel = (
+                ours.get(f"lact-v{rung}/{form}/forward+backward") for form in ("recurrent", "parallel")
             )
+            if recurrent and parallel:
+                note(
+                    f"lact-v{rung}, parallel over recurrent form, {with_threads}",
+                    recurrent["ours"] / parallel["ours"],
+                    4 if rung == 2 and "copy" in ours else 0.97,
+                )
         if (share := bandwidth_shares(lines, threads).get("lact-v6/parallel/forward+backward")):
             note("lact-v6, share of the bandwidth of a copy", share[0], 0.7)
         per_token = [
@@ -241,9 +252,9 @@ def other_goals(lines):
                 1.4,
                 at_most=True,
             )
-        for work in ("training-step/width-256", "training-step/width-768"):
+        for work, goal in (("training-step/width-256", 0.8), ("training-step/width-768", 0.85)):
             if share := shares.get(work):
-                note(f"{work}, share of the matmul ceiling, {with_threads}", share[0], 0.5)
+                note(f"{work}, share of the matmul ceiling, {with_threads}", share[0], goal)
             theirs = [
                 l["theirs_mb"]
                 for l in lines
@@ -261,6 +272,10 @@ def other_goals(lines):
         for work in (CORE_LINEAR, CORE_MLP, "training-step/width-256"):
             if work in one and work in two:
                 note(f"{work}, two threads over one", one[work]["ours"] / two[work]["ours"], 1.8)
+        gains = {work: one[work]["ours"] / two[work]["ours"] for work in one if work in two}
+        worst = min(gains, key=gains.get, default=None)
+        if len(gains) > 3:
+            note(f"two threads over one, the least of all works ({worst})", gains[worst], 1)
     if not found:
         return []
     return ["## Other goals", "", *table(["what", "value", "goal", "reached"], found)]
@@ -304,11 +319,15 @@ def everything(lines):
             if not here:
                 continue
             peers = [p for p in NAMES if p != "limit" and any(l["peer"] == p for l in here)]
+            interpreted = any(l.get("interpreted") for l in here)
             rows = []
             for work in dict.fromkeys(l["work"] for l in here):
                 of = {l["peer"]: l for l in here if l["work"] == work}
                 any_line = next(iter(of.values()))
                 row = [work, scaled(any_line["ours"], any_line)]
+                if interpreted:
+                    without = any_line.get("interpreted")
+                    row.append(scaled(without, any_line) if without else "")
                 for p in peers:
                     row.append(
                         f"{scaled(of[p]['theirs'], of[p])} ({ratio_text(of[p]['ratio'])})" if p in of else ""
@@ -321,6 +340,7 @@ def everything(lines):
             head = [
                 "work",
                 "ours",
+                *["interpreted"] * interpreted,
                 *(f"{NAMES[p]} (ratio)" for p in peers),
                 "ours, MB",
                 *(f"{NAMES[p]}, MB" for p in peers),
