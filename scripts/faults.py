@@ -316,8 +316,16 @@ FAULTS = [
     ]),
     ("memory", "engine/plan/recompute_regions.cpp", (files("autograd/custom"), *PLANS), [
         ("outputs-of-a-region-recomputed",
-         "if («outside(id, in) && g.node(id).level <= g.node(in).level») boundary_", "false"),
-        ("regions-kept", "if («!any») return from", "true"),
+         "if («outside(id, in) && g.node(id).level <= g.node(in).level») boundary[", "false"),
+        ("regions-kept",
+         "if («std::ranges::none_of(g.nodes(), [](const GraphNode& n) { return n.region != 0; })») return from", "true"),
+    ]),
+    ("memory", "engine/plan/recompute_values.cpp", (files("engine/recompute_values"), *PLANS), [
+        ("nothing-computed-again", "if («std::ranges::count(again, 1) == 0») return from", "true"),
+        ("small-values-too", "«static_cast<Bytes>(n.spec.bytes()) >= least»", "true"),
+        ("what-scans-read-too", "if («is_scan(n)» || (n.op->is_alias", "false"),
+        ("outputs-too", "for (NodeId id : from.outputs) out.kept[uz(id)] = «1»", "0"),
+        ("all-at-once", "if («longest < kLongest») again", "true"),
     ]),
     ("memory", "engine/plan/passes.cpp", (files("engine/slicing"), *PLANS), [
         ("sums-added-up-in-another-order", "«!sums_alike(moved, from)» ? from : moved", "false"),
@@ -724,6 +732,27 @@ FAULTS = [
         ("whole-compared-with-itself", "error = std::abs(«one» - all) / largest", "all"),
         ("parameters-as-they-start", "spread = constant ? «0.1» :", "0.0"),
         ("stateless-model-taken", "if («!state_names_.empty()») return;", "true"),
+        ("never-learns", "if («every_ > 0 && position_ > 0 && position_ % every_ == 0») learn(tokens)", "false"),
+        ("learns-from-unknown-tokens", "if («every_ > 0») check_vocabulary(tokens)", "false"),
+    ]),
+    ("end-to-end", "models/end_to_end.cpp", (files("models/end_to_end", "golden_check/"),), [
+        ("full-is-first-order", "probe(«full» ? w : stop_gradient(w))", "false"),
+        ("not-the-mean", "grad(«sum(mean(loss, {-1}))», at)", "sum(loss)"),
+        ("caches-stand-still", "states.carry_caches(«now», \"chunk.cache\")", "before"),
+        ("labels-are-inputs", "c.chunk == 1 ? next : «concat({slice(read, 1, 1, c.chunk), next}, 1)»", "read"),
+    ]),
+    ("end-to-end", "models/end_to_end_block.cpp", (files("models/end_to_end", "golden_check/"),), [
+        ("keys-of-the-future", "«(1.0 - less(back, 0.0)) * less(back, static_cast<double>(window))»",
+         "less(back, static_cast<double>(window))"),
+        ("window-a-token-longer", "less(back, «static_cast<double>(window)»)", "static_cast<double>(window + 1)"),
+        ("empty-rows-are-read", "reads = «reads * concat({there, broadcast_to(constant(1.0, h.dtype()), {own})}, 0)»",
+         "reads"),
+        ("queries-from-the-start", "rotated(v.q, «before»)", "0"),
+    ]),
+    ("learners", "ttt/learners/titans.cpp", (files("ttt/titans", "golden_check/"),), [
+        ("decay-at-every-token", "{\"keep\", by_token({beside(«1», tokens - 1), keep}, 1)}", "0.5"),
+        ("writes-at-once", "{\"write\", by_token({beside(«0», tokens - 1), beside(1, 1)}, 0)}", "1"),
+        ("rest-writes", "{\"rate\", rate * by_token({beside(1, tokens)}, «0»)}", "1"),
     ]),
     ("data", "models/data.cpp", TRAINING, [
         ("same-rows", "kDataStream + step, «static_cast<std::uint64_t>(row)»", "0"),

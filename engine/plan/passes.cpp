@@ -55,6 +55,13 @@ constexpr Pass kPasses[] = {
            return o.rematerialize && !o.device.backend() && o.checkpoint_every.value_or(0) == 0;
          },
      .run = recompute_carries},
+    {.name = "recompute values",
+     .sentence = "outside of scans, a minimum cut decides which large values cheap ops compute again where a "
+                 "derivative reads them",
+     .where = "engine/plan/recompute_values.cpp, engine/plan/cut.cpp, engine/plan/price.cpp",
+     .option = "rematerialize",
+     .is_on = [](const PlanOptions& o, bool of_scan) { return o.rematerialize && !of_scan; },
+     .run = recompute_values},
     {.name = "slice",
      .sentence =
          "a scan over independent sequences and heads runs slice by slice, each on one thread, its state "

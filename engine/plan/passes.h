@@ -44,6 +44,9 @@ Lowered recompute_regions(const Lowered& from);
 // give from others is computed again where it is read, since its way through the memory costs more. Decided
 // by a minimum cut.
 Lowered rematerialize(const Lowered& from);
+// The same outside of scans, of values of at least PlanOptions::recompute_above bytes: one that a derivative reads
+// is computed again before its first such reader.
+Lowered recompute_values(const Lowered& from, const PlanOptions& options);
 // Carries that scans read step by step and that are cheap to make again from those of every n-th step, and
 // from what is kept anyway: made again by scans of their own (ScanAttrs::recomputes).
 Lowered recompute_carries(const Lowered& from, const PlanOptions& options);

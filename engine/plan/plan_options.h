@@ -25,8 +25,10 @@ struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
   bool fuse = true;  // run elementwise ops, and sums of rows between them, as one instruction; changes no bit
-  // Compute cheap values of a scan again where its derivatives read them; needs less memory.
+  // Compute cheap values again where derivatives read them; needs less memory.
   bool rematerialize = true;
+  // Bytes from which on a value outside of scans is worth it: smaller ones may stay in a cache.
+  std::size_t recompute_above = std::size_t{4} << 20;
   bool slice = true;  // run independent slices of a scan one after the other, or in parallel
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.

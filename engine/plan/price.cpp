@@ -8,9 +8,9 @@ namespace {
 
 constexpr double kElementwise = 8, kProducts = 32;  // flops a byte
 
-std::optional<double> flops_of(const GraphBody& body, const GraphNode& n) {
+std::optional<double> flops_of(const std::deque<GraphNode>& nodes, const GraphNode& n) {
   if (n.op->kind != OpKind::value || !n.op->is_shared || !n.op->cpu || !n.op->cost) return std::nullopt;
-  return n.op->cost(NodeCall(body.nodes, n)).flops;
+  return n.op->cost(NodeCall(nodes, n)).flops;
 }
 Bytes bytes_for(double flops, const Spec& spec, double flops_a_byte) {
   return static_cast<Bytes>(flops * static_cast<double>(size_of(spec.dtype)) / flops_a_byte);
@@ -18,18 +18,18 @@ Bytes bytes_for(double flops, const Spec& spec, double flops_a_byte) {
 
 }  // namespace
 
-std::optional<Bytes> price_of_computing(const GraphBody& body, const GraphNode& n) {
+std::optional<Bytes> price_of_computing(const std::deque<GraphNode>& nodes, const GraphNode& n) {
   if (n.op->kind == OpKind::constant || n.op->is_alias) return 0;
-  const std::optional<double> flops = flops_of(body, n);
+  const std::optional<double> flops = flops_of(nodes, n);
   if (!flops) return std::nullopt;
   if (*flops == 0) return price_of_reading(n.spec);  // a rearrangement
   if (!n.op->element_loop) return std::nullopt;
   return bytes_for(*flops, n.spec, kElementwise);
 }
 
-std::optional<Bytes> price_of_running(const GraphBody& body, const GraphNode& n) {
-  if (const std::optional<Bytes> cheap = price_of_computing(body, n)) return cheap;
-  const std::optional<double> flops = flops_of(body, n);
+std::optional<Bytes> price_of_running(const std::deque<GraphNode>& nodes, const GraphNode& n) {
+  if (const std::optional<Bytes> cheap = price_of_computing(nodes, n)) return cheap;
+  const std::optional<double> flops = flops_of(nodes, n);
   if (!flops) return std::nullopt;
   return bytes_for(*flops, n.spec, n.op->kernel_adding_to ? kProducts : kElementwise);
 }

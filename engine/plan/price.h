@@ -1,5 +1,5 @@
-// Prices, in bytes that go through the memory: what it costs to keep a value of a scan's body for other scans,
-// and what to compute it again. While a byte goes by, the processor does 8 flops of elementwise ops.
+// Prices, in bytes that go through the memory: what it costs to keep a value for its derivatives, and what to compute
+// it again. While a byte goes by, the processor does 8 flops of elementwise ops.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ using Bytes = std::int64_t;
 inline Bytes price_of_keeping(const Spec& spec) { return 2 * static_cast<Bytes>(spec.bytes()); }
 inline Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes()); }
 
-// Of a node that is no input, once its inputs are there. nullopt: it cannot be had in this way.
-std::optional<Bytes> price_of_computing(const GraphBody& body, const GraphNode& n);
+// Of one of the nodes that is no input, once its inputs are there. nullopt: it cannot be had in this way.
+std::optional<Bytes> price_of_computing(const std::deque<GraphNode>& nodes, const GraphNode& n);
 // The same, products and other ops with a kernel of their own included: these do four times as many flops.
-std::optional<Bytes> price_of_running(const GraphBody& body, const GraphNode& n);
+std::optional<Bytes> price_of_running(const std::deque<GraphNode>& nodes, const GraphNode& n);
 
 }  // namespace nestgrad

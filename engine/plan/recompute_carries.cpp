@@ -97,7 +97,7 @@ class Chooser {
         continue;
       }
       const bool is_x = v < body_.inputs();
-      const std::optional<Bytes> running = is_x ? price_of_reading(n.spec) : price_of_running(body_, n);
+      const std::optional<Bytes> running = is_x ? price_of_reading(n.spec) : price_of_running(body_.nodes, n);
       cut.add(kStart, in_of(v), running.value_or(MinimumCut::kNever));
       if (!running) continue;
       for (NodeId i : n.inputs) cut.add(out_of(i), in_of(v), MinimumCut::kNever);

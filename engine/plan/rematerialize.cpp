@@ -184,7 +184,8 @@ class Rematerialize {
       if (wanted[uz(v)]) cut.add(out_of(v), kEnd, MinimumCut::kNever);
       if (v >= body.carries + body.xs && v < body.inputs()) continue;  // there anyway
       const bool is_x = v >= body.carries && v < body.carries + body.xs;
-      const std::optional<Bytes> computing = is_x ? price_of_reading(n.spec) : price_of_computing(body, n);
+      const std::optional<Bytes> computing =
+          is_x ? price_of_reading(n.spec) : price_of_computing(body.nodes, n);
       cut.add(kStart, in_of(v), computing.value_or(MinimumCut::kNever));
       cut.add(in_of(v), out_of(v), kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec));
       if (!computing) continue;

@@ -89,10 +89,10 @@ void require_close(const Subject& s, const Arrays& in, const std::string& what, 
 
 std::string named(const PlanOptions& o) {
   return fmt::format(
-      "plan: simplify {}, reuse {}, fuse {}, rematerialize {}, slice {}, checkpoint_every {}, "
+      "plan: simplify {}, reuse {}, fuse {}, rematerialize {} above {}, slice {}, checkpoint_every {}, "
       "memory_budget {}, workers {}, device {}",
-      o.simplify, o.reuse, o.fuse, o.rematerialize, o.slice, o.checkpoint_every.value_or(-1), o.memory_budget,
-      o.workers, o.device.name());
+      o.simplify, o.reuse, o.fuse, o.rematerialize, o.recompute_above, o.slice,
+      o.checkpoint_every.value_or(-1), o.memory_budget, o.workers, o.device.name());
 }
 
 // What goes wrong in making or running the plan is said with its options.
@@ -110,6 +110,7 @@ PlanOptions some_options(Draws& draws) {
                 .reuse = !draws.one_in(2),
                 .fuse = !draws.one_in(2),
                 .rematerialize = !draws.one_in(2),
+                .recompute_above = draws.one_in(2) ? 0 : PlanOptions().recompute_above,
                 .slice = !draws.one_in(2),
                 .device = Device::cpu(),
                 .workers = draws.below(4)};
