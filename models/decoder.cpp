@@ -10,6 +10,7 @@
 #include "engine/core/hash.h"
 #include "engine/core/random.h"
 #include "engine/io/file.h"
+#include "models/end_to_end.h"
 
 namespace nestgrad {
 
@@ -104,12 +105,24 @@ Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtyp
   if (bounded_ && capacity < 1)
     throw ConfigError(fmt::format(
         "[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
-  trace(language_model(config, {.form = form, .attention_capacity = capacity}), dtype, batch);
+  if (config.ttt_layer_type != kEndToEnd) {
+    trace(language_model(config, {.form = form, .attention_capacity = capacity}), dtype, batch, {});
+    return;
+  }
+  config.check();
+  const EndToEndConfig model = end_to_end_config(config);
+  const LogitsFn step = [model](const Params& p, Tensor token, ttt::Stream& stream) {
+    return EndToEndModel(model, p).step(token, stream);
+  };
+  const auto learn = [model](const Params& p, Tensor next, ttt::Stream& stream) {
+    EndToEndModel(model, p).learn(next, stream);
+  };
+  trace(step, dtype, batch, {learn, model.chunk});
 }
 
 Decoder::Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch)
     : params_(std::move(params)) {
-  trace(model, dtype, batch);
+  trace(model, dtype, batch, {});
   if (!state_names_.empty()) return;
   // Right only for a model whose tokens do not depend on each other, which is small.
   const TracedModel whole = traced_whole(model, dtype, {DType::i32, {batch, 4}});
@@ -122,7 +135,7 @@ Decoder::Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int6
   reset();
 }
 
-void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
+void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch, const Learning& learning) {
   if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
   const Spec token{DType::i32, {batch}};
   const auto trace_mode = [&](ttt::Stream::Mode mode) {
@@ -160,37 +173,81 @@ void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
         static_cast<std::size_t>(std::ranges::find(model_.inputs, name) - model_.inputs.begin()));
   for (const Spec& spec : plan_->output_specs())
     outputs_.emplace_back(spec, outputs_.empty() ? Device::cpu() : plan_->device());  // logits are read here
+  if (learning.every > 0) trace_learning(learning, dtype, batch);
   reset();
 }
 
+void Decoder::trace_learning(const Learning& learning, DType dtype, std::int64_t batch) {
+  std::vector<std::string> carried;
+  const TracedModel model =
+      trace_model(dtype, {{DType::i32, {batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+        ttt::Stream stream(ttt::Stream::Mode::step);
+        learning.learn(Params(table), reshape(given[0], {batch, 1}), stream);
+        std::vector<Tensor> out;
+        for (const ttt::Stream::State& s : stream.states()) carried.push_back(s.name), out.push_back(s.next);
+        return out;
+      });
+  const auto state = [&](const std::string& name) {
+    return static_cast<std::size_t>(std::ranges::find(state_names_, name) - state_names_.begin());
+  };
+  StateDict placeholders = params_;
+  for (const std::string& name : carried) placeholders.emplace(name, initial_.at(name));
+  learn_inputs_ = model.bind({Array::zeros(DType::i32, {batch})}, {&placeholders});
+  learn_plan_ = std::make_shared<Plan>(model.function.plan());
+  for (Array& a : learn_inputs_) a = a.to(learn_plan_->device());
+  for (std::size_t i = 1; i < model.inputs.size(); ++i)
+    if (state(model.inputs[i]) < state_names_.size()) learn_states_.emplace_back(i, state(model.inputs[i]));
+  for (const std::string& name : carried) learn_outputs_.push_back(state(name));
+  for (const Spec& spec : learn_plan_->output_specs()) learned_.emplace_back(spec, learn_plan_->device());
+  every_ = learning.every;
+}
+
 void Decoder::reset() { restore(initial_, 0); }
+
+// The inner step of the chunk that ends here.
+void Decoder::learn(const Array& next) {
+  learn_inputs_[0] = next;
+  for (const auto& [input, state] : learn_states_) learn_inputs_[input] = inputs_[state_inputs_[state]];
+  learn_plan_->run(learn_inputs_, learned_);
+  for (std::size_t i = 0; i < learn_outputs_.size(); ++i)
+    std::swap(inputs_[state_inputs_[learn_outputs_[i]]], learned_[i]);
+}
 
 Array Decoder::step(const Array& tokens) {
   if (bounded_ && position_ >= capacity_)
     throw ConfigError(fmt::format(
         "[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity",
         capacity_));
-  const Shape wanted{batch()};
-  if (!tokens.defined() || tokens.shape() != wanted)
-    throw ShapeError(fmt::format("[decoder] tokens are {}; a step wants i32{}, one token of each sequence",
-                                 tokens.defined() ? to_string(tokens.spec()) : "empty", to_string(wanted)));
-  if (tokens.dtype() != DType::i32)
-    throw DTypeError(fmt::format("[decoder] tokens are {}; they must be i32", to_string(tokens.spec())));
+  check_tokens(tokens);
+  if (every_ > 0) check_vocabulary(tokens);
+  if (every_ > 0 && position_ > 0 && position_ % every_ == 0) learn(tokens);
   inputs_[0] = tokens;
   try {
     plan_->run(inputs_, outputs_);
   } catch (const ValueError&) {  // of the op that looked the token up
-    for (std::int64_t i = 0; i < batch(); ++i)
-      if (const double id = tokens.at(i); id < 0 || id >= static_cast<double>(vocab_size()))
-        throw ValueError(
-            fmt::format("[decoder] token {} of sequence {} is outside of the vocabulary, 0 to {}", id, i,
-                        vocab_size() - 1));
+    check_vocabulary(tokens);
     throw;
   }
   for (std::size_t i = 0; i < state_inputs_.size(); ++i)
     std::swap(inputs_[state_inputs_[i]], outputs_[i + 1]);
   ++position_;
   return outputs_[0].clone();
+}
+
+void Decoder::check_tokens(const Array& tokens) const {
+  const Shape wanted{batch()};
+  if (!tokens.defined() || tokens.shape() != wanted)
+    throw ShapeError(fmt::format("[decoder] tokens are {}; a step wants i32{}, one token of each sequence",
+                                 tokens.defined() ? to_string(tokens.spec()) : "empty", to_string(wanted)));
+  if (tokens.dtype() != DType::i32)
+    throw DTypeError(fmt::format("[decoder] tokens are {}; they must be i32", to_string(tokens.spec())));
+}
+
+void Decoder::check_vocabulary(const Array& tokens) const {
+  for (std::int64_t i = 0; i < batch(); ++i)
+    if (const double id = tokens.at(i); id < 0 || id >= static_cast<double>(vocab_size()))
+      throw ValueError(fmt::format("[decoder] token {} of sequence {} is outside of the vocabulary, 0 to {}",
+                                   id, i, vocab_size() - 1));
 }
 
 StateDict Decoder::state() const {

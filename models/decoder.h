@@ -1,6 +1,8 @@
 // Decoder: a language model read one token at a time. What each layer carries
 // from token to token (fast weights, the gradients of the current mini-batch,
-// convolution windows, keys and values) are arrays of this object.
+// convolution windows, keys and values) are arrays of this object. A model that
+// trains while it reads (TTT-E2E) has a second program, which makes its inner step:
+// it runs before the token behind each chunk, which is the chunk's last label.
 #pragma once
 
 #include <span>
@@ -37,11 +39,26 @@ class Decoder {
   void restore(const StateDict& state, std::int64_t position);  // ConfigError if it does not fit
 
  private:
-  void trace(const LogitsFn& model, DType dtype, std::int64_t batch);
+  // A program between chunks of `every` tokens, on the states of the stream. every 0: there is none.
+  struct Learning {
+    std::function<void(const Params& params, Tensor next, ttt::Stream& stream)> learn;
+    std::int64_t every = 0;
+  };
+  void trace(const LogitsFn& model, DType dtype, std::int64_t batch, const Learning& learning);
+  void trace_learning(const Learning& learning, DType dtype, std::int64_t batch);
+  void check_tokens(const Array& tokens) const;
+  void check_vocabulary(const Array& tokens) const;
+  void learn(const Array& next);
 
   StateDict params_, initial_;
   TracedModel model_;
   std::shared_ptr<Plan> plan_;
+  // The program between chunks: the states that it reads and writes, by their place among state_names_.
+  std::int64_t every_ = 0;
+  std::shared_ptr<Plan> learn_plan_;
+  std::vector<std::pair<std::size_t, std::size_t>> learn_states_;  // input of learn_plan_, state
+  std::vector<std::size_t> learn_outputs_;                         // output of learn_plan_ -> state
+  std::vector<Array> learn_inputs_, learned_;
   std::vector<std::string> state_names_;
   std::vector<std::size_t> state_inputs_;  // where the states stand among the plan's inputs
   std::vector<Array> inputs_, outputs_;    // outputs_: logits, then next states

@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "models/config.h"
+#include "autograd/grad.h"
+#include "autograd/scan.h"
+#include "models/end_to_end_block.h"
 #include "ops/numerics/functions.h"
-#include "ttt/attention.h"
-#include "ttt/compose.h"
 #include "ttt/layer.h"
 
 namespace nestgrad {
@@ -23,210 +23,322 @@ void EndToEndConfig::check() const {
   if (hidden_size % (2 * num_attention_heads))
     throw ConfigError(fmt::format("[end_to_end] hidden_size {} must give each of {} heads an even dimension",
                                   hidden_size, num_attention_heads));
-  if (fast_layers < 0 || fast_layers > num_hidden_layers)
+  if (suffix_len < 0 || suffix_len > num_hidden_layers)
     throw ConfigError(
-        fmt::format("[end_to_end] {} of {} blocks cannot have an extra MLP", fast_layers, num_hidden_layers));
+        fmt::format("[end_to_end] {} of {} blocks cannot have a prime MLP", suffix_len, num_hidden_layers));
   if (!(rate >= 0) || !std::isfinite(rate) || (learned_rate && rate == 0))
     throw ConfigError(fmt::format("[end_to_end] the rate must be {}, it is {}",
                                   learned_rate ? "positive if it is learned" : "finite and not negative",
                                   rate));
+  if (meta == ttt::Policy::Meta::truncated)
+    throw ConfigError("[end_to_end] the meta-gradient is full or first_order; it cannot be truncated");
 }
 
-namespace {
-
-// A score that no softmax notices, finite in every type.
-constexpr double kUnread = 1e9;
-
-// A pre-norm block: attention in a window, the extra MLP if it has one, the MLP.
-struct Block {
-  Block(const EndToEndConfig& c, const Params& params, bool learns) : config(c) {
-    const std::int64_t width = c.hidden_size, hidden = c.intermediate_size;
-    const Params own = params.at("seq_modeling_block"), mlp = params.at("mlp");
-    seq_norm = params("seq_norm.weight", {width}, Init::ones());
-    q = own("q_proj.weight", {width, width});
-    k = own("k_proj.weight", {width, width});
-    v = own("v_proj.weight", {width, width});
-    o = own("o_proj.weight", {width, width});
-    ffn_norm = params("ffn_norm.weight", {width}, Init::ones());
-    gate = mlp("gate_proj.weight", {hidden, width});
-    up = mlp("up_proj.weight", {hidden, width});
-    down = mlp("down_proj.weight", {width, hidden});
-    if (!learns) return;
-    fast_norm = params("fast_norm.weight", {width}, Init::ones());
-    fast = ttt::swiglu(params.at("fast_mlp"), {.heads = 1, .in = width, .hidden = hidden, .out = width});
-  }
-
-  Tensor norm(Tensor h, Tensor gain) const { return rms_norm(h, gain, config.rms_norm_eps); }
-
-  // h [batch, time, width]. there [batch, time, 1], or undefined: 0 where a row is no token, so that nobody
-  // reads it.
-  Tensor attend(Tensor h, Tensor there) const {
-    const Tensor x = norm(h, seq_norm), positions = iota(h.dtype(), {h.dim(1)}, 0);
-    const auto heads = [&](Tensor weight) {
-      return ttt::split_heads(ttt::linear(x, weight), config.num_attention_heads);
-    };
-    Tensor queries = rope(heads(q), positions, config.rope_theta),
-           keys = rope(heads(k), positions, config.rope_theta);
-    const double scale = 1.0 / std::sqrt(static_cast<double>(queries.dim(3)));
-    if (there.defined()) {  // a feature more, by which every query scores such a key out of reach
-      const Shape column{queries.dim(0), queries.dim(1), queries.dim(2), 1};
-      const Tensor mark = reshape((there - 1.0) * kUnread, {column[0], 1, column[2], 1});
-      queries = concat({queries, broadcast_to(constant(1.0, h.dtype()), column)}, 3);
-      keys = concat({keys, broadcast_to(mark, column)}, 3);
-    }
-    const Tensor mixed = ttt::attention(queries, keys, heads(v), {.window = config.window, .scale = scale});
-    return ttt::linear(ttt::join_heads(mixed), o);
-  }
-
-  // w: the extra MLP's weights.
-  Tensor operator()(Tensor h, Tensor there, const ttt::Weights& w) const {
-    h = h + attend(h, there);
-    if (fast_norm.defined()) {
-      const Tensor x = norm(h, fast_norm);
-      h = h + reshape(fast.f(w, reshape(x, {x.dim(0), 1, x.dim(1), x.dim(2)})), h.shape());
-    }
-    const Tensor x = norm(h, ffn_norm);
-    return h + ttt::linear(silu(ttt::linear(x, gate)) * ttt::linear(x, up), down);
-  }
-
-  const EndToEndConfig& config;
-  Tensor seq_norm, q, k, v, o, fast_norm, ffn_norm, gate, up, down;
-  ttt::Model fast;
-};
-
-// rows [batch, 1, time, dim] -> for each chunk its own rows and the `before` ones in front of them, one chunk
-// after the other. Zeros stand before the first.
-Tensor with_rows_before(Tensor rows, std::int64_t chunk, std::int64_t before) {
-  const std::int64_t time = rows.dim(2);
-  const Tensor padded = pad(rows, 2, before, 0);
-  std::vector<Tensor> parts;
-  for (std::int64_t begin = 0; begin < time; begin += chunk)
-    parts.push_back(slice(padded, 2, begin, before + std::min(begin + chunk, time)));
-  return parts.size() == 1 ? parts[0] : concat(parts, 2);
+EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoint_every) {
+  EndToEndConfig c;
+  c.vocab_size = config.vocab_size;
+  c.hidden_size = config.hidden_size;
+  c.intermediate_size = config.intermediate_size;
+  c.num_hidden_layers = config.num_hidden_layers;
+  c.num_attention_heads = config.num_attention_heads;
+  if (config.attention_window > 0) c.window = config.attention_window;
+  c.chunk = config.mini_batch_size;
+  c.learned_rate = true;
+  c.checkpoint_every = checkpoint_every;
+  c.rms_norm_eps = config.rms_norm_eps;
+  c.rope_theta = config.rope_theta;
+  return c;
 }
 
-}  // namespace
-
-// Model and learner in one. k: rows [batch, 1, before + own, width + 1], the states of a chunk's tokens and
-// of those before it as the first blocks left them, and a last feature that is 1 for tokens and 0 for rows
-// before the first. v: i32 [batch, 1, before + own, 1], the next tokens.
-class EndToEndModel::Learner : public ttt::Learner {
+// The last blocks: what learns, with its loss and its step.
+class EndToEndModel::Learner {
  public:
+  static constexpr std::size_t kWeights = 3;  // of a prime MLP
+
   Learner(const EndToEndConfig& c, const Params& params) : config_(c) {
     config_.check();
-    if (config_.fast_layers == 0)
-      config_.fast_layers = std::max<std::int64_t>(1, config_.num_hidden_layers / 4);
-    const Params model = params.at("model");
-    embedding_ = model("embed_tokens.weight", {config_.vocab_size, config_.hidden_size});
-    std::vector<ttt::FastWeight> start;
-    const std::int64_t fixed = config_.num_hidden_layers - config_.fast_layers;
-    for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-      const std::string name = fmt::format("layers.{}", i);
-      std::vector<Block>& part = i < fixed ? fixed_ : fast_;
-      part.emplace_back(config_, model.at(name), i >= fixed);
-      const ttt::Weights& own = part.back().fast.start;
-      for (std::size_t j = 0; j < own.size(); ++j)
-        start.push_back(ttt::matrix(fmt::format("{}.{}", name, own.at(j).name), own.at(j).value));
-    }
-    start_ = ttt::Weights(std::move(start));
-    norm_ = model("norm.weight", {config_.hidden_size}, Init::ones());
+    if (config_.suffix_len == 0)
+      config_.suffix_len = std::max<std::int64_t>(1, config_.num_hidden_layers / 4);
+    const Params model = params.at("language_model.model"), h = model.at("h");
+    embedding_ = model("wte.weight", {config_.vocab_size, config_.hidden_size});
+    const std::int64_t fixed = config_.num_hidden_layers - config_.suffix_len;
+    for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i)
+      (i < fixed ? prefix_ : suffix_)
+          .emplace_back(config_, h, i, config_.suffix_len, i < fixed ? -1 : i - fixed);
+    norm_ = model("ln_f.weight", {config_.hidden_size}, Init::ones());
     const ttt::Hyper rate =
         config_.learned_rate
-            ? ttt::Hyper(exp(params("inner_log_rate", {1, 1}, {Init::Kind::constant, m::log(config_.rate)})))
+            ? ttt::Hyper(exp(params("inner_log_rate", {}, {Init::Kind::constant, m::log(config_.rate)})))
             : ttt::Hyper(config_.rate);
     optimizer_.clip(ttt::Per::all, config_.clip).scale(rate);
   }
 
-  ttt::Weights init() const override { return start_; }
-  ttt::InnerOptimizer optimizer() const override { return optimizer_; }
-  Description describe() const override {
-    return {"the last blocks of a transformer", "next-token cross-entropy"};
+  const EndToEndConfig& config() const { return config_; }
+  DType dtype() const { return embedding_.dtype(); }
+
+  ttt::Weights start(std::int64_t batch) const {
+    std::vector<ttt::FastWeight> out;
+    for (std::size_t i = 0; i < suffix_.size(); ++i)
+      for (std::size_t j = 0; j < kWeights; ++j) {
+        const Tensor w = suffix_[i].prime_start()[j];
+        out.push_back(ttt::matrix(fmt::format("block {}.w{}", prefix_.size() + i, j + 1),
+                                  broadcast_to(w, {batch, w.dim(0), w.dim(1)})));
+      }
+    return ttt::Weights(std::move(out));
   }
 
-  // -> logits of the chunk's own tokens, [batch, 1, own, vocab].
-  Tensor predict(const ttt::Weights& w, Tensor x) const override {
-    const std::int64_t width = config_.hidden_size, rows = x.dim(2);
-    const Tensor flat = reshape(x, {x.dim(0), rows, width + 1});
-    const Tensor h = last_blocks(w, slice(flat, 2, 0, width), slice(flat, 2, width, width + 1));
-    const Tensor own = logits(slice(h, 1, before(), rows));
-    return reshape(own, {x.dim(0), 1, rows - before(), config_.vocab_size});
-  }
-  // The rows before the chunk are there to be read: they have no loss.
-  Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override {
-    const Tensor labels = slice(v, 2, before(), v.dim(2)), own = predict(w, k);
-    const Tensor each = cross_entropy(own, reshape(labels, {v.dim(0), 1, own.dim(2)}));
-    return pad(reshape(each, labels.shape()), 2, before(), 0);
-  }
-
+  // tokens [batch, time] -> what the first blocks make of them, [batch, time, width].
   Tensor first_blocks(Tensor tokens) const {
     Tensor h = gather(embedding_, tokens);
-    for (const Block& block : fixed_) h = block(h, {}, {});
+    for (const EndToEndBlock& block : prefix_) h = block.whole(h, {});
     return h;
   }
-  Tensor last_blocks(const ttt::Weights& w, Tensor h, Tensor there) const {
-    for (std::size_t i = 0; i < fast_.size(); ++i) {
-      const ttt::Weights& own = fast_[i].fast.start;
-      std::vector<Tensor> values;
-      for (std::size_t j = 0; j < own.size(); ++j) values.push_back(w.at(i * own.size() + j).value);
-      h = fast_[i](h, there, own.with(values));
-    }
+  // The same of one token.
+  Tensor first_blocks(Tensor token, ttt::Stream& stream) const {
+    Tensor h = gather(embedding_, token);
+    const Tensor position = stream.counter("position", ttt::Stream::kForever, h.dtype());
+    for (std::size_t i = 0; i < prefix_.size(); ++i)
+      h = prefix_[i].token(h, position, stream, fmt::format("block {}", i));
+    return h;
+  }
+  // The last blocks over a whole text.
+  Tensor whole(Tensor h, const std::vector<Tensor>& w) const {
+    for (std::size_t i = 0; i < suffix_.size(); ++i) h = suffix_[i].whole(h, of_block(w, i));
+    return h;
+  }
+  // Over a chunk.
+  Tensor chunk(Tensor h, const std::vector<Tensor>& w, std::vector<EndToEndCache>& caches,
+               Tensor there) const {
+    for (std::size_t i = 0; i < suffix_.size(); ++i)
+      h = suffix_[i].chunk(h, of_block(w, i), caches[i], there);
     return h;
   }
   Tensor logits(Tensor h) const { return ttt::linear(rms_norm(h, norm_, config_.rms_norm_eps), embedding_); }
+  // Of each next token, [batch, time].
+  Tensor loss(Tensor h, Tensor next) const { return cross_entropy(logits(h), next); }
 
-  // Rows that a chunk needs in front of its own.
-  std::int64_t before() const { return (config_.window - 1) * config_.fast_layers; }
-  const EndToEndConfig& config() const { return config_; }
+  // Weights after one inner step, and the square of its clipped gradient's norm, [batch, 1, 1].
+  std::pair<std::vector<Tensor>, Tensor> step(const ttt::Weights& w, std::vector<Tensor> gradients) const {
+    gradients = optimizer_.joint(std::move(gradients));
+    std::vector<Tensor> next;
+    Tensor squares;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const Tensor part = sum(square(gradients[i]), {-2, -1}, kKeep);
+      squares = squares.defined() ? squares + part : part;
+      next.push_back(optimizer_.step(std::array{w.at(i).value}, gradients[i], {}, w.at(i))[0]);
+    }
+    return {next, squares};
+  }
+
+  std::vector<EndToEndCache> empty_caches(DType dtype, std::int64_t batch, std::int64_t rows) const {
+    const std::int64_t heads = config_.num_attention_heads;
+    const Tensor none = rows > 0 ? zeros(dtype, {batch, heads, rows, config_.hidden_size / heads}) : Tensor();
+    return std::vector<EndToEndCache>(suffix_.size(), EndToEndCache{none, none});
+  }
 
  private:
+  static std::span<const Tensor> of_block(const std::vector<Tensor>& w, std::size_t block) {
+    return std::span(w).subspan(block * kWeights, kWeights);
+  }
+
   EndToEndConfig config_;
   Tensor embedding_, norm_;
-  std::vector<Block> fixed_, fast_;
-  ttt::Weights start_;
+  std::vector<EndToEndBlock> prefix_, suffix_;
   ttt::InnerOptimizer optimizer_;
 };
+
+// What is carried from chunk to chunk.
+struct EndToEndModel::Memory {
+  std::vector<Tensor> weights;
+  std::vector<EndToEndCache> caches;  // of the blocks that learn
+  Tensor there;  // [rows of a cache]: 0 where one is no token; undefined: they have no rows
+
+  static Memory start(const Learner& learner, DType dtype, std::int64_t batch, std::int64_t rows) {
+    return {learner.start(batch).values(), learner.empty_caches(dtype, batch, rows),
+            rows > 0 ? zeros(dtype, {rows}) : Tensor()};
+  }
+  std::vector<Tensor> flat() const {
+    std::vector<Tensor> out = weights;
+    if (!there.defined()) return out;
+    for (const EndToEndCache& c : caches) out.insert(out.end(), {c.keys, c.values});
+    out.push_back(there);
+    return out;
+  }
+  Memory with(const std::vector<Tensor>& flat) const {
+    Memory out = *this;
+    auto at = flat.begin();
+    for (Tensor& w : out.weights) w = *at++;
+    if (!there.defined()) return out;
+    for (EndToEndCache& c : out.caches) c.keys = *at++, c.values = *at++;
+    out.there = *at;
+    return out;
+  }
+  // Reads rows h [batch, tokens, width] with these weights: the states of the last block. The caches go on by them.
+  Tensor read(const Learner& learner, const std::vector<Tensor>& w, Tensor h) {
+    const Tensor out = learner.chunk(h, w, caches, there);
+    if (!there.defined()) return out;
+    const std::int64_t rows = there.dim(0), own = h.dim(1);
+    const Tensor tokens = broadcast_to(constant(1.0, h.dtype()), {own});
+    there = slice(concat({there, tokens}, 0), 0, own, own + rows);
+    return out;
+  }
+};
+
+// A chunk read and learnt from.
+struct EndToEndModel::Chunk {
+  Tensor loss, clipped_norm;  // [batch, tokens]; [batch]
+  Memory after;
+
+  // rows: of the chunk, as the first blocks leave them; next: its labels.
+  Chunk(const Learner& learner, const Memory& before, Tensor rows, Tensor next) : after(before) {
+    const bool full = learner.config().meta == ttt::Policy::Meta::full;
+    std::vector<Tensor> at = before.weights;
+    for (Tensor& w : at) w = probe(full ? w : stop_gradient(w));
+    loss = learner.loss(after.read(learner, at, rows), next);
+    const std::vector<Tensor> gradients = grad(sum(mean(loss, {-1})), at);
+    if (!full) {
+      after = before;
+      loss = learner.loss(after.read(learner, before.weights, rows), next);
+    }
+    const std::int64_t batch = rows.dim(0);
+    const auto [weights, squares] = learner.step(learner.start(batch).with(before.weights), gradients);
+    after.weights = weights;
+    clipped_norm = sqrt(reshape(squares, {batch}));
+  }
+};
+
+namespace {
+
+// [batch, time, ..] -> [chunks, batch, chunk, ..] of the whole chunks.
+Tensor in_chunks(Tensor x, std::int64_t chunk) {
+  const std::int64_t chunks = x.dim(1) / chunk;
+  Shape shape = x.shape();
+  shape[1] = chunk, shape.insert(shape.begin() + 1, chunks);
+  std::vector<int> order(shape.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::swap(order[0], order[1]);
+  return permute(reshape(slice(x, 1, 0, chunks * chunk), shape), order);
+}
+
+}  // namespace
 
 EndToEndModel::EndToEndModel(const EndToEndConfig& config, const Params& params)
     : learner_(std::make_unique<Learner>(config, params)) {}
 
 EndToEndModel::~EndToEndModel() = default;
 
-ttt::Weights EndToEndModel::start() const { return learner_->init(); }
+ttt::Weights EndToEndModel::start(std::int64_t batch) const { return learner_->start(batch); }
 
 Tensor EndToEndModel::loss_at(const ttt::Weights& w, Tensor tokens) const {
   const std::int64_t time = tokens.dim(1) - 1;
   const Tensor h = learner_->first_blocks(slice(tokens, 1, 0, time));
-  return cross_entropy(learner_->logits(learner_->last_blocks(w, h, {})), slice(tokens, 1, 1, time + 1));
+  return learner_->loss(learner_->whole(h, w.values()), slice(tokens, 1, 1, time + 1));
 }
 
-Tensor EndToEndModel::loss(Tensor tokens) const {
+EndToEndReading EndToEndModel::read(Tensor tokens) const {
   const EndToEndConfig& c = learner_->config();
-  const std::int64_t batch = tokens.dim(0), time = tokens.dim(1) - 1, before = learner_->before();
-  const Tensor h = learner_->first_blocks(slice(tokens, 1, 0, time));
-  const Tensor there = broadcast_to(constant(1.0, h.dtype()), {batch, 1, time, 1});
-  const Tensor rows = concat({reshape(h, {batch, 1, time, c.hidden_size}), there}, 3),
-               next = reshape(slice(tokens, 1, 1, time + 1), {batch, 1, time, 1});
-  const Tensor k = with_rows_before(rows, c.chunk, before), v = with_rows_before(next, c.chunk, before);
-  const Tensor mean_of_chunk = constant(1.0 / static_cast<double>(c.chunk), h.dtype());
-  const ttt::Views views{k, k, v, {{"rate", broadcast_to(mean_of_chunk, {batch, 1, k.dim(2), 1})}}, {}};
-  // Tokens mix, so there is no form but the primal one.
-  const ttt::InnerLoopOptions options{.policy = {.chunk = before + c.chunk,
-                                                 .update = ttt::Policy::Update::per_chunk,
-                                                 .read = ttt::Policy::Read::before_write,
-                                                 .meta = c.meta},
-                                      .form = ttt::FormChoice::primal,
-                                      .checkpoint_every = c.checkpoint_every,
-                                      .track_loss = true};
-  const Tensor each = ttt::train_along(*learner_, ttt::for_batch(start(), batch), views, options).loss_before;
-
-  // [batch, 1, chunks * (before + chunk)] without the rows before each chunk.
-  std::vector<Tensor> own;
-  for (std::int64_t begin = 0, at = 0; begin < time; begin += c.chunk) {
-    const std::int64_t size = std::min(c.chunk, time - begin);
-    own.push_back(slice(each, 2, at + before, at + before + size));
-    at += before + size;
+  const std::int64_t batch = tokens.dim(0), time = tokens.dim(1) - 1, whole = time / c.chunk * c.chunk;
+  const Tensor h = learner_->first_blocks(slice(tokens, 1, 0, time)), next = slice(tokens, 1, 1, time + 1);
+  Memory memory = Memory::start(*learner_, h.dtype(), batch, std::min(c.window, time) - 1);
+  EndToEndReading out;
+  std::vector<Tensor> losses;
+  if (whole > 0) {
+    const ScanResult r = scan(
+        [&](const std::vector<Tensor>& before, const std::vector<Tensor>& xs) -> StepOutput {
+          const Chunk chunk(*learner_, memory.with(before), xs[0], xs[1]);
+          return {chunk.after.flat(), {chunk.loss, chunk.clipped_norm}};
+        },
+        memory.flat(), {in_chunks(h, c.chunk), in_chunks(next, c.chunk)},
+        {.checkpoint_every = c.checkpoint_every});
+    losses.push_back(reshape(permute(r.ys[0], {1, 0, 2}), {batch, whole}));
+    out.clipped_norm = permute(r.ys[1], {1, 0});
+    memory = memory.with(r.carries);
   }
-  return reshape(concat(own, 2), {batch, time});
+  out.last = learner_->start(batch).with(memory.weights);
+  if (whole < time)
+    losses.push_back(learner_->loss(memory.read(*learner_, memory.weights, slice(h, 1, whole, time)),
+                                    slice(next, 1, whole, time)));
+  out.loss = losses.size() == 1 ? losses[0] : concat(losses, 1);
+  return out;
+}
+
+// States, besides what the first blocks carry: `prime`, the weights; `cache`, of the tokens before this one; of the
+// chunk that is being read `chunk.cache`, of the tokens before it, `chunk.rows` and `chunk.tokens`, and `chunk.slot`.
+struct EndToEndModel::Streamed {
+  ttt::Stream& stream;
+
+  // The memory under a name, without its weights.
+  Memory caches(const Memory& start, const std::string& name) const {
+    Memory out = start;
+    for (std::size_t i = 0; start.there.defined() && i < out.caches.size(); ++i) {
+      out.caches[i].keys = stream.state(fmt::format("{} {} keys", name, i), start.caches[i].keys);
+      out.caches[i].values = stream.state(fmt::format("{} {} values", name, i), start.caches[i].values);
+    }
+    if (start.there.defined()) out.there = stream.state(name + " there", start.there);
+    return out;
+  }
+  void carry_caches(const Memory& next, const std::string& name) const {
+    for (std::size_t i = 0; next.there.defined() && i < next.caches.size(); ++i) {
+      stream.carry(fmt::format("{} {} keys", name, i), next.caches[i].keys);
+      stream.carry(fmt::format("{} {} values", name, i), next.caches[i].values);
+    }
+    if (next.there.defined()) stream.carry(name + " there", next.there);
+  }
+  std::vector<Tensor> weights(const Memory& start) const {
+    std::vector<Tensor> out;
+    for (std::size_t i = 0; i < start.weights.size(); ++i)
+      out.push_back(stream.state(fmt::format("prime {}", i), start.weights[i]));
+    return out;
+  }
+  void carry_weights(const std::vector<Tensor>& next) const {
+    for (std::size_t i = 0; i < next.size(); ++i) stream.carry(fmt::format("prime {}", i), next[i]);
+  }
+};
+
+Tensor EndToEndModel::step(Tensor token, ttt::Stream& stream) const {
+  const EndToEndConfig& c = learner_->config();
+  const std::int64_t batch = token.dim(0);
+  const Tensor h = learner_->first_blocks(token, stream);
+  const DType dtype = h.dtype();
+  const Streamed states{stream};
+  const Memory start = Memory::start(*learner_, dtype, batch, c.window - 1);
+  Memory now = states.caches(start, "cache");
+  now.weights = states.weights(start);
+  const Tensor out = learner_->logits(now.read(*learner_, now.weights, h));
+  states.carry_caches(now, "cache");
+  states.carry_weights(now.weights);
+  states.carry_caches(states.caches(start, "chunk.cache"), "chunk.cache");
+
+  const Tensor slot = stream.counter("chunk.slot", c.chunk, dtype);
+  const auto keep = [&](const char* name, Tensor row) {  // [batch, 1, size], in its place
+    const Tensor rows = stream.state(name, zeros(dtype, {batch, c.chunk, row.dim(2)}));
+    stream.carry(name, select(equal(iota(dtype, {c.chunk, 1}, 0), slot), row, rows));
+  };
+  keep("chunk.rows", h);
+  keep("chunk.tokens", reshape(cast(token, dtype), {batch, 1, 1}));
+  return out;
+}
+
+void EndToEndModel::learn(Tensor next, ttt::Stream& stream) const {
+  const EndToEndConfig& c = learner_->config();
+  const std::int64_t batch = next.dim(0);
+  const DType dtype = learner_->dtype();
+  const Streamed states{stream};
+  const Memory start = Memory::start(*learner_, dtype, batch, c.window - 1),
+               now = states.caches(start, "cache");
+  Memory before = states.caches(start, "chunk.cache");
+  before.weights = states.weights(start);
+  const auto kept = [&](const char* name, std::int64_t size) {
+    const Tensor rows = stream.state(name, zeros(dtype, {batch, c.chunk, size}));
+    stream.carry(name, rows);
+    return rows;
+  };
+  const Tensor rows = kept("chunk.rows", c.hidden_size),
+               read = cast(reshape(kept("chunk.tokens", 1), {batch, c.chunk}), DType::i32);
+  const Tensor labels = c.chunk == 1 ? next : concat({slice(read, 1, 1, c.chunk), next}, 1);
+  states.carry_weights(Chunk(*learner_, before, rows, labels).after.weights);
+  states.carry_caches(now, "cache");
+  states.carry_caches(now, "chunk.cache");
 }
 
 }  // namespace nestgrad

@@ -1,19 +1,22 @@
-// End-to-end test-time training (Tandon et al. 2025, 'End-to-End Test-Time Training for Long Context'): a
-// transformer with sliding-window attention that goes on training while it reads. The inner loss is the
-// model's own, next-token cross-entropy; what learns are extra MLPs in its last blocks; the outer loss is the
-// same cross-entropy of every chunk under the weights that the chunks before it have left, differentiated
-// through all inner steps:
+// End-to-end test-time training (Tandon et al. 2025, 'End-to-End Test-Time Training for Long Context'), as in the
+// official program (github.com/test-time-training/e2e, commit a4fc478): a transformer with sliding-window attention
+// that goes on training while it reads. The inner loss is the model's own, next-token cross-entropy; what learns are
+// extra MLPs ("prime") in its last blocks, a copy for each sequence; the outer loss is the same cross-entropy of
+// every chunk under the weights that the chunks before it have left, differentiated through all inner steps:
 //
-//   W_i = W_{i-1} - rate clip(1/chunk sum over t in chunk i of dloss_t(W_{i-1})/dW)
-//   outer loss = 1/time sum over chunks i, t in i of loss_t(W_{i-1})
+//   L_i(W) = 1/chunk sum over t in chunk i of loss_t(W),   W_{i+1} = W_i - rate clip(dL_i/dW(W_i))
+//   outer loss = 1/time sum over chunks i, t in i of loss_t(W_i)
 //
-// loss_t(W) is what the whole transformer says of token t with the weights W: the keys and values of the
-// tokens in its window, chunks before its own included, are computed with W too. (A key-value cache would
-// hold them as the weights of their own time made them.) For that each chunk sees, in front of its own rows,
-// as many rows of the tokens before it as its windows reach back through the blocks that learn: (window - 1)
-// fast_layers. The blocks below them, which do not learn, are run once, over the whole sequence.
+// A block is h <- h + norm(f(norm(h))) for f the attention, the prime MLP if it has one, and the MLP, with RMS norms
+// before and behind; queries and keys are RMS-normed per head, then rotated.
+//
+// Each block that learns keeps the keys (not yet rotated) and values of the last window - 1 tokens as the weights of
+// their own chunk made them: nothing is computed anew with later weights. Inner and outer gradients go through them.
+// So what a chunk is given, besides weights, is this cache, and the learner is a class of this file rather than a
+// ttt::Learner, whose loss sees the weights alone; its gradient is derived all the same.
 #pragma once
 
+#include "models/config.h"
 #include "ttt/inner_loop.h"
 #include "ttt/params.h"
 
@@ -25,12 +28,13 @@ struct EndToEndConfig {
   std::int64_t intermediate_size = 352;  // of every MLP
   std::int64_t num_hidden_layers = 4;
   std::int64_t num_attention_heads = 2;
-  std::int64_t fast_layers = 0;  // last blocks with an extra MLP that learns; 0: a quarter, at least one
-  std::int64_t window = 64;      // tokens that a token reads, itself included
-  std::int64_t chunk = 64;       // tokens of an inner step
-  double rate = 0.1;             // of the inner steps
-  bool learned_rate = true;      // the rate is an outer parameter that starts there
-  double clip = 1.0;             // largest norm of an inner gradient, over all extra MLPs of a sequence
+  std::int64_t suffix_len = 0;  // last blocks, which have a prime MLP and learn; 0: a quarter, at least one
+  std::int64_t window = 64;     // tokens that a token reads, itself included (sliding_window_size)
+  std::int64_t chunk = 64;      // tokens of an inner step (mini_batch_size)
+  double rate = 0.1;            // of the inner steps
+  bool learned_rate = false;    // ours: the rate is an outer parameter that starts there
+  double clip = 1.0;            // largest norm of an inner gradient, over all prime MLPs of a sequence
+  // full: as published; first_order: the weights at which an inner gradient is taken count as constants.
   ttt::Policy::Meta meta = ttt::Policy::Meta::full;
   int checkpoint_every = 0;  // chunks, as in ScanOptions
   double rms_norm_eps = 1e-6;
@@ -39,23 +43,43 @@ struct EndToEndConfig {
   void check() const;  // ConfigError, saying which field does not make sense and why
 };
 
+// What a language model's configuration of the kind kEndToEnd means: chunks of mini_batch_size tokens, a window of
+// attention_window (0: 64), and an inner rate that is learned.
+EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoint_every = 0);
+
+// What a model made of a text.
+struct EndToEndReading {
+  Tensor loss;          // of each next token under the weights learnt so far, in nats, [batch, time]
+  Tensor clipped_norm;  // of the inner gradient of each chunk but a partial last one, [batch, chunks]
+  ttt::Weights last;    // [batch, in, out] each, after these chunks
+};
+
 class EndToEndModel {
  public:
-  // Parameters have the names of the published TTT language model (models/language_model.h); besides, in the
-  // last blocks, fast_norm.weight and fast_mlp.W0, W1, W2 [1, in, out], and inner_log_rate [1, 1].
+  // Parameters have the official leaf names and layout: `language_model.model.h.blocks.*` stacked over all blocks,
+  // `..h.prime_storage.*` over the last suffix_len, matrices [in, out]; besides, with learned_rate, inner_log_rate [].
   EndToEndModel(const EndToEndConfig& config, const Params& params);
   ~EndToEndModel();
 
-  // tokens i32 [batch, time + 1] -> loss of each next token under the weights learnt so far, in nats,
-  // [batch, time].
-  Tensor loss(Tensor tokens) const;
-  // The same with these weights throughout, [batch, 1, in, out]: the ordinary transformer.
+  // tokens i32 [batch, time + 1]. A partial last chunk is read and teaches nothing.
+  EndToEndReading read(Tensor tokens) const;
+  Tensor loss(Tensor tokens) const { return read(tokens).loss; }
+  // The same loss with these weights throughout: the ordinary transformer.
   Tensor loss_at(const ttt::Weights& w, Tensor tokens) const;
-  // Extra MLPs before the first token, [1, in, out] each.
-  ttt::Weights start() const;
+  // Token by token, what came before being states of the stream. One token of each sequence, i32 [batch, 1], under
+  // the weights learnt so far -> logits [batch, 1, vocab].
+  Tensor step(Tensor token, ttt::Stream& stream) const;
+  // The inner step of a chunk that has been read, of the same states: to be made before step() reads `next`, i32
+  // [batch, 1], the first token of the chunk after it, which is the last label of this one.
+  void learn(Tensor next, ttt::Stream& stream) const;
+  // Prime MLPs before the first token, [batch, in, out] each: w1, w2, w3 of each block that learns.
+  ttt::Weights start(std::int64_t batch) const;
 
  private:
   class Learner;
+  struct Memory;
+  struct Chunk;
+  struct Streamed;
   std::unique_ptr<Learner> learner_;
 };
 

@@ -21,9 +21,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
   config_.check();
   if (config_.ttt_layer_type == kEndToEnd)
     throw ConfigError(
-        "[language_model] ttt-e2e is no layer: the whole "
-        "model learns, chunk after chunk, and cannot be "
-        "read token by token; use EndToEndModel");
+        "[language_model] ttt-e2e is no layer: the whole model learns, chunk after chunk; use EndToEndModel, "
+        "next_token_loss or a Decoder");
   ttt::TTTLayerOptions options{.width = config_.hidden_size,
                                .heads = config_.num_attention_heads,
                                .base_lr = config_.ttt_base_lr,
@@ -126,18 +125,7 @@ Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, 
   if (config.ttt_layer_type != kEndToEnd)
     return next_token_loss(language_model(config, {.checkpoint_every = checkpoint_every}), params, tokens,
                            stream);
-  EndToEndConfig c;
-  c.vocab_size = config.vocab_size;
-  c.hidden_size = config.hidden_size;
-  c.intermediate_size = config.intermediate_size;
-  c.num_hidden_layers = config.num_hidden_layers;
-  c.num_attention_heads = config.num_attention_heads;
-  if (config.attention_window > 0) c.window = config.attention_window;
-  c.chunk = config.mini_batch_size;
-  c.checkpoint_every = checkpoint_every;
-  c.rms_norm_eps = config.rms_norm_eps;
-  c.rope_theta = config.rope_theta;
-  return EndToEndModel(c, params).loss(tokens);
+  return EndToEndModel(end_to_end_config(config, checkpoint_every), params).loss(tokens);
 }
 
 }  // namespace nestgrad

@@ -232,9 +232,8 @@ class Run {
     const auto text = corpus_.bytes(Split::validation);
     const auto prompt = text.first(std::min<std::size_t>(64, text.size()));
     r.prompt = std::string(prompt.begin(), prompt.end());
-    if (o_.training.model.ttt_layer_type != kEndToEnd)  // which has no token-by-token form
-      r.sample = sample_text(o_.training.model, trainer_.parameters(), r.prompt, o_.sample_bytes, 0.8,
-                             o_.training.seed);
+    r.sample = sample_text(o_.training.model, trainer_.parameters(), r.prompt, o_.sample_bytes, 0.8,
+                           o_.training.seed);
     r.seconds = seconds_since(start_);
     write_file_atomically(
         o_.out + "/report.html",

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "ttt/learners/lact.h"
 #include "ttt/learners/mesa_net.h"
+#include "ttt/learners/titans.h"
 #include "ttt/system.h"
 #include "ttt/vision.h"
 
@@ -170,6 +171,41 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
           r.plan.form};
 }
 
+// ---- Titans ----
+
+GoldenOutputs titans(const GoldenOperation& op, const std::vector<const char*>& weights) {
+  const std::int64_t tokens = op.integer("chunk_size", 1), batch = op.integer("batch_size", 1);
+  if (batch % tokens != 0)
+    throw IoError(fmt::format("{}: 'batch_size' {} in the metadata is no multiple of 'chunk_size' {}",
+                              op.path, batch, tokens));
+  Views views = heads_of(op);
+  const Tensor keep = 1.0 - gate_rows(op, "decay");
+  views.gates = ttt::titans_gates(gate_rows(op, "lr"), gate_rows(op, "momentum"), keep, tokens);
+  std::vector<Tensor> start;
+  for (const char* name : weights) start.push_back(op.input(name, 3));
+  const std::int64_t heads = start[0].dim(0), dim = start[0].dim(1);
+  Graph scratch;  // for the weights that a model of its own would start from
+  ParamTable unused(scratch, views.k.dtype());
+  const Params params(unused);
+  const ttt::Model model = start.size() == 1
+                               ? ttt::linear(params, {.heads = heads, .in = dim, .out = start[0].dim(2)})
+                               : ttt::mlp(
+                                     params, heads, {dim, start[0].dim(2), start[1].dim(2)},
+                                     [](Tensor x) { return gelu(x); }, "gelu");
+  const ttt::Composed learner(model, ttt::mean_squared_error(), ttt::titans_optimizer(tokens));
+  const Weights first = ttt::for_batch(learner.init().with(start), views.k.dim(0));
+  const InnerLoopResult r = run(op, learner, first, views, {.chunk = batch});
+  GoldenOutputs out{{{"o", r.output}}, r.plan.form};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    out.out[fmt::format("final_{}", weights[i])] = r.last().at(i).value;
+    out.out[fmt::format("final_momentum_{}", weights[i])] = -r.state.of(i)[1];  // theirs is of descent
+  }
+  return out;
+}
+
+GoldenOutputs titans_linear(const GoldenOperation& op) { return titans(op, {"w"}); }
+GoldenOutputs titans_mlp(const GoldenOperation& op) { return titans(op, {"w1", "w2"}); }
+
 // ---- LaCT: heads are folded into the batch ----
 
 Tensor one_head(Tensor x) { return reshape(x, {x.dim(0), 1, x.dim(1), x.dim(2)}); }
@@ -266,6 +302,8 @@ constexpr std::pair<std::string_view, Run> kOperations[] = {
     {"gated_linear_attention", gated_linear_attention},
     {"mesa_net_cg", mesa_net},
     {"mesa_net_exact", mesa_net},
+    {"titans_linear", titans_linear},
+    {"titans_mlp", titans_mlp},
     {"lact_block_causal_swiglu", lact},
     {"lact_block_causal_swiglu_prenorm", lact},
     {"lact_nvs_swiglu", lact_nvs},

@@ -6,38 +6,14 @@
 #include <cstring>
 
 #include "autograd/grad.h"
-#include "engine/io/safetensors.h"
 #include "models/decoder.h"
 #include "models/language_model.h"
+#include "tests/golden_check/golden_file.h"
 #include "tests/golden_check/operations.h"
 
 namespace nestgrad {
 
 namespace {
-
-const Array& find(const SafeTensors& file, const std::string& name, const std::string& path) {
-  const auto at = file.tensors.find(name);
-  if (at == file.tensors.end())
-    throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor '{}'", path, name));
-  return at->second;
-}
-
-// How far `ours` is from the file's tensor of that name.
-double error_of(const Array& ours, const SafeTensors& file, const std::string& name,
-                const std::string& path) {
-  const Array& theirs = find(file, name, path);
-  if (theirs.shape() != ours.shape())
-    throw IoError(fmt::format("{}: '{}' is {}, the model of this configuration gives {}", path, name,
-                              to_string(theirs.spec()), to_string(ours.spec())));
-  return relative_error(ours, theirs);
-}
-
-StateDict with_prefix(const SafeTensors& file, const std::string& prefix, DType dtype) {
-  StateDict out;
-  for (const auto& [name, value] : file.tensors)
-    if (name.starts_with(prefix)) out.emplace(name.substr(prefix.size()), value.cast(dtype));
-  return out;
-}
 
 // tokens i32 [batch, time] -> column t, [batch]
 Array column(const Array& tokens, std::int64_t t) {
@@ -64,22 +40,11 @@ double decode_error(const LanguageModelConfig& config, const StateDict& params, 
   return relative_error(decoded, logits);
 }
 
-// The worst of several tensors, with its name.
-void note(double error, const std::string& name, double& worst, std::string& worst_name) {
-  if (!(error > worst)) return;
-  worst = error;
-  worst_name = name;
-}
-
 GoldenReport verify_model(const SafeTensors& file, const std::string& path, const GoldenOptions& options) {
   const DType dtype = options.dtype;
   const ttt::FormChoice form = options.form;
   const LanguageModelConfig config = LanguageModelConfig::from_json(file.metadata.at("config"), path);
-  const Array& tokens = find(file, "input_ids", path);
-  if (tokens.dtype() != DType::i32 || tokens.spec().rank() != 2 || tokens.shape()[1] < 2)
-    throw IoError(
-        fmt::format("{}: 'input_ids' is {}; it must be integers [batch, time] with at least two tokens", path,
-                    to_string(tokens.spec())));
+  const Array& tokens = find_tokens(file, "input_ids", path);
   const StateDict params = with_prefix(file, "param.", dtype);
   config.check_against(parameter_count(params), path);
 
@@ -189,6 +154,14 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
 
 }  // namespace
 
+const Array& find_tokens(const SafeTensors& file, const std::string& name, const std::string& path) {
+  const Array& tokens = find(file, name, path);
+  if (tokens.dtype() != DType::i32 || tokens.spec().rank() != 2 || tokens.shape()[1] < 2)
+    throw IoError(fmt::format("{}: '{}' is {}; it must be integers [batch, time] with at least two tokens",
+                              path, name, to_string(tokens.spec())));
+  return tokens;
+}
+
 bool GoldenReport::passes(double tolerance) const {
   return loss_error <= tolerance && output_error <= tolerance && worst_grad_error <= tolerance &&
          decode_error <= tolerance;
@@ -199,9 +172,11 @@ GoldenReport verify_golden(const std::string& path, const GoldenOptions& options
   if (file.metadata.contains("op")) return verify_operation(file, path, options);
   if (file.metadata.contains("config") && file.tensors.contains("input_ids"))
     return verify_model(file, path, options);
+  const auto kind = file.metadata.find("kind");
+  if (kind != file.metadata.end() && kind->second == "ttt_e2e") return verify_end_to_end(file, path, options);
   throw IoError(fmt::format(
       "{}: not a golden file of a known kind: whole language models (ttt_*) have 'config' in their metadata "
-      "and 'input_ids', single operations have 'op' in their metadata",
+      "and 'input_ids', those that train while they read (end_to_end_*) the kind 'ttt_e2e', single operations 'op'",
       path));
 }
 

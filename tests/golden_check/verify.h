@@ -10,10 +10,12 @@ namespace nestgrad {
 
 // Worst relative errors, max |a-b| / max |b| of a tensor.
 struct GoldenReport {
-  double output_error = 0;  // logits and block outputs; outputs and last states of an operation
+  // Logits and block outputs; outputs and last states of an operation; of a model that trains while it reads the
+  // losses of tokens and chunks, the norms of its inner gradients and its last inner weights.
+  double output_error = 0;
   double worst_grad_error = 0;
   std::string worst_output_name = "-", worst_grad_name = "-";
-  // Of whole language models only:
+  // Of whole language models only (decode_error: of those that do not train while they read):
   double loss_error = 0, decode_error = 0;
   // Of single operations only:
   bool operation = false;
@@ -29,8 +31,9 @@ struct GoldenOptions {
 
 // Runs a golden file.
 //   Whole language models (ttt_*): loss, logits, block outputs, gradient of every parameter, and decoding
-//   token by token. Single operations ("op" in the metadata): every output, and the gradient of sum(output *
-//   cotangent) with respect to every input and parameter.
+//   token by token. Those that train while they read (end_to_end_*): losses, inner norms and weights, gradients;
+//   their form is the chunk's own. Single operations ("op" in the metadata): every output, and the gradient of
+//   sum(output * cotangent) with respect to every input and parameter.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
 

@@ -1,50 +1,77 @@
 // Titans' long-term memory (Behrouz et al. 2024, section 3.1), linear or a perceptron. Surprise, past and
 // momentary (equation 10), and a memory that forgets (equation 13):
 //
-//   S_t = eta_t S_{t-1} - theta_t dloss/dM,   loss |M(k) - v|^2
+//   S_t = eta_t S_{t-1} - theta_t dloss/dM,   loss 1/dim |M(k) - v|^2
 //   M_t = (1 - alpha_t) M_{t-1} + S_t
 //
-// Gradients are taken where the chunk began (section 3.2). What is known is asked before it is changed,
-// h_t = M_{t-1}(q_t), as in memory as a context (equation 21).
+// Gradients are taken where the chunk began (section 3.2); a token reads what it has written, h_t = M_t(q_t). What
+// the paper leaves open, the mean over features, the order of reading and writing, and gelu in the perceptron, is as
+// in the public program (github.com/lucidrains/titans-pytorch, commit cc016eb).
+#include "ttt/learners/titans.h"
+
+#include <fmt/format.h>
+
 #include "ttt/learners/catalogue.h"
+#include "ttt/learners/matrix_memory.h"
 
 namespace nestgrad::ttt {
 
-namespace {
-
-Tensor gate_shape(Tensor raw) { return sigmoid(raw); }
-
-// x + silu(x W1) W2
-Model residual_mlp(const Params& params, const SystemSizes& s) {
-  const Model inner = mlp(
-      params, s.heads, {s.dim, 4 * s.dim, s.dim}, [](Tensor x) { return silu(x); }, "silu");
-  return {"x + " + inner.text, inner.start,
-          [f = inner.f](const Weights& w, Tensor x) { return x + f(w, x); }};
+InnerOptimizer titans_optimizer(std::int64_t tokens_of_a_step) {
+  InnerOptimizer out;
+  out.momentum(gate("eta"));
+  if (tokens_of_a_step > 1) out.scale(gate("write"));
+  return out.keep(gate("keep"));
 }
+
+Gates titans_gates(Tensor rate, Tensor eta, Tensor keep, std::int64_t tokens) {
+  if (tokens == 1) return {{"rate", rate}, {"eta", eta}, {"keep", keep}};
+  const Shape shape = rate.shape();
+  const std::int64_t time = rate.dim(-2), steps = time / tokens, whole = steps * tokens;
+  Shape by_step = shape;
+  by_step[by_step.size() - 2] = steps;
+  for (const Tensor& given : {eta, keep})
+    if (given.shape() != by_step)
+      throw ShapeError(fmt::format(
+          "[titans] a gate of steps of {} tokens is {} for rates {}; it must be {} (floor(time / {}))",
+          tokens, to_string(given.shape()), to_string(shape), to_string(by_step), tokens));
+  // A number for `count` tokens beside each step.
+  const auto beside = [&](double value, std::int64_t count) {
+    Shape each = by_step;
+    each.back() = count;
+    return broadcast_to(constant(value, rate.dtype()), each);
+  };
+  // [.., steps, tokens] -> [.., time, 1], with `rest` for the tokens behind the last whole step.
+  const auto by_token = [&](const std::vector<Tensor>& parts, double rest) {
+    Shape flat = shape, behind = shape;
+    flat[flat.size() - 2] = whole, behind[behind.size() - 2] = time - whole;
+    const Tensor known = reshape(concat(parts, -1), flat);
+    return time == whole ? known : concat({known, broadcast_to(constant(rest, rate.dtype()), behind)}, -2);
+  };
+  return {{"rate", rate * by_token({beside(1, tokens)}, 0)},
+          {"eta", by_token({eta, beside(1, tokens - 1)}, 1)},
+          {"write", by_token({beside(0, tokens - 1), beside(1, 1)}, 0)},
+          {"keep", by_token({beside(1, tokens - 1), keep}, 1)}};
+}
+
+namespace {
 
 System titans(std::string name, std::string title,
               Model (*memory)(const Params& params, const SystemSizes& s)) {
-  return {
-      .name = std::move(name),
-      .title = std::move(title),
-      .source = "Behrouz et al. 2024, sections 3.1 and 3.2",
-      .gates = {{.name = "rate",
-                 .shape = gate_shape,
-                 .bias = -4},  // theta, 0.02: a chunk's tokens step together
-                {.name = "eta", .shape = gate_shape, .bias = 0},    // 0.5
-                {.name = "keep", .shape = gate_shape, .bias = 4}},  // 1 - alpha, 0.98
-      .learner =
-          [memory](const Params& p, const SystemSizes& s) {
-            return std::make_unique<Composed>(memory(p, s), squared_error(),
-                                              InnerOptimizer().momentum(gate("eta")).keep(gate("keep")));
-          },
-      .policy =
-          [](const SystemSizes& s) { return Policy{.chunk = s.chunk, .read = Policy::Read::before_write}; },
-      .prepare = [](Views& views) {  // section 4.4
-        views.q = l2_norm(silu(views.q));
-        views.k = l2_norm(silu(views.k));
-        views.v = silu(views.v);
-      }};
+  return {.name = std::move(name),
+          .title = std::move(title),
+          .source = "Behrouz et al. 2024, sections 3.1 and 3.2",
+          .gates = {sigmoid_gate("rate", 0), sigmoid_gate("eta", 0),
+                    sigmoid_gate("keep",
+                                 4)},  // 1 - alpha, 0.98: half a memory a token (bias 0) would hold nothing
+          .learner =
+              [memory](const Params& p, const SystemSizes& s) {
+                return std::make_unique<Composed>(memory(p, s), mean_squared_error(), titans_optimizer());
+              },
+          .policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; },
+          .prepare = [](Views& views) {  // section 4.4
+            unit_lengths(views);
+            views.v = silu(views.v);
+          }};
 }
 
 }  // namespace
@@ -55,6 +82,11 @@ System titans_linear() {
   });
 }
 
-System titans_mlp() { return titans("titans-mlp", "Titans, deep memory", residual_mlp); }
+System titans_mlp() {
+  return titans("titans-mlp", "Titans, deep memory", [](const Params& p, const SystemSizes& s) {
+    return mlp(
+        p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu");
+  });
+}
 
 }  // namespace nestgrad::ttt

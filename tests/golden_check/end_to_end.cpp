@@ -1,0 +1,117 @@
+// Golden files of language models that go on training while they read, against models/end_to_end.h.
+#include "models/end_to_end.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include "autograd/grad.h"
+#include "models/json.h"
+#include "ops/ops.h"
+#include "tests/golden_check/golden_file.h"
+
+namespace nestgrad {
+
+namespace {
+
+// The official configuration, as far as it is ours: what it says otherwise is no file that can be checked.
+class OfficialConfig {
+ public:
+  OfficialConfig(const SafeTensors& file, std::string path) : path_(std::move(path)) {
+    json_ = parse_json(text(file, "config"));
+    if (!json_.is_object()) refuse("its 'config' is no JSON object");
+    const std::string& rate = text(file, "inner_rate");
+    char* end = nullptr;
+    rate_ = std::strtod(rate.c_str(), &end);
+    if (end == rate.c_str() || *end != 0 || !std::isfinite(rate_))
+      refuse(fmt::format("its 'inner_rate' is '{}', not a number", rate));
+  }
+
+  EndToEndConfig model() const {
+    for (const char* on : {"prime", "qk_norm", "pre_norm", "post_norm", "tie_word_embeddings"})
+      if (!get<bool>(json_, on)) refuse(fmt::format("'{}' is off", on));
+    const nlohmann::json inner = json_.value("optimizer_inner", nlohmann::json::object());
+    return {.vocab_size = get<std::int64_t>(json_, "vocab_size"),
+            .hidden_size = get<std::int64_t>(json_, "hidden_size"),
+            .intermediate_size = get<std::int64_t>(json_, "intermediate_size"),
+            .num_hidden_layers = get<std::int64_t>(json_, "num_hidden_layers"),
+            .num_attention_heads = get<std::int64_t>(json_, "num_attention_heads"),
+            .suffix_len = get<std::int64_t>(json_, "suffix_len"),
+            .window = get<std::int64_t>(json_, "sliding_window_size"),
+            .chunk = get<std::int64_t>(json_, "mini_batch_size"),
+            .rate = rate_,
+            .clip = get<double>(inner, "clip_gradient"),
+            .rms_norm_eps = get<double>(json_, "rms_norm_eps"),
+            .rope_theta = get<double>(json_, "rope_theta")};
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw IoError(fmt::format("{}: not a golden file of a known kind: {}", path_, why));
+  }
+  const std::string& text(const SafeTensors& file, const std::string& key) const {
+    const auto at = file.metadata.find(key);
+    if (at == file.metadata.end()) refuse(fmt::format("its metadata has no '{}'", key));
+    return at->second;
+  }
+  template <class T>
+  T get(const nlohmann::json& from, const char* field) const {
+    const auto at = from.find(field);
+    if (at == from.end() || !fits(*at, T{}))
+      refuse(fmt::format("'{}' of its 'config' is missing or of another type", field));
+    return at->get<T>();
+  }
+
+  std::string path_;
+  nlohmann::json json_;
+  double rate_ = 0;
+};
+
+}  // namespace
+
+GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
+                               const GoldenOptions& options) {
+  const EndToEndConfig config = OfficialConfig(file, path).model();
+  const Array& tokens = find_tokens(file, "tokens", path);
+  if ((tokens.shape()[1] - 1) % config.chunk != 0)
+    throw IoError(
+        fmt::format("{}: {} tokens are no whole chunks of {}", path, tokens.shape()[1] - 1, config.chunk));
+  const StateDict params = with_prefix(file, "param.", options.dtype);
+
+  // Outputs by name, then the gradients.
+  std::vector<std::string> names;
+  const TracedModel model =
+      trace_model(options.dtype, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+        const EndToEndReading r = EndToEndModel(config, Params(table)).read(given[0]);
+        const std::int64_t batch = r.loss.dim(0), chunks = r.loss.dim(1) / config.chunk;
+        std::vector<Tensor> out{reshape(mean(r.loss), {1}), r.loss,
+                                mean(reshape(r.loss, {batch, chunks, config.chunk}), {2}), r.clipped_norm};
+        names = {"loss", "token_loss", "chunk_loss", "clipped_norm"};
+        const std::size_t weights = r.last.size();
+        for (std::size_t j = 0; j < 3; ++j) {
+          std::vector<Tensor> blocks;
+          for (std::size_t i = j; i < weights; i += 3) {
+            const Tensor w = r.last.at(i).value;
+            blocks.push_back(reshape(w, {batch, 1, w.dim(1), w.dim(2)}));
+          }
+          out.push_back(blocks.size() == 1 ? blocks[0] : concat(blocks, 1));
+          names.push_back(
+              fmt::format("inner.language_model.model.h.prime_storage.feed_forward_prime.w{}.weight", j + 1));
+        }
+        const std::vector<Tensor> grads = grad(mean(r.loss), table.tensors());
+        out.insert(out.end(), grads.begin(), grads.end());
+        return out;
+      });
+  check_fits(model.params, params, path);
+  const std::vector<Array> out = model.function(model.bind({tokens}, {&params}));
+
+  GoldenReport report;
+  report.loss_error = error_of(out[0], file, "loss", path);
+  for (std::size_t k = 1; k < names.size(); ++k)
+    note(error_of(out[k], file, names[k], path), names[k], report.output_error, report.worst_output_name);
+  for (std::size_t i = 0; i < model.params.size(); ++i)
+    note(error_of(out[names.size() + i], file, "grad." + model.params[i].name, path), model.params[i].name,
+         report.worst_grad_error, report.worst_grad_name);
+  return report;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,52 @@
+// What the checks of golden files have in common: looking for a tensor, and how far ours is from it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "engine/io/safetensors.h"
+#include "models/traced_model.h"
+#include "tests/golden_check/verify.h"
+
+namespace nestgrad {
+
+inline const Array& find(const SafeTensors& file, const std::string& name, const std::string& path) {
+  const auto at = file.tensors.find(name);
+  if (at == file.tensors.end())
+    throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor '{}'", path, name));
+  return at->second;
+}
+
+// How far `ours` is from the file's tensor of that name.
+inline double error_of(const Array& ours, const SafeTensors& file, const std::string& name,
+                       const std::string& path) {
+  const Array& theirs = find(file, name, path);
+  if (theirs.shape() != ours.shape())
+    throw IoError(fmt::format("{}: '{}' is {}, the model of this configuration gives {}", path, name,
+                              to_string(theirs.spec()), to_string(ours.spec())));
+  return relative_error(ours, theirs);
+}
+
+inline StateDict with_prefix(const SafeTensors& file, const std::string& prefix, DType dtype) {
+  StateDict out;
+  for (const auto& [name, value] : file.tensors)
+    if (name.starts_with(prefix)) out.emplace(name.substr(prefix.size()), value.cast(dtype));
+  return out;
+}
+
+// The worst of several tensors, with its name.
+inline void note(double error, const std::string& name, double& worst, std::string& worst_name) {
+  if (!(error > worst)) return;
+  worst = error;
+  worst_name = name;
+}
+
+// The tokens of a whole model, integers [batch, time] with at least two of them.
+const Array& find_tokens(const SafeTensors& file, const std::string& name, const std::string& path);
+
+// A file of a language model that goes on training while it reads (models/end_to_end.h).
+GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
+                               const GoldenOptions& options);
+
+}  // namespace nestgrad
