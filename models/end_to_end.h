@@ -56,8 +56,9 @@ struct EndToEndReading {
 
 class EndToEndModel {
  public:
-  // Parameters have the official leaf names and layout: `language_model.model.h.blocks.*` stacked over all blocks,
-  // `..h.prime_storage.*` over the last suffix_len, matrices [in, out]; besides, with learned_rate, inner_log_rate [].
+  // Parameters have the official leaf names and layout: stacked over all blocks under
+  // language_model.model.h.blocks, over the last suffix_len under language_model.model.h.prime_storage; matrices are
+  // [in, out]. Besides, with learned_rate, inner_log_rate [].
   EndToEndModel(const EndToEndConfig& config, const Params& params);
   ~EndToEndModel();
 
