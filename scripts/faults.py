@@ -295,9 +295,9 @@ FAULTS = [
         ("offset-forgotten", "std::int64_t at = «view.offset»", "0"),
     ]),
     ("memory", "engine/plan/rematerialize.cpp", (files("engine/rematerialize"), *PLANS), [
-        ("nothing-recomputed", "scan.computed[uz(v)] = «!before[uz(in_of(v))]»", "false"),
+        ("nothing-recomputed", "scan.computed = «cut.computed()»", "std::vector<char>(body.nodes.size(), 0)"),
         ("kept-is-free",
-         "cut.add(in_of(v), out_of(v), «kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec)»)",
+         "cut.keep(v, «kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec)»)",
          "Bytes(0)"),
     ]),
     ("memory", "engine/plan/price.cpp", (files("engine/rematerialize", "engine/recompute_carries"), *PLANS), [
@@ -307,7 +307,7 @@ FAULTS = [
     ("memory", "engine/plan/recompute_carries.cpp", (files("engine/recompute_carries"), *PLANS), [
         ("no-carry-recomputed", "if («out.carries.empty()» || out.served.empty())", "true"),
         ("read-as-a-whole", "return «reads_step_by_step(graph_, r)»; }))\n        served_", "true"),
-        ("dear-carries", "cut.add(kStart, in_of(v), «running.value_or(MinimumCut::kNever)»)", "Bytes(0)"),
+        ("dear-carries", "cut.compute(v, «running»)", "std::optional<Bytes>(0)"),
         ("slices-unlike", "if («!alike(again)») unlike", "false"),
     ]),
     ("memory", "engine/plan/compile_scan.cpp", (files("engine/recompute_carries"), *PLANS), [
@@ -738,7 +738,7 @@ FAULTS = [
     ("end-to-end", "models/end_to_end.cpp", (files("models/end_to_end", "golden_check/"),), [
         ("full-is-first-order", "probe(«full» ? w : stop_gradient(w))", "false"),
         ("not-the-mean", "grad(«sum(mean(loss, {-1}))», at)", "sum(loss)"),
-        ("caches-stand-still", "states.carry_caches(«now», \"chunk.cache\")", "before"),
+        ("caches-stand-still", "carry(stream, \"chunk.cache\", «now»)", "before.rows()"),
         ("labels-are-inputs", "c.chunk == 1 ? next : «concat({slice(read, 1, 1, c.chunk), next}, 1)»", "read"),
     ]),
     ("end-to-end", "models/end_to_end_block.cpp", (files("models/end_to_end", "golden_check/"),), [

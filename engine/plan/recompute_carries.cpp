@@ -18,11 +18,10 @@
 #include <utility>
 
 #include "engine/core/index.h"
-#include "engine/plan/cut.h"
 #include "engine/plan/passes.h"
-#include "engine/plan/price.h"
 #include "engine/plan/readers.h"
 #include "engine/plan/slicing.h"
+#include "engine/plan/value_cut.h"
 
 namespace nestgrad {
 
@@ -81,30 +80,25 @@ class Chooser {
   // compute once what it is next can be had.
   void find_computed() {
     const auto size = static_cast<NodeId>(body_.nodes.size());
-    const auto in_of = [](NodeId v) { return 2 + 2 * v; };
-    const auto out_of = [](NodeId v) { return 3 + 2 * v; };
-    constexpr int kStart = 0, kEnd = 1;
-    MinimumCut cut(2 + 2 * static_cast<int>(size));
+    ValueCut cut(body_.nodes.size());
     for (NodeId v = 0; v < size; ++v) {
       const GraphNode& n = body_.nodes[uz(v)];
-      if (served_.contains(v)) cut.add(out_of(v), kEnd, MinimumCut::kNever);
+      if (served_.contains(v)) cut.want(v);
       if (v >= body_.carries + body_.xs && v < body_.inputs()) continue;  // there anyway
       const Bytes keeping = there_[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec);
       // A carry that is made again is written and read, too, though in the cache.
-      cut.add(in_of(v), out_of(v), v < body_.carries ? keeping - keeping / 8 : keeping);
+      cut.keep(v, v < body_.carries ? keeping - keeping / 8 : keeping);
       if (v < body_.carries) {
-        cut.add(out_of(body_.outs[uz(v)]), in_of(v), MinimumCut::kNever);
+        cut.need(v, body_.outs[uz(v)]);
         continue;
       }
       const bool is_x = v < body_.inputs();
       const std::optional<Bytes> running = is_x ? price_of_reading(n.spec) : price_of_running(body_.nodes, n);
-      cut.add(kStart, in_of(v), running.value_or(MinimumCut::kNever));
+      cut.compute(v, running);
       if (!running) continue;
-      for (NodeId i : n.inputs) cut.add(out_of(i), in_of(v), MinimumCut::kNever);
+      for (NodeId i : n.inputs) cut.need(v, i);
     }
-    const std::vector<char> before = cut.find(kStart, kEnd);
-    computed_.assign(uz(size), 0);
-    for (NodeId v = 0; v < size; ++v) computed_[uz(v)] = !before[uz(in_of(v))];
+    computed_ = cut.computed();
   }
 
   // Of what may be computed, what is served, or needed for that.

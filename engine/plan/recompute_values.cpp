@@ -2,10 +2,9 @@
 #include <algorithm>
 
 #include "engine/core/index.h"
-#include "engine/plan/cut.h"
 #include "engine/plan/passes.h"
-#include "engine/plan/price.h"
 #include "engine/plan/recompute.h"
+#include "engine/plan/value_cut.h"
 
 namespace nestgrad {
 
@@ -40,40 +39,36 @@ Uses uses_of(const Lowered& from) {
 }
 
 // By node: is it computed again? What lies behind the cheapest cut between what there is and what derivatives
-// read. A value comes in (computed) and goes out (kept, or computed).
+// read.
 std::vector<char> computed_again(const Lowered& from, Bytes least) {
   const Graph& g = *from.graph;
   const Uses uses = uses_of(from);
-  const auto in_of = [](NodeId v) { return 2 + 2 * v; };
-  const auto out_of = [](NodeId v) { return 3 + 2 * v; };
   const auto may_be = [&](const GraphNode& n) {
     return n.op->kind == OpKind::value && static_cast<Bytes>(n.spec.bytes()) >= least;
   };
   const auto is_there = [](const GraphNode& n) {
     return n.op->kind == OpKind::input || n.op->kind == OpKind::constant;
   };
-  constexpr int kStart = 0, kEnd = 1;
-  MinimumCut cut(2 + 2 * g.size());
+  ValueCut cut(uz(g.size()));
   bool any = false;
   for (NodeId v = 0; v < g.size(); ++v) {
     const GraphNode& n = g.node(v);
     if (is_there(n)) continue;
     std::optional<Bytes> computing;
     if (may_be(n)) computing = price_of_computing(g.nodes(), n);
-    if (uses.derived[uz(v)]) cut.add(out_of(v), kEnd, MinimumCut::kNever);
-    cut.add(kStart, in_of(v), computing ? *computing : MinimumCut::kNever);
-    cut.add(in_of(v), out_of(v), uses.kept[uz(v)] ? price_of_reading(n.spec) : price_of_a_place(n.spec));
+    if (uses.derived[uz(v)]) cut.want(v);
+    cut.compute(v, computing);
+    cut.keep(v, uses.kept[uz(v)] ? price_of_reading(n.spec) : price_of_a_place(n.spec));
     if (!computing) continue;
     any = any || *computing > 0;
-    for (NodeId in : n.inputs)
-      if (!is_there(g.node(in))) cut.add(out_of(in), in_of(v), MinimumCut::kNever);
+    for (NodeId in : n.inputs) cut.need(v, in);
   }
   std::vector<char> again(uz(g.size()), 0);
   if (!any) return again;
-  const std::vector<char> before = cut.find(kStart, kEnd);
+  const std::vector<char> computed = cut.computed();
   std::vector<int> way(uz(g.size()), 0);
   for (NodeId v = 0; v < g.size(); ++v) {
-    if (is_there(g.node(v)) || before[uz(in_of(v))]) continue;
+    if (is_there(g.node(v)) || !computed[uz(v)]) continue;
     int longest = 0;
     for (NodeId in : g.node(v).inputs) longest = std::max(longest, way[uz(in)]);
     if (longest < kLongest) again[uz(v)] = 1, way[uz(v)] = longest + 1;

@@ -6,11 +6,10 @@
 
 #include "engine/core/body.h"
 #include "engine/core/index.h"
-#include "engine/plan/cut.h"
 #include "engine/plan/liveness.h"
 #include "engine/plan/passes.h"
-#include "engine/plan/price.h"
 #include "engine/plan/readers.h"
+#include "engine/plan/value_cut.h"
 
 namespace nestgrad {
 
@@ -167,33 +166,26 @@ class Rematerialize {
   // what there is.
   void decide(NodeId id, Scan& scan) const {
     const GraphBody& body = *scan.body;
-    scan.computed.assign(body.nodes.size(), 0);
     std::vector<char> kept(body.nodes.size(), 0), wanted(body.nodes.size(), 0);
     for (NodeId p : results_of(old_, readers_, id).stacks) {
       const std::size_t what = uz(scan.now[uz(shown_by(old_.node(p)))]);
       if (is_read_step_by_step(p)) wanted[what] = 1;
       else if (!readers_[uz(p)].empty()) kept[what] = 1;
     }
-    // A value comes in (computed) and goes out (kept, or computed).
-    const auto in_of = [](NodeId v) { return 2 + 2 * v; };
-    const auto out_of = [](NodeId v) { return 3 + 2 * v; };
-    constexpr int kStart = 0, kEnd = 1;
-    MinimumCut cut(2 + 2 * static_cast<int>(body.nodes.size()));
+    ValueCut cut(body.nodes.size());
     for (NodeId v = 0; v < static_cast<NodeId>(body.nodes.size()); ++v) {
       const GraphNode& n = body.nodes[uz(v)];
-      if (wanted[uz(v)]) cut.add(out_of(v), kEnd, MinimumCut::kNever);
+      if (wanted[uz(v)]) cut.want(v);
       if (v >= body.carries + body.xs && v < body.inputs()) continue;  // there anyway
       const bool is_x = v >= body.carries && v < body.carries + body.xs;
       const std::optional<Bytes> computing =
           is_x ? price_of_reading(n.spec) : price_of_computing(body.nodes, n);
-      cut.add(kStart, in_of(v), computing.value_or(MinimumCut::kNever));
-      cut.add(in_of(v), out_of(v), kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec));
+      cut.compute(v, computing);
+      cut.keep(v, kept[uz(v)] ? price_of_reading(n.spec) : price_of_keeping(n.spec));
       if (!computing) continue;
-      for (NodeId i : n.inputs) cut.add(out_of(i), in_of(v), MinimumCut::kNever);
+      for (NodeId i : n.inputs) cut.need(v, i);
     }
-    const std::vector<char> before = cut.find(kStart, kEnd);
-    for (NodeId v = 0; v < static_cast<NodeId>(body.nodes.size()); ++v)
-      scan.computed[uz(v)] = !before[uz(in_of(v))];
+    scan.computed = cut.computed();
   }
 
   const Lowered& from_;
