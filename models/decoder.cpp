@@ -50,6 +50,19 @@ StateDict random_values(const std::vector<ParamSpec>& params, DType dtype, std::
   return out;
 }
 
+// What a program's states become, behind its other outputs, but for those that it leaves as they are. -> the places of
+// these states among all.
+std::vector<std::size_t> append_changed(const ttt::Stream& stream, std::vector<Tensor>& out) {
+  std::vector<std::size_t> changed;
+  for (std::size_t i = 0; i < stream.states().size(); ++i) {
+    const ttt::Stream::State& s = stream.states()[i];
+    if (s.next.id() == s.value.id()) continue;
+    changed.push_back(i);
+    out.push_back(s.next);
+  }
+  return changed;
+}
+
 // Where reading token by token first answers something else than reading the whole.
 struct Difference {
   std::int64_t token = 0, sequence = 0, logit = 0;
@@ -149,8 +162,9 @@ void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch, cons
         state_names_.push_back(s.name);
         if (!s.next.defined())
           throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
-        out.push_back(mode == ttt::Stream::Mode::step ? s.next : s.value);
+        if (mode == ttt::Stream::Mode::initial) out.push_back(s.value);
       }
+      if (mode == ttt::Stream::Mode::step) changed_ = append_changed(stream, out);
       return out;
     });
   };
@@ -178,26 +192,28 @@ void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch, cons
 }
 
 void Decoder::trace_learning(const Learning& learning, DType dtype, std::int64_t batch) {
-  std::vector<std::string> carried;
+  std::vector<std::string> names;
+  std::vector<std::size_t> changed;
   const TracedModel model =
       trace_model(dtype, {{DType::i32, {batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
         ttt::Stream stream(ttt::Stream::Mode::step);
         learning.learn(Params(table), reshape(given[0], {batch, 1}), stream);
+        for (const ttt::Stream::State& s : stream.states()) names.push_back(s.name);
         std::vector<Tensor> out;
-        for (const ttt::Stream::State& s : stream.states()) carried.push_back(s.name), out.push_back(s.next);
+        changed = append_changed(stream, out);
         return out;
       });
   const auto state = [&](const std::string& name) {
     return static_cast<std::size_t>(std::ranges::find(state_names_, name) - state_names_.begin());
   };
   StateDict placeholders = params_;
-  for (const std::string& name : carried) placeholders.emplace(name, initial_.at(name));
+  for (const std::string& name : names) placeholders.emplace(name, initial_.at(name));
   learn_inputs_ = model.bind({Array::zeros(DType::i32, {batch})}, {&placeholders});
   learn_plan_ = std::make_shared<Plan>(model.function.plan());
   for (Array& a : learn_inputs_) a = a.to(learn_plan_->device());
   for (std::size_t i = 1; i < model.inputs.size(); ++i)
     if (state(model.inputs[i]) < state_names_.size()) learn_states_.emplace_back(i, state(model.inputs[i]));
-  for (const std::string& name : carried) learn_outputs_.push_back(state(name));
+  for (std::size_t i : changed) learn_changed_.push_back(state(names[i]));
   for (const Spec& spec : learn_plan_->output_specs()) learned_.emplace_back(spec, learn_plan_->device());
   every_ = learning.every;
 }
@@ -209,8 +225,8 @@ void Decoder::learn(const Array& next) {
   learn_inputs_[0] = next;
   for (const auto& [input, state] : learn_states_) learn_inputs_[input] = inputs_[state_inputs_[state]];
   learn_plan_->run(learn_inputs_, learned_);
-  for (std::size_t i = 0; i < learn_outputs_.size(); ++i)
-    std::swap(inputs_[state_inputs_[learn_outputs_[i]]], learned_[i]);
+  for (std::size_t i = 0; i < learn_changed_.size(); ++i)
+    std::swap(inputs_[state_inputs_[learn_changed_[i]]], learned_[i]);
 }
 
 Array Decoder::step(const Array& tokens) {
@@ -228,8 +244,8 @@ Array Decoder::step(const Array& tokens) {
     check_vocabulary(tokens);
     throw;
   }
-  for (std::size_t i = 0; i < state_inputs_.size(); ++i)
-    std::swap(inputs_[state_inputs_[i]], outputs_[i + 1]);
+  for (std::size_t i = 0; i < changed_.size(); ++i)
+    std::swap(inputs_[state_inputs_[changed_[i]]], outputs_[i + 1]);
   ++position_;
   return outputs_[0].clone();
 }

@@ -57,11 +57,12 @@ class Decoder {
   std::int64_t every_ = 0;
   std::shared_ptr<Plan> learn_plan_;
   std::vector<std::pair<std::size_t, std::size_t>> learn_states_;  // input of learn_plan_, state
-  std::vector<std::size_t> learn_outputs_;                         // output of learn_plan_ -> state
+  std::vector<std::size_t> learn_changed_;                         // output of learn_plan_ -> state
   std::vector<Array> learn_inputs_, learned_;
   std::vector<std::string> state_names_;
   std::vector<std::size_t> state_inputs_;  // where the states stand among the plan's inputs
-  std::vector<Array> inputs_, outputs_;    // outputs_: logits, then next states
+  std::vector<std::size_t> changed_;       // states that a step changes: those among its outputs
+  std::vector<Array> inputs_, outputs_;    // outputs_: logits, then what `changed_` become
   bool bounded_ = false;                   // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
 };

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "models/end_to_end_block.h"
+#include "ops/accumulate.h"
 #include "ops/numerics/functions.h"
 #include "ttt/layer.h"
 
@@ -124,7 +127,7 @@ class EndToEndModel::Learner {
     Tensor squares;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const Tensor part = sum(square(gradients[i]), {-2, -1}, kKeep);
-      squares = squares.defined() ? squares + part : part;
+      accumulate(squares, part);
       next.push_back(optimizer_.step(std::array{w.at(i).value}, gradients[i], {}, w.at(i))[0]);
     }
     return {next, squares};
@@ -157,21 +160,29 @@ struct EndToEndModel::Memory {
     return {learner.start(batch).values(), learner.empty_caches(dtype, batch, rows),
             rows > 0 ? zeros(dtype, {rows}) : Tensor()};
   }
-  std::vector<Tensor> flat() const {
-    std::vector<Tensor> out = weights;
+  std::vector<Tensor> rows() const {
+    std::vector<Tensor> out;
     if (!there.defined()) return out;
     for (const EndToEndCache& c : caches) out.insert(out.end(), {c.keys, c.values});
     out.push_back(there);
     return out;
   }
-  Memory with(const std::vector<Tensor>& flat) const {
+  std::vector<Tensor> flat() const {
+    std::vector<Tensor> out = weights;
+    std::ranges::copy(rows(), std::back_inserter(out));
+    return out;
+  }
+  Memory with(std::span<const Tensor> new_weights, std::span<const Tensor> new_rows) const {
     Memory out = *this;
-    auto at = flat.begin();
-    for (Tensor& w : out.weights) w = *at++;
+    out.weights.assign(new_weights.begin(), new_weights.end());
     if (!there.defined()) return out;
+    auto at = new_rows.begin();
     for (EndToEndCache& c : out.caches) c.keys = *at++, c.values = *at++;
     out.there = *at;
     return out;
+  }
+  Memory with(std::span<const Tensor> flat) const {
+    return with(flat.first(weights.size()), flat.subspan(weights.size()));
   }
   // Reads rows h [batch, tokens, width] with these weights: the states of the last block. The caches go on by them.
   Tensor read(const Learner& learner, const std::vector<Tensor>& w, Tensor h) {
@@ -262,52 +273,34 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
   return out;
 }
 
-// States, besides what the first blocks carry: `prime`, the weights; `cache`, of the tokens before this one; of the
-// chunk that is being read `chunk.cache`, of the tokens before it, `chunk.rows` and `chunk.tokens`, and `chunk.slot`.
-struct EndToEndModel::Streamed {
-  ttt::Stream& stream;
+// What is carried from token to token, besides what the first blocks carry: `prime`, the weights; `cache`, of the
+// tokens before this one; of the chunk that is being read `chunk.cache`, of the tokens before it, `chunk.rows` and
+// `chunk.tokens`, and `chunk.slot`.
+namespace {
 
-  // The memory under a name, without its weights.
-  Memory caches(const Memory& start, const std::string& name) const {
-    Memory out = start;
-    for (std::size_t i = 0; start.there.defined() && i < out.caches.size(); ++i) {
-      out.caches[i].keys = stream.state(fmt::format("{} {} keys", name, i), start.caches[i].keys);
-      out.caches[i].values = stream.state(fmt::format("{} {} values", name, i), start.caches[i].values);
-    }
-    if (start.there.defined()) out.there = stream.state(name + " there", start.there);
-    return out;
-  }
-  void carry_caches(const Memory& next, const std::string& name) const {
-    for (std::size_t i = 0; next.there.defined() && i < next.caches.size(); ++i) {
-      stream.carry(fmt::format("{} {} keys", name, i), next.caches[i].keys);
-      stream.carry(fmt::format("{} {} values", name, i), next.caches[i].values);
-    }
-    if (next.there.defined()) stream.carry(name + " there", next.there);
-  }
-  std::vector<Tensor> weights(const Memory& start) const {
-    std::vector<Tensor> out;
-    for (std::size_t i = 0; i < start.weights.size(); ++i)
-      out.push_back(stream.state(fmt::format("prime {}", i), start.weights[i]));
-    return out;
-  }
-  void carry_weights(const std::vector<Tensor>& next) const {
-    for (std::size_t i = 0; i < next.size(); ++i) stream.carry(fmt::format("prime {}", i), next[i]);
-  }
-};
+std::vector<Tensor> states(ttt::Stream& stream, const std::string& name, std::vector<Tensor> start) {
+  for (std::size_t i = 0; i < start.size(); ++i)
+    start[i] = stream.state(fmt::format("{} {}", name, i), start[i]);
+  return start;
+}
+
+void carry(ttt::Stream& stream, const std::string& name, const std::vector<Tensor>& next) {
+  for (std::size_t i = 0; i < next.size(); ++i) stream.carry(fmt::format("{} {}", name, i), next[i]);
+}
+
+}  // namespace
 
 Tensor EndToEndModel::step(Tensor token, ttt::Stream& stream) const {
   const EndToEndConfig& c = learner_->config();
   const std::int64_t batch = token.dim(0);
   const Tensor h = learner_->first_blocks(token, stream);
   const DType dtype = h.dtype();
-  const Streamed states{stream};
   const Memory start = Memory::start(*learner_, dtype, batch, c.window - 1);
-  Memory now = states.caches(start, "cache");
-  now.weights = states.weights(start);
+  Memory now = start.with(states(stream, "prime", start.weights), states(stream, "cache", start.rows()));
   const Tensor out = learner_->logits(now.read(*learner_, now.weights, h));
-  states.carry_caches(now, "cache");
-  states.carry_weights(now.weights);
-  states.carry_caches(states.caches(start, "chunk.cache"), "chunk.cache");
+  carry(stream, "prime", now.weights);
+  carry(stream, "cache", now.rows());
+  carry(stream, "chunk.cache", states(stream, "chunk.cache", start.rows()));
 
   const Tensor slot = stream.counter("chunk.slot", c.chunk, dtype);
   const auto keep = [&](const char* name, Tensor row) {  // [batch, 1, size], in its place
@@ -323,11 +316,10 @@ void EndToEndModel::learn(Tensor next, ttt::Stream& stream) const {
   const EndToEndConfig& c = learner_->config();
   const std::int64_t batch = next.dim(0);
   const DType dtype = learner_->dtype();
-  const Streamed states{stream};
   const Memory start = Memory::start(*learner_, dtype, batch, c.window - 1),
-               now = states.caches(start, "cache");
-  Memory before = states.caches(start, "chunk.cache");
-  before.weights = states.weights(start);
+               before = start.with(states(stream, "prime", start.weights),
+                                   states(stream, "chunk.cache", start.rows()));
+  const std::vector<Tensor> now = states(stream, "cache", start.rows());
   const auto kept = [&](const char* name, std::int64_t size) {
     const Tensor rows = stream.state(name, zeros(dtype, {batch, c.chunk, size}));
     stream.carry(name, rows);
@@ -336,9 +328,9 @@ void EndToEndModel::learn(Tensor next, ttt::Stream& stream) const {
   const Tensor rows = kept("chunk.rows", c.hidden_size),
                read = cast(reshape(kept("chunk.tokens", 1), {batch, c.chunk}), DType::i32);
   const Tensor labels = c.chunk == 1 ? next : concat({slice(read, 1, 1, c.chunk), next}, 1);
-  states.carry_weights(Chunk(*learner_, before, rows, labels).after.weights);
-  states.carry_caches(now, "cache");
-  states.carry_caches(now, "chunk.cache");
+  carry(stream, "prime", Chunk(*learner_, before, rows, labels).after.weights);
+  carry(stream, "cache", now);
+  carry(stream, "chunk.cache", now);
 }
 
 }  // namespace nestgrad

@@ -80,7 +80,6 @@ class EndToEndModel {
   class Learner;
   struct Memory;
   struct Chunk;
-  struct Streamed;
   std::unique_ptr<Learner> learner_;
 };
 

@@ -28,10 +28,6 @@ Setup setup(const LanguageModelConfig& config, DType dtype = DType::f64,
   return {config, std::move(whole), std::move(params), random_tokens(kBatch, kTime, config.vocab_size)};
 }
 
-Array column(const Array& tokens, std::int64_t t) {
-  return trace([&](Tensor all) { return reshape(slice(all, 1, t, t + 1), {kBatch}); }, tokens.spec())(tokens);
-}
-
 // Logits after each of the tokens from `begin` to `end`.
 Arrays read(Decoder& decoder, const Array& tokens, std::int64_t begin, std::int64_t end) {
   Arrays out;

@@ -94,8 +94,9 @@ TEST_CASE("the loss is the one written by hand with grad between chunks: values 
     const TracedModel found = traced(config, tokens.spec(), learnt_loss, true),
                       expected = traced(config, tokens.spec(), by_hand(config), true);
     const Arrays a = run(found, tokens), b = run(expected, tokens);
-    // (A token that reads itself alone does so whatever queries and keys are: gradients of nearly zero.)
-    for (std::size_t i = 0; i < a.size(); ++i) CHECK(relative_error(a[i], b[i], 1e-4) < kTolerance);
+    // A token that reads itself alone does so whatever queries and keys are: some gradients are rounding.
+    const double floor = each.window == 1 ? 1e-4 : 1e-300;
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(relative_error(a[i], b[i], floor) < kTolerance);
     config.clip = 1e9;  // the control: the steps were clipped
     if (each.time > config.chunk)
       CHECK(max_error(run(traced(config, tokens.spec(), learnt_loss, false), tokens),
@@ -128,7 +129,8 @@ TEST_CASE(
     config.clip = clip;
     config.learned_rate = true;
     config.num_hidden_layers = 3, config.suffix_len = 2;
-    config.rms_norm_eps = 0.1;  // rows of four and two numbers: smaller, and differences see curvature above all
+    config.rms_norm_eps =
+        0.1;  // rows of four and two numbers: smaller, and differences see curvature above all
     const Array tokens = random_tokens(2, 10, config.vocab_size);
     const TracedModel model = traced(config, tokens.spec(), learnt_loss, false);
     const StateDict params = random_parameters(model, DType::f64);
@@ -217,15 +219,6 @@ LanguageModelConfig decoded(std::int64_t layers, std::int64_t window) {
   LanguageModelConfig c = small_model(kEndToEnd);
   c.vocab_size = 7, c.num_hidden_layers = layers, c.attention_window = window, c.mini_batch_size = 4;
   return c;
-}
-
-Array column(const Array& tokens, std::int64_t t) {
-  const std::int64_t batch = tokens.shape()[0], width = tokens.shape()[1];
-  Array out(DType::i32, {batch});
-  for (std::int64_t b = 0; b < batch; ++b)
-    out.as<std::int32_t>()[static_cast<std::size_t>(b)] =
-        tokens.as<std::int32_t>()[static_cast<std::size_t>(b * width + t)];
-  return out;
 }
 
 // -log softmax(logits)[label] of each sequence.

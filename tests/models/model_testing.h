@@ -46,6 +46,12 @@ inline Array random_tokens(std::int64_t batch, std::int64_t time, std::int64_t v
   return out;
 }
 
+// Column t of tokens [batch, time]: [batch].
+inline Array column(const Array& tokens, std::int64_t t) {
+  return trace([&](Tensor all) { return reshape(slice(all, 1, t, t + 1), {all.dim(0)}); },
+               tokens.spec())(tokens);
+}
+
 // tokens -> logits.
 inline TracedModel logits_model(const LanguageModelConfig& config, DType dtype, const Spec& tokens,
                                 ttt::FormChoice form = ttt::FormChoice::automatic) {

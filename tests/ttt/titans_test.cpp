@@ -2,6 +2,7 @@
 // batch of steps began and each token reading what the steps before its end have left.
 #include "ttt/learners/titans.h"
 
+#include "ops/accumulate.h"
 #include "tests/testing.h"
 #include "ttt/inner_loop.h"
 
@@ -43,7 +44,7 @@ Tensors as_published(const Tensors& in, const Case& c) {
     Tensor loss;
     for (std::int64_t t = n * c.tokens; t < (n + 1) * c.tokens; ++t) {
       const Tensor each = sum(square(perceptron(at, row(in[1], t)) - row(in[2], t)) * row(in[3], t));
-      loss = loss.defined() ? loss + each : each;
+      accumulate(loss, each);
     }
     const Tensors g = grad(loss / static_cast<double>(kDim), at);
     Tensors next = weights.back();
@@ -86,7 +87,7 @@ Arrays run(const Case& c, const Way& way) {
         Tensor mix;
         for (std::size_t i = 0; i < out.size(); ++i) {
           const Tensor part = sum(out[i] * constant(random(out[i].spec(), 50 + i)));
-          mix = mix.defined() ? mix + part : part;
+          accumulate(mix, part);
         }
         const Tensors grads = grad(mix, in, {.allow_zero = true});
         out.insert(out.end(), grads.begin(), grads.end());
