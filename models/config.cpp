@@ -52,6 +52,11 @@ const ttt::System& learner_system(const std::string& ttt_layer_type) {
   return ttt::system_named(learner_name(ttt_layer_type));
 }
 
+std::int64_t window_of(const LanguageModelConfig& config, const ttt::System& system) {
+  if (config.attention_window != kAsPublished) return config.attention_window;
+  return system.attention_beside ? config.mini_batch_size : 0;
+}
+
 std::vector<std::string> layer_names() {
   std::vector<std::string> out;
   for (const ttt::System& s : ttt::systems())
@@ -122,7 +127,8 @@ void LanguageModelConfig::check() const {
           fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",
                       ttt_layer_type, fmt::join(layer_names(), ", ")));
   }
-  if (attention_window != 0) check_extent("config", "attention_window", attention_window, kMostWindow);
+  if (attention_window != 0 && attention_window != kAsPublished)
+    check_extent("config", "attention_window", attention_window, kMostWindow);
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
     if (!fine || !std::isfinite(value))
       throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));

@@ -14,6 +14,7 @@ namespace nestgrad {
 
 // The most that a width or a vocabulary may be.
 inline constexpr std::int64_t kMostExtent = std::int64_t{1} << 24;
+inline constexpr std::int64_t kAsPublished = -1;
 // What the number of parameters depends on, under the published field names.
 struct ModelSize {
   std::int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
@@ -33,10 +34,12 @@ struct LanguageModelConfig {
   std::int64_t num_attention_heads = 2;
   // linear, mlp (TTT-Linear, TTT-MLP), or the name of another causal system (ttt/system.h); attention: the
   // softmax baseline, which is also the Nadaraya-Watson learner; ttt-e2e: the whole model is the learner, of
-  // chunks of mini_batch_size tokens, with attention_window (0: 64) tokens of attention.
+  // chunks of mini_batch_size tokens, with attention_window (not positive: 64) tokens of attention.
   std::string ttt_layer_type = "linear";
   double ttt_base_lr = 1.0;
-  std::int64_t attention_window = 0;  // > 0: a sliding-window attention branch beside the learner (LaCT)
+  // Tokens of a branch of sliding-window attention beside the learner; 0: none. kAsPublished: as its paper has it,
+  // for LaCT and its ladder mini_batch_size tokens, for all others none (window_of).
+  std::int64_t attention_window = kAsPublished;
   std::int64_t mini_batch_size = 16;
   // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution.
   bool use_gate = false;
@@ -62,6 +65,8 @@ inline constexpr const char* kEndToEnd = "ttt-e2e";
 
 // The learner that a configuration's ttt_layer_type names; ConfigError if there is none.
 const ttt::System& learner_system(const std::string& ttt_layer_type);
+// Tokens of attention beside that learner; 0: none.
+std::int64_t window_of(const LanguageModelConfig& config, const ttt::System& system);
 // What `train_lm --learner` may be: every causal system, and attention.
 std::vector<std::string> layer_names();
 // Its ttt_layer_type, and back.

@@ -44,7 +44,7 @@ struct EndToEndConfig {
 };
 
 // What a language model's configuration of the kind kEndToEnd means: chunks of mini_batch_size tokens, a window of
-// attention_window (0: 64), and an inner rate that is learned.
+// attention_window (not positive: 64), and an inner rate that is learned.
 EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoint_every = 0);
 
 // What a model made of a text.

@@ -27,8 +27,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
                                .heads = config_.num_attention_heads,
                                .base_lr = config_.ttt_base_lr,
                                .rope_theta = config_.rope_theta,
-                               .gate = config_.use_gate,
-                               .attention_window = config_.attention_window};
+                               .gate = config_.use_gate};
   options.inner.policy.chunk = config_.mini_batch_size;
   options.inner.form = given.form;
   options.inner.checkpoint_every = given.checkpoint_every;
@@ -53,6 +52,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     } else {
       const ttt::System& system = given.system ? *given.system : learner_system(config_.ttt_layer_type);
+      options.attention_window = window_of(config_, system);
       auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), system, layer_name);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     }

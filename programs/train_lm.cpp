@@ -32,7 +32,7 @@ struct Options {
   std::optional<Checkpoint> start;  // what --from names
   TrainingOptions training;
   std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 256,
-               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = 0;
+               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = kAsPublished;
   bool resume = false, json = false;
 };
 
@@ -308,8 +308,11 @@ void add_options(CLI::App& app, Options& o) {
   of_model(app.add_option("--mini-batch", o.mini_batch, "Tokens in an inner gradient step; 1 is online")
                ->check(positive, "POSITIVE"));
   of_model(
-      app.add_option("--attention-window", o.attention_window,
-                     "Tokens of a sliding-window attention branch beside the learner, as in LaCT (0: none)")
+      app.add_option(
+             "--attention-window", o.attention_window,
+             "Tokens of a sliding-window attention branch beside the learner (0: none; default: those of a\n"
+             "mini-batch for LaCT and its ladder, none for others)")
+          ->default_str("")
           ->check(not_negative, "NONNEGATIVE"));
   app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
       ->check(positive, "POSITIVE")

@@ -39,6 +39,9 @@ struct System {
   std::function<void(Views& views)> prepare;
   bool rotary = false;          // q and k are rotated by their position in the chunk
   bool position_rates = false;  // the published TTT layers' eta[i, j]
+  // A language model has causal attention beside it, over as many tokens as a chunk has, unless it is configured
+  // otherwise: within a chunk such a learner says nothing of the chunk's own tokens.
+  bool attention_beside = false;
   // Why it cannot be run by a policy other than its own, in words; empty if it can. Not set: it can by any.
   std::function<std::string(const Policy& policy)> why_not;
 };

@@ -59,6 +59,24 @@ TEST_CASE("every field is written under its published name") {
   CHECK(count(json, "\":") == 16);
 }
 
+TEST_CASE("LaCT has attention over a mini-batch beside it, unless it is configured otherwise") {
+  LanguageModelConfig config;
+  config.mini_batch_size = 24;
+  const auto window = [&](const std::string& learner) { return window_of(config, learner_system(learner)); };
+  for (const std::string learner :
+       {"lact", "lact-sgd", "lact-prenorm", "lact-low-rank", "lact-v1", "lact-v6"}) {
+    CAPTURE(learner);
+    CHECK(window(learner) == 24);
+  }
+  for (const std::string learner : {"linear", "mlp", "titans-mlp", "linear-attention", "lact-nvs"})
+    CHECK(window(learner) == 0);
+  config.attention_window = 7;
+  CHECK(window("lact") == 7);
+  CHECK(window("linear") == 7);
+  config.attention_window = 0;
+  CHECK(window("lact") == 0);
+}
+
 TEST_CASE("a value that makes no sense is refused by the field's name") {
   using Config = LanguageModelConfig;
   const std::pair<const char*, std::int64_t Config::*> counts[] = {
@@ -121,6 +139,7 @@ TEST_CASE("a model too large to be meant is refused by field and number, before 
   CHECK(contains(refusal_of([](Config& c) { c.conv_kernel = std::int64_t{1} << 40; }), "conv_kernel"));
   CHECK(contains(refusal_of([](Config& c) { c.attention_window = std::int64_t{1} << 40; }),
                  "attention_window"));
+  CHECK(contains(refusal_of([](Config& c) { c.attention_window = -2; }), "attention_window"));
   // Each extent by itself may be meant, all together not.
   const std::string all = refusal_of([](Config& c) { c.hidden_size = c.intermediate_size = 1 << 15; });
   CHECK_MESSAGE(

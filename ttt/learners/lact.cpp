@@ -40,7 +40,8 @@ System lact_system(std::string name, std::string title, InnerOptimizer optimizer
                    if (own.chunk != Policy::kWholeSequence) own.chunk = s.chunk;
                    return own;
                  },
-             .prepare = unit_lengths};
+             .prepare = unit_lengths,
+             .attention_beside = policy.chunk != Policy::kWholeSequence};  // section 3.2: window attention
   for (const std::string& needed : optimizer.gates()) out.gates.push_back(sigmoid_gate(needed, 0));
   return out;
 }

@@ -53,6 +53,7 @@ std::vector<System> lact_ladder() {
       return policy;
     };
     s.prepare = unit_lengths;
+    s.attention_beside = true;  // as LaCT
     out.push_back(std::move(s));
   }
   return out;
