@@ -312,8 +312,8 @@ void add_options(CLI::App& app, Options& o) {
              "--attention-window", o.attention_window,
              "Tokens of a sliding-window attention branch beside the learner (0: none; default: those of a\n"
              "mini-batch for LaCT and its ladder, none for others)")
-          ->default_str("")
           ->check(not_negative, "NONNEGATIVE"));
+  app.get_option("--attention-window")->default_str("");
   app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
