@@ -48,7 +48,11 @@ LanguageModelConfig model_config(const Options& o) {
   c.num_attention_heads = o.heads;
   c.mini_batch_size = o.mini_batch;
   c.ttt_layer_type = layer_type(o.learner);
+  // Written as a number, so that a run is resumed with the window that it began with.
+  const bool layered = c.ttt_layer_type != "attention" && c.ttt_layer_type != kEndToEnd;
   c.attention_window = o.attention_window;
+  if (c.attention_window == kAsPublished)
+    c.attention_window = layered ? window_of(c, learner_system(c.ttt_layer_type)) : 0;
   c.ttt_base_lr = o.learner == "ttt-mlp" ? 0.1 : 1.0;
   c.use_gate = c.share_qk = c.pre_conv = o.backbone == "mamba";
   return c;
@@ -313,7 +317,7 @@ void add_options(CLI::App& app, Options& o) {
              "Tokens of a sliding-window attention branch beside the learner (0: none; default: those of a\n"
              "mini-batch for LaCT and its ladder, none for others)")
           ->check(not_negative, "NONNEGATIVE"));
-  app.get_option("--attention-window")->default_str("");
+  app.get_option("--attention-window")->default_str("");  // its text says it in words
   app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
       ->check(positive, "POSITIVE")
       ->capture_default_str();

@@ -53,6 +53,20 @@ TEST_CASE("parameters have exactly the names of the published state dict") {
     }
 }
 
+TEST_CASE("a model of LaCT has the window of attention that is its default") {
+  const auto logits = [](const char* layer, std::int64_t window) {
+    LanguageModelConfig config = small_model(layer);
+    config.attention_window = window;
+    const TracedModel model = logits_model(config, DType::f64, i32({1, 10}));
+    const StateDict params = initial_parameters(model.params, DType::f64, 1);
+    return model.function(model.bind({random_tokens(1, 10, config.vocab_size)}, {&params}));
+  };
+  const Arrays published = logits("lact", kAsPublished);
+  CHECK(same_bits(published, logits("lact", 4)));
+  CHECK_FALSE(same_bits(published, logits("lact", 0)));
+  CHECK(same_bits(logits("linear", kAsPublished), logits("linear", 0)));
+}
+
 TEST_CASE("names and shapes are those in the golden files") {
   for (const std::string name :
        {"ttt_linear_transformer", "ttt_linear_mamba", "ttt_mlp_transformer", "ttt_mlp_mamba"}) {
