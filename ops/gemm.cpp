@@ -6,12 +6,6 @@
 
 namespace nestgrad {
 
-namespace {
-
-constexpr std::int64_t kShare = std::int64_t{1} << 22;  // flops that are worth a thread
-
-}  // namespace
-
 template <class T>
 typename Gemm<T>::Sharing Gemm<T>::sharing(std::int64_t count) const {
   constexpr std::int64_t kPartsOfAThread = 8;  // so that threads which are held up do not hold up the others

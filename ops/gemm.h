@@ -29,6 +29,9 @@ class Gemm {
   static constexpr std::int64_t kBlock = kGemmBlock;
   void part(const T* a, const T* b, const T* d, T* c, int i, int parts) const;
 
+  // Flops that are worth a thread.
+  static constexpr std::int64_t kShare = std::int64_t{1} << 22;
+
   // Of `count` products of this kind: into how many parts they are shared among threads, all together, and
   // each of them. The first is 1 where sharing is not worth it.
   struct Sharing {

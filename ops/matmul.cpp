@@ -16,6 +16,8 @@ namespace nestgrad {
 
 namespace {
 
+constexpr std::int64_t kSymmetricFrom = 64;  // rows of A from which on half of A A' may be left out
+
 struct Extents {
   std::int64_t m, n, ka, kb;
 };
@@ -62,25 +64,33 @@ std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, st
   return offsets;
 }
 
+// The products of which a call consists.
+OpProducts products_of(const OpCall& c) {
+  const Extents e = extents(c);
+  const Shape batch = batch_of(c.out.shape), batch_a = batch_of(c.in[0].shape), batch_b = batch_of(c.in[1].shape);
+  OpProducts p{.m = e.m, .n = e.n, .k = e.ka, .transpose_a = flag_a(c.attrs), .transpose_b = flag_b(c.attrs)};
+  // Rows of all batch members against one right-hand side are one product.
+  if (!p.transpose_a && numel(batch_b) == 1 && numel(batch_a) == numel(batch)) {
+    p.m *= numel(batch);
+  } else {
+    p.a = batch_offsets(batch, batch_a, p.m * p.k);
+    p.b = batch_offsets(batch, batch_b, p.n * p.k);
+  }
+  return p;
+}
+
+// Is it C = A A', if both operands are one array?
+bool may_be_symmetric(const OpCall& c, bool plus) {
+  return flag_b(c.attrs) && !flag_a(c.attrs) && !plus && c.in[0] == c.in[1];
+}
+
 // The product, or (plus) the product and a third operand of its shape added up.
 template <class T>
 OpKernel typed_matmul(const OpCall& c, bool plus) {
-  const bool ta = flag_a(c.attrs), tb = flag_b(c.attrs);
-  Extents e = extents(c);
-  const Shape batch = batch_of(c.out.shape);
-  std::int64_t count = numel(batch);
-  std::vector<std::int64_t> ao{0}, bo{0};
-  // Rows of all batch members against one right-hand side are one product.
-  if (!ta && numel(batch_of(c.in[1].shape)) == 1 && numel(batch_of(c.in[0].shape)) == count) {
-    e.m *= std::exchange(count, 1);
-  } else {
-    ao = batch_offsets(batch, batch_of(c.in[0].shape), e.m * e.ka);
-    bo = batch_offsets(batch, batch_of(c.in[1].shape), e.n * e.ka);
-  }
-  const bool may_be_symmetric = tb && !ta && !plus && ao == bo && c.in[0] == c.in[1];
-  return [=, product = Gemm<T>(e.m, e.n, e.ka, ta, tb),
-          half = may_be_symmetric ? std::optional(Gemm<T>::symmetric(e.m, e.ka)) : std::nullopt,
-          size = e.m * e.n](const std::byte* const* in, std::byte* out) {
+  const OpProducts p = products_of(c);
+  return [ao = p.a, bo = p.b, plus, count = p.count(), size = p.m * p.n,
+          product = Gemm<T>(p.m, p.n, p.k, p.transpose_a, p.transpose_b),
+          half = may_be_symmetric(c, plus) ? std::optional(Gemm<T>::symmetric(p.m, p.k)) : std::nullopt](const std::byte* const* in, std::byte* out) {
     const T* a = reinterpret_cast<const T*>(in[0]);
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* y = reinterpret_cast<T*>(out);
@@ -107,6 +117,15 @@ OpKernel matmul_kernel(const OpCall& c, bool plus) {
 
 OpKernel matmul_plus(const OpCall& c) {
   return extents(c).ka <= Gemm<float>::kBlock ? matmul_kernel(c, true) : OpKernel();
+}
+
+// What one thread multiplies.
+std::optional<OpProducts> small_products(const OpCall& c) {
+  OpProducts p = products_of(c);
+  const bool is_shared = p.m * p.n * p.k * p.count() >= Gemm<float>::kShare;
+  const bool halves = may_be_symmetric(c, false) && p.m >= kSymmetricFrom;
+  if (is_shared || halves) return {};
+  return p;
 }
 
 // dA = dC B' and dB = A' dC, written for each pair of flags. Broadcast axes are summed by grad.
@@ -159,6 +178,7 @@ constinit const Op matmul_op = {
         },
     .cpu = [](const OpCall& c) { return matmul_kernel(c, false); },
     .kernel_adding_to = matmul_plus,
+    .products = small_products,
     .describe = [](const Attrs& a) { return std::string(flag_a(a) ? "a'" : "") + (flag_b(a) ? "b'" : ""); },
     .read_attrs = attrs_from<MatmulAttrs>,
     .samples = []() -> std::vector<OpSample> {

@@ -56,6 +56,17 @@ struct OpView {
   Shape strides;
 };
 
+// Products C = op(A) op(B) of equal extents; op: as it is, or transposed. All are dense and row-major, the C one after
+// the other; a, b: where each A and B begins, in elements.
+struct OpProducts {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  std::vector<std::int64_t> a{0}, b{0};
+
+  std::int64_t count() const { return static_cast<std::int64_t>(a.size()); }
+  bool operator==(const OpProducts&) const = default;
+};
+
 struct OpCost {
   double flops = 0, bytes = 0;
 };
@@ -125,6 +136,8 @@ struct Op {
   // A kernel with one more operand, to which it adds the op's value; that may be the output's own buffer. The
   // bits are those of `cpu` and an addition. Empty where there is none for this call.
   OpKernel (*kernel_adding_to)(const OpCall&) = nullptr;
+  // Of an op whose kernels multiply matrices: which. Nothing where threads would share them.
+  std::optional<OpProducts> (*products)(const OpCall&) = nullptr;
   // Of an op that only rearranges its one input.
   OpView (*view)(const OpCall&) = nullptr;
 

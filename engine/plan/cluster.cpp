@@ -5,7 +5,6 @@
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
-#include "engine/plan/native.h"
 
 namespace nestgrad {
 
@@ -209,20 +208,10 @@ Spec narrow_spec(Spec spec) {
   return spec;
 }
 
-ClusterKernel cluster_kernel(const ClusterCall& call, Compile compile) {
-  ClusterKernel loops = dispatch(call.shape.dtype, [&]<class T>(T) -> ClusterKernel {
+ClusterKernel cluster_kernel(const ClusterCall& call) {
+  return dispatch(call.shape.dtype, [&]<class T>(T) -> ClusterKernel {
     return Cluster<T>(call.ops, call.in, call.shape);
   });
-  if (compile == Compile::never) return loops;
-  const ClusterSource source = cluster_source(call);
-  if (source.text.empty()) return loops;
-  return [loops = std::move(loops), native = native_cluster(source.text), units = source.units,
-          grain = std::max<std::int64_t>(1, kGrain / source.unit_elements)](const std::byte* const* in,
-                                                                            std::byte* const* out) {
-    const CompiledCluster run = native->run.load(std::memory_order_acquire);
-    if (!run) return loops(in, out);
-    in_blocks(units, grain, [&](std::int64_t begin, std::int64_t end) { run(in, out, begin, end); });
-  };
 }
 
 }  // namespace nestgrad

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "engine/core/op.h"
-#include "engine/plan/plan_options.h"
 
 namespace nestgrad {
 
@@ -31,8 +30,7 @@ struct ClusterCall {
 
 using ClusterKernel = std::function<void(const std::byte* const* in, std::byte* const* out)>;
 
-// Compiled as the mode says, once compile_clusters() was called (engine/plan/native.h).
-ClusterKernel cluster_kernel(const ClusterCall& call, Compile compile = Compile::never);
+ClusterKernel cluster_kernel(const ClusterCall& call);
 
 Spec narrow_spec(Spec shape);
 

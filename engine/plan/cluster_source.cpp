@@ -11,7 +11,8 @@ namespace nestgrad {
 
 namespace {
 
-constexpr std::int64_t kShortestRow = 8;  // shorter ones do not fill registers
+constexpr std::int64_t kShortestRow = 8;  // shorter ones do not fill registers: no gain but for a few elements
+constexpr std::int64_t kFew = 64;
 
 class Writer {
  public:
@@ -22,7 +23,7 @@ class Writer {
   ClusterSource run() {
     if (!is_float(call_.shape.dtype) || call_.shape.rank() == 0 || !knows_all_ops()) return {};
     lay_out_axes();
-    if (row_ < kShortestRow) return {};
+    if (row_ < kShortestRow && row_ * rows_ > kFew) return {};
     find_phases();
     ClusterSource out;
     const bool by_element = rows_ == 1 && !has_narrow_;
@@ -71,7 +72,10 @@ class Writer {
       sizes_.push_back(shape[axis]);
       for (std::size_t w = 0; w < strides.size(); ++w) by_size_[w].push_back(strides[w][axis]);
     }
-    if (sizes_.empty()) return;
+    if (sizes_.empty()) {  // one element
+      sizes_.push_back(1);
+      for (std::vector<std::int64_t>& walk : by_size_) walk.push_back(0);
+    }
     row_ = sizes_[0];
     for (std::size_t d = 1; d < sizes_.size(); ++d) rows_ *= sizes_[d];
   }

@@ -23,6 +23,7 @@ std::optional<Program> Compiler::run() {
   layouts_ =
       lay_out_steps(graph_, live_, readers_, [&](NodeId scan, NodeId what) { return part_in(scan, what); });
   fusion_ = options_.fuse ? fuse(graph_, live_, readers_, backend() == nullptr) : unfused(graph_, live_);
+  if (options_.fuse) gather_products(graph_, fusion_);
   find_last_readers();
   place_inputs();
   place_outputs();
@@ -232,7 +233,7 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
   const std::vector<Spec>& specs = call->in;
   for (NodeId in : text.inputs) call->in.push_back(node(in).spec);
   Instruction ins{.op = node(nodes.back()).op,
-                  .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call, options_.compile),
+                  .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call),
                   .call = call,
                   .node = nodes.back(),
                   .with = {nodes.begin(), nodes.end() - 1},

@@ -25,6 +25,8 @@ struct Fusion {
 
 // readers: as readers_of(graph, live, ..) tells; sums: whether kernels of products may add (Op::plus).
 Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers, bool sums);
+// Brings products together that go over one matrix (engine/plan/gather_products.cpp).
+void gather_products(const Graph& graph, Fusion& fusion);
 // Every node by itself.
 Fusion unfused(const Graph& graph, const std::vector<char>& live);
 

@@ -25,11 +25,10 @@ using Key = std::array<std::uint64_t, 2>;
 // What a library has a table of; the same in the text below.
 struct Loop {
   std::uint64_t key[2];
-  CompiledCluster run;
+  NativeFunction run;
 };
 constexpr std::string_view kTable =
-    "struct Loop { unsigned long key[2]; void (*run)(const std::byte* const*, std::byte* const*, std::int64_t, "
-    "std::int64_t); };\n";
+    "struct Loop { unsigned long key[2]; void* run; };\n";
 
 std::string headers_of(const NativeTarget& target) {
   std::string out;
@@ -60,13 +59,13 @@ LoopLibrary::LoopLibrary(const NativeTarget& target, const std::string& folder)
   for (int i = 0; i < *count; ++i) loops_[{table[i].key[0], table[i].key[1]}] = table[i].run;
 }
 
-CompiledCluster LoopLibrary::find(const std::string& text) const {
+NativeFunction LoopLibrary::find(const std::string& text) const {
   if (loops_.empty()) return nullptr;
   const auto known = loops_.find(key_of(headers_, text));
   return known == loops_.end() ? nullptr : known->second;
 }
 
-CompiledCluster loop_ahead(const NativeTarget& target, const std::string& text) {
+NativeFunction loop_ahead(const NativeTarget& target, const std::string& text) {
   static const LoopLibrary library = [&] {  // a process has one instruction set
     const char* const asked = std::getenv("NESTGRAD_LOOPS");
     std::istringstream folders(asked ? asked : NESTGRAD_LOOPS_FOLDERS);
@@ -84,11 +83,9 @@ std::string compile_ahead(const NativeTarget& target, const std::vector<std::str
   const std::string headers = headers_of(target);
   std::string source = headers, table;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    std::string function = texts[i];
-    function.replace(function.find('$'), 1, fmt::format("loop{}", i));
     const Key key = key_of(headers, texts[i]);
-    source += "\n" + function;
-    table += fmt::format("  {{{{{}UL, {}UL}}, loop{}}},\n", key[0], key[1], i);
+    source += "\n" + named(texts[i], fmt::format("loop{}", i));
+    table += fmt::format("  {{{{{}UL, {}UL}}, reinterpret_cast<void*>(loop{})}},\n", key[0], key[1], i);
   }
   source += fmt::format("\n{}extern \"C\" const Loop nestgrad_loops[] = {{\n{}}};\n", kTable, table);
   source += fmt::format("extern \"C\" const int nestgrad_loop_count = {};\n", texts.size());

@@ -21,15 +21,15 @@ class LoopLibrary {
  public:
   LoopLibrary(const NativeTarget& target, const std::string& folder);
   std::size_t size() const { return loops_.size(); }
-  CompiledCluster find(const std::string& text) const;  // null: there is none
+  NativeFunction find(const std::string& text) const;  // null: there is none
 
  private:
   std::string headers_;
-  std::map<std::array<std::uint64_t, 2>, CompiledCluster> loops_;  // by the hash of headers and text
+  std::map<std::array<std::uint64_t, 2>, NativeFunction> loops_;  // by the hash of headers and text
 };
 
 // The function of this text, of the first folder that has a library; null: there is none. Any thread may ask.
-CompiledCluster loop_ahead(const NativeTarget& target, const std::string& text);
+NativeFunction loop_ahead(const NativeTarget& target, const std::string& text);
 
 // Compiles the texts into a library of the folder and returns its path. IoError: the compiler failed, or the
 // file cannot be written; ConfigError: nothing can be compiled for the target.

@@ -23,7 +23,7 @@ constexpr auto kLimit = std::chrono::seconds(60);
 struct Job {
   std::string text;
   std::vector<std::string> flags;
-  std::vector<std::shared_ptr<NativeCluster>> clusters;  // of the functions loop0, loop1, ..
+  std::vector<std::shared_ptr<NativeCode>> codes;  // of the functions loop0, loop1, ..
 };
 
 // All that the process has compiled. Any thread may ask.
@@ -34,14 +34,14 @@ class Compiled {
     return all;
   }
 
-  std::shared_ptr<NativeCluster> cluster(const std::string& text) {
+  std::shared_ptr<NativeCode> code(const std::string& text) {
     const NativeTarget target = native_target();
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<NativeCluster>& known = known_[{std::string(target.instruction_set), text}];
+    std::shared_ptr<NativeCode>& known = known_[{std::string(target.instruction_set), text}];
     if (!known) {
-      known = std::make_shared<NativeCluster>();
-      known->run = loop_ahead(target, text);
-      if (known->run) ++report_.ahead;
+      known = std::make_shared<NativeCode>();
+      known->function = loop_ahead(target, text);
+      if (known->function) ++report_.ahead;
       else wanted_.emplace_back(text, known);
     }
     return known;
@@ -51,7 +51,7 @@ class Compiled {
     std::unique_lock lock(mutex_);
     if (mode == Compile::never || wanted_.empty()) return;
     Job job = job_of_wanted();
-    if (job.clusters.empty()) return;
+    if (job.codes.empty()) return;
     if (mode == Compile::now) {
       lock.unlock();
       return run(job, {});
@@ -77,14 +77,12 @@ class Compiled {
     Job job;
     for (const std::string_view header : target.headers) job.text += header;
     job.text += "using namespace nestgrad;\n";
-    for (auto& [text, cluster] : wanted_) {
-      std::string function = text;
-      function.replace(function.find('$'), 1, fmt::format("loop{}", job.clusters.size()));
-      job.text += "\n" + function;
-      job.clusters.push_back(std::move(cluster));
+    for (auto& [text, code] : wanted_) {
+      job.text += "\n" + named(text, fmt::format("loop{}", job.codes.size()));
+      job.codes.push_back(std::move(code));
     }
     wanted_.clear();
-    if (target.flags.empty()) job.clusters.clear();
+    if (target.flags.empty()) job.codes.clear();
     job.flags.assign(target.flags.begin(), target.flags.end());
     return job;
   }
@@ -93,15 +91,15 @@ class Compiled {
     const auto begin = std::chrono::steady_clock::now();
     const NativeLibrary library = native_library(job.text, job.flags, kLimit, stop);
     int found = 0;
-    for (std::size_t i = 0; i < job.clusters.size(); ++i) {
+    for (std::size_t i = 0; i < job.codes.size(); ++i) {
       void* const function = library.symbol(fmt::format("loop{}", i));
       if (!function) continue;
-      job.clusters[i]->run.store(reinterpret_cast<CompiledCluster>(function), std::memory_order_release);
+      job.codes[i]->function.store(reinterpret_cast<NativeFunction>(function), std::memory_order_release);
       ++found;
     }
     const std::lock_guard lock(mutex_);
     (library.from_cache ? report_.from_cache : report_.compiled) += found;
-    report_.failed += static_cast<int>(job.clusters.size()) - found;
+    report_.failed += static_cast<int>(job.codes.size()) - found;
     if (!library.failure.empty()) report_.last_failure = library.failure;
     report_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
@@ -125,8 +123,8 @@ class Compiled {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<NativeCluster>> known_;
-  std::vector<std::pair<std::string, std::shared_ptr<NativeCluster>>> wanted_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<NativeCode>> known_;
+  std::vector<std::pair<std::string, std::shared_ptr<NativeCode>>> wanted_;
   std::vector<Job> jobs_;
   bool busy_ = false;
   NativeReport report_;
@@ -145,10 +143,8 @@ Compile default_compile() {
       fmt::format("[compile] NESTGRAD_COMPILE is '{}'; it can be never, background or now", mode));
 }
 
-std::shared_ptr<NativeCluster> native_cluster(const std::string& text) {
-  return Compiled::instance().cluster(text);
-}
-void compile_clusters(Compile mode) { Compiled::instance().compile(mode); }
+std::shared_ptr<NativeCode> native_code(const std::string& text) { return Compiled::instance().code(text); }
+void compile_native(Compile mode) { Compiled::instance().compile(mode); }
 void wait_for_compiler() { Compiled::instance().wait(); }
 NativeReport native_report() { return Compiled::instance().report(); }
 

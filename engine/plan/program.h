@@ -16,6 +16,7 @@ namespace nestgrad {
 struct Profile;  // engine/run/profile.h
 class Recorder;  // engine/run/recorder.h
 struct ScanStep;
+struct NativeCode;  // engine/plan/native.h
 
 struct Instruction {
   const Op* op = nullptr;  // null: copy in[0] to out
@@ -41,6 +42,8 @@ struct Program {
   double flops = 0, recomputed_flops = 0;  // of a run; of these, what is spent on values that were not stored
   std::vector<BufferInfo> buffers;
   std::shared_ptr<Graph> graph;  // the lowered graph, for printing and errors
+  std::shared_ptr<const NativeCode> native;     // all of it as one function (engine/plan/body_source.h); null: none
+  std::vector<const std::byte*> literal_data;  // for that function
 };
 
 // The memory of one run. Owns nothing.

@@ -1,10 +1,14 @@
-// Runs a Program: its instructions, one after the other. Scans are in run_scan.cpp.
+// Runs a Program: its instructions, one after the other, or the machine code that there is of them all. Scans are in
+// run_scan.cpp.
 #include <fmt/format.h>
 
 #include <cstring>
 
+#include "engine/core/index.h"
 #include "engine/core/node_text.h"
 #include "engine/plan/backend.h"
+#include "engine/plan/body_source.h"
+#include "engine/plan/native.h"
 #include "engine/plan/program.h"
 #include "engine/run/recorder.h"
 
@@ -33,43 +37,60 @@ struct Untimed {
   Untimed(const Frame&, const Instruction&) {}
 };
 
+void run(Instruction& ins, Program& program, const Frame& frame) {
+  if (ins.scan) return run_scan(*ins.scan, program, frame);
+  const std::byte* in[kMaxOperands];
+  for (std::size_t i = 0; i < ins.in.size(); ++i) in[i] = resolve(ins.in[i], program, frame);
+  if (ins.cluster) {
+    std::byte* outs[kMostClusterOps];
+    for (std::size_t i = 0; i < ins.outs.size(); ++i) outs[i] = resolve(ins.outs[i], program, frame);
+    return ins.cluster(in, outs);
+  }
+  std::byte* out = resolve(ins.out, program, frame);
+  if (!ins.op) {
+    if (frame.backend) frame.backend->copy(in[0], out, ins.bytes);
+    else std::memcpy(out, in[0], ins.bytes);
+    return;
+  }
+  try {
+    ins.kernel(in, out);
+  } catch (const ValueError& e) {
+    throw value_error(e, program.graph->nodes(), ins.node);
+  }
+}
+
 // Timed: an object that lives while an instruction runs; what it measures is its own life.
 template <class Timed>
-void run(Program& program, const Frame& frame) {
-  const std::byte* in[kMaxOperands];
+void run_all(Program& program, const Frame& frame) {
   for (Instruction& ins : program.code) {
     [[maybe_unused]] const Timed timed(frame, ins);
-    if (ins.scan) {
-      run_scan(*ins.scan, program, frame);
-      continue;
-    }
-    for (std::size_t i = 0; i < ins.in.size(); ++i) in[i] = resolve(ins.in[i], program, frame);
-    if (ins.cluster) {
-      std::byte* outs[kMostClusterOps];
-      for (std::size_t i = 0; i < ins.outs.size(); ++i) outs[i] = resolve(ins.outs[i], program, frame);
-      ins.cluster(in, outs);
-      continue;
-    }
-    std::byte* out = resolve(ins.out, program, frame);
-    if (!ins.op) {
-      if (frame.backend) frame.backend->copy(in[0], out, ins.bytes);
-      else std::memcpy(out, in[0], ins.bytes);
-      continue;
-    }
-    try {
-      ins.kernel(in, out);
-    } catch (const ValueError& e) {
-      throw value_error(e, program.graph->nodes(), ins.node);
-    }
+    run(ins, program, frame);
   }
+}
+
+// Machine code that does what the instructions do, and has those done that it has no code for.
+void run_compiled(CompiledBody code, Program& program, const Frame& frame) {
+  struct Context {
+    Program& program;
+    const Frame& frame;
+  } context{program, frame};
+  const auto call = [](void* of, int instruction) {
+    Context& c = *static_cast<Context*>(of);
+    run(c.program.code[uz(instruction)], c.program, c.frame);
+  };
+  code(frame.arena, frame.external, program.literal_data.data(), call, &context);
 }
 
 }  // namespace
 
 void execute(Program& program, const Frame& frame) {
-  if (!frame.recorder) return run<Untimed>(program, frame);
-  frame.recorder->begin();
-  run<Recorder::Timed>(program, frame);
+  if (frame.recorder) {
+    frame.recorder->begin();
+    return run_all<Recorder::Timed>(program, frame);
+  }
+  if (program.native)
+    if (const auto code = program.native->as<CompiledBody>()) return run_compiled(code, program, frame);
+  run_all<Untimed>(program, frame);
 }
 
 }  // namespace nestgrad

@@ -10,6 +10,8 @@
 #include "engine/core/node_text.h"
 #include "engine/core/threads.h"
 #include "engine/plan/backend.h"
+#include "engine/plan/body_source.h"
+#include "engine/plan/cluster_source.h"
 #include "engine/plan/native.h"
 #include "engine/plan/program.h"
 #include "engine/run/arguments.h"
@@ -97,20 +99,28 @@ void print(const Program& p, const std::string& indent, std::string& out) {
   }
 }
 
-// Each text once, under the numbers of the instructions that have it.
+// Each text once, under the numbers of what has it: instructions, and scans whose bodies are one text.
+void add_source(std::string text, const std::string& line, std::vector<std::pair<std::string, std::string>>& out) {
+  const auto known = std::ranges::find(out, text, &std::pair<std::string, std::string>::second);
+  if (known == out.end()) out.emplace_back(line, std::move(text));
+  else known->first += "\n" + line;
+}
 void add_sources(const Program& p, const std::string& where,
-                 std::vector<std::pair<std::string, std::string>>& out) {
+                 std::vector<std::pair<std::string, std::string>>& out, bool with_loops = true) {
   for (std::size_t i = 0; i < p.code.size(); ++i) {
     const Instruction& ins = p.code[i];
     const std::string number = fmt::format("{}{}", where, i);
-    if (ins.scan) add_sources(ins.scan->workers[0].body, number + ".", out);
-    if (!ins.call) continue;
-    std::string text = cluster_source(*ins.call).text;
-    if (text.empty()) continue;
-    const std::string line = fmt::format("// {}: {} ({})", number, ops_of(p, ins), describe(ins.loc));
-    const auto known = std::ranges::find(out, text, &std::pair<std::string, std::string>::second);
-    if (known == out.end()) out.emplace_back(line, std::move(text));
-    else known->first += "\n" + line;
+    if (ins.scan) {
+      const Program& body = ins.scan->workers[0].body;
+      std::string text = body_source(body);
+      add_sources(body, number + ".", out, text.empty());
+      if (!text.empty())
+        add_source(std::move(text), fmt::format("// {}: a step of scan ({})", number, describe(ins.loc)), out);
+    } else if (ins.call && with_loops) {
+      std::string text = cluster_source(*ins.call).text;
+      const std::string line = fmt::format("// {}: {} ({})", number, ops_of(p, ins), describe(ins.loc));
+      if (!text.empty()) add_source(std::move(text), line, out);
+    }
   }
 }
 
@@ -167,7 +177,7 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
   impl_->donors = donors_of(settled.donate, {wanted, impl_->input_names}, {made, impl_->output_names});
   impl_->own_memory = OwnMemory(outputs.size());
   impl_->program = compile_within(nodes, inputs, outputs, settled);
-  compile_clusters(settled.compile);
+  if (settled.device.is_cpu()) use_native(impl_->program, settled.compile);
   impl_->device = settled.device;
   if (!settled.device.is_cpu()) {
     const auto mebibytes = [](std::size_t n) {
@@ -287,7 +297,7 @@ std::string Plan::source() const {
   std::string out;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     auto& [lines, text] = sources[i];
-    out += lines + "\n" + text.replace(text.find('$'), 1, fmt::format("loop{}", i)) + "\n";
+    out += lines + "\n" + named(std::move(text), fmt::format("loop{}", i)) + "\n";
   }
   return out;
 }

@@ -11,7 +11,6 @@ namespace {
 // What stays in the second-level cache: tiles of A of this size. What stays in the third: panels of B, where
 // they meet more than one such chunk of tiles.
 constexpr Size kChunkBytes = Size{1} << 18, kRangeBytes = Size{1} << 20;
-constexpr int kMaxPackedPackets = 4;
 
 // A matrix of this size is not in the second-level cache when it is needed again.
 constexpr Size kFarBytes = Size{1} << 20;
@@ -28,16 +27,6 @@ constexpr Size packed_from(Size rows) { return rows < 256 ? 2048 : 1024; }  // b
 // And copying A, where its rows or columns lie far apart: it is more than the first-level cache holds, and
 // there are columns enough to use the copy.
 constexpr Size kPackABytes = Size{1} << 15, kPackAColumns = 64;
-
-// Rows in tiles of at most `most`.
-struct Partition {
-  Size count, height, higher;
-};
-NESTGRAD_MEMBER_FN Partition partition(Size rows, int most) {
-  if (rows <= most) return {1, rows, 0};
-  const Size count = (rows + most - 1) / most;
-  return {count, rows / count, rows % count};
-}
 
 using Function = void (*)();  // what Multiply<T> is in a plan
 
@@ -81,17 +70,9 @@ GemmPlan plan(Size m, Size n, Size k, bool transpose_a, bool transpose_b) {
   p.pack = p.tb || (p.m >= kPackRows && p.n * Size{sizeof(T)} >= packed_from(p.m));
   p.pack_a = (p.ta || k > kGemmBlock) && p.n >= kPackAColumns &&
              p.m * smaller(k, kGemmBlock) * Size{sizeof(T)} > kPackABytes;
-  // Four packets take the fewest loads, two the fewest tiles. Two are for
-  // copies, where all loads are near, and where a tile of four has so few
-  // rows that it comes back to the same columns too often, if those are long.
-  int packets = p.pack ? kMaxPackedPackets : kMaxPackets;
-  const int least = p.pack || p.pack_a || (max_rows(4) < 4 && k > 64) ? 2 : 4;
-  while (packets > least && smaller(p.m, kMaxRows) > max_rows(packets)) packets /= 2;
+  int packets = first_packets(p.m, k, p.pack, p.pack_a);
   for (Size begin = 0; begin < p.n; begin = p.group[p.groups++].end) {
-    const Size left = (p.n - begin + size - 1) / size;
-    if (left == 3 && packets >= 2 && !p.pack_a && max_rows(3) > 0) packets = 3;
-    else
-      while (packets > left) packets /= 2;
+    packets = packets_of(packets, (p.n - begin + size - 1) / size, p.pack_a);
     p.group[p.groups] = group_of<T>(p, begin, packets);
   }
   p.direct = p.groups > 0 && !p.swapped && !p.pack && !p.pack_a && k <= kGemmBlock;

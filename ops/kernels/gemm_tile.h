@@ -31,6 +31,35 @@ constexpr int kMaxRows = kSums / 2;  // of two packets and more
 constexpr int kMostRows = kSums >= 24 ? 16 : kMaxRows;
 constexpr int max_rows(int packets) { return packets == 1 ? kMostRows : kSums / packets; }
 
+constexpr int kMaxPackedPackets = 4;
+
+// Rows in tiles of at most `most`, even to a row: the first ones are a row higher.
+struct Partition {
+  Size count, height, higher;
+};
+constexpr Partition partition(Size rows, int most) {
+  if (rows <= most) return {1, rows, 0};
+  const Size count = (rows + most - 1) / most;
+  return {count, rows / count, rows % count};
+}
+
+// How many packets wide the first panels of a product are. Four packets take the fewest loads, two the fewest
+// tiles. Two are for copies, where all loads are near, and where a tile of four has so few rows that it comes back
+// to the same columns too often, if those are long.
+constexpr int first_packets(Size rows, Size k, bool copies_b, bool copies_a) {
+  int packets = copies_b ? kMaxPackedPackets : kMaxPackets;
+  const int least = copies_b || copies_a || (max_rows(4) < 4 && k > 64) ? 2 : 4;
+  while (packets > least && smaller(rows, kMaxRows) > max_rows(packets)) packets /= 2;
+  return packets;
+}
+
+// And those that begin where so many packets are left of the row, after panels of `packets`.
+constexpr int packets_of(int packets, Size left, bool copies_a) {
+  if (left == 3 && packets >= 2 && !copies_a && max_rows(3) > 0) return 3;
+  while (packets > left) packets /= 2;
+  return packets;
+}
+
 // x, for the compiler a value that comes from nowhere: it stays in a register, where it would be loaded again
 // for each of its uses.
 template <class T>

@@ -1,0 +1,31 @@
+// In which order a compiled body does its instructions (engine/plan/body_source.h), and which of them go over one
+// matrix together. With one row, a product does little with each element of the matrix that it loads: `x W` and the
+// step W + y'z, or two of either, then take the time of one.
+#pragma once
+
+#include <vector>
+
+#include "engine/plan/program.h"
+
+namespace nestgrad {
+
+// Products over one matrix W[k,n] of each of some batch members, f32 or f64: `reads`, C = A W (+ D) with one row; then
+// `steps`, W = W + A B with A[k,1] and B[1,n], each from what the one before has made. Numbers of instructions. An
+// instruction by itself is a group of that one, in `alone`.
+struct BodyGroup {
+  int alone = -1;
+  std::vector<int> reads, steps;
+};
+
+// All instructions of the program. Each group finds what it would find if the instructions ran in their order.
+std::vector<BodyGroup> body_order(const Program& body);
+
+// The products of an instruction, if it is some and nothing else.
+struct BodyProducts {
+  OpProducts of;
+  DType dtype = DType::f32;
+  Place a, b, d, c;  // d.kind: none if nothing is added
+};
+std::optional<BodyProducts> products_of(const Program& body, const Instruction& instruction);
+
+}  // namespace nestgrad

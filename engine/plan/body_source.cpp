@@ -1,0 +1,206 @@
+#include "engine/plan/body_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "engine/core/index.h"
+#include "engine/core/node_call.h"
+#include "engine/core/threads.h"
+#include "engine/plan/body_order.h"
+#include "engine/plan/cluster_source.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr std::size_t kMostInstructions = 2000;  // of a body; more would take a compiler too long
+constexpr std::int64_t kMostTerms = 256;         // of an element of a product: of more, a kernel adds up several sums
+constexpr std::size_t kPart = 64;                // instructions of a function: compilers take n log n for more
+
+class Writer {
+ public:
+  explicit Writer(const Program& body) : body_(body) {}
+
+  std::string run() {
+    if (body_.code.size() > kMostInstructions) return {};
+    std::vector<std::string> parts;
+    std::size_t groups = 0;
+    for (const BodyGroup& group : body_order(body_)) {
+      if (groups++ % kPart == 0) parts.emplace_back();
+      parts.back() += group.alone >= 0 ? instruction(uz(group.alone)) : walk(group);
+    }
+    if (!has_text_) return {};
+    std::string out = functions_, calls;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      out += fmt::format("static void part{}({}) {{\n{}}}\n", p, kParameters, parts[p]);
+      calls += fmt::format("  part{}(arena, external, literals, call, context);\n", p);
+    }
+    return fmt::format("namespace $_parts {{\n{}}}\nextern \"C\" void $({}) {{\n  using namespace $_parts;\n{}}}\n",
+                       out, kParameters, calls);
+  }
+
+ private:
+  static constexpr std::string_view kParameters =
+      "std::byte* arena, std::byte* const* external, const std::byte* const* literals, "
+      "void (*call)(void*, int), void* context";
+
+  const GraphNode& node(NodeId id) const { return body_.graph->node(id); }
+
+  std::string instruction(std::size_t i) {
+    const Instruction& ins = body_.code[i];
+    const std::string statements = ins.scan ? "" : statements_of(ins);
+    if (statements.empty()) return fmt::format("  call(context, {});\n", i);
+    has_text_ = true;
+    std::string out = fmt::format("  {{  // {}\n    const std::byte* const in[] = {{", ops_of(body_, ins));
+    for (const Place& p : ins.in) out += text_of(p) + ", ";
+    out += "};\n    std::byte* const out[] = {";
+    if (ins.outs.empty()) out += text_of(ins.out);
+    for (const Place& p : ins.outs) out += text_of(p) + ", ";
+    return out + "};\n    " + statements + "  }\n";
+  }
+
+  static std::string text_of(const Place& place) {
+    switch (place.kind) {
+      case Place::Kind::arena:
+        return fmt::format("arena + {}", place.at);
+      case Place::Kind::external:
+        return fmt::format("external[{}]", place.at);
+      case Place::Kind::literal:
+        return fmt::format("literals[{}]", place.at);
+      case Place::Kind::none:
+        break;
+    }
+    return "nullptr";
+  }
+
+  // In terms of in and out. Empty: there is no text.
+  std::string statements_of(const Instruction& ins) {
+    if (ins.call) return loops(*ins.call);
+    if (!ins.op) return fmt::format("__builtin_memcpy(out[0], in[0], {});\n", ins.bytes);
+    if (const auto products = products_of(body_, ins)) return product(*products);
+    if (!ins.with.empty()) return {};
+    const NodeCall call(body_.graph->nodes(), node(ins.node));
+    return loops(alone(call));
+  }
+
+  // ---- products ----
+
+  static std::string_view type_of(DType dtype) { return dtype == DType::f32 ? "float" : "double"; }
+  static std::string elements(DType dtype, const std::string& address, const std::string& from) {
+    return fmt::format("elements<{}>({}) + {}", type_of(dtype), address, from);
+  }
+
+  // Where batch member i begins, in elements. A table that this takes is written to `tables`.
+  static std::string begin_of(const std::vector<std::int64_t>& offsets, std::string& tables) {
+    const std::int64_t step = offsets.size() > 1 ? offsets[1] - offsets[0] : 0;
+    for (std::size_t i = 0; i < offsets.size(); ++i) {
+      if (offsets[i] == static_cast<std::int64_t>(i) * step) continue;
+      const std::string name = fmt::format("at{}", tables.size());
+      tables += fmt::format("static const std::int64_t {}[] = {{{}}};\n    ", name, fmt::join(offsets, ", "));
+      return name + "[i]";
+    }
+    return fmt::format("i * {}", step);
+  }
+
+  static std::string product(const BodyProducts& p) {
+    const OpProducts& of = p.of;
+    if (of.m == 0 || of.n == 0 || of.k == 0 || of.k > kMostTerms || of.count() == 0) return {};
+    std::string tables;
+    const std::string a = begin_of(of.a, tables), b = begin_of(of.b, tables);
+    const std::string c = fmt::format("i * {}", of.m * of.n);
+    return tables + fmt::format("for (std::int64_t i = 0; i < {}; ++i)\n"
+                                "      fixed_product<{}, {}, {}, {}, {}, {}>({}, {}, {}, {});\n",
+                                of.count(), type_of(p.dtype), of.m, of.n, of.k, of.transpose_a, of.transpose_b,
+                                elements(p.dtype, "in[0]", a), elements(p.dtype, "in[1]", b),
+                                p.d.kind == Place::Kind::none ? "nullptr" : elements(p.dtype, "in[2]", c),
+                                elements(p.dtype, "out[0]", c));
+  }
+
+  std::string walk(const BodyGroup& group) {
+    has_text_ = true;
+    const auto of = [&](int i) { return *products_of(body_, body_.code[uz(i)]); };
+    const BodyProducts first = of(group.reads.empty() ? group.steps[0] : group.reads[0]);
+    const DType dtype = first.dtype;
+    const std::int64_t rows = group.reads.empty() ? first.of.m : first.of.k, columns = first.of.n;
+    std::string tables, a, d, c, x, y;
+    const auto add = [&](std::string& list, const Place& place, const std::string& from) {
+      if (!list.empty()) list += ", ";
+      list += place.kind == Place::Kind::none ? "nullptr" : elements(dtype, text_of(place), from);
+    };
+    const std::string of_matrix = fmt::format("i * {}", rows * columns), of_row = fmt::format("i * {}", columns);
+    for (int i : group.reads) {
+      const BodyProducts p = of(i);
+      add(a, p.a, begin_of(p.of.a, tables));
+      add(d, p.d, of_row);
+      add(c, p.c, of_row);
+    }
+    for (int i : group.steps) {
+      const BodyProducts p = of(i);
+      add(x, p.a, begin_of(p.of.a, tables));
+      add(y, p.b, begin_of(p.of.b, tables));
+    }
+    std::string matrix = elements(dtype, text_of(group.reads.empty() ? first.d : first.b), of_matrix);
+    if (!group.reads.empty())
+      matrix = elements(dtype, text_of(first.b), begin_of(first.of.b, tables));
+    const std::string to =
+        group.steps.empty() ? "nullptr" : elements(dtype, text_of(of(group.steps.back()).c), of_matrix);
+    const auto list = [&](std::string_view kind, const char* name, const std::string& items) {
+      return fmt::format("      {} {}[] = {{{}}};\n", kind, name, items.empty() ? "nullptr" : items);
+    };
+    const std::string in = fmt::format("const {}* const", type_of(dtype));
+    return fmt::format("  {{  // over one matrix\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n", tables,
+                       first.of.count()) +
+           list(in, "a", a) + list(in, "d", d) + list(fmt::format("{}* const", type_of(dtype)), "c", c) +
+           list(in, "x", x) + list(in, "y", y) +
+           fmt::format("      walk<{}, {}, {}, {}, {}>({}, {}, a, d, c, x, y);\n    }}\n  }}\n", type_of(dtype), rows,
+                       columns, group.reads.size(), group.steps.size(), matrix, to);
+  }
+
+  // ---- loops ----
+
+  // An op by itself, as a cluster of one; without ops if it can be none.
+  static ClusterCall alone(const OpCall& c) {
+    const auto has_type = [&](const Spec& in) { return in.dtype == c.out.dtype; };
+    if (c.out.size() == 0 || c.out.rank() > static_cast<int>(kMostClusterRank) ||
+        c.in.size() > kMostClusterInputs || !std::ranges::all_of(c.in, has_type))
+      return {};
+    ClusterOp op{.op = &c.op, .operands = {}, .output = 0};
+    ClusterCall out{.in = {c.in.begin(), c.in.end()}, .shape = c.out};
+    if (!c.op.element_loop) {
+      if (c.op.row_reduction) op.reduce = c.op.row_reduction(c);
+      if (!op.reduce || c.in[0].shape.back() > kMostClusterRow || c.out != narrow_spec(c.in[0])) return {};
+      op.narrow = true;
+      out.shape = c.in[0];
+    }
+    for (std::size_t i = 0; i < c.in.size(); ++i) op.operands.push_back(static_cast<int>(i));
+    out.ops.push_back(std::move(op));
+    return out;
+  }
+
+  std::string loops(const ClusterCall& call) {
+    if (call.ops.empty() || call.shape.size() >= 2 * kGrain) return {};
+    ClusterSource source = cluster_source(call);
+    if (source.text.empty()) return {};
+    auto& name = functions_of_[source.text];
+    if (name.empty()) {
+      name = fmt::format("loop{}", functions_of_.size() - 1);
+      std::string& text = source.text;
+      constexpr std::string_view kBegin = "extern \"C\" void $";
+      functions_ += text.replace(0, kBegin.size(), "static void " + name);
+    }
+    return fmt::format("{}(in, out, 0, {});\n", name, source.units);
+  }
+
+  const Program& body_;
+  std::string functions_;
+  std::map<std::string, std::string> functions_of_;  // text of a cluster -> its function's name
+  bool has_text_ = false;
+};
+
+}  // namespace
+
+std::string body_source(const Program& body) { return Writer(body).run(); }
+
+}  // namespace nestgrad

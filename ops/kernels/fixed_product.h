@@ -1,0 +1,135 @@
+// Products whose extents the compiler knows: what compiled bodies of loops are made of (engine/plan/body_source.h).
+// The bits are those of ops/kernels/gemm.cpp: an element is one sum over k in ascending order, and a vector against
+// rows that lie along k is added up by lanes.
+//
+//   fixed_product<float, 16, 64, 64, false, true>(a, b, nullptr, c);  // C[16,64] = A[16,64] B[64,64]'
+#pragma once
+
+#include <cstddef>
+
+#include "ops/kernels/gemm_along.h"
+#include "ops/kernels/gemm_pack.h"
+
+namespace nestgrad::inline NESTGRAD_ISA {
+
+template <class T>
+NESTGRAD_MEMBER_FN const T* elements(const std::byte* at) {
+  return reinterpret_cast<const T*>(at);
+}
+template <class T>
+NESTGRAD_MEMBER_FN T* elements(std::byte* at) {
+  return reinterpret_cast<T*>(at);
+}
+
+// Columns Begin .. N of C = A B + D, in panels of at most Packets registers; B has its rows along n, and a row of A
+// begins a_row after the one before, an element a_step.
+template <class T, Size M, Size N, Size K, Size ARow, Size AStep, int Packets, Size Begin = 0>
+NESTGRAD_MEMBER_FN void fixed_columns(const T* a, const T* b, const T* d, T* c) {
+  constexpr Size size = Pack<T>::size;
+  constexpr int packets = packets_of(Packets, (N - Begin + size - 1) / size, false);
+  constexpr Size width = packets * size, panels = N - Begin < width ? 1 : (N - Begin) / width;
+  constexpr bool ragged = N - Begin < width;
+  constexpr Partition tiles = partition(M, max_rows(packets));
+  for (Size j = Begin; j < Begin + panels * width; j += width) {
+    Tiles<T> t;
+    t.a_row = ARow, t.a_step = AStep;
+    t.b = b + j, t.b_step = N;
+    t.c_row = N, t.k = K, t.far = false;
+    t.last = ragged ? N - Begin - (width - size) : size;
+    t.a = a, t.c = c + j, t.plus = d ? d + j : nullptr;
+    if constexpr (tiles.higher > 0) {
+      constexpr Size rows = tiles.higher * (tiles.height + 1);
+      t.a_tile = (tiles.height + 1) * ARow, t.count = tiles.higher;
+      multiply<T, tiles.height + 1, packets, ragged>(t);
+      t.a += rows * ARow, t.c += rows * N;
+      if (d) t.plus += rows * N;
+    }
+    t.a_tile = tiles.height * ARow, t.count = tiles.count - tiles.higher;
+    multiply<T, tiles.height, packets, ragged>(t);
+  }
+  if constexpr (Begin + panels * width < N)
+    fixed_columns<T, M, N, K, ARow, AStep, packets, Begin + panels * width>(a, b, d, c);
+}
+
+// C[M,N] = op(A) op(B) + D, all dense and row-major; op: as it is, or transposed. D may be C; it may be null. K is at
+// most kGemmBlock.
+template <class T, Size M, Size N, Size K, bool TA, bool TB>
+__attribute__((noinline)) void fixed_product(const T* a, const T* b, const T* d, T* c) {
+  if constexpr (M == 1 && (TB || N == 1)) {
+    run_along(b, a, K, d, c, 0, N);
+  } else if constexpr (N == 1 && !TA) {
+    run_along(a, b, K, d, c, 0, M);
+  } else if constexpr (N == 1) {  // C' = B' A': columns fill registers
+    fixed_product<T, 1, M, K, false, false>(b, a, d, c);
+  } else {
+    constexpr Size a_row = TA && M > 1 ? 1 : K, a_step = TA && M > 1 ? M : 1;
+    constexpr int packets = first_packets(M, K, TB, false);
+    if constexpr (TB) {
+      alignas(64) T panel[K * N + Pack<T>::size];
+      pack_transposed(b, K, N, K, panel, N);
+      fixed_columns<T, M, N, K, a_row, a_step, packets>(a, panel, d, c);
+    } else {
+      fixed_columns<T, M, N, K, a_row, a_step, packets>(a, b, d, c);
+    }
+  }
+}
+
+// Columns of walk() from j on: so many packets, the last of which may have only `last` columns.
+template <class T, Size K, Size N, int Reads, int Steps, int Packets, bool Ragged>
+NESTGRAD_MEMBER_FN void walk_columns(const T* w, T* to, const T* const* a, const T* const* d, T* const* c,
+                                     const T* const* x, const T* const* y, Size j, Size last) {
+  constexpr int size = Pack<T>::size;
+  const Some<T> some(last);
+  const T *left[Reads + 1], *column[Steps + 1];  // not what they are read from: that may be written, for all that
+#pragma GCC unroll 4                             // a compiler knows
+  for (int r = 0; r < Reads; ++r) left[r] = a[r];
+#pragma GCC unroll 4
+  for (int s = 0; s < Steps; ++s) column[s] = x[s];
+  const auto load = [&](const T* from, int p) __attribute__((always_inline)) {
+    return Ragged && p == Packets - 1 ? some.load(from + p * size) : Pack<T>::load(from + p * size);
+  };
+  const auto store = [&](Pack<T> value, T* at, int p) __attribute__((always_inline)) {
+    if (Ragged && p == Packets - 1) some.store(value, at + p * size);
+    else value.store(at + p * size);
+  };
+  Pack<T> sum[Reads + 1][Packets], row[Steps + 1][Packets];
+#pragma GCC unroll 4
+  for (int p = 0; p < Packets; ++p) {
+#pragma GCC unroll 4
+    for (int r = 0; r < Reads; ++r) sum[r][p] = Pack<T>(0);
+#pragma GCC unroll 4
+    for (int s = 0; s < Steps; ++s) row[s][p] = load(y[s] + j, p);
+  }
+  for (Size i = 0; i < K; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Packets; ++p) {
+      Pack<T> element = load(w + i * N + j, p);
+#pragma GCC unroll 4
+      for (int r = 0; r < Reads; ++r) sum[r][p] = fma(Pack<T>::load_repeated(left[r] + i), element, sum[r][p]);
+#pragma GCC unroll 4
+      for (int s = 0; s < Steps; ++s)
+        element = element + fma(Pack<T>::load_repeated(column[s] + i), row[s][p], Pack<T>(0));
+      if constexpr (Steps > 0) store(element, to + i * N + j, p);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < Reads; ++r)
+#pragma GCC unroll 4
+    for (int p = 0; p < Packets; ++p) store(d[r] ? load(d[r] + j, p) + sum[r][p] : sum[r][p], c[r] + j, p);
+}
+
+// Products and steps of one matrix W[K,N] in one go: c[r] = a[r] W + d[r], where d[r] may be null; then
+// to = W + x[0]' y[0] + x[1]' y[1] + .., which may be W. The bits are those of one after the other.
+template <class T, Size K, Size N, int Reads, int Steps>
+__attribute__((noinline)) void walk(const T* w, T* to, const T* const* a, const T* const* d, T* const* c,
+                                    const T* const* x, const T* const* y) {
+  constexpr int size = Pack<T>::size, packets = kSums >= 24 ? 4 : 2;
+  Size j = 0;
+  for (; j + packets * size <= N; j += packets * size)
+    walk_columns<T, K, N, Reads, Steps, packets, false>(w, to, a, d, c, x, y, j, size);
+  for (; j + size <= N; j += size)
+    walk_columns<T, K, N, Reads, Steps, 1, false>(w, to, a, d, c, x, y, j, size);
+  if (j < N) walk_columns<T, K, N, Reads, Steps, 1, true>(w, to, a, d, c, x, y, j, N - j);
+}
+
+}  // namespace nestgrad::inline NESTGRAD_ISA
