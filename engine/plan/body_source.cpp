@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kMostInstructions = 2000;  // of a body; more would take a compiler too long
 constexpr std::int64_t kMostTerms = 256;         // of an element of a product: of more, a kernel adds up several sums
+constexpr std::int64_t kMostCopied = 1 << 16;    // elements of a matrix that is copied to be multiplied
 constexpr std::size_t kPart = 64;                // instructions of a function: compilers take n log n for more
 
 class Writer {
@@ -27,9 +28,18 @@ class Writer {
     if (body_.code.size() > kMostInstructions) return {};
     std::vector<std::string> parts;
     std::size_t groups = 0;
-    for (const BodyGroup& group : body_order(body_)) {
+    const std::vector<BodyGroup> order = body_order(body_);
+    for (std::size_t g = 0; g < order.size(); ++g) {
       if (groups++ % kPart == 0) parts.emplace_back();
-      parts.back() += group.alone >= 0 ? instruction(uz(group.alone)) : walk(group);
+      std::vector<BodyProducts> same{with_transposed(order[g])};
+      while (!same.empty() && g + same.size() < order.size()) {
+        std::vector<BodyProducts> next = with_transposed(order[g + same.size()]);
+        if (next.empty() || !multiply_same(same[0], next[0])) break;
+        same.push_back(std::move(next[0]));
+      }
+      if (same.size() > 1) parts.back() += products(same);
+      else parts.back() += order[g].alone >= 0 ? instruction(uz(order[g].alone)) : walk(order[g]);
+      g += std::max<std::size_t>(same.size(), 1) - 1;
     }
     if (!has_text_) return {};
     std::string out = functions_, calls;
@@ -104,18 +114,51 @@ class Writer {
     return fmt::format("i * {}", step);
   }
 
-  static std::string product(const BodyProducts& p) {
-    const OpProducts& of = p.of;
-    if (of.m == 0 || of.n == 0 || of.k == 0 || of.k > kMostTerms || of.count() == 0) return {};
+  static bool is_possible(const OpProducts& of) {
+    const bool copies = of.transpose_b && of.m > 1 && of.n > 1;
+    return of.m > 0 && of.n > 0 && of.k > 0 && of.count() > 0 && of.k <= kMostTerms &&
+           (!copies || of.n * of.k <= kMostCopied);
+  }
+
+  std::string product(const BodyProducts& p) const {
+    if (!is_possible(p.of)) return {};
     std::string tables;
-    const std::string a = begin_of(of.a, tables), b = begin_of(of.b, tables);
-    const std::string c = fmt::format("i * {}", of.m * of.n);
-    return tables + fmt::format("for (std::int64_t i = 0; i < {}; ++i)\n"
-                                "      fixed_product<{}, {}, {}, {}, {}, {}>({}, {}, {}, {});\n",
-                                of.count(), type_of(p.dtype), of.m, of.n, of.k, of.transpose_a, of.transpose_b,
-                                elements(p.dtype, "in[0]", a), elements(p.dtype, "in[1]", b),
-                                p.d.kind == Place::Kind::none ? "nullptr" : elements(p.dtype, "in[2]", c),
-                                elements(p.dtype, "out[0]", c));
+    const std::string call = call_of(p, elements(p.dtype, text_of(p.b), begin_of(p.of.b, tables)), tables);
+    return fmt::format("{}for (std::int64_t i = 0; i < {}; ++i)\n    {}", tables, p.of.count(), call);
+  }
+
+  // b: the right operand.
+  std::string call_of(const BodyProducts& p, const std::string& b, std::string& tables) const {
+    const OpProducts& of = p.of;
+    const std::string c = fmt::format("i * {}", of.m * of.n), a = begin_of(of.a, tables);
+    const auto address = [&](const Place& place, const std::string& from) {
+      return place.kind == Place::Kind::none ? "nullptr" : elements(p.dtype, text_of(place), from);
+    };
+    return fmt::format("  fixed_product<{}, {}, {}, {}, {}, {}>({}, {}, {}, {});\n", type_of(p.dtype), of.m, of.n, of.k,
+                       of.transpose_a, of.transpose_b, address(p.a, a), b, address(p.d, c), address(p.c, c));
+  }
+
+  // The products of a group that is one instruction with a transposed right operand that is copied; else none.
+  std::vector<BodyProducts> with_transposed(const BodyGroup& group) const {
+    if (group.alone < 0) return {};
+    const auto p = products_of(body_, body_.code[uz(group.alone)]);
+    if (!p || !p->of.transpose_b || p->of.m < 2 || p->of.n < 2 || !is_possible(p->of)) return {};
+    return {*p};
+  }
+  static bool multiply_same(const BodyProducts& p, const BodyProducts& q) {
+    return p.b == q.b && p.of.b == q.of.b && p.of.n == q.of.n && p.of.k == q.of.k && p.dtype == q.dtype;
+  }
+
+  // Several products whose right operand is the same, which is transposed once.
+  std::string products(const std::vector<BodyProducts>& all) {
+    has_text_ = true;
+    const BodyProducts& p = all[0];
+    std::string tables, calls;
+    const std::string b = elements(p.dtype, text_of(p.b), begin_of(p.of.b, tables));
+    for (const BodyProducts& each : all) calls += "    " + call_of(each, "b", tables);
+    return fmt::format("  {{  // with one matrix\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n"
+                       "      const Transposed<{}, {}, {}> b({});\n{}    }}\n  }}\n",
+                       tables, p.of.count(), type_of(p.dtype), p.of.n, p.of.k, b, calls);
   }
 
   std::string walk(const BodyGroup& group) {

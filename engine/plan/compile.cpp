@@ -12,8 +12,12 @@
 
 namespace nestgrad {
 
-Compiler::Compiler(Lowered lowered, const PlanOptions& options)
-    : source_(std::move(lowered)), graph_(*source_.graph), options_(options), values_(uz(graph_.size())) {}
+Compiler::Compiler(Lowered lowered, const PlanOptions& options, bool of_scan)
+    : source_(std::move(lowered)),
+      graph_(*source_.graph),
+      options_(options),
+      of_scan_(of_scan),
+      values_(uz(graph_.size())) {}
 
 std::optional<Program> Compiler::run() {
   program_.graph = source_.graph;
@@ -23,7 +27,7 @@ std::optional<Program> Compiler::run() {
   layouts_ =
       lay_out_steps(graph_, live_, readers_, [&](NodeId scan, NodeId what) { return part_in(scan, what); });
   fusion_ = options_.fuse ? fuse(graph_, live_, readers_, backend() == nullptr) : unfused(graph_, live_);
-  if (options_.fuse) gather_products(graph_, fusion_);
+  if (options_.fuse && of_scan_) gather_products(graph_, fusion_);
   find_last_readers();
   place_inputs();
   place_outputs();
@@ -295,10 +299,10 @@ void Compiler::finish() {
 Program compile(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
   Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
-  if (std::optional<Program> program = Compiler(lowered, options).run()) return std::move(*program);
+  if (std::optional<Program> program = Compiler(lowered, options, of_scan).run()) return std::move(*program);
   PlanOptions whole = options;
   whole.slice = false;
-  return std::move(*Compiler(std::move(lowered), whole).run());
+  return std::move(*Compiler(std::move(lowered), whole, of_scan).run());
 }
 
 }  // namespace nestgrad

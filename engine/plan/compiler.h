@@ -18,7 +18,8 @@ namespace nestgrad {
 
 class Compiler {
  public:
-  Compiler(Lowered lowered, const PlanOptions& options);
+  // of_scan: it is the body of a scan.
+  Compiler(Lowered lowered, const PlanOptions& options, bool of_scan);
   // Nothing if a scan that was cut is no kernel of the backend after all.
   std::optional<Program> run();
 
@@ -101,6 +102,7 @@ class Compiler {
   Lowered source_;
   const Graph& graph_;
   PlanOptions options_;
+  bool of_scan_;
   Program program_;
   std::vector<char> live_;
   Readers readers_;

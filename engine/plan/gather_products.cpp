@@ -1,6 +1,6 @@
 // Products that go over one matrix are done one after the other, where nothing between them forbids it: their
-// compiled code then goes over it once (engine/plan/body_order.h), and for kernels it is still in the cache. No bit
-// changes.
+// compiled code then goes over it once, or transposes it once (engine/plan/body_order.h, body_source.h), and for
+// kernels it is still in the cache. No bit changes.
 #include <algorithm>
 
 #include "engine/core/body.h"
@@ -12,15 +12,17 @@ namespace nestgrad {
 
 namespace {
 
-constexpr std::size_t kFarthest = 48;  // groups that a product looks back to
+constexpr std::size_t kFarthest = 48;      // groups that a product looks back to
+constexpr std::size_t kMostGroups = 2000;  // of a body: longer ones are not compiled
 
 class Gatherer {
  public:
   Gatherer(const Graph& graph, Fusion& fusion) : graph_(graph), fusion_(fusion), order_(fusion.order) {}
 
   void run() {
+    if (order_.size() > kMostGroups) return;
     for (std::size_t i = 1; i < order_.size(); ++i)
-      if (const NodeId matrix = matrix_of(order_[i]); matrix >= 0) gather(i, matrix);
+      if (const Matrix matrix = matrix_of(order_[i]); matrix.node >= 0) gather(i, matrix);
   }
 
  private:
@@ -31,19 +33,26 @@ class Gatherer {
     return id;
   }
 
-  // What a product with one row multiplies, or what one with one term is added to; -1: it is neither.
-  NodeId matrix_of(const Group& group) const {
-    if (group.nodes.size() != 1) return -1;
+  struct Matrix {
+    NodeId node = -1;
+    bool transposed = false;  // copied to be multiplied
+    bool operator==(const Matrix&) const = default;
+  };
+  // What a product with one row multiplies, or one of a transposed matrix, or what one with one term is added to;
+  // node -1: it is none of these.
+  Matrix matrix_of(const Group& group) const {
+    if (group.nodes.size() != 1) return {};
     const NodeId id = group.nodes[0];
     const auto sum = fusion_.sums.find(id);
     const GraphNode& n = graph_.node(sum == fusion_.sums.end() ? id : sum->second);
-    if (!n.op->products) return -1;
+    if (!n.op->products) return {};
     const auto products = n.op->products(NodeCall(graph_.nodes(), n));
-    if (!products || products->n < 2) return -1;
-    if (products->m == 1 && products->k > 1) return root_of(n.inputs[1]);
+    if (!products || products->n < 2) return {};
+    const bool transposed = products->transpose_b && products->m > 1;
+    if ((products->m == 1 || transposed) && products->k > 1) return {root_of(n.inputs[1]), transposed};
     if (products->k == 1 && products->m > 1 && sum != fusion_.sums.end())
-      return root_of(fusion_.inputs_of(graph_, id)[2]);
-    return -1;
+      return {root_of(fusion_.inputs_of(graph_, id)[2])};
+    return {};
   }
 
   bool reads(const Group& reader, const Group& writer) const {
@@ -55,12 +64,12 @@ class Gatherer {
   }
 
   // Moves group i up to an earlier product of the same matrix, or that one down to it.
-  void gather(std::size_t i, NodeId matrix) {
+  void gather(std::size_t i, Matrix matrix) {
     bool up = true;
     for (std::size_t other = i; other-- > 0 && i - other <= kFarthest;) {
       const Group& group = order_[other];
       if (is_scan(graph_.node(group.nodes[0]))) return;
-      const bool follows = matrix == group.nodes[0];  // a step from what the other step makes
+      const bool follows = matrix == Matrix{group.nodes[0]};  // a step from what the other step makes
       if ((follows || matrix_of(group) == matrix) && (follows || !reads(order_[i], group))) {
         const auto at = [&](std::size_t k) { return order_.begin() + static_cast<std::ptrdiff_t>(k); };
         if (up) std::rotate(at(other + 1), at(i), at(i + 1));

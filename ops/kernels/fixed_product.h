@@ -51,6 +51,26 @@ NESTGRAD_MEMBER_FN void fixed_columns(const T* a, const T* b, const T* d, T* c) 
     fixed_columns<T, M, N, K, ARow, AStep, packets, Begin + panels * width>(a, b, d, c);
 }
 
+// C[M,N] = op(A) B + D, where D may be null; B[K,N] may be what transposed() made.
+template <class T, Size M, Size N, Size K, bool TA, bool Copied = false>
+NESTGRAD_MEMBER_FN void product_with(const T* a, const T* b, const T* d, T* c) {
+  constexpr Size a_row = TA && M > 1 ? 1 : K, a_step = TA && M > 1 ? M : 1;
+  fixed_columns<T, M, N, K, a_row, a_step, first_packets(M, K, Copied, false)>(a, b, d, c);
+}
+
+// B' of B[N,K], for several products with it. (Copies write whole registers.)
+template <class T, Size N, Size K>
+struct Transposed {
+  alignas(64) T at[K * N + Pack<T>::size];
+  NESTGRAD_MEMBER_FN explicit Transposed(const T* b) { pack_transposed(b, K, N, K, at, N); }
+};
+
+// C[M,N] = op(A) B' + D; TB is true.
+template <class T, Size M, Size N, Size K, bool TA, bool TB>
+__attribute__((noinline)) void fixed_product(const T* a, const Transposed<T, N, K>& b, const T* d, T* c) {
+  product_with<T, M, N, K, TA, true>(a, b.at, d, c);
+}
+
 // C[M,N] = op(A) op(B) + D, all dense and row-major; op: as it is, or transposed. D may be C; it may be null. K is at
 // most kGemmBlock.
 template <class T, Size M, Size N, Size K, bool TA, bool TB>
@@ -61,16 +81,10 @@ __attribute__((noinline)) void fixed_product(const T* a, const T* b, const T* d,
     run_along(a, b, K, d, c, 0, M);
   } else if constexpr (N == 1) {  // C' = B' A': columns fill registers
     fixed_product<T, 1, M, K, false, false>(b, a, d, c);
+  } else if constexpr (TB) {
+    fixed_product<T, M, N, K, TA, TB>(a, Transposed<T, N, K>(b), d, c);
   } else {
-    constexpr Size a_row = TA && M > 1 ? 1 : K, a_step = TA && M > 1 ? M : 1;
-    constexpr int packets = first_packets(M, K, TB, false);
-    if constexpr (TB) {
-      alignas(64) T panel[K * N + Pack<T>::size];
-      pack_transposed(b, K, N, K, panel, N);
-      fixed_columns<T, M, N, K, a_row, a_step, packets>(a, panel, d, c);
-    } else {
-      fixed_columns<T, M, N, K, a_row, a_step, packets>(a, b, d, c);
-    }
+    product_with<T, M, N, K, TA>(a, b, d, c);
   }
 }
 
