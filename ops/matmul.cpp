@@ -67,7 +67,8 @@ std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, st
 // The products of which a call consists.
 OpProducts products_of(const OpCall& c) {
   const Extents e = extents(c);
-  const Shape batch = batch_of(c.out.shape), batch_a = batch_of(c.in[0].shape), batch_b = batch_of(c.in[1].shape);
+  const Shape batch = batch_of(c.out.shape), batch_a = batch_of(c.in[0].shape),
+              batch_b = batch_of(c.in[1].shape);
   OpProducts p{.m = e.m, .n = e.n, .k = e.ka, .transpose_a = flag_a(c.attrs), .transpose_b = flag_b(c.attrs)};
   // Rows of all batch members against one right-hand side are one product.
   if (!p.transpose_a && numel(batch_b) == 1 && numel(batch_a) == numel(batch)) {
@@ -90,7 +91,8 @@ OpKernel typed_matmul(const OpCall& c, bool plus) {
   const OpProducts p = products_of(c);
   return [ao = p.a, bo = p.b, plus, count = p.count(), size = p.m * p.n,
           product = Gemm<T>(p.m, p.n, p.k, p.transpose_a, p.transpose_b),
-          half = may_be_symmetric(c, plus) ? std::optional(Gemm<T>::symmetric(p.m, p.k)) : std::nullopt](const std::byte* const* in, std::byte* out) {
+          half = may_be_symmetric(c, plus) ? std::optional(Gemm<T>::symmetric(p.m, p.k)) : std::nullopt](
+             const std::byte* const* in, std::byte* out) {
     const T* a = reinterpret_cast<const T*>(in[0]);
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* y = reinterpret_cast<T*>(out);

@@ -64,6 +64,7 @@ RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", 
          (files("ops/"), without(*SLOW)))
 DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)),
                (files("autograd/"), without(*SLOW)), PROGRAMS)
+BODIES = (files("engine/compiled_body"),)
 PLANS = ((files("engine/flow", "engine/donate", "engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"),
           without(*SLOW)),
          files("engine/stepped", "engine/function", "engine/rematerialize", "engine/recompute_carries", "engine/donate", "autograd/custom",
@@ -226,6 +227,24 @@ FAULTS = [
         ("spread-starts-anew", "out += n, «within = 0»", "within"),
         ("narrow-value-of-first-row", "reinterpret_cast<T*>(out[k]) + (outputs_[k].narrow ? «row» : begin)",
          "0"),
+    ]),
+    ("plan", "engine/plan/gather_products.cpp", BODIES, [
+        ("moved-up-over-what-it-reads", "if («up») std::rotate(at(other + 1), at(i), at(i + 1))", "true"),
+        ("moved-down-over-its-reader", "else if («!is_read_between(other, i)») std::rotate", "true"),
+        ("step-before-the-read-it-needs", "(follows || «!reads(order_[i], group)»)", "true"),
+    ]),
+    ("plan", "engine/plan/body_order.cpp", BODIES, [
+        ("reads-what-the-step-wrote",
+         "if (matrix_of(i) != before || «std::ranges::any_of(out.steps, writes_over_it)») return {}", "false"),
+        ("step-that-others-read-left-out",
+         "if (follows && «!only_reads(i, products_[uz(out.steps.back())]->c, out.steps.back())») return {}", "false"),
+        ("vectors-of-each-other", "if («!go_together(parts_of(m), parts_of(i))») return {}", "false"),
+        ("group-moved-over-its-readers", "if («may_move_down(g)») {", "true"),
+        ("product-moved-over-what-it-reads", "may_move_up = may_move_up && «!depends(i, groups_[g])»", "true"),
+    ]),
+    ("plan", "engine/plan/body_source.cpp", BODIES, [
+        ("transposed-once-for-another-matrix", "return «p.b == q.b» && p.of.b == q.of.b", "true"),
+        ("batch-member-of-another", "if («offsets[i] == static_cast<std::int64_t>(i) * step») continue", "true"),
     ]),
     ("scan-plan", "engine/plan/compile_scan.cpp", PLANS, [
         ("one-checkpoint-too-few", "scan_->copies = «(table_.steps - 1) / scan_->every»",

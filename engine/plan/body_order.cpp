@@ -82,9 +82,9 @@ class Order {
   }
 
  private:
-  static constexpr std::size_t kFarthest = 48;     // groups that a product looks back to
-  static constexpr std::size_t kMostMembers = 4;   // of a group: what they add up is in registers
-  static constexpr std::int64_t kMostRows = 256;   // of a matrix: of more, a product adds up several sums
+  static constexpr std::size_t kFarthest = 48;    // groups that a product looks back to
+  static constexpr std::size_t kMostMembers = 4;  // of a group: what they add up is in registers
+  static constexpr std::int64_t kMostRows = 256;  // of a matrix: of more, a product adds up several sums
 
   bool is_read(std::size_t i) const {
     const auto& p = products_[i];
@@ -173,8 +173,8 @@ class Order {
       return any_overlap(x.vectors.writes, y.matrices) || any_overlap(x.vectors.reads, written);
     };
     const bool shifted = std::ranges::any_of(a.matrices, [&](const Range& x) {
-      return std::ranges::any_of(
-          b.matrices, [&](const Range& y) { return x.overlaps(y) && x.place != y.place; });
+      return std::ranges::any_of(b.matrices,
+                                 [&](const Range& y) { return x.overlaps(y) && x.place != y.place; });
     });
     return !depend(a.vectors, b.vectors) && !meets(a, b) && !meets(b, a) && !shifted;
   }
@@ -241,7 +241,8 @@ std::optional<BodyProducts> products_of(const Program& body, const Instruction& 
   const NodeCall call(body.graph->nodes(), n);
   std::optional<OpProducts> of = n.op->products(call);
   if (!of) return {};
-  return BodyProducts{std::move(*of), n.spec.dtype, ins.in[0], ins.in[1], adds ? ins.in[2] : Place{}, ins.out};
+  return BodyProducts{std::move(*of), n.spec.dtype, ins.in[0], ins.in[1], adds ? ins.in[2] : Place{},
+                      ins.out};
 }
 
 std::vector<BodyGroup> body_order(const Program& body) { return Order(body).run(); }

@@ -16,9 +16,10 @@ namespace nestgrad {
 namespace {
 
 constexpr std::size_t kMostInstructions = 2000;  // of a body; more would take a compiler too long
-constexpr std::int64_t kMostTerms = 256;         // of an element of a product: of more, a kernel adds up several sums
-constexpr std::int64_t kMostCopied = 1 << 16;    // elements of a matrix that is copied to be multiplied
-constexpr std::size_t kPart = 64;                // instructions of a function: compilers take n log n for more
+constexpr std::int64_t kMostTerms =
+    256;  // of an element of a product: of more, a kernel adds up several sums
+constexpr std::int64_t kMostCopied = 1 << 16;  // elements of a matrix that is copied to be multiplied
+constexpr std::size_t kPart = 64;              // instructions of a function: compilers take n log n for more
 
 class Writer {
  public:
@@ -37,7 +38,7 @@ class Writer {
         if (next.empty() || !multiply_same(same[0], next[0])) break;
         same.push_back(std::move(next[0]));
       }
-      if (same.size() > 1) parts.back() += products(same);
+      if (same.size() > 1) parts.back() += multiplications(same);
       else parts.back() += order[g].alone >= 0 ? instruction(uz(order[g].alone)) : walk(order[g]);
       g += std::max<std::size_t>(same.size(), 1) - 1;
     }
@@ -47,8 +48,9 @@ class Writer {
       out += fmt::format("static void part{}({}) {{\n{}}}\n", p, kParameters, parts[p]);
       calls += fmt::format("  part{}(arena, external, literals, call, context);\n", p);
     }
-    return fmt::format("namespace $_parts {{\n{}}}\nextern \"C\" void $({}) {{\n  using namespace $_parts;\n{}}}\n",
-                       out, kParameters, calls);
+    return fmt::format(
+        "namespace $_parts {{\n{}}}\nextern \"C\" void $({}) {{\n  using namespace $_parts;\n{}}}\n", out,
+        kParameters, calls);
   }
 
  private:
@@ -60,15 +62,17 @@ class Writer {
 
   std::string instruction(std::size_t i) {
     const Instruction& ins = body_.code[i];
-    const std::string statements = ins.scan ? "" : statements_of(ins);
-    if (statements.empty()) return fmt::format("  call(context, {});\n", i);
+    if (const auto products = products_of(body_, ins); products && is_possible(products->of))
+      return multiplications({*products});
+    const std::string statement = statement_of(ins);
+    if (statement.empty()) return fmt::format("  call(context, {});\n", i);
     has_text_ = true;
     std::string out = fmt::format("  {{  // {}\n    const std::byte* const in[] = {{", ops_of(body_, ins));
     for (const Place& p : ins.in) out += text_of(p) + ", ";
     out += "};\n    std::byte* const out[] = {";
     if (ins.outs.empty()) out += text_of(ins.out);
     for (const Place& p : ins.outs) out += text_of(p) + ", ";
-    return out + "};\n    " + statements + "  }\n";
+    return out + "};\n    " + statement + "  }\n";
   }
 
   static std::string text_of(const Place& place) {
@@ -86,10 +90,10 @@ class Writer {
   }
 
   // In terms of in and out. Empty: there is no text.
-  std::string statements_of(const Instruction& ins) {
+  std::string statement_of(const Instruction& ins) {
+    if (ins.scan) return {};
     if (ins.call) return loops(*ins.call);
     if (!ins.op) return fmt::format("__builtin_memcpy(out[0], in[0], {});\n", ins.bytes);
-    if (const auto products = products_of(body_, ins)) return product(*products);
     if (!ins.with.empty()) return {};
     const NodeCall call(body_.graph->nodes(), node(ins.node));
     return loops(alone(call));
@@ -120,22 +124,8 @@ class Writer {
            (!copies || of.n * of.k <= kMostCopied);
   }
 
-  std::string product(const BodyProducts& p) const {
-    if (!is_possible(p.of)) return {};
-    std::string tables;
-    const std::string call = call_of(p, elements(p.dtype, text_of(p.b), begin_of(p.of.b, tables)), tables);
-    return fmt::format("{}for (std::int64_t i = 0; i < {}; ++i)\n    {}", tables, p.of.count(), call);
-  }
-
-  // b: the right operand.
-  std::string call_of(const BodyProducts& p, const std::string& b, std::string& tables) const {
-    const OpProducts& of = p.of;
-    const std::string c = fmt::format("i * {}", of.m * of.n), a = begin_of(of.a, tables);
-    const auto address = [&](const Place& place, const std::string& from) {
-      return place.kind == Place::Kind::none ? "nullptr" : elements(p.dtype, text_of(place), from);
-    };
-    return fmt::format("  fixed_product<{}, {}, {}, {}, {}, {}>({}, {}, {}, {});\n", type_of(p.dtype), of.m, of.n, of.k,
-                       of.transpose_a, of.transpose_b, address(p.a, a), b, address(p.d, c), address(p.c, c));
+  std::string address_of(const BodyProducts& p, const Place& place, const std::string& from) const {
+    return place.kind == Place::Kind::none ? "nullptr" : elements(p.dtype, text_of(place), from);
   }
 
   // The products of a group that is one instruction with a transposed right operand that is copied; else none.
@@ -149,30 +139,40 @@ class Writer {
     return p.b == q.b && p.of.b == q.of.b && p.of.n == q.of.n && p.of.k == q.of.k && p.dtype == q.dtype;
   }
 
-  // Several products whose right operand is the same, which is transposed once.
-  std::string products(const std::vector<BodyProducts>& all) {
+  // One, or several whose right operand is the same, which is then transposed once.
+  std::string multiplications(const std::vector<BodyProducts>& all) {
     has_text_ = true;
-    const BodyProducts& p = all[0];
+    const BodyProducts& first = all[0];
+    const OpProducts& of = first.of;
     std::string tables, calls;
-    const std::string b = elements(p.dtype, text_of(p.b), begin_of(p.of.b, tables));
-    for (const BodyProducts& each : all) calls += "    " + call_of(each, "b", tables);
-    return fmt::format("  {{  // with one matrix\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n"
-                       "      const Transposed<{}, {}, {}> b({});\n{}    }}\n  }}\n",
-                       tables, p.of.count(), type_of(p.dtype), p.of.n, p.of.k, b, calls);
+    std::string b = address_of(first, first.b, begin_of(of.b, tables));
+    if (all.size() > 1) {
+      calls +=
+          fmt::format("      const Transposed<{}, {}, {}> b({});\n", type_of(first.dtype), of.n, of.k, b);
+      b = "b";
+    }
+    for (const BodyProducts& p : all) {
+      const std::string c = fmt::format("i * {}", p.of.m * p.of.n), a = begin_of(p.of.a, tables);
+      calls += fmt::format("      fixed_product<{}, {}, {}, {}, {}, {}>({}, {}, {}, {});\n", type_of(p.dtype),
+                           p.of.m, p.of.n, p.of.k, p.of.transpose_a, p.of.transpose_b, address_of(p, p.a, a),
+                           b, address_of(p, p.d, c), address_of(p, p.c, c));
+    }
+    return fmt::format("  {{  // {}\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n{}    }}\n  }}\n",
+                       all.size() > 1 ? "with one matrix" : "matmul", tables, of.count(), calls);
   }
 
   std::string walk(const BodyGroup& group) {
     has_text_ = true;
     const auto of = [&](int i) { return *products_of(body_, body_.code[uz(i)]); };
     const BodyProducts first = of(group.reads.empty() ? group.steps[0] : group.reads[0]);
-    const DType dtype = first.dtype;
+    const std::string_view type = type_of(first.dtype);
     const std::int64_t rows = group.reads.empty() ? first.of.m : first.of.k, columns = first.of.n;
     std::string tables, a, d, c, x, y;
     const auto add = [&](std::string& list, const Place& place, const std::string& from) {
-      if (!list.empty()) list += ", ";
-      list += place.kind == Place::Kind::none ? "nullptr" : elements(dtype, text_of(place), from);
+      list += (list.empty() ? "" : ", ") + address_of(first, place, from);
     };
-    const std::string of_matrix = fmt::format("i * {}", rows * columns), of_row = fmt::format("i * {}", columns);
+    const std::string of_matrix = fmt::format("i * {}", rows * columns),
+                      of_row = fmt::format("i * {}", columns);
     for (int i : group.reads) {
       const BodyProducts p = of(i);
       add(a, p.a, begin_of(p.of.a, tables));
@@ -184,20 +184,19 @@ class Writer {
       add(x, p.a, begin_of(p.of.a, tables));
       add(y, p.b, begin_of(p.of.b, tables));
     }
-    std::string matrix = elements(dtype, text_of(group.reads.empty() ? first.d : first.b), of_matrix);
-    if (!group.reads.empty())
-      matrix = elements(dtype, text_of(first.b), begin_of(first.of.b, tables));
+    const std::string matrix = group.reads.empty() ? address_of(first, first.d, of_matrix)
+                                                   : address_of(first, first.b, begin_of(first.of.b, tables));
     const std::string to =
-        group.steps.empty() ? "nullptr" : elements(dtype, text_of(of(group.steps.back()).c), of_matrix);
+        group.steps.empty() ? "nullptr" : address_of(first, of(group.steps.back()).c, of_matrix);
     const auto list = [&](std::string_view kind, const char* name, const std::string& items) {
       return fmt::format("      {} {}[] = {{{}}};\n", kind, name, items.empty() ? "nullptr" : items);
     };
-    const std::string in = fmt::format("const {}* const", type_of(dtype));
+    const std::string in = fmt::format("const {}* const", type);
     return fmt::format("  {{  // over one matrix\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n", tables,
                        first.of.count()) +
-           list(in, "a", a) + list(in, "d", d) + list(fmt::format("{}* const", type_of(dtype)), "c", c) +
+           list(in, "a", a) + list(in, "d", d) + list(fmt::format("{}* const", type), "c", c) +
            list(in, "x", x) + list(in, "y", y) +
-           fmt::format("      walk<{}, {}, {}, {}, {}>({}, {}, a, d, c, x, y);\n    }}\n  }}\n", type_of(dtype), rows,
+           fmt::format("      walk<{}, {}, {}, {}, {}>({}, {}, a, d, c, x, y);\n    }}\n  }}\n", type, rows,
                        columns, group.reads.size(), group.steps.size(), matrix, to);
   }
 

@@ -11,7 +11,8 @@ namespace nestgrad {
 
 namespace {
 
-constexpr std::int64_t kShortestRow = 8;  // shorter ones do not fill registers: no gain but for a few elements
+constexpr std::int64_t kShortestRow =
+    8;  // shorter ones do not fill registers: no gain but for a few elements
 constexpr std::int64_t kFew = 64;
 
 class Writer {

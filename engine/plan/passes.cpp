@@ -77,8 +77,9 @@ constexpr Pass kPasses[] = {
     {.name = "fuse",
      .sentence =
          "elementwise ops, and sums and maxima of rows between them, are one instruction with as many "
-         "outputs as others read, block of rows by block of rows; a product adds what is added to it",
-     .where = "engine/plan/fusion.cpp, engine/plan/cluster.cpp",
+         "outputs as others read, block of rows by block of rows; a product adds what is added to it; in the "
+         "body of a scan, products that go over one matrix are done one after the other",
+     .where = "engine/plan/fusion.cpp, engine/plan/cluster.cpp, engine/plan/gather_products.cpp",
      .option = "fuse"},
     {.name = "place",
      .sentence = "buffers share one arena; an op writes over an input that dies",

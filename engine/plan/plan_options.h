@@ -11,7 +11,7 @@
 
 namespace nestgrad {
 
-// When the loops of a plan are compiled to machine code (engine/plan/native.h).
+// When the loops of a plan, bodies of scans among them, are compiled to machine code (engine/plan/native.h).
 enum class Compile : std::uint8_t { never, background, now };
 // What NESTGRAD_COMPILE says, or never. ConfigError if it says something else.
 Compile default_compile();
@@ -38,7 +38,7 @@ struct PlanOptions {
   std::size_t memory_budget = 0;
   Device device = default_device();           // where it runs
   Precision precision = default_precision();  // of its products, on a GPU
-  Compile compile = default_compile();        // of elementwise loops on the CPU; changes no bit
+  Compile compile = default_compile();        // of its loops on the CPU; changes no bit
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
   // Inputs whose memory is given up for an output of the same spec, as by JAX's donate_argnums: a training step
   // then has its parameters in memory once. Changes no bit. A run ends with the output in the input's array:

@@ -100,7 +100,8 @@ void print(const Program& p, const std::string& indent, std::string& out) {
 }
 
 // Each text once, under the numbers of what has it: instructions, and scans whose bodies are one text.
-void add_source(std::string text, const std::string& line, std::vector<std::pair<std::string, std::string>>& out) {
+void add_source(std::string text, const std::string& line,
+                std::vector<std::pair<std::string, std::string>>& out) {
   const auto known = std::ranges::find(out, text, &std::pair<std::string, std::string>::second);
   if (known == out.end()) out.emplace_back(line, std::move(text));
   else known->first += "\n" + line;
@@ -115,7 +116,8 @@ void add_sources(const Program& p, const std::string& where,
       std::string text = body_source(body);
       add_sources(body, number + ".", out, text.empty());
       if (!text.empty())
-        add_source(std::move(text), fmt::format("// {}: a step of scan ({})", number, describe(ins.loc)), out);
+        add_source(std::move(text), fmt::format("// {}: a step of scan ({})", number, describe(ins.loc)),
+                   out);
     } else if (ins.call && with_loops) {
       std::string text = cluster_source(*ins.call).text;
       const std::string line = fmt::format("// {}: {} ({})", number, ops_of(p, ins), describe(ins.loc));

@@ -6,7 +6,8 @@
 //
 // The plan runs twice, the second time measured, on the calling thread alone and in an arena of its own (as
 // large as the plan's). Slices take turns on the memory of the plan's workers. The outputs have the bits of
-// Plan::run. A look at the clock after each instruction is in its time: tens of nanoseconds.
+// Plan::run. A look at the clock after each instruction is in its time: tens of nanoseconds. Bodies of scans that
+// are compiled as one function (PlanOptions::compile) have no instructions to look at: here they are interpreted.
 //
 // "Recomputed" is what scans read that were told to keep only some carries (PlanOptions::checkpoint_every,
 // memory_budget): steps that run again. Not counted: values that PlanOptions::rematerialize or checkpoint()

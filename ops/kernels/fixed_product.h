@@ -94,15 +94,16 @@ NESTGRAD_MEMBER_FN void walk_columns(const T* w, T* to, const T* const* a, const
                                      const T* const* x, const T* const* y, Size j, Size last) {
   constexpr int size = Pack<T>::size;
   const Some<T> some(last);
-  const T *left[Reads + 1], *column[Steps + 1];  // not what they are read from: that may be written, for all that
-#pragma GCC unroll 4                             // a compiler knows
+  const T *left[Reads + 1],
+      *column[Steps + 1];  // not what they are read from: that may be written, for all that
+#pragma GCC unroll 4       // a compiler knows
   for (int r = 0; r < Reads; ++r) left[r] = a[r];
 #pragma GCC unroll 4
   for (int s = 0; s < Steps; ++s) column[s] = x[s];
   const auto load = [&](const T* from, int p) __attribute__((always_inline)) {
     return Ragged && p == Packets - 1 ? some.load(from + p * size) : Pack<T>::load(from + p * size);
   };
-  const auto store = [&](Pack<T> value, T* at, int p) __attribute__((always_inline)) {
+  const auto store = [&](Pack<T> value, T * at, int p) __attribute__((always_inline)) {
     if (Ragged && p == Packets - 1) some.store(value, at + p * size);
     else value.store(at + p * size);
   };
@@ -119,7 +120,8 @@ NESTGRAD_MEMBER_FN void walk_columns(const T* w, T* to, const T* const* a, const
     for (int p = 0; p < Packets; ++p) {
       Pack<T> element = load(w + i * N + j, p);
 #pragma GCC unroll 4
-      for (int r = 0; r < Reads; ++r) sum[r][p] = fma(Pack<T>::load_repeated(left[r] + i), element, sum[r][p]);
+      for (int r = 0; r < Reads; ++r)
+        sum[r][p] = fma(Pack<T>::load_repeated(left[r] + i), element, sum[r][p]);
 #pragma GCC unroll 4
       for (int s = 0; s < Steps; ++s)
         element = element + fma(Pack<T>::load_repeated(column[s] + i), row[s][p], Pack<T>(0));

@@ -46,8 +46,10 @@ Function taught(DType dtype, Shape batch, std::int64_t rows, std::int64_t in, st
               const Tensor error = tanh(matmul(k, w)) - v, again = matmul(k * 0.5, w) + v;
               const Tensor back = matmul(error, w, {.b = true}), twice = matmul(again, w, {.b = true}) + k;
               const Tensor scores = matmul(k, back, {.b = true});
-              const Tensor next = w - 0.1 * matmul(k, error, {.a = true}) + 0.01 * matmul(twice, again, {.a = true});
-              return {{next * 0.9}, {error, twice, matmul(scores, v), matmul(w, matmul(k, v, {.a = true}), {.a = true})}};
+              const Tensor next =
+                  w - 0.1 * matmul(k, error, {.a = true}) + 0.01 * matmul(twice, again, {.a = true});
+              return {{next * 0.9},
+                      {error, twice, matmul(scores, v), matmul(w, matmul(k, v, {.a = true}), {.a = true})}};
             },
             {given[0]}, {given[1], given[2]});
         Tensor loss = sum(square(r.carries[0]));
@@ -91,14 +93,14 @@ TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the exten
     CAPTURE(isa);
     if (!is_compiled_here()) continue;
     const DType f32 = DType::f32, f64 = DType::f64;
-    for (const auto& [dtype, batch, rows, in, out] : std::vector<std::tuple<DType, Shape, int, int, int>>{
-             {f32, {2, 3}, 1, 16, 24},
-             {f64, {2}, 1, 9, 21},
-             {f32, {2}, 1, 7, 19},
-             {f32, {}, 1, 70, 1},
-             {f64, {2}, 5, 17, 9},
-             {f32, {}, 16, 33, 64},
-             {f32, {1, 2}, 13, 1, 8}}) {
+    for (const auto& [dtype, batch, rows, in, out] :
+         std::vector<std::tuple<DType, Shape, int, int, int>>{{f32, {2, 3}, 1, 16, 24},
+                                                              {f64, {2}, 1, 9, 21},
+                                                              {f32, {2}, 1, 7, 19},
+                                                              {f32, {}, 1, 70, 1},
+                                                              {f64, {2}, 5, 17, 9},
+                                                              {f32, {}, 16, 33, 64},
+                                                              {f32, {1, 2}, 13, 1, 8}}) {
       CAPTURE(name(dtype));
       CAPTURE(rows);
       CAPTURE(in);
@@ -110,7 +112,8 @@ TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the exten
   set_instruction_set(before);
 }
 
-TEST_CASE("compiled bodies have the bits of interpreted ones where numbers are infinite, NaN or zeros of both signs") {
+TEST_CASE(
+    "compiled bodies have the bits of interpreted ones where numbers are infinite, NaN or zeros of both signs") {
   if (!is_compiled_here()) return;
   const Function f = taught(DType::f32, {2}, 1, 16, 16);
   Arrays at = numbers_for(f, 5);
@@ -119,7 +122,8 @@ TEST_CASE("compiled bodies have the bits of interpreted ones where numbers are i
   for (std::size_t i = 0; i < 20; ++i) k[i] = i % 2 == 0 ? -0.0F : 0.0F;
   check_bits(f, at);
   w[300] = std::numeric_limits<float>::infinity(), k[40] = std::numeric_limits<float>::quiet_NaN();
-  const Arrays expected = f.plan({.compile = Compile::never}).run(at), got = f.plan({.compile = Compile::now}).run(at);
+  const Arrays expected = f.plan({.compile = Compile::never}).run(at),
+               got = f.plan({.compile = Compile::now}).run(at);
   for (std::size_t i = 0; i < got.size(); ++i)
     for (std::int64_t e = 0; e < got[i].size(); ++e) {  // which NaN it is is not defined
       const double x = got[i].at(e), y = expected[i].at(e);
@@ -148,7 +152,9 @@ TEST_CASE("products over one matrix go over it once") {
 TEST_CASE("products over one matrix that wait for each other do not go over it at once") {
   const std::vector<Step> programs{
       // The second read needs the first.
-      [](Tensor w, Tensor k, Tensor) -> StepOutput { return {{w}, {matmul(tanh(matmul(k, w)), w)}}; },
+      [](Tensor w, Tensor k, Tensor) -> StepOutput {
+        return {{w}, {matmul(tanh(matmul(k, w)), w)}};
+      },
       // The step needs what is read, and what is read after the step are the new weights.
       [](Tensor w, Tensor k, Tensor v) -> StepOutput {
         const Tensor next = w + outer(k, matmul(k, w) - v);
