@@ -467,7 +467,11 @@ FAULTS = [
          "Tensors(next.begin() + 1, next.end())"),
         ("weight-does-not-decay", "const Tensor next = «(varies ? x[1] : p) * carry[0] + x[0]»",
          "carry[0] + x[0]"),
-        ("reads-the-other-side", "join_chunks(predict(«reads_after» ? after : before", "!reads_after"),
+        ("reads-the-other-side", "for (const Tensor& w : «reads_after» ? after_each : before_each)",
+         "!reads_after"),
+        ("gate-of-another-name", "return each(like, [&](Tensor) { return «*next++»; });", "*next"),
+        ("weight-adds-to-itself", "Tensors states{over_chunks(«zeros(w.dtype(), w.shape())», gradient.dim(0))}",
+         "(FAULT ? w : zeros(w.dtype(), w.shape()))"),
     ]),
     ("linear", "ttt/forms/linear.cpp", FORMS, [
         ("offset-accepted", "if («!state && !mentioned && !rules_.offsets») rules_", "false"),
@@ -511,6 +515,8 @@ FAULTS = [
          "false"),
         ("state-not-carried-on", "if («options.policy.carry») state", "!options.policy.carry"),
         ("chunk-offset-of-the-first", "block.offset = at_chunk(options_.gradient_offset, «index»)", "0"),
+        ("last-chunk-always-together", "const bool by_chunks = «row.block == BlockSize::one_chunk || "
+         "row.block == BlockSize::all_chunks»;", "false"),
         ("rest-as-one-chunk",
          "if («row.block == BlockSize::one_chunk || row.block == BlockSize::any») return run_block", "true"),
     ]),
