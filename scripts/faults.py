@@ -149,6 +149,12 @@ FAULTS = [
          "0"),
     ]),
 
+    ("fold-scales", "autograd/fold_scales.cpp", (files("autograd/fold_scales"), files("autograd/")), [
+        ("sign-lost", "if («op == &sub_op») scaled", "false"),
+        ("rows-are-numbers", "factor == 0 ? a : b; if («x.spec().size() >= product.spec().size()») continue", "false"),
+        ("any-factor-scales", "«!is_number(number)») continue", "false"),
+        ("product-made-twice", "if («live[uz(fold.product)]») carries", "false"),
+    ]),
     ("scan-derivative", "autograd/scan_vjp.cpp", DERIVATIVES, [
         ("carry-after-the-step", "inputs_.push_back(add_stack(«i»))", "body_->outs[uz(i)]"),
         ("same-direction", "inputs, loop.steps, «!loop.reverse»", "loop.reverse"),
