@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "autograd/fold_scales.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -130,6 +131,7 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
     for (std::size_t i = 0; i < init.size(); ++i) graph.note_source(init[i], carries[i]);
     for (std::size_t i = 0; i < xs.size(); ++i) graph.note_source(xs[i], slices[i]);
     next = step(carries, slices);
+    fold_scales(graph, next.carries, next.ys);
   }
   if (next.carries.size() != init.size())
     throw ShapeError(fmt::format("[scan] the step returned {} carries, it was given {}", next.carries.size(),

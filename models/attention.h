@@ -7,7 +7,9 @@ namespace nestgrad {
 
 class Attention {
  public:
-  // capacity: keys and values kept while stepping.
+  // The task may give keys and values of fewer heads than queries, each read by as many heads of these
+  // (ttt/attention.h): k and v [batch, time, groups * width / heads]. capacity: keys and values kept while
+  // stepping.
   Attention(const ttt::TTTLayerOptions& options, const Params& params, std::unique_ptr<ttt::Task> task,
             std::string name, std::int64_t capacity)
       : options_(options),

@@ -1,6 +1,8 @@
 // Ops that look at positions: iota, tril, cumsum.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
@@ -18,7 +20,9 @@ OpKernel iota_kernel(const OpCall& c) {
   return dispatch(c.out.dtype, [&]<class T>(T) -> OpKernel {
     return [=, size = c.out.size()](const std::byte* const*, std::byte* out) {
       T* y = reinterpret_cast<T*>(out);
-      for (std::int64_t i = 0; i < size; ++i) y[i] = static_cast<T>(i / inner % extent);
+      for (std::int64_t i = 0; i < extent; ++i) std::fill_n(y + i * inner, inner, static_cast<T>(i));
+      for (std::int64_t at = extent * inner; at < size; at += extent * inner)
+        std::copy_n(y, extent * inner, y + at);
     };
   });
 }

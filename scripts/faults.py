@@ -150,6 +150,12 @@ FAULTS = [
          "0"),
     ]),
 
+    ("fold-scales", "autograd/fold_scales.cpp", (files("autograd/fold_scales"), files("autograd/")), [
+        ("sign-lost", "if («op == &sub_op») scaled", "false"),
+        ("rows-are-numbers", "factor == 0 ? a : b; if («x.spec().size() >= product.spec().size()») continue", "false"),
+        ("any-factor-scales", "«!is_number(number)») continue", "false"),
+        ("product-made-twice", "if («live[uz(fold.product)]») carries", "false"),
+    ]),
     ("scan-derivative", "autograd/scan_vjp.cpp", DERIVATIVES, [
         ("carry-after-the-step", "inputs_.push_back(add_stack(«i»))", "body_->outs[uz(i)]"),
         ("same-direction", "inputs, loop.steps, «!loop.reverse»", "loop.reverse"),
@@ -486,7 +492,11 @@ FAULTS = [
          "Tensors(next.begin() + 1, next.end())"),
         ("weight-does-not-decay", "const Tensor next = «(varies ? x[1] : p) * carry[0] + x[0]»",
          "carry[0] + x[0]"),
-        ("reads-the-other-side", "join_chunks(predict(«reads_after» ? after : before", "!reads_after"),
+        ("reads-the-other-side", "for (const Tensor& w : «reads_after» ? after_each : before_each)",
+         "!reads_after"),
+        ("gate-of-another-name", "return each(like, [&](Tensor) { return «*next++»; });", "*next"),
+        ("weight-adds-to-itself", "Tensors states{over_chunks(«zeros(w.dtype(), w.shape())», gradient.dim(0))}",
+         "(FAULT ? w : zeros(w.dtype(), w.shape()))"),
     ]),
     ("linear", "ttt/forms/linear.cpp", FORMS, [
         ("offset-accepted", "if («!state && !mentioned && !rules_.offsets») rules_", "false"),
@@ -530,6 +540,8 @@ FAULTS = [
          "false"),
         ("state-not-carried-on", "if («options.policy.carry») state", "!options.policy.carry"),
         ("chunk-offset-of-the-first", "block.offset = at_chunk(options_.gradient_offset, «index»)", "0"),
+        ("last-chunk-always-together", "const bool by_chunks = «row.block == BlockSize::one_chunk || "
+         "row.block == BlockSize::all_chunks»;", "false"),
         ("rest-as-one-chunk",
          "if («row.block == BlockSize::one_chunk || row.block == BlockSize::any») return run_block", "true"),
     ]),

@@ -23,14 +23,19 @@ void check(std::string_view op, Tensor q, Tensor k, Tensor v, bool as_many_queri
   if (!q.defined()) q = k;
   for (const Tensor& x : {q, k, v})
     if (x.rank() != 4 || x.spec().size() == 0)
-      throw ShapeError(
-          operands("needs q and k [batch, heads, time, dim] and v [batch, heads, time, out], none empty"));
+      throw ShapeError(operands(
+          "needs q [batch, heads, time, dim], k [batch, groups, time, dim] and v [batch, groups, time, "
+          "out], none empty"));
   for (const Tensor& x : {q, k, v})
     if (!is_float(x.dtype()) || x.dtype() != q.dtype())
       throw DTypeError(operands("operands must be of one floating type, cast() first"));
-  for (const Tensor& x : {k, v})
-    if (x.dim(0) != q.dim(0) || x.dim(1) != q.dim(1))
-      throw ShapeError(operands("batch or heads differ; repeat operands with broadcast_to() first"));
+  if (k.dim(0) != q.dim(0) || v.dim(0) != q.dim(0) || v.dim(1) != k.dim(1))
+    throw ShapeError(
+        operands("batch, or heads of k and v, differ; repeat operands with broadcast_to() first"));
+  if (q.dim(1) % k.dim(1) != 0)
+    throw ShapeError(
+        operands("every head of k and v is read by as many heads of q; need q.heads to be a multiple of "
+                 "k.heads"));
   if (q.dim(3) != k.dim(3)) throw ShapeError(operands("need q.dim == k.dim"));
   if (k.dim(2) != v.dim(2)) throw ShapeError(operands("need k.time == v.time, one value a key"));
   if (as_many_queries && q.dim(2) != k.dim(2))
@@ -78,11 +83,19 @@ Tensor scaled(Tensor q, double scale) {
   return q * (scale == 0 ? 1.0 / std::sqrt(static_cast<double>(q.dim(3))) : scale);
 }
 
-// softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none.
+// softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none. Heads that read the same
+// keys and values are rows of one product.
 Tensor read(Tensor q, Tensor k, Tensor v, double scale, Tensor mask) {
-  Tensor scores = matmul(scaled(q, scale), k, {.b = true});
+  const std::int64_t each = q.dim(1) / k.dim(1);
+  const auto times = [&](Tensor x, Tensor y, bool transposed) {
+    if (each == 1) return matmul(x, y, {.b = transposed});
+    const Tensor rows = reshape(x, {x.dim(0), k.dim(1), each * x.dim(2), x.dim(3)});
+    const Tensor out = matmul(rows, y, {.b = transposed});
+    return reshape(out, {x.dim(0), x.dim(1), x.dim(2), out.dim(3)});
+  };
+  Tensor scores = times(scaled(q, scale), k, true);
   if (mask.defined()) scores = select(mask, scores, kMasked);
-  return matmul(softmax(scores, -1), v);
+  return times(softmax(scores, -1), v, false);
 }
 
 }  // namespace

@@ -4,6 +4,11 @@
 //
 //   out_t = sum_s a_ts v_s,   a_t = softmax over the tokens s that t reads of scale * <q_t, k_s>
 //
+// q has heads, k and v have groups, of which there may be fewer: groups divides heads, and head h reads the keys and
+// values of group h / (heads / groups), as if each were repeated for the heads / groups heads that share it
+// (grouped-query attention, Ainslie et al. 2023; with one group multi-query attention, Shazeer 2019). They are
+// not repeated in memory.
+//
 // Scores of tokens that are not read become a large negative number, their weights zero. Causal attention
 // never has all scores at once, nor does its derivative (ttt/causal_attention.h). With a window around a token
 // the mask is a constant of [time, time]. Errors: ShapeError, DTypeError and ConfigError, with op and operands.
@@ -25,8 +30,8 @@ struct AttentionOptions {
   std::int64_t capacity = 0;  // attention_step without a window: the most tokens that it will read
 };
 
-// q, k [batch, heads, time, dim], v [batch, heads, time, out] -> [batch, heads, time, out].
-// Neither causal nor with a window, q may have another number of tokens than k and v.
+// q [batch, heads, time, dim], k [batch, groups, time, dim], v [batch, groups, time, out] -> [batch, heads, time,
+// out]. Neither causal nor with a window, q may have another number of tokens than k and v.
 Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options = {},
                  Loc loc = Loc::current());
 
@@ -36,7 +41,8 @@ Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t hei
                                   std::int64_t window, double scale = 0, Loc loc = Loc::current());
 
 // The next token (time 1) of causal attention. What came before is carried by the stream: `name`.keys and
-// `name`.values, a ring of `window` rows, or without a window a cache of `capacity` rows, and `name`.seen.
+// `name`.values, of each group a ring of `window` rows, or without a window a cache of `capacity` rows, and
+// `name`.seen.
 // ValueError at run time if a cache is full.
 Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
                       const std::string& name, Loc loc = Loc::current());
@@ -48,7 +54,7 @@ class NadarayaWatson {
  public:
   // The kernel's bandwidth lies in the views that make q and k; scale is a number in front of it.
   explicit NadarayaWatson(double scale = 1);
-  // Adds examples: k [batch, heads, tokens, dim], v [batch, heads, tokens, out].
+  // Adds examples: k [batch, groups, tokens, dim], v [batch, groups, tokens, out].
   void train(Tensor k, Tensor v, Loc loc = Loc::current());
   // q [batch, heads, queries, dim] -> [batch, heads, queries, out]. Any size of scores is safe.
   Tensor predict(Tensor q, Loc loc = Loc::current()) const;

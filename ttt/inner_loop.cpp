@@ -134,7 +134,7 @@ struct BlockInputs {
   }
 };
 
-// A loop over so few blocks of so many tokens runs without its last one.
+// A loop over so few chunks of so many tokens runs without its last one.
 constexpr std::int64_t kFewBlocks = 16, kLargeBlock = 128;
 
 // Carries the state along the blocks of a sequence and gathers what they give.
@@ -154,15 +154,22 @@ class BlockWalk {
 
   void run(const FormRow& row) {
     const std::unique_ptr<Form> form = row.make(learner_, first_);
-    const std::int64_t size = block_size(row.block), blocks = learner_.time() / size, full = blocks * size;
-    // What the last large block makes of the weights is often read by nobody: outside of the loop it is then
-    // left out, with its derivative.
-    const bool apart = blocks > 1 && blocks <= kFewBlocks && row.block == BlockSize::one_chunk &&
-                       size >= kLargeBlock && policy_.read == Policy::Read::before_write;
-    const std::int64_t looped = apart ? blocks - 1 : blocks;
-    if (looped > 1) scan_blocks(*form, size, looped);
-    if (looped == 1) run_block(*form, 0, size);
-    if (apart) run_block(*form, looped * size, full);
+    const std::int64_t size = block_size(row.block), full = learner_.time() / size * size;
+    // What the last large chunk makes of the weights is often read by nobody: outside of the loop, or of the
+    // chunks that are worked on at once, it is then left out, with its derivative.
+    const std::int64_t chunks = full / learner_.chunk();
+    const bool by_chunks = row.block == BlockSize::one_chunk || row.block == BlockSize::all_chunks;
+    const bool apart = by_chunks && chunks > 1 && chunks <= kFewBlocks && learner_.chunk() >= kLargeBlock &&
+                       policy_.read == Policy::Read::before_write;
+    const std::int64_t together = apart ? full - learner_.chunk() : full;
+    if (row.block == BlockSize::all_chunks) {
+      run_block(*form, 0, together);
+    } else if (const std::int64_t looped = together / size; looped == 1) {
+      run_block(*form, 0, size);
+    } else if (looped > 1) {
+      scan_blocks(*form, size, looped);
+    }
+    if (apart) run_block(*form, together, full);
     if (full == learner_.time()) return;
     if (row.block == BlockSize::one_chunk || row.block == BlockSize::any)
       return run_block(*form, full, learner_.time());

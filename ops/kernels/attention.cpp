@@ -27,6 +27,7 @@ template <class T>
 struct Rows {
   T* at;
   Size step;
+  NESTGRAD_MEMBER_FN Rows from(Size row) const { return {at + row * step, step}; }
 };
 
 // C[m,n] = op(A) B, or with `add` C += op(A) B; element i, p of op(A) is a[i row + p step].
@@ -39,6 +40,7 @@ template <class T>
 __attribute__((noinline)) void multiply_tiles(Size m, Size n, Size k, Left<T> a, Rows<const T> b, Rows<T> c,
                                               bool add) {
   constexpr Size size = Pack<T>::size;
+  if (m == 0) return;
   Tiles<T> t{};
   t.a_row = a.row, t.a_step = a.step;
   t.b_step = b.step, t.c_row = c.step, t.k = k;
@@ -76,10 +78,11 @@ Rows<const T> right_operand(Rows<const T> rows, Size count, Size columns, T* to)
 struct Range {
   Size begin, end;
 };
-NESTGRAD_MEMBER_FN Range within_block(Size begin, Size end) {
-  const Size first = begin < 0 ? 0 : smaller(begin, kBlock);
-  return {first, end < first ? first : smaller(end, kBlock)};
+NESTGRAD_MEMBER_FN Range within(Size begin, Size end, Size count) {
+  const Size first = begin < 0 ? 0 : smaller(begin, count);
+  return {first, end < first ? first : smaller(end, count)};
 }
+NESTGRAD_MEMBER_FN Range within_block(Size begin, Size end) { return within(begin, end, kBlock); }
 
 // Of a block of queries and a block of keys: is there a query of those that does not read all of these?
 NESTGRAD_MEMBER_FN bool is_masked(const AttentionSizes& s, Size queries, Size keys) {
@@ -150,6 +153,21 @@ NESTGRAD_MEMBER_FN Range read_by(const AttentionSizes& s, Size first_query, Size
   return within_block(s.window == 0 ? 0 : end - s.window, end);
 }
 
+// Of a tile where not every query reads every key, products go over halves, and leave out what none of a half
+// reads. The keys that one of the queries begin .. end reads, of `count` keys; the queries that read one of the
+// keys begin .. end, of `count` queries.
+constexpr Size kHalf = kBlock / 2;
+NESTGRAD_MEMBER_FN Range keys_of(const AttentionSizes& s, Size first_query, Size first_key, Range queries,
+                                 Size count) {
+  return within(read_by(s, first_query, first_key, queries.begin).begin,
+                read_by(s, first_query, first_key, queries.end - 1).end, count);
+}
+NESTGRAD_MEMBER_FN Range queries_of(const AttentionSizes& s, Size first_query, Size first_key, Range keys,
+                                    Size count) {
+  return within(readers(s, first_query, first_key, keys.begin).begin,
+                readers(s, first_query, first_key, keys.end - 1).end, count);
+}
+
 template <class T>
 void forward(const AttentionSizes& s, const T* q, const T* k, const T* v, T* y, Size queries, T* scratch) {
   const Size first = queries * kBlock, rows = smaller(kBlock, s.time - first), width = padded<T>(s.out);
@@ -162,9 +180,14 @@ void forward(const AttentionSizes& s, const T* q, const T* k, const T* v, T* y, 
   pack_transposed(q + first * s.dim, s.dim, rows, s.dim, q_columns, kBlock);
   for (Size block = s.first_keys(queries); block <= queries; ++block) {
     const Size at = block * kBlock, keys = smaller(kBlock, s.time - at);
-    multiply_tiles<T>(keys, kBlock, s.dim, {k + at * s.dim, s.dim, 1}, {q_columns, kBlock}, {scores, kBlock},
-                      false);
-    if (is_masked(s, queries, block))
+    const bool masked = is_masked(s, queries, block);
+    const Size part = masked ? kHalf : kBlock;
+    for (Size i = 0; i < kBlock; i += part) {
+      const Range of = masked ? keys_of(s, first, at, {i, i + part}, keys) : Range{0, keys};
+      multiply_tiles<T>(of.end - of.begin, part, s.dim, {k + (at + of.begin) * s.dim, s.dim, 1},
+                        {q_columns + i, kBlock}, {scores + of.begin * kBlock + i, kBlock}, false);
+    }
+    if (masked)
       for (Size j = 0; j < kBlock; ++j)
         fill_outside(scores + j * kBlock, readers(s, first, at, j), kUnread<T>);
     exponentials(scores, about);
@@ -173,8 +196,13 @@ void forward(const AttentionSizes& s, const T* q, const T* k, const T* v, T* y, 
       for (Size i = 0; i < rows; ++i)
         if (about.factor[i] != 1)
           for (Size c = 0; c < s.out; ++c) sums[i * width + c] *= about.factor[i];
-    multiply_tiles<T>(rows, s.out, keys, {scores, 1, kBlock},
-                      right_operand<T>({v + at * s.out, s.out}, keys, s.out, v_copy), {sums, width}, add);
+    const Rows<const T> v_rows = right_operand<T>({v + at * s.out, s.out}, keys, s.out, v_copy);
+    for (Size i = 0; i < rows; i += part) {
+      const Range of = masked ? keys_of(s, first, at, {i, i + part}, keys) : Range{0, keys};
+      multiply_tiles<T>(smaller(part, rows - i), s.out, of.end - of.begin,
+                        {scores + of.begin * kBlock + i, 1, kBlock}, v_rows.from(of.begin),
+                        {sums + i * width, width}, add);
+    }
   }
   T total[kBlock];
   for (Size i = 0; i < kBlock; ++i) total[i] = static_cast<T>(about.total[i]);
@@ -204,11 +232,14 @@ __attribute__((noinline)) void weights(T* scores, T* d, const T* lse, const T* d
   }
 }
 
-// What the rows of y say: the logarithms of sums, and the products of the cotangents with the outputs.
+// What the rows begin .. end of y say: the logarithms of sums, and the products of the cotangents with the
+// outputs.
 template <class T>
-__attribute__((noinline)) void read_rows(const AttentionSizes& s, const T* y, const T* ct, T* lse, T* delta) {
+__attribute__((noinline)) void read_rows(const AttentionSizes& s, Range rows, const T* y, const T* ct, T* lse,
+                                         T* delta) {
   constexpr int kParts = 8;
-  for (Size i = 0; i < s.time; ++i, y += s.out + 1, ct += s.out + 1) {
+  y += rows.begin * (s.out + 1), ct += rows.begin * (s.out + 1);
+  for (Size i = rows.begin; i < rows.end; ++i, y += s.out + 1, ct += s.out + 1) {
     double part[kParts] = {};
     Size c = 0;
     for (; c + kParts <= s.out; c += kParts)
@@ -223,9 +254,8 @@ __attribute__((noinline)) void read_rows(const AttentionSizes& s, const T* y, co
 }
 
 template <class T>
-void backward(const AttentionSizes& s, const T* q, const T* k, const T* v, const T* y, const T* ct, T* d,
-              T* scratch) {
-  const Size k_width = padded<T>(s.dim), v_width = padded<T>(s.out), d_width = 2 * s.dim + s.out;
+void backward(const AttentionSizes& s, const AttentionBackward<T>& head, T* scratch) {
+  const Size k_width = padded<T>(s.dim), v_width = padded<T>(s.out);
   T* const k_columns = scratch;                     // [dim, keys]
   T* const v_columns = k_columns + s.dim * kBlock;  // [out, keys]
   T* const scores = v_columns + s.out * kBlock;     // [queries, keys]
@@ -237,37 +267,60 @@ void backward(const AttentionSizes& s, const T* q, const T* k, const T* v, const
   T* const ct_copy = q_copy + kBlock * k_width;
   T* const lse = ct_copy + kBlock * v_width;
   T* const delta = lse + s.time;
-  read_rows(s, y, ct, lse, delta);
-  for (Size block = 0; block < s.blocks(); ++block) {
+  read_rows(s, {head.begin * kBlock, smaller((s.last_queries(head.end - 1) + 1) * kBlock, s.time)}, head.y,
+            head.ct, lse, delta);
+  for (Size block = head.begin; block < head.end; ++block) {
     const Size at = block * kBlock, keys = smaller(kBlock, s.time - at), last = s.last_queries(block);
-    pack_transposed(k + at * s.dim, s.dim, keys, s.dim, k_columns, kBlock);
-    pack_transposed(v + at * s.out, s.out, keys, s.out, v_columns, kBlock);
-    const Rows<const T> k_rows = right_operand<T>({k + at * s.dim, s.dim}, keys, s.dim, k_copy);
+    const T* const k = head.k + at * s.dim;
+    pack_transposed(k, s.dim, keys, s.dim, k_columns, kBlock);
+    pack_transposed(head.v + at * s.out, s.out, keys, s.out, v_columns, kBlock);
+    const Rows<const T> k_rows = right_operand<T>({k, s.dim}, keys, s.dim, k_copy);
     for (Size queries = block; queries <= last; ++queries) {
       const Size first = queries * kBlock, rows = smaller(kBlock, s.time - first);
-      const T* const q_rows = q + first * s.dim;
-      const T* const ct_rows = ct + first * (s.out + 1);
-      multiply_tiles<T>(rows, kBlock, s.dim, {q_rows, s.dim, 1}, {k_columns, kBlock}, {scores, kBlock},
-                        false);
-      multiply_tiles<T>(rows, kBlock, s.out, {ct_rows, s.out + 1, 1}, {v_columns, kBlock}, {d_scores, kBlock},
-                        false);
+      const Rows<const T> q{head.q + first * s.dim, s.dim}, ct{head.ct + first * (s.out + 1), s.out + 1};
+      const bool masked = is_masked(s, queries, block);
+      const Size part = masked ? kHalf : kBlock;
+      for (Size i = 0; i < rows; i += part) {
+        const Size count = smaller(part, rows - i);
+        const Range read = masked ? keys_of(s, first, at, {i, i + count}, kBlock) : Range{0, kBlock};
+        const Size j = read.begin / kHalf * kHalf, width = (read.end + kHalf - 1) / kHalf * kHalf - j;
+        multiply_tiles<T>(count, width, s.dim, {q.from(i).at, q.step, 1}, {k_columns + j, kBlock},
+                          {scores + i * kBlock + j, kBlock}, false);
+        multiply_tiles<T>(count, width, s.out, {ct.from(i).at, ct.step, 1}, {v_columns + j, kBlock},
+                          {d_scores + i * kBlock + j, kBlock}, false);
+      }
       weights(scores, d_scores, lse + first, delta + first, rows);
-      if (is_masked(s, queries, block))
+      if (masked)
         for (Size i = 0; i < rows; ++i)
           for (T* const row : {scores + i * kBlock, d_scores + i * kBlock})
             fill_outside(row, read_by(s, first, at, i), T(0));
       const bool add = queries > block;
-      multiply_tiles<T>(keys, s.out, rows, {scores, 1, kBlock},
-                        right_operand<T>({ct_rows, s.out + 1}, rows, s.out, ct_copy), {dv, v_width}, add);
-      multiply_tiles<T>(keys, s.dim, rows, {d_scores, 1, kBlock},
-                        right_operand<T>({q_rows, s.dim}, rows, s.dim, q_copy), {dk, k_width}, add);
-      multiply_tiles<T>(rows, s.dim, keys, {d_scores, kBlock, 1}, k_rows, {d + first * d_width, d_width},
-                        block > s.first_keys(queries));
+      const Rows<const T> ct_rows = right_operand<T>(ct, rows, s.out, ct_copy),
+                          q_rows = right_operand<T>(q, rows, s.dim, q_copy);
+      for (Size j = 0; j < keys; j += part) {
+        const Size count = smaller(part, keys - j);
+        const Range of = masked ? queries_of(s, first, at, {j, j + count}, rows) : Range{0, rows};
+        multiply_tiles<T>(count, s.out, of.end - of.begin, {scores + of.begin * kBlock + j, 1, kBlock},
+                          ct_rows.from(of.begin), {dv + j * v_width, v_width}, add);
+        multiply_tiles<T>(count, s.dim, of.end - of.begin, {d_scores + of.begin * kBlock + j, 1, kBlock},
+                          q_rows.from(of.begin), {dk + j * k_width, k_width}, add);
+      }
+      const bool own = s.reads_before(queries, head.begin);
+      const Rows<T> dq = own ? Rows<T>{head.dq_own + (first - head.begin * kBlock) * s.dim, s.dim}
+                             : Rows<T>{head.dq + first * head.d_row, head.d_row};
+      for (Size i = 0; i < rows; i += part) {
+        const Size count = smaller(part, rows - i);
+        const Range of = masked ? keys_of(s, first, at, {i, i + count}, keys) : Range{0, keys};
+        multiply_tiles<T>(count, s.dim, of.end - of.begin, {d_scores + i * kBlock + of.begin, kBlock, 1},
+                          k_rows.from(of.begin), dq.from(i),
+                          own ? block > head.begin : s.reads_before(queries, block));
+      }
     }
     for (Size j = 0; j < keys; ++j) {
-      T* const to = d + (at + j) * d_width + s.dim;
-      for (Size c = 0; c < s.dim; ++c) to[c] = dk[j * k_width + c];
-      for (Size c = 0; c < s.out; ++c) to[s.dim + c] = dv[j * v_width + c];
+      T* const to = head.dkv + (at + j) * head.d_row;
+      const T *const dk_row = dk + j * k_width, *const dv_row = dv + j * v_width;
+      for (Size c = 0; c < s.dim; ++c) to[c] = head.add ? to[c] + dk_row[c] : dk_row[c];
+      for (Size c = 0; c < s.out; ++c) to[s.dim + c] = head.add ? to[s.dim + c] + dv_row[c] : dv_row[c];
     }
   }
 }

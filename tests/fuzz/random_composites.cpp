@@ -54,9 +54,10 @@ void RandomGraph::turned() {
 }
 
 void RandomGraph::attended() {
-  const std::int64_t batch = extent(2), heads = extent(2), time = draws_->between(1, 4), dim = extent(3);
-  const Value q = fitting(dtype_, {batch, heads, time, dim}), k = fitting(dtype_, {batch, heads, time, dim}),
-              v = fitting(dtype_, {batch, heads, time, extent(3)});
+  const std::int64_t batch = extent(2), groups = extent(2), heads = groups * draws_->between(1, 2),
+                     time = draws_->between(1, 4), dim = extent(3);
+  const Value q = fitting(dtype_, {batch, heads, time, dim}), k = fitting(dtype_, {batch, groups, time, dim}),
+              v = fitting(dtype_, {batch, groups, time, extent(3)});
   if (q.t.spec().size() == 0 || v.t.spec().size() == 0) return add(q.t, q.most);
   const double scores = q.most * k.most * static_cast<double>(dim) + 2;
   add(ttt::causal_attention(q.t, k.t, v.t, below(4)), std::max(v.most, scores));

@@ -55,23 +55,26 @@ inline Reads around_2d(std::int64_t window, std::int64_t height, std::int64_t wi
   };
 }
 
-// sum_s exp(scale <q_t, k_s>) v_s / sum_s exp(scale <q_t, k_s>) over what each token reads.
+// sum_s exp(scale <q_t, k_s>) v_s / sum_s exp(scale <q_t, k_s>) over what each token reads; head after head, where
+// heads share keys and values.
 inline Array by_loops(const Arrays& qkv, const Reads& reads, double scale) {
   const auto &q = qkv[0], &k = qkv[1], &v = qkv[2];
   const std::int64_t sequences = q.shape()[0] * q.shape()[1], queries = q.shape()[2], time = k.shape()[2],
                      dim = q.shape()[3], out = v.shape()[3];
   Array y = Array::zeros(DType::f64, {q.shape()[0], q.shape()[1], queries, out});
+  const std::int64_t each = q.shape()[1] / k.shape()[1];
   for (std::int64_t n = 0; n < sequences; ++n)
     for (std::int64_t t = 0; t < queries; ++t) {
+      const std::int64_t group = n / each;
       double total = 0;
       std::vector<double> row(uz(out));
       for (const std::int64_t s : reads(t)) {
         double score = 0;
         for (std::int64_t d = 0; d < dim; ++d)
-          score += q.at((n * queries + t) * dim + d) * k.at((n * time + s) * dim + d);
+          score += q.at((n * queries + t) * dim + d) * k.at((group * time + s) * dim + d);
         const double kernel = std::exp(scale * score);
         total += kernel;
-        for (std::int64_t d = 0; d < out; ++d) row[uz(d)] += kernel * v.at((n * time + s) * out + d);
+        for (std::int64_t d = 0; d < out; ++d) row[uz(d)] += kernel * v.at((group * time + s) * out + d);
       }
       for (std::int64_t d = 0; d < out; ++d)
         y.as<double>()[uz((n * queries + t) * out + d)] = row[uz(d)] / total;
@@ -81,8 +84,10 @@ inline Array by_loops(const Arrays& qkv, const Reads& reads, double scale) {
 
 struct Sizes {
   std::int64_t batch = 2, heads = 2, time = 7, dim = 4, out = 3;
+  std::int64_t groups = 0;  // heads of keys and values; 0: as many as of queries
   std::vector<Spec> specs() const {
-    return {f64({batch, heads, time, dim}), f64({batch, heads, time, dim}), f64({batch, heads, time, out})};
+    const std::int64_t shared = groups == 0 ? heads : groups;
+    return {f64({batch, heads, time, dim}), f64({batch, shared, time, dim}), f64({batch, shared, time, out})};
   }
 };
 
@@ -155,7 +160,7 @@ inline Array token(const Array& x, std::int64_t t) {
 // One token of attention_step as a function: q, k, v, then the states; out, then the states.
 inline TracedModel step_of(const Sizes& s, const AttentionOptions& options, ttt::Stream::Mode mode,
                            std::vector<std::string>* names, DType dtype = DType::f64) {
-  std::vector<Spec> specs = Sizes{s.batch, s.heads, 1, s.dim, s.out}.specs();
+  std::vector<Spec> specs = Sizes{s.batch, s.heads, 1, s.dim, s.out, s.groups}.specs();
   for (Spec& spec : specs) spec.dtype = dtype;
   return trace_model(dtype, specs, [&](ParamTable&, const Tensors& in) {
     ttt::Stream stream(mode);

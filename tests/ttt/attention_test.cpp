@@ -44,6 +44,29 @@ TEST_CASE("attention of other tokens: as many queries as one likes where nothing
   check_attention("cross", with({.causal = false, .scale = 0.8}), qkv, everything(6), 0.8);
 }
 
+TEST_CASE("heads of queries share keys and values: attention is the loop, with its derivatives") {
+  for (const Sizes& s : {Sizes{.batch = 2, .heads = 4, .dim = 3, .out = 2, .groups = 2},
+                         Sizes{.batch = 1, .heads = 3, .dim = 2, .out = 3, .groups = 1}}) {
+    const Arrays qkv = random(s.specs(), 22, -1.5, 1.5);
+    const std::string of = fmt::format(", {} heads of {}", s.groups, s.heads);
+    check_attention("causal" + of, with({.scale = 0.7}), qkv, backwards(0), 0.7);
+    check_attention("causal, window 3" + of, with({.window = 3, .scale = 0.7}), qkv, backwards(3), 0.7);
+    check_attention("full" + of, with({.causal = false, .scale = 0.7}), qkv, everything(s.time), 0.7);
+    check_attention("neighbourhood" + of, with({.window = 3, .causal = false, .scale = 0.7}), qkv,
+                    around(3, s.time), 0.7);
+    for (const AttentionOptions& options : {AttentionOptions{.capacity = 7}, {.window = 3}}) {
+      const Array whole = trace(traced(with(options)), s.specs())(qkv)[0];
+      const Arrays steps = token_by_token(s, options, qkv);
+      for (std::int64_t t = 0; t < s.time; ++t) CHECK(relative_error(steps[uz(t)], token(whole, t)) < 1e-13);
+    }
+  }
+  const Sizes image{.batch = 1, .heads = 4, .time = 12, .dim = 3, .out = 2, .groups = 2};
+  check_attention(
+      "image",
+      [](Tensor q, Tensor k, Tensor v) { return ttt::neighbourhood_attention_2d(q, k, v, 3, 4, 3, 0.9); },
+      random(image.specs(), 23), around_2d(3, 3, 4), 0.9);
+}
+
 TEST_CASE("neighbourhood attention in an image is the loop over the tokens around, with its derivatives") {
   struct Case {
     std::int64_t height, width, window;
@@ -191,11 +214,13 @@ TEST_CASE("operands and options that make no sense are refused, with their shape
   };
   CHECK(
       shapes(x({5, 4}), q, v) ==
-      "[attention] needs q and k [batch, heads, time, dim] and v [batch, heads, time, out], none empty: q is "
-      "f64[5,4], k is f64[2,3,5,4], v is f64[2,3,5,6]");
+      "[attention] needs q [batch, heads, time, dim], k [batch, groups, time, dim] and v [batch, groups, time, "
+      "out], none empty: q is f64[5,4], k is f64[2,3,5,4], v is f64[2,3,5,6]");
   CHECK(contains(shapes(x({2, 3, 0, 4}), q, v), "none empty: q is f64[2,3,0,4]"));
-  CHECK(
-      contains(shapes(q, x({2, 1, 5, 4}), v), "batch or heads differ; repeat operands with broadcast_to()"));
+  CHECK(contains(shapes(q, x({2, 1, 5, 4}), v),
+                 "batch, or heads of k and v, differ; repeat operands with broadcast_to()"));
+  CHECK(contains(shapes(q, x({2, 2, 5, 4}), x({2, 2, 5, 6})),
+                 "need q.heads to be a multiple of k.heads: q is f64[2,3,5,4], k is f64[2,2,5,4]"));
   CHECK(contains(shapes(q, q, x({1, 3, 5, 6})), "v is f64[1,3,5,6]"));
   CHECK(contains(shapes(q, x({2, 3, 5, 3}), v), "need q.dim == k.dim: q is f64[2,3,5,4], k is f64[2,3,5,3]"));
   CHECK(contains(shapes(q, q, x({2, 3, 4, 6})), "need k.time == v.time"));

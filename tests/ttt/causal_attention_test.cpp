@@ -19,9 +19,13 @@ namespace {
 
 struct Sizes {
   std::int64_t time, window = 0, dim = 4, out = 3, heads = 2;
+  std::int64_t each = 1;  // heads of queries that read the same keys
+  std::int64_t batch = 1;
   std::vector<Spec> specs(DType dtype = DType::f64) const {
-    const Spec rows{dtype, {1, heads, time, dim}}, values{dtype, {1, heads, time, out}};
-    return {rows, rows, values};
+    const std::int64_t groups = heads / each;
+    return {{dtype, {batch, heads, time, dim}},
+            {dtype, {batch, groups, time, dim}},
+            {dtype, {batch, groups, time, out}}};
   }
 };
 
@@ -52,6 +56,14 @@ const Sizes kSizes[] = {
     {129, 0, 16, 70},
     {129, 100, 64, 16},
     {330, 0, 24, 40},
+    {65, 0, 3, 2, 2, 2},
+    {200, 65, 4, 3, 4, 2},
+    {200, 0, 5, 7, 6, 2, 2},
+    {130, 20, 16, 16, 3, 3, 2},
+    {1030, 0, 3, 2, 1},
+    {1030, 150, 3, 2, 1},
+    {1030, 700, 2, 3, 3, 3},
+    {2049, 0, 2, 1, 4, 2},
 };
 
 // The op and, of its sum with weights, the derivatives; or the same of the op's expansion.
@@ -92,6 +104,8 @@ TEST_CASE("causal attention and its derivative are what is written in ops") {
     CAPTURE(s.window);
     CAPTURE(s.dim);
     CAPTURE(s.out);
+    CAPTURE(s.heads);
+    CAPTURE(s.each);
     for (const DType dtype : {DType::f64, DType::f32}) {
       Arrays in;
       for (const Array& a : random(s.specs(), 3, -1.5, 1.5)) in.push_back(a.cast(dtype));
@@ -104,8 +118,37 @@ TEST_CASE("causal attention and its derivative are what is written in ops") {
   }
 }
 
+TEST_CASE("heads that share keys read what they would read of keys repeated for each, at orders 0 to 3") {
+  for (const Sizes& s : {Sizes{70, 0, 3, 2, 4, 2}, Sizes{133, 66, 2, 1, 3, 3}, Sizes{5, 2, 2, 3, 6, 3, 2}}) {
+    CAPTURE(s.time);
+    const auto program_of = [&](bool repeated) {
+      return trace(
+          [&](const Tensors& in) {
+            const auto of_heads = [&](Tensor x) {
+              if (!repeated) return x;
+              const Shape each{x.dim(0), x.dim(1), s.each, x.dim(2), x.dim(3)};
+              return reshape(broadcast_to(reshape(x, {x.dim(0), x.dim(1), 1, x.dim(2), x.dim(3)}), each),
+                             {x.dim(0), s.heads, x.dim(2), x.dim(3)});
+            };
+            const Tensor y = ttt::causal_attention(in[0], of_heads(in[1]), of_heads(in[2]), s.window);
+            Tensors out{y};
+            Tensor of = sum(square(y) + sin(y));
+            for (int order = 1; order <= 3; ++order) {
+              const Tensors g = grad(of, in);
+              out.insert(out.end(), g.begin(), g.end());
+              of = sum(square(g[0])) + sum(square(g[1])) + sum(square(g[2]));
+            }
+            return out;
+          },
+          s.specs());
+    };
+    const Arrays in = random(s.specs(), 7, -1, 1), is = program_of(false)(in), should = program_of(true)(in);
+    for (std::size_t i = 0; i < is.size(); ++i) CHECK(relative_error(is[i], should[i]) < 1e-12);
+  }
+}
+
 TEST_CASE("derivatives of causal attention over several tiles agree with differences, at orders 1 and 2") {
-  for (const Sizes& s : {Sizes{70, 0, 3, 2}, Sizes{130, 66, 2, 1}}) {
+  for (const Sizes& s : {Sizes{70, 0, 3, 2}, Sizes{130, 66, 2, 1}, Sizes{70, 0, 2, 1, 2, 2}}) {
     const Subject subject{
         .what = fmt::format("window {}", s.window),
         .fn =
@@ -122,7 +165,8 @@ TEST_CASE("derivatives of causal attention over several tiles agree with differe
 
 TEST_CASE("causal attention has the same bits under every instruction set and with any number of threads") {
   for (const DType dtype : {DType::f32, DType::f64})
-    for (const Sizes& s : {Sizes{400, 0, 20, 33, 3}, Sizes{300, 90, 64, 64, 5}}) {
+    for (const Sizes& s : {Sizes{400, 0, 20, 33, 3}, Sizes{300, 90, 64, 64, 5}, Sizes{300, 90, 64, 16, 4, 2},
+                           Sizes{1100, 0, 40, 33, 2, 2}, Sizes{1100, 400, 40, 33, 1}}) {
       Arrays in, first;
       for (const Array& a : random(s.specs(), 4, -1.5, 1.5)) in.push_back(a.cast(dtype));
       everywhere([&] {

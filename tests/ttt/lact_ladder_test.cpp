@@ -55,13 +55,17 @@ TEST_CASE("with few large chunks, what the last one makes of the weights costs n
     const LoopCase loop{
         swiglu(sizes), rung(true, true, true), lact, sizes, {{"rate.W0"}, {"rate.W1"}, {"rate.W2"}}};
     CHECK(wrong(loop, kRecurrent, 1) == "");
+    const LoopCase one_layer{hebbian(sizes), rung(false, true, true), lact, sizes, {{"rate.W"}}};
+    CHECK(wrong(one_layer, {FormChoice::primal, FormChoice::dual, FormChoice::chunk_parallel}, 1) == "");
   }
-  const ttt::System& system = ttt::system_named("lact");
+  std::string system;
+  FormChoice form;
   const auto flops = [&](std::int64_t time, bool with_state) {
     const Function f = ttt::trace_system(
-        system, {.batch = 1, .heads = 1, .dim = 32, .time = time, .chunk = 128}, DType::f32,
-        [&](const ttt::SystemProgram& p) {
-          const InnerLoopResult r = ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy});
+        ttt::system_named(system), {.batch = 1, .heads = 1, .dim = 32, .time = time, .chunk = 128},
+        DType::f32, [&](const ttt::SystemProgram& p) {
+          const InnerLoopResult r =
+              ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy, .form = form});
           std::vector<Tensor> out{r.output};
           if (with_state)
             for (const Tensor& t : r.state.flat()) out.push_back(t);
@@ -70,9 +74,15 @@ TEST_CASE("with few large chunks, what the last one makes of the weights costs n
     return f.plan().stats().flops;
   };
   // A chunk more costs what a chunk costs that somebody learns from.
-  const double chunk = flops(640, true) - flops(512, true);
-  CHECK(flops(512, true) - flops(512, false) > 0.5 * chunk);
-  CHECK(flops(640, false) - flops(512, false) == doctest::Approx(chunk).epsilon(0.01));
+  for (const auto& [name, how] : {std::pair{"lact", FormChoice::dual},
+                                  {"lact-v3", FormChoice::dual},
+                                  {"lact-v3", FormChoice::chunk_parallel}}) {
+    system = name, form = how;
+    CAPTURE(system);
+    const double chunk = flops(640, true) - flops(512, true);
+    CHECK(flops(512, true) - flops(512, false) > 0.5 * chunk);
+    CHECK(flops(640, false) - flops(512, false) == doctest::Approx(chunk).epsilon(0.01));
+  }
 }
 
 namespace {

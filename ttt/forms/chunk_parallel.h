@@ -19,7 +19,10 @@ class ChunkParallelForm : public FactoredChunkForm {
 
  private:
   struct History;
-  History history(const State& start, std::size_t weight, Tensor gradients, const Gates& columns) const;
+  Tensor added(const State& start, std::size_t weight, const std::vector<Tensor>& slots, Tensor gradient,
+               const Gates& columns) const;
+  std::vector<Tensor> of_chunks(const State& start, const Block& block, const Gates& columns) const;
+  History history(const State& start, std::size_t weight, Tensor made, const Gates& columns) const;
 };
 
 }  // namespace nestgrad::ttt
