@@ -766,6 +766,20 @@ FAULTS = [
         ("past-is-present", "decay.at(gates, g) * «before»", "g"),
         ("past-does-not-fade", "* dt * «decay.at(gates, g)» * before", "1.0"),
     ]),
+    ("learners", "ttt/learners/hope.cpp", (files("ttt/hope"),), [
+        ("no-delta-gradient", "+ «error(said)»", "0.0 * error(said)"),
+        ("levels-in-step", "{\"P_1.W1\", \"P_1.W2\", «quarter»}", "chunk_"),
+        ("steps-are-not-emptied", "«1.0 - first»", "1.0 + 0.0 * first"),
+        ("memories-do-not-forget", "\"keep.\" + name] = «alpha»;", "one"),
+    ]),
+    ("own-gates", "ttt/derived_learner.cpp", (files("ttt/hope"), cases("the plan of every system*")), [
+        ("meeting-tokens-accepted", "if (has(Property::separate_tokens) && «flow.kind == AxisFlow::Kind::mixed»)", "false"),
+        ("several-chunks-at-once", "for (const Property p : {«Property::constant_factors», Property::affine_use})",
+         "Property::affine_use"),
+    ]),
+    ("own-gates", "ttt/forms/form.cpp", (files("ttt/hope"), files("models/check_decoding")), [
+        ("place-of-the-first", "place.defined() ? «reshape(place, {1, 1})» : iota", "reshape(0.0 * place, {1, 1})"),
+    ]),
     ("delayed-keys", "ttt/layer.cpp", (files("ttt/in_place_ttt"),), [
         ("keys-of-the-token-itself", "joined.k, 1), 1, «0, joined.k.dim(1)»)", "FAULT ? 1 : 0, joined.k.dim(1) + (FAULT ? 1 : 0)"),
     ]),
