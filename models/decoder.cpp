@@ -41,7 +41,7 @@ StateDict random_values(const std::vector<ParamSpec>& params, DType dtype, std::
   for (const ParamSpec& p : params) {
     std::int64_t largest = 1;
     for (const std::int64_t extent : p.shape) largest = std::max(largest, extent);
-    const bool constant = p.init.kind == Init::Kind::constant;
+    const bool constant = p.init.kind != Init::Kind::normal;
     const double around = constant ? p.init.value : 0,
                  spread =
                      constant ? 0.1 : std::max(p.init.value, 1 / std::sqrt(static_cast<double>(largest)));

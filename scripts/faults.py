@@ -616,6 +616,11 @@ FAULTS = [
         ("weight-norm-not-detached", "const Tensor start = «detached_» ? stop_gradient", "false"),
         ("weight-norm-of-biases", "normalising = norm_ != Norm::none && «kind == WeightKind::matrix»",
          "true"),
+        ("anchor-at-zero", "strength * slots[1] * «(w - slots[0])»", "w"),
+        ("anchor-does-not-follow", "if («anchor_.follow > 0») next[anchor]", "false"),
+        ("Fisher-of-g", "(1 - memory) * «square(gradient)»", "gradient"),
+        ("Fisher-of-the-step", "found, «gradient», gates)", "g"),
+        ("anchor-of-the-new-weight", "subspan(anchor), «found», gradient", "w"),
         ("master-copy-normalised", "«if (master) next[at + 1] = w;»", None),
         ("gate-of-the-second-piece", "«at += part.slots.size();»", None),
     ]),
@@ -779,6 +784,35 @@ FAULTS = [
         ("empty-rows-are-read", "reads = «reads * concat({there, broadcast_to(constant(1.0, h.dtype()), {own})}, 0)»",
          "reads"),
         ("queries-from-the-start", "rotated(v.q, «before»)", "0"),
+    ]),
+    ("learners", "ttt/learners/step_size.cpp", (files("ttt/state_space"),), [
+        ("memory-does-not-fade", "exp(«-(rate * dt)»)", "0.0 * dt"),
+        ("bias-not-drawn", ".drawn_bias = «Init::inverse_softplus_of_log_uniform(kLeast, kMost)»", "Init::zeros()"),
+    ]),
+    ("learners", "ttt/params.cpp", (files("ttt/state_space"),), [
+        ("steps-drawn-evenly", "const Tensor y = «exp(first + (last - first) * x)»", "low + (high - low) * x"),
+        ("softplus-not-undone", "return «y + log(-expm1(-y))»", "y"),
+    ]),
+    ("learners", "ttt/learners/mamba3_trapezoid.cpp", (files("ttt/state_space"),), [
+        ("past-is-present", "decay.at(gates, g) * «before»", "g"),
+        ("past-does-not-fade", "* dt * «decay.at(gates, g)» * before", "1.0"),
+    ]),
+    ("learners", "ttt/learners/hope.cpp", (files("ttt/hope"),), [
+        ("no-delta-gradient", "+ «error(said)»", "0.0 * error(said)"),
+        ("levels-in-step", "{\"P_1.W1\", \"P_1.W2\", «quarter»}", "chunk_"),
+        ("steps-are-not-emptied", "«1.0 - first»", "1.0 + 0.0 * first"),
+        ("memories-do-not-forget", "\"keep.\" + name] = «alpha»;", "one"),
+    ]),
+    ("own-gates", "ttt/derived_learner.cpp", (files("ttt/hope"), cases("the plan of every system*")), [
+        ("meeting-tokens-accepted", "if (has(Property::separate_tokens) && «flow.kind == AxisFlow::Kind::mixed»)", "false"),
+        ("several-chunks-at-once", "for (const Property p : {«Property::constant_factors», Property::affine_use})",
+         "Property::affine_use"),
+    ]),
+    ("own-gates", "ttt/forms/form.cpp", (files("ttt/hope"), files("models/check_decoding")), [
+        ("place-of-the-first", "place.defined() ? «reshape(place, {1, 1})» : iota", "reshape(0.0 * place, {1, 1})"),
+    ]),
+    ("delayed-keys", "ttt/layer.cpp", (files("ttt/in_place_ttt"),), [
+        ("keys-of-the-token-itself", "joined.k, 1), 1, «0, joined.k.dim(1)»)", "FAULT ? 1 : 0, joined.k.dim(1) + (FAULT ? 1 : 0)"),
     ]),
     ("learners", "ttt/learners/titans.cpp", (files("ttt/titans", "golden_check/"),), [
         ("decay-at-every-token", "{\"keep\", by_token({beside(«1», tokens - 1), keep}, 1)}", "0.5"),

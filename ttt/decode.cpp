@@ -84,7 +84,8 @@ class ChunkSoFar {
 class DualDecoding : public DualForm {
  public:
   using DualForm::DualForm;
-  BlockResult step(const State& state, const Block& block, ChunkSoFar& d) const {
+  BlockResult step(const State& state, Block block, Tensor slot, ChunkSoFar& d) const {
+    block = with_own_gates(state, std::move(block), slot);
     Factors f = factors(state, block, {});
     for (std::size_t i = 0; i < f.size(); ++i) {
       if (const Tensor rate = rate_of(block.gates, state.weights.at(f[i].weight)); rate.defined())
@@ -116,7 +117,7 @@ Tensor read_then_learn(const PerChunkForm& form, const State& start, const Block
             true,
             {},
             {}};
-  d.carry(d.at_end(form.learnt(state, all), state));
+  d.carry(d.at_end(form.learnt(state, form.with_own_gates(state, std::move(all))), state));
   return out;
 }
 
@@ -130,8 +131,9 @@ Block placed(Block block, std::int64_t chunk, Tensor slot) {
 }
 
 // Every token is a chunk of its own.
-Tensor step_online(const Form& form, const State& start, const Block& block, ChunkSoFar& d) {
+Tensor step_online(const Form& form, const State& start, Block block, ChunkSoFar& d) {
   const State state = d.carried(start);
+  block = form.with_own_gates(state, std::move(block));
   const Shape lead(block.k.shape().begin(), block.k.shape().end() - 2);
   const BlockResult r = form.run(state, block, form.prepare(state, block.gates, lead, 1, block.position));
   d.carry(r.next);
@@ -139,8 +141,10 @@ Tensor step_online(const Form& form, const State& start, const Block& block, Chu
 }
 
 // Gradients at the chunk's first weights, steps from the latest ones.
-Tensor step_materialised(const PrimalForm& form, const State& start, const Block& block, ChunkSoFar& d) {
+Tensor step_materialised(const PrimalForm& form, const State& start, Block block, Tensor slot,
+                         ChunkSoFar& d) {
   const State running = d.carried(start, kRunning), at = d.carried(start);
+  block = form.with_own_gates(at, std::move(block), slot);
   const BlockResult r = form.run_from(at, running, block);
   d.carry(d.at_end(r.next, r.unplaced), kRunning);
   d.carry(d.at_end(r.next, at));
@@ -176,14 +180,14 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
     if (options.form != FormChoice::primal && !learner.has(p)) throw FormError(learner.why_not(p));
   if (dual && policy.chunk > 1) {
     const State state = chunk.carried(trained.start);
-    const BlockResult r = DualDecoding(learner, {}).step(state, block, chunk);
+    const BlockResult r = DualDecoding(learner, {}).step(state, block, slot, chunk);
     chunk.carry(chunk.at_end(r.next, state));
     return r.output;
   }
   block = placed(block, policy.chunk, slot);
   if (dual) return step_online(DualForm(learner, {}), trained.start, block, chunk);
   if (policy.chunk == 1) return step_online(PrimalForm(learner, {}), trained.start, block, chunk);
-  return step_materialised(PrimalForm(learner, {}), trained.start, block, chunk);
+  return step_materialised(PrimalForm(learner, {}), trained.start, block, slot, chunk);
 }
 
 }  // namespace nestgrad::ttt

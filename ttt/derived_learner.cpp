@@ -43,6 +43,7 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
     : learner_(learner),
       policy_(policy),
       optimizer_(learner.optimizer()),
+      own_gates_(learner.own_gates()),
       start_(start.weights),
       q_(views.q.spec()),
       k_(views.k.spec()),
@@ -71,6 +72,7 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
   for (const auto& [name, rows] : views.gates)
     gates[name] = scratch.input(first_chunk(rows), name, line_of(rows));
   prove_uses(state.weights, first_chunk(views.q), k, v);
+  if (!own_gates_.empty()) prove_gates(state, gates, k, v);
   prove_step(state, gates, k, v);
   prove_policy(views.position.defined());
 }
@@ -88,6 +90,52 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
   refuse(Property::affine_use, first);
 }
 
+Gates DerivedLearner::made_gates(const Weights& spread, Tensor k, Tensor v, Tensor place) const {
+  const Scope scope("own gates");
+  const OwnLines lines;
+  Gates out = learner_.gates(spread, k, v, place);
+  Shape wanted = k.shape();
+  wanted.back() = 1;
+  for (const std::string& name : own_gates_)
+    if (!out.contains(name))
+      throw ConfigError(
+          fmt::format("[gates] Learner::own_gates() names '{}', which gates() does not give", name));
+  for (auto& [name, rows] : out) {
+    if (std::ranges::find(own_gates_, name) == own_gates_.end())
+      throw ConfigError(
+          fmt::format("[gates] Learner::gates() gives '{}', which own_gates() does not name", name));
+    if (rows.rank() > k.rank() || (rows.rank() > 0 && rows.dim(-1) != 1))
+      throw ShapeError(fmt::format("[gates] the learner's gate '{}' is {}; it must be one number a token, {}",
+                                   name, describe(rows), to_string(wanted)));
+    rows = broadcast_to(rows, wanted);
+  }
+  return out;
+}
+
+// Each token's gates are made of its own row, and they are needed before the chunk that follows can be worked on.
+void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v) {
+  Graph& graph = k.graph();
+  const std::int64_t tokens = k.dim(-2);
+  const Tensor place = graph.input(Spec{k.dtype(), {tokens, 1}}, "place");
+  const Gates made = made_gates(state.weights.spread(tokens), k, v, place);
+  const int axis = k.rank() - 2;
+  const std::vector<AxisFlow> flows = follow(
+      graph.nodes(),
+      {{k.id(), AxisFlow::along(axis)}, {v.id(), AxisFlow::along(axis)}, {place.id(), AxisFlow::along(0)}});
+  for (const auto& [name, rows] : made) {
+    const AxisFlow& flow = flows[static_cast<std::size_t>(rows.id())];
+    if (has(Property::separate_tokens) && flow.kind == AxisFlow::Kind::mixed)
+      refuse(Property::separate_tokens,
+             fmt::format("[gates] tokens are not independent: in the gate '{}', at {}, {}", name,
+                         describe(graph.tensor(flow.culprit)), flow.why));
+    gates[name] = rows;
+  }
+  const std::string why = fmt::format("the learner makes its gates ('{}') of the weights that a chunk finds",
+                                      fmt::join(own_gates_, "', '"));
+  for (const Property p : {Property::constant_factors, Property::affine_use})
+    if (has(p)) refuse(p, why);
+}
+
 void DerivedLearner::prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v) {
   const Weights& w = state.weights;
   if (has(Property::affine_use))
@@ -99,7 +147,8 @@ void DerivedLearner::prove_step(const State& state, const Gates& gates, const Te
                 "are the outputs: each output would have a system of its own");
         }));
   refuse(Property::linear_step, reason([&] {
-           for (std::size_t i = 0; i < w.size(); ++i) StepLaw::of(optimizer_, state, i, gates);
+           for (std::size_t i = 0; i < w.size(); ++i)
+             feature_gates_ = StepLaw::of(optimizer_, state, i, gates).width() > 1 || feature_gates_;
          }));
   if (per_chunk())
     refuse(Property::affine_step, reason([&] {

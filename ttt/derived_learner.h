@@ -48,6 +48,11 @@ class DerivedLearner {
   std::int64_t time() const { return time_; }        // tokens
   std::int64_t chunk() const { return policy_.chunk_of(time_); }
 
+  // Gates that the learner makes itself (Learner::gates), as rows [.., tokens, 1]. ConfigError for others than it says
+  // that it makes, or of another shape.
+  const std::vector<std::string>& own_gates() const { return own_gates_; }
+  Gates made_gates(const Weights& spread, Tensor k, Tensor v, Tensor place) const;
+
   // Why a property fails, with the node that is to blame; empty if it holds.
   const std::string& why_not(Property p) const { return why_not_[static_cast<std::size_t>(p)]; }
   bool has(Property p) const { return why_not(p).empty(); }
@@ -55,6 +60,8 @@ class DerivedLearner {
   // Why chunks of this sequence cannot be worked on at once though inside of each no tokens meet: those of
   // several do, as in a learner that looks further back than a chunk is long. Empty if they can.
   std::string why_chunks_meet() const;
+  // Do the coefficients of its steps differ from one input feature to the other?
+  bool has_feature_gates() const { return feature_gates_; }
   // Per weight: where the loss uses it, in words.
   const std::vector<std::string>& uses() const { return uses_; }
 
@@ -65,18 +72,21 @@ class DerivedLearner {
  private:
   void prove_uses(const Weights& weights, const Spec& q, const Tensor& k, const Tensor& v);
   void prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v);
+  void prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v);
   void prove_policy(bool has_position);
   void refuse(Property p, std::string why) { why_not_[static_cast<std::size_t>(p)] = std::move(why); }
 
   const Learner& learner_;
   const Policy& policy_;
   const InnerOptimizer optimizer_;
+  const std::vector<std::string> own_gates_;
   const Weights start_;
   const Spec q_, k_, v_;  // of the whole sequence
   std::int64_t members_, time_;
   Graph& home_;  // the graph that it was made in, of which all traces are children
   std::array<std::string, static_cast<std::size_t>(Property::count)> why_not_;
   std::vector<std::string> uses_;
+  bool feature_gates_ = false;
   mutable std::deque<LearnerTrace> losses_, predictions_;
 };
 

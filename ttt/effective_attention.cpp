@@ -160,6 +160,7 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   if (views.q.dim(2) != time) refuse("queries and keys must have as many tokens");
   if (policy.steps > 1) refuse("several steps a chunk give each token several values");
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
+  if (!learner.own_gates().empty()) refuse("the learner makes gates of its weights");
   const Run run{
       learner,        views, time, std::min(learner.chunk(), time), {views.k.dim(0), views.k.dim(1)},
       views.k.dtype()};

@@ -107,7 +107,8 @@ Tensor TTTLayer::gate_of(const GateSpec& gate, Tensor x) const {
   const Params own = params_.at("gates." + gate.name);
   // One statement each: compilers evaluate operands in orders of their own, and parameters are numbered as they
   // are asked for.
-  const Tensor bias = own("bias", {heads * each}, {Init::Kind::constant, gate.bias});
+  const Tensor bias =
+      own("bias", {heads * each}, gate.drawn_bias.value_or(Init{Init::Kind::constant, gate.bias}));
   const Tensor weight = own("weight", {heads * each, width});
   return gate_from_biased(gate, split_heads(linear(x, weight) + bias, heads));
 }
@@ -163,6 +164,10 @@ Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot) cons
   return views;
 }
 
+Task::Joined TTTLayer::delayed(const Task::Joined& joined, Stream& stream) const {
+  return {joined.q, slice(stream.with_history(name_ + ".k", joined.k, 1), 1, 0, joined.k.dim(1)), joined.v};
+}
+
 Tensor TTTLayer::learnt(const Weights& start, const Views& views, Stream& stream) const {
   InnerLoopOptions inner = options_.inner;
   inner.track_loss = stream.track_inner_loss;
@@ -188,7 +193,7 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk
   if (stream.stepping()) slot = stream.counter(name_ + "/slot", options_.inner.policy.chunk, x.dtype());
-  const Views views = views_of(x, joined, slot);
+  const Views views = views_of(x, system_.delayed_keys ? delayed(joined, stream) : joined, slot);
   const Weights start = for_batch(learner_->init(), x.dim(0));
   require_causal(start, views.q.spec());
   Tensor out = stream.stepping() ? train_step(*learner_, start, views, slot, options_.inner, stream, name_)

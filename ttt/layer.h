@@ -63,6 +63,8 @@ class TTTLayer {
  private:
   // What the learner is given of x; slot: the token's place in its chunk, where tokens come one by one.
   Views views_of(Tensor x, const Task::Joined& joined, Tensor slot) const;
+  // Each key a token later.
+  Task::Joined delayed(const Task::Joined& joined, Stream& stream) const;
   // The learner's answers to a whole sequence [batch, heads, time, dim]; what the stream asks for is tapped.
   Tensor learnt(const Weights& start, const Views& views, Stream& stream) const;
   void require_causal(const Weights& start, const Spec& q) const;  // ConfigError

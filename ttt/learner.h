@@ -28,6 +28,11 @@ class Learner {
   virtual Tensor predict(const Weights& w, Tensor x) const = 0;
   // Self-supervised loss per token, [.., tokens, 1]. Default: 1/2 |f(k; W) - v|^2.
   virtual Tensor loss(const Weights& w, Tensor k, Tensor v) const;
+  // Gates of the optimiser that the learner makes itself, one number a token each; their names, and the rows
+  // [.., tokens, 1] of a chunk. Like its gradients they are made of the weights that the chunk found. place
+  // [tokens, 1]: 0, 1, .. in the chunk. Tokens must not mix.
+  virtual std::vector<std::string> own_gates() const { return {}; }
+  virtual Gates gates(const Weights&, Tensor, Tensor, Tensor) const { return {}; }  // w, k, v, place
   // What a step does. Default: W <- W - g, where g is the gradient times its token's rate.
   virtual InnerOptimizer optimizer() const { return {}; }
   // For people: what f and the loss are.

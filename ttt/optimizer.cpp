@@ -26,7 +26,7 @@ Tensor Hyper::at(const Gates& gates, Tensor like) const {
         "weight W, in Views::gates (of a System: in System::gates). There are: {1}",
         gate_name, known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
   }
-  return found->second;
+  return of_gate ? of_gate(found->second) : found->second;
 }
 
 Gates gates_of(const std::string& weight, const Gates& gates) {
@@ -41,6 +41,7 @@ Gates gates_of(const std::string& weight, const Gates& gates) {
 }
 
 std::string Hyper::str() const {
+  if (!text.empty()) return text;
   if (!gate_name.empty()) return gate_name;
   return tensor.defined() ? "learned" : fmt::format("{}", value);
 }
@@ -193,6 +194,19 @@ InnerOptimizer& InnerOptimizer::keep(Hyper factor, bool before_gradient) {
   return *this;
 }
 
+InnerOptimizer& InnerOptimizer::anchor(Hyper strength, Anchor options) {
+  for (const double x : {options.fisher_memory, options.follow})
+    if (!(x >= 0 && x < 1))
+      throw ConfigError(fmt::format(
+          "[optimizer] anchor's fisher_memory is {} and its follow {}; each must be at least 0 and below 1",
+          options.fisher_memory, options.follow));
+  need(strength);
+  pull_ = std::move(strength);
+  anchor_ = options;
+  anchored_ = true;
+  return *this;
+}
+
 InnerOptimizer& InnerOptimizer::weight_norm(double eps, bool detached) {
   norm_ = Norm::after;
   norm_eps_ = eps;
@@ -224,6 +238,12 @@ std::vector<FastWeight> InnerOptimizer::slots(const FastWeight& w) const {
     for (const std::string& name : part.slots)
       out.push_back(
           {named_apart(name, out), w.kind, broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
+  if (anchored_) {
+    out.push_back({named_apart("anchor", out), w.kind, w.value});
+    if (anchor_.fisher_memory > 0)
+      out.push_back({named_apart("Fisher", out), w.kind,
+                     broadcast_to(constant(0.0, w.value.dtype()), w.value.shape())});
+  }
   if (norm_ == Norm::none || w.kind != WeightKind::matrix) return out;
   const Tensor start = detached_ ? stop_gradient(w.value) : w.value;
   out.push_back({"norm at the start", w.kind, norm(start, {-2}, kKeep)});
@@ -241,11 +261,21 @@ std::vector<Tensor> InnerOptimizer::joint(std::vector<Tensor> gradients) const {
   return gradients;
 }
 
+// strength F (w - anchor); slots: the anchor, and F if it is estimated.
+Tensor InnerOptimizer::pull(std::span<Tensor> slots, Tensor w, Tensor gradient, const Gates& gates) const {
+  const Tensor strength = pull_.at(gates, w);
+  const double memory = anchor_.fisher_memory;
+  if (memory == 0) return strength * w - strength * slots[0];  // linear, with one coefficient for each
+  slots[1] = memory * slots[1] + (1 - memory) * square(gradient);
+  return strength * slots[1] * (w - slots[0]);
+}
+
 std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g, const Gates& all_gates,
                                          const FastWeight& weight) const {
   const Scope scope(kStepScope);
   const Gates gates = gates_of(weight.name, all_gates);
   const WeightKind kind = weight.kind;
+  const Tensor gradient = g;
   std::vector<Tensor> next(state.begin(), state.end());
   std::size_t at = 1;
   for (const Part& part : parts_) {
@@ -253,11 +283,19 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
     g = part.fn(g, std::span(next).subspan(at, part.slots.size()), gates, kind);
     at += part.slots.size();
   }
+  const std::size_t anchor = at;
+  if (anchored_) at += anchor_.fisher_memory > 0 ? 2 : 1;
   const bool normalising = norm_ != Norm::none && kind == WeightKind::matrix;
   const bool master = normalising && norm_ == Norm::master;
   Tensor w = master ? next[at + 1] : next[0];
+  const Tensor found = w;
   if (!keep_.is_one()) w = keep_.at(gates, w) * w;
   w = w - g;
+  if (anchored_) {
+    const Scope anchor_scope("anchor");
+    w = w - pull(std::span(next).subspan(anchor), found, gradient, gates);
+    if (anchor_.follow > 0) next[anchor] = (1.0 - anchor_.follow) * next[anchor] + anchor_.follow * w;
+  }
   if (master) next[at + 1] = w;
   if (normalising) {
     const Scope norm_scope(master ? "weight norm of a master copy" : "weight norm");
@@ -282,6 +320,11 @@ std::string InnerOptimizer::str() const {
   for (const Part& part : parts_) names.push_back(part.name);
   if (!keep_.is_one())
     names.push_back(fmt::format("keep {}{}", keep_.str(), keep_first_ ? " before the gradient" : ""));
+  if (anchored_)
+    names.push_back(
+        fmt::format("anchor {}{}{}", pull_.str(),
+                    anchor_.fisher_memory > 0 ? fmt::format(", Fisher over {}", anchor_.fisher_memory) : "",
+                    anchor_.follow > 0 ? fmt::format(", following by {}", anchor_.follow) : ""));
   if (norm_ == Norm::after) names.push_back(detached_ ? "weight norm, detached" : "weight norm");
   if (norm_ == Norm::master) names.push_back("weight norm of a master copy");
   return names.empty() ? "SGD" : fmt::format("SGD, {}", fmt::join(names, ", "));

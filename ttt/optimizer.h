@@ -24,7 +24,8 @@ namespace nestgrad::ttt {
 // "rate.W1", "forget.W1". Where a weight has both, "forget" and "forget.W1", their product counts.
 using Gates = std::map<std::string, Tensor>;
 
-// A number that an optimiser needs: a constant, a gate, or an outer parameter (a column [.., 1, 1]).
+// A number that an optimiser needs: a constant, a gate (or what is made of one), or an outer parameter (a column
+// [.., 1, 1]).
 struct Hyper {
   Hyper(double v) : value(v) {}
   Hyper(Tensor t) : tensor(t) {}
@@ -33,15 +34,26 @@ struct Hyper {
     h.gate_name = std::move(name);
     return h;
   }
+  // What `fn` makes of a gate's columns, in words: decay = gate("dt", "exp(-A dt)", ..).
+  static Hyper gate(std::string name, std::string text, std::function<Tensor(Tensor)> fn) {
+    Hyper h = gate(std::move(name));
+    h.text = std::move(text);
+    h.of_gate = std::move(fn);
+    return h;
+  }
   Tensor at(const Gates& gates, Tensor like) const;  // ConfigError for a gate that is not given
   bool is_one() const { return !tensor.defined() && gate_name.empty() && value == 1; }
   std::string str() const;
 
   double value = 0;
   Tensor tensor;
-  std::string gate_name;
+  std::string gate_name, text;
+  std::function<Tensor(Tensor)> of_gate;
 };
 inline Hyper gate(std::string name) { return Hyper::gate(std::move(name)); }
+inline Hyper gate(std::string name, std::string text, std::function<Tensor(Tensor)> fn) {
+  return Hyper::gate(std::move(name), std::move(text), std::move(fn));
+}
 
 // Coefficients of the quintic iteration X <- a X + (b A + c A A) X, A = X X', one entry per step.
 using QuinticSteps = std::vector<std::array<double, 3>>;
@@ -68,6 +80,16 @@ enum class Per : std::uint8_t {
 // A node of a step, with the piece that it belongs to: "%8 = square .. in 'weight norm'".
 std::string describe_step(Tensor t);
 
+// What the pull of elastic weight consolidation (Kirkpatrick et al. 2017, equation 3) is weighted with, and whether the
+// anchor moves, as in elastic test-time training.
+struct Anchor {
+  // F = 1, with which the step stays linear; or > 0: an estimate of the Fisher information's diagonal, the mean of
+  // squared gradients, F <- fisher_memory F + (1 - fisher_memory) g^2, of each step's gradient with its rates, from
+  // 0. The pull heeds the step's own gradient.
+  double fisher_memory = 0;
+  double follow = 0;  // after the step, anchor <- anchor + follow (W - anchor); 0: it stays
+};
+
 class InnerOptimizer {
  public:
   // ---- on the gradient, in the order of the calls ----
@@ -88,6 +110,9 @@ class InnerOptimizer {
   // ---- on the weight: W <- keep W - g ----
   // Forget gate, or 1 - weight decay. before_gradient: the gradient is taken at keep W (gated delta rule).
   InnerOptimizer& keep(Hyper factor, bool before_gradient = false);
+  // A pull towards the anchor, where the weight started: W <- .. - strength F (W - anchor). It acts beside the
+  // gradient, not through momentum or Muon.
+  InnerOptimizer& anchor(Hyper strength, Anchor options = {});
   // W <- W / (|W| + eps) |W_start| per column after each step. detached: |W_start| carries no gradient.
   InnerOptimizer& weight_norm(double eps = 1e-5, bool detached = false);
   // The step is made on an unnormalised master copy, of which the weight is the normalised reading.
@@ -116,12 +141,15 @@ class InnerOptimizer {
     std::function<Tensor(Tensor g, std::span<Tensor> slots, const Gates& gates, WeightKind kind)> fn;
   };
   Tensor normalised(Tensor w, Tensor norm) const;
+  Tensor pull(std::span<Tensor> slots, Tensor w, Tensor gradient, const Gates& gates) const;
   void need(const Hyper& h);
 
   std::vector<Part> parts_;
   std::vector<std::function<std::vector<Tensor>(std::vector<Tensor>)>> joint_;
   std::vector<std::string> joint_names_, gates_;
-  Hyper keep_{1.0};
+  Hyper keep_{1.0}, pull_{0.0};
+  Anchor anchor_;
+  bool anchored_ = false;
   bool keep_first_ = false;
   enum class Norm : std::uint8_t { none, after, master } norm_ = Norm::none;
   bool detached_ = false;

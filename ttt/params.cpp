@@ -4,6 +4,8 @@
 
 #include "engine/core/hash.h"
 #include "engine/core/random.h"
+#include "engine/run/function.h"
+#include "ops/ops.h"
 
 namespace nestgrad {
 
@@ -26,9 +28,28 @@ Tensor ParamTable::get(const std::string& name, const Shape& shape, Init init, L
   return tensors_[known->second];
 }
 
+namespace {
+
+// In f64 and by the project's own functions, so that the bits do not depend on the C library.
+Array drawn_between(const ParamSpec& spec, std::uint64_t seed) {
+  const bool by_logarithm = spec.init.kind == Init::Kind::inverse_softplus_of_log_uniform;
+  const Array u = random_uniform({DType::f64, spec.shape}, 0, 1, seed, fnv1a(spec.name));
+  const double low = spec.init.value, high = spec.init.high;
+  const auto draw = [&](Tensor x) {
+    if (!by_logarithm) return log(low + (high - low) * x);
+    const Tensor first = log(constant(low, DType::f64)), last = log(constant(high, DType::f64));
+    const Tensor y = exp(first + (last - first) * x);
+    return y + log(-expm1(-y));
+  };
+  return trace(draw, u.spec())(u);
+}
+
+}  // namespace
+
 Array initial_value(const ParamSpec& spec, DType dtype, std::uint64_t seed, const Device& device) {
   if (spec.init.kind == Init::Kind::constant)
     return Array::full(dtype, spec.shape, spec.init.value).to(device);
+  if (spec.init.kind != Init::Kind::normal) return drawn_between(spec, seed).cast(dtype).to(device);
   return random_normal({dtype, spec.shape}, 0, spec.init.value, seed, fnv1a(spec.name), device);
 }
 

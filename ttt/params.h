@@ -13,12 +13,20 @@ namespace nestgrad {
 
 // How a parameter starts.
 struct Init {
-  enum class Kind : std::uint8_t { constant, normal };
+  enum class Kind : std::uint8_t { constant, normal, log_of_uniform, inverse_softplus_of_log_uniform };
   Kind kind = Kind::normal;
-  double value = 0.02;  // the constant, or the standard deviation around 0
+  double value = 0.02;  // the constant, the standard deviation around 0, or the least of what is drawn
+  double high = 0;      // the largest of what is drawn
   static Init zeros() { return {Kind::constant, 0}; }
   static Init ones() { return {Kind::constant, 1}; }
   static Init normal(double stddev) { return {Kind::normal, stddev}; }
+  // log u, u uniform in [low, high): how state space models start log A.
+  static Init log_of_uniform(double low, double high) { return {Kind::log_of_uniform, low, high}; }
+  // The number whose softplus is drawn from [low, high), its logarithm uniformly: how they start the bias of a
+  // step size.
+  static Init inverse_softplus_of_log_uniform(double low, double high) {
+    return {Kind::inverse_softplus_of_log_uniform, low, high};
+  }
 };
 
 struct ParamSpec {

@@ -125,8 +125,8 @@ std::string constants_in(const Graph& graph, const std::vector<Tensor>& values) 
 }
 
 // Gates as an optimiser sees them, columns; those of a step per chunk are means over it.
-Gates gate_inputs(Graph& graph, const System& system, const ReferenceSizes& s, const Policy& policy,
-                  DType dtype) {
+Gates gate_inputs(Graph& graph, const System& system, const Learner& learner, const ReferenceSizes& s,
+                  const Policy& policy, DType dtype) {
   Gates out;
   const auto add = [&](const std::string& name, std::int64_t width) {
     const bool mean = policy.update == Policy::Update::per_chunk && !name.starts_with("rate");
@@ -134,6 +134,7 @@ Gates gate_inputs(Graph& graph, const System& system, const ReferenceSizes& s, c
   };
   for (const GateSpec& gate : system.gates) add(gate.name, gate.per_feature ? s.dim : 1);
   if (system.position_rates) add("rate", 1);
+  for (const std::string& name : learner.own_gates()) add(name, 1);
   return out;
 }
 
@@ -209,7 +210,7 @@ LearnerFormulas learner_formulas(const System& system, const ReferenceSizes& s,
 
   const Trained trained = restrict_to(*learner, start, policy.trained);
   describe_steps(graph, *trained.learner, trained.start, policy,
-                 gate_inputs(graph, system, s, policy, options.dtype), out);
+                 gate_inputs(graph, system, *learner, s, policy, options.dtype), out);
   return out;
 }
 

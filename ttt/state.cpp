@@ -121,6 +121,10 @@ class Restricted : public Learner {
   Tensor predict(const Weights& w, Tensor x) const override { return whole_.predict(merged(w, x), x); }
   Tensor loss(const Weights& w, Tensor k, Tensor v) const override { return whole_.loss(merged(w, k), k, v); }
   InnerOptimizer optimizer() const override { return whole_.optimizer(); }
+  std::vector<std::string> own_gates() const override { return whole_.own_gates(); }
+  Gates gates(const Weights& w, Tensor k, Tensor v, Tensor place) const override {
+    return whole_.gates(merged(w, k), k, v, place);
+  }
 
   Weights pick(const Weights& all) const {
     std::vector<FastWeight> out;

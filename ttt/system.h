@@ -17,6 +17,7 @@ struct GateSpec {
   bool per_feature = false;                 // one per feature of k, else one a token
   std::function<Tensor(Tensor raw)> shape;  // raw [batch, heads, time, 1 or dim] -> the gate
   double bias = 0;                          // the projection's bias starts here
+  std::optional<Init> drawn_bias;           // or, in a layer, is drawn so, one per head (and feature)
 };
 // The gate of what its projection leaves: `raw` without that bias, `biased` with it.
 Tensor gate_from_raw(const GateSpec& gate, Tensor raw);
@@ -37,6 +38,9 @@ struct System {
   // q, k, v as projected -> as the inner loop sees them; identity if empty. Decoding calls it (and the gates'
   // shapes) for one token at a time, so it must treat each token by itself (why_tokens_meet).
   std::function<void(Views& views)> prepare;
+  // A layer gives each token's value to the key of the token before (of the first: zeros), so that what is learnt is
+  // what comes next. Everything else takes k as it is.
+  bool delayed_keys = false;
   bool rotary = false;          // q and k are rotated by their position in the chunk
   bool position_rates = false;  // the published TTT layers' eta[i, j]
   // A language model has causal attention beside it, over as many tokens as a chunk has, unless it is configured

@@ -38,6 +38,10 @@ class ScaledSteps : public Learner {
   Tensor predict(const Weights& w, Tensor x) const override { return whole_->predict(w, x); }
   Tensor loss(const Weights& w, Tensor k, Tensor v) const override { return whole_->loss(w, k, v); }
   InnerOptimizer optimizer() const override { return whole_->optimizer().scale(scale_); }
+  std::vector<std::string> own_gates() const override { return whole_->own_gates(); }
+  Gates gates(const Weights& w, Tensor k, Tensor v, Tensor place) const override {
+    return whole_->gates(w, k, v, place);
+  }
 
  private:
   std::unique_ptr<Learner> whole_;

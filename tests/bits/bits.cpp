@@ -254,6 +254,9 @@ Digests compute(std::string_view only) {
       {"linear-attention", {FormChoice::primal, FormChoice::dual, FormChoice::parallel}},
       {"delta-net", {FormChoice::dual, FormChoice::wy}},
       {"gated-delta-net", {FormChoice::wy}},
+      {"kimi-delta-attention", {FormChoice::wy}},
+      {"mamba-2", {FormChoice::parallel}},
+      {"hope", {FormChoice::dual}},
       {"mesa-net", {FormChoice::parallel}},
       {"titans-mlp", {FormChoice::dual}},
       {"lact", {FormChoice::dual}}};
@@ -264,6 +267,7 @@ Digests compute(std::string_view only) {
   add("training/ttt-linear", [](Digest& d) { digest_training("ttt-linear", true, d); });
   add("training/gated-delta-net", [](Digest& d) { digest_training("gated-delta-net", true, d); });
   add("training/ttt-mlp", [](Digest& d) { digest_training("ttt-mlp", false, d); });
+  add("training/mamba-2", [](Digest& d) { digest_training("mamba-2", false, d); });
   return out;
 }
 

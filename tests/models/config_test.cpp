@@ -103,8 +103,8 @@ TEST_CASE("a value that makes no sense is refused by the field's name") {
                  "hidden_size 128 is not a multiple of num_attention_heads 3"));
   CHECK(contains(refusal_of([](Config& c) { c.hidden_size = 6; }),
                  "rotary embeddings need an even head dimension"));
-  CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "mamba"; }),
-                 "there is no learner 'mamba'; there are ttt-linear, ttt-mlp"));
+  CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "rwkv"; }),
+                 "there is no learner 'rwkv'; there are ttt-linear, ttt-mlp"));
 }
 
 TEST_CASE("a field of the wrong type is refused by name, with the source and what it holds") {

@@ -53,7 +53,7 @@ TEST_CASE("a derivative that is zero but for rounding is the same in all forms")
 
 TEST_SUITE("slow") {
   TEST_CASE("every published system passes the battery") {
-    CHECK(ttt::systems().size() >= 29);
+    CHECK(ttt::systems().size() >= 34);
     for (const System& s : ttt::systems()) {
       CAPTURE(s.name);
       const ttt::ConformanceReport report = ttt::conformance(s);
@@ -108,10 +108,14 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
       {"titans-mlp", FormChoice::dual},
       {"kv-binding", FormChoice::dual},
       {"self-modifying", FormChoice::dual},
+      {"hope", FormChoice::dual},
       {"linear-attention", FormChoice::parallel},
       {"gated-linear-attention", FormChoice::parallel},
       {"delta-net", FormChoice::wy},
       {"gated-delta-net", FormChoice::wy},
+      {"kimi-delta-attention", FormChoice::wy},
+      {"mamba-2", FormChoice::parallel},
+      {"mamba-3-trapezoid", FormChoice::parallel},
       {"mesa-net", FormChoice::parallel},
       {"mesa-net-exact", FormChoice::primal},
       {"lact", FormChoice::dual},
@@ -127,6 +131,7 @@ TEST_CASE("the plan of every system is the one that its trace proves") {
       {"lact-v4", FormChoice::chunk_parallel},
       {"lact-v5", FormChoice::chunk_parallel},
       {"lact-v6", FormChoice::parallel},
+      {"in-place-ttt", FormChoice::parallel},
       {"vittt", FormChoice::dual},
       {"t5-gated", FormChoice::dual},
       {"t5-two-layers", FormChoice::dual},

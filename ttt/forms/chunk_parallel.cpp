@@ -17,7 +17,7 @@ Tensor over_chunks(Tensor w, std::int64_t chunks) {
 }
 
 // The factor p of the weight in its own next value, found on the trace: derivative rules between the two, all
-// linear. Slots never read the weight: the optimiser's pieces are not given it.
+// linear.
 Tensor own_factor(const InnerOptimizer& optimizer, const State& state, std::size_t weight,
                   const Gates& columns) {
   std::vector<Tensor> s = state.of(weight);
@@ -72,7 +72,16 @@ Gates given(const Gates& columns) {
 
 void require_chunk_split(const InnerOptimizer& optimizer, const State& state, std::size_t weight,
                          const Gates& columns) {
-  own_factor(optimizer, state, weight, columns);
+  const std::vector<Tensor> s = state.of(weight);
+  const Tensor p = own_factor(optimizer, state, weight, columns);
+  const std::vector<Tensor> next =
+      optimizer.step(s, zeros(s[0].dtype(), s[0].shape()), columns, state.weights.at(weight));
+  for (std::size_t i = 1; i < s.size(); ++i)
+    if (mentions(p, s[i]) || mentions(next[i], s[0]))
+      throw FormError(fmt::format(
+          "[update] the step of '{}' is not affine in the weight: what the optimiser carries ('{}') "
+          "multiplies the weight, or follows it",
+          state.weights.at(weight).name, state.slots[weight][i - 1].name));
 }
 
 // One weight along the chunks.

@@ -24,6 +24,16 @@ Form::Form(const DerivedLearner& learner, Weights first)
 
 Laws Form::prepare(const State&, const Gates&, const Shape&, std::int64_t, Tensor) const { return {}; }
 
+Block Form::with_own_gates(const State& state, Block block, Tensor place) const {
+  if (derived_.own_gates().empty()) return block;
+  const DType dtype = block.k.dtype();
+  const std::int64_t tokens = block.tokens();
+  place = place.defined() ? reshape(place, {1, 1}) : iota(dtype, {tokens, 1}, 0);
+  const Weights at = gradient_point(state, block).spread(tokens);
+  for (const auto& [name, rows] : derived_.made_gates(at, block.k, block.v, place)) block.gates[name] = rows;
+  return block;
+}
+
 std::vector<Tensor> Form::points(const State& state, const Block& block) const {
   Gates columns;  // those of the step that the gradient is for, if there is only one
   if (policy_.update == Policy::Update::per_chunk) columns = chunk_gates(block.gates);
