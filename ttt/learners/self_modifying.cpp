@@ -14,9 +14,11 @@
 // The inner gradient goes through the prediction k_t M alone. k, v, eta and the targets are held: constants
 // of that gradient, but not of the outer one, which is how the outer loss teaches a memory what to say about
 // the others. (The paper's optimiser, delta gradient descent, also takes eta_t k_t' k_t M off M.)
+#include <algorithm>
 #include <cmath>
 
 #include "ops/accumulate.h"
+#include "ops/numerics/functions.h"
 #include "ttt/learners/catalogue.h"
 
 namespace nestgrad::ttt {
@@ -32,7 +34,9 @@ class SelfModifying : public Learner {
               matrix("M_k", params("M_k", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_v", params("M_v", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_eta", params("M_eta", {s.heads, s.dim, 1}))};
-    bias_ = params("eta_bias", {s.heads, 1, 1}, Init::zeros());
+    // Rates start at 1/32, or half of what they can be: the memories that make keys and values change slowly.
+    const double share = s.chunk > 0 ? std::min(0.5, static_cast<double>(s.chunk) / 32) : 0.5;
+    bias_ = params("eta_bias", {s.heads, 1, 1}, {Init::Kind::constant, m::log(share / (1 - share))});
     most_ = s.chunk > 0 ? 1.0 / static_cast<double>(s.chunk) : 1;  // 0: one chunk, of any length
   }
   Weights init() const override { return start_; }
