@@ -145,6 +145,55 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("chunk by chunk, laid open: the reading's losses, and of the first step what it is by hand") {
+  EndToEndConfig config = tiny();
+  config.num_hidden_layers = 3, config.suffix_len = 2;
+  for (const double clip : {0.05, 100.0}) {
+    CAPTURE(clip);
+    config.clip = clip;
+    const Array tokens = random_tokens(2, 13, config.vocab_size);
+    const TracedModel model =
+        trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
+          const EndToEndModel m(config, Params(table));
+          const std::vector<EndToEndStep> steps = m.steps(in[0]);
+          // The first step: nothing has been learnt, and no cache is there.
+          const ttt::Weights start = m.start(2);
+          Tensors at = start.values();
+          for (Tensor& w : at) w = probe(w);
+          const auto own = [&](const Tensors& w) { return slice(m.loss_at(start.with(w), in[0]), 1, 0, 4); };
+          const Tensors g = grad(sum(own(at)) * 0.25, at);
+          Tensor squares;
+          for (const Tensor& each : g) {
+            const Tensor part = sum(square(each), {-2, -1}, kKeep);
+            accumulate(squares, part);
+          }
+          const Tensor size = sqrt(squares);
+          Tensors next;
+          for (std::size_t i = 0; i < at.size(); ++i)
+            next.push_back(at[i] - config.rate * (clip / max(size, clip)) * g[i]);
+          const Tensor norm = reshape(size, {2});
+          return Tensors{m.loss(in[0]),
+                         concat({steps[0].loss, steps[1].loss, steps[2].loss}, 1),
+                         norm,
+                         steps[0].norm,
+                         min(norm, clip),
+                         steps[0].clipped_norm,
+                         own(next),
+                         steps[0].loss_after};
+        });
+    const Arrays r = run(model, tokens);
+    for (std::size_t i = 0; i < r.size(); i += 2) CHECK(relative_error(r[i + 1], r[i]) < kTolerance);
+    for (std::int64_t b = 0; b < 2; ++b) CHECK((r[2].at(b) > clip) == (clip < 1));  // clipped, or not
+    CHECK(max_error({r[6]}, {r[7]}) < kTolerance);
+  }
+  CHECK(contains(message_of<ShapeError>([&] {
+                   traced(
+                       config, Spec{DType::i32, {2, 12}},
+                       [](const EndToEndModel& m, Tensor in) { return m.steps(in)[0].loss; }, false);
+                 }),
+                 "11 tokens are no whole chunks of 4"));
+}
+
 TEST_CASE("first-order meta-gradient: the same losses, another gradient") {
   EndToEndConfig config = tiny();
   const Array tokens = random_tokens(2, 13, config.vocab_size);
