@@ -23,7 +23,11 @@ look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& t
   if (layer < 0 || layer >= config.num_hidden_layers)
     throw ConfigError(fmt::format("[inspect] there is no layer {}; the model has {}, counted from 0", layer,
                                   config.num_hidden_layers));
-  if (config.ttt_layer_type == "attention" || config.ttt_layer_type == kEndToEnd)
+  if (config.ttt_layer_type == kEndToEnd)
+    throw ConfigError(
+        "[inspect] ttt-e2e has no layers with an inner loop of their own: the whole model learns; "
+        "inspect_end_to_end looks at it");
+  if (config.ttt_layer_type == "attention")
     throw ConfigError(
         fmt::format("[inspect] the model's layers are '{}', which have no inner loop of their "
                     "own; inspect a model with a learner",

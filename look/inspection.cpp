@@ -88,9 +88,9 @@ void Inspection::save(const std::string& folder) const {
       if (const std::string image = svg_of(picture); !image.empty())
         write_file_atomically(fmt::format("{}/views/{}-{}.svg", folder, view.id, ++number), image);
   }
-  write_file_atomically(folder + "/graph.dot", graph_dot);
-  write_file_atomically(folder + "/graph.txt", graph_text);
-  write_file_atomically(folder + "/trace.json", trace);
+  for (const auto& [name, text] :
+       {std::pair{"graph.dot", &graph_dot}, {"graph.txt", &graph_text}, {"trace.json", &trace}})
+    if (!text->empty()) write_file_atomically(fmt::format("{}/{}", folder, name), *text);
   write_file_atomically(folder + "/summary.jsonl", summary());
   write_file_atomically(folder + "/report.html", html());
 }

@@ -22,13 +22,13 @@ struct Inspection {
   std::string title, subtitle;
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<ReportView> views;
-  std::map<std::string, Array> arrays;  // by name: views/NAME.npy
-  std::string graph_dot, graph_text, trace;
+  std::map<std::string, Array> arrays;       // by name: views/NAME.npy
+  std::string graph_dot, graph_text, trace;  // empty: there is none
 
   bool holds() const;           // every invariant of every view
   std::string html() const;     // report.html
   std::string summary() const;  // one JSON object a line, one line a view: its invariants, measured
-  // report.html, graph.dot, graph.txt, trace.json, summary.jsonl, views/*.npy and the pictures as
+  // report.html, graph.dot, graph.txt and trace.json where there are such, summary.jsonl, views/*.npy and the pictures as
   // views/*.svg, each complete or not at all.
   void save(const std::string& folder) const;
 };
@@ -38,6 +38,12 @@ Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& opt
 // The inner loop of one layer of a trained language model that reads `tokens`, i32 [1, time + 1], with the
 // outer gradient of its next-token loss. ConfigError for a layer that does not exist or is no learner.
 look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& tokens, std::int64_t layer);
+
+// A model that trains while it reads (TTT-E2E), reading `tokens`, i32 [1, time + 1] in whole chunks: losses before and
+// after each inner step, what each step adds to the meta-gradient, inner gradients, precision. It has no graph and no
+// trace. Of the options it takes `progress`. ConfigError for another model.
+Inspection inspect_end_to_end(const Checkpoint& checkpoint, const Array& tokens,
+                              const InspectionOptions& options = {});
 
 // The gradient of every parameter of the model, in f32 beside f64.
 look::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens);

@@ -38,6 +38,8 @@ struct View {
 };
 std::span<const View> views();  // in the order of the page
 
+ReportView view_of(const PrecisionProbe& probe);
+
 // ---- pieces of pictures ----
 
 // A line over 0, 1, ..

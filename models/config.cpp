@@ -31,6 +31,8 @@ void for_each_field(Config& c, Fn fn) {
   fn("rms_norm_eps", c.rms_norm_eps);
   fn("rope_theta", c.rope_theta);
   fn("tie_word_embeddings", c.tie_word_embeddings);
+  fn("ilr_init", c.ilr_init);
+  fn("ilr_warmup_steps", c.ilr_warmup_steps);
 }
 
 // Bounds of what is no mistake; a model near one of them is refused by kMostParameters.
@@ -136,6 +138,17 @@ void LanguageModelConfig::check() const {
   real("rms_norm_eps", rms_norm_eps, rms_norm_eps > 0, "positive");
   real("rope_theta", rope_theta, rope_theta > 1, "greater than 1");
   real("ttt_base_lr", ttt_base_lr, ttt_base_lr >= 0, "0 or positive");
+  real("ilr_init", ilr_init, ilr_init >= 0, "0 or positive");
+  if (ilr_warmup_steps < 0)
+    throw ConfigError(
+        fmt::format("[config] ilr_warmup_steps must be 0 or positive, it is {}", ilr_warmup_steps));
+  if (ttt_layer_type != kEndToEnd && (ilr_init != 0 || ilr_warmup_steps != 0))
+    throw ConfigError(fmt::format(
+        "[config] ilr_init and ilr_warmup_steps are the ramp of the inner rate of {}; ttt_layer_type is '{}'",
+        kEndToEnd, ttt_layer_type));
+  if (ilr_init != 0 && ilr_warmup_steps == 0)
+    throw ConfigError(
+        "[config] ilr_init is where the inner rate's ramp begins; ilr_warmup_steps is 0, so there is none");
 }
 
 void LanguageModelConfig::check_against(std::int64_t parameters, const std::string& file) const {
@@ -152,6 +165,8 @@ void LanguageModelConfig::check_against(std::int64_t parameters, const std::stri
 std::string LanguageModelConfig::to_json() const {
   nlohmann::ordered_json json;
   for_each_field(*this, [&](const char* name, const auto& value) { json[name] = value; });
+  if (ttt_layer_type != kEndToEnd)  // a ramp is no part of other models
+    for (const char* ramp : {"ilr_init", "ilr_warmup_steps"}) json.erase(ramp);
   return json.dump(2);
 }
 

@@ -41,6 +41,9 @@ struct LanguageModelConfig {
   // for LaCT and its ladder mini_batch_size tokens, for all others none (window_of).
   std::int64_t attention_window = kAsPublished;
   std::int64_t mini_batch_size = 16;
+  // ttt-e2e: the ramp of its inner rate over training steps (models/end_to_end.h); 0 steps: there is none.
+  double ilr_init = 0;
+  std::int64_t ilr_warmup_steps = 0;
   // Mamba-like backbone: gate, shared q/k projection with convolutions, residual convolution.
   bool use_gate = false;
   bool share_qk = false;

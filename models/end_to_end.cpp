@@ -33,8 +33,21 @@ void EndToEndConfig::check() const {
     throw ConfigError(fmt::format("[end_to_end] the rate must be {}, it is {}",
                                   learned_rate ? "positive if it is learned" : "finite and not negative",
                                   rate));
+  if (!(rate_init >= 0) || !std::isfinite(rate_init))
+    throw ConfigError(
+        fmt::format("[end_to_end] rate_init must be finite and not negative, it is {}", rate_init));
+  if (rate_warmup_steps < 0)
+    throw ConfigError(
+        fmt::format("[end_to_end] rate_warmup_steps must not be negative, it is {}", rate_warmup_steps));
+  if (bos_token < -1 || bos_token >= vocab_size)
+    throw ConfigError(fmt::format("[end_to_end] bos_token is {}; it must be one of {} tokens, or -1 for none",
+                                  bos_token, vocab_size));
   if (meta == ttt::Policy::Meta::truncated)
     throw ConfigError("[end_to_end] the meta-gradient is full or first_order; it cannot be truncated");
+}
+
+std::int64_t EndToEndConfig::learning_blocks() const {
+  return suffix_len > 0 ? suffix_len : std::max<std::int64_t>(1, num_hidden_layers / 4);
 }
 
 EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoint_every) {
@@ -47,6 +60,8 @@ EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoi
   if (config.attention_window > 0) c.window = config.attention_window;
   c.chunk = config.mini_batch_size;
   c.learned_rate = true;
+  c.rate_init = config.ilr_init;
+  c.rate_warmup_steps = config.ilr_warmup_steps;
   c.checkpoint_every = checkpoint_every;
   c.rms_norm_eps = config.rms_norm_eps;
   c.rope_theta = config.rope_theta;
@@ -58,10 +73,9 @@ class EndToEndModel::Learner {
  public:
   static constexpr std::size_t kWeights = 3;  // of a prime MLP
 
-  Learner(const EndToEndConfig& c, const Params& params) : config_(c) {
+  Learner(const EndToEndConfig& c, const Params& params, Tensor step) : config_(c) {
     config_.check();
-    if (config_.suffix_len == 0)
-      config_.suffix_len = std::max<std::int64_t>(1, config_.num_hidden_layers / 4);
+    config_.suffix_len = config_.learning_blocks();
     const Params model = params.at("language_model.model"), h = model.at("h");
     embedding_ = model("wte.weight", {config_.vocab_size, config_.hidden_size});
     const std::int64_t fixed = config_.num_hidden_layers - config_.suffix_len;
@@ -69,11 +83,7 @@ class EndToEndModel::Learner {
       (i < fixed ? prefix_ : suffix_)
           .emplace_back(config_, h, i, config_.suffix_len, i < fixed ? -1 : i - fixed);
     norm_ = model("ln_f.weight", {config_.hidden_size}, Init::ones());
-    const ttt::Hyper rate =
-        config_.learned_rate
-            ? ttt::Hyper(exp(params("inner_log_rate", {}, {Init::Kind::constant, m::log(config_.rate)})))
-            : ttt::Hyper(config_.rate);
-    optimizer_.clip(ttt::Per::all, config_.clip).scale(rate);
+    optimizer_.clip(ttt::Per::all, config_.clip).scale(rate_in(step, params));
   }
 
   const EndToEndConfig& config() const { return config_; }
@@ -117,8 +127,22 @@ class EndToEndModel::Learner {
     return h;
   }
   Tensor logits(Tensor h) const { return ttt::linear(rms_norm(h, norm_, config_.rms_norm_eps), embedding_); }
-  // Of each next token, [batch, time].
-  Tensor loss(Tensor h, Tensor next) const { return cross_entropy(logits(h), next); }
+  // 0 where the next token is bos_token, else 1, [batch, time]; undefined: there is no such token.
+  Tensor counts(Tensor next) const {
+    if (config_.bos_token < 0) return {};
+    return 1.0 - equal(cast(next, dtype()), static_cast<double>(config_.bos_token));
+  }
+  // Of each next token, [batch, time]; 0 where it does not count.
+  Tensor loss(Tensor h, Tensor next) const {
+    const Tensor each = cross_entropy(logits(h), next), counted = counts(next);
+    return counted.defined() ? each * counted : each;
+  }
+  // The inner loss of each sequence's chunk, [batch, 1].
+  Tensor inner_loss(Tensor loss, Tensor next) const {
+    const Tensor counted = counts(next);
+    if (!counted.defined()) return mean(loss, {-1}, kKeep);
+    return sum(loss, {-1}, kKeep) / max(sum(counted, {-1}, kKeep), 1.0);
+  }
 
   // Weights after one inner step, and the square of its clipped gradient's norm, [batch, 1, 1].
   std::pair<std::vector<Tensor>, Tensor> step(const ttt::Weights& w, std::vector<Tensor> gradients) const {
@@ -140,6 +164,18 @@ class EndToEndModel::Learner {
   }
 
  private:
+  ttt::Hyper rate_in(Tensor step, const Params& params) const {
+    const bool ramp = step.defined() && config_.rate_warmup_steps > 0;
+    if (!config_.learned_rate && !ramp) return config_.rate;
+    const Tensor rate = config_.learned_rate
+                            ? exp(params("inner_log_rate", {}, {Init::Kind::constant, m::log(config_.rate)}))
+                            : constant(config_.rate, dtype());
+    if (!ramp) return rate;
+    const Tensor share =
+        min((cast(step, dtype()) + 1.0) * (1.0 / static_cast<double>(config_.rate_warmup_steps)), 1.0);
+    return config_.rate_init + (rate - config_.rate_init) * share;
+  }
+
   static std::span<const Tensor> of_block(const std::vector<Tensor>& w, std::size_t block) {
     return std::span(w).subspan(block * kWeights, kWeights);
   }
@@ -206,7 +242,7 @@ struct EndToEndModel::Chunk {
     std::vector<Tensor> at = before.weights;
     for (Tensor& w : at) w = probe(full ? w : stop_gradient(w));
     loss = learner.loss(after.read(learner, at, rows), next);
-    const std::vector<Tensor> gradients = grad(sum(mean(loss, {-1})), at);
+    const std::vector<Tensor> gradients = grad(sum(learner.inner_loss(loss, next)), at);
     if (!full) {
       after = before;
       loss = learner.loss(after.read(learner, before.weights, rows), next);
@@ -233,8 +269,12 @@ Tensor in_chunks(Tensor x, std::int64_t chunk) {
 
 }  // namespace
 
-EndToEndModel::EndToEndModel(const EndToEndConfig& config, const Params& params)
-    : learner_(std::make_unique<Learner>(config, params)) {}
+Tensor EndToEndReading::mean_loss() const {
+  return counts.defined() ? sum(loss) / max(sum(counts), 1.0) : mean(loss);
+}
+
+EndToEndModel::EndToEndModel(const EndToEndConfig& config, const Params& params, Tensor step)
+    : learner_(std::make_unique<Learner>(config, params, step)) {}
 
 EndToEndModel::~EndToEndModel() = default;
 
@@ -252,6 +292,7 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
   const Tensor h = learner_->first_blocks(slice(tokens, 1, 0, time)), next = slice(tokens, 1, 1, time + 1);
   Memory memory = Memory::start(*learner_, h.dtype(), batch, std::min(c.window, time) - 1);
   EndToEndReading out;
+  out.counts = learner_->counts(next);
   std::vector<Tensor> losses;
   if (whole > 0) {
     const ScanResult r = scan(
@@ -270,6 +311,43 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
     losses.push_back(learner_->loss(memory.read(*learner_, memory.weights, slice(h, 1, whole, time)),
                                     slice(next, 1, whole, time)));
   out.loss = losses.size() == 1 ? losses[0] : concat(losses, 1);
+  return out;
+}
+
+std::vector<EndToEndStep> EndToEndModel::steps(Tensor tokens) const {
+  const EndToEndConfig& c = learner_->config();
+  const std::int64_t batch = tokens.dim(0), time = tokens.dim(1) - 1;
+  if (time < c.chunk || time % c.chunk != 0)
+    throw ShapeError(fmt::format("[end_to_end] {} tokens are no whole chunks of {}", time, c.chunk));
+  const Tensor h = learner_->first_blocks(slice(tokens, 1, 0, time)), next = slice(tokens, 1, 1, time + 1);
+  const auto probes = [](std::vector<Tensor> of) {
+    for (Tensor& w : of) w = probe(w);
+    return of;
+  };
+  Memory memory = Memory::start(*learner_, h.dtype(), batch, std::min(c.window, time) - 1);
+  const ttt::Weights names = learner_->start(batch);
+  std::vector<EndToEndStep> out;
+  for (std::int64_t begin = 0; begin < time; begin += c.chunk) {
+    const Tensor rows = slice(h, 1, begin, begin + c.chunk), labels = slice(next, 1, begin, begin + c.chunk);
+    EndToEndStep step;
+    const std::vector<Tensor> read = probes(memory.weights), learnt = probes(memory.weights);
+    step.read = names.with(read), step.learnt = names.with(learnt);
+    Memory after = memory, inner = memory, again = memory;
+    step.loss = learner_->loss(after.read(*learner_, read, rows), labels);
+    const Tensor inner_loss = learner_->loss(inner.read(*learner_, learnt, rows), labels);
+    const std::vector<Tensor> gradients = grad(sum(learner_->inner_loss(inner_loss, labels)), learnt);
+    Tensor squares;
+    for (const Tensor& g : gradients) {
+      const Tensor part = sum(square(g), {-2, -1}, kKeep);
+      accumulate(squares, part);
+    }
+    const auto [weights, clipped] = learner_->step(names.with(memory.weights), gradients);
+    step.norm = sqrt(reshape(squares, {batch})), step.clipped_norm = sqrt(reshape(clipped, {batch}));
+    step.loss_after = learner_->loss(again.read(*learner_, weights, rows), labels);
+    memory = after;
+    memory.weights = weights;
+    out.push_back(std::move(step));
+  }
   return out;
 }
 

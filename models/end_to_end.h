@@ -7,6 +7,9 @@
 //   L_i(W) = 1/chunk sum over t in chunk i of loss_t(W),   W_{i+1} = W_i - rate clip(dL_i/dW(W_i))
 //   outer loss = 1/time sum over chunks i, t in i of loss_t(W_i)
 //
+// Targets that are the token which begins a text are left out: L_i is then the mean over the others of the chunk (0 where
+// there are none, which teaches nothing), the outer loss that over the others of the text.
+//
 // A block is h <- h + norm(f(norm(h))) for f the attention, the prime MLP if it has one, and the MLP, with RMS norms
 // before and behind; queries and keys are RMS-normed per head, then rotated.
 //
@@ -33,14 +36,22 @@ struct EndToEndConfig {
   std::int64_t chunk = 64;      // tokens of an inner step (mini_batch_size)
   double rate = 0.1;            // of the inner steps
   bool learned_rate = false;    // ours: the rate is an outer parameter that starts there
-  double clip = 1.0;            // largest norm of an inner gradient, over all prime MLPs of a sequence
+  // The rate's ramp over training steps (ilr_init, ilr_warmup_steps): in step n, the first being 0, it is
+  // rate_init + (rate - rate_init) min(1, (n + 1) / rate_warmup_steps). 0 steps: there is none.
+  double rate_init = 0;
+  std::int64_t rate_warmup_steps = 0;
+  double clip = 1.0;  // largest norm of an inner gradient, over all prime MLPs of a sequence
   // full: as published; first_order: the weights at which an inner gradient is taken count as constants.
   ttt::Policy::Meta meta = ttt::Policy::Meta::full;
+  // The token that begins a text: where it is the target, the loss is left out of every mean (EndToEndReading::counts).
+  // -1: there is none.
+  std::int64_t bos_token = -1;
   int checkpoint_every = 0;  // chunks, as in ScanOptions
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
 
-  void check() const;  // ConfigError, saying which field does not make sense and why
+  std::int64_t learning_blocks() const;  // suffix_len, or what 0 stands for
+  void check() const;                    // ConfigError, saying which field does not make sense and why
 };
 
 // What a language model's configuration of the kind kEndToEnd means: chunks of mini_batch_size tokens, a window of
@@ -49,9 +60,23 @@ EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoi
 
 // What a model made of a text.
 struct EndToEndReading {
-  Tensor loss;          // of each next token under the weights learnt so far, in nats, [batch, time]
+  Tensor loss;    // of each next token under the weights learnt so far, in nats, [batch, time]
+  Tensor counts;  // 0 where that token is bos_token, else 1, [batch, time]; undefined: there is no such token
   Tensor clipped_norm;  // of the inner gradient of each chunk but a partial last one, [batch, chunks]
   ttt::Weights last;    // [batch, in, out] each, after these chunks
+
+  Tensor mean_loss() const;  // over all tokens that count, []
+};
+
+// A chunk of a text and its inner step, laid open to be looked at.
+struct EndToEndStep {
+  Tensor loss;                // of each next token under the weights that it finds, [batch, chunk]
+  Tensor loss_after;          // under those that its step leaves
+  Tensor norm, clipped_norm;  // of its gradient, [batch]
+  // The weights that it finds, each a node of its own: where the loss above is taken, with the keys and values that
+  // later chunks read, and where the inner gradient is. What the outer loss gains by moving the first is a chunk's part
+  // of the first-order gradient, by moving the second -rate H lambda, that of its step.
+  ttt::Weights read, learnt;
 };
 
 class EndToEndModel {
@@ -59,12 +84,16 @@ class EndToEndModel {
   // Parameters have the official leaf names and layout: stacked over all blocks under
   // language_model.model.h.blocks, over the last suffix_len under language_model.model.h.prime_storage; matrices are
   // [in, out]. Besides, with learned_rate, inner_log_rate [].
-  EndToEndModel(const EndToEndConfig& config, const Params& params);
+  // step: how many training steps have been done, [], where the rate has a ramp; undefined: the ramp is over, as it is
+  // for whoever reads with a model that has been trained.
+  EndToEndModel(const EndToEndConfig& config, const Params& params, Tensor step = {});
   ~EndToEndModel();
 
   // tokens i32 [batch, time + 1]. A partial last chunk is read and teaches nothing.
   EndToEndReading read(Tensor tokens) const;
   Tensor loss(Tensor tokens) const { return read(tokens).loss; }
+  // The same reading chunk by chunk, without a loop. ShapeError unless the chunks are whole.
+  std::vector<EndToEndStep> steps(Tensor tokens) const;
   // The same loss with these weights throughout: the ordinary transformer.
   Tensor loss_at(const ttt::Weights& w, Tensor tokens) const;
   // Token by token, what came before being states of the stream. One token of each sequence, i32 [batch, 1], under

@@ -121,11 +121,11 @@ Tensor next_token_loss(const LogitsFn& model, const Params& params, Tensor token
 }
 
 Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, Tensor tokens,
-                       ttt::Stream& stream, int checkpoint_every) {
+                       ttt::Stream& stream, int checkpoint_every, Tensor step) {
   if (config.ttt_layer_type != kEndToEnd)
     return next_token_loss(language_model(config, {.checkpoint_every = checkpoint_every}), params, tokens,
                            stream);
-  return EndToEndModel(end_to_end_config(config, checkpoint_every), params).loss(tokens);
+  return EndToEndModel(end_to_end_config(config, checkpoint_every), params, step).loss(tokens);
 }
 
 }  // namespace nestgrad

@@ -58,8 +58,9 @@ class LanguageModel {
 // Next-token loss of tokens i32 [batch, time + 1]: per token [batch, time], in nats.
 Tensor next_token_loss(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream);
 
-// The same of the model that a configuration names: a LanguageModel, or TTT-E2E.
+// The same of the model that a configuration names: a LanguageModel, or TTT-E2E, whose inner rate may have a ramp over
+// training steps: step, [], is how many have been done; undefined: the ramp is over.
 Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, Tensor tokens,
-                       ttt::Stream& stream, int checkpoint_every = 0);
+                       ttt::Stream& stream, int checkpoint_every = 0, Tensor step = {});
 
 }  // namespace nestgrad

@@ -21,7 +21,8 @@ namespace {
 constexpr DType kType = DType::f32;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a step
 constexpr std::int64_t kBytes = 256;
-constexpr std::size_t kNumbers = 4;  // inputs before the parameters: tokens, rate, two corrections
+constexpr std::size_t kNumbers =
+    5;  // inputs before the parameters: tokens, rate, two corrections, steps done
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
 constexpr const char* kFirstMoment = "adamw.m.";
 constexpr const char* kSecondMoment = "adamw.v.";
@@ -49,13 +50,15 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
   return step;
 }
 
-// The settings of a checkpoint that are not this run's. Settings of AdamW that earlier versions did not write are
-// taken for their defaults.
+// The settings of a checkpoint that are not this run's. Settings of AdamW and of an inner rate's ramp that earlier
+// versions did not write are taken for their defaults.
 void check_same(const SafeTensors& file, const std::string& key, const std::string& ours,
                 const std::string& path) {
   const auto at = file.metadata.find(key);
   const nlohmann::json theirs = parse_json(at == file.metadata.end() ? "{}" : at->second),
-                       mine = parse_json(ours), written_later = parse_json(adamw_json(AdamWOptions()).dump());
+                       mine = parse_json(ours);
+  nlohmann::json written_later = parse_json(adamw_json(AdamWOptions()).dump());
+  written_later["ilr_init"] = 0.0, written_later["ilr_warmup_steps"] = 0;
   std::string different;
   for (const auto& [name, value] : mine.items()) {
     const bool there = theirs.is_object() && theirs.contains(name);
@@ -106,6 +109,11 @@ void TrainingOptions::check() const {
         "with another tokenizer can be sampled and inspected, not trained",
         kBytes, model.vocab_size));
   check_without_model();
+  if (model.ilr_warmup_steps > steps)
+    throw ConfigError(fmt::format(
+        "[train] the inner rate's ramp of {} steps (ilr_warmup_steps) is longer than the training of {}: "
+        "the model would never be trained with the rate that it reads with",
+        model.ilr_warmup_steps, steps));
 }
 
 void TrainingOptions::check_without_model() const {
@@ -145,8 +153,8 @@ double Validation::mean_between(double from, double to) const {
 Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus)
     : options_(options),
       loss_([model = options.model, every = options.checkpoint_every](const Params& params, Tensor tokens,
-                                                                      ttt::Stream& stream) {
-        return next_token_loss(model, params, tokens, stream, every);
+                                                                      Tensor step, ttt::Stream& stream) {
+        return next_token_loss(model, params, tokens, stream, every, step);
       }),
       config_(options.model.to_json()),
       corpus_(std::move(corpus)) {
@@ -156,7 +164,7 @@ Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus)
 
 Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus, const LogitsFn& model)
     : options_(options),
-      loss_([model](const Params& params, Tensor tokens, ttt::Stream& stream) {
+      loss_([model](const Params& params, Tensor tokens, Tensor, ttt::Stream& stream) {
         const LogitsFn of_bytes = [&](const Params& p, Tensor bytes, ttt::Stream& s) {
           const Tensor logits = logits_of(model, p, bytes, s);
           if (logits.dim(2) != kBytes)
@@ -178,9 +186,9 @@ void Trainer::trace() {
   text_ = fmt::format("{:016x}", corpus_.fingerprint());
   const Spec tokens{DType::i32, {options_.batch, options_.context + 1}}, number{kType, {}};
   train_ = trace_model(
-      kType, {tokens, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+      kType, {tokens, number, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         ttt::Stream stream;
-        const Tensor loss = mean(loss_(Params(table), in[0], stream));
+        const Tensor loss = mean(loss_(Params(table), in[0], in[4], stream));
         const std::vector<Tensor> params = table.tensors();
         for (const ParamSpec& p : table.specs())
           if (p.name.starts_with(kMomentPrefix))
@@ -209,7 +217,7 @@ void Trainer::trace() {
   train_plan_ = std::make_unique<Plan>(
       train_.function.plan({.memory_budget = options_.memory_budget,
                             .donate = adamw_in_place(train_.params.size(), kResults, kNumbers)}));
-  inputs_ = {Array(tokens), Array(number), Array(number), Array(number)};
+  inputs_ = {Array(tokens), Array(number), Array(number), Array(number), Array(number)};
   begin_with(initial_parameters(train_.params, kType, options_.seed, train_plan_->device()));
 }
 
@@ -220,12 +228,14 @@ void Trainer::start_from(StateDict params) {
   start_ = std::move(start);
 }
 
+std::vector<Array> Trainer::given() const { return {inputs_.begin(), inputs_.begin() + kNumbers}; }
+
 void Trainer::begin_with(StateDict params) {
   for (const ParamSpec& p : train_.params) {
     params.emplace(kFirstMoment + p.name, Array::zeros(kType, p.shape));
     params.emplace(kSecondMoment + p.name, Array::zeros(kType, p.shape));
   }
-  std::vector<Array> inputs = train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&params});
+  std::vector<Array> inputs = train_.bind(given(), {&params});
   params.clear();
   place_inputs(std::move(inputs));
   start_ = kFromSeed;
@@ -254,6 +264,7 @@ StepResult Trainer::step() {
   inputs_[1].as<float>()[0] = static_cast<float>(rate);
   inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(options_.adamw.beta1, t)));
   inputs_[3].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(options_.adamw.beta2, t)));
+  inputs_[4].as<float>()[0] = static_cast<float>(step_);
   train_plan_->run(inputs_, outputs_);
   const StepResult result{step_ + 1, outputs_[0].item(), outputs_[1].item(), rate};
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
@@ -295,7 +306,7 @@ Validation Trainer::validate(const Array& windows) const {
       kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
         ttt::Stream stream;
         stream.track_inner_loss = true;
-        std::vector<Tensor> out{mean(loss_(Params(table), in[0], stream), {0})};
+        std::vector<Tensor> out{mean(loss_(Params(table), in[0], {}, stream), {0})};
         layers = layers_that_learn(stream.taps());
         for (const std::string& layer : layers)
           for (const char* which : {"initial", "before", "after"})
@@ -363,7 +374,7 @@ void Trainer::load(const std::string& path) {
   for (const auto& [name, value] : file.tensors)
     if (!name.starts_with(kMomentPrefix)) params.emplace(name, value);
   check_fits(train_.params, params, path);
-  std::vector<Array> inputs = train_.bind({inputs_[0], inputs_[1], inputs_[2], inputs_[3]}, {&file.tensors});
+  std::vector<Array> inputs = train_.bind(given(), {&file.tensors});
   params.clear(), file.tensors.clear();
   place_inputs(std::move(inputs));
   if (started) start_ = start->second;

@@ -71,7 +71,7 @@ class Trainer {
 
   // At most `max_windows` windows of the validation text, i32 [windows, context + 1], in whole batches.
   Array validation_windows(std::int64_t max_windows) const;
-  // windows: as above.
+  // windows: as above. An inner rate's ramp is taken for over, as it is for a Decoder.
   Validation validate(const Array& windows) const;
 
   // Parameters, optimiser, step, options in one safetensors file. Written atomically.
@@ -88,11 +88,13 @@ class Trainer {
   std::size_t arena_bytes() const;
 
  private:
-  // tokens i32 [batch, context + 1] -> loss of each next one, [batch, context].
-  using LossFn = std::function<Tensor(const Params& params, Tensor tokens, ttt::Stream& stream)>;
+  // tokens i32 [batch, context + 1] -> loss of each next one, [batch, context]. step: how many training steps have
+  // been done, []; undefined where nothing is trained.
+  using LossFn = std::function<Tensor(const Params& params, Tensor tokens, Tensor step, ttt::Stream& stream)>;
   void trace();
   void begin_with(StateDict params);
   void place_inputs(std::vector<Array> inputs);
+  std::vector<Array> given() const;  // the inputs before the parameters
 
   TrainingOptions options_;
   LossFn loss_;
@@ -103,7 +105,7 @@ class Trainer {
   TracedModel train_;
   std::vector<std::string> unused_;
   std::unique_ptr<Plan> train_plan_;
-  std::vector<Array> inputs_;   // tokens, 3 numbers, params, m, v
+  std::vector<Array> inputs_;   // tokens, 4 numbers, params, m, v
   std::vector<Array> outputs_;  // loss, norm; then params, m, v: the same arrays as in inputs_
   std::int64_t step_ = 0;
 };

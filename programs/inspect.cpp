@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "look/inspection.h"
 #include "models/data.h"
@@ -17,7 +18,8 @@ namespace {
 
 struct Options {
   std::string checkpoint, tokenizer, learner, data = NESTGRAD_DEFAULT_DATA, out = "runs/inspect";
-  std::int64_t tokens = 64, layer = 0, token = -1, heads = 2, dim = 16, chunk = 16;
+  std::int64_t tokens = 64, token = -1, heads = 2, dim = 16, chunk = 16;
+  std::optional<std::int64_t> layer;
   std::uint64_t seed = 0;
   bool json = false;
 };
@@ -56,34 +58,56 @@ look::InspectedLoop of_learner(const Options& o) {
       o.seed);
 }
 
+// What was inspected: what it is called, how many tokens it read, and what there is to see.
+struct Inspected {
+  std::string name;
+  std::int64_t tokens = 0;
+  Inspection page;
+};
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+Inspected of_loop(const Options& o, const look::InspectedLoop& loop, const InspectionOptions& options) {
+  if (o.token >= loop.time())
+    throw CLI::ValidationError("--token", fmt::format("there are {} tokens, counted from 0", loop.time()));
+  return {loop.name, loop.time(), inspect(loop, options)};
+}
+
+Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, InspectionOptions options) {
+  const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size);
+  if (checkpoint.config.ttt_layer_type == kEndToEnd) {
+    if (o.layer || o.token >= 0)
+      throw CLI::ValidationError(
+          o.layer ? "--layer" : "--token",
+          "is for a layer with an inner loop of its own; of ttt-e2e the whole model learns");
+    const Array tokens = first_tokens(o, checkpoint, time);
+    return {"a ttt-e2e language model", time, inspect_end_to_end(checkpoint, tokens, options)};
+  }
+  const Array tokens = first_tokens(o, checkpoint, time);
+  options.precision = [&] { return model_precision(checkpoint, tokens); };
+  return of_loop(o, inspected_layer(checkpoint, tokens, o.layer.value_or(0)), options);
+}
+
 void run(const Options& o) {
   ProgressLine progress(1);
   InspectionOptions options;
   options.token = o.token;
   options.progress = [&](const std::string& what, double done) { progress.update(what, done); };
 
-  look::InspectedLoop inspected;
-  std::vector<std::pair<std::string, std::string>> facts;
+  Inspected inspected;
+  Facts facts;
   if (o.checkpoint.empty()) {
-    inspected = of_learner(o);
+    inspected = of_loop(o, of_learner(o), options);
     facts = {{"learner", o.learner},
              {"task", "v is a linear map of k with noise; the outer loss asks for that map of q"},
              {"seed", std::to_string(o.seed)}};
   } else {
     const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
-    const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size);
-    const Array tokens = first_tokens(o, checkpoint, time);
-    inspected = inspected_layer(checkpoint, tokens, o.layer);
-    options.precision = [checkpoint, tokens] { return model_precision(checkpoint, tokens); };
+    inspected = of_checkpoint(o, checkpoint, options);
     facts = {{"checkpoint", o.checkpoint}, {"text", o.data}};
     if (!checkpoint.assumed.empty())
       facts.emplace_back("no config.json, so as published", checkpoint.assumed);
   }
-  if (o.token >= inspected.time())
-    throw CLI::ValidationError("--token",
-                               fmt::format("there are {} tokens, counted from 0", inspected.time()));
-
-  Inspection inspection = inspect(inspected, options);
+  Inspection& inspection = inspected.page;
   inspection.facts.insert(inspection.facts.begin(), facts.begin(), facts.end());
   inspection.save(o.out);
 
@@ -104,7 +128,7 @@ void run(const Options& o) {
   fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), inspected.name, o.out);
   if (o.json)
     print_json({{"name", inspected.name},
-                {"tokens", inspected.time()},
+                {"tokens", inspected.tokens},
                 {"report", o.out + "/report.html"},
                 {"holds", broken == 0},
                 {"invariants", invariants}});
@@ -115,7 +139,8 @@ void run(const Options& o) {
 
 int nestgrad::programs::inspect(int argc, char** argv) {
   CLI::App app{
-      "Opens one inner loop, of a published learner or of a layer of a trained language model, and writes\n"
+      "Opens one inner loop, of a published learner, of a layer of a trained language model or of one that learns\n"
+      "as a whole (ttt-e2e), and writes\n"
       "what there is to see of its meta-gradient: report.html, graph.dot (Graphviz), graph.txt, trace.json\n"
       "(ui.perfetto.dev), summary.jsonl and views/*.npy.",
       "inspect"};
@@ -128,9 +153,8 @@ int nestgrad::programs::inspect(int argc, char** argv) {
       app.add_option("--learner", o.learner, "A published learner, on a task that it can learn")
           ->check(CLI::IsMember(names));
   checkpoint->excludes(learner);
-  CLI::Option* layer = app.add_option("--layer", o.layer, "Layer of the model")
-                           ->check(not_negative, "NONNEGATIVE")
-                           ->capture_default_str();
+  CLI::Option* layer =
+      app.add_option("--layer", o.layer, "Layer of the model (0)")->check(not_negative, "NONNEGATIVE");
   CLI::Option* data =
       app.add_option("--data", o.data,
                      "Text that the model reads: a file or a folder, of which the first window of the "

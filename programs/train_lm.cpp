@@ -32,7 +32,9 @@ struct Options {
   std::optional<Checkpoint> start;  // what --from names
   TrainingOptions training;
   std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 256,
-               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = kAsPublished;
+               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = kAsPublished,
+               inner_warmup = 0;
+  double inner_start = 0;
   bool resume = false, json = false;
 };
 
@@ -53,6 +55,8 @@ LanguageModelConfig model_config(const Options& o) {
   c.attention_window = o.attention_window;
   if (c.attention_window == kAsPublished)
     c.attention_window = layered ? window_of(c, learner_system(c.ttt_layer_type)) : 0;
+  c.ilr_init = o.inner_start;
+  c.ilr_warmup_steps = o.inner_warmup;
   c.ttt_base_lr = o.learner == "ttt-mlp" ? 0.1 : 1.0;
   c.use_gate = c.share_qk = c.pre_conv = o.backbone == "mamba";
   return c;
@@ -265,6 +269,7 @@ class Run {
                   {"loss_first_quarter", v.mean_between(0, 0.25)},
                   {"loss_last_quarter", v.mean_between(0.75, 1)},
                   {"bigram_loss", r.bigram},
+                  {"parameters", trainer_.parameter_count()},
                   {"tokens_per_second", r.tokens_per_second},
                   {"peak_rss_mb", peak_memory_mb()},
                   {"seconds", r.seconds}});
@@ -318,6 +323,11 @@ void add_options(CLI::App& app, Options& o) {
              "mini-batch for LaCT and its ladder, none for others)")
           ->check(not_negative, "NONNEGATIVE"));
   app.get_option("--attention-window")->default_str("");  // its text says it in words
+  of_model(app.add_option("--inner-rate-warmup", o.inner_warmup,
+                          "ttt-e2e: steps over which the inner rate rises to its own value (0: none)")
+               ->check(not_negative, "NONNEGATIVE"));
+  of_model(app.add_option("--inner-rate-start", o.inner_start, "ttt-e2e: where that rise begins")
+               ->check(not_negative, "NONNEGATIVE"));
   app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
       ->check(positive, "POSITIVE")
       ->capture_default_str();

@@ -723,13 +723,15 @@ FAULTS = [
     ]),
     ("trainer", "models/trainer.cpp", TRAINING, [
         ("loss-of-one-byte-more",
-         "const Tensor loss = «mean(loss_(Params(table), in[0], stream))»",
-         "mean(loss_(Params(table), in[0], stream))"
+         "const Tensor loss = «mean(loss_(Params(table), in[0], in[4], stream))»",
+         "mean(loss_(Params(table), in[0], in[4], stream))"
          " * (static_cast<double>(options_.context) / static_cast<double>(options_.context + 1))"),
         ("bias-correction-one-step-late", "const auto t = static_cast<double>(«step_ + 1»)", "step_ + 2"),
         ("corrections-exchanged",
          "inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(«options_.adamw.beta1», t)))",
          "options_.adamw.beta2"),
+        ("ramp-one-step-late", "inputs_[4].as<float>()[0] = static_cast<float>(«step_»)", "step_ + 1"),
+        ("ramp-longer-than-the-training", "if («model.ilr_warmup_steps > steps») throw", "false"),
         ("one-batch-for-all", "static_cast<std::uint64_t>(«step_»), options_.batch", "0"),
         ("parameters-shared",
          "out.emplace(train_.params[i].name, «inputs_[kNumbers + i].clone()».to(Device::cpu()))",
@@ -773,7 +775,16 @@ FAULTS = [
     ]),
     ("end-to-end", "models/end_to_end.cpp", (files("models/end_to_end", "golden_check/"),), [
         ("full-is-first-order", "probe(«full» ? w : stop_gradient(w))", "false"),
-        ("not-the-mean", "grad(«sum(mean(loss, {-1}))», at)", "sum(loss)"),
+        ("not-the-mean", "return «mean(loss, {-1}, kKeep)»; return sum(loss", "sum(loss, {-1}, kKeep)"),
+        ("mean-over-all-tokens", "sum(loss, {-1}, kKeep) / «max(sum(counted, {-1}, kKeep), 1.0)»",
+         "static_cast<double>(loss.dim(-1))"),
+        ("beginning-of-a-text-counts", "return counted.defined() ? «each * counted» : each", "each"),
+        ("ramp-one-step-early", "min(«(cast(step, dtype()) + 1.0)» * (1.0 /", "(cast(step, dtype()) + 2.0)"),
+        ("ramp-from-zero", "return config_.rate_init + «(rate - config_.rate_init)» * share", "rate"),
+        ("ramp-without-end", "share = «min((cast(step, dtype()) + 1.0) * (1.0 / static_cast<double>(config_.rate_warmup_steps)), 1.0)»",
+         "(cast(step, dtype()) + 1.0) * (1.0 / static_cast<double>(config_.rate_warmup_steps))"),
+        ("looked-at-after-clipping", "step.norm = sqrt(reshape(«squares», {batch}))", "clipped"),
+        ("looked-at-before-the-step", "again.read(*learner_, «weights», rows)", "read"),
         ("caches-stand-still", "carry(stream, \"chunk.cache\", «now»)", "before.rows()"),
         ("labels-are-inputs", "c.chunk == 1 ? next : «concat({slice(read, 1, 1, c.chunk), next}, 1)»", "read"),
     ]),
@@ -818,6 +829,14 @@ FAULTS = [
         ("decay-at-every-token", "{\"keep\", by_token({beside(«1», tokens - 1), keep}, 1)}", "0.5"),
         ("writes-at-once", "{\"write\", by_token({beside(«0», tokens - 1), beside(1, 1)}, 0)}", "1"),
         ("rest-writes", "{\"rate\", rate * by_token({beside(1, tokens)}, «0»)}", "1"),
+    ]),
+    ("learners", "ttt/learners/kv_binding.cpp", (files("ttt/bounded_steps", "ttt/systems"),), [
+        ("kv-binding-unbounded", "/ (1.0 + «gradient_bound(w, k, v)»)", "0.0 * gradient_bound(w, k, v)"),
+        ("kv-binding-bounded-in-one-matrix", "squares(phi) * squares(v) «+ squares(back)»;", None),
+    ]),
+    ("learners", "ttt/learners/self_modifying.cpp", (files("ttt/bounded_steps", "ttt/self_modifying"),), [
+        ("targets-unbounded", "target = «bounded(matmul(v, w.held(name)))»", "matmul(v, w.held(name))"),
+        ("rates-add-up", "eta = «most_» * sigmoid", "1.0"),
     ]),
     ("data", "models/data.cpp", TRAINING, [
         ("same-rows", "kDataStream + step, «static_cast<std::uint64_t>(row)»", "0"),

@@ -18,7 +18,7 @@ import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOPICS = ["lecture/index", "guide/index", "writing-a-learner", "inspecting", "published-models", "kernel-authors", "numerics",
-          "performance", "benchmarks", "architecture", "add_an_op", "changes"]  # beside the index
+          "performance", "benchmarks", "learners", "architecture", "add_an_op", "changes"]  # beside the index
 
 DOXYGENS_OWN = {"#nested-classes"}  # it links a list of nested classes that it leaves out where all are private
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ttt/forms/factors.h"
 #include "ttt/forms/per_chunk.h"
 
@@ -11,7 +13,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw FormError("[effective attention] " + why); }
 
-// The one use of the last layer's weight.
+// The one use of the last layer's weight in which it learns; what holds it constant may use it besides.
 Use last_use(const LearnerTrace& predict, const LearnerTrace& loss, const Weights& w) {
   for (const LearnerTrace* trace : {&predict, &loss}) {
     trace->require_independence();
@@ -19,8 +21,9 @@ Use last_use(const LearnerTrace& predict, const LearnerTrace& loss, const Weight
   }
   for (const Use& use : predict.uses()) {
     if (use.node != predict.output()) continue;
+    const auto learns = [&](const Use& other) { return other.weight == use.weight && !other.held; };
     for (const LearnerTrace* trace : {&predict, &loss})
-      if (trace->uses_of(use.weight).size() != 1)
+      if (std::ranges::count_if(trace->uses(), learns) != 1)
         refuse(fmt::format("the last layer's weight '{}' is used more than once", w.at(use.weight).name));
     return use;
   }

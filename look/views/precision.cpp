@@ -55,9 +55,7 @@ std::string PrecisionProbe::str() const {
   return out;
 }
 
-ReportView precision_view(ViewContext& context) {
-  const InspectedLoop& inspected = context.inspected;
-  const PrecisionProbe r = context.options.precision ? context.options.precision() : precision(inspected);
+ReportView view_of(const PrecisionProbe& r) {
   ReportView view{"precision", "Precision", "Is f32 enough for this gradient?",
                   "The same outer gradient in f32 and in f64. 1 - cosine says how far the direction is off; "
                   "the worst tensor is the first suspect when training in f32 goes wrong."};
@@ -71,6 +69,10 @@ ReportView precision_view(ViewContext& context) {
     view.preformatted = fmt::format("all tensors as one vector: 1 - cosine = {:.2e}; worst: {}\n",
                                     1 - r.cosine, r.entries[r.worst].name);
   return view;
+}
+
+ReportView precision_view(ViewContext& context) {
+  return view_of(context.options.precision ? context.options.precision() : precision(context.inspected));
 }
 
 }  // namespace nestgrad::look

@@ -1,6 +1,7 @@
 // Golden files of language models that go on training while they read, against models/end_to_end.h.
 #include "models/end_to_end.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -19,17 +20,16 @@ class OfficialConfig {
   OfficialConfig(const SafeTensors& file, std::string path) : path_(std::move(path)) {
     json_ = parse_json(text(file, "config"));
     if (!json_.is_object()) refuse("its 'config' is no JSON object");
-    const std::string& rate = text(file, "inner_rate");
-    char* end = nullptr;
-    rate_ = std::strtod(rate.c_str(), &end);
-    if (end == rate.c_str() || *end != 0 || !std::isfinite(rate_))
-      refuse(fmt::format("its 'inner_rate' is '{}', not a number", rate));
+    step_ = number(file, "step_index");
+    rate_ = number(file, "inner_rate");
   }
+
+  double step() const { return step_; }  // of the outer training, from 0
 
   EndToEndConfig model() const {
     for (const char* on : {"prime", "qk_norm", "pre_norm", "post_norm", "tie_word_embeddings"})
       if (!get<bool>(json_, on)) refuse(fmt::format("'{}' is off", on));
-    const nlohmann::json inner = json_.value("optimizer_inner", nlohmann::json::object());
+    check_ramp();
     return {.vocab_size = get<std::int64_t>(json_, "vocab_size"),
             .hidden_size = get<std::int64_t>(json_, "hidden_size"),
             .intermediate_size = get<std::int64_t>(json_, "intermediate_size"),
@@ -38,13 +38,22 @@ class OfficialConfig {
             .suffix_len = get<std::int64_t>(json_, "suffix_len"),
             .window = get<std::int64_t>(json_, "sliding_window_size"),
             .chunk = get<std::int64_t>(json_, "mini_batch_size"),
-            .rate = rate_,
-            .clip = get<double>(inner, "clip_gradient"),
+            .rate = get<double>(inner(), "lr"),
+            .rate_init = get<double>(json_, "ilr_init"),
+            .rate_warmup_steps = get<std::int64_t>(json_, "ilr_warmup_steps"),
+            .clip = get<double>(inner(), "clip_gradient"),
             .rms_norm_eps = get<double>(json_, "rms_norm_eps"),
             .rope_theta = get<double>(json_, "rope_theta")};
   }
 
  private:
+  void check_ramp() const {
+    const double lr = get<double>(inner(), "lr"), init = get<double>(json_, "ilr_init"),
+                 steps = get<double>(json_, "ilr_warmup_steps");
+    const double ramp = steps > 0 ? init + (lr - init) * std::min(1.0, (step_ + 1) / steps) : lr;
+    if (!(std::abs(ramp - rate_) < 1e-12))
+      refuse(fmt::format("its 'inner_rate' is {}, its ramp says {} in step {}", rate_, ramp, step_));
+  }
   [[noreturn]] void refuse(const std::string& why) const {
     throw IoError(fmt::format("{}: not a golden file of a known kind: {}", path_, why));
   }
@@ -53,6 +62,15 @@ class OfficialConfig {
     if (at == file.metadata.end()) refuse(fmt::format("its metadata has no '{}'", key));
     return at->second;
   }
+  double number(const SafeTensors& file, const std::string& key) const {
+    const std::string& written = text(file, key);
+    char* end = nullptr;
+    const double out = std::strtod(written.c_str(), &end);
+    if (end == written.c_str() || *end != 0 || !std::isfinite(out))
+      refuse(fmt::format("its '{}' is '{}', not a number", key, written));
+    return out;
+  }
+  nlohmann::json inner() const { return json_.value("optimizer_inner", nlohmann::json::object()); }
   template <class T>
   T get(const nlohmann::json& from, const char* field) const {
     const auto at = from.find(field);
@@ -63,14 +81,15 @@ class OfficialConfig {
 
   std::string path_;
   nlohmann::json json_;
-  double rate_ = 0;
+  double step_ = 0, rate_ = 0;
 };
 
 }  // namespace
 
 GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
                                const GoldenOptions& options) {
-  const EndToEndConfig config = OfficialConfig(file, path).model();
+  const OfficialConfig official(file, path);
+  const EndToEndConfig config = official.model();
   const Array& tokens = find_tokens(file, "tokens", path);
   if ((tokens.shape()[1] - 1) % config.chunk != 0)
     throw IoError(
@@ -81,7 +100,8 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
   std::vector<std::string> names;
   const TracedModel model =
       trace_model(options.dtype, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
-        const EndToEndReading r = EndToEndModel(config, Params(table)).read(given[0]);
+        const Tensor step = constant(official.step(), options.dtype);
+        const EndToEndReading r = EndToEndModel(config, Params(table), step).read(given[0]);
         const std::int64_t batch = r.loss.dim(0), chunks = r.loss.dim(1) / config.chunk;
         std::vector<Tensor> out{reshape(mean(r.loss), {1}), r.loss,
                                 mean(reshape(r.loss, {batch, chunks, config.chunk}), {2}), r.clipped_norm};

@@ -2,6 +2,8 @@
 // the page holds every view.
 #include "look/inspection.h"
 
+#include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/file.h"
@@ -64,6 +66,49 @@ TEST_CASE("inspection: layers that do not exist or do not learn are refused") {
   CHECK(contains(message_of<ConfigError>([&] { inspected_layer(checkpoint, tokens, 2); }), "no layer 2"));
   const Checkpoint attention = untrained(small_model("attention"));
   CHECK(contains(message_of<ConfigError>([&] { inspected_layer(attention, tokens, 0); }), "no inner loop"));
+}
+
+TEST_CASE(
+    "inspection: of a model that learns as a whole the parts are those of the loop that it trains with") {
+  LanguageModelConfig config = small_model(kEndToEnd);
+  config.num_hidden_layers = 8;  // of which two learn
+  config.attention_window = 3;
+  const Array tokens = random_tokens(1, 13, config.vocab_size);
+  const TracedModel whole = training_model(config, DType::f64, tokens.spec());
+  const Checkpoint checkpoint{config, random_parameters(whole, DType::f64)};
+  const Inspection r = inspect_end_to_end(checkpoint, tokens);
+  CHECK(r.holds());
+  REQUIRE(r.views.size() == 4);
+  for (const ReportView& view : r.views) {
+    CAPTURE(view.id);
+    CHECK((view.id == "precision" || !view.claims.empty()));
+    CHECK(!view.pictures.empty());
+  }
+  // The norm of the full gradient, from the program that training runs.
+  const Arrays gradients = whole.function(whole.bind({tokens}, {&checkpoint.params}));
+  double squares = 0;
+  for (std::size_t i = 0; i < whole.params.size(); ++i)
+    if (contains(whole.params[i].name, "feed_forward_prime"))
+      for (const double g : gradients[i + 1].to_vector()) squares += g * g;
+  CHECK(contains(r.views[1].preformatted, fmt::format("full {:.6g} = first order", std::sqrt(squares))));
+  // Steps teach: the parts of all but the last are there, and tokens after the first chunk are read with what they left.
+  const Array& norms = r.arrays.at("step_norm");
+  REQUIRE(norms.size() == 3);
+  CHECK(norms.at(0) > 1e-6);
+  CHECK(norms.at(1) > 1e-6);
+  CHECK(norms.at(2) == 0);
+  CHECK(std::abs(r.arrays.at("loss_before").at(5) - r.arrays.at("loss_initial").at(5)) > 1e-6);
+  CHECK(r.arrays.at("inner_gradient_norm").size() == 3);
+
+  const TemporaryFolder folder;
+  r.save(folder / "page");
+  CHECK(contains(read_file(folder / "page/report.html"), "The meta-gradient by inner step"));
+  CHECK(!std::filesystem::exists(folder / "page/graph.dot"));
+  CHECK(contains(message_of<ConfigError>([&] { inspected_layer(checkpoint, tokens, 0); }),
+                 "inspect_end_to_end"));
+  const Checkpoint layers = untrained(small_model("linear"));
+  CHECK(contains(message_of<ConfigError>([&] { inspect_end_to_end(layers, tokens); }),
+                 "inspect a layer of it"));
 }
 
 TEST_CASE("inspection: every view has its picture, its numbers and its invariants, saved whole") {

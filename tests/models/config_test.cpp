@@ -59,6 +59,26 @@ TEST_CASE("every field is written under its published name") {
   CHECK(count(json, "\":") == 16);
 }
 
+TEST_CASE("the ramp of an inner rate is of the model that has one, and is read as it was written") {
+  LanguageModelConfig config;
+  config.ttt_layer_type = kEndToEnd;
+  CHECK(contains(config.to_json(), "\"ilr_warmup_steps\": 0"));
+  config.ilr_init = 0.25, config.ilr_warmup_steps = 40;
+  config.check();
+  CHECK(LanguageModelConfig::from_json(config.to_json(), "a test") == config);
+  const auto refusal = [&](auto change) {
+    LanguageModelConfig bad = config;
+    change(bad);
+    return message_of<ConfigError>([&] { bad.check(); });
+  };
+  CHECK(contains(refusal([](auto& c) { c.ttt_layer_type = "linear"; }), "are the ramp of the inner rate"));
+  CHECK(
+      contains(refusal([](auto& c) { c.ilr_warmup_steps = 0; }), "ilr_warmup_steps is 0, so there is none"));
+  CHECK(
+      contains(refusal([](auto& c) { c.ilr_warmup_steps = -1; }), "ilr_warmup_steps must be 0 or positive"));
+  CHECK(contains(refusal([](auto& c) { c.ilr_init = -1; }), "ilr_init must be 0 or positive"));
+}
+
 TEST_CASE("LaCT has attention over a mini-batch beside it, unless it is configured otherwise") {
   LanguageModelConfig config;
   config.mini_batch_size = 24;

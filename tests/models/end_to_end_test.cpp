@@ -145,6 +145,55 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("chunk by chunk, laid open: the reading's losses, and of the first step what it is by hand") {
+  EndToEndConfig config = tiny();
+  config.num_hidden_layers = 3, config.suffix_len = 2;
+  for (const double clip : {0.05, 100.0}) {
+    CAPTURE(clip);
+    config.clip = clip;
+    const Array tokens = random_tokens(2, 13, config.vocab_size);
+    const TracedModel model =
+        trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
+          const EndToEndModel m(config, Params(table));
+          const std::vector<EndToEndStep> steps = m.steps(in[0]);
+          // The first step: nothing has been learnt, and no cache is there.
+          const ttt::Weights start = m.start(2);
+          Tensors at = start.values();
+          for (Tensor& w : at) w = probe(w);
+          const auto own = [&](const Tensors& w) { return slice(m.loss_at(start.with(w), in[0]), 1, 0, 4); };
+          const Tensors g = grad(sum(own(at)) * 0.25, at);
+          Tensor squares;
+          for (const Tensor& each : g) {
+            const Tensor part = sum(square(each), {-2, -1}, kKeep);
+            accumulate(squares, part);
+          }
+          const Tensor size = sqrt(squares);
+          Tensors next;
+          for (std::size_t i = 0; i < at.size(); ++i)
+            next.push_back(at[i] - config.rate * (clip / max(size, clip)) * g[i]);
+          const Tensor norm = reshape(size, {2});
+          return Tensors{m.loss(in[0]),
+                         concat({steps[0].loss, steps[1].loss, steps[2].loss}, 1),
+                         norm,
+                         steps[0].norm,
+                         min(norm, clip),
+                         steps[0].clipped_norm,
+                         own(next),
+                         steps[0].loss_after};
+        });
+    const Arrays r = run(model, tokens);
+    for (std::size_t i = 0; i < r.size(); i += 2) CHECK(relative_error(r[i + 1], r[i]) < kTolerance);
+    for (std::int64_t b = 0; b < 2; ++b) CHECK((r[2].at(b) > clip) == (clip < 1));  // clipped, or not
+    CHECK(max_error({r[6]}, {r[7]}) < kTolerance);
+  }
+  CHECK(contains(message_of<ShapeError>([&] {
+                   traced(
+                       config, Spec{DType::i32, {2, 12}},
+                       [](const EndToEndModel& m, Tensor in) { return m.steps(in)[0].loss; }, false);
+                 }),
+                 "11 tokens are no whole chunks of 4"));
+}
+
 TEST_CASE("first-order meta-gradient: the same losses, another gradient") {
   EndToEndConfig config = tiny();
   const Array tokens = random_tokens(2, 13, config.vocab_size);
@@ -153,6 +202,113 @@ TEST_CASE("first-order meta-gradient: the same losses, another gradient") {
   const Arrays first = run(traced(config, tokens.spec(), learnt_loss, true), tokens);
   CHECK(max_error({first[0]}, {full[0]}) < kTolerance);
   CHECK(max_error(first, full) > 1e-4);
+}
+
+namespace {
+
+// Loss and all gradients of the model in this training step; -1: after training.
+Arrays in_step(const EndToEndConfig& config, double step, const Array& tokens) {
+  const TracedModel model =
+      trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
+        const Tensor now = step < 0 ? Tensor() : constant(step, DType::f64);
+        const Tensor loss = EndToEndModel(config, Params(table), now).loss(in[0]);
+        Tensors out{loss};
+        for (const Tensor& g : grad(mean(loss), table.tensors())) out.push_back(g);
+        return out;
+      });
+  return run(model, tokens);
+}
+
+}  // namespace
+
+TEST_CASE("the inner rate rises over training steps as the official program has it, and stays") {
+  EndToEndConfig ramp = tiny(), fixed = tiny();
+  ramp.rate_init = 0.1, ramp.rate_warmup_steps = 10;  // to 0.5
+  const Array tokens = random_tokens(2, 13, ramp.vocab_size);
+  for (const auto& [step, rate] :
+       {std::pair{0.0, 0.14}, {3.0, 0.26}, {8.0, 0.46}, {9.0, 0.5}, {1000.0, 0.5}, {-1.0, 0.5}}) {
+    CAPTURE(step);
+    fixed.rate = rate;
+    CHECK(max_error(in_step(ramp, step, tokens), in_step(fixed, -1, tokens)) < kTolerance);
+  }
+  CHECK(max_error(in_step(ramp, 3, tokens), in_step(ramp, 4, tokens)) > 1e-5);  // the control
+}
+
+TEST_CASE("a rate that is learned is where its ramp ends: the derivative has the ramp's share") {
+  EndToEndConfig ramp = tiny(), plain = tiny();
+  ramp.learned_rate = plain.learned_rate = true;
+  ramp.rate_init = 0.1, ramp.rate_warmup_steps = 10;
+  const Array tokens = random_tokens(2, 13, ramp.vocab_size);
+  const auto traced_in = [&](const EndToEndConfig& config, double step) {
+    return trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
+      const Tensor loss = EndToEndModel(config, Params(table), constant(step, DType::f64)).loss(in[0]);
+      return Tensors{loss, grad(mean(loss), table.tensors().back())};
+    });
+  };
+  const TracedModel rising = traced_in(ramp, 3), level = traced_in(plain, 3);
+  REQUIRE(rising.params.back().name == "inner_log_rate");
+  StateDict params = random_parameters(rising, DType::f64);
+  const double learned = std::exp(params.at("inner_log_rate").item()), now = 0.1 + (learned - 0.1) * 0.4;
+  const Arrays a = rising.function(rising.bind({tokens}, {&params}));
+  params.at("inner_log_rate") = Array::scalar(std::log(now));
+  const Arrays b = level.function(level.bind({tokens}, {&params}));
+  CHECK(relative_error(a[0], b[0]) < kTolerance);
+  CHECK(a[1].item() / (learned * 0.4) == doctest::Approx(b[1].item() / now).epsilon(1e-9));
+}
+
+TEST_CASE("a target that begins a text is left out: of the loss, of the inner mean, and of the gradient") {
+  EndToEndConfig plain = tiny(), masked = tiny();
+  masked.bos_token = 2;
+  Array tokens = random_tokens(2, 14, plain.vocab_size);
+  // In one sequence one target of the first chunk, and all of the second; in the other none at all.
+  for (std::int32_t& t : tokens.as<std::int32_t>()) t = t == 2 ? 3 : t;
+  for (const std::size_t place : {2, 5, 6, 7, 8}) tokens.as<std::int32_t>()[place] = 2;
+  Array counts(DType::f64, {2, 13});
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t t = 0; t < 13; ++t)
+      counts.as<double>()[static_cast<std::size_t>(b * 13 + t)] = tokens.at(b * 14 + t + 1) == 2 ? 0 : 1;
+
+  const auto by_hand_masked = [&](const EndToEndModel& model, Tensor in) {
+    ttt::Weights w = model.start(2);
+    Tensors losses;
+    for (std::int64_t begin = 0; begin < 13; begin += plain.chunk) {
+      const std::int64_t end = std::min<std::int64_t>(begin + plain.chunk, 13);
+      Tensors at = w.values();
+      for (Tensor& each : at) each = probe(each);
+      const Tensor own = slice(constant(counts), 1, begin, end);
+      losses.push_back(slice(model.loss_at(w.with(at), in), 1, begin, end) * own);
+      if (end == 13) break;
+      const Tensors g = grad(sum(sum(losses.back(), {-1}) / max(sum(own, {-1}), 1.0)), at);
+      Tensor squares;
+      for (const Tensor& each : g) {
+        const Tensor part = sum(square(each), {-2, -1}, kKeep);
+        accumulate(squares, part);
+      }
+      const Tensor shrink = plain.rate * (plain.clip / max(sqrt(squares + 1e-200), plain.clip));
+      for (std::size_t i = 0; i < at.size(); ++i) at[i] = at[i] - shrink * g[i];
+      w = w.with(at);
+    }
+    return concat(losses, 1);
+  };
+  const Arrays found = run(traced(masked, tokens.spec(), learnt_loss, true), tokens);
+  CHECK(max_error(found, run(traced(plain, tokens.spec(), by_hand_masked, true), tokens)) < kTolerance);
+  CHECK(max_error(found, run(traced(plain, tokens.spec(), learnt_loss, true), tokens)) >
+        1e-3);  // the control
+
+  // What is read besides: the mask, the mean over the others, and a chunk that teaches nothing.
+  const TracedModel reading =
+      trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
+        const EndToEndReading r = EndToEndModel(masked, Params(table)).read(in[0]);
+        return Tensors{r.counts, r.mean_loss(), r.clipped_norm};
+      });
+  const Arrays r = run(reading, tokens);
+  CHECK(r[0].same_bits(counts));
+  double total = 0;
+  for (const double l : found[0].to_vector()) total += l;
+  CHECK(r[1].item() == doctest::Approx(total / 21));
+  CHECK(r[2].at(0) > 0);
+  CHECK(r[2].at(1) == 0);  // sequence 0, chunk 1
+  CHECK(r[2].at(4) > 0);   // sequence 1, chunk 1
 }
 
 TEST_CASE("with rate zero it is the ordinary transformer") {
@@ -210,6 +366,10 @@ TEST_CASE("a checkpoint schedule changes no bit, and sizes that do not fit are n
   CHECK(contains(refuses([](auto& c) { c.rate = -1; }), "finite and not negative"));
   CHECK(contains(refuses([](auto& c) { c.meta = ttt::Policy::Meta::truncated; }), "cannot be truncated"));
   CHECK(contains(refuses([](auto& c) { c.window = 0; }), "window must be at least 1"));
+  CHECK(contains(refuses([](auto& c) { c.rate_init = -1; }), "rate_init must be finite and not negative"));
+  CHECK(
+      contains(refuses([](auto& c) { c.rate_warmup_steps = -1; }), "rate_warmup_steps must not be negative"));
+  CHECK(contains(refuses([](auto& c) { c.bos_token = 7; }), "one of 7 tokens, or -1"));
   CHECK(contains(refuses([](auto& c) { c.num_attention_heads = 4; }), "an even dimension"));
 }
 

@@ -66,6 +66,50 @@ TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and 
 }
 
 TEST_CASE(
+    "an inner rate's ramp goes through training steps, also after a stop, and must end before they do") {
+  const ByteCorpus corpus = small_corpus();
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  TrainingOptions options = small_options();
+  options.model.ttt_layer_type = kEndToEnd;
+  options.model.ilr_init = 3, options.model.ilr_warmup_steps = 4;
+  Trainer trainer(options, corpus), stopped(options, corpus);
+  const auto loss_in = [&](double step, const StateDict& params, const Array& tokens) {
+    const TracedModel model =
+        trace_model(DType::f32, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
+          ttt::Stream stream;
+          const Tensor now = step < 0 ? Tensor() : constant(step, DType::f32);
+          return Tensors{mean(next_token_loss(options.model, Params(table), in[0], stream, 0, now))};
+        });
+    return model.function(model.bind({tokens}, {&params}))[0].item();
+  };
+  for (int n = 0; n < 6; ++n) {
+    CAPTURE(n);
+    const StateDict before = trainer.parameters();
+    const Array batch = corpus.batch(Split::training, static_cast<std::uint64_t>(n), options.batch,
+                                     options.context, options.seed);
+    const double loss = trainer.step().loss;
+    CHECK(loss == doctest::Approx(loss_in(n, before, batch)).epsilon(1e-6));
+    // From the fourth step on it is the rate with which the model reads.
+    if (n < 3) CHECK(std::abs(loss - loss_in(-1, before, batch)) > 1e-5);
+    else CHECK(loss == doctest::Approx(loss_in(-1, before, batch)).epsilon(1e-6));
+    if (n == 1) trainer.save(path);
+  }
+  stopped.load(path);
+  for (int n = 2; n < 6; ++n) stopped.step();
+  for (const auto& [name, value] : trainer.parameters())
+    CHECK_MESSAGE(stopped.parameters().at(name).same_bits(value), name);
+
+  TrainingOptions other = options;
+  other.model.ilr_warmup_steps = 5;
+  Trainer different(other, corpus);
+  CHECK(contains(message_of<ConfigError>([&] { different.load(path); }),
+                 "ilr_warmup_steps = 4, this run has 5"));
+  other.model.ilr_warmup_steps = options.steps + 1;
+  CHECK(contains(message_of<ConfigError>([&] { other.check(); }), "is longer than the training"));
+}
+
+TEST_CASE(
     "training from given weights begins with them and without moments, and refuses those of another model") {
   const ByteCorpus corpus = small_corpus();
   Trainer trained(small_options(), corpus), again(small_options(), corpus), cold(small_options(), corpus);

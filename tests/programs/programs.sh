@@ -177,6 +177,19 @@ expect 1 'no inner loop' "${looks[@]}" --checkpoint "$work/attention-mamba-whole
 expect 1 'config.json' "${looks[@]}" --checkpoint "$work/none"
 expect 1 'text.txt/out' "${looks[@]}" --learner delta-net --dim 4 --out "$text/out"
 
+# .. and of a model that learns as a whole.
+"$bin/train_lm" --data "$text" --learner ttt-e2e --steps 3 --batch 2 --context 16 --width 16 --layers 2 --mini-batch 4 \
+  --inner-rate-warmup 2 --inner-rate-start 0.5 --out "$work/e2e" > "$work/log" 2>&1 || fail "train_lm --learner ttt-e2e"
+grep -q '"ilr_warmup_steps": 2' "$work/e2e/config.json" || fail "the ramp of the inner rate is not in the configuration"
+expect 0 '"holds":true' "${looks[@]}" --checkpoint "$work/e2e" --data "$text" --out "$work/whole" --json
+for file in report.html summary.jsonl views/step_norm.npy views/by-step-1.svg; do
+  [ -s "$work/whole/$file" ] || fail "inspect: no whole/$file"
+done
+[ ! -e "$work/whole/graph.dot" ] || fail "inspect: an empty graph.dot"
+expect 2 'the whole model learns' "${looks[@]}" --checkpoint "$work/e2e" --data "$text" --layer 0
+expect 2 'ilr_warmup_steps' "$bin/train_lm" --data "$text" --inner-rate-warmup 5 --out "$work/other"
+expect 2 'longer than the training' "$bin/train_lm" --data "$text" --learner ttt-e2e --steps 3 --inner-rate-warmup 5 --out "$work/other"
+
 # verify_golden.
 expect 0 'PASS' "$bin/verify_golden" "$data/golden/ttt_linear_transformer.safetensors"
 expect 1 'FAIL' "$bin/verify_golden" --tolerance 1e-20 "$data/golden/ttt_linear_transformer.safetensors"

@@ -4,6 +4,7 @@
 
 #include "tests/ttt/named_learners.h"
 #include "ttt/compose.h"
+#include "ttt/system.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -121,6 +122,25 @@ TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, r
       // Both parts matter, or nothing was tested.
       CHECK((relative_error(r[3], r[0]) > 1e-3) == c.policy.writes(std::min(c.time, c.policy.chunk), c.time));
     }
+}
+
+TEST_CASE(
+    "KV binding is linear attention, though a bound of its rates reads the last layer's weight as well") {
+  const ttt::System& system = ttt::system_named("kv-binding");
+  for (const std::int64_t chunk : {1, 4}) {
+    CAPTURE(chunk);
+    const Function f = ttt::trace_system(
+        system, {.time = kTime, .chunk = chunk}, DType::f64, [](const ttt::SystemProgram& p) {
+          const ttt::EffectiveAttention e = ttt::effective_attention(*p.learner, p.start, p.views, p.policy);
+          return Tensors{
+              ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy, .form = FormChoice::primal})
+                  .output,
+              e.output(), matmul(e.queries * e.decay, e.base)};
+        });
+    const Arrays r = f(ttt::numbers_for(f, 3));
+    CHECK(relative_error(r[1], r[0]) < 1e-12);
+    CHECK(relative_error(r[2], r[0]) > 1e-3);  // what is learnt is part of it
+  }
 }
 
 TEST_CASE("the matrix is zero where a token cannot have been read yet") {

@@ -27,7 +27,8 @@ System in_chunks(System system, std::int64_t chunk) {
 // Section 8.1 from the text, without a learner. Each memory's prediction and target get names of their own,
 // and the gradient is asked of the prediction: what makes k, v, eta and the target is then not part of it.
 // cut: stop_gradient() instead, which the outer gradient does not pass either.
-SystemRun from_the_text(std::int64_t chunk, bool cut = false) {
+// The rates' ceiling is that of the system, which is made for chunks of `made_for`.
+SystemRun from_the_text(std::int64_t chunk, bool cut = false, double made_for = 4) {
   return [=](const SystemProgram& p) {
     Weights memories = p.start, first = p.start;
     Tensors outputs;
@@ -37,10 +38,11 @@ SystemRun from_the_text(std::int64_t chunk, bool cut = false) {
       const Tensor x_k = token(p.views.k, t), x_v = token(p.views.v, t);
       const auto held = [&](const char* name) { return cut ? stop_gradient(first[name]) : first[name]; };
       const Tensor k = l2_norm(matmul(x_k, held("M_k"))), v = matmul(x_v, held("M_v")),
-                   eta = sigmoid(matmul(x_k, held("M_eta")) + p.inputs.back());  // eta_bias
+                   eta = sigmoid(matmul(x_k, held("M_eta")) + p.inputs.back()) / made_for;  // eta_bias
       Tensors next;
       for (const char* name : kMemories) {
-        const Tensor memory = probe(first[name]), target = matmul(v, held(name));
+        const Tensor memory = probe(first[name]), said = matmul(v, held(name)),
+                     target = name == std::string("M_eta") ? tanh(said) : l2_norm(said);
         const Tensor loss = 0.5 * sum(eta * square(matmul(k, memory) - target));
         next.push_back(token(p.views.gates.at("keep"), t) * memories[name] - grad(loss, memory));
       }

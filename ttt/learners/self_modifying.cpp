@@ -1,17 +1,24 @@
 // A self-modifying memory (Behrouz et al. 2025, Nested Learning, section 8.1), with matrices for memories.
-// Keys, values and rates are what memories say of a token x; each memory makes a target of its own, v M:
+// Keys, values and rates are what memories say of a token x; each memory makes a target of its own of v M:
 //
-//   k_t = x_t M_k,   v_t = x_t M_v,   eta_t = sigmoid(x_t M_eta + b)
-//   loss_t = eta_t sum over M of 1/2 |k_t M - v_t M|^2
+//   k_t = x_t M_k,   v_t = x_t M_v,   eta_t = 1/chunk sigmoid(x_t M_eta + b)
+//   loss_t = eta_t sum over M of 1/2 |k_t M - target(v_t M)|^2
 //   M <- keep_t M - dloss_t/dM,   M in {M_memory, M_k, M_v, M_eta}
 //   o_t = q_t M_memory   before the write (equation 86)
+//
+// Two pieces keep it bounded, where the paper's formulas alone diverge in training. A memory that makes its own targets can
+// make them larger and larger: here a target has length 1, as keys have, and that of M_eta, a number, is its tanh. And all
+// gradients of a chunk are taken at its first weights: the rates of its tokens add up to 1 at most (in a chunk of one token
+// they are the paper's). So a chunk adds at most 1 to a memory's norm, whatever it reads.
 //
 // The inner gradient goes through the prediction k_t M alone. k, v, eta and the targets are held: constants
 // of that gradient, but not of the outer one, which is how the outer loss teaches a memory what to say about
 // the others. (The paper's optimiser, delta gradient descent, also takes eta_t k_t' k_t M off M.)
+#include <algorithm>
 #include <cmath>
 
 #include "ops/accumulate.h"
+#include "ops/numerics/functions.h"
 #include "ttt/learners/catalogue.h"
 
 namespace nestgrad::ttt {
@@ -27,8 +34,10 @@ class SelfModifying : public Learner {
               matrix("M_k", params("M_k", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_v", params("M_v", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_eta", params("M_eta", {s.heads, s.dim, 1}))};
-    // Rates start at 0.02: a chunk's tokens step together.
-    bias_ = params("eta_bias", {s.heads, 1, 1}, {Init::Kind::constant, -4});
+    // Rates start at 1/32, or half of what they can be: the memories that make keys and values change slowly.
+    const double share = s.chunk > 0 ? std::min(0.5, static_cast<double>(s.chunk) / 32) : 0.5;
+    bias_ = params("eta_bias", {s.heads, 1, 1}, {Init::Kind::constant, m::log(share / (1 - share))});
+    most_ = s.chunk > 0 ? 1.0 / static_cast<double>(s.chunk) : 1;  // 0: one chunk, of any length
   }
   Weights init() const override { return start_; }
   Tensor predict(const Weights& w, Tensor q) const override { return matmul(q, w["M_memory"]); }
@@ -36,10 +45,10 @@ class SelfModifying : public Learner {
   // x_k and x_v are the token's row, or two projections of it.
   Tensor loss(const Weights& w, Tensor x_k, Tensor x_v) const override {
     const Tensor k = l2_norm(matmul(x_k, w.held("M_k"))), v = matmul(x_v, w.held("M_v"));
-    const Tensor eta = sigmoid(matmul(x_k, w.held("M_eta")) + bias_);
+    const Tensor eta = most_ * sigmoid(matmul(x_k, w.held("M_eta")) + bias_);
     Tensor total;
     for (const char* name : {"M_memory", "M_k", "M_v", "M_eta"}) {
-      const Tensor target = matmul(v, w.held(name));
+      const Tensor target = bounded(matmul(v, w.held(name)));
       const Tensor error = sum(square(matmul(k, w[name]) - target), {-1}, kKeep);
       accumulate(total, error);
     }
@@ -47,12 +56,16 @@ class SelfModifying : public Learner {
   }
   InnerOptimizer optimizer() const override { return InnerOptimizer().keep(gate("keep")); }
   Description describe() const override {
-    return {"q M_memory", "eta sum 1/2 |k M - v M|^2, k, v, eta by memories"};
+    return {"q M_memory", "eta sum 1/2 |k M - target(v M)|^2, k, v, eta by memories"};
   }
 
  private:
+  // u [.., tokens, dim], or numbers [.., tokens, 1].
+  static Tensor bounded(Tensor u) { return u.dim(-1) == 1 ? tanh(u) : l2_norm(u); }
+
   Weights start_;
   Tensor bias_;
+  double most_ = 1;  // that a rate can be
 };
 
 }  // namespace
