@@ -810,7 +810,7 @@ FAULTS = [
     ]),
     ("learners", "ttt/learners/hope.cpp", (files("ttt/hope"),), [
         ("no-delta-gradient", "+ «error(said)»", "0.0 * error(said)"),
-        ("levels-in-step", "{\"P_1.W1\", \"P_1.W2\", «quarter»}", "chunk_"),
+        ("levels-in-step", "{\"P_1.W1\", \"P_1.W2\", «true»}", "false"),
         ("steps-are-not-emptied", "«1.0 - first»", "1.0 + 0.0 * first"),
         ("memories-do-not-forget", "\"keep.\" + name] = «alpha»;", "one"),
     ]),

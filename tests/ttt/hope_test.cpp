@@ -193,6 +193,22 @@ TEST_CASE("own gates are made of the weights that a chunk found, in both forms, 
 }
 
 TEST_CASE(
+    "gates that are made of the weights keep chunks apart, even where no gradient depends on a weight") {
+  class Hebbian : public OwnGate {
+   public:
+    using OwnGate::OwnGate;
+    Tensor loss(const Weights& w, Tensor k, Tensor v) const override {
+      return -sum(predict(w, k) * v, {-1}, kKeep);
+    }
+  };
+  System system = with_gate(faded);
+  system.learner = [](const Params& p, const ttt::SystemSizes& n) {
+    return std::make_unique<Hebbian>(p, n, std::vector<std::string>{"keep"}, faded);
+  };
+  CHECK(refused(system, {.batch = 1, .time = 7, .chunk = 3}, 1) == "parallel wy");
+}
+
+TEST_CASE(
     "wrong use: own gates that are not given, not named, not one a token, given twice, or let tokens meet") {
   const ProgramSizes sizes{.batch = 1, .time = 6, .chunk = 3};
   const auto traced = [&](const OwnGate::Make& make, std::vector<std::string> names = {"keep"}) {
