@@ -167,7 +167,7 @@ inline double worst_error(const Arrays& a, const Arrays& b) {
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double size = relative_error(b[i], Array::zeros(b[i].dtype(), b[i].shape()), 1);
-    worst = std::max(worst, size > 1e-3 ? relative_error(a[i], b[i]) : HUGE_VAL);
+    worst = std::max(worst, size > 1e-4 ? relative_error(a[i], b[i]) : HUGE_VAL);
   }
   return worst;
 }
