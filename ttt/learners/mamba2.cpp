@@ -1,5 +1,5 @@
-// Mamba-2, state space duality (Dao and Gu 2024, equation 1 with the scalar A_t of section 3.2, discretised as in
-// section 7): keys are B, queries C, values x.
+// Mamba-2, state space duality (Dao and Gu 2024, the selective state space model with a scalar A_t): keys are B,
+// queries C, values x.
 //
 //   W_t = a_t W_{t-1} + dt_t B_t' x_t,   a_t = exp(-A dt_t),   y_t = C_t W_t
 //
@@ -14,7 +14,7 @@ namespace nestgrad::ttt {
 System mamba2() {
   return {.name = "mamba-2",
           .title = "Mamba-2 (SSD)",
-          .source = "Dao and Gu 2024, equation 1 and section 7",
+          .source = "Dao and Gu 2024, Transformers are SSMs",
           .gates = {step_size_gate("rate")},
           .learner =
               [](const Params& p, const SystemSizes& s) {

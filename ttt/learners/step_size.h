@@ -1,5 +1,5 @@
 // Step sizes: gates dt by which a continuous decay becomes that of a token, a = exp(-A dt) (Gu and Dao 2023,
-// algorithm 2; Dao and Gu 2024, section 7). Shared by Mamba's successors and by what took its gates over.
+// algorithm 2; Dao and Gu 2024). Shared by Mamba's successors and by what took its gates over.
 #pragma once
 
 #include "ttt/learners/matrix_memory.h"
