@@ -19,6 +19,7 @@ OpKernel iota_kernel(const OpCall& c) {
   const std::int64_t inner = strides_of(c.out.shape)[axis], extent = c.out.shape[axis];
   return dispatch(c.out.dtype, [&]<class T>(T) -> OpKernel {
     return [=, size = c.out.size()](const std::byte* const*, std::byte* out) {
+      if (size == 0) return;  // whatever the axis has
       T* y = reinterpret_cast<T*>(out);
       for (std::int64_t i = 0; i < extent; ++i) std::fill_n(y + i * inner, inner, static_cast<T>(i));
       for (std::int64_t at = extent * inner; at < size; at += extent * inner)

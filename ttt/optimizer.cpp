@@ -20,7 +20,7 @@ Tensor Hyper::at(const Gates& gates, Tensor like) const {
   const auto found = gates.find(gate_name);
   if (found == gates.end()) {
     std::vector<std::string> known;
-    for (const auto& [name, value] : gates) known.push_back(name);
+    for (const auto& [name, tensor_of] : gates) known.push_back(name);
     throw ConfigError(fmt::format(
         "[optimizer] the gate '{0}' is not given to every weight that needs it; give '{0}', or '{0}.W' for each "
         "weight W, in Views::gates (of a System: in System::gates). There are: {1}",

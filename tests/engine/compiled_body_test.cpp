@@ -54,9 +54,9 @@ Function taught(DType dtype, Shape batch, std::int64_t rows, std::int64_t in, st
             {given[0]}, {given[1], given[2]});
         Tensor loss = sum(square(r.carries[0]));
         for (const Tensor& y : r.ys) loss = loss + sum(square(y));
-        Tensors out{loss};
-        for (const Tensor& g : grad(loss, given)) out.push_back(g);
-        return out;
+        Tensors results{loss};
+        for (const Tensor& g : grad(loss, given)) results.push_back(g);
+        return results;
       },
       {of({}, {in, out}), of({steps}, {rows, in}), of({steps}, {rows, out})});
 }
