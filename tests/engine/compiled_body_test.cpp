@@ -173,6 +173,11 @@ TEST_CASE("products over one matrix that wait for each other do not go over it a
       [](Tensor w, Tensor k, Tensor v) -> StepOutput {
         return {{tanh(w) + outer(k, v)}, {matmul(k, w)}};
       },
+      // A step that is written over the matrix that it is from, which is then read.
+      [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+        const Tensor next = tanh(w) + outer(k, v);
+        return {{w}, {matmul(v, next)}};
+      },
       // A step from what a step made, twice, and a chain of reads.
       [](Tensor w, Tensor k, Tensor v) -> StepOutput {
         Tensor next = w, y = k;
