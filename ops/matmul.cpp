@@ -121,12 +121,12 @@ OpKernel matmul_plus(const OpCall& c) {
   return extents(c).ka <= Gemm<float>::kBlock ? matmul_kernel(c, true) : OpKernel();
 }
 
-// What one thread multiplies.
+// What one thread multiplies, each element of C being one sum.
 std::optional<OpProducts> small_products(const OpCall& c) {
   OpProducts p = products_of(c);
   const bool is_shared = p.m * p.n * p.k * p.count() >= Gemm<float>::kShare;
   const bool halves = may_be_symmetric(c, false) && p.m >= kSymmetricFrom;
-  if (is_shared || halves) return {};
+  if (is_shared || halves || p.k > kGemmBlock) return {};
   return p;
 }
 

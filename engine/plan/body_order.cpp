@@ -84,11 +84,10 @@ class Order {
  private:
   static constexpr std::size_t kFarthest = 48;    // groups that a product looks back to
   static constexpr std::size_t kMostMembers = 4;  // of a group: what they add up is in registers
-  static constexpr std::int64_t kMostRows = 256;  // of a matrix: of more, a product adds up several sums
 
   bool is_read(std::size_t i) const {
     const auto& p = products_[i];
-    return p && p->of.m == 1 && p->of.n > 1 && p->of.k > 1 && p->of.k <= kMostRows && !p->of.transpose_b;
+    return p && p->of.m == 1 && p->of.n > 1 && p->of.k > 1 && !p->of.transpose_b;
   }
   bool is_step(std::size_t i) const {
     const auto& p = products_[i];

@@ -16,10 +16,8 @@ namespace nestgrad {
 namespace {
 
 constexpr std::size_t kMostInstructions = 2000;  // of a body; more would take a compiler too long
-constexpr std::int64_t kMostTerms =
-    256;  // of an element of a product: of more, a kernel adds up several sums
-constexpr std::int64_t kMostCopied = 1 << 16;  // elements of a matrix that is copied to be multiplied
-constexpr std::size_t kPart = 64;              // instructions of a function: compilers take n log n for more
+constexpr std::int64_t kMostCopied = 1 << 16;    // elements of a matrix that is copied to be multiplied
+constexpr std::size_t kPart = 64;  // instructions of a function: compilers take n log n for more
 
 class Writer {
  public:
@@ -120,8 +118,7 @@ class Writer {
 
   static bool is_possible(const OpProducts& of) {
     const bool copies = of.transpose_b && of.m > 1 && of.n > 1;
-    return of.m > 0 && of.n > 0 && of.k > 0 && of.count() > 0 && of.k <= kMostTerms &&
-           (!copies || of.n * of.k <= kMostCopied);
+    return of.m > 0 && of.n > 0 && of.k > 0 && of.count() > 0 && (!copies || of.n * of.k <= kMostCopied);
   }
 
   std::string address_of(const BodyProducts& p, const Place& place, const std::string& from) const {

@@ -100,6 +100,7 @@ TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the exten
                                                               {f32, {}, 1, 70, 1},
                                                               {f64, {2}, 5, 17, 9},
                                                               {f32, {}, 16, 33, 64},
+             {f32, {}, 3, 300, 5},  // an element is several sums
                                                               {f32, {1, 2}, 13, 1, 8}}) {
       CAPTURE(name(dtype));
       CAPTURE(rows);
