@@ -2,8 +2,7 @@
 // heads of queries share keys and values.
 #include "models/attention.h"
 
-#include "models/traced_model.h"
-#include "tests/testing.h"
+#include "tests/layer_outputs.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -37,25 +36,10 @@ class SharedKeys : public ttt::Task {
 };
 
 Arrays run(std::int64_t width, std::int64_t repeats, bool by_token) {
-  const TracedModel model =
-      trace_model(DType::f64, {f64({kBatch, kTime, kWidth})}, [&](ParamTable& table, const Tensors& in) {
-        const Params params(table);
-        const Attention layer({.width = kWidth, .heads = kHeads}, params,
-                              std::make_unique<SharedKeys>(params, width, repeats), "layer", kTime);
-        Tensors out;
-        std::map<std::string, Tensor> carried;
-        for (std::int64_t t = 0; by_token && t < kTime; ++t) {
-          ttt::Stream stream(carried);
-          out.push_back(layer(slice(in[0], 1, t, t + 1), stream));
-          carried = stream.carried();
-        }
-        ttt::Stream whole;
-        return Tensors{by_token ? concat(out, 1) : layer(in[0], whole)};
-      });
-  StateDict params;
-  std::uint64_t seed = 3;
-  for (const ParamSpec& p : model.params) params[p.name] = random({DType::f64, p.shape}, seed++, -0.5, 0.5);
-  return model.function(model.bind({random(f64({kBatch, kTime, kWidth}), 1)}, {&params}));
+  return layer_outputs(f64({kBatch, kTime, kWidth}), by_token, [&](const Params& params) {
+    return Attention({.width = kWidth, .heads = kHeads}, params,
+                     std::make_unique<SharedKeys>(params, width, repeats), "layer", kTime);
+  });
 }
 
 }  // namespace

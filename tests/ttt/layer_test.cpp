@@ -2,8 +2,7 @@
 // system for which that cannot be is refused with the node that is to blame.
 #include "ttt/layer.h"
 
-#include "models/traced_model.h"
-#include "tests/testing.h"
+#include "tests/layer_outputs.h"
 #include "ttt/learners/catalogue.h"
 
 using namespace nestgrad;
@@ -37,26 +36,10 @@ System with_prepare(std::function<void(Views&)> prepare) {
 
 // x [batch, time, width] through a layer of this system; by token: through streams.
 Arrays run(const System& system, bool by_token, std::int64_t time = kTime) {
-  const TracedModel model =
-      trace_model(DType::f64, {f64({kBatch, time, kWidth})}, [&](ParamTable& table, const Tensors& in) {
-        const Params params(table);
-        ttt::TTTLayerOptions options{.width = kWidth, .heads = kHeads};
-        const ttt::TTTLayer layer(params, options, std::make_unique<ttt::ProjectedViews>(params, kWidth),
-                                  system, "layer");
-        Tensors out;
-        std::map<std::string, Tensor> carried;
-        for (std::int64_t t = 0; by_token && t < time; ++t) {
-          ttt::Stream stream(carried);
-          out.push_back(layer(slice(in[0], 1, t, t + 1), stream));
-          carried = stream.carried();
-        }
-        ttt::Stream whole;
-        return Tensors{by_token ? concat(out, 1) : layer(in[0], whole)};
-      });
-  StateDict params;
-  std::uint64_t seed = 3;
-  for (const ParamSpec& p : model.params) params[p.name] = random({DType::f64, p.shape}, seed++, -0.5, 0.5);
-  return model.function(model.bind({random(f64({kBatch, time, kWidth}), 1)}, {&params}));
+  return layer_outputs(f64({kBatch, time, kWidth}), by_token, [&](const Params& params) {
+    return ttt::TTTLayer(params, {.width = kWidth, .heads = kHeads},
+                         std::make_unique<ttt::ProjectedViews>(params, kWidth), system, "layer");
+  });
 }
 
 std::string refusal(const System& system, bool by_token) {
