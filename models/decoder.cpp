@@ -50,19 +50,6 @@ StateDict random_values(const std::vector<ParamSpec>& params, DType dtype, std::
   return out;
 }
 
-// What a program's states become, behind its other outputs, but for those that it leaves as they are. -> the places of
-// these states among all.
-std::vector<std::size_t> append_changed(const ttt::Stream& stream, std::vector<Tensor>& out) {
-  std::vector<std::size_t> changed;
-  for (std::size_t i = 0; i < stream.states().size(); ++i) {
-    const ttt::Stream::State& s = stream.states()[i];
-    if (s.next.id() == s.value.id()) continue;
-    changed.push_back(i);
-    out.push_back(s.next);
-  }
-  return changed;
-}
-
 // Where reading token by token first answers something else than reading the whole.
 struct Difference {
   std::int64_t token = 0, sequence = 0, logit = 0;
@@ -112,121 +99,55 @@ std::optional<Difference> first_difference(Decoder& decoder, const Array& tokens
 
 }  // namespace
 
+LogitsFn decoding_model(const LanguageModelConfig& config, std::int64_t capacity, ttt::FormChoice form) {
+  if (config.ttt_layer_type == "attention" && capacity < 1)
+    throw ConfigError(fmt::format(
+        "[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
+  if (config.ttt_layer_type != kEndToEnd)
+    return language_model(config, {.form = form, .attention_capacity = capacity});
+  config.check();
+  return [model = end_to_end_config(config)](const Params& p, Tensor token, ttt::Stream& stream) {
+    return EndToEndModel(model, p).step(token, stream);
+  };
+}
+
 Decoder::Decoder(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t batch,
                  std::int64_t capacity, ttt::FormChoice form)
     : params_(std::move(params)), bounded_(config.ttt_layer_type == "attention"), capacity_(capacity) {
-  if (bounded_ && capacity < 1)
-    throw ConfigError(fmt::format(
-        "[decoder] attention needs a capacity, the most tokens it will read; it is {}", capacity));
-  if (config.ttt_layer_type != kEndToEnd) {
-    trace(language_model(config, {.form = form, .attention_capacity = capacity}), dtype, batch, {});
-    return;
-  }
-  config.check();
-  const EndToEndConfig model = end_to_end_config(config);
-  const LogitsFn step = [model](const Params& p, Tensor token, ttt::Stream& stream) {
-    return EndToEndModel(model, p).step(token, stream);
-  };
-  const auto learn = [model](const Params& p, Tensor next, ttt::Stream& stream) {
-    EndToEndModel(model, p).learn(next, stream);
-  };
-  trace(step, dtype, batch, {learn, model.chunk});
+  trace(decoding_model(config, capacity, form), dtype, batch);
 }
 
 Decoder::Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch)
     : params_(std::move(params)) {
-  trace(model, dtype, batch, {});
-  if (!state_names_.empty()) return;
+  trace(model, dtype, batch);
+  if (!carried_.names.empty()) return;
   // Right only for a model whose tokens do not depend on each other, which is small.
   const TracedModel whole = traced_whole(model, dtype, {DType::i32, {batch, 4}});
   const Array tokens =
       random_tokens(whole.function.input_spec(0).shape, std::min<std::int64_t>(2, vocab_size()), 1);
-  const std::vector<double> logits = whole.function(whole.bind({tokens}, {&params_}))[0].to_vector();
+  const std::vector<double> logits = whole.function(whole.bind({tokens}, {&params_.all()}))[0].to_vector();
   if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); })) return;
   if (const auto d = first_difference(*this, tokens, logits, std::sqrt(rounding_of(dtype))))
     refuse(*d, *this);
   reset();
 }
 
-void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch, const Learning& learning) {
+void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
   if (batch < 1) throw ConfigError(fmt::format("[decoder] the batch must be at least 1, it is {}", batch));
-  const Spec token{DType::i32, {batch}};
-  const auto trace_mode = [&](ttt::Stream::Mode mode) {
-    return trace_model(dtype, {token}, [&](ParamTable& table, const std::vector<Tensor>& given) {
-      ttt::Stream stream(mode);
-      const Tensor logits = logits_of(model, Params(table), reshape(given[0], {batch, 1}), stream);
-      std::vector<Tensor> out;
-      if (mode == ttt::Stream::Mode::step) out.push_back(reshape(logits, {batch, logits.dim(-1)}));
-      state_names_.clear();
-      for (const ttt::Stream::State& s : stream.states()) {
-        state_names_.push_back(s.name);
-        if (!s.next.defined())
-          throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
-        if (mode == ttt::Stream::Mode::initial) out.push_back(s.value);
-      }
-      if (mode == ttt::Stream::Mode::step) changed_ = append_changed(stream, out);
-      return out;
-    });
+  carried_ = CarriedStates::of(model, params_.all(), dtype, batch, false);
+  const auto program = [&](std::int64_t learns) {
+    return std::make_unique<StateProgram>(model, carried_, params_, dtype,
+                                          StateProgram::Sizes{.batch = batch, .learns = learns});
   };
-  const TracedModel start = trace_mode(ttt::Stream::Mode::initial);
-  check_fits(start.params, params_, "what the decoder is given");
-  for (const std::string& name : state_names_)
-    if (std::ranges::count(start.inputs, name) > 0)
-      throw ConfigError(fmt::format(
-          "[decoder] '{}' is a state of the stream and also a parameter or an input of the model; give the state "
-          "another name",
-          name));
-  const std::vector<Array> initial =
-      start.function(start.bind({Array::zeros(DType::i32, {batch})}, {&params_}));
-  for (std::size_t i = 0; i < initial.size(); ++i) initial_.emplace(state_names_[i], initial[i]);
-
-  model_ = trace_mode(ttt::Stream::Mode::step);
-  plan_ = std::make_shared<Plan>(model_.function.plan());
-  for (const std::string& name : state_names_)
-    state_inputs_.push_back(
-        static_cast<std::size_t>(std::ranges::find(model_.inputs, name) - model_.inputs.begin()));
-  for (const Spec& spec : plan_->output_specs())
-    outputs_.emplace_back(spec, outputs_.empty() ? Device::cpu() : plan_->device());  // logits are read here
-  if (learning.every > 0) trace_learning(learning, dtype, batch);
+  step_ = program(0);
+  for (const std::int64_t chunk : carried_.chunks) learn_.emplace(chunk, program(chunk));
   reset();
 }
 
-void Decoder::trace_learning(const Learning& learning, DType dtype, std::int64_t batch) {
-  std::vector<std::string> names;
-  std::vector<std::size_t> changed;
-  const TracedModel model =
-      trace_model(dtype, {{DType::i32, {batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
-        ttt::Stream stream(ttt::Stream::Mode::step);
-        learning.learn(Params(table), reshape(given[0], {batch, 1}), stream);
-        for (const ttt::Stream::State& s : stream.states()) names.push_back(s.name);
-        std::vector<Tensor> out;
-        changed = append_changed(stream, out);
-        return out;
-      });
-  const auto state = [&](const std::string& name) {
-    return static_cast<std::size_t>(std::ranges::find(state_names_, name) - state_names_.begin());
-  };
-  StateDict placeholders = params_;
-  for (const std::string& name : names) placeholders.emplace(name, initial_.at(name));
-  learn_inputs_ = model.bind({Array::zeros(DType::i32, {batch})}, {&placeholders});
-  learn_plan_ = std::make_shared<Plan>(model.function.plan());
-  for (Array& a : learn_inputs_) a = a.to(learn_plan_->device());
-  for (std::size_t i = 1; i < model.inputs.size(); ++i)
-    if (state(model.inputs[i]) < state_names_.size()) learn_states_.emplace_back(i, state(model.inputs[i]));
-  for (std::size_t i : changed) learn_changed_.push_back(state(names[i]));
-  for (const Spec& spec : learn_plan_->output_specs()) learned_.emplace_back(spec, learn_plan_->device());
-  every_ = learning.every;
-}
-
-void Decoder::reset() { restore(initial_, 0); }
-
-// The inner step of the chunk that ends here.
-void Decoder::learn(const Array& next) {
-  learn_inputs_[0] = next;
-  for (const auto& [input, state] : learn_states_) learn_inputs_[input] = inputs_[state_inputs_[state]];
-  learn_plan_->run(learn_inputs_, learned_);
-  for (std::size_t i = 0; i < learn_changed_.size(); ++i)
-    std::swap(inputs_[state_inputs_[learn_changed_[i]]], learned_[i]);
+void Decoder::reset() {
+  states_.clear();
+  for (const Array& initial : carried_.initial) states_.push_back(initial.clone().to(step_->device()));
+  position_ = 0;
 }
 
 Array Decoder::step(const Array& tokens) {
@@ -235,19 +156,18 @@ Array Decoder::step(const Array& tokens) {
         "[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity",
         capacity_));
   check_tokens(tokens);
-  if (every_ > 0) check_vocabulary(tokens);
-  if (every_ > 0 && position_ > 0 && position_ % every_ == 0) learn(tokens);
-  inputs_[0] = tokens;
+  const auto is_due = [&](const auto& program) { return position_ > 0 && position_ % program.first == 0; };
+  if (std::ranges::any_of(learn_, is_due)) check_vocabulary(tokens);  // before anything is learnt
+  for (const auto& program : learn_)
+    if (is_due(program)) program.second->run(tokens, states_);
   try {
-    plan_->run(inputs_, outputs_);
+    step_->run(tokens, states_);
   } catch (const ValueError&) {  // of the op that looked the token up
     check_vocabulary(tokens);
     throw;
   }
-  for (std::size_t i = 0; i < changed_.size(); ++i)
-    std::swap(inputs_[state_inputs_[changed_[i]]], outputs_[i + 1]);
   ++position_;
-  return outputs_[0].clone();
+  return step_->logits().clone();
 }
 
 void Decoder::check_tokens(const Array& tokens) const {
@@ -268,8 +188,8 @@ void Decoder::check_vocabulary(const Array& tokens) const {
 
 StateDict Decoder::state() const {
   StateDict out;
-  for (std::size_t i = 0; i < state_names_.size(); ++i)
-    out.emplace(state_names_[i], inputs_[state_inputs_[i]].clone().to(Device::cpu()));
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    out.emplace(carried_.names[i], states_[i].clone().to(Device::cpu()));
   return out;
 }
 
@@ -277,14 +197,9 @@ void Decoder::restore(const StateDict& state, std::int64_t position) {
   if (position < 0 || (bounded_ && position > capacity_))
     throw ConfigError(fmt::format("[decoder] position {} is outside of what this decoder can read{}",
                                   position, bounded_ ? fmt::format(" ({} tokens)", capacity_) : ""));
-  StateDict own;
-  for (const auto& [name, value] : state) {
-    if (std::ranges::find(state_names_, name) == state_names_.end())
-      throw ConfigError(fmt::format("[decoder] the state holds '{}', which this model does not carry", name));
-    own.emplace(name, value.clone());
-  }
-  inputs_ = model_.bind({Array::zeros(DType::i32, model_.function.input_spec(0).shape)}, {&params_, &own});
-  for (std::size_t i = 1; i < inputs_.size(); ++i) inputs_[i] = inputs_[i].to(plan_->device());
+  carried_.check_fits(state);
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    states_[i] = state.at(carried_.names[i]).clone().to(step_->device());
   position_ = position;
 }
 

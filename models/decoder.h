@@ -1,14 +1,11 @@
-// Decoder: a language model read one token at a time. What each layer carries
-// from token to token (fast weights, the gradients of the current mini-batch,
-// convolution windows, keys and values) are arrays of this object. A model that
-// trains while it reads (TTT-E2E) has a second program, which makes its inner step:
-// it runs before the token behind each chunk, which is the chunk's last label.
+// Decoder: a language model read one token at a time, a batch of sequences in step. What each layer carries from token
+// to token (fast weights, the gradients of the current mini-batch, convolution windows, keys and values) are arrays of
+// this object. What is learnt from a whole chunk is a program of its own, which runs before the token behind the chunk:
+// for a model that trains on its own next-token loss (TTT-E2E), that token is the chunk's last label. For sequences that
+// begin and end at times of their own there are Streams (models/streams.h).
 #pragma once
 
-#include <span>
-
-#include "models/language_model.h"
-#include "models/traced_model.h"
+#include "models/state_program.h"
 
 namespace nestgrad {
 
@@ -29,43 +26,33 @@ class Decoder {
   // Back to before the first token.
   void reset();
   std::int64_t position() const { return position_; }
-  std::int64_t vocab_size() const { return plan_->output_specs()[0].shape[1]; }  // of the logits
-  std::int64_t batch() const { return plan_->output_specs()[0].shape[0]; }
+  std::int64_t vocab_size() const { return step_->vocab_size(); }  // of the logits
+  std::int64_t batch() const { return step_->logits().shape()[0]; }
   // Names of what is carried from token to token.
-  const std::vector<std::string>& carried() const { return state_names_; }
+  const std::vector<std::string>& carried() const { return carried_.names; }
 
   // The carried state, to stop here and go on later: bit-identical to not having stopped.
   StateDict state() const;
   void restore(const StateDict& state, std::int64_t position);  // ConfigError if it does not fit
 
  private:
-  // A program between chunks of `every` tokens, on the states of the stream. every 0: there is none.
-  struct Learning {
-    std::function<void(const Params& params, Tensor next, ttt::Stream& stream)> learn;
-    std::int64_t every = 0;
-  };
-  void trace(const LogitsFn& model, DType dtype, std::int64_t batch, const Learning& learning);
-  void trace_learning(const Learning& learning, DType dtype, std::int64_t batch);
+  void trace(const LogitsFn& model, DType dtype, std::int64_t batch);
   void check_tokens(const Array& tokens) const;
   void check_vocabulary(const Array& tokens) const;
-  void learn(const Array& next);
 
-  StateDict params_, initial_;
-  TracedModel model_;
-  std::shared_ptr<Plan> plan_;
-  // The program between chunks: the states that it reads and writes, by their place among state_names_.
-  std::int64_t every_ = 0;
-  std::shared_ptr<Plan> learn_plan_;
-  std::vector<std::pair<std::size_t, std::size_t>> learn_states_;  // input of learn_plan_, state
-  std::vector<std::size_t> learn_changed_;                         // output of learn_plan_ -> state
-  std::vector<Array> learn_inputs_, learned_;
-  std::vector<std::string> state_names_;
-  std::vector<std::size_t> state_inputs_;  // where the states stand among the plan's inputs
-  std::vector<std::size_t> changed_;       // states that a step changes: those among its outputs
-  std::vector<Array> inputs_, outputs_;    // outputs_: logits, then what `changed_` become
-  bool bounded_ = false;                   // reads at most capacity_ tokens
+  FixedParameters params_;
+  CarriedStates carried_;
+  std::unique_ptr<StateProgram> step_;
+  std::map<std::int64_t, std::unique_ptr<StateProgram>> learn_;  // by their chunks
+  std::vector<Array> states_;                                    // of carried_.names
+  bool bounded_ = false;                                         // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
 };
+
+// The model that a configuration names, read token by token: a LanguageModel, or TTT-E2E, whose inner step is what a
+// learning stream asks it for. capacity: most tokens that an attention model will read; ConfigError if it needs one.
+LogitsFn decoding_model(const LanguageModelConfig& config, std::int64_t capacity,
+                        ttt::FormChoice form = ttt::FormChoice::automatic);
 
 struct CheckDecodingOptions {
   DType dtype = DType::f64;

@@ -366,9 +366,18 @@ void carry(ttt::Stream& stream, const std::string& name, const std::vector<Tenso
   for (std::size_t i = 0; i < next.size(); ++i) stream.carry(fmt::format("{} {}", name, i), next[i]);
 }
 
+void carry_chunk(ttt::Stream& stream, const std::string& name, const std::vector<Tensor>& next, std::int64_t chunk) {
+  for (std::size_t i = 0; i < next.size(); ++i)
+    stream.carry_chunk(fmt::format("{} {}", name, i), next[i], chunk, {});
+}
+
 }  // namespace
 
 Tensor EndToEndModel::step(Tensor token, ttt::Stream& stream) const {
+  if (stream.is_learning()) {
+    learn(token, stream);
+    return {};
+  }
   const EndToEndConfig& c = learner_->config();
   const std::int64_t batch = token.dim(0);
   const Tensor h = learner_->first_blocks(token, stream);
@@ -376,9 +385,9 @@ Tensor EndToEndModel::step(Tensor token, ttt::Stream& stream) const {
   const Memory start = Memory::start(*learner_, dtype, batch, c.window - 1);
   Memory now = start.with(states(stream, "prime", start.weights), states(stream, "cache", start.rows()));
   const Tensor out = learner_->logits(now.read(*learner_, now.weights, h));
-  carry(stream, "prime", now.weights);
+  carry_chunk(stream, "prime", now.weights, c.chunk);
   carry(stream, "cache", now.rows());
-  carry(stream, "chunk.cache", states(stream, "chunk.cache", start.rows()));
+  carry_chunk(stream, "chunk.cache", states(stream, "chunk.cache", start.rows()), c.chunk);
 
   const Tensor slot = stream.counter("chunk.slot", c.chunk, dtype);
   const auto keep = [&](const char* name, Tensor row) {  // [batch, 1, size], in its place
@@ -406,9 +415,9 @@ void EndToEndModel::learn(Tensor next, ttt::Stream& stream) const {
   const Tensor rows = kept("chunk.rows", c.hidden_size),
                read = cast(reshape(kept("chunk.tokens", 1), {batch, c.chunk}), DType::i32);
   const Tensor labels = c.chunk == 1 ? next : concat({slice(read, 1, 1, c.chunk), next}, 1);
-  carry(stream, "prime", Chunk(*learner_, before, rows, labels).after.weights);
+  carry_chunk(stream, "prime", Chunk(*learner_, before, rows, labels).after.weights, c.chunk);
   carry(stream, "cache", now);
-  carry(stream, "chunk.cache", now);
+  carry_chunk(stream, "chunk.cache", now, c.chunk);
 }
 
 }  // namespace nestgrad

@@ -97,15 +97,15 @@ class EndToEndModel {
   // The same loss with these weights throughout: the ordinary transformer.
   Tensor loss_at(const ttt::Weights& w, Tensor tokens) const;
   // Token by token, what came before being states of the stream. One token of each sequence, i32 [batch, 1], under
-  // the weights learnt so far -> logits [batch, 1, vocab].
+  // the weights learnt so far -> logits [batch, 1, vocab]. Of a stream that is learning it makes the inner step of the
+  // chunk that has been read instead, and gives nothing: the token is then the first of the chunk after it, which is
+  // the last label of this one.
   Tensor step(Tensor token, ttt::Stream& stream) const;
-  // The inner step of a chunk that has been read, of the same states: to be made before step() reads `next`, i32
-  // [batch, 1], the first token of the chunk after it, which is the last label of this one.
-  void learn(Tensor next, ttt::Stream& stream) const;
   // Prime MLPs before the first token, [batch, in, out] each: w1, w2, w3 of each block that learns.
   ttt::Weights start(std::int64_t batch) const;
 
  private:
+  void learn(Tensor next, ttt::Stream& stream) const;
   class Learner;
   struct Memory;
   struct Chunk;

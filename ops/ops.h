@@ -128,7 +128,7 @@ Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^
 // 1e-162 in f64.
 Tensor norm(Operand x, const std::vector<int>& axes, bool keep = false);
 // Rotary embedding (Su et al. 2021), interleaved pairs.
-// x [.., time, dim], positions [time] (float); dim even.
+// x [.., time, dim], dim even; positions [time] (float), or [.., time, 1] whose leading axes broadcast against x.
 Tensor rope(Operand x, Operand positions, double theta = 10000.0);
 // Depthwise convolution without padding: x [batch, time + taps - 1, dim], weight [dim, 1, taps], bias [dim]
 // or undefined -> [batch, time, dim]. The last tap meets the latest row.

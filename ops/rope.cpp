@@ -2,10 +2,26 @@
 // x_2i+1) is turned by the angle position * theta^(-2i/dim).
 #include <fmt/format.h>
 
+#include "engine/core/index.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
+
+namespace {
+
+// The leading axes of positions [.., time, 1] that broadcast against x; none of positions of any other shape.
+Shape lead_of(const Shape& positions, Tensor x, std::int64_t time) {
+  const std::size_t rank = positions.size();
+  if (rank < 3 || rank > uz(x.rank()) || positions[rank - 1] != 1 || positions[rank - 2] != time) return {};
+  for (std::size_t axis = 0; axis + 2 < rank; ++axis) {
+    const std::int64_t there = x.dim(static_cast<int>(axis) - static_cast<int>(rank));
+    if (positions[axis] != 1 && positions[axis] != there) return {};
+  }
+  return {positions.begin(), positions.end() - 2};
+}
+
+}  // namespace
 
 Tensor rope(Operand input, Operand positions, double theta) {
   const CompositeScope scope("rope", input.loc);
@@ -17,12 +33,21 @@ Tensor rope(Operand input, Operand positions, double theta) {
   const Tensor frequency =
       exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * m::log(theta) / static_cast<double>(dim)));
   const std::int64_t time = x.rank() < 2 ? 1 : x.dim(-2);
-  if (positions.tensor.spec().size() != time)
-    throw ShapeError(
-        fmt::format("[rope] needs one position for each of {} tokens: positions are {}, x is {} (at {})",
-                    time, describe(positions.tensor), describe(x), describe(input.loc)));
-  const Tensor angle = reshape(positions.tensor, {time, 1, 1}) * frequency;
-  const auto for_both = [&](Tensor t) { return reshape(broadcast_to(t, {time, half, 2}), {time, dim}); };
+  const Shape lead = lead_of(positions.tensor.shape(), x, time);
+  if (positions.tensor.spec().size() != time * numel(lead))
+    throw ShapeError(fmt::format(
+        "[rope] needs one position for each of {} tokens, [time], or [.., time, 1] whose leading axes broadcast "
+        "against x: positions are {}, x is {} (at {})",
+        time, describe(positions.tensor), describe(x), describe(input.loc)));
+  const auto rows = [&](std::initializer_list<std::int64_t> own) {
+    Shape shape = lead;
+    shape.insert(shape.end(), own);
+    return shape;
+  };
+  const Tensor angle = reshape(positions.tensor, rows({time, 1, 1})) * frequency;
+  const auto for_both = [&](Tensor t) {
+    return reshape(broadcast_to(t, rows({time, half, 2})), rows({time, dim}));
+  };
   Shape pairs = x.shape();
   pairs.back() = half;
   pairs.push_back(2);

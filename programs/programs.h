@@ -15,6 +15,7 @@ namespace nestgrad::programs {
 
 int train_lm(int argc, char** argv);     // trains a language model whose layers are learners
 int generate(int argc, char** argv);     // continues a text with a trained model
+int evaluate(int argc, char** argv);     // scores a text, also with a model that learns while it is scored
 int inspect(int argc, char** argv);      // one page on where a layer's outer gradient comes from
 int learners(int argc, char** argv);     // lists, explains and proves learners
 int reference(int argc, char** argv);    // numbers of a layer's inner loop, for authors of kernels

@@ -164,7 +164,7 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
   const Tensor places = iota(dtype, {rows, 1}, 0);
   // Tokens before this one. In a ring the count turns back from 2 rows to rows, so that its place (modulo
   // rows) and whether the ring is full stay known, and exact in f32, for ever.
-  const Tensor seen = stream.state(name + ".seen", zeros(dtype, {1}));
+  const Tensor seen = stream.state(name + ".seen", zeros(dtype, stream.counter_shape()));
   Tensor place, next = seen + 1.0;
   if (ring) {
     const double full = static_cast<double>(rows);

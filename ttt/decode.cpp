@@ -15,11 +15,11 @@ constexpr std::string_view kRunning = "/running.";  // the latest weights, withi
 // The states of a stream that hold what a chunk has gathered so far.
 class ChunkSoFar {
  public:
-  // slot [1]: the place of this token in its chunk.
+  // slot: the place of this token in its chunk, as Stream::counter has its shape.
   ChunkSoFar(const Policy& policy, Tensor slot, Stream& stream, std::string name)
       : policy_(policy), stream_(stream), name_(std::move(name)) {
     const Tensor places = iota(slot.dtype(), {policy.chunk, 1}, 0);
-    here_ = equal(places, slot);  // [chunk, 1]
+    here_ = equal(places, slot);  // [chunk, 1] or [batch, 1, chunk, 1]
     full_ = equal(slot, static_cast<double>(policy.chunk - 1));
   }
 
@@ -39,6 +39,13 @@ class ChunkSoFar {
     for (std::size_t i = 0; i < values.size(); ++i)
       stream_.carry(fmt::format("{}{}{}", name_, group, names[i]), values[i]);
   }
+  // The same, of what changes at the end of a chunk only.
+  void carry_chunk(const State& next) {
+    const std::vector<std::string> names = next.names();
+    const std::vector<Tensor> values = next.flat();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      stream_.carry_chunk(fmt::format("{}.{}", name_, names[i]), values[i], policy_.chunk, full_);
+  }
   // `next` at the end of a chunk, else `now`.
   State at_end(const State& next, const State& now) const {
     std::vector<Tensor> flat = now.flat();
@@ -55,7 +62,7 @@ class ChunkSoFar {
     shape[shape.size() - 2] = policy_.chunk;
     const std::string state = fmt::format("{}/{}", name_, id);
     const Tensor cached = stream_.state(state, zeros(row.dtype(), shape));
-    const Tensor rows = select(here_, row, cached);
+    const Tensor rows = stream_.is_learning() ? cached : select(here_, row, cached);
     stream_.carry(state, rows);
     return rows;
   }
@@ -67,8 +74,8 @@ class ChunkSoFar {
 
   // The row of this token, of [.., chunk, ..] with `features` axes after the chunk's.
   Tensor row_here(Tensor x, int features) const {
-    Shape shape(static_cast<std::size_t>(features) + 1, 1);
-    shape[0] = policy_.chunk;
+    Shape shape(here_.shape().begin(), here_.shape().end() - 1);
+    shape.resize(shape.size() + static_cast<std::size_t>(features), 1);
     return sum(x * reshape(here_, shape), {-1 - features}, kKeep);
   }
 
@@ -117,16 +124,16 @@ Tensor read_then_learn(const PerChunkForm& form, const State& start, const Block
             true,
             {},
             {}};
-  d.carry(d.at_end(form.learnt(state, form.with_own_gates(state, std::move(all))), state));
+  d.carry_chunk(form.learnt(state, form.with_own_gates(state, std::move(all))));
   return out;
 }
 
-// Of a chunk's position rates those of this token and of the one before it (0 for the first).
+// Of a chunk's position rates those of this token and of the one before it (0 for the first), shaped as `slot`.
 Block placed(Block block, std::int64_t chunk, Tensor slot) {
   if (!block.position.defined()) return block;
   const Tensor places = iota(slot.dtype(), {chunk}, 0), all = block.position;
-  block.position = sum(all * equal(places, slot), {0}, kKeep);
-  block.earlier = sum(all * equal(places + 1.0, slot), {0}, kKeep);
+  block.position = sum(all * equal(places, slot), {-1}, kKeep);
+  block.earlier = sum(all * equal(places + 1.0, slot), {-1}, kKeep);
   return block;
 }
 
@@ -181,12 +188,12 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   if (dual && policy.chunk > 1) {
     const State state = chunk.carried(trained.start);
     const BlockResult r = DualDecoding(learner, {}).step(state, block, slot, chunk);
-    chunk.carry(chunk.at_end(r.next, state));
+    chunk.carry_chunk(r.next);
     return r.output;
   }
-  block = placed(block, policy.chunk, slot);
   if (dual) return step_online(DualForm(learner, {}), trained.start, block, chunk);
   if (policy.chunk == 1) return step_online(PrimalForm(learner, {}), trained.start, block, chunk);
+  block = placed(block, policy.chunk, slot);
   return step_materialised(PrimalForm(learner, {}), trained.start, block, slot, chunk);
 }
 

@@ -26,7 +26,9 @@ Views part(const Views& views, std::int64_t begin, std::int64_t end);
 struct Block : Views {
   bool writes = true;          // per_chunk: does it learn
   std::vector<Tensor> offset;  // per weight, or empty: added to the weights where the gradient is taken
-  Tensor earlier;  // primal: position of the token before each, if its chunk did not begin with this block
+  // primal: position of the token before each, if its chunk did not begin with this block. Both may then be of
+  // one token, [batch, 1, 1, 1].
+  Tensor earlier;
   std::int64_t tokens() const { return k.dim(-2); }
 };
 Block block_of(const Views& views, const Policy& policy, std::int64_t begin, std::int64_t end);

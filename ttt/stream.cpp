@@ -4,6 +4,12 @@
 
 namespace nestgrad::ttt {
 
+Stream Stream::learning(std::int64_t chunk, std::int64_t sequences) {
+  Stream out(Mode::learn, sequences);
+  out.learnt_chunk_ = chunk;
+  return out;
+}
+
 Stream::State& Stream::find(const std::string& name) {
   for (State& s : states_)
     if (s.name == name) return s;
@@ -20,7 +26,7 @@ Tensor Stream::state(const std::string& name, Tensor initial) {
   for (const State& s : states_)
     if (s.name == name) throw GraphError(fmt::format("[stream] state '{}' is asked for twice", name));
   Tensor value = initial;
-  if (mode_ == Mode::step) value = initial.graph().input(initial.spec(), name);
+  if (mode_ == Mode::step || mode_ == Mode::learn) value = initial.graph().input(initial.spec(), name);
   if (const auto found = before_.find(name); found != before_.end()) value = found->second;
   states_.push_back({name, value, {}});
   return states_.back().value;
@@ -40,12 +46,20 @@ void Stream::carry(const std::string& name, Tensor next) {
   if (next.spec() != s.value.spec())
     throw ShapeError(fmt::format("[stream] state '{}' is {} and would become {}", name,
                                  to_string(s.value.spec()), to_string(next.spec())));
-  s.next = next;
+  s.next = mode_ == Mode::learn ? s.value : next;
+}
+
+void Stream::carry_chunk(const std::string& name, Tensor next, std::int64_t chunk, Tensor is_last) {
+  chunks_.insert(chunk);
+  const Tensor now = find(name).value;
+  if (mode_ == Mode::chained) return carry(name, select(is_last, next, now));
+  carry(name, mode_ == Mode::learn ? next : now);
+  if (mode_ == Mode::learn && chunk == learnt_chunk_) find(name).next = next;
 }
 
 Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype) {
-  const Tensor now = state(name, zeros(dtype, {1}));
-  carry(name, select(equal(now, static_cast<double>(period - 1)), zeros(dtype, {1}), now + 1.0));
+  const Tensor first = zeros(dtype, counter_shape()), now = state(name, first);
+  carry(name, select(equal(now, static_cast<double>(period - 1)), first, now + 1.0));
   return now;
 }
 

@@ -1,10 +1,12 @@
 // Stream: where a layer stands in its sequence. The same layer text serves two ways of reading:
 //   whole   all tokens of a sequence at once, from its beginning;
 //   step    one token, everything that came before being carried in named states.
-// A layer asks the stream for what lies outside the rows that it is given.
+// A layer asks the stream for what lies outside the rows that it is given. What is learnt at the end of a chunk is a
+// program of its own, run by whoever counts the tokens (a Decoder), so that no other token pays for it.
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "ops/ops.h"
@@ -17,9 +19,13 @@ class Stream {
     whole,
     initial,  // traces a step to learn the states and their starting values
     step,
+    learn,    // traces what the end of a chunk makes of the states, see learning()
     chained,  // a step whose states are tensors of the same program
   };
-  explicit Stream(Mode mode = Mode::whole) : mode_(mode) {}
+  // sequences: how many there are, if each stands at a place of its own; 0: all stand at the same one.
+  explicit Stream(Mode mode = Mode::whole, std::int64_t sequences = 0) : mode_(mode), sequences_(sequences) {}
+  // Of chunks of so many tokens.
+  static Stream learning(std::int64_t chunk, std::int64_t sequences = 0);
   // A step within a program that holds the steps before it: what they carried, or nothing before the first.
   explicit Stream(std::map<std::string, Tensor> before) : mode_(Mode::chained), before_(std::move(before)) {}
   bool stepping() const { return mode_ != Mode::whole; }
@@ -29,10 +35,20 @@ class Stream {
   Tensor state(const std::string& name, Tensor initial);
   // What the next token shall find. Every state must be set once in each step.
   void carry(const std::string& name, Tensor next);
-  // Counts 0 .. period-1 and around; as a one-element tensor
-  // [1]. kForever: the last number that f32 counts to.
+  // The same of a state that changes only with the last token of each chunk of so many tokens, counted from the
+  // beginning of the sequence: then it becomes `next`, made of rows that the chunk has gathered in other states; else
+  // it stays. is_last: 1 for that token, else 0, as counter() has its shape.
+  void carry_chunk(const std::string& name, Tensor next, std::int64_t chunk, Tensor is_last);
+  // Whether states are asked for as the last token of a chunk leaves them: what it has gathered is complete.
+  bool is_learning() const { return mode_ == Mode::learn; }
+  // Counts 0 .. period-1 and around; as a one-element tensor [1], or where each sequence stands at a place of its own
+  // [batch, 1, 1, 1], which broadcasts against [batch, heads, time, dim]. kForever: the last number that f32 counts
+  // to.
   static constexpr std::int64_t kForever = 1 << 24;
   Tensor counter(const std::string& name, std::int64_t period, DType dtype);
+  Shape counter_shape() const { return sequences_ > 0 ? Shape{sequences_, 1, 1, 1} : Shape{1}; }
+  // The sizes of chunks that carry_chunk() was told of, ascending.
+  const std::set<std::int64_t>& chunks() const { return chunks_; }
 
   // x [batch, time, dim] with the `rows` rows before it: zeros at the beginning of the sequence.
   Tensor with_history(const std::string& name, Tensor x, std::int64_t rows);
@@ -55,6 +71,8 @@ class Stream {
  private:
   State& find(const std::string& name);
   Mode mode_;
+  std::int64_t sequences_ = 0, learnt_chunk_ = 0;
+  std::set<std::int64_t> chunks_;
   std::vector<State> states_;
   std::map<std::string, Tensor> before_;
   std::map<std::string, Tensor> taps_;

@@ -28,7 +28,8 @@ Block Form::with_own_gates(const State& state, Block block, Tensor place) const 
   if (derived_.own_gates().empty()) return block;
   const DType dtype = block.k.dtype();
   const std::int64_t tokens = block.tokens();
-  place = place.defined() ? reshape(place, {1, 1}) : iota(dtype, {tokens, 1}, 0);
+  if (!place.defined()) place = iota(dtype, {tokens, 1}, 0);
+  else if (place.rank() == 1) place = reshape(place, {1, 1});
   const Weights at = gradient_point(state, block).spread(tokens);
   for (const auto& [name, rows] : derived_.made_gates(at, block.k, block.v, place)) block.gates[name] = rows;
   return block;

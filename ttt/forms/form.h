@@ -38,8 +38,8 @@ class Form {
   virtual Laws prepare(const State& state, const Gates& gates, const Shape& lead, std::int64_t tokens,
                        Tensor position) const;
   virtual BlockResult run(const State& state, const Block& block, const Laws& laws) const = 0;
-  // The block with the gates that the learner makes itself. place [1]: of its only token in the chunk; undefined:
-  // the block begins with its chunk.
+  // The block with the gates that the learner makes itself. place, as Stream::counter has its shape: of its only token
+  // in the chunk; undefined: the block begins with its chunk.
   Block with_own_gates(const State& state, Block block, Tensor place = {}) const;
   // The weights where the block's gradients are taken, before a policy makes constants of them.
   std::vector<Tensor> points(const State& state, const Block& block) const;

@@ -37,6 +37,14 @@ Tensor tokens_back(Tensor rows) {
   return reshape(moved, shape);
 }
 
+// Position rates beside weights w [tokens, batch, heads, in, out]: [tokens], or of one token [batch, 1, 1, 1].
+Tensor for_each_weight(Tensor position, Tensor w) {
+  Shape shape(w.shape().size(), 1);
+  if (position.rank() == 1) shape[0] = w.dim(0);
+  else shape[1] = position.dim(0);
+  return reshape(position, shape);
+}
+
 // The same weights for each token: [tokens, lead.., in, out].
 Weights for_each_token(const Weights& w, std::int64_t tokens) {
   std::vector<Tensor> values = w.values();
@@ -150,12 +158,11 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
     std::vector<Tensor> last = end.weights.values();
     for (std::size_t i = 0; i < weights; ++i) {
       const Tensor w = from.at(i).value;
-      Shape shape(w.shape().size(), 1);
-      shape[0] = tokens;
-      before[i] = w + reshape(earlier, shape) * (before[i] - w);
-      after[i] = w + reshape(block.position, shape) * (after[i] - w);
+      before[i] = w + for_each_weight(earlier, w) * (before[i] - w);
+      after[i] = w + for_each_weight(block.position, w) * (after[i] - w);
       const Tensor start = at.weights.at(i).value;
-      last[i] = start + slice(block.position, 0, tokens - 1, tokens) * (last[i] - start);
+      const Tensor way = block.position.rank() == 1 ? slice(block.position, 0, tokens - 1, tokens) : block.position;
+      last[i] = start + way * (last[i] - start);
     }
     end.weights = end.weights.with(last);
   }

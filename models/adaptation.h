@@ -1,0 +1,82 @@
+// Dynamic evaluation: a whole language model goes on training on the text that it is scored on (Krause et al. 2018,
+// "Dynamic Evaluation of Neural Sequence Models", section 3). The text is cut into segments; each is scored with the
+// weights that the segments before it have left, and only then makes a step of gradient descent on its own loss:
+//
+//   score_i = loss(segment_i; theta_i),   theta_{i+1} = theta_i - rate clip(d score_i / d theta)
+//
+// Layers that are learners read each segment from their beginning: what is carried between segments is theta alone.
+#pragma once
+
+#include <span>
+
+#include "models/language_model.h"
+#include "models/traced_model.h"
+
+namespace nestgrad {
+
+// What learns while it is scored.
+enum class Adapted : std::uint8_t {
+  nothing,  // the model as it is
+  sgd,      // all parameters
+  norms,    // gains and shifts of normalisations, as in test-time adaptation by entropy (Wang et al. 2021, "Tent")
+  lora,     // a thin product beside every matrix but the embedding: W + B A (Hu et al. 2022, section 4.1)
+};
+Adapted adapted_named(std::string_view name);  // nothing, sgd, norms, lora; ConfigError for another one
+std::string_view name(Adapted adapted);
+
+struct AdaptationOptions {
+  Adapted what = Adapted::sgd;
+  double rate = 0;         // of a step; 0: default_rate(what)
+  double clip = 1;         // largest norm of a step's gradient, over all that learns
+  std::int64_t rank = 4;   // lora: of each product
+  std::uint64_t seed = 0;  // lora: of A; B starts as zeros
+
+  void check() const;  // ConfigError that names the field and its range
+};
+double default_rate(Adapted what);
+
+// Scores a text, segment after segment. Used by one thread.
+//
+//   AdaptingScorer scorer(config, params, {.what = Adapted::norms});
+//   for (each segment) losses = scorer.score(tokens);  // tokens [n + 1] -> n losses, in nats
+class AdaptingScorer {
+ public:
+  // params, f32, must be the model's (ConfigError); so is lora for one without matrices, and norms for one without
+  // normalisations.
+  AdaptingScorer(const LanguageModelConfig& config, StateDict params, const AdaptationOptions& options);
+  AdaptingScorer(const LogitsFn& model, StateDict params, const AdaptationOptions& options);
+
+  // The loss of each of tokens[1..], given those before it in the segment; then, if learn, the step. ShapeError for
+  // fewer than two tokens; ValueError for one that is no token of the model, and where a loss or the gradient is not
+  // finite: nothing has then been learnt.
+  std::vector<double> score(std::span<const std::int32_t> tokens, bool learn = true);
+  void reset();  // back to the parameters given
+  std::int64_t steps() const { return steps_; }
+  std::int64_t learning_parameters() const;  // how many numbers learn
+
+ private:
+  using LossFn = std::function<Tensor(const Params& params, Tensor tokens)>;
+  struct Program;
+  void start();
+  Program& program(std::int64_t length);
+
+  LossFn loss_;
+  AdaptationOptions options_;
+  StateDict params_;
+  std::vector<ParamSpec> learning_;  // what learns: parameters, or the factors of products beside them
+  std::vector<Array> values_;        // of learning_
+  std::map<std::int64_t, std::shared_ptr<Program>> programs_;
+  std::int64_t steps_ = 0;
+};
+
+// Scores of a whole text: segments of `segment` tokens that are predicted, the last one perhaps shorter. scorer is reset
+// first. progress, if given, sees the fraction done after each segment.
+std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int32_t> tokens, std::int64_t segment,
+                               const std::function<void(double)>& progress = {});
+
+// Proves by example that no score depends on what comes after it: from each of some places on, all later tokens are
+// replaced by others; the scores before must keep their bits, and some after it must change. ConfigError that says
+// where they did not. tokens: a few segments.
+void check_no_look_ahead(AdaptingScorer& scorer, std::span<const std::int32_t> tokens, std::int64_t segment);
+
+}  // namespace nestgrad

@@ -1,0 +1,223 @@
+#include "models/state_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/core/index.h"
+#include "engine/core/rewrite.h"
+#include "engine/io/file.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "ops/table.h"
+
+namespace nestgrad {
+
+namespace {
+
+Array transposed(const Array& matrix) {
+  return trace([](Tensor x) { return transpose(x); }, matrix.spec())(matrix);
+}
+
+// Which nodes the outputs need.
+std::vector<bool> live_nodes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& outputs) {
+  std::vector<bool> live(nodes.size());
+  for (const NodeId id : outputs) live[uz(id)] = true;
+  for (NodeId id = std::ssize(nodes) - 1; id >= 0; --id)
+    if (live[uz(id)])
+      for (const NodeId in : nodes[uz(id)].inputs) live[uz(in)] = true;
+  return live;
+}
+
+// Which nodes depend on parameters and constants alone.
+std::vector<bool> fixed_nodes(const TracedModel& model) {
+  std::set<std::string> params;
+  for (const ParamSpec& p : model.params) params.insert(p.name);
+  std::vector<bool> fixed;
+  for (const GraphNode& node : model.function.graph().nodes()) {
+    if (node.op->kind == OpKind::input) fixed.push_back(params.contains(input_name(node)));
+    else fixed.push_back(std::ranges::all_of(node.inputs, [&](NodeId in) { return fixed[uz(in)]; }));
+  }
+  return fixed;
+}
+
+// A function whose products read fixed matrices along the axis that is not added up, each as an input of its own that
+// holds it transposed.
+struct Untransposed {
+  TracedModel model;
+  std::map<std::string, NodeId> matrices;  // in the given function's graph, by the inputs' names
+};
+
+Untransposed with_weights_transposed(const TracedModel& given) {
+  const std::deque<GraphNode>& nodes = given.function.graph().nodes();
+  const std::vector<bool> fixed = fixed_nodes(given);
+  Untransposed out;
+  out.model.params = given.params;
+  std::map<NodeId, Tensor> now;  // the new inputs, by the matrices
+  std::vector<std::string> names = given.inputs;
+  Lowered lowered;
+  {
+    Rewriter to(nodes);
+    for (NodeId id = 0; id < std::ssize(nodes); ++id) {
+      const GraphNode& node = nodes[uz(id)];
+      const NodeId matrix = node.op == &matmul_op && node.attrs.as<MatmulAttrs>().b ? node.inputs[1] : -1;
+      if (matrix < 0 || !fixed[uz(matrix)] || nodes[uz(matrix)].spec.rank() != 2) {
+        to[id] = to.copy(id);
+        continue;
+      }
+      if (!now.contains(matrix)) {
+        const std::string name = fmt::format("%{} transposed", matrix);
+        Spec spec = nodes[uz(matrix)].spec;
+        std::swap(spec.shape[0], spec.shape[1]);
+        now[matrix] = to.graph().input(spec, name);
+        out.matrices[name] = matrix;
+        names.push_back(name);
+      }
+      label_like(node);
+      to[id] = matmul(to[node.inputs[0]], now[matrix], {.a = node.attrs.as<MatmulAttrs>().a});
+    }
+    lowered = to.lowered(given.function.inputs(), given.function.outputs());
+  }
+  for (std::size_t i = given.inputs.size(); i < names.size(); ++i)
+    lowered.inputs.push_back(now.at(out.matrices.at(names[i])).id());
+  const std::vector<bool> live = live_nodes(lowered.graph->nodes(), lowered.outputs);
+  std::vector<NodeId> inputs;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0 && !live[uz(lowered.inputs[i])]) continue;  // the tokens stay
+    inputs.push_back(lowered.inputs[i]);
+    out.model.inputs.push_back(names[i]);
+  }
+  out.model.function = Function(lowered.graph, inputs, lowered.outputs);
+  return out;
+}
+
+// A fixed node of a model, transposed. Parameters themselves are transposed once for all programs.
+Array transposed_of(const TracedModel& model, NodeId id, FixedParameters& params) {
+  const std::deque<GraphNode>& nodes = model.function.graph().nodes();
+  if (nodes[uz(id)].op->kind == OpKind::input) return params.transposed(input_name(nodes[uz(id)]));
+  const std::vector<bool> live = live_nodes(nodes, {id});
+  std::vector<NodeId> inputs;
+  std::vector<Array> values;
+  for (std::size_t i = 0; i < model.inputs.size(); ++i)
+    if (const NodeId in = model.function.inputs()[i]; live[uz(in)]) {
+      inputs.push_back(in);
+      values.push_back(params.named(model.inputs[i]));
+    }
+  return transposed(Plan(nodes, inputs, {id}, {}).run(values)[0]);
+}
+
+ttt::Stream stream_of(const StateProgram::Sizes& sizes) {
+  const std::int64_t apart = sizes.apart ? sizes.batch : 0;
+  return sizes.learns > 0 ? ttt::Stream::learning(sizes.learns, apart)
+                          : ttt::Stream(ttt::Stream::Mode::step, apart);
+}
+
+}  // namespace
+
+CarriedStates CarriedStates::of(const LogitsFn& model, const StateDict& params, DType dtype, std::int64_t batch,
+                                bool apart) {
+  CarriedStates out;
+  const TracedModel start =
+      trace_model(dtype, {{DType::i32, {batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+        ttt::Stream stream(ttt::Stream::Mode::initial, apart ? batch : 0);
+        logits_of(model, Params(table), reshape(given[0], {batch, 1}), stream);
+        std::vector<Tensor> values;
+        for (const ttt::Stream::State& s : stream.states()) {
+          out.names.push_back(s.name);
+          values.push_back(s.value);
+          if (!s.next.defined())
+            throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
+        }
+        out.chunks = stream.chunks();
+        return values;
+      });
+  nestgrad::check_fits(start.params, params, "what the decoder is given");
+  for (const std::string& name : out.names)
+    if (std::ranges::count(start.inputs, name) > 0)
+      throw ConfigError(fmt::format(
+          "[decoder] '{}' is a state of the stream and also a parameter or an input of the model; give the state "
+          "another name",
+          name));
+  out.initial = start.function(start.bind({Array::zeros(DType::i32, {batch})}, {&params}));
+  return out;
+}
+
+std::size_t CarriedStates::find(const std::string& name) const {
+  return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+}
+
+void CarriedStates::check_fits(const StateDict& state) const {
+  for (const auto& [name, value] : state)
+    if (find(name) == names.size())
+      throw ConfigError(fmt::format("[decoder] the state holds '{}', which this model does not carry", printable(name)));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto at = state.find(names[i]);
+    if (at == state.end())
+      throw ConfigError(fmt::format("[decoder] the state does not fit the model; it lacks the value '{}' {}", names[i],
+                                    to_string(initial[i].spec())));
+    if (at->second.spec() != initial[i].spec())
+      throw ConfigError(fmt::format("[decoder] the state does not fit the model; '{}' is {}, the model wants {}", names[i],
+                                    to_string(at->second.spec()), to_string(initial[i].spec())));
+  }
+}
+
+const Array& FixedParameters::transposed(const std::string& name) {
+  if (const auto at = transposed_.find(name); at != transposed_.end()) return at->second;
+  return transposed_.emplace(name, nestgrad::transposed(params_.at(name))).first->second;
+}
+
+StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params,
+                           DType dtype, const Sizes& sizes) {
+  const TracedModel traced = trace_model(
+      dtype, {{DType::i32, {sizes.batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+        ttt::Stream stream = stream_of(sizes);
+        const Tensor tokens = reshape(given[0], {sizes.batch, 1});
+        std::vector<Tensor> out;
+        if (sizes.learns == 0) {
+          const Tensor logits = logits_of(model, Params(table), tokens, stream);
+          out.push_back(reshape(logits, {sizes.batch, logits.dim(-1)}));
+        } else {
+          model(Params(table), tokens, stream);
+        }
+        first_change_ = out.size();
+        for (const ttt::Stream::State& s : stream.states()) {
+          if (!s.next.defined() || s.next.id() == s.value.id()) continue;
+          changes_.push_back(carried.find(s.name));
+          out.push_back(s.next);
+        }
+        return out;
+      });
+  const Untransposed own = with_weights_transposed(traced);
+  StateDict values;
+  for (const std::string& name : own.model.inputs) {
+    const auto matrix = own.matrices.find(name);
+    if (matrix != own.matrices.end()) values.emplace(name, transposed_of(traced, matrix->second, params));
+    else if (params.all().contains(name)) values.emplace(name, params.named(name));
+  }
+  for (std::size_t i = 0; i < own.model.inputs.size(); ++i) {
+    const std::size_t state = carried.find(own.model.inputs[i]);
+    if (i == 0 || state == carried.names.size()) continue;
+    states_.emplace_back(i, state);
+    values.emplace(own.model.inputs[i], Array(own.model.function.input_spec(i)));
+  }
+  inputs_ = own.model.bind({Array::zeros(DType::i32, {sizes.batch})}, {&values});
+  plan_ = std::make_unique<Plan>(own.model.function.plan());
+  for (std::size_t i = 1; i < inputs_.size(); ++i) inputs_[i] = inputs_[i].to(plan_->device());
+  for (std::size_t i = 0; i < plan_->output_specs().size(); ++i)
+    outputs_.emplace_back(plan_->output_specs()[i], i < first_change_ ? Device::cpu() : plan_->device());
+}
+
+std::vector<std::size_t> StateProgram::reads() const {
+  std::vector<std::size_t> out;
+  for (const auto& [input, state] : states_) out.push_back(state);
+  return out;
+}
+
+void StateProgram::run(const Array& tokens, std::vector<Array>& states) {
+  inputs_[0] = tokens;
+  for (const auto& [input, state] : states_) inputs_[input] = states[state];
+  plan_->run(inputs_, outputs_);
+  for (std::size_t i = 0; i < changes_.size(); ++i) std::swap(states[changes_[i]], outputs_[first_change_ + i]);
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,69 @@
+// StateProgram: what one token, or the end of a chunk, makes of the states that a model carries, as a plan for a number
+// of sequences. A Decoder has some for its batch, Streams some for each number of streams. One thread at a time may run
+// one; several may be run at once.
+#pragma once
+
+#include <set>
+
+#include "models/language_model.h"
+#include "models/traced_model.h"
+
+namespace nestgrad {
+
+// What a model carries from token to token.
+struct CarriedStates {
+  std::vector<std::string> names;
+  std::vector<Array> initial;     // before the first token
+  std::set<std::int64_t> chunks;  // behind every so many tokens something is learnt (Stream::carry_chunk)
+
+  // apart: each of the `batch` sequences stands at a place of its own (Stream::counter_shape). ConfigError for
+  // parameters that are not the model's, GraphError for a state that is never carried on.
+  static CarriedStates of(const LogitsFn& model, const StateDict& params, DType dtype, std::int64_t batch, bool apart);
+  std::size_t find(const std::string& name) const;  // its place, or names.size()
+  void check_fits(const StateDict& state) const;    // ConfigError unless it holds these states, in these shapes
+};
+
+// A model's parameters as its programs read them. Weights that a product reads along the axis that it adds up are
+// kept transposed, once for all programs: with few rows beside them, to transpose them takes longer than to multiply.
+class FixedParameters {
+ public:
+  explicit FixedParameters(StateDict params) : params_(std::move(params)) {}
+  const StateDict& all() const { return params_; }
+  const Array& named(const std::string& name) const { return params_.at(name); }
+  const Array& transposed(const std::string& name);  // of a matrix
+
+ private:
+  StateDict params_, transposed_;
+};
+
+class StateProgram {
+ public:
+  struct Sizes {
+    std::int64_t batch = 1;
+    bool apart = false;
+    std::int64_t learns = 0;  // 0: reads a token; else what the end of chunks of so many tokens makes of the states
+  };
+  // ConfigError if a state is called as a parameter is.
+  StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params, DType dtype,
+               const Sizes& sizes);
+
+  // tokens i32 [batch]: those that are read, or those that follow the chunk. states, one for each of
+  // CarriedStates::names, become what they are after it; where it throws they are what they were.
+  void run(const Array& tokens, std::vector<Array>& states);
+  // Of the last tokens read, [batch, vocab], on the CPU; overwritten by the next run.
+  const Array& logits() const { return outputs_[0]; }
+  std::int64_t vocab_size() const { return plan_->output_specs()[0].shape[1]; }
+  const Device& device() const { return plan_->device(); }
+  // Places of the states that it reads, and of those that it changes.
+  std::vector<std::size_t> reads() const;
+  const std::vector<std::size_t>& changes() const { return changes_; }
+
+ private:
+  std::unique_ptr<Plan> plan_;
+  std::size_t first_change_ = 0;                             // among the outputs
+  std::vector<std::pair<std::size_t, std::size_t>> states_;  // input of the plan, place of a state
+  std::vector<std::size_t> changes_;                         // of each output from first_change_ on, place of a state
+  std::vector<Array> inputs_, outputs_;
+};
+
+}  // namespace nestgrad

@@ -1,0 +1,302 @@
+#include "models/streams.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/index.h"
+#include "engine/core/threads.h"
+#include "engine/io/file.h"
+#include "engine/io/safetensors.h"
+
+namespace nestgrad {
+
+namespace {
+
+// Streams of a group read together: a thread has a group at a time. More rows than these gain nothing more.
+constexpr std::size_t kMostRows = 12;
+constexpr const char* kPosition = "position";  // in the metadata of a file
+
+std::size_t row_bytes(const Array& rows) { return rows.bytes() / uz(rows.shape()[0]); }
+
+// Some rows of [rows, ..], on the CPU.
+Array rows_of(const Array& rows, const std::vector<std::size_t>& which) {
+  const Array from = rows.to(Device::cpu());
+  Shape shape = rows.shape();
+  shape[0] = std::ssize(which);
+  Array out(rows.dtype(), shape);
+  const std::size_t bytes = row_bytes(rows);
+  for (std::size_t i = 0; i < which.size(); ++i)
+    std::memcpy(out.data() + i * bytes, from.data() + which[i] * bytes, bytes);
+  return out;
+}
+
+// The inverse: rows on the CPU go where they came from.
+void put_rows(const Array& from, const std::vector<std::size_t>& which, Array& rows) {
+  Array to = rows.to(Device::cpu());
+  const std::size_t bytes = row_bytes(from);
+  for (std::size_t i = 0; i < which.size(); ++i)
+    std::memcpy(to.data() + which[i] * bytes, from.data() + i * bytes, bytes);
+  rows = to.to(rows.device());
+}
+
+// Parts [rows, ..] on the CPU, one below the other.
+Array stacked(const std::vector<Array>& parts, const Device& device) {
+  Shape shape = parts.at(0).shape();
+  shape[0] = 0;
+  for (const Array& part : parts) shape[0] += part.shape()[0];
+  Array out(parts[0].dtype(), shape);
+  std::byte* to = out.data();
+  for (const Array& part : parts) {
+    std::memcpy(to, part.data(), part.bytes());
+    to += part.bytes();
+  }
+  return out.to(device);
+}
+
+}  // namespace
+
+void Stopped::save(const std::string& path) const {
+  write_safetensors(path, {.tensors = state, .metadata = {{kPosition, std::to_string(position)}}, .types = {}});
+}
+
+Stopped Stopped::load(const std::string& path) {
+  SafeTensors file = read_safetensors(path);
+  const auto at = file.metadata.find(kPosition);
+  const std::string text = at == file.metadata.end() ? "" : at->second;
+  if (text.empty() || text.size() > 18 || text.find_first_not_of("0123456789") != std::string::npos)
+    throw IoError(fmt::format(
+        "{}: no stream that has left: its metadata have no position; give a file that Stopped::save wrote", path));
+  return {std::move(file.tensors), std::stoll(text)};
+}
+
+struct Streams::Row {
+  Id id;
+  std::int64_t position;
+  std::vector<Array> states;  // [1, ..] each, on the CPU
+};
+
+struct Streams::Group {
+  std::vector<Id> ids;
+  std::vector<std::int64_t> positions;
+  std::vector<Array> states;  // [streams, ..] each
+  // By how many streams, and what is learnt (0: a token is read).
+  std::map<std::pair<std::size_t, std::int64_t>, std::unique_ptr<StateProgram>> programs;
+
+  std::size_t size() const { return ids.size(); }
+
+  void add(const Row& row, const Device& device) {
+    for (std::size_t i = 0; i < row.states.size(); ++i) {
+      if (ids.empty()) states.resize(row.states.size());
+      const Array& one = row.states[i];
+      states[i] = ids.empty() ? one.clone().to(device) : stacked({states[i].to(Device::cpu()), one}, device);
+    }
+    ids.push_back(row.id);
+    positions.push_back(row.position);
+  }
+
+  Row row(std::size_t at) const {
+    Row out{ids[at], positions[at], {}};
+    for (const Array& rows : states) out.states.push_back(rows_of(rows, {at}));
+    return out;
+  }
+
+  Row take(std::size_t at, const Device& device) {
+    Row out = row(at);
+    std::vector<std::size_t> rest;
+    for (std::size_t i = 0; i < size(); ++i)
+      if (i != at) rest.push_back(i);
+    for (Array& rows : states) rows = rest.empty() ? Array() : rows_of(rows, rest).to(device);
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(at));
+    positions.erase(positions.begin() + static_cast<std::ptrdiff_t>(at));
+    return out;
+  }
+
+  // Those whose chunk of so many tokens is complete.
+  std::vector<std::size_t> due(std::int64_t chunk) const {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < size(); ++i)
+      if (positions[i] > 0 && positions[i] % chunk == 0) out.push_back(i);
+    return out;
+  }
+};
+
+Streams::Streams(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t capacity,
+                 ttt::FormChoice form)
+    : params_(std::move(params)), dtype_(dtype) {
+  if (config.ttt_layer_type == "attention") capacity_ = capacity;
+  trace(decoding_model(config, capacity, form));
+}
+
+Streams::Streams(const LogitsFn& model, StateDict params, DType dtype)
+    : params_(std::move(params)), dtype_(dtype) {
+  trace(model);
+}
+
+Streams::~Streams() = default;
+
+void Streams::trace(const LogitsFn& model) {
+  model_ = model;
+  alone_ = CarriedStates::of(model_, params_.all(), dtype_, 1, false);
+  apart_ = CarriedStates::of(model_, params_.all(), dtype_, 1, true);
+  const CarriedStates two = CarriedStates::of(model_, params_.all(), dtype_, 2, true);
+  for (std::size_t i = 0; i < two.names.size(); ++i) {
+    const Shape &shape = two.initial[i].shape(), &one = apart_.initial[i].shape();
+    if (!shape.empty() && shape[0] == 2 && one[0] == 1 && std::equal(shape.begin() + 1, shape.end(), one.begin() + 1))
+      continue;
+    throw ConfigError(fmt::format(
+        "[streams] the state '{}' of two sequences is {}: its first axis must be theirs, so that one can leave and "
+        "take its row along; counts are to be those of Stream::counter, which are then [2, 1, 1, 1]",
+        two.names[i], to_string(shape)));
+  }
+  groups_.push_back(std::make_unique<Group>());
+  const StateProgram& one = program(*groups_[0], 1, 0);
+  vocab_size_ = one.vocab_size();
+  device_ = one.device();
+}
+
+StateProgram& Streams::program(Group& group, std::size_t rows, std::int64_t learns) {
+  std::unique_ptr<StateProgram>& found = group.programs[{rows, learns}];
+  if (!found)
+    found = std::make_unique<StateProgram>(
+        model_, apart_, params_, dtype_,
+        StateProgram::Sizes{.batch = static_cast<std::int64_t>(rows), .apart = true, .learns = learns});
+  return *found;
+}
+
+std::pair<std::size_t, std::size_t> Streams::place_of(Id stream) const {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const std::vector<Id>& ids = groups_[g]->ids;
+    if (const auto at = std::ranges::find(ids, stream); at != ids.end())
+      return {g, static_cast<std::size_t>(at - ids.begin())};
+  }
+  throw ConfigError(fmt::format("[streams] there is no stream {}; it has left, or never joined", stream));
+}
+
+std::int64_t Streams::position(Id stream) const {
+  const auto [group, row] = place_of(stream);
+  return groups_[group]->positions[row];
+}
+
+Streams::Id Streams::enter(std::int64_t position, const std::vector<Array>& states) {
+  ids_.push_back(next_++);
+  groups_[0]->add({ids_.back(), position, states}, device_);
+  level();
+  return ids_.back();
+}
+
+Streams::Id Streams::join() {
+  std::vector<Array> states;
+  for (const Array& initial : apart_.initial) states.push_back(initial.to(Device::cpu()));
+  return enter(0, states);
+}
+
+Streams::Id Streams::join(const Stopped& stopped) {
+  if (stopped.position < 0 || (capacity_ > 0 && stopped.position > capacity_))
+    throw ConfigError(fmt::format("[streams] position {} is outside of what a stream can read{}", stopped.position,
+                                  capacity_ > 0 ? fmt::format(" ({} tokens)", capacity_) : ""));
+  alone_.check_fits(stopped.state);
+  std::vector<Array> states;
+  for (std::size_t i = 0; i < apart_.names.size(); ++i)
+    states.push_back(stopped.state.at(apart_.names[i]).to(Device::cpu()).reshaped(apart_.initial[i].shape()));
+  return enter(stopped.position, states);
+}
+
+Stopped Streams::look(Id stream) const {
+  const auto [group, at] = place_of(stream);
+  const Row row = groups_[group]->row(at);
+  Stopped out{.state = {}, .position = row.position};
+  for (std::size_t i = 0; i < apart_.names.size(); ++i)
+    out.state.emplace(apart_.names[i], row.states[i].reshaped(alone_.initial[i].shape()));
+  return out;
+}
+
+Stopped Streams::leave(Id stream) {
+  Stopped out = look(stream);
+  const auto [group, at] = place_of(stream);
+  groups_[group]->take(at, device_);
+  std::erase(ids_, stream);
+  level();
+  return out;
+}
+
+// A group for each thread, or more where they would have too many rows.
+void Streams::level() {
+  const std::size_t needed = std::max<std::size_t>(
+      std::min(uz(thread_count()), ids_.size()), (ids_.size() + kMostRows - 1) / kMostRows);
+  while (groups_.size() < needed) groups_.push_back(std::make_unique<Group>());
+  for (;;) {
+    const auto [least, most] =
+        std::ranges::minmax_element(groups_, {}, [](const std::unique_ptr<Group>& g) { return g->size(); });
+    if ((*most)->size() < (*least)->size() + 2) return;
+    (*least)->add((*most)->take((*most)->size() - 1, device_), device_);
+  }
+}
+
+void Streams::check(const std::vector<std::int32_t>& tokens) const {
+  if (is_broken_)
+    throw ConfigError(
+        "[streams] an earlier step failed part way: some streams had read their token, some had not. Make new Streams, "
+        "and let them join with what was saved before");
+  if (tokens.size() != ids_.size())
+    throw ShapeError(fmt::format("[streams] {} tokens for {} streams; a step wants one for each, in the order of ids()",
+                                 tokens.size(), ids_.size()));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= vocab_size_)
+      throw ValueError(fmt::format("[streams] token {} of stream {} is outside of the vocabulary, 0 to {}", tokens[i],
+                                   ids_[i], vocab_size_ - 1));
+    if (capacity_ > 0 && position(ids_[i]) >= capacity_)
+      throw ConfigError(fmt::format(
+          "[streams] the attention cache of stream {} holds {} tokens and is full; let it leave, or make Streams with "
+          "more capacity",
+          ids_[i], capacity_));
+  }
+}
+
+// What the streams whose chunk is complete learn from it, before they read the token behind it.
+void Streams::learn(Group& group, std::int64_t chunk, const Array& tokens) {
+  const std::vector<std::size_t> due = group.due(chunk);
+  if (due.empty()) return;
+  StateProgram& program = this->program(group, due.size(), chunk);
+  if (due.size() == group.size()) return program.run(tokens, group.states);
+  std::vector<Array> states(group.states.size());
+  for (const std::vector<std::size_t>& some : {program.reads(), program.changes()})
+    for (const std::size_t i : some)
+      if (!states[i].defined()) states[i] = rows_of(group.states[i], due).to(device_);
+  program.run(rows_of(tokens, due), states);
+  for (const std::size_t i : program.changes()) put_rows(states[i].to(Device::cpu()), due, group.states[i]);
+}
+
+Array Streams::step(const std::vector<std::int32_t>& tokens) {
+  check(tokens);
+  Array out(dtype_, {std::ssize(ids_), vocab_size_});
+  std::vector<Group*> reading;
+  for (const std::unique_ptr<Group>& group : groups_) {  // programs share weights, so they are made one after the other
+    if (group->size() == 0) continue;
+    reading.push_back(group.get());
+    program(*group, group->size(), 0);
+    for (const std::int64_t chunk : apart_.chunks)
+      if (const std::size_t due = group->due(chunk).size(); due > 0) program(*group, due, chunk);
+  }
+  const auto read = [&](int part, int) {
+    Group& group = *reading[uz(part)];
+    Array own(DType::i32, {std::ssize(group.ids)});
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      places.push_back(static_cast<std::size_t>(std::ranges::find(ids_, group.ids[i]) - ids_.begin()));
+      own.as<std::int32_t>()[i] = tokens[places[i]];
+    }
+    for (const std::int64_t chunk : apart_.chunks) learn(group, chunk, own);
+    StateProgram& step = program(group, group.size(), 0);
+    step.run(own, group.states);
+    for (std::int64_t& position : group.positions) ++position;
+    put_rows(step.logits(), places, out);
+  };
+  is_broken_ = true;
+  in_parallel(static_cast<int>(reading.size()), thread_count(), read);
+  is_broken_ = false;
+  return out;
+}
+
+}  // namespace nestgrad

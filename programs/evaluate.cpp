@@ -1,0 +1,159 @@
+// evaluate: scores a text with a trained model, and with one that goes on learning from what it has scored.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "models/adaptation.h"
+#include "models/checkpoint.h"
+#include "models/data.h"
+#include "models/tokenizer.h"
+#include "programs/program.h"
+#include "programs/programs.h"
+
+using namespace nestgrad;
+
+namespace {
+
+struct Options {
+  std::string checkpoint, data = NESTGRAD_DEFAULT_DATA, tokenizer, adapt = "nothing";
+  AdaptationOptions adaptation;
+  std::int64_t segment = 256, bytes = 1 << 16;
+  bool all = false, prove = false, json = false;
+};
+
+double mean_of(std::span<const double> losses) {
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  return sum / static_cast<double>(losses.size());
+}
+
+// Means of the four quarters of a text.
+std::vector<double> quarters(std::span<const double> losses) {
+  std::vector<double> out;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::size_t begin = losses.size() * i / 4, end = losses.size() * (i + 1) / 4;
+    if (end > begin) out.push_back(mean_of(losses.subspan(begin, end - begin)));
+  }
+  return out;
+}
+
+void tell(std::string_view what, const std::vector<double>& losses, double bytes_per_token) {
+  fmt::print("{:<9} {:.4f} nats per token ({:.4f} bits per byte); quarters of the text {:.4f}\n", what,
+             mean_of(losses), mean_of(losses) / std::numbers::ln2 / bytes_per_token,
+             fmt::join(quarters(losses), ", "));
+}
+
+nlohmann::ordered_json in_json(const std::vector<double>& losses, double bytes_per_token) {
+  return {{"loss", mean_of(losses)},
+          {"bits_per_byte", mean_of(losses) / std::numbers::ln2 / bytes_per_token},
+          {"loss_by_quarter", quarters(losses)}};
+}
+
+std::string text_of(const Options& o) {
+  const ByteCorpus corpus = ByteCorpus::load(o.data, 2);
+  std::string out;
+  for (const Split split : {Split::training, Split::validation})
+    if (o.all || split == Split::validation) {
+      const auto bytes = corpus.bytes(split);
+      out.append(bytes.begin(), bytes.end());
+    }
+  if (o.bytes > 0) out.resize(std::min(out.size(), static_cast<std::size_t>(o.bytes)));
+  return out;
+}
+
+void evaluate(Options& o) {
+  o.adaptation.what = adapted_named(o.adapt);
+  try {
+    o.adaptation.check();
+  } catch (const ConfigError& e) {
+    throw CLI::ValidationError(e.what());
+  }
+  if (o.prove && o.adaptation.what == Adapted::nothing)
+    throw CLI::ValidationError("--prove", "is about a model that learns: give --adapt as well");
+  const Checkpoint model = read_checkpoint(o.checkpoint);
+  const auto tokenizer = read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, model.config.vocab_size);
+  const std::string text = text_of(o);
+  const std::vector<std::int32_t> tokens = tokenizer->encode(text);
+  const double bytes_per_token = static_cast<double>(text.size()) / static_cast<double>(tokens.size());
+  const auto start = std::chrono::steady_clock::now();
+  const bool learns = o.adaptation.what != Adapted::nothing;
+  std::vector<double> frozen, adapted;
+  std::int64_t learning = 0, steps = 0;
+  {
+    ProgressLine progress;
+    AdaptationOptions nothing = o.adaptation;
+    nothing.what = Adapted::nothing;
+    AdaptingScorer as_it_is(model.config, model.params, nothing);
+    frozen = score_text(as_it_is, tokens, o.segment,
+                        [&](double done) { progress.update("as it is", learns ? done / 4 : done); });
+    if (learns) {
+      AdaptingScorer scorer(model.config, model.params, o.adaptation);
+      if (o.prove) {
+        const std::span some = std::span(tokens).first(std::min(tokens.size(), static_cast<std::size_t>(3 * o.segment + 1)));
+        check_no_look_ahead(scorer, some, o.segment);
+        progress.print(fmt::format("no score looks ahead: {} tokens, and as many with later ones replaced at nine places",
+                                   some.size()));
+      }
+      adapted = score_text(scorer, tokens, o.segment,
+                           [&](double done) { progress.update("adapting", 0.25 + 0.75 * done); });
+      learning = scorer.learning_parameters();
+      steps = scorer.steps();
+    }
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("{} tokens in segments of {}, {}\n", frozen.size(), o.segment, format_seconds(seconds));
+  tell("as it is", frozen, bytes_per_token);
+  if (learns) {
+    tell(o.adapt, adapted, bytes_per_token);
+    fmt::print("{} steps on {} parameters gain {:.4f} nats per token, {:.4f} in the last quarter\n", steps, learning,
+               mean_of(frozen) - mean_of(adapted), quarters(frozen).back() - quarters(adapted).back());
+  }
+  if (!o.json) return;
+  nlohmann::ordered_json json{{"tokens", frozen.size()}, {"segment", o.segment}, {"as_it_is", in_json(frozen, bytes_per_token)}};
+  if (learns) {
+    const double rate = o.adaptation.rate > 0 ? o.adaptation.rate : default_rate(o.adaptation.what);
+    json["adapt"] = o.adapt, json["rate"] = rate, json["steps"] = steps, json["learning_parameters"] = learning;
+    json["adapted"] = in_json(adapted, bytes_per_token);
+    if (o.prove) json["no_look_ahead"] = "proved on the first segments";
+  }
+  json["seconds"] = seconds;
+  print_json(json);
+}
+
+}  // namespace
+
+int nestgrad::programs::evaluate(int argc, char** argv) {
+  CLI::App app{
+      "Scores a text with a trained model: nats per token, over the whole text and by quarters. With --adapt the model\n"
+      "goes on learning: each segment is scored first, and then makes a step of gradient descent on its own loss.",
+      "evaluate"};
+  Options o;
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--checkpoint", o.checkpoint, "Folder of a model, or its file of weights")->required();
+  app.add_option("--tokenizer", o.tokenizer, "tokenizer.model (default: that beside the weights, or bytes)");
+  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")->capture_default_str();
+  app.add_flag("--all", o.all, "Score the part that models are trained on too, not only the part that validates");
+  app.add_option("--bytes", o.bytes, "Most bytes of it (0: all)")->check(not_negative, "NONNEGATIVE")->capture_default_str();
+  app.add_option("--segment", o.segment, "Tokens that are scored before a step; layers begin anew with each segment")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--adapt", o.adapt, "What learns: nothing, sgd (all parameters), norms (of normalisations), lora")
+      ->check(CLI::IsMember({"nothing", "sgd", "norms", "lora"}))
+      ->capture_default_str();
+  app.add_option("--rate", o.adaptation.rate, "Of its steps (default: that of --adapt)")->check(positive, "POSITIVE");
+  app.add_option("--clip", o.adaptation.clip, "Largest norm of a step's gradient")
+      ->check(positive, "POSITIVE")
+      ->capture_default_str();
+  app.add_option("--rank", o.adaptation.rank, "lora: of the product beside each matrix")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16))
+      ->capture_default_str();
+  app.add_option("--seed", o.adaptation.seed, "lora: of its first factor")->capture_default_str();
+  app.add_flag("--prove", o.prove, "Show first that no score depends on what comes after it");
+  app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
+  add_device_option(app);
+  return run_program(argc, argv, app, [&] { ::evaluate(o); });
+}

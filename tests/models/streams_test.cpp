@@ -1,0 +1,245 @@
+// The promise: a stream's numbers are, bit for bit, those of a Decoder that reads it alone, whoever joins, leaves and comes
+// back meanwhile, and however many threads there are.
+#include "models/streams.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/core/threads.h"
+#include "engine/io/safetensors.h"
+#include "tests/models/model_testing.h"
+#include "tests/temporary_folder.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+constexpr std::int64_t kTokens = 19;  // of a stream, at most: four chunks and a part of one
+
+StateDict params_of(const LanguageModelConfig& config, DType dtype) {
+  return random_parameters(logits_model(config, dtype, i32({1, 3})), dtype);
+}
+
+std::int32_t token_of(std::int64_t stream, std::int64_t position, std::int64_t vocab) {
+  return static_cast<std::int32_t>(random_below(static_cast<std::uint32_t>(vocab), 11,
+                                                static_cast<std::uint64_t>(stream),
+                                                static_cast<std::uint64_t>(position)));
+}
+
+// Logits of each stream, each token, read alone.
+class Alone {
+ public:
+  Alone(const LanguageModelConfig& config, const StateDict& params, DType dtype, ttt::FormChoice form)
+      : vocab_(config.vocab_size), decoder_(config, params, dtype, 1, kTokens, form) {}
+  const Array& logits(std::int64_t stream, std::int64_t position) {
+    Arrays& rows = logits_[stream];
+    if (rows.empty()) {
+      decoder_.reset();
+      for (std::int64_t t = 0; t < kTokens; ++t)
+        rows.push_back(decoder_.step(Array::of({static_cast<double>(token_of(stream, t, vocab_))}, {1}, DType::i32)));
+    }
+    return rows.at(static_cast<std::size_t>(position));
+  }
+
+ private:
+  std::int64_t vocab_;
+  Decoder decoder_;
+  std::map<std::int64_t, Arrays> logits_;
+};
+
+// Reads one token of each stream; the first stream whose logits are not those that it has alone, or -1. name: of each
+// stream here, the one of its text.
+std::int64_t wrong_in_step(Streams& streams, const std::map<Streams::Id, std::int64_t>& name, Alone& alone,
+                           std::int64_t vocab) {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> positions;
+  for (const Streams::Id id : streams.ids()) {
+    positions.push_back(streams.position(id));
+    tokens.push_back(token_of(name.at(id), positions.back(), vocab));
+  }
+  const Array logits = streams.step(tokens);
+  REQUIRE(logits.shape() == Shape{std::ssize(tokens), vocab});
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    CHECK(streams.position(streams.ids()[i]) == positions[i] + 1);
+    const auto row = static_cast<std::int64_t>(i);
+    const Array own = trace([&](Tensor all) { return slice(all, 0, row, row + 1); }, logits.spec())(logits);
+    if (!own.same_bits(alone.logits(name.at(streams.ids()[i]), positions[i]))) return streams.ids()[i];
+  }
+  return -1;
+}
+
+// Streams come, go and come back for 40 tokens.
+void comings_and_goings(const LanguageModelConfig& config, DType dtype, ttt::FormChoice form) {
+  const StateDict params = params_of(config, dtype);
+  Alone alone(config, params, dtype, form);
+  Streams streams(config, params, dtype, kTokens, form);
+  std::map<Streams::Id, std::int64_t> name;
+  std::vector<std::pair<std::int64_t, Stopped>> gone;
+  std::int64_t names = 0, most = 0;
+  for (std::int64_t round = 0; round < 40; ++round) {
+    if (round % 3 == 0 && names < 9) name[streams.join()] = names++;
+    if (round % 5 == 4 && streams.ids().size() > 1) {
+      const Streams::Id id = streams.ids()[static_cast<std::size_t>(round) % streams.ids().size()];
+      Stopped stopped = streams.leave(id);
+      if (stopped.position < kTokens) gone.emplace_back(name.at(id), std::move(stopped));
+    }
+    if (round % 7 == 6 && !gone.empty()) {
+      name[streams.join(gone.front().second)] = gone.front().first;
+      gone.erase(gone.begin());
+    }
+    const std::vector<Streams::Id> here = streams.ids();
+    for (const Streams::Id id : here)
+      if (streams.position(id) == kTokens) streams.leave(id);
+    most = std::max<std::int64_t>(most, std::ssize(streams.ids()));
+    CAPTURE(round);
+    REQUIRE(wrong_in_step(streams, name, alone, config.vocab_size) == -1);
+  }
+  CHECK(most >= 5);
+}
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(thread_count()) { set_thread_count(count); }
+  ~Threads() { set_thread_count(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+TEST_CASE("streams: each reads as if it were alone, to the bit: every learner, while others come and go") {
+  for (const std::string& learner : layer_names()) {
+    if (learner == kEndToEnd) continue;
+    CAPTURE(learner);
+    comings_and_goings(small_model(layer_type(learner)), DType::f32, ttt::FormChoice::automatic);
+  }
+}
+
+TEST_CASE("streams: so it is with every backbone, form, type, number of heads and of threads") {
+  for (const int threads : {1, 3}) {
+    const Threads used(threads);
+    for (LanguageModelConfig config : small_models())
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        CAPTURE(name_of(config));
+        comings_and_goings(config, dtype, ttt::FormChoice::automatic);
+        config.num_attention_heads = 1;
+        comings_and_goings(config, dtype, ttt::FormChoice::primal);
+      }
+  }
+  LanguageModelConfig windowed = small_model("lact");
+  windowed.attention_window = 3;
+  comings_and_goings(windowed, DType::f64, ttt::FormChoice::automatic);
+  LanguageModelConfig online = small_model("linear");
+  online.mini_batch_size = 1;
+  comings_and_goings(online, DType::f64, ttt::FormChoice::automatic);
+}
+
+TEST_CASE("streams: what has left is a file that another object, or a Decoder, goes on from") {
+  const TemporaryFolder folder;
+  for (const char* layer : {"linear", "lact", "attention"}) {
+    CAPTURE(layer);
+    const LanguageModelConfig config = small_model(layer);
+    const StateDict params = params_of(config, DType::f32);
+    Alone alone(config, params, DType::f32, ttt::FormChoice::automatic);
+    Streams first(config, params, DType::f32, kTokens), second(config, params, DType::f32, kTokens);
+    const Streams::Id kept = first.join(), moved = first.join();
+    const std::map<Streams::Id, std::int64_t> name{{kept, 0}, {moved, 1}};
+    for (int t = 0; t < 9; ++t) REQUIRE(wrong_in_step(first, name, alone, config.vocab_size) == -1);
+    const Stopped stays = first.look(kept);
+    CHECK(stays.position == 9);
+    const std::string path = folder / "stopped.safetensors";
+    first.leave(moved).save(path);
+    CHECK(first.ids() == std::vector<Streams::Id>{kept});
+
+    const Stopped read = Stopped::load(path);
+    CHECK(read.position == 9);
+    const Streams::Id again = second.join(read);
+    for (int t = 0; t < 5; ++t) {
+      REQUIRE(wrong_in_step(second, {{again, 1}}, alone, config.vocab_size) == -1);
+      REQUIRE(wrong_in_step(first, name, alone, config.vocab_size) == -1);
+    }
+    Decoder decoder(config, params, DType::f32, 1, kTokens);
+    decoder.restore(read.state, read.position);
+    const Array token = Array::of({static_cast<double>(token_of(1, 9, config.vocab_size))}, {1}, DType::i32);
+    CHECK(decoder.step(token).same_bits(alone.logits(1, 9)));
+    const Streams::Id of_decoder = second.join({decoder.state(), decoder.position()});
+    CHECK(second.position(of_decoder) == 10);
+    REQUIRE(wrong_in_step(second, {{again, 1}, {of_decoder, 1}}, alone, config.vocab_size) == -1);
+  }
+}
+
+TEST_CASE("streams: wrong calls are refused with what to do, and change nothing") {
+  const TemporaryFolder folder;
+  const LanguageModelConfig config = small_model("linear");
+  const StateDict params = params_of(config, DType::f64);
+  Streams streams(config, params, DType::f64);
+  const Streams::Id a = streams.join(), b = streams.join();
+  const Array before = streams.step({1, 2});
+  CHECK(contains(message_of<ShapeError>([&] { streams.step({1}); }), "1 tokens for 2 streams"));
+  CHECK(contains(message_of<ValueError>([&] { streams.step({1, 13}); }), "token 13 of stream 1 is outside"));
+  CHECK(contains(message_of<ValueError>([&] { streams.step({-1, 1}); }), "token -1 of stream 0"));
+  CHECK(streams.position(a) == 1);
+  const Stopped gone = streams.leave(b);
+  CHECK(contains(message_of<ConfigError>([&] { streams.leave(b); }), "there is no stream 1"));
+  CHECK(contains(message_of<ConfigError>([&] { streams.position(7); }), "there is no stream 7"));
+  CHECK(streams.join(gone) == 2);  // a number is not given twice
+
+  Stopped wrong = gone;
+  wrong.position = -1;
+  CHECK(contains(message_of<ConfigError>([&] { streams.join(wrong); }), "position -1"));
+  wrong = gone;
+  const std::string some = wrong.state.begin()->first;
+  wrong.state.erase(some);
+  CHECK(contains(message_of<ConfigError>([&] { streams.join(wrong); }), "it lacks the value '" + some + "'"));
+  wrong = gone;
+  wrong.state.emplace("other", Array::zeros(DType::f64, {1}));
+  CHECK(contains(message_of<ConfigError>([&] { streams.join(wrong); }), "holds 'other'"));
+  wrong = gone;
+  wrong.state.begin()->second = Array::zeros(DType::f64, {2, 2});
+  CHECK(contains(message_of<ConfigError>([&] { streams.join(wrong); }), "the model wants"));
+  CHECK(streams.ids().size() == 2);
+
+  std::ofstream(folder / "text") << "no such file";
+  CHECK(contains(message_of<IoError>([&] { Stopped::load(folder / "text"); }), "text"));
+  write_safetensors(folder / "other", {params, {}, {}});
+  CHECK(contains(message_of<IoError>([&] { Stopped::load(folder / "other"); }), "no position"));
+
+  Streams attention(small_model("attention"), params_of(small_model("attention"), DType::f64), DType::f64, 2);
+  const Streams::Id full = attention.join();
+  attention.step({1}), attention.step({2});
+  CHECK(contains(message_of<ConfigError>([&] { attention.step({3}); }), "stream 0 holds 2 tokens and is full"));
+  Stopped long_one = attention.look(full);
+  long_one.position = 3;
+  CHECK(contains(message_of<ConfigError>([&] { attention.join(long_one); }), "(2 tokens)"));
+  for (const Streams::Id id : std::vector(streams.ids())) streams.leave(id);
+  CHECK(streams.step({}).shape() == Shape{0, 13});
+}
+
+TEST_CASE("streams: a model with a state that sequences share is refused") {
+  const LogitsFn shared = [](const Params& p, Tensor tokens, ttt::Stream& stream) {
+    const Tensor h = gather(p("table", {5, 5}), tokens);
+    if (!stream.stepping()) return h;
+    const Tensor seen = stream.state("seen", zeros(h.dtype(), {1}));
+    stream.carry("seen", seen + 1.0);
+    return h * seen;
+  };
+  StateDict params{{"table", Array::full(DType::f32, {5, 5}, 0.5)}};
+  const std::string why = message_of<ConfigError>([&] { Streams(shared, params, DType::f32); });
+  CHECK(contains(why, "the state 'seen' of two sequences is [1]"));
+  CHECK(contains(why, "Stream::counter"));
+  const LogitsFn own = [](const Params& p, Tensor tokens, ttt::Stream& stream) {
+    const Tensor h = gather(p("table", {5, 5}), tokens);
+    if (!stream.stepping()) return h;
+    const Tensor seen = stream.counter("seen", 100, h.dtype());  // [batch, 1, 1, 1]
+    return h * reshape(seen, {seen.dim(0), 1, 1});
+  };
+  Streams streams(own, params, DType::f32);
+  streams.join();
+  streams.step({1});
+  streams.join();
+  CHECK(streams.step({1, 1}).to_vector() == std::vector<double>{0.5, 0.5, 0.5, 0.5, 0.5, 0, 0, 0, 0, 0});
+}
