@@ -23,7 +23,8 @@ constexpr std::array<std::pair<std::string_view, Adapted>, 4> kNames{{{"nothing"
 
 bool is_norm(const ParamSpec& p) { return p.name.find("norm") != std::string::npos; }
 bool has_product_beside(const ParamSpec& p) {
-  return p.shape.size() == 2 && p.init.kind == Init::Kind::normal && p.name.find("embed") == std::string::npos;
+  return p.shape.size() == 2 && p.init.kind == Init::Kind::normal &&
+         p.name.find("embed") == std::string::npos;
 }
 
 // What learns of a model with these parameters.
@@ -34,11 +35,13 @@ std::vector<ParamSpec> learning_of(const std::vector<ParamSpec>& params, const A
     if (o.what != Adapted::lora || !has_product_beside(p)) continue;
     const std::int64_t rows = p.shape[0], columns = p.shape[1];
     out.push_back({p.name + ".lora_B", {rows, o.rank}, Init::zeros()});
-    out.push_back({p.name + ".lora_A", {o.rank, columns}, Init::normal(1 / std::sqrt(static_cast<double>(columns)))});
+    out.push_back(
+        {p.name + ".lora_A", {o.rank, columns}, Init::normal(1 / std::sqrt(static_cast<double>(columns)))});
   }
   if (out.empty() && o.what != Adapted::nothing)
-    throw ConfigError(fmt::format("[adaptation] nothing of this model can learn by '{}': it has no {}; take sgd",
-                                  name(o.what), o.what == Adapted::norms ? "parameter named norm" : "matrix"));
+    throw ConfigError(
+        fmt::format("[adaptation] nothing of this model can learn by '{}': it has no {}; take sgd",
+                    name(o.what), o.what == Adapted::norms ? "parameter named norm" : "matrix"));
   return out;
 }
 
@@ -70,7 +73,8 @@ double default_rate(Adapted what) {
 
 void AdaptationOptions::check() const {
   if (!(rate >= 0) || !std::isfinite(rate))
-    throw ConfigError(fmt::format("[adaptation] rate must be positive and finite, or 0 for its default; it is {}", rate));
+    throw ConfigError(
+        fmt::format("[adaptation] rate must be positive and finite, or 0 for its default; it is {}", rate));
   if (!(clip > 0)) throw ConfigError(fmt::format("[adaptation] clip must be positive, it is {}", clip));
   if (rank < 1 || rank > kMostExtent)
     throw ConfigError(fmt::format("[adaptation] rank must be 1 to {}, it is {}", kMostExtent, rank));
@@ -83,7 +87,8 @@ struct AdaptingScorer::Program {
   std::vector<Array> inputs, outputs;
 };
 
-AdaptingScorer::AdaptingScorer(const LanguageModelConfig& config, StateDict params, const AdaptationOptions& options)
+AdaptingScorer::AdaptingScorer(const LanguageModelConfig& config, StateDict params,
+                               const AdaptationOptions& options)
     : loss_([config](const Params& p, Tensor tokens) {
         ttt::Stream stream;
         return next_token_loss(config, p, tokens, stream);
@@ -106,9 +111,9 @@ AdaptingScorer::AdaptingScorer(const LogitsFn& model, StateDict params, const Ad
 void AdaptingScorer::start() {
   options_.check();
   if (options_.rate == 0) options_.rate = default_rate(options_.what);
-  const TracedModel model = trace_model(kType, {{DType::i32, {1, 3}}}, [&](ParamTable& table, const Tensors& in) {
-    return Tensors{loss_(Params(table), in[0])};
-  });
+  const TracedModel model =
+      trace_model(kType, {{DType::i32, {1, 3}}},
+                  [&](ParamTable& table, const Tensors& in) { return Tensors{loss_(Params(table), in[0])}; });
   check_fits(model.params, params_, "what is to be adapted");
   learning_ = learning_of(model.params, options_);
   reset();
@@ -144,22 +149,24 @@ AdaptingScorer::Program& AdaptingScorer::program(std::int64_t length) {
     Tensors now(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(first));
     for (std::size_t i = 0; i < learning_.size(); ++i) {
       const bool is_product = options_.what == Adapted::lora;
-      const std::string name = is_product ? learning_[i].name.substr(0, learning_[i].name.rfind('.')) : learning_[i].name;
+      const std::string name =
+          is_product ? learning_[i].name.substr(0, learning_[i].name.rfind('.')) : learning_[i].name;
       const auto at = static_cast<std::size_t>(std::ranges::find(model.inputs, name) - model.inputs.begin());
       if (!is_product) now[at] = learning[i];
       else now[at] = now[at] + matmul(learning[i], learning[i + 1]), ++i;
     }
     return model.function(std::span<const Tensor>(now))[0];
   };
-  const Function score = trace(
-      [&](const Tensors& in) { return Tensors{losses_of(in, std::span(in).subspan(first))}; }, specs);
+  const Function score =
+      trace([&](const Tensors& in) { return Tensors{losses_of(in, std::span(in).subspan(first))}; }, specs);
   const Function learn = trace(
       [&](const Tensors& in) {
         Tensors at(in.begin() + static_cast<std::ptrdiff_t>(first), in.end());
         for (Tensor& t : at) t = probe(t);
         const Tensor losses = losses_of(in, at);
         const GradSeed seed = seed_of_ones(mean(losses));
-        const Tensors gradients = pull_back(std::span(&seed, 1), at);  // undefined: a short segment does not need it
+        const Tensors gradients =
+            pull_back(std::span(&seed, 1), at);  // undefined: a short segment does not need it
         Tensors out{losses};
         Tensor squares;
         for (const Tensor& g : gradients)
@@ -179,14 +186,15 @@ AdaptingScorer::Program& AdaptingScorer::program(std::int64_t length) {
   inputs.insert(inputs.end(), values_.begin(), values_.end());
   std::vector<Array> outputs;
   for (std::size_t i = 0; i < learn.outputs().size(); ++i) outputs.emplace_back(learn.output_spec(i));
-  found = std::make_shared<Program>(Program{score.plan(), learn.plan(), std::move(inputs), std::move(outputs)});
+  found =
+      std::make_shared<Program>(Program{score.plan(), learn.plan(), std::move(inputs), std::move(outputs)});
   return *found;
 }
 
 std::vector<double> AdaptingScorer::score(std::span<const std::int32_t> tokens, bool learn) {
   if (tokens.size() < 2)
-    throw ShapeError(fmt::format("[adaptation] a segment has {} tokens; it needs two, one to read and one to score",
-                                 tokens.size()));
+    throw ShapeError(fmt::format(
+        "[adaptation] a segment has {} tokens; it needs two, one to read and one to score", tokens.size()));
   Program& p = program(std::ssize(tokens) - 1);
   std::ranges::copy(tokens, p.inputs[0].as<std::int32_t>().begin());
   std::ranges::copy(values_, p.inputs.end() - std::ssize(values_));
@@ -196,17 +204,18 @@ std::vector<double> AdaptingScorer::score(std::span<const std::int32_t> tokens, 
   std::vector<double> out = p.outputs[0].to_vector();
   const double norm = p.outputs[1].item();
   if (!std::isfinite(norm) || !std::ranges::all_of(out, [](double x) { return std::isfinite(x); }))
-    throw ValueError(fmt::format(
-        "[adaptation] after {} steps the {} is not finite; lower the rate, which is {}", steps_,
-        std::isfinite(norm) ? "loss" : "gradient", options_.rate));
+    throw ValueError(
+        fmt::format("[adaptation] after {} steps the {} is not finite; lower the rate, which is {}", steps_,
+                    std::isfinite(norm) ? "loss" : "gradient", options_.rate));
   for (std::size_t i = 0; i < values_.size(); ++i) std::swap(values_[i], p.outputs[i + 2]);
   ++steps_;
   return out;
 }
 
-std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int32_t> tokens, std::int64_t segment,
-                               const std::function<void(double)>& progress) {
-  if (segment < 1) throw ConfigError(fmt::format("[adaptation] a segment of {} tokens; it needs one or more", segment));
+std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int32_t> tokens,
+                               std::int64_t segment, const std::function<void(double)>& progress) {
+  if (segment < 1)
+    throw ConfigError(fmt::format("[adaptation] a segment of {} tokens; it needs one or more", segment));
   if (tokens.size() < 2)
     throw ShapeError(fmt::format("[adaptation] the text has {} tokens; it needs two or more", tokens.size()));
   scorer.reset();
@@ -224,12 +233,15 @@ void check_no_look_ahead(AdaptingScorer& scorer, std::span<const std::int32_t> t
   const std::vector<double> scores = score_text(scorer, tokens, segment);
   const auto different = std::ranges::find_if(tokens, [&](std::int32_t t) { return t != tokens[0]; });
   if (different == tokens.end())
-    throw ConfigError("[adaptation] all tokens are alike, which proves nothing; give a text whose tokens differ");
+    throw ConfigError(
+        "[adaptation] all tokens are alike, which proves nothing; give a text whose tokens differ");
   constexpr std::size_t kPlaces = 9;
   for (std::size_t i = 1; i <= kPlaces; ++i) {
-    const std::size_t place = std::clamp<std::size_t>(tokens.size() * i / (kPlaces + 1), 1, tokens.size() - 1);
+    const std::size_t place =
+        std::clamp<std::size_t>(tokens.size() * i / (kPlaces + 1), 1, tokens.size() - 1);
     std::vector<std::int32_t> other(tokens.begin(), tokens.end());
-    for (std::size_t t = place; t < other.size(); ++t) other[t] = tokens[t] == tokens[0] ? *different : tokens[0];
+    for (std::size_t t = place; t < other.size(); ++t)
+      other[t] = tokens[t] == tokens[0] ? *different : tokens[0];
     const std::vector<double> now = score_text(scorer, other, segment);
     for (std::size_t t = 0; t + 1 < place; ++t)
       if (now[t] != scores[t])

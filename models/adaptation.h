@@ -18,8 +18,8 @@ namespace nestgrad {
 enum class Adapted : std::uint8_t {
   nothing,  // the model as it is
   sgd,      // all parameters
-  norms,    // gains and shifts of normalisations, as in test-time adaptation by entropy (Wang et al. 2021, "Tent")
-  lora,     // a thin product beside every matrix but the embedding: W + B A (Hu et al. 2022, section 4.1)
+  norms,  // gains and shifts of normalisations, as in test-time adaptation by entropy (Wang et al. 2021, "Tent")
+  lora,  // a thin product beside every matrix but the embedding: W + B A (Hu et al. 2022, section 4.1)
 };
 Adapted adapted_named(std::string_view name);  // nothing, sgd, norms, lora; ConfigError for another one
 std::string_view name(Adapted adapted);
@@ -71,8 +71,8 @@ class AdaptingScorer {
 
 // Scores of a whole text: segments of `segment` tokens that are predicted, the last one perhaps shorter. scorer is reset
 // first. progress, if given, sees the fraction done after each segment.
-std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int32_t> tokens, std::int64_t segment,
-                               const std::function<void(double)>& progress = {});
+std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int32_t> tokens,
+                               std::int64_t segment, const std::function<void(double)>& progress = {});
 
 // Proves by example that no score depends on what comes after it: from each of some places on, all later tokens are
 // replaced by others; the scores before must keep their bits, and some after it must change. ConfigError that says

@@ -9,8 +9,7 @@ namespace nestgrad {
 Tensor Attention::operator()(Tensor x, ttt::Stream& stream) const {
   const Scope scope(name_);
   const ttt::Task::Joined joined = task_->views(x, stream);
-  const Tensor positions = stream.stepping() ? stream.counter(name_ + ".position", capacity_, x.dtype())
-                                             : iota(x.dtype(), {x.dim(1)}, 0);
+  const Tensor positions = stream.positions(name_ + ".position", x, capacity_);
   const std::int64_t heads = options_.heads, dim = options_.width / heads, groups = joined.k.dim(2) / dim;
   if (groups < 1 || joined.k.dim(2) != groups * dim || joined.v.dim(2) != joined.k.dim(2))
     throw ShapeError(fmt::format(
@@ -20,7 +19,7 @@ Tensor Attention::operator()(Tensor x, ttt::Stream& stream) const {
   const Tensor q = rope(ttt::split_heads(joined.q, heads), positions, options_.rope_theta);
   const Tensor k = rope(ttt::split_heads(joined.k, groups), positions, options_.rope_theta);
   const Tensor v = ttt::split_heads(joined.v, groups);
-  const ttt::AttentionOptions options{.capacity = capacity_};
+  const ttt::AttentionOptions options{.capacity = capacity_, .places = stream.places()};
   Tensor out = ttt::join_heads(stream.stepping() ? ttt::attention_step(q, k, v, options, stream, name_)
                                                  : ttt::attention(q, k, v, options));
   if (options_.gate)

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -63,9 +64,28 @@ std::vector<std::string> list_files(const fs::path& folder) {
   return files;
 }
 
-void append(Bytes& joined, const Bytes& text) {
-  if (!joined.empty()) joined.push_back('\n');
-  joined.insert(joined.end(), text.begin(), text.end());
+// Texts joined by newlines, and where each begins.
+struct Joined {
+  Bytes bytes;
+  std::vector<std::size_t> documents;
+
+  void append(const Bytes& text) {
+    if (!bytes.empty()) bytes.push_back('\n');
+    documents.push_back(bytes.size());
+    bytes.insert(bytes.end(), text.begin(), text.end());
+  }
+};
+
+// Where parts begin that empty lines divide.
+std::vector<std::size_t> paragraphs_of(const Bytes& text) {
+  std::vector<std::size_t> out;
+  bool empty = true;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\n' && empty) out.push_back(out.empty() ? 0 : i);
+    empty = text[i] == '\n' && (empty || (i > 0 && text[i - 1] == '\n'));
+  }
+  if (out.empty()) out.push_back(0);
+  return out;
 }
 
 ByteCorpus split_at_nine_tenths(const Bytes& text) {
@@ -92,11 +112,13 @@ ByteCorpus load_folder(const fs::path& folder) {
     throw IoError(
         fmt::format("[data] folder '{}' holds no text; give a folder with text files that are not hidden",
                     folder.string()));
-  Bytes training, validation;
+  Joined training, validation;
   const bool by_file = texts.size() >= kEveryNthFile;
   for (std::size_t i = 0; i < texts.size(); ++i)
-    append(by_file && i % kEveryNthFile == kEveryNthFile - 1 ? validation : training, texts[i]);
-  return by_file ? ByteCorpus(std::move(training), std::move(validation)) : split_at_nine_tenths(training);
+    (by_file && i % kEveryNthFile == kEveryNthFile - 1 ? validation : training).append(texts[i]);
+  if (!by_file) return split_at_nine_tenths(training.bytes);
+  return {std::move(training.bytes), std::move(training.documents), std::move(validation.bytes),
+          std::move(validation.documents)};
 }
 
 std::string_view name(Split split) { return split == Split::training ? "training" : "validation"; }
@@ -149,14 +171,38 @@ struct BigramCounts {
 
 }  // namespace
 
-ByteCorpus::ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation)
-    : training_(std::make_shared<const std::vector<std::uint8_t>>(std::move(training))),
-      validation_(std::make_shared<const std::vector<std::uint8_t>>(std::move(validation))) {
-  for (Split split : {Split::training, Split::validation})
+ByteCorpus::ByteCorpus(Bytes training, Bytes validation)
+    : training_(std::make_shared<const Bytes>(std::move(training))),
+      validation_(std::make_shared<const Bytes>(std::move(validation))),
+      training_documents_(std::make_shared<const std::vector<std::size_t>>(paragraphs_of(*training_))),
+      validation_documents_(std::make_shared<const std::vector<std::size_t>>(paragraphs_of(*validation_))) {
+  check();
+}
+
+ByteCorpus::ByteCorpus(Bytes training, std::vector<std::size_t> training_documents, Bytes validation,
+                       std::vector<std::size_t> validation_documents)
+    : training_(std::make_shared<const Bytes>(std::move(training))),
+      validation_(std::make_shared<const Bytes>(std::move(validation))),
+      training_documents_(std::make_shared<const std::vector<std::size_t>>(std::move(training_documents))),
+      validation_documents_(
+          std::make_shared<const std::vector<std::size_t>>(std::move(validation_documents))) {
+  check();
+}
+
+void ByteCorpus::check() const {
+  for (Split split : {Split::training, Split::validation}) {
     if (bytes(split).size() > std::numeric_limits<std::uint32_t>::max())  // offsets are drawn in 32 bits
       throw ConfigError(
           fmt::format("[data] the {} part has {} bytes; at most 4 GiB can be used, give less text",
                       name(split), bytes(split).size()));
+    const auto begins = documents(split);
+    if (begins.empty() || begins[0] != 0 ||
+        std::ranges::adjacent_find(begins, std::greater_equal()) != begins.end() ||
+        (begins.size() > 1 && begins.back() >= bytes(split).size()))
+      throw ConfigError(fmt::format(
+          "[data] the documents of the {} part must begin at ascending bytes of it, the first at 0",
+          name(split)));
+  }
 }
 
 std::uint64_t ByteCorpus::fingerprint() const {
@@ -219,7 +265,7 @@ Array ByteCorpus::validation_windows(std::int64_t context, std::int64_t max_wind
   return windows;
 }
 
-double bigram_loss(std::span<const std::uint8_t> training, const Array& windows) {
+double bigram_loss(std::span<const std::uint8_t> training, const Array& windows, const Array& counted) {
   if (training.size() < 2)
     throw ConfigError(
         fmt::format("[bigram_loss] the training text has {} bytes; at least 2 are needed", training.size()));
@@ -227,6 +273,9 @@ double bigram_loss(std::span<const std::uint8_t> training, const Array& windows)
   if (shape.size() != 2 || shape[0] < 1 || shape[1] < 2)
     throw ShapeError(
         fmt::format("[bigram_loss] windows is {}; need i32 [n, context+1]", to_string(windows.spec())));
+  if (counted.defined() && counted.shape() != Shape{shape[0], shape[1] - 1})
+    throw ShapeError(fmt::format("[bigram_loss] counted is {}; need {}", to_string(counted.spec()),
+                                 to_string(Shape{shape[0], shape[1] - 1})));
   const auto values = windows.as<std::int32_t>();
   if (std::ranges::any_of(values, [](std::int32_t v) { return v < 0 || v > 255; }))
     throw ValueError("[bigram_loss] windows holds a value that is not a byte; need 0 to 255");
@@ -234,13 +283,17 @@ double bigram_loss(std::span<const std::uint8_t> training, const Array& windows)
   const BigramCounts counts(training);
   const double k = counts.fit_k();
   double sum = 0;
+  std::size_t scored = 0;
   const auto rows = static_cast<std::size_t>(shape[0]), columns = static_cast<std::size_t>(shape[1]);
   for (std::size_t row = 0; row < rows; ++row)
     for (std::size_t t = 1; t < columns; ++t) {
+      if (counted.defined() && counted.at(static_cast<std::int64_t>(row * (columns - 1) + t - 1)) == 0)
+        continue;
+      ++scored;
       const auto previous = static_cast<std::size_t>(values[row * columns + t - 1]);
       sum -= counts.log_probability(previous, static_cast<std::size_t>(values[row * columns + t]), k, 0);
     }
-  return sum / static_cast<double>(rows * (columns - 1));
+  return sum / static_cast<double>(scored);
 }
 
 }  // namespace nestgrad

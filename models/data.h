@@ -40,6 +40,12 @@ class ByteCorpus {
     return split == Split::training ? *training_ : *validation_;
   }
 
+  // Where documents begin, ascending, the first at 0: the files of a folder whose files are joined; of any other text the
+  // parts that empty lines divide. A document reaches to where the next one begins.
+  std::span<const std::size_t> documents(Split split) const {
+    return split == Split::training ? *training_documents_ : *validation_documents_;
+  }
+
   // A number that another text has with a chance of 2^-64: FNV-1a over the parts and where they end.
   std::uint64_t fingerprint() const;
 
@@ -53,12 +59,19 @@ class ByteCorpus {
   // without overlap; the same for every run. Throws ConfigError when not even one fits.
   Array validation_windows(std::int64_t context, std::int64_t max_windows) const;
 
+  // The same with documents that begin there. ConfigError unless they are ascending, from 0 on, and within the part.
+  ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::size_t> training_documents,
+             std::vector<std::uint8_t> validation, std::vector<std::size_t> validation_documents);
+
  private:
+  void check() const;
   std::shared_ptr<const std::vector<std::uint8_t>> training_, validation_;
+  std::shared_ptr<const std::vector<std::size_t>> training_documents_, validation_documents_;
 };
 
 // Mean negative log-likelihood, in nats per byte, of columns [1, context] of windows, i32 [n, context+1],
-// each given the column before it, under a bigram model counted on training:
+// each given the column before it, under a bigram model counted on training (where counted, [n, context], is given, of
+// those columns alone where it is 1):
 //
 //   p(b | a) = (count(a b) + k p(b)) / (count(a) + k),    p(b) = (count(b) + 1) / (N + 256)
 //
@@ -66,6 +79,6 @@ class ByteCorpus {
 // from 2^-10 to 2^20 with the best leave-one-out likelihood on training itself; the windows play no part in
 // it. Throws ConfigError when training has fewer than two bytes, ShapeError, DTypeError or ValueError when
 // windows is not [n, context+1] with n, context >= 1, not i32, or not bytes.
-double bigram_loss(std::span<const std::uint8_t> training, const Array& windows);
+double bigram_loss(std::span<const std::uint8_t> training, const Array& windows, const Array& counted = {});
 
 }  // namespace nestgrad

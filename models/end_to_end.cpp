@@ -366,7 +366,8 @@ void carry(ttt::Stream& stream, const std::string& name, const std::vector<Tenso
   for (std::size_t i = 0; i < next.size(); ++i) stream.carry(fmt::format("{} {}", name, i), next[i]);
 }
 
-void carry_chunk(ttt::Stream& stream, const std::string& name, const std::vector<Tensor>& next, std::int64_t chunk) {
+void carry_chunk(ttt::Stream& stream, const std::string& name, const std::vector<Tensor>& next,
+                 std::int64_t chunk) {
   for (std::size_t i = 0; i < next.size(); ++i)
     stream.carry_chunk(fmt::format("{} {}", name, i), next[i], chunk, {});
 }

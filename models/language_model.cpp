@@ -71,10 +71,10 @@ Tensor LanguageModel::run(const Block& block, Tensor h, ttt::Stream& stream) con
   };
   if (config_.pre_conv) {
     const Scope scope(block.name + ".conv");
-    const Tensor x = stream.with_history(block.name + ".conv", norm("conv.norm.weight", h), kernel - 1);
+    const Tensor x = norm("conv.norm.weight", h);
     const Init init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(kernel)));
     const Tensor bias = p("conv.conv.bias", {width}, Init::zeros());
-    h = h + conv1d(x, p("conv.conv.weight", {width, 1, kernel}, init), bias);
+    h = h + stream.conv(block.name + ".conv", x, p("conv.conv.weight", {width, 1, kernel}, init), bias);
   }
   const Tensor mixed = block.sequence(norm("seq_norm.weight", h), stream);
   stream.tap(block.name + ".seq_modeling_block.output", mixed);

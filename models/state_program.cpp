@@ -114,8 +114,8 @@ ttt::Stream stream_of(const StateProgram::Sizes& sizes) {
 
 }  // namespace
 
-CarriedStates CarriedStates::of(const LogitsFn& model, const StateDict& params, DType dtype, std::int64_t batch,
-                                bool apart) {
+CarriedStates CarriedStates::of(const LogitsFn& model, const StateDict& params, DType dtype,
+                                std::int64_t batch, bool apart) {
   CarriedStates out;
   const TracedModel start =
       trace_model(dtype, {{DType::i32, {batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
@@ -149,15 +149,17 @@ std::size_t CarriedStates::find(const std::string& name) const {
 void CarriedStates::check_fits(const StateDict& state) const {
   for (const auto& [name, value] : state)
     if (find(name) == names.size())
-      throw ConfigError(fmt::format("[decoder] the state holds '{}', which this model does not carry", printable(name)));
+      throw ConfigError(
+          fmt::format("[decoder] the state holds '{}', which this model does not carry", printable(name)));
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto at = state.find(names[i]);
     if (at == state.end())
-      throw ConfigError(fmt::format("[decoder] the state does not fit the model; it lacks the value '{}' {}", names[i],
-                                    to_string(initial[i].spec())));
+      throw ConfigError(fmt::format("[decoder] the state does not fit the model; it lacks the value '{}' {}",
+                                    names[i], to_string(initial[i].spec())));
     if (at->second.spec() != initial[i].spec())
-      throw ConfigError(fmt::format("[decoder] the state does not fit the model; '{}' is {}, the model wants {}", names[i],
-                                    to_string(at->second.spec()), to_string(initial[i].spec())));
+      throw ConfigError(
+          fmt::format("[decoder] the state does not fit the model; '{}' is {}, the model wants {}", names[i],
+                      to_string(at->second.spec()), to_string(initial[i].spec())));
   }
 }
 
@@ -217,7 +219,8 @@ void StateProgram::run(const Array& tokens, std::vector<Array>& states) {
   inputs_[0] = tokens;
   for (const auto& [input, state] : states_) inputs_[input] = states[state];
   plan_->run(inputs_, outputs_);
-  for (std::size_t i = 0; i < changes_.size(); ++i) std::swap(states[changes_[i]], outputs_[first_change_ + i]);
+  for (std::size_t i = 0; i < changes_.size(); ++i)
+    std::swap(states[changes_[i]], outputs_[first_change_ + i]);
 }
 
 }  // namespace nestgrad

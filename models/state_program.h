@@ -18,9 +18,10 @@ struct CarriedStates {
 
   // apart: each of the `batch` sequences stands at a place of its own (Stream::counter_shape). ConfigError for
   // parameters that are not the model's, GraphError for a state that is never carried on.
-  static CarriedStates of(const LogitsFn& model, const StateDict& params, DType dtype, std::int64_t batch, bool apart);
+  static CarriedStates of(const LogitsFn& model, const StateDict& params, DType dtype, std::int64_t batch,
+                          bool apart);
   std::size_t find(const std::string& name) const;  // its place, or names.size()
-  void check_fits(const StateDict& state) const;    // ConfigError unless it holds these states, in these shapes
+  void check_fits(const StateDict& state) const;  // ConfigError unless it holds these states, in these shapes
 };
 
 // A model's parameters as its programs read them. Weights that a product reads along the axis that it adds up are
@@ -41,7 +42,8 @@ class StateProgram {
   struct Sizes {
     std::int64_t batch = 1;
     bool apart = false;
-    std::int64_t learns = 0;  // 0: reads a token; else what the end of chunks of so many tokens makes of the states
+    std::int64_t learns =
+        0;  // 0: reads a token; else what the end of chunks of so many tokens makes of the states
   };
   // ConfigError if a state is called as a parameter is.
   StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params, DType dtype,
@@ -62,7 +64,7 @@ class StateProgram {
   std::unique_ptr<Plan> plan_;
   std::size_t first_change_ = 0;                             // among the outputs
   std::vector<std::pair<std::size_t, std::size_t>> states_;  // input of the plan, place of a state
-  std::vector<std::size_t> changes_;                         // of each output from first_change_ on, place of a state
+  std::vector<std::size_t> changes_;  // of each output from first_change_ on, place of a state
   std::vector<Array> inputs_, outputs_;
 };
 

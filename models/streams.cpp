@@ -58,7 +58,8 @@ Array stacked(const std::vector<Array>& parts, const Device& device) {
 }  // namespace
 
 void Stopped::save(const std::string& path) const {
-  write_safetensors(path, {.tensors = state, .metadata = {{kPosition, std::to_string(position)}}, .types = {}});
+  write_safetensors(path,
+                    {.tensors = state, .metadata = {{kPosition, std::to_string(position)}}, .types = {}});
 }
 
 Stopped Stopped::load(const std::string& path) {
@@ -67,7 +68,8 @@ Stopped Stopped::load(const std::string& path) {
   const std::string text = at == file.metadata.end() ? "" : at->second;
   if (text.empty() || text.size() > 18 || text.find_first_not_of("0123456789") != std::string::npos)
     throw IoError(fmt::format(
-        "{}: no stream that has left: its metadata have no position; give a file that Stopped::save wrote", path));
+        "{}: no stream that has left: its metadata have no position; give a file that Stopped::save wrote",
+        path));
   return {std::move(file.tensors), std::stoll(text)};
 }
 
@@ -143,7 +145,8 @@ void Streams::trace(const LogitsFn& model) {
   const CarriedStates two = CarriedStates::of(model_, params_.all(), dtype_, 2, true);
   for (std::size_t i = 0; i < two.names.size(); ++i) {
     const Shape &shape = two.initial[i].shape(), &one = apart_.initial[i].shape();
-    if (!shape.empty() && shape[0] == 2 && one[0] == 1 && std::equal(shape.begin() + 1, shape.end(), one.begin() + 1))
+    if (!shape.empty() && shape[0] == 2 && one[0] == 1 &&
+        std::equal(shape.begin() + 1, shape.end(), one.begin() + 1))
       continue;
     throw ConfigError(fmt::format(
         "[streams] the state '{}' of two sequences is {}: its first axis must be theirs, so that one can leave and "
@@ -194,7 +197,8 @@ Streams::Id Streams::join() {
 
 Streams::Id Streams::join(const Stopped& stopped) {
   if (stopped.position < 0 || (capacity_ > 0 && stopped.position > capacity_))
-    throw ConfigError(fmt::format("[streams] position {} is outside of what a stream can read{}", stopped.position,
+    throw ConfigError(fmt::format("[streams] position {} is outside of what a stream can read{}",
+                                  stopped.position,
                                   capacity_ > 0 ? fmt::format(" ({} tokens)", capacity_) : ""));
   alone_.check_fits(stopped.state);
   std::vector<Array> states;
@@ -223,8 +227,8 @@ Stopped Streams::leave(Id stream) {
 
 // A group for each thread, or more where they would have too many rows.
 void Streams::level() {
-  const std::size_t needed = std::max<std::size_t>(
-      std::min(uz(thread_count()), ids_.size()), (ids_.size() + kMostRows - 1) / kMostRows);
+  const std::size_t needed = std::max<std::size_t>(std::min(uz(thread_count()), ids_.size()),
+                                                   (ids_.size() + kMostRows - 1) / kMostRows);
   while (groups_.size() < needed) groups_.push_back(std::make_unique<Group>());
   for (;;) {
     const auto [least, most] =
@@ -240,12 +244,13 @@ void Streams::check(const std::vector<std::int32_t>& tokens) const {
         "[streams] an earlier step failed part way: some streams had read their token, some had not. Make new Streams, "
         "and let them join with what was saved before");
   if (tokens.size() != ids_.size())
-    throw ShapeError(fmt::format("[streams] {} tokens for {} streams; a step wants one for each, in the order of ids()",
-                                 tokens.size(), ids_.size()));
+    throw ShapeError(
+        fmt::format("[streams] {} tokens for {} streams; a step wants one for each, in the order of ids()",
+                    tokens.size(), ids_.size()));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= vocab_size_)
-      throw ValueError(fmt::format("[streams] token {} of stream {} is outside of the vocabulary, 0 to {}", tokens[i],
-                                   ids_[i], vocab_size_ - 1));
+      throw ValueError(fmt::format("[streams] token {} of stream {} is outside of the vocabulary, 0 to {}",
+                                   tokens[i], ids_[i], vocab_size_ - 1));
     if (capacity_ > 0 && position(ids_[i]) >= capacity_)
       throw ConfigError(fmt::format(
           "[streams] the attention cache of stream {} holds {} tokens and is full; let it leave, or make Streams with "
@@ -272,7 +277,8 @@ Array Streams::step(const std::vector<std::int32_t>& tokens) {
   check(tokens);
   Array out(dtype_, {std::ssize(ids_), vocab_size_});
   std::vector<Group*> reading;
-  for (const std::unique_ptr<Group>& group : groups_) {  // programs share weights, so they are made one after the other
+  for (const std::unique_ptr<Group>& group :
+       groups_) {  // programs share weights, so they are made one after the other
     if (group->size() == 0) continue;
     reading.push_back(group.get());
     program(*group, group->size(), 0);

@@ -21,8 +21,8 @@ struct Stopped {
   StateDict state;
   std::int64_t position = 0;
 
-  void save(const std::string& path) const;         // safetensors, written atomically
-  static Stopped load(const std::string& path);     // IoError for what is no such file
+  void save(const std::string& path) const;      // safetensors, written atomically
+  static Stopped load(const std::string& path);  // IoError for what is no such file
 };
 
 class Streams {
@@ -37,10 +37,10 @@ class Streams {
   Streams(const LogitsFn& model, StateDict params, DType dtype);
   ~Streams();
 
-  Id join();                         // a stream before its first token
-  Id join(const Stopped& stopped);   // one that goes on. ConfigError if it does not fit the model
-  Stopped leave(Id stream);          // ConfigError for a stream that is not there
-  Stopped look(Id stream) const;     // the same of one that stays
+  Id join();                        // a stream before its first token
+  Id join(const Stopped& stopped);  // one that goes on. ConfigError if it does not fit the model
+  Stopped leave(Id stream);         // ConfigError for a stream that is not there
+  Stopped look(Id stream) const;    // the same of one that stays
 
   // In the order in which they joined.
   const std::vector<Id>& ids() const { return ids_; }
@@ -66,8 +66,8 @@ class Streams {
   LogitsFn model_;
   FixedParameters params_;
   DType dtype_;
-  std::int64_t capacity_ = 0;      // 0: no bound
-  CarriedStates alone_, apart_;    // of one sequence: as a Decoder carries them, as they are carried here
+  std::int64_t capacity_ = 0;    // 0: no bound
+  CarriedStates alone_, apart_;  // of one sequence: as a Decoder carries them, as they are carried here
   std::int64_t vocab_size_ = 0;
   Device device_;
   std::vector<Id> ids_;

@@ -21,8 +21,7 @@ namespace {
 constexpr DType kType = DType::f32;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // of a step
 constexpr std::int64_t kBytes = 256;
-constexpr std::size_t kNumbers =
-    5;  // inputs before the parameters: tokens, rate, two corrections, steps done
+constexpr std::size_t kNumbers = 5;  // first inputs: tokens, rate, two corrections, steps done
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
 constexpr const char* kFirstMoment = "adamw.m.";
 constexpr const char* kSecondMoment = "adamw.v.";
@@ -50,15 +49,15 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
   return step;
 }
 
-// The settings of a checkpoint that are not this run's. Settings of AdamW and of an inner rate's ramp that earlier
-// versions did not write are taken for their defaults.
+// The settings of a checkpoint that are not this run's. Settings that earlier versions did not write (of AdamW, of an
+// inner rate's ramp, of packing) are taken for their defaults.
 void check_same(const SafeTensors& file, const std::string& key, const std::string& ours,
                 const std::string& path) {
   const auto at = file.metadata.find(key);
   const nlohmann::json theirs = parse_json(at == file.metadata.end() ? "{}" : at->second),
                        mine = parse_json(ours);
   nlohmann::json written_later = parse_json(adamw_json(AdamWOptions()).dump());
-  written_later["ilr_init"] = 0.0, written_later["ilr_warmup_steps"] = 0;
+  written_later["ilr_init"] = 0.0, written_later["ilr_warmup_steps"] = 0, written_later["pack"] = 0;
   std::string different;
   for (const auto& [name, value] : mine.items()) {
     const bool there = theirs.is_object() && theirs.contains(name);
@@ -126,6 +125,10 @@ void TrainingOptions::check_without_model() const {
   at_least("context", context, 2);
   at_least("warmup", warmup, 0);
   at_least("checkpoint_every", checkpoint_every, 0);
+  at_least("pack", pack, 0);
+  if (pack > context)
+    throw ConfigError(fmt::format(
+        "[train] documents cannot begin at multiples of {} tokens in a context of {} (pack)", pack, context));
   if (context > kMostTokens / batch)
     throw ConfigError(
         fmt::format("[train] {} sequences of {} bytes are more than the {} that a step can take", batch,
@@ -137,8 +140,8 @@ void TrainingOptions::check_without_model() const {
 }
 
 std::string TrainingOptions::to_json() const {
-  nlohmann::ordered_json json{{"steps", steps}, {"batch", batch},   {"context", context},
-                              {"lr", lr},       {"warmup", warmup}, {"seed", seed}};
+  nlohmann::ordered_json json{{"steps", steps},   {"batch", batch}, {"context", context}, {"lr", lr},
+                              {"warmup", warmup}, {"seed", seed},   {"pack", pack}};
   json.update(adamw_json(adamw));
   return json.dump();
 }
@@ -182,42 +185,63 @@ Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus, const Logits
   trace();
 }
 
+Tensor Trainer::losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
+                          ttt::Stream& stream) const {
+  if (places.defined()) stream.pack(places);
+  const Tensor losses = loss_(params, tokens, step, stream);
+  if (places.defined() && !stream.has_looked())
+    throw ConfigError(
+        "[train] documents are packed (pack), but the model does not look where they begin: it would read one with what "
+        "the one before has left. Let it ask the stream for places(), or for before(), conv() and positions(), or leave "
+        "pack out");
+  return losses;
+}
+
+Tensor Trainer::mean_loss(Tensor losses, Tensor counted) const {
+  return counted.defined() ? sum(losses * counted) / max(sum(counted), 1.0) : mean(losses);
+}
+
+std::size_t Trainer::given_count() const { return kNumbers + (options_.pack > 0 ? 2 : 0); }
+
 void Trainer::trace() {
   text_ = fmt::format("{:016x}", corpus_.fingerprint());
   const Spec tokens{DType::i32, {options_.batch, options_.context + 1}}, number{kType, {}};
-  train_ = trace_model(
-      kType, {tokens, number, number, number, number}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-        ttt::Stream stream;
-        const Tensor loss = mean(loss_(Params(table), in[0], in[4], stream));
-        const std::vector<Tensor> params = table.tensors();
-        for (const ParamSpec& p : table.specs())
-          if (p.name.starts_with(kMomentPrefix))
-            throw ConfigError(fmt::format(
-                "[train] the parameter '{}' is called as the optimiser's own numbers are; give it another name",
-                p.name));
-        const GradSeed seed = seed_of_ones(loss);
-        const std::vector<Tensor> gradients = pull_back(std::span(&seed, 1), params);
-        for (std::size_t i = 0; i < params.size(); ++i)
-          if (!gradients[i].defined()) unused_.push_back(table.specs()[i].name);
-        if (unused_.size() == params.size())
-          throw ConfigError(
-              "[train] the loss depends on none of the model's parameters: nothing would learn");
-        std::vector<Tensor> m, v;
-        for (const ParamSpec& p : table.specs())
-          m.push_back(loss.graph().input(Spec{kType, p.shape}, kFirstMoment + p.name));
-        for (const ParamSpec& p : table.specs())
-          v.push_back(loss.graph().input(Spec{kType, p.shape}, kSecondMoment + p.name));
-        const AdamWResult r =
-            adamw(table.specs(), params, gradients, m, v, {in[1], in[2], in[3], loss}, options_.adamw);
-        std::vector<Tensor> out{loss, r.grad_norm};
-        for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
-          out.insert(out.end(), part.begin(), part.end());
-        return out;
-      });
+  std::vector<Spec> first{tokens, number, number, number, number};
+  while (first.size() < given_count()) first.push_back({kType, {options_.batch, options_.context}});
+  train_ = trace_model(kType, first, [&](ParamTable& table, const std::vector<Tensor>& in) {
+    ttt::Stream stream;
+    const bool packs = options_.pack > 0;
+    const Tensor losses = losses_of(Params(table), in[0], in[4], packs ? in[5] : Tensor(), stream);
+    const Tensor loss = mean_loss(losses, packs ? in[6] : Tensor());
+    const std::vector<Tensor> params = table.tensors();
+    for (const ParamSpec& p : table.specs())
+      if (p.name.starts_with(kMomentPrefix))
+        throw ConfigError(fmt::format(
+            "[train] the parameter '{}' is called as the optimiser's own numbers are; give it another name",
+            p.name));
+    const GradSeed seed = seed_of_ones(loss);
+    const std::vector<Tensor> gradients = pull_back(std::span(&seed, 1), params);
+    for (std::size_t i = 0; i < params.size(); ++i)
+      if (!gradients[i].defined()) unused_.push_back(table.specs()[i].name);
+    if (unused_.size() == params.size())
+      throw ConfigError("[train] the loss depends on none of the model's parameters: nothing would learn");
+    std::vector<Tensor> m, v;
+    for (const ParamSpec& p : table.specs())
+      m.push_back(loss.graph().input(Spec{kType, p.shape}, kFirstMoment + p.name));
+    for (const ParamSpec& p : table.specs())
+      v.push_back(loss.graph().input(Spec{kType, p.shape}, kSecondMoment + p.name));
+    const AdamWResult r =
+        adamw(table.specs(), params, gradients, m, v, {in[1], in[2], in[3], loss}, options_.adamw);
+    std::vector<Tensor> out{loss, r.grad_norm};
+    for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
+      out.insert(out.end(), part.begin(), part.end());
+    return out;
+  });
   train_plan_ = std::make_unique<Plan>(
       train_.function.plan({.memory_budget = options_.memory_budget,
-                            .donate = adamw_in_place(train_.params.size(), kResults, kNumbers)}));
-  inputs_ = {Array(tokens), Array(number), Array(number), Array(number), Array(number)};
+                            .donate = adamw_in_place(train_.params.size(), kResults, given_count())}));
+  inputs_.clear();
+  for (const Spec& spec : first) inputs_.emplace_back(spec);
   begin_with(initial_parameters(train_.params, kType, options_.seed, train_plan_->device()));
 }
 
@@ -228,7 +252,9 @@ void Trainer::start_from(StateDict params) {
   start_ = std::move(start);
 }
 
-std::vector<Array> Trainer::given() const { return {inputs_.begin(), inputs_.begin() + kNumbers}; }
+std::vector<Array> Trainer::given() const {
+  return {inputs_.begin(), inputs_.begin() + static_cast<std::ptrdiff_t>(given_count())};
+}
 
 void Trainer::begin_with(StateDict params) {
   for (const ParamSpec& p : train_.params) {
@@ -247,7 +273,7 @@ void Trainer::place_inputs(std::vector<Array> inputs) {
   const Device& device = train_plan_->device();
   const Spec number{kType, {}};
   std::vector<Array> outputs{Array(number, device), Array(number, device)};
-  for (std::size_t i = kNumbers; i < inputs.size(); ++i) {
+  for (std::size_t i = given_count(); i < inputs.size(); ++i) {
     if (inputs[i].device() != device) inputs[i] = inputs[i].to(device);
     inputs[i] = std::move(inputs[i]).unshared();
     outputs.push_back(inputs[i]);
@@ -259,8 +285,15 @@ void Trainer::place_inputs(std::vector<Array> inputs) {
 StepResult Trainer::step() {
   const auto t = static_cast<double>(step_ + 1);
   const double rate = cosine_rate(step_, options_.steps, options_.warmup, options_.lr);
-  inputs_[0] = corpus_.batch(Split::training, static_cast<std::uint64_t>(step_), options_.batch,
-                             options_.context, options_.seed);
+  const auto number = static_cast<std::uint64_t>(step_);
+  if (options_.pack > 0) {
+    PackedWindows windows = packed_batch(corpus_, Split::training, number, options_.batch, options_.context,
+                                         options_.pack, options_.seed);
+    inputs_[0] = std::move(windows.tokens), inputs_[5] = std::move(windows.places);
+    inputs_[6] = std::move(windows.counted);
+  } else {
+    inputs_[0] = corpus_.batch(Split::training, number, options_.batch, options_.context, options_.seed);
+  }
   inputs_[1].as<float>()[0] = static_cast<float>(rate);
   inputs_[2].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(options_.adamw.beta1, t)));
   inputs_[3].as<float>()[0] = static_cast<float>(1 / (1 - m::pow(options_.adamw.beta2, t)));
@@ -299,6 +332,9 @@ Validation Trainer::validate(const Array& windows) const {
         fmt::format("[train] validation windows are {}; they must be i32 [windows, {}], as "
                     "validation_windows() gives them",
                     to_string(windows.spec()), width));
+  if (options_.pack > 0)
+    throw ConfigError(
+        "[train] this model is trained on packed documents; validate it on validation_documents()");
   const std::int64_t count = windows.shape()[0];
   const std::int64_t batch = std::min(options_.batch, count);
   std::vector<std::string> layers;
@@ -337,9 +373,57 @@ Validation Trainer::validate(const Array& windows) const {
   return result;
 }
 
+PackedWindows Trainer::validation_documents(std::int64_t max_windows) const {
+  if (options_.pack == 0)
+    throw ConfigError(
+        "[train] this model is trained on windows of running text; validate it on validation_windows()");
+  return packed_validation(corpus_, options_.context, options_.pack, max_windows);
+}
+
+Validation Trainer::validate(const PackedWindows& windows) const {
+  if (options_.pack == 0)
+    throw ConfigError(
+        "[train] this model is trained on windows of running text; validate it on validation_windows()");
+  const std::int64_t context = options_.context, count = windows.tokens.shape().at(0);
+  const TracedModel model =
+      trace_model(kType, {Spec{DType::i32, {1, context + 1}}, Spec{kType, {1, context}}},
+                  [&](ParamTable& table, const std::vector<Tensor>& in) {
+                    ttt::Stream stream;
+                    return std::vector<Tensor>{losses_of(Params(table), in[0], {}, in[1], stream)};
+                  });
+  const StateDict params = parameters();
+  std::vector<Array> inputs =
+      model.bind({Array(DType::i32, {1, context + 1}), Array(kType, {1, context})}, {&params});
+  Plan plan = model.function.plan();
+  std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
+  const auto row = [](const auto& all, std::int64_t i, std::int64_t width) {
+    return all.subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
+  };
+  Validation out;
+  double total = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto places = row(windows.places.as<float>(), i, context),
+               counted = row(windows.counted.as<float>(), i, context);
+    std::ranges::copy(row(windows.tokens.as<std::int32_t>(), i, context + 1),
+                      inputs[0].as<std::int32_t>().begin());
+    std::ranges::copy(places, inputs[1].as<float>().begin());
+    const std::vector<double> losses = plan.run(inputs)[0].to_vector();
+    for (std::size_t t = 0; t < losses.size(); ++t) {
+      if (counted[t] == 0) continue;
+      const auto place = static_cast<std::size_t>(places[t]);
+      sums[place] += losses[t], counts[place] += 1;
+      out.loss += losses[t], total += 1;
+    }
+  }
+  out.loss /= std::max(total, 1.0);
+  for (std::size_t place = 0; place < sums.size() && counts[place] > 0; ++place)
+    out.loss_by_position.push_back(sums[place] / counts[place]);
+  return out;
+}
+
 void Trainer::save(const std::string& path) const {
   SafeTensors file;
-  for (std::size_t i = kNumbers; i < inputs_.size(); ++i)
+  for (std::size_t i = given_count(); i < inputs_.size(); ++i)
     file.tensors.emplace(train_.inputs[i], inputs_[i].to(Device::cpu()));
   file.metadata = {{"format", "nestgrad training checkpoint"},
                    {"step", std::to_string(step_)},
@@ -384,7 +468,7 @@ void Trainer::load(const std::string& path) {
 StateDict Trainer::parameters() const {
   StateDict out;
   for (std::size_t i = 0; i < train_.params.size(); ++i)
-    out.emplace(train_.params[i].name, inputs_[kNumbers + i].clone().to(Device::cpu()));
+    out.emplace(train_.params[i].name, inputs_[given_count() + i].clone().to(Device::cpu()));
   return out;
 }
 

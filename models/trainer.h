@@ -6,7 +6,7 @@
 #pragma once
 
 #include "engine/look/nonfinite.h"
-#include "models/data.h"
+#include "models/documents.h"
 #include "models/language_model.h"
 #include "models/optimizer.h"
 #include "models/traced_model.h"
@@ -19,6 +19,9 @@ struct TrainingOptions {
   double lr = 3e-3;
   std::int64_t warmup = 50;
   std::uint64_t seed = 0;
+  // 0: windows of the running text. n > 0: documents packed into windows, each read from its own beginning, at multiples of
+  // n tokens (models/documents.h): a multiple of the tokens in a chunk of every inner loop.
+  std::int64_t pack = 0;
   int checkpoint_every = 0;       // of the scans, as in ScanOptions
   std::size_t memory_budget = 0;  // of the plan, as in PlanOptions
   AdamWOptions adamw;
@@ -37,9 +40,10 @@ struct StepResult {
 
 // Averages over validation windows.
 struct Validation {
-  double loss = 0;                       // nats per byte
-  std::vector<double> loss_by_position;  // [context]
-  // Per layer that is a learner, [context], averaged over sequences and heads: the inner loss of each token
+  double loss = 0;  // nats per byte
+  std::vector<double>
+      loss_by_position;  // [context]; of packed documents by the place in a document, as far as they go
+  // Not of packed documents. Per layer that is a learner, [context], averaged over sequences and heads: the inner loss of each token
   // at the sequence's first weights, before and after its own gradient step.
   struct Inner {
     std::string layer;
@@ -73,6 +77,9 @@ class Trainer {
   Array validation_windows(std::int64_t max_windows) const;
   // windows: as above. An inner rate's ramp is taken for over, as it is for a Decoder.
   Validation validate(const Array& windows) const;
+  // The same of packed documents, where these are what is trained on; ConfigError otherwise.
+  PackedWindows validation_documents(std::int64_t max_windows) const;
+  Validation validate(const PackedWindows& windows) const;
 
   // Parameters, optimiser, step, options in one safetensors file. Written atomically.
   void save(const std::string& path) const;
@@ -94,7 +101,12 @@ class Trainer {
   void trace();
   void begin_with(StateDict params);
   void place_inputs(std::vector<Array> inputs);
-  std::vector<Array> given() const;  // the inputs before the parameters
+  std::size_t given_count() const;   // inputs before the parameters
+  std::vector<Array> given() const;  // these inputs
+  // The mean loss of tokens that count: places and counted as in PackedWindows, undefined where nothing is packed.
+  Tensor mean_loss(Tensor losses, Tensor counted) const;
+  Tensor losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
+                   ttt::Stream& stream) const;
 
   TrainingOptions options_;
   LossFn loss_;
@@ -105,7 +117,7 @@ class Trainer {
   TracedModel train_;
   std::vector<std::string> unused_;
   std::unique_ptr<Plan> train_plan_;
-  std::vector<Array> inputs_;   // tokens, 4 numbers, params, m, v
+  std::vector<Array> inputs_;   // tokens, 4 numbers, (places, counted), params, m, v
   std::vector<Array> outputs_;  // loss, norm; then params, m, v: the same arrays as in inputs_
   std::int64_t step_ = 0;
 };

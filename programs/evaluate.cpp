@@ -75,7 +75,8 @@ void evaluate(Options& o) {
   if (o.prove && o.adaptation.what == Adapted::nothing)
     throw CLI::ValidationError("--prove", "is about a model that learns: give --adapt as well");
   const Checkpoint model = read_checkpoint(o.checkpoint);
-  const auto tokenizer = read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, model.config.vocab_size);
+  const auto tokenizer =
+      read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, model.config.vocab_size);
   const std::string text = text_of(o);
   const std::vector<std::int32_t> tokens = tokenizer->encode(text);
   const double bytes_per_token = static_cast<double>(text.size()) / static_cast<double>(tokens.size());
@@ -93,10 +94,12 @@ void evaluate(Options& o) {
     if (learns) {
       AdaptingScorer scorer(model.config, model.params, o.adaptation);
       if (o.prove) {
-        const std::span some = std::span(tokens).first(std::min(tokens.size(), static_cast<std::size_t>(3 * o.segment + 1)));
+        const std::span some =
+            std::span(tokens).first(std::min(tokens.size(), static_cast<std::size_t>(3 * o.segment + 1)));
         check_no_look_ahead(scorer, some, o.segment);
-        progress.print(fmt::format("no score looks ahead: {} tokens, and as many with later ones replaced at nine places",
-                                   some.size()));
+        progress.print(fmt::format(
+            "no score looks ahead: {} tokens, and as many with later ones replaced at nine places",
+            some.size()));
       }
       adapted = score_text(scorer, tokens, o.segment,
                            [&](double done) { progress.update("adapting", 0.25 + 0.75 * done); });
@@ -109,14 +112,17 @@ void evaluate(Options& o) {
   tell("as it is", frozen, bytes_per_token);
   if (learns) {
     tell(o.adapt, adapted, bytes_per_token);
-    fmt::print("{} steps on {} parameters gain {:.4f} nats per token, {:.4f} in the last quarter\n", steps, learning,
-               mean_of(frozen) - mean_of(adapted), quarters(frozen).back() - quarters(adapted).back());
+    fmt::print("{} steps on {} parameters gain {:.4f} nats per token, {:.4f} in the last quarter\n", steps,
+               learning, mean_of(frozen) - mean_of(adapted),
+               quarters(frozen).back() - quarters(adapted).back());
   }
   if (!o.json) return;
-  nlohmann::ordered_json json{{"tokens", frozen.size()}, {"segment", o.segment}, {"as_it_is", in_json(frozen, bytes_per_token)}};
+  nlohmann::ordered_json json{
+      {"tokens", frozen.size()}, {"segment", o.segment}, {"as_it_is", in_json(frozen, bytes_per_token)}};
   if (learns) {
     const double rate = o.adaptation.rate > 0 ? o.adaptation.rate : default_rate(o.adaptation.what);
-    json["adapt"] = o.adapt, json["rate"] = rate, json["steps"] = steps, json["learning_parameters"] = learning;
+    json["adapt"] = o.adapt, json["rate"] = rate, json["steps"] = steps,
+    json["learning_parameters"] = learning;
     json["adapted"] = in_json(adapted, bytes_per_token);
     if (o.prove) json["no_look_ahead"] = "proved on the first segments";
   }
@@ -135,16 +141,23 @@ int nestgrad::programs::evaluate(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--checkpoint", o.checkpoint, "Folder of a model, or its file of weights")->required();
   app.add_option("--tokenizer", o.tokenizer, "tokenizer.model (default: that beside the weights, or bytes)");
-  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")->capture_default_str();
-  app.add_flag("--all", o.all, "Score the part that models are trained on too, not only the part that validates");
-  app.add_option("--bytes", o.bytes, "Most bytes of it (0: all)")->check(not_negative, "NONNEGATIVE")->capture_default_str();
-  app.add_option("--segment", o.segment, "Tokens that are scored before a step; layers begin anew with each segment")
+  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
+      ->capture_default_str();
+  app.add_flag("--all", o.all,
+               "Score the part that models are trained on too, not only the part that validates");
+  app.add_option("--bytes", o.bytes, "Most bytes of it (0: all)")
+      ->check(not_negative, "NONNEGATIVE")
+      ->capture_default_str();
+  app.add_option("--segment", o.segment,
+                 "Tokens that are scored before a step; layers begin anew with each segment")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--adapt", o.adapt, "What learns: nothing, sgd (all parameters), norms (of normalisations), lora")
+  app.add_option("--adapt", o.adapt,
+                 "What learns: nothing, sgd (all parameters), norms (of normalisations), lora")
       ->check(CLI::IsMember({"nothing", "sgd", "norms", "lora"}))
       ->capture_default_str();
-  app.add_option("--rate", o.adaptation.rate, "Of its steps (default: that of --adapt)")->check(positive, "POSITIVE");
+  app.add_option("--rate", o.adaptation.rate, "Of its steps (default: that of --adapt)")
+      ->check(positive, "POSITIVE");
   app.add_option("--clip", o.adaptation.clip, "Largest norm of a step's gradient")
       ->check(positive, "POSITIVE")
       ->capture_default_str();

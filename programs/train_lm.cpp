@@ -35,7 +35,7 @@ struct Options {
                save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = kAsPublished,
                inner_warmup = 0;
   double inner_start = 0;
-  bool resume = false, json = false;
+  bool pack = false, resume = false, json = false;
 };
 
 double seconds_since(Clock::time_point start) {
@@ -60,6 +60,21 @@ LanguageModelConfig model_config(const Options& o) {
   c.ttt_base_lr = o.learner == "ttt-mlp" ? 0.1 : 1.0;
   c.use_gate = c.share_qk = c.pre_conv = o.backbone == "mamba";
   return c;
+}
+
+// Where packed documents may begin: with the chunks of the layers' inner loops.
+std::int64_t alignment_of(const LanguageModelConfig& c) {
+  if (c.ttt_layer_type == "attention") return 1;
+  if (c.ttt_layer_type == kEndToEnd)
+    throw CLI::ValidationError(
+        "--pack: ttt-e2e goes on training over the whole of a sequence, and reads one document in each; leave --pack out");
+  const std::int64_t dim = c.hidden_size / c.num_attention_heads;
+  const std::int64_t chunk =
+      learner_system(c.ttt_layer_type).policy({c.num_attention_heads, dim, c.mini_batch_size}).chunk;
+  if (chunk == ttt::Policy::kWholeSequence)
+    throw CLI::ValidationError(
+        "--pack: this learner has one chunk for the whole sequence, and reads one document in each");
+  return chunk;
 }
 
 // The metrics up to a step, of the run that is resumed; what came after its last checkpoint is run again.
@@ -134,6 +149,7 @@ void take_model(Options& o) {
 ByteCorpus checked_corpus(Options& o) {
   if (!o.from.empty()) take_model(o);
   else o.training.model = model_config(o);
+  if (o.pack) o.training.pack = alignment_of(o.training.model);
   try {
     o.training.check();
   } catch (const ConfigError& e) {
@@ -232,9 +248,15 @@ class Run {
 
   void evaluate() {
     TrainingResults& r = results_;
-    const Array windows = trainer_.validation_windows(o_.validation_windows);
-    r.validation = trainer_.validate(windows);
-    r.bigram = bigram_loss(corpus_.bytes(Split::training), windows);
+    if (o_.pack) {
+      const PackedWindows documents = trainer_.validation_documents(o_.validation_windows);
+      r.validation = trainer_.validate(documents);
+      r.bigram = bigram_loss(corpus_.bytes(Split::training), documents.tokens, documents.counted);
+    } else {
+      const Array windows = trainer_.validation_windows(o_.validation_windows);
+      r.validation = trainer_.validate(windows);
+      r.bigram = bigram_loss(corpus_.bytes(Split::training), windows);
+    }
     if (!std::isfinite(r.validation.loss))
       throw ValueError("[train] the validation loss is not finite; the checkpoint is saved");
     const auto text = corpus_.bytes(Split::validation);

@@ -79,6 +79,20 @@ Array mask_of(DType dtype, std::int64_t time, const Reads& reads) {
   return mask;
 }
 
+// [batch, 1, time, time]: 1 where token t reads s, of the same document, not later, and in the window.
+Tensor within_documents(Tensor places, std::int64_t window, Tensor q) {
+  const std::int64_t batch = q.dim(0), time = q.dim(2);
+  if (places.shape() != Shape{batch, time})
+    throw ShapeError(fmt::format("[attention] places of packed documents are {}; they must be {}: q is {}",
+                                 to_string(places.spec()), to_string(Shape{batch, time}),
+                                 to_string(q.spec())));
+  const Tensor back =
+      iota(q.dtype(), {time, time}, 0) - iota(q.dtype(), {time, time}, 1);  // how far s lies behind t
+  const Tensor reads =
+      less_equal(back, reshape(cast(places, q.dtype()), {batch, 1, time, 1})) * less_equal(0.0, back);
+  return window > 0 ? reads * less(back, static_cast<double>(window)) : reads;
+}
+
 Tensor scaled(Tensor q, double scale) {
   return q * (scale == 0 ? 1.0 / std::sqrt(static_cast<double>(q.dim(3))) : scale);
 }
@@ -112,6 +126,7 @@ Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, 
     if (window < 0)
       throw ConfigError(
           fmt::format("[attention] the window must be positive, or 0 for no bound; it is {}", window));
+    if (options.places.defined()) return read(q, k, v, scale, within_documents(options.places, window, q));
     return slice(causal_attention(scaled(q, scale), k, v, window, loc), 3, 0, v.dim(3));
   }
   check_window("attention", window, time, "sequence");

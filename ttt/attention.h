@@ -28,6 +28,9 @@ struct AttentionOptions {
   bool causal = true;
   double scale = 0;           // of the scores; 0: 1/sqrt(dim)
   std::int64_t capacity = 0;  // attention_step without a window: the most tokens that it will read
+  // causal, packed documents: [batch, time], each token's place in its own; it reads no token of another. All scores are
+  // then made at once, [heads, time, time].
+  Tensor places = {};
 };
 
 // q [batch, heads, time, dim], k [batch, groups, time, dim], v [batch, groups, time, out] -> [batch, heads, time,

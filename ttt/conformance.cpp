@@ -32,6 +32,7 @@ class ConformanceChecks {
     contributions();
     online();
     resume();
+    documents();
     decode();
     independence();
     causality();
@@ -248,6 +249,37 @@ class ConformanceChecks {
       for (const Tensor& w : b.last().values()) out.push_back(w);
       return out;
     });
+  }
+
+  // Two documents in one sequence are read as each alone: values and gradients.
+  void documents() {
+    if (policy_.chunk == Policy::kWholeSequence || policy_.chunk >= sizes_.time)
+      return skip("documents", "the whole sequence is one chunk");
+    const std::int64_t at = policy_.chunk * std::max<std::int64_t>(1, sizes_.time / policy_.chunk / 2);
+    std::vector<double> begins(static_cast<std::size_t>(sizes_.batch * sizes_.time));
+    for (std::int64_t b = 0; b < sizes_.batch; ++b)
+      for (const std::int64_t t : {std::int64_t{0}, at})
+        begins[static_cast<std::size_t>(b * sizes_.time + t)] = 1;
+    const bool dual = std::ranges::find(valid_, FormChoice::dual) != valid_.end();
+    const FormChoice form = dual ? FormChoice::dual : FormChoice::primal;
+    compare("documents", 1e-10, fmt::format("the second from token {}, {} form", at, name(form)),
+            [&](const SystemProgram& p) {
+              Views packed = p.views;
+              packed.starts = constant(Array::of(begins, {sizes_.batch, 1, sizes_.time, 1}));
+              const InnerLoopOptions o = options(p, form);
+              const Tensor together = train_along(*p.learner, p.start, packed, o).output;
+              const auto alone = [&](std::int64_t from, std::int64_t to) {
+                return train_along(*p.learner, p.start, part(p.views, from, to), o).output;
+              };
+              const Tensor apart = concat({alone(0, at), alone(at, sizes_.time)}, 2);
+              std::vector<Tensor> out;
+              for (const Tensor& output : {together, apart}) {
+                out.push_back(output);
+                for (const Tensor& g : grad(outer_loss({output}), p.inputs, {.allow_zero = true}))
+                  out.push_back(g);
+              }
+              return out;
+            });
   }
 
   void decode() {

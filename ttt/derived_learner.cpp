@@ -74,7 +74,7 @@ DerivedLearner::DerivedLearner(const Learner& learner, const Policy& policy, con
   prove_uses(state.weights, first_chunk(views.q), k, v);
   if (!own_gates_.empty()) prove_gates(state, gates, k, v);
   prove_step(state, gates, k, v);
-  prove_policy(views.position.defined());
+  prove_policy(views);
 }
 
 void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k, const Tensor& v) {
@@ -157,7 +157,7 @@ void DerivedLearner::prove_step(const State& state, const Gates& gates, const Te
            }));
 }
 
-void DerivedLearner::prove_policy(bool has_position) {
+void DerivedLearner::prove_policy(const Views& views) {
   const auto require = [&](Property p, bool fine, const char* why) {
     if (!fine) refuse(p, why);
   };
@@ -166,11 +166,15 @@ void DerivedLearner::prove_policy(bool has_position) {
           "the whole sequence is one chunk: there is nothing to do at once");
   require(Property::online, policy_.chunk == 1,
           "the tokens of a chunk have their gradients taken at the same weights: there is nothing to solve");
-  require(Property::no_position, !has_position, "the position rates count from the beginning of each chunk");
+  require(Property::no_position, !views.position.defined(),
+          "the position rates count from the beginning of each chunk");
   require(Property::uncut_meta, policy_.meta != Policy::Meta::truncated,
           "the meta-gradient is cut between chunks, which must therefore exist");
   require(Property::full_meta, policy_.meta == Policy::Meta::full,
           "the solve cannot tell the meta-gradient's parts apart");
+  require(
+      Property::one_document, !views.starts.defined(),
+      "documents are packed: the state begins anew between chunks, which must therefore come one after the other");
 }
 
 std::string DerivedLearner::why_not(const std::vector<Property>& all) const {

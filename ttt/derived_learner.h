@@ -31,6 +31,7 @@ enum class Property : std::uint8_t {
   no_position,     // there are no position rates
   uncut_meta,      // the meta-gradient is not cut between chunks
   full_meta,       // .. and goes through every inner gradient
+  one_document,    // no state begins anew inside of a block (Views::starts)
   count
 };
 
@@ -73,7 +74,7 @@ class DerivedLearner {
   void prove_uses(const Weights& weights, const Spec& q, const Tensor& k, const Tensor& v);
   void prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v);
   void prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v);
-  void prove_policy(bool has_position);
+  void prove_policy(const Views& views);
   void refuse(Property p, std::string why) { why_not_[static_cast<std::size_t>(p)] = std::move(why); }
 
   const Learner& learner_;

@@ -89,6 +89,15 @@ void check_views(const Policy& policy, const Views& views) {
       throw ShapeError(fmt::format(
           "[inner_loop] the gate '{}' is {}; it must be [batch, heads, time, 1 or in] beside k {}", name,
           to_string(rows.spec()), to_string(views.k.spec())));
+  if (views.starts.defined() && views.starts.shape() != Shape{views.k.dim(0), 1, time, 1})
+    throw ShapeError(
+        fmt::format("[inner_loop] starts of packed documents are {}; they must be {} beside k {}",
+                    to_string(views.starts.spec()), to_string(Shape{views.k.dim(0), 1, time, 1}),
+                    to_string(views.k.spec())));
+  if (views.starts.defined() && policy.chunk_of(time) >= time)
+    throw ConfigError(
+        "[inner_loop] documents are packed, but the whole sequence is one chunk: the state can begin anew only between "
+        "chunks. Give the policy chunks, of which each document has whole ones, or one document a sequence");
   if (views.v.dim(2) != time)
     throw ShapeError(fmt::format("[inner_loop] v is {} and k is {}: they must have as many tokens",
                                  to_string(views.v.spec()), to_string(views.k.spec())));
@@ -99,6 +108,15 @@ void check_views(const Policy& policy, const Views& views) {
 State cut_state(const State& s, Tensor cut) {
   std::vector<Tensor> flat = s.flat();
   for (Tensor& t : flat) t = select(cut, stop_gradient(t), t);
+  return s.with(flat);
+}
+
+// The first state again where `starts` is 1, [batch, 1, 1, 1]; undefined: nowhere.
+State begun(const State& s, const State& first, Tensor starts) {
+  if (!starts.defined()) return s;
+  std::vector<Tensor> flat = s.flat();
+  const std::vector<Tensor> start = first.flat();
+  for (std::size_t i = 0; i < flat.size(); ++i) flat[i] = select(starts, start[i], flat[i]);
   return s.with(flat);
 }
 
@@ -126,7 +144,8 @@ struct BlockInputs {
   Block block;
   Laws laws;
   std::vector<Tensor> state_offset;
-  Tensor cut;  // 1 where the weights are cut from their past; undefined: they never are
+  Tensor cut;     // 1 where the weights are cut from their past; undefined: they never are
+  Tensor starts;  // 1 where a document begins; undefined: none does
 
   std::vector<Tensor*> tensors() {
     std::vector<Tensor*> out{&block.q, &block.k, &block.v};
@@ -135,6 +154,7 @@ struct BlockInputs {
     for (std::vector<Tensor>* offsets : {&block.offset, &state_offset})
       for (Tensor& offset : *offsets) out.push_back(&offset);
     if (cut.defined()) out.push_back(&cut);
+    if (starts.defined()) out.push_back(&starts);
     return out;
   }
 };
@@ -154,6 +174,7 @@ class BlockWalk {
         views_(views),
         options_(options),
         lead_{views.k.dim(0), views.k.dim(1)},
+        start_(start),
         state_(std::move(start)),
         losses_(3),
         points_(state_.weights.size()) {
@@ -227,6 +248,7 @@ class BlockWalk {
     Block block = block_of(views_, policy_, begin, end);
     const std::int64_t index = begin / learner_.chunk();
     block.offset = at_chunk(options_.gradient_offset, index);
+    if (views_.starts.defined()) state_ = begun(state_, start_, slice(views_.starts, 2, begin, begin + 1));
     state_ = moved_by(state_, at_chunk(options_.state_offset, index));
     if (is_cut(index)) state_ = cut_state(state_, constant(1.0, views_.k.dtype()));
     block = form.with_own_gates(state_, std::move(block));
@@ -258,6 +280,10 @@ class BlockWalk {
       all.block.offset.push_back(slice(offset, 0, 0, blocks));
     for (const Tensor& offset : options_.state_offset)
       all.state_offset.push_back(slice(offset, 0, 0, blocks));
+    if (views_.starts.defined()) {
+      const Tensor each = reshape(slice(views_.starts, 2, 0, blocks * size), {lead_[0], blocks, size});
+      all.starts = reshape(permute(slice(each, 2, 0, 1), {1, 0, 2}), {blocks, lead_[0], 1, 1, 1});
+    }
     if (policy_.meta == Policy::Meta::truncated) {
       std::vector<double> cuts;
       for (std::int64_t i = 0; i < blocks; ++i) cuts.push_back(is_cut(i) ? 1.0 : 0.0);
@@ -281,7 +307,7 @@ class BlockWalk {
           BlockInputs now = all;
           const std::vector<Tensor*> own = now.tensors();
           for (std::size_t i = 0; i < varying.size(); ++i) *own[varying[i]] = x[i];
-          State state = moved_by(state_.with(carry), now.state_offset);
+          State state = moved_by(begun(state_.with(carry), start_, now.starts), now.state_offset);
           if (now.cut.defined()) state = cut_state(state, now.cut);
           if (!learner_.own_gates().empty()) {
             now.block = form.with_own_gates(state, std::move(now.block));
@@ -308,7 +334,8 @@ class BlockWalk {
   const Views& views_;
   const InnerLoopOptions& options_;
   const Shape lead_;
-  Weights first_;  // with track_loss: the first of the sequence
+  Weights first_;      // with track_loss: the first of the sequence
+  const State start_;  // of every document
   State state_;
   std::vector<Tensor> outputs_;
   std::vector<std::vector<Tensor>> losses_;  // [initial, before, after]

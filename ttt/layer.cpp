@@ -60,8 +60,12 @@ SharedQkViews::SharedQkViews(const Params& params, std::int64_t width, std::int6
       name_(std::move(name)) {}
 
 Task::Joined SharedQkViews::views(Tensor x, Stream& stream) const {
-  const Tensor qk = stream.with_history(name_ + ".qk", linear(x, qk_), conv_q_.dim(-1) - 1);
-  return {conv1d(qk, conv_q_, conv_q_bias_), conv1d(qk, conv_k_, conv_k_bias_), linear(x, v_)};
+  const Tensor qk = linear(x, qk_);
+  if (stream.is_packed())
+    return {stream.conv(name_ + ".q", qk, conv_q_, conv_q_bias_),
+            stream.conv(name_ + ".k", qk, conv_k_, conv_k_bias_), linear(x, v_)};
+  const Tensor rows = stream.with_history(name_ + ".qk", qk, conv_q_.dim(-1) - 1);
+  return {conv1d(rows, conv_q_, conv_q_bias_), conv1d(rows, conv_k_, conv_k_bias_), linear(x, v_)};
 }
 
 TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task,
@@ -114,11 +118,9 @@ Tensor TTTLayer::gate_of(const GateSpec& gate, Tensor x) const {
 }
 
 Tensor TTTLayer::attention_branch(const Task::Joined& joined, Stream& stream) const {
-  const AttentionOptions options{.window = options_.attention_window};
+  const AttentionOptions options{.window = options_.attention_window, .places = stream.places()};
   const std::string name = name_ + ".window";
-  const Tensor positions = stream.stepping()
-                               ? stream.counter(name + ".position", Stream::kForever, joined.q.dtype())
-                               : iota(joined.q.dtype(), {joined.q.dim(1)}, 0);
+  const Tensor positions = stream.positions(name + ".position", joined.q);
   const Tensor q = rope(split_heads(joined.q, options_.heads), positions, options_.rope_theta),
                k = rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta),
                v = split_heads(joined.v, options_.heads);
@@ -165,7 +167,7 @@ Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot) cons
 }
 
 Task::Joined TTTLayer::delayed(const Task::Joined& joined, Stream& stream) const {
-  return {joined.q, slice(stream.with_history(name_ + ".k", joined.k, 1), 1, 0, joined.k.dim(1)), joined.v};
+  return {joined.q, stream.before(name_ + ".k", joined.k), joined.v};
 }
 
 Tensor TTTLayer::learnt(const Weights& start, const Views& views, Stream& stream) const {
@@ -193,7 +195,9 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk
   if (stream.stepping()) slot = stream.counter(name_ + "/slot", options_.inner.policy.chunk, x.dtype());
-  const Views views = views_of(x, system_.delayed_keys ? delayed(joined, stream) : joined, slot);
+  Views views = views_of(x, system_.delayed_keys ? delayed(joined, stream) : joined, slot);
+  if (stream.is_packed())
+    views.starts = reshape(equal(cast(stream.places(), x.dtype()), 0.0), {x.dim(0), 1, x.dim(1), 1});
   const Weights start = for_batch(learner_->init(), x.dim(0));
   require_causal(start, views.q.spec());
   Tensor out = stream.stepping() ? train_step(*learner_, start, views, slot, options_.inner, stream, name_)

@@ -32,7 +32,8 @@ Tensor rate_of(const Policy& policy, const Gates& gates, const FastWeight& weigh
 Views part(const Views& views, std::int64_t begin, std::int64_t end) {
   const auto cut = [&](Tensor x) { return slice(x, 2, begin, end); };
   const bool whole = begin == 0 && end == views.k.dim(2);  // q may then have another length
-  return {whole ? views.q : cut(views.q), cut(views.k), cut(views.v), each(views.gates, cut), views.position};
+  return {whole ? views.q : cut(views.q), cut(views.k),   cut(views.v),
+          each(views.gates, cut),         views.position, {}};
 }
 
 Block block_of(const Views& views, const Policy& policy, std::int64_t begin, std::int64_t end) {
@@ -47,7 +48,7 @@ Block split_chunks(const Block& all, std::int64_t chunks) {
     const Tensor parts = reshape(x, {x.dim(0), x.dim(1), chunks, x.dim(2) / chunks, x.dim(3)});
     return permute(parts, {2, 0, 1, 3, 4});
   };
-  return {{split(all.q), split(all.k), split(all.v), each(all.gates, split), all.position}, true, {}, {}};
+  return {{split(all.q), split(all.k), split(all.v), each(all.gates, split), all.position, {}}, true, {}, {}};
 }
 
 Tensor join_chunks(Tensor rows) {

@@ -17,6 +17,9 @@ struct Views {
   // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights
   // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers).
   Tensor position;
+  // Packed documents: [batch, 1, time, 1], 1 where a token begins one: there the state is the first one again, weights and
+  // slots. Undefined: the sequence is one document. Documents begin with chunks: what lies inside of one is not looked at.
+  Tensor starts = {};
 };
 
 // Tokens [begin, end) of them; position whole.

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "ops/accumulate.h"
+
 namespace nestgrad::ttt {
 
 Stream Stream::learning(std::int64_t chunk, std::int64_t sequences) {
@@ -64,11 +68,62 @@ Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype
 }
 
 Tensor Stream::with_history(const std::string& name, Tensor x, std::int64_t rows) {
+  if (is_packed())
+    throw ConfigError(fmt::format(
+        "[stream] '{}' asks for the {} rows before, which in packed documents may be another document's; ask for "
+        "before() or conv(), or look at places()",
+        name, rows));
   if (!stepping()) return pad(x, 1, rows, 0);
   const Tensor before = state(name, zeros(x.dtype(), {x.dim(0), rows, x.dim(2)}));
   const Tensor all = concat({before, x}, 1);
   carry(name, slice(all, 1, x.dim(1), x.dim(1) + rows));
   return all;
+}
+
+namespace {
+
+// Rows `back` tokens earlier: of the same document, or zeros. places [batch, time].
+Tensor rows_back(Tensor x, std::int64_t back, Tensor places) {
+  if (back == 0) return x;
+  const std::int64_t time = x.dim(1), shift = std::min(back, time);
+  const Tensor moved = slice(pad(x, 1, shift, 0), 1, 0, time);
+  const Tensor outside = less(reshape(places, {x.dim(0), time, 1}), static_cast<double>(back));
+  return select(outside, zero_like(moved), moved);
+}
+
+}  // namespace
+
+Tensor Stream::before(const std::string& name, Tensor x) {
+  if (is_packed()) return rows_back(x, 1, places());
+  return slice(with_history(name, x, 1), 1, 0, x.dim(1));
+}
+
+Tensor Stream::conv(const std::string& name, Tensor x, Tensor weight, Tensor bias) {
+  const std::int64_t taps = weight.dim(-1);
+  if (!is_packed()) return conv1d(with_history(name, x, taps - 1), weight, bias);
+  const Tensor rows = permute(reshape(weight, {x.dim(2), taps}), {1, 0});  // [taps, dim]
+  Tensor y = bias;
+  for (std::int64_t k = 0; k < taps; ++k) {
+    const Tensor term = rows_back(x, taps - 1 - k, places()) * slice(rows, 0, k, k + 1);
+    accumulate(y, term);
+  }
+  return y;
+}
+
+Tensor Stream::positions(const std::string& name, Tensor x, std::int64_t capacity) {
+  if (stepping()) return counter(name, capacity, x.dtype());
+  if (is_packed()) return reshape(cast(places(), x.dtype()), {x.dim(0), 1, x.dim(1), 1});
+  return iota(x.dtype(), {x.dim(1)}, 0);
+}
+
+void Stream::pack(Tensor places) {
+  if (mode_ != Mode::whole)
+    throw ConfigError(
+        "[stream] documents are packed where sequences are read whole; token by token, read one each");
+  if (places.rank() != 2)
+    throw ShapeError(fmt::format("[stream] places of packed documents are {}; they must be [batch, time]",
+                                 to_string(places.spec())));
+  places_ = places;
 }
 
 }  // namespace nestgrad::ttt

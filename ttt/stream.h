@@ -50,8 +50,24 @@ class Stream {
   // The sizes of chunks that carry_chunk() was told of, ascending.
   const std::set<std::int64_t>& chunks() const { return chunks_; }
 
-  // x [batch, time, dim] with the `rows` rows before it: zeros at the beginning of the sequence.
+  // x [batch, time, dim] with the `rows` rows before it: zeros at the beginning of the sequence. ConfigError for packed
+  // documents, of which rows may belong to another: there a layer asks for before() and conv().
   Tensor with_history(const std::string& name, Tensor x, std::int64_t rows);
+  // The row before each of x [batch, time, dim]; zeros before the first of a sequence or document.
+  Tensor before(const std::string& name, Tensor x);
+  // conv1d (ops/ops.h) of x and the rows before it: weight [dim, 1, taps], bias [dim].
+  Tensor conv(const std::string& name, Tensor x, Tensor weight, Tensor bias);
+  // Each token's place in its sequence or document, as rope() takes it. capacity: as counter's period.
+  Tensor positions(const std::string& name, Tensor x, std::int64_t capacity = kForever);
+
+  // ---- packed documents ----
+  // Read whole, sequences that each hold documents one after the other. places [batch, time]: of each token in its
+  // document, 0, 1, 2, ..; what lies before a place 0 is not there for what follows.
+  void pack(Tensor places);
+  bool is_packed() const { return places_.defined(); }
+  // As they were given; undefined if nothing is packed. Who packs can then ask whether anyone has looked.
+  Tensor places() const { return has_looked_ = true, places_; }
+  bool has_looked() const { return has_looked_; }
 
   struct State {
     std::string name;
@@ -73,6 +89,8 @@ class Stream {
   Mode mode_;
   std::int64_t sequences_ = 0, learnt_chunk_ = 0;
   std::set<std::int64_t> chunks_;
+  Tensor places_;
+  mutable bool has_looked_ = false;
   std::vector<State> states_;
   std::map<std::string, Tensor> before_;
   std::map<std::string, Tensor> taps_;

@@ -29,7 +29,8 @@ struct ByHand {
   std::vector<double> losses;
   std::map<std::string, Array> gradients;
 };
-ByHand by_hand(const LanguageModelConfig& config, const StateDict& params, std::span<const std::int32_t> tokens) {
+ByHand by_hand(const LanguageModelConfig& config, const StateDict& params,
+               std::span<const std::int32_t> tokens) {
   const TracedModel model =
       trace_model(DType::f64, {i32({1, std::ssize(tokens)})}, [&](ParamTable& table, const Tensors& in) {
         ttt::Stream stream;
@@ -44,17 +45,20 @@ ByHand by_hand(const LanguageModelConfig& config, const StateDict& params, std::
   std::ranges::copy(tokens, ids.as<std::int32_t>().begin());
   const Arrays out = model.function(model.bind({ids}, {&wide}));
   ByHand result{out[0].to_vector(), {}};
-  for (std::size_t i = 0; i < model.params.size(); ++i) result.gradients.emplace(model.params[i].name, out[i + 1]);
+  for (std::size_t i = 0; i < model.params.size(); ++i)
+    result.gradients.emplace(model.params[i].name, out[i + 1]);
   return result;
 }
 
 double error_between(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    worst = std::max(worst, std::abs(a[i] - b[i]));
   return worst;
 }
 
-double norm_of(const std::map<std::string, Array>& gradients, const std::function<bool(const std::string&)>& counts) {
+double norm_of(const std::map<std::string, Array>& gradients,
+               const std::function<bool(const std::string&)>& counts) {
   double squares = 0;
   for (const auto& [name, g] : gradients)
     if (counts(name))
@@ -64,7 +68,8 @@ double norm_of(const std::map<std::string, Array>& gradients, const std::functio
 
 }  // namespace
 
-TEST_CASE("adaptation: a step is gradient descent on the segment that has been scored, clipped, of what was asked for") {
+TEST_CASE(
+    "adaptation: a step is gradient descent on the segment that has been scored, clipped, of what was asked for") {
   for (const char* layer : {"linear", "lact", "attention"})
     for (const double clip : {1e9, 0.5}) {
       CAPTURE(layer);
@@ -72,7 +77,8 @@ TEST_CASE("adaptation: a step is gradient descent on the segment that has been s
       const LanguageModelConfig config = small_model(layer);
       const StateDict params = params_of(config);
       const std::vector<std::int32_t> tokens = text(2 * kSegment + 1, config.vocab_size);
-      const std::span first = std::span(tokens).first(kSegment + 1), second = std::span(tokens).subspan(kSegment);
+      const std::span first = std::span(tokens).first(kSegment + 1),
+                      second = std::span(tokens).subspan(kSegment);
       const ByHand before = by_hand(config, params, first);
       for (const Adapted what : {Adapted::sgd, Adapted::norms}) {
         const auto learns = [&](const std::string& name) {
@@ -109,7 +115,8 @@ TEST_CASE("adaptation: lora starts as the model itself, and then descends along 
   const std::vector<std::int32_t> tokens = text(3 * kSegment + 1, config.vocab_size);
   const AdaptationOptions options{.what = Adapted::lora, .rate = 0.2, .clip = 1e9, .rank = 2, .seed = 4};
   AdaptingScorer scorer(config, params, options), frozen(config, params, {.what = Adapted::nothing});
-  const std::span first = std::span(tokens).first(kSegment + 1), second = std::span(tokens).subspan(kSegment, kSegment + 1);
+  const std::span first = std::span(tokens).first(kSegment + 1),
+                  second = std::span(tokens).subspan(kSegment, kSegment + 1);
   CHECK(scorer.score(first) == frozen.score(first));
   CHECK(frozen.steps() == 0);
   // By hand: dL/dB = dL/dW A', and dL/dA = B' dL/dW is zero while B is.
@@ -117,13 +124,14 @@ TEST_CASE("adaptation: lora starts as the model itself, and then descends along 
   StateDict stepped = params;
   std::int64_t count = 0;
   for (auto& [name, value] : stepped) {
-    if (value.shape().size() != 2 || name.find("embed") != std::string::npos || name.find("norm") != std::string::npos ||
-        name.find("bias") != std::string::npos)
+    if (value.shape().size() != 2 || name.find("embed") != std::string::npos ||
+        name.find("norm") != std::string::npos || name.find("bias") != std::string::npos)
       continue;
     const std::int64_t rows = value.shape()[0], columns = value.shape()[1];
     count += 2 * (rows + columns);
-    const Array a = initial_value({name + ".lora_A", {2, columns}, Init::normal(1 / std::sqrt(static_cast<double>(columns)))},
-                                  DType::f32, 4);
+    const Array a = initial_value(
+        {name + ".lora_A", {2, columns}, Init::normal(1 / std::sqrt(static_cast<double>(columns)))},
+        DType::f32, 4);
     const Function moved = trace(
         [](Tensor w, Tensor g, Tensor factor) {
           return w - 0.2 * matmul(matmul(g, factor, {.b = true}), factor);
@@ -139,10 +147,11 @@ TEST_CASE("adaptation: no score looks ahead, whatever learns; a model that does 
   for (const std::string& learner : layer_names()) {
     CAPTURE(learner);
     const LanguageModelConfig config = small_model(layer_type(learner));
-    const TracedModel model = trace_model(DType::f32, {i32({1, 4})}, [&](ParamTable& table, const Tensors& in) {
-      ttt::Stream stream;
-      return Tensors{next_token_loss(config, Params(table), in[0], stream)};
-    });
+    const TracedModel model =
+        trace_model(DType::f32, {i32({1, 4})}, [&](ParamTable& table, const Tensors& in) {
+          ttt::Stream stream;
+          return Tensors{next_token_loss(config, Params(table), in[0], stream)};
+        });
     const StateDict params = random_parameters(model, DType::f32);
     const std::vector<std::int32_t> tokens = text(3 * kSegment - 1, config.vocab_size);
     for (const Adapted what : kThatLearn) {
@@ -159,7 +168,8 @@ TEST_CASE("adaptation: no score looks ahead, whatever learns; a model that does 
   CHECK(contains(message_of<ConfigError>([&] { check_no_look_ahead(scorer, text(20, 13), kSegment); }),
                  "a score looks ahead: that of token "));
   const std::vector<std::int32_t> alike(20, 3);
-  CHECK(contains(message_of<ConfigError>([&] { check_no_look_ahead(scorer, alike, kSegment); }), "all tokens are alike"));
+  CHECK(contains(message_of<ConfigError>([&] { check_no_look_ahead(scorer, alike, kSegment); }),
+                 "all tokens are alike"));
 }
 
 TEST_CASE("adaptation: a text that repeats itself is learnt, and reset forgets it") {
@@ -201,10 +211,13 @@ TEST_CASE("adaptation: what makes no sense is refused, and a step that is not fi
   CHECK(contains(why({.rate = -1}), "rate must be positive"));
   CHECK(contains(why({.clip = 0}), "clip must be positive"));
   CHECK(contains(why({.what = Adapted::lora, .rank = 0}), "rank must be 1 to"));
-  CHECK(contains(message_of<ConfigError>([] { adapted_named("all"); }), "'all' is none of nothing, sgd, norms, lora"));
+  CHECK(contains(message_of<ConfigError>([] { adapted_named("all"); }),
+                 "'all' is none of nothing, sgd, norms, lora"));
   CHECK(contains(message_of<ConfigError>([&] { AdaptingScorer(small_model("mlp"), params, {}); }),
                  "what is to be adapted does not fit"));
-  const LogitsFn bare = [](const Params& p, Tensor tokens, ttt::Stream&) { return gather(p("t", {13, 13}), tokens); };
+  const LogitsFn bare = [](const Params& p, Tensor tokens, ttt::Stream&) {
+    return gather(p("t", {13, 13}), tokens);
+  };
   const StateDict table{{"t", random({DType::f32, {13, 13}}, 1)}};
   CHECK(contains(message_of<ConfigError>([&] { AdaptingScorer(bare, table, {.what = Adapted::norms}); }),
                  "no parameter named norm"));

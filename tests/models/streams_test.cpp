@@ -37,7 +37,8 @@ class Alone {
     if (rows.empty()) {
       decoder_.reset();
       for (std::int64_t t = 0; t < kTokens; ++t)
-        rows.push_back(decoder_.step(Array::of({static_cast<double>(token_of(stream, t, vocab_))}, {1}, DType::i32)));
+        rows.push_back(
+            decoder_.step(Array::of({static_cast<double>(token_of(stream, t, vocab_))}, {1}, DType::i32)));
     }
     return rows.at(static_cast<std::size_t>(position));
   }
@@ -211,7 +212,8 @@ TEST_CASE("streams: wrong calls are refused with what to do, and change nothing"
   Streams attention(small_model("attention"), params_of(small_model("attention"), DType::f64), DType::f64, 2);
   const Streams::Id full = attention.join();
   attention.step({1}), attention.step({2});
-  CHECK(contains(message_of<ConfigError>([&] { attention.step({3}); }), "stream 0 holds 2 tokens and is full"));
+  CHECK(
+      contains(message_of<ConfigError>([&] { attention.step({3}); }), "stream 0 holds 2 tokens and is full"));
   Stopped long_one = attention.look(full);
   long_one.position = 3;
   CHECK(contains(message_of<ConfigError>([&] { attention.join(long_one); }), "(2 tokens)"));

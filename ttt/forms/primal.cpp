@@ -161,7 +161,8 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
       before[i] = w + for_each_weight(earlier, w) * (before[i] - w);
       after[i] = w + for_each_weight(block.position, w) * (after[i] - w);
       const Tensor start = at.weights.at(i).value;
-      const Tensor way = block.position.rank() == 1 ? slice(block.position, 0, tokens - 1, tokens) : block.position;
+      const Tensor way =
+          block.position.rank() == 1 ? slice(block.position, 0, tokens - 1, tokens) : block.position;
       last[i] = start + way * (last[i] - start);
     }
     end.weights = end.weights.with(last);

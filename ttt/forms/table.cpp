@@ -76,7 +76,7 @@ const std::vector<FormRow>& form_rows() {
        Update::per_token,
        "linear attention: no factor of a gradient depends on a learning weight and the step is linear, so "
        "blocks of any length are worked on at once",
-       {factored_uses, constant_factors, linear_step, no_position, uncut_meta},
+       {factored_uses, constant_factors, linear_step, no_position, uncut_meta, one_document},
        BlockSize::any,
        nullptr,
        make<DualForm>},
@@ -84,7 +84,7 @@ const std::vector<FormRow>& form_rows() {
        Update::per_token,
        "the gradients of a block solve one triangular system (WY form): each depends on the weight linearly, "
        "through one use",
-       {factored_uses, linear_step, online, affine_use, no_position, full_meta},
+       {factored_uses, linear_step, online, affine_use, no_position, full_meta, one_document},
        BlockSize::any,
        nullptr,
        make<WyForm>},
@@ -107,7 +107,8 @@ const std::vector<FormRow>& form_rows() {
        Update::per_chunk,
        "plain linear attention with a mask of chunks: no factor of a gradient depends on a learning weight "
        "and the step is linear, so all tokens are worked on at once",
-       {separate_tokens, factored_uses, constant_factors, linear_step, one_step, uncut_meta, several_chunks},
+       {separate_tokens, factored_uses, constant_factors, linear_step, one_step, uncut_meta, several_chunks,
+        one_document},
        BlockSize::whole_chunks,
        has_large_chunks,
        make<DualForm>},
@@ -115,7 +116,8 @@ const std::vector<FormRow>& form_rows() {
        Update::per_chunk,
        "all chunks at once: no factor of a gradient depends on a learning weight, so what the optimiser makes "
        "of the chunks' gradients is computed for all of them and the weights are a running sum",
-       {separate_tokens, factored_uses, constant_factors, affine_step, one_step, uncut_meta, several_chunks},
+       {separate_tokens, factored_uses, constant_factors, affine_step, one_step, uncut_meta, several_chunks,
+        one_document},
        BlockSize::all_chunks,
        has_members_to_share_or_parallel,
        make<ChunkParallelForm>},
