@@ -15,8 +15,34 @@ namespace nestgrad {
 
 namespace {
 
-Array transposed(const Array& matrix) {
-  return trace([](Tensor x) { return transpose(x); }, matrix.spec())(matrix);
+// Columns of a product that are added up together. What a processor fetches ahead lies in one piece then, and rows that
+// are multiplied in two goes find it near the second time.
+constexpr std::int64_t kPanel = 64;
+
+// A matrix [n, k] as a product x W' wants it: transposed, in panels of so many columns one after the other, [panels, k,
+// kPanel]; or as one, [k, n], where n is no multiple of them.
+Shape panels_shape(const Shape& matrix) {
+  if (matrix[0] % kPanel != 0) return {matrix[1], matrix[0]};
+  return {matrix[0] / kPanel, matrix[1], kPanel};
+}
+
+Array in_panels(const Array& matrix) {
+  const Shape shape = panels_shape(matrix.shape());
+  return trace(
+      [&](Tensor w) {
+        return shape.size() == 2 ? transpose(w) : transpose(reshape(w, {shape[0], shape[2], shape[1]}));
+      },
+      matrix.spec())(matrix);
+}
+
+// x W' of x [.., k].
+Tensor times_panels(Tensor x, Tensor panels) {
+  if (panels.rank() == 2) return matmul(x, panels);
+  const std::int64_t k = panels.dim(1);
+  Shape shape = x.shape();
+  const std::int64_t rows = numel(shape) / k;
+  shape.back() = panels.dim(0) * kPanel;
+  return reshape(permute(matmul(reshape(x, {1, rows, k}), panels), {1, 0, 2}), shape);
 }
 
 // Which nodes the outputs need.
@@ -41,17 +67,16 @@ std::vector<bool> fixed_nodes(const TracedModel& model) {
   return fixed;
 }
 
-// A function whose products read fixed matrices along the axis that is not added up, each as an input of its own that
-// holds it transposed.
-struct Untransposed {
+// A function whose products read fixed matrices in panels, each an input of its own.
+struct InPanels {
   TracedModel model;
   std::map<std::string, NodeId> matrices;  // in the given function's graph, by the inputs' names
 };
 
-Untransposed with_weights_transposed(const TracedModel& given) {
+InPanels with_panels(const TracedModel& given) {
   const std::deque<GraphNode>& nodes = given.function.graph().nodes();
   const std::vector<bool> fixed = fixed_nodes(given);
-  Untransposed out;
+  InPanels out;
   out.model.params = given.params;
   std::map<NodeId, Tensor> now;  // the new inputs, by the matrices
   std::vector<std::string> names = given.inputs;
@@ -60,21 +85,21 @@ Untransposed with_weights_transposed(const TracedModel& given) {
     Rewriter to(nodes);
     for (NodeId id = 0; id < std::ssize(nodes); ++id) {
       const GraphNode& node = nodes[uz(id)];
-      const NodeId matrix = node.op == &matmul_op && node.attrs.as<MatmulAttrs>().b ? node.inputs[1] : -1;
+      const MatmulAttrs* const flags = node.op == &matmul_op ? node.attrs.find<MatmulAttrs>() : nullptr;
+      const NodeId matrix = flags && flags->b && !flags->a ? node.inputs[1] : -1;
       if (matrix < 0 || !fixed[uz(matrix)] || nodes[uz(matrix)].spec.rank() != 2) {
         to[id] = to.copy(id);
         continue;
       }
       if (!now.contains(matrix)) {
-        const std::string name = fmt::format("%{} transposed", matrix);
-        Spec spec = nodes[uz(matrix)].spec;
-        std::swap(spec.shape[0], spec.shape[1]);
-        now[matrix] = to.graph().input(spec, name);
+        const std::string name = fmt::format("%{} in panels", matrix);
+        const Spec& spec = nodes[uz(matrix)].spec;
+        now[matrix] = to.graph().input(Spec{spec.dtype, panels_shape(spec.shape)}, name);
         out.matrices[name] = matrix;
         names.push_back(name);
       }
       label_like(node);
-      to[id] = matmul(to[node.inputs[0]], now[matrix], {.a = node.attrs.as<MatmulAttrs>().a});
+      to[id] = times_panels(to[node.inputs[0]], now[matrix]);
     }
     lowered = to.lowered(given.function.inputs(), given.function.outputs());
   }
@@ -91,10 +116,10 @@ Untransposed with_weights_transposed(const TracedModel& given) {
   return out;
 }
 
-// A fixed node of a model, transposed. Parameters themselves are transposed once for all programs.
-Array transposed_of(const TracedModel& model, NodeId id, FixedParameters& params) {
+// A fixed node of a model. Parameters themselves are brought into panels once for all programs.
+Array panels_of(const TracedModel& model, NodeId id, FixedParameters& params) {
   const std::deque<GraphNode>& nodes = model.function.graph().nodes();
-  if (nodes[uz(id)].op->kind == OpKind::input) return params.transposed(input_name(nodes[uz(id)]));
+  if (nodes[uz(id)].op->kind == OpKind::input) return params.in_panels(input_name(nodes[uz(id)]));
   const std::vector<bool> live = live_nodes(nodes, {id});
   std::vector<NodeId> inputs;
   std::vector<Array> values;
@@ -103,7 +128,7 @@ Array transposed_of(const TracedModel& model, NodeId id, FixedParameters& params
       inputs.push_back(in);
       values.push_back(params.named(model.inputs[i]));
     }
-  return transposed(Plan(nodes, inputs, {id}, {}).run(values)[0]);
+  return in_panels(Plan(nodes, inputs, {id}, {}).run(values)[0]);
 }
 
 ttt::Stream stream_of(const StateProgram::Sizes& sizes) {
@@ -163,9 +188,9 @@ void CarriedStates::check_fits(const StateDict& state) const {
   }
 }
 
-const Array& FixedParameters::transposed(const std::string& name) {
-  if (const auto at = transposed_.find(name); at != transposed_.end()) return at->second;
-  return transposed_.emplace(name, nestgrad::transposed(params_.at(name))).first->second;
+const Array& FixedParameters::in_panels(const std::string& name) {
+  if (const auto at = panels_.find(name); at != panels_.end()) return at->second;
+  return panels_.emplace(name, nestgrad::in_panels(params_.at(name))).first->second;
 }
 
 StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params,
@@ -189,11 +214,11 @@ StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, 
         }
         return out;
       });
-  const Untransposed own = with_weights_transposed(traced);
+  const InPanels own = with_panels(traced);
   StateDict values;
   for (const std::string& name : own.model.inputs) {
     const auto matrix = own.matrices.find(name);
-    if (matrix != own.matrices.end()) values.emplace(name, transposed_of(traced, matrix->second, params));
+    if (matrix != own.matrices.end()) values.emplace(name, panels_of(traced, matrix->second, params));
     else if (params.all().contains(name)) values.emplace(name, params.named(name));
   }
   for (std::size_t i = 0; i < own.model.inputs.size(); ++i) {

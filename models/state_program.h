@@ -24,17 +24,18 @@ struct CarriedStates {
   void check_fits(const StateDict& state) const;  // ConfigError unless it holds these states, in these shapes
 };
 
-// A model's parameters as its programs read them. Weights that a product reads along the axis that it adds up are
-// kept transposed, once for all programs: with few rows beside them, to transpose them takes longer than to multiply.
+// A model's parameters as its programs read them. Matrices W that products x W' read are kept transposed, in panels of
+// columns, once for all programs: with the few rows of x that there are, to bring them into that order at each product
+// takes longer than to multiply.
 class FixedParameters {
  public:
   explicit FixedParameters(StateDict params) : params_(std::move(params)) {}
   const StateDict& all() const { return params_; }
   const Array& named(const std::string& name) const { return params_.at(name); }
-  const Array& transposed(const std::string& name);  // of a matrix
+  const Array& in_panels(const std::string& name);  // a matrix
 
  private:
-  StateDict params_, transposed_;
+  StateDict params_, panels_;
 };
 
 class StateProgram {

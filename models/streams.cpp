@@ -32,13 +32,16 @@ Array rows_of(const Array& rows, const std::vector<std::size_t>& which) {
   return out;
 }
 
-// The inverse: rows on the CPU go where they came from.
+// The inverse: rows on the CPU go where they came from. Of an array on the CPU nothing else is touched, so that threads
+// may fill one together.
 void put_rows(const Array& from, const std::vector<std::size_t>& which, Array& rows) {
-  Array to = rows.to(Device::cpu());
+  const bool here = rows.device().is_cpu();
+  Array copy = here ? Array() : rows.to(Device::cpu());
+  std::byte* const to = (here ? rows : copy).data();
   const std::size_t bytes = row_bytes(from);
   for (std::size_t i = 0; i < which.size(); ++i)
-    std::memcpy(to.data() + which[i] * bytes, from.data() + i * bytes, bytes);
-  rows = to.to(rows.device());
+    std::memcpy(to + which[i] * bytes, from.data() + i * bytes, bytes);
+  if (!here) rows = copy.to(rows.device());
 }
 
 // Parts [rows, ..] on the CPU, one below the other.
