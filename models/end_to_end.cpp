@@ -393,7 +393,7 @@ Tensor EndToEndModel::step(Tensor token, ttt::Stream& stream) const {
   const Tensor slot = stream.counter("chunk.slot", c.chunk, dtype);
   const auto keep = [&](const char* name, Tensor row) {  // [batch, 1, size], in its place
     const Tensor rows = stream.state(name, zeros(dtype, {batch, c.chunk, row.dim(2)}));
-    stream.carry(name, select(equal(iota(dtype, {c.chunk, 1}, 0), slot), row, rows));
+    stream.carry_row(name, select(equal(iota(dtype, {c.chunk, 1}, 0), slot), row, rows), row, slot);
   };
   keep("chunk.rows", h);
   keep("chunk.tokens", reshape(cast(token, dtype), {batch, 1, 1}));

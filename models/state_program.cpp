@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/core/index.h"
 #include "engine/core/rewrite.h"
@@ -131,6 +132,17 @@ Array panels_of(const TracedModel& model, NodeId id, FixedParameters& params) {
   return in_panels(Plan(nodes, inputs, {id}, {}).run(values)[0]);
 }
 
+// row [batch, .., 1, dim] into state [batch, .., rows, dim], for each of the batch at its place: one, or [batch, 1, 1, 1].
+void put_row(const Array& row, const Array& places, Array& state) {
+  const Shape& shape = state.shape();
+  const std::int64_t rows = shape[shape.size() - 2], all = row.size() / shape.back(), each = all / shape[0];
+  const std::size_t bytes = row.bytes() / uz(all);
+  for (std::int64_t i = 0; i < all; ++i) {
+    const auto place = static_cast<std::int64_t>(places.at(places.size() == 1 ? 0 : i / each));
+    std::memcpy(state.data() + uz(i * rows + place) * bytes, row.data() + uz(i) * bytes, bytes);
+  }
+}
+
 ttt::Stream stream_of(const StateProgram::Sizes& sizes) {
   const std::int64_t apart = sizes.apart ? sizes.batch : 0;
   return sizes.learns > 0 ? ttt::Stream::learning(sizes.learns, apart)
@@ -198,6 +210,7 @@ StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, 
   const TracedModel traced = trace_model(
       dtype, {{DType::i32, {sizes.batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
         ttt::Stream stream = stream_of(sizes);
+        if (default_device().is_cpu()) stream.write_rows_outside();
         const Tensor tokens = reshape(given[0], {sizes.batch, 1});
         std::vector<Tensor> out;
         if (sizes.learns == 0) {
@@ -212,6 +225,11 @@ StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, 
           changes_.push_back(carried.find(s.name));
           out.push_back(s.next);
         }
+        for (const ttt::Stream::State& s : stream.states())
+          if (s.row.defined()) {
+            rows_.push_back({carried.find(s.name), out.size(), out.size() + 1});
+            out.insert(out.end(), {s.row, s.place});
+          }
         return out;
       });
   const InPanels own = with_panels(traced);
@@ -240,12 +258,19 @@ std::vector<std::size_t> StateProgram::reads() const {
   return out;
 }
 
+std::vector<std::size_t> StateProgram::changes() const {
+  std::vector<std::size_t> out = changes_;
+  for (const Row& row : rows_) out.push_back(row.state);
+  return out;
+}
+
 void StateProgram::run(const Array& tokens, std::vector<Array>& states) {
   inputs_[0] = tokens;
   for (const auto& [input, state] : states_) inputs_[input] = states[state];
   plan_->run(inputs_, outputs_);
   for (std::size_t i = 0; i < changes_.size(); ++i)
     std::swap(states[changes_[i]], outputs_[first_change_ + i]);
+  for (const Row& row : rows_) put_row(outputs_[row.row], outputs_[row.place], states[row.state]);
 }
 
 }  // namespace nestgrad

@@ -59,13 +59,18 @@ class StateProgram {
   const Device& device() const { return plan_->device(); }
   // Places of the states that it reads, and of those that it changes.
   std::vector<std::size_t> reads() const;
-  const std::vector<std::size_t>& changes() const { return changes_; }
+  std::vector<std::size_t> changes() const;
 
  private:
   std::unique_ptr<Plan> plan_;
+  // Of a state that becomes itself with one row put into it: which, and the outputs that say what and where.
+  struct Row {
+    std::size_t state, row, place;
+  };
   std::size_t first_change_ = 0;                             // among the outputs
   std::vector<std::pair<std::size_t, std::size_t>> states_;  // input of the plan, place of a state
   std::vector<std::size_t> changes_;  // of each output from first_change_ on, place of a state
+  std::vector<Row> rows_;
   std::vector<Array> inputs_, outputs_;
 };
 

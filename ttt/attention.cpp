@@ -97,16 +97,17 @@ Tensor scaled(Tensor q, double scale) {
   return q * (scale == 0 ? 1.0 / std::sqrt(static_cast<double>(q.dim(3))) : scale);
 }
 
-// softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none. Heads that read the same
-// keys and values are rows of one product.
+// x y, or x y', of each head's rows and those that its group has. Heads of a group are rows of one product.
+Tensor times(Tensor x, Tensor y, bool transposed) {
+  const std::int64_t groups = y.dim(1), each = x.dim(1) / groups;
+  if (each == 1) return matmul(x, y, {.b = transposed});
+  const Tensor rows = reshape(x, {x.dim(0), groups, each * x.dim(2), x.dim(3)});
+  const Tensor out = matmul(rows, y, {.b = transposed});
+  return reshape(out, {x.dim(0), x.dim(1), x.dim(2), out.dim(3)});
+}
+
+// softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none.
 Tensor read(Tensor q, Tensor k, Tensor v, double scale, Tensor mask) {
-  const std::int64_t each = q.dim(1) / k.dim(1);
-  const auto times = [&](Tensor x, Tensor y, bool transposed) {
-    if (each == 1) return matmul(x, y, {.b = transposed});
-    const Tensor rows = reshape(x, {x.dim(0), k.dim(1), each * x.dim(2), x.dim(3)});
-    const Tensor out = matmul(rows, y, {.b = transposed});
-    return reshape(out, {x.dim(0), x.dim(1), x.dim(2), out.dim(3)});
-  };
   Tensor scores = times(scaled(q, scale), k, true);
   if (mask.defined()) scores = select(mask, scores, kMasked);
   return times(softmax(scores, -1), v, false);
@@ -189,15 +190,18 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
     place = cast(gather(iota(DType::i32, {rows}, 0), cast(seen, DType::i32)), dtype);
   }
   stream.carry(name + ".seen", next);
-  const Tensor here = equal(places, place);
-  const auto remember = [&](Tensor row, const std::string& id) {
+  const auto carried = [&](Tensor row, const std::string& id) {
     const Tensor before = stream.state(id, zeros(dtype, {row.dim(0), row.dim(1), rows, row.dim(3)}));
-    const Tensor now = select(here, row, before);
-    stream.carry(id, now);
-    return now;
+    stream.carry_row(id, select(equal(places, place), row, before), row, place);
+    return before;
   };
-  const Tensor keys = remember(k, name + ".keys"), values = remember(v, name + ".values");
-  return read(q, keys, values, scale, less_equal(reshape(places, {1, rows}), seen));
+  // The new row is read beside the others, so that nobody has to make arrays that hold all.
+  const Tensor keys = carried(k, name + ".keys"), values = carried(v, name + ".values");
+  const Tensor here = equal(reshape(places, {1, rows}), place), asked = scaled(q, scale);
+  const Tensor scores = select(here, times(asked, k, true), times(asked, keys, true));
+  const Tensor weights = softmax(select(less_equal(reshape(places, {1, rows}), seen), scores, kMasked), -1);
+  return times(select(here, zero_like(weights), weights), values, false) +
+         times(sum(select(here, weights, zero_like(weights)), {-1}, kKeep), v, false);
 }
 
 NadarayaWatson::NadarayaWatson(double scale) : scale_(checked_scale("nadaraya_watson", scale)) {

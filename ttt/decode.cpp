@@ -17,7 +17,7 @@ class ChunkSoFar {
  public:
   // slot: the place of this token in its chunk, as Stream::counter has its shape.
   ChunkSoFar(const Policy& policy, Tensor slot, Stream& stream, std::string name)
-      : policy_(policy), stream_(stream), name_(std::move(name)) {
+      : policy_(policy), stream_(stream), name_(std::move(name)), slot_(slot) {
     const Tensor places = iota(slot.dtype(), {policy.chunk, 1}, 0);
     here_ = equal(places, slot);  // [chunk, 1] or [batch, 1, chunk, 1]
     full_ = equal(slot, static_cast<double>(policy.chunk - 1));
@@ -63,7 +63,7 @@ class ChunkSoFar {
     const std::string state = fmt::format("{}/{}", name_, id);
     const Tensor cached = stream_.state(state, zeros(row.dtype(), shape));
     const Tensor rows = stream_.is_learning() ? cached : select(here_, row, cached);
-    stream_.carry(state, rows);
+    stream_.carry_row(state, rows, row, slot_);
     return rows;
   }
   Gates remember(const Gates& gates) {
@@ -83,7 +83,7 @@ class ChunkSoFar {
   const Policy& policy_;
   Stream& stream_;
   std::string name_;
-  Tensor here_, full_;
+  Tensor slot_, here_, full_;
 };
 
 // A chunk's factors and gates are carried; the law is that

@@ -32,7 +32,7 @@ Tensor Stream::state(const std::string& name, Tensor initial) {
   Tensor value = initial;
   if (mode_ == Mode::step || mode_ == Mode::learn) value = initial.graph().input(initial.spec(), name);
   if (const auto found = before_.find(name); found != before_.end()) value = found->second;
-  states_.push_back({name, value, {}});
+  states_.push_back({name, value, {}, {}, {}});
   return states_.back().value;
 }
 
@@ -59,6 +59,13 @@ void Stream::carry_chunk(const std::string& name, Tensor next, std::int64_t chun
   if (mode_ == Mode::chained) return carry(name, select(is_last, next, now));
   carry(name, mode_ == Mode::learn ? next : now);
   if (mode_ == Mode::learn && chunk == learnt_chunk_) find(name).next = next;
+}
+
+void Stream::carry_row(const std::string& name, Tensor next, Tensor row, Tensor place) {
+  if (mode_ != Mode::step || !rows_outside_) return carry(name, next);
+  carry(name, find(name).value);
+  find(name).row = row;
+  find(name).place = place;
 }
 
 Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype) {

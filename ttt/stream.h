@@ -39,6 +39,11 @@ class Stream {
   // beginning of the sequence: then it becomes `next`, made of rows that the chunk has gathered in other states; else
   // it stays. is_last: 1 for that token, else 0, as counter() has its shape.
   void carry_chunk(const std::string& name, Tensor next, std::int64_t chunk, Tensor is_last);
+  // The same of a state [.., rows, dim] of which one row changes, that at `place` (as counter() has its shape): it becomes
+  // `next`, which has `row` [.., 1, dim] there. Whoever keeps the states may ask for row and place alone
+  // (write_rows_outside), and puts the row there: then no other row is copied.
+  void carry_row(const std::string& name, Tensor next, Tensor row, Tensor place);
+  void write_rows_outside() { rows_outside_ = true; }
   // Whether states are asked for as the last token of a chunk leaves them: what it has gathered is complete.
   bool is_learning() const { return mode_ == Mode::learn; }
   // Counts 0 .. period-1 and around; as a one-element tensor [1], or where each sequence stands at a place of its own
@@ -73,6 +78,7 @@ class Stream {
     std::string name;
     Tensor value;  // initial: starting value; step: input of the function
     Tensor next;
+    Tensor row, place;  // write_rows_outside: what is to be put where, `next` being `value`; else undefined
   };
   const std::vector<State>& states() const { return states_; }
   std::map<std::string, Tensor> carried() const;  // what the next step finds, by name
@@ -89,6 +95,7 @@ class Stream {
   Mode mode_;
   std::int64_t sequences_ = 0, learnt_chunk_ = 0;
   std::set<std::int64_t> chunks_;
+  bool rows_outside_ = false;
   Tensor places_;
   mutable bool has_looked_ = false;
   std::vector<State> states_;
