@@ -211,6 +211,17 @@ def model_cases():
         flops=training_flops(wide),
     )
     yield Case("decoding", dict(work="decoding", batch=1, time=128, **model), small, tokens=128, quick=True)
+    # LaCT with chunks of 64 tokens: with the 16 of the others, orthogonalising takes most of its time.
+    for layer, chunk in (("linear", 16), ("lact", 64)):
+        for streams in (1, 8):
+            yield Case(
+                f"streams/{layer}/{streams}",
+                dict(work="decoding", streams=True, batch=streams, time=128, **(model | dict(layer=layer, chunk=chunk))),
+                small | dict(streams=True, layer=layer),
+                tokens=128 * streams,
+                quick=True,
+                peers=(),
+            )
     yield Case(
         "first-step",
         step | dict(layers=12),

@@ -25,6 +25,15 @@ FLOORS = {  # instruction set -> what a processor must have for it; the best fir
 }
 
 
+# What keeps the peers to AVX2, where NESTGRAD_ISA=v3 keeps us to it.
+AVX2_ONLY = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+}
+
+
 class WorkFailed(Exception):
     """A worker could not do what it was asked, or died."""
 
@@ -38,7 +47,7 @@ class Worker:
         cores = sorted(os.sched_getaffinity(0))[-threads:]
         threads_env = dict.fromkeys(("NESTGRAD_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         ours = {"PYTHONDONTWRITEBYTECODE": "1", "NESTGRAD_DEVICE": device, "NESTGRAD_COMPILE": compiling}
-        env = os.environ | KEEP_PAGES | threads_env | ours
+        env = os.environ | KEEP_PAGES | threads_env | ours | (AVX2_ONLY if held_to_avx2() else {})
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -93,10 +102,17 @@ def build(folder, say):
 def floors_beside(program):
     """The program of the floors (bench/floors) that was built with ours and fits this processor, or None."""
     for level, flags in FLOORS.items():
+        if level == "v4" and held_to_avx2():
+            continue
         found = pathlib.Path(program).parent / f"floors_{level}"
         if found.is_file() and flags <= cpu_flags():
             return found
     return None
+
+
+def held_to_avx2():
+    """Is AVX2 the most that programs may use, whatever the processor has?"""
+    return os.environ.get("NESTGRAD_ISA") == "v3"
 
 
 def cpu_flags():

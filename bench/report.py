@@ -6,7 +6,7 @@ import pathlib
 import platform
 import re
 
-from processes import Worker, cpu_flags
+from processes import Worker, cpu_flags, held_to_avx2
 from shares import bandwidth, bandwidth_shares, ceiling, ceiling_shares
 from tables import plural, ratio_text, scaled, table
 
@@ -43,8 +43,14 @@ def machine(ours, pythons, log, device="cpu", compiling="now"):
         "device": runs_on,
         "cpu": re.search(r"model name\s*:\s*(.*)", cpu).group(1),
         "cores": len(os.sched_getaffinity(0)),
-        "best instruction set": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE2",
-        "our kernels": os.environ.get("NESTGRAD_ISA", "the best of the processor"),
+        "best instruction set": (
+            "AVX-512" if "avx512f" in flags and not held_to_avx2() else "AVX2" if "avx2" in flags else "SSE2"
+        ),
+        "our kernels": (
+            "AVX2, to which all programs are held on a processor with AVX-512"
+            if held_to_avx2() and "avx512f" in flags
+            else os.environ.get("NESTGRAD_ISA", "the best of the processor")
+        ),
         "our loops": {"now": "compiled", "never": "interpreted"}[compiling],
         "system": platform.system(),
         "versions": versions,
@@ -223,6 +229,14 @@ def other_goals(lines):
                     f"lact-v{rung}, parallel over recurrent form, {with_threads}",
                     recurrent["ours"] / parallel["ours"],
                     4 if rung == 2 and "copy" in ours else 0.97,
+                )
+        for layer in ("linear", "lact"):
+            one, eight = (ours.get(f"streams/{layer}/{n}") for n in (1, 8))
+            if one and eight and threads == 2:
+                note(
+                    f"streams/{layer}, tokens per second of eight over those of one, {with_threads}",
+                    one["ours"] / one["tokens"] / (eight["ours"] / eight["tokens"]),
+                    4,
                 )
         if (share := bandwidth_shares(lines, threads).get("lact-v6/parallel/forward+backward")):
             note("lact-v6, share of the bandwidth of a copy", share[0], 0.7)

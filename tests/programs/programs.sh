@@ -25,7 +25,7 @@ text=$work/text.txt
 for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
 small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
 
-for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate verify_golden reference verify; do
+for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate evaluate verify_golden reference verify; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option
@@ -92,6 +92,18 @@ expect 0 'report' "${run[@]}" --checkpoint-every 2 --out "$work/every"
 cmp -s <(tail -c 2000 "$whole/checkpoint.safetensors") <(tail -c 2000 "$work/every/checkpoint.safetensors") || fail "a checkpoint schedule changed the result"
 expect 1 'a memory budget of 100 bytes is too small' "${run[@]}" --memory-budget 0.0001 --out "$work/budget"
 
+# Training on packed documents goes on as any other, and is no other.
+documents=$work/documents.txt
+for i in $(seq 300); do echo "document $i"; echo "has two lines"; echo; done > "$documents"
+packed=("$bin/train_lm" "${small[@]}" --data "$documents" --pack --steps 6)
+expect 0 '"val_loss":' "${packed[@]}" --out "$work/packed" --json
+expect 0 'stopped after 2 of 6' "${packed[@]}" --stop-after 2 --out "$work/packed-parts"
+expect 0 'report' "${packed[@]}" --resume --out "$work/packed-parts"
+same "$work/packed/checkpoint.safetensors" "$work/packed-parts/checkpoint.safetensors"
+expect 1 'written with pack = 4' "$bin/train_lm" "${small[@]}" --data "$documents" --steps 6 --resume --out "$work/packed"
+expect 2 'ttt-e2e goes on training over the whole' "${packed[@]}" --learner ttt-e2e --out "$work/packed-e2e"
+expect 2 'context' "${packed[@]}" --mini-batch 64 --out "$work/packed-long"
+
 # Training that starts from weights: those of the first run go on from where its loss is.
 from=("$bin/train_lm" --data "$text" --context 24 --batch 2 --validation-windows 4 --steps 2 --from "$whole")
 expect 0 'ttt-linear in' "${from[@]}" --out "$work/from"
@@ -142,6 +154,20 @@ grep -q '"rope_theta": 7.0' "$work/theta/config.json" || fail "the edit did not 
 expect 1 'another model' "$bin/generate" --checkpoint "$work/theta" --prompt x
 sed -i 's/"hidden_size": 32/"hidden_size": "wide"/' "$work/misfit/config.json"
 expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
+
+# evaluate.
+score=("$bin/evaluate" --checkpoint "$whole" --data "$text" --segment 24 --bytes 600)
+expect 0 'as it is +[0-9.]+ nats per token' "${score[@]}"
+for what in sgd norms lora; do expect 0 "\"adapt\":\"$what\".*\"no_look_ahead\"" "${score[@]}" --adapt "$what" --prove --json; done
+"${score[@]}" --adapt sgd | grep -v segments > "$work/a"; "${score[@]}" --adapt sgd | grep -v segments > "$work/b"; same "$work/a" "$work/b"
+expect 0 '^sgd ' "${score[@]}" --adapt sgd --all --bytes 0
+expect 1 'after [0-9]+ steps the .* is not finite; lower the rate' "${score[@]}" --adapt sgd --rate 1e30 --clip 1e30
+expect 2 'see --help' "${score[@]}" --adapt all
+expect 2 'give --adapt as well' "${score[@]}" --prove
+expect 2 'see --help' "${score[@]}" --adapt sgd --rate nan
+expect 2 'see --help' "${score[@]}" --segment 0
+expect 1 'config.json' "$bin/evaluate" --checkpoint "$work/none" --data "$text"
+expect 1 'missing.txt' "$bin/evaluate" --checkpoint "$whole" --data "$work/missing.txt"
 
 # Published models: a folder of the PyTorch release, a stream of the JAX release, which has no tokenizer of its own.
 torch=$data/published/pytorch jax=$data/published/jax
