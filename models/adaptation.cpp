@@ -89,31 +89,27 @@ struct AdaptingScorer::Program {
 
 AdaptingScorer::AdaptingScorer(const LanguageModelConfig& config, StateDict params,
                                const AdaptationOptions& options)
-    : loss_([config](const Params& p, Tensor tokens) {
-        ttt::Stream stream;
-        return next_token_loss(config, p, tokens, stream);
-      }),
-      options_(options),
-      params_(std::move(params)) {
-  start();
-}
+    : AdaptingScorer(LossFn([config](const Params& p, Tensor tokens) {
+                       ttt::Stream stream;
+                       return next_token_loss(config, p, tokens, stream);
+                     }),
+                     std::move(params), options) {}
 
 AdaptingScorer::AdaptingScorer(const LogitsFn& model, StateDict params, const AdaptationOptions& options)
-    : loss_([model](const Params& p, Tensor tokens) {
-        ttt::Stream stream;
-        return next_token_loss(model, p, tokens, stream);
-      }),
-      options_(options),
-      params_(std::move(params)) {
-  start();
-}
+    : AdaptingScorer(LossFn([model](const Params& p, Tensor tokens) {
+                       ttt::Stream stream;
+                       return next_token_loss(model, p, tokens, stream);
+                     }),
+                     std::move(params), options) {}
 
-void AdaptingScorer::start() {
+AdaptingScorer::AdaptingScorer(LossFn loss, StateDict params, const AdaptationOptions& options)
+    : loss_(std::move(loss)), options_(options), params_(std::move(params)) {
   options_.check();
   if (options_.rate == 0) options_.rate = default_rate(options_.what);
   const TracedModel model =
-      trace_model(kType, {{DType::i32, {1, 3}}},
-                  [&](ParamTable& table, const Tensors& in) { return Tensors{loss_(Params(table), in[0])}; });
+      trace_model(kType, {{DType::i32, {1, 3}}}, [&](ParamTable& table, const Tensors& in) {
+        return Tensors{loss_(Params(table), in[0])};
+      });
   check_fits(model.params, params_, "what is to be adapted");
   learning_ = learning_of(model.params, options_);
   reset();

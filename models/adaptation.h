@@ -57,7 +57,7 @@ class AdaptingScorer {
  private:
   using LossFn = std::function<Tensor(const Params& params, Tensor tokens)>;
   struct Program;
-  void start();
+  AdaptingScorer(LossFn loss, StateDict params, const AdaptationOptions& options);
   Program& program(std::int64_t length);
 
   LossFn loss_;

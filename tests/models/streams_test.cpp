@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "engine/core/threads.h"
 #include "engine/io/safetensors.h"
 #include "tests/models/model_testing.h"
 #include "tests/temporary_folder.h"
+#include "tests/thread_count.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -98,17 +98,6 @@ void comings_and_goings(const LanguageModelConfig& config, DType dtype, ttt::For
   }
   CHECK(most >= 5);
 }
-
-class Threads {
- public:
-  explicit Threads(int count) : before_(thread_count()) { set_thread_count(count); }
-  ~Threads() { set_thread_count(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 }  // namespace
 
@@ -244,4 +233,15 @@ TEST_CASE("streams: a model with a state that sequences share is refused") {
   streams.step({1});
   streams.join();
   CHECK(streams.step({1, 1}).to_vector() == std::vector<double>{0.5, 0.5, 0.5, 0.5, 0.5, 0, 0, 0, 0, 0});
+}
+
+TEST_CASE("streams: TTT-E2E, whose states are of all sequences at once, is refused") {
+  const LanguageModelConfig config = small_model(kEndToEnd);
+  const TracedModel model = trace_model(DType::f32, {i32({1, 4})}, [&](ParamTable& table, const Tensors& in) {
+    ttt::Stream stream;
+    return Tensors{next_token_loss(config, Params(table), in[0], stream)};
+  });
+  const StateDict params = random_parameters(model, DType::f32);
+  CHECK(contains(message_of<ConfigError>([&] { Streams(config, params, DType::f32); }),
+                 "its first axis must be theirs"));
 }

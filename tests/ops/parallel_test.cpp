@@ -1,24 +1,9 @@
 // The promise: a large op is shared by threads, and has the same bits for any number of them.
-#include "engine/core/threads.h"
 #include "tests/testing.h"
+#include "tests/thread_count.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
-
-namespace {
-
-class Threads {  // for the length of a scope
- public:
-  explicit Threads(int n) : before_(thread_count()) { set_thread_count(n); }
-  ~Threads() { set_thread_count(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
-
-}  // namespace
 
 TEST_CASE("large ops have the same bits for any number of threads, and those of small ones") {
   const std::vector<Spec> specs{f32({6, 130, 517}), f32({130, 1}), f32({517, 40}), f32({403020})};
