@@ -130,6 +130,10 @@ struct Streams::Group {
 Streams::Streams(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t capacity,
                  ttt::FormChoice form)
     : params_(std::move(params)), dtype_(dtype) {
+  if (config.ttt_layer_type == kEndToEnd)
+    throw ConfigError(
+        "[streams] ttt-e2e counts what its caches hold for all sequences at once, so that none can join or leave; read "
+        "each text with a Decoder of its own");
   if (config.ttt_layer_type == "attention") capacity_ = capacity;
   trace(decoding_model(config, capacity, form));
 }
