@@ -43,8 +43,8 @@ class StateProgram {
   struct Sizes {
     std::int64_t batch = 1;
     bool apart = false;
-    std::int64_t learns =
-        0;  // 0: reads a token; else what the end of chunks of so many tokens makes of the states
+    // 0: reads a token; else what the end of chunks of so many tokens makes of the states.
+    std::int64_t learns = 0;
   };
   // ConfigError if a state is called as a parameter is.
   StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params, DType dtype,
