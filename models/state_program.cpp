@@ -210,6 +210,7 @@ StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, 
   const TracedModel traced = trace_model(
       dtype, {{DType::i32, {sizes.batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
         ttt::Stream stream = stream_of(sizes);
+        stream.learn_outside();
         if (default_device().is_cpu()) stream.write_rows_outside();
         const Tensor tokens = reshape(given[0], {sizes.batch, 1});
         std::vector<Tensor> out;

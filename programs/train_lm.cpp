@@ -331,6 +331,9 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--context", o.training.context, "Bytes in a sequence")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
+  app.add_flag("--pack", o.pack,
+               "Train on documents (files of a folder, or what empty lines divide), several in a sequence, each read\n"
+               "as if it stood alone, instead of windows of the running text");
   of_model(
       app.add_option("--width", o.width, "Model width")->check(CLI::Range(std::int64_t{1}, kMostExtent)));
   of_model(app.add_option("--layers", o.layers, "Blocks")->check(positive, "POSITIVE"));

@@ -56,7 +56,8 @@ void Stream::carry(const std::string& name, Tensor next) {
 void Stream::carry_chunk(const std::string& name, Tensor next, std::int64_t chunk, Tensor is_last) {
   chunks_.insert(chunk);
   const Tensor now = find(name).value;
-  if (mode_ == Mode::chained) return carry(name, select(is_last, next, now));
+  const bool within = mode_ == Mode::chained || (mode_ == Mode::step && !learns_outside_);
+  if (within && is_last.defined()) return carry(name, select(is_last, next, now));
   carry(name, mode_ == Mode::learn ? next : now);
   if (mode_ == Mode::learn && chunk == learnt_chunk_) find(name).next = next;
 }

@@ -37,8 +37,11 @@ class Stream {
   void carry(const std::string& name, Tensor next);
   // The same of a state that changes only with the last token of each chunk of so many tokens, counted from the
   // beginning of the sequence: then it becomes `next`, made of rows that the chunk has gathered in other states; else
-  // it stays. is_last: 1 for that token, else 0, as counter() has its shape.
+  // it stays. is_last: 1 for that token, else 0, as counter() has its shape. Whoever counts the tokens may have the ends
+  // of chunks as programs of their own (learn_outside), traced by learning(): then no other token makes `next`. Undefined
+  // is_last: they must be programs of their own.
   void carry_chunk(const std::string& name, Tensor next, std::int64_t chunk, Tensor is_last);
+  void learn_outside() { learns_outside_ = true; }
   // The same of a state [.., rows, dim] of which one row changes, that at `place` (as counter() has its shape): it becomes
   // `next`, which has `row` [.., 1, dim] there. Whoever keeps the states may ask for row and place alone
   // (write_rows_outside), and puts the row there: then no other row is copied.
@@ -95,7 +98,7 @@ class Stream {
   Mode mode_;
   std::int64_t sequences_ = 0, learnt_chunk_ = 0;
   std::set<std::int64_t> chunks_;
-  bool rows_outside_ = false;
+  bool rows_outside_ = false, learns_outside_ = false;
   Tensor places_;
   mutable bool has_looked_ = false;
   std::vector<State> states_;
