@@ -47,6 +47,7 @@ COPIED = (
     "docs",
     "tests",
     "scripts",
+    "programs",
     "examples",
 )
 CONFIGURE = (
