@@ -895,7 +895,7 @@ FAULTS = [
         ("learns-first", "std::vector<double> out = «p.outputs[0].to_vector()»;",
          "[&] { for (std::size_t i = 0; FAULT && i < values_.size(); ++i) p.inputs[p.inputs.size() - values_.size() + i] ="
          " p.outputs[i + 2]; return FAULT ? p.score.run(p.inputs)[0].to_vector() : p.outputs[0].to_vector(); }()"),
-        ("clip-forgotten", "«min(options_.clip / max(out[1], 1e-30), 1.0)»", "1.0"),
+        ("clip-forgotten", "«min(options_.clip / max(out[1], 1e-30), 1.0)»", "constant(1.0, kType)"),
         ("ascends", "? «at[i] - step * gradients[i]» : at[i]", "at[i] + step * gradients[i]"),
         ("norms-are-all", "(o.what == Adapted::norms && «is_norm(p)»)", "true"),
         ("factors-exchanged", "now[at] + «matmul(learning[i], learning[i + 1])»", "0.0 * now[at]"),
