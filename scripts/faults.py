@@ -779,7 +779,7 @@ FAULTS = [
         ("full-is-first-order", "probe(«full» ? w : stop_gradient(w))", "false"),
         ("not-the-mean", "return «mean(loss, {-1}, kKeep)»; return sum(loss", "sum(loss, {-1}, kKeep)"),
         ("mean-over-all-tokens", "sum(loss, {-1}, kKeep) / «max(sum(counted, {-1}, kKeep), 1.0)»",
-         "static_cast<double>(loss.dim(-1))"),
+         "constant(static_cast<double>(loss.dim(-1)), dtype())"),
         ("beginning-of-a-text-counts", "return counted.defined() ? «each * counted» : each", "each"),
         ("ramp-one-step-early", "min(«(cast(step, dtype()) + 1.0)» * (1.0 /", "(cast(step, dtype()) + 2.0)"),
         ("ramp-from-zero", "return config_.rate_init + «(rate - config_.rate_init)» * share", "rate"),
