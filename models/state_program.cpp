@@ -8,6 +8,8 @@
 #include "engine/core/index.h"
 #include "engine/core/rewrite.h"
 #include "engine/io/file.h"
+#include "engine/plan/dependence.h"
+#include "engine/plan/readers.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/table.h"
@@ -46,26 +48,15 @@ Tensor times_panels(Tensor x, Tensor panels) {
   return reshape(permute(matmul(reshape(x, {1, rows, k}), panels), {1, 0, 2}), shape);
 }
 
-// Which nodes the outputs need.
-std::vector<bool> live_nodes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& outputs) {
-  std::vector<bool> live(nodes.size());
-  for (const NodeId id : outputs) live[uz(id)] = true;
-  for (NodeId id = std::ssize(nodes) - 1; id >= 0; --id)
-    if (live[uz(id)])
-      for (const NodeId in : nodes[uz(id)].inputs) live[uz(in)] = true;
-  return live;
-}
-
-// Which nodes depend on parameters and constants alone.
-std::vector<bool> fixed_nodes(const TracedModel& model) {
+// Which nodes something else than parameters and constants enters.
+std::vector<char> changing_nodes(const TracedModel& model) {
+  const std::deque<GraphNode>& nodes = model.function.graph().nodes();
   std::set<std::string> params;
   for (const ParamSpec& p : model.params) params.insert(p.name);
-  std::vector<bool> fixed;
-  for (const GraphNode& node : model.function.graph().nodes()) {
-    if (node.op->kind == OpKind::input) fixed.push_back(params.contains(input_name(node)));
-    else fixed.push_back(std::ranges::all_of(node.inputs, [&](NodeId in) { return fixed[uz(in)]; }));
-  }
-  return fixed;
+  std::vector<char> given(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    given[i] = nodes[i].op->kind == OpKind::input && !params.contains(input_name(nodes[i]));
+  return dependents(nodes, std::move(given), Follow::values);
 }
 
 // A function whose products read fixed matrices in panels, each an input of its own.
@@ -76,7 +67,7 @@ struct InPanels {
 
 InPanels with_panels(const TracedModel& given) {
   const std::deque<GraphNode>& nodes = given.function.graph().nodes();
-  const std::vector<bool> fixed = fixed_nodes(given);
+  const std::vector<char> changing = changing_nodes(given);
   InPanels out;
   out.model.params = given.params;
   std::map<NodeId, Tensor> now;  // the new inputs, by the matrices
@@ -88,7 +79,7 @@ InPanels with_panels(const TracedModel& given) {
       const GraphNode& node = nodes[uz(id)];
       const MatmulAttrs* const flags = node.op == &matmul_op ? node.attrs.find<MatmulAttrs>() : nullptr;
       const NodeId matrix = flags && flags->b && !flags->a ? node.inputs[1] : -1;
-      if (matrix < 0 || !fixed[uz(matrix)] || nodes[uz(matrix)].spec.rank() != 2) {
+      if (matrix < 0 || changing[uz(matrix)] || nodes[uz(matrix)].spec.rank() != 2) {
         to[id] = to.copy(id);
         continue;
       }
@@ -106,7 +97,7 @@ InPanels with_panels(const TracedModel& given) {
   }
   for (std::size_t i = given.inputs.size(); i < names.size(); ++i)
     lowered.inputs.push_back(now.at(out.matrices.at(names[i])).id());
-  const std::vector<bool> live = live_nodes(lowered.graph->nodes(), lowered.outputs);
+  const std::vector<char> live = live_nodes(lowered.graph->nodes(), lowered.outputs, {});
   std::vector<NodeId> inputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (i > 0 && !live[uz(lowered.inputs[i])]) continue;  // the tokens stay
@@ -121,7 +112,7 @@ InPanels with_panels(const TracedModel& given) {
 Array panels_of(const TracedModel& model, NodeId id, FixedParameters& params) {
   const std::deque<GraphNode>& nodes = model.function.graph().nodes();
   if (nodes[uz(id)].op->kind == OpKind::input) return params.in_panels(input_name(nodes[uz(id)]));
-  const std::vector<bool> live = live_nodes(nodes, {id});
+  const std::vector<char> live = live_nodes(nodes, std::span(&id, 1), {});
   std::vector<NodeId> inputs;
   std::vector<Array> values;
   for (std::size_t i = 0; i < model.inputs.size(); ++i)

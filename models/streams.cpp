@@ -58,6 +58,14 @@ Array stacked(const std::vector<Array>& parts, const Device& device) {
   return out.to(device);
 }
 
+// alone: as a Decoder carries the states of one sequence.
+Stopped stopped(const CarriedStates& alone, std::int64_t position, const std::vector<Array>& states) {
+  Stopped out{.state = {}, .position = position};
+  for (std::size_t i = 0; i < states.size(); ++i)
+    out.state.emplace(alone.names[i], states[i].reshaped(alone.initial[i].shape()));
+  return out;
+}
+
 }  // namespace
 
 void Stopped::save(const std::string& path) const {
@@ -217,19 +225,15 @@ Streams::Id Streams::join(const Stopped& stopped) {
 Stopped Streams::look(Id stream) const {
   const auto [group, at] = place_of(stream);
   const Row row = groups_[group]->row(at);
-  Stopped out{.state = {}, .position = row.position};
-  for (std::size_t i = 0; i < apart_.names.size(); ++i)
-    out.state.emplace(apart_.names[i], row.states[i].reshaped(alone_.initial[i].shape()));
-  return out;
+  return stopped(alone_, row.position, row.states);
 }
 
 Stopped Streams::leave(Id stream) {
-  Stopped out = look(stream);
   const auto [group, at] = place_of(stream);
-  groups_[group]->take(at, device_);
+  const Row row = groups_[group]->take(at, device_);
   std::erase(ids_, stream);
   level();
-  return out;
+  return stopped(alone_, row.position, row.states);
 }
 
 // A group for each thread, or more where they would have too many rows.
@@ -284,8 +288,8 @@ Array Streams::step(const std::vector<std::int32_t>& tokens) {
   check(tokens);
   Array out(dtype_, {std::ssize(ids_), vocab_size_});
   std::vector<Group*> reading;
-  for (const std::unique_ptr<Group>& group :
-       groups_) {  // programs share weights, so they are made one after the other
+  // Programs share weights, so they are made one after the other.
+  for (const std::unique_ptr<Group>& group : groups_) {
     if (group->size() == 0) continue;
     reading.push_back(group.get());
     program(*group, group->size(), 0);

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "ops/accumulate.h"
-
 namespace nestgrad::ttt {
 
 Stream Stream::learning(std::int64_t chunk, std::int64_t sequences) {
@@ -109,13 +107,12 @@ Tensor Stream::before(const std::string& name, Tensor x) {
 Tensor Stream::conv(const std::string& name, Tensor x, Tensor weight, Tensor bias) {
   const std::int64_t taps = weight.dim(-1);
   if (!is_packed()) return conv1d(with_history(name, x, taps - 1), weight, bias);
-  const Tensor rows = permute(reshape(weight, {x.dim(2), taps}), {1, 0});  // [taps, dim]
-  Tensor y = bias;
-  for (std::int64_t k = 0; k < taps; ++k) {
-    const Tensor term = rows_back(x, taps - 1 - k, places()) * slice(rows, 0, k, k + 1);
-    accumulate(y, term);
-  }
-  return y;
+  // Each token with the rows that its taps meet, as a sequence of its own: [batch * time, taps, dim].
+  const std::int64_t batch = x.dim(0), time = x.dim(1), dim = x.dim(2);
+  std::vector<Tensor> rows;
+  for (std::int64_t k = 0; k < taps; ++k)
+    rows.push_back(reshape(rows_back(x, taps - 1 - k, places()), {batch * time, 1, dim}));
+  return reshape(conv1d(concat(rows, 1), weight, bias), {batch, time, dim});
 }
 
 Tensor Stream::positions(const std::string& name, Tensor x, std::int64_t capacity) {
