@@ -22,9 +22,9 @@
 #include "autograd/scan.h"
 #include "engine/core/random.h"
 #include "engine/io/npy.h"
-#include "models/streams.h"
 #include "models/language_model.h"
 #include "models/optimizer.h"
+#include "models/streams.h"
 #include "ttt/attention.h"
 #include "ttt/inner_loop.h"
 #include "ttt/layer.h"
@@ -280,18 +280,24 @@ Work layer(const Json& sizes, DType dtype) {
   return work;
 }
 
-// Streams, one for each row of tokens [batch, time], that all join before the first token.
-Run reading_streams(const LanguageModelConfig& config, const StateDict& params, DType dtype, const Array& tokens) {
+// Of tokens [batch, time], one token of each sequence at a time.
+std::vector<std::vector<std::int32_t>> columns_of(const Array& tokens) {
   const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1];
-  const auto streams = std::make_shared<Streams>(config, params, dtype);
-  std::vector<std::vector<std::int32_t>> columns(static_cast<std::size_t>(time));
+  std::vector<std::vector<std::int32_t>> out(static_cast<std::size_t>(time));
   for (std::int64_t t = 0; t < time; ++t)
     for (std::int64_t b = 0; b < batch; ++b)
-      columns[static_cast<std::size_t>(t)].push_back(
+      out[static_cast<std::size_t>(t)].push_back(
           tokens.as<std::int32_t>()[static_cast<std::size_t>(b * time + t)]);
-  return [=](const std::vector<Array>&, std::vector<Array>& outputs) {
+  return out;
+}
+
+// Streams, one for each row of tokens [batch, time], that all join before the first token.
+Run reading_streams(const LanguageModelConfig& config, const StateDict& params, DType dtype,
+                    const Array& tokens) {
+  const auto streams = std::make_shared<Streams>(config, params, dtype);
+  return [=, columns = columns_of(tokens)](const std::vector<Array>&, std::vector<Array>& outputs) {
     for (const Streams::Id id : std::vector(streams->ids())) streams->leave(id);
-    for (std::int64_t b = 0; b < batch; ++b) streams->join();
+    for (std::size_t b = 0; b < columns[0].size(); ++b) streams->join();
     for (const std::vector<std::int32_t>& column : columns) outputs[0] = streams->step(column);
   };
 }
@@ -313,15 +319,13 @@ Work decoding(const Json& sizes, DType dtype) {
     StateDict params;
     for (std::size_t i = 1; i < inputs.size(); ++i)
       params.emplace(input_name(program.graph().node(program.inputs()[i])), inputs[i]);
-    if (sizes.value("streams", false)) return reading_streams(config, params, dtype, inputs[0].to(Device::cpu()));
+    const Array tokens = inputs[0].to(Device::cpu());
+    if (sizes.value("streams", false)) return reading_streams(config, params, dtype, tokens);
     const auto decoder = std::make_shared<Decoder>(config, params, dtype, batch);
     std::vector<Array> columns;
-    const Array tokens = inputs[0].to(Device::cpu());
-    for (std::int64_t t = 0; t < time; ++t) {
+    for (const std::vector<std::int32_t>& column : columns_of(tokens)) {
       columns.emplace_back(DType::i32, Shape{batch});
-      for (std::int64_t b = 0; b < batch; ++b)
-        columns.back().as<std::int32_t>()[static_cast<std::size_t>(b)] =
-            tokens.as<std::int32_t>()[static_cast<std::size_t>(b * time + t)];
+      std::ranges::copy(column, columns.back().as<std::int32_t>().begin());
     }
     return [=](const std::vector<Array>&, std::vector<Array>& outputs) {
       decoder->reset();
