@@ -132,3 +132,55 @@ TEST_CASE("the full meta-gradient is the first-order one and what each step's gr
         for (const double x : out.back().to_vector()) CHECK(std::abs(x) < 1e-14);
       }
 }
+
+TEST_CASE("truncated: packed documents are cut as each alone would be, chunks counted from its own start") {
+  const Sizes sizes{.batch = 2, .heads = 2, .time = 11, .dim = 4};
+  const std::vector<std::vector<std::int64_t>> begins{{0, 2, 8},
+                                                      {0, 6}};  // of the documents of each sequence
+  std::vector<double> starts(22);
+  for (std::size_t b = 0; b < 2; ++b)
+    for (const std::int64_t t : begins[b]) starts[b * 11 + static_cast<std::size_t>(t)] = 1;
+  for (LoopCase loop : meta_loops(sizes)) {
+    loop.policy.meta = Meta::truncated;
+    for (const std::int64_t horizon : {1, 2, 3})
+      for (const FormChoice form : forms_of(loop)) {
+        loop.policy.horizon = horizon;
+        const Function f = trace_case(loop, [&](const TracedCase& c) {
+          Views packed = c.views;
+          packed.starts = constant(Array::of(starts, {2, 1, 11, 1}));
+          const auto read = [&](const Weights& start, const Views& views) {
+            return ttt::train_along(c.learner, start, views, {.policy = loop.policy, .form = form}).output;
+          };
+          std::vector<Tensor> rows;
+          for (std::size_t b = 0; b < 2; ++b) {
+            std::vector<Tensor> documents;
+            for (std::size_t i = 0; i < begins[b].size(); ++i) {
+              const auto row = static_cast<std::int64_t>(b), from = begins[b][i],
+                         to = i + 1 < begins[b].size() ? begins[b][i + 1] : sizes.time;
+              const auto own = [&](Tensor x) { return slice(slice(x, 0, row, row + 1), 2, from, to); };
+              Views alone = c.views;
+              for (Tensor* x : {&alone.q, &alone.k, &alone.v}) *x = own(*x);
+              for (auto& [name, x] : alone.gates) x = own(x);
+              Tensors start = c.start.values();
+              for (Tensor& w : start) w = slice(w, 0, row, row + 1);
+              documents.push_back(read(c.start.with(start), alone));
+            }
+            rows.push_back(concat(documents, 2));
+          }
+          Tensors out;
+          for (const Tensor& output : {read(c.start, packed), concat(rows, 0)}) {
+            out.push_back(output);
+            for (const Tensor& g : grad(outer_loss({output}), c.inputs, {.allow_zero = true}))
+              out.push_back(g);
+          }
+          return out;
+        });
+        const Arrays got = f(inputs_of(f));
+        CAPTURE(loop.method.name);
+        CAPTURE(loop.policy.str());
+        CAPTURE(ttt::name(form));
+        const std::size_t half = got.size() / 2;
+        for (std::size_t i = 0; i < half; ++i) CHECK(relative_error(got[i], got[half + i]) < 1e-11);
+      }
+  }
+}
