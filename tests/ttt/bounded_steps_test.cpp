@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/ttt/system_testing.h"
+#include "ttt/learners/titans.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -67,6 +68,33 @@ TEST_CASE(
   const auto free = norms_of(unbounded_kv_binding(), sizes, 100, {1, 8, 64});
   CHECK(free[2][0] > bounded[0][0] + 8);
   CHECK_FALSE(free[3][0] < 1e6);  // or no number at all
+}
+
+namespace {
+
+// Titans' deep memory, with nothing behind its perceptron.
+System titans_without_norm() {
+  System out = system_named("titans-mlp");
+  out.learner = [](const Params& p, const SystemSizes& s) {
+    return std::make_unique<ttt::Composed>(
+        ttt::mlp(
+            p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu"),
+        ttt::mean_squared_error(), ttt::titans_optimizer());
+  };
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("Titans, deep: values of any size leave weights of a size with the norm, and none without") {
+  const ProgramSizes sizes{.batch = 1, .heads = 2, .dim = 4, .chunk = 4};
+  const auto bounded = norms_of(system_named("titans-mlp"), sizes, 100, {64, 256});
+  for (std::size_t i = 0; i < bounded[0].size(); ++i) {
+    CHECK(bounded[1][i] < 100);
+    CHECK(bounded[2][i] < 100);
+  }
+  CHECK(bounded[2][0] != bounded[0][0]);                                       // it learns
+  CHECK_FALSE(norms_of(titans_without_norm(), sizes, 100, {64})[1][0] < 1e6);  // or no number at all
 }
 
 TEST_CASE("self-modifying memory: a chunk adds at most 1 to a memory's norm, whatever it reads") {

@@ -122,7 +122,7 @@ TEST_CASE("a reference's gradients are derivatives of its outputs and of its las
   const ttt::System& system = system_named("titans-mlp");
   ReferenceOptions options = in_chunks(4);
   options.random_start = options.random_final_cotangent = true;
-  const NamedArrays in = ttt::random_inputs(system, {.batch = 1, .heads = 2, .time = 6, .dim = 2}, options);
+  const NamedArrays in = ttt::random_inputs(system, {.batch = 1, .heads = 2, .time = 6, .dim = 4}, options);
   NamedArrays direction, cotangents;
   for (const auto& [name, value] : in) {
     if (name == "cotangent.output") cotangents["output"] = value;

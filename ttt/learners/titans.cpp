@@ -5,8 +5,9 @@
 //   M_t = (1 - alpha_t) M_{t-1} + S_t
 //
 // Gradients are taken where the chunk began (section 3.2); a token reads what it has written, h_t = M_t(q_t). What
-// the paper leaves open, the mean over features, the order of reading and writing, and gelu in the perceptron, is as
-// in the public program (github.com/lucidrains/titans-pytorch, commit cc016eb).
+// the paper leaves open, the mean over features, the order of reading and writing, and the perceptron, with gelu and
+// x + LN(..) around it, is as in the public program (github.com/lucidrains/titans-pytorch, commit cc016eb). Without
+// x + LN(..) the perceptron's training is not finite after some hundred steps.
 #include "ttt/learners/titans.h"
 
 #include <fmt/format.h>
@@ -84,8 +85,9 @@ System titans_linear() {
 
 System titans_mlp() {
   return titans("titans-mlp", "Titans, deep memory", [](const Params& p, const SystemSizes& s) {
+    constexpr bool bias = false, residual_norm = true;
     return mlp(
-        p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu");
+        p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu", bias, residual_norm);
   });
 }
 
