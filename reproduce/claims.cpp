@@ -1,0 +1,120 @@
+#include "reproduce/claims.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "reproduce/statistics.h"
+
+namespace nestgrad::reproduce {
+
+namespace {
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+// Numbers that should be below 0, by seeds.
+Evidence evidence_of_negative(const std::vector<double>& x, const std::string& unit, double shift) {
+  if (x.size() < 2)
+    return {kNothing, kNothing, fmt::format("{} pairs of runs: too few for a test", x.size())};
+  const std::vector<double> none(x.size(), 0.0);
+  const PairedDifference d = paired_difference(x, none);
+  const std::string shown =
+      fmt::format("{:+.4f} ± {:.4f}{}{}", d.interval.estimate - shift, (d.interval.high - d.interval.low) / 2,
+                  unit.empty() ? "" : " ", unit);
+  return d.interval.estimate < 0 ? Evidence{d.p, 1, shown} : Evidence{1, d.p, shown};
+}
+
+}  // namespace
+
+const char* text_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::holds:
+      return "holds";
+    case Verdict::open:
+      return "not reproduced at this scale";
+    case Verdict::fails:
+      return "contradicted";
+  }
+  return "";
+}
+
+std::vector<JudgedClaim> judge(const Results& results) {
+  std::vector<JudgedClaim> out;
+  std::vector<double> p, against;
+  const auto number = [](double x) { return std::isnan(x) ? 1.0 : x; };
+  for (const DeclaredClaim& claim : results.experiment().claims) {
+    out.push_back({claim.text, claim.test(results)});
+    p.push_back(number(out.back().evidence.p));
+    against.push_back(number(out.back().evidence.against));
+  }
+  p = holm(p), against = holm(against);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i].p = p[i], out[i].against = against[i];
+    out[i].verdict = p[i] < kLevel ? Verdict::holds : against[i] < kLevel ? Verdict::fails : Verdict::open;
+  }
+  return out;
+}
+
+DeclaredClaim below(std::string a, std::string b, std::string number, std::string text, double by) {
+  return {std::move(text), [=](const Results& results) {
+            auto [of_a, of_b] = results.paired(a, b, number);
+            for (std::size_t i = 0; i < of_a.size(); ++i) of_a[i] = of_a[i] - of_b[i] + by;
+            return evidence_of_negative(of_a, "", by);
+          }};
+}
+
+DeclaredClaim within(std::string a, std::string b, std::string number, double margin, std::string text) {
+  return {std::move(text), [=](const Results& results) {
+            const auto [of_a, of_b] = results.paired(a, b, number);
+            if (of_a.size() < 2)
+              return Evidence{kNothing, kNothing,
+                              fmt::format("{} pairs of runs: too few for a test", of_a.size())};
+            const PairedDifference d = paired_difference(of_a, of_b);
+            // Against: the difference is beyond the margin on the side where it is.
+            std::vector<double> beyond = of_a;
+            for (std::size_t i = 0; i < beyond.size(); ++i)
+              beyond[i] = d.interval.estimate < 0 ? of_b[i] - of_a[i] - margin : of_a[i] - of_b[i] - margin;
+            const Evidence contrary = evidence_of_negative(beyond, "", 0);
+            return Evidence{equivalence_p(of_a, of_b, margin), contrary.against,
+                            fmt::format("{:+.4f} ± {:.4f}, margin {}", d.interval.estimate,
+                                        (d.interval.high - d.interval.low) / 2, margin)};
+          }};
+}
+
+DeclaredClaim negative(std::string text, std::string unit,
+                       std::function<double(const Results&, std::uint64_t)> fn) {
+  return {std::move(text), [=](const Results& results) {
+            std::vector<double> x;
+            for (const std::uint64_t seed : results.seeds())
+              if (const double value = fn(results, seed); !std::isnan(value)) x.push_back(value);
+            return evidence_of_negative(x, unit, 0);
+          }};
+}
+
+DeclaredClaim exact(std::string text, std::function<Exact(const Results&)> fn) {
+  return {std::move(text), [=](const Results& results) {
+            const Exact e = fn(results);
+            return e.holds ? Evidence{0, 1, e.shown} : Evidence{1, 0, e.shown};
+          }};
+}
+
+std::string mean_text(const std::vector<double>& numbers, int digits) {
+  if (numbers.empty()) return "";
+  if (numbers.size() == 1) return fmt::format("{:.{}f}", numbers[0], digits);
+  const Interval i = mean_interval(numbers);
+  return fmt::format("{:.{}f} ± {:.{}f}", i.estimate, digits, (i.high - i.low) / 2, digits);
+}
+
+std::string difference_text(const Results& results, const std::string& a, const std::string& b,
+                            const std::string& number, int digits) {
+  const auto [of_a, of_b] = results.paired(a, b, number);
+  if (of_a.empty()) return "";
+  if (of_a.size() == 1) return fmt::format("{:+.{}f}", of_a[0] - of_b[0], digits);
+  const PairedDifference d = paired_difference(of_a, of_b);
+  return fmt::format("{:+.{}f} ± {:.{}f}", d.interval.estimate, digits,
+                     (d.interval.high - d.interval.low) / 2, digits);
+}
+
+}  // namespace nestgrad::reproduce

@@ -1,0 +1,48 @@
+// What the runs say of what was declared. All claims of an experiment are one family: their p-values are adjusted together
+// (Holm 1979), so that of a table without any effect at most 5 % show one.
+#pragma once
+
+#include "reproduce/experiment.h"
+
+namespace nestgrad::reproduce {
+
+enum class Verdict : std::uint8_t {
+  holds,
+  open,   // the runs decide neither for the claim nor against it: not reproduced at this scale
+  fails,  // they decide against it
+};
+const char* text_of(Verdict verdict);
+
+inline constexpr double kLevel = 0.05;  // of a family
+
+struct JudgedClaim {
+  std::string text;
+  Evidence evidence;
+  double p = 1, against = 1;  // adjusted
+  Verdict verdict = Verdict::open;
+};
+std::vector<JudgedClaim> judge(const Results& results);
+
+// The claims that there are. `number` is what Measured::numbers calls it, `text` what is claimed, in words.
+
+// Row a has less of it than row b, by more than `by`: a paired t-test of a - b + by.
+DeclaredClaim below(std::string a, std::string b, std::string number, std::string text, double by = 0);
+// The two differ by less than `margin`: two one-sided tests (Schuirmann 1987).
+DeclaredClaim within(std::string a, std::string b, std::string number, double margin, std::string text);
+// The mean over seeds of what `fn` makes of each seed's runs is below 0; fn gives NaN where a run is missing.
+DeclaredClaim negative(std::string text, std::string unit,
+                       std::function<double(const Results& results, std::uint64_t seed)> fn);
+// Not a matter of chance: true for every seed, or false. `fn` says what it saw.
+struct Exact {
+  bool holds = false;
+  std::string shown;
+};
+DeclaredClaim exact(std::string text, std::function<Exact(const Results& results)> fn);
+
+// "1.234 +- 0.012", the 95 % t-interval of the mean; one number has none. "" of no numbers.
+std::string mean_text(const std::vector<double>& numbers, int digits = 3);
+// The same of a - b, with a sign, of the seeds that both have; "" where there are none.
+std::string difference_text(const Results& results, const std::string& a, const std::string& b,
+                            const std::string& number, int digits = 3);
+
+}  // namespace nestgrad::reproduce

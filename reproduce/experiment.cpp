@@ -1,0 +1,111 @@
+#include "reproduce/experiment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/core/error.h"
+#include "reproduce/experiments/catalogue.h"
+
+namespace nestgrad::reproduce {
+
+const char* name(Extent extent) { return extent == Extent::quick ? "quick" : "full"; }
+
+Results::Results(const Experiment& experiment, Settings settings)
+    : experiment_(&experiment), settings_(std::move(settings)), rows_(experiment.rows(settings_)) {}
+
+std::vector<std::uint64_t> Results::seeds() const {
+  std::vector<std::uint64_t> out;
+  for (int i = 0; i < settings_.seeds; ++i)
+    out.push_back(settings_.first_seed + static_cast<std::uint64_t>(i));
+  return out;
+}
+
+const Measured* Results::find(const std::string& row, std::uint64_t seed) const {
+  const auto at = runs_.find({row, seed});
+  return at == runs_.end() ? nullptr : &at->second;
+}
+
+void Results::add(const std::string& row, std::uint64_t seed, Measured measured) {
+  runs_.insert_or_assign({row, seed}, std::move(measured));
+}
+
+bool Results::complete() const {
+  return std::ranges::all_of(rows_, [&](const std::string& row) {
+    return std::ranges::all_of(seeds(), [&](std::uint64_t seed) { return find(row, seed) != nullptr; });
+  });
+}
+
+namespace {
+
+const double& number_of(const Measured& m, const std::string& row, const std::string& number) {
+  const auto at = m.numbers.find(number);
+  if (at == m.numbers.end())
+    throw ConfigError(fmt::format("[reproduce] a run of '{}' has no number '{}'; its experiment asks for one",
+                                  row, number));
+  return at->second;
+}
+
+}  // namespace
+
+std::vector<double> Results::of(const std::string& row, const std::string& number) const {
+  std::vector<double> out;
+  for (const std::uint64_t seed : seeds())
+    if (const Measured* m = find(row, seed); m && !m->failed()) out.push_back(number_of(*m, row, number));
+  return out;
+}
+
+std::pair<std::vector<double>, std::vector<double>> Results::paired(const std::string& a,
+                                                                    const std::string& b,
+                                                                    const std::string& number) const {
+  std::pair<std::vector<double>, std::vector<double>> out;
+  for (const std::uint64_t seed : seeds()) {
+    const Measured *of_a = find(a, seed), *of_b = find(b, seed);
+    if (!of_a || !of_b || of_a->failed() || of_b->failed()) continue;
+    out.first.push_back(number_of(*of_a, a, number));
+    out.second.push_back(number_of(*of_b, b, number));
+  }
+  return out;
+}
+
+std::vector<std::vector<double>> Results::curves(const std::string& row, const std::string& curve) const {
+  std::vector<std::vector<double>> out;
+  for (const std::uint64_t seed : seeds()) {
+    const Measured* m = find(row, seed);
+    if (!m || m->failed()) continue;
+    const auto at = m->curves.find(curve);
+    if (at != m->curves.end()) out.push_back(at->second);
+  }
+  return out;
+}
+
+double Results::clock(const std::string& row, const std::string& number) const {
+  std::vector<double> all;
+  for (const std::uint64_t seed : seeds())
+    if (const Measured* m = find(row, seed); m && m->clock.contains(number))
+      all.push_back(m->clock.at(number));
+  if (all.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::ranges::sort(all);
+  return all[all.size() / 2];
+}
+
+const std::vector<Experiment>& experiments() {
+  static const std::vector<Experiment> all{
+#define NESTGRAD_EXPERIMENT(function) function(),
+#include "reproduce/experiments/catalogue.def"
+#undef NESTGRAD_EXPERIMENT
+  };
+  return all;
+}
+
+const Experiment& experiment_named(const std::string& name) {
+  std::string known;
+  for (const Experiment& e : experiments()) {
+    if (e.name == name) return e;
+    known += (known.empty() ? "" : ", ") + e.name;
+  }
+  throw ConfigError(fmt::format("[reproduce] there is no experiment '{}'; there are {}", name, known));
+}
+
+}  // namespace nestgrad::reproduce

@@ -1,0 +1,78 @@
+#include "reproduce/language_runs.h"
+
+#include <chrono>
+#include <map>
+#include <mutex>
+
+namespace nestgrad::reproduce {
+
+ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes) {
+  static std::mutex mutex;
+  static std::map<std::string, ByteCorpus> known;
+  const std::string path = settings.data.empty() ? NESTGRAD_DEFAULT_DATA : settings.data;
+  const std::lock_guard lock(mutex);
+  auto at = known.find(path);
+  if (at == known.end()) at = known.emplace(path, ByteCorpus::load(path, min_bytes)).first;
+  return at->second;
+}
+
+LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                             std::int64_t mini_batch, const std::string& ttt_layer_type) {
+  LanguageModelConfig c;
+  c.hidden_size = width;
+  c.intermediate_size = (width * 8 / 3 + 31) / 32 * 32;
+  c.num_hidden_layers = layers;
+  c.num_attention_heads = heads;
+  c.mini_batch_size = mini_batch;
+  c.ttt_layer_type = ttt_layer_type;
+  return c;
+}
+
+std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
+  TrainingOptions options;
+  options.model = run.model;
+  options.steps = run.steps, options.batch = run.batch, options.context = run.context;
+  options.lr = run.lr;
+  options.warmup = run.steps / 10;
+  options.seed = task.seed;
+  const ByteCorpus corpus = corpus_of(task.settings, run.context + 1);
+  if (!run.system) return std::make_unique<Trainer>(options, corpus);
+  return std::make_unique<Trainer>(options, corpus, language_model(run.model, {.system = run.system}));
+}
+
+std::vector<double> train(Trainer& trainer, const LanguageRun& run, const Task& task, Measured& out,
+                          double share) {
+  std::vector<double> losses;
+  const auto start = std::chrono::steady_clock::now();
+  while (trainer.steps_done() < run.steps) {
+    losses.push_back(trainer.step().loss);
+    if (task.progress)
+      task.progress(share * static_cast<double>(trainer.steps_done()) / static_cast<double>(run.steps));
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  out.clock["tokens/s"] = static_cast<double>(run.steps * run.batch * run.context) / seconds;
+  return losses;
+}
+
+Validation measure(const Trainer& trainer, const LanguageRun& run, Measured& out, std::size_t bins) {
+  Validation v = trainer.validate(trainer.validation_windows(run.windows));
+  out.numbers["loss"] = v.loss;
+  out.numbers["first quarter"] = v.mean_between(0, 0.25);
+  out.numbers["last quarter"] = v.mean_between(0.75, 1);
+  out.curves["loss by position"] = binned(v.loss_by_position, bins);
+  return v;
+}
+
+std::vector<double> binned(const std::vector<double>& numbers, std::size_t bins) {
+  const std::size_t n = numbers.size(), count = std::min(bins, n);
+  std::vector<double> out;
+  for (std::size_t b = 0; b < count; ++b) {
+    const std::size_t from = b * n / count, to = (b + 1) * n / count;
+    double sum = 0;
+    for (std::size_t i = from; i < to; ++i) sum += numbers[i];
+    out.push_back(sum / static_cast<double>(to - from));
+  }
+  return out;
+}
+
+}  // namespace nestgrad::reproduce

@@ -1,0 +1,44 @@
+// Runs of language models of bytes: what the experiments on text share.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "models/trainer.h"
+#include "reproduce/experiment.h"
+
+namespace nestgrad::reproduce {
+
+// The text of --data, or the Eigen headers. It is read once for each path and shared; any thread may ask.
+// min_bytes, IoError and ConfigError: ByteCorpus::load.
+ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes);
+
+struct LanguageRun {
+  LanguageModelConfig model;
+  std::optional<ttt::System> system;  // the learner of every layer, instead of the one of ttt_layer_type
+  std::int64_t steps = 600, batch = 4, context = 512;
+  std::int64_t windows = 64;  // of validation text, at most
+  double lr = 3e-3;
+};
+
+// A model of bytes with these sizes and the SwiGLU of the published ones (8/3 of the width, a multiple of 32).
+LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                             std::int64_t mini_batch, const std::string& ttt_layer_type = "linear");
+
+// A trainer at its start, with the seed of `task`. To read the same weights with another learner, make a second one and
+// start_from() the first's parameters.
+std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task);
+
+// All steps. `share`: of the task's work, for its progress. -> the loss of each training batch; ValueError when one is
+// not finite. Adds "tokens/s" to `clock`.
+std::vector<double> train(Trainer& trainer, const LanguageRun& run, const Task& task, Measured& out,
+                          double share = 1);
+
+// Adds what a trained model makes of the validation text: "loss", "first quarter" and "last quarter" of the context (nats
+// per byte), and the curve "loss by position", means over `bins` equal parts of the context.
+Validation measure(const Trainer& trainer, const LanguageRun& run, Measured& out, std::size_t bins = 32);
+
+// Means over equal parts; as many as there are numbers, if there are fewer.
+std::vector<double> binned(const std::vector<double>& numbers, std::size_t bins);
+
+}  // namespace nestgrad::reproduce

@@ -1,0 +1,277 @@
+// reproduce: tables of papers, made again with error bars.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "engine/io/file.h"
+#include "programs/program.h"
+#include "reproduce/language_runs.h"
+#include "reproduce/page.h"
+#include "reproduce/runner.h"
+
+using namespace nestgrad;
+using namespace nestgrad::reproduce;
+
+namespace {
+
+struct Options {
+  std::vector<std::string> names;
+  bool quick = false, full = false, resume = false, check = false, json = false, report = false;
+  int seeds = 0, jobs = 0;
+  std::uint64_t first_seed = 0;
+  std::string data, out = "runs/reproduce", expect, kept = "docs/reproductions",
+                    page = "docs/reproductions.md";
+};
+
+std::string machine() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string name = "a processor without a name", flags;
+  for (std::string line; std::getline(file, line);) {
+    const auto value = [&] { return line.substr(std::min(line.size(), line.find(':') + 2)); };
+    if (line.starts_with("model name")) name = value();
+    if (line.starts_with("flags")) flags = value();
+  }
+  const char* vectors = flags.find(" avx512f ") != std::string::npos ? ", AVX-512" : flags.find(" avx2 ") != std::string::npos ? ", AVX2" : "";
+  return fmt::format("{}{}, {} cores", name, vectors, std::thread::hardware_concurrency());
+}
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+Settings settings_of(const Options& o, const Experiment& e) {
+  Settings s;
+  s.extent = o.full ? Extent::full : Extent::quick;
+  s.seeds = o.seeds > 0 ? o.seeds : o.full ? e.full_seeds : e.quick_seeds;
+  s.first_seed = o.first_seed;
+  s.data = o.data;
+  return s;
+}
+
+Circumstances circumstances(const Experiment& e, const Settings& s) {
+  Circumstances out{{}, {}, machine(), today()};
+  if (!e.reads_text) return out;
+  out.data = s.data.empty() ? "the Eigen headers" : std::filesystem::path(s.data).filename().string();
+  out.fingerprint = fmt::format("{:016x}", corpus_of(s, 1024).fingerprint());
+  return out;
+}
+
+// Why these results may not be added to those of the file; "" if they may.
+std::string other_than(const Journal& known, const Results& asked, const Circumstances& where) {
+  const Settings &a = known.results.settings(), &b = asked.settings();
+  if (known.results.experiment().name != asked.experiment().name)
+    return "of the experiment " + known.results.experiment().name;
+  if (a.extent != b.extent) return fmt::format("--{}", name(a.extent));
+  if (a.seeds != b.seeds) return fmt::format("--seeds {}", a.seeds);
+  if (a.first_seed != b.first_seed) return fmt::format("--first-seed {}", a.first_seed);
+  if (known.where.fingerprint != where.fingerprint) return "on other data";
+  return "";
+}
+
+// One experiment: from the options to a folder with results.jsonl and page.html. -> whether every claim stands
+class Reproduction {
+ public:
+  Reproduction(const Options& o, const Experiment& e)
+      : o_(o),
+        folder_(o.out + "/" + e.name),
+        results_(e, settings_of(o, e)),
+        where_(circumstances(e, results_.settings())) {
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);
+    if (error)
+      throw IoError(
+          fmt::format("{}: cannot be created ({}); choose another --out", folder_, error.message()));
+    lock_.emplace(folder_);
+    lock_->remove_temporaries();
+    take_known();
+  }
+
+  bool go() {
+    const auto start = std::chrono::steady_clock::now();
+    {
+      ProgressLine progress;
+      const int jobs =
+          o_.jobs > 0 ? o_.jobs : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+      run_all(results_, {.jobs = jobs,
+                         .progress =
+                             [&](const std::string& text, double done) {
+                               progress.update(results_.experiment().name + ": " + text, done);
+                             },
+                         .keep = [&](const Results&) { keep(); }});
+    }
+    keep();
+    write_file_atomically(folder_ + "/page.html", page_of(results_, where_));
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return tell();
+  }
+
+  nlohmann::ordered_json json() const { return json_; }
+
+  // ValueError that names the first number which is not that of the file.
+  void compare(const std::string& folder) const {
+    const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
+    const Journal expected = parse_jsonl(read_file(other), other);
+    if (expected.where.fingerprint != where_.fingerprint) {
+      fmt::print("{} was made of other data: its numbers are not compared\n", other);
+      return;
+    }
+    if (const std::string found = first_difference(results_, expected.results); !found.empty())
+      throw ValueError(fmt::format("{}: {} in {}", results_.experiment().name, found, other));
+    fmt::print("every number is that of {}\n", other);
+  }
+
+ private:
+  std::string path() const { return folder_ + "/results.jsonl"; }
+  void keep() const { write_file_atomically(path(), to_jsonl(results_, where_)); }
+
+  void take_known() {
+    if (!std::filesystem::exists(path())) {
+      if (o_.resume)
+        throw IoError(
+            fmt::format("{}: there are no results to go on from; leave --resume out to start", path()));
+      return;
+    }
+    if (!o_.resume)
+      throw ConfigError(
+          fmt::format("{} already holds results; go on with --resume, or choose another --out", folder_));
+    Journal known = parse_jsonl(read_file(path()), path());
+    if (const std::string other = other_than(known, results_, where_); !other.empty())
+      throw ConfigError(fmt::format(
+          "{} holds results {}; resume with the same settings, or choose another --out", path(), other));
+    for (const std::string& row : results_.rows())
+      for (const std::uint64_t seed : results_.seeds())
+        if (const Measured* m = known.results.find(row, seed)) results_.add(row, seed, *m);
+    where_ = known.where;
+  }
+
+  bool tell() {
+    const Experiment& e = results_.experiment();
+    bool stands = true;
+    nlohmann::ordered_json claims = nlohmann::ordered_json::array();
+    fmt::print("{}: {}\n", e.name, e.title);
+    for (const JudgedClaim& c : judge(results_)) {
+      stands = stands && c.verdict != Verdict::fails;
+      fmt::print("  {}: {} ({})\n", text_of(c.verdict), c.text, c.evidence.shown);
+      claims.push_back({{"claim", c.text}, {"verdict", text_of(c.verdict)}, {"found", c.evidence.shown}});
+    }
+    const std::string of_all = digest(results_, where_);
+    fmt::print("digest {}, {}; {}/page.html\n", of_all, format_seconds(seconds_), folder_);
+    json_ = {{"experiment", e.name},
+             {"claims", claims},
+             {"digest", of_all},
+             {"seconds", seconds_},
+             {"page", folder_ + "/page.html"}};
+    return stands;
+  }
+
+  const Options& o_;
+  const std::string folder_;
+  Results results_;
+  Circumstances where_;
+  std::optional<FolderLock> lock_;
+  double seconds_ = 0;
+  nlohmann::ordered_json json_;
+};
+
+void list() {
+  for (const Experiment& e : experiments())
+    fmt::print("{:<14} {}\n{:<14} {}\n{:<14} about {} min with --quick, {} with --full, on two cores\n\n",
+               e.name, e.shows, "", e.source, "", format_number(e.quick_minutes),
+               format_number(e.full_minutes));
+  fmt::print("reproduce NAME runs one, `all` all of them; see --help\n");
+}
+
+constexpr const char* kPageHead =
+    "# Reproductions\n\nTables of papers, made again at a size that two cores can do, with error bars. `reproduce --report` "
+    "wrote this page, from the runs that are kept beside it; `reproduce NAME --full` makes them again, and "
+    "`reproduce NAME --quick` a short form whose numbers are the same to the last digit on every machine.\n\n"
+    "Every claim was declared in the program before a run was made. Runs are paired by seeds (same data in the same "
+    "order); intervals are 95 % t-intervals; p-values are adjusted for all claims of an experiment (Holm 1979). A claim that the runs "
+    "decide neither way is *not reproduced at this scale*; one against which they decide is *contradicted*.\n\n";
+
+// The page of what is kept: of each experiment the full runs, or else the quick ones.
+void report(const Options& o) {
+  std::string page = kPageHead;
+  for (const Experiment& e : experiments()) {
+    const std::string full = fmt::format("{}/{}.jsonl", o.kept, e.name),
+                      quick = fmt::format("{}/quick/{}.jsonl", o.kept, e.name);
+    const std::string path = std::filesystem::exists(full) ? full : quick;
+    if (!std::filesystem::exists(path)) {
+      page += fmt::format("## {}: {}\n\nNo runs are kept yet.\n\n", e.name, e.title);
+      continue;
+    }
+    const Journal journal = parse_jsonl(read_file(path), path);
+    page += markdown_of(journal.results, journal.where);
+  }
+  while (page.ends_with("\n\n")) page.pop_back();
+  if (o.check) {
+    if (read_file(o.page) != page)
+      throw ValueError(
+          fmt::format("{} is not the page of what {} holds; reproduce --report writes it", o.page, o.kept));
+    return;
+  }
+  write_file_atomically(o.page, page);
+}
+
+void go(const Options& o) {
+  if (o.report) return report(o);
+  if (o.names.empty()) return list();
+  std::vector<std::string> contradicted;
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const Experiment& e : experiments()) {
+    if (std::ranges::find(o.names, e.name) == o.names.end() && o.names != std::vector<std::string>{"all"})
+      continue;
+    Reproduction one(o, e);
+    if (!one.go()) contradicted.push_back(e.name);
+    all.push_back(one.json());
+    if (!o.expect.empty()) one.compare(o.expect);
+  }
+  if (o.json) print_json({{"experiments", all}});
+  if (o.check && !contradicted.empty())
+    throw ValueError(fmt::format("a claim is contradicted in {}", fmt::join(contradicted, ", ")));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Tables of papers, made again with error bars. Without a name it lists the experiments; with one, or `all`, it\n"
+      "runs them and writes a page and results.jsonl. Exit code 1 with --check if a claim is contradicted.",
+      "reproduce"};
+  Options o;
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  std::vector<std::string> names{"all"};
+  for (const Experiment& e : experiments()) names.push_back(e.name);
+  app.add_option("NAME", o.names, "Experiments, or all")
+      ->check(CLI::IsMember(names))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* quick =
+      app.add_flag("--quick", o.quick, "A short form, of some minutes (this is what is run by default)");
+  app.add_flag("--full", o.full, "The long form")->excludes(quick);
+  app.add_option("--seeds", o.seeds, "Runs of each row (default: as many as the experiment says)")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--first-seed", o.first_seed, "Their first seed; the others follow")->capture_default_str();
+  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)");
+  app.add_option("--out", o.out, "Each experiment has a folder in this one")->capture_default_str();
+  app.add_option("--jobs", o.jobs, "Runs side by side, each in one thread (default: the number of cores)")
+      ->check(CLI::Range(1, 256));
+  app.add_flag("--resume", o.resume, "Go on with the runs of a call that was stopped");
+  app.add_option("--expect", o.expect,
+                 "Folder of results.jsonl files by experiment (NAME.jsonl) that must have the same numbers");
+  app.add_flag("--check", o.check, "Fail if a claim is contradicted; with --report, if the page is another");
+  app.add_flag("--report", o.report, "Run nothing: write the page of the runs that are kept");
+  app.add_option("--kept", o.kept, "--report: folder of these runs, NAME.jsonl and quick/NAME.jsonl")
+      ->capture_default_str();
+  app.add_option("--page", o.page, "--report: the page")->capture_default_str();
+  app.add_flag("--json", o.json, "The last line of output is a JSON object");
+  return run_program(argc, argv, app, [&] { go(o); });
+}

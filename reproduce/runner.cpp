@@ -1,0 +1,135 @@
+#include "reproduce/runner.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "engine/core/error.h"
+#include "engine/core/threads.h"
+
+namespace nestgrad::reproduce {
+
+namespace {
+
+struct Job {
+  std::string row;
+  std::uint64_t seed;
+};
+
+std::vector<Job> jobs_of(const Results& results) {
+  std::vector<Job> out;
+  for (const std::uint64_t seed : results.seeds())
+    for (const std::string& row : results.rows())
+      if (!results.find(row, seed)) out.push_back({row, seed});
+  return out;
+}
+
+void require_finite(const Measured& m) {
+  const auto check = [](const std::string& name, double x) {
+    if (!std::isfinite(x)) throw ValueError(fmt::format("{} is not finite ({})", name, x));
+  };
+  for (const auto& [name, x] : m.numbers) check(name, x);
+  for (const auto& [name, curve] : m.curves)
+    for (const double x : curve) check(name, x);
+}
+
+// The runs, taken by several threads; what they found is taken from here by the thread that asked for them.
+class Pool {
+ public:
+  Pool(const Results& results, int threads) : jobs_(jobs_of(results)), done_(jobs_.size()) {
+    for (int i = 0; i < std::min<int>(threads, static_cast<int>(jobs_.size())); ++i)
+      threads_.emplace_back([this, &results] { work(results); });
+  }
+  ~Pool() {
+    next_ = jobs_.size();
+    for (std::thread& t : threads_) t.join();
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  const std::vector<Job>& jobs() const { return jobs_; }
+
+  // In runs: those that have ended count 1 each.
+  double progress() const {
+    double out = 0;
+    for (const auto& f : done_) out += f.load();
+    return out;
+  }
+
+  // What has ended since the last call, after waiting a moment for it. Throws what a run threw.
+  std::vector<std::pair<Job, Measured>> take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return !ended_.empty() || error_; });
+    if (error_) std::rethrow_exception(error_);
+    return std::exchange(ended_, {});
+  }
+
+ private:
+  void work(const Results& results) {
+    const SingleThreadScope single;
+    for (std::size_t i = next_++; i < jobs_.size(); i = next_++) {
+      Measured m;
+      try {
+        m = results.experiment().run({jobs_[i].row, jobs_[i].seed, results.settings(),
+                                      [&](double f) { done_[i] = std::min(f, 0.99); }});
+        require_finite(m);
+      } catch (const ValueError& e) {
+        m = {};
+        m.failure = e.what();
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+        next_ = jobs_.size();
+        changed_.notify_one();
+        return;
+      }
+      done_[i] = 1;
+      const std::lock_guard lock(mutex_);
+      ended_.emplace_back(jobs_[i], std::move(m));
+      changed_.notify_one();
+    }
+  }
+
+  const std::vector<Job> jobs_;
+  std::vector<std::atomic<double>> done_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::pair<Job, Measured>> ended_;
+  std::exception_ptr error_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+void run_all(Results& results, const RunnerOptions& options) {
+  const std::size_t all = results.rows().size() * results.seeds().size();
+  // The threads read settings and experiment of a copy, while runs are added to the original.
+  const Results asked = results;
+  Pool pool(asked, options.jobs);
+  const std::size_t known = all - pool.jobs().size();
+  std::size_t ended = 0;
+  std::string last;
+  while (ended < pool.jobs().size()) {
+    for (auto& [job, measured] : pool.take()) {
+      last = fmt::format("{}, seed {}", job.row, job.seed);
+      if (measured.failed()) last += ": " + measured.failure;
+      else if (measured.numbers.contains("loss"))
+        last += fmt::format(": {:.4f}", measured.numbers.at("loss"));
+      results.add(job.row, job.seed, std::move(measured));
+      ++ended;
+      if (options.keep) options.keep(results);
+    }
+    if (options.progress)
+      options.progress(fmt::format("{} of {} runs{}{}", known + ended, all, last.empty() ? "" : "; ", last),
+                       (static_cast<double>(known) + pool.progress()) / static_cast<double>(all));
+  }
+}
+
+}  // namespace nestgrad::reproduce

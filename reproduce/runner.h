@@ -1,0 +1,21 @@
+// Does the runs of an experiment that are not known yet, some of them side by side, each in one thread: two runs of one
+// thread each take less time than two threads take for one after the other, and give the same bits.
+#pragma once
+
+#include "reproduce/experiment.h"
+
+namespace nestgrad::reproduce {
+
+struct RunnerOptions {
+  int jobs = 1;  // runs at a time
+  // Called by the caller's thread only. fraction: of all runs, also of those that were known before.
+  std::function<void(const std::string& text, double fraction)> progress;
+  // After each run, with all that are known. What it throws ends run_all.
+  std::function<void(const Results&)> keep;
+};
+
+// A seed of all rows before the next seed, so that a call that is stopped has whole tables of fewer seeds. An error of a
+// run that is not a failure of its numbers (ValueError) is thrown on when those that are going on have ended.
+void run_all(Results& results, const RunnerOptions& options);
+
+}  // namespace nestgrad::reproduce
