@@ -24,6 +24,7 @@ namespace nestgrad {
 struct Series {
   std::string name;
   std::vector<double> x, y;
+  std::vector<double> low = {}, high = {};  // ends of an error bar at each y; none, or as many as y
 };
 
 struct Chart {
@@ -72,6 +73,21 @@ struct Points {
   bool diagonal = false;  // draws the line y = x
 };
 
+// An estimate and its error bar in each row, below each other (a forest plot). A row without an interval has low and high
+// equal to its estimate.
+struct Intervals {
+  struct Row {
+    std::string name;
+    double estimate, low, high;
+    double reference =
+        std::numeric_limits<double>::quiet_NaN();  // what another has found: a cross; NaN: nothing
+  };
+  std::string title, x_label;
+  std::vector<Row> rows = {};
+  double line = std::numeric_limits<double>::quiet_NaN();  // a dotted vertical line, as at 0; NaN: none
+  std::string reference_name = {};                         // of the crosses, for the legend
+};
+
 // What depends on what, and which way gradients flow. Boxes are laid out in layers from top to bottom along
 // forward arrows (further arrows as far as they close no cycle); an arrow that closes one points upwards.
 struct Diagram {
@@ -105,7 +121,7 @@ struct Tree {
   std::vector<Tree> children = {};
 };
 
-using Picture = std::variant<Chart, Heatmap, Bars, Points, Diagram, Table, Tree>;
+using Picture = std::variant<Chart, Heatmap, Bars, Points, Intervals, Diagram, Table, Tree>;
 
 // One foldable part of a page.
 struct ReportView {
@@ -130,6 +146,7 @@ std::string svg(const Chart& chart);
 std::string svg(const Heatmap& map);
 std::string svg(const Bars& bars);
 std::string svg(const Points& points);
+std::string svg(const Intervals& intervals);
 std::string svg(const Diagram& diagram);
 
 // A number to three significant digits: 0.123, 12.3, 1234, 1.23e-16, NaN.

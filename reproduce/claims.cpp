@@ -96,7 +96,8 @@ DeclaredClaim negative(std::string text, std::string unit,
 DeclaredClaim exact(std::string text, std::function<Exact(const Results&)> fn) {
   return {std::move(text), [=](const Results& results) {
             const Exact e = fn(results);
-            return e.holds ? Evidence{0, 1, e.shown} : Evidence{1, 0, e.shown};
+            if (!e.holds) return Evidence{kNothing, kNothing, e.shown.empty() ? "no runs" : e.shown};
+            return *e.holds ? Evidence{0, 1, e.shown} : Evidence{1, 0, e.shown};
           }};
 }
 

@@ -2,6 +2,8 @@
 // (Holm 1979), so that of a table without any effect at most 5 % show one.
 #pragma once
 
+#include <optional>
+
 #include "reproduce/experiment.h"
 
 namespace nestgrad::reproduce {
@@ -34,7 +36,7 @@ DeclaredClaim negative(std::string text, std::string unit,
                        std::function<double(const Results& results, std::uint64_t seed)> fn);
 // Not a matter of chance: true for every seed, or false. `fn` says what it saw.
 struct Exact {
-  bool holds = false;
+  std::optional<bool> holds;  // nothing: no run tells
   std::string shown;
 };
 DeclaredClaim exact(std::string text, std::function<Exact(const Results& results)> fn);

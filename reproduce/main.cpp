@@ -37,7 +37,9 @@ std::string machine() {
     if (line.starts_with("model name")) name = value();
     if (line.starts_with("flags")) flags = value();
   }
-  const char* vectors = flags.find(" avx512f ") != std::string::npos ? ", AVX-512" : flags.find(" avx2 ") != std::string::npos ? ", AVX2" : "";
+  const char* vectors = flags.find(" avx512f ") != std::string::npos ? ", AVX-512"
+                        : flags.find(" avx2 ") != std::string::npos  ? ", AVX2"
+                                                                     : "";
   return fmt::format("{}{}, {} cores", name, vectors, std::thread::hardware_concurrency());
 }
 

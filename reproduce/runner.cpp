@@ -43,8 +43,8 @@ void require_finite(const Measured& m) {
 class Pool {
  public:
   Pool(const Results& results, int threads) : jobs_(jobs_of(results)), done_(jobs_.size()) {
-    for (int i = 0; i < std::min<int>(threads, static_cast<int>(jobs_.size())); ++i)
-      threads_.emplace_back([this, &results] { work(results); });
+    working_ = std::min(threads, static_cast<int>(jobs_.size()));
+    for (int i = 0; i < working_; ++i) threads_.emplace_back([this, &results] { work(results); });
   }
   ~Pool() {
     next_ = jobs_.size();
@@ -62,11 +62,12 @@ class Pool {
     return out;
   }
 
-  // What has ended since the last call, after waiting a moment for it. Throws what a run threw.
+  // What has ended since the last call, after waiting a moment for it. Once nothing goes on any more and all that has
+  // ended was taken, throws what a run threw.
   std::vector<std::pair<Job, Measured>> take() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return !ended_.empty() || error_; });
-    if (error_) std::rethrow_exception(error_);
+    changed_.wait_for(lock, std::chrono::milliseconds(200), [&] { return !ended_.empty() || working_ == 0; });
+    if (ended_.empty() && working_ == 0 && error_) std::rethrow_exception(error_);
     return std::exchange(ended_, {});
   }
 
@@ -86,14 +87,16 @@ class Pool {
         const std::lock_guard lock(mutex_);
         if (!error_) error_ = std::current_exception();
         next_ = jobs_.size();
-        changed_.notify_one();
-        return;
+        break;
       }
       done_[i] = 1;
       const std::lock_guard lock(mutex_);
       ended_.emplace_back(jobs_[i], std::move(m));
       changed_.notify_one();
     }
+    const std::lock_guard lock(mutex_);
+    --working_;
+    changed_.notify_one();
   }
 
   const std::vector<Job> jobs_;
@@ -103,6 +106,7 @@ class Pool {
   std::condition_variable changed_;
   std::vector<std::pair<Job, Measured>> ended_;
   std::exception_ptr error_;
+  int working_ = 0;  // threads
   std::vector<std::thread> threads_;
 };
 

@@ -66,6 +66,20 @@ void draw_series(Drawing& drawing, const Series& series, std::size_t index, cons
               escape_xml(series.name));
 }
 
+// A bar from low to high at each point, with its ends, in the colour of the line.
+void draw_error_bars(Drawing& drawing, const Series& series, std::size_t index, const Axis& x,
+                     const Axis& y) {
+  std::string path;
+  for (std::size_t i = 0; i < series.low.size(); ++i) {
+    if (!x.shows(series.x[i]) || !y.shows(series.low[i]) || !y.shows(series.high[i])) continue;
+    fmt::format_to(std::back_inserter(path), "M{:.1f} {:.1f}m-3 0h6m-3 0V{:.1f}m-3 0h6", x.place(series.x[i]),
+                   y.place(series.low[i]), y.place(series.high[i]));
+  }
+  if (!path.empty())
+    drawing.add(R"(<path class="mark c{}" d="{}"><title>{}: interval</title></path>)", index % kColours, path,
+                escape_xml(series.name));
+}
+
 struct Reference {
   double value, label_y;
   std::string label, whole;
@@ -107,6 +121,14 @@ Drawn draw(const Chart& chart, const Canvas& canvas) {
     if (series.x.size() != series.y.size())
       throw ValueError(fmt::format("[svg] series '{}' has {} x and {} y values; need as many of each",
                                    series.name, series.x.size(), series.y.size()));
+    if (series.low.size() != series.high.size() ||
+        (!series.low.empty() && series.low.size() != series.y.size()))
+      throw ValueError(fmt::format(
+          "[svg] series '{}' has {} low and {} high ends of error bars for {} values; give as many, or none",
+          series.name, series.low.size(), series.high.size(), series.y.size()));
+    for (std::size_t i = 0; i < series.low.size(); ++i)
+      if (x.shows(series.x[i]) && y.shows(series.low[i]) && y.shows(series.high[i]))
+        y.include(series.low[i]), y.include(series.high[i]);
     total += series.x.size();
     for (std::size_t i = 0; i < series.x.size(); ++i) {
       if (!x.shows(series.x[i]) || !y.shows(series.y[i])) {
@@ -148,7 +170,10 @@ Drawn draw(const Chart& chart, const Canvas& canvas) {
   }
   draw_axes(drawing, x, y, chart.x_label);
   draw_references(drawing, references, x, y);
-  for (std::size_t i = 0; i < chart.series.size(); ++i) draw_series(drawing, chart.series[i], i, x, y);
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    draw_error_bars(drawing, chart.series[i], i, x, y);
+    draw_series(drawing, chart.series[i], i, x, y);
+  }
   if (empty)
     drawing.text("name", "middle", x.start + x.length / 2, y.start - canvas.plot_height / 2 - 8,
                  "no data to show");

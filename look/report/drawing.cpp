@@ -121,6 +121,9 @@ namespace nestgrad {
 std::string svg(const Chart& chart) { return drawing::svg_file(drawing::draw(chart, drawing::kFile)); }
 std::string svg(const Heatmap& map) { return drawing::svg_file(drawing::draw(map, drawing::kFile)); }
 std::string svg(const Bars& bars) { return drawing::svg_file(drawing::draw(bars, drawing::kFile)); }
+std::string svg(const Intervals& intervals) {
+  return drawing::svg_file(drawing::draw(intervals, drawing::kFile));
+}
 std::string svg(const Points& points) { return drawing::svg_file(drawing::draw(points, drawing::kFile)); }
 std::string svg(const Diagram& diagram) { return drawing::svg_file(drawing::draw(diagram, drawing::kFile)); }
 

@@ -45,6 +45,7 @@ Drawn draw(const Chart& chart, const Canvas& canvas);
 Drawn draw(const Heatmap& map, const Canvas& canvas);
 Drawn draw(const Bars& bars, const Canvas& canvas);
 Drawn draw(const Points& points, const Canvas& canvas);
+Drawn draw(const Intervals& intervals, const Canvas& canvas);
 Drawn draw(const Diagram& diagram, const Canvas& canvas);
 
 std::string svg_file(const Drawn& drawn);

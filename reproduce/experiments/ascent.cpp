@@ -122,8 +122,9 @@ DeclaredClaim bits(const Case& c, bool same) {
                  const std::string shown =
                      fmt::format("{} of {} losses are the same bits; largest difference {:.3g}{}", a.same,
                                  a.steps, a.largest, a.failed ? "; a run is not finite" : "");
-                 const bool all = a.steps > 0 && a.same == a.steps && !a.failed;
-                 return Exact{same ? all : a.failed || (a.steps > 0 && a.same < a.steps), shown};
+                 if (a.steps == 0 && !a.failed) return Exact{};
+                 const bool all = a.same == a.steps && !a.failed;
+                 return Exact{same == all, shown};
                });
 }
 

@@ -25,7 +25,7 @@ text=$work/text.txt
 for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
 small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
 
-for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate evaluate verify_golden reference verify; do
+for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate evaluate verify_golden reference verify reproduce; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option
@@ -62,6 +62,21 @@ for number in nan inf -inf; do
 done
 [ ! -e "$work/number" ] || fail "a wrong number made a folder"
 expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
+
+# Experiments.
+expect 0 '^ascent .*mirrored start' "$bin/reproduce"
+expect 2 'NAME' "$bin/reproduce" nothing
+expect 2 'excludes' "$bin/reproduce" ascent --quick --full
+expect 2 'seeds' "$bin/reproduce" ascent --seeds 0
+expect 1 'no results to go on from' "$bin/reproduce" ascent --resume --out "$work/reproduce"
+mkdir -p "$work/reproduce/ascent"; echo '{"experiment": "ascent"' > "$work/reproduce/ascent/results.jsonl"
+expect 1 'already holds results' "$bin/reproduce" ascent --out "$work/reproduce"
+expect 1 'line 1: is no JSON object' "$bin/reproduce" ascent --resume --out "$work/reproduce"
+printf '%s\n' '{"experiment":"ascent","extent":"full","seeds":2,"first_seed":0,"data":"","fingerprint":"","machine":"","date":""}' > "$work/reproduce/ascent/results.jsonl"
+expect 1 'holds results --full' "$bin/reproduce" ascent --quick --resume --out "$work/reproduce"
+grep -q '"full"' "$work/reproduce/ascent/results.jsonl" || fail "a refused resume changed the results"
+expect 1 'missing.txt' "$bin/reproduce" ascent --data "$work/missing.txt" --out "$work/reproduce-2"
+expect 1 'it was not written by reproduce|No such file' "$bin/reproduce" --report --kept "$work/reproduce" --page "$work/none/page.md"
 
 # Bad data.
 : > "$work/empty.txt"; echo hi > "$work/tiny.txt"; mkdir "$work/no-text"; printf 'a\0b' > "$work/no-text/binary"
