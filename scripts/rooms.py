@@ -27,6 +27,7 @@ ROOMS = {  # room -> what it is for; rooms of one level stand side by side
     "ttt": "learners, forms, inner loop",
     "models": "language models, training",
     "look": "pages, pictures, inspection",
+    "reproduce": "papers' tables, with error bars",
     "programs": "mains as functions",
     "examples": "mains, programs to read",
 }
@@ -40,6 +41,7 @@ LEVELS = [  # in three columns
     (None, "ttt", None),
     (None, "models", None),
     (None, "look", None),
+    (None, "reproduce", None),
     (None, "programs", None),
     (None, "examples", None),
 ]

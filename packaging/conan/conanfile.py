@@ -20,7 +20,7 @@ class Nestgrad(ConanFile):
     def export_sources(self):
         root = os.path.join(self.recipe_folder, "..", "..")
         for pattern in ("CMakeLists.txt", "LICENSE", "nestgrad.h", "cmake/*", "engine/*", "autograd/*", "ops/*", "cuda/*",
-                        "ttt/*", "models/*", "look/*", "programs/*"):
+                        "ttt/*", "models/*", "look/*", "reproduce/*", "programs/*"):
             copy(self, pattern, root, self.export_sources_folder)
 
     def requirements(self):
