@@ -19,9 +19,7 @@ namespace nestgrad::reproduce {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = std::numeric_limits<double>::epsilon();
-constexpr std::uint64_t kBootstrapStream = 0x626f6f74ull
-                                           << 32;  // "boot": apart from streams that count from 0
+constexpr std::uint64_t kBootstrapStream = 0x626f6f74ull << 32;  // "boot"
 
 void require_finite(std::string_view function, std::string_view name, std::span<const double> x) {
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -67,28 +65,28 @@ double gamma_ratio(double x) {
   return below * m::sqrt(x) * sum;
 }
 
-// I_x(a, 1/2), the regularised incomplete beta function, without x^a y^(1/2) / (a B(a, 1/2)): the even part of
+// I_x(a, 1/2), the regularised incomplete beta function, over x^a y^(1/2) / (a B(a, 1/2)): the even part of
 // the continued fraction of DLMF 8.17.22, by Lentz's algorithm. y = 1 - x is given apart, and the levels are
 // written in y where they nearly cancel in x: so nothing is lost for any number of degrees.
 double beta_fraction(double a, double x, double y) {
   constexpr double b = 0.5;
-  double numerator = 0, level = (a * (1 - b) + y * a * (a + b)) / (a * (a + 1));
+  double level = (a * (1 - b) + y * a * (a + b)) / (a * (a + 1));
   double back = 1 / level, forth = kInfinity, value = back;
   for (double k = 1;; ++k) {
     const double odd = (a + k - 1) * (a + b + k - 1) * x / ((a + 2 * k - 2) * (a + 2 * k - 1));
     const double even = k * (k - b) * x / ((a + 2 * k - 1) * (a + 2 * k));
-    numerator = -odd * even;
+    const double numerator = -odd * even;
     level = (a * (2 * k + 1 - b) + k * (3 * k + 2 - b) + y * (a + k) * (a + b + k)) /
                 ((a + 2 * k) * (a + 2 * k + 1)) -
             even;
     back = 1 / (level + numerator * back);
     forth = level + numerator / forth;
     value *= forth * back;
-    if (std::abs(forth * back - 1) <= kRounding) return value;
+    if (std::abs(forth * back - 1) < 0x1p-49) return value;  // rounding leaves less than that
   }
 }
 
-// I_y(1/2, a) without x^a y^(1/2) 2 / B(a, 1/2): a series of positive terms.
+// I_y(1/2, a) over 2 x^a y^(1/2) / B(a, 1/2): a series of positive terms.
 double beta_series(double a, double y) {
   double term = 1, sum = 1;
   for (double k = 0; term > 0x1p-60 * sum; ++k) {
@@ -98,8 +96,8 @@ double beta_series(double a, double y) {
   return sum;
 }
 
-// P(|T| > t) for t >= 0: I_x(degrees / 2, 1/2) for x = degrees / (degrees + t^2), in the tails by the fraction
-// and in the middle by what is left of 1.
+// P(|T| > t) for t >= 0: I_x(degrees / 2, 1/2) for x = degrees / (degrees + t^2), in the tails by the
+// fraction, and in the middle by what I_y leaves of 1.
 double two_tails(double t, double degrees) {
   const double a = degrees / 2, size = t / m::sqrt(degrees), square = size * size;
   const bool far = size > 1e8;  // 1 + square is square, which may overflow
@@ -129,7 +127,8 @@ double mean_of(std::span<const double> x) {
   return rough + rest / n;
 }
 
-// max|x - centre|, by which distances are divided before they are squared: squares neither overflow nor vanish.
+// max|x - centre|, by which distances are divided before they are squared: no square overflows, nor do all
+// vanish.
 double widest(std::span<const double> x, double centre) {
   double out = 0;
   for (const double v : x) out = std::max(out, std::abs(v - centre));

@@ -25,7 +25,7 @@ struct Interval {
 // ---- Student's t distribution, degrees >= 1 and finite, not only whole ones ----
 
 // The probability of a value up to t, which may be infinite. In the lower tail its relative error is some
-// 1e-15 (1 - log p), so that small p-values are p = 2 student_cdf(-|t|, ..).
+// 1e-14 (1 - log p), so that small p-values are p = 2 student_cdf(-|t|, ..).
 double student_cdf(double t, double degrees);
 
 // The value that is not exceeded with probability p, 0 < p < 1.

@@ -83,6 +83,7 @@ DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)
 TRAINING = (files("models/optimizer", "models/trainer", "models/data"), files("models/"))
 
+STATISTICS = (files("reproduce/statistics"),)
 REFERENCE = (files("ttt/reference", "ttt/verification"),)
 PUBLISHED = (files("models/published"),)
 
@@ -534,7 +535,9 @@ FAULTS = [
         ("cut-one-chunk-late", "index > 0 && «index % policy_.horizon == 0»",
          "index % policy_.horizon == 1 % policy_.horizon"),
         ("cut-of-the-next-chunk", "cuts.push_back(«is_cut(i)» ? 1.0", "is_cut(i + 1)"),
-        ("cut-of-the-rest-forgotten", "if («is_cut(index)») state_", "false"),
+        ("cut-of-the-rest-forgotten", "return «is_cut(index)» ? constant", "false"),
+        ("chunks-counted-over-documents", "number = «(1.0 - begins[0])» * (carry[0] + 1.0)", "1.0"),
+        ("first-chunk-of-a-document-cut", "return equal(cut_before, number)« * (1.0 - equal(number, 0.0))»", ""),
         ("query-kept-apart",
          "Views views = given_views; if («policy.query_is_key») views.q = views.k; check_views",
          "false"),
@@ -911,6 +914,26 @@ FAULTS = [
         ("validation-on-training-text", "const auto text = bytes(«Split::validation»)", "Split::training"),
         ("validation-of-the-beginning", "static_cast<std::size_t>(«i * std::ssize(text) / n»)",
          "i * (context + 1)"),
+    ]),
+    ("statistics", "reproduce/statistics.cpp", STATISTICS, [
+        ("sample-of-all-runs", "squares / static_cast<double>(«x.size() - 1»)", "x.size()"),
+        ("degrees-are-runs", "return static_cast<double>(«size - 1»)", "size"),
+        ("mean-rounded-once", "return rough + «rest / n»", "0.0"),
+        ("interval-one-sided", "student_quantile(«(1 - level) / 2», sample", "1 - level"),
+        ("p-one-sided", "out.p = «two_tails(std::abs(out.t), sample.degrees())»",
+         "two_tails(std::abs(out.t), sample.degrees()) / 2"),
+        ("equivalence-by-the-further-end", "gap = «margin - std::abs(sample.mean)»",
+         "margin + std::abs(sample.mean)"),
+        ("no-spread-is-equivalent", "return «gap > 0» ? 0 : 1", "true"),
+        ("holm-is-bonferroni", "static_cast<double>(«p.size() - k») *", "p.size()"),
+        ("holm-not-in-order", "std::min(1.0, «largest»)",
+         "static_cast<double>(p.size() - k) * p[order[k]]"),
+        ("every-resample-the-same", "kBootstrapStream + «static_cast<std::uint64_t>(r)», i", "0"),
+        ("percentile-without-its-neighbour", "sorted[below] + «(at - static_cast<double>(below))» *", "0.0"),
+        ("ties-by-the-first-rank", "static_cast<double>(«first + end») -", "2 * first + 1"),
+        ("slope-of-y-as-it-is", "products += at * «(y[i] - y_mean)»", "y[i]"),
+        ("far-tail-overflows", "far = «size > 1e8»", "false"),
+        ("loses-digits-with-many-degrees", "«x < 32»; x += 1", "x < 2"),
     ]),
     ("model", "models/language_model.cpp", TRAINING, [
         ("target-is-the-input", "«slice(tokens, 1, 1, time + 1)»", "slice(tokens, 1, 0, time)"),

@@ -42,6 +42,7 @@ COPIED = (
     "ttt",
     "models",
     "look",
+    "reproduce",
     "cuda",
     "cuda_emulator",
     "docs",

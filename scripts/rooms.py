@@ -28,6 +28,7 @@ ROOMS = {  # room -> what it is for; rooms of one level stand side by side
     "models": "language models, training",
     "look": "pages, pictures, inspection",
     "programs": "mains as functions",
+    "reproduce": "papers' tables, with error bars",
     "examples": "mains, programs to read",
 }
 LEVELS = [  # in three columns
@@ -41,6 +42,7 @@ LEVELS = [  # in three columns
     (None, "models", None),
     (None, "look", None),
     (None, "programs", None),
+    (None, "reproduce", None),
     (None, "examples", None),
 ]
 SOURCES = {".h", ".cpp", ".cu", ".cuh", ".def"}
