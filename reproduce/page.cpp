@@ -24,6 +24,11 @@ Table claims_table(const std::vector<JudgedClaim>& claims) {
   return table;
 }
 
+std::string sentence(std::string words) {
+  words[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(words[0])));
+  return words + ".";
+}
+
 constexpr const char* kReadingOfClaims =
     "Every claim was declared in the program before a run was made. Runs are paired by their seeds; intervals are 95 % "
     "t-intervals; p is of a paired t-test, or of two one-sided ones where two rows are claimed to differ by less than a "
@@ -92,7 +97,7 @@ std::string page_of(const Results& results, const Circumstances& where) {
   const Experiment& e = results.experiment();
   std::vector<ReportView> views{{.id = "claims",
                                  .title = "What must come out",
-                                 .question = e.shows + ".",
+                                 .question = sentence(e.shows),
                                  .reading = kReadingOfClaims,
                                  .pictures = {claims_table(judge(results))}}};
   for (ReportView& view : e.views(results)) views.push_back(std::move(view));
@@ -112,7 +117,7 @@ std::string page_of(const Results& results, const Circumstances& where) {
 std::string markdown_of(const Results& results, const Circumstances& where) {
   const Experiment& e = results.experiment();
   std::string out =
-      fmt::format("## {}: {}\n\nAfter {}. What it shows: {}.\n\n", e.name, e.title, e.source, e.shows);
+      fmt::format("## {}: {}\n\n{} After {}.\n\n", e.name, e.title, sentence(e.shows), e.source);
   out += fmt::format("`reproduce {} --{}`, seeds {}; {}; {}, {}; digest `{}`.\n\n", e.name,
                      name(results.settings().extent), seeds_text(results),
                      where.data.empty() ? "data drawn by the program" : where.data, where.machine, where.date,

@@ -17,7 +17,7 @@ struct Case {
 };
 const std::vector<Case> kCases{{"LaCT", "lact", 0},
                                {"LaCT, window attention beside it", "lact", 64},
-                               {"KV binding, squared error", "naive", 0}};
+                               {"A matrix with squared error", "naive", 0}};
 const std::string kDescent = ": descent", kMirrored = ": ascent, mirrored start";
 
 // Squared error in the place of the inner product: a matrix, 1/2 |k W - v|^2.
