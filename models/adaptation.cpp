@@ -9,7 +9,7 @@
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "engine/core/index.h"
-#include "ops/accumulate.h"
+#include "models/optimizer.h"
 
 namespace nestgrad {
 
@@ -99,9 +99,8 @@ AdaptingScorer::AdaptingScorer(LossFn loss, StateDict params, const AdaptationOp
   options_.check();
   if (options_.rate == 0) options_.rate = default_rate(options_.what);
   const TracedModel model =
-      trace_model(kType, {{DType::i32, {1, 3}}}, [&](ParamTable& table, const Tensors& in) {
-        return Tensors{loss_(Params(table), in[0])};
-      });
+      trace_model(kType, {{DType::i32, {1, 3}}},
+                  [&](ParamTable& table, const Tensors& in) { return Tensors{loss_(Params(table), in[0])}; });
   check_fits(model.params, params_, "what is to be adapted");
   learning_ = learning_of(model.params, options_);
   reset();
@@ -156,12 +155,7 @@ AdaptingScorer::Program& AdaptingScorer::program(std::int64_t length) {
         const Tensors gradients =
             pull_back(std::span(&seed, 1), at);  // undefined: a short segment does not need it
         Tensors out{losses};
-        Tensor squares;
-        for (const Tensor& g : gradients)
-          if (g.defined()) {
-            const Tensor part = sum(square(g));
-            accumulate(squares, part);
-          }
+        const Tensor squares = sum_of_squares(gradients);
         out.push_back(squares.defined() ? sqrt(squares) : zeros(kType, {}));
         const Tensor step = options_.rate * min(options_.clip / max(out[1], 1e-30), 1.0);
         for (std::size_t i = 0; i < at.size(); ++i)

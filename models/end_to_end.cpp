@@ -9,7 +9,7 @@
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "models/end_to_end_block.h"
-#include "ops/accumulate.h"
+#include "models/optimizer.h"
 #include "ops/numerics/functions.h"
 #include "ttt/layer.h"
 
@@ -148,13 +148,9 @@ class EndToEndModel::Learner {
   std::pair<std::vector<Tensor>, Tensor> step(const ttt::Weights& w, std::vector<Tensor> gradients) const {
     gradients = optimizer_.joint(std::move(gradients));
     std::vector<Tensor> next;
-    Tensor squares;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      const Tensor part = sum(square(gradients[i]), {-2, -1}, kKeep);
-      accumulate(squares, part);
+    for (std::size_t i = 0; i < gradients.size(); ++i)
       next.push_back(optimizer_.step(std::array{w.at(i).value}, gradients[i], {}, w.at(i))[0]);
-    }
-    return {next, squares};
+    return {next, sum_of_squares(gradients, true)};
   }
 
   std::vector<EndToEndCache> empty_caches(DType dtype, std::int64_t batch, std::int64_t rows) const {
@@ -336,11 +332,7 @@ std::vector<EndToEndStep> EndToEndModel::steps(Tensor tokens) const {
     step.loss = learner_->loss(after.read(*learner_, read, rows), labels);
     const Tensor inner_loss = learner_->loss(inner.read(*learner_, learnt, rows), labels);
     const std::vector<Tensor> gradients = grad(sum(learner_->inner_loss(inner_loss, labels)), learnt);
-    Tensor squares;
-    for (const Tensor& g : gradients) {
-      const Tensor part = sum(square(g), {-2, -1}, kKeep);
-      accumulate(squares, part);
-    }
+    const Tensor squares = sum_of_squares(gradients, true);
     const auto [weights, clipped] = learner_->step(names.with(memory.weights), gradients);
     step.norm = sqrt(reshape(squares, {batch})), step.clipped_norm = sqrt(reshape(clipped, {batch}));
     step.loss_after = learner_->loss(again.read(*learner_, weights, rows), labels);

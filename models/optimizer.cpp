@@ -35,19 +35,23 @@ void AdamWOptions::check() const {
   require("clip", clip, clip > 0, "positive and finite; 1e30 clips no gradient");
 }
 
+Tensor sum_of_squares(std::span<const Tensor> gradients, bool matrices) {
+  Tensor total;
+  for (const Tensor& g : gradients) {
+    if (!g.defined()) continue;
+    const Tensor part = matrices ? sum(square(g), {-2, -1}, kKeep) : sum(square(g));
+    accumulate(total, part);
+  }
+  return total;
+}
+
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
   o.check();
   const Scope scope("adamw");
   AdamWResult out;
-  Tensor total;
-  for (const Tensor& g : grads) {
-    if (!g.defined()) continue;
-    const Tensor part = sum(square(g));
-    accumulate(total, part);
-  }
-  out.grad_norm = sqrt(total);
+  out.grad_norm = sqrt(sum_of_squares(grads));
   Tensor may_step = is_finite(out.grad_norm);
   if (step.loss.defined()) may_step = may_step * is_finite(step.loss);
   const Tensor clip = min(o.clip / (out.grad_norm + 1e-6), 1.0);

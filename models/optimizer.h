@@ -2,6 +2,8 @@
 // and its learning rate schedule.
 #pragma once
 
+#include <span>
+
 #include "engine/plan/plan_options.h"
 #include "ttt/params.h"
 
@@ -24,6 +26,10 @@ struct AdamWStep {
   Tensor correction2;  // 1 / (1 - beta2^t)
   Tensor loss = {};    // if defined, it must be finite for the step to be made
 };
+
+// The sum of the squares of all gradients that are defined, []; undefined if none is. matrices: of each sequence, [batch, 1, 1]
+// of gradients [batch, rows, columns].
+Tensor sum_of_squares(std::span<const Tensor> gradients, bool matrices = false);
 
 struct AdamWResult {
   std::vector<Tensor> params, m, v;
