@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "autograd/grad.h"
 #include "engine/core/hash.h"
@@ -81,23 +80,6 @@ std::string fingerprint_of(const StateDict& params) {
   return fmt::format("{:016x}", hash);
 }
 
-constexpr std::string_view kInnerLoss = ".inner_loss_";
-
-// Names of the layers that showed their inner loss, in the order of their numbers.
-std::vector<std::string> layers_that_learn(const std::map<std::string, Tensor>& taps) {
-  const std::string end = std::string(kInnerLoss) + "before";
-  std::vector<std::string> out;
-  for (const auto& [name, value] : taps)
-    if (name.ends_with(end)) out.push_back(name.substr(0, name.size() - end.size()));
-  std::ranges::stable_sort(out, {}, [](const std::string& name) { return name.size(); });
-  return out;
-}
-
-// layers.0 of layers.0.seq_modeling_block.
-std::string shown_name(const std::string& layer) {
-  return layer.substr(0, std::min(layer.size(), layer.find(".seq_modeling_block")));
-}
-
 }  // namespace
 
 void TrainingOptions::check() const {
@@ -144,13 +126,6 @@ std::string TrainingOptions::to_json() const {
                               {"warmup", warmup}, {"seed", seed},   {"pack", pack}};
   json.update(adamw_json(adamw));
   return json.dump();
-}
-
-double Validation::mean_between(double from, double to) const {
-  const auto n = static_cast<double>(loss_by_position.size());
-  const auto first = loss_by_position.begin() + static_cast<std::ptrdiff_t>(from * n),
-             last = loss_by_position.begin() + static_cast<std::ptrdiff_t>(to * n);
-  return std::accumulate(first, last, 0.0) / static_cast<double>(std::max<std::ptrdiff_t>(1, last - first));
 }
 
 Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus)
@@ -335,42 +310,7 @@ Validation Trainer::validate(const Array& windows) const {
   if (options_.pack > 0)
     throw ConfigError(
         "[train] this model is trained on packed documents; validate it on validation_documents()");
-  const std::int64_t count = windows.shape()[0];
-  const std::int64_t batch = std::min(options_.batch, count);
-  std::vector<std::string> layers;
-  const TracedModel model = trace_model(
-      kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-        ttt::Stream stream;
-        stream.track_inner_loss = true;
-        std::vector<Tensor> out{mean(loss_(Params(table), in[0], {}, stream), {0})};
-        layers = layers_that_learn(stream.taps());
-        for (const std::string& layer : layers)
-          for (const char* which : {"initial", "before", "after"})
-            out.push_back(mean(stream.taps().at(fmt::format("{}{}{}", layer, kInnerLoss, which)), {0, 1}));
-        return out;
-      });
-  const StateDict params = parameters();
-  std::vector<Array> inputs = model.bind({Array(DType::i32, {batch, width})}, {&params});
-  Plan plan = model.function.plan();
-  std::vector<std::vector<double>> sums(plan.output_specs().size(),
-                                        std::vector<double>(static_cast<std::size_t>(options_.context), 0.0));
-  const std::int64_t batches = count / batch;
-  for (std::int64_t b = 0; b < batches; ++b) {
-    const auto all = windows.as<std::int32_t>();
-    std::ranges::copy(
-        all.subspan(static_cast<std::size_t>(b * batch * width), static_cast<std::size_t>(batch * width)),
-        inputs[0].as<std::int32_t>().begin());
-    const std::vector<Array> out = plan.run(inputs);
-    for (std::size_t k = 0; k < out.size(); ++k)
-      for (std::size_t t = 0; t < sums[k].size(); ++t)
-        sums[k][t] += out[k].at(static_cast<std::int64_t>(t)) / static_cast<double>(batches);
-  }
-  Validation result;
-  result.loss_by_position = sums[0];
-  result.loss = result.mean_between(0, 1);
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    result.inner.push_back({shown_name(layers[i]), sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
-  return result;
+  return validation_of(loss_, parameters(), windows, std::min(options_.batch, windows.shape()[0]));
 }
 
 PackedWindows Trainer::validation_documents(std::int64_t max_windows) const {
@@ -384,41 +324,11 @@ Validation Trainer::validate(const PackedWindows& windows) const {
   if (options_.pack == 0)
     throw ConfigError(
         "[train] this model is trained on windows of running text; validate it on validation_windows()");
-  const std::int64_t context = options_.context, count = windows.tokens.shape().at(0);
-  const TracedModel model =
-      trace_model(kType, {Spec{DType::i32, {1, context + 1}}, Spec{kType, {1, context}}},
-                  [&](ParamTable& table, const std::vector<Tensor>& in) {
-                    ttt::Stream stream;
-                    return std::vector<Tensor>{losses_of(Params(table), in[0], {}, in[1], stream)};
-                  });
-  const StateDict params = parameters();
-  std::vector<Array> inputs =
-      model.bind({Array(DType::i32, {1, context + 1}), Array(kType, {1, context})}, {&params});
-  Plan plan = model.function.plan();
-  std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
-  const auto row = [](const auto& all, std::int64_t i, std::int64_t width) {
-    return all.subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
+  const DocumentLossFn losses = [this](const Params& params, Tensor tokens, Tensor places) {
+    ttt::Stream stream;
+    return losses_of(params, tokens, {}, places, stream);
   };
-  Validation out;
-  double total = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto places = row(windows.places.as<float>(), i, context),
-               counted = row(windows.counted.as<float>(), i, context);
-    std::ranges::copy(row(windows.tokens.as<std::int32_t>(), i, context + 1),
-                      inputs[0].as<std::int32_t>().begin());
-    std::ranges::copy(places, inputs[1].as<float>().begin());
-    const std::vector<double> losses = plan.run(inputs)[0].to_vector();
-    for (std::size_t t = 0; t < losses.size(); ++t) {
-      if (counted[t] == 0) continue;
-      const auto place = static_cast<std::size_t>(places[t]);
-      sums[place] += losses[t], counts[place] += 1;
-      out.loss += losses[t], total += 1;
-    }
-  }
-  out.loss /= std::max(total, 1.0);
-  for (std::size_t place = 0; place < sums.size() && counts[place] > 0; ++place)
-    out.loss_by_position.push_back(sums[place] / counts[place]);
-  return out;
+  return validation_of(losses, parameters(), windows);
 }
 
 void Trainer::save(const std::string& path) const {

@@ -10,6 +10,7 @@
 #include "models/language_model.h"
 #include "models/optimizer.h"
 #include "models/traced_model.h"
+#include "models/validation.h"
 
 namespace nestgrad {
 
@@ -36,22 +37,6 @@ struct TrainingOptions {
 struct StepResult {
   std::int64_t step;  // number of steps done
   double loss, grad_norm, rate;
-};
-
-// Averages over validation windows.
-struct Validation {
-  double loss = 0;  // nats per byte
-  std::vector<double>
-      loss_by_position;  // [context]; of packed documents by the place in a document, as far as they go
-  // Not of packed documents. Per layer that is a learner, [context], averaged over sequences and heads: the inner loss of each token
-  // at the sequence's first weights, before and after its own gradient step.
-  struct Inner {
-    std::string layer;
-    std::vector<double> initial, before, after;
-  };
-  std::vector<Inner> inner;
-
-  double mean_between(double from, double to) const;  // of loss_by_position, fractions of the context
 };
 
 class Trainer {
@@ -95,9 +80,6 @@ class Trainer {
   std::size_t arena_bytes() const;
 
  private:
-  // tokens i32 [batch, context + 1] -> loss of each next one, [batch, context]. step: how many training steps have
-  // been done, []; undefined where nothing is trained.
-  using LossFn = std::function<Tensor(const Params& params, Tensor tokens, Tensor step, ttt::Stream& stream)>;
   void trace();
   void begin_with(StateDict params);
   void place_inputs(std::vector<Array> inputs);
@@ -109,7 +91,7 @@ class Trainer {
                    ttt::Stream& stream) const;
 
   TrainingOptions options_;
-  LossFn loss_;
+  TokenLossFn loss_;
   std::string config_;  // of the model, as checkpoints have it
   ByteCorpus corpus_;
   std::string text_;   // its fingerprint, as checkpoints have it

@@ -759,9 +759,6 @@ FAULTS = [
          "false"),
         ("callers-arrays-written-over", "«inputs[i] = std::move(inputs[i]).unshared();»", None),
         ("loss-not-looked-at-in-the-step", "{in[1], in[2], in[3], «loss»}", "Tensor()"),
-        ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
-        ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),
-        ("inner-losses-exchanged", "sums[1 + 3 * i], sums[2 + 3 * i], sums[«3 + 3 * i»]", "2 + 3 * i"),
         ("settings-unchecked-at-resume", "«check_same(file, \"training\", options_.to_json(), path);»", None),
         ("beta-not-in-the-checkpoint", "«json.update(adamw_json(adamw));»", None),
         ("absent-settings-accepted", "if (!there && written_later.contains(name) && «written_later[name] == value»)", "true"),
@@ -769,6 +766,12 @@ FAULTS = [
         ("start-forgotten-at-resume", "«if (started) start_ = start->second;»", None),
         ("surplus-dropped-at-resume", "«check_fits(train_.params, params, path);»", None),
         ("text-unchecked-at-resume", "&& «text->second != text_»)", "false"),
+    ]),
+    ("validation", "models/validation.cpp", TRAINING, [
+        ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
+        ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),
+        ("inner-losses-exchanged", "sums[1 + 3 * i], sums[2 + 3 * i], sums[«3 + 3 * i»]", "2 + 3 * i"),
+        ("places-of-all-tokens", "if («counted[t] == 0») continue;", "false"),
     ]),
     ("decoder", "models/decoder.cpp", (files("models/check_decoding"), files("models/")), [
         ("difference-of-the-first-sequence", "for (std::int64_t i = 0; i < «batch * vocab»; ++i)", "vocab"),

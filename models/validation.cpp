@@ -1,0 +1,115 @@
+#include "models/validation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace nestgrad {
+
+namespace {
+
+constexpr DType kType = DType::f32;
+
+constexpr std::string_view kInnerLoss = ".inner_loss_";
+
+// Names of the layers that showed their inner loss, in the order of their numbers.
+std::vector<std::string> layers_that_learn(const std::map<std::string, Tensor>& taps) {
+  const std::string end = std::string(kInnerLoss) + "before";
+  std::vector<std::string> out;
+  for (const auto& [name, value] : taps)
+    if (name.ends_with(end)) out.push_back(name.substr(0, name.size() - end.size()));
+  std::ranges::stable_sort(out, {}, [](const std::string& name) { return name.size(); });
+  return out;
+}
+
+// layers.0 of layers.0.seq_modeling_block.
+std::string shown_name(const std::string& layer) {
+  return layer.substr(0, std::min(layer.size(), layer.find(".seq_modeling_block")));
+}
+
+}  // namespace
+
+double Validation::mean_between(double from, double to) const {
+  const auto n = static_cast<double>(loss_by_position.size());
+  const auto first = loss_by_position.begin() + static_cast<std::ptrdiff_t>(from * n),
+             last = loss_by_position.begin() + static_cast<std::ptrdiff_t>(to * n);
+  return std::accumulate(first, last, 0.0) / static_cast<double>(std::max<std::ptrdiff_t>(1, last - first));
+}
+
+Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
+                         std::int64_t batch) {
+  const std::int64_t count = windows.shape()[0], width = windows.shape()[1];
+  std::vector<std::string> layers;
+  const TracedModel model = trace_model(
+      kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+        ttt::Stream stream;
+        stream.track_inner_loss = true;
+        std::vector<Tensor> out{mean(losses(Params(table), in[0], {}, stream), {0})};
+        layers = layers_that_learn(stream.taps());
+        for (const std::string& layer : layers)
+          for (const char* which : {"initial", "before", "after"})
+            out.push_back(mean(stream.taps().at(fmt::format("{}{}{}", layer, kInnerLoss, which)), {0, 1}));
+        return out;
+      });
+  std::vector<Array> inputs = model.bind({Array(DType::i32, {batch, width})}, {&params});
+  Plan plan = model.function.plan();
+  std::vector<std::vector<double>> sums(plan.output_specs().size(),
+                                        std::vector<double>(static_cast<std::size_t>(width - 1), 0.0));
+  const std::int64_t batches = count / batch;
+  for (std::int64_t b = 0; b < batches; ++b) {
+    const auto all = windows.as<std::int32_t>();
+    std::ranges::copy(
+        all.subspan(static_cast<std::size_t>(b * batch * width), static_cast<std::size_t>(batch * width)),
+        inputs[0].as<std::int32_t>().begin());
+    const std::vector<Array> out = plan.run(inputs);
+    for (std::size_t k = 0; k < out.size(); ++k)
+      for (std::size_t t = 0; t < sums[k].size(); ++t)
+        sums[k][t] += out[k].at(static_cast<std::int64_t>(t)) / static_cast<double>(batches);
+  }
+  Validation result;
+  result.loss_by_position = sums[0];
+  result.loss = result.mean_between(0, 1);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    result.inner.push_back({shown_name(layers[i]), sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
+  return result;
+}
+
+Validation validation_of(const DocumentLossFn& losses, const StateDict& params,
+                         const PackedWindows& windows) {
+  const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
+  const TracedModel model =
+      trace_model(kType, {Spec{DType::i32, {1, context + 1}}, Spec{kType, {1, context}}},
+                  [&](ParamTable& table, const std::vector<Tensor>& in) {
+                    return std::vector<Tensor>{losses(Params(table), in[0], in[1])};
+                  });
+  std::vector<Array> inputs =
+      model.bind({Array(DType::i32, {1, context + 1}), Array(kType, {1, context})}, {&params});
+  Plan plan = model.function.plan();
+  std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
+  const auto row = [](const auto& all, std::int64_t i, std::int64_t width) {
+    return all.subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
+  };
+  Validation out;
+  double total = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto places = row(windows.places.as<float>(), i, context),
+               counted = row(windows.counted.as<float>(), i, context);
+    std::ranges::copy(row(windows.tokens.as<std::int32_t>(), i, context + 1),
+                      inputs[0].as<std::int32_t>().begin());
+    std::ranges::copy(places, inputs[1].as<float>().begin());
+    const std::vector<double> loss = plan.run(inputs)[0].to_vector();
+    for (std::size_t t = 0; t < loss.size(); ++t) {
+      if (counted[t] == 0) continue;
+      const auto place = static_cast<std::size_t>(places[t]);
+      sums[place] += loss[t], counts[place] += 1;
+      out.loss += loss[t], total += 1;
+    }
+  }
+  out.loss /= std::max(total, 1.0);
+  for (std::size_t place = 0; place < sums.size() && counts[place] > 0; ++place)
+    out.loss_by_position.push_back(sums[place] / counts[place]);
+  return out;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,40 @@
+// Validation: what a model of bytes makes of text that it was not trained on.
+#pragma once
+
+#include "models/documents.h"
+#include "models/traced_model.h"
+#include "ttt/stream.h"
+
+namespace nestgrad {
+
+// Averages over validation windows.
+struct Validation {
+  double loss = 0;  // nats per byte
+  // [context]; of packed documents by the place in a document, as far as they go
+  std::vector<double> loss_by_position;
+  // Not of packed documents. Per layer that is a learner, [context], averaged over sequences and heads: the inner
+  // loss of each token at the sequence's first weights, before and after its own gradient step.
+  struct Inner {
+    std::string layer;
+    std::vector<double> initial, before, after;
+  };
+  std::vector<Inner> inner;
+
+  double mean_between(double from, double to) const;  // of loss_by_position, fractions of the context
+};
+
+// tokens i32 [batch, context + 1] -> loss of each next one, [batch, context]. step: how many training steps have been
+// done, []; undefined where nothing is trained.
+using TokenLossFn =
+    std::function<Tensor(const Params& params, Tensor tokens, Tensor step, ttt::Stream& stream)>;
+// The same of packed documents: places f32 [batch, context] as in PackedWindows.
+using DocumentLossFn = std::function<Tensor(const Params& params, Tensor tokens, Tensor places)>;
+
+// windows i32 [windows, context + 1], read `batch` at a time, on the default device; what is left behind the last whole
+// batch is not read.
+Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
+                         std::int64_t batch);
+// Documents one window at a time; the mean is over the tokens that are counted.
+Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows);
+
+}  // namespace nestgrad
