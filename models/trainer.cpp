@@ -162,7 +162,7 @@ Trainer::Trainer(const TrainingOptions& options, ByteCorpus corpus, const Logits
 
 Tensor Trainer::losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
                           ttt::Stream& stream) const {
-  if (places.defined()) stream.pack(places);
+  if (places.defined()) stream.pack(places, options_.pack);
   const Tensor losses = loss_(params, tokens, step, stream);
   if (places.defined() && !stream.has_looked())
     throw ConfigError(

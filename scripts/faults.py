@@ -878,6 +878,7 @@ FAULTS = [
         ("window-forgotten-in-documents", "return «window > 0» ? reads *", "false"),
     ]),
     ("documents", "ttt/inner_loop.cpp", (files("models/documents"), files("ttt/conformance")), [
+        ("begin-inside-of-chunks", "«views.alignment % policy.chunk != 0»", "false"),
         ("documents-go-on-in-a-loop", "moved_by(begun(state_.with(carry), start_, «now.starts»), now", "Tensor()"),
         ("documents-go-on-outside", "if («views_.starts.defined()») state_ = begun(", "false"),
         ("slots-go-on", "flat[i] = «select(starts, start[i], flat[i])»",

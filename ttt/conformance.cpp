@@ -266,6 +266,7 @@ class ConformanceChecks {
             [&](const SystemProgram& p) {
               Views packed = p.views;
               packed.starts = constant(Array::of(begins, {sizes_.batch, 1, sizes_.time, 1}));
+              packed.alignment = policy_.chunk;
               const InnerLoopOptions o = options(p, form);
               const Tensor together = train_along(*p.learner, p.start, packed, o).output;
               const auto alone = [&](std::int64_t from, std::int64_t to) {

@@ -98,6 +98,11 @@ void check_views(const Policy& policy, const Views& views) {
     throw ConfigError(
         "[inner_loop] documents are packed, but the whole sequence is one chunk: the state can begin anew only between "
         "chunks. Give the policy chunks, of which each document has whole ones, or one document a sequence");
+  if (views.starts.defined() && views.alignment % policy.chunk != 0)
+    throw ConfigError(fmt::format(
+        "[inner_loop] packed documents begin at multiples of {} tokens, and chunks at multiples of {}: a document could "
+        "begin inside of a chunk, whose tokens all learn from the same weights. Pack them at multiples of {}",
+        views.alignment, policy.chunk, policy.chunk));
   if (views.v.dim(2) != time)
     throw ShapeError(fmt::format("[inner_loop] v is {} and k is {}: they must have as many tokens",
                                  to_string(views.v.spec()), to_string(views.k.spec())));

@@ -196,8 +196,10 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   Tensor slot;  // stepping: the token's place in its chunk
   if (stream.stepping()) slot = stream.counter(name_ + "/slot", options_.inner.policy.chunk, x.dtype());
   Views views = views_of(x, system_.delayed_keys ? delayed(joined, stream) : joined, slot);
-  if (stream.is_packed())
+  if (stream.is_packed()) {
     views.starts = reshape(equal(cast(stream.places(), x.dtype()), 0.0), {x.dim(0), 1, x.dim(1), 1});
+    views.alignment = stream.alignment();
+  }
   const Weights start = for_batch(learner_->init(), x.dim(0));
   require_causal(start, views.q.spec());
   Tensor out = stream.stepping() ? train_step(*learner_, start, views, slot, options_.inner, stream, name_)

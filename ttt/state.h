@@ -18,8 +18,10 @@ struct Views {
   // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers).
   Tensor position;
   // Packed documents: [batch, 1, time, 1], 1 where a token begins one: there the state is the first one again, weights and
-  // slots. Undefined: the sequence is one document. Documents begin with chunks: what lies inside of one is not looked at.
+  // slots. Undefined: the sequence is one document.
   Tensor starts = {};
+  // They begin at multiples of so many tokens, and thus with chunks: of `starts` only the first token of a chunk is looked at.
+  std::int64_t alignment = 1;
 };
 
 // Tokens [begin, end) of them; position whole.

@@ -121,14 +121,17 @@ Tensor Stream::positions(const std::string& name, Tensor x, std::int64_t capacit
   return iota(x.dtype(), {x.dim(1)}, 0);
 }
 
-void Stream::pack(Tensor places) {
+void Stream::pack(Tensor places, std::int64_t align) {
   if (mode_ != Mode::whole)
     throw ConfigError(
         "[stream] documents are packed where sequences are read whole; token by token, read one each");
   if (places.rank() != 2)
     throw ShapeError(fmt::format("[stream] places of packed documents are {}; they must be [batch, time]",
                                  to_string(places.spec())));
-  places_ = places;
+  if (align < 1)
+    throw ConfigError(fmt::format(
+        "[stream] packed documents begin at multiples of {} tokens; it must be 1 or more", align));
+  places_ = places, alignment_ = align;
 }
 
 }  // namespace nestgrad::ttt

@@ -70,12 +70,14 @@ class Stream {
 
   // ---- packed documents ----
   // Read whole, sequences that each hold documents one after the other. places [batch, time]: of each token in its
-  // document, 0, 1, 2, ..; what lies before a place 0 is not there for what follows.
-  void pack(Tensor places);
+  // document, 0, 1, 2, ..; what lies before a place 0 is not there for what follows. align: every document begins at a
+  // multiple of so many tokens, as whoever packed them knows; an inner loop whose chunks do not divide it refuses.
+  void pack(Tensor places, std::int64_t align);
   bool is_packed() const { return places_.defined(); }
   // As they were given; undefined if nothing is packed. Who packs can then ask whether anyone has looked.
   Tensor places() const { return has_looked_ = true, places_; }
   bool has_looked() const { return has_looked_; }
+  std::int64_t alignment() const { return alignment_; }
 
   struct State {
     std::string name;
@@ -100,6 +102,7 @@ class Stream {
   std::set<std::int64_t> chunks_;
   bool rows_outside_ = false, learns_outside_ = false;
   Tensor places_;
+  std::int64_t alignment_ = 1;
   mutable bool has_looked_ = false;
   std::vector<State> states_;
   std::map<std::string, Tensor> before_;

@@ -37,11 +37,11 @@ Array places(const Layout& layout) {
 
 // tokens [1, time], places -> logits, and the gradient of the sum of their squares over documents.
 TracedModel packed_model(const LanguageModelConfig& config, DType dtype, ttt::FormChoice form,
-                         const Layout& layout = kAny) {
+                         const Layout& layout = kAny, std::int64_t align = kChunk) {
   return trace_model(
       dtype, {i32({1, kTime}), Spec{dtype, {1, kTime}}}, [&](ParamTable& table, const Tensors& in) {
         ttt::Stream stream;
-        stream.pack(in[1]);
+        stream.pack(in[1], align);
         const Tensor logits = LanguageModel(config, Params(table), {.form = form}).logits(in[0], stream);
         CHECK(stream.has_looked());
         Tensor loss;
@@ -148,6 +148,13 @@ TEST_CASE(
       message_of<FormError>([&] { packed_model(config, DType::f64, ttt::FormChoice::parallel); });
   CHECK(contains(why, "parallel is impossible"));
   CHECK(contains(why, "documents are packed: the state begins anew between chunks"));
+  // A document that could begin inside of a chunk.
+  config.ttt_layer_type = "linear";
+  for (const std::int64_t align : {1, 2, 6})
+    CHECK(contains(message_of<ConfigError>(
+                       [&] { packed_model(config, DType::f64, ttt::FormChoice::automatic, kAny, align); }),
+                   fmt::format("begin at multiples of {} tokens, and chunks at multiples of 4", align)));
+  CHECK_NOTHROW(packed_model(config, DType::f64, ttt::FormChoice::automatic, kAny, 8));
   config.mini_batch_size = 64;  // the whole sequence is a chunk
   config.ttt_layer_type = "lact";
   CHECK(
@@ -156,13 +163,20 @@ TEST_CASE(
   trace(
       [](Tensor x) {
         ttt::Stream stream;
-        stream.pack(zeros(DType::f64, {1, 5}));
+        stream.pack(zeros(DType::f64, {1, 5}), 1);
         CHECK(contains(message_of<ConfigError>([&] { stream.with_history("rows", x, 2); }),
                        "another document's"));
-        CHECK(
-            contains(message_of<ShapeError>([&] { stream.pack(zeros(DType::f64, {5})); }), "[batch, time]"));
+        CHECK(contains(message_of<ShapeError>([&] { stream.pack(zeros(DType::f64, {5}), 1); }),
+                       "[batch, time]"));
+        CHECK(contains(message_of<ConfigError>([&] {
+                         stream.pack(zeros(DType::f64, {1, 5}), 0);
+                       }),
+                       "1 or more"));
         ttt::Stream step(ttt::Stream::Mode::initial);
-        CHECK(contains(message_of<ConfigError>([&] { step.pack(zeros(DType::f64, {1, 5})); }), "read whole"));
+        CHECK(contains(message_of<ConfigError>([&] {
+                         step.pack(zeros(DType::f64, {1, 5}), 1);
+                       }),
+                       "read whole"));
         return x;
       },
       Spec{DType::f64, {1, 5, 2}});
@@ -284,6 +298,9 @@ TEST_CASE("documents: training on them goes on to the bit, and scores each by it
   CHECK(contains(message_of<ConfigError>([&] { unpacked.load(folder / "checkpoint"); }), "pack = 4"));
   CHECK(contains(message_of<ConfigError>([&] { unpacked.validation_documents(1); }), "running text"));
   CHECK(contains(message_of<ConfigError>([&] { unpacked.validate(windows); }), "running text"));
+  plain.pack = 6;
+  CHECK(contains(message_of<ConfigError>([&] { Trainer(plain, corpus); }),
+                 "multiples of 6 tokens, and chunks"));
   plain.pack = 25;
   CHECK(contains(message_of<ConfigError>([&] { Trainer(plain, corpus); }),
                  "multiples of 25 tokens in a context of 24"));

@@ -148,6 +148,7 @@ TEST_CASE("truncated: packed documents are cut as each alone would be, chunks co
         const Function f = trace_case(loop, [&](const TracedCase& c) {
           Views packed = c.views;
           packed.starts = constant(Array::of(starts, {2, 1, 11, 1}));
+          packed.alignment = loop.policy.chunk;
           const auto read = [&](const Weights& start, const Views& views) {
             return ttt::train_along(c.learner, start, views, {.policy = loop.policy, .form = form}).output;
           };
