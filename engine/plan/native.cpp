@@ -5,8 +5,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "engine/core/error.h"
@@ -48,22 +50,29 @@ class Compiled {
   }
 
   void compile(Compile mode) {
+    if (mode == Compile::never) return;
     std::unique_lock lock(mutex_);
-    if (mode == Compile::never || wanted_.empty()) return;
     Job job = job_of_wanted();
-    if (job.codes.empty()) return;
-    if (mode == Compile::now) {
-      lock.unlock();
-      return run(job, {});
+    if (mode == Compile::background) {
+      if (job.codes.empty() || !start_thread(job)) return;
+      jobs_.push_back(std::move(job));
+      changed_.notify_all();
+      return;
     }
-    jobs_.push_back(std::move(job));
-    if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
-    changed_.notify_all();
+    if (!job.codes.empty()) {
+      ++running_;
+      lock.unlock();
+      run(job, {});
+      lock.lock();
+      --running_;
+      changed_.notify_all();
+    }
+    wait(lock);  // another thread may have begun what this one wants
   }
 
   void wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
+    wait(lock);
   }
 
   NativeReport report() {
@@ -87,9 +96,32 @@ class Compiled {
     return job;
   }
 
+  void wait(std::unique_lock<std::mutex>& lock) {
+    changed_.wait(lock, [&] { return jobs_.empty() && running_ == 0; });
+  }
+
+  // False: the job has failed, since the system starts no thread for it.
+  bool start_thread(const Job& job) {
+    if (thread_.joinable()) return true;
+    try {
+      thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+    } catch (const std::system_error& e) {
+      report_.failed += static_cast<int>(job.codes.size());
+      report_.last_failure =
+          fmt::format("the system starts no thread for the compiler: {}", e.code().message());
+      return false;
+    }
+    return true;
+  }
+
   void run(const Job& job, const std::stop_token& stop) {
     const auto begin = std::chrono::steady_clock::now();
-    const NativeLibrary library = native_library(job.text, job.flags, kLimit, stop);
+    NativeLibrary library;
+    try {
+      library = native_library(job.text, job.flags, kLimit, stop);
+    } catch (const std::exception& e) {  // no memory, say
+      library.failure = e.what();
+    }
     int found = 0;
     for (std::size_t i = 0; i < job.codes.size(); ++i) {
       void* const function = library.symbol(fmt::format("loop{}", i));
@@ -112,11 +144,11 @@ class Compiled {
         if (!changed_.wait(lock, stop, [&] { return !jobs_.empty(); })) return;
         job = std::move(jobs_.front());
         jobs_.erase(jobs_.begin());
-        busy_ = true;
+        ++running_;
       }
       run(job, stop);
       const std::lock_guard lock(mutex_);
-      busy_ = false;
+      --running_;
       changed_.notify_all();
     }
   }
@@ -126,7 +158,7 @@ class Compiled {
   std::map<std::pair<std::string, std::string>, std::shared_ptr<NativeCode>> known_;
   std::vector<std::pair<std::string, std::shared_ptr<NativeCode>>> wanted_;
   std::vector<Job> jobs_;
-  bool busy_ = false;
+  int running_ = 0;  // jobs that a thread works on
   NativeReport report_;
   std::jthread thread_;  // last: it ends before what it uses
 };

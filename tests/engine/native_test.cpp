@@ -3,19 +3,26 @@
 // a cache that is damaged or not the user's, costs nothing but the speed.
 #include "engine/plan/native.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <thread>
 
+#include "autograd/scan.h"
 #include "engine/core/threads.h"
 #include "engine/plan/loops_ahead.h"
 #include "engine/plan/native_library.h"
 #include "ops/kernels.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
+#include "tests/thread_count.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -24,14 +31,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// An environment variable for a while.
+// An environment variable for a while. A compiler in the background reads the environment, so it ends first.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {
+    wait_for_compiler();
     if (const char* before = std::getenv(name)) before_ = before;
     setenv(name, value.c_str(), 1);
   }
   ~Variable() {
+    wait_for_compiler();
     if (before_) setenv(name_, before_->c_str(), 1);
     else unsetenv(name_);
   }
@@ -72,6 +81,55 @@ Tensors loops_of(const Tensors& in) {
   return out;
 }
 
+// A compiler that says in a file that it has begun, and waits for another file before it works.
+class HeldCompiler {
+ public:
+  explicit HeldCompiler(const fs::path& folder)
+      : began_(folder / "began"),
+        go_(folder / "go"),
+        cxx_("NESTGRAD_CXX",
+             script(folder, fmt::format("touch {}; while [ ! -e {} ]; do sleep 0.01; done; exec c++ \"$@\"",
+                                        began_.string(), go_.string()))) {}
+  ~HeldCompiler() { release(); }
+  void wait_until_begun() const {
+    while (!fs::exists(began_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  void release() const { std::ofstream{go_}; }
+
+ private:
+  fs::path began_, go_;
+  Variable cxx_;
+};
+
+// How many of the texts of the plan have machine code.
+int compiled_loops(const Plan& plan) {
+  int there = 0;
+  for (const std::string& text : plan.loops()) there += native_code(text)->function != nullptr;
+  return there;
+}
+
+// A scan whose slices are shared among threads, and loops outside of it.
+Function learner_and_loops(std::int64_t dim) {
+  const Spec w = f32({4, dim, dim}), rows = f32({6, 4, 1, dim});
+  return trace(
+      [](const Tensors& in) {
+        const ScanResult r = scan(
+            [](const Tensors& c, const Tensors& x) -> StepOutput {
+              const Tensor error = tanh(matmul(x[0], c[0])) - x[1];
+              return {{c[0] * 0.9 - 0.1 * matmul(x[0], error, {.a = true})}, {error}};
+            },
+            {in[0]}, {in[1], in[2]});
+        return Tensors{softmax(r.carries[0], -1), layer_norm(r.ys[0], in[1], in[2], 1e-5)};
+      },
+      {w, rows, rows});
+}
+
+Arrays numbers_for(const Function& f) {
+  std::vector<Spec> specs;
+  for (std::size_t i = 0; i < f.inputs().size(); ++i) specs.push_back(f.input_spec(i));
+  return random(specs, 7, -0.5, 0.5);
+}
+
 }  // namespace
 
 TEST_CASE("compiled loops have the bits of interpreted ones") {
@@ -92,7 +150,7 @@ TEST_CASE("compiled loops have the bits of interpreted ones") {
       const Function f = trace(loops_of, specs);
       Arrays in = random(specs, 3);
       dispatch(dtype, [&]<class T>(T) {  // both zeros, an infinity and NaN
-        auto x = in[8].as<T>();  // rows of 17
+        auto x = in[8].as<T>();          // rows of 17
         x[0] = -T(0), x[1] = T(0), x[20] = std::numeric_limits<T>::infinity();
         x[40] = std::numeric_limits<T>::quiet_NaN();
       });
@@ -117,6 +175,29 @@ TEST_CASE("a plan shows its loops as C++") {
   CHECK(contains(text, "native_test.cpp:"));
 }
 
+// Before the others that compile in the background: the thread is started once.
+TEST_CASE("where the system starts no thread for the compiler, a plan runs all the same") {
+  if (native_target().flags.empty() || default_compile() == Compile::background) return;
+  const TemporaryFolder folder;
+  const Variable cache("NESTGRAD_CACHE", folder.path / "cache");
+  const Function f = learner_and_loops(23);
+  const NativeReport start = native_report();
+  pthread_attr_t before, huge;
+  pthread_getattr_default_np(&before);
+  pthread_attr_init(&huge);
+  pthread_attr_setstacksize(&huge, std::size_t{1} << 47);  // more than there are addresses
+  REQUIRE(pthread_setattr_default_np(&huge) == 0);
+  Plan plan = f.plan({.compile = Compile::background, .workers = 1});
+  pthread_setattr_default_np(&before);
+  pthread_attr_destroy(&huge);
+  pthread_attr_destroy(&before);
+  CHECK(native_report().failed > start.failed);
+  CHECK(contains(native_report().last_failure, "starts no thread for the compiler"));
+  wait_for_compiler();
+  const Arrays in = numbers_for(f);
+  CHECK(same_bits(plan.run(in), f.plan({.compile = Compile::never}).run(in)));
+}
+
 TEST_CASE("while the compiler works in the background, and after, a plan gives the same bits") {
   const TemporaryFolder cache;
   const Variable at("NESTGRAD_CACHE", cache.path / "cache");
@@ -137,6 +218,61 @@ TEST_CASE("while the compiler works in the background, and after, a plan gives t
   CHECK(wrong == 0);
   CHECK(native_report().compiled > start.compiled);
   CHECK(same_bits(plan.run(in), expected));
+}
+
+TEST_CASE(
+    "threads that replay plans while their loops are swapped see the same bits before, meanwhile and after") {
+  if (native_target().flags.empty()) return;
+  const TemporaryFolder folder;
+  const Variable cache("NESTGRAD_CACHE", folder.path / "cache"), mode("NESTGRAD_COMPILE", "background");
+  const HeldCompiler compiler(folder.path);
+  const Threads threads(4);
+  const Function f = learner_and_loops(27);
+  const Arrays in = numbers_for(f), expected = f.plan({.compile = Compile::never}).run(in);
+  constexpr int kCallers = 4, kRuns = 3;
+  std::latch ran_before(kCallers);
+  std::atomic<bool> swapped = false;
+  std::atomic<int> wrong = 0;
+  std::vector<std::jthread> callers;
+  for (int caller = 0; caller < kCallers; ++caller)
+    callers.emplace_back([&, caller, copy = f] {
+      Plan own = f.plan({.workers = 2});
+      // Some run a plan of their own, some call one function.
+      const auto check = [&] { wrong += !same_bits(caller % 2 ? own.run(in) : copy(in), expected); };
+      for (int run = 0; run < kRuns; ++run) check();
+      ran_before.count_down();
+      while (!swapped) check();
+      for (int run = 0; run < kRuns; ++run) check();
+    });
+  ran_before.wait();
+  const Plan plan = f.plan({.compile = Compile::never});
+  const int loops = static_cast<int>(plan.loops().size());
+  CHECK(loops >= 3);
+  CHECK(compiled_loops(plan) == 0);
+  compiler.release();
+  wait_for_compiler();
+  CHECK_MESSAGE(compiled_loops(plan) == loops, native_report().last_failure);
+  swapped = true;
+  callers.clear();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a plan that is compiled now is ready, also where another thread has begun to compile its loops") {
+  if (native_target().flags.empty()) return;
+  for (const Compile other : {Compile::now, Compile::background}) {
+    const TemporaryFolder folder;
+    const Variable cache("NESTGRAD_CACHE", folder.path / "cache");
+    const HeldCompiler compiler(folder.path);
+    const Function f = learner_and_loops(other == Compile::now ? 21 : 22);
+    std::jthread first([&] { f.plan({.compile = other}); });
+    compiler.wait_until_begun();
+    std::jthread released([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      compiler.release();
+    });
+    const Plan plan = f.plan({.compile = Compile::now});
+    CHECK(compiled_loops(plan) == std::ssize(plan.loops()));
+  }
 }
 
 TEST_CASE("a compiler that is missing, fails, hangs or writes rubbish costs nothing but the speed") {
@@ -238,6 +374,26 @@ TEST_CASE("several threads that compile the same text at once all have it") {
   }
   CHECK(right == 4);
   CHECK(native_library(kText, {}).from_cache);
+}
+
+TEST_CASE("several processes that compile the same text at once all have it, and keep one file") {
+  const TemporaryFolder folder;
+  const fs::path cache = folder.path / "cache";
+  const Variable at("NESTGRAD_CACHE", cache);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) _exit(answer_of(native_library(kText, {})) == 42 ? 0 : 1);
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  CHECK(native_library(kText, {}).from_cache);
+  CHECK(std::distance(fs::directory_iterator(cache), {}) == 1);
 }
 
 TEST_CASE("loops that were compiled ahead of time are found by their text, and no others") {
