@@ -90,8 +90,10 @@ ttt::System system_of(const Row& row) {
     ttt::Model model = row.learnt_start ? ttt::linear(p, {.heads = s.heads, .in = s.dim, .out = s.dim},
                                                       {.residual_norm = row.residual_norm})
                                         : ttt::matrix_memory(p, s);
+    // From row 5 on as in the published program, where a rate is divided by the dimension of a head.
+    const double most = row.residual_norm ? 1 / static_cast<double>(s.dim) : 1;
     ttt::InnerOptimizer step;
-    if (!row.learnt_rate) step.scale(0.5);
+    step.scale(row.learnt_rate ? most : most / 2);
     return std::make_unique<ttt::Composed>(std::move(model), ttt::squared_error(), step);
   };
   // The gradient of linear attention's loss is the same at all weights: any mini-batch is as good as another.
