@@ -4,6 +4,9 @@
 #include <map>
 #include <mutex>
 
+#include "autograd/grad.h"
+#include "ttt/agreement.h"
+
 namespace nestgrad::reproduce {
 
 ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes) {
@@ -28,6 +31,10 @@ LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64
   return c;
 }
 
+LogitsFn function_of(const LanguageRun& run) {
+  return language_model(run.model, {.system = run.system, .task = run.task});
+}
+
 std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   TrainingOptions options;
   options.model = run.model;
@@ -37,7 +44,7 @@ std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   options.seed = task.seed;
   const ByteCorpus corpus = corpus_of(task.settings, run.context + 1);
   if (!run.system) return std::make_unique<Trainer>(options, corpus);
-  return std::make_unique<Trainer>(options, corpus, language_model(run.model, {.system = run.system}));
+  return std::make_unique<Trainer>(options, corpus, function_of(run));
 }
 
 std::vector<double> train(Trainer& trainer, const LanguageRun& run, const Task& task, Measured& out,
@@ -61,6 +68,33 @@ Validation measure(const Trainer& trainer, const LanguageRun& run, Measured& out
   out.numbers["last quarter"] = v.mean_between(0.75, 1);
   out.curves["loss by position"] = binned(v.loss_by_position, bins);
   return v;
+}
+
+namespace {
+
+// The losses of a model's tokens, then the gradients of their mean.
+ttt::Arrays losses_and_gradients(const LogitsFn& model, const StateDict& params, const Array& tokens) {
+  const TracedModel traced =
+      trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+        ttt::Stream stream;
+        const Tensor losses = next_token_loss(model, Params(table), in[0], stream);
+        std::vector<Tensor> out{losses};
+        for (const Tensor& gradient : grad(mean(losses), table.tensors(), {.allow_zero = true}))
+          out.push_back(gradient);
+        return out;
+      });
+  return traced.function(traced.bind({tokens}, {&params}));
+}
+
+}  // namespace
+
+Apart apart_in_f64(const LogitsFn& a, const LogitsFn& b, const StateDict& params, const Array& tokens) {
+  StateDict wide;
+  for (const auto& [name, value] : params) wide.emplace(name, value.cast(DType::f64));
+  const ttt::Arrays of_a = losses_and_gradients(a, wide, tokens),
+                    of_b = losses_and_gradients(b, wide, tokens);
+  return {ttt::worst_error({of_a[0]}, {of_b[0]}),
+          ttt::worst_error({of_a.begin() + 1, of_a.end()}, {of_b.begin() + 1, of_b.end()})};
 }
 
 std::vector<double> binned(const std::vector<double>& numbers, std::size_t bins) {

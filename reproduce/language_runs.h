@@ -16,6 +16,8 @@ ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes);
 struct LanguageRun {
   LanguageModelConfig model;
   std::optional<ttt::System> system;  // the learner of every layer, instead of the one of ttt_layer_type
+  // What every layer learns from, instead of projections of its input: as in LanguageModelOptions. Only with `system`.
+  std::function<std::unique_ptr<ttt::Task>(const Params&, std::int64_t width, const std::string& name)> task;
   std::int64_t steps = 600, batch = 4, context = 512;
   std::int64_t windows = 64;  // of validation text, at most
   double lr = 3e-3;
@@ -24,6 +26,9 @@ struct LanguageRun {
 // A model of bytes with these sizes and the SwiGLU of the published ones (8/3 of the width, a multiple of 32).
 LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64_t heads,
                              std::int64_t mini_batch, const std::string& ttt_layer_type = "linear");
+
+// The model of a run that has a `system`, as a function.
+LogitsFn function_of(const LanguageRun& run);
 
 // A trainer at its start, with the seed of `task`. To read the same weights with another learner, make a second one and
 // start_from() the first's parameters.
@@ -37,6 +42,13 @@ std::vector<double> train(Trainer& trainer, const LanguageRun& run, const Task& 
 // Adds what a trained model makes of the validation text: "loss", "first quarter" and "last quarter" of the context (nats
 // per byte), and the curve "loss by position", means over `bins` equal parts of the context.
 Validation measure(const Trainer& trainer, const LanguageRun& run, Measured& out, std::size_t bins = 32);
+
+// How far two models are apart that have the same parameters, on tokens i32 [batch, time + 1]. Both are computed in f64:
+// the losses of all tokens and the gradients of their mean, each array relative to its largest number.
+struct Apart {
+  double losses = 0, gradients = 0;
+};
+Apart apart_in_f64(const LogitsFn& a, const LogitsFn& b, const StateDict& params, const Array& tokens);
 
 // Means over equal parts; as many as there are numbers, if there are fewer.
 std::vector<double> binned(const std::vector<double>& numbers, std::size_t bins);
