@@ -28,6 +28,15 @@ LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64
   return c;
 }
 
+ttt::System with_policy(ttt::System system, std::function<void(ttt::Policy& policy)> change) {
+  system.policy = [own = std::move(system.policy), change = std::move(change)](const ttt::SystemSizes& s) {
+    ttt::Policy policy = own(s);
+    change(policy);
+    return policy;
+  };
+  return system;
+}
+
 std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   TrainingOptions options;
   options.model = run.model;
@@ -36,8 +45,9 @@ std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   options.warmup = run.steps / 10;
   options.seed = task.seed;
   const ByteCorpus corpus = corpus_of(task.settings, run.context + 1);
-  if (!run.system) return std::make_unique<Trainer>(options, corpus);
-  return std::make_unique<Trainer>(options, corpus, language_model(run.model, {.system = run.system}));
+  if (!run.system && !run.task) return std::make_unique<Trainer>(options, corpus);
+  return std::make_unique<Trainer>(options, corpus,
+                                   language_model(run.model, {.system = run.system, .task = run.task}));
 }
 
 std::vector<double> train(Trainer& trainer, const LanguageRun& run, const Task& task, Measured& out,
