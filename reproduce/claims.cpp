@@ -84,12 +84,12 @@ DeclaredClaim within(std::string a, std::string b, std::string number, double ma
 }
 
 DeclaredClaim negative(std::string text, std::string unit,
-                       std::function<double(const Results&, std::uint64_t)> fn) {
+                       std::function<double(const Results&, std::uint64_t)> fn, double by) {
   return {std::move(text), [=](const Results& results) {
             std::vector<double> x;
             for (const std::uint64_t seed : results.seeds())
-              if (const double value = fn(results, seed); !std::isnan(value)) x.push_back(value);
-            return evidence_of_negative(x, unit, 0);
+              if (const double value = fn(results, seed); !std::isnan(value)) x.push_back(value + by);
+            return evidence_of_negative(x, unit, by);
           }};
 }
 

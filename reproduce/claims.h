@@ -32,9 +32,10 @@ std::vector<JudgedClaim> judge(const Results& results);
 DeclaredClaim below(std::string a, std::string b, std::string number, std::string text, double by = 0);
 // The two differ by less than `margin`: two one-sided tests (Schuirmann 1987).
 DeclaredClaim within(std::string a, std::string b, std::string number, double margin, std::string text);
-// The mean over seeds of what `fn` makes of each seed's runs is below 0; fn gives NaN where a run is missing.
+// The mean over seeds of what `fn` makes of each seed's runs is below 0, by more than `by`; fn gives NaN where a run is
+// missing.
 DeclaredClaim negative(std::string text, std::string unit,
-                       std::function<double(const Results& results, std::uint64_t seed)> fn);
+                       std::function<double(const Results& results, std::uint64_t seed)> fn, double by = 0);
 // Not a matter of chance: true for every seed, or false. `fn` says what it saw.
 struct Exact {
   std::optional<bool> holds;  // nothing: no run tells

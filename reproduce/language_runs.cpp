@@ -35,6 +35,15 @@ LogitsFn function_of(const LanguageRun& run) {
   return language_model(run.model, {.system = run.system, .task = run.task});
 }
 
+ttt::System with_policy(ttt::System system, std::function<void(ttt::Policy& policy)> change) {
+  system.policy = [own = std::move(system.policy), change = std::move(change)](const ttt::SystemSizes& s) {
+    ttt::Policy policy = own(s);
+    change(policy);
+    return policy;
+  };
+  return system;
+}
+
 std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   TrainingOptions options;
   options.model = run.model;
@@ -43,7 +52,7 @@ std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   options.warmup = run.steps / 10;
   options.seed = task.seed;
   const ByteCorpus corpus = corpus_of(task.settings, run.context + 1);
-  if (!run.system) return std::make_unique<Trainer>(options, corpus);
+  if (!run.system && !run.task) return std::make_unique<Trainer>(options, corpus);
   return std::make_unique<Trainer>(options, corpus, function_of(run));
 }
 

@@ -16,8 +16,8 @@ ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes);
 struct LanguageRun {
   LanguageModelConfig model;
   std::optional<ttt::System> system;  // the learner of every layer, instead of the one of ttt_layer_type
-  // What every layer learns from, instead of projections of its input: as in LanguageModelOptions. Only with `system`.
-  std::function<std::unique_ptr<ttt::Task>(const Params&, std::int64_t width, const std::string& name)> task;
+  // What every layer has to learn; empty: projections of its input (LanguageModelOptions::task).
+  decltype(LanguageModelOptions::task) task;
   std::int64_t steps = 600, batch = 4, context = 512;
   std::int64_t windows = 64;  // of validation text, at most
   double lr = 3e-3;
@@ -27,8 +27,10 @@ struct LanguageRun {
 LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64_t heads,
                              std::int64_t mini_batch, const std::string& ttt_layer_type = "linear");
 
-// The model of a run that has a `system`, as a function.
+// The model of a run, as a function.
 LogitsFn function_of(const LanguageRun& run);
+// The same learner, run by a policy that differs: with_policy(lact, [](ttt::Policy& p) { p.ascent = true; }).
+ttt::System with_policy(ttt::System system, std::function<void(ttt::Policy& policy)> change);
 
 // A trainer at its start, with the seed of `task`. To read the same weights with another learner, make a second one and
 // start_from() the first's parameters.

@@ -43,12 +43,7 @@ LanguageRun run_of(const Case& c, bool ascent, const Settings& settings) {
   run.model = model_of(64, 2, 2, 64);
   run.model.attention_window = c.window;
   run.system = c.learner == "naive" ? squared_error() : ttt::system_named(c.learner);
-  if (ascent)
-    run.system->policy = [own = run.system->policy](const ttt::SystemSizes& s) {
-      ttt::Policy policy = own(s);
-      policy.ascent = true;
-      return policy;
-    };
+  if (ascent) run.system = with_policy(*run.system, [](ttt::Policy& policy) { policy.ascent = true; });
   run.context = 256;
   run.steps = settings.full() ? 1000 : 200;
   return run;

@@ -1,0 +1,151 @@
+#include "reproduce/experiments/paradoxes_page.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "reproduce/claims.h"
+
+namespace nestgrad::reproduce {
+
+namespace {
+
+using namespace paradox;
+
+std::vector<std::string> paper_row(const Results& results, const std::string& row, const std::string& paper,
+                                   const std::string& paper_difference, const std::string& baseline) {
+  return {row, paper, paper_difference, mean_text(results.of(row, "loss")),
+          row == baseline ? "" : difference_text(results, row, baseline, "loss")};
+}
+
+Table trained_table(const Results& results) {
+  return {"Retrained: nats per byte",
+          {"row", "the paper's perplexity (section 4)", "the paper, in nats", "ours",
+           "ours, difference to its baseline"},
+          {paper_row(results, kLact, "16.43", "", kLact),
+           paper_row(results, kLactAscent, "16.19", "-0.0147", kLact),
+           paper_row(results, kLactKey, "16.18", "-0.0153", kLact),
+           paper_row(results, kSoftmax, "", "", kSoftmax), paper_row(results, kSoftmaxKey, "", "", kSoftmax),
+           paper_row(results, kLinear, "", "", kLinear), paper_row(results, kLinearAscent, "", "", kLinear)}};
+}
+
+// A number of the baseline less another of the same runs.
+std::string change_text(const Results& results, const std::string& row, const std::string& number,
+                        const std::string& from) {
+  std::vector<double> to = results.of(row, number);
+  const std::vector<double> before = results.of(row, from);
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] -= before[i];
+  const std::string text = mean_text(to);
+  return text.empty() || text[0] == '-' ? text : "+" + text;
+}
+
+Table later_table(const Results& results) {
+  Table out{"Changed without retraining: nats per byte",
+            {"row", "changed", "loss", "difference to the same weights"}};
+  for (const auto& [row, number, what] :
+       {std::tuple{kLact, kAscentLater, "ascent"}, std::tuple{kLact, kKeyLater, "Q := K"},
+        std::tuple{kSoftmax, kKeyLater, "Q := K"}, std::tuple{kLinear, kAscentLater, "ascent"}})
+    out.rows.push_back(
+        {row, what, mean_text(results.of(row, number)), change_text(results, row, number, "loss")});
+  return out;
+}
+
+Table steps_table(const Results& results) {
+  Table out{"More inner steps at test time, on the same weights of LaCT",
+            {"inner steps n", "inner loss", "its change", "loss, nats per byte", "its change",
+             "steps of 1/n: change of the inner loss", "steps of 1/n: change of the loss"}};
+  for (const int n : kSteps) {
+    std::vector<std::string> cells{std::to_string(n)};
+    for (const std::string what : {"inner loss", "loss"}) {
+      cells.push_back(mean_text(results.of(kLact, with_steps(what, n))));
+      cells.push_back(n == 1 ? "" : change_text(results, kLact, with_steps(what, n), with_steps(what, 1)));
+    }
+    for (const std::string what : {"inner loss", "loss"})
+      cells.push_back(n == 1 ? "" : change_text(results, kLact, shorter(what, n), with_steps(what, 1)));
+    out.rows.push_back(std::move(cells));
+  }
+  return out;
+}
+
+Chart steps_chart(const Results& results, const std::string& what, const std::string& unit) {
+  Chart chart{
+      .title = fmt::format("Change of the {} with the number of inner steps, a line for each seed", what),
+      .x_label = "inner steps a chunk",
+      .y_label = fmt::format("{} less that of one step ({})", what, unit),
+      .log_x = true};
+  for (const std::uint64_t seed : results.seeds()) {
+    const Measured* m = results.find(kLact, seed);
+    if (!m || m->failed()) continue;
+    Series whole{fmt::format("whole steps, seed {}", seed), {}, {}},
+        parts{fmt::format("steps of 1/n, seed {}", seed), {}, {}};
+    for (const int n : kSteps) {
+      const double one = m->numbers.at(with_steps(what, 1));
+      whole.x.push_back(n), whole.y.push_back(m->numbers.at(with_steps(what, n)) - one);
+      parts.x.push_back(n), parts.y.push_back(n == 1 ? 0 : m->numbers.at(shorter(what, n)) - one);
+    }
+    chart.series.push_back(std::move(whole)), chart.series.push_back(std::move(parts));
+  }
+  return chart;
+}
+
+Table separation_table(const Results& results) {
+  Table out{"Can Q be told from K?",
+            {"model", "layer", "linear probe, AUC", "untrained", "MMD^2", "untrained", "largest p of a seed",
+             "untrained"}};
+  for (const std::string& row : {kLact, kSoftmax})
+    for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+      std::vector<std::string> cells{row, std::to_string(layer + 1)};
+      for (const char* what : {"AUC", "MMD^2"})
+        for (const std::string& when : {std::string(), kUntrained})
+          cells.push_back(mean_text(results.of(row, of_layer(when + what, layer))));
+      for (const std::string& when : {std::string(), kUntrained}) {
+        const std::vector<double> p = results.of(row, of_layer(when + "MMD p", layer));
+        cells.push_back(p.empty() ? "" : format_number(*std::ranges::max_element(p)));
+      }
+      out.rows.push_back(std::move(cells));
+    }
+  return out;
+}
+
+}  // namespace
+
+std::vector<ReportView> paradoxes_views(const Results& results) {
+  return {
+      {.id = "trained",
+       .title = "Trained otherwise",
+       .question = "Does the direction of the inner step matter, and does it matter what is asked?",
+       .reading =
+           "Every row is trained anew, from the same start and on the same bytes as its baseline. LaCT's inner loss is an "
+           "inner product, for which ascent is descent from a mirrored start (the experiment `ascent` shows it bit for "
+           "bit): so the ascent row differs from the baseline as another seed would, and its difference is the noise "
+           "against which that of Q := K is to be seen. TTT-Linear has a squared error, which has no such symmetry; its "
+           "rates are learnt, and may become small where a step does harm. In softmax attention Q := K is another model: "
+           "whose scores are symmetric, with its own token among the largest.\n\n"
+           "What differs from the paper: 760M parameters on 32k tokens of books there, some 0.2M on bytes of source text "
+           "here; a window of attention is beside LaCT in both, and keeps its own queries with Q := K.",
+       .pictures = {trained_table(results), later_table(results)}},
+      {.id = "steps",
+       .title = "More inner steps",
+       .question = "More steps of the inner loop at test time: a better memory, a worse answer?",
+       .reading =
+           "The inner loss is that of a chunk's own keys and values after its steps, a mean over layers and tokens; it has "
+           "no minimum, so a lower one may be more of the same direction and no better memory. n whole steps also go n "
+           "times as far as the model was trained for: steps of 1/n make as many of them over about the same distance. "
+           "They are made shorter behind Muon: before it, as part of a rate, a factor would be divided out again. If they "
+           "leave the loss nearly where it was, then it is the distance and not the number of steps that does the harm. "
+           "The paper shows this as a picture (figure 1), without numbers.",
+       .pictures = {steps_table(results), steps_chart(results, "inner loss", "mean inner product, negative"),
+                    steps_chart(results, "loss", "nats per byte")}},
+      {.id = "queries",
+       .title = "Queries and keys",
+       .question = "Do queries differ from keys because of what the model has learnt?",
+       .reading =
+           "The paper shows that Q and K lie apart in a picture (t-SNE, figure 2) and concludes that a memory is asked "
+           "what it has never seen. Two random projections of the same input lie apart as well: so the numbers stand "
+           "beside those of the untrained model, and of softmax attention, which nobody doubts to be a look-up. The probe "
+           "is Fisher's direction, found on half of the windows and tried on the others (1/2: nothing tells them apart, "
+           "1: everything does); MMD is that of Gretton et al. 2012, with p from 199 exchanges of q and k within tokens "
+           "(the least that it can be is 0.005). Both look at the projections, before rotation or any feature map.",
+       .pictures = {separation_table(results)}}};
+}
+
+}  // namespace nestgrad::reproduce
