@@ -118,4 +118,19 @@ std::string difference_text(const Results& results, const std::string& a, const 
                      (d.interval.high - d.interval.low) / 2, digits);
 }
 
+void add_difference(Intervals& picture, const Results& results, const std::string& a, const std::string& b,
+                    const std::string& number, double reference) {
+  const auto [of_a, of_b] = results.paired(a, b, number);
+  if (of_a.size() < 2) return;
+  const Interval i = paired_difference(of_a, of_b).interval;
+  picture.rows.push_back({a, i.estimate, i.low, i.high, reference});
+}
+
+void add_mean(Series& line, double x, const std::vector<double>& numbers) {
+  if (numbers.empty()) return;
+  const Interval i =
+      numbers.size() == 1 ? Interval{numbers[0], numbers[0], numbers[0]} : mean_interval(numbers);
+  line.x.push_back(x), line.y.push_back(i.estimate), line.low.push_back(i.low), line.high.push_back(i.high);
+}
+
 }  // namespace nestgrad::reproduce

@@ -2,6 +2,7 @@
 // (Holm 1979), so that of a table without any effect at most 5 % show one.
 #pragma once
 
+#include <limits>
 #include <optional>
 
 #include "reproduce/experiment.h"
@@ -47,5 +48,11 @@ std::string mean_text(const std::vector<double>& numbers, int digits = 3);
 // The same of a - b, with a sign, of the seeds that both have; "" where there are none.
 std::string difference_text(const Results& results, const std::string& a, const std::string& b,
                             const std::string& number, int digits = 3);
+
+// Adds the same to a picture; nothing where fewer than two seeds have both. reference: the paper's difference.
+void add_difference(Intervals& picture, const Results& results, const std::string& a, const std::string& b,
+                    const std::string& number, double reference = std::numeric_limits<double>::quiet_NaN());
+// Adds their mean with its interval to a line; nothing of no numbers.
+void add_mean(Series& line, double x, const std::vector<double>& numbers);
 
 }  // namespace nestgrad::reproduce
