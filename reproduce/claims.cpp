@@ -126,4 +126,11 @@ void add_difference(Intervals& picture, const Results& results, const std::strin
   picture.rows.push_back({a, i.estimate, i.low, i.high, reference});
 }
 
+void add_mean(Series& line, double x, const std::vector<double>& numbers) {
+  if (numbers.empty()) return;
+  const Interval i =
+      numbers.size() == 1 ? Interval{numbers[0], numbers[0], numbers[0]} : mean_interval(numbers);
+  line.x.push_back(x), line.y.push_back(i.estimate), line.low.push_back(i.low), line.high.push_back(i.high);
+}
+
 }  // namespace nestgrad::reproduce

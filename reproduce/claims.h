@@ -52,5 +52,7 @@ std::string difference_text(const Results& results, const std::string& a, const 
 // Adds the same to a picture; nothing where fewer than two seeds have both. reference: the paper's difference.
 void add_difference(Intervals& picture, const Results& results, const std::string& a, const std::string& b,
                     const std::string& number, double reference = std::numeric_limits<double>::quiet_NaN());
+// Adds their mean with its interval to a line; nothing of no numbers.
+void add_mean(Series& line, double x, const std::vector<double>& numbers);
 
 }  // namespace nestgrad::reproduce

@@ -268,44 +268,55 @@ Table reach_table(const Results& results) {
   return out;
 }
 
-Chart gain_chart(const Results& results) {
-  Chart chart{.title = "Loss with the longest windows less that with the shortest, on the same bytes",
-              .x_label = "place in the longest window (bytes)",
-              .y_label = "difference (nats per byte), a mean over seeds"};
-  const auto width = static_cast<double>(lengths_of(results.settings()).back()) / kPlaces;
+// A line of each model by place in the longest windows: `fn` gives a seed's numbers, or none.
+Chart by_place(const Results& results, Chart chart,
+               const std::function<std::vector<double>(const ContextModel& model, std::uint64_t seed)>& fn) {
+  const double width = static_cast<double>(lengths_of(results.settings()).back()) / kPlaces;
   for (const ContextModel& model : context_models()) {
-    std::vector<double> sum(kPlaces, 0.0);
-    double count = 0;
-    for (const std::uint64_t seed : results.seeds())
-      if (const std::vector<double> gain = gain_by_place(results, model, seed); !gain.empty()) {
-        for (std::size_t i = 0; i < kPlaces; ++i) sum[i] += gain[i];
-        ++count;
-      }
-    if (count == 0) continue;
-    Series series{model.name, {}, {}};
+    std::vector<std::vector<double>> places(kPlaces);
+    for (const std::uint64_t seed : results.seeds()) {
+      const std::vector<double> numbers = fn(model, seed);
+      for (std::size_t i = 0; i < numbers.size(); ++i) places[i].push_back(numbers[i]);
+    }
+    Series line{model.name, {}, {}};
     for (std::size_t i = 0; i < kPlaces; ++i)
-      series.x.push_back((static_cast<double>(i) + 0.5) * width), series.y.push_back(sum[i] / count);
-    chart.series.push_back(std::move(series));
+      add_mean(line, (static_cast<double>(i) + 0.5) * width, places[i]);
+    line.low.clear(), line.high.clear();  // six lines: the table has the intervals
+    if (!line.x.empty()) chart.series.push_back(std::move(line));
   }
   return chart;
 }
 
+Chart gain_chart(const Results& results) {
+  return by_place(
+      results,
+      {.title = "Loss with the longest windows less that with the shortest, on the same bytes",
+       .x_label = "place in the longest window (bytes)",
+       .y_label = "difference (nats per byte), a mean over seeds"},
+      [&](const ContextModel& model, std::uint64_t seed) { return gain_by_place(results, model, seed); });
+}
+
 Chart position_chart(const Results& results) {
-  Chart chart{.title = "Loss by position in the longest windows",
-              .x_label = "place (bytes)",
-              .y_label = "loss (nats per byte), a mean over seeds"};
-  const std::int64_t longest = lengths_of(results.settings()).back();
+  return by_place(results,
+                  {.title = "Loss by position in the longest windows",
+                   .x_label = "place (bytes)",
+                   .y_label = "loss (nats per byte), a mean over seeds"},
+                  [&](const ContextModel& model, std::uint64_t seed) {
+                    const Measured* m = finished(results, model, lengths_of(results.settings()).back(), seed);
+                    return m ? m->curves.at(kByPlace) : std::vector<double>{};
+                  });
+}
+
+Chart length_chart(const Results& results) {
+  Chart chart{.title = "Loss on the same bytes by the length of the windows",
+              .x_label = "length of the windows (bytes)",
+              .y_label = "loss (nats per byte)",
+              .log_x = true};
   for (const ContextModel& model : context_models()) {
-    const std::vector<std::vector<double>> curves = results.curves(row_of(model, longest), kByPlace);
-    if (curves.empty()) continue;
-    Series series{model.name, {}, {}};
-    for (std::size_t i = 0; i < kPlaces; ++i) {
-      double sum = 0;
-      for (const std::vector<double>& c : curves) sum += c[i];
-      series.x.push_back((static_cast<double>(i) + 0.5) * static_cast<double>(longest) / kPlaces);
-      series.y.push_back(sum / static_cast<double>(curves.size()));
-    }
-    chart.series.push_back(std::move(series));
+    Series line{model.name, {}, {}};
+    for (const std::int64_t length : lengths_of(results.settings()))
+      add_mean(line, static_cast<double>(length), results.of(row_of(model, length), "loss"));
+    if (!line.x.empty()) chart.series.push_back(std::move(line));
   }
   return chart;
 }
@@ -339,7 +350,8 @@ std::vector<ReportView> views(const Results& results) {
            "each window and keeps them for the next (dynamic evaluation, `evaluate --adapt sgd`); TTT-E2E has been trained "
            "for its steps, one every 64 tokens, and begins anew in every window. The intervals are over seeds of training "
            "alone: all seeds read the same validation text.",
-       .pictures = {losses_table(results), gain_chart(results), position_chart(results)}},
+       .pictures = {losses_table(results), length_chart(results), gain_chart(results),
+                    position_chart(results)}},
       {.id = "work",
        .title = "Equal work",
        .question = "What is equal?",

@@ -66,25 +66,38 @@ Table steps_table(const Results& results) {
   return out;
 }
 
+// Its change since one step, by seeds.
+std::vector<double> changes(const Results& results, const std::string& number, const std::string& what) {
+  std::vector<double> out = results.of(kLact, number);
+  const std::vector<double> one = results.of(kLact, with_steps(what, 1));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] -= one[i];
+  return out;
+}
+
 Chart steps_chart(const Results& results, const std::string& what, const std::string& unit) {
-  Chart chart{
-      .title = fmt::format("Change of the {} with the number of inner steps, a line for each seed", what),
-      .x_label = "inner steps a chunk",
-      .y_label = fmt::format("{} less that of one step ({})", what, unit),
-      .log_x = true};
-  for (const std::uint64_t seed : results.seeds()) {
-    const Measured* m = results.find(kLact, seed);
-    if (!m || m->failed()) continue;
-    Series whole{fmt::format("whole steps, seed {}", seed), {}, {}},
-        parts{fmt::format("steps of 1/n, seed {}", seed), {}, {}};
-    for (const int n : kSteps) {
-      const double one = m->numbers.at(with_steps(what, 1));
-      whole.x.push_back(n), whole.y.push_back(m->numbers.at(with_steps(what, n)) - one);
-      parts.x.push_back(n), parts.y.push_back(n == 1 ? 0 : m->numbers.at(shorter(what, n)) - one);
-    }
-    chart.series.push_back(std::move(whole)), chart.series.push_back(std::move(parts));
+  Chart chart{.title = fmt::format("Change of the {} with the number of inner steps", what),
+              .x_label = "inner steps a chunk",
+              .y_label = fmt::format("{} less that of one step ({})", what, unit),
+              .log_x = true};
+  Series whole{"whole steps", {}, {}}, parts{"steps of 1/n", {}, {}};
+  for (const int n : kSteps) {
+    add_mean(whole, n, changes(results, with_steps(what, n), what));
+    add_mean(parts, n, changes(results, n == 1 ? with_steps(what, n) : shorter(what, n), what));
   }
+  chart.series = {std::move(whole), std::move(parts)};
   return chart;
+}
+
+Intervals trained_picture(const Results& results) {
+  Intervals out{.title = "Difference to its baseline (below 0: better)",
+                .x_label = "nats per byte; the paper's: nats per token",
+                .line = 0,
+                .reference_name = "the paper"};
+  add_difference(out, results, kLactAscent, kLact, "loss", -0.0147);
+  add_difference(out, results, kLactKey, kLact, "loss", -0.0153);
+  add_difference(out, results, kSoftmaxKey, kSoftmax, "loss");
+  add_difference(out, results, kLinearAscent, kLinear, "loss");
+  return out;
 }
 
 Table separation_table(const Results& results) {
@@ -122,7 +135,7 @@ std::vector<ReportView> paradoxes_views(const Results& results) {
            "whose scores are symmetric, with its own token among the largest.\n\n"
            "What differs from the paper: 760M parameters on 32k tokens of books there, some 0.2M on bytes of source text "
            "here; a window of attention is beside LaCT in both, and keeps its own queries with Q := K.",
-       .pictures = {trained_table(results), later_table(results)}},
+       .pictures = {trained_table(results), trained_picture(results), later_table(results)}},
       {.id = "steps",
        .title = "More inner steps",
        .question = "More steps of the inner loop at test time: a better memory, a worse answer?",
