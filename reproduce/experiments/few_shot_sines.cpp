@@ -132,7 +132,7 @@ OuterTraining::ObjectiveFn reptile() {
 
 OuterTraining::ObjectiveFn implicit_maml() {
   return [](ParamTable& table, const std::vector<Tensor>& batch) {
-    constexpr int steps = 16, solving = 5;
+    constexpr int steps = 10, solving = 5;
     constexpr double longest = 0.1;  // step, where the curvature is small or negative
     const Points all = points_of(batch), learnt = half(all, 0), judged = half(all, 1);
     const Weights before = of_tasks(start_weights(table), batch[0].dim(0));

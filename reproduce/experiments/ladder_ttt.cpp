@@ -109,10 +109,10 @@ std::vector<DeclaredClaim> claims() {
       exact("row 3 is row 2: losses and gradients in f64 to 1e-12, the first training loss to 1e-6",
             [](const Results& results) {
               const Equivalence e = equivalence(results);
-              return Exact{
-                  e.seeds > 0 && e.losses <= kOfF64 && e.gradients <= kOfF64 && e.first_step <= kOfF32,
-                  fmt::format("losses {:.2g}, gradients {:.2g}, first training loss {:.2g}", e.losses,
-                              e.gradients, e.first_step)};
+              if (e.seeds == 0) return Exact{};
+              return Exact{e.losses <= kOfF64 && e.gradients <= kOfF64 && e.first_step <= kOfF32,
+                           fmt::format("losses {:.2g}, gradients {:.2g}, first training loss {:.2g}",
+                                       e.losses, e.gradients, e.first_step)};
             }),
       within(rung(4), rung(3), "loss", 0.02, "row 4: a learnable W0 changes the loss by less than 0.02"),
       improves(5, "LN and residual in f"),
