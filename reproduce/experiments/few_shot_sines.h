@@ -26,7 +26,7 @@ OuterTraining::ObjectiveFn maml(bool first_order);
 OuterTraining::ObjectiveFn learned_rates();
 // The gradient is from the start to where eight steps lead, on both halves in turn (Nichol et al. 2018).
 OuterTraining::ObjectiveFn reptile();
-// The inner loss has 5 |w - start|^2 beside it; at its minimum, which 16 steps of steepest descent come near to, the
+// The inner loss has 5 |w - start|^2 beside it; at its minimum, which ten steps of steepest descent come near to, the
 // meta-gradient is (I + H / 10)^-1 times the gradient of the judged loss, by conjugate gradients (Rajeswaran et al. 2019).
 OuterTraining::ObjectiveFn implicit_maml();
 // One set of weights for all tasks at once.
