@@ -84,6 +84,7 @@ DECODING = (files("ttt/step_test", "models/decoder"),
 TRAINING = (files("models/optimizer", "models/trainer", "models/data"), files("models/"))
 
 STATISTICS = (files("reproduce/statistics"),)
+REPRODUCE = (files("reproduce/experiment"), files("reproduce/"))
 REFERENCE = (files("ttt/reference", "ttt/verification"),)
 PUBLISHED = (files("models/published"),)
 
@@ -938,6 +939,31 @@ FAULTS = [
         ("slope-of-y-as-it-is", "products += at * «(y[i] - y_mean)»", "y[i]"),
         ("far-tail-overflows", "far = «size > 1e8»", "false"),
         ("loses-digits-with-many-degrees", "«x < 32»; x += 1", "x < 2"),
+    ]),
+    ("reproduce", "reproduce/claims.cpp", REPRODUCE, [
+        ("claims-one-by-one", "«p = holm(p), against = holm(against);»", None),
+        ("contrary-of-the-other-side", "«d.interval.estimate < 0» ? of_b[i]", "d.interval.estimate > 0"),
+        ("margin-forgotten", "of_a[i] = of_a[i] - of_b[i] + «by»", "0.0"),
+    ]),
+    ("reproduce", "reproduce/runner.cpp", REPRODUCE, [
+        ("infinite-numbers-kept", "«require_finite(m);»", None),
+        ("known-runs-made-again", "if («!results.find(row, seed)») out.push_back", "true"),
+        ("ended-runs-lost-with-an-error", "if («ended_.empty() && working_ == 0 && error_») std::rethrow", "error_ != nullptr"),
+    ]),
+    ("reproduce", "reproduce/journal.cpp", REPRODUCE, [
+        ("data-not-in-the-digest", "fnv1a(«where.fingerprint», fnv1a(", "std::string()"),
+        ("twice-the-same-run", "if («out.results.find(row, seed)») throw", "false"),
+    ]),
+    ("reproduce", "reproduce/outer_training.cpp", (files("reproduce/recall"),), [
+        ("own-gradients-forgotten", "if («o.gradients.empty()») {", "true"),
+        ("corrections-of-the-step-before", "const auto t = static_cast<double>(«steps_ + 1»)", "steps_ + 2"),
+    ]),
+    ("reproduce", "reproduce/experiments/recall_episodes.cpp", (files("reproduce/recall"),), [
+        ("answers-in-order", "*answer++ = static_cast<std::int32_t>(values[static_cast<std::size_t>(«asked»)])", "answer - out.answers.as<std::int32_t>().data()"),
+    ]),
+    ("reproduce", "reproduce/experiments/few_shot_sines.cpp", (files("reproduce/few_shot"),), [
+        ("first-order-is-exact", "kInnerRate * («first_order» ? stop_gradient(g) : g)", "false"),
+        ("direction-is-the-residual", "direction = add(residual, «ratio(next, size)», direction)", "zero_like(next)"),
     ]),
     ("model", "models/language_model.cpp", TRAINING, [
         ("target-is-the-input", "«slice(tokens, 1, 1, time + 1)»", "slice(tokens, 1, 0, time)"),

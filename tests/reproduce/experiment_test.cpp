@@ -174,6 +174,9 @@ TEST_CASE("reproduce: the file of runs gives back every bit, and says what is wr
   CHECK(digest(back.results, back.where) == digest(results, where));
   CHECK(first_difference(back.results, results).empty());
 
+  CHECK(digest(results, {"text", "00fe", "a machine", "2026-01-02"}) != digest(results, where));
+  CHECK(digest(results, {"other", "00ff", "another", "2026-01-03"}) == digest(results, where));
+
   // The clock is no part of the digest; every bit of a number is.
   Results other = results;
   other.add(e.rows(settings)[0], 5,
