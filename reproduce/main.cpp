@@ -167,6 +167,7 @@ class Reproduction {
     }
     const std::string of_all = digest(results_, where_);
     fmt::print("digest {}, {}; {}/page.html\n", of_all, format_seconds(seconds_), folder_);
+    std::fflush(stdout);  // where it is piped, before the next experiment's progress
     json_ = {{"experiment", e.name},
              {"claims", claims},
              {"digest", of_all},
