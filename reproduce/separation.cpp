@@ -92,7 +92,7 @@ double area_under_curve(std::span<const double> a, std::span<const double> b) {
   std::ranges::sort(sorted);
   double sum = 0;
   for (const double x : a) {
-    const auto [low, high] = std::ranges::equal_range(sorted, x);
+    const auto [low, high] = std::equal_range(sorted.begin(), sorted.end(), x);
     sum += static_cast<double>(low - sorted.begin()) + 0.5 * static_cast<double>(high - low);
   }
   return sum / (static_cast<double>(a.size()) * static_cast<double>(b.size()));

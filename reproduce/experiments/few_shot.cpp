@@ -156,7 +156,11 @@ ReportView sines(const Results& results) {
               .log_y = true};
   for (const Method& m : methods()) {
     std::vector<std::string> cells{m.name, m.backward};
-    for (const int steps : kShown) cells.push_back(mean_text(results.of(m.name, error_after(steps))));
+    for (const int steps : kShown) {
+      const std::vector<double> errors = results.of(m.name, error_after(steps));
+      const bool away = !errors.empty() && std::ranges::max(errors) >= kMostShown;
+      cells.push_back(away ? "a run has 1000 or more" : mean_text(errors));
+    }
     cells.push_back(m.name == std::string(kPretraining)
                         ? ""
                         : difference_text(results, m.name, kPretraining, error_after(1)));
@@ -185,7 +189,8 @@ ReportView sines(const Results& results) {
           "Pretraining is the control: one network for all sines at once, which can only learn their mean. For each "
           "number of steps it has the best of five rates, chosen on other sines; all other rows keep the rate .01, or "
           "learn their own. With learned rates each weight has one, trained with the start for one step; nothing keeps "
-          "such rates small enough for many steps, so its error may rise again behind the first.\n\n"
+          "such rates small enough for many steps, so its error may rise again behind the first: 1000 stands for every error "
+          "that is larger, or no number at all.\n\n"
           "The paper shows its errors as curves, without a table, so no figure of it stands here.",
       .pictures = {table, chart}};
 }
