@@ -193,8 +193,8 @@ std::vector<ReportView> views(const Results& results) {
            "program text repeat what is near. That parts cost little says that this task does not need them; that "
            "another would not is not said.\n\n"
            "AdamW's rate, 0.01, was chosen once for all variants, on a seed that is not among these: after as many steps with 0.003 "
-           "none was better than 2.41 there, and with 0. That was after these seeds had been seen with 0.003, where every claim on losses was open too; "
-           "claims and margins are those from before.01 six of the seven were. Single rates are not those of the paper: V4 to V6 have 0.1, the variants before them a learnt rate for each "
+           "none was better than 2.41 there, and with 0.01 six of the seven were. That was after these seeds had been seen with "
+           "0.003, where every claim on losses was open too; claims and margins are those from before. Single rates are not those of the paper: V4 to V6 have 0.1, the variants before them a learnt rate for each "
            "token.",
        .pictures = {losses, picture}},
       {.id = "at-once",
