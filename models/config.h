@@ -23,6 +23,8 @@ struct ModelSize {
 // than 10^10 parameters, or a thousand layers. `what` is the name of what is checked.
 void check_size(std::string_view what, const ModelSize& size);
 void check_extent(std::string_view what, const char* field, std::int64_t value, std::int64_t most);
+// The hidden width of its SwiGLU as published models have it: 8/3 of the model's, a multiple of 32.
+constexpr std::int64_t published_mlp_width(std::int64_t width) { return (width * 8 / 3 + 31) / 32 * 32; }
 // Of its embedding, projections and MLPs; a model has more.
 double least_parameters(const ModelSize& size);
 

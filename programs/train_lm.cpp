@@ -45,7 +45,7 @@ double seconds_since(Clock::time_point start) {
 LanguageModelConfig model_config(const Options& o) {
   LanguageModelConfig c;
   c.hidden_size = o.width;
-  c.intermediate_size = (o.width * 8 / 3 + 31) / 32 * 32;
+  c.intermediate_size = published_mlp_width(o.width);
   c.num_hidden_layers = o.layers;
   c.num_attention_heads = o.heads;
   c.mini_batch_size = o.mini_batch;

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <numeric>
 
 #include "reproduce/statistics.h"
 
@@ -12,12 +11,10 @@ namespace nestgrad::reproduce {
 
 namespace {
 
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-
 // Numbers that should be below 0, by seeds.
 Evidence evidence_of_negative(const std::vector<double>& x, const std::string& unit, double shift) {
   if (x.size() < 2)
-    return {kNothing, kNothing, fmt::format("{} pairs of runs: too few for a test", x.size())};
+    return {kUnknown, kUnknown, fmt::format("{} pairs of runs: too few for a test", x.size())};
   const std::vector<double> none(x.size(), 0.0);
   const PairedDifference d = paired_difference(x, none);
   const std::string shown =
@@ -58,18 +55,19 @@ std::vector<JudgedClaim> judge(const Results& results) {
 }
 
 DeclaredClaim below(std::string a, std::string b, std::string number, std::string text, double by) {
-  return {std::move(text), [=](const Results& results) {
-            auto [of_a, of_b] = results.paired(a, b, number);
-            for (std::size_t i = 0; i < of_a.size(); ++i) of_a[i] = of_a[i] - of_b[i] + by;
-            return evidence_of_negative(of_a, "", by);
-          }};
+  return negative(
+      std::move(text), "",
+      [=](const Results& results, std::uint64_t seed) {
+        return results.number(a, seed, number) - results.number(b, seed, number);
+      },
+      by);
 }
 
 DeclaredClaim within(std::string a, std::string b, std::string number, double margin, std::string text) {
   return {std::move(text), [=](const Results& results) {
             const auto [of_a, of_b] = results.paired(a, b, number);
             if (of_a.size() < 2)
-              return Evidence{kNothing, kNothing,
+              return Evidence{kUnknown, kUnknown,
                               fmt::format("{} pairs of runs: too few for a test", of_a.size())};
             const PairedDifference d = paired_difference(of_a, of_b);
             // Against: the difference is beyond the margin on the side where it is.
@@ -96,9 +94,14 @@ DeclaredClaim negative(std::string text, std::string unit,
 DeclaredClaim exact(std::string text, std::function<Exact(const Results&)> fn) {
   return {std::move(text), [=](const Results& results) {
             const Exact e = fn(results);
-            if (!e.holds) return Evidence{kNothing, kNothing, e.shown.empty() ? "no runs" : e.shown};
+            if (!e.holds) return Evidence{kUnknown, kUnknown, e.shown.empty() ? "no runs" : e.shown};
             return *e.holds ? Evidence{0, 1, e.shown} : Evidence{1, 0, e.shown};
           }};
+}
+
+std::vector<double> less(std::vector<double> a, const std::vector<double>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b.at(i);
+  return a;
 }
 
 std::string mean_text(const std::vector<double>& numbers, int digits) {
@@ -108,21 +111,22 @@ std::string mean_text(const std::vector<double>& numbers, int digits) {
   return fmt::format("{:.{}f} ± {:.{}f}", i.estimate, digits, (i.high - i.low) / 2, digits);
 }
 
+std::string change_text(const std::vector<double>& numbers, int digits) {
+  const std::string text = mean_text(numbers, digits);
+  return text.empty() || text[0] == '-' ? text : "+" + text;
+}
+
 std::string difference_text(const Results& results, const std::string& a, const std::string& b,
                             const std::string& number, int digits) {
   const auto [of_a, of_b] = results.paired(a, b, number);
-  if (of_a.empty()) return "";
-  if (of_a.size() == 1) return fmt::format("{:+.{}f}", of_a[0] - of_b[0], digits);
-  const PairedDifference d = paired_difference(of_a, of_b);
-  return fmt::format("{:+.{}f} ± {:.{}f}", d.interval.estimate, digits,
-                     (d.interval.high - d.interval.low) / 2, digits);
+  return change_text(less(of_a, of_b), digits);
 }
 
 void add_difference(Intervals& picture, const Results& results, const std::string& a, const std::string& b,
                     const std::string& number, double reference) {
   const auto [of_a, of_b] = results.paired(a, b, number);
   if (of_a.size() < 2) return;
-  const Interval i = paired_difference(of_a, of_b).interval;
+  const Interval i = mean_interval(less(of_a, of_b));
   picture.rows.push_back({a, i.estimate, i.low, i.high, reference});
 }
 
@@ -131,6 +135,22 @@ void add_mean(Series& line, double x, const std::vector<double>& numbers) {
   const Interval i =
       numbers.size() == 1 ? Interval{numbers[0], numbers[0], numbers[0]} : mean_interval(numbers);
   line.x.push_back(x), line.y.push_back(i.estimate), line.low.push_back(i.low), line.high.push_back(i.high);
+}
+
+Series mean_line(std::string name, const std::vector<double>& x,
+                 const std::vector<std::vector<double>>& curves) {
+  Series line{std::move(name), {}, {}};
+  if (curves.empty()) return line;
+  line.x = x, line.y.resize(x.size());
+  for (const std::vector<double>& curve : curves)
+    for (std::size_t i = 0; i < x.size(); ++i) line.y[i] += curve.at(i) / static_cast<double>(curves.size());
+  return line;
+}
+
+Series step_line(std::string name, const std::vector<double>& curve, int first) {
+  Series line{std::move(name), std::vector<double>(curve.size()), curve};
+  std::iota(line.x.begin(), line.x.end(), static_cast<double>(first));
+  return line;
 }
 
 }  // namespace nestgrad::reproduce

@@ -2,7 +2,6 @@
 // (Holm 1979), so that of a table without any effect at most 5 % show one.
 #pragma once
 
-#include <limits>
 #include <optional>
 
 #include "reproduce/experiment.h"
@@ -43,16 +42,26 @@ struct Exact {
 };
 DeclaredClaim exact(std::string text, std::function<Exact(const Results& results)> fn);
 
+// a - b, one by one; as many of b as of a.
+std::vector<double> less(std::vector<double> a, const std::vector<double>& b);
+
 // "1.234 +- 0.012", the 95 % t-interval of the mean; one number has none. "" of no numbers.
 std::string mean_text(const std::vector<double>& numbers, int digits = 3);
-// The same of a - b, with a sign, of the seeds that both have; "" where there are none.
+// The same with a sign.
+std::string change_text(const std::vector<double>& numbers, int digits = 3);
+// The same of a - b, of the seeds that both have; "" where there are none.
 std::string difference_text(const Results& results, const std::string& a, const std::string& b,
                             const std::string& number, int digits = 3);
 
 // Adds the same to a picture; nothing where fewer than two seeds have both. reference: the paper's difference.
 void add_difference(Intervals& picture, const Results& results, const std::string& a, const std::string& b,
-                    const std::string& number, double reference = std::numeric_limits<double>::quiet_NaN());
+                    const std::string& number, double reference = kUnknown);
 // Adds their mean with its interval to a line; nothing of no numbers.
 void add_mean(Series& line, double x, const std::vector<double>& numbers);
+// The mean of curves at each x, without intervals; a line without points of no curves.
+Series mean_line(std::string name, const std::vector<double>& x,
+                 const std::vector<std::vector<double>>& curves);
+// One run's curve by steps: first, first + 1, ..
+Series step_line(std::string name, const std::vector<double>& curve, int first = 1);
 
 }  // namespace nestgrad::reproduce

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "engine/core/error.h"
 #include "reproduce/experiments/catalogue.h"
@@ -25,6 +24,11 @@ std::vector<std::uint64_t> Results::seeds() const {
 const Measured* Results::find(const std::string& row, std::uint64_t seed) const {
   const auto at = runs_.find({row, seed});
   return at == runs_.end() ? nullptr : &at->second;
+}
+
+const Measured* Results::finished(const std::string& row, std::uint64_t seed) const {
+  const Measured* m = find(row, seed);
+  return m && !m->failed() ? m : nullptr;
 }
 
 void Results::add(const std::string& row, std::uint64_t seed, Measured measured) {
@@ -52,8 +56,13 @@ const double& number_of(const Measured& m, const std::string& row, const std::st
 std::vector<double> Results::of(const std::string& row, const std::string& number) const {
   std::vector<double> out;
   for (const std::uint64_t seed : seeds())
-    if (const Measured* m = find(row, seed); m && !m->failed()) out.push_back(number_of(*m, row, number));
+    if (const Measured* m = finished(row, seed)) out.push_back(number_of(*m, row, number));
   return out;
+}
+
+double Results::number(const std::string& row, std::uint64_t seed, const std::string& number) const {
+  const Measured* m = finished(row, seed);
+  return m ? number_of(*m, row, number) : kUnknown;
 }
 
 std::pair<std::vector<double>, std::vector<double>> Results::paired(const std::string& a,
@@ -61,8 +70,8 @@ std::pair<std::vector<double>, std::vector<double>> Results::paired(const std::s
                                                                     const std::string& number) const {
   std::pair<std::vector<double>, std::vector<double>> out;
   for (const std::uint64_t seed : seeds()) {
-    const Measured *of_a = find(a, seed), *of_b = find(b, seed);
-    if (!of_a || !of_b || of_a->failed() || of_b->failed()) continue;
+    const Measured *of_a = finished(a, seed), *of_b = finished(b, seed);
+    if (!of_a || !of_b) continue;
     out.first.push_back(number_of(*of_a, a, number));
     out.second.push_back(number_of(*of_b, b, number));
   }
@@ -72,10 +81,8 @@ std::pair<std::vector<double>, std::vector<double>> Results::paired(const std::s
 std::vector<std::vector<double>> Results::curves(const std::string& row, const std::string& curve) const {
   std::vector<std::vector<double>> out;
   for (const std::uint64_t seed : seeds()) {
-    const Measured* m = find(row, seed);
-    if (!m || m->failed()) continue;
-    const auto at = m->curves.find(curve);
-    if (at != m->curves.end()) out.push_back(at->second);
+    const Measured* m = finished(row, seed);
+    if (m && m->curves.contains(curve)) out.push_back(m->curves.at(curve));
   }
   return out;
 }
@@ -85,7 +92,7 @@ double Results::clock(const std::string& row, const std::string& number) const {
   for (const std::uint64_t seed : seeds())
     if (const Measured* m = find(row, seed); m && m->clock.contains(number))
       all.push_back(m->clock.at(number));
-  if (all.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (all.empty()) return kUnknown;
   std::ranges::sort(all);
   return all[all.size() / 2];
 }

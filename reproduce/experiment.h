@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct Task {
 
 struct Experiment;
 
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // no run tells
+
 // What is known of an experiment's runs: all of them, or some of a call that was stopped.
 class Results {
  public:
@@ -60,6 +63,10 @@ class Results {
 
   // Null for a run that is not known yet.
   const Measured* find(const std::string& row, std::uint64_t seed) const;
+  // Null also for one that has failed.
+  const Measured* finished(const std::string& row, std::uint64_t seed) const;
+  // A number of a finished run; kUnknown where there is none. ConfigError as below.
+  double number(const std::string& row, std::uint64_t seed, const std::string& number) const;
   void add(const std::string& row, std::uint64_t seed, Measured measured);
   bool complete() const;
 

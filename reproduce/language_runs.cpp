@@ -9,13 +9,14 @@
 
 namespace nestgrad::reproduce {
 
-ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes) {
+ByteCorpus corpus_of(const Settings& settings) {
+  constexpr std::int64_t kLeast = 1024;  // of each part; a window that is longer says so when it is drawn
   static std::mutex mutex;
   static std::map<std::string, ByteCorpus> known;
   const std::string path = settings.data.empty() ? NESTGRAD_DEFAULT_DATA : settings.data;
   const std::lock_guard lock(mutex);
   auto at = known.find(path);
-  if (at == known.end()) at = known.emplace(path, ByteCorpus::load(path, min_bytes)).first;
+  if (at == known.end()) at = known.emplace(path, ByteCorpus::load(path, kLeast)).first;
   return at->second;
 }
 
@@ -23,7 +24,7 @@ LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64
                              std::int64_t mini_batch, const std::string& ttt_layer_type) {
   LanguageModelConfig c;
   c.hidden_size = width;
-  c.intermediate_size = (width * 8 / 3 + 31) / 32 * 32;
+  c.intermediate_size = published_mlp_width(width);
   c.num_hidden_layers = layers;
   c.num_attention_heads = heads;
   c.mini_batch_size = mini_batch;
@@ -51,7 +52,7 @@ std::unique_ptr<Trainer> trainer_of(const LanguageRun& run, const Task& task) {
   options.lr = run.lr;
   options.warmup = run.steps / 10;
   options.seed = task.seed;
-  const ByteCorpus corpus = corpus_of(task.settings, run.context + 1);
+  const ByteCorpus corpus = corpus_of(task.settings);
   if (!run.system && !run.task) return std::make_unique<Trainer>(options, corpus);
   return std::make_unique<Trainer>(options, corpus, function_of(run));
 }

@@ -10,8 +10,8 @@
 namespace nestgrad::reproduce {
 
 // The text of --data, or the Eigen headers. It is read once for each path and shared; any thread may ask.
-// min_bytes, IoError and ConfigError: ByteCorpus::load.
-ByteCorpus corpus_of(const Settings& settings, std::int64_t min_bytes);
+// IoError and ConfigError: ByteCorpus::load, with 1024 bytes at least in each part.
+ByteCorpus corpus_of(const Settings& settings);
 
 struct LanguageRun {
   LanguageModelConfig model;
@@ -23,7 +23,7 @@ struct LanguageRun {
   double lr = 3e-3;
 };
 
-// A model of bytes with these sizes and the SwiGLU of the published ones (8/3 of the width, a multiple of 32).
+// A model of bytes with these sizes, its SwiGLU as wide as those of the published ones.
 LanguageModelConfig model_of(std::int64_t width, std::int64_t layers, std::int64_t heads,
                              std::int64_t mini_batch, const std::string& ttt_layer_type = "linear");
 

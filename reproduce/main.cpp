@@ -63,7 +63,7 @@ Circumstances circumstances(const Experiment& e, const Settings& s) {
   Circumstances out{{}, {}, machine(), today()};
   if (!e.reads_text) return out;
   out.data = s.data.empty() ? "the Eigen headers" : std::filesystem::path(s.data).filename().string();
-  out.fingerprint = fmt::format("{:016x}", corpus_of(s, 1024).fingerprint());
+  out.fingerprint = fmt::format("{:016x}", corpus_of(s).fingerprint());
   return out;
 }
 

@@ -50,8 +50,8 @@ Table every_run(const Results& results) {
   table.columns.insert(table.columns.end(), names.begin(), names.end());
   for (const std::string& row : results.rows())
     for (const std::uint64_t seed : results.seeds()) {
-      const Measured* m = results.find(row, seed);
-      if (!m || m->failed()) continue;
+      const Measured* m = results.finished(row, seed);
+      if (!m) continue;
       std::vector<std::string> cells{row, std::to_string(seed)};
       for (const std::string& name : names)
         cells.push_back(m->numbers.contains(name) ? fmt::format("{:.4f}", m->numbers.at(name)) : "");

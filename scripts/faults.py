@@ -943,7 +943,7 @@ FAULTS = [
     ("reproduce", "reproduce/claims.cpp", REPRODUCE, [
         ("claims-one-by-one", "«p = holm(p), against = holm(against);»", None),
         ("contrary-of-the-other-side", "«d.interval.estimate < 0» ? of_b[i]", "d.interval.estimate > 0"),
-        ("margin-forgotten", "of_a[i] = of_a[i] - of_b[i] + «by»", "0.0"),
+        ("margin-forgotten", "x.push_back(value + «by»)", "0.0"),
     ]),
     ("reproduce", "reproduce/runner.cpp", REPRODUCE, [
         ("infinite-numbers-kept", "«require_finite(m);»", None),

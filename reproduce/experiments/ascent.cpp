@@ -135,9 +135,7 @@ std::vector<ReportView> views(const Results& results) {
                           fmt::format("{} of {}", a.same, a.steps), format_number(a.largest)});
     for (const std::string& row : {c.name + kDescent, c.name + kMirrored})
       if (const auto curves = results.curves(row, "training loss"); !curves.empty()) {
-        Series series{row, {}, curves[0]};
-        for (std::size_t i = 0; i < curves[0].size(); ++i) series.x.push_back(static_cast<double>(i + 1));
-        chart.series.push_back(std::move(series));
+        chart.series.push_back(step_line(row, curves[0]));
       }
   }
   return {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "engine/core/error.h"
@@ -46,7 +45,7 @@ Array part_of(const Array& windows, std::int64_t parts, std::int64_t i) {
 
 Array longest_windows(const Settings& settings) {
   const std::int64_t longest = lengths_of(settings).back();
-  return corpus_of(settings, longest + 1).validation_windows(longest, settings.full() ? 16 : 32);
+  return corpus_of(settings).validation_windows(longest, settings.full() ? 16 : 32);
 }
 
 void measure_places(const Trainer& trainer, std::int64_t length, const Array& windows, Measured& out) {
@@ -86,7 +85,7 @@ std::string memory_name(std::int64_t memory) { return fmt::format("loss, memory 
 
 Measured read_text(const Task& task) {
   constexpr std::size_t kTraining = std::size_t{1} << 20, kScored = 4096, kTexts = 8;
-  const ByteCorpus corpus = corpus_of(task.settings, lengths_of(task.settings).back() + 1);
+  const ByteCorpus corpus = corpus_of(task.settings);
   const std::vector<std::int64_t> memories = memories_of(task.settings);
   const std::span<const std::uint8_t> training = corpus.bytes(Split::training),
                                       text = corpus.bytes(Split::validation);
@@ -129,16 +128,12 @@ Measured run(const Task& task) {
 
 // ---- claims ----
 
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-
 const Measured* finished(const Results& results, const ContextModel& model, std::int64_t length,
                          std::uint64_t seed) {
-  const Measured* m = results.find(row_of(model, length), seed);
-  return m && !m->failed() ? m : nullptr;
+  return results.finished(row_of(model, length), seed);
 }
 double loss_of(const Results& results, const ContextModel& model, std::int64_t length, std::uint64_t seed) {
-  const Measured* m = finished(results, model, length, seed);
-  return m ? m->numbers.at("loss") : kNothing;
+  return results.number(row_of(model, length), seed, "loss");
 }
 double quarter(const std::vector<double>& places, std::size_t which) {
   const std::size_t n = places.size() / 4;
@@ -158,7 +153,7 @@ std::vector<double> gain_by_place(const Results& results, const ContextModel& mo
 }
 double slope_of(const Results& results, const ContextModel& model, std::uint64_t seed) {
   const std::vector<double> gain = gain_by_place(results, model, seed);
-  return gain.empty() ? kNothing : quarter(gain, 3) - quarter(gain, 1);
+  return gain.empty() ? kUnknown : quarter(gain, 3) - quarter(gain, 1);
 }
 
 DeclaredClaim falls(std::string text, const std::string& a, const std::string& b) {
@@ -192,10 +187,9 @@ std::vector<DeclaredClaim> claims() {
       negative("TTT-E2E is below softmax attention that is fine-tuned while it reads, at the longest windows",
                "nats", [](const Results& results, std::uint64_t seed) {
                  const std::int64_t longest = lengths_of(results.settings()).back();
-                 const Measured* m = finished(results, context_model("softmax attention"), longest, seed);
-                 return m ? loss_of(results, context_model("TTT-E2E"), longest, seed) -
-                                m->numbers.at(kFineTuned)
-                          : kNothing;
+                 const std::string softmax = row_of(context_model("softmax attention"), longest);
+                 return loss_of(results, context_model("TTT-E2E"), longest, seed) -
+                        results.number(softmax, seed, kFineTuned);
                })};
 }
 
@@ -221,9 +215,8 @@ Table losses_table(const Results& results) {
     for (const std::int64_t length : lengths)
       cells.push_back(mean_text(results.of(row_of(model, length), number)));
     cells.push_back(by_seed(results, [&](std::uint64_t seed) {
-      const Measured *a = finished(results, model, lengths.back(), seed),
-                     *b = finished(results, model, lengths.front(), seed);
-      return a && b ? a->numbers.at(number) - b->numbers.at(number) : kNothing;
+      return results.number(row_of(model, lengths.back()), seed, number) -
+             results.number(row_of(model, lengths.front()), seed, number);
     }));
     cells.push_back(number == "loss"
                         ? by_seed(results, [&](std::uint64_t seed) { return slope_of(results, model, seed); })
@@ -259,10 +252,7 @@ Table reach_table(const Results& results) {
   for (std::size_t i = 0; i < memories.size(); ++i) {
     const std::vector<double> now = results.of(kText, memory_name(memories[i]));
     std::vector<double> gain;
-    if (i > 0) {
-      gain = results.of(kText, memory_name(memories[i - 1]));
-      for (std::size_t j = 0; j < gain.size(); ++j) gain[j] -= now[j];
-    }
+    if (i > 0) gain = less(results.of(kText, memory_name(memories[i - 1])), now);
     out.rows.push_back({std::to_string(memories[i]), mean_text(now, 4), mean_text(gain, 4)});
   }
   return out;
@@ -272,17 +262,16 @@ Table reach_table(const Results& results) {
 Chart by_place(const Results& results, Chart chart,
                const std::function<std::vector<double>(const ContextModel& model, std::uint64_t seed)>& fn) {
   const double width = static_cast<double>(lengths_of(results.settings()).back()) / kPlaces;
+  std::vector<double> places;
+  for (std::size_t i = 0; i < kPlaces; ++i) places.push_back((static_cast<double>(i) + 0.5) * width);
   for (const ContextModel& model : context_models()) {
-    std::vector<std::vector<double>> places(kPlaces);
-    for (const std::uint64_t seed : results.seeds()) {
-      const std::vector<double> numbers = fn(model, seed);
-      for (std::size_t i = 0; i < numbers.size(); ++i) places[i].push_back(numbers[i]);
-    }
-    Series line{model.name, {}, {}};
-    for (std::size_t i = 0; i < kPlaces; ++i)
-      add_mean(line, (static_cast<double>(i) + 0.5) * width, places[i]);
-    line.low.clear(), line.high.clear();  // six lines: the table has the intervals
-    if (!line.x.empty()) chart.series.push_back(std::move(line));
+    std::vector<std::vector<double>> curves;
+    for (const std::uint64_t seed : results.seeds())
+      if (std::vector<double> numbers = fn(model, seed); !numbers.empty())
+        curves.push_back(std::move(numbers));
+    // Without intervals: there are six lines, and the table has them.
+    if (Series line = mean_line(model.name, places, curves); !line.x.empty())
+      chart.series.push_back(std::move(line));
   }
   return chart;
 }

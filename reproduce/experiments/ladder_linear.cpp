@@ -109,8 +109,8 @@ Forms forms_of(const Results& results, std::size_t from, std::size_t to) {
   Forms out;
   for (std::size_t i = from; i < to; ++i)
     for (const std::uint64_t seed : results.seeds()) {
-      const Measured* m = results.find(variant(i), seed);
-      if (!m || m->failed()) continue;
+      const Measured* m = results.finished(variant(i), seed);
+      if (!m) continue;
       ++out.runs;
       const bool at_once = m->numbers.at("forms that take chunks at once") > 0;
       out.as_claimed = out.as_claimed && at_once == (i >= kFirstAtOnce);

@@ -76,8 +76,8 @@ struct Equivalence {
 Equivalence equivalence(const Results& results) {
   Equivalence out;
   for (const std::uint64_t seed : results.seeds()) {
-    const Measured *two = results.find(rung(2), seed), *three = results.find(rung(3), seed);
-    if (!two || !three || two->failed() || three->failed()) continue;
+    const Measured *two = results.finished(rung(2), seed), *three = results.finished(rung(3), seed);
+    if (!two || !three) continue;
     ++out.seeds;
     out.losses = std::max(out.losses, three->numbers.at("losses apart from row 2 (f64)"));
     out.gradients = std::max(out.gradients, three->numbers.at("gradients apart from row 2 (f64)"));
@@ -88,16 +88,9 @@ Equivalence equivalence(const Results& results) {
   return out;
 }
 
-// The loss of a row less another's, of one seed; NaN where one is missing.
+// The loss of a row less another's, of one seed; kUnknown where one is missing.
 double step_between(const Results& results, std::uint64_t seed, std::size_t before, std::size_t after) {
-  const Measured *a = results.find(rung(before), seed), *b = results.find(rung(after), seed);
-  return a && b && !a->failed() && !b->failed() ? b->numbers.at("loss") - a->numbers.at("loss") : kUnknown;
-}
-
-double number_of(const Results& results, std::uint64_t seed, const std::string& row,
-                 const std::string& number) {
-  const Measured* m = results.find(row, seed);
-  return m && !m->failed() ? m->numbers.at(number) : kUnknown;
+  return results.number(rung(after), seed, "loss") - results.number(rung(before), seed, "loss");
 }
 
 std::vector<DeclaredClaim> claims() {
@@ -133,18 +126,18 @@ std::vector<DeclaredClaim> claims() {
                  std::vector<double> rank, loss;
                  for (const std::int64_t b : kMiniBatches) {
                    rank.push_back(static_cast<double>(rank.size()));
-                   loss.push_back(number_of(results, seed, name_of(b), "loss"));
+                   loss.push_back(results.number(name_of(b), seed, "loss"));
                    if (std::isnan(loss.back())) return kUnknown;
                  }
                  return -spearman(rank, loss);
                }),
       negative("mini-batches of 1: its own step lowers a token's inner loss, in every layer", "(the least)",
                [](const Results& results, std::uint64_t seed) {
-                 return number_of(results, seed, name_of(1), "a token's step, at most");
+                 return results.number(name_of(1), seed, "a token's step, at most");
                }),
       negative("mini-batches of 1: the gap to the inner loss at W0 grows along the sequence, in every layer",
                "(the negative of the least slope)", [](const Results& results, std::uint64_t seed) {
-                 return -number_of(results, seed, name_of(1), "slope of the gap, at least");
+                 return -results.number(name_of(1), seed, "slope of the gap, at least");
                })};
 }
 
@@ -227,11 +220,7 @@ ReportView mini_batch_view(const Results& results) {
     const double size = b == ttt::Policy::kWholeSequence ? context : static_cast<double>(b);
     table.rows.push_back({fmt::format("{:.0f}", size), mean_text(losses),
                           format_number(results.clock(name_of(b), "tokens/s"))});
-    if (losses.size() < 2) continue;
-    series.x.push_back(size);
-    const Interval mean = mean_interval(losses);
-    series.y.push_back(mean.estimate);
-    series.low.push_back(mean.low), series.high.push_back(mean.high);
+    add_mean(series, size, losses);
   }
   chart.series.push_back(series);
   return {
@@ -259,15 +248,11 @@ ReportView inner_loss_view(const Results& results) {
   for (const std::string layer : {"layers.0", "layers.1"}) {
     Chart chart{"Inner loss, " + layer, "place in the context", "|f(k) - v|^2"};
     for (const std::string which : {", at W0", ", before its step", ", after its step"}) {
-      Series series{which.substr(2), {}, {}};
-      for (const std::vector<double>& curve : results.curves(name_of(1), layer + which))
-        for (std::size_t i = 0; i < curve.size(); ++i) {
-          if (series.y.size() <= i)
-            series.y.push_back(0),
-                series.x.push_back((static_cast<double>(i) + 0.5) / static_cast<double>(curve.size()));
-          series.y[i] += curve[i] / static_cast<double>(seeds);
-        }
-      chart.series.push_back(std::move(series));
+      const auto curves = results.curves(name_of(1), layer + which);
+      std::vector<double> place;  // of the context's equal parts
+      for (std::size_t i = 0; !curves.empty() && i < curves[0].size(); ++i)
+        place.push_back((static_cast<double>(i) + 0.5) / static_cast<double>(curves[0].size()));
+      chart.series.push_back(mean_line(which.substr(2), place, curves));
     }
     view.pictures.emplace_back(std::move(chart));
   }

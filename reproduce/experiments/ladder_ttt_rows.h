@@ -1,13 +1,9 @@
 // The rows of the experiment ladder-ttt: which learner each has, and how its network is trained.
 #pragma once
 
-#include <limits>
-
 #include "reproduce/language_runs.h"
 
 namespace nestgrad::reproduce::ladder {
-
-inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 struct Row {
   std::string name;

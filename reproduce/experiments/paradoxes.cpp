@@ -200,13 +200,11 @@ Measured run(const Task& task) {
 
 // ---- claims ----
 
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-
 // The largest that `fn` is for any number of inner steps above 1.
 DeclaredClaim every_n(std::string text, std::function<double(const Measured& m, int n)> fn) {
   return negative(std::move(text), "nats", [=](const Results& results, std::uint64_t seed) {
-    const Measured* m = results.find(kLact, seed);
-    if (!m || m->failed()) return kNothing;
+    const Measured* m = results.finished(kLact, seed);
+    if (!m) return kUnknown;
     double most = -std::numeric_limits<double>::infinity();
     for (const int n : kSteps)
       if (n > 1) most = std::max(most, fn(*m, n));
@@ -218,8 +216,7 @@ DeclaredClaim hurts_later(std::string text, const std::string& number) {
   return negative(
       std::move(text), "nats",
       [=](const Results& results, std::uint64_t seed) {
-        const Measured* m = results.find(kLact, seed);
-        return m && !m->failed() ? m->numbers.at("loss") - m->numbers.at(number) : kNothing;
+        return results.number(kLact, seed, "loss") - results.number(kLact, seed, number);
       },
       0.1);
 }
@@ -231,14 +228,14 @@ DeclaredClaim worse_or_not_finite() {
       [](const Results& results) {
         std::size_t broken = 0, better = 0;
         for (const std::uint64_t seed : results.seeds()) {
-          const Measured *up = results.find(kLinearAscent, seed), *down = results.find(kLinear, seed);
-          if (!up || !down || down->failed()) continue;
+          const Measured *up = results.find(kLinearAscent, seed), *down = results.finished(kLinear, seed);
+          if (!up || !down) continue;
           broken += up->failed();
           better += !up->failed() && up->numbers.at("loss") <= down->numbers.at("loss");
         }
         if (broken == 0) return below(kLinear, kLinearAscent, "loss", "").test(results);
         const std::string shown = fmt::format("{} runs are not finite, {} are better", broken, better);
-        return better == 0 ? Evidence{0, 1, shown} : Evidence{kNothing, kNothing, shown};
+        return better == 0 ? Evidence{0, 1, shown} : Evidence{kUnknown, kUnknown, shown};
       }};
 }
 

@@ -28,14 +28,10 @@ Table trained_table(const Results& results) {
            paper_row(results, kLinear, "", "", kLinear), paper_row(results, kLinearAscent, "", "", kLinear)}};
 }
 
-// A number of the baseline less another of the same runs.
-std::string change_text(const Results& results, const std::string& row, const std::string& number,
-                        const std::string& from) {
-  std::vector<double> to = results.of(row, number);
-  const std::vector<double> before = results.of(row, from);
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] -= before[i];
-  const std::string text = mean_text(to);
-  return text.empty() || text[0] == '-' ? text : "+" + text;
+// A number of a row's runs less another of the same runs.
+std::vector<double> changes(const Results& results, const std::string& row, const std::string& number,
+                            const std::string& from) {
+  return less(results.of(row, number), results.of(row, from));
 }
 
 Table later_table(const Results& results) {
@@ -45,7 +41,7 @@ Table later_table(const Results& results) {
        {std::tuple{kLact, kAscentLater, "ascent"}, std::tuple{kLact, kKeyLater, "Q := K"},
         std::tuple{kSoftmax, kKeyLater, "Q := K"}, std::tuple{kLinear, kAscentLater, "ascent"}})
     out.rows.push_back(
-        {row, what, mean_text(results.of(row, number)), change_text(results, row, number, "loss")});
+        {row, what, mean_text(results.of(row, number)), change_text(changes(results, row, number, "loss"))});
   return out;
 }
 
@@ -57,20 +53,14 @@ Table steps_table(const Results& results) {
     std::vector<std::string> cells{std::to_string(n)};
     for (const std::string what : {"inner loss", "loss"}) {
       cells.push_back(mean_text(results.of(kLact, with_steps(what, n))));
-      cells.push_back(n == 1 ? "" : change_text(results, kLact, with_steps(what, n), with_steps(what, 1)));
+      cells.push_back(
+          n == 1 ? "" : change_text(changes(results, kLact, with_steps(what, n), with_steps(what, 1))));
     }
     for (const std::string what : {"inner loss", "loss"})
-      cells.push_back(n == 1 ? "" : change_text(results, kLact, shorter(what, n), with_steps(what, 1)));
+      cells.push_back(n == 1 ? ""
+                             : change_text(changes(results, kLact, shorter(what, n), with_steps(what, 1))));
     out.rows.push_back(std::move(cells));
   }
-  return out;
-}
-
-// Its change since one step, by seeds.
-std::vector<double> changes(const Results& results, const std::string& number, const std::string& what) {
-  std::vector<double> out = results.of(kLact, number);
-  const std::vector<double> one = results.of(kLact, with_steps(what, 1));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] -= one[i];
   return out;
 }
 
@@ -81,8 +71,9 @@ Chart steps_chart(const Results& results, const std::string& what, const std::st
               .log_x = true};
   Series whole{"whole steps", {}, {}}, parts{"steps of 1/n", {}, {}};
   for (const int n : kSteps) {
-    add_mean(whole, n, changes(results, with_steps(what, n), what));
-    add_mean(parts, n, changes(results, n == 1 ? with_steps(what, n) : shorter(what, n), what));
+    const std::string one = with_steps(what, 1);
+    add_mean(whole, n, changes(results, kLact, with_steps(what, n), one));
+    add_mean(parts, n, changes(results, kLact, n == 1 ? one : shorter(what, n), one));
   }
   chart.series = {std::move(whole), std::move(parts)};
   return chart;

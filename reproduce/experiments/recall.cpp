@@ -139,8 +139,8 @@ DeclaredClaim all_recall_few() {
                   [](const Results& results, std::uint64_t seed) {
                     double worst = 0;
                     for (const Row& row : kRows) {
-                      const Measured* m = results.find(row.name, seed);
-                      if (!m || m->failed()) return std::numeric_limits<double>::quiet_NaN();
+                      const Measured* m = results.finished(row.name, seed);
+                      if (!m) return kUnknown;
                       worst = std::max(worst, 1 - m->numbers.at(accuracy(4)));
                     }
                     return worst - 0.05;
@@ -164,20 +164,14 @@ std::vector<ReportView> views(const Results& results) {
     for (const Length& length : kLengths) {
       const std::vector<double> found = results.of(row.name, accuracy(length.pairs));
       cells.push_back(mean_text(found));
-      if (found.empty()) continue;
-      series.x.push_back(static_cast<double>(length.pairs));
-      series.y.push_back(std::accumulate(found.begin(), found.end(), 0.0) /
-                         static_cast<double>(found.size()));
+      add_mean(series, static_cast<double>(length.pairs), found);
     }
     cells.push_back(before ? difference_text(results, row.name, before, accuracy(64)) : "");
     cells.push_back(mean_text(results.of(row.name, loss(64))));
     table.rows.push_back(std::move(cells));
     by_pairs.series.push_back(std::move(series));
-    if (const auto curves = results.curves(row.name, "training loss, 64 pairs"); !curves.empty()) {
-      Series curve{row.name, {}, curves[0]};
-      for (std::size_t i = 0; i < curves[0].size(); ++i) curve.x.push_back(static_cast<double>(i + 1));
-      training.series.push_back(std::move(curve));
-    }
+    if (const auto curves = results.curves(row.name, "training loss, 64 pairs"); !curves.empty())
+      training.series.push_back(step_line(row.name, curves[0]));
     before = row.name;
   }
   return {
