@@ -125,10 +125,9 @@ State begun(const State& s, const State& first, Tensor starts) {
   return s.with(flat);
 }
 
-// 1 where the weights that a chunk begins with are cut from their past, [chunks, batch, 1, 1, 1]: chunks are counted from
-// the start of their document, whose first one has no past. starts [batch, 1, time, 1] as in Views.
-Tensor cuts_of_documents(Tensor starts, std::int64_t chunk, std::int64_t horizon) {
-  const std::int64_t batch = starts.dim(0), time = starts.dim(2), chunks = (time + chunk - 1) / chunk;
+// Of each chunk of packed documents, its number in its document, [chunks, batch, 1, 1, 1].
+Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chunks) {
+  const std::int64_t batch = starts.dim(0), time = starts.dim(2);
   const Tensor whole = concat({starts, zeros(starts.dtype(), {batch, 1, chunks * chunk - time, 1})}, 2);
   const Tensor first = slice(reshape(whole, {batch, chunks, chunk, 1, 1}), 2, 0, 1);
   const StepFn next = [](const Tensors& carry, const Tensors& begins) -> StepOutput {
@@ -136,10 +135,18 @@ Tensor cuts_of_documents(Tensor starts, std::int64_t chunk, std::int64_t horizon
     return {{number}, {number}};
   };
   const Tensor none = zeros(starts.dtype(), {batch, 1, 1, 1}) - 1.0;
-  const Tensor number = scan(next, {none}, {permute(first, {1, 0, 2, 3, 4})}).ys[0];
-  const auto periods = static_cast<double>(horizon);
-  const Tensor cut_before = cast(cast(number / periods, DType::i32), starts.dtype()) * periods;
-  return equal(cut_before, number) * (1.0 - equal(number, 0.0));
+  return scan(next, {none}, {permute(first, {1, 0, 2, 3, 4})}).ys[0];
+}
+
+// 1 where the weights that a chunk begins with are cut from their past, [chunks, batch or 1, 1, 1, 1]: where the horizon
+// divides the chunk's number in its sequence or document, but for 0, which has no past.
+Tensor cuts_of_chunks(const Views& views, std::int64_t chunk, std::int64_t horizon) {
+  const std::int64_t chunks = (views.k.dim(2) + chunk - 1) / chunk;
+  const Tensor number = views.starts.defined() ? numbers_in_documents(views.starts, chunk, chunks)
+                                               : iota(views.k.dtype(), {chunks, 1, 1, 1, 1}, 0);
+  const auto period = static_cast<double>(horizon);
+  const Tensor multiple = cast(cast(number / period, DType::i32), number.dtype()) * period;
+  return equal(multiple, number) * (1.0 - equal(number, 0.0));
 }
 
 // Weights with `offset` added, one a weight, or none.
@@ -201,8 +208,8 @@ class BlockWalk {
         losses_(3),
         points_(state_.weights.size()) {
     if (options.track_loss) first_ = state_.weights;
-    if (policy_.meta == Policy::Meta::truncated && views.starts.defined())
-      document_cuts_ = cuts_of_documents(views.starts, learner.chunk(), policy_.horizon);
+    if (policy_.meta == Policy::Meta::truncated)
+      cuts_ = cuts_of_chunks(views, learner.chunk(), policy_.horizon);
   }
 
   void run(const FormRow& row) {
@@ -264,22 +271,13 @@ class BlockWalk {
     return chunk;
   }
 
-  bool is_cut(std::int64_t index) const { return index > 0 && index % policy_.horizon == 0; }
-
-  // Where the weights that a chunk begins with are cut from their past; undefined: nowhere.
-  Tensor cut_at(std::int64_t index) const {
-    if (policy_.meta != Policy::Meta::truncated) return {};
-    if (document_cuts_.defined()) return at_chunk(std::vector{document_cuts_}, index).front();
-    return is_cut(index) ? constant(1.0, views_.k.dtype()) : Tensor();
-  }
-
   void run_block(const Form& form, std::int64_t begin, std::int64_t end) {
     Block block = block_of(views_, policy_, begin, end);
     const std::int64_t index = begin / learner_.chunk();
     block.offset = at_chunk(options_.gradient_offset, index);
     if (views_.starts.defined()) state_ = begun(state_, start_, slice(views_.starts, 2, begin, begin + 1));
     state_ = moved_by(state_, at_chunk(options_.state_offset, index));
-    if (const Tensor cut = cut_at(index); cut.defined()) state_ = cut_state(state_, cut);
+    if (cuts_.defined()) state_ = cut_state(state_, at_chunk({cuts_}, index).front());
     block = form.with_own_gates(state_, std::move(block));
     const BlockResult r =
         form.run(state_, block, form.prepare(state_, block.gates, lead_, block.tokens(), block.position));
@@ -313,13 +311,7 @@ class BlockWalk {
       const Tensor each = reshape(slice(views_.starts, 2, 0, blocks * size), {lead_[0], blocks, size});
       all.starts = reshape(permute(slice(each, 2, 0, 1), {1, 0, 2}), {blocks, lead_[0], 1, 1, 1});
     }
-    if (document_cuts_.defined()) {
-      all.cut = slice(document_cuts_, 0, 0, blocks);
-    } else if (policy_.meta == Policy::Meta::truncated) {
-      std::vector<double> cuts;
-      for (std::int64_t i = 0; i < blocks; ++i) cuts.push_back(is_cut(i) ? 1.0 : 0.0);
-      all.cut = constant(Array::of(cuts, {blocks, 1, 1, 1, 1}, views_.k.dtype()));
-    }
+    if (cuts_.defined()) all.cut = slice(cuts_, 0, 0, blocks);
     return all;
   }
 
@@ -368,8 +360,7 @@ class BlockWalk {
   Weights first_;      // with track_loss: the first of the sequence
   const State start_;  // of every document
   State state_;
-  Tensor
-      document_cuts_;  // as cuts_of_documents() gives them; undefined: there are none, or documents are not packed
+  Tensor cuts_;  // as cuts_of_chunks() gives them; undefined: there are none
   std::vector<Tensor> outputs_;
   std::vector<std::vector<Tensor>> losses_;  // [initial, before, after]
   std::vector<std::vector<Tensor>> points_;  // of each weight
