@@ -27,7 +27,7 @@ struct Settings {
   Extent extent = Extent::quick;
   int seeds = 3;                 // runs of each row
   std::uint64_t first_seed = 0;  // their seeds: first_seed, first_seed + 1, ..
-  std::string data;              // of experiments on text: a file or folder; of few-shot: a folder of images
+  std::string data;              // of experiments on text: a file or folder of text; empty: the Eigen headers
   bool full() const { return extent == Extent::full; }
 };
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/io/file.h"
+#include "ops/kernels.h"
 #include "programs/program.h"
 #include "reproduce/language_runs.h"
 #include "reproduce/page.h"
@@ -29,18 +30,14 @@ struct Options {
                     page = "docs/reproductions.md";
 };
 
+// What runs were made on: the processor, and which of its instructions the kernels used.
 std::string machine() {
   std::ifstream file("/proc/cpuinfo");
-  std::string name = "a processor without a name", flags;
-  for (std::string line; std::getline(file, line);) {
-    const auto value = [&] { return line.substr(std::min(line.size(), line.find(':') + 2)); };
-    if (line.starts_with("model name")) name = value();
-    if (line.starts_with("flags")) flags = value();
-  }
-  const char* vectors = flags.find(" avx512f ") != std::string::npos ? ", AVX-512"
-                        : flags.find(" avx2 ") != std::string::npos  ? ", AVX2"
-                                                                     : "";
-  return fmt::format("{}{}, {} cores", name, vectors, std::thread::hardware_concurrency());
+  std::string name = "a processor without a name";
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) name = line.substr(std::min(line.size(), line.find(':') + 2));
+  return fmt::format("{}, kernels for {}, {} cores", name, instruction_set(),
+                     std::thread::hardware_concurrency());
 }
 
 std::string today() {
@@ -228,11 +225,14 @@ void report(const Options& o) {
 void go(const Options& o) {
   if (o.report) return report(o);
   if (o.names.empty()) return list();
+  const bool all_of_them = std::ranges::find(o.names, "all") != o.names.end();
+  for (const std::string& name : o.names)
+    if (!o.data.empty() && name != "all" && !experiment_named(name).reads_text)
+      throw CLI::ValidationError(fmt::format("--data: {} draws its own data; leave --data out", name));
   std::vector<std::string> contradicted;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Experiment& e : experiments()) {
-    if (std::ranges::find(o.names, e.name) == o.names.end() && o.names != std::vector<std::string>{"all"})
-      continue;
+    if (!all_of_them && std::ranges::find(o.names, e.name) == o.names.end()) continue;
     Reproduction one(o, e);
     if (!one.go()) contradicted.push_back(e.name);
     all.push_back(one.json());

@@ -75,6 +75,7 @@ expect 1 'line 1: is no JSON object' "$bin/reproduce" ascent --resume --out "$wo
 printf '%s\n' '{"experiment":"ascent","extent":"full","seeds":2,"first_seed":0,"data":"","fingerprint":"","machine":"","date":""}' > "$work/reproduce/ascent/results.jsonl"
 expect 1 'holds results --full' "$bin/reproduce" ascent --quick --resume --out "$work/reproduce"
 grep -q '"full"' "$work/reproduce/ascent/results.jsonl" || fail "a refused resume changed the results"
+expect 2 'recall draws its own data' "$bin/reproduce" recall --data "$text" --out "$work/reproduce-2"
 expect 1 'missing.txt' "$bin/reproduce" ascent --data "$work/missing.txt" --out "$work/reproduce-2"
 expect 1 'it was not written by reproduce|No such file' "$bin/reproduce" --report --kept "$work/reproduce" --page "$work/none/page.md"
 
