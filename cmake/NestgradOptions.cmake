@@ -6,8 +6,13 @@ find_program(NESTGRAD_CCACHE_PROGRAM ccache)
 mark_as_advanced(NESTGRAD_CCACHE_PROGRAM)
 if(NESTGRAD_CCACHE AND NESTGRAD_CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${NESTGRAD_CCACHE_PROGRAM})
-  if(NESTGRAD_PCH)  # without this ccache passes on whatever uses a precompiled header
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
+  if(NESTGRAD_PCH)
+    # Without the sloppiness ccache passes on whatever uses a precompiled header. Such a header remembers the text of
+    # each file in it, comments too, and takes a file with another text for another file: "redefinition". So a header
+    # is looked up by the texts of its files (depend mode), never by what the preprocessor leaves of them. The
+    # namespace keeps away entries of caches that were filled before this was so.
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 CCACHE_NAMESPACE=nestgrad-depend)
   endif()
 endif()
 
