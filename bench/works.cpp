@@ -250,7 +250,7 @@ Work training_step(const Json& sizes, DType dtype) {
         const AdamWResult r = adamw(table.specs(), table.tensors(), grads, m, v, {1e-3 * one, one, one}, {});
         for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
           out.insert(out.end(), part.begin(), part.end());
-        work.donate = adamw_in_place(table.specs().size(), 1, 1);
+        work.donate = donations(3 * table.specs().size(), 1, 1);
         return out;
       }),
       {tokens});

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numbers>
 
+#include "engine/io/file.h"
 #include "ops/accumulate.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
@@ -19,6 +20,17 @@ Tensor is_finite(Tensor x) {
   const double largest =
       x.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
   return less_equal(abs(x), largest);
+}
+
+// Does the whole name match, with * for any characters and ? for one?
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern[0] != '*')
+    return !name.empty() && (pattern[0] == '?' || pattern[0] == name[0]) &&
+           matches(pattern.substr(1), name.substr(1));
+  for (std::size_t skipped = 0; skipped <= name.size(); ++skipped)
+    if (matches(pattern.substr(1), name.substr(skipped))) return true;
+  return false;
 }
 
 }  // namespace
@@ -35,6 +47,35 @@ void AdamWOptions::check() const {
   require("clip", clip, clip > 0, "positive and finite; 1e30 clips no gradient");
 }
 
+std::vector<ParameterRule> rules_of(const std::vector<ParamSpec>& specs,
+                                    const std::vector<ParameterGroup>& groups, const AdamWOptions& options) {
+  std::vector<ParameterRule> out;
+  for (const ParamSpec& p : specs)
+    out.push_back({.weight_decay = p.init.kind == Init::Kind::normal ? options.weight_decay : 0});
+  std::vector<bool> taken(specs.size());
+  for (const ParameterGroup& group : groups) {
+    if (!(group.rate >= 0) || !std::isfinite(group.rate) ||
+        (group.weight_decay && (!(*group.weight_decay >= 0) || !std::isfinite(*group.weight_decay))))
+      throw ConfigError(fmt::format(
+          "[adamw] rate and weight_decay of the group '{}' must be 0 or positive, and finite", group.names));
+    bool any = false;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (!matches(group.names, specs[i].name)) continue;
+      any = true;
+      if (taken[i]) continue;
+      taken[i] = true;
+      out[i].rate = group.rate;
+      if (group.weight_decay) out[i].weight_decay = *group.weight_decay;
+    }
+    if (any) continue;
+    std::vector<std::string> names;
+    for (const ParamSpec& p : specs) names.push_back(p.name);
+    throw ConfigError(fmt::format("[adamw] no parameter is called '{}', as a group says; there are {}",
+                                  group.names, listed(names)));
+  }
+  return out;
+}
+
 Tensor sum_of_squares(std::span<const Tensor> gradients, bool matrices) {
   Tensor total;
   for (const Tensor& g : gradients) {
@@ -48,12 +89,18 @@ Tensor sum_of_squares(std::span<const Tensor> gradients, bool matrices) {
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
+  return adamw(params, grads, m, v, step, o, rules_of(specs, {}, o));
+}
+
+AdamWResult adamw(const std::vector<Tensor>& params, const std::vector<Tensor>& grads,
+                  const std::vector<Tensor>& m, const std::vector<Tensor>& v, const AdamWStep& step,
+                  const AdamWOptions& o, const std::vector<ParameterRule>& rules) {
   o.check();
   const Scope scope("adamw");
   AdamWResult out;
   out.grad_norm = sqrt(sum_of_squares(grads));
-  Tensor may_step = is_finite(out.grad_norm);
-  if (step.loss.defined()) may_step = may_step * is_finite(step.loss);
+  out.may_step = is_finite(out.grad_norm);
+  if (step.loss.defined()) out.may_step = out.may_step * is_finite(step.loss);
   const Tensor clip = min(o.clip / (out.grad_norm + 1e-6), 1.0);
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!grads[i].defined()) {
@@ -61,19 +108,19 @@ AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>
       continue;
     }
     const Tensor g = grads[i] * clip;
-    out.m.push_back(where(may_step, m[i] * o.beta1 + g * (1 - o.beta1), m[i]));
-    out.v.push_back(where(may_step, v[i] * o.beta2 + square(g) * (1 - o.beta2), v[i]));
+    out.m.push_back(where(out.may_step, m[i] * o.beta1 + g * (1 - o.beta1), m[i]));
+    out.v.push_back(where(out.may_step, v[i] * o.beta2 + square(g) * (1 - o.beta2), v[i]));
     Tensor change = out.m[i] * step.correction1 / (sqrt(out.v[i] * step.correction2) + o.eps);
-    if (specs[i].init.kind == Init::Kind::normal && o.weight_decay > 0)
-      change = change + params[i] * o.weight_decay;
-    out.params.push_back(where(may_step, params[i] - change * step.rate, params[i]));
+    if (rules[i].weight_decay > 0) change = change + params[i] * rules[i].weight_decay;
+    const Tensor rate = rules[i].rate == 1 ? step.rate : step.rate * rules[i].rate;
+    out.params.push_back(where(out.may_step, params[i] - change * rate, params[i]));
   }
   return out;
 }
 
-std::vector<Donation> adamw_in_place(std::size_t n, std::size_t output, std::size_t input) {
+std::vector<Donation> donations(std::size_t count, std::size_t output, std::size_t input) {
   std::vector<Donation> out;
-  for (std::size_t i = 0; i < 3 * n; ++i) out.push_back({.output = output + i, .input = input + i});
+  for (std::size_t i = 0; i < count; ++i) out.push_back({.output = output + i, .input = input + i});
   return out;
 }
 

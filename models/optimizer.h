@@ -2,7 +2,9 @@
 // and its learning rate schedule.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 
 #include "engine/plan/plan_options.h"
 #include "ttt/params.h"
@@ -31,25 +33,47 @@ struct AdamWStep {
 // of gradients [batch, rows, columns].
 Tensor sum_of_squares(std::span<const Tensor> gradients, bool matrices = false);
 
+// Parameters that are trained in their own way: those whose whole name matches, where * stands for anything:
+//   {.names = "blocks.*.attn.w?", .rate = 20}   {.names = "patch_embed.*", .rate = 0}
+struct ParameterGroup {
+  std::string names;                        // with * for any characters, and ? for one
+  double rate = 1;                          // times the rate of a step; 0: frozen, no gradient is taken
+  std::optional<double> weight_decay = {};  // instead of that of AdamWOptions, also of gains and biases
+};
+
+// What holds for one parameter.
+struct ParameterRule {
+  double rate = 1, weight_decay = 0;
+};
+// The first group that matches a parameter's name gives its rule. ConfigError for a group that matches none, or whose
+// numbers make no sense.
+std::vector<ParameterRule> rules_of(const std::vector<ParamSpec>& specs,
+                                    const std::vector<ParameterGroup>& groups, const AdamWOptions& options);
+
 struct AdamWResult {
   std::vector<Tensor> params, m, v;
   Tensor grad_norm;  // before clipping
+  Tensor may_step;   // 1 where the step is made, 0 where a number is not finite; []
 };
 
-// A name in a checkpoint that begins so is a moment of AdamW, and not a parameter.
-inline constexpr std::string_view kMomentPrefix = "adamw.";
+// A name in a checkpoint that begins so is a moment of AdamW, or an average of a parameter, and not a parameter.
+inline constexpr std::string_view kMomentPrefix = "adamw.", kAveragePrefix = "average.";
 
 // A parameter whose gradient is an undefined tensor stays as it is, without decay. One gradient at least is
 // defined. Where the norm of the gradients is not finite, or the loss given, all parameters and moments keep
-// their bits: so a plan may write the new ones over the old (adamw_in_place). ConfigError for options that make
+// their bits: so a plan may write the new ones over the old (donations). ConfigError for options that make
 // no sense.
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& options);
+// The same with a rule for each parameter.
+AdamWResult adamw(const std::vector<Tensor>& params, const std::vector<Tensor>& grads,
+                  const std::vector<Tensor>& m, const std::vector<Tensor>& v, const AdamWStep& step,
+                  const AdamWOptions& options, const std::vector<ParameterRule>& rules);
 
-// PlanOptions::donate for a program with n parameters whose inputs from number `input` on are parameters, m and v,
-// n of each, and its outputs from `output` on the new ones.
-std::vector<Donation> adamw_in_place(std::size_t n, std::size_t output, std::size_t input);
+// PlanOptions::donate for a program whose `count` inputs from number `input` on (parameters, then moments) are written over
+// by its outputs from `output` on.
+std::vector<Donation> donations(std::size_t count, std::size_t output, std::size_t input);
 
 // Linear warm-up to `peak` over the first `warmup` steps, then a cosine down to `floor` times peak at the
 // last of `steps`. step counts from 0.

@@ -1,15 +1,12 @@
-// Trainer: a language model, its optimiser and its place in the data. A step is one replay of one plan, on
-// the default device, where parameters and moments stay: there is one of each, which steps write over.
-// Everything that a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches and
+// Trainer: a language model in training on a text (models/training.h has what is the same for every model), and its place
+// in the text. Everything that a step depends on (parameters, optimiser state, step number) is in the checkpoint; batches and
 // random numbers are functions of seed and step, so a resumed run is bit-identical to one that was never
 // interrupted.
 #pragma once
 
-#include "engine/look/nonfinite.h"
 #include "models/documents.h"
 #include "models/language_model.h"
-#include "models/optimizer.h"
-#include "models/traced_model.h"
+#include "models/training.h"
 #include "models/validation.h"
 
 namespace nestgrad {
@@ -49,14 +46,14 @@ class Trainer {
 
   // Back to before the first step, with these parameters, f32; steps do not write into the caller's arrays.
   // ConfigError unless they are the model's.
-  void start_from(StateDict params);
+  void start_from(StateDict params) { training_.start_from(std::move(params)); }
 
   // One step of training. ValueError if loss or gradient is not finite; parameters and moments are then, bit for
   // bit, those before the step.
   StepResult step();
   // After a step that threw ValueError: where its first value that is not finite was made.
-  std::optional<NonFinite> why_not_finite() const;
-  std::int64_t steps_done() const { return step_; }
+  std::optional<NonFinite> why_not_finite() const { return training_.why_not_finite(); }
+  std::int64_t steps_done() const { return training_.steps_done(); }
 
   // At most `max_windows` windows of the validation text, i32 [windows, context + 1], in whole batches.
   Array validation_windows(std::int64_t max_windows) const;
@@ -67,24 +64,21 @@ class Trainer {
   Validation validate(const PackedWindows& windows) const;
 
   // Parameters, optimiser, step, options in one safetensors file. Written atomically.
-  void save(const std::string& path) const;
+  void save(const std::string& path) const { training_.save(path, identity()); }
   // ConfigError that says what differs if it was written with other options, by a model with other parameters,
   // while training on other text, or after start_from() with other weights than start_from() here (which need
   // not be called); IoError if it cannot be read. Nothing changes on error.
-  void load(const std::string& path);
+  void load(const std::string& path) { training_.load(path, identity()); }
 
-  StateDict parameters() const;  // copies
+  StateDict parameters() const { return training_.parameters(); }  // copies
   // Names of those that the loss does not depend on. No step changes them.
-  const std::vector<std::string>& unused_parameters() const { return unused_; }
-  std::int64_t parameter_count() const;
-  std::size_t arena_bytes() const;
+  const std::vector<std::string>& unused_parameters() const { return training_.unused(); }
+  std::int64_t parameter_count() const { return training_.parameter_count(); }
+  std::size_t arena_bytes() const { return training_.arena_bytes(); }
 
  private:
   void trace();
-  void begin_with(StateDict params);
-  void place_inputs(std::vector<Array> inputs);
-  std::size_t given_count() const;   // inputs before the parameters
-  std::vector<Array> given() const;  // these inputs
+  RunIdentity identity() const;
   // The mean loss of tokens that count: places and counted as in PackedWindows, undefined where nothing is packed.
   Tensor mean_loss(Tensor losses, Tensor counted) const;
   Tensor losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
@@ -94,14 +88,7 @@ class Trainer {
   TokenLossFn loss_;
   std::string config_;  // of the model, as checkpoints have it
   ByteCorpus corpus_;
-  std::string text_;   // its fingerprint, as checkpoints have it
-  std::string start_;  // of the weights that training began with, likewise
-  TracedModel train_;
-  std::vector<std::string> unused_;
-  std::unique_ptr<Plan> train_plan_;
-  std::vector<Array> inputs_;   // tokens, 4 numbers, (places, counted), params, m, v
-  std::vector<Array> outputs_;  // loss, norm; then params, m, v: the same arrays as in inputs_
-  std::int64_t step_ = 0;
+  Training training_;
 };
 
 }  // namespace nestgrad

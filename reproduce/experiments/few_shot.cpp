@@ -24,18 +24,20 @@ constexpr double kOuterRate =
 // a task, so it is chosen afterwards.
 struct Method {
   const char *name, *backward;
-  OuterTraining::ObjectiveFn objective;
+  Training::ObjectiveFn objective;
   bool own_rate = false;
 };
 const std::vector<Method>& methods() {
   static const std::vector<Method> all{
-      {"MAML", "one step, exactly", maml(false)},
-      {"MAML, first order", "nothing: the step's gradient counts as a constant", maml(true)},
-      {"Reptile", "nothing: the way that eight steps went", reptile()},
-      {"implicit MAML", "the condition of a minimum (five steps of conjugate gradients)", implicit_maml(),
-       true},
-      {"MAML, learned rates", "one step, exactly, and a rate for each weight", learned_rates()},
-      {"pretraining", "nothing is adapted while training", pretraining(), true}};
+      {"MAML", "one step, exactly", maml(sine_problem(), 1, false)},
+      {"MAML, first order", "nothing: the step's gradient counts as a constant",
+       maml(sine_problem(), 1, true)},
+      {"Reptile", "nothing: the way that eight steps went", reptile(sine_problem(), 8)},
+      {"implicit MAML", "the condition of a minimum (five steps of conjugate gradients)",
+       implicit_maml(sine_problem(), 10, 10, 5), true},
+      {"MAML, learned rates", "one step, exactly, and a rate for each weight",
+       learned_rates(sine_problem(), 1)},
+      {"pretraining", "nothing is adapted while training", pretraining_on_sines(), true}};
   return all;
 }
 constexpr const char *kPretraining = "pretraining", *kByGradient = "rate by gradient",
@@ -61,14 +63,13 @@ std::vector<double> with_best_rates(const StateDict& params, std::uint64_t seed)
 
 Measured run_method(const Method& method, const Task& task) {
   Measured out;
-  OuterTraining training(task.seed, {.beta2 = 0.99, .weight_decay = 0, .clip = 10});
+  Training training({.seed = task.seed, .adamw = {.beta2 = 0.99, .weight_decay = 0, .clip = 10}});
   training.add(sine_specs(kTasks, 2 * kPoints), method.objective);
   const std::int64_t steps = task.settings.full() ? 6000 : 3000;
-  std::vector<double> losses;
   for (std::int64_t i = 0; i < steps; ++i) {
-    losses.push_back(training.step(
+    training.step(
         0, sine_tasks(kTasks, 2 * kPoints, Purpose::training, static_cast<std::uint64_t>(i), task.seed),
-        cosine_rate(i, steps, steps / 20, kOuterRate)));
+        cosine_rate(i, steps, steps / 20, kOuterRate));
     if (task.progress) task.progress(static_cast<double>(i) / static_cast<double>(steps));
   }
   const StateDict params = training.parameters();

@@ -8,7 +8,7 @@
 #include "engine/core/random.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
-#include "reproduce/outer_training.h"
+#include "models/training.h"
 
 namespace nestgrad::reproduce {
 
@@ -101,16 +101,16 @@ class Judge {
 
 FoundRate rate_by_gradient(int steps, std::uint64_t seed, std::vector<double>& history) {
   constexpr double first_rate = 0.01;  // and momentum .5
-  OuterTraining training(seed, {.beta2 = 0.99, .weight_decay = 0});
+  Training training({.seed = seed, .adamw = {.beta2 = 0.99, .weight_decay = 0}});
   training.add(problem_specs(), [&](ParamTable& table, const std::vector<Tensor>& batch) {
     const Tensor rate =
         exp(table.get("log of the rate", {1, 1, 1}, Init{Init::Kind::constant, m::log(first_rate)}));
     const Tensor momentum = sigmoid(table.get("momentum", {1, 1, 1}, Init::zeros()));
-    return OuterTraining::Objective{log(error_after_training(batch, rate, momentum))};
+    return Training::Objective{log(error_after_training(batch, rate, momentum))};
   });
   for (int i = 0; i < steps; ++i)
     history.push_back(
-        training.step(0, problems(static_cast<std::uint64_t>(i), seed), cosine_rate(i, steps, 0, 0.05)));
+        training.step(0, problems(static_cast<std::uint64_t>(i), seed), cosine_rate(i, steps, 0, 0.05)).loss);
   const StateDict params = training.parameters();
   return {m::exp(params.at("log of the rate").item()), m::sigmoid(params.at("momentum").item())};
 }

@@ -10,7 +10,7 @@
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/recall_episodes.h"
-#include "reproduce/outer_training.h"
+#include "models/training.h"
 #include "reproduce/statistics.h"
 
 namespace nestgrad::reproduce {
@@ -97,12 +97,12 @@ Measured run(const Task& task) {
   Measured out;
   const auto row = std::ranges::find(kRows, task.row, &Row::name);
   const LanguageModelConfig config = config_of(row->learner);
-  OuterTraining training(task.seed, {.weight_decay = 0});
+  Training training({.seed = task.seed, .adamw = {.weight_decay = 0}});
   for (const Length& length : kLengths)
     training.add(
         {tokens_of(length.batch, length.pairs), answers_of(length.batch, length.pairs)},
         [&](ParamTable& table, const std::vector<Tensor>& in) {
-          return OuterTraining::Objective{mean(cross_entropy(answers_of(config, table, in[0]), in[1]))};
+          return Training::Objective{mean(cross_entropy(answers_of(config, table, in[0]), in[1]))};
         });
   const std::int64_t rounds = task.settings.full() ? 600 : 400;
   std::vector<double> losses;
@@ -113,7 +113,7 @@ Measured run(const Task& task) {
       const Episodes e =
           recall_episodes(length.batch, length.pairs, static_cast<std::uint64_t>(round), task.seed);
       losses.push_back(
-          training.step(kind, {e.tokens, e.answers}, cosine_rate(round, rounds, rounds / 10, row->rate)));
+          training.step(kind, {e.tokens, e.answers}, cosine_rate(round, rounds, rounds / 10, row->rate)).loss);
     }
     if (task.progress) task.progress(static_cast<double>(round) / static_cast<double>(rounds));
   }

@@ -63,7 +63,7 @@ TEST_CASE(
         return Tensors{r.grad_norm, r.params[0], r.params[1], r.m[0], r.m[1], r.v[0], r.v[1]};
       },
       inputs);
-  const PlanOptions options{.device = Device::cpu(), .donate = adamw_in_place(2, 1, 3)};
+  const PlanOptions options{.device = Device::cpu(), .donate = donations(6, 1, 3)};
   Plan in_place = step.plan(options);
   CHECK(in_place.stats().arena_bytes < 4 * w.bytes());
   CHECK_FALSE(contains(in_place.str(), " copy "));

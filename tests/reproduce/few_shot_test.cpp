@@ -55,10 +55,11 @@ TEST_CASE(
   std::vector<StateDict> after;
   std::vector<double> losses;
   const std::vector<Array> batch = sine_tasks(25, 2 * kPoints, Purpose::training, 0, 0);
-  for (const auto& objective : {maml(false), maml(true), learned_rates()}) {
-    OuterTraining training(0, {.beta2 = 0.99, .weight_decay = 0, .clip = 10});
+  for (const auto& objective :
+       {maml(sine_problem(), 1, false), maml(sine_problem(), 1, true), learned_rates(sine_problem(), 1)}) {
+    Training training({.seed = 0, .adamw = {.beta2 = 0.99, .weight_decay = 0, .clip = 10}});
     training.add(sine_specs(25, 2 * kPoints), objective);
-    losses.push_back(training.step(0, batch, 1e-2));
+    losses.push_back(training.step(0, batch, 1e-2).loss);
     after.push_back(training.parameters());
   }
   CHECK(losses[0] == losses[1]);
@@ -69,8 +70,8 @@ TEST_CASE(
 
 TEST_CASE(
     "few-shot: steps on a task lower its error from a trained start, learned rates that are equal are one rate") {
-  OuterTraining training(0, {.beta2 = 0.99, .weight_decay = 0, .clip = 10});
-  training.add(sine_specs(25, 2 * kPoints), maml(false));
+  Training training({.seed = 0, .adamw = {.beta2 = 0.99, .weight_decay = 0, .clip = 10}});
+  training.add(sine_specs(25, 2 * kPoints), maml(sine_problem(), 1, false));
   for (std::uint64_t i = 0; i < 200; ++i)
     training.step(0, sine_tasks(25, 2 * kPoints, Purpose::training, i, 0), 1e-2);
   StateDict params = training.parameters();

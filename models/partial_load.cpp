@@ -1,0 +1,57 @@
+#include "models/partial_load.h"
+
+#include <fmt/format.h>
+
+#include "engine/core/nearest_name.h"
+#include "engine/io/file.h"
+
+namespace nestgrad {
+
+std::string PartialLoad::str() const {
+  std::string out = fmt::format("{} parameters loaded", loaded.size());
+  if (!left.empty()) out += fmt::format("; {} left: {}", left.size(), listed(left));
+  if (!fresh.empty()) out += fmt::format("; {} new: {}", fresh.size(), listed(fresh));
+  return out;
+}
+
+PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::string& what,
+                         const std::function<bool(const std::string& name)>& wanted) {
+  PartialLoad out;
+  StateDict found;
+  std::string misshapen;
+  for (const auto& [name, value] : params) {
+    const auto at = source.find(name);
+    if (at == source.end() || (wanted && !wanted(name))) {
+      out.fresh.push_back(name);
+    } else if (at->second.shape() != value.shape()) {
+      if (misshapen.size() < 300)
+        misshapen += fmt::format("{}'{}' is {}, the model wants {}", misshapen.empty() ? "" : "; ",
+                                 printable(name), to_string(at->second.shape()), to_string(value.shape()));
+    } else {
+      out.loaded.push_back(name);
+      found.emplace(name, at->second.dtype() == value.dtype() ? at->second : at->second.cast(value.dtype()));
+    }
+  }
+  for (const auto& [name, value] : source)
+    if (!found.contains(name)) out.left.push_back(name);
+  if (!misshapen.empty())
+    throw ConfigError(
+        fmt::format("[load] {}: {}; leave these out, or choose the sizes of the model that wrote them",
+                    printable(what), misshapen));
+  if (found.empty()) {
+    std::string hint;
+    for (const std::string& name : out.left)
+      if (const std::string nearest = nearest_name(name, out.fresh); !nearest.empty()) {
+        hint = fmt::format("; is '{}' meant for '{}'?", printable(name), nearest);
+        break;
+      }
+    throw ConfigError(
+        fmt::format("[load] {} has no parameter of the model by name: it holds {}, the model wants {}{}",
+                    printable(what), out.left.empty() ? "nothing" : listed(out.left),
+                    out.fresh.empty() ? "nothing" : listed(out.fresh), hint));
+  }
+  for (auto& [name, value] : found) params.insert_or_assign(name, std::move(value));
+  return out;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,240 @@
+#include "models/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/grad.h"
+#include "engine/io/file.h"
+#include "engine/io/safetensors.h"
+#include "models/training_checkpoint.h"
+#include "ops/numerics/functions.h"
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr DType kType = DType::f32;
+constexpr std::size_t kNumbers = 3;  // inputs behind the batch: rate and two corrections
+constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
+constexpr const char* kParts[] = {"", "adamw.m.", "adamw.v.", "average."};
+
+bool same(const std::vector<ParamSpec>& a, const std::vector<ParamSpec>& b) {
+  return std::ranges::equal(
+      a, b, [](const ParamSpec& x, const ParamSpec& y) { return x.name == y.name && x.shape == y.shape; });
+}
+
+}  // namespace
+
+void TrainingSetup::check() const {
+  adamw.check();
+  if (!(average_decay >= 0) || average_decay >= 1)
+    throw ConfigError(
+        fmt::format("[train] average_decay must be at least 0 and below 1, it is {}", average_decay));
+}
+
+Training::Training(TrainingSetup setup) : setup_(std::move(setup)) { setup_.check(); }
+
+std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& table,
+                                      const std::vector<Tensor>& numbers, bool first) {
+  const std::vector<ParamSpec>& specs = table.specs();
+  const std::vector<Tensor> params = table.tensors();
+  for (const ParamSpec& p : specs)
+    if (!is_parameter(p.name))
+      throw ConfigError(fmt::format(
+          "[train] the parameter '{}' is called as the optimiser's own numbers are; give it another name",
+          p.name));
+  const std::vector<ParameterRule> rules = rules_of(specs, setup_.groups, setup_.adamw);
+  std::vector<Tensor> gradients = objective.gradients;
+  if (gradients.empty()) {
+    const GradSeed seed = seed_of_ones(objective.loss);
+    std::vector<Tensor> wanted;
+    for (std::size_t i = 0; i < params.size(); ++i)
+      if (rules[i].rate != 0) wanted.push_back(params[i]);
+    const std::vector<Tensor> found = pull_back(std::span(&seed, 1), wanted);
+    gradients.resize(params.size());
+    for (std::size_t i = 0, at = 0; i < params.size(); ++i)
+      if (rules[i].rate != 0) gradients[i] = found[at++];
+  }
+  std::vector<std::string> unused, frozen;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (rules[i].rate == 0) gradients[i] = {}, frozen.push_back(specs[i].name);
+    else if (!gradients[i].defined()) unused.push_back(specs[i].name);
+  }
+  if (unused.size() + frozen.size() == params.size())
+    throw ConfigError(
+        frozen.empty()
+            ? "[train] the loss depends on none of the model's parameters: nothing would learn"
+            : "[train] the loss depends on no parameter that may change: the groups freeze all others");
+  if (first) rules_ = rules, unused_ = unused, frozen_ = frozen;
+
+  std::vector<std::vector<Tensor>> state;
+  for (std::size_t copy = 1; copy < copies(); ++copy) {
+    state.emplace_back();
+    for (const ParamSpec& p : specs)
+      state.back().push_back(objective.loss.graph().input(Spec{kType, p.shape}, kParts[copy] + p.name));
+  }
+  const AdamWResult r = adamw(params, gradients, state[0], state[1],
+                              {numbers[0], numbers[1], numbers[2], objective.loss}, setup_.adamw, rules);
+  std::vector<Tensor> out{objective.loss, r.grad_norm};
+  for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
+    out.insert(out.end(), part.begin(), part.end());
+  if (copies() > 3)
+    for (std::size_t i = 0; i < params.size(); ++i)
+      out.push_back(r.params[i] == params[i]
+                        ? state[2][i]
+                        : where(r.may_step,
+                                state[2][i] * setup_.average_decay + r.params[i] * (1 - setup_.average_decay),
+                                state[2][i]));
+  return out;
+}
+
+std::size_t Training::add(const std::vector<Spec>& batch, const ObjectiveFn& objective) {
+  const std::size_t given = batch.size();
+  const auto numbers = static_cast<std::ptrdiff_t>(given);
+  std::vector<Spec> first = batch;
+  first.resize(given + kNumbers, Spec{kType, {}});
+  TracedModel traced = trace_model(kType, first, [&](ParamTable& table, const std::vector<Tensor>& in) {
+    const Objective o = objective(table, {in.begin(), in.begin() + numbers});
+    return updated(o, table, {in.begin() + numbers, in.end()}, programs_.empty());
+  });
+  if (!programs_.empty() && !same(specs_, traced.params))
+    throw ConfigError("[train] two kinds of batches of one training ask for different parameters");
+  const std::size_t arrays = traced.params.size();
+  auto plan = std::make_unique<Plan>(
+      traced.function.plan({.memory_budget = setup_.memory_budget,
+                            .donate = donations(copies() * arrays, kResults, given + kNumbers)}));
+  programs_.push_back({given, std::move(traced), std::move(plan)});
+  if (programs_.size() == 1) {
+    specs_ = programs_[0].traced.params;
+    begin_with(initial_parameters(specs_, kType, setup_.seed, programs_[0].plan->device()));
+  }
+  return programs_.size() - 1;
+}
+
+void Training::start_from(StateDict params) {
+  check_fits(specs_, params, "what training starts from");
+  std::string start = fingerprint_of(params);
+  begin_with(std::move(params));
+  start_ = std::move(start);
+}
+
+void Training::begin_with(StateDict params) {
+  std::vector<Array> state;
+  for (std::size_t copy = 0; copy < copies(); ++copy)
+    for (const ParamSpec& p : specs_)
+      state.push_back(copy == 0   ? params.at(p.name)
+                      : copy == 3 ? params.at(p.name).clone()
+                                  : Array::zeros(kType, p.shape));
+  for (std::size_t i = 0; i < specs_.size(); ++i)
+    if (state[i].dtype() != kType)
+      throw ConfigError(fmt::format("[train] '{}' is {}; training begins with numbers of f32", specs_[i].name,
+                                    to_string(state[i].spec())));
+  params.clear();
+  place(std::move(state));
+  start_ = kFromSeed;
+  steps_ = 0;
+}
+
+// Parameters and moments stay where the plans run. They are no one else's, as steps write over them.
+void Training::place(std::vector<Array> state) {
+  const Device& device = programs_[0].plan->device();
+  for (Array& array : state) {
+    if (array.device() != device) array = array.to(device);
+    array = std::move(array).unshared();
+  }
+  state_ = std::move(state);
+  results_.assign(kResults, Array());
+  for (Array& result : results_) result = Array(Spec{kType, {}}, device);
+}
+
+Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch, double rate) {
+  Program& program = programs_.at(kind);
+  if (batch.size() != program.given)
+    throw ConfigError(fmt::format("[train] a batch of {} arrays was given to a program that reads {}",
+                                  batch.size(), program.given));
+  const auto t = static_cast<double>(steps_ + 1);
+  last_ = batch, last_kind_ = kind;
+  for (const double x :
+       {rate, 1 / (1 - m::pow(setup_.adamw.beta1, t)), 1 / (1 - m::pow(setup_.adamw.beta2, t))})
+    last_.push_back(Array::scalar(x, kType));
+  std::vector<Array> inputs = last_, outputs = results_;
+  inputs.insert(inputs.end(), state_.begin(), state_.end());
+  outputs.insert(outputs.end(), state_.begin(), state_.end());
+  program.plan->run(inputs, outputs);
+  const Step result{outputs[0].item(), outputs[1].item()};
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    throw ValueError(fmt::format(
+        "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
+        "Lower the learning rate (lr), or raise warmup",
+        steps_ + 1, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.grad_norm));
+  ++steps_;
+  return result;
+}
+
+std::optional<NonFinite> Training::why_not_finite() const {
+  std::vector<Array> inputs;
+  for (const std::vector<Array>& part : {last_, state_})
+    for (const Array& a : part) inputs.push_back(a.to(Device::cpu()));
+  return first_nonfinite(programs_.at(last_kind_).traced.function, inputs);
+}
+
+void Training::save(const std::string& path, const RunIdentity& identity) const {
+  SafeTensors file;
+  for (std::size_t i = 0; i < state_.size(); ++i)
+    file.tensors.emplace(kParts[i / specs_.size()] + specs_[i % specs_.size()].name,
+                         state_[i].to(Device::cpu()));
+  describe(file, identity, steps_, start_);
+  write_safetensors(path, file);
+}
+
+void Training::load(const std::string& path, const RunIdentity& identity) {
+  SafeTensors file = read_safetensors(path);
+  const WrittenRun run = check_written(file, identity, start_, path);
+  StateDict params;  // all of them, and no other: what the model has no place for is not dropped
+  for (const auto& [name, value] : file.tensors)
+    if (is_parameter(name)) params.emplace(name, value);
+  check_fits(specs_, params, path);
+  params.clear();
+  std::vector<Array> state;
+  for (std::size_t copy = 0; copy < copies(); ++copy)
+    for (const ParamSpec& p : specs_) {
+      const auto at = file.tensors.find(kParts[copy] + p.name);
+      if (at == file.tensors.end() || at->second.spec() != Spec{kType, p.shape})
+        throw ConfigError(fmt::format(
+            "[train] {}: '{}{}' is {}; a checkpoint of this run has {}: resume from a folder that training wrote",
+            path, kParts[copy], p.name, at == file.tensors.end() ? "missing" : to_string(at->second.spec()),
+            to_string(Spec{kType, p.shape})));
+      state.push_back(at->second);
+    }
+  file.tensors.clear();
+  place(std::move(state));
+  if (!run.start.empty()) start_ = run.start;
+  steps_ = run.step;
+}
+
+StateDict Training::part(std::size_t copy) const {
+  StateDict out;
+  for (std::size_t i = 0; i < specs_.size(); ++i)
+    out.emplace(specs_[i].name, state_[copy * specs_.size() + i].clone().to(Device::cpu()));
+  return out;
+}
+
+StateDict Training::parameters() const { return part(0); }
+StateDict Training::averages() const { return part(copies() > 3 ? 3 : 0); }
+
+std::int64_t Training::parameter_count() const {
+  std::int64_t n = 0;
+  for (const ParamSpec& p : specs_) n += numel(p.shape);
+  return n;
+}
+
+std::size_t Training::arena_bytes() const {
+  std::size_t most = 0;
+  for (const Program& p : programs_) most = std::max(most, p.plan->stats().arena_bytes);
+  return most;
+}
+
+}  // namespace nestgrad

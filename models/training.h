@@ -1,0 +1,124 @@
+// Training: the parameters of a model, their AdamW state and the programs that step them: the part of training that is
+// the same for a language model, for one of images and for a learner's start. Who uses it says what the loss is and
+// gives each batch:
+//
+//   Training training({.seed = 0, .groups = {{.names = "blocks.*", .rate = 0.1}}});
+//   training.add({f32_images, i32_labels}, [&](ParamTable& table, const std::vector<Tensor>& batch) {
+//     return Training::Objective{mean(cross_entropy(class_logits(Params(table), batch[0], config), batch[1]))};
+//   });
+//   for (std::int64_t i = 0; i < steps; ++i)
+//     training.step(0, batch_of(i), cosine_rate(i, steps, warmup, 1e-3));
+//
+// A step is one replay of one plan, on the default device, where parameters and moments stay: there is one of each, which
+// steps write over. With the same seed, batches and rates the parameters are the same bits, stopped and gone on with or
+// not. Used by one thread at a time.
+#pragma once
+
+#include <memory>
+
+#include "engine/look/nonfinite.h"
+#include "engine/run/plan.h"
+#include "models/optimizer.h"
+#include "models/traced_model.h"
+
+namespace nestgrad {
+
+struct SafeTensors;
+
+struct TrainingSetup {
+  std::uint64_t seed = 0;  // of the starting parameters
+  AdamWOptions adamw = {};
+  // The first group that a parameter's name matches is its own; of no group: rate 1 and the decay of `adamw`.
+  std::vector<ParameterGroup> groups = {};
+  // Also keep a running average of the parameters (Polyak and Juditsky 1992), as it is read by samplers of images:
+  // average = decay * average + (1 - decay) * parameter after each step. 0: none.
+  double average_decay = 0;
+  std::size_t memory_budget = 0;  // of each plan, as in PlanOptions; changes no bit
+
+  void check() const;  // ConfigError that names the field and its range
+};
+
+// What a checkpoint says of the run that wrote it, and what a run that goes on with it must be equal in.
+struct RunIdentity {
+  std::string config;            // of the model, JSON
+  std::string training;          // settings, JSON; "steps" may differ, as it only shapes the schedule
+  std::string data;              // fingerprint of what is trained on
+  std::string data_is = "text";  // what that is, for messages: "text", "images"
+  std::uint64_t seed = 0;        // of the random numbers, for people
+  std::string written_later;  // JSON: settings that earlier versions did not write, with the values they had
+};
+
+class Training {
+ public:
+  struct Objective {
+    Tensor loss;  // a scalar
+    // Of each parameter, in the order in which they were asked for; undefined: that parameter stays. Empty: those of
+    // the loss.
+    std::vector<Tensor> gradients = {};
+  };
+  using ObjectiveFn = std::function<Objective(ParamTable& table, const std::vector<Tensor>& batch)>;
+
+  explicit Training(TrainingSetup setup);
+
+  // A kind of batch -> its number. Kinds train the same parameters, as episodes of two lengths do. ConfigError if it
+  // asks for other parameters than the first kind did, if no parameter that may change is one that the loss depends on, or
+  // if a group matches no parameter.
+  std::size_t add(const std::vector<Spec>& batch, const ObjectiveFn& objective);
+
+  struct Step {
+    double loss, grad_norm;  // before the step; the norm before clipping
+  };
+  // One step with this rate. ValueError if loss or gradient is not finite: parameters and moments are then, bit for bit,
+  // those before it.
+  Step step(std::size_t kind, const std::vector<Array>& batch, double rate);
+  // After a step that threw ValueError: where its first value that is not finite was made.
+  std::optional<NonFinite> why_not_finite() const;
+  std::int64_t steps_done() const { return steps_; }
+
+  // Back to before the first step, with these parameters, f32; steps do not write into the caller's arrays. ConfigError
+  // unless they are the model's.
+  void start_from(StateDict params);
+
+  // Parameters, optimiser, step and identity in one safetensors file. Written atomically.
+  void save(const std::string& path, const RunIdentity& identity) const;
+  // ConfigError that says what differs if it was written by another run, by a model with other parameters, or after
+  // start_from() with other weights than start_from() here (which need not be called); IoError if it cannot be read.
+  // Nothing changes on error.
+  void load(const std::string& path, const RunIdentity& identity);
+
+  StateDict parameters() const;  // copies
+  StateDict averages() const;    // their running average, likewise; the parameters where none is kept
+  const std::vector<ParamSpec>& specs() const { return specs_; }
+  // Names of those that the first kind's loss does not depend on, and of those that are frozen. No step changes them.
+  const std::vector<std::string>& unused() const { return unused_; }
+  const std::vector<std::string>& frozen() const { return frozen_; }
+  std::int64_t parameter_count() const;
+  std::size_t arena_bytes() const;  // of the largest plan
+
+ private:
+  struct Program {
+    std::size_t given;  // arrays of a batch
+    TracedModel traced;
+    std::unique_ptr<Plan> plan;
+  };
+  std::vector<Tensor> updated(const Objective& objective, ParamTable& table,
+                              const std::vector<Tensor>& numbers, bool first);
+  void begin_with(StateDict params);
+  void place(std::vector<Array> state);
+  std::size_t copies() const { return setup_.average_decay > 0 ? 4 : 3; }  // of each parameter in the state
+  StateDict part(std::size_t copy) const;
+
+  TrainingSetup setup_;
+  std::vector<ParamSpec> specs_;
+  std::vector<ParameterRule> rules_;  // of each parameter
+  std::vector<std::string> unused_, frozen_;
+  std::string start_;  // fingerprint of what training began with, as checkpoints have it
+  std::vector<Program> programs_;
+  std::vector<Array> state_;    // parameters, first and second moments, (averages), where the plans run
+  std::vector<Array> results_;  // loss and gradient norm
+  std::vector<Array> last_;     // batch and numbers of the last step
+  std::size_t last_kind_ = 0;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace nestgrad

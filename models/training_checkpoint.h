@@ -1,0 +1,27 @@
+// What a checkpoint of training holds beside its arrays, and whether a run may go on with it.
+#pragma once
+
+#include "engine/io/safetensors.h"
+#include "models/training.h"
+
+namespace nestgrad {
+
+// A name in a checkpoint that is a parameter's, and not a moment's of AdamW or an average's.
+bool is_parameter(std::string_view name);
+
+inline constexpr const char* kFromSeed = "random, of the seed";  // what training began with
+// Of names and numbers, wherever they are.
+std::string fingerprint_of(const StateDict& params);
+
+void describe(SafeTensors& file, const RunIdentity& identity, std::int64_t steps, const std::string& start);
+
+struct WrittenRun {
+  std::int64_t step;
+  std::string start;  // empty: checkpoints of earlier versions do not say
+};
+// Of a file that this run may go on with. ConfigError that says what differs, IoError for what is no checkpoint. start:
+// what training began with here.
+WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, const std::string& start,
+                         const std::string& path);
+
+}  // namespace nestgrad
