@@ -23,7 +23,7 @@ LabelledImages read_mnist(const std::filesystem::path& images, const std::filesy
 
 // A folder of folders of PNG files (engine/io/png.h). Each folder that has some is a class; its name is its path from the
 // outermost, as "Balinese/character01" in Omniglot. Classes are sorted by the bytes of their names, the images of a class by
-// those of their files'. Hidden files and folders, links to folders, and files that are no PNG are passed over.
+// those of their files'. Values are the files': what is written black on white, as in Omniglot, has 1 as its ground. Hidden files and folders, links to folders, and files that are no PNG are passed over.
 // IoError for a folder that is not there, a file that is damaged, and a folder in which, or below which, there is no image;
 // ConfigError for images of different sizes, and images that lie in no class.
 LabelledImages read_image_folder(const std::filesystem::path& path);
