@@ -10,7 +10,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 # What linking the library needs; what the programs need is looked up in them, where dpkg-shlibdeps is installed.
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libfmt-dev (>= 9)")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libfmt-dev (>= 9), libpng-dev, zlib1g-dev")
 if(NESTGRAD_SENTENCEPIECE AND NESTGRAD_SENTENCEPIECE_HEADERS)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libsentencepiece-dev")
 endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Are the digests of tests/bits the same when the library is built by clang, and for arm64? Builds the program `bits` for
 # each, without CMake, and runs it: under every instruction set that this machine has, and arm64's under qemu-user.
-# What `bits` does not need (look/, reproduce/, programs/) is read by clang too, so that all of the project stays C++
+# What `bits` does not need (readers of images, look/, reproduce/, programs/) is read by clang too, so that all of the project stays C++
 # that clang accepts.
 #   scripts/bits_elsewhere.sh [FOLDER]     objects go there (default: build/bits); a second call builds what changed
 # A compiler or emulator that is missing is said, with what to install; scripts/setup.sh --cross installs both.
@@ -11,9 +11,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-build/bits}
 digests=tests/bits/digests.txt
 shopt -s nullglob
-sources=(engine/*/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp
+sources=(engine/{core,look,plan,run}/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp
   cuda/no_cuda.cpp tests/bits/bits.cpp)
-read_only=(look/*.cpp look/*/*.cpp reproduce/*.cpp reproduce/*/*.cpp programs/*.cpp)
+# What needs libpng and zlib, which are here for this machine's processor alone.
+packed=(engine/io/png.cpp engine/io/idx.cpp models/images/labelled_images.cpp)
+for source in engine/io/*.cpp models/images/*.cpp; do
+  [[ " ${packed[*]} " == *" $source "* ]] || sources+=("$source")
+done
+read_only=("${packed[@]}" look/*.cpp look/*/*.cpp reproduce/*.cpp reproduce/*/*.cpp programs/*.cpp)
 
 # What CMake makes for the library.
 mkdir -p "$out"

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(libeigen3-dev libfmt-dev libfmt9 libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libmpfr6
-  libgmp-dev libgmp10)
+  libgmp-dev libgmp10 libpng-dev libpng16-16 zlib1g-dev zlib1g)
 
 rm -rf deps
 mkdir -p deps/packages

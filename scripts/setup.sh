@@ -5,8 +5,10 @@
 # for scripts/bits_elsewhere.sh. Without them these tests are skipped.
 set -euo pipefail
 
-debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libsentencepiece-dev python3)
-fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel mpfr-devel gmp-devel sentencepiece-devel python3)
+debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libpng-dev
+  libsentencepiece-dev zlib1g-dev python3)
+fedora_packages=(cmake ninja-build gcc-c++ eigen3-devel fmt-devel cli11-devel json-devel doctest-devel mpfr-devel gmp-devel libpng-devel
+  sentencepiece-devel zlib-devel python3)
 
 die() {
   echo "setup: error: $*" >&2
@@ -43,7 +45,7 @@ elif command -v dnf >/dev/null && command -v rpm >/dev/null; then
   family=fedora packages=("${fedora_packages[@]}")
 else
   die "this is neither Debian/Ubuntu (apt-get) nor Fedora (dnf). Install CMake 3.25+, Ninja, a C++20 compiler, Eigen 3.4," \
-    "fmt, CLI11, nlohmann-json, doctest and MPFR yourself, then run again with NESTGRAD_SKIP_SETUP=1"
+    "fmt, CLI11, nlohmann-json, libpng, zlib, doctest and MPFR yourself, then run again with NESTGRAD_SKIP_SETUP=1"
 fi
 
 extra=()

@@ -24,7 +24,8 @@ class Nestgrad(ConanFile):
             copy(self, pattern, root, self.export_sources_folder)
 
     def requirements(self):
-        self.requires("fmt/[>=9 <12]")
+        for linked in ("fmt/[>=9 <12]", "libpng/[>=1.6 <2]", "zlib/[>=1.2 <2]"):
+            self.requires(linked)
         for private in ("eigen/[>=3.4 <4]", "nlohmann_json/[>=3.11 <4]", "cli11/[>=2.3 <3]"):
             self.requires(private, visible=False)
 

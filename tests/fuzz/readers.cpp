@@ -13,7 +13,9 @@
 #include <filesystem>
 
 #include "engine/io/file.h"
+#include "engine/io/idx.h"
 #include "engine/io/npy.h"
+#include "engine/io/png.h"
 #include "engine/io/safetensors.h"
 #include "models/checkpoint.h"
 #include "models/decoder.h"
@@ -21,6 +23,7 @@
 #include "models/tokenizer.h"
 #include "models/trainer.h"
 #include "tests/golden_check/verify.h"
+#include "tests/image_files.h"
 #include "ttt/reference.h"
 #include "ttt/verification.h"
 
@@ -171,6 +174,16 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
        {read_file(folder + "/npy")},
        false,
        [](const std::string& b) { parse_npy(as_bytes(b), "file"); },
+       kQuick},
+      {"png",
+       {format_png(Array::full(DType::f32, {5, 7, 3}, 0.5)), testing::one_bit_png()},
+       false,
+       [](const std::string& b) { parse_png(as_bytes(b), "file"); },
+       kQuick},
+      {"idx",
+       {testing::small_idx(), testing::gzipped(testing::small_idx())},
+       false,
+       [](const std::string& b) { parse_idx(as_bytes(b), "file"); },
        kQuick},
       {"config",
        {config},

@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 
+#include "engine/io/idx.h"
 #include "engine/io/npy.h"
+#include "engine/io/png.h"
 #include "engine/io/safetensors.h"
 
 namespace {
@@ -44,6 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   if (accepted) check_round_trip(contents);  // an IoError here is a fault
   attempt([&] { nestgrad::parse_npy(bytes, "input"); });
+  attempt([&] { nestgrad::parse_png(bytes, "input"); });
+  attempt([&] { nestgrad::parse_idx(bytes, "input"); });
 
   // The same bytes as a header of the right length, so that the fuzzer need not guess it.
   std::string framed(8, '\0');

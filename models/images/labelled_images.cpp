@@ -1,0 +1,152 @@
+#include "models/images/labelled_images.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "engine/core/index.h"
+#include "engine/io/file.h"
+#include "engine/io/idx.h"
+#include "engine/io/png.h"
+
+namespace nestgrad {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int32_t kDigits = 10;
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+bool is_png(const fs::path& path) { return path.extension() == ".png" || path.extension() == ".PNG"; }
+
+// What lies in a folder and is not hidden, sorted.
+std::vector<fs::path> inside(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> out;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (!is_hidden(at->path())) out.push_back(at->path());
+  if (error)
+    throw IoError(fmt::format("[image folder] {}: {}; give a folder of folders of PNG files",
+                              printable(folder.string()), error.message()));
+  std::ranges::sort(out, {}, [](const fs::path& path) { return path.filename().string(); });
+  return out;
+}
+
+using Class = std::pair<std::string, std::vector<fs::path>>;  // name, files
+
+// The classes below a folder, of which `name` is the name.
+void find_classes(const fs::path& folder, const std::string& name, std::vector<Class>& out) {
+  const std::size_t before = out.size();
+  std::vector<fs::path> files;
+  for (const fs::path& path : inside(folder)) {
+    if (fs::is_directory(path) && !fs::is_symlink(path))
+      find_classes(path, (name.empty() ? "" : name + "/") + path.filename().string(), out);
+    else if (is_png(path)) files.push_back(path);
+  }
+  if (!files.empty() && name.empty())
+    throw ConfigError(fmt::format("[image folder] {} lies in no class; put it into a folder of that name",
+                                  printable(files[0].string())));
+  if (!files.empty()) out.emplace_back(name, std::move(files));
+  if (out.size() == before)
+    throw IoError(
+        fmt::format("[image folder] {}: there is no PNG file in it; remove it, or give another folder",
+                    printable(folder.string())));
+}
+
+Array of_labels(const std::vector<std::int32_t>& labels) {
+  Array out(DType::i32, {std::ssize(labels)});
+  std::ranges::copy(labels, out.as<std::int32_t>().begin());
+  return out;
+}
+
+}  // namespace
+
+LabelledImages read_mnist(const fs::path& images, const fs::path& labels) {
+  const Array pixels = read_idx(images.string()), digits = read_idx(labels.string());
+  const auto check = [](const Array& read, const fs::path& path, std::size_t axes, std::string_view what) {
+    if (read.shape().size() != axes || read.size() == 0)
+      throw IoError(fmt::format("[mnist] {}: {} is no shape of {}; give the file of the {}",
+                                printable(path.string()), to_string(read.shape()), what, what));
+  };
+  check(pixels, images, 3, "images");
+  check(digits, labels, 1, "labels");
+  if (pixels.shape()[0] != digits.shape()[0])
+    throw ConfigError(fmt::format(
+        "[mnist] {} has {} images, {} has {} labels; give two files that belong together",
+        printable(images.string()), pixels.shape()[0], printable(labels.string()), digits.shape()[0]));
+  for (const std::int32_t digit : digits.as<std::int32_t>())
+    if (digit >= kDigits)
+      throw ConfigError(
+          fmt::format("[mnist] {} has a label {}; need digits", printable(labels.string()), digit));
+
+  LabelledImages out;
+  out.images = Array(DType::f32, {pixels.shape()[0], pixels.shape()[1], pixels.shape()[2], 1});
+  std::ranges::transform(pixels.as<std::int32_t>(), out.images.as<float>().begin(),
+                         [](std::int32_t v) { return static_cast<float>(v) / 255.0f; });
+  out.labels = digits;
+  for (std::int32_t digit = 0; digit < kDigits; ++digit) out.classes.push_back(std::to_string(digit));
+  return out;
+}
+
+LabelledImages read_image_folder(const fs::path& path) {
+  std::vector<Class> classes;
+  find_classes(path, "", classes);
+  std::ranges::sort(classes);
+  LabelledImages out;
+  std::vector<Array> images;
+  std::vector<std::int32_t> labels;
+  for (const auto& [name, files] : classes) {
+    for (const fs::path& file : files) {
+      images.push_back(read_png(file.string()));
+      labels.push_back(static_cast<std::int32_t>(out.classes.size()));
+      if (images.back().shape() != images[0].shape())
+        throw ConfigError(fmt::format("[image folder] {} is {}, {} is {}; need images of one size",
+                                      printable(classes[0].second[0].string()), to_string(images[0].shape()),
+                                      printable(file.string()), to_string(images.back().shape())));
+    }
+    out.classes.push_back(name);
+  }
+  Shape shape = images[0].shape();
+  shape.insert(shape.begin(), std::ssize(images));
+  out.images = Array(DType::f32, shape);
+  std::byte* to = out.images.data();
+  for (const Array& image : images) to = std::copy_n(image.data(), image.bytes(), to);
+  out.labels = of_labels(labels);
+  return out;
+}
+
+LabelledImages with_classes(const LabelledImages& all, const std::vector<std::int32_t>& classes) {
+  constexpr std::int32_t kNone = -1;
+  std::vector<std::int32_t> becomes(all.classes.size(), kNone);
+  LabelledImages out;
+  for (const std::int32_t c : classes) {
+    if (c < 0 || uz(c) >= all.classes.size() || becomes[uz(c)] != kNone)
+      throw ConfigError(fmt::format("[with_classes] class {} is asked for twice, or is none of 0 to {}", c,
+                                    std::ssize(all.classes) - 1));
+    becomes[uz(c)] = static_cast<std::int32_t>(out.classes.size());
+    out.classes.push_back(all.classes[uz(c)]);
+  }
+  const std::span<const std::int32_t> before = all.labels.as<std::int32_t>();
+  std::vector<std::int32_t> labels;
+  std::vector<std::size_t> taken;
+  for (std::size_t c = 0; c < classes.size(); ++c)
+    for (std::size_t i = 0; i < before.size(); ++i)
+      if (before[i] == classes[c]) {
+        labels.push_back(static_cast<std::int32_t>(c));
+        taken.push_back(i);
+      }
+  Shape shape = all.images.shape();
+  shape[0] = std::ssize(taken);
+  out.images = Array(DType::f32, shape);
+  const std::size_t bytes = all.images.bytes() / std::max<std::size_t>(before.size(), 1);
+  for (std::size_t i = 0; i < taken.size(); ++i)
+    std::memcpy(out.images.data() + i * bytes, all.images.data() + taken[i] * bytes, bytes);
+  out.labels = of_labels(labels);
+  return out;
+}
+
+}  // namespace nestgrad
