@@ -8,7 +8,7 @@ if(NESTGRAD_WITH_CUDA)  # the runtime comes along: who links nestgrad needs no t
 endif()
 
 # What users include, with what that includes in turn. All other headers are the library's own.
-file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} ttt/learners/*.h)
+file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} ttt/learners/*.h models/vision/*.h)
 list(APPEND headers nestgrad.h
   engine/core/random.h engine/core/threads.h engine/io/npy.h engine/io/safetensors.h engine/look/print.h engine/run/interpreter.h
   look/inspection.h models/data.h models/sample.h models/trainer.h

@@ -116,6 +116,14 @@ Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, s
           }};
 }
 
+Model starting_from(const std::vector<Tensor>& start, const std::function<Model(const Params&)>& make) {
+  Graph scratch;  // for the parameters that it would start from otherwise
+  ParamTable unused(scratch, start.at(0).dtype());
+  Model out = make(Params(unused));
+  out.start = out.start.with(start);
+  return out;
+}
+
 Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths) {
   if (models.size() != widths.size() || models.empty())
     throw ConfigError(fmt::format("[side_by_side] {} models need as many widths, there are {}", models.size(),

@@ -37,6 +37,9 @@ Model gated(const Params& params, const ModelSizes& s);   // silu(x W) * x
 // 3x3 over tokens that are an image in rows, one channel per feature; W [heads, 9, dim]. Tokens mix.
 Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, std::int64_t height,
                    std::int64_t width);
+// The model that `make` makes, whose weights [heads, ..] start from these, in its own order, instead of parameters of its
+// own: `make` is given parameters that are thrown away.
+Model starting_from(const std::vector<Tensor>& start, const std::function<Model(const Params&)>& make);
 // Each model reads its own features, one after the other; so does the loss.
 Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ttt/attention.h"
+#include "ttt/effective_attention.h"
 #include "ttt/layer.h"
 #include "ttt/learners/vittt.h"
 
@@ -12,10 +13,13 @@ namespace nestgrad::ttt {
 
 namespace {
 
+constexpr double kTokenEps = 1e-6;  // of norms per token
+
 Init lecun(std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); }
 
-Tensor affine(Tensor x, const Params& params, std::int64_t out) {
-  const Tensor weight = params("weight", {out, x.dim(-1)}, lecun(x.dim(-1)));
+Tensor affine(Tensor x, const Params& params, std::int64_t out, double stddev) {
+  const Init init = stddev > 0 ? Init::normal(stddev) : lecun(x.dim(-1));
+  const Tensor weight = params("weight", {out, x.dim(-1)}, init);
   return linear(x, weight) + params("bias", {out}, Init::zeros());
 }
 
@@ -44,55 +48,93 @@ void check_image(std::string_view what, Tensor x, std::int64_t height, std::int6
                                  height, width, height * width));
 }
 
-// A model of ttt/compose.h that starts from these weights [heads, ..], in its own order, whatever they are
-// called there.
-Model starting_from(const std::vector<Tensor>& start, const std::function<Model(const Params&)>& make) {
-  Graph scratch;  // for the parameters that it would start from otherwise
-  ParamTable unused(scratch, start[0].dtype());
-  Model out = make(Params(unused));
-  out.start = out.start.with(start);
+// A learner and what it is given of all tokens.
+struct HeadLearner {
+  Composed learner;
+  Views views;
+  Policy policy = all_tokens_at_once();
+
+  InnerLoopResult run(FormChoice form) const {
+    InnerLoopOptions options{.policy = policy, .form = form};
+    return train_along(learner, for_batch(learner.init(), views.q.dim(0)), views, options);
+  }
+  // by_value: the derivative of a token's loss by its prediction is this times its value.
+  Tensor map(double by_value) const {
+    return by_value *
+           effective_attention(learner, for_batch(learner.init(), views.q.dim(0)), views, policy).matrix;
+  }
+};
+
+// ---- ViT^3 ----
+
+InnerOptimizer step_of(const Vittt& o) {
+  return o.normalize ? vittt_optimizer(o.rate) : InnerOptimizer().scale(o.rate);
+}
+
+// q, k and v of all heads joined, then those of the convolution.
+std::vector<Tensor> vittt_views(Tensor x, const Params& params, const Vittt& o) {
+  const std::int64_t width = o.width, dim = width / o.heads;
+  std::vector<std::int64_t> widths{width, width, width};
+  if (o.convolution) widths.insert(widths.end(), {dim, dim, dim});
+  std::vector<Tensor> views =
+      cut(affine(x, params.at("qkv"), 3 * (o.convolution ? width + dim : width), o.projection_std), widths);
+  if (o.query_is_key)
+    for (std::size_t q = 0; q < views.size(); q += 3) views[q] = views[q + 1];
+  return views;
+}
+
+HeadLearner vittt_unit(const std::vector<Tensor>& views, const Params& params, const Vittt& o) {
+  const std::int64_t heads = o.heads, dim = o.width / heads;
+  const auto weight = [&](const char* name) {
+    return reshape(params(name, {1, heads, dim, dim}, lecun(dim)), {heads, dim, dim});
+  };
+  const bool single = o.unit == VitttUnit::linear;
+  const std::vector<Tensor> start =
+      single ? std::vector{weight("w1")} : std::vector{weight("w1"), weight("w2")};
+  const Model model = starting_from(start, [&](const Params& p) {
+    const ModelSizes sizes{heads, dim, 0, dim};
+    return single ? linear(p, sizes) : glu(p, sizes);
+  });
+  HeadLearner out{
+      Composed(model, inner_product(o.scale), step_of(o)),
+      {split_heads(views[0], heads), split_heads(views[1], heads), split_heads(views[2], heads), {}, {}}};
+  if (o.unit == VitttUnit::last_layer) out.policy.trained = {"W1"};
   return out;
 }
 
-InnerLoopResult learn_then_read(const Learner& learner, Tensor q, Tensor k, Tensor v, FormChoice form) {
-  return train_along(learner, for_batch(learner.init(), q.dim(0)), {q, k, v, {}, {}},
-                     {.policy = all_tokens_at_once(), .form = form});
+void check_vittt(Tensor x, const Vittt& o) {
+  check_sizes("vittt", x, o.width, o.heads);
+  if (o.convolution) check_image("vittt", x, o.height, o.image_width);
 }
 
 }  // namespace
 
 VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
   const Scope scope("vittt");
-  check_sizes("vittt", x, o.width, o.heads);
-  check_image("vittt", x, o.height, o.image_width);
-  const std::int64_t heads = o.heads, width = o.width, dim = width / heads;
-  const std::vector<Tensor> views =
-      cut(affine(x, params.at("qkv"), 3 * (width + dim)), {width, width, width, dim, dim, dim});
-  const InnerOptimizer step = vittt_optimizer(o.rate);
-
-  const auto weight = [&](const char* name) {
-    return reshape(params(name, {1, heads, dim, dim}, lecun(dim)), {heads, dim, dim});
-  };
-  const Composed unit(starting_from({weight("w1"), weight("w2")},
-                                    [&](const Params& p) {
-                                      return glu(p, {heads, dim, 0, dim});
-                                    }),
-                      inner_product(o.scale), step);
-  const InnerLoopResult read = learn_then_read(
-      unit, split_heads(views[0], heads), split_heads(views[1], heads), split_heads(views[2], heads), o.form);
-
-  const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, lecun(9)), {1, dim, 9}));
-  const Composed convolution(
-      starting_from({kernel},
-                    [&](const Params& p) { return depthwise3x3(p, 1, dim, o.height, o.image_width); }),
-      inner_product(o.scale), step);
-  const InnerLoopResult seen =
-      learn_then_read(convolution, split_heads(views[3], 1), split_heads(views[4], 1),
-                      split_heads(views[5], 1), FormChoice::automatic);
-
-  return {affine(concat({join_heads(read.output), join_heads(seen.output)}, -1), params.at("proj"), width),
-          read.plan};
+  check_vittt(x, o);
+  const std::int64_t dim = o.width / o.heads;
+  const std::vector<Tensor> views = vittt_views(x, params, o);
+  const InnerLoopResult read = vittt_unit(views, params, o).run(o.form);
+  Tensor out = join_heads(read.output);
+  if (o.convolution) {
+    const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, lecun(9)), {1, dim, 9}));
+    const Model model = starting_from(
+        {kernel}, [&](const Params& p) { return depthwise3x3(p, 1, dim, o.height, o.image_width); });
+    const HeadLearner seen{
+        Composed(model, inner_product(o.scale), step_of(o)),
+        {split_heads(views[3], 1), split_heads(views[4], 1), split_heads(views[5], 1), {}, {}}};
+    out = concat({out, join_heads(seen.run(FormChoice::automatic).output)}, -1);
+  }
+  return {affine(out, params.at("proj"), o.width, o.projection_std), read.plan};
 }
+
+Tensor vittt_attention_map(Tensor x, const Params& params, const Vittt& o) {
+  const Scope scope("vittt");
+  check_vittt(x, o);
+  return vittt_unit(vittt_views(x, params, o), params, o).map(-o.scale);
+}
+
+// ---- T^5 ----
 
 namespace {
 
@@ -121,33 +163,92 @@ Model fast_model(const Params& params, const T5Attention& o) {
   return starting_from(start, [&](const Params& p) { return t5_model(o.model, p, heads, dim, hidden); });
 }
 
-// x [batch, tokens, width] as an image, convolved.
-Tensor convolved(Tensor x, const Params& params, const T5Attention& o) {
+// x [batch, tokens, width] and its convolution as an image, added up.
+Tensor with_convolved(Tensor x, const Params& params, const T5Attention& o) {
   const Tensor image = reshape(x, {x.dim(0), o.height, o.image_width, o.width});
-  const Tensor weight = params("weight", {o.width, 1, 3, 3}, lecun(9));
-  return reshape(depthwise_conv3x3(image, weight, params("bias", {o.width}, Init::zeros())), x.shape());
+  const Tensor weight = params("weight", {o.width, 1, 3, 3}, Init::normal(1.0 / std::sqrt(27.0)));
+  return x + reshape(depthwise_conv3x3(image, weight, params("bias", {o.width}, Init::zeros())), x.shape());
+}
+
+// k [batch, heads, tokens, dim].
+Tensor normalised(Tensor k, const T5Attention& o) {
+  switch (o.key_norm) {
+    case KeyNorm::none:
+      return k;
+    case KeyNorm::rms:
+      return rms_norm(k, 1.0, kTokenEps);
+    case KeyNorm::layer:
+      return layer_norm(k, 1.0, 0.0, kTokenEps);
+    case KeyNorm::instance:
+      return instance_norm(k, o.norm_eps);
+    case KeyNorm::centred:
+      return k - mean(k, {-2}, kKeep);
+    case KeyNorm::not_centred:
+      break;
+  }
+  const Tensor centred = k - mean(k, {-2}, kKeep);
+  return k * rsqrt(mean(square(centred), {-2}, kKeep) + o.norm_eps);
+}
+
+std::vector<Tensor> t5_views(Tensor x, const Params& params, const T5Attention& o) {
+  return cut(affine(x, params.at("qkv"), 3 * o.width, o.projection_std), {o.width, o.width, o.width});
+}
+
+// views: q, k, v as projected, heads joined.
+HeadLearner t5_learner(const std::vector<Tensor>& views, const Params& params, const T5Attention& o) {
+  Tensor q = views[0], k = views[1], v = views[2];
+  if (o.rescale_qk) {
+    const Tensor gain = params("qk_scale_ttt", {1, 1, o.width, 2}, Init::ones()),
+                 shift = params("qk_offset_ttt", {1, 1, o.width, 2}, Init::zeros());
+    const auto of = [&](Tensor pair, std::int64_t i) {
+      return reshape(slice(pair, 3, i, i + 1), {1, 1, o.width});
+    };
+    q = q * of(gain, 0) + of(shift, 0);
+    k = k * of(gain, 1) + of(shift, 1);
+  }
+  k = join_heads(normalised(split_heads(k, o.heads), o));
+  if (o.convolutions) {
+    q = with_convolved(q, params.at("q_conv2d"), o);
+    k = with_convolved(k, params.at("k_conv2d"), o);
+  }
+  if (o.value_convolution) v = with_convolved(v, params.at("v_conv2d"), o);
+  const std::int64_t dim = o.width / o.heads;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  const InnerOptimizer step = InnerOptimizer().scale(o.squared_error ? scale * o.rate : o.rate);
+  return {Composed(fast_model(params, o), o.squared_error ? half_squared_error() : t5_loss(dim), step),
+          {split_heads(q, o.heads), split_heads(k, o.heads), split_heads(v, o.heads), {}, {}}};
+}
+
+void check_t5(Tensor x, const T5Attention& o) {
+  check_sizes("t5", x, o.width, o.heads);
+  if (o.convolutions || o.value_convolution || o.neighbourhood > 0)
+    check_image("t5", x, o.height, o.image_width);
+  if (o.half_neighbourhood && o.neighbourhood < 1)
+    throw ConfigError("[t5] half_neighbourhood is the mean with what a neighbourhood says; give its size");
 }
 
 }  // namespace
 
 VisionResult t5_attention(Tensor x, const Params& params, const T5Attention& o) {
   const Scope scope("t5");
-  check_sizes("t5", x, o.width, o.heads);
-  if (o.convolutions || o.neighbourhood > 0) check_image("t5", x, o.height, o.image_width);
-  const std::int64_t width = o.width;
-  std::vector<Tensor> views = cut(affine(x, params.at("qkv"), 3 * width), {width, width, width});
-  if (o.convolutions) {
-    views[0] = convolved(views[0], params.at("conv_q"), o);
-    views[1] = convolved(views[1], params.at("conv_k"), o);
-  }
-  const Tensor q = split_heads(views[0], o.heads), k = split_heads(views[1], o.heads),
-               v = split_heads(views[2], o.heads);
-  const Composed learner(fast_model(params, o), t5_loss(q.dim(-1)), InnerOptimizer().scale(o.rate));
-  const InnerLoopResult read = learn_then_read(learner, q, instance_norm(k, o.norm_eps), v, o.form);
+  check_t5(x, o);
+  const std::vector<Tensor> views = t5_views(x, params, o);
+  const InnerLoopResult read = t5_learner(views, params, o).run(o.form);
   Tensor out = read.output;
-  if (o.neighbourhood > 0)
-    out = out + neighbourhood_attention_2d(q, k, v, o.height, o.image_width, o.neighbourhood);
-  return {affine(join_heads(out), params.at("proj"), width), read.plan};
+  if (o.neighbourhood > 0) {
+    const auto heads = [&](Tensor joined) { return split_heads(joined, o.heads); };
+    out = out + neighbourhood_attention_2d(heads(views[0]), heads(views[1]), heads(views[2]), o.height,
+                                           o.image_width, o.neighbourhood);
+    if (o.half_neighbourhood) out = 0.5 * out;
+  }
+  return {affine(join_heads(out), params.at("proj"), o.width, o.projection_std), read.plan};
+}
+
+Tensor t5_attention_map(Tensor x, const Params& params, const T5Attention& o) {
+  const Scope scope("t5");
+  check_t5(x, o);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(o.width / o.heads));
+  return t5_learner(t5_views(x, params, o), params, o).map(o.squared_error ? -1 : -scale);
 }
 
 }  // namespace nestgrad::ttt

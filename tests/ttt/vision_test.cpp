@@ -144,6 +144,89 @@ TEST_CASE("T^5: a rate of zero leaves the first weights, and the neighbourhood b
   CHECK(relative_error(run(t5(options), image(), false).values[0], written_out(true).values[0]) < kTolerance);
 }
 
+TEST_CASE("T^5: every norm of the keys and every branch, written out with the gradient taken by grad") {
+  using ttt::KeyNorm;
+  for (const KeyNorm key_norm : {KeyNorm::none, KeyNorm::rms, KeyNorm::layer, KeyNorm::instance,
+                                 KeyNorm::centred, KeyNorm::not_centred})
+    for (const bool diffusion : {false, true}) {  // the published layer of either kind
+      CAPTURE(static_cast<int>(key_norm));
+      CAPTURE(diffusion);
+      const Layer written_out = [=](Tensor x, const Params& p) {
+        const Tensor qkv = matmul(x, p("qkv.weight", {3 * kDim, kDim}, Init::normal(0.02)), {.b = true}) +
+                           p("qkv.bias", {3 * kDim});
+        const auto joined = [&](std::int64_t i) { return slice(qkv, 2, i * kDim, (i + 1) * kDim); };
+        const auto heads = [&](Tensor y) {
+          return permute(reshape(y, {kBatch, kTokens, kHeads, 4}), {0, 2, 1, 3});
+        };
+        const auto together = [&](Tensor y) {
+          return reshape(permute(y, {0, 2, 1, 3}), {kBatch, kTokens, kDim});
+        };
+        Tensor q = joined(0), k = joined(1), v = joined(2);
+        if (diffusion) {
+          const Tensor gain = p("qk_scale_ttt", {1, 1, kDim, 2}, Init::ones()),
+                       shift = p("qk_offset_ttt", {1, 1, kDim, 2});
+          const auto column = [](Tensor y, std::int64_t i) { return reshape(slice(y, 3, i, i + 1), {kDim}); };
+          q = q * column(gain, 0) + column(shift, 0);
+          k = k * column(gain, 1) + column(shift, 1);
+        }
+        k = heads(k);
+        const int over = key_norm == KeyNorm::rms || key_norm == KeyNorm::layer ? -1 : -2;
+        const double eps = over == -1 ? 1e-6 : 1;
+        const bool centre =
+            key_norm == KeyNorm::layer || key_norm == KeyNorm::instance || key_norm == KeyNorm::centred;
+        const Tensor centred = k - mean(k, {over}, kKeep);
+        const Tensor square_of = key_norm == KeyNorm::rms ? k : centred;
+        const Tensor top = centre ? centred : k;
+        const bool divides = key_norm != KeyNorm::none && key_norm != KeyNorm::centred;
+        k = together(divides ? top / sqrt(mean(square(square_of), {over}, kKeep) + eps) : top);
+        const auto convolved = [&](Tensor y, const std::string& name) {
+          const Tensor w = p(name + ".weight", {kDim, 1, 3, 3}), b = p(name + ".bias", {kDim});
+          return y + reshape(depthwise_conv3x3(reshape(y, {kBatch, kHeight, kWidth, kDim}), w, b), y.shape());
+        };
+        q = convolved(q, "q_conv2d");
+        k = convolved(k, "k_conv2d");
+        if (!diffusion) v = convolved(v, "v_conv2d");
+        const auto w = [&](const char* name) {
+          return probe(broadcast_to(p(name, {1, kHeads, 4, 4}), {kBatch, kHeads, 4, 4}));
+        };
+        const Tensor w1 = w("w1"), w2 = w("w2");
+        const Tensor f = matmul(silu(matmul(heads(k), w1)), w2);
+        const Tensor loss = diffusion ? 0.5 * sum(square(f - heads(v))) : -sum(f * heads(v));
+        const Tensors g = grad(loss * (0.5 / kTokens), {w1, w2});
+        Tensor y = matmul(silu(matmul(heads(q), w1 - 0.7 * g[0])), w2 - 0.7 * g[1]);
+        const Tensor near = ttt::neighbourhood_attention_2d(heads(joined(0)), heads(joined(1)),
+                                                            heads(joined(2)), kHeight, kWidth, 3);
+        y = diffusion ? 0.5 * y + 0.5 * near : y + near;
+        return matmul(together(y), p("proj.weight", {kDim, kDim}), {.b = true}) + p("proj.bias", {kDim});
+      };
+      const Layer layer = t5({.width = kDim,
+                              .heads = kHeads,
+                              .rate = 0.7,
+                              .key_norm = key_norm,
+                              .squared_error = diffusion,
+                              .rescale_qk = diffusion,
+                              .height = kHeight,
+                              .image_width = kWidth,
+                              .convolutions = true,
+                              .value_convolution = !diffusion,
+                              .neighbourhood = 3,
+                              .half_neighbourhood = diffusion});
+      const TracedModel theirs =
+          trace_model(DType::f64, {image().spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+            return Tensors{layer(given[0], Params(table))};
+          });
+      const TracedModel ours =
+          trace_model(DType::f64, {image().spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
+            return Tensors{written_out(given[0], Params(table))};
+          });
+      StateDict params;
+      std::uint64_t seed = 20;
+      for (const ParamSpec& p : theirs.params) params.emplace(p.name, random(f64(p.shape), seed++));
+      CHECK(relative_error(theirs.function(theirs.bind({image()}, {&params}))[0],
+                           ours.function(ours.bind({image()}, {&params}))[0]) < 1e-12);
+    }
+}
+
 TEST_CASE(
     "ViT^3: the dual form gives the numbers of the primal "
     "form, with the parameters of the published state dict") {
@@ -193,6 +276,9 @@ TEST_CASE("sizes that do not fit are refused by name") {
                        t5({.width = kDim, .heads = 2, .height = 5, .image_width = 2, .convolutions = true}));
                  }),
                  "an image of 5 x 2 has 10 tokens"));
+  CHECK(contains(
+      message_of<ConfigError>([&] { refused(t5({.width = kDim, .heads = 2, .half_neighbourhood = true})); }),
+      "half_neighbourhood is the mean with what a neighbourhood says"));
   Vittt tall = kVittt;
   tall.height = 4;
   CHECK(contains(message_of<ShapeError>([&] { refused(vittt(tall)); }), "an image of 4 x 4 has 16 tokens"));

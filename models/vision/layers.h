@@ -1,0 +1,19 @@
+// What the image models share: linear maps, norms and the MLP of a block, under the names of published state
+// dicts.
+#pragma once
+
+#include "ttt/params.h"
+
+namespace nestgrad::vision {
+
+// x [.., in] -> [.., out]. Parameters: weight [out, in], bias [out] from 0.
+Tensor affine(Tensor x, const Params& params, std::int64_t out, Init init);
+// Over the last axis, eps 1e-6. Parameters: weight and bias [width].
+Tensor layer_norm_of(Tensor x, const Params& params);
+// The same without gain and shift.
+Tensor plain_layer_norm(Tensor x);
+// x [batch, height * image_width, width], an image in rows of tokens: its 3x3 depthwise convolution.
+// Parameters: weight [width, 1, 3, 3], bias [width].
+Tensor depthwise_conv_of(Tensor x, const Params& params, std::int64_t height, std::int64_t image_width);
+
+}  // namespace nestgrad::vision

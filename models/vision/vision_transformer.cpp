@@ -1,0 +1,161 @@
+#include "models/vision/vision_transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/traced_model.h"
+#include "models/vision/layers.h"
+#include "models/vision/patches.h"
+
+namespace nestgrad::vision {
+
+namespace {
+
+Init start_of(const VisionConfig& c, std::int64_t in) {
+  return Init::normal(c.init_std > 0 ? c.init_std : 1.0 / std::sqrt(static_cast<double>(in)));
+}
+
+MixerSizes sizes_of(const VisionConfig& c) {
+  return {.width = c.width,
+          .heads = c.heads,
+          .height = c.rows(),
+          .image_width = c.columns(),
+          .init_std = c.init_std};
+}
+
+std::int64_t hidden_of(const VisionConfig& c) {
+  return static_cast<std::int64_t>(static_cast<double>(c.width) * c.mlp_ratio);
+}
+
+// Tokens with their places, [batch, tokens (+ 1), width].
+Tensor embedded(Tensor images, const Params& params, const VisionConfig& c, Tensor mask) {
+  const Shape wanted{images.rank() == 4 ? images.dim(0) : 0, c.height, c.image_width, c.channels};
+  if (images.rank() != 4 || images.shape() != wanted)
+    throw ShapeError(fmt::format("[vision] images are {}, they must be [batch, {}, {}, {}]",
+                                 to_string(images.spec()), c.height, c.image_width, c.channels));
+  const Init patch_start = start_of(c, c.patch * c.patch * c.channels);
+  Tensor x = patch_embedding(images, params.at("patch_embed.proj"), c.patch, c.width, patch_start);
+  if (mask.defined()) {
+    if (mask.shape() != Shape{x.dim(0), x.dim(1), 1})
+      throw ShapeError(fmt::format("[vision] the mask is {}, it must be [{}, {}, 1], a number a patch",
+                                   to_string(mask.spec()), x.dim(0), x.dim(1)));
+    x = select(mask, params("mask_token", {1, 1, c.width}), x);
+  }
+  if (c.class_token) {
+    const Tensor token = params("cls_token", {1, 1, c.width});
+    x = concat({broadcast_to(token, {x.dim(0), 1, c.width}), x}, 1);
+  }
+  return c.position_embedding ? x + params("pos_embed", {1, x.dim(1), c.width}) : x;
+}
+
+Params block_of(const Params& params, std::int64_t i) { return params.at("blocks").at(std::to_string(i)); }
+
+// What the mixer of a block is given, and what it is added to.
+struct Before {
+  Tensor x, normed;
+};
+
+Before before_mixer(Tensor x, const Params& params, const VisionConfig& c) {
+  if (c.mixer.position_convolution) x = x + depthwise_conv_of(x, params.at("cpe"), c.rows(), c.columns());
+  return {x, layer_norm_of(x, params.at("norm1"))};
+}
+
+Tensor run_block(Tensor given, const Params& params, const VisionConfig& c) {
+  const auto [x, normed] = before_mixer(given, params, c);
+  const Tensor mixed = x + mix(normed, params.at("attn"), c.mixer, sizes_of(c));
+  const Params mlp = params.at("mlp");
+  const std::int64_t hidden = hidden_of(c);
+  const Tensor y =
+      gelu(affine(layer_norm_of(mixed, params.at("norm2")), mlp.at("fc1"), hidden, start_of(c, c.width)));
+  return mixed + affine(y, mlp.at("fc2"), c.width, start_of(c, hidden));
+}
+
+Tensor run_blocks(Tensor x, const Params& params, const VisionConfig& c, std::int64_t end) {
+  for (std::int64_t i = 0; i < end; ++i) {
+    const Scope scope(fmt::format("blocks.{}", i));
+    x = run_block(x, block_of(params, i), c);
+  }
+  return x;
+}
+
+// Names and shapes of all that class_logits asks for.
+std::vector<ParamSpec> parameters_of(const VisionConfig& c) {
+  const Spec images{DType::f32, {1, c.height, c.image_width, c.channels}};
+  return trace_model(DType::f32, {images},
+                     [&](ParamTable& table, const std::vector<Tensor>& in) {
+                       return std::vector<Tensor>{class_logits(in[0], Params(table), c)};
+                     })
+      .params;
+}
+
+}  // namespace
+
+void VisionConfig::check() const {
+  const auto refuse = [](const std::string& why) { throw ConfigError("[vision] " + why); };
+  const auto positive = [&](const char* name, std::int64_t value) {
+    if (value < 1) refuse(fmt::format("{} must be positive, it is {}", name, value));
+  };
+  positive("height", height);
+  positive("image_width", image_width);
+  positive("channels", channels);
+  positive("patch", patch);
+  positive("width", width);
+  positive("heads", heads);
+  positive("classes", classes);
+  if (depth < 0) refuse(fmt::format("depth must not be negative, it is {}", depth));
+  if (height % patch || image_width % patch)
+    refuse(
+        fmt::format("patches of {} x {} do not divide images of {} x {}", patch, patch, height, image_width));
+  if (width % heads) refuse(fmt::format("width {} is not a multiple of {} heads", width, heads));
+  if (!(mlp_ratio > 0) || hidden_of(*this) < 1)
+    refuse(fmt::format("mlp_ratio {} leaves the MLP without a hidden feature", mlp_ratio));
+  if (!std::isfinite(init_std) || init_std < 0)
+    refuse(fmt::format("init_std must be 0 or positive, it is {}", init_std));
+  if (class_token && reads_places(mixer))
+    refuse(
+        "a class token has no place in the image, which the mixer looks at; leave it out or choose another mixer");
+}
+
+Tensor token_features(Tensor images, const Params& params, const VisionConfig& config, Tensor mask) {
+  config.check();
+  const Tensor x = run_blocks(embedded(images, params, config, mask), params, config, config.depth);
+  const Scope scope("head");
+  return layer_norm_of(x, params.at("norm"));
+}
+
+Tensor features(Tensor images, const Params& params, const VisionConfig& config) {
+  const Tensor x = token_features(images, params, config);
+  if (!config.class_token) return mean(x, {1});
+  return reshape(slice(x, 1, 0, 1), {x.dim(0), config.width});
+}
+
+Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config) {
+  const Tensor x = features(images, params, config);
+  const Scope scope("head");
+  return affine(x, params.at("head"), config.classes, start_of(config, config.width));
+}
+
+Tensor block_attention(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block) {
+  config.check();
+  if (block < 0 || block >= config.depth)
+    throw ConfigError(fmt::format("[vision] there is no block {}, there are {}", block, config.depth));
+  const Tensor x = run_blocks(embedded(images, params, config, {}), params, config, block);
+  const Params own = block_of(params, block);
+  return attention_map(before_mixer(x, own, config).normed, own.at("attn"), config.mixer, sizes_of(config));
+}
+
+std::vector<std::string> inherited_parameters(const VisionConfig& config) {
+  VisionConfig softmax = config;
+  softmax.mixer = {};
+  const std::vector<ParamSpec> theirs = parameters_of(softmax);
+  std::vector<std::string> out;
+  for (const ParamSpec& p : parameters_of(config))
+    if (std::ranges::any_of(theirs,
+                            [&](const ParamSpec& q) { return q.name == p.name && q.shape == p.shape; }))
+      out.push_back(p.name);
+  return out;
+}
+
+}  // namespace nestgrad::vision
