@@ -108,6 +108,7 @@ std::string figure(const Picture& picture) {
       [](const auto& p) {
         using Kind = std::decay_t<decltype(p)>;
         if constexpr (std::is_same_v<Kind, Table> || std::is_same_v<Kind, Tree>) return figure(p);
+        else if constexpr (std::is_same_v<Kind, Images>) return drawing::figure(p);
         else return figure(drawing::draw(p, drawing::kPage));
       },
       picture);

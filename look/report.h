@@ -1,4 +1,4 @@
-// Results for people: pictures as SVG and a one-file HTML page of views made of them. Everything is inline
+// Results for people: pictures as SVG (images as PNG) and a one-file HTML page of views made of them. Everything is inline
 // (no network), and light or dark follows the reader's system. All text is escaped; bytes that are not UTF-8,
 // as a byte-level model may write them, show as U+FFFD.
 //
@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/core/array.h"
 #include "ttt/claim.h"
 
 namespace nestgrad {
@@ -121,7 +122,23 @@ struct Tree {
   std::vector<Tree> children = {};
 };
 
-using Picture = std::variant<Chart, Heatmap, Bars, Points, Intervals, Diagram, Table, Tree>;
+// Images side by side, each enlarged so that its pixels are seen; they wrap where there is no room. On a page alone. A tile
+// is f32 [height, width, 1 or 3], values 0 to 1; ones that are not finite are drawn as 0, and the page says how many.
+struct Images {
+  struct Tile {
+    Array image;
+    std::string caption = {};
+    std::string marked = {};  // "", "good" (a frame and a tick) or "bad" (another frame and a cross)
+  };
+  std::string title;
+  std::vector<Tile> tiles = {};
+  int columns = 0;  // beside each other where there is room; 0: as many as there is room for
+  int scale = 0;    // pixels of the screen for one of an image; 0: such that the widest tile is about 96 wide
+  // Of rows of `columns` tiles each, as "input", "prediction", "truth"; the last may be shorter. None: no rows.
+  std::vector<std::string> row_names = {};
+};
+
+using Picture = std::variant<Chart, Heatmap, Bars, Points, Intervals, Diagram, Table, Tree, Images>;
 
 // One foldable part of a page.
 struct ReportView {

@@ -50,6 +50,9 @@ Drawn draw(const Diagram& diagram, const Canvas& canvas);
 
 std::string svg_file(const Drawn& drawn);
 
+// Images are no SVG: a <figure> of a page.
+std::string figure(const Images& images);
+
 // The style sheet of pictures. Plain classes and no CSS variables, which SVG viewers and converters outside
 // browsers do not know. c0.. colour strokes, f0.. fills, l0.. levels; q0.. and d0.. are the shades of a
 // sequential and of a diverging scale.

@@ -55,6 +55,12 @@ figure{margin:0;min-width:0;max-width:36rem;width:100%;background:var(--surface)
 .wide{grid-column:1/-1;max-width:none}figcaption{margin-bottom:.6rem}
 figure svg{display:block;width:100%;height:auto}.wide svg{margin:0 auto}
 .scroll{overflow-x:auto;overscroll-behavior-x:contain}
+.tiles{display:flex;flex-wrap:wrap;align-items:flex-start;gap:.5rem}.tile{max-width:100%;min-width:0;font-size:.8125rem;line-height:1.3;
+color:var(--soft);overflow-wrap:anywhere}
+.tile img{display:block;width:100%;height:auto;image-rendering:pixelated;margin-bottom:.2rem;outline:1px solid var(--line)}
+.tile.good img{outline:2px solid var(--holds)}.tile.bad img{outline:2px solid var(--fails)}
+.tile-row{display:grid;grid-template-columns:minmax(0,8rem) minmax(0,1fr);gap:.25rem 1rem;align-items:start;margin-bottom:.75rem}
+.row-name{font-size:.875rem}
 .note{font-size:.8125rem;color:var(--soft);margin:.5rem 0 0}
 figure table{width:100%}figure tbody tr:last-child>*{border-bottom:0}figure td,figure th{overflow-wrap:normal}
 .node{padding-left:0;font-size:.9375rem}.node>summary,.leaf{display:flex;flex-wrap:wrap;align-items:baseline;gap:.1rem .5rem;padding:.22rem 0;list-style:none}
@@ -70,7 +76,7 @@ overflow-wrap:anywhere;font:.8125rem/1.55 ui-monospace,SFMono-Regular,Menlo,Cons
 @media(max-width:40rem){
 .picture{font-size:16px}.picture .small{font-size:15px}
 figure{padding:.75rem .6rem}th,td{padding-right:.75rem}nav .about{display:none}nav table,.checks,figure table{font-size:.875rem}
-nav td:first-child{width:auto}.unit{display:block;text-align:right;min-width:0}.node,.detail{font-size:.875rem}.children{padding-left:.7rem}}
+nav td:first-child{width:auto}.unit{display:block;text-align:right;min-width:0}.node,.detail{font-size:.875rem}.children{padding-left:.7rem}.tile-row{grid-template-columns:minmax(0,1fr)}}
 @media print{
 body{max-width:none;padding:0;font-size:10pt;background:none}.controls{display:none}figure,pre,tr{break-inside:avoid}h2{break-after:avoid}
 .view>summary::before,.node>summary::before{display:none}.view::details-content{content-visibility:visible;display:block}a{color:inherit}}

@@ -262,6 +262,24 @@ std::vector<ReportView> sample_views() {
                         {"%21 = matmul", "f32[64,64]", 2}}}}},
                     {"loss", "94 nodes", 0}}};
 
+  // Waves of several widths, and a colour for each.
+  const auto image = [](int k, std::int64_t channels) {
+    Array out(DType::f32, {12, 16, channels});
+    for (std::int64_t i = 0; i < out.size(); ++i)
+      out.as<float>()[static_cast<std::size_t>(i)] =
+          static_cast<float>(0.5 + 0.5 * std::sin(0.3 * k * static_cast<double>(i / channels % 16) +
+                                                  static_cast<double>(i % channels)));
+    return out;
+  };
+  Images seen{.title = "Twelve of the test", .columns = 12};
+  for (int k = 0; k < 12; ++k)
+    seen.tiles.push_back({image(k, 1), fmt::format("{} ({} %)", k, 90 - k), k % 5 == 4 ? "bad" : "good"});
+  Images drawn{.title = "Views of a scene",
+               .columns = 6,
+               .scale = 8,
+               .row_names = {"input", "prediction, after five steps", "truth"}};
+  for (int k = 0; k < 18; ++k) drawn.tiles.push_back({image(k, 3)});
+
   return {
       {.id = "losses",
        .title = "The inner loss, token by token",
@@ -308,6 +326,11 @@ std::vector<ReportView> sample_views() {
        .question = "What is in the graph?",
        .pictures = {nodes},
        .open = false},
+      {.id = "images",
+       .title = "Images",
+       .question = "Does it see what is there?",
+       .reading = "What the network was given, what it made of it, and what is true.",
+       .pictures = {seen, drawn}},
       {.id = "sample",
        .title = "A sample",
        .question = "What does it write?",
@@ -351,10 +374,10 @@ TEST_CASE(
   CHECK(tags_match(page));
   CHECK(page.size() < 500000);
   CHECK(count(page, "<svg ") == 10);
-  CHECK(count(page, "<figure ") == 13);
-  CHECK(count(page, "<details class=\"view\"") == 8);
-  for (const std::string outside :
-       {"http:", "https:", "src=", "url(", "@import", "<link", "<iframe", "<object"}) {
+  CHECK(count(page, "<figure ") == 15);
+  CHECK(count(page, "<details class=\"view\"") == 9);
+  CHECK(count(page, "src=") == count(page, "src=\"data:image/png;base64,"));
+  for (const std::string outside : {"http:", "https:", "url(", "@import", "<link", "<iframe", "<object"}) {
     CAPTURE(outside);
     CHECK_FALSE(contains(page, outside));
   }

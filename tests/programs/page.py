@@ -42,6 +42,14 @@ LAYOUT = """
         wrong.push(`text is cut off in '${name}': ${text.textContent}`);
     }
   }
+  for (const image of document.querySelectorAll("figure img")) {
+    if (!image.checkVisibility()) continue;
+    const box = image.getBoundingClientRect();
+    if (!image.alt) wrong.push("an image has no words for those who do not see it");
+    if (!image.naturalWidth) wrong.push(`image '${image.alt}' cannot be shown`);
+    if (box.width < 8 || box.height < 8) wrong.push(`image '${image.alt}' is ${box.width} x ${box.height} px`);
+    if (box.right > innerWidth) wrong.push(`image '${image.alt}' ends at ${box.right} px`);
+  }
   return [...new Set(wrong)];
 })()
 """.replace("SMALLEST", str(SMALLEST_TEXT))
@@ -74,7 +82,7 @@ VIEWS = """
 [...document.querySelectorAll("nav a")].map((link) => {
   const view = document.getElementById(link.hash.slice(1));
   if (!view) return `the contents name '${link.hash}', which is not there`;
-  const shown = [...view.querySelectorAll("svg,table,pre,.node")].filter((part) => {
+  const shown = [...view.querySelectorAll("svg,table,pre,.node,img")].filter((part) => {
     const box = part.getBoundingClientRect();
     return box.width > 0 && box.height > 0;
   });
@@ -196,7 +204,7 @@ class Browser:
                 out.append(f"log: {p['entry']['text']}")
             elif method == "Network.requestWillBeSent" and not p["request"]["url"].startswith(("file:", "data:", "about:")):
                 out.append(f"asks for {p['request']['url']}")
-            elif method == "Network.requestWillBeSent" and p.get("type") != "Document":
+            elif method == "Network.requestWillBeSent" and p.get("type") != "Document" and not p["request"]["url"].startswith("data:"):
                 out.append(f"needs the file {p['request']['url']}")
         return out
 
@@ -323,6 +331,8 @@ def control(browser, text, folder):
         "a missing view": text.replace('id="', 'id="not-', 1),
         "an open tag": text.replace("</main>", ""),
         "an image from elsewhere": text.replace("<main>", '<main><img alt="" src="other.png"/>'),
+        "an image without words": text.replace('alt="', 'alt="" title="', 1),
+        "an image that is none": text.replace("data:image/png;base64,", "data:image/png;base64,AAAA", 1),
         "small letters": text.replace("</style>", ".picture{font-size:9px !important}</style>", 1),
         "faint letters": text.replace("</style>", "p{color:#aaa}</style>", 1),
         "no dark mode": text.replace("prefers-color-scheme:dark", "prefers-color-scheme:none"),
