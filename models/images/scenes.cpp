@@ -261,10 +261,10 @@ Camera camera(std::uint64_t seed, std::uint64_t index, std::uint64_t view) {
   return out;
 }
 
-View render(const Scene& scene, const Camera& camera, std::int64_t size) {
+RenderedView render(const Scene& scene, const Camera& camera, std::int64_t size) {
   check_size("render", size);
-  View out{Array(DType::f32, {size, size, 3}), Array(DType::f32, {size, size, 6}),
-           Array(DType::f32, {size, size, 1})};
+  RenderedView out{Array(DType::f32, {size, size, 3}), Array(DType::f32, {size, size, 6}),
+                   Array(DType::f32, {size, size, 1})};
   draw(scene, camera, size, out.image.as<float>().data(), out.rays.as<float>().data(),
        out.object_mask.as<float>().data());
   return out;

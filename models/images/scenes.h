@@ -37,7 +37,7 @@ struct Camera {
   double half_width = 0.52;  // of the picture, at distance 1
 };
 
-struct View {
+struct RenderedView {
   Array image;  // f32 [height, width, 3]
   Array rays;   // f32 [height, width, 6]: origin and unit direction of the ray through each pixel's centre
   Array object_mask;  // f32 [height, width, 1]: 1 where a sphere or a box is seen, in a sample at least
@@ -53,7 +53,7 @@ Camera camera(std::uint64_t seed, std::uint64_t index, std::uint64_t view);
 
 // Diffuse light with shadows, and ambient light; what is far away fades into the sky. A pixel is the mean of two by two
 // samples. ConfigError unless size is 1 to 4096.
-View render(const Scene& scene, const Camera& camera, std::int64_t size);
+RenderedView render(const Scene& scene, const Camera& camera, std::int64_t size);
 
 // Where a ray meets a thing, in lengths of its direction (> 0); infinite where it does not.
 double distance_along(const Sphere& sphere, const Vector3& origin, const Vector3& direction);

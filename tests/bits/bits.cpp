@@ -22,6 +22,9 @@
 #include "engine/core/hash.h"
 #include "engine/core/random.h"
 #include "engine/core/threads.h"
+#include "models/images/corruptions.h"
+#include "models/images/glyphs.h"
+#include "models/images/scenes.h"
 #include "models/trainer.h"
 #include "nestgrad.h"
 #include "ops/attrs.h"
@@ -227,6 +230,21 @@ void digest_training(const char* layer, bool mamba, Digest& digest) {
   digest.add_value(trainer.validate(trainer.validation_windows(4)).loss);
 }
 
+// ---- images ----
+
+void digest_images(Digest& d) {
+  const LabelledImages drawn = glyphs({.size = 28, .classes = 29}, 1, 5, 40),
+                       small = placed(drawn, {}, 2, 0, 50);
+  for (const LabelledImages& images : {drawn, small}) d.add({images.images, images.labels});
+  for (const CorruptionRow& row : corruptions()) d.add(corrupted(drawn.images, row.corruption, 3, 4));
+  d.add(augmented(small.images, 5, 0, {.contrast = 0.1, .noise = 0.1}));
+}
+
+void digest_scenes(Digest& d) {
+  const SceneViews views = scene_views(1, 7, 8, 3, 24);
+  d.add({views.images, views.rays, views.masks});
+}
+
 // ---- all of them ----
 
 using Digests = std::map<std::string, std::string>;
@@ -246,6 +264,8 @@ Digests compute(std::string_view only) {
   add("sizes/attention", digest_attention);
   add("sizes/reductions", digest_reductions);
   add("random", digest_random);
+  add("images/characters", digest_images);
+  add("images/scenes", digest_scenes);
 
   using ttt::FormChoice;
   const std::pair<const char*, std::vector<FormChoice>> layers[] = {

@@ -58,7 +58,7 @@ TEST_CASE(
   constexpr std::int64_t kSize = 65;
   const Scene scene = ball_on_grey();
   const Camera camera = from_the_left();
-  const View view = render(scene, camera, kSize);
+  const RenderedView view = render(scene, camera, kSize);
   CHECK(pixel(view.rays, 32, 32) == std::vector<double>{-4, 0, 1, 1, 0, 0});
   for (std::int64_t row = 0; row < kSize; row += 8)
     for (std::int64_t column = 0; column < kSize; column += 8) {
@@ -159,7 +159,7 @@ TEST_CASE("images: a scene's views depend on seed and number alone") {
   CHECK(one.rays.same_bits(rows(all.rays, 3, 4)));
   CHECK(one.masks.same_bits(rows(all.masks, 3, 4)));
   CHECK(few.images.reshaped({2, 16, 16, 3}).same_bits(rows(one.images.reshaped({3, 16, 16, 3}), 0, 2)));
-  const View view = render(scene(9, 103), camera(9, 103, 1), 16);
+  const RenderedView view = render(scene(9, 103), camera(9, 103, 1), 16);
   CHECK(view.image.same_bits(rows(one.images.reshaped({3, 16, 16, 3}), 1, 2).reshaped({16, 16, 3})));
   CHECK(digest(all.images) == "a301b2693168e53a");
   CHECK(digest(all.rays) == "c404696d6648e26e");
