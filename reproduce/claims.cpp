@@ -42,6 +42,7 @@ std::vector<JudgedClaim> judge(const Results& results) {
   std::vector<double> p, against;
   const auto number = [](double x) { return std::isnan(x) ? 1.0 : x; };
   for (const DeclaredClaim& claim : results.experiment().claims) {
+    if (claim.full_only && !results.settings().full()) continue;
     out.push_back({claim.text, claim.test(results)});
     p.push_back(number(out.back().evidence.p));
     against.push_back(number(out.back().evidence.against));

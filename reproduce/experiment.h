@@ -27,7 +27,7 @@ struct Settings {
   Extent extent = Extent::quick;
   int seeds = 3;                 // runs of each row
   std::uint64_t first_seed = 0;  // their seeds: first_seed, first_seed + 1, ..
-  std::string data;              // of experiments on text: a file or folder of text; empty: the Eigen headers
+  std::string data;  // a file or folder, of the kind that Experiment::data says; empty: what it says besides
   bool full() const { return extent == Extent::full; }
 };
 
@@ -99,6 +99,15 @@ struct Evidence {
 struct DeclaredClaim {
   std::string text;  // "mini-batches lower the loss"
   std::function<Evidence(const Results&)> test;
+  bool full_only = false;  // of rows that a quick run does not have
+};
+
+// What an experiment reads: what --data may name for it, and what it takes without.
+enum class Data : std::uint8_t {
+  drawn,       // nothing: it draws its own
+  text,        // a file or folder of text; the Eigen headers
+  digits,      // a folder with MNIST's test files; drawn characters
+  characters,  // a folder of folders of PNG files, as Omniglot is; invented characters
 };
 
 struct Experiment {
@@ -107,7 +116,7 @@ struct Experiment {
   std::string source;                           // paper, table or section
   double quick_minutes = 1, full_minutes = 10;  // on two cores, about
   int quick_seeds = 3, full_seeds = 5;
-  bool reads_text = true;  // its data is text: unless --data names another, the Eigen headers
+  Data data = Data::text;
   std::function<std::vector<std::string>(const Settings&)> rows;
   // Deterministic, in one thread: the numbers and curves depend on row, seed, settings and data alone.
   std::function<Measured(const Task&)> run;

@@ -12,7 +12,7 @@
 #include "engine/io/file.h"
 #include "ops/kernels.h"
 #include "programs/program.h"
-#include "reproduce/language_runs.h"
+#include "reproduce/data_source.h"
 #include "reproduce/page.h"
 #include "reproduce/runner.h"
 
@@ -52,15 +52,16 @@ Settings settings_of(const Options& o, const Experiment& e) {
   s.extent = o.full ? Extent::full : Extent::quick;
   s.seeds = o.seeds > 0 ? o.seeds : o.full ? e.full_seeds : e.quick_seeds;
   s.first_seed = o.first_seed;
-  s.data = o.data;
+  // With `all` it is for experiments on text; the others take what they have.
+  const bool by_name = std::ranges::find(o.names, "all") == o.names.end();
+  if (by_name || e.data == Data::text) s.data = o.data;
   return s;
 }
 
 Circumstances circumstances(const Experiment& e, const Settings& s) {
   Circumstances out{{}, {}, machine(), today()};
-  if (!e.reads_text) return out;
-  out.data = s.data.empty() ? "the Eigen headers" : std::filesystem::path(s.data).filename().string();
-  out.fingerprint = fmt::format("{:016x}", corpus_of(s).fingerprint());
+  const DataSource source = source_of(e, s);
+  out.data = source.name, out.fingerprint = source.fingerprint;
   return out;
 }
 
@@ -227,7 +228,7 @@ void go(const Options& o) {
   if (o.names.empty()) return list();
   const bool all_of_them = std::ranges::find(o.names, "all") != o.names.end();
   for (const std::string& name : o.names)
-    if (!o.data.empty() && name != "all" && !experiment_named(name).reads_text)
+    if (!o.data.empty() && name != "all" && experiment_named(name).data == Data::drawn)
       throw CLI::ValidationError(fmt::format("--data: {} draws its own data; leave --data out", name));
   std::vector<std::string> contradicted;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -263,7 +264,9 @@ int main(int argc, char** argv) {
   app.add_option("--seeds", o.seeds, "Runs of each row (default: as many as the experiment says)")
       ->check(CLI::Range(1, 1000));
   app.add_option("--first-seed", o.first_seed, "Their first seed; the others follow")->capture_default_str();
-  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)");
+  app.add_option(
+      "--data", o.data,
+      "Data of the experiments named, instead of what they have (a text or a folder of texts; of digits or characters,\nwhere an experiment reads images)");
   app.add_option("--out", o.out, "Each experiment has a folder in this one")->capture_default_str();
   app.add_option("--jobs", o.jobs, "Runs side by side, each in one thread (default: the number of cores)")
       ->check(CLI::Range(1, 256));

@@ -210,6 +210,13 @@ Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes&
   return std::visit([&](const auto& layer) { return run(layer, x, params, sizes); }, mixer.layer);
 }
 
+Tensor projected_keys(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& s) {
+  const auto* vittt = std::get_if<Vittt>(&mixer.layer);
+  const std::int64_t more =
+      vittt && vittt->convolution ? 3 * s.width / s.heads : 0;  // rows of the branch beside it
+  return slice(affine(x, params.at("qkv"), 3 * s.width + more, projection(s)), -1, s.width, 2 * s.width);
+}
+
 Tensor attention_map(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes) {
   return std::visit([&](const auto& layer) { return map_of(layer, x, params, sizes); }, mixer.layer);
 }

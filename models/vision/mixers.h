@@ -73,6 +73,9 @@ bool reads_places(const Mixer& mixer);
 // x [batch, tokens, width] -> [batch, tokens, width].
 Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes);
 
+// Keys as projected, before norms and convolutions: [batch, tokens, width].
+Tensor projected_keys(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes);
+
 // What each token takes of the others' values, [batch, heads, tokens, tokens], of the layer without its
 // projection and without branches beside it: softmax's and linear attention's weights; of test-time-trained
 // ones the map of ttt/vision.h, FormError where there is none.

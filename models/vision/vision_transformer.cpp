@@ -137,13 +137,27 @@ Tensor class_logits(Tensor images, const Params& params, const VisionConfig& con
   return affine(x, params.at("head"), config.classes, start_of(config, config.width));
 }
 
-Tensor block_attention(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block) {
+namespace {
+
+// What block `block` does with what its mixer is given.
+Tensor looked_at(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block,
+                 Tensor (*look)(Tensor, const Params&, const Mixer&, const MixerSizes&)) {
   config.check();
   if (block < 0 || block >= config.depth)
     throw ConfigError(fmt::format("[vision] there is no block {}, there are {}", block, config.depth));
   const Tensor x = run_blocks(embedded(images, params, config, {}), params, config, block);
   const Params own = block_of(params, block);
-  return attention_map(before_mixer(x, own, config).normed, own.at("attn"), config.mixer, sizes_of(config));
+  return look(before_mixer(x, own, config).normed, own.at("attn"), config.mixer, sizes_of(config));
+}
+
+}  // namespace
+
+Tensor block_attention(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block) {
+  return looked_at(images, params, config, block, attention_map);
+}
+
+Tensor block_keys(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block) {
+  return looked_at(images, params, config, block, projected_keys);
 }
 
 std::vector<std::string> inherited_parameters(const VisionConfig& config) {

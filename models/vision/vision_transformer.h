@@ -53,6 +53,9 @@ Tensor class_logits(Tensor images, const Params& params, const VisionConfig& con
 // models/vision/mixers.h of what that block is given.
 Tensor block_attention(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block);
 
+// Keys of block `block` as projected, [batch, tokens, width], the class token first.
+Tensor block_keys(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block);
+
 // Names of the parameters that the softmax ViT of the same sizes has too, in the same shapes: what a
 // conversion inherits (T^5). All others are new, and trained alone ("freeze") or faster ("multiplier").
 std::vector<std::string> inherited_parameters(const VisionConfig& config);

@@ -222,7 +222,7 @@ Experiment few_shot() {
       .source = "Finn et al. 2017, section 5.1; Nichol et al. 2018; Rajeswaran et al. 2019; Li et al. 2017",
       .quick_minutes = 2,
       .full_minutes = 5,
-      .reads_text = false,
+      .data = Data::drawn,
       .rows =
           [](const Settings&) {
             std::vector<std::string> out;

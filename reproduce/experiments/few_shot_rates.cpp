@@ -6,9 +6,9 @@
 #include "autograd/grad.h"
 #include "autograd/scan.h"
 #include "engine/core/random.h"
+#include "models/training.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
-#include "models/training.h"
 
 namespace nestgrad::reproduce {
 

@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "models/language_model.h"
+#include "models/training.h"
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/recall_episodes.h"
-#include "models/training.h"
 #include "reproduce/statistics.h"
 
 namespace nestgrad::reproduce {
@@ -99,11 +99,10 @@ Measured run(const Task& task) {
   const LanguageModelConfig config = config_of(row->learner);
   Training training({.seed = task.seed, .adamw = {.weight_decay = 0}});
   for (const Length& length : kLengths)
-    training.add(
-        {tokens_of(length.batch, length.pairs), answers_of(length.batch, length.pairs)},
-        [&](ParamTable& table, const std::vector<Tensor>& in) {
-          return Training::Objective{mean(cross_entropy(answers_of(config, table, in[0]), in[1]))};
-        });
+    training.add({tokens_of(length.batch, length.pairs), answers_of(length.batch, length.pairs)},
+                 [&](ParamTable& table, const std::vector<Tensor>& in) {
+                   return Training::Objective{mean(cross_entropy(answers_of(config, table, in[0]), in[1]))};
+                 });
   const std::int64_t rounds = task.settings.full() ? 600 : 400;
   std::vector<double> losses;
   const auto start = std::chrono::steady_clock::now();
@@ -113,7 +112,8 @@ Measured run(const Task& task) {
       const Episodes e =
           recall_episodes(length.batch, length.pairs, static_cast<std::uint64_t>(round), task.seed);
       losses.push_back(
-          training.step(kind, {e.tokens, e.answers}, cosine_rate(round, rounds, rounds / 10, row->rate)).loss);
+          training.step(kind, {e.tokens, e.answers}, cosine_rate(round, rounds, rounds / 10, row->rate))
+              .loss);
     }
     if (task.progress) task.progress(static_cast<double>(round) / static_cast<double>(rounds));
   }
@@ -218,7 +218,7 @@ Experiment recall() {
           "Learning to (learn at test time), section 3 (a control of ours); the task: Arora et al. 2023, Zoology",
       .quick_minutes = 2.5,
       .full_minutes = 6,
-      .reads_text = false,
+      .data = Data::drawn,
       .rows =
           [](const Settings&) {
             std::vector<std::string> out;

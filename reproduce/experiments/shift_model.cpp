@@ -1,0 +1,315 @@
+#include "reproduce/experiments/shift_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/grad.h"
+#include "engine/core/random.h"
+#include "models/vision/heads.h"
+#include "ops/ops.h"
+
+namespace nestgrad::reproduce {
+
+namespace {
+
+constexpr DType kType = DType::f32;
+constexpr std::int64_t kSide = 28, kBatch = 64, kCopies = 4, kTasks = 6, kTokens = 49, kHidden = 24;
+constexpr double kSelf = 2;      // weight of the masked patches' error beside the cross-entropy
+constexpr double kInner = 0.05;  // rate of the step that is trained through
+constexpr std::int64_t kRank = 4;
+constexpr std::uint64_t kMasks = 0x6d61736b;  // stream of random numbers
+constexpr std::uint64_t kTestSeed = 0x74657374;
+
+vision::VisionConfig model() {
+  return {.height = kSide,
+          .image_width = kSide,
+          .channels = 1,
+          .patch = 4,
+          .width = 48,
+          .depth = 3,
+          .heads = 2,
+          .classes = CharacterImages::kClasses,
+          .mlp_ratio = 2,
+          .init_std = 0};
+}
+
+Spec images_of(std::int64_t n) { return {kType, {n, kSide, kSide, 1}}; }
+Spec masks_of(std::int64_t n) { return {kType, {n, kTokens, 1}}; }
+Spec labels_of(std::int64_t n) { return {DType::i32, {n}}; }
+
+// Half of the patches of each of n images: those with the smallest of so many random numbers.
+Array masks(std::int64_t n, std::uint64_t seed, std::uint64_t first) {
+  Array out = Array::zeros(kType, masks_of(n).shape);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Array draws = random_uniform({kType, {kTokens}}, 0, 1, seed,
+                                       (kMasks << 32) + first + static_cast<std::uint64_t>(i));
+    std::vector<std::int64_t> order(kTokens);
+    for (std::int64_t t = 0; t < kTokens; ++t) order[static_cast<std::size_t>(t)] = t;
+    std::ranges::sort(order, {},
+                      [&](std::int64_t t) { return draws.as<float>()[static_cast<std::size_t>(t)]; });
+    for (std::int64_t k = 0; k < kHidden; ++k)
+      out.as<float>()[static_cast<std::size_t>(i * kTokens + order[static_cast<std::size_t>(k)])] = 1;
+  }
+  return out;
+}
+
+// Both tasks as functions of images and of parameters that may be any tensors: (images, labels, parameters) -> [n], and
+// (images, masks, parameters) -> [n].
+struct Tasks {
+  TracedModel classes, self;
+  std::int64_t n;
+
+  explicit Tasks(std::int64_t count)
+      : classes(trace_model(kType, {images_of(count), labels_of(count)},
+                            [](ParamTable& table, const std::vector<Tensor>& in) {
+                              const Tensor logits = class_logits(in[0], Params(table), model());
+                              return std::vector<Tensor>{cross_entropy(logits, in[1]), logits};
+                            })),
+        self(trace_model(kType, {images_of(count), masks_of(count)},
+                         [](ParamTable& table, const std::vector<Tensor>& in) {
+                           return std::vector<Tensor>{
+                               masked_patch_loss(in[0], in[1], Params(table), model())};
+                         })),
+        n(count) {}
+};
+
+using Values = std::map<std::string, Tensor>;
+
+// Parameters of both tasks, asked for where they are trained.
+Values asked(ParamTable& table, const Tasks& tasks) {
+  Values out;
+  for (const TracedModel* one : {&tasks.classes, &tasks.self})
+    for (const ParamSpec& p : one->params) out.emplace(p.name, table.get(p.name, p.shape, p.init));
+  return out;
+}
+
+Tensor run(const TracedModel& traced, Tensor images, Tensor other, const Values& values) {
+  std::vector<Tensor> in{images, other};
+  for (std::size_t i = 2; i < traced.inputs.size(); ++i) in.push_back(values.at(traced.inputs[i]));
+  return traced.function(std::span<const Tensor>(in))[0];
+}
+
+// One step on the mean error of the masked patches, of what `values` has and `learns` takes.
+Values after_step(const Tasks& tasks, Tensor images, Tensor masks, const Values& values, Tensor rate) {
+  Values out = values;
+  std::vector<std::string> names;
+  std::vector<Tensor> at;
+  for (const ParamSpec& p : tasks.self.params)
+    names.push_back(p.name), at.push_back(probe(values.at(p.name)));
+  for (std::size_t i = 0; i < names.size(); ++i) out[names[i]] = at[i];
+  const std::vector<Tensor> g = grad(mean(run(tasks.self, images, masks, out)), at);
+  for (std::size_t i = 0; i < names.size(); ++i) out[names[i]] = at[i] - rate * g[i];
+  return out;
+}
+
+Tensor of_task(Tensor x, std::int64_t task, std::int64_t each) {
+  return slice(x, 0, task * each, (task + 1) * each);
+}
+
+}  // namespace
+
+StateDict train_for_shift(ShiftTraining kind, std::int64_t steps, const Task& task, double share) {
+  const Tasks whole(kBatch), copies(kCopies), single(1);
+  Training training({.seed = task.seed, .adamw = {.weight_decay = 0.05}});
+  const bool meta = kind == ShiftTraining::meta;
+  std::vector<Spec> specs{images_of(kBatch), labels_of(kBatch), masks_of(kBatch)};
+  if (meta) specs.insert(specs.end(), {images_of(kTasks * kCopies), masks_of(kTasks * kCopies)});
+  training.add(specs, [&](ParamTable& table, const std::vector<Tensor>& in) {
+    const Values values = asked(table, whole);
+    Tensor loss = mean(run(whole.classes, in[0], in[1], values));
+    if (kind != ShiftTraining::classes) loss = loss + kSelf * mean(run(whole.self, in[0], in[2], values));
+    if (meta) {
+      Tensor after = constant(0.0, kType);
+      for (std::int64_t t = 0; t < kTasks; ++t) {
+        const Values learnt = after_step(copies, of_task(in[3], t, kCopies), of_task(in[4], t, kCopies),
+                                         values, constant(kInner, kType));
+        after = after + mean(run(single.classes, of_task(in[0], t, 1), of_task(in[1], t, 1), learnt));
+      }
+      loss = loss + after * (1.0 / kTasks);
+    }
+    return Training::Objective{loss};
+  });
+  const CharacterImages& data = CharacterImages::of(task.settings, Look::plain);
+  for (std::int64_t i = 0; i < steps; ++i) {
+    const auto first = static_cast<std::uint64_t>(i * kBatch);
+    const LabelledImages batch = data.training(i, kBatch, task.seed);
+    std::vector<Array> given{batch.images, batch.labels, masks(kBatch, task.seed, first)};
+    if (meta) {
+      Array all(kType, images_of(kTasks * kCopies).shape);
+      const auto size = static_cast<std::size_t>(kSide * kSide);
+      for (std::size_t c = 0; c < static_cast<std::size_t>(kTasks * kCopies); ++c)
+        std::ranges::copy(
+            batch.images.as<float>().subspan(c / static_cast<std::size_t>(kCopies) * size, size),
+            all.as<float>().begin() + static_cast<std::ptrdiff_t>(c * size));
+      given.push_back(augmented(all, task.seed, first));
+      given.push_back(masks(kTasks * kCopies, task.seed, (std::uint64_t{1} << 31) + first));
+    }
+    training.step(0, given, cosine_rate(i, steps, steps / 10, 2e-3));
+    if (task.progress) task.progress(share * static_cast<double>(i) / static_cast<double>(steps));
+  }
+  return training.parameters();
+}
+
+namespace {
+
+bool is_matrix_of_a_block(const ParamSpec& p) { return p.name.starts_with("blocks.") && p.shape.size() == 2; }
+
+// What learns, as parameters of their own: those of LoRA are new, and begin with no change.
+std::vector<ParamSpec> learning_of(Learning what, const std::vector<ParamSpec>& params) {
+  std::vector<ParamSpec> out;
+  for (const ParamSpec& p : params) {
+    if (what == Learning::all || (what == Learning::norms && p.name.find("norm") != std::string::npos) ||
+        (what == Learning::block && p.name.starts_with("blocks.0.")))
+      out.push_back(p);
+    if (what != Learning::lora || !is_matrix_of_a_block(p)) continue;
+    out.push_back({p.name + ".lora_B", {p.shape[0], kRank}, Init::zeros()});
+    out.push_back({p.name + ".lora_A",
+                   {kRank, p.shape[1]},
+                   Init::normal(1 / std::sqrt(static_cast<double>(p.shape[1])))});
+  }
+  return out;
+}
+
+// Learns from one image at a time, and answers for it.
+class Reader {
+ public:
+  Reader(const StateDict& params, const TestTime& how)
+      : how_(how),
+        params_(params),
+        copies_(kCopies),
+        single_(1),
+        learning_(learning_of(how.what, copies_.self.params)) {
+    std::vector<Spec> specs{images_of(kCopies), masks_of(kCopies)};
+    add_values(specs, copies_.self);
+    if (!learning_.empty())
+      learn_ = std::make_unique<Plan>(
+          trace([&](const std::vector<Tensor>& in) { return learnt(in); }, specs).plan());
+    specs = {images_of(1), labels_of(1)};
+    add_values(specs, single_.classes);
+    ask_ = std::make_unique<Plan>(trace(
+                                      [&](const std::vector<Tensor>& in) {
+                                        const Values values = merged(single_.classes, in);
+                                        std::vector<Tensor> all{in[0], in[1]};
+                                        for (std::size_t i = 2; i < single_.classes.inputs.size(); ++i)
+                                          all.push_back(values.at(single_.classes.inputs[i]));
+                                        return single_.classes.function(std::span<const Tensor>(all));
+                                      },
+                                      specs)
+                                      .plan());
+    forget();
+  }
+
+  // To the trained weights.
+  void forget() {
+    values_.clear();
+    for (const ParamSpec& p : learning_) {
+      const auto own = params_.find(p.name);
+      values_.push_back(own != params_.end() ? own->second : initial_value(p, kType, kTestSeed));
+    }
+  }
+
+  Answer read(const Array& image, std::int32_t label, std::uint64_t number) {
+    if (!how_.keep) forget();
+    for (int i = 0; i < how_.steps && learn_; ++i) {
+      const std::uint64_t draw = (number * 64 + static_cast<std::uint64_t>(i)) * kCopies;
+      std::vector<Array> in{augmented(repeated(image, kCopies), kTestSeed, draw),
+                            masks(kCopies, kTestSeed, draw)};
+      bind(in, copies_.self);
+      values_ = learn_->run(in);
+      for (Array& v : values_) v = v.clone();
+    }
+    std::vector<Array> in{repeated(image, 1), Array::full(DType::i32, {1}, label)};
+    bind(in, single_.classes);
+    const std::vector<Array> found = ask_->run(in);
+    const std::span<const float> logits = found[1].as<float>();
+    return {found[0].at(0), std::ranges::max_element(logits) - logits.begin() == label};
+  }
+
+ private:
+  // Inputs behind the first two: the model's parameters, then what learns.
+  void add_values(std::vector<Spec>& specs, const TracedModel& traced) const {
+    for (std::size_t i = 2; i < traced.inputs.size(); ++i) specs.push_back(traced.function.input_spec(i));
+    for (const ParamSpec& p : learning_) specs.push_back({kType, p.shape});
+  }
+  void bind(std::vector<Array>& in, const TracedModel& traced) const {
+    for (std::size_t i = 2; i < traced.inputs.size(); ++i) in.push_back(params_.at(traced.inputs[i]));
+    in.insert(in.end(), values_.begin(), values_.end());
+  }
+  // The parameters that a model runs with, of such inputs.
+  Values merged(const TracedModel& traced, const std::vector<Tensor>& in) const {
+    return merged(traced, in, {in.begin() + static_cast<std::ptrdiff_t>(traced.inputs.size()), in.end()});
+  }
+  Values merged(const TracedModel& traced, const std::vector<Tensor>& in,
+                const std::vector<Tensor>& learning) const {
+    Values out;
+    for (std::size_t i = 2; i < traced.inputs.size(); ++i) out.emplace(traced.inputs[i], in[i]);
+    for (std::size_t i = 0; i < learning_.size(); ++i) {
+      const std::string& name = learning_[i].name;
+      if (how_.what != Learning::lora) {
+        if (const auto at = out.find(name); at != out.end()) at->second = learning[i];
+        continue;
+      }
+      if (const auto at = out.find(name.substr(0, name.rfind('.'))); at != out.end())
+        at->second = at->second + matmul(learning[i], learning[i + 1]);
+      ++i;
+    }
+    return out;
+  }
+  std::vector<Tensor> learnt(const std::vector<Tensor>& in) const {
+    std::vector<Tensor> at(in.begin() + static_cast<std::ptrdiff_t>(copies_.self.inputs.size()), in.end()),
+        out;
+    for (Tensor& t : at) t = probe(t);
+    const Tensor loss = mean(reproduce::run(copies_.self, in[0], in[1], merged(copies_.self, in, at)));
+    const std::vector<Tensor> g = grad(loss, at);
+    for (std::size_t i = 0; i < at.size(); ++i) out.push_back(at[i] - how_.rate * g[i]);
+    return out;
+  }
+
+  TestTime how_;
+  const StateDict& params_;
+  Tasks copies_, single_;
+  std::vector<ParamSpec> learning_;
+  std::unique_ptr<Plan> learn_, ask_;
+  std::vector<Array> values_;  // of what learns
+};
+
+}  // namespace
+
+std::vector<Answer> answers_of(const StateDict& params, const TestTime& how, const LabelledImages& images,
+                               std::uint64_t first) {
+  Reader reader(params, how);
+  std::vector<Answer> out;
+  const auto size = static_cast<std::size_t>(kSide * kSide);
+  for (std::size_t i = 0; i < images.labels.as<std::int32_t>().size(); ++i) {
+    Array image(kType, {kSide, kSide, 1});
+    std::ranges::copy(images.images.as<float>().subspan(i * size, size), image.as<float>().begin());
+    out.push_back(reader.read(image, images.labels.as<std::int32_t>()[i], first + i));
+  }
+  return out;
+}
+
+double cosine_of_gradients(const StateDict& params, const LabelledImages& images) {
+  const std::int64_t n = images.labels.size();
+  const Tasks tasks(n);
+  const TracedModel traced = trace_model(
+      kType, {images_of(n), labels_of(n), masks_of(n)},
+      [&](ParamTable& table, const std::vector<Tensor>& in) {
+        const Values values = asked(table, tasks);
+        std::vector<Tensor> shared;
+        for (const ParamSpec& p : tasks.classes.params)
+          if (std::ranges::any_of(tasks.self.params, [&](const ParamSpec& q) { return q.name == p.name; }))
+            shared.push_back(values.at(p.name));
+        const std::vector<Tensor> a = grad(mean(run(tasks.classes, in[0], in[1], values)), shared),
+                                  b = grad(mean(run(tasks.self, in[0], in[2], values)), shared);
+        Tensor dot = constant(0.0, kType), aa = dot, bb = dot;
+        for (std::size_t i = 0; i < a.size(); ++i)
+          dot += sum(a[i] * b[i]), aa += sum(square(a[i])), bb += sum(square(b[i]));
+        return std::vector<Tensor>{dot / sqrt(aa * bb)};
+      });
+  return traced.function(traced.bind({images.images, images.labels, masks(n, kTestSeed, 0)}, {&params}))[0]
+      .item();
+}
+
+}  // namespace nestgrad::reproduce

@@ -1,0 +1,120 @@
+// The promises: runs of a seed see the same images, held-out ones are the same for all seeds, what a shift of keys shows is
+// exact, and an image that is learnt from and forgotten leaves nothing behind.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "reproduce/experiments/shift_model.h"
+#include "reproduce/experiments/t5_shift.h"
+#include "reproduce/image_runs.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::reproduce;
+using namespace nestgrad::testing;
+
+TEST_CASE("images: batches depend on step and seed, and what is held out on neither") {
+  const CharacterImages& data = CharacterImages::of({});
+  const LabelledImages a = data.training(3, 4, 1), first = data.held_out(0, 2), second = data.held_out(1, 1);
+  CHECK(a.images.shape() == Shape{4, 40, 40, 1});
+  CHECK(data.training(3, 4, 1).images.same_bits(a.images));
+  CHECK_FALSE(data.training(3, 4, 2).images.same_bits(a.images));
+  CHECK_FALSE(data.training(4, 4, 1).images.same_bits(a.images));
+  for (std::size_t i = 0; i < 1600; ++i)
+    CHECK(first.images.as<float>()[1600 + i] == second.images.as<float>()[i]);
+  CHECK(CharacterImages::of({}, Look::plain).held_out(0, 1).images.shape() == Shape{1, 28, 28, 1});
+  CHECK(data.fingerprint().empty());
+  Settings missing;
+  missing.data = "/nowhere";
+  CHECK(contains(message_of<ConfigError>([&] { CharacterImages::of(missing); }), "images-idx3-ubyte"));
+}
+
+TEST_CASE(
+    "images: what a seed begins with is made once, by whoever asks first, and an error reaches all that ask") {
+  SharedStarts starts;
+  std::atomic<int> made{0};
+  const auto make = [&](std::uint64_t seed) {
+    ++made;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (seed == 9) throw ValueError("no such start");
+    return StateDict{{"w", Array::scalar(static_cast<double>(seed), DType::f32)}};
+  };
+  std::vector<std::thread> threads;
+  std::vector<double> found(8);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    threads.emplace_back([&, i] { found[i] = starts.get("a", i % 2, {0, 1, 2}, make)->at("w").item(); });
+  for (std::thread& t : threads) t.join();
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == static_cast<double>(i % 2));
+  CHECK(made >= 2);
+  CHECK(made <= 3);  // the third by one that waited
+  CHECK_THROWS_AS(starts.get("a", 9, {9}, make), ValueError);
+  CHECK_THROWS_AS(starts.get("a", 9, {9}, make), ValueError);
+  CHECK(starts.get("b", 0, {0}, make)->at("w").item() == 0);
+}
+
+TEST_CASE(
+    "t5: a shift of all keys is nothing to softmax and to instance norm, and second order foretells the others'") {
+  Measured out;
+  shift_keys({.row = "", .seed = 5}, out);
+  const auto number = [&](const std::string& name) { return out.numbers.at(name); };
+  CHECK(number("change, softmax attention") < 1e-14);
+  CHECK(number("change, TTT, instance norm of keys") < 1e-12);
+  for (const std::string kind : {"TTT, no norm of keys", "TTT, layer norm of keys"}) {
+    CHECK(number("change, " + kind) > 1e-2);
+    const double none = number("change, less 0 derivatives, " + kind),
+                 one = number("change, less 1 derivative, " + kind),
+                 two = number("change, less 2 derivatives, " + kind);
+    CHECK(one < 0.3 * none);
+    CHECK(two < 0.3 * one);
+  }
+  const std::vector<double>& softmax = out.curves.at("operations by tokens, softmax attention");
+  const std::vector<double>& ttt = out.curves.at("operations by tokens, TTT, instance norm of keys");
+  CHECK(softmax[3] / softmax[2] > 8);  // four times the tokens
+  CHECK(ttt[3] / ttt[2] < 4.5);
+}
+
+namespace {
+
+StateDict untrained(ShiftTraining kind) { return train_for_shift(kind, 1, {.row = "", .seed = 0}, 1); }
+
+}  // namespace
+
+TEST_CASE(
+    "shift: with reset no image leaves a bit to the next, online it does, and every way of learning changes answers") {
+  const StateDict params = untrained(ShiftTraining::joint);
+  const LabelledImages images = CharacterImages::of({}, Look::plain).held_out(0, 3);
+  LabelledImages alone{
+      {},
+      Array::of({static_cast<double>(images.labels.as<std::int32_t>()[2])}, {1}).cast(DType::i32),
+      images.classes};
+  alone.images = Array(DType::f32, {1, 28, 28, 1});
+  std::ranges::copy(images.images.as<float>().subspan(2 * 784, 784), alone.images.as<float>().begin());
+  const double still = answers_of(params, {}, images, 0)[2].loss;
+  for (const Learning what : {Learning::all, Learning::norms, Learning::lora, Learning::block}) {
+    CAPTURE(static_cast<int>(what));
+    const TestTime how{.what = what, .steps = 2, .rate = 0.1};
+    const double after = answers_of(params, how, images, 0)[2].loss;
+    CHECK(after != still);
+    CHECK(answers_of(params, how, alone, 2)[0].loss == after);
+  }
+  const TestTime online{.what = Learning::all, .steps = 1, .rate = 0.1, .keep = true};
+  CHECK(answers_of(params, online, images, 0)[2].loss != answers_of(params, online, alone, 2)[0].loss);
+  const double cosine = cosine_of_gradients(params, images);
+  CHECK(std::abs(cosine) <= 1);
+  CHECK(cosine != 0);
+}
+
+TEST_CASE("shift: the three ways of training begin alike, and differ after a step") {
+  const StateDict classes = untrained(ShiftTraining::classes), joint = untrained(ShiftTraining::joint),
+                  meta = untrained(ShiftTraining::meta);
+  CHECK(classes.size() == joint.size());
+  bool apart = false, further = false;
+  for (const auto& [name, value] : joint) {
+    apart = apart || !value.same_bits(classes.at(name));
+    further = further || !value.same_bits(meta.at(name));
+  }
+  CHECK(apart);
+  CHECK(further);
+}
