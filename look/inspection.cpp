@@ -16,12 +16,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Empty for what is no drawing: tables and trees.
+// Empty for what is no drawing: tables, trees and images.
 std::string svg_of(const Picture& picture) {
   return std::visit(
       []<class P>(const P& p) -> std::string {
-        if constexpr (std::is_same_v<P, Table> || std::is_same_v<P, Tree>) return {};
-        else return svg(p);
+        if constexpr (requires { svg(p); }) return svg(p);
+        else return {};
       },
       picture);
 }
