@@ -1,6 +1,6 @@
-// Results for people: pictures as SVG (images as PNG) and a one-file HTML page of views made of them. Everything is inline
-// (no network), and light or dark follows the reader's system. All text is escaped; bytes that are not UTF-8,
-// as a byte-level model may write them, show as U+FFFD.
+// Results for people: pictures as SVG (images as PNG) and a one-file HTML page of views made of them. Everything is
+// inline (no network), and light or dark follows the reader's system. All text is escaped; bytes that are not UTF-8, as
+// a byte-level model may write them, show as U+FFFD.
 //
 // A value that is NaN or infinite, or that a log axis cannot show, is never
 // left out in silence: the picture says how many there are. Labels carry
@@ -74,8 +74,8 @@ struct Points {
   bool diagonal = false;  // draws the line y = x
 };
 
-// An estimate and its error bar in each row, below each other (a forest plot). A row without an interval has low and high
-// equal to its estimate.
+// An estimate and its error bar in each row, below each other (a forest plot). A row without an interval has low and
+// high equal to its estimate.
 struct Intervals {
   struct Row {
     std::string name;
@@ -122,8 +122,9 @@ struct Tree {
   std::vector<Tree> children = {};
 };
 
-// Images side by side, each enlarged so that its pixels are seen; they wrap where there is no room. On a page alone. A tile
-// is f32 [height, width, 1 or 3], values 0 to 1; ones that are not finite are drawn as 0, and the page says how many.
+// Images side by side, each enlarged so that its pixels are seen; they wrap where there is no room. On a page alone. A
+// tile is f32 [height, width, 1 or 3], values 0 to 1; ones that are not finite are drawn as 0, and the page says how
+// many.
 struct Images {
   struct Tile {
     Array image;

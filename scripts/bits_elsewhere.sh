@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Are the digests of tests/bits the same when the library is built by clang, and for arm64? Builds the program `bits` for
 # each, without CMake, and runs it: under every instruction set that this machine has, and arm64's under qemu-user.
-# What `bits` does not need (readers of images, look/, reproduce/, programs/) is read by clang too, so that all of the project stays C++
-# that clang accepts.
+# What `bits` does not need (readers of images, look/, reproduce/, programs/) is read by clang too, so that all of the
+# project stays C++ that clang accepts.
 #   scripts/bits_elsewhere.sh [FOLDER]     objects go there (default: build/bits); a second call builds what changed
 # A compiler or emulator that is missing is said, with what to install; scripts/setup.sh --cross installs both.
 set -euo pipefail

@@ -47,8 +47,8 @@ inline std::string png_chunk(const std::string& name, const std::string& data) {
          big_endian(static_cast<std::uint32_t>(sum));
 }
 
-// A PNG file of its parts. rows: the bytes of each, before which stands the filter's (0: none). colour: 0 grey, 2 colour,
-// 3 palette, 4 grey and alpha, 6 colour and alpha. chunks: what stands between header and data, as PLTE.
+// A PNG file of its parts. rows: the bytes of each, before which stands the filter's (0: none). colour: 0 grey, 2
+// colour, 3 palette, 4 grey and alpha, 6 colour and alpha. chunks: what stands between header and data, as PLTE.
 inline std::string png_with(std::uint32_t width, std::uint32_t height, char bits, char colour,
                             const std::string& rows,
                             const std::vector<std::pair<std::string, std::string>>& chunks = {}) {

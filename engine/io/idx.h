@@ -1,5 +1,5 @@
-// The files of the MNIST data set (http://yann.lecun.com/exdb/mnist, "THE IDX FILE FORMAT"), as they are or compressed by
-// gzip:
+// The files of the MNIST data set (http://yann.lecun.com/exdb/mnist, "THE IDX FILE FORMAT"), as they are or compressed
+// by gzip:
 //
 //   2 bytes      0 0
 //   1 byte       type of the numbers: 8, unsigned bytes, is read
@@ -16,8 +16,9 @@
 
 namespace nestgrad {
 
-// The numbers, 0 to 255, as i32 of the file's shape. `what` names the bytes in error messages, usually a path. The bytes are
-// not trusted: whatever they are, the result is an Array or an IoError of one line that says what is wrong and what to do.
+// The numbers, 0 to 255, as i32 of the file's shape. `what` names the bytes in error messages, usually a path. The
+// bytes are not trusted: whatever they are, the result is an Array or an IoError of one line that says what is wrong
+// and what to do.
 Array parse_idx(std::span<const std::byte> bytes, const std::string& what);
 Array read_idx(const std::string& path);
 

@@ -1,5 +1,6 @@
-// Where things are put on an image: what glyphs.cpp and placed.cpp share. Not for use outside this folder. Coordinates are in
-// pixels from the upper left corner of the image; the centre of pixel (row, column) is (column + 1/2, row + 1/2).
+// Where things are put on an image: what glyphs.cpp and placed.cpp share. Not for use outside this folder. Coordinates
+// are in pixels from the upper left corner of the image; the centre of pixel (row, column) is (column + 1/2, row +
+// 1/2).
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ Affine turned(double scale_x, double scale_y, double shear, double angle);
 // Smallest squared distance from p to any of the points; infinite for none.
 double squared_distance(const std::vector<Point>& points, Point p);
 
-// A random place for something of this radius, away from what is there: of sixteen drawn places the first that is at least
-// `apart` from all points, or else the one that is furthest.
+// A random place for something of this radius, away from what is there: of sixteen drawn places the first that is at
+// least `apart` from all points, or else the one that is furthest.
 Point free_place(Draws& draws, const std::vector<Point>& there, double size, double radius, double apart);
 
 // ConfigError in the name of `who` for options that make no sense.

@@ -10,8 +10,8 @@
 
 namespace nestgrad {
 
-// Corruptions of our own; severities go from 1 to 5. Those of ImageNet-C (Hendrycks and Dietterich, 2019) are other ones of the
-// same kinds. Lengths are shares of the shorter side, so that images of any size look alike.
+// Corruptions of our own; severities go from 1 to 5. Those of ImageNet-C (Hendrycks and Dietterich, 2019) are other
+// ones of the same kinds. Lengths are shares of the shorter side, so that images of any size look alike.
 enum class Corruption : std::uint8_t {
   noise,            // normal numbers are added: of standard deviation 0.08 to 0.4
   blur,             // by a bell of standard deviation 0.6 to 2.4 of 28 pixels
@@ -32,9 +32,9 @@ const std::vector<CorruptionRow>& corruptions();
 std::string_view name(Corruption corruption);
 Corruption corruption_named(std::string_view name);  // ConfigError for a name that there is not
 
-// images: f32 [n, height, width, channels] with values in [0, 1]; the same, corrupted. What is random of image i depends on
-// (corruption, seed, first + i) alone, and not on the severity: an occluder only grows. Nothing leaves [0, 1]. ConfigError for
-// another severity, ShapeError, DTypeError.
+// images: f32 [n, height, width, channels] with values in [0, 1]; the same, corrupted. What is random of image i
+// depends on (corruption, seed, first + i) alone, and not on the severity: an occluder only grows. Nothing leaves [0,
+// 1]. ConfigError for another severity, ShapeError, DTypeError.
 Array corrupted(const Array& images, Corruption corruption, int severity, std::uint64_t seed,
                 std::uint64_t first = 0);
 
@@ -48,8 +48,8 @@ struct Augmentation {
 };
 
 // A copy of each image that is turned, shifted and so on. What is beyond an edge is as the edge. Image i depends on
-// (seed, first + i) alone: number the copies of one image by their own numbers. Errors as above; ConfigError for bounds that are
-// negative, or not below 1 where they are shares.
+// (seed, first + i) alone: number the copies of one image by their own numbers. Errors as above; ConfigError for bounds
+// that are negative, or not below 1 where they are shares.
 //
 //   Array copies = augmented(repeated(image, 8), seed, 8 * number);
 Array augmented(const Array& images, std::uint64_t seed, std::uint64_t first, const Augmentation& how = {});

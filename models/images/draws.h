@@ -10,8 +10,9 @@
 
 namespace nestgrad::detail {
 
-// One thread at a time. Philox4x32-10 (engine/core/random.h) with the counter {k / 2, index, purpose} and the seed as key; two
-// words for each number.
+// One thread at a time. Not twice among the arguments of one call: their order is not defined (in braces it is).
+// Philox4x32-10 (engine/core/random.h) with the counter {k / 2, index, purpose} and the seed as key; two words for each
+// number.
 class Draws {
  public:
   Draws(std::uint64_t seed, std::uint32_t purpose, std::uint64_t index)

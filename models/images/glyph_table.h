@@ -6,8 +6,8 @@
 
 namespace nestgrad::detail {
 
-// A control point in a box that is 1 high, y downwards; most characters are 0.6 to 0.7 wide. A pen goes through the points of
-// a stroke in smooth curves (Catmull and Rom's), and turns a corner where `corner` is set.
+// A control point in a box that is 1 high, y downwards; most characters are 0.6 to 0.7 wide. A pen goes through the
+// points of a stroke in smooth curves (Catmull and Rom's), and turns a corner where `corner` is set.
 struct ControlPoint {
   double x, y;
   bool corner = false;

@@ -46,7 +46,8 @@ Line way_of(std::span<const ControlPoint> stroke, const Line& moved) {
   return out;
 }
 
-// A character as a hand writes it, 1 high, its middle at 0. Points of different strokes that coincide are moved together.
+// A character as a hand writes it, 1 high, its middle at 0. Points of different strokes that coincide are moved
+// together.
 std::vector<Line> written(const Character& character, double jitter, Draws& draws) {
   const double wide = draws.between(0.85, 1.15);
   std::vector<Line> out;
@@ -85,7 +86,8 @@ class Ink {
  public:
   explicit Ink(std::int64_t size) : size_(size), squared_(uz(size * size), kFar) {}
 
-  // A stroke of half so many pixels' thickness. Ink is full up to the edge less half a pixel, and none from half a pixel on.
+  // A stroke of half so many pixels' thickness. Ink is full up to the edge less half a pixel, and none from half a
+  // pixel on.
   void draw(const Line& line, double half, float* image) {
     std::ranges::fill(squared_, kFar);
     const double reach = half + 1;
@@ -142,8 +144,8 @@ Line fragment(int label, const GlyphOptions& o, Draws& draws) {
 // The pose of a character: where it can lie without leaving the image.
 Affine pose_of(const std::vector<Line>& lines, const GlyphOptions& o, double half, Draws& draws) {
   const auto size = static_cast<double>(o.size);
-  const double height = size * draws.between(o.smallest, o.largest);
-  Affine pose = detail::turned(height, height, draws.around(o.shear), draws.around(o.rotation));
+  const double height = size * draws.between(o.smallest, o.largest), lean = draws.around(o.shear);
+  Affine pose = detail::turned(height, height, lean, draws.around(o.rotation));
   double left = 1e9, right = -1e9, top = 1e9, bottom = -1e9;
   for (const Line& line : lines)
     for (const Point& p : line) {
@@ -175,8 +177,8 @@ void draw_image(const GlyphOptions& o, std::int32_t label, std::uint64_t seed, s
     there.insert(there.end(), way.begin(), way.end());
   }
   for (int i = 0; i < o.distractors; ++i) {
-    const double height = size * draws.between(o.smallest, o.largest);
-    Affine at = detail::turned(height, height, draws.around(o.shear), draws.around(3.14159));
+    const double height = size * draws.between(o.smallest, o.largest), lean = draws.around(o.shear);
+    Affine at = detail::turned(height, height, lean, draws.around(3.14159));
     const Line line = fragment(label, o, draws);
     const Point place = detail::free_place(draws, there, size, 0.08 * size, 0.2 * size);
     at.x = place.x, at.y = place.y;

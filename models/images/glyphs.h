@@ -1,5 +1,5 @@
-// Written characters without a download: strokes from a small table, drawn with a random hand at a random place; and the same
-// trial with digits of a data set. For classifying where a plain digit in the middle is too easy.
+// Written characters without a download: strokes from a small table, drawn with a random hand at a random place; and
+// the same trial with digits of a data set. For classifying where a plain digit in the middle is too easy.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,19 @@ struct GlyphOptions {
   bool operator==(const GlyphOptions&) const = default;
 };
 
-// Images [count, size, size, 1] with numbers first, first + 1, ..: image i depends on options, seed and i alone, whatever else
-// is drawn. Of images 0 to classes - 1, classes to 2 classes - 1, .. each run has every class once, in random order.
-// ConfigError for options that make no sense.
+// Images [count, size, size, 1] with numbers first, first + 1, ..: image i depends on options, seed and i alone,
+// whatever else is drawn. Of images 0 to classes - 1, classes to 2 classes - 1, .. each run has every class once, in
+// random order. ConfigError for options that make no sense.
 //
 //   const LabelledImages batch = glyphs({}, seed, step * 64, 64);
 LabelledImages glyphs(const GlyphOptions& options, std::uint64_t seed, std::uint64_t first,
                       std::int64_t count);
 
-// The same from digits (or other characters) of [n, height, width, 1] with ground 0, as read_mnist has them: image i has digit
-// i mod n, so that every run of n images shows each of them once, at the i-th random place, height and angle. Distractors are
-// round pieces of strokes of others with another label. options.classes, shear, thickness and jitter are not used. ShapeError
-// unless there is one channel, ConfigError as above and where all digits have one label but distractors are wanted.
+// The same from digits (or other characters) of [n, height, width, 1] with ground 0, as read_mnist has them: image i
+// has digit i mod n, so that every run of n images shows each of them once, at the i-th random place, height and angle.
+// Distractors are round pieces of strokes of others with another label. options.classes, shear, thickness and jitter
+// are not used. ShapeError unless there is one channel, ConfigError as above and where all digits have one label but
+// distractors are wanted.
 LabelledImages placed(const LabelledImages& digits, const GlyphOptions& options, std::uint64_t seed,
                       std::uint64_t first, std::int64_t count);
 

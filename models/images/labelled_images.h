@@ -1,5 +1,5 @@
-// Images with what is seen on them. Everywhere in this folder images are f32 [count, height, width, channels], values in
-// [0, 1] with 0 as the ground of written characters, and one image is [height, width, channels].
+// Images with what is seen on them. Everywhere in this folder images are f32 [count, height, width, channels], values
+// in [0, 1] with 0 as the ground of written characters, and one image is [height, width, channels].
 #pragma once
 
 #include <filesystem>
@@ -16,20 +16,21 @@ struct LabelledImages {
   std::vector<std::string> classes;  // their names
 };
 
-// Two files of MNIST, packed by gzip or not (engine/io/idx.h): images [n, height, width] become one channel, v / 255; labels
-// [n] are digits, the classes "0" to "9". IoError for a file that is damaged or of another kind, ConfigError where the two do
-// not belong together.
+// Two files of MNIST, packed by gzip or not (engine/io/idx.h): images [n, height, width] become one channel, v / 255;
+// labels [n] are digits, the classes "0" to "9". IoError for a file that is damaged or of another kind, ConfigError
+// where the two do not belong together.
 LabelledImages read_mnist(const std::filesystem::path& images, const std::filesystem::path& labels);
 
-// A folder of folders of PNG files (engine/io/png.h). Each folder that has some is a class; its name is its path from the
-// outermost, as "Balinese/character01" in Omniglot. Classes are sorted by the bytes of their names, the images of a class by
-// those of their files'. Values are the files': what is written black on white, as in Omniglot, has 1 as its ground. Hidden files and folders, links to folders, and files that are no PNG are passed over.
-// IoError for a folder that is not there, a file that is damaged, and a folder in which, or below which, there is no image;
-// ConfigError for images of different sizes, and images that lie in no class.
+// A folder of folders of PNG files (engine/io/png.h). Each folder that has some is a class; its name is its path from
+// the outermost, as "Balinese/character01" in Omniglot. Classes are sorted by the bytes of their names, the images of a
+// class by those of their files'. Values are the files': what is written black on white, as in Omniglot, has 1 as its
+// ground. Hidden files and folders, links to folders, and files that are no PNG are passed over. IoError for a folder
+// that is not there, a file that is damaged, and a folder in which, or below which, there is no image; ConfigError for
+// images of different sizes, and images that lie in no class.
 LabelledImages read_image_folder(const std::filesystem::path& path);
 
-// Those with these labels, in the order of `classes`, which are their classes from then on: a part of the data, or few of
-// many classes for an episode. ConfigError for a label that there is not, or twice.
+// Those with these labels, in the order of `classes`, which are their classes from then on: a part of the data, or few
+// of many classes for an episode. ConfigError for a label that there is not, or twice.
 LabelledImages with_classes(const LabelledImages& all, const std::vector<std::int32_t>& classes);
 
 }  // namespace nestgrad

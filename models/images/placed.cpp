@@ -56,8 +56,8 @@ struct Digit {
   }
 };
 
-// Puts what is within `radius` of `from` in the digit (all of it for an infinite one) onto the image: the mean of two by two
-// samples of each pixel, or what is there, whichever is more.
+// Puts what is within `radius` of `from` in the digit (all of it for an infinite one) onto the image: the mean of two
+// by two samples of each pixel, or what is there, whichever is more.
 void put(const Digit& digit, const Affine& pose, Point from, double radius, std::int64_t size, float* image) {
   const Affine back = pose.inverse();
   for (std::int64_t y = 0; y < size; ++y)

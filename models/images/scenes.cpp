@@ -79,7 +79,8 @@ Bound bound_of(const Scene& scene) {
   return out;
 }
 
-// Whether the largest integer up to x is odd. (std::floor is a call on the oldest processors.) Far away it is as it may be.
+// Whether the largest integer up to x is odd. (std::floor is a call on the oldest processors.) Far away it is as it may
+// be.
 bool is_odd(double x) {
   const auto whole = static_cast<std::int64_t>(std::clamp(x, -1e9, 1e9));
   return ((whole - (x < static_cast<double>(whole) ? 1 : 0)) & 1) != 0;
@@ -215,8 +216,8 @@ Scene scene(std::uint64_t seed, std::uint64_t index) {
     double turn_cosine, turn_sine;
     cos_sin_of_turns(things.unit(), turn_cosine, turn_sine);
     // Hues are spread over the circle, so that things differ.
-    const V colour =
-        hued(hue + (i + things.around(0.3)) / count, things.between(0.65, 0.95), things.between(0.75, 1));
+    const double own = hue + (i + things.around(0.3)) / count, saturation = things.between(0.65, 0.95);
+    const V colour = hued(own, saturation, things.between(0.75, 1));
     double radius = round ? a : std::sqrt(a * a + b * b);
     V place;
     bool free = false;

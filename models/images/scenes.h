@@ -1,5 +1,6 @@
-// Lit scenes of spheres and boxes on a checkered floor, and pictures of them by rays: for synthesis of views of which nothing
-// need be downloaded. The floor is the plane z = 0, z points upwards; lengths are in the units of its checkers' sides.
+// Lit scenes of spheres and boxes on a checkered floor, and pictures of them by rays: for synthesis of views of which
+// nothing need be downloaded. The floor is the plane z = 0, z points upwards; lengths are in the units of its checkers'
+// sides.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +47,9 @@ struct RenderedView {
 // Scene `index` of a seed: three to five things, at least one of each kind, around the origin, with a light of its own.
 Scene scene(std::uint64_t seed, std::uint64_t index);
 
-// One of the cameras of scene `index`: on a dome of radius 5 over the origin, at which it looks nearly, from 25 to 60 degrees
-// above the floor. All cameras of a scene are within 120 degrees around the vertical, at a random side; consecutive ones are
-// far from each other, and any number of them is spread evenly.
+// One of the cameras of scene `index`: on a dome of radius 5 over the origin, at which it looks nearly, from 25 to 60
+// degrees above the floor. All cameras of a scene are within 120 degrees around the vertical, at a random side;
+// consecutive ones are far from each other, and any number of them is spread evenly.
 Camera camera(std::uint64_t seed, std::uint64_t index, std::uint64_t view);
 
 // Diffuse light with shadows, and ambient light; what is far away fades into the sky. A pixel is the mean of two by two
