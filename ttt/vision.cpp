@@ -50,10 +50,11 @@ void check_image(std::string_view what, Tensor x, std::int64_t height, std::int6
 
 // A learner and what it is given of all tokens.
 struct HeadLearner {
-  Composed learner;
-  Views views;
-  Policy policy = all_tokens_at_once();
-
+  HeadLearner(Composed of, Tensor q, Tensor k, Tensor v) : learner(std::move(of)) {
+    views.q = q;
+    views.k = k;
+    views.v = v;
+  }
   InnerLoopResult run(FormChoice form) const {
     InnerLoopOptions options{.policy = policy, .form = form};
     return train_along(learner, for_batch(learner.init(), views.q.dim(0)), views, options);
@@ -63,6 +64,10 @@ struct HeadLearner {
     return by_value *
            effective_attention(learner, for_batch(learner.init(), views.q.dim(0)), views, policy).matrix;
   }
+
+  Composed learner;
+  Views views;
+  Policy policy = all_tokens_at_once();
 };
 
 // ---- ViT^3 ----
@@ -95,9 +100,8 @@ HeadLearner vittt_unit(const std::vector<Tensor>& views, const Params& params, c
     const ModelSizes sizes{heads, dim, 0, dim};
     return single ? linear(p, sizes) : glu(p, sizes);
   });
-  HeadLearner out{
-      Composed(model, inner_product(o.scale), step_of(o)),
-      {split_heads(views[0], heads), split_heads(views[1], heads), split_heads(views[2], heads), {}, {}}};
+  HeadLearner out(Composed(model, inner_product(o.scale), step_of(o)), split_heads(views[0], heads),
+                  split_heads(views[1], heads), split_heads(views[2], heads));
   if (o.unit == VitttUnit::last_layer) out.policy.trained = {"W1"};
   return out;
 }
@@ -120,9 +124,8 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
     const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, lecun(9)), {1, dim, 9}));
     const Model model = starting_from(
         {kernel}, [&](const Params& p) { return depthwise3x3(p, 1, dim, o.height, o.image_width); });
-    const HeadLearner seen{
-        Composed(model, inner_product(o.scale), step_of(o)),
-        {split_heads(views[3], 1), split_heads(views[4], 1), split_heads(views[5], 1), {}, {}}};
+    const HeadLearner seen(Composed(model, inner_product(o.scale), step_of(o)), split_heads(views[3], 1),
+                           split_heads(views[4], 1), split_heads(views[5], 1));
     out = concat({out, join_heads(seen.run(FormChoice::automatic).output)}, -1);
   }
   return {affine(out, params.at("proj"), o.width, o.projection_std), read.plan};
@@ -215,8 +218,8 @@ HeadLearner t5_learner(const std::vector<Tensor>& views, const Params& params, c
   const std::int64_t dim = o.width / o.heads;
   const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
   const InnerOptimizer step = InnerOptimizer().scale(o.squared_error ? scale * o.rate : o.rate);
-  return {Composed(fast_model(params, o), o.squared_error ? half_squared_error() : t5_loss(dim), step),
-          {split_heads(q, o.heads), split_heads(k, o.heads), split_heads(v, o.heads), {}, {}}};
+  const Composed learner(fast_model(params, o), o.squared_error ? half_squared_error() : t5_loss(dim), step);
+  return {learner, split_heads(q, o.heads), split_heads(k, o.heads), split_heads(v, o.heads)};
 }
 
 void check_t5(Tensor x, const T5Attention& o) {

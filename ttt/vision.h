@@ -44,7 +44,7 @@ struct Vittt {
 // qkv.weight [3 width, width] and proj.weight [width, width]; a linear unit has no w2.
 VisionResult vittt_block(Tensor x, const Params& params, const Vittt& options);
 
-// How T^5 normalises the keys of its learner (its Table 4); dim: of a head.
+// How T^5 normalises the keys of its learner (its table of norms); dim: of a head.
 enum class KeyNorm : std::uint8_t {
   none,
   rms,          // k / rms, per token over the dim

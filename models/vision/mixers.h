@@ -25,7 +25,7 @@ enum class FeatureMap : std::uint8_t {
 };
 struct LinearMixer {
   FeatureMap feature = FeatureMap::elu_plus_one;
-  // "Linear + proj QK" of T^5's Table 1: q + q P and k + k P', further linear maps of the joined heads, so
+  // "Linear + proj QK" of T^5's first table: q + q P and k + k P', further linear maps of the joined heads, so
   // that inherited queries and keys need not serve another attention as they are. New: q_proj.weight,
   // k_proj.weight [width, width].
   bool project_qk = false;

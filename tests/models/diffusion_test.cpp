@@ -149,6 +149,26 @@ TEST_CASE("diffusion: at the start the model predicts nothing, and each block is
   }
 }
 
+TEST_CASE("diffusion: the loss is the squared error of the noise that was added, image by image") {
+  const DiffusionConfig c = small();
+  const NoiseSchedule schedule = NoiseSchedule::linear(c.levels);
+  Arrays in = given(c);
+  in.push_back(random(in[0].spec(), 8));
+  const ImageModel both = [&](const Params& p, const Tensors& x) {
+    const Tensor noisy = schedule.noisy(x[0], x[3], x[1]);
+    return Tensors{denoising_loss(x[0], x[3], x[1], x[2], p, c, schedule),
+                   predicted_noise(noisy, x[1], x[2], p, c)};
+  };
+  const Arrays out = outputs(both, in);
+  REQUIRE(out[0].shape() == Shape{2});
+  for (std::int64_t b = 0; b < 2; ++b) {
+    double by_hand = 0;
+    for (std::int64_t i = 16 * b; i < 16 * b + 16; ++i)
+      by_hand += (out[1].at(i) - in[3].at(i)) * (out[1].at(i) - in[3].at(i)) / 16;
+    CHECK(out[0].at(b) == doctest::Approx(by_hand).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("noise: a linear schedule keeps less from level to level, and noisy images are its mixtures") {
   const NoiseSchedule schedule = NoiseSchedule::linear(200);
   CHECK(schedule.levels() == 200);
@@ -215,6 +235,27 @@ TEST_CASE(
   for (std::int64_t i = 0; i < 18; ++i)
     CHECK(held.at(i) ==
           doctest::Approx(std::clamp(image(i < 9 ? 0 : 1).at(i % 9), -0.25, 0.25)).epsilon(1e-9));
+}
+
+TEST_CASE("sampling: where an image is held, its noise becomes what is left of x") {
+  const NoiseSchedule schedule({0.9, 0.5, 0.2});
+  const auto slope = [](std::int64_t level) {
+    return level == 0 ? 2.9 : 0.5;
+  };  // of eps; the last image is not held
+  const vision::EpsFunction eps = [&](const Array& x, const Array& levels, const Array&) {
+    return Array::of({slope(levels.as<std::int32_t>()[0]) * x.at(0)}, {1, 1});
+  };
+  double x = 3;
+  for (std::int64_t level = 2; level >= 0; --level) {
+    const double now = schedule.kept(level), next = level > 0 ? schedule.kept(level - 1) : 1;
+    double image = (x - std::sqrt(1 - now) * slope(level) * x) / std::sqrt(now);
+    CHECK((image > 0.5) == (level > 0));
+    image = std::min(image, 0.5);
+    x = std::sqrt(next) * image + std::sqrt(1 - next) * (x - std::sqrt(now) * image) / std::sqrt(1 - now);
+  }
+  const Array found =
+      sample_ddim(eps, schedule, Array::of({3}, {1, 1}), integers({0}), {.steps = 3, .clip = 0.5});
+  CHECK(found.at(0) == doctest::Approx(x).epsilon(1e-13));
 }
 
 TEST_CASE("sampling: a traced model is sampled, the same bits each time") {

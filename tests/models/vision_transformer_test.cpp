@@ -187,6 +187,28 @@ TEST_CASE("Q := K: queries have no part in the answers, and keys answer in their
   }
 }
 
+TEST_CASE("linear attention: written out, with elu + 1, with and without projections of its own") {
+  for (const bool project : {false, true}) {
+    const ImageModel by_hand = [=](const Params& p, const Tensors& in) {
+      const Tensor qkv = matmul(in[0], p("qkv.weight", {24, 8}), {.b = true}) + p("qkv.bias", {24});
+      const auto part = [&](std::int64_t i) { return slice(qkv, 2, 8 * i, 8 * i + 8); };
+      const auto more = [&](Tensor x, const char* name) {
+        return project ? x + matmul(x, p(name, {8, 8}), {.b = true}) : x;
+      };
+      const auto phi = [](Tensor x) { return ttt::split_heads(select(greater(x, 0.0), x + 1.0, exp(x)), 2); };
+      const Tensor q = phi(more(part(0), "q_proj.weight")), k = phi(more(part(1), "k_proj.weight"));
+      const Tensor weights = matmul(q, k, {.b = true});
+      const Tensor y =
+          ttt::join_heads(matmul(weights / sum(weights, {-1}, kKeep), ttt::split_heads(part(2), 2)));
+      return Tensors{ttt::linear(y, p("proj.weight", {8, 8})) + p("proj.bias", {8})};
+    };
+    const Mixer linear = mixer_named(project ? "linear-proj-qk" : "linear");
+    const StateDict params = random_parameters(traced(mixing(linear), {tokens()}), DType::f64);
+    CHECK(max_error(outputs(mixing(linear), {tokens()}, params), outputs(by_hand, {tokens()}, params)) <
+          1e-14);
+  }
+}
+
 TEST_CASE("linear attention is softmax attention with another kernel, and a test-time-trained linear layer") {
   // Written as its map times the values.
   for (const char* name : {"linear", "linear-proj-qk", "softmax"}) {
