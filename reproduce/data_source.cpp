@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "reproduce/experiments/few_shot_characters.h"
 #include "reproduce/image_runs.h"
 #include "reproduce/language_runs.h"
 
@@ -23,7 +24,7 @@ DataSource source_of(const Experiment& experiment, const Settings& settings) {
     case Data::digits:
       return {named("drawn characters"), CharacterImages::of(settings).fingerprint()};
     case Data::characters:
-      return {named("invented characters"), ""};
+      return {named("invented characters"), Alphabet::of(settings).fingerprint()};
   }
   return {};
 }

@@ -70,8 +70,9 @@ std::vector<Spec> batch_specs(const vision::VisionConfig& model, std::int64_t ba
 
 CharacterImages::CharacterImages(const std::string& path, Look look) : look_(look) {
   if (path.empty()) return;
-  const LabelledImages all =
-      read_mnist(file_in(path, "images-idx3-ubyte"), file_in(path, "labels-idx1-ubyte"));
+  const std::filesystem::path images = file_in(path, "images-idx3-ubyte"),
+                              labels = file_in(path, "labels-idx1-ubyte");
+  const LabelledImages all = read_mnist(images, labels);
   const std::int64_t count = all.labels.size(), training = count / 5 * 4;
   fingerprint_ = fingerprint_of({{"images", all.images}, {"labels", all.labels}});
   const auto part = [&](std::int64_t first, std::int64_t n) {

@@ -83,6 +83,8 @@ DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)
 TRAINING = (files("models/optimizer", "models/training", "models/trainer", "models/data"), files("models/"))
 
+VISION = (files("models/vision", "models/view_synthesis", "models/diffusion"), files("ttt/vision"))
+IMAGES = (files("models/images"), files("engine/io", "engine/images", "look/images"))
 STATISTICS = (files("reproduce/statistics"),)
 REPRODUCE = (files("reproduce/experiment"), files("reproduce/"))
 REFERENCE = (files("ttt/reference", "ttt/verification"),)
@@ -957,6 +959,59 @@ FAULTS = [
     ("reproduce", "reproduce/journal.cpp", REPRODUCE, [
         ("data-not-in-the-digest", "fnv1a(«where.fingerprint», fnv1a(", "std::string()"),
         ("twice-the-same-run", "if («out.results.find(row, seed)») throw", "false"),
+    ]),
+    ("vision", "models/vision/patches.cpp", VISION, [
+        ("columns-before-rows", "return reshape(permute(squares, «{0, 1, 3, 2, 4, 5}»),\n                 {images.dim(0), rows", "{0, 3, 1, 2, 4, 5}"),
+        ("kernel-turned", "permute(weight, «{0, 2, 3, 1}»)", "{0, 3, 2, 1}"),
+    ]),
+    ("vision", "models/vision/heads.cpp", VISION, [
+        ("seen-patches-count", "return sum(«of_patch * mask», {1, 2})", "of_patch"),
+        ("hidden-patches-seen", "token_features(images, params, config, «mask»)", "Tensor()"),
+    ]),
+    ("vision", "models/vision/mixers.cpp", VISION, [
+        ("softmax-unscaled", "matmul(views.q * «scale», views.k", "1.0"),
+        ("queries-kept", "if («mixer.query_is_key») out.q = out.k", "false"),
+    ]),
+    ("vision", "models/vision/view_synthesis.cpp", VISION, [
+        ("attention-over-all-views", "reshape(x, {«batch * views, tokens», c.width})", "batch, views * tokens"),
+        ("asked-images-seen", "slice(images, 1, 0, «inputs») * 2.0 - 1.0", "inputs"),
+        ("off-learns", "if («l.update») {", "true"),
+        ("keys-of-all-views", "return slice(rows, axis, 0, «learnt»)", "rows.dim(axis)"),
+        ("descends", ".ascent = «l.ascent»", "false"),
+        ("all-layers-learn", "if («l.only_last») policy.trained", "false"),
+    ]),
+    ("vision", "models/vision/diffusion.cpp", VISION, [
+        ("gate-forgotten", "x = x + «m[2] *» mix(", None),
+        ("level-forgotten", "return «level +» gather(", None),
+    ]),
+    ("vision", "models/vision/noise_schedule.cpp", VISION, [
+        ("deviation-for-variance", "noise * of_level([](double k) { return «std::sqrt(1 - k)»; })", "1 - k"),
+        ("guidance-to-nothing", "of_none[i] + o.guidance * («static_cast<double>(e[i]) - of_none[i]»)", "of_none[i] - static_cast<double>(e[i])"),
+    ]),
+    ("images", "models/images/glyphs.cpp", IMAGES, [
+        ("classes-in-order", "return order[«index % n»]", "0"),
+    ]),
+    ("images", "models/images/pen.cpp", IMAGES, [
+        ("coinciding-points-apart", "moved.push_back(«same != seen.end()» ?", "false"),
+        ("ink-of-full-thickness", "std::clamp(«half» + 0.5 - std::sqrt", "2 * half"),
+    ]),
+    ("images", "models/images/invented.cpp", IMAGES, [
+        ("one-hand", "(character << 20) + «hand»", "0"),
+    ]),
+    ("reproduce", "reproduce/image_runs.cpp", (files("reproduce/images"),), [
+        ("held-out-by-seed", "glyphs(look_ == Look::plain ? kPlain : kCluttered, «kHeldOutSeed», from, count)", "from"),
+    ]),
+    ("reproduce", "reproduce/experiments/shift_model.cpp", (files("reproduce/images"),), [
+        ("nothing-forgotten", "if («!how_.keep») forget()", "false"),
+        ("step-of-nothing", "out.push_back(at[i] - «how_.rate» * g[i])", "0.0"),
+    ]),
+    ("reproduce", "reproduce/experiments/generation_metrics.cpp", (files("reproduce/generation"),), [
+        ("biased-kernel", "return 2 * sum / (n * («n - 1»))", "n"),
+        ("correlations-forgotten", "root[i * n + j] += «std::sqrt(std::max(e.values[k], 0.0))» *", "1.0"),
+    ]),
+    ("reproduce", "reproduce/experiments/few_shot_characters.cpp", (files("reproduce/characters"),), [
+        ("tested-are-trained", "(«i % 5 == 4» ? testing_ : training_)", "false"),
+        ("same-hand-twice", "if («std::ranges::find(chosen, one) == chosen.end()»)", "true"),
     ]),
     ("reproduce", "reproduce/experiments/recall_episodes.cpp", (files("reproduce/recall"),), [
         ("answers-in-order", "*answer++ = static_cast<std::int32_t>(values[static_cast<std::size_t>(«asked»)])", "answer - out.answers.as<std::int32_t>().data()"),

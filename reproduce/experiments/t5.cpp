@@ -139,6 +139,7 @@ void convert(const Conversion& c, const StateDict& start, const Task& task, Meas
   measure(run.model, params, task, out);
   if (c.mixer == "t5-dwc-qk" || c.mixer == "t5-swiglu")
     out.numbers["key shift"] = key_shift(run.model, params, task);
+  if (c.mixer == "t5-swiglu" && !c.frozen) out.curves["attention"] = attention_of(run.model, params, task);
 }
 
 Measured run(const Task& task) {
@@ -151,7 +152,7 @@ Measured run(const Task& task) {
     if (task.row == kSoftmax) {
       out.curves.erase("training loss");  // which run makes it is chance
       measure(classifier("softmax"), *start, task, out);
-      out.curves["attention, softmax"] = attention_of(classifier("softmax"), *start, task);
+      out.curves["attention"] = attention_of(classifier("softmax"), *start, task);
     } else if (task.row == kFurther) {
       const ImageRun run{.model = classifier("softmax"),
                          .images = more_images(task.settings),
@@ -341,9 +342,10 @@ Experiment t5() {
       .run = run,
       .claims = claims(),
       .views = [](const Results& results) {
-        return std::vector<ReportView>{conversions_view(results),
-                                       shifts_view(results, kExact, kSoftmax, multiplied(20)),
-                                       parts_view(results)};
+        return std::vector<ReportView>{
+            conversions_view(results),
+            shifts_view(results, kExact, {kSoftmax, row_of("TTT, SwiGLU", false)}, multiplied(20)),
+            parts_view(results)};
       }};
 }
 

@@ -169,7 +169,7 @@ std::function<Exact(const Results&)> shifts_hold(std::string row) {
   };
 }
 
-ReportView shifts_view(const Results& results, const std::string& row, const std::string& softmax,
+ReportView shifts_view(const Results& results, const std::string& row, const std::vector<std::string>& maps,
                        const std::string& ttt) {
   Table table{"The same vector added to all keys (f64, relative to the largest answer)",
               {"layer", "change", "a tenth as far", "less its first derivative", "less its second"}};
@@ -196,10 +196,12 @@ ReportView shifts_view(const Results& results, const std::string& row, const std
   shares.rows = {{"softmax attention at the start", mean_text(results.of(row, "key shift at the start"))},
                  {"T^5, trained", mean_text(results.of(ttt, "key shift"))}};
   std::vector<Picture> pictures{table, shares, chart};
-  if (const auto maps = results.curves(softmax, "attention, softmax"); !maps.empty()) {
-    Heatmap map{
-        .title = "What the token in the middle takes of each (softmax, first block, first head, first seed)"};
-    map.rows = map.columns = 8, map.values = maps[0];
+  for (const std::string& name : maps) {
+    const auto found = results.curves(name, "attention");
+    if (found.empty()) continue;
+    Heatmap map{.title = fmt::format("What the token in the middle takes of each: {}", name)};
+    map.rows = map.columns = 8, map.values = found[0];
+    map.diverging = std::ranges::min(found[0]) < 0;
     pictures.push_back(std::move(map));
   }
   return {
@@ -212,7 +214,9 @@ ReportView shifts_view(const Results& results, const std::string& row, const std
           "derivatives are the engine's own, through the inner step). With the mean over the tokens subtracted from the "
           "keys there is no shift to see; a norm of each key alone does not take it away.\n\n"
           "Trained softmax models make use of the freedom: their keys have a large part in common (the paper: a ratio "
-          "of .5, at random weights .07, as it defines it). The operations are those of a plan for one layer of width 48.",
+          "of .5, at random weights .07, as it defines it). The operations are those of a plan for one layer of width 48. "
+          "The maps are of the first head in the first block, for the first held-out image, first seed: a learner's is what it "
+          "makes of the tokens' values, and may be negative.",
       .pictures = std::move(pictures)};
 }
 

@@ -23,7 +23,8 @@ void shift_keys(const Task& task, Measured& out);
 
 // `row` is the one of shift_keys.
 std::function<Exact(const Results&)> shifts_hold(std::string row);
-ReportView shifts_view(const Results& results, const std::string& row, const std::string& softmax,
+// maps: rows with a curve "attention", as attention_of gives it. ttt: the one whose keys' shift is shown.
+ReportView shifts_view(const Results& results, const std::string& row, const std::vector<std::string>& maps,
                        const std::string& ttt);
 
 }  // namespace nestgrad::reproduce
