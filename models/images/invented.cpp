@@ -66,7 +66,7 @@ Array invented(std::uint64_t alphabet, std::uint64_t character, std::uint64_t ha
                              .shear = 0.15,
                              .thinnest = 0.06,
                              .thickest = 0.09,
-                             .jitter = 0.025};
+                             .jitter = 0.04};
   detail::check_options(options, "invented");
   Draws of_character(alphabet, kCharacter, character);
   const Strokes strokes(of_character);

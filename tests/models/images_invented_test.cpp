@@ -52,5 +52,5 @@ TEST_CASE("images: invented characters are the same bits on every machine") {
     const Array image = invented(7, c, c + 1);
     hash = fnv1a(std::span(static_cast<const std::byte*>(image.data()), image.bytes()), hash);
   }
-  CHECK(hash == 1504904697389915645ULL);
+  CHECK(hash == 11163719995187993757ULL);
 }
