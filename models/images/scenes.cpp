@@ -204,7 +204,7 @@ double distance_along(const Box& box, const Vector3& origin, const Vector3& dire
 }
 
 Scene scene(std::uint64_t seed, std::uint64_t index) {
-  constexpr int kTries = 30;
+  constexpr int kTries = 60;
   Draws things(seed, kThings, index), around(seed, kAround, index);
   Scene out;
   const int count = 3 + things.below(3), spheres = 1 + things.below(count - 1);
@@ -222,13 +222,14 @@ Scene scene(std::uint64_t seed, std::uint64_t index) {
     V place;
     bool free = false;
     for (int tries = 0; tries < kTries && !free; ++tries) {
-      place = {things.around(kSpread), things.around(kSpread), 0};
+      const double spread = kSpread * (1 + 0.03 * tries);  // further away where there is no room
+      place = {things.around(spread), things.around(spread), 0};
       free = std::ranges::all_of(taken, [&](V other) {
         const double dx = place.x - other.x, dy = place.y - other.y, apart = radius + other.z + 0.05;
         return dx * dx + dy * dy > apart * apart;
       });
     }
-    if (!free) place = {kSpread + 1.2 + 2.0 * i, 0, 0};  // beyond all others
+    if (!free) place = {3 * kSpread + 2.0 * i, 0, 0};  // beyond all others
     taken.push_back({place.x, place.y, radius});
     if (round) out.spheres.push_back({{place.x, place.y, a}, a, colour});
     else out.boxes.push_back({{place.x, place.y, c}, {a, b, c}, turn_cosine, turn_sine, colour});

@@ -56,7 +56,7 @@ Camera camera(std::uint64_t seed, std::uint64_t index, std::uint64_t view);
 // samples. ConfigError unless size is 1 to 4096.
 RenderedView render(const Scene& scene, const Camera& camera, std::int64_t size);
 
-// Where a ray meets a thing, in lengths of its direction (> 0); infinite where it does not.
+// How far along a ray of unit direction it meets a thing (> 0); infinite where it does not.
 double distance_along(const Sphere& sphere, const Vector3& origin, const Vector3& direction);
 double distance_along(const Box& box, const Vector3& origin, const Vector3& direction);
 
