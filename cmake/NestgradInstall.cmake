@@ -11,7 +11,8 @@ endif()
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} ttt/learners/*.h models/vision/*.h)
 list(APPEND headers nestgrad.h
   engine/core/random.h engine/core/threads.h engine/io/npy.h engine/io/safetensors.h engine/look/print.h engine/run/interpreter.h
-  look/inspection.h models/data.h models/sample.h models/trainer.h
+  look/inspection.h engine/io/idx.h engine/io/png.h models/data.h models/images/corruptions.h models/images/glyphs.h models/images/invented.h
+  models/images/labelled_images.h models/images/resized.h models/images/scenes.h models/partial_load.h models/sample.h models/trainer.h
   ops/attrs.h ops/table.h ttt/policy_text.h ttt/reference.h ttt/verification.h)
 if(TARGET nestgrad_programs)
   install(TARGETS nestgrad_programs EXPORT nestgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

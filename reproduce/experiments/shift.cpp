@@ -16,7 +16,7 @@ namespace nestgrad::reproduce {
 
 namespace {
 
-constexpr int kSeverity = 3;
+constexpr int kSeverity = 2;
 constexpr std::uint64_t kCorruptionSeed = 0x636f7272;
 
 struct Row {
@@ -28,8 +28,7 @@ constexpr const char *kNone = "classes alone", *kJoint = "joint training", *kAll
                      *kNorms = "TTT of norms", *kLora = "TTT of LoRA", *kBlock = "TTT of the first block",
                      *kOnline = "online TTT", *kMetaStill = "meta-trained, no step",
                      *kMeta = "meta-trained, TTT of all";
-// Rates of the steps: the best of .02, .05, .1 and .2 for clean images and two severities of noise that the table does not have,
-// with another seed, 1000.
+// Rates of the steps were looked at with another seed, 1000, and other images: above .05 steps of all make clean images worse.
 const std::vector<Row>& all_rows() {
   static const std::vector<Row> rows{
       {kNone, ShiftTraining::classes, {}},
@@ -190,14 +189,14 @@ std::vector<ReportView> pages(const Results& results) {
        .title = "Learning from the image that is to be classified",
        .question = "Does painting an image's hidden patches for a few steps help to classify it?",
        .reading =
-           "Characters of 28 x 28 pixels, clean in training. A vision transformer (width 48, three blocks) classifies, and "
+           "Characters of 28 x 28 pixels; in training a little turned, shifted and noisy, with more or less contrast. A vision transformer (width 48, three blocks) classifies, and "
            "paints patches that were hidden; joint training minimises both errors. At test time it makes five steps on the "
            "painting error of four copies of one image, a little turned and shifted, half of the patches hidden, "
            "classifies it, and forgets ('online': one step, and it is kept along one corruption). What learns is all "
            "that paints, gains and shifts of norms, LoRA of rank 4 in all matrices of blocks, or the first block. "
            "Meta-training adds, to the same joint loss and for as many steps, the classification error of six images after "
            "one such step, with the gradient through the step: the outer gradient of an inner one.\n\n"
-           "Images, masks and copies are the same for all rows and seeds; severity 3 of 5. Which image comes first "
+           "Images, masks and copies are the same for all rows and seeds; severity 2 of 5. Which image comes first "
            "changes no bit where everything is forgotten.",
        .pictures = {right, loss, picture}},
       {.id = "gradients",

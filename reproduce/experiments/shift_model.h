@@ -27,7 +27,7 @@ enum class Learning : std::uint8_t {
 struct TestTime {
   Learning what = Learning::nothing;
   int steps = 5;
-  double rate = 0.05;
+  double rate = 0.02;
   bool keep =
       false;  // from image to image of one corruption (online); false: every image begins with the trained weights
 };

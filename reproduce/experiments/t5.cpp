@@ -16,7 +16,8 @@ namespace {
 
 constexpr const char *kSoftmax = "softmax attention", *kFurther = "softmax attention, trained on",
                      *kExact = "keys shifted";
-constexpr double kRate = 2e-3;  // the largest one, of training from the start
+constexpr double kRate =
+    4e-3;  // the largest one, of training from the start: as in the experiment on classes
 constexpr double kConversion =
     2e-4;  // of inherited parameters in a conversion: the paper's is a fiftieth of its first
 constexpr double kNew = 20;  // times it: of new ones, as in the paper

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
+#include "engine/core/random.h"
 #include "models/images/scenes.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
@@ -16,7 +19,9 @@ namespace {
 
 constexpr std::uint64_t kHeldOutSeed = 0x68656c64;  // no seed of a run
 constexpr std::int64_t kViews = kGiven + kAskedFor, kPixels = kViewSize * kViewSize;
-constexpr std::int64_t kShown = 3;  // scenes on the page
+constexpr std::uint64_t kTrainingSeed = 0x747261696e, kSceneStream = 0x76696577;
+constexpr std::int64_t kScenes = 2048;  // that are trained on
+constexpr std::int64_t kShown = 3;      // scenes on the page
 
 std::vector<Array> arrays(SceneViews scenes) {
   return {std::move(scenes.images), std::move(scenes.rays), std::move(scenes.masks)};
@@ -122,9 +127,37 @@ std::vector<Spec> scene_specs(std::int64_t scenes) {
   return {of(3), of(6), of(1)};
 }
 
-std::vector<Array> scene_batch(std::int64_t step, std::uint64_t seed) {
-  return arrays(
-      scene_views(seed, static_cast<std::uint64_t>(step * kSceneBatch), kSceneBatch, kViews, kViewSize));
+const SceneViews& training_scenes() {
+  static const SceneViews all = scene_views(kTrainingSeed, 0, kScenes, kViews, kViewSize);
+  return all;
+}
+
+std::vector<Array> scene_batch(const SceneViews& all, std::int64_t step, std::uint64_t seed) {
+  const std::int64_t scenes = all.images.shape()[0];
+  std::vector<Array> out;
+  for (const Spec& spec : scene_specs(kSceneBatch)) out.emplace_back(spec);
+  for (std::int64_t i = 0; i < kSceneBatch; ++i) {
+    const auto draw = static_cast<std::uint64_t>(step * kSceneBatch + i);
+    const std::int64_t scene = random_below(static_cast<std::uint32_t>(scenes), seed, kSceneStream, draw);
+    // Which views are given: an order of them.
+    std::array<std::int64_t, kViews> order;
+    std::iota(order.begin(), order.end(), 0);
+    for (std::size_t v = kViews - 1; v > 0; --v)
+      std::swap(
+          order[v],
+          order[random_below(static_cast<std::uint32_t>(v + 1), seed, kSceneStream + 1, draw * kViews + v)]);
+    const Array* parts[] = {&all.images, &all.rays, &all.masks};
+    for (std::size_t part = 0; part < 3; ++part) {
+      const std::int64_t size = parts[part]->size() / (scenes * kViews);
+      for (std::int64_t v = 0; v < kViews; ++v)
+        std::ranges::copy(
+            parts[part]->as<float>().subspan(
+                static_cast<std::size_t>((scene * kViews + order[static_cast<std::size_t>(v)]) * size),
+                static_cast<std::size_t>(size)),
+            out[part].as<float>().begin() + (i * kViews + v) * size);
+    }
+  }
+  return out;
 }
 
 Tensor squared_errors(const std::vector<Tensor>& batch, const Params& params,

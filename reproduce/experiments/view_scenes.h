@@ -1,6 +1,7 @@
 // Scenes for the synthesis of views: batches, how good views are, and pictures of them.
 #pragma once
 
+#include "models/images/scenes.h"
 #include "models/training.h"
 #include "models/vision/view_synthesis.h"
 #include "reproduce/experiment.h"
@@ -15,8 +16,10 @@ vision::ViewSynthesisConfig view_model(const std::string& learner);
 
 // images [scenes, views, size, size, 3], rays [.., 6], masks [.., 1]: as scene_views gives them.
 std::vector<Spec> scene_specs(std::int64_t scenes);
-// Of step `step`: no scene is held out, and each seed has its own.
-std::vector<Array> scene_batch(std::int64_t step, std::uint64_t seed);
+// 2,048 scenes that are trained on, none of them held out: drawn once, as that takes longer than a step of training, and held.
+const SceneViews& training_scenes();
+// Of step `step`: which of these scenes, and which of their views are given, depends on step and seed alone.
+std::vector<Array> scene_batch(const SceneViews& scenes, std::int64_t step, std::uint64_t seed);
 
 // Of each pixel's colours in the asked views, [scenes, asked, size, size, 3].
 Tensor squared_errors(const std::vector<Tensor>& batch, const Params& params,

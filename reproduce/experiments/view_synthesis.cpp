@@ -35,7 +35,7 @@ constexpr Row kRows[] = {{kOff, "off", kUnknown},
                          {"ascent", "ascent", 25.85, true},
                          {kShared, "shared-qk", 25.95}};
 constexpr double kMargin = 0.3;  // dB
-constexpr double kRate = 2e-3;   // the best of .001, .002 and .004 for LaCT, with another seed, 1000
+constexpr double kRate = 4e-3;   // the best of .001, .002 and .004 for LaCT, with another seed, 1000
 constexpr int kSteps[] = {1, 2, 4, 8};
 
 constexpr const char *kPsnr = "PSNR", *kInside = "PSNR inside objects";
@@ -50,11 +50,13 @@ Measured run(const Task& task) {
   training.add(scene_specs(kSceneBatch), [&](ParamTable& table, const std::vector<Tensor>& in) {
     return Training::Objective{mean(squared_errors(in, Params(table), config))};
   });
-  const std::int64_t steps = task.settings.full() ? 1500 : 500;
+  const std::int64_t steps = task.settings.full() ? 6000 : 1500;
   std::vector<double> losses;
   for (std::int64_t i = 0; i < steps; ++i) {
     losses.push_back(
-        training.step(0, scene_batch(i, task.seed), cosine_rate(i, steps, steps / 10, kRate)).loss);
+        training
+            .step(0, scene_batch(training_scenes(), i, task.seed), cosine_rate(i, steps, steps / 10, kRate))
+            .loss);
     if (task.progress) task.progress(0.95 * static_cast<double>(i) / static_cast<double>(steps));
   }
   out.curves["training loss"] = binned(losses, 32);
@@ -99,8 +101,9 @@ std::vector<DeclaredClaim> claims() {
   };
   return {
       below(kOff, kLact, kPsnr,
-            "only fast weights know of other views: without their update PSNR is lower, by more than 3 dB",
-            3),
+            "only fast weights know of other views: without their update PSNR is lower, by more than 1 dB",
+            1),
+      later(below(kOff, kLact, kPsnr, "and, trained as long as here, by more than 3 dB", 3)),
       above("PSNR of the nearest view", "LaCT's views are better than the nearest one that it was given"),
       above("PSNR of the mean view", "LaCT's views are better than the mean of those that it was given"),
       below(kV3, kV2, kPsnr,

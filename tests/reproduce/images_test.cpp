@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cmath>
+#include <set>
 #include <thread>
 
 #include "reproduce/experiments/shift_model.h"
 #include "reproduce/experiments/t5_shift.h"
+#include "reproduce/experiments/view_scenes.h"
 #include "reproduce/image_runs.h"
 #include "tests/testing.h"
 
