@@ -35,6 +35,7 @@ expect 0 '"second_grad_error":' "$bin/01_grad_of_grad" --json
 expect 0 '^exact +loss after three inner steps' "$bin/04_maml"
 expect 0 'order 3 +derivative' "$bin/05_hyper_gradients"
 expect 0 'the same bits three times' "$bin/06_scan"
+expect 0 '19 parameters loaded.*3 new' "$bin/07_images"
 expect 0 '"quartic_error":' "$bin/02_inner_step" --json
 expect 0 '0.780288 .*grad.. of the whole program says 0.780288' "$bin/02_inner_step"
 expect 0 'not parallel: the gradient of' "$bin/03_new_learner"
