@@ -14,12 +14,13 @@ const char* name(Extent extent) { return extent == Extent::quick ? "quick" : "fu
 Results::Results(const Experiment& experiment, Settings settings)
     : experiment_(&experiment), settings_(std::move(settings)), rows_(experiment.rows(settings_)) {}
 
-std::vector<std::uint64_t> Results::seeds() const {
+std::vector<std::uint64_t> Settings::all_seeds() const {
   std::vector<std::uint64_t> out;
-  for (int i = 0; i < settings_.seeds; ++i)
-    out.push_back(settings_.first_seed + static_cast<std::uint64_t>(i));
+  for (int i = 0; i < seeds; ++i) out.push_back(first_seed + static_cast<std::uint64_t>(i));
   return out;
 }
+
+std::vector<std::uint64_t> Results::seeds() const { return settings_.all_seeds(); }
 
 const Measured* Results::find(const std::string& row, std::uint64_t seed) const {
   const auto at = runs_.find({row, seed});

@@ -29,6 +29,7 @@ struct Settings {
   std::uint64_t first_seed = 0;  // their seeds: first_seed, first_seed + 1, ..
   std::string data;  // a file or folder, of the kind that Experiment::data says; empty: what it says besides
   bool full() const { return extent == Extent::full; }
+  std::vector<std::uint64_t> all_seeds() const;
 };
 
 // What one run found. Every number is finite: a run that makes another has failed, and says where.

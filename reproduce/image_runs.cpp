@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 
@@ -167,17 +168,50 @@ void measure(const vision::VisionConfig& model, const StateDict& params, const T
   for (std::int64_t at = 0; at < images; at += kAsked) {
     const LabelledImages batch = data.held_out(at, kAsked);
     const std::vector<Array> found = plan.run(traced.bind({batch.images, batch.labels}, {&params}));
-    const std::span<const float> logits = found[0].as<float>();
-    const std::span<const std::int32_t> labels = batch.labels.as<std::int32_t>();
-    const std::size_t classes = logits.size() / labels.size();
-    for (std::size_t i = 0; i < labels.size(); ++i) {
-      const std::span<const float> of_one = logits.subspan(i * classes, classes);
-      right += std::ranges::max_element(of_one) - of_one.begin() == labels[i];
-    }
+    right += right_answers(found[0], batch.labels);
     loss += found[1].item() * static_cast<double>(kAsked);
   }
   out.numbers["loss"] = loss / static_cast<double>(images);
   out.numbers["top-1"] = 100 * static_cast<double>(right) / static_cast<double>(images);
+}
+
+std::int64_t right_answers(const Array& logits, const Array& labels) {
+  const std::span<const float> all = logits.as<float>();
+  const std::span<const std::int32_t> wanted = labels.as<std::int32_t>();
+  const std::size_t classes = all.size() / wanted.size();
+  std::int64_t out = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::span<const float> of_one = all.subspan(i * classes, classes);
+    out += std::ranges::max_element(of_one) - of_one.begin() == wanted[i];
+  }
+  return out;
+}
+
+Array image_of(const Array& images, std::int64_t index) {
+  const Shape& all = images.shape();
+  Array out(DType::f32, {all.end()[-3], all.end()[-2], all.end()[-1]});
+  std::ranges::copy(images.as<float>().subspan(static_cast<std::size_t>(index * out.size()),
+                                               static_cast<std::size_t>(out.size())),
+                    out.as<float>().begin());
+  return out;
+}
+
+std::vector<double> pixels_of(const Array& images, std::int64_t count, double low) {
+  std::vector<double> out;
+  const std::int64_t size = image_of(images, 0).size();
+  for (const float v : images.as<float>().first(static_cast<std::size_t>(count * size))) {
+    const double share = std::clamp((static_cast<double>(v) - low) / (1 - low), 0.0, 1.0);
+    out.push_back(std::floor(share * 255 + 0.5));
+  }
+  return out;
+}
+
+Array image_of_pixels(const std::vector<double>& pixels, std::int64_t index, const Shape& shape) {
+  Array out(DType::f32, shape);
+  for (std::int64_t i = 0; i < out.size(); ++i)
+    out.as<float>()[static_cast<std::size_t>(i)] =
+        static_cast<float>(pixels[static_cast<std::size_t>(index * out.size() + i)] / 255);
+  return out;
 }
 
 bool SharedStarts::begin(const std::string& key, std::uint64_t seed, const Make& make) {

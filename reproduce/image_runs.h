@@ -64,6 +64,16 @@ StateDict train(const ImageRun& run, const Task& task, Measured& out, double sha
 void measure(const vision::VisionConfig& model, const StateDict& params, const Task& task, Measured& out,
              std::int64_t images = 2000);
 
+// How many labels are the class with the largest logit: logits [.., classes], as many rows as labels.
+std::int64_t right_answers(const Array& logits, const Array& labels);
+
+// Image number `index` of [.., height, width, channels], [height, width, channels].
+Array image_of(const Array& images, std::int64_t index);
+// The first images as whole numbers from 0 to 255, for results that a page shows; values from `low` to 1 are in range.
+std::vector<double> pixels_of(const Array& images, std::int64_t count, double low = 0);
+// Image number `index` of such pixels.
+Array image_of_pixels(const std::vector<double>& pixels, std::int64_t index, const Shape& shape);
+
 // What several runs of one seed begin with, made once by the run that asks first. One that asks while it is being made makes
 // that of a later seed meanwhile, so that no core waits. Any thread may ask.
 class SharedStarts {

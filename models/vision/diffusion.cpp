@@ -115,26 +115,11 @@ Array level_table(std::int64_t levels, std::int64_t features) {
 }
 
 void DiffusionConfig::check() const {
-  const auto refuse = [](const std::string& why) { throw ConfigError("[diffusion] " + why); };
-  const auto positive = [&](const char* name, std::int64_t value) {
-    if (value < 1) refuse(fmt::format("{} must be positive, it is {}", name, value));
-  };
-  positive("height", height);
-  positive("image_width", image_width);
-  positive("channels", channels);
-  positive("patch", patch);
-  positive("width", width);
-  positive("heads", heads);
-  positive("classes", classes);
-  positive("levels", levels);
-  if (depth < 0) refuse(fmt::format("depth must not be negative, it is {}", depth));
-  if (height % patch || image_width % patch)
-    refuse(
-        fmt::format("patches of {} x {} do not divide images of {} x {}", patch, patch, height, image_width));
-  if (width % heads) refuse(fmt::format("width {} is not a multiple of {} heads", width, heads));
-  if (width % 4) refuse(fmt::format("width must be a multiple of 4, it is {}", width));
-  if (!(mlp_ratio > 0) || hidden_of(*this) < 1)
-    refuse(fmt::format("mlp_ratio {} leaves the MLP without a hidden feature", mlp_ratio));
+  check_sizes("diffusion", {height, image_width, channels, patch, width, heads, mlp_ratio});
+  check_positive("diffusion", "classes", classes);
+  check_positive("diffusion", "levels", levels);
+  if (depth < 0) throw ConfigError(fmt::format("[diffusion] depth must not be negative, it is {}", depth));
+  if (width % 4) throw ConfigError(fmt::format("[diffusion] width must be a multiple of 4, it is {}", width));
 }
 
 Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params& params,

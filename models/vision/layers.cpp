@@ -1,5 +1,7 @@
 #include "models/vision/layers.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "ops/ops.h"
@@ -25,6 +27,28 @@ Tensor depthwise_conv_of(Tensor x, const Params& params, std::int64_t height, st
   const Tensor image = reshape(x, {x.dim(0), height, image_width, width});
   const Tensor weight = params("weight", {width, 1, 3, 3}, Init::normal(1.0 / std::sqrt(27.0)));
   return reshape(depthwise_conv3x3(image, weight, params("bias", {width}, Init::zeros())), x.shape());
+}
+
+void check_positive(const char* who, const char* field, std::int64_t value) {
+  if (value < 1) throw ConfigError(fmt::format("[{}] {} must be positive, it is {}", who, field, value));
+}
+
+void check_sizes(const char* who, const ImageModelSizes& s) {
+  const auto positive = [&](const char* field, std::int64_t value) { check_positive(who, field, value); };
+  positive("height", s.height);
+  positive("image_width", s.image_width);
+  positive("channels", s.channels);
+  positive("patch", s.patch);
+  positive("width", s.width);
+  positive("heads", s.heads);
+  if (s.height % s.patch || s.image_width % s.patch)
+    throw ConfigError(fmt::format("[{}] patches of {} x {} do not divide images of {} x {}", who, s.patch,
+                                  s.patch, s.height, s.image_width));
+  if (s.width % s.heads)
+    throw ConfigError(fmt::format("[{}] width {} is not a multiple of {} heads", who, s.width, s.heads));
+  if (!(static_cast<double>(s.width) * s.mlp_ratio >= 1))
+    throw ConfigError(
+        fmt::format("[{}] mlp_ratio {} leaves the MLP without a hidden feature", who, s.mlp_ratio));
 }
 
 }  // namespace nestgrad::vision

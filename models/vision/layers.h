@@ -16,4 +16,14 @@ Tensor plain_layer_norm(Tensor x);
 // Parameters: weight [width, 1, 3, 3], bias [width].
 Tensor depthwise_conv_of(Tensor x, const Params& params, std::int64_t height, std::int64_t image_width);
 
+// Sizes that every model of images has; pixels, features and counts.
+struct ImageModelSizes {
+  std::int64_t height, image_width, channels, patch, width, heads;
+  double mlp_ratio;
+};
+// ConfigError in the name of `who`, saying which of them does not make sense and why.
+void check_sizes(const char* who, const ImageModelSizes& sizes);
+// ConfigError unless value is positive.
+void check_positive(const char* who, const char* field, std::int64_t value);
+
 }  // namespace nestgrad::vision

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "models/vision/layers.h"
 #include "models/vision/patches.h"
 #include "ops/numerics/functions.h"
 #include "ttt/attention.h"
@@ -212,23 +213,10 @@ std::vector<std::string> view_learner_names() {
 
 void ViewSynthesisConfig::check() const {
   const auto refuse = [](const std::string& why) { throw ConfigError("[view synthesis] " + why); };
-  const auto positive = [&](const char* name, auto value) {
-    if (value < 1) refuse(fmt::format("{} must be positive, it is {}", name, value));
-  };
-  positive("height", height);
-  positive("image_width", image_width);
-  positive("patch", patch);
-  positive("width", width);
-  positive("depth", depth);
-  positive("heads", heads);
-  positive("hidden_ratio", hidden_ratio);
-  positive("steps", learner.steps);
-  if (height % patch || image_width % patch)
-    refuse(
-        fmt::format("patches of {} x {} do not divide images of {} x {}", patch, patch, height, image_width));
-  if (width % heads) refuse(fmt::format("width {} is not a multiple of {} heads", width, heads));
-  if (!(static_cast<double>(width) * mlp_ratio >= 1))
-    refuse(fmt::format("mlp_ratio {} leaves the MLP without a hidden feature", mlp_ratio));
+  check_sizes("view synthesis", {height, image_width, 3, patch, width, heads, mlp_ratio});
+  check_positive("view synthesis", "depth", depth);
+  check_positive("view synthesis", "hidden_ratio", hidden_ratio);
+  check_positive("view synthesis", "steps", learner.steps);
   if (learner.muon_steps < 0)
     refuse(fmt::format("muon_steps must not be negative, it is {}", learner.muon_steps));
   if (!(learner.base_rate > 0))

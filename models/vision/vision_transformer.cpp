@@ -94,23 +94,9 @@ std::vector<ParamSpec> parameters_of(const VisionConfig& c) {
 
 void VisionConfig::check() const {
   const auto refuse = [](const std::string& why) { throw ConfigError("[vision] " + why); };
-  const auto positive = [&](const char* name, std::int64_t value) {
-    if (value < 1) refuse(fmt::format("{} must be positive, it is {}", name, value));
-  };
-  positive("height", height);
-  positive("image_width", image_width);
-  positive("channels", channels);
-  positive("patch", patch);
-  positive("width", width);
-  positive("heads", heads);
-  positive("classes", classes);
+  check_sizes("vision", {height, image_width, channels, patch, width, heads, mlp_ratio});
+  check_positive("vision", "classes", classes);
   if (depth < 0) refuse(fmt::format("depth must not be negative, it is {}", depth));
-  if (height % patch || image_width % patch)
-    refuse(
-        fmt::format("patches of {} x {} do not divide images of {} x {}", patch, patch, height, image_width));
-  if (width % heads) refuse(fmt::format("width {} is not a multiple of {} heads", width, heads));
-  if (!(mlp_ratio > 0) || hidden_of(*this) < 1)
-    refuse(fmt::format("mlp_ratio {} leaves the MLP without a hidden feature", mlp_ratio));
   if (!std::isfinite(init_std) || init_std < 0)
     refuse(fmt::format("init_std must be 0 or positive, it is {}", init_std));
   if (class_token && reads_places(mixer))

@@ -122,12 +122,6 @@ StateDict train_model(const DiffusionConfig& config, std::int64_t steps, double 
   return training.averages();
 }
 
-std::vector<std::uint64_t> seeds_of(const Settings& settings) {
-  std::vector<std::uint64_t> out;
-  for (int i = 0; i < settings.seeds; ++i) out.push_back(settings.first_seed + static_cast<std::uint64_t>(i));
-  return out;
-}
-
 SharedStarts& shared() {
   static SharedStarts starts;
   return starts;
@@ -137,7 +131,7 @@ SharedStarts& shared() {
 std::shared_ptr<const StateDict> softmax_model(const Task& task) {
   const std::string key =
       fmt::format("softmax, {} steps, {}", first_steps(task.settings), task.settings.data);
-  return shared().get(key, task.seed, seeds_of(task.settings), [&](std::uint64_t seed) {
+  return shared().get(key, task.seed, task.settings.all_seeds(), [&](std::uint64_t seed) {
     Task own = task;
     own.seed = seed;
     Measured unused;
@@ -192,15 +186,11 @@ Judged judged(const Array& images, const Array& labels, const StateDict& params)
       });
   const std::vector<Array> found = traced.function(traced.bind({images}, {&params}));
   Judged out;
-  const std::span<const float> features = found[0].as<float>(), logits = found[1].as<float>();
-  const std::size_t width = static_cast<std::size_t>(model.width),
-                    classes = static_cast<std::size_t>(kClasses);
-  for (std::size_t i = 0; i < labels.as<std::int32_t>().size(); ++i) {
-    out.features.emplace_back(features.begin() + static_cast<std::ptrdiff_t>(i * width),
-                              features.begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
-    const std::span<const float> of_one = logits.subspan(i * classes, classes);
-    out.right += std::ranges::max_element(of_one) - of_one.begin() == labels.as<std::int32_t>()[i];
-  }
+  const std::span<const float> features = found[0].as<float>();
+  const auto width = static_cast<std::ptrdiff_t>(model.width);
+  for (std::ptrdiff_t i = 0; i < labels.size(); ++i)
+    out.features.emplace_back(features.begin() + i * width, features.begin() + (i + 1) * width);
+  out.right = right_answers(found[1], labels);
   return out;
 }
 
@@ -262,9 +252,7 @@ void measure_model(const DiffusionConfig& config, const StateDict& params, const
         100 * static_cast<double>(of_real.right) / static_cast<double>(n);
   }
   if (task.seed != task.settings.first_seed) return;
-  std::vector<double>& pixels = out.curves["pixels"];  // the first samples, as whole numbers from 0 to 255
-  for (const float v : made.as<float>().first(static_cast<std::size_t>(kShown * kSide * kSide)))
-    pixels.push_back(std::floor(std::clamp((static_cast<double>(v) + 1) / 2, 0.0, 1.0) * 255 + 0.5));
+  out.curves["pixels"] = pixels_of(made, kShown, -1);
 }
 
 Measured run(const Task& task) {
@@ -343,14 +331,9 @@ std::vector<ReportView> pages(const Results& results) {
     const auto pixels = results.curves(row.name, "pixels");
     if (pixels.empty()) continue;
     images.row_names.push_back(row.name);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(kShown / 2); ++i) {
-      Array image(DType::f32, {kSide, kSide, 1});
-      for (std::size_t k = 0; k < static_cast<std::size_t>(kSide * kSide); ++k)
-        image.as<float>()[k] =
-            static_cast<float>(pixels[0][i * static_cast<std::size_t>(kSide * kSide) + k] / 255);
-      images.tiles.push_back(
-          {std::move(image), row.name == std::string(kSoftmax) ? fmt::format("{}", i % 10) : ""});
-    }
+    for (std::int64_t i = 0; i < kShown / 2; ++i)
+      images.tiles.push_back({image_of_pixels(pixels[0], i, {kSide, kSide, 1}),
+                              row.name == std::string(kSoftmax) ? fmt::format("{}", i % 10) : ""});
   }
   table.rows.push_back({"real images, to others", "", "", "", "",
                         mean_text(results.of(kSoftmax, "kernel distance of real images")),

@@ -66,12 +66,9 @@ std::int64_t steps_of(const Settings& s) { return s.full() ? 1500 : 350; }
 // Rows with the same training begin with the same weights.
 std::shared_ptr<const StateDict> trained(ShiftTraining kind, const Task& task) {
   static SharedStarts starts;
-  std::vector<std::uint64_t> seeds;
-  for (int i = 0; i < task.settings.seeds; ++i)
-    seeds.push_back(task.settings.first_seed + static_cast<std::uint64_t>(i));
   const std::string key =
       fmt::format("{} {} {}", static_cast<int>(kind), steps_of(task.settings), task.settings.data);
-  return starts.get(key, task.seed, seeds, [&](std::uint64_t seed) {
+  return starts.get(key, task.seed, task.settings.all_seeds(), [&](std::uint64_t seed) {
     Task own = task;
     own.seed = seed;
     return train_for_shift(kind, steps_of(task.settings), own, 0.6);
@@ -174,12 +171,7 @@ std::vector<ReportView> pages(const Results& results) {
   const LabelledImages clean = CharacterImages::of(drawn, Look::plain).held_out(0, shown);
   const auto add = [&](const std::string& name, const Array& all) {
     images.row_names.push_back(name);
-    const auto size = static_cast<std::size_t>(28 * 28);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(shown); ++i) {
-      Array image(DType::f32, {28, 28, 1});
-      std::ranges::copy(all.as<float>().subspan(i * size, size), image.as<float>().begin());
-      images.tiles.push_back({std::move(image)});
-    }
+    for (std::int64_t i = 0; i < shown; ++i) images.tiles.push_back({image_of(all, i)});
   };
   add(kClean, clean.images);
   for (const CorruptionRow& c : corruptions())

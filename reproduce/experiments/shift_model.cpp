@@ -226,8 +226,7 @@ class Reader {
     std::vector<Array> in{repeated(image, 1), Array::full(DType::i32, {1}, label)};
     bind(in, single_.classes);
     const std::vector<Array> found = ask_->run(in);
-    const std::span<const float> logits = found[1].as<float>();
-    return {found[0].at(0), std::ranges::max_element(logits) - logits.begin() == label};
+    return {found[0].at(0), right_answers(found[1], in[1]) == 1};
   }
 
  private:
@@ -284,12 +283,10 @@ std::vector<Answer> answers_of(const StateDict& params, const TestTime& how, con
                                std::uint64_t first) {
   Reader reader(params, how);
   std::vector<Answer> out;
-  const auto size = static_cast<std::size_t>(kSide * kSide);
-  for (std::size_t i = 0; i < images.labels.as<std::int32_t>().size(); ++i) {
-    Array image(kType, {kSide, kSide, 1});
-    std::ranges::copy(images.images.as<float>().subspan(i * size, size), image.as<float>().begin());
-    out.push_back(reader.read(image, images.labels.as<std::int32_t>()[i], first + i));
-  }
+  for (std::int64_t i = 0; i < images.labels.size(); ++i)
+    out.push_back(reader.read(image_of(images.images, i),
+                              images.labels.as<std::int32_t>()[static_cast<std::size_t>(i)],
+                              first + static_cast<std::uint64_t>(i)));
   return out;
 }
 

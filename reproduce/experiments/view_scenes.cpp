@@ -12,6 +12,7 @@
 #include "models/images/scenes.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
+#include "reproduce/image_runs.h"
 
 namespace nestgrad::reproduce {
 
@@ -96,15 +97,6 @@ TracedModel traced_views(const vision::ViewSynthesisConfig& config) {
         return std::vector<Tensor>{
             synthesized_views(slice(in[0], 1, 0, kGiven), in[1], kGiven, Params(table), config)};
       });
-}
-
-// [size, size, 3] of [.., size, size, 3], number `index` of those.
-Array one_of(const Array& all, std::int64_t index) {
-  Array out(DType::f32, {kViewSize, kViewSize, 3});
-  std::ranges::copy(all.as<float>().subspan(static_cast<std::size_t>(index * kPixels * 3),
-                                            static_cast<std::size_t>(kPixels * 3)),
-                    out.as<float>().begin());
-  return out;
 }
 
 }  // namespace
@@ -208,10 +200,7 @@ ViewQuality quality_of_mean_view(std::int64_t scenes) {
 std::vector<double> shown_pixels(const vision::ViewSynthesisConfig& config, const StateDict& params) {
   const TracedModel traced = traced_views(config);
   const Array views = traced.function(traced.bind(held_out(0), {&params}))[0];
-  std::vector<double> out;
-  for (const float v : views.as<float>().first(static_cast<std::size_t>(kShown * kAskedFor * kPixels * 3)))
-    out.push_back(std::floor(std::clamp(static_cast<double>(v), 0.0, 1.0) * 255 + 0.5));
-  return out;
+  return pixels_of(views, kShown * kAskedFor);
 }
 
 ReportView pictures_of_views(const Results& results, const std::string& with, const std::string& without) {
@@ -223,18 +212,14 @@ ReportView pictures_of_views(const Results& results, const std::string& with, co
               .columns = kAskedFor,
               .row_names = {"true"}};
     for (std::int64_t view = 0; view < kViews; ++view)
-      (view < kGiven ? given : asked).tiles.push_back({one_of(batch[0], scene * kViews + view)});
+      (view < kGiven ? given : asked).tiles.push_back({image_of(batch[0], scene * kViews + view)});
     for (const std::string& row : {with, without}) {
       const auto pixels = results.curves(row, "pixels");
       if (pixels.empty()) continue;
       asked.row_names.push_back(row);
-      for (std::int64_t view = 0; view < kAskedFor; ++view) {
-        Array image(DType::f32, {kViewSize, kViewSize, 3});
-        const auto from = static_cast<std::size_t>((scene * kAskedFor + view) * kPixels * 3);
-        for (std::size_t i = 0; i < static_cast<std::size_t>(kPixels * 3); ++i)
-          image.as<float>()[i] = static_cast<float>(pixels[0][from + i] / 255);
-        asked.tiles.push_back({std::move(image)});
-      }
+      for (std::int64_t view = 0; view < kAskedFor; ++view)
+        asked.tiles.push_back(
+            {image_of_pixels(pixels[0], scene * kAskedFor + view, {kViewSize, kViewSize, 3})});
     }
     pictures.push_back(std::move(given)), pictures.push_back(std::move(asked));
   }
