@@ -33,6 +33,14 @@ std::string shortened(std::string_view text, std::size_t characters) {
   return std::string(text);
 }
 
+std::string fitting(const Canvas& canvas, std::string_view text, std::size_t characters, double room) {
+  std::string out = shortened(text, characters);
+  const double dots = 0.4 * canvas.character;  // by which "…" is wider than other letters
+  while (characters > 4 && text_width(canvas, out) + (out == text ? 0 : dots) > room)
+    out = shortened(text, --characters);
+  return out;
+}
+
 std::vector<std::string> wrapped(std::string_view text, std::size_t characters) {
   std::vector<std::string> lines;
   std::size_t in_line = 0;

@@ -61,6 +61,8 @@ std::string picture_style(bool shades);
 bool starts_character(char c);  // in UTF-8
 double text_width(const Canvas& canvas, std::string_view text);
 std::string shortened(std::string_view text, std::size_t characters);
+// Shortened until it is at most so wide, but not below four characters.
+std::string fitting(const Canvas& canvas, std::string_view text, std::size_t characters, double room);
 std::vector<std::string> wrapped(std::string_view text, std::size_t characters);  // at spaces
 
 // What a linear scale can show. Beyond that, differences overflow.

@@ -193,18 +193,19 @@ std::vector<std::pair<double, std::string>> labels(const std::vector<std::string
 double draw_scale(Drawing& drawing, const Canvas& canvas, const Heatmap& map, Scale& scale, double top) {
   constexpr double kBar = 11, kSwatch = 16;
   const double width = std::min(240.0, canvas.width / 2);
+  const double left = std::max(8.0, tick_width(canvas, scale.axis) / 2);  // room for half of the first number
   drawing.text("name", "start", 0, top + 12, map.value_label);
-  drawing.add(R"svg(<g class="cells" transform="translate(8 {:.1f}) scale({:.4f} {})">)svg", top + 22,
-              width / kShades, kBar);
+  drawing.add(R"svg(<g class="cells" transform="translate({:.1f} {:.1f}) scale({:.4f} {})">)svg", left,
+              top + 22, width / kShades, kBar);
   for (int i = 0; i < kShades; ++i) drawing.add(R"(<path class="{}" d="M{} .5h1"/>)", scale.style(i), i);
   drawing.add("</g>");
-  scale.axis.start = 8, scale.axis.length = width;
+  scale.axis.start = left, scale.axis.length = width;
   for (const Tick& tick : scale.axis.ticks) {
     const double at = scale.axis.place(tick.value);
     drawing.line("axis", at, top + 22 + kBar, at, top + 22 + kBar + 4);
     drawing.text("tick", "middle", at, top + 22 + kBar + 18, tick.label);
   }
-  double x = 8 + width + 26;
+  double x = left + width + 26;
   const auto swatch = [&](std::string_view style, std::string_view name, bool crossed) {
     drawing.add(R"(<path class="{}" stroke-width="{}" d="M{:.1f} {:.1f}h{}"/>)", style, kBar, x,
                 top + 22 + kBar / 2, kSwatch);

@@ -33,9 +33,11 @@ Drawn draw(const Intervals& intervals, const Canvas& canvas) {
   std::size_t missing = 0;
   bool references = false;
   double widest = 0;
-  const std::size_t longest = canvas.longest_reference + 12;
+  const auto name = [&](const Intervals::Row& row) {
+    return fitting(canvas, row.name, canvas.longest_reference + 12, canvas.width / 2 - 14);
+  };
   for (const Intervals::Row& row : intervals.rows) {
-    widest = std::max(widest, text_width(canvas, shortened(row.name, longest)));
+    widest = std::max(widest, text_width(canvas, name(row)));
     if (x.shows(row.reference)) x.include(row.reference), references = true;
     if (!shown(x, row)) {
       ++missing;
@@ -71,7 +73,7 @@ Drawn draw(const Intervals& intervals, const Canvas& canvas) {
   for (std::size_t i = 0; i < intervals.rows.size(); ++i) {
     const Intervals::Row& row = intervals.rows[i];
     const double at = top + kRowHeight * (static_cast<double>(i) + 0.5);
-    drawing.text("name", "end", x.start - 10, at + 4.5, shortened(row.name, longest));
+    drawing.text("name", "end", x.start - 10, at + 4.5, name(row));
     if (shown(x, row)) draw_row(drawing, row, x, at);
     if (x.shows(row.reference))
       draw_reference(drawing, x.place(row.reference), at,
