@@ -319,7 +319,8 @@ std::vector<ReportView> pages(const Results& results) {
                     .x_label = "mean squared error"};
   picture.line = 0;
   const auto cell = [](double x) { return std::isnan(x) ? std::string() : fmt::format("{:.2f}", x); };
-  Images images{.title = "The first samples, first seed", .columns = static_cast<int>(kShown / 2)};
+  Images images{
+      .title = "The first samples, first seed", .columns = static_cast<int>(kShown / 2), .scale = 4};
   for (const Row& row : kRows) {
     table.rows.push_back(
         {row.name, cell(row.fid), cell(row.score), mean_text(results.of(row.name, "loss"), 4),

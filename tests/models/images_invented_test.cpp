@@ -39,7 +39,8 @@ TEST_CASE(
     same += distance(invented(1, c, 0), invented(1, c, 1));
     apart += distance(invented(1, c, 0), invented(1, c + 1, 1));
     double ink = 0;
-    for (const float x : invented(1, c, 2).as<float>()) ink += x;
+    const Array third = invented(1, c, 2);
+    for (const float x : third.as<float>()) ink += x;
     CHECK(ink > 30);  // pixels
     CHECK(ink < 400);
   }
