@@ -38,6 +38,12 @@ NoiseSchedule::NoiseSchedule(std::vector<double> kept) : kept_(std::move(kept)) 
   if (kept_.empty()) throw ConfigError("[noise] a schedule needs a level");
 }
 
+double NoiseSchedule::kept(std::int64_t level) const {
+  if (level < 0 || level >= levels())
+    throw ValueError(fmt::format("[noise] there is no level {}, there are {}", level, levels()));
+  return kept_[static_cast<std::size_t>(level)];
+}
+
 Tensor NoiseSchedule::noisy(Tensor images, Tensor noise, Tensor levels) const {
   if (levels.dtype() != DType::i32 || levels.shape() != Shape{images.dim(0)} || noise.spec() != images.spec())
     throw ShapeError(fmt::format(

@@ -19,8 +19,9 @@ class NoiseSchedule {
   explicit NoiseSchedule(std::vector<double> kept);
 
   std::int64_t levels() const { return static_cast<std::int64_t>(kept_.size()); }
-  // Share of an image's variance that is left, the product of 1 - beta up to t (alpha bar).
-  double kept(std::int64_t level) const { return kept_.at(static_cast<std::size_t>(level)); }
+  // Share of an image's variance that is left, the product of 1 - beta up to t (alpha bar). ValueError for a
+  // level that there is not.
+  double kept(std::int64_t level) const;
   // x_t of images [batch, ..] and noise like them, at levels i32 [batch].
   Tensor noisy(Tensor images, Tensor noise, Tensor levels) const;
   // The levels of a sampling, from the noisiest down to 0, evenly spaced; `steps` of them. ConfigError for

@@ -35,10 +35,9 @@ struct ViewLearner {
   bool only_last = false;     // V1: w1 alone learns
   bool weight_norm = true;    // V2: without
   bool single_layer = false;  // V3: f(x) = x w1, w1 [heads, dim, dim]; there is no w0 and no w2
-  bool token_rates =
-      true;            // V4: base_rate for all tokens; there is no lr_fc. (V5: no momentum; there is none)
-  int muon_steps = 5;  // 0: the gradient is divided by its norm
-  bool muon = true;    // V6: without, the gradient itself: linear attention
+  bool token_rates = true;    // V4: base_rate for all tokens; there is no lr_fc. V5, no momentum, is the same
+  int muon_steps = 5;         // 0: the gradient is divided by its norm
+  bool muon = true;           // V6: without, the gradient itself: linear attention
   bool query_is_key = false;  // Q := K
   bool ascent = false;        // climb the inner loss
   int steps = 1;              // inner steps, each on all input tokens

@@ -296,6 +296,7 @@ TEST_CASE("diffusion: what makes no sense is refused") {
   CHECK_THROWS_AS(outputs(noise_of(c), {given(c)[0], integers({1, 2}), integers({1, 4})}), ValueError);
   CHECK(contains(message_of<ConfigError>([] { NoiseSchedule::linear(20); }), "more than 20 levels, not 20"));
   CHECK_THROWS_AS(NoiseSchedule({0.5, 0.6}), ConfigError);
+  CHECK(contains(message_of<ValueError>([] { NoiseSchedule::linear(30).kept(30); }), "there is no level 30"));
   CHECK_THROWS_AS(NoiseSchedule::linear(30).spaced(31), ConfigError);
   const auto none = [](const Array& x, const Array&, const Array&) { return x; };
   const Array noise = random(f64({2, 3}), 1);
