@@ -21,7 +21,6 @@ constexpr std::array<std::pair<std::string_view, Adapted>, 4> kNames{{{"nothing"
                                                                       {"norms", Adapted::norms},
                                                                       {"lora", Adapted::lora}}};
 
-bool is_norm(const ParamSpec& p) { return p.name.find("norm") != std::string::npos; }
 bool has_product_beside(const ParamSpec& p) {
   return p.shape.size() == 2 && p.init.kind == Init::Kind::normal &&
          p.name.find("embed") == std::string::npos;
@@ -33,10 +32,7 @@ std::vector<ParamSpec> learning_of(const std::vector<ParamSpec>& params, const A
   for (const ParamSpec& p : params) {
     if (o.what == Adapted::sgd || (o.what == Adapted::norms && is_norm(p))) out.push_back(p);
     if (o.what != Adapted::lora || !has_product_beside(p)) continue;
-    const std::int64_t rows = p.shape[0], columns = p.shape[1];
-    out.push_back({p.name + ".lora_B", {rows, o.rank}, Init::zeros()});
-    out.push_back(
-        {p.name + ".lora_A", {o.rank, columns}, Init::normal(1 / std::sqrt(static_cast<double>(columns)))});
+    for (ParamSpec& factor : lora_factors(p, o.rank)) out.push_back(std::move(factor));
   }
   if (out.empty() && o.what != Adapted::nothing)
     throw ConfigError(
@@ -46,6 +42,18 @@ std::vector<ParamSpec> learning_of(const std::vector<ParamSpec>& params, const A
 }
 
 }  // namespace
+
+bool is_norm(const ParamSpec& p) { return p.name.find("norm") != std::string::npos; }
+
+std::array<ParamSpec, 2> lora_factors(const ParamSpec& matrix, std::int64_t rank) {
+  const std::int64_t rows = matrix.shape[0], columns = matrix.shape[1];
+  return {ParamSpec{matrix.name + ".lora_B", {rows, rank}, Init::zeros()},
+          ParamSpec{matrix.name + ".lora_A",
+                    {rank, columns},
+                    Init::normal(1 / std::sqrt(static_cast<double>(columns)))}};
+}
+
+std::string matrix_of_factor(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
 Adapted adapted_named(std::string_view name) {
   std::string all;
@@ -136,8 +144,7 @@ AdaptingScorer::Program& AdaptingScorer::program(std::int64_t length) {
     Tensors now(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(first));
     for (std::size_t i = 0; i < learning_.size(); ++i) {
       const bool is_product = options_.what == Adapted::lora;
-      const std::string name =
-          is_product ? learning_[i].name.substr(0, learning_[i].name.rfind('.')) : learning_[i].name;
+      const std::string name = is_product ? matrix_of_factor(learning_[i].name) : learning_[i].name;
       const auto at = static_cast<std::size_t>(std::ranges::find(model.inputs, name) - model.inputs.begin());
       if (!is_product) now[at] = learning[i];
       else now[at] = now[at] + matmul(learning[i], learning[i + 1]), ++i;

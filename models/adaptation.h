@@ -7,6 +7,7 @@
 // Layers that are learners read each segment from their beginning: what is carried between segments is theta alone.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "models/language_model.h"
@@ -23,6 +24,13 @@ enum class Adapted : std::uint8_t {
 };
 Adapted adapted_named(std::string_view name);  // nothing, sgd, norms, lora; ConfigError for another one
 std::string_view name(Adapted adapted);
+
+// A gain or shift of a normalisation, by its name.
+bool is_norm(const ParamSpec& param);
+// The factors of the product beside a matrix [rows, columns]: its name and .lora_B [rows, rank], from zeros, then its name and
+// .lora_A [rank, columns].
+std::array<ParamSpec, 2> lora_factors(const ParamSpec& matrix, std::int64_t rank);
+std::string matrix_of_factor(const std::string& name);  // the name of the matrix that a factor stands beside
 
 struct AdaptationOptions {
   Adapted what = Adapted::sgd;

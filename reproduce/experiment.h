@@ -23,6 +23,9 @@ namespace nestgrad::reproduce {
 enum class Extent : std::uint8_t { quick, full };
 const char* name(Extent extent);  // "quick", "full"
 
+inline constexpr std::uint64_t kHeldOutSeed =
+    0x68656c64;  // of drawn data that no run is trained on: no seed of a run
+
 struct Settings {
   Extent extent = Extent::quick;
   int seeds = 3;                 // runs of each row
@@ -125,6 +128,14 @@ struct Experiment {
   // Tables of the paper beside ours, and pictures. What every page has (claims, all runs, failed ones) is not of these.
   std::function<std::vector<ReportView>(const Results&)> views;
 };
+
+// The names of rows that have one, in their order.
+template <class Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> out;
+  for (const auto& row : rows) out.emplace_back(row.name);
+  return out;
+}
 
 const std::vector<Experiment>& experiments();                 // all, in the order in which they are told
 const Experiment& experiment_named(const std::string& name);  // ConfigError for an unknown one; lists them

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 
 #include "engine/core/random.h"
 #include "engine/io/file.h"
@@ -14,14 +13,14 @@
 #include "models/partial_load.h"
 #include "models/training_checkpoint.h"
 #include "ops/ops.h"
+#include "reproduce/answers.h"
 #include "reproduce/language_runs.h"
 
 namespace nestgrad::reproduce {
 
 namespace {
 
-constexpr std::uint64_t kHeldOutSeed = 0x68656c64;  // no seed of a run
-constexpr std::int64_t kAsked = 100;                // images that are asked at a time
+constexpr std::int64_t kAsked = 100;  // images that are asked at a time
 constexpr std::uint64_t kPlainStream = 0x706c6169;
 const GlyphOptions kCluttered{.size = 40, .classes = CharacterImages::kClasses};
 const GlyphOptions kPlain{.size = 28,
@@ -126,7 +125,7 @@ vision::VisionConfig classifier(const std::string& mixer) {
 }
 
 StateDict train(const ImageRun& run, const Task& task, Measured& out, double share) {
-  const CharacterImages& data = CharacterImages::of(task.settings, run.look);
+  const CharacterImages& data = CharacterImages::of(task.settings);
   Training training({.seed = task.seed, .adamw = {.weight_decay = 0.05}, .groups = run.groups});
   training.add(batch_specs(run.model, run.batch), [&](ParamTable& table, const std::vector<Tensor>& in) {
     return Training::Objective{mean(cross_entropy(class_logits(in[0], Params(table), run.model), in[1]))};
@@ -144,8 +143,7 @@ StateDict train(const ImageRun& run, const Task& task, Measured& out, double sha
   for (std::int64_t i = 0; i < steps; ++i) {
     const LabelledImages batch = data.training(i, run.batch, task.seed);
     losses.push_back(
-        training.step(0, {batch.images, batch.labels}, cosine_rate(i, steps, steps / 10, run.lr, run.floor))
-            .loss);
+        training.step(0, {batch.images, batch.labels}, cosine_rate(i, steps, steps / 10, run.lr)).loss);
     if (task.progress) task.progress(share * static_cast<double>(i) / static_cast<double>(steps));
   }
   out.clock["images/s"] = static_cast<double>(steps * run.batch) /
@@ -173,18 +171,6 @@ void measure(const vision::VisionConfig& model, const StateDict& params, const T
   }
   out.numbers["loss"] = loss / static_cast<double>(images);
   out.numbers["top-1"] = 100 * static_cast<double>(right) / static_cast<double>(images);
-}
-
-std::int64_t right_answers(const Array& logits, const Array& labels) {
-  const std::span<const float> all = logits.as<float>();
-  const std::span<const std::int32_t> wanted = labels.as<std::int32_t>();
-  const std::size_t classes = all.size() / wanted.size();
-  std::int64_t out = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::span<const float> of_one = all.subspan(i * classes, classes);
-    out += std::ranges::max_element(of_one) - of_one.begin() == wanted[i];
-  }
-  return out;
 }
 
 Array image_of(const Array& images, std::int64_t index) {

@@ -29,7 +29,6 @@ class CharacterImages {
   // Read once for each path and shared; any thread may ask. IoError, ConfigError: read_mnist.
   static const CharacterImages& of(const Settings& settings, Look look = Look::cluttered);
 
-  std::int64_t size() const { return look_ == Look::cluttered ? 40 : 28; }  // height and width, in pixels
   std::string fingerprint() const { return fingerprint_; }  // of the digits; empty: drawn ones
 
   // Batch `step` of so many images: depends on these and the seed alone.
@@ -46,12 +45,11 @@ class CharacterImages {
 
 struct ImageRun {
   vision::VisionConfig model;
-  Look look = Look::cluttered;
   std::int64_t images = 64000, batch = 64;  // that are trained on
   double lr = 2e-3;
   std::vector<ParameterGroup> groups = {};
-  const StateDict* start = nullptr;  // null: random, of the seed. Others than the model's are taken by name
-  double floor = 0.1;                // the last rate, over lr
+  // Null: random, of the seed. What has another shape in the model starts so too.
+  const StateDict* start = nullptr;
 };
 
 // A vision transformer of the size that the experiments share, with this mixer (models/vision/mixers.h).
@@ -60,12 +58,9 @@ vision::VisionConfig classifier(const std::string& mixer);
 // All steps; adds the curve "training loss", means of 32 equal parts, and "images/s". ValueError when a loss is not finite.
 StateDict train(const ImageRun& run, const Task& task, Measured& out, double share = 1);
 
-// Adds "loss" (cross-entropy, nats) and "top-1" (%) of so many held-out images. share: of the task's work before it.
+// Adds "loss" (cross-entropy, nats) and "top-1" (%) of so many held-out images.
 void measure(const vision::VisionConfig& model, const StateDict& params, const Task& task, Measured& out,
              std::int64_t images = 2000);
-
-// How many labels are the class with the largest logit: logits [.., classes], as many rows as labels.
-std::int64_t right_answers(const Array& logits, const Array& labels);
 
 // Image number `index` of [.., height, width, channels], [height, width, channels].
 Array image_of(const Array& images, std::int64_t index);

@@ -76,10 +76,12 @@ class Pool {
     const SingleThreadScope single;
     for (std::size_t i = next_++; i < jobs_.size(); i = next_++) {
       Measured m;
+      const auto start = std::chrono::steady_clock::now();
       try {
         m = results.experiment().run({jobs_[i].row, jobs_[i].seed, results.settings(),
                                       [&](double f) { done_[i] = std::min(f, 0.99); }});
         require_finite(m);
+        m.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       } catch (const ValueError& e) {
         m = {};
         m.failure = e.what();

@@ -46,6 +46,19 @@ Line fragment(int label, const GlyphOptions& o, Draws& draws) {
   return out;
 }
 
+// The pose of a character: where it can lie without leaving the image.
+Affine pose_of(const std::vector<Line>& lines, const GlyphOptions& o, double half, Draws& draws) {
+  detail::Posed at = detail::posed(lines, o, draws);
+  // A margin of half a pixel, or the middle where it does not fit.
+  const auto place = [&](double low, double high) {
+    const double from = half + 0.5 - low, to = static_cast<double>(o.size) - half - 0.5 - high,
+                 u = draws.unit();
+    return from < to ? from + (to - from) * u : 0.5 * (from + to);
+  };
+  at.pose.x = place(at.left, at.right), at.pose.y = place(at.top, at.bottom);
+  return at.pose;
+}
+
 void draw_image(const GlyphOptions& o, std::int32_t label, std::uint64_t seed, std::uint64_t index,
                 float* image) {
   const auto size = static_cast<double>(o.size);

@@ -1,7 +1,5 @@
 #include "models/images/invented.h"
 
-#include <algorithm>
-
 #include "models/images/pen.h"
 
 namespace nestgrad {
@@ -38,21 +36,13 @@ struct Strokes {
   }
 };
 
-// Like pose_of (pen.h), but with the middle of the character near the middle of the image.
+// The pose of a character whose middle is near the middle of the image.
 detail::Affine in_the_middle(const std::vector<detail::Line>& lines, const GlyphOptions& o, Draws& draws) {
   const auto size = static_cast<double>(o.size);
-  const double height = size * draws.between(o.smallest, o.largest), lean = draws.around(o.shear);
-  detail::Affine pose = detail::turned(height, height, lean, draws.around(o.rotation));
-  double left = 1e9, right = -1e9, top = 1e9, bottom = -1e9;
-  for (const detail::Line& line : lines)
-    for (const detail::Point& p : line) {
-      const detail::Point q = pose(p);
-      left = std::min(left, q.x), right = std::max(right, q.x);
-      top = std::min(top, q.y), bottom = std::max(bottom, q.y);
-    }
-  pose.x = 0.5 * (size - left - right) + draws.around(0.03 * size);
-  pose.y = 0.5 * (size - top - bottom) + draws.around(0.03 * size);
-  return pose;
+  detail::Posed at = detail::posed(lines, o, draws);
+  at.pose.x = 0.5 * (size - at.left - at.right) + draws.around(0.03 * size);
+  at.pose.y = 0.5 * (size - at.top - at.bottom) + draws.around(0.03 * size);
+  return at.pose;
 }
 
 }  // namespace

@@ -95,24 +95,17 @@ std::int64_t Ink::bound(double at) const {
   return std::clamp(static_cast<std::int64_t>(std::floor(at)), std::int64_t{0}, size_);
 }
 
-Affine pose_of(const std::vector<Line>& lines, const GlyphOptions& o, double half, Draws& draws) {
-  const auto size = static_cast<double>(o.size);
-  const double height = size * draws.between(o.smallest, o.largest), lean = draws.around(o.shear);
-  Affine pose = turned(height, height, lean, draws.around(o.rotation));
-  double left = 1e9, right = -1e9, top = 1e9, bottom = -1e9;
+Posed posed(const std::vector<Line>& lines, const GlyphOptions& o, Draws& draws) {
+  const double height = static_cast<double>(o.size) * draws.between(o.smallest, o.largest),
+               lean = draws.around(o.shear);
+  Posed out{.pose = turned(height, height, lean, draws.around(o.rotation))};
   for (const Line& line : lines)
     for (const Point& p : line) {
-      const Point q = pose(p);
-      left = std::min(left, q.x), right = std::max(right, q.x), top = std::min(top, q.y),
-      bottom = std::max(bottom, q.y);
+      const Point q = out.pose(p);
+      out.left = std::min(out.left, q.x), out.right = std::max(out.right, q.x);
+      out.top = std::min(out.top, q.y), out.bottom = std::max(out.bottom, q.y);
     }
-  const auto place = [&](double low,
-                         double high) {  // a margin of half a pixel, or the middle where it does not fit
-    const double from = half + 0.5 - low, to = size - half - 0.5 - high, u = draws.unit();
-    return from < to ? from + (to - from) * u : 0.5 * (from + to);
-  };
-  pose.x = place(left, right), pose.y = place(top, bottom);
-  return pose;
+  return out;
 }
 
 }  // namespace nestgrad::detail

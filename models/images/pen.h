@@ -18,8 +18,12 @@ Line transformed(const Affine& pose, const Line& line);
 
 double squared_distance_to_segment(Point p, Point a, Point b);
 
-// The pose of a character: where it can lie without leaving the image.
-Affine pose_of(const std::vector<Line>& lines, const GlyphOptions& options, double half, Draws& draws);
+// A character of a random height, lean and angle, and how far it reaches around 0, where its pose puts it.
+struct Posed {
+  Affine pose;
+  double left = 1e9, right = -1e9, top = 1e9, bottom = -1e9;
+};
+Posed posed(const std::vector<Line>& lines, const GlyphOptions& options, Draws& draws);
 
 // Where ink may come to lie, and how near to it each pixel's centre is.
 class Ink {

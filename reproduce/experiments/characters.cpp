@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "reproduce/claims.h"
@@ -41,7 +40,6 @@ constexpr int kShown[] = {0, 3, 10};
 
 Measured run(const Task& task) {
   Measured out;
-  const auto begin = std::chrono::steady_clock::now();
   const auto method =
       std::find_if(methods().begin(), methods().end(), [&](const Method& m) { return m.name == task.row; });
   const Alphabet& alphabet = Alphabet::of(task.settings);
@@ -61,7 +59,6 @@ Measured run(const Task& task) {
     out.numbers[loss_after(shown)] = quality.loss[static_cast<std::size_t>(shown)];
   }
   out.curves["right by step"] = quality.right;
-  out.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return out;
 }
 
@@ -129,8 +126,7 @@ Experiment characters() {
       .data = Data::characters,
       .rows =
           [](const Settings&) {
-            std::vector<std::string> out;
-            for (const Method& m : methods()) out.emplace_back(m.name);
+            std::vector<std::string> out = names_of(methods());
             out.emplace_back(kNothing);
             return out;
           },

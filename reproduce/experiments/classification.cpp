@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "reproduce/claims.h"
@@ -34,13 +33,11 @@ constexpr double kRate = 4e-3;
 
 Measured run(const Task& task) {
   Measured out;
-  const auto start = std::chrono::steady_clock::now();
   const auto row = std::ranges::find(kRows, task.row, &Row::name);
   const ImageRun run{
       .model = classifier(row->mixer), .images = task.settings.full() ? 160000 : 48000, .lr = kRate};
   const StateDict params = train(run, task, out, 0.95);
   measure(run.model, params, task, out);
-  out.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }
 
@@ -102,12 +99,7 @@ Experiment classification() {
       .quick_minutes = 6,
       .full_minutes = 25,
       .data = Data::digits,
-      .rows =
-          [](const Settings&) {
-            std::vector<std::string> out;
-            for (const Row& row : kRows) out.emplace_back(row.name);
-            return out;
-          },
+      .rows = [](const Settings&) { return names_of(kRows); },
       .run = run,
       .claims = claims(),
       .views = views};

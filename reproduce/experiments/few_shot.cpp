@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <numeric>
 
@@ -97,11 +96,9 @@ Measured run_rates(const Task& task) {
 }
 
 Measured run(const Task& task) {
-  const auto start = std::chrono::steady_clock::now();
   const auto method =
       std::find_if(methods().begin(), methods().end(), [&](const Method& m) { return m.name == task.row; });
   Measured out = method == methods().end() ? run_rates(task) : run_method(*method, task);
-  out.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }
 
@@ -225,8 +222,7 @@ Experiment few_shot() {
       .data = Data::drawn,
       .rows =
           [](const Settings&) {
-            std::vector<std::string> out;
-            for (const Method& m : methods()) out.emplace_back(m.name);
+            std::vector<std::string> out = names_of(methods());
             out.emplace_back(kByGradient), out.emplace_back(kByGrid);
             return out;
           },

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <numeric>
 
 #include "engine/core/random.h"
 #include "engine/io/file.h"
@@ -14,6 +15,7 @@
 #include "models/images/resized.h"
 #include "models/training_checkpoint.h"
 #include "ops/ops.h"
+#include "reproduce/image_runs.h"
 
 namespace nestgrad::reproduce {
 
@@ -55,7 +57,18 @@ Tensor losses(const Weights& w, Tensor images) { return cross_entropy(logits(w, 
 }  // namespace
 
 Alphabet::Alphabet(const std::string& path) {
-  if (path.empty()) return;
+  if (path.empty()) {
+    const auto invent = [](std::uint64_t first, std::uint64_t count) {
+      std::vector<std::vector<Array>> out(count);
+      for (std::uint64_t c = 0; c < count; ++c)
+        for (std::uint64_t hand = 0; hand < kHands; ++hand)
+          out[c].push_back(
+              resized(invented(kAlphabetSeed, first + c, hand, 28), kCharacterSide, kCharacterSide));
+      return out;
+    };
+    training_ = invent(0, kInventedTraining), testing_ = invent(kInventedTraining, kInventedTesting);
+    return;
+  }
   const LabelledImages all = read_image_folder(path);
   if (all.classes.size() < 25)
     throw ConfigError(fmt::format("[reproduce] {} has {} characters; few-shot learning needs 25 at least",
@@ -63,22 +76,20 @@ Alphabet::Alphabet(const std::string& path) {
   fingerprint_ = fingerprint_of({{"images", all.images}, {"labels", all.labels}});
   const Array small = resized(all.images, kCharacterSide, kCharacterSide);
   std::vector<std::vector<Array>> characters(all.classes.size());
-  for (std::size_t i = 0; i < all.labels.as<std::int32_t>().size(); ++i) {
-    Array image(kType, {kCharacterSide, kCharacterSide, 1});
-    for (std::size_t p = 0; p < static_cast<std::size_t>(kPixels);
-         ++p)  // black on white becomes white on black
-      image.as<float>()[p] = 1 - small.as<float>()[i * static_cast<std::size_t>(kPixels) + p];
-    characters[static_cast<std::size_t>(all.labels.as<std::int32_t>()[i])].push_back(std::move(image));
+  for (std::int64_t i = 0; i < all.labels.size(); ++i) {
+    Array image = image_of(small, i);
+    for (float& pixel : image.as<float>()) pixel = 1 - pixel;  // black on white becomes white on black
+    const std::int32_t label = all.labels.as<std::int32_t>()[static_cast<std::size_t>(i)];
+    characters[static_cast<std::size_t>(label)].push_back(std::move(image));
   }
-  for (std::size_t c = 0; c < characters.size(); ++c) {
+  for (std::size_t c = 0; c < characters.size(); ++c)
     if (characters[c].size() <= static_cast<std::size_t>(kAskedOfClass))
       throw ConfigError(
           fmt::format("[reproduce] {}: '{}' has {} images; few-shot learning needs {} of each character",
                       printable(path), printable(all.classes[c]), characters[c].size(), kAskedOfClass + 1));
-  }
   // Every fifth, in random order, is for testing.
   std::vector<std::size_t> order(characters.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), std::size_t{0});
   for (std::size_t i = order.size() - 1; i > 0; --i)
     std::swap(order[i], order[random_below(static_cast<std::uint32_t>(i + 1), kAlphabetSeed, kOrder, i)]);
   for (std::size_t i = 0; i < order.size(); ++i)
@@ -94,21 +105,9 @@ const Alphabet& Alphabet::of(const Settings& settings) {
   return *out;
 }
 
-Array Alphabet::image(Purpose purpose, std::uint64_t character, std::uint64_t hand) const {
-  const bool training = purpose == Purpose::training;
-  const auto& known = training ? training_ : testing_;
-  if (!known.empty()) return known[character][hand];
-  const Array drawn = invented(kAlphabetSeed, training ? character : kInventedTraining + character, hand, 28);
-  return resized(drawn, kCharacterSide, kCharacterSide);
-}
-
 Array Alphabet::tasks(std::int64_t count, Purpose purpose, std::uint64_t batch, std::uint64_t seed) const {
   Array out(character_spec(count));
-  const bool training = purpose == Purpose::training;
-  const auto& known = training ? training_ : testing_;
-  const std::uint64_t characters = !known.empty() ? known.size()
-                                   : training     ? kInventedTraining
-                                                  : kInventedTesting;
+  const std::vector<std::vector<Array>>& known = purpose == Purpose::training ? training_ : testing_;
   const std::uint64_t stream = (kStream << 32) + (static_cast<std::uint64_t>(purpose) << 28) + batch;
   // As many different ones as asked for, of `n`: those that come first in an order of which only the beginning is made.
   const auto different = [&](std::uint64_t n, std::uint64_t wanted, std::uint64_t& draw) {
@@ -121,16 +120,13 @@ Array Alphabet::tasks(std::int64_t count, Purpose purpose, std::uint64_t batch, 
   };
   for (std::int64_t t = 0; t < count; ++t) {
     std::uint64_t draw = static_cast<std::uint64_t>(t) << 20;
-    const std::vector<std::uint64_t> classes = different(characters, kWays, draw);
+    const std::vector<std::uint64_t> classes = different(known.size(), kWays, draw);
     for (std::int64_t c = 0; c < kWays; ++c) {
-      const std::uint64_t character = classes[static_cast<std::size_t>(c)];
-      const std::uint64_t hands = known.empty() ? kHands : known[character].size();
-      const std::vector<std::uint64_t> drawn = different(hands, 1 + kAskedOfClass, draw);
-      for (std::int64_t i = 0; i < 1 + kAskedOfClass; ++i) {
-        const Array one = image(purpose, character, drawn[static_cast<std::size_t>(i)]);
-        std::ranges::copy(one.as<float>(),
+      const std::vector<Array>& images = known[classes[static_cast<std::size_t>(c)]];
+      const std::vector<std::uint64_t> drawn = different(images.size(), 1 + kAskedOfClass, draw);
+      for (std::int64_t i = 0; i < 1 + kAskedOfClass; ++i)
+        std::ranges::copy(images[drawn[static_cast<std::size_t>(i)]].as<float>(),
                           out.as<float>().begin() + ((t * (1 + kAskedOfClass) + i) * kWays + c) * kPixels);
-      }
     }
   }
   return out;

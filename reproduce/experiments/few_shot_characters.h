@@ -11,8 +11,8 @@ inline constexpr std::int64_t kAskedOfClass =
     5;  // images of each class by which a task is judged; it is learnt from one
 inline constexpr std::int64_t kCharacterSide = 14;  // pixels
 
-// Characters, each in several hands: those of --data, a folder of folders of PNG files, else invented ones, of which there is no
-// end. No character of one purpose is one of another's.
+// Characters, each in several hands: those of --data, a folder of folders of PNG files, else invented ones, which are drawn
+// once (25,000 images, about two seconds). No character of one purpose is one of another's.
 class Alphabet {
  public:
   // Read once for each path and shared; any thread may ask. IoError, ConfigError: read_image_folder, and where there are
@@ -27,9 +27,7 @@ class Alphabet {
 
  private:
   explicit Alphabet(const std::string& path);
-  Array image(Purpose purpose, std::uint64_t character, std::uint64_t hand) const;  // [side, side, 1]
-
-  std::vector<std::vector<Array>> training_, testing_;  // images of each character; empty: invented ones
+  std::vector<std::vector<Array>> training_, testing_;  // images [side, side, 1] of each character
   std::string fingerprint_;
 };
 

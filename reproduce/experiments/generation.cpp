@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "engine/core/random.h"
@@ -11,6 +10,7 @@
 #include "models/partial_load.h"
 #include "models/vision/diffusion.h"
 #include "ops/ops.h"
+#include "reproduce/answers.h"
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/generation_metrics.h"
@@ -24,7 +24,8 @@ namespace {
 using vision::DiffusionConfig;
 using vision::NoiseSchedule;
 
-constexpr std::int64_t kSide = 14, kBatch = 64, kClasses = CharacterImages::kClasses, kShown = 20;
+constexpr std::int64_t kSide = 14, kBatch = 64, kClasses = CharacterImages::kClasses, kShown = 20,
+                       kLevels = 200;
 constexpr std::uint64_t kNoise = 0x64696666;  // stream of random numbers
 constexpr std::uint64_t kJudgeSeed =
     0x6a75646765;  // of the classifier, and of noise that is the same for all
@@ -58,6 +59,7 @@ DiffusionConfig config_of(const char* mixer) {
           .depth = 3,
           .heads = 2,
           .classes = kClasses,
+          .levels = kLevels,
           .mlp_ratio = 2,
           .mixer = vision::mixer_named(mixer)};
 }
@@ -86,7 +88,7 @@ std::vector<Array> noisy_batch(const LabelledImages& images, std::uint64_t first
   for (std::int64_t i = 0; i < images.labels.size(); ++i) {
     const auto at = static_cast<std::uint64_t>(i);
     out[2].as<std::int32_t>()[at] =
-        static_cast<std::int32_t>(random_below(200, seed, kNoise + 1, first + at));
+        static_cast<std::int32_t>(random_below(kLevels, seed, kNoise + 1, first + at));
     if (random_below(10, seed, kNoise + 2, first + at) == 0)
       out[3].as<std::int32_t>()[at] = static_cast<std::int32_t>(kClasses);
   }
@@ -94,20 +96,20 @@ std::vector<Array> noisy_batch(const LabelledImages& images, std::uint64_t first
 }
 
 Tensor loss_of(const DiffusionConfig& config, ParamTable& table, const std::vector<Tensor>& in) {
-  static const NoiseSchedule schedule = NoiseSchedule::linear(200);
+  static const NoiseSchedule schedule = NoiseSchedule::linear(kLevels);
   return mean(denoising_loss(in[0], in[1], in[2], in[3], Params(table), config, schedule));
 }
 
+// start: null: random, of the seed.
 StateDict train_model(const DiffusionConfig& config, std::int64_t steps, double rate,
-                      std::vector<ParameterGroup> groups,
-                      const std::function<StateDict(const std::vector<ParamSpec>&)>& start, const Task& task,
+                      std::vector<ParameterGroup> groups, const StateDict* start, const Task& task,
                       Measured& out, double share) {
   Training training(
       {.seed = task.seed, .adamw = {.weight_decay = 0}, .groups = std::move(groups), .average_decay = 0.99});
   training.add(specs_of(kBatch), [&](ParamTable& table, const std::vector<Tensor>& in) {
     return Training::Objective{loss_of(config, table, in)};
   });
-  if (start) training.start_from(start(training.specs()));
+  if (start) training.start_from(*start);
   const CharacterImages& data = CharacterImages::of(task.settings, Look::plain);
   std::vector<double> losses;
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -135,7 +137,8 @@ std::shared_ptr<const StateDict> softmax_model(const Task& task) {
     Task own = task;
     own.seed = seed;
     Measured unused;
-    return train_model(config_of("softmax"), first_steps(task.settings), kRate, {}, {}, own, unused, 0.8);
+    return train_model(config_of("softmax"), first_steps(task.settings), kRate, {}, nullptr, own, unused,
+                       0.8);
   });
 }
 
@@ -238,13 +241,14 @@ void measure_model(const DiffusionConfig& config, const StateDict& params, const
     labels.as<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i % kClasses);
   const Array made = sampled(config, params, n, labels);
   const CharacterImages& data = CharacterImages::of(task.settings, Look::plain);
-  const LabelledImages real = data.held_out(0, n), others = data.held_out(n, n);
+  const LabelledImages real = data.held_out(0, n);
   const Judged of_made = judged(made, labels, *judging),
                of_real = judged(centred(real.images), real.labels, *judging);
   out.numbers["kernel distance"] = kernel_distance(of_made.features, of_real.features);
   out.numbers["Frechet distance"] = frechet_distance(of_made.features, of_real.features);
   out.numbers["class agreement"] = 100 * static_cast<double>(of_made.right) / static_cast<double>(n);
   if (task.row == kSoftmax) {  // the floor: of two sets of real images
+    const LabelledImages others = data.held_out(n, n);
     const Judged of_others = judged(centred(others.images), others.labels, *judging);
     out.numbers["kernel distance of real images"] = kernel_distance(of_others.features, of_real.features);
     out.numbers["Frechet distance of real images"] = frechet_distance(of_others.features, of_real.features);
@@ -255,43 +259,38 @@ void measure_model(const DiffusionConfig& config, const StateDict& params, const
   out.curves["pixels"] = pixels_of(made, kShown, -1);
 }
 
+bool inherits(Inherited what, const std::string& name) {
+  const bool attention = name.find(".attn.") != std::string::npos,
+             mlp = name.find(".mlp.") != std::string::npos && name.starts_with("blocks.");
+  return !(what == Inherited::mlp && attention) && !(what == Inherited::attention && mlp);
+}
+
+// The model of a row after its own training, which begins with what it takes of the softmax model.
+StateDict converted(const Row& row, const StateDict& softmax, const Task& task, Measured& out) {
+  const DiffusionConfig config = config_of(row.mixer);
+  const TracedModel traced =
+      trace_model(DType::f32, specs_of(kBatch), [&](ParamTable& table, const std::vector<Tensor>& in) {
+        return std::vector<Tensor>{loss_of(config, table, in)};
+      });
+  StateDict start = initial_parameters(traced.params, DType::f32, task.seed);
+  std::vector<ParameterGroup> groups;
+  if (row.inherited != Inherited::nothing)
+    for (const std::string& name :
+         load_by_name(start, softmax, "the softmax model", [&](const std::string& n) {
+           return softmax.at(n).shape() == start.at(n).shape() && inherits(row.inherited, n);
+         }).loaded)
+      groups.push_back({.names = name});
+  if (groups.size() < start.size()) groups.push_back({.names = "*", .rate = kNew});
+  return train_model(config, more_steps(task.settings), kConversion, std::move(groups), &start, task, out,
+                     0.8);
+}
+
 Measured run(const Task& task) {
   Measured out;
-  const auto begin = std::chrono::steady_clock::now();
-  const Row& row =
-      *std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == task.row; });
-  const DiffusionConfig config = config_of(row.mixer);
+  const Row& row = *std::ranges::find(kRows, task.row, &Row::name);
   const std::shared_ptr<const StateDict> softmax = softmax_model(task);
-  if (task.row == kSoftmax) {
-    measure_model(config, *softmax, task, out);
-  } else {
-    std::vector<std::string> inherited;
-    const auto start = [&](const std::vector<ParamSpec>& specs) {
-      StateDict params = initial_parameters(specs, DType::f32, task.seed);
-      if (row.inherited == Inherited::nothing) return params;
-      inherited = load_by_name(params, *softmax, "the softmax model", [&](const std::string& name) {
-                    const bool attention = name.find(".attn.") != std::string::npos,
-                               mlp = name.find(".mlp.") != std::string::npos && name.starts_with("blocks.");
-                    return softmax->at(name).shape() == params.at(name).shape() &&
-                           !(row.inherited == Inherited::mlp && attention) &&
-                           !(row.inherited == Inherited::attention && mlp);
-                  }).loaded;
-      return params;
-    };
-    // Which parameters are new is known before the training is made.
-    const TracedModel traced =
-        trace_model(DType::f32, specs_of(kBatch), [&](ParamTable& table, const std::vector<Tensor>& in) {
-          return std::vector<Tensor>{loss_of(config, table, in)};
-        });
-    start(traced.params);
-    std::vector<ParameterGroup> groups;
-    for (const std::string& name : inherited) groups.push_back({.names = name});
-    if (inherited.size() < traced.params.size()) groups.push_back({.names = "*", .rate = kNew});
-    const StateDict params =
-        train_model(config, more_steps(task.settings), kConversion, std::move(groups), start, task, out, 0.8);
-    measure_model(config, params, task, out);
-  }
-  out.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  measure_model(config_of(row.mixer), task.row == kSoftmax ? *softmax : converted(row, *softmax, task, out),
+                task, out);
   return out;
 }
 
@@ -370,12 +369,7 @@ Experiment generation() {
       .full_minutes = 45,
       .full_seeds = 3,
       .data = Data::digits,
-      .rows =
-          [](const Settings&) {
-            std::vector<std::string> out;
-            for (const Row& row : kRows) out.emplace_back(row.name);
-            return out;
-          },
+      .rows = [](const Settings&) { return names_of(kRows); },
       .run = run,
       .claims = claims(),
       .views = pages};

@@ -8,6 +8,7 @@
 
 #include "models/language_model.h"
 #include "models/training.h"
+#include "reproduce/answers.h"
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/recall_episodes.h"
@@ -61,8 +62,7 @@ Tensor answers_of(const LanguageModelConfig& config, ParamTable& table, Tensor t
 Spec tokens_of(std::int64_t episodes, std::int64_t pairs) { return {DType::i32, {episodes, 3 * pairs}}; }
 Spec answers_of(std::int64_t episodes, std::int64_t pairs) { return {DType::i32, {episodes, pairs}}; }
 
-// Adds what the model answers to episodes that it has not seen. Right is the value whose number is larger than those of
-// all other bytes.
+// Adds what the model answers to episodes that it has not seen.
 void ask(const LanguageModelConfig& config, const StateDict& params, const Length& length, std::uint64_t seed,
          Measured& out) {
   constexpr std::int64_t batch = 64;
@@ -79,13 +79,7 @@ void ask(const LanguageModelConfig& config, const StateDict& params, const Lengt
   for (std::int64_t b = 0; b < batches; ++b) {
     const Episodes e = recall_episodes(batch, length.pairs, kAsked + static_cast<std::uint64_t>(b), seed);
     const std::vector<Array> found = plan.run(model.bind({e.tokens, e.answers}, {&params}));
-    const std::span<const float> logits = found[0].as<float>();
-    const std::span<const std::int32_t> answers = e.answers.as<std::int32_t>();
-    for (std::size_t i = 0; i < answers.size(); ++i) {
-      const std::span<const float> of_one = logits.subspan(i * kBytes, kBytes);
-      const auto best = std::ranges::max_element(of_one) - of_one.begin();
-      right += best == answers[i];
-    }
+    right += right_answers(found[0], e.answers);
     sum += found[1].item();
   }
   out.numbers[accuracy(length.pairs)] =
@@ -219,12 +213,7 @@ Experiment recall() {
       .quick_minutes = 2.5,
       .full_minutes = 6,
       .data = Data::drawn,
-      .rows =
-          [](const Settings&) {
-            std::vector<std::string> out;
-            for (const Row& row : kRows) out.emplace_back(row.name);
-            return out;
-          },
+      .rows = [](const Settings&) { return names_of(kRows); },
       .run = run,
       .claims = {all_recall_few(),
                  above("softmax attention", "DeltaNet", -0.02,

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -77,7 +76,6 @@ std::shared_ptr<const StateDict> trained(ShiftTraining kind, const Task& task) {
 
 Measured run(const Task& task) {
   Measured out;
-  const auto begin = std::chrono::steady_clock::now();
   const Row& row = *std::ranges::find_if(all_rows(), [&](const Row& r) { return r.name == task.row; });
   const std::shared_ptr<const StateDict> params = trained(row.training, task);
   const auto add = [&](const std::string& name, const CorruptionRow* corruption) {
@@ -98,7 +96,6 @@ Measured run(const Task& task) {
       out.numbers["cosine, " + name] = cosine_of_gradients(*params, images_of(task.settings, &c));
   }
   out.numbers[loss_of(kMean)] = loss, out.numbers[right_of(kMean)] = right;
-  out.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return out;
 }
 
@@ -219,12 +216,7 @@ Experiment shift() {
       .full_minutes = 60,
       .full_seeds = 3,
       .data = Data::digits,
-      .rows =
-          [](const Settings&) {
-            std::vector<std::string> out;
-            for (const Row& row : all_rows()) out.emplace_back(row.name);
-            return out;
-          },
+      .rows = [](const Settings&) { return names_of(all_rows()); },
       .run = run,
       .claims = claims(),
       .views = pages};

@@ -7,8 +7,10 @@
 
 #include "autograd/grad.h"
 #include "engine/core/random.h"
+#include "models/adaptation.h"
 #include "models/vision/heads.h"
 #include "ops/ops.h"
+#include "reproduce/answers.h"
 
 namespace nestgrad::reproduce {
 
@@ -61,7 +63,6 @@ Array masks(std::int64_t n, std::uint64_t seed, std::uint64_t first) {
 // (images, masks, parameters) -> [n].
 struct Tasks {
   TracedModel classes, self;
-  std::int64_t n;
 
   explicit Tasks(std::int64_t count)
       : classes(trace_model(kType, {images_of(count), labels_of(count)},
@@ -69,12 +70,10 @@ struct Tasks {
                               const Tensor logits = class_logits(in[0], Params(table), model());
                               return std::vector<Tensor>{cross_entropy(logits, in[1]), logits};
                             })),
-        self(trace_model(kType, {images_of(count), masks_of(count)},
-                         [](ParamTable& table, const std::vector<Tensor>& in) {
-                           return std::vector<Tensor>{
-                               masked_patch_loss(in[0], in[1], Params(table), model())};
-                         })),
-        n(count) {}
+        self(trace_model(
+            kType, {images_of(count), masks_of(count)}, [](ParamTable& table, const std::vector<Tensor>& in) {
+              return std::vector<Tensor>{masked_patch_loss(in[0], in[1], Params(table), model())};
+            })) {}
 };
 
 using Values = std::map<std::string, Tensor>;
@@ -87,13 +86,17 @@ Values asked(ParamTable& table, const Tasks& tasks) {
   return out;
 }
 
-Tensor run(const TracedModel& traced, Tensor images, Tensor other, const Values& values) {
+// All that a task's function gives; the first is the loss of each image.
+std::vector<Tensor> outputs_of(const TracedModel& traced, Tensor images, Tensor other, const Values& values) {
   std::vector<Tensor> in{images, other};
   for (std::size_t i = 2; i < traced.inputs.size(); ++i) in.push_back(values.at(traced.inputs[i]));
-  return traced.function(std::span<const Tensor>(in))[0];
+  return traced.function(std::span<const Tensor>(in));
+}
+Tensor run(const TracedModel& traced, Tensor images, Tensor other, const Values& values) {
+  return outputs_of(traced, images, other, values)[0];
 }
 
-// One step on the mean error of the masked patches, of what `values` has and `learns` takes.
+// One step of all that the masked patches' error depends on.
 Values after_step(const Tasks& tasks, Tensor images, Tensor masks, const Values& values, Tensor rate) {
   Values out = values;
   std::vector<std::string> names;
@@ -141,11 +144,9 @@ StateDict train_for_shift(ShiftTraining kind, std::int64_t steps, const Task& ta
     std::vector<Array> given{batch.images, batch.labels, masks(kBatch, task.seed, first)};
     if (meta) {
       Array all(kType, images_of(kTasks * kCopies).shape);
-      const auto size = static_cast<std::size_t>(kSide * kSide);
-      for (std::size_t c = 0; c < static_cast<std::size_t>(kTasks * kCopies); ++c)
-        std::ranges::copy(
-            batch.images.as<float>().subspan(c / static_cast<std::size_t>(kCopies) * size, size),
-            all.as<float>().begin() + static_cast<std::ptrdiff_t>(c * size));
+      for (std::int64_t t = 0; t < kTasks; ++t)
+        std::ranges::copy(repeated(image_of(batch.images, t), kCopies).as<float>(),
+                          all.as<float>().begin() + t * kCopies * kSide * kSide);
       given.push_back(augmented(all, task.seed, first));
       given.push_back(masks(kTasks * kCopies, task.seed, (std::uint64_t{1} << 31) + first));
     }
@@ -163,14 +164,11 @@ bool is_matrix_of_a_block(const ParamSpec& p) { return p.name.starts_with("block
 std::vector<ParamSpec> learning_of(Learning what, const std::vector<ParamSpec>& params) {
   std::vector<ParamSpec> out;
   for (const ParamSpec& p : params) {
-    if (what == Learning::all || (what == Learning::norms && p.name.find("norm") != std::string::npos) ||
+    if (what == Learning::all || (what == Learning::norms && is_norm(p)) ||
         (what == Learning::block && p.name.starts_with("blocks.0.")))
       out.push_back(p);
     if (what != Learning::lora || !is_matrix_of_a_block(p)) continue;
-    out.push_back({p.name + ".lora_B", {p.shape[0], kRank}, Init::zeros()});
-    out.push_back({p.name + ".lora_A",
-                   {kRank, p.shape[1]},
-                   Init::normal(1 / std::sqrt(static_cast<double>(p.shape[1])))});
+    for (ParamSpec& factor : lora_factors(p, kRank)) out.push_back(std::move(factor));
   }
   return out;
 }
@@ -191,16 +189,12 @@ class Reader {
           trace([&](const std::vector<Tensor>& in) { return learnt(in); }, specs).plan());
     specs = {images_of(1), labels_of(1)};
     add_values(specs, single_.classes);
-    ask_ = std::make_unique<Plan>(trace(
-                                      [&](const std::vector<Tensor>& in) {
-                                        const Values values = merged(single_.classes, in);
-                                        std::vector<Tensor> all{in[0], in[1]};
-                                        for (std::size_t i = 2; i < single_.classes.inputs.size(); ++i)
-                                          all.push_back(values.at(single_.classes.inputs[i]));
-                                        return single_.classes.function(std::span<const Tensor>(all));
-                                      },
-                                      specs)
-                                      .plan());
+    const Function answers = trace(
+        [&](const std::vector<Tensor>& in) {
+          return outputs_of(single_.classes, in[0], in[1], merged(single_.classes, in));
+        },
+        specs);
+    ask_ = std::make_unique<Plan>(answers.plan());
     forget();
   }
 
@@ -253,7 +247,7 @@ class Reader {
         if (const auto at = out.find(name); at != out.end()) at->second = learning[i];
         continue;
       }
-      if (const auto at = out.find(name.substr(0, name.rfind('.'))); at != out.end())
+      if (const auto at = out.find(matrix_of_factor(name)); at != out.end())
         at->second = at->second + matmul(learning[i], learning[i + 1]);
       ++i;
     }

@@ -18,7 +18,6 @@ namespace nestgrad::reproduce {
 
 namespace {
 
-constexpr std::uint64_t kHeldOutSeed = 0x68656c64;  // no seed of a run
 constexpr std::int64_t kViews = kGiven + kAskedFor, kPixels = kViewSize * kViewSize;
 constexpr std::uint64_t kTrainingSeed = 0x747261696e, kSceneStream = 0x76696577;
 constexpr std::int64_t kScenes = 2048;  // that are trained on

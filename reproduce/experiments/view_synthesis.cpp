@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "models/images/scenes.h"
@@ -42,7 +41,6 @@ constexpr const char *kPsnr = "PSNR", *kInside = "PSNR inside objects";
 
 Measured run(const Task& task) {
   Measured out;
-  const auto begin = std::chrono::steady_clock::now();
   const auto row =
       std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == task.row; });
   vision::ViewSynthesisConfig config = view_model(row->learner);
@@ -79,7 +77,6 @@ Measured run(const Task& task) {
   }
   if (task.seed == task.settings.first_seed && (task.row == kLact || task.row == kOff))
     out.curves["pixels"] = shown_pixels(config, params);
-  out.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return out;
 }
 
