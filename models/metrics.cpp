@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "engine/io/file.h"
@@ -31,6 +32,8 @@ void for_each_field(M& m, Fn fn) {
 std::string to_line(const Metric& metric) {
   nlohmann::ordered_json json;
   for_each_field(metric, [&](const char* name, const auto& value) { json[name] = value; });
+  if (!metric.peak_mb.empty())
+    json["processes"] = metric.peak_mb.size(), json["peak_rss_mb_by_rank"] = metric.peak_mb;
   return json.dump() + "\n";
 }
 
@@ -48,6 +51,11 @@ std::vector<Metric> parse_metrics(const std::string& text, const std::string& wh
         fail(what, number, fmt::format("has no number '{}'", name));
       field->get_to(value);
     });
+    if (const auto peaks = json.find("peak_rss_mb_by_rank"); peaks != json.end()) {
+      if (!peaks->is_array() || !std::ranges::all_of(*peaks, &nlohmann::json::is_number))
+        fail(what, number, "has other than numbers in 'peak_rss_mb_by_rank'");
+      peaks->get_to(m.peak_mb);
+    }
     if (m.step < 1) fail(what, number, fmt::format("is of step {}", m.step));
     if (!out.empty() && m.step != out.back().step + 1)
       fail(what, number, fmt::format("is of step {}, the one before of {}", m.step, out.back().step));

@@ -10,6 +10,8 @@ namespace nestgrad {
 struct Metric {
   std::int64_t step;
   double loss, grad_norm, rate, tokens_per_second;
+  // Largest resident size of each process so far, in 10^6 bytes, by rank. Empty where it was not asked for.
+  std::vector<double> peak_mb = {};
 };
 
 std::string to_line(const Metric& metric);

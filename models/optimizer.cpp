@@ -86,6 +86,21 @@ Tensor sum_of_squares(std::span<const Tensor> gradients, bool matrices) {
   return total;
 }
 
+AdamWParameter adamw_parameter(const AdamWParameter& now, Tensor g, const AdamWStep& step,
+                               const AdamWOptions& o, const ParameterRule& rule, Tensor may_step) {
+  const auto kept = [&](Tensor next, Tensor before) {
+    return may_step.defined() ? where(may_step, next, before) : next;
+  };
+  AdamWParameter out;
+  out.m = kept(now.m * o.beta1 + g * (1 - o.beta1), now.m);
+  out.v = kept(now.v * o.beta2 + square(g) * (1 - o.beta2), now.v);
+  Tensor change = out.m * step.correction1 / (sqrt(out.v * step.correction2) + o.eps);
+  if (rule.weight_decay > 0) change = change + now.param * rule.weight_decay;
+  const Tensor rate = rule.rate == 1 ? step.rate : step.rate * rule.rate;
+  out.param = kept(now.param - change * rate, now.param);
+  return out;
+}
+
 AdamWResult adamw(const std::vector<ParamSpec>& specs, const std::vector<Tensor>& params,
                   const std::vector<Tensor>& grads, const std::vector<Tensor>& m,
                   const std::vector<Tensor>& v, const AdamWStep& step, const AdamWOptions& o) {
@@ -107,13 +122,9 @@ AdamWResult adamw(const std::vector<Tensor>& params, const std::vector<Tensor>& 
       out.params.push_back(params[i]), out.m.push_back(m[i]), out.v.push_back(v[i]);
       continue;
     }
-    const Tensor g = grads[i] * clip;
-    out.m.push_back(where(out.may_step, m[i] * o.beta1 + g * (1 - o.beta1), m[i]));
-    out.v.push_back(where(out.may_step, v[i] * o.beta2 + square(g) * (1 - o.beta2), v[i]));
-    Tensor change = out.m[i] * step.correction1 / (sqrt(out.v[i] * step.correction2) + o.eps);
-    if (rules[i].weight_decay > 0) change = change + params[i] * rules[i].weight_decay;
-    const Tensor rate = rules[i].rate == 1 ? step.rate : step.rate * rules[i].rate;
-    out.params.push_back(where(out.may_step, params[i] - change * rate, params[i]));
+    const AdamWParameter next =
+        adamw_parameter({params[i], m[i], v[i]}, grads[i] * clip, step, o, rules[i], out.may_step);
+    out.params.push_back(next.param), out.m.push_back(next.m), out.v.push_back(next.v);
   }
   return out;
 }

@@ -50,6 +50,14 @@ struct ParameterRule {
 std::vector<ParameterRule> rules_of(const std::vector<ParamSpec>& specs,
                                     const std::vector<ParameterGroup>& groups, const AdamWOptions& options);
 
+// One parameter and its moments.
+struct AdamWParameter {
+  Tensor param, m, v;
+};
+// They after a step with this gradient, which is clipped already. may_step: 0 keeps all bits; undefined: the step is made.
+AdamWParameter adamw_parameter(const AdamWParameter& now, Tensor gradient, const AdamWStep& step,
+                               const AdamWOptions& options, const ParameterRule& rule, Tensor may_step = {});
+
 struct AdamWResult {
   std::vector<Tensor> params, m, v;
   Tensor grad_norm;  // before clipping

@@ -27,12 +27,26 @@ nlohmann::ordered_json adamw_json(const AdamWOptions& o) {
 // Settings that earlier versions did not write (of AdamW, of an inner rate's ramp, of packing), as they were then.
 std::string written_later() {
   nlohmann::ordered_json out = adamw_json(AdamWOptions());
-  out["ilr_init"] = 0.0, out["ilr_warmup_steps"] = 0, out["pack"] = 0;
+  out["ilr_init"] = 0.0, out["ilr_warmup_steps"] = 0, out["pack"] = 0, out["grains"] = 1;
   return out.dump();
 }
 
 TrainingSetup setup_of(const TrainingOptions& options) {
-  return {.seed = options.seed, .adamw = options.adamw, .memory_budget = options.memory_budget};
+  return {.seed = options.seed,
+          .adamw = options.adamw,
+          .memory_budget = options.memory_budget,
+          .grains = options.grains,
+          .processes = options.processes};
+}
+
+// Rows [begin, end) of a batch.
+Array rows_of(const Array& a, IndexRange rows) {
+  Spec spec = a.spec();
+  spec.shape[0] = rows.size();
+  Array out(spec);
+  const std::size_t bytes = a.bytes() / static_cast<std::size_t>(a.shape()[0]);
+  std::copy_n(a.data() + static_cast<std::size_t>(rows.begin) * bytes, out.bytes(), out.data());
+  return out;
 }
 
 }  // namespace
@@ -52,6 +66,12 @@ void TrainingOptions::check() const {
         model.ilr_warmup_steps, steps));
 }
 
+std::int64_t default_grains(std::int64_t batch) {
+  std::int64_t grains = 8;
+  while (batch % grains != 0) --grains;
+  return grains;
+}
+
 void TrainingOptions::check_without_model() const {
   const auto at_least = [](const char* field, std::int64_t value, std::int64_t least) {
     if (value < least)
@@ -63,6 +83,12 @@ void TrainingOptions::check_without_model() const {
   at_least("warmup", warmup, 0);
   at_least("checkpoint_every", checkpoint_every, 0);
   at_least("pack", pack, 0);
+  at_least("grains", grains, 1);
+  if (batch % grains != 0)
+    throw ConfigError(fmt::format(
+        "[train] a batch of {} sequences cannot be cut into {} grains of one size (grains): choose a divisor of the "
+        "batch",
+        batch, grains));
   if (pack > context)
     throw ConfigError(fmt::format(
         "[train] documents cannot begin at multiples of {} tokens in a context of {} (pack)", pack, context));
@@ -78,7 +104,7 @@ void TrainingOptions::check_without_model() const {
 
 std::string TrainingOptions::to_json() const {
   nlohmann::ordered_json json{{"steps", steps},   {"batch", batch}, {"context", context}, {"lr", lr},
-                              {"warmup", warmup}, {"seed", seed},   {"pack", pack}};
+                              {"warmup", warmup}, {"seed", seed},   {"pack", pack},       {"grains", grains}};
   json.update(adamw_json(adamw));
   return json.dump();
 }
@@ -129,18 +155,24 @@ Tensor Trainer::losses_of(const Params& params, Tensor tokens, Tensor step, Tens
   return losses;
 }
 
-Tensor Trainer::mean_loss(Tensor losses, Tensor counted) const {
-  return counted.defined() ? sum(losses * counted) / max(sum(counted), 1.0) : mean(losses);
+// all_counted: of the whole batch, where this is one grain of it; the losses of the grains then have the right mean.
+Tensor Trainer::mean_loss(Tensor losses, Tensor counted, Tensor all_counted) const {
+  if (!counted.defined()) return mean(losses);
+  if (!all_counted.defined()) return sum(losses * counted) / max(sum(counted), 1.0);
+  return sum(losses * counted) * static_cast<double>(options_.grains) / max(all_counted, 1.0);
 }
 
 void Trainer::trace() {
-  const bool packs = options_.pack > 0;
-  std::vector<Spec> batch{{DType::i32, {options_.batch, options_.context + 1}}, {DType::f32, {}}};
-  if (packs) batch.resize(4, Spec{DType::f32, {options_.batch, options_.context}});
+  const bool packs = options_.pack > 0, has_grains = options_.grains > 1;
+  const std::int64_t rows = options_.batch / options_.grains;
+  std::vector<Spec> batch{{DType::i32, {rows, options_.context + 1}}, {DType::f32, {}}};
+  if (packs) batch.resize(4, Spec{DType::f32, {rows, options_.context}});
+  if (packs && has_grains) batch.push_back({DType::f32, {}});  // tokens that count in all grains
   training_.add(batch, [&](ParamTable& table, const std::vector<Tensor>& in) {
     ttt::Stream stream;
     const Tensor losses = losses_of(Params(table), in[0], in[1], packs ? in[2] : Tensor(), stream);
-    return Training::Objective{mean_loss(losses, packs ? in[3] : Tensor())};
+    return Training::Objective{
+        mean_loss(losses, packs ? in[3] : Tensor(), packs && has_grains ? in[4] : Tensor())};
   });
 }
 
@@ -152,21 +184,38 @@ RunIdentity Trainer::identity() const {
           .written_later = written_later()};
 }
 
-StepResult Trainer::step() {
-  const std::int64_t done = training_.steps_done();
-  const double rate = cosine_rate(done, options_.steps, options_.warmup, options_.lr);
-  const auto number = static_cast<std::uint64_t>(done);
+// The whole batch of a step.
+std::vector<Array> Trainer::batch_of(std::uint64_t step) const {
   std::vector<Array> batch;
   if (options_.pack > 0) {
-    PackedWindows windows = packed_batch(corpus_, Split::training, number, options_.batch, options_.context,
+    PackedWindows windows = packed_batch(corpus_, Split::training, step, options_.batch, options_.context,
                                          options_.pack, options_.seed);
     batch = {std::move(windows.tokens), Array(), std::move(windows.places), std::move(windows.counted)};
   } else {
-    batch = {corpus_.batch(Split::training, number, options_.batch, options_.context, options_.seed),
-             Array()};
+    batch = {corpus_.batch(Split::training, step, options_.batch, options_.context, options_.seed), Array()};
   }
-  batch[1] = Array::scalar(static_cast<double>(done), DType::f32);
-  const Training::Step made = training_.step(0, batch, rate);
+  batch[1] = Array::scalar(static_cast<double>(step), DType::f32);
+  return batch;
+}
+
+StepResult Trainer::step() {
+  const std::int64_t done = training_.steps_done();
+  const double rate = cosine_rate(done, options_.steps, options_.warmup, options_.lr);
+  std::vector<Array> batch = batch_of(static_cast<std::uint64_t>(done));
+  if (options_.grains > 1 && options_.pack > 0) {
+    double counted = 0;
+    for (const float one : batch[3].as<float>()) counted += one;
+    batch.push_back(Array::scalar(counted, DType::f32));
+  }
+  const auto grain_of = [this, batch](std::int64_t grain) {
+    if (options_.grains == 1) return batch;
+    const std::int64_t rows = options_.batch / options_.grains;
+    std::vector<Array> out;
+    for (const Array& a : batch)
+      out.push_back(a.shape().empty() ? a : rows_of(a, {grain * rows, (grain + 1) * rows}));
+    return out;
+  };
+  const Training::Step made = training_.step_grains(0, grain_of, rate);
   return {done + 1, made.loss, made.grad_norm, rate};
 }
 
@@ -190,7 +239,8 @@ Validation Trainer::validate(const Array& windows) const {
   if (options_.pack > 0)
     throw ConfigError(
         "[train] this model is trained on packed documents; validate it on validation_documents()");
-  return validation_of(loss_, parameters(), windows, std::min(options_.batch, windows.shape()[0]));
+  return validation_of(loss_, parameters(), windows, std::min(options_.batch, windows.shape()[0]),
+                       training_.processes());
 }
 
 PackedWindows Trainer::validation_documents(std::int64_t max_windows) const {
@@ -208,7 +258,7 @@ Validation Trainer::validate(const PackedWindows& windows) const {
     ttt::Stream stream;
     return losses_of(params, tokens, {}, places, stream);
   };
-  return validation_of(losses, parameters(), windows);
+  return validation_of(losses, parameters(), windows, training_.processes());
 }
 
 }  // namespace nestgrad

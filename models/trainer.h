@@ -23,13 +23,20 @@ struct TrainingOptions {
   int checkpoint_every = 0;       // of the scans, as in ScanOptions
   std::size_t memory_budget = 0;  // of the plan, as in PlanOptions
   AdamWOptions adamw;
+  // Parts of a batch, which must be a multiple of them, that several processes may share (models/training.h): the number of grains
+  // changes bits, that of processes does not.
+  std::int64_t grains = 1;
+  std::shared_ptr<Transport> processes = nullptr;  // null: this one alone
 
   void check() const;                // ConfigError that names the field and its range
   void check_without_model() const;  // all but `model`
   // What a resumed run must share, but for the model, and for `steps`, which only shape the schedule; what is left
-  // out (checkpoint_every, memory_budget) changes no bit.
+  // out (checkpoint_every, memory_budget, processes) changes no bit.
   std::string to_json() const;
 };
+
+// Grains of a batch where no one says how many: its largest divisor up to 8.
+std::int64_t default_grains(std::int64_t batch);
 
 struct StepResult {
   std::int64_t step;  // number of steps done
@@ -58,12 +65,14 @@ class Trainer {
   // At most `max_windows` windows of the validation text, i32 [windows, context + 1], in whole batches.
   Array validation_windows(std::int64_t max_windows) const;
   // windows: as above. An inner rate's ramp is taken for over, as it is for a Decoder.
+  // With several processes every one calls it, and has the result.
   Validation validate(const Array& windows) const;
   // The same of packed documents, where these are what is trained on; ConfigError otherwise.
   PackedWindows validation_documents(std::int64_t max_windows) const;
   Validation validate(const PackedWindows& windows) const;
 
   // Parameters, optimiser, step, options in one safetensors file. Written atomically.
+  // With several processes rank 0 writes, and all call it.
   void save(const std::string& path) const { training_.save(path, identity()); }
   // ConfigError that says what differs if it was written with other options, by a model with other parameters,
   // while training on other text, or after start_from() with other weights than start_from() here (which need
@@ -80,7 +89,8 @@ class Trainer {
   void trace();
   RunIdentity identity() const;
   // The mean loss of tokens that count: places and counted as in PackedWindows, undefined where nothing is packed.
-  Tensor mean_loss(Tensor losses, Tensor counted) const;
+  Tensor mean_loss(Tensor losses, Tensor counted, Tensor all_counted = {}) const;
+  std::vector<Array> batch_of(std::uint64_t step) const;
   Tensor losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
                    ttt::Stream& stream) const;
 

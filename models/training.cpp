@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "autograd/grad.h"
+#include "engine/core/threads.h"
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "models/training_checkpoint.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr DType kType = DType::f32;
 constexpr std::size_t kNumbers = 3;  // inputs behind the batch: rate and two corrections
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
+constexpr std::int64_t kMostGrains = 65536;
 constexpr const char* kParts[] = {"", "adamw.m.", "adamw.v.", "average."};
 
 bool same(const std::vector<ParamSpec>& a, const std::vector<ParamSpec>& b) {
@@ -33,12 +35,24 @@ void TrainingSetup::check() const {
   if (!(average_decay >= 0) || average_decay >= 1)
     throw ConfigError(
         fmt::format("[train] average_decay must be at least 0 and below 1, it is {}", average_decay));
+  if (grains < 1 || grains > kMostGrains)
+    throw ConfigError(fmt::format("[train] grains must be from 1 to {}, they are {}", kMostGrains, grains));
+  const int all = processes ? processes->size() : 1;
+  if (grains < all)
+    throw ConfigError(fmt::format(
+        "[train] a batch of {} grain{} cannot be shared by {} processes: cut it into {} or more (grains), or start "
+        "fewer processes",
+        grains, grains == 1 ? "" : "s", all, all));
 }
 
-Training::Training(TrainingSetup setup) : setup_(std::move(setup)) { setup_.check(); }
+Training::Training(TrainingSetup setup)
+    : setup_(std::move(setup)),
+      processes_(setup_.processes ? setup_.processes : std::make_shared<OneProcess>()) {
+  setup_.check();
+}
 
-std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& table,
-                                      const std::vector<Tensor>& numbers, bool first) {
+// Of each parameter; undefined where it stays as it is.
+std::vector<Tensor> Training::gradients_of(const Objective& objective, ParamTable& table, bool first) {
   const std::vector<ParamSpec>& specs = table.specs();
   const std::vector<Tensor> params = table.tensors();
   for (const ParamSpec& p : specs)
@@ -69,7 +83,38 @@ std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& ta
             ? "[train] the loss depends on none of the model's parameters: nothing would learn"
             : "[train] the loss depends on no parameter that may change: the groups freeze all others");
   if (first) rules_ = rules, unused_ = unused, frozen_ = frozen;
+  return gradients;
+}
 
+// Of a grain: its share of the loss, and of the gradients that there are.
+std::vector<Tensor> Training::grain_outputs(const Objective& objective, ParamTable& table, bool first) {
+  const auto share = 1 / static_cast<double>(setup_.grains);
+  Objective of_batch{objective.loss * share};
+  for (const Tensor& g : objective.gradients) of_batch.gradients.push_back(g.defined() ? g * share : g);
+  const std::vector<Tensor> gradients = gradients_of(of_batch, table, first);
+  std::vector<bool> stepped;
+  for (const Tensor& g : gradients) stepped.push_back(g.defined());
+  if (first) {
+    sharded_ = std::make_unique<ShardedAdamW>(table.specs(), rules_, stepped, setup_.adamw,
+                                              setup_.average_decay, setup_.grains, processes_);
+    stepped_ = stepped;
+  }
+  if (stepped != stepped_)
+    throw ConfigError(
+        "[train] two kinds of grains change different parameters: with grains, the loss of each kind must "
+        "depend on the same ones");
+  std::vector<Tensor> out{of_batch.loss};
+  for (const Tensor& g : gradients)
+    if (g.defined()) out.push_back(g);
+  return out;
+}
+
+std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& table,
+                                      const std::vector<Tensor>& numbers, bool first) {
+  const std::vector<ParamSpec>& specs = table.specs();
+  const std::vector<Tensor> gradients = gradients_of(objective, table, first);
+  const std::vector<Tensor> params = table.tensors();
+  const std::vector<ParameterRule> rules = rules_of(specs, setup_.groups, setup_.adamw);
   std::vector<std::vector<Tensor>> state;
   for (std::size_t copy = 1; copy < copies(); ++copy) {
     state.emplace_back();
@@ -92,24 +137,25 @@ std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& ta
 }
 
 std::size_t Training::add(const std::vector<Spec>& batch, const ObjectiveFn& objective) {
-  const std::size_t given = batch.size();
-  const auto numbers = static_cast<std::ptrdiff_t>(given);
+  const std::size_t given = batch.size(), numbers = has_grains() ? 0 : kNumbers;
+  const auto end = static_cast<std::ptrdiff_t>(given);
   std::vector<Spec> first = batch;
-  first.resize(given + kNumbers, Spec{kType, {}});
+  first.resize(given + numbers, Spec{kType, {}});
   TracedModel traced = trace_model(kType, first, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    const Objective o = objective(table, {in.begin(), in.begin() + numbers});
-    return updated(o, table, {in.begin() + numbers, in.end()}, programs_.empty());
+    const Objective o = objective(table, {in.begin(), in.begin() + end});
+    if (has_grains()) return grain_outputs(o, table, programs_.empty());
+    return updated(o, table, {in.begin() + end, in.end()}, programs_.empty());
   });
   if (!programs_.empty() && !same(specs_, traced.params))
     throw ConfigError("[train] two kinds of batches of one training ask for different parameters");
-  const std::size_t arrays = traced.params.size();
-  auto plan = std::make_unique<Plan>(
-      traced.function.plan({.memory_budget = setup_.memory_budget,
-                            .donate = donations(copies() * arrays, kResults, given + kNumbers)}));
-  programs_.push_back({given, std::move(traced), std::move(plan)});
+  PlanOptions options{.memory_budget = setup_.memory_budget};
+  if (!has_grains()) options.donate = donations(copies() * traced.params.size(), kResults, given + numbers);
+  programs_.push_back({given, std::move(traced)});
+  Program& program = programs_.back();
+  for (int i = 0; i < grains_at_once(); ++i) program.plans.push_back(program.traced.function.plan(options));
   if (programs_.size() == 1) {
     specs_ = programs_[0].traced.params;
-    begin_with(initial_parameters(specs_, kType, setup_.seed, programs_[0].plan->device()));
+    begin_with(initial_parameters(specs_, kType, setup_.seed, programs_[0].plans[0].device()));
   }
   return programs_.size() - 1;
 }
@@ -140,7 +186,11 @@ void Training::begin_with(StateDict params) {
 
 // Parameters and moments stay where the plans run. They are no one else's, as steps write over them.
 void Training::place(std::vector<Array> state) {
-  const Device& device = programs_[0].plan->device();
+  const Device& device = programs_[0].plans[0].device();
+  if (has_grains()) {
+    sharded_->place({state.begin() + static_cast<std::ptrdiff_t>(specs_.size()), state.end()});
+    state.resize(specs_.size());
+  }
   for (Array& array : state) {
     if (array.device() != device) array = array.to(device);
     array = std::move(array).unshared();
@@ -150,48 +200,140 @@ void Training::place(std::vector<Array> state) {
   for (Array& result : results_) result = Array(Spec{kType, {}}, device);
 }
 
-Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch, double rate) {
-  Program& program = programs_.at(kind);
+void Training::check_batch(const Program& program, const std::vector<Array>& batch) const {
   if (batch.size() != program.given)
     throw ConfigError(fmt::format("[train] a batch of {} arrays was given to a program that reads {}",
                                   batch.size(), program.given));
+}
+
+ShardedAdamW::Numbers Training::numbers_of(double rate) const {
   const auto t = static_cast<double>(steps_ + 1);
+  return {rate, 1 / (1 - m::pow(setup_.adamw.beta1, t)), 1 / (1 - m::pow(setup_.adamw.beta2, t))};
+}
+
+Training::Step Training::finished(Step made) {
+  if (!std::isfinite(made.loss) || !std::isfinite(made.grad_norm))
+    throw ValueError(fmt::format(
+        "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
+        "Lower the learning rate (lr), or raise warmup",
+        steps_ + 1, std::isfinite(made.loss) ? "gradient" : "loss", made.loss, made.grad_norm));
+  ++steps_;
+  return made;
+}
+
+Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch, double rate) {
+  Program& program = programs_.at(kind);
+  if (has_grains()) throw ConfigError("[train] this training has grains: call step_grains()");
+  check_batch(program, batch);
   last_ = batch, last_kind_ = kind;
-  for (const double x :
-       {rate, 1 / (1 - m::pow(setup_.adamw.beta1, t)), 1 / (1 - m::pow(setup_.adamw.beta2, t))})
+  const ShardedAdamW::Numbers numbers = numbers_of(rate);
+  for (const double x : {numbers.rate, numbers.correction1, numbers.correction2})
     last_.push_back(Array::scalar(x, kType));
   std::vector<Array> inputs = last_, outputs = results_;
   inputs.insert(inputs.end(), state_.begin(), state_.end());
   outputs.insert(outputs.end(), state_.begin(), state_.end());
-  program.plan->run(inputs, outputs);
-  const Step result{outputs[0].item(), outputs[1].item()};
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
-    throw ValueError(fmt::format(
-        "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
-        "Lower the learning rate (lr), or raise warmup",
-        steps_ + 1, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.grad_norm));
-  ++steps_;
-  return result;
+  program.plans[0].run(inputs, outputs);
+  return finished({outputs[0].item(), outputs[1].item()});
+}
+
+Training::Step Training::step_grains(std::size_t kind, const GrainFn& batch_of, double rate) {
+  if (!has_grains()) return step(kind, batch_of(0), rate);
+  Program& program = programs_.at(kind);
+  last_batch_ = batch_of, last_kind_ = kind;
+  std::vector<float> losses;
+  TreeSum<ShardedAdamW::Gradients> sums(setup_.grains, [&](auto& a, auto& b) {
+    ShardedAdamW::add(a, b);
+    spare_.push_back(std::move(b));
+  });
+  const IndexRange own = own_grains();
+  const auto at_once = std::ssize(program.plans);
+  for (std::int64_t first = own.begin; first < own.end; first += at_once) {
+    const std::int64_t count = std::min(at_once, own.end - first);
+    std::vector<std::vector<Array>> inputs, outputs;
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::vector<Array>& in = inputs.emplace_back(batch_of(first + i));
+      check_batch(program, in);
+      in.insert(in.end(), state_.begin(), state_.end());
+      std::vector<Array>& out = outputs.emplace_back(spare_gradients());
+      out.insert(out.begin(), Array(Spec{kType, {}}));
+    }
+    in_parallel(static_cast<int>(count), static_cast<int>(count), [&](int i, int) {
+      program.plans[static_cast<std::size_t>(i)].run(inputs[static_cast<std::size_t>(i)],
+                                                     outputs[static_cast<std::size_t>(i)]);
+    });
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::vector<Array>& out = outputs[static_cast<std::size_t>(i)];
+      losses.push_back(static_cast<float>(out[0].item()));
+      out.erase(out.begin());
+      sums.push({first + i, first + i + 1}, std::move(out));
+    }
+  }
+  for (const auto& root : sums.roots()) spare_.push_back(root.value);  // to be used again when step() is done
+  std::vector<Array> params;                                           // here, to be written over
+  for (const Array& a : state_) params.push_back(a.to(Device::cpu()));
+  const ShardedAdamW::Result r = sharded_->step(losses, std::move(sums.roots()), params, numbers_of(rate));
+  if (r.stepped)
+    for (std::size_t i = 0; i < state_.size(); ++i)
+      if (!state_[i].device().is_cpu()) copy(params[i], state_[i]);
+  return finished({r.loss, r.grad_norm});
+}
+
+// On the CPU one grain for each thread, which takes less time than all threads for one; a GPU has one at a time.
+int Training::grains_at_once() const {
+  if (!has_grains() || !default_device().is_cpu()) return 1;
+  return static_cast<int>(std::min<std::int64_t>(thread_count(), own_grains().size()));
+}
+
+// Arrays for the gradients of one grain, whatever is in them.
+ShardedAdamW::Gradients Training::spare_gradients() {
+  if (!spare_.empty()) {
+    ShardedAdamW::Gradients out = std::move(spare_.back());
+    spare_.pop_back();
+    return out;
+  }
+  ShardedAdamW::Gradients out;
+  for (std::size_t i = 0; i < specs_.size(); ++i)
+    if (stepped_[i]) out.emplace_back(kType, specs_[i].shape);
+  return out;
 }
 
 std::optional<NonFinite> Training::why_not_finite() const {
-  std::vector<Array> inputs;
-  for (const std::vector<Array>& part : {last_, state_})
-    for (const Array& a : part) inputs.push_back(a.to(Device::cpu()));
-  return first_nonfinite(programs_.at(last_kind_).traced.function, inputs);
+  const auto found_in = [&](const std::vector<Array>& batch) {
+    std::vector<Array> inputs;
+    for (const std::vector<Array>& part : {batch, state_})
+      for (const Array& a : part) inputs.push_back(a.to(Device::cpu()));
+    return first_nonfinite(programs_.at(last_kind_).traced.function, inputs);
+  };
+  if (!has_grains()) return found_in(last_);
+  for (std::int64_t grain = 0; grain < setup_.grains; ++grain)
+    if (std::optional<NonFinite> found = found_in(last_batch_(grain))) return found;
+  return {};
+}
+
+// Of all parameters, in the order of a checkpoint; with several processes at rank 0 alone.
+std::vector<Array> Training::moments() const {
+  if (has_grains()) return sharded_->gathered();
+  return {state_.begin() + static_cast<std::ptrdiff_t>(specs_.size()), state_.end()};
 }
 
 void Training::save(const std::string& path, const RunIdentity& identity) const {
-  SafeTensors file;
-  for (std::size_t i = 0; i < state_.size(); ++i)
-    file.tensors.emplace(kParts[i / specs_.size()] + specs_[i % specs_.size()].name,
-                         state_[i].to(Device::cpu()));
-  describe(file, identity, steps_, start_);
-  write_safetensors(path, file);
+  std::vector<Array> all{state_.begin(), state_.begin() + static_cast<std::ptrdiff_t>(specs_.size())};
+  const std::vector<Array> rest = moments();
+  processes_->on_first([&] {
+    all.insert(all.end(), rest.begin(), rest.end());
+    SafeTensors file;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      file.tensors.emplace(kParts[i / specs_.size()] + specs_[i % specs_.size()].name,
+                           all[i].to(Device::cpu()));
+    describe(file, identity, steps_, start_);
+    write_safetensors(path, file);
+    return std::string();
+  });
 }
 
 void Training::load(const std::string& path, const RunIdentity& identity) {
-  SafeTensors file = read_safetensors(path);
+  const std::string bytes = processes_->on_first([&] { return read_file(path); });
+  SafeTensors file = parse_safetensors(std::as_bytes(std::span(bytes)), path);
   const WrittenRun run = check_written(file, identity, start_, path);
   StateDict params;  // all of them, and no other: what the model has no place for is not dropped
   for (const auto& [name, value] : file.tensors)
@@ -223,7 +365,15 @@ StateDict Training::part(std::size_t copy) const {
 }
 
 StateDict Training::parameters() const { return part(0); }
-StateDict Training::averages() const { return part(copies() > 3 ? 3 : 0); }
+StateDict Training::averages() const {
+  if (copies() <= 3) return part(0);
+  if (!has_grains()) return part(3);
+  const std::vector<Array> all = moments();
+  StateDict out;
+  for (std::size_t i = 0; i < specs_.size() && !all.empty(); ++i)
+    out.emplace(specs_[i].name, all[2 * specs_.size() + i]);
+  return out;
+}
 
 std::int64_t Training::parameter_count() const {
   std::int64_t n = 0;
@@ -233,7 +383,7 @@ std::int64_t Training::parameter_count() const {
 
 std::size_t Training::arena_bytes() const {
   std::size_t most = 0;
-  for (const Program& p : programs_) most = std::max(most, p.plan->stats().arena_bytes);
+  for (const Program& p : programs_) most = std::max(most, p.plans.size() * p.plans[0].stats().arena_bytes);
   return most;
 }
 

@@ -12,6 +12,15 @@
 // A step is one replay of one plan, on the default device, where parameters and moments stay: there is one of each, which
 // steps write over. With the same seed, batches and rates the parameters are the same bits, stopped and gone on with or
 // not. Used by one thread at a time.
+//
+// A batch may be cut into grains, which several processes share (engine/processes/transport.h): each computes the gradients of
+// its own, and they are added in a fixed tree. What comes out depends on the number of grains, and not on how many
+// processes there are. add() is then given the specs of one grain, and a function makes each:
+//
+//   Training training({.seed = 0, .grains = 4, .processes = open_processes()});
+//   training.step_grains(0, [&](std::int64_t grain) { return rows_of(grain); }, rate);
+//
+// Every process makes the same calls in the same order.
 #pragma once
 
 #include <memory>
@@ -19,6 +28,7 @@
 #include "engine/look/nonfinite.h"
 #include "engine/run/plan.h"
 #include "models/optimizer.h"
+#include "models/sharded_adamw.h"
 #include "models/traced_model.h"
 
 namespace nestgrad {
@@ -33,7 +43,12 @@ struct TrainingSetup {
   // Also keep a running average of the parameters (Polyak and Juditsky 1992), as it is read by samplers of images:
   // average = decay * average + (1 - decay) * parameter after each step. 0: none.
   double average_decay = 0;
-  std::size_t memory_budget = 0;  // of each plan, as in PlanOptions; changes no bit
+  // Of each plan, as in PlanOptions; changes no bit. With grains each thread has one.
+  std::size_t memory_budget = 0;
+  // Parts of one size that each batch is cut into: 1 to 65536, and at least as many as there are processes. The loss of a
+  // batch is the mean of theirs. 1: whole batches, a step is one plan; more: a plan for each part, and then AdamW.
+  std::int64_t grains = 1;
+  std::shared_ptr<Transport> processes = nullptr;  // null: this one alone
 
   void check() const;  // ConfigError that names the field and its range
 };
@@ -71,6 +86,9 @@ class Training {
   // One step with this rate. ValueError if loss or gradient is not finite: parameters and moments are then, bit for bit,
   // those before it.
   Step step(std::size_t kind, const std::vector<Array>& batch, double rate);
+  // The same with grains: batch_of(g) makes grain g of 0..grains, on any process the same.
+  using GrainFn = std::function<std::vector<Array>(std::int64_t grain)>;
+  Step step_grains(std::size_t kind, const GrainFn& batch_of, double rate);
   // After a step that threw ValueError: where its first value that is not finite was made.
   std::optional<NonFinite> why_not_finite() const;
   std::int64_t steps_done() const { return steps_; }
@@ -79,44 +97,68 @@ class Training {
   // unless they are the model's.
   void start_from(StateDict params);
 
-  // Parameters, optimiser, step and identity in one safetensors file. Written atomically.
+  // Parameters, optimiser, step and identity in one safetensors file, the same for any number of processes. Written
+  // atomically, by rank 0; every process calls it.
   void save(const std::string& path, const RunIdentity& identity) const;
   // ConfigError that says what differs if it was written by another run, by a model with other parameters, or after
   // start_from() with other weights than start_from() here (which need not be called); IoError if it cannot be read.
-  // Nothing changes on error.
+  // Nothing changes on error. Rank 0 reads the file, and every process calls it.
   void load(const std::string& path, const RunIdentity& identity);
 
   StateDict parameters() const;  // copies
-  StateDict averages() const;    // their running average, likewise; the parameters where none is kept
+  // Their running average, likewise; the parameters where none is kept. With several processes: at rank 0, empty elsewhere,
+  // and every process calls it.
+  StateDict averages() const;
   const std::vector<ParamSpec>& specs() const { return specs_; }
   // Names of those that the first kind's loss does not depend on, and of those that are frozen. No step changes them.
   const std::vector<std::string>& unused() const { return unused_; }
   const std::vector<std::string>& frozen() const { return frozen_; }
   std::int64_t parameter_count() const;
-  std::size_t arena_bytes() const;  // of the largest plan
+  std::size_t arena_bytes() const;  // of the plans of one step, the largest there is
+  Transport& processes() const { return *processes_; }
+  bool is_first() const { return processes_->rank() == 0; }  // who writes files and speaks
 
  private:
   struct Program {
-    std::size_t given;  // arrays of a batch
+    std::size_t given;  // arrays of a batch, or of a grain
     TracedModel traced;
-    std::unique_ptr<Plan> plan;
+    std::vector<Plan> plans = {};  // with grains as many as run at once, else one
   };
+  bool has_grains() const { return setup_.grains > 1; }
+  IndexRange own_grains() const { return part_of(setup_.grains, processes_->rank(), processes_->size()); }
+  int grains_at_once() const;
+  std::vector<Tensor> gradients_of(const Objective& objective, ParamTable& table, bool first);
+  std::vector<Tensor> grain_outputs(const Objective& objective, ParamTable& table, bool first);
+  std::vector<Array> moments() const;
+  void check_batch(const Program& program, const std::vector<Array>& batch) const;
+  ShardedAdamW::Numbers numbers_of(double rate) const;
+  ShardedAdamW::Gradients spare_gradients();
+  Step finished(Step made);
   std::vector<Tensor> updated(const Objective& objective, ParamTable& table,
                               const std::vector<Tensor>& numbers, bool first);
   void begin_with(StateDict params);
   void place(std::vector<Array> state);
-  std::size_t copies() const { return setup_.average_decay > 0 ? 4 : 3; }  // of each parameter in the state
+  std::size_t copies() const {
+    return setup_.average_decay > 0 ? 4 : 3;
+  }  // of each parameter in a checkpoint
   StateDict part(std::size_t copy) const;
 
   TrainingSetup setup_;
+  std::shared_ptr<Transport> processes_;
   std::vector<ParamSpec> specs_;
   std::vector<ParameterRule> rules_;  // of each parameter
   std::vector<std::string> unused_, frozen_;
   std::string start_;  // fingerprint of what training began with, as checkpoints have it
   std::vector<Program> programs_;
-  std::vector<Array> state_;    // parameters, first and second moments, (averages), where the plans run
-  std::vector<Array> results_;  // loss and gradient norm
-  std::vector<Array> last_;     // batch and numbers of the last step
+  // Parameters, first and second moments, (averages), where the plans run. With grains the parameters alone: sharded_ has
+  // the rest.
+  std::vector<Array> state_;
+  std::unique_ptr<ShardedAdamW> sharded_;       // null without grains
+  std::vector<bool> stepped_;                   // with grains: of each parameter, whether it has a gradient
+  std::vector<ShardedAdamW::Gradients> spare_;  // memory for sums of gradients that no one uses now
+  std::vector<Array> results_;                  // loss and gradient norm
+  std::vector<Array> last_;                     // batch and numbers of the last step
+  GrainFn last_batch_;                          // or what made its grains
   std::size_t last_kind_ = 0;
   std::int64_t steps_ = 0;
 };

@@ -51,6 +51,15 @@ bool is_parameter(std::string_view name) {
   return !name.starts_with(kMomentPrefix) && !name.starts_with(kAveragePrefix);
 }
 
+std::int64_t grains_of_checkpoint(const SafeTensors& file) {
+  const auto at = file.metadata.find("training");
+  const nlohmann::json settings = parse_json(at == file.metadata.end() ? "{}" : at->second);
+  std::int64_t grains = 1;
+  if (settings.is_object() && settings.contains("grains") && fits(settings["grains"], grains))
+    settings["grains"].get_to(grains);
+  return grains;
+}
+
 std::string fingerprint_of(const StateDict& params) {
   std::uint64_t hash = fnv1a(std::string_view());
   for (const auto& [name, value] : params) {

@@ -15,6 +15,9 @@ std::string fingerprint_of(const StateDict& params);
 
 void describe(SafeTensors& file, const RunIdentity& identity, std::int64_t steps, const std::string& start);
 
+// Of the run that wrote it: 1 where it does not say.
+std::int64_t grains_of_checkpoint(const SafeTensors& file);
+
 struct WrittenRun {
   std::int64_t step;
   std::string start;  // empty: checkpoints of earlier versions do not say

@@ -38,7 +38,7 @@ double Validation::mean_between(double from, double to) const {
 }
 
 Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
-                         std::int64_t batch) {
+                         std::int64_t batch, Transport& processes) {
   const std::int64_t count = windows.shape()[0], width = windows.shape()[1];
   std::vector<std::string> layers;
   const TracedModel model = trace_model(
@@ -57,15 +57,20 @@ Validation validation_of(const TokenLossFn& losses, const StateDict& params, con
   std::vector<std::vector<double>> sums(plan.output_specs().size(),
                                         std::vector<double>(static_cast<std::size_t>(width - 1), 0.0));
   const std::int64_t batches = count / batch;
-  for (std::int64_t b = 0; b < batches; ++b) {
+  const auto of_batch = [&](std::int64_t b) {
     const auto all = windows.as<std::int32_t>();
     std::ranges::copy(
         all.subspan(static_cast<std::size_t>(b * batch * width), static_cast<std::size_t>(batch * width)),
         inputs[0].as<std::int32_t>().begin());
-    const std::vector<Array> out = plan.run(inputs);
-    for (std::size_t k = 0; k < out.size(); ++k)
-      for (std::size_t t = 0; t < sums[k].size(); ++t)
-        sums[k][t] += out[k].at(static_cast<std::int64_t>(t)) / static_cast<double>(batches);
+    std::vector<double> numbers;
+    for (const Array& out : plan.run(inputs))
+      for (const double x : out.to_vector()) numbers.push_back(x);
+    return numbers;
+  };
+  for (const std::vector<double>& numbers : processes.shared_out(batches, of_batch)) {
+    auto number = numbers.begin();
+    for (std::vector<double>& sum : sums)
+      for (double& s : sum) s += *number++ / static_cast<double>(batches);
   }
   Validation result;
   result.loss_by_position = sums[0];
@@ -75,8 +80,8 @@ Validation validation_of(const TokenLossFn& losses, const StateDict& params, con
   return result;
 }
 
-Validation validation_of(const DocumentLossFn& losses, const StateDict& params,
-                         const PackedWindows& windows) {
+Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows,
+                         Transport& processes) {
   const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
   const TracedModel model =
       trace_model(kType, {Spec{DType::i32, {1, context + 1}}, Spec{kType, {1, context}}},
@@ -92,13 +97,17 @@ Validation validation_of(const DocumentLossFn& losses, const StateDict& params,
   };
   Validation out;
   double total = 0;
+  const auto losses_of = [&](std::int64_t i) {
+    std::ranges::copy(row(windows.tokens.as<std::int32_t>(), i, context + 1),
+                      inputs[0].as<std::int32_t>().begin());
+    std::ranges::copy(row(windows.places.as<float>(), i, context), inputs[1].as<float>().begin());
+    return plan.run(inputs)[0].to_vector();
+  };
+  const std::vector<std::vector<double>> all = processes.shared_out(count, losses_of);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto places = row(windows.places.as<float>(), i, context),
                counted = row(windows.counted.as<float>(), i, context);
-    std::ranges::copy(row(windows.tokens.as<std::int32_t>(), i, context + 1),
-                      inputs[0].as<std::int32_t>().begin());
-    std::ranges::copy(places, inputs[1].as<float>().begin());
-    const std::vector<double> loss = plan.run(inputs)[0].to_vector();
+    const std::vector<double>& loss = all[static_cast<std::size_t>(i)];
     for (std::size_t t = 0; t < loss.size(); ++t) {
       if (counted[t] == 0) continue;
       const auto place = static_cast<std::size_t>(places[t]);

@@ -1,6 +1,7 @@
 // Validation: what a model of bytes makes of text that it was not trained on.
 #pragma once
 
+#include "engine/processes/transport.h"
 #include "models/documents.h"
 #include "models/traced_model.h"
 #include "ttt/stream.h"
@@ -31,10 +32,11 @@ using TokenLossFn =
 using DocumentLossFn = std::function<Tensor(const Params& params, Tensor tokens, Tensor places)>;
 
 // windows i32 [windows, context + 1], read `batch` at a time, on the default device; what is left behind the last whole
-// batch is not read.
+// batch is not read. The batches are shared out among processes, each of which calls it and has the result.
 Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
-                         std::int64_t batch);
+                         std::int64_t batch, Transport& processes);
 // Documents one window at a time; the mean is over the tokens that are counted.
-Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows);
+Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows,
+                         Transport& processes);
 
 }  // namespace nestgrad

@@ -13,11 +13,13 @@
 #include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <tuple>
 
 #include "engine/core/device.h"
 #include "engine/core/error.h"
 #include "engine/core/threads.h"
+#include "engine/processes/mpi.h"
 #include "ops/kernels.h"
 
 namespace nestgrad {
@@ -31,6 +33,7 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 }
 
 bool is_terminal(std::FILE* file) {
+  if (!file) return false;
   const char* kind = std::getenv("TERM");
   return isatty(fileno(file)) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
 }
@@ -59,10 +62,33 @@ std::string on_one_line(std::string_view text) {
   return line;
 }
 
-int fail(std::string_view program, std::string_view message) {
+// One line on standard error. Of several processes that fail for the same reason rank 0 says it, and ends the others while they
+// wait; another says it where rank 0 has nothing to say.
+void complain(std::string_view program, std::string_view message) {
+  const int rank = launch().rank;
+  if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   std::fflush(stdout);
-  fmt::print(stderr, "{}: error: {}\n", program, on_one_line(message));
-  return 1;
+  fmt::print(stderr, "{}: {}{}\n", program, rank > 0 ? fmt::format("rank {}: ", rank) : "",
+             on_one_line(message));
+  std::fflush(stderr);
+}
+
+// The exit status of a process that has said why.
+int ended(int status) {
+  if (among_others()) end_all_processes(status);
+  return status;
+}
+
+int fail(std::string_view program, std::string_view message) {
+  complain(program, fmt::format("error: {}", message));
+  return ended(1);
+}
+
+// Threads for this process's share of the machine, unless the environment says how many.
+void share_cores(const Launch& of) {
+  if (of.size == 1 || std::getenv("NESTGRAD_THREADS")) return;
+  const int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  set_thread_count(std::min(thread_count(), std::max(1, cores / std::max(1, of.local))));
 }
 
 // Why an option of this type does not take the number, in words; empty if it does. CLI11 takes -1 for an unsigned
@@ -102,11 +128,13 @@ void check_environment() {
 
 }  // namespace
 
-int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body) {
+int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body,
+                Processes processes) {
   std::string program = app.get_name();
   if (program.empty() && argc > 0) program = std::filesystem::path(argv[0]).filename().string();
   try {
     check_environment();
+    share_cores(launch());
   } catch (const ConfigError& e) {
     fmt::print(stderr, "{}: {}\n", program, on_one_line(e.what()));
     return 2;
@@ -124,14 +152,20 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
         "Version, instruction set, number of threads, GPUs");
     check_numbers(app);
     app.parse(argc, argv);
+    if (const Launch l = launch(); processes == Processes::one && l.size > 1)
+      throw CLI::ValidationError(fmt::format(
+          "{} processes were started, and this program's work is for one: start it without mpirun, or set "
+          "NESTGRAD_MPI=none for each to do all of it",
+          l.size));
     body();
+    close_processes();
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
       return fail(program, "standard output cannot be written");
     return 0;
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    fmt::print(stderr, "{}: {}; see --help\n", program, on_one_line(e.what()));
-    return 2;
+    if (e.get_exit_code() == 0) return launch().rank > 0 ? 0 : app.exit(e);  // --help, --version
+    complain(program, fmt::format("{}; see --help", e.what()));
+    return ended(2);
   } catch (const std::bad_alloc&) {
     return fail(program, "out of memory");
   } catch (const std::exception& e) {
@@ -183,6 +217,7 @@ ProgressLine::~ProgressLine() {
 }
 
 void ProgressLine::update(std::string_view text, double fraction_done) {
+  if (!out_) return;
   const auto now = Clock::now();
   if (!first_fraction_) first_fraction_ = fraction_done, start_ = now;
   const bool last = fraction_done >= 1;
@@ -205,6 +240,7 @@ void ProgressLine::update(std::string_view text, double fraction_done) {
 }
 
 void ProgressLine::print(std::string_view text) {
+  if (!out_) return;
   fmt::print(out_, "{}{}\n", shown_.empty() ? "" : "\r\x1b[K", text);
   if (!shown_.empty()) fmt::print(out_, "{}", shown_);
   std::fflush(out_);

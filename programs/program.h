@@ -30,7 +30,13 @@ namespace nestgrad {
 //     app.add_option("--steps", options.steps, "Number of training steps");
 //     return nestgrad::run_program(argc, argv, app, [&] { train(options); });
 //   }
-int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body);
+//
+// Started by mpirun as several processes, a program whose work no one shares (Processes::one) refuses in one line. Others open
+// them (engine/processes/mpi.h); rank 0 alone speaks, and an error of any process ends all. Each has its share of the
+// machine's cores as threads, where NESTGRAD_THREADS does not say how many.
+enum class Processes { one, several };
+int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body,
+                Processes processes = Processes::one);
 
 // For CLI's check(): what is wrong with an option's number, or nothing.
 std::string positive(const std::string& text);
@@ -46,6 +52,7 @@ void add_device_option(CLI::App& app);
 // log file, TERM=dumb) plain full lines, at most one every `seconds_between_lines`. Use from one thread.
 class ProgressLine {
  public:
+  // out: null shows nothing, as in a process that does not speak.
   explicit ProgressLine(double seconds_between_lines = 10, std::FILE* out = stderr);
   ~ProgressLine();  // leaves the last redrawn line standing
   ProgressLine(const ProgressLine&) = delete;

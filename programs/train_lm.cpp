@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -12,11 +13,13 @@
 #include <utility>
 
 #include "engine/io/file.h"
+#include "engine/processes/mpi.h"
 #include "look/training_report.h"
 #include "models/checkpoint.h"
 #include "models/metrics.h"
 #include "models/sample.h"
 #include "models/trainer.h"
+#include "models/training_checkpoint.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -35,6 +38,7 @@ struct Options {
                save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = kAsPublished,
                inner_warmup = 0;
   double inner_start = 0;
+  bool grains_given = false;
   bool pack = false, resume = false, json = false;
 };
 
@@ -145,25 +149,47 @@ void take_model(Options& o) {
   o.backbone = o.start->config.use_gate ? "mamba" : "transformer";
 }
 
+// How many grains a batch is cut into where --grains does not say it: as many as it was before, in a run that is gone on with.
+std::int64_t usual_grains(const Options& o) {
+  const std::string path = o.out + "/checkpoint.safetensors";
+  const std::string written = o.training.processes->on_first([&]() -> std::string {
+    if (!o.resume || !std::filesystem::exists(path)) return "";
+    return std::to_string(grains_of_checkpoint(read_safetensors(path)));
+  });
+  return written.empty() ? default_grains(o.training.batch) : std::stoll(written);
+}
+
 // The text, once the settings are known to go together and the folder to be one of theirs.
 ByteCorpus checked_corpus(Options& o) {
   if (!o.from.empty()) take_model(o);
   else o.training.model = model_config(o);
   if (o.pack) o.training.pack = alignment_of(o.training.model);
+  if (!o.grains_given) o.training.grains = usual_grains(o);
   try {
     o.training.check();
   } catch (const ConfigError& e) {
     throw CLI::ValidationError(e.what());  // options that do not go together are a wrong call
   }
   ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
-  if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
-    // A wrong resume must not touch the folder.
-    const std::string path = o.out + "/config.json";
-    if (LanguageModelConfig::from_json(read_file(path), path) != o.training.model)
-      throw ConfigError(fmt::format(
-          "{} describes another model than the one asked for; resume with the same settings", path));
-  }
-  if (!o.resume) make_folder(o.out);
+  Transport& all = *o.training.processes;
+  all.check_same(
+      fmt::format(
+          "{}{} steps {} stop-after {} save-every {} validation-windows {} memory-budget {} resume {}",
+          o.training.model.to_json(), o.training.to_json(), o.training.steps, o.stop_after, o.save_every,
+          o.validation_windows, o.training.memory_budget, o.resume),
+      "settings");
+  all.check_same(fmt::format("{:016x}", corpus.fingerprint()), "text");
+  all.on_first([&] {
+    if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
+      // A wrong resume must not touch the folder.
+      const std::string path = o.out + "/config.json";
+      if (LanguageModelConfig::from_json(read_file(path), path) != o.training.model)
+        throw ConfigError(fmt::format(
+            "{} describes another model than the one asked for; resume with the same settings", path));
+    }
+    if (!o.resume) make_folder(o.out);
+    return std::string();
+  });
   return corpus;
 }
 
@@ -171,52 +197,84 @@ ByteCorpus checked_corpus(Options& o) {
 class Run {
  public:
   explicit Run(Options& o)
-      : o_(o), corpus_(checked_corpus(o)), lock_(locked(o.out)), trainer_(o.training, corpus_) {
+      : o_(o),
+        processes_(*o.training.processes),
+        corpus_(checked_corpus(o)),
+        lock_(locked()),
+        trainer_(o.training, corpus_) {
     if (o.start) trainer_.start_from(std::exchange(o.start, std::nullopt)->params);
-    if (o.resume && std::filesystem::exists(checkpoint())) {
-      trainer_.load(checkpoint());
-      metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
-    }
-    prepare_folder(o);
-    lock_->remove_temporaries();
-    for (const Metric& m : metrics_) log_ += to_line(m);
+    const auto here = [&] { return o.resume && std::filesystem::exists(checkpoint()) ? "yes" : ""; };
+    if (!processes_.on_first(here).empty()) trainer_.load(checkpoint());
+    processes_.on_first([&] {
+      if (trainer_.steps_done() > 0) metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
+      prepare_folder(o);
+      lock_->remove_temporaries();
+      for (const Metric& m : metrics_) log_ += to_line(m);
+      return std::string();
+    });
   }
 
   void go() {
     {
-      ProgressLine progress;
+      ProgressLine progress(10, speaks() ? stderr : nullptr);
       progress.print(fmt::format(
           "{} parameters, {} training bytes, {} validation bytes, plan memory {:.0f} MB",
           trainer_.parameter_count(), corpus_.bytes(Split::training).size(),
           corpus_.bytes(Split::validation).size(), static_cast<double>(trainer_.arena_bytes()) / 1e6));
+      if (processes_.size() > 1)
+        progress.print(fmt::format("{}, {} grains of {} sequences in a step", processes_.description(),
+                                   o_.training.grains, o_.training.batch / o_.training.grains));
       if (!trainer_.unused_parameters().empty())
         progress.print(
             fmt::format("the loss does not depend on these parameters, which stay as they start: {}",
                         fmt::join(trainer_.unused_parameters(), ", ")));
       train(progress);
       if (trainer_.steps_done() == o_.training.steps) evaluate();
+      peaks_ = peaks();
     }
+    if (!speaks()) return;
     if (trainer_.steps_done() == o_.training.steps) return tell();
     fmt::print("stopped after {} of {} steps; go on with --resume\n", trainer_.steps_done(),
                o_.training.steps);
     if (o_.json)
       print_json({{"steps", trainer_.steps_done()},
                   {"of_steps", o_.training.steps},
-                  {"tokens_per_second", results_.tokens_per_second}});
+                  {"tokens_per_second", results_.tokens_per_second},
+                  {"processes", processes_.size()},
+                  {"peak_rss_mb_by_rank", peaks_}});
   }
 
  private:
   std::string checkpoint() const { return o_.out + "/checkpoint.safetensors"; }
   std::string metrics_path() const { return o_.out + "/metrics.jsonl"; }
 
-  // Null for a folder that is not there, of which prepare_folder tells.
-  static std::unique_ptr<FolderLock> locked(const std::string& folder) {
-    return std::filesystem::is_directory(folder) ? std::make_unique<FolderLock>(folder) : nullptr;
+  bool speaks() const { return processes_.rank() == 0; }
+
+  // Null for a folder that is not there, of which prepare_folder tells, and where others write.
+  std::unique_ptr<FolderLock> locked() const {
+    std::unique_ptr<FolderLock> lock;
+    processes_.on_first([&] {
+      if (std::filesystem::is_directory(o_.out)) lock = std::make_unique<FolderLock>(o_.out);
+      return std::string();
+    });
+    return lock;
+  }
+
+  // What each process has held at most so far, in 10^6 bytes; at rank 0.
+  std::vector<double> peaks() const {
+    const double mine = peak_memory_mb();
+    std::vector<double> out;
+    for (const Bytes& of : processes_.gather(std::as_bytes(std::span(&mine, 1))))
+      std::memcpy(&out.emplace_back(), of.data(), sizeof mine);
+    return out;
   }
 
   // Metrics first: a resumed run leaves out rows of steps after its checkpoint; missing ones are lost.
   void save() const {
-    write_file_atomically(metrics_path(), log_);
+    processes_.on_first([&] {
+      write_file_atomically(metrics_path(), log_);
+      return std::string();
+    });
     trainer_.save(checkpoint());
   }
 
@@ -231,17 +289,22 @@ class Run {
       try {
         s = trainer_.step();
       } catch (const ValueError& e) {
-        explain_nonfinite(o_, trainer_, progress);
+        processes_.on_first([&] {
+          explain_nonfinite(o_, trainer_, progress);
+          return std::string();
+        });
         throw ValueError(fmt::format("{}; --lr is {}", e.what(), o_.training.lr));
       }
       double& rate = results_.tokens_per_second;
       rate = static_cast<double>(s.step - first) * tokens_per_step / seconds_since(start);
       metrics_.push_back({s.step, s.loss, s.grad_norm, s.rate, rate});
+      const bool saves = s.step % o_.save_every == 0;
+      if (saves || s.step == stop) metrics_.back().peak_mb = peaks();
       log_ += to_line(metrics_.back());
       progress.update(
           fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", s.step, o_.training.steps, s.loss, rate),
           static_cast<double>(s.step) / static_cast<double>(o_.training.steps));
-      if (s.step % o_.save_every == 0) save();
+      if (saves) save();
     }
     save();
   }
@@ -259,6 +322,14 @@ class Run {
     }
     if (!std::isfinite(r.validation.loss))
       throw ValueError("[train] the validation loss is not finite; the checkpoint is saved");
+    processes_.on_first([&] {
+      write_page();
+      return std::string();
+    });
+  }
+
+  void write_page() {
+    TrainingResults& r = results_;
     const auto text = corpus_.bytes(Split::validation);
     const auto prompt = text.first(std::min<std::size_t>(64, text.size()));
     r.prompt = std::string(prompt.begin(), prompt.end());
@@ -283,8 +354,10 @@ class Run {
         "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context "
         "{:.4f}, last quarter {:.4f}\n",
         v.loss, v.loss / std::numbers::ln2, r.bigram, v.mean_between(0, 0.25), v.mean_between(0.75, 1));
-    fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB\nreport: {}/report.html\n", o_.learner,
-               format_seconds(r.seconds), r.tokens_per_second, peak_memory_mb(), o_.out);
+    fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB{}\nreport: {}/report.html\n", o_.learner,
+               format_seconds(r.seconds), r.tokens_per_second, std::ranges::max(peaks_),
+               processes_.size() > 1 ? fmt::format(" in the largest of {} processes", processes_.size()) : "",
+               o_.out);
     if (o_.json)
       print_json({{"val_loss", v.loss},
                   {"val_bpb", v.loss / std::numbers::ln2},
@@ -293,11 +366,14 @@ class Run {
                   {"bigram_loss", r.bigram},
                   {"parameters", trainer_.parameter_count()},
                   {"tokens_per_second", r.tokens_per_second},
-                  {"peak_rss_mb", peak_memory_mb()},
+                  {"processes", processes_.size()},
+                  {"peak_rss_mb", std::ranges::max(peaks_)},
+                  {"peak_rss_mb_by_rank", peaks_},
                   {"seconds", r.seconds}});
   }
 
   const Options& o_;
+  Transport& processes_;
   const Clock::time_point start_ = Clock::now();
   const ByteCorpus corpus_;
   const std::unique_ptr<FolderLock> lock_;
@@ -305,6 +381,7 @@ class Run {
   std::vector<Metric> metrics_;
   std::string log_;
   TrainingResults results_;
+  std::vector<double> peaks_;  // at rank 0
 };
 
 void add_options(CLI::App& app, Options& o) {
@@ -328,12 +405,18 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--batch", o.training.batch, "Sequences in a step")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
+  app.add_option(
+         "--grains", o.training.grains,
+         "Parts that a batch is cut into, which the processes of mpirun share; the results depend on their\n"
+         "number, and not on that of the processes (default: the largest divisor of the batch up to 8)")
+      ->check(positive, "POSITIVE");
   app.add_option("--context", o.training.context, "Bytes in a sequence")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
-  app.add_flag("--pack", o.pack,
-               "Train on documents (files of a folder, or what empty lines divide), several in a sequence, each read\n"
-               "as if it stood alone, instead of windows of the running text");
+  app.add_flag(
+      "--pack", o.pack,
+      "Train on documents (files of a folder, or what empty lines divide), several in a sequence, each read\n"
+      "as if it stood alone, instead of windows of the running text");
   of_model(
       app.add_option("--width", o.width, "Model width")->check(CLI::Range(std::int64_t{1}, kMostExtent)));
   of_model(app.add_option("--layers", o.layers, "Blocks")->check(positive, "POSITIVE"));
@@ -397,5 +480,10 @@ int nestgrad::programs::train_lm(int argc, char** argv) {
   Options o;
   add_options(app, o);
   add_device_option(app);
-  return run_program(argc, argv, app, [&] { Run(o).go(); });
+  const auto run = [&] {
+    o.training.processes = open_processes();
+    o.grains_given = app.count("--grains") > 0;
+    Run(o).go();
+  };
+  return run_program(argc, argv, app, run, Processes::several);
 }

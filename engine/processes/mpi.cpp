@@ -1,0 +1,229 @@
+#include "engine/processes/mpi.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include "engine/core/index.h"
+#include "engine/processes/mpi/module.h"
+
+#ifndef NESTGRAD_MPI_FOLDERS
+#define NESTGRAD_MPI_FOLDERS ""
+#endif
+
+namespace nestgrad {
+
+namespace {
+
+constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one message of MPI, whose counts are int
+
+std::string text_of(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::optional<int> number_of(const char* name) {
+  const std::string text = text_of(name);
+  int out = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
+  return out;
+}
+
+std::string file_of(const std::string& mpi) { return fmt::format("libnestgrad_{}.so", mpi); }
+
+// Where a module may lie, the first to be asked first.
+std::vector<std::filesystem::path> folders() {
+  std::vector<std::filesystem::path> out;
+  std::error_code none;
+  const std::filesystem::path program = std::filesystem::canonical("/proc/self/exe", none).parent_path();
+  if (!none)
+    for (const char* place : {"../lib", ".", "../lib/nestgrad", "../lib64/nestgrad"})
+      out.push_back(program / place);
+  std::string_view rest = NESTGRAD_MPI_FOLDERS;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(':'), rest.size());
+    if (end > 0) out.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return out;
+}
+
+std::string how_many(const Launch& l) {
+  return l.size > 1 ? fmt::format("{} processes", l.size) : "a process";
+}
+
+const MpiModule& opened_module(const Launch& l) {
+  std::string why = "no module for it is here";
+  for (const std::filesystem::path& folder : folders()) {
+    const std::string path = (folder / file_of(l.mpi)).string();
+    std::error_code none;
+    if (!std::filesystem::exists(path, none)) continue;
+    // Global: Open MPI opens parts of its own, which look for its symbols.
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+      why = dlerror();
+      continue;
+    }
+    auto* const get = reinterpret_cast<const MpiModule* (*)()>(dlsym(library, "nestgrad_mpi_module"));
+    const MpiModule* const module = get ? get() : nullptr;
+    if (module && module->version == MpiModule::kVersion) return *module;
+    why = fmt::format("{} is of another version of nestgrad", path);
+  }
+  throw ProcessError(fmt::format(
+      "[processes] {} started {}, but this program cannot talk to the others ({}): each would take itself for the only "
+      "one. Install this MPI (scripts/setup.sh --mpi) and build again, start one process, or set NESTGRAD_MPI=none "
+      "for processes that have nothing to do with each other",
+      l.mpi, how_many(l), why));
+}
+
+class MpiProcess final : public Transport {
+ public:
+  explicit MpiProcess(const MpiModule& module)
+      : module_(module), rank_(module.rank()), size_(module.size()) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string description() const override {
+    return fmt::format("{}, {} process{}", module_.library(), size_, size_ == 1 ? "" : "es");
+  }
+
+  void exchange(std::span<const Send> out, std::span<const Receive> in) override {
+    struct Waiting {
+      int other;
+      void* message;
+    };
+    std::vector<Waiting> waiting;
+    const auto add = [&](int other, void* message) {
+      if (!message) throw ProcessError(fmt::format("[processes] MPI cannot reach rank {}", other));
+      waiting.push_back({other, message});
+    };
+    for (const Receive& r : in)
+      for (std::size_t at = 0; at < r.bytes.size(); at += kLargest)
+        add(r.from, module_.receive(r.bytes.data() + at, std::min(kLargest, r.bytes.size() - at), r.from));
+    for (const Send& s : out)
+      for (std::size_t at = 0; at < s.bytes.size(); at += kLargest)
+        add(s.to, module_.send(s.bytes.data() + at, std::min(kLargest, s.bytes.size() - at), s.to));
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point last = Clock::now();
+    while (!waiting.empty()) {
+      const std::size_t before = waiting.size();
+      std::erase_if(waiting, [&](const Waiting& w) {
+        const int state = module_.done(w.message);
+        if (state < 0)
+          throw ProcessError(fmt::format(
+              "[processes] a message between rank {} and rank {} failed, or is longer than what waits for it: "
+              "start every process with the same command and files",
+              w.other, rank_));
+        return state == 1;
+      });
+      const Clock::time_point now = Clock::now();
+      if (waiting.size() != before) last = now;
+      if (waiting.empty()) break;
+      if (now - last > stall_limit()) throw_stalled(waiting);
+      if (now - last < std::chrono::milliseconds(2)) sched_yield();
+      else std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  template <class Waiting>
+  [[noreturn]] void throw_stalled(const Waiting& waiting) const {
+    std::vector<int> silent;
+    for (const auto& w : waiting) silent.push_back(w.other);
+    std::ranges::sort(silent);
+    silent.erase(std::ranges::unique(silent).begin(), silent.end());
+    throw ProcessError(fmt::format(
+        "[processes] {} {} been silent for {} s (NESTGRAD_STALL_LIMIT), and rank {} waited: stopped, overloaded or cut "
+        "off. What was saved is intact; go on with --resume",
+        ranks_text(silent), silent.size() == 1 ? "has" : "have",
+        std::chrono::duration<double>(stall_limit()).count(), rank_));
+  }
+
+  const MpiModule& module_;
+  int rank_, size_;
+};
+
+std::chrono::milliseconds asked_limit() {
+  const std::string text = text_of("NESTGRAD_STALL_LIMIT");
+  if (text.empty()) return std::chrono::minutes(10);
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (*end != 0 || !(seconds >= 0.1 && seconds <= 1e6))
+    throw ConfigError(fmt::format(
+        "[processes] NESTGRAD_STALL_LIMIT is '{}'; it must be a number of seconds from 0.1 to 1000000",
+        text));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+struct Opened {
+  const MpiModule* module = nullptr;
+  std::shared_ptr<Transport> transport;
+};
+Opened& opened() {
+  static Opened out;
+  return out;
+}
+
+}  // namespace
+
+Launch launch() {
+  Launch out;
+  const std::string asked = text_of("NESTGRAD_MPI");
+  if (!asked.empty() && asked != "none" && asked != "openmpi" && asked != "mpich")
+    throw ConfigError(
+        fmt::format("[processes] NESTGRAD_MPI is '{}'; it must be openmpi, mpich or none", asked));
+  if (asked == "none") return out;
+  if (const auto size = number_of("OMPI_COMM_WORLD_SIZE")) {
+    out = {"openmpi", *size, number_of("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(1),
+           number_of("OMPI_COMM_WORLD_RANK").value_or(0)};
+  } else if (const auto of_pmi = number_of("PMI_SIZE")) {
+    out = {"mpich", *of_pmi, number_of("MPI_LOCALNRANKS").value_or(1), number_of("PMI_RANK").value_or(0)};
+  } else if (!text_of("PMIX_RANK").empty()) {  // srun --mpi=pmix, which Open MPI understands
+    out = {"openmpi", number_of("SLURM_NTASKS").value_or(2), number_of("SLURM_NTASKS_PER_NODE").value_or(1),
+           number_of("PMIX_RANK").value_or(0)};
+  }
+  if (!asked.empty()) out.mpi = asked;
+  return out;
+}
+
+std::shared_ptr<Transport> open_processes() {
+  Opened& o = opened();
+  if (o.transport) return o.transport;
+  const Launch l = launch();
+  if (l.mpi.empty()) return o.transport = std::make_shared<OneProcess>();
+  const std::chrono::milliseconds limit = asked_limit();
+  if (l.size == 1 && text_of("NESTGRAD_MPI").empty()) return o.transport = std::make_shared<OneProcess>();
+  const MpiModule& module = opened_module(l);
+  if (const char* why = module.start())
+    throw ProcessError(fmt::format("[processes] {}: {}", module.library(), why));
+  o.module = &module;
+  o.transport = std::make_shared<MpiProcess>(module);
+  o.transport->set_stall_limit(limit);
+  if (l.size > 1 && o.transport->size() != l.size)
+    throw ProcessError(fmt::format(
+        "[processes] {} processes were started, and {} sees {}: start them with the mpirun of the same MPI",
+        l.size, module.library(), o.transport->size()));
+  return o.transport;
+}
+
+bool among_others() { return opened().module && opened().transport->size() > 1; }
+
+void end_all_processes(int code) {
+  if (opened().module) opened().module->abort(code);
+  std::_Exit(code);
+}
+
+void close_processes() {
+  if (opened().module) opened().module->finish();
+}
+
+}  // namespace nestgrad

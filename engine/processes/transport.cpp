@@ -1,0 +1,161 @@
+#include "engine/processes/transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "engine/core/index.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::span<std::byte> bytes_of(std::uint64_t& number) { return std::as_writable_bytes(std::span(&number, 1)); }
+
+}  // namespace
+
+void OneProcess::exchange(std::span<const Send> out, std::span<const Receive> in) {
+  if (!out.empty() || !in.empty())
+    throw ProcessError("[processes] this process is alone: there is no one to exchange bytes with");
+}
+
+// One message from each to each, lengths first. everyone: all receive; else `root` alone.
+std::vector<Bytes> Transport::exchanged(const std::vector<std::span<const std::byte>>& to, bool everyone,
+                                        int root) {
+  const int all = size(), me = rank();
+  const auto listens = [&](int r) { return everyone || r == root; };
+  std::vector<std::uint64_t> lengths(uz(all)), theirs(uz(all));
+  std::vector<Send> out;
+  std::vector<Receive> in;
+  for (int r = 0; r < all; ++r) {
+    if (r == me) continue;
+    lengths[uz(r)] = to[uz(r)].size();
+    if (listens(r)) out.push_back({r, bytes_of(lengths[uz(r)])});
+    if (listens(me)) in.push_back({r, bytes_of(theirs[uz(r)])});
+  }
+  exchange(out, in);
+  out.clear(), in.clear();
+  std::vector<Bytes> got(listens(me) ? uz(all) : 0);
+  for (int r = 0; r < all; ++r) {
+    if (r == me) {
+      if (listens(me)) got[uz(me)].assign(to[uz(me)].begin(), to[uz(me)].end());
+      continue;
+    }
+    if (listens(r) && !to[uz(r)].empty()) out.push_back({r, to[uz(r)]});
+    if (!listens(me)) continue;
+    got[uz(r)].resize(theirs[uz(r)]);
+    if (theirs[uz(r)] > 0) in.push_back({r, got[uz(r)]});
+  }
+  exchange(out, in);
+  return got;
+}
+
+std::vector<Bytes> Transport::all_gather(std::span<const std::byte> mine) {
+  return exchanged(std::vector(uz(size()), mine), true, 0);
+}
+
+std::vector<Bytes> Transport::gather(std::span<const std::byte> mine, int root) {
+  return exchanged(std::vector(uz(size()), mine), false, root);
+}
+
+std::vector<Bytes> Transport::all_to_all(const std::vector<Bytes>& parts) {
+  if (parts.size() != uz(size()))
+    throw ProcessError(fmt::format("[processes] {} parts were given to {} processes; give one for each",
+                                   parts.size(), size()));
+  return exchanged({parts.begin(), parts.end()}, true, 0);
+}
+
+void Transport::barrier() { all_gather({}); }
+
+// Down a binary tree that has `root` at its top, so that no process sends to more than log2(size) others.
+void Transport::broadcast(std::span<std::byte> bytes, int root) {
+  const int all = size(), place = (rank() - root + all) % all;
+  const auto rank_at = [&](int p) { return (p + root) % all; };
+  int half = 1;
+  while (half < all) half *= 2;
+  bool has = place == 0;
+  for (half /= 2; half > 0; half /= 2) {
+    if (has && place + half < all) {
+      const Send send{rank_at(place + half), bytes};
+      exchange(std::span(&send, 1), {});
+    } else if (!has && place % (2 * half) == half) {
+      const Receive receive{rank_at(place - half), bytes};
+      exchange({}, std::span(&receive, 1));
+      has = true;
+    }
+  }
+}
+
+std::string Transport::on_first(const std::function<std::string()>& fn) {
+  std::string text;
+  std::exception_ptr error;
+  if (rank() == 0) {
+    try {
+      text = fn();
+    } catch (const std::exception& e) {
+      text = e.what(), error = std::current_exception();
+    }
+  }
+  std::uint64_t head[2] = {error ? 1u : 0u, text.size()};
+  broadcast(std::as_writable_bytes(std::span(head)));
+  text.resize(head[1]);
+  broadcast(std::as_writable_bytes(std::span(text)));
+  if (error) std::rethrow_exception(error);
+  if (head[0] != 0) throw ProcessError(fmt::format("[processes] rank 0: {}", text));
+  return text;
+}
+
+std::vector<std::vector<double>> Transport::shared_out(
+    std::int64_t count, const std::function<std::vector<double>(std::int64_t i)>& make) {
+  const IndexRange own = part_of(count, rank(), size());
+  Bytes mine;
+  const auto append = [&](const void* from, std::size_t bytes) {
+    const auto* const b = static_cast<const std::byte*>(from);
+    mine.insert(mine.end(), b, b + bytes);
+  };
+  for (std::int64_t i = own.begin; i < own.end; ++i) {
+    const std::vector<double> made = make(i);
+    const std::uint64_t length = made.size();
+    append(&length, sizeof length);
+    append(made.data(), made.size() * sizeof(double));
+  }
+  std::vector<std::vector<double>> out;
+  for (const Bytes& part : all_gather(mine))
+    for (std::size_t at = 0; at < part.size();) {
+      std::uint64_t length = 0;
+      std::memcpy(&length, part.data() + at, sizeof length);
+      at += sizeof length;
+      std::vector<double>& result = out.emplace_back(length);
+      if (length > 0) std::memcpy(result.data(), part.data() + at, length * sizeof(double));
+      at += length * sizeof(double);
+    }
+  return out;
+}
+
+void Transport::check_same(const std::string& text, const std::string& what) {
+  const std::vector<Bytes> all = all_gather(std::as_bytes(std::span(text)));
+  std::vector<int> others;
+  for (int r = 1; r < size(); ++r)
+    if (all[uz(r)] != all[0]) others.push_back(r);
+  if (others.empty()) return;
+  // From where the two part.
+  const Bytes &other = all[uz(others[0])], &first = all[0];
+  const auto at = std::ranges::mismatch(other, first).in1 - other.begin();
+  const auto shown = [&](const Bytes& b) {
+    const std::string all_of_it(reinterpret_cast<const char*>(b.data()), b.size());
+    return all_of_it.substr(uz(std::max<std::ptrdiff_t>(0, at - 20)), 60);
+  };
+  throw ProcessError(fmt::format(
+      "[processes] {} {} other {} than rank 0 (..{}..; rank 0: ..{}..): start every process with the same command and files",
+      ranks_text(others), others.size() == 1 ? "has" : "have", what, shown(other), shown(first)));
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,268 @@
+#include "models/sharded_adamw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/core/index.h"
+#include "engine/core/threads.h"
+#include "engine/run/function.h"
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+namespace {
+
+constexpr std::int64_t kBlock = 4096;  // numbers whose squares are added up by one process
+constexpr std::size_t kScalars = 4;  // inputs of the plan before the pieces: rate, two corrections, clipping
+
+std::span<const std::byte> part_of_array(const Array& a, IndexRange elements) {
+  return {a.data() + uz(elements.begin) * sizeof(float), uz(elements.size()) * sizeof(float)};
+}
+std::span<std::byte> part_of_array(Array& a, IndexRange elements) {
+  return {a.data() + uz(elements.begin) * sizeof(float), uz(elements.size()) * sizeof(float)};
+}
+
+bool is_whole(IndexRange elements, const ParamSpec& spec) { return elements.size() == numel(spec.shape); }
+
+Array copied(const Array& whole, IndexRange elements) {
+  Array out(DType::f32, {elements.size()});
+  std::ranges::copy(part_of_array(whole, elements), out.data());
+  return out;
+}
+
+// Eight sums side by side, in f64, added in a fixed order.
+double sum_of_squares_of(std::span<const float> numbers) {
+  double lanes[8] = {};
+  std::size_t i = 0;
+  for (; i + 8 <= numbers.size(); i += 8)
+    for (std::size_t k = 0; k < 8; ++k) lanes[k] += static_cast<double>(numbers[i + k]) * numbers[i + k];
+  for (; i < numbers.size(); ++i) lanes[i % 8] += static_cast<double>(numbers[i]) * numbers[i];
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace
+
+ShardedAdamW::ShardedAdamW(const std::vector<ParamSpec>& specs, const std::vector<ParameterRule>& rules,
+                           const std::vector<bool>& stepped, const AdamWOptions& options,
+                           double average_decay, std::int64_t grains, std::shared_ptr<Transport> processes)
+    : specs_(specs),
+      options_(options),
+      kinds_(average_decay > 0 ? 3 : 2),
+      grains_(grains),
+      processes_(std::move(processes)) {
+  std::int64_t blocks = 0;
+  for (const ParamSpec& p : specs_) blocks += (numel(p.shape) + kBlock - 1) / kBlock;
+  for (int r = 0; r < processes_->size(); ++r) {
+    const IndexRange own = part_of(blocks, r, processes_->size());
+    std::vector<Piece>& pieces = pieces_.emplace_back();
+    std::int64_t first = 0;
+    int number = 0;
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      const std::int64_t n = numel(specs_[i].shape), here = (n + kBlock - 1) / kBlock;
+      const IndexRange elements{std::clamp((own.begin - first) * kBlock, std::int64_t{0}, n),
+                                std::clamp((own.end - first) * kBlock, std::int64_t{0}, n)};
+      if (elements.size() > 0) pieces.push_back({i, elements, stepped[i] ? number : -1});
+      if (stepped[i]) ++number;
+      first += here;
+    }
+  }
+  make_plan(rules, options, average_decay);
+}
+
+void ShardedAdamW::make_plan(const std::vector<ParameterRule>& rules, const AdamWOptions& options,
+                             double average_decay) {
+  std::vector<Spec> inputs(kScalars, Spec{DType::f32, {}});
+  std::vector<const Piece*> pieces;
+  for (const Piece& p : mine())
+    if (p.stepped >= 0) pieces.push_back(&p);
+  if (pieces.empty()) return;
+  // All gradients, then all parameters, then each kind of state: what is written over is one run of inputs.
+  for (std::size_t kind = 0; kind < 2 + kinds_; ++kind)
+    for (const Piece* p : pieces) inputs.push_back({DType::f32, {p->elements.size()}});
+  const std::size_t n = pieces.size();
+  const Function f = trace(TraceFn([&](const std::vector<Tensor>& in) {
+                             std::vector<Tensor> out((1 + kinds_) * n);
+                             for (std::size_t i = 0; i < n; ++i) {
+                               const auto at = [&](std::size_t kind) { return in[kScalars + kind * n + i]; };
+                               const AdamWParameter r =
+                                   adamw_parameter({at(1), at(2), at(3)}, at(0) * in[3],
+                                                   {in[0], in[1], in[2]}, options, rules[pieces[i]->param]);
+                               out[i] = r.param, out[n + i] = r.m, out[2 * n + i] = r.v;
+                               if (kinds_ > 2)
+                                 out[3 * n + i] = at(4) * average_decay + r.param * (1 - average_decay);
+                             }
+                             return out;
+                           }),
+                           inputs);
+  plan_ = std::make_unique<Plan>(
+      f.plan({.device = Device::cpu(), .donate = donations((1 + kinds_) * n, 0, kScalars + n)}));
+}
+
+void ShardedAdamW::place(const std::vector<Array>& moments) {
+  state_.clear();
+  for (std::size_t kind = 0; kind < kinds_; ++kind)
+    for (const Piece& p : mine())
+      state_.push_back(copied(moments[kind * specs_.size() + p.param].to(Device::cpu()), p.elements));
+}
+
+std::vector<Array> ShardedAdamW::gathered() const {
+  std::vector<Array> out;
+  for (std::size_t kind = 0; kind < kinds_; ++kind) {
+    Bytes here;
+    for (std::size_t i = 0; i < mine().size(); ++i) {
+      const Array& a = state_[kind * mine().size() + i];
+      here.insert(here.end(), a.data(), a.data() + a.bytes());
+    }
+    const std::vector<Bytes> all = processes_->gather(here);
+    if (all.empty()) continue;
+    const std::size_t first = out.size();
+    for (const ParamSpec& p : specs_) out.emplace_back(DType::f32, p.shape);
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      std::span<const std::byte> rest = all[r];
+      for (const Piece& p : pieces_[r]) {
+        const std::span<std::byte> to = part_of_array(out[first + p.param], p.elements);
+        std::ranges::copy(rest.first(to.size()), to.begin());
+        rest = rest.subspan(to.size());
+      }
+    }
+  }
+  return out;
+}
+
+void ShardedAdamW::add(Gradients& a, Gradients& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    float* const to = a[i].as<float>().data();
+    const float* const from = b[i].as<float>().data();
+    in_blocks(a[i].size(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t k = begin; k < end; ++k) to[k] += from[k];
+    });
+  }
+}
+
+std::vector<float> ShardedAdamW::slices_of(const Gradients& from, const std::vector<Piece>& pieces) const {
+  std::vector<float> out;
+  for (const Piece& p : pieces) {
+    if (p.stepped < 0) continue;
+    const auto part = from[uz(p.stepped)].as<float>().subspan(uz(p.elements.begin), uz(p.elements.size()));
+    out.insert(out.end(), part.begin(), part.end());
+  }
+  return out;
+}
+
+// The gradient of the whole batch, of each piece of mine that is stepped.
+std::vector<Array> ShardedAdamW::gradient_pieces(std::vector<TreeSum<Gradients>::Node> gradients) {
+  std::vector<Array> out;
+  if (processes_->size() == 1) {
+    for (const Array& a : gradients.at(0).value) out.push_back(a.reshaped({a.size()}));
+    return out;
+  }
+  std::vector<Bytes> parts;
+  for (const std::vector<Piece>& pieces : pieces_) {
+    Bytes& part = parts.emplace_back();
+    for (const auto& root : gradients) {
+      const std::vector<float> numbers = slices_of(root.value, pieces);
+      const auto bytes = std::as_bytes(std::span(numbers));
+      part.insert(part.end(), bytes.begin(), bytes.end());
+    }
+  }
+  gradients.clear();
+  const std::vector<Bytes> theirs = processes_->all_to_all(parts);
+  std::size_t count = 0;
+  for (const Piece& p : mine())
+    if (p.stepped >= 0) count += uz(p.elements.size());
+  TreeSum<std::vector<float>> tree(grains_, [](std::vector<float>& a, std::vector<float>& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  });
+  for (int r = 0; r < processes_->size(); ++r) {
+    const std::byte* from = theirs[uz(r)].data();
+    for (const IndexRange& root : roots_of(part_of(grains_, r, processes_->size()), grains_)) {
+      std::vector<float> numbers(count);
+      if (count > 0) std::memcpy(numbers.data(), from, count * sizeof(float));
+      from += count * sizeof(float);
+      tree.push(root, std::move(numbers));
+    }
+  }
+  const float* from = tree.roots().at(0).value.data();
+  for (const Piece& p : mine()) {
+    if (p.stepped < 0) continue;
+    Array& a = out.emplace_back(DType::f32, Shape{p.elements.size()});
+    std::copy_n(from, a.size(), a.as<float>().begin());
+    from += a.size();
+  }
+  return out;
+}
+
+double ShardedAdamW::norm_of(const std::vector<Array>& gradients) const {
+  std::vector<double> sums;
+  for (const Array& a : gradients)
+    for (std::int64_t at = 0; at < a.size(); at += kBlock)
+      sums.push_back(sum_of_squares_of(a.as<float>().subspan(uz(at), uz(std::min(kBlock, a.size() - at)))));
+  double total = 0;
+  for (const Bytes& part : processes_->all_gather(std::as_bytes(std::span(sums))))
+    for (std::size_t at = 0; at < part.size(); at += sizeof(double)) {
+      double sum = 0;
+      std::memcpy(&sum, part.data() + at, sizeof(double));
+      total += sum;
+    }
+  return std::sqrt(total);
+}
+
+ShardedAdamW::Result ShardedAdamW::step(std::span<const float> losses,
+                                        std::vector<TreeSum<Gradients>::Node> gradients,
+                                        std::vector<Array>& params, const Numbers& numbers) {
+  TreeSum<float> loss(grains_, [](float& a, float& b) { a += b; });
+  for (const Bytes& part : processes_->all_gather(std::as_bytes(losses)))
+    for (std::size_t at = 0; at < part.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, part.data() + at, sizeof(float));
+      const std::int64_t grain = loss.roots().empty() ? 0 : loss.roots().back().leaves.end;
+      loss.push({grain, grain + 1}, value);
+    }
+  const std::vector<Array> own = gradient_pieces(std::move(gradients));
+  Result out{loss.roots().at(0).value, norm_of(own), true};
+  out.stepped = std::isfinite(out.loss) && std::isfinite(out.grad_norm);
+  if (!out.stepped) return out;
+
+  const double clip = std::min(options_.clip / (out.grad_norm + 1e-6), 1.0);
+  std::vector<Array> inputs, results, stepped;
+  for (const double x : {numbers.rate, numbers.correction1, numbers.correction2, clip})
+    inputs.push_back(Array::scalar(x, DType::f32));
+  inputs.insert(inputs.end(), own.begin(), own.end());
+  for (const Piece& p : mine())
+    if (p.stepped >= 0)
+      stepped.push_back(is_whole(p.elements, specs_[p.param]) ? params[p.param].reshaped({p.elements.size()})
+                                                              : copied(params[p.param], p.elements));
+  inputs.insert(inputs.end(), stepped.begin(), stepped.end());
+  for (std::size_t kind = 0; kind < kinds_; ++kind)
+    for (std::size_t i = 0; i < mine().size(); ++i)
+      if (mine()[i].stepped >= 0) inputs.push_back(state_[kind * mine().size() + i]);
+  if (plan_) {
+    results.assign(inputs.begin() + static_cast<std::ptrdiff_t>(kScalars + own.size()), inputs.end());
+    plan_->run(inputs, results);
+  }
+  if (processes_->size() == 1) return out;
+  Bytes here;
+  for (const Array& a : stepped) here.insert(here.end(), a.data(), a.data() + a.bytes());
+  const std::vector<Bytes> all = processes_->all_gather(here);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    std::span<const std::byte> rest = all[r];
+    for (const Piece& p : pieces_[r]) {
+      if (p.stepped < 0) continue;
+      const std::span<std::byte> to = part_of_array(params[p.param], p.elements);
+      std::ranges::copy(rest.first(to.size()), to.begin());
+      rest = rest.subspan(to.size());
+    }
+  }
+  return out;
+}
+
+std::size_t ShardedAdamW::bytes() const {
+  std::size_t out = 0;
+  for (const Array& a : state_) out += a.bytes();
+  return out;
+}
+
+}  // namespace nestgrad

@@ -1,0 +1,170 @@
+// The promises: bytes arrive where they were sent to, in order, for any number of processes; a process that ends, is silent or
+// does something else is named, and no other waits for it longer than the stall limit.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "engine/core/index.h"
+#include "engine/processes/mpi.h"
+#include "engine/processes/threads.h"
+#include "engine/processes/transport.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+Bytes bytes(const std::string& text) {
+  const auto span = std::as_bytes(std::span(text));
+  return {span.begin(), span.end()};
+}
+std::string text(const Bytes& b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
+std::vector<std::string> texts(const std::vector<Bytes>& all) {
+  std::vector<std::string> out;
+  for (const Bytes& b : all) out.push_back(text(b));
+  return out;
+}
+// Of other length for each pair.
+std::string letter(int from, int to) { return std::string(uz(3 * from + to), static_cast<char>('a' + from)); }
+
+constexpr std::chrono::milliseconds kSoon{200};
+
+}  // namespace
+
+TEST_CASE("processes: each collective brings what its text says, for 1 to 5 of them, to all") {
+  for (int size = 1; size <= 5; ++size) {
+    CAPTURE(size);
+    std::atomic<int> right{0};
+    run_as_processes(size, [&](Transport& all) {
+      const int me = all.rank();
+      bool fine = all.size() == size;
+      std::vector<std::string> gathered;
+      std::vector<Bytes> parts;
+      for (int r = 0; r < size; ++r) gathered.push_back(letter(r, 0)), parts.push_back(bytes(letter(me, r)));
+      for (int round = 0; round < 3; ++round) {
+        fine = fine && texts(all.all_gather(bytes(letter(me, 0)))) == gathered;
+        const std::vector<std::string> to_me = texts(all.all_to_all(parts));
+        for (int r = 0; r < size; ++r) fine = fine && to_me[uz(r)] == letter(r, me);
+        for (int root = 0; root < size; ++root) {
+          std::string shared = me == root ? "root's" : "------";
+          all.broadcast(std::as_writable_bytes(std::span(shared)), root);
+          fine = fine && shared == "root's";
+          const std::vector<std::string> at_root = texts(all.gather(bytes(letter(me, 0)), root));
+          fine = fine && (me == root ? at_root == gathered : at_root.empty());
+        }
+        all.check_same("the same", "settings");
+      }
+      right += fine ? 1 : 0;
+    });
+    CHECK(right == size);
+  }
+  OneProcess alone;
+  CHECK(texts(alone.all_gather(bytes("x"))) == std::vector<std::string>{"x"});
+  const Transport::Send send{0, {}};
+  CHECK(contains(message_of<ProcessError>([&] { alone.exchange(std::span(&send, 1), {}); }), "alone"));
+}
+
+TEST_CASE("processes: no one leaves a barrier before all have come") {
+  constexpr int kSize = 4;
+  std::atomic<int> came{0}, early{0};
+  run_as_processes(kSize, [&](Transport& all) {
+    for (int round = 1; round <= 50; ++round) {
+      ++came;
+      all.barrier();
+      if (came < round * kSize) ++early;
+      all.barrier();
+    }
+  });
+  CHECK(early == 0);
+}
+
+TEST_CASE("processes: one that ends, is silent, or says something else is named") {
+  const auto failed = [](int size, auto fn) {
+    return message_of<ProcessError>([&] { run_as_processes(size, fn, kSoon); });
+  };
+  CHECK(contains(failed(3,
+                        [](Transport& all) {
+                          if (all.rank() != 1) all.barrier();
+                        }),
+                 "rank 1 has ended"));
+  std::atomic<int> told{0};
+  const std::string silent = failed(2, [&](Transport& all) {
+    if (all.rank() == 0) {
+      try {
+        all.barrier();
+      } catch (...) {
+        ++told;
+        throw;
+      }
+    }
+    while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  CHECK(contains(silent, "rank 1 has been silent for longer than the stall limit; rank 0 waited"));
+  const std::string lengths = failed(2, [](Transport& all) {
+    std::string mine(all.rank() == 0 ? 3 : 5, 'x');
+    all.broadcast(std::as_writable_bytes(std::span(mine)));
+  });
+  CHECK(contains(lengths, "rank 0 sent 3 bytes, and rank 1 waited for 5"));
+  const std::string other = failed(
+      4, [](Transport& all) { all.check_same(all.rank() % 2 == 0 ? "seed 0" : "seed 1", "settings"); });
+  CHECK(contains(other, "ranks 1 and 3 have other settings"));
+  CHECK(contains(failed(2, [](Transport& all) { all.all_to_all({}); }), "0 parts were given to 2 processes"));
+  // What a process threw comes before what the others say of it.
+  CHECK(contains(message_of<ValueError>([] {
+                   run_as_processes(3, [](Transport& all) {
+                     if (all.rank() == 2) throw ValueError("mine");
+                     all.barrier();
+                   });
+                 }),
+                 "mine"));
+}
+
+TEST_CASE("processes: parts differ by one at most, cover all, and ranks are told as one would say them") {
+  for (std::int64_t count = 0; count < 30; ++count)
+    for (int parts = 1; parts <= 7; ++parts) {
+      std::int64_t end = 0;
+      for (int i = 0; i < parts; ++i) {
+        const IndexRange r = part_of(count, i, parts);
+        CHECK(r.begin == end);
+        CHECK(r.size() >= count / parts);
+        CHECK(r.size() <= count / parts + 1);
+        end = r.end;
+      }
+      CHECK(end == count);
+    }
+  CHECK(ranks_text({2}) == "rank 2");
+  CHECK(ranks_text({1, 3}) == "ranks 1 and 3");
+  CHECK(ranks_text({0, 1, 3}) == "ranks 0, 1 and 3");
+}
+
+TEST_CASE("processes: what started this one is read from the environment, and a wrong wish is refused") {
+  struct Set {
+    Set(const char* name, const char* value) : name(name) { setenv(name, value, 1); }
+    ~Set() { unsetenv(name); }
+    const char* name;
+  };
+  CHECK(launch().mpi.empty());
+  {
+    const Set size("OMPI_COMM_WORLD_SIZE", "4"), local("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        rank("OMPI_COMM_WORLD_RANK", "3");
+    const Launch l = launch();
+    CHECK(l.mpi == "openmpi");
+    CHECK(l.size == 4);
+    CHECK(l.local == 2);
+    CHECK(l.rank == 3);
+    const Set none("NESTGRAD_MPI", "none");
+    CHECK(launch().size == 1);
+  }
+  {
+    const Set size("PMI_SIZE", "3"), rank("PMI_RANK", "2"), local("MPI_LOCALNRANKS", "3");
+    CHECK(launch().mpi == "mpich");
+    CHECK(launch().rank == 2);
+    CHECK(launch().local == 3);
+  }
+  const Set wrong("NESTGRAD_MPI", "pvm");
+  CHECK(contains(message_of<ConfigError>([] { launch(); }), "it must be openmpi, mpich or none"));
+}
