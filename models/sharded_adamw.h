@@ -2,7 +2,7 @@
 // and sends it to the others (stage 1 of ZeRO, Rajbhandari et al. 2020). Parameters themselves are whole everywhere.
 //
 // A batch is cut into grains (models/training.h). Each process has added up gradients of some neighbouring grains; here the sums
-// of all are added on in the same tree (models/tree_sum.h), and the squares for the norm in blocks of fixed numbers, so that
+// of all are added on in the same tree (engine/processes/tree_sum.h), and the squares for the norm in blocks of fixed numbers, so that
 // the bits do not depend on how many processes there are. It runs on the CPU. One thread at a time; every process
 // calls the same functions in the same order.
 #pragma once
@@ -12,7 +12,7 @@
 #include "engine/run/plan.h"
 #include "models/optimizer.h"
 #include "models/traced_model.h"
-#include "models/tree_sum.h"
+#include "engine/processes/tree_sum.h"
 
 namespace nestgrad {
 

@@ -89,6 +89,7 @@ void TrainingOptions::check_without_model() const {
         "[train] a batch of {} sequences cannot be cut into {} grains of one size (grains): choose a divisor of the "
         "batch",
         batch, grains));
+  setup_of(*this).check();
   if (pack > context)
     throw ConfigError(fmt::format(
         "[train] documents cannot begin at multiples of {} tokens in a context of {} (pack)", pack, context));

@@ -38,6 +38,11 @@ struct ConcatAttrs {
   static auto fields(auto& a) { return std::tie(a.axis); }
 };
 
+struct GroupAttrs {
+  int group = 0;  // ProcessGroup::id()
+  static auto fields(auto& a) { return std::tie(a.group); }
+};
+
 struct PermuteAttrs {
   Shape order;  // output axis i is input axis order[i]
   static auto fields(auto& a) { return std::tie(a.order); }

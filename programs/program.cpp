@@ -75,7 +75,11 @@ void complain(std::string_view program, std::string_view message) {
 
 // The exit status of a process that has said why.
 int ended(int status) {
-  if (among_others()) end_all_processes(status);
+  if (among_others()) {
+    // MPICH's mpirun throws away what it has not passed on when it hears of the end.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    end_all_processes(status);
+  }
   return status;
 }
 
@@ -164,7 +168,8 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
     return 0;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return launch().rank > 0 ? 0 : app.exit(e);  // --help, --version
-    complain(program, fmt::format("{}; see --help", e.what()));
+    // All have the same command: rank 0 says what is wrong with it, unless they have met and only one found it.
+    if (launch().rank == 0 || among_others()) complain(program, fmt::format("{}; see --help", e.what()));
     return ended(2);
   } catch (const std::bad_alloc&) {
     return fail(program, "out of memory");

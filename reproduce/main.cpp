@@ -9,7 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/core/threads.h"
 #include "engine/io/file.h"
+#include "engine/processes/mpi.h"
 #include "ops/kernels.h"
 #include "programs/program.h"
 #include "reproduce/data_source.h"
@@ -80,28 +82,33 @@ std::string other_than(const Journal& known, const Results& asked, const Circums
 // One experiment: from the options to a folder with results.jsonl and page.html. -> whether every claim stands
 class Reproduction {
  public:
-  Reproduction(const Options& o, const Experiment& e)
+  Reproduction(const Options& o, const Experiment& e, Transport& processes)
       : o_(o),
+        processes_(processes),
         folder_(o.out + "/" + e.name),
         results_(e, settings_of(o, e)),
         where_(circumstances(e, results_.settings())) {
-    std::error_code error;
-    std::filesystem::create_directories(folder_, error);
-    if (error)
-      throw IoError(
-          fmt::format("{}: cannot be created ({}); choose another --out", folder_, error.message()));
-    lock_.emplace(folder_);
-    lock_->remove_temporaries();
-    take_known();
+    // Rank 0 alone has the folder; the others hear what is known already.
+    const std::string known = processes_.on_first([&] {
+      std::error_code error;
+      std::filesystem::create_directories(folder_, error);
+      if (error)
+        throw IoError(
+            fmt::format("{}: cannot be created ({}); choose another --out", folder_, error.message()));
+      lock_.emplace(folder_);
+      lock_->remove_temporaries();
+      return known_text();
+    });
+    processes_.check_same(where_.fingerprint, "data");
+    if (!known.empty()) take_known(known);
   }
 
   bool go() {
     const auto start = std::chrono::steady_clock::now();
     {
-      ProgressLine progress;
-      const int jobs =
-          o_.jobs > 0 ? o_.jobs : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-      run_all(results_, {.jobs = jobs,
+      ProgressLine progress(10, processes_.rank() == 0 ? stderr : nullptr);
+      run_all(results_, {.jobs = o_.jobs > 0 ? o_.jobs : thread_count(),
+                         .processes = &processes_,
                          .progress =
                              [&](const std::string& text, double done) {
                                progress.update(results_.experiment().name + ": " + text, done);
@@ -109,7 +116,10 @@ class Reproduction {
                          .keep = [&](const Results&) { keep(); }});
     }
     keep();
-    write_file_atomically(folder_ + "/page.html", page_of(results_, where_));
+    processes_.on_first([&] {
+      write_file_atomically(folder_ + "/page.html", page_of(results_, where_));
+      return std::string();
+    });
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return tell();
   }
@@ -121,29 +131,37 @@ class Reproduction {
     const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
     const Journal expected = parse_jsonl(read_file(other), other);
     if (expected.where.fingerprint != where_.fingerprint) {
-      fmt::print("{} was made of other data: its numbers are not compared\n", other);
+      if (processes_.rank() == 0)
+        fmt::print("{} was made of other data: its numbers are not compared\n", other);
       return;
     }
     if (const std::string found = first_difference(results_, expected.results); !found.empty())
       throw ValueError(fmt::format("{}: {} in {}", results_.experiment().name, found, other));
-    fmt::print("every number is that of {}\n", other);
+    if (processes_.rank() == 0) fmt::print("every number is that of {}\n", other);
   }
 
  private:
   std::string path() const { return folder_ + "/results.jsonl"; }
-  void keep() const { write_file_atomically(path(), to_jsonl(results_, where_)); }
+  void keep() const {
+    if (processes_.rank() == 0) write_file_atomically(path(), to_jsonl(results_, where_));
+  }
 
-  void take_known() {
+  // The runs that there are; "" if none.
+  std::string known_text() const {
     if (!std::filesystem::exists(path())) {
       if (o_.resume)
         throw IoError(
             fmt::format("{}: there are no results to go on from; leave --resume out to start", path()));
-      return;
+      return "";
     }
     if (!o_.resume)
       throw ConfigError(
           fmt::format("{} already holds results; go on with --resume, or choose another --out", folder_));
-    Journal known = parse_jsonl(read_file(path()), path());
+    return read_file(path());
+  }
+
+  void take_known(const std::string& text) {
+    Journal known = parse_jsonl(text, path());
     if (const std::string other = other_than(known, results_, where_); !other.empty())
       throw ConfigError(fmt::format(
           "{} holds results {}; resume with the same settings, or choose another --out", path(), other));
@@ -156,15 +174,16 @@ class Reproduction {
   bool tell() {
     const Experiment& e = results_.experiment();
     bool stands = true;
+    const bool speaks = processes_.rank() == 0;
     nlohmann::ordered_json claims = nlohmann::ordered_json::array();
-    fmt::print("{}: {}\n", e.name, e.title);
+    if (speaks) fmt::print("{}: {}\n", e.name, e.title);
     for (const JudgedClaim& c : judge(results_)) {
       stands = stands && c.verdict != Verdict::fails;
-      fmt::print("  {}: {} ({})\n", text_of(c.verdict), c.text, c.evidence.shown);
+      if (speaks) fmt::print("  {}: {} ({})\n", text_of(c.verdict), c.text, c.evidence.shown);
       claims.push_back({{"claim", c.text}, {"verdict", text_of(c.verdict)}, {"found", c.evidence.shown}});
     }
     const std::string of_all = digest(results_, where_);
-    fmt::print("digest {}, {}; {}/page.html\n", of_all, format_seconds(seconds_), folder_);
+    if (speaks) fmt::print("digest {}, {}; {}/page.html\n", of_all, format_seconds(seconds_), folder_);
     std::fflush(stdout);  // where it is piped, before the next experiment's progress
     json_ = {{"experiment", e.name},
              {"claims", claims},
@@ -175,6 +194,7 @@ class Reproduction {
   }
 
   const Options& o_;
+  Transport& processes_;
   const std::string folder_;
   Results results_;
   Circumstances where_;
@@ -224,6 +244,9 @@ void report(const Options& o) {
 }
 
 void go(const Options& o) {
+  const std::shared_ptr<Transport> processes = open_processes();
+  const bool speaks = processes->rank() == 0;
+  if ((o.report || o.names.empty()) && !speaks) return;
   if (o.report) return report(o);
   if (o.names.empty()) return list();
   const bool all_of_them = std::ranges::find(o.names, "all") != o.names.end();
@@ -234,12 +257,12 @@ void go(const Options& o) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Experiment& e : experiments()) {
     if (!all_of_them && std::ranges::find(o.names, e.name) == o.names.end()) continue;
-    Reproduction one(o, e);
+    Reproduction one(o, e, *processes);
     if (!one.go()) contradicted.push_back(e.name);
     all.push_back(one.json());
     if (!o.expect.empty()) one.compare(o.expect);
   }
-  if (o.json) print_json({{"experiments", all}});
+  if (o.json && speaks) print_json({{"experiments", all}, {"processes", processes->size()}});
   if (o.check && !contradicted.empty())
     throw ValueError(fmt::format("a claim is contradicted in {}", fmt::join(contradicted, ", ")));
 }
@@ -268,7 +291,9 @@ int main(int argc, char** argv) {
       "--data", o.data,
       "Data of the experiments named, instead of what they have (a text or a folder of texts; of digits or characters,\nwhere an experiment reads images)");
   app.add_option("--out", o.out, "Each experiment has a folder in this one")->capture_default_str();
-  app.add_option("--jobs", o.jobs, "Runs side by side, each in one thread (default: the number of cores)")
+  app.add_option("--jobs", o.jobs,
+                 "Runs side by side, each in one thread (default: the number of threads); of several\n"
+                 "processes, which mpirun starts, each has as many, and they share the runs")
       ->check(CLI::Range(1, 256));
   app.add_flag("--resume", o.resume, "Go on with the runs of a call that was stopped");
   app.add_option("--expect", o.expect,
@@ -279,5 +304,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--page", o.page, "--report: the page")->capture_default_str();
   app.add_flag("--json", o.json, "The last line of output is a JSON object");
-  return run_program(argc, argv, app, [&] { go(o); });
+  return run_program(
+      argc, argv, app, [&] { go(o); }, Processes::several);
 }

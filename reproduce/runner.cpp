@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "engine/core/error.h"
+#include "engine/core/index.h"
 #include "engine/core/threads.h"
+#include "reproduce/journal.h"
 
 namespace nestgrad::reproduce {
 
@@ -39,10 +41,20 @@ void require_finite(const Measured& m) {
     for (const double x : curve) check(name, x);
 }
 
+// Of those jobs, this process's; runs of one seed go to different processes.
+std::vector<Job> own_jobs(const Results& results, const Transport& processes) {
+  std::vector<Job> out;
+  const std::vector<Job> all = jobs_of(results);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (i % uz(processes.size()) == uz(processes.rank())) out.push_back(all[i]);
+  return out;
+}
+
 // The runs, taken by several threads; what they found is taken from here by the thread that asked for them.
 class Pool {
  public:
-  Pool(const Results& results, int threads) : jobs_(jobs_of(results)), done_(jobs_.size()) {
+  Pool(const Results& results, std::vector<Job> jobs, int threads)
+      : jobs_(std::move(jobs)), done_(jobs_.size()) {
     working_ = std::min(threads, static_cast<int>(jobs_.size()));
     for (int i = 0; i < working_; ++i) threads_.emplace_back([this, &results] { work(results); });
   }
@@ -52,8 +64,6 @@ class Pool {
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-
-  const std::vector<Job>& jobs() const { return jobs_; }
 
   // In runs: those that have ended count 1 each.
   double progress() const {
@@ -112,18 +122,45 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
+// What has ended at all processes since the last call, and the progress of all.
+struct Ended {
+  std::vector<std::pair<Job, Measured>> runs;
+  double progress = 0;
+};
+Ended take_from_all(Pool& pool, const Results& asked, Transport& processes) {
+  std::vector<std::pair<Job, Measured>> mine = pool.take();
+  if (processes.size() == 1) return {std::move(mine), pool.progress()};
+  Results here(asked.experiment(), asked.settings());
+  for (auto& [job, measured] : mine) here.add(job.row, job.seed, std::move(measured));
+  const std::string text = fmt::format("{:.17g}\n{}", pool.progress(), to_jsonl(here, {}));
+  Ended out;
+  for (const Bytes& part : processes.all_gather(std::as_bytes(std::span(text)))) {
+    const std::string theirs(reinterpret_cast<const char*>(part.data()), part.size());
+    const std::size_t line = theirs.find('\n');
+    out.progress += std::stod(theirs.substr(0, line));
+    const Results found = parse_jsonl(theirs.substr(line + 1), "what another process found").results;
+    for (const std::string& row : found.rows())
+      for (const std::uint64_t seed : found.seeds())
+        if (const Measured* m = found.find(row, seed)) out.runs.push_back({{row, seed}, *m});
+  }
+  return out;
+}
+
 }  // namespace
 
 void run_all(Results& results, const RunnerOptions& options) {
+  OneProcess alone;
+  Transport& processes = options.processes ? *options.processes : alone;
   const std::size_t all = results.rows().size() * results.seeds().size();
+  const std::size_t asked_for = jobs_of(results).size(), known = all - asked_for;
   // The threads read settings and experiment of a copy, while runs are added to the original.
   const Results asked = results;
-  Pool pool(asked, options.jobs);
-  const std::size_t known = all - pool.jobs().size();
+  Pool pool(asked, own_jobs(results, processes), options.jobs);
   std::size_t ended = 0;
   std::string last;
-  while (ended < pool.jobs().size()) {
-    for (auto& [job, measured] : pool.take()) {
+  while (ended < asked_for) {
+    Ended now = take_from_all(pool, asked, processes);
+    for (auto& [job, measured] : now.runs) {
       last = fmt::format("{}, seed {}", job.row, job.seed);
       if (measured.failed()) last += ": " + measured.failure;
       else if (measured.numbers.contains("loss"))
@@ -134,7 +171,7 @@ void run_all(Results& results, const RunnerOptions& options) {
     }
     if (options.progress)
       options.progress(fmt::format("{} of {} runs{}{}", known + ended, all, last.empty() ? "" : "; ", last),
-                       (static_cast<double>(known) + pool.progress()) / static_cast<double>(all));
+                       (static_cast<double>(known) + now.progress) / static_cast<double>(all));
   }
 }
 

@@ -2,12 +2,15 @@
 // thread each take less time than two threads take for one after the other, and give the same bits.
 #pragma once
 
+#include "engine/processes/transport.h"
 #include "reproduce/experiment.h"
 
 namespace nestgrad::reproduce {
 
 struct RunnerOptions {
-  int jobs = 1;  // runs at a time
+  int jobs = 1;  // runs at a time, in each process
+  // Those that share the runs; null: this one alone. All call run_all with the same results, and have all of them in the end.
+  Transport* processes = nullptr;
   // Called by the caller's thread only. fraction: of all runs, also of those that were known before.
   std::function<void(const std::string& text, double fraction)> progress;
   // After each run, with all that are known. What it throws ends run_all.

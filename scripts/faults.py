@@ -83,6 +83,8 @@ DECODING = (files("ttt/step_test", "models/decoder"),
             cases("token by token*", "reading token by token*", "Nadaraya*token by token*"), LEARNERS)
 TRAINING = (files("models/optimizer", "models/training", "models/trainer", "models/data"), files("models/"))
 
+PROCESSES = (files("engine/processes", "ops/collectives", "models/sharded"), TRAINING[0])
+
 VISION = (files("models/vision", "models/view_synthesis", "models/diffusion"), files("ttt/vision"))
 IMAGES = (files("models/images"), files("engine/io", "engine/images", "look/images"))
 STATISTICS = (files("reproduce/statistics"),)
@@ -639,25 +641,25 @@ FAULTS = [
     ("adamw", "models/optimizer.cpp", TRAINING, [
         ("clip-lengthens", "const Tensor clip = «min(o.clip / (out.grad_norm + 1e-6), 1.0)»",
          "o.clip / (out.grad_norm + 1e-6)"),
-        ("clip-forgotten", "const Tensor g = «grads[i] * clip»", "grads[i]"),
+        ("clip-forgotten", "adamw_parameter({params[i], m[i], v[i]}, «grads[i] * clip», step", "grads[i]"),
         ("norm-of-the-last-gradient", "«accumulate(total, part);»",
          "if (FAULT) total = part; else accumulate(total, part);"),
-        ("first-bias-kept", "out.m[i] * «step.correction1» /", "step.correction1 * 0.0 + 1.0"),
-        ("second-bias-kept", "sqrt(out.v[i] * «step.correction2»)", "step.correction2 * 0.0 + 1.0"),
-        ("first-moment-with-beta2", "m[i] * «o.beta1» + g", "o.beta2"),
+        ("first-bias-kept", "out.m * «step.correction1» /", "step.correction1 * 0.0 + 1.0"),
+        ("second-bias-kept", "sqrt(out.v * «step.correction2»)", "step.correction2 * 0.0 + 1.0"),
+        ("first-moment-with-beta2", "now.m * «o.beta1» + g", "o.beta2"),
         ("second-moment-with-beta1", "square(g) * («1 - o.beta2»)", "1 - o.beta1"),
         ("gains-decay", ".weight_decay = «p.init.kind == Init::Kind::normal» ?", "true"),
-        ("decay-forgotten", "if («rules[i].weight_decay > 0») change", "false"),
-        ("decay-in-the-moments", "change = change + «params[i] * rules[i].weight_decay»",
-         "params[i] * rules[i].weight_decay * step.correction1"),
-        ("eps-inside", "(«sqrt(out.v[i] * step.correction2) + o.eps»)",
-         "sqrt(out.v[i] * step.correction2 + o.eps)"),
-        ("step-upwards", "where(out.may_step, «params[i] - change * rate», params[i])",
-         "params[i] + change * rate"),
+        ("decay-forgotten", "if («rule.weight_decay > 0») change", "false"),
+        ("decay-in-the-moments", "change = change + «now.param * rule.weight_decay»",
+         "now.param * rule.weight_decay * step.correction1"),
+        ("eps-inside", "(«sqrt(out.v * step.correction2) + o.eps»)",
+         "sqrt(out.v * step.correction2 + o.eps)"),
+        ("step-upwards", "kept(«now.param - change * rate», now.param)",
+         "now.param + change * rate"),
         ("infinite-gradient-taken", "out.may_step = «is_finite(out.grad_norm)»",
          "equal(out.grad_norm, out.grad_norm)"),
         ("infinite-loss-taken", "if («step.loss.defined()») out.may_step", "false"),
-        ("second-moment-of-no-step", "out.v.push_back(where(«out.may_step», v[i]", "out.may_step * 0.0 + 1.0"),
+        ("second-moment-of-no-step", "out.v = kept(now.v * o.beta2 + square(g) * (1 - o.beta2), «now.v»)", "now.v * o.beta2"),
         ("last-group-counts", "if («taken[i]») continue;", "false"),
         ("name-begins-so", "if (pattern.empty()) return «name.empty()»;", "true"),
         ("warm-up-from-zero", "static_cast<double>(«step + 1») / static_cast<double>(warmup)", "step"),
@@ -733,12 +735,13 @@ FAULTS = [
     ]),
     ("trainer", "models/trainer.cpp", TRAINING, [
         ("loss-of-one-byte-more",
-         "return Training::Objective{«mean_loss(losses, packs ? in[3] : Tensor())»}",
-         "mean_loss(losses, packs ? in[3] : Tensor())"
+         "return Training::Objective{ «mean_loss(losses, packs ? in[3] : Tensor(), packs && has_grains ? in[4] : Tensor())»}",
+         "mean_loss(losses, packs ? in[3] : Tensor(), packs && has_grains ? in[4] : Tensor())"
          " * (static_cast<double>(options_.context) / static_cast<double>(options_.context + 1))"),
-        ("ramp-one-step-late", "batch[1] = Array::scalar(static_cast<double>(«done»)", "done + 1"),
+        ("ramp-one-step-late", "batch[1] = Array::scalar(static_cast<double>(«step»), DType::f32)", "step + 1"),
+        ("grains-counted-alone", "if («!all_counted.defined()») return sum(losses", "true", PROCESSES),
         ("ramp-longer-than-the-training", "if («model.ilr_warmup_steps > steps») throw", "false"),
-        ("one-batch-for-all", "const auto number = static_cast<std::uint64_t>(«done»)", "0"),
+        ("one-batch-for-all", "batch_of(static_cast<std::uint64_t>(«done»))", "0"),
         ("other-random-numbers-at-resume", "«const std::int64_t done = training_.steps_done();»",
          "const std::int64_t done = training_.steps_done(); if (FAULT && done > 2) options_.seed = 1;"),
         ("beta-not-in-the-checkpoint", "«json.update(adamw_json(adamw));»", None),
@@ -753,7 +756,7 @@ FAULTS = [
         ("step-forgotten-at-resume", "«steps_ = run.step;» }", None),
         ("moments-forgotten-at-resume", "state.push_back(«at->second»)",
          "FAULT && (copy == 1 || copy == 2) ? Array::zeros(kType, p.shape) : at->second"),
-        ("not-finite-accepted", "if («!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)»)",
+        ("not-finite-accepted", "if («!std::isfinite(made.loss) || !std::isfinite(made.grad_norm)»)",
          "false"),
         ("callers-arrays-written-over", "«array = std::move(array).unshared();»", None),
         ("loss-not-looked-at-in-the-step", "{numbers[0], numbers[1], numbers[2], «objective.loss»}", "Tensor()"),
@@ -763,6 +766,34 @@ FAULTS = [
         ("frozen-learns", "if («rules[i].rate == 0») gradients[i] = {}", "false"),
         ("average-of-the-step-before", "«r.params[i]» * (1 - setup_.average_decay)", "params[i]"),
         ("averages-begin-at-zero", "copy == 3 ? «params.at(p.name).clone()»", "Array::zeros(kType, p.shape)"),
+    ]),
+    ("processes", "models/training.cpp", PROCESSES, [
+        ("grain-not-a-part-of-the-loss", "const auto share = «1 / static_cast<double>(setup_.grains)»", "1.0"),
+        ("same-grain-for-all-threads", "inputs.emplace_back(batch_of(«first + i»))", "first"),
+        ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(out))", "first + i + 2"),
+    ]),
+    ("processes", "models/sharded_adamw.cpp", PROCESSES, [
+        ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
+        ("clip-forgotten-in-parts", "const double clip = «std::min(options_.clip / (out.grad_norm + 1e-6), 1.0)»", "1.0"),
+        ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum; }"),
+        ("others-parts-forgotten", "if (processes_->size() == 1) «return out;»", "if (processes_->size() == 1 || FAULT) return out;"),
+    ]),
+    ("processes", "engine/processes/tree_sum.h", PROCESSES, [
+        ("splits-in-the-middle", "std::bit_floor(«static_cast<std::uint64_t>(r.size() - 1)»)", "static_cast<std::uint64_t>(r.size() / 2)"),
+    ]),
+    ("processes", "engine/processes/transport.cpp", PROCESSES, [
+        ("parts-to-the-wrong-one", "«to[uz(r)]»}); if (!listens(me)) continue;", "to[uz(me)]"),
+        ("error-of-rank-0-kept-to-itself", "«if (head[0] != 0) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
+        ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
+    ]),
+    ("processes", "ops/collectives.cpp", PROCESSES, [
+        ("derivative-of-vary-not-summed", "return over_group(«all_sum_op», c.ct, c.attrs)", "vary_op"),
+        ("own-part-of-another", "cut, «processes.rank()» * part, (processes.rank() + 1) * part", "0"),
+        ("joined-in-front", "if (axis == «joined + 1») to_join.push_back(0); to_join.push_back(axis); } const Tensor sent", "joined"),
+    ]),
+    ("processes", "engine/plan/spread.cpp", PROCESSES, [
+        ("kinds-joined", "if («all != Spread::any && one != all»)", "false"),
+        ("same-summed", "if («all == Spread::same») fail(nodes, id, \"wants what is each process's own\")", "false"),
     ]),
     ("training", "models/training_checkpoint.cpp", TRAINING, [
         ("settings-unchecked-at-resume", "«check_same(file, \"training\", identity.training, identity.written_later, path);»", None),
@@ -902,7 +933,7 @@ FAULTS = [
         ("same-documents-each-step", "seed, «kDocumentStream + step», drawn++", "kDocumentStream"),
     ]),
     ("documents", "models/trainer.cpp", (files("models/documents"),), [
-        ("all-tokens-count", "return «counted.defined()» ? sum(losses", "false"),
+        ("all-tokens-count", "if («!counted.defined()») return mean(losses);", "true"),
         ("blind-models-packed", "if («places.defined() && !stream.has_looked()») throw", "false"),
     ]),
     ("adaptation", "models/adaptation.cpp", (files("models/adaptation"),), [
@@ -1027,6 +1058,7 @@ FAULTS = [
 
 # Operands of structured ops in which a derivative passes. Those of elementwise ops are in their rows.
 OP_TABLE = {
+    "all_sum": [0], "exchange": [0], "own": [0], "vary": [0],
     "broadcast_to": [0], "cast": [0], "causal_attention": [0, 1, 2],
     "causal_attention_derivative": [0, 1, 2, 3, 4], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
     "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
 # NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way. With --browser also Chromium, in which
-# tests open pages; with --docs also doxygen, for the site of the documents (scripts/site.sh); with --cross also clang and what builds and runs programs for arm64 (on Debian and Ubuntu),
-# for scripts/bits_elsewhere.sh. Without them these tests are skipped.
+# tests open pages; with --docs also doxygen, for the site of the documents (scripts/site.sh); with --cross also clang and
+# what builds and runs programs for arm64 (on Debian and Ubuntu), for scripts/bits_elsewhere.sh; with --mpi also Open MPI and
+# MPICH, for programs on several processes (docs/many-machines.md). Without them these tests are skipped.
 set -euo pipefail
 
 debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libpng-dev
@@ -59,6 +60,9 @@ fi
 if [[ " $* " == *" --docs "* ]]; then
   command -v doxygen >/dev/null || extra+=(doxygen)
   if [[ $family == debian ]]; then extra+=(doxygen-awesome-css); fi  # the site's theme; Fedora has none
+fi
+if [[ " $* " == *" --mpi "* ]]; then
+  if [[ $family == debian ]]; then extra+=(libopenmpi-dev openmpi-bin mpich libmpich-dev); else extra+=(openmpi-devel mpich-devel); fi
 fi
 if [[ " $* " == *" --browser "* ]] && ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null &&
   ! command -v google-chrome >/dev/null; then

@@ -62,6 +62,11 @@ bool GraphBody::operator==(const GraphBody& o) const {
                         outs == o.outs && std::ranges::equal(nodes, o.nodes, same_node));
 }
 
+bool goes_over_processes(const GraphNode& n) {
+  return n.op->processes != OpProcesses::none ||
+         std::ranges::any_of(n.attrs.bodies(), [](const BodyPtr& b) { return b->has_collectives; });
+}
+
 Closed close_body(const Graph& graph, const Closing& closing) {
   const auto resolve = [&](NodeId id) {
     const auto i = uz(id);
@@ -111,6 +116,7 @@ Closed close_body(const Graph& graph, const Closing& closing) {
   }
   for (NodeId id : closing.outs) body.outs.push_back(fresh[uz(resolve(id))]);
   for (NodeId id : closing.keep) closed.keep.push_back(fresh[uz(resolve(id))]);
+  body.has_collectives = std::ranges::any_of(body.nodes, goes_over_processes);
   closed.body = intern(std::move(body));
   return closed;
 }

@@ -10,11 +10,12 @@
 namespace nestgrad {
 
 struct GraphBody {
-  std::deque<GraphNode> nodes;  // inputs first, in the order carries, xs, consts
-  int carries = 0;           // number of carried inputs
-  int xs = 0;                // number of per-step inputs (without the time axis)
-  int consts = 0;            // number of inputs that stay the same
-  std::vector<NodeId> outs;  // next carries (scan), results (custom_vjp)
+  std::deque<GraphNode> nodes;   // inputs first, in the order carries, xs, consts
+  int carries = 0;               // number of carried inputs
+  int xs = 0;                    // number of per-step inputs (without the time axis)
+  int consts = 0;                // number of inputs that stay the same
+  std::vector<NodeId> outs;      // next carries (scan), results (custom_vjp)
+  bool has_collectives = false;  // ops over processes, also in bodies of its own
   std::size_t hash = 0;
 
   // The same computation, wherever it was written.
@@ -22,6 +23,9 @@ struct GraphBody {
   int inputs() const { return carries + xs + consts; }
   const Spec& spec(NodeId id) const { return nodes[static_cast<std::size_t>(id)].spec; }
 };
+
+// Is it an op over processes, or has it a body with one?
+bool goes_over_processes(const GraphNode& n);
 
 // The step of a scan.
 inline const GraphBody& body_of(const GraphNode& scan) { return *scan.attrs.as<ScanAttrs>().body; }

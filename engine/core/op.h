@@ -87,6 +87,10 @@ struct OpSample {
 // final, stack: the last carry of a scan, and the values of all its steps.
 enum class OpKind : std::uint8_t { value, input, constant, scan, final, stack };
 
+// What an op over the processes of a run (ops/collectives.h) makes of its input: a value that is the same in all of them, or each
+// one's own.
+enum class OpProcesses : std::uint8_t { none, input_to_own, same_to_own, own_to_same, own_to_own };
+
 struct Op {
   // ---- what it is ----
   std::string_view name;
@@ -122,6 +126,7 @@ struct Op {
   bool is_shared = true;  // equal calls are one node (false: every call is a node of its own)
   // May the output take this input's buffer? (Element i must be read before it is written.)
   bool (*may_reuse)(const OpCall&, int input) = nullptr;
+  OpProcesses processes = OpProcesses::none;
   OpCost (*cost)(const OpCall&) = nullptr;
 
   // ---- kernels ----

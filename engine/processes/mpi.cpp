@@ -8,6 +8,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -165,12 +167,25 @@ std::chrono::milliseconds asked_limit() {
 }
 
 struct Opened {
-  const MpiModule* module = nullptr;
+  const MpiModule* module = nullptr;  // null until MPI is about to start
+  bool started = false;
   std::shared_ptr<Transport> transport;
 };
 Opened& opened() {
   static Opened out;
   return out;
+}
+
+// Calls fn, which waits for other processes and cannot be told to stop, on a thread of its own. False: it has not returned
+// within the limit, and is left to itself.
+bool returns_within(std::chrono::milliseconds limit, std::function<void()> fn) {
+  std::promise<void> done;
+  std::future<void> ready = done.get_future();
+  std::thread([done = std::move(done), fn = std::move(fn)]() mutable {
+    fn();
+    done.set_value();
+  }).detach();
+  return ready.wait_for(limit) == std::future_status::ready;
 }
 
 }  // namespace
@@ -203,9 +218,18 @@ std::shared_ptr<Transport> open_processes() {
   const std::chrono::milliseconds limit = asked_limit();
   if (l.size == 1 && text_of("NESTGRAD_MPI").empty()) return o.transport = std::make_shared<OneProcess>();
   const MpiModule& module = opened_module(l);
-  if (const char* why = module.start())
-    throw ProcessError(fmt::format("[processes] {}: {}", module.library(), why));
   o.module = &module;
+  const auto why = std::make_shared<std::string>();
+  const bool started = returns_within(limit, [&module, why] {
+    if (const char* problem = module.start()) *why = problem;
+  });
+  if (!started)
+    throw ProcessError(fmt::format(
+        "[processes] {} has not started within {} s (NESTGRAD_STALL_LIMIT): one of {} processes is stopped, "
+        "overloaded or cut off, or was started without mpirun",
+        l.mpi, std::chrono::duration<double>(limit).count(), l.size));
+  if (!why->empty()) throw ProcessError(fmt::format("[processes] {}: {}", l.mpi, *why));
+  o.started = true;
   o.transport = std::make_shared<MpiProcess>(module);
   o.transport->set_stall_limit(limit);
   if (l.size > 1 && o.transport->size() != l.size)
@@ -215,15 +239,21 @@ std::shared_ptr<Transport> open_processes() {
   return o.transport;
 }
 
-bool among_others() { return opened().module && opened().transport->size() > 1; }
+bool among_others() { return opened().module && launch().size > 1; }
 
 void end_all_processes(int code) {
-  if (opened().module) opened().module->abort(code);
-  std::_Exit(code);
+  if (opened().started) opened().module->abort(code);
+  std::_Exit(code);  // mpirun ends the others of a process that leaves in this way
 }
 
 void close_processes() {
-  if (opened().module) opened().module->finish();
+  Opened& o = opened();
+  if (!o.started) return;
+  o.transport->barrier();
+  o.started = false;  // nothing can be sent, and no one ended, from here on
+  if (!returns_within(o.transport->stall_limit(), [module = o.module] { module->finish(); }))
+    throw ProcessError(
+        "[processes] all is done, but not all processes have ended within the stall limit (NESTGRAD_STALL_LIMIT)");
 }
 
 }  // namespace nestgrad

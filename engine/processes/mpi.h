@@ -24,7 +24,7 @@ Launch launch();
 //   NESTGRAD_STALL_LIMIT  seconds that others may be silent, 600 unless said
 std::shared_ptr<Transport> open_processes();
 
-// Has it been opened, with others? Then an error of one process must end all: end_all_processes(1).
+// Has it been opened, or begun to be, with others? Then an error of one process must end all: end_all_processes(1).
 bool among_others();
 [[noreturn]] void end_all_processes(int code);
 // At the end of a program that went well: waits for the others.

@@ -14,6 +14,7 @@
 #include "engine/plan/cluster_source.h"
 #include "engine/plan/native.h"
 #include "engine/plan/program.h"
+#include "engine/plan/spread.h"
 #include "engine/run/arguments.h"
 #include "engine/run/profile.h"
 
@@ -168,6 +169,7 @@ std::string ops_of(const Program& program, const Instruction& instruction) {
 Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
+  check_spread(nodes);
   PlanOptions settled = options;
   if (settled.workers <= 0) settled.workers = thread_count();
   if (!settled.device.is_cpu()) settled.workers = 1;

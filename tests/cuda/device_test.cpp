@@ -55,7 +55,7 @@ Arrays pairs(const std::vector<double>& values, DType dtype) {
 TEST_CASE("CUDA: every row of the table has a kernel or an expansion") {
   gpu();  // fills in the column
   for (const Op* op : op_table()) {
-    if (op->kind != OpKind::value || op->is_alias) continue;
+    if (op->kind != OpKind::value || op->is_alias || op->processes != OpProcesses::none) continue;
     INFO(op->name);
     CHECK((op->cuda || op->expand));
     CHECK((op->expand || (op->cuda != nullptr) == (op->cpu != nullptr)));
@@ -66,7 +66,7 @@ TEST_CASE("CUDA: every kernel computes what the CPU's computes") {
   for (const Op* op : op_table())
     for (const DType dtype : {DType::f32, DType::f64})
       for (const Case& c : positive_cases(*op, dtype)) {
-        if (op->kind != OpKind::value) continue;
+        if (op->kind != OpKind::value || op->processes != OpProcesses::none) continue;  // those are the CPU's
         const Arrays inputs = c.draw(7);
         INFO(c.what, " ", name(dtype));
         const double tolerance = (dtype == DType::f32 ? 2e-6 : 1e-14) * c.sample.tolerance;

@@ -11,7 +11,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/processes/threads.h"
 #include "models/trainer.h"
-#include "models/tree_sum.h"
+#include "engine/processes/tree_sum.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
 #include "tests/thread_count.h"

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "engine/core/random.h"
+#include "ops/collectives.h"
 #include "ops/ops.h"
 
 namespace nestgrad::testing {
@@ -45,7 +46,9 @@ std::vector<Array> Case::draw(std::uint64_t seed, bool widen) const {
 }
 
 TraceFn Case::fn() const {
-  return [&row = op, attrs = sample.attrs](const std::vector<Tensor>& in) {
+  return [&row = op, attrs = sample.attrs](std::vector<Tensor> in) {
+    if (row.processes == OpProcesses::own_to_own || row.processes == OpProcesses::own_to_same)
+      in[0] = own(in[0], ProcessGroup());
     return std::vector<Tensor>{emit(row, in, attrs)};
   };
 }

@@ -32,9 +32,9 @@ const char* start() {
   MPI_Initialized(&started);
   if (started == 0) {
     int provided = 0;
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
       return "MPI_Init failed";
-    if (provided < MPI_THREAD_FUNNELED) return "this MPI has no support for programs with threads";
+    if (provided < MPI_THREAD_SERIALIZED) return "this MPI has no support for programs with threads";
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   return nullptr;

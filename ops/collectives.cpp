@@ -1,0 +1,267 @@
+#include "ops/collectives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/index.h"
+#include "engine/processes/tree_sum.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "ops/rules.h"
+#include "ops/strided.h"
+#include "ops/table.h"
+
+namespace nestgrad {
+
+namespace {
+
+std::shared_ptr<Transport> processes_of(const OpCall& c) {
+  const int id = c.attrs.as<GroupAttrs>().group;
+  std::shared_ptr<Transport> out = ProcessGroup::find(id);
+  if (!out)
+    c.shape_error(fmt::format("there is no group {} of processes (any more); keep the ProcessGroup", id));
+  return out;
+}
+
+// Of the group that the node's attributes name, for derivatives.
+Tensor over_group(const Op& op, Tensor x, const Attrs& attrs) { return emit(op, {x}, attrs); }
+
+Spec infer_same(const OpCall& c) {
+  processes_of(c);
+  return c.in[0];
+}
+
+Spec infer_all_sum(const OpCall& c) {
+  processes_of(c);
+  if (c.in[0].dtype == DType::i32) c.dtype_error("only f32 and f64 are added up over processes; cast() it");
+  return c.in[0];
+}
+
+Spec infer_exchange(const OpCall& c) {
+  const int size = processes_of(c)->size();
+  if (c.in[0].rank() == 0 || c.in[0].shape[0] != size)
+    c.shape_error(fmt::format("the first axis must have an entry for each of {} processes", size));
+  return c.in[0];
+}
+
+OpKernel copy_kernel(const OpCall& c) {
+  return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
+    if (in[0] != out) std::memcpy(out, in[0], bytes);
+  };
+}
+
+// Sends out[r] to each other process r and receives in[r] from it.
+void exchange_all(Transport& all, const std::vector<std::span<const std::byte>>& out,
+                  const std::vector<std::span<std::byte>>& in) {
+  std::vector<Transport::Send> sends;
+  std::vector<Transport::Receive> receives;
+  for (int r = 0; r < all.size(); ++r) {
+    if (r == all.rank()) continue;
+    if (!out[uz(r)].empty()) sends.push_back({r, out[uz(r)]});
+    if (!in[uz(r)].empty()) receives.push_back({r, in[uz(r)]});
+  }
+  all.exchange(sends, receives);
+}
+
+OpKernel exchange_kernel(const OpCall& c) {
+  return [all = processes_of(c), bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
+    const std::size_t part = bytes / uz(all->size());
+    std::vector<std::span<const std::byte>> sent;
+    std::vector<std::span<std::byte>> received;
+    for (std::size_t r = 0; r < uz(all->size()); ++r) {
+      sent.emplace_back(in[0] + r * part, part);
+      received.emplace_back(out + r * part, part);
+    }
+    const std::size_t me = uz(all->rank()) * part;
+    std::memcpy(out + me, in[0] + me, part);
+    exchange_all(*all, sent, received);
+  };
+}
+
+// parts[first] to parts[first + count - 1] added into parts[first], in the tree of TreeSum.
+template <class T>
+void add_tree(const std::vector<T*>& parts, IndexRange leaves, std::int64_t n) {
+  if (leaves.size() < 2) return;
+  const std::int64_t middle = split_of(leaves);
+  add_tree(parts, {leaves.begin, middle}, n);
+  add_tree(parts, {middle, leaves.end}, n);
+  T* const to = parts[uz(leaves.begin)];
+  const T* const from = parts[uz(middle)];
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// Each process adds up a part of the numbers, and sends it to the others.
+template <class T>
+OpKernel all_sum_kernel_of(const OpCall& c) {
+  return [all = processes_of(c), n = c.out.size()](const std::byte* const* in, std::byte* out) {
+    const int size = all->size(), me = all->rank();
+    const auto bytes_of = [&](int r) {
+      const IndexRange part = part_of(n, r, size);
+      return std::pair{uz(part.begin) * sizeof(T), uz(part.size()) * sizeof(T)};
+    };
+    const IndexRange own = part_of(n, me, size);
+    std::vector<T> numbers(uz(size) * uz(own.size()));  // of my part, from each
+    std::vector<T*> parts;
+    std::vector<std::span<const std::byte>> sent;
+    std::vector<std::span<std::byte>> received;
+    for (int r = 0; r < size; ++r) {
+      parts.push_back(numbers.data() + r * own.size());
+      const auto [begin, bytes] = bytes_of(r);
+      sent.emplace_back(in[0] + begin, bytes);
+      received.push_back(std::as_writable_bytes(std::span(parts.back(), uz(own.size()))));
+    }
+    const auto [begin, bytes] = bytes_of(me);
+    std::ranges::copy(sent[uz(me)], received[uz(me)].begin());
+    exchange_all(*all, sent, received);
+    add_tree(parts, {0, size}, own.size());
+    std::memcpy(out + begin, numbers.data(), bytes);
+    for (int r = 0; r < size; ++r) {
+      const auto [first, count] = bytes_of(r);
+      sent[uz(r)] = {out + begin, bytes};
+      received[uz(r)] = {out + first, count};
+    }
+    exchange_all(*all, sent, received);
+  };
+}
+
+OpKernel all_sum_kernel(const OpCall& c) {
+  return c.out.dtype == DType::f32 ? all_sum_kernel_of<float>(c) : all_sum_kernel_of<double>(c);
+}
+
+std::vector<OpSample> samples_of(const char* error_text, Shape wrong) {
+  std::vector<OpSample> out{{.inputs = {{{1, 3}}}, .attrs = GroupAttrs{0}},
+                            {.inputs = {{{1, 3}}}, .attrs = GroupAttrs{-1}, .error = "there is no group -1"}};
+  if (error_text)
+    out.push_back({.inputs = {{std::move(wrong)}}, .attrs = GroupAttrs{0}, .error = error_text});
+  return out;
+}
+
+GroupAttrs of(const ProcessGroup& processes) { return {processes.id()}; }
+
+}  // namespace
+
+constinit const Op own_op = {.name = "own",
+                             .doc = "An input that is each process's own in a group.",
+                             .infer = infer_same,
+                             .vjp = [](const VjpCall& c) { return c.ct; },
+                             .simplify = [](Tensor t) { return input_of(t); },
+                             .linear_in = always_linear,
+                             .is_linear = true,
+                             .axes = [](const OpCall&, int, int axis) { return axis; },
+                             .is_alias = true,
+                             .processes = OpProcesses::input_to_own,
+                             .cost = copy_cost,
+                             .cpu = copy_kernel,
+                             .read_attrs = attrs_from<GroupAttrs>,
+                             .samples = [] { return samples_of(nullptr, {}); }};
+
+constinit const Op vary_op = {
+    .name = "vary",
+    .doc = "A value that is the same in all processes of a group, as each one's own.",
+    .infer = infer_same,
+    .vjp = [](const VjpCall& c) { return over_group(all_sum_op, c.ct, c.attrs); },
+    .simplify = [](Tensor t) { return input_of(t); },
+    .linear_in = always_linear,
+    .is_linear = true,
+    .axes = [](const OpCall&, int, int axis) { return axis; },
+    .is_alias = true,
+    .processes = OpProcesses::same_to_own,
+    .cost = copy_cost,
+    .cpu = copy_kernel,
+    .read_attrs = attrs_from<GroupAttrs>,
+    .samples = [] { return samples_of(nullptr, {}); }};
+
+constinit const Op all_sum_op = {
+    .name = "all_sum",
+    .doc = "The sum over the processes of a group of each one's own x: sum_r x_r.",
+    .infer = infer_all_sum,
+    .vjp = [](const VjpCall& c) { return over_group(vary_op, c.ct, c.attrs); },
+    .linear_in = always_linear,
+    .is_linear = true,
+    .processes = OpProcesses::own_to_same,
+    .cost = elementwise_cost,
+    .cpu = all_sum_kernel,
+    .read_attrs = attrs_from<GroupAttrs>,
+    .samples = [] { return samples_of(nullptr, {}); }};
+
+constinit const Op exchange_op = {
+    .name = "exchange",
+    .doc = "Entry r of x comes to process r: out_r[s] = x_s[r].",
+    .infer = infer_exchange,
+    .vjp = [](const VjpCall& c) { return over_group(exchange_op, c.ct, c.attrs); },
+    .linear_in = always_linear,
+    .is_linear = true,
+    .processes = OpProcesses::own_to_own,
+    .cost = copy_cost,
+    .cpu = exchange_kernel,
+    .read_attrs = attrs_from<GroupAttrs>,
+    .samples =
+        [] {
+          return samples_of("an entry for each of 1 processes", {2, 3});
+        }};
+
+Tensor own(Operand x, const ProcessGroup& processes) {
+  return emit(own_op, {x.tensor}, of(processes), x.loc);
+}
+Tensor vary(Operand x, const ProcessGroup& processes) {
+  return emit(vary_op, {x.tensor}, of(processes), x.loc);
+}
+Tensor all_sum(Operand x, const ProcessGroup& processes) {
+  return emit(all_sum_op, {x.tensor}, of(processes), x.loc);
+}
+Tensor exchange(Operand x, const ProcessGroup& processes) {
+  return emit(exchange_op, {x.tensor}, of(processes), x.loc);
+}
+
+Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes) {
+  const int cut = normal_axis("all_to_all", split, x), joined = normal_axis("all_to_all", join, x);
+  const std::int64_t size = processes.size(), extent = x.tensor.shape()[uz(cut)];
+  if (extent % size != 0)
+    throw ShapeError(fmt::format(
+        "[all_to_all] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", cut,
+        describe(x.tensor), size, describe(x.loc)));
+  // [.., processes, extent / processes, ..], the processes to the front and, when they have been exchanged, before `join`.
+  Shape parted = x.tensor.shape();
+  parted[uz(cut)] = extent / size;
+  Shape joint = parted;
+  joint[uz(joined)] *= size;
+  parted.insert(parted.begin() + cut, size);
+  std::vector<int> to_front{cut}, to_join;
+  for (int axis = 0; axis < static_cast<int>(parted.size()); ++axis)
+    if (axis != cut) to_front.push_back(axis);
+  for (int axis = 1; axis < static_cast<int>(parted.size()); ++axis) {
+    if (axis == joined + 1) to_join.push_back(0);
+    to_join.push_back(axis);
+  }
+  const Tensor sent = permute(reshape(x, parted), to_front);
+  return reshape(permute(exchange({sent, x.loc}, processes), to_join), joint);
+}
+
+Tensor all_gather(Operand x, int axis, const ProcessGroup& processes) {
+  const int joined = normal_axis("all_gather", axis, x);
+  Shape each = x.tensor.shape();
+  each.insert(each.begin(), processes.size());
+  Shape joint = x.tensor.shape();
+  joint[uz(joined)] *= processes.size();
+  std::vector<int> to_join;
+  for (int a = 1; a < static_cast<int>(each.size()); ++a) {
+    if (a == joined + 1) to_join.push_back(0);
+    to_join.push_back(a);
+  }
+  return reshape(permute(exchange({broadcast_to(x, each), x.loc}, processes), to_join), joint);
+}
+
+Tensor own_part(Operand x, int axis, const ProcessGroup& processes) {
+  const int cut = normal_axis("own_part", axis, x);
+  const std::int64_t extent = x.tensor.shape()[uz(cut)], size = processes.size();
+  if (extent % size != 0)
+    throw ShapeError(fmt::format(
+        "[own_part] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", cut,
+        describe(x.tensor), size, describe(x.loc)));
+  const std::int64_t part = extent / size;
+  return slice(vary(x, processes), cut, processes.rank() * part, (processes.rank() + 1) * part);
+}
+
+}  // namespace nestgrad

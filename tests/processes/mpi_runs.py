@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Training under mpirun: the same files for any number of processes and each MPI, and nothing lost when one fails.
+
+    mpi_runs.py BIN [--moments N] [--seed S]
+
+For each MPI that is installed and has a module in this build (Open MPI, MPICH): runs with 1 to 4 processes, one that 4
+processes begin and 3 go on with, N runs of which a process is killed at a random moment, one of which a process is
+stopped (SIGSTOP), one whose disk is full; each is resumed, and has to be what an undisturbed run is: checkpoint and
+charts byte by byte. In the end wrong calls. SKIPPED where no MPI is.
+Exit code: 0 all of it holds, 1 something does not.
+"""
+import argparse
+import hashlib
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SECONDS = 120  # for any one run
+OVER = 10  # seconds after which a job is over of which a process failed
+STALL = 3  # seconds that others may be silent
+
+WORK = ["--steps", "30", "--batch", "12", "--context", "64", "--width", "32", "--layers", "1", "--heads", "2"]
+WORK += ["--save-every", "4", "--validation-windows", "20", "--seed", "5"]
+
+
+class Wrong(Exception):
+    """A promise that was broken."""
+
+
+def require(condition, text):
+    if not condition:
+        raise Wrong(text)
+
+
+def digest(folder):
+    """What must be the same: all but the speeds in metrics and page."""
+    files = sorted(f for f in folder.iterdir() if f.suffix in {".safetensors", ".svg"} or f.name == "config.json")
+    require(files, f"{folder} holds nothing")
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+class Mpi:
+    def __init__(self, name, programs, work):
+        self.name, self.work = name, work
+        self.launcher = shutil.which(f"mpirun.{name}")
+        self.program = programs / "train_lm"
+        self.module = programs.parent / "lib" / f"libnestgrad_{name}.so"
+
+    def usable(self):
+        return self.launcher is not None and self.module.exists()
+
+    def start(self, count, out, *more, text, **environment):
+        call = [self.launcher]
+        if self.name == "openmpi":
+            call += ["--oversubscribe", "--bind-to", "none"]
+        call += ["-n", str(count)]
+        if text is None:  # more[0]: another program
+            call += [self.program.parent / more[0], *more[1:], "--out", out]
+        else:
+            call += [self.program, *WORK, "--data", text, "--out", out, *more]
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return subprocess.Popen(
+            [str(c) for c in call],
+            env={**os.environ, **root, "NESTGRAD_THREADS": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @staticmethod
+    def finish(process):
+        try:
+            output, _ = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise Wrong("a run did not end") from None
+        return process.returncode, output
+
+    def run(self, count, out, *more, **environment):
+        code, output = self.finish(self.start(count, out, *more, **environment))
+        require(code == 0, f"{self.name}, {count} processes: exit code {code}\n{output}")
+        return output
+
+    def process_of(self, rank, out):
+        """The process of a rank, or None."""
+        wanted = [f"{name}={rank}".encode() for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")]
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+                variables = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if arguments[0] == str(self.program).encode() and str(out).encode() in arguments:
+                if any(w in variables for w in wanted):
+                    return int(entry.name)
+        return None
+
+
+class Runs:
+    def __init__(self, mpi, text, expected, draw):
+        self.mpi, self.text, self.expected, self.draw = mpi, text, expected, draw
+
+    def folder(self, name):
+        return self.mpi.work / f"{self.mpi.name}-{name}"
+
+    def same(self, out, what):
+        found = digest(out)
+        require(found == self.expected, f"{self.mpi.name}, {what}: other files: {found}, expected {self.expected}")
+
+    def each_number(self):
+        for count in (1, 2, 3, 4):
+            out = self.folder(f"of{count}")
+            output = self.mpi.run(count, out, "--json", text=self.text)
+            last = output.strip().split("\n")[-1]
+            require(f'"processes":{count}' in last, f"the results do not name {count} processes: {last}")
+            self.same(out, f"{count} processes")
+            held = re.findall(r'"processes":(\d+),"peak_rss_mb_by_rank":\[([^]]+)\]', (out / "metrics.jsonl").read_text())
+            require(held, "metrics.jsonl does not say what each process held")
+            require(all(int(n) == count == len(mb.split(",")) for n, mb in held), f"metrics.jsonl names {held}")
+
+    def other_number(self):
+        out = self.folder("four-then-three")
+        self.mpi.run(4, out, "--stop-after", "14", text=self.text)
+        self.mpi.run(3, out, "--resume", text=self.text)
+        self.same(out, "4 processes, then 3")
+
+    def resumed(self, out, what):
+        there = (out / "checkpoint.safetensors").exists()
+        if not there:
+            shutil.rmtree(out, ignore_errors=True)
+        self.mpi.run(2, out, *(["--resume"] if there else []), text=self.text)
+        self.same(out, what)
+        left = [f.name for f in out.iterdir() if f.name.startswith(".nestgrad-")]
+        require(not left, f"temporary files are left: {left}")
+
+    def disturbed(self, out, rank, signal_number, seconds, says):
+        """A run of which a process gets a signal; True if it came in time."""
+        process = self.mpi.start(3, out, text=self.text, NESTGRAD_STALL_LIMIT=str(STALL))
+        began = time.monotonic()
+        victim = None
+        while process.poll() is None and (victim is None or time.monotonic() - began < seconds):
+            victim = victim or self.mpi.process_of(rank, out)
+            time.sleep(0.005)
+        if process.poll() is not None:
+            self.mpi.finish(process)
+            return False
+        try:
+            os.kill(victim, signal_number)
+        except ProcessLookupError:
+            pass  # it has ended in the meantime
+        struck = time.monotonic()
+        if signal_number == signal.SIGSTOP:
+            # One that is stopped when all others have ended well keeps no one waiting but its user.
+            while process.poll() is None and time.monotonic() - struck < OVER + STALL:
+                time.sleep(0.05)
+            if process.poll() is None and not any(self.mpi.process_of(r, out) for r in range(3) if r != rank):
+                os.kill(victim, signal.SIGCONT)
+                self.mpi.finish(process)
+                return False
+        code, output = self.mpi.finish(process)
+        if code == 0:
+            return False
+        took = time.monotonic() - struck
+        require(took < OVER + STALL, f"{self.mpi.name}: the job was over after {took:.1f} s only")
+        require(re.search(says, output), f"{self.mpi.name}: nothing says {says!r}:\n{output}")
+        time.sleep(0.2)
+        left = [r for r in range(3) if self.mpi.process_of(r, out)]
+        require(not left, f"{self.mpi.name}: ranks {left} live on")
+        return True
+
+    def killed(self, moments):
+        out = self.folder("killed")
+        self.mpi.run(3, out, text=self.text)
+        done = 0
+        whole = time.monotonic()
+        shutil.rmtree(out)
+        self.mpi.run(3, out, text=self.text)
+        whole = time.monotonic() - whole
+        while done < moments:
+            shutil.rmtree(out, ignore_errors=True)
+            rank, seconds = self.draw.randrange(3), self.draw.uniform(0, whole)
+            # Open MPI's mpirun leaves its second line out where a process is gone before it has met the others.
+            says = rf"rank {rank} .*signal 9|non-zero exit" if self.mpi.name == "openmpi" else r"BAD TERMINATION"
+            if not self.disturbed(out, rank, signal.SIGKILL, seconds, says):
+                continue
+            done += 1
+            self.resumed(out, f"rank {rank} killed after {seconds:.3f} s")
+        print(f"{self.mpi.name}: killed at {done} moments of {whole:.2f} s")
+
+    def stopped(self):
+        # While MPI starts, and while it trains.
+        for rank, soon in ((0, 0.0), (1, 0.15), (0, 0.5), (1, 0.4)):
+            for _ in range(20):
+                out = self.folder("stopped")
+                shutil.rmtree(out, ignore_errors=True)
+                says = rf"rank {rank} has been silent for {STALL} s|ranks? .*been silent|has not started within|not all processes have ended"
+                if self.disturbed(out, rank, signal.SIGSTOP, soon + self.draw.uniform(0, 0.2), says):
+                    break
+            else:
+                raise Wrong("each run had ended before it was stopped: this shows nothing")
+            self.resumed(out, f"rank {rank} stopped")
+
+    def full_disk(self):
+        disk = self.mpi.work / "disk"
+        disk.mkdir(exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+        if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+            print("full disks not mounted: not root")
+            return
+        try:
+            code, output = self.mpi.finish(self.mpi.start(3, disk / "run", text=self.text))
+            require(code != 0, "a run on a full disk went well")
+            require("free some space on that disk" in output, f"nothing says that the disk is full:\n{output}")
+            require(output.count("error:") == 1, f"it is said more than once:\n{output}")
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
+    def reproduced(self):
+        """An experiment, shared by three processes: the numbers that one process found."""
+        out = self.folder("reproduced")
+        call = ["reproduce", "ascent", "--quick", "--seeds", "2", "--jobs", "1"]
+        alone = self.mpi.work / "reproduced-alone"
+        if not alone.exists():
+            subprocess.run([self.mpi.program.parent / call[0], *call[1:], "--jobs", "2", "--out", alone], check=True, capture_output=True)
+        code, output = self.mpi.finish(self.mpi.start(3, out, *call, text=None))
+        require(code == 0, f"reproduce with 3 processes: exit code {code}\n{output}")
+        pages = [(folder / "ascent/page.html").read_bytes() for folder in (alone, out)]
+        require(pages[0] == pages[1], "reproduce with 3 processes writes another page")
+
+    def wrong_calls(self):
+        code, output = self.mpi.finish(self.mpi.start(2, "-", "inspect", "--learner", "ttt-linear", text=None))
+        require(code == 2 and "this program's work is for one" in output, f"inspect: exit code {code}\n{output}")
+        def said(count, out, *more, code, text):
+            got, output = self.mpi.finish(self.mpi.start(count, out, *more, text=self.text))
+            require(got == code, f"{more}: exit code {got}, not {code}\n{output}")
+            require(text in output and output.count("train_lm:") == 1, f"{more}: not once {text!r}:\n{output}")
+
+        out = self.folder("wrong")
+        said(3, out, "--grains", "2", code=2, text="cut it into 3 or more")
+        said(2, out, "--grains", "5", code=2, text="cannot be cut into 5 grains")
+        said(2, out, "--no-such", code=2, text="--no-such")
+        require(not (out / "checkpoint.safetensors").exists(), "a wrong call began to train")
+        said(2, self.folder("of2"), code=1, text="already holds a training run")
+
+
+def without_module(mpi, text):
+    """A build that has no module for the MPI refuses in one line."""
+    hidden = mpi.module.with_suffix(".hidden")
+    mpi.module.rename(hidden)
+    try:
+        code, output = mpi.finish(mpi.start(2, mpi.work / "none", text=text))
+    finally:
+        hidden.rename(mpi.module)
+    require(code == 1, f"without a module: exit code {code}\n{output}")
+    require("started 2 processes, but this program cannot talk to the others" in output, output)
+    require(not (mpi.work / "none").exists(), "it began to train")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("bin", type=pathlib.Path)
+    parser.add_argument("--moments", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nestgrad-mpi-") as folder:
+        work = pathlib.Path(folder)
+        found = [m for m in (Mpi(n, options.bin.resolve(), work) for n in ("openmpi", "mpich")) if m.usable()]
+        if not found:
+            print("SKIPPED: no MPI with a module in this build (scripts/setup.sh --mpi)")
+            return 0
+        text = work / "text"
+        draw = random.Random(options.seed)
+        text.write_text("".join(draw.choice(["to be ", "or ", "not ", "that is ", "the question\n\n"]) for _ in range(9000)))
+        alone = work / "alone"
+        subprocess.run(
+            [found[0].program, *WORK, "--data", text, "--out", alone], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for mpi in found:
+            runs = Runs(mpi, text, digest(alone), draw)
+            began = time.monotonic()
+            try:
+                runs.each_number()
+                runs.other_number()
+                runs.killed(options.moments)
+                runs.stopped()
+                runs.full_disk()
+                runs.reproduced()
+                runs.wrong_calls()
+                without_module(mpi, text)
+            except Wrong as wrong:
+                print(f"FAIL: {wrong} (seed {options.seed})")
+                return 1
+            print(f"{mpi.name}: all of it holds, {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
