@@ -9,10 +9,10 @@
 
 #include <memory>
 
+#include "engine/processes/tree_sum.h"
 #include "engine/run/plan.h"
 #include "models/optimizer.h"
 #include "models/traced_model.h"
-#include "engine/processes/tree_sum.h"
 
 namespace nestgrad {
 

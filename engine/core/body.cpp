@@ -62,9 +62,10 @@ bool GraphBody::operator==(const GraphBody& o) const {
                         outs == o.outs && std::ranges::equal(nodes, o.nodes, same_node));
 }
 
+// Group 0 is this process alone: there every value is the same in all processes, and its own.
 bool goes_over_processes(const GraphNode& n) {
-  return n.op->processes != OpProcesses::none ||
-         std::ranges::any_of(n.attrs.bodies(), [](const BodyPtr& b) { return b->has_collectives; });
+  if (n.op->processes != OpProcesses::none && n.attrs.numbers().front() != 0) return true;
+  return std::ranges::any_of(n.attrs.bodies(), [](const BodyPtr& b) { return b->has_collectives; });
 }
 
 Closed close_body(const Graph& graph, const Closing& closing) {

@@ -37,7 +37,7 @@ Spread spread_of(const std::deque<GraphNode>& nodes, NodeId id, const std::vecto
               all == Spread::same ? "the same in all processes" : "each process's own", describe(nodes, in)));
     if (all == Spread::any) all = one, first = in;
   }
-  switch (n.op->processes) {
+  switch (goes_over_processes(n) ? n.op->processes : OpProcesses::none) {
     case OpProcesses::none:
       return all;
     case OpProcesses::input_to_own:

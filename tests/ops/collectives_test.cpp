@@ -170,7 +170,7 @@ TEST_CASE("collectives: in the body of a loop they go over all processes in each
 }
 
 TEST_CASE("collectives: what would have a part of a gradient is refused, and says where and what to do") {
-  const ProcessGroup alone;
+  const ProcessGroup alone(std::make_shared<OneProcess>());
   const auto refused = [&](const std::function<Tensor(Tensor x, Tensor w)>& fn) {
     return message_of<GraphError>([&] {
       const Function f =

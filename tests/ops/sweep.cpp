@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "engine/core/random.h"
-#include "ops/collectives.h"
 #include "ops/ops.h"
 
 namespace nestgrad::testing {
@@ -46,9 +45,7 @@ std::vector<Array> Case::draw(std::uint64_t seed, bool widen) const {
 }
 
 TraceFn Case::fn() const {
-  return [&row = op, attrs = sample.attrs](std::vector<Tensor> in) {
-    if (row.processes == OpProcesses::own_to_own || row.processes == OpProcesses::own_to_same)
-      in[0] = own(in[0], ProcessGroup());
+  return [&row = op, attrs = sample.attrs](const std::vector<Tensor>& in) {
     return std::vector<Tensor>{emit(row, in, attrs)};
   };
 }
