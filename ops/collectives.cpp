@@ -52,6 +52,15 @@ OpKernel copy_kernel(const OpCall& c) {
   };
 }
 
+// Where there is no kernel, as on a GPU: a process that is alone in its group has the result already.
+Tensor expand_alone(std::span<const Tensor> in, const Attrs& attrs) {
+  const std::shared_ptr<Transport> all = ProcessGroup::find(attrs.as<GroupAttrs>().group);
+  if (all && all->size() > 1)
+    throw DeviceError(fmt::format(
+        "[processes] collectives over {} processes run on the CPU: give the plan that device", all->size()));
+  return in[0];
+}
+
 // Sends out[r] to each other process r and receives in[r] from it.
 void exchange_all(Transport& all, const std::vector<std::span<const std::byte>>& out,
                   const std::vector<std::span<std::byte>>& in) {
@@ -178,6 +187,7 @@ constinit const Op all_sum_op = {
     .doc = "The sum over the processes of a group of each one's own x: sum_r x_r.",
     .infer = infer_all_sum,
     .vjp = [](const VjpCall& c) { return over_group(vary_op, c.ct, c.attrs); },
+    .expand = expand_alone,
     .linear_in = always_linear,
     .is_linear = true,
     .processes = OpProcesses::own_to_same,
@@ -191,6 +201,7 @@ constinit const Op exchange_op = {
     .doc = "Entry r of x comes to process r: out_r[s] = x_s[r].",
     .infer = infer_exchange,
     .vjp = [](const VjpCall& c) { return over_group(exchange_op, c.ct, c.attrs); },
+    .expand = expand_alone,
     .linear_in = always_linear,
     .is_linear = true,
     .processes = OpProcesses::own_to_own,
