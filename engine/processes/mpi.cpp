@@ -142,7 +142,7 @@ class MpiProcess final : public Transport {
     std::vector<int> silent;
     for (const auto& w : waiting) silent.push_back(w.other);
     std::ranges::sort(silent);
-    silent.erase(std::ranges::unique(silent).begin(), silent.end());
+    silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
     throw ProcessError(fmt::format(
         "[processes] {} {} been silent for {} s (NESTGRAD_STALL_LIMIT), and rank {} waited: stopped, overloaded or cut "
         "off. What was saved is intact; go on with --resume",
