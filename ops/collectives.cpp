@@ -125,7 +125,7 @@ OpKernel all_sum_kernel_of(const OpCall& c) {
     std::ranges::copy(sent[uz(me)], received[uz(me)].begin());
     exchange_all(*all, sent, received);
     add_tree(parts, {0, size}, own.size());
-    std::memcpy(out + begin, numbers.data(), bytes);
+    if (bytes > 0) std::memcpy(out + begin, numbers.data(), bytes);
     for (int r = 0; r < size; ++r) {
       const auto [first, count] = bytes_of(r);
       sent[uz(r)] = {out + begin, bytes};
