@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-build/bits}
 digests=tests/bits/digests.txt
 shopt -s nullglob
-sources=(engine/{core,look,plan,run}/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp
+sources=(engine/{core,look,plan,processes,run}/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp
   cuda/no_cuda.cpp tests/bits/bits.cpp)
 # What needs libpng and zlib, which are here for this machine's processor alone.
 packed=(engine/io/png.cpp engine/io/idx.cpp models/images/labelled_images.cpp)
