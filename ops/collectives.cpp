@@ -25,9 +25,6 @@ std::shared_ptr<Transport> processes_of(const OpCall& c) {
   return out;
 }
 
-// Of the group that the node's attributes name, for derivatives.
-Tensor over_group(const Op& op, Tensor x, const Attrs& attrs) { return emit(op, {x}, attrs); }
-
 Spec infer_same(const OpCall& c) {
   processes_of(c);
   return c.in[0];
@@ -149,13 +146,35 @@ std::vector<OpSample> samples_of(const char* error_text, Shape wrong) {
 
 GroupAttrs of(const ProcessGroup& processes) { return {processes.id()}; }
 
+// The extent of each process's part of an axis.
+std::int64_t part_extent(const char* op, const Operand& x, int axis, const ProcessGroup& processes) {
+  const std::int64_t extent = x.tensor.shape()[uz(axis)];
+  if (extent % processes.size() != 0)
+    throw ShapeError(
+        fmt::format("[{}] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", op,
+                    axis, describe(x.tensor), processes.size(), describe(x.loc)));
+  return extent / processes.size();
+}
+
+// [processes, ..] -> what each has for this process, one after another along an axis of what follows.
+Tensor exchanged_along(Tensor parts, int axis, Loc loc, const ProcessGroup& processes) {
+  Shape joint(parts.shape().begin() + 1, parts.shape().end());
+  joint[uz(axis)] *= processes.size();
+  std::vector<int> order;
+  for (int a = 1; a < parts.rank(); ++a) {
+    if (a == axis + 1) order.push_back(0);
+    order.push_back(a);
+  }
+  return reshape(permute(exchange({parts, loc}, processes), order), joint);
+}
+
 }  // namespace
 
 constinit const Op own_op = {.name = "own",
                              .doc = "An input that is each process's own in a group.",
                              .infer = infer_same,
                              .vjp = [](const VjpCall& c) { return c.ct; },
-                             .simplify = [](Tensor t) { return input_of(t); },
+                             .simplify = drop_if_nothing_changes,
                              .linear_in = always_linear,
                              .is_linear = true,
                              .axes = [](const OpCall&, int, int axis) { return axis; },
@@ -170,8 +189,8 @@ constinit const Op vary_op = {
     .name = "vary",
     .doc = "A value that is the same in all processes of a group, as each one's own.",
     .infer = infer_same,
-    .vjp = [](const VjpCall& c) { return over_group(all_sum_op, c.ct, c.attrs); },
-    .simplify = [](Tensor t) { return input_of(t); },
+    .vjp = [](const VjpCall& c) { return emit(all_sum_op, {c.ct}, c.attrs); },
+    .simplify = drop_if_nothing_changes,
     .linear_in = always_linear,
     .is_linear = true,
     .axes = [](const OpCall&, int, int axis) { return axis; },
@@ -186,7 +205,7 @@ constinit const Op all_sum_op = {
     .name = "all_sum",
     .doc = "The sum over the processes of a group of each one's own x: sum_r x_r.",
     .infer = infer_all_sum,
-    .vjp = [](const VjpCall& c) { return over_group(vary_op, c.ct, c.attrs); },
+    .vjp = [](const VjpCall& c) { return emit(vary_op, {c.ct}, c.attrs); },
     .expand = expand_alone,
     .linear_in = always_linear,
     .is_linear = true,
@@ -196,22 +215,21 @@ constinit const Op all_sum_op = {
     .read_attrs = attrs_from<GroupAttrs>,
     .samples = [] { return samples_of(nullptr, {}); }};
 
-constinit const Op exchange_op = {
-    .name = "exchange",
-    .doc = "Entry r of x comes to process r: out_r[s] = x_s[r].",
-    .infer = infer_exchange,
-    .vjp = [](const VjpCall& c) { return over_group(exchange_op, c.ct, c.attrs); },
-    .expand = expand_alone,
-    .linear_in = always_linear,
-    .is_linear = true,
-    .processes = OpProcesses::own_to_own,
-    .cost = copy_cost,
-    .cpu = exchange_kernel,
-    .read_attrs = attrs_from<GroupAttrs>,
-    .samples =
-        [] {
-          return samples_of("an entry for each of 1 processes", {2, 3});
-        }};
+constinit const Op exchange_op = {.name = "exchange",
+                                  .doc = "Entry r of x comes to process r: out_r[s] = x_s[r].",
+                                  .infer = infer_exchange,
+                                  .vjp = [](const VjpCall& c) { return emit(exchange_op, {c.ct}, c.attrs); },
+                                  .expand = expand_alone,
+                                  .linear_in = always_linear,
+                                  .is_linear = true,
+                                  .processes = OpProcesses::own_to_own,
+                                  .cost = copy_cost,
+                                  .cpu = exchange_kernel,
+                                  .read_attrs = attrs_from<GroupAttrs>,
+                                  .samples =
+                                      [] {
+                                        return samples_of("an entry for each of 1 processes", {2, 3});
+                                      }};
 
 Tensor own(Operand x, const ProcessGroup& processes) {
   return emit(own_op, {x.tensor}, of(processes), x.loc);
@@ -228,50 +246,24 @@ Tensor exchange(Operand x, const ProcessGroup& processes) {
 
 Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes) {
   const int cut = normal_axis("all_to_all", split, x), joined = normal_axis("all_to_all", join, x);
-  const std::int64_t size = processes.size(), extent = x.tensor.shape()[uz(cut)];
-  if (extent % size != 0)
-    throw ShapeError(fmt::format(
-        "[all_to_all] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", cut,
-        describe(x.tensor), size, describe(x.loc)));
-  // [.., processes, extent / processes, ..], the processes to the front and, when they have been exchanged, before `join`.
-  Shape parted = x.tensor.shape();
-  parted[uz(cut)] = extent / size;
-  Shape joint = parted;
-  joint[uz(joined)] *= size;
-  parted.insert(parted.begin() + cut, size);
-  std::vector<int> to_front{cut}, to_join;
+  Shape parted = x.tensor.shape();  // [.., processes, extent / processes, ..]
+  parted[uz(cut)] = part_extent("all_to_all", x, cut, processes);
+  parted.insert(parted.begin() + cut, processes.size());
+  std::vector<int> to_front{cut};
   for (int axis = 0; axis < static_cast<int>(parted.size()); ++axis)
     if (axis != cut) to_front.push_back(axis);
-  for (int axis = 1; axis < static_cast<int>(parted.size()); ++axis) {
-    if (axis == joined + 1) to_join.push_back(0);
-    to_join.push_back(axis);
-  }
-  const Tensor sent = permute(reshape(x, parted), to_front);
-  return reshape(permute(exchange({sent, x.loc}, processes), to_join), joint);
+  return exchanged_along(permute(reshape(x, parted), to_front), joined, x.loc, processes);
 }
 
 Tensor all_gather(Operand x, int axis, const ProcessGroup& processes) {
-  const int joined = normal_axis("all_gather", axis, x);
   Shape each = x.tensor.shape();
   each.insert(each.begin(), processes.size());
-  Shape joint = x.tensor.shape();
-  joint[uz(joined)] *= processes.size();
-  std::vector<int> to_join;
-  for (int a = 1; a < static_cast<int>(each.size()); ++a) {
-    if (a == joined + 1) to_join.push_back(0);
-    to_join.push_back(a);
-  }
-  return reshape(permute(exchange({broadcast_to(x, each), x.loc}, processes), to_join), joint);
+  return exchanged_along(broadcast_to(x, each), normal_axis("all_gather", axis, x), x.loc, processes);
 }
 
 Tensor own_part(Operand x, int axis, const ProcessGroup& processes) {
   const int cut = normal_axis("own_part", axis, x);
-  const std::int64_t extent = x.tensor.shape()[uz(cut)], size = processes.size();
-  if (extent % size != 0)
-    throw ShapeError(fmt::format(
-        "[own_part] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", cut,
-        describe(x.tensor), size, describe(x.loc)));
-  const std::int64_t part = extent / size;
+  const std::int64_t part = part_extent("own_part", x, cut, processes);
   return slice(vary(x, processes), cut, processes.rank() * part, (processes.rank() + 1) * part);
 }
 

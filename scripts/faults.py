@@ -787,9 +787,9 @@ FAULTS = [
         ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
     ]),
     ("processes", "ops/collectives.cpp", PROCESSES, [
-        ("derivative-of-vary-not-summed", "return over_group(«all_sum_op», c.ct, c.attrs)", "vary_op"),
+        ("derivative-of-vary-not-summed", "return emit(«all_sum_op», {c.ct}, c.attrs)", "vary_op"),
         ("own-part-of-another", "cut, «processes.rank()» * part, (processes.rank() + 1) * part", "0"),
-        ("joined-in-front", "if (axis == «joined + 1») to_join.push_back(0); to_join.push_back(axis); } const Tensor sent", "joined"),
+        ("joined-in-front", "if (a == «axis + 1») order.push_back(0);", "axis"),
     ]),
     ("processes", "engine/plan/spread.cpp", PROCESSES, [
         ("kinds-joined", "if («all != Spread::any && one != all»)", "false"),
