@@ -43,12 +43,6 @@ Spec infer_exchange(const OpCall& c) {
   return c.in[0];
 }
 
-OpKernel copy_kernel(const OpCall& c) {
-  return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
-    if (in[0] != out) std::memcpy(out, in[0], bytes);
-  };
-}
-
 // Where there is no kernel, as on a GPU: a process that is alone in its group has the result already.
 Tensor expand_alone(std::span<const Tensor> in, const Attrs& attrs) {
   const std::shared_ptr<Transport> all = ProcessGroup::find(attrs.as<GroupAttrs>().group);
@@ -180,8 +174,8 @@ constinit const Op own_op = {.name = "own",
                              .axes = [](const OpCall&, int, int axis) { return axis; },
                              .is_alias = true,
                              .processes = OpProcesses::input_to_own,
-                             .cost = copy_cost,
-                             .cpu = copy_kernel,
+                             .cost = no_cost,
+                             .cpu = copy_bytes,
                              .read_attrs = attrs_from<GroupAttrs>,
                              .samples = [] { return samples_of(nullptr, {}); }};
 
@@ -196,8 +190,8 @@ constinit const Op vary_op = {
     .axes = [](const OpCall&, int, int axis) { return axis; },
     .is_alias = true,
     .processes = OpProcesses::same_to_own,
-    .cost = copy_cost,
-    .cpu = copy_kernel,
+    .cost = no_cost,
+    .cpu = copy_bytes,
     .read_attrs = attrs_from<GroupAttrs>,
     .samples = [] { return samples_of(nullptr, {}); }};
 

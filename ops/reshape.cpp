@@ -57,12 +57,8 @@ constinit const Op reshape_op = {
     .is_linear = true,
     .axes = reshape_axes,
     .is_alias = true,
-    .cost = [](const OpCall&) { return OpCost{}; },
-    .cpu = [](const OpCall& c) -> OpKernel {
-      return [bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
-        std::memcpy(out, in[0], bytes);
-      };
-    },
+    .cost = no_cost,
+    .cpu = copy_bytes,
     .read_attrs = attrs_from<ShapeAttrs>,
     .samples = []() -> std::vector<OpSample> {
       return {
