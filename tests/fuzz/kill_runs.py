@@ -108,10 +108,13 @@ def digest(folder):
 
 
 def metrics_of(folder):
-    """The rows, without speeds, which no two runs share."""
+    """The rows, without speeds and memory, which no two runs share."""
     rows = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     for row in rows:
         require(row.pop("tokens_per_second") > 0, f"a speed that is none: {row}")
+        peaks = row.pop("peak_rss_mb_by_rank", None)  # where a step was saved
+        require(row.pop("processes", None) == (peaks and len(peaks)), f"processes and their memory differ: {peaks}")
+        require(peaks is None or all(peak > 0 for peak in peaks), f"a memory that is none: {peaks}")
     return rows
 
 

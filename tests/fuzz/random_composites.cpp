@@ -63,6 +63,29 @@ void RandomGraph::attended() {
   add(ttt::causal_attention(q.t, k.t, v.t, below(4)), std::max(v.most, scores));
 }
 
+// In a group of this process alone, where values are of either kind: tests/ops/collectives_test.cpp has the others.
+void RandomGraph::shared() {
+  const ProcessGroup alone;
+  const Value x = any_of(dtype_), parts = any_with_axes(1, false);
+  const int axis = axis_of(parts.t), other = axis_of(parts.t);
+  switch (below(7)) {
+    case 6:
+      return add(own(x.t, alone), x.most);
+    case 5:
+      return add(vary(x.t, alone), x.most);
+    case 4:
+      return add(exchange(reshape(x.t, {1, x.t.spec().size()}), alone), x.most);
+    case 3:
+      return add(all_to_all(parts.t, axis, other, alone), parts.most);
+    case 2:
+      return add(all_gather(parts.t, axis, alone), parts.most);
+    case 1:
+      return add(own_part(parts.t, axis, alone), parts.most);
+    default:
+      return add(all_sum(x.t, alone), x.most);
+  }
+}
+
 void RandomGraph::convolved() {
   const std::int64_t batch = extent(2), time = extent(4), dim = extent(3), taps = draws_->between(1, 3);
   const bool causal = maybe(2);

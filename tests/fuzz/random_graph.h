@@ -113,6 +113,7 @@ class RandomGraph {
   void attended();
   void convolved();
   void convolved_twice();
+  void shared();
   void loop();
   void learner();
   void heads();

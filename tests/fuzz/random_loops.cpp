@@ -59,6 +59,7 @@ const std::vector<RandomGraph::Kind>& RandomGraph::kinds() {
                                         {"causal_attention", 2, &G::attended},
                                         {"conv1d", 1, &G::convolved},
                                         {"depthwise_conv3x3", 1, &G::convolved_twice},
+                                        {"collective", 2, &G::shared},
                                         {"scan", 9, &G::loop},
                                         {"learner", 3, &G::learner},
                                         {"heads", 4, &G::heads},

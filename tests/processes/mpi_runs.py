@@ -177,14 +177,19 @@ class Runs:
         require(not left, f"{self.mpi.name}: ranks {left} live on")
         return True
 
+    def seconds_of_a_run(self):
+        """Of one with 3 processes; the second, as the first reads programs from disk."""
+        out = self.folder("timed")
+        for _ in range(2):
+            shutil.rmtree(out, ignore_errors=True)
+            began = time.monotonic()
+            self.mpi.run(3, out, text=self.text)
+        return time.monotonic() - began
+
     def killed(self, moments):
         out = self.folder("killed")
-        self.mpi.run(3, out, text=self.text)
+        whole = self.seconds_of_a_run()
         done = 0
-        whole = time.monotonic()
-        shutil.rmtree(out)
-        self.mpi.run(3, out, text=self.text)
-        whole = time.monotonic() - whole
         while done < moments:
             shutil.rmtree(out, ignore_errors=True)
             rank, seconds = self.draw.randrange(3), self.draw.uniform(0, whole)
@@ -198,12 +203,13 @@ class Runs:
 
     def stopped(self):
         # While MPI starts, and while it trains.
-        for rank, soon in ((0, 0.0), (1, 0.15), (0, 0.5), (1, 0.4)):
+        whole = self.seconds_of_a_run()
+        for rank, soon in ((0, 0.0), (1, 0.2), (0, 0.6), (1, 0.5)):
             for _ in range(20):
                 out = self.folder("stopped")
                 shutil.rmtree(out, ignore_errors=True)
                 says = rf"rank {rank} has been silent for {STALL} s|ranks? .*been silent|has not started within|not all processes have ended"
-                if self.disturbed(out, rank, signal.SIGSTOP, soon + self.draw.uniform(0, 0.2), says):
+                if self.disturbed(out, rank, signal.SIGSTOP, whole * (soon + self.draw.uniform(0, 0.25)), says):
                     break
             else:
                 raise Wrong("each run had ended before it was stopped: this shows nothing")
