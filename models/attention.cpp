@@ -20,8 +20,7 @@ Tensor Attention::operator()(Tensor x, ttt::Stream& stream) const {
   const Tensor k = rope(ttt::split_heads(joined.k, groups), positions, options_.rope_theta);
   const Tensor v = ttt::split_heads(joined.v, groups);
   const ttt::AttentionOptions options{.capacity = capacity_, .places = stream.places()};
-  Tensor out = ttt::join_heads(stream.stepping() ? ttt::attention_step(q, k, v, options, stream, name_)
-                                                 : ttt::attention(q, k, v, options));
+  Tensor out = ttt::join_heads(ttt::attention_along(q, k, v, options, stream, name_));
   if (options_.gate)
     out = gelu_tanh(ttt::linear(x, params_("g_proj.weight", {options_.width, options_.width}))) * out;
   return ttt::linear(out, params_("o_proj.weight", {options_.width, options_.width}));

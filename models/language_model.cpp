@@ -103,6 +103,23 @@ LogitsFn language_model(const LanguageModelConfig& config, const LanguageModelOp
   };
 }
 
+std::string why_not_cut(const LanguageModelConfig& config, std::int64_t tokens, std::int64_t slices) {
+  if (slices == 1) return {};
+  if (config.ttt_layer_type == kEndToEnd)
+    return "ttt-e2e learns chunk after chunk with the whole model: its sequences cannot be cut";
+  if (config.num_attention_heads % slices == 0) return {};
+  const std::string heads =
+      fmt::format("{} heads cannot be shared by {} slices of a sequence", config.num_attention_heads, slices);
+  if (config.ttt_layer_type == "attention" || window_of(config, learner_system(config.ttt_layer_type)) > 0)
+    return heads + ", which attention needs: choose a divisor of the heads";
+  if (tokens % config.mini_batch_size != 0)
+    return fmt::format(
+        "{}, and states are passed on only between whole chunks: choose a divisor of the heads, or slices "
+        "of a multiple of {} tokens, not {}",
+        heads, config.mini_batch_size, tokens);
+  return {};
+}
+
 Tensor logits_of(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream) {
   if (!model) throw ConfigError("[model] the model is an empty function; give one from tokens to logits");
   const Tensor logits = model(params, tokens, stream);
@@ -125,6 +142,8 @@ Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, 
   if (config.ttt_layer_type != kEndToEnd)
     return next_token_loss(language_model(config, {.checkpoint_every = checkpoint_every}), params, tokens,
                            stream);
+  if (stream.is_cut())
+    throw ConfigError("[language_model] " + why_not_cut(config, tokens.dim(1) - 1, stream.ranks().size()));
   return EndToEndModel(end_to_end_config(config, checkpoint_every), params, step).loss(tokens);
 }
 

@@ -55,6 +55,9 @@ class LanguageModel {
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
+// Why sequences cannot be cut into so many slices of so many tokens (ttt/stream.h), in words; empty if they can.
+std::string why_not_cut(const LanguageModelConfig& config, std::int64_t tokens, std::int64_t slices);
+
 // Next-token loss of tokens i32 [batch, time + 1]: per token [batch, time], in nats.
 Tensor next_token_loss(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream);
 

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/index.h"
 #include "models/language_model.h"
+#include "ops/collectives.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -27,7 +29,7 @@ nlohmann::ordered_json adamw_json(const AdamWOptions& o) {
 // Settings that earlier versions did not write (of AdamW, of an inner rate's ramp, of packing), as they were then.
 std::string written_later() {
   nlohmann::ordered_json out = adamw_json(AdamWOptions());
-  out["ilr_init"] = 0.0, out["ilr_warmup_steps"] = 0, out["pack"] = 0, out["grains"] = 1;
+  out["ilr_init"] = 0.0, out["ilr_warmup_steps"] = 0, out["pack"] = 0, out["grains"] = 1, out["slices"] = 1;
   return out.dump();
 }
 
@@ -36,17 +38,26 @@ TrainingSetup setup_of(const TrainingOptions& options) {
           .adamw = options.adamw,
           .memory_budget = options.memory_budget,
           .grains = options.grains,
+          .slices = options.slices,
           .processes = options.processes};
 }
 
-// Rows [begin, end) of a batch.
-Array rows_of(const Array& a, IndexRange rows) {
-  Spec spec = a.spec();
-  spec.shape[0] = rows.size();
-  Array out(spec);
-  const std::size_t bytes = a.bytes() / static_cast<std::size_t>(a.shape()[0]);
-  std::copy_n(a.data() + static_cast<std::size_t>(rows.begin) * bytes, out.bytes(), out.data());
+// Elements [begin, end) of each row, of rows [begin, end).
+Array cut_out(const Array& a, IndexRange rows, IndexRange columns) {
+  Array out(a.dtype(), {rows.size(), columns.size()});
+  const std::size_t size = a.bytes() / uz(a.size()), width = uz(a.shape()[1]) * size;
+  std::byte* to = out.data();
+  for (std::int64_t r = rows.begin; r < rows.end; ++r, to += uz(columns.size()) * size)
+    std::copy_n(a.data() + uz(r) * width + uz(columns.begin) * size, uz(columns.size()) * size, to);
   return out;
+}
+
+// Parameters are each slice's own, as its share of their gradients is.
+Params own_params(ParamTable& table, const ProcessGroup& slices) {
+  const Params params(table);
+  if (slices.size() == 1) return params;
+  return params.through(
+      [params, slices](const Params::Request& request) { return own(params.get(request), slices); });
 }
 
 }  // namespace
@@ -59,6 +70,8 @@ void TrainingOptions::check() const {
         "with another tokenizer can be sampled and inspected, not trained",
         kBytes, model.vocab_size));
   check_without_model();
+  if (const std::string why = why_not_cut(model, context / slices, slices); !why.empty())
+    throw ConfigError(fmt::format("[train] {} (slices)", why));
   if (model.ilr_warmup_steps > steps)
     throw ConfigError(fmt::format(
         "[train] the inner rate's ramp of {} steps (ilr_warmup_steps) is longer than the training of {}: "
@@ -84,11 +97,17 @@ void TrainingOptions::check_without_model() const {
   at_least("checkpoint_every", checkpoint_every, 0);
   at_least("pack", pack, 0);
   at_least("grains", grains, 1);
+  at_least("slices", slices, 1);
   if (batch % grains != 0)
     throw ConfigError(fmt::format(
         "[train] a batch of {} sequences cannot be cut into {} grains of one size (grains): choose a divisor of the "
         "batch",
         batch, grains));
+  if (context % slices != 0)
+    throw ConfigError(fmt::format(
+        "[train] a context of {} tokens cannot be cut into {} slices of one length (slices): choose a divisor of the "
+        "context",
+        context, slices));
   setup_of(*this).check();
   if (pack > context)
     throw ConfigError(fmt::format(
@@ -104,8 +123,9 @@ void TrainingOptions::check_without_model() const {
 }
 
 std::string TrainingOptions::to_json() const {
-  nlohmann::ordered_json json{{"steps", steps},   {"batch", batch}, {"context", context}, {"lr", lr},
-                              {"warmup", warmup}, {"seed", seed},   {"pack", pack},       {"grains", grains}};
+  nlohmann::ordered_json json{{"steps", steps}, {"batch", batch},   {"context", context},
+                              {"lr", lr},       {"warmup", warmup}, {"seed", seed},
+                              {"pack", pack},   {"grains", grains}, {"slices", slices}};
   json.update(adamw_json(adamw));
   return json.dump();
 }
@@ -160,20 +180,27 @@ Tensor Trainer::losses_of(const Params& params, Tensor tokens, Tensor step, Tens
 Tensor Trainer::mean_loss(Tensor losses, Tensor counted, Tensor all_counted) const {
   if (!counted.defined()) return mean(losses);
   if (!all_counted.defined()) return sum(losses * counted) / max(sum(counted), 1.0);
-  return sum(losses * counted) * static_cast<double>(options_.grains) / max(all_counted, 1.0);
+  return sum(losses * counted) * static_cast<double>(options_.grains * options_.slices) /
+         max(all_counted, 1.0);
 }
 
 void Trainer::trace() {
-  const bool packs = options_.pack > 0, has_grains = options_.grains > 1;
-  const std::int64_t rows = options_.batch / options_.grains;
-  std::vector<Spec> batch{{DType::i32, {rows, options_.context + 1}}, {DType::f32, {}}};
-  if (packs) batch.resize(4, Spec{DType::f32, {rows, options_.context}});
-  if (packs && has_grains) batch.push_back({DType::f32, {}});  // tokens that count in all grains
-  training_.add(batch, [&](ParamTable& table, const std::vector<Tensor>& in) {
+  const bool packs = options_.pack > 0, has_parts = options_.grains * options_.slices > 1;
+  const std::int64_t rows = options_.batch / options_.grains, tokens = options_.context / options_.slices;
+  std::vector<Spec> batch{{DType::i32, {rows, tokens + 1}}, {DType::f32, {}}};
+  if (packs) batch.resize(4, Spec{DType::f32, {rows, tokens}});
+  if (packs && has_parts) batch.push_back({DType::f32, {}});  // tokens that count in all parts
+  training_.add(batch, [&](ParamTable& table, const std::vector<Tensor>& in, const ProcessGroup& slices) {
     ttt::Stream stream;
-    const Tensor losses = losses_of(Params(table), in[0], in[1], packs ? in[2] : Tensor(), stream);
+    stream.cut(slices);
+    const Tensor losses =
+        losses_of(own_params(table, slices), in[0], in[1], packs ? in[2] : Tensor(), stream);
+    if (options_.slices > 1 && !stream.heeds_cut())
+      throw ConfigError(
+          "[train] sequences are cut into slices (slices), but the model does not look what stands before one: its tokens "
+          "would read those of their own slice alone. Let it ask the stream (ttt/stream.h), or leave slices out");
     return Training::Objective{
-        mean_loss(losses, packs ? in[3] : Tensor(), packs && has_grains ? in[4] : Tensor())};
+        mean_loss(losses, packs ? in[3] : Tensor(), packs && has_parts ? in[4] : Tensor())};
   });
 }
 
@@ -203,21 +230,26 @@ StepResult Trainer::step() {
   const std::int64_t done = training_.steps_done();
   const double rate = cosine_rate(done, options_.steps, options_.warmup, options_.lr);
   std::vector<Array> batch = batch_of(static_cast<std::uint64_t>(done));
-  if (options_.grains > 1 && options_.pack > 0) {
+  if (options_.grains * options_.slices > 1 && options_.pack > 0) {
     double counted = 0;
     for (const float one : batch[3].as<float>()) counted += one;
     batch.push_back(Array::scalar(counted, DType::f32));
   }
-  const auto grain_of = [this, batch](std::int64_t grain) {
-    if (options_.grains == 1) return batch;
-    const std::int64_t rows = options_.batch / options_.grains;
+  const auto part = [this, batch](std::int64_t grain, std::int64_t slice) {
     std::vector<Array> out;
-    for (const Array& a : batch)
-      out.push_back(a.shape().empty() ? a : rows_of(a, {grain * rows, (grain + 1) * rows}));
+    for (const Array& a : batch) out.push_back(part_of_batch(a, grain, slice));
     return out;
   };
-  const Training::Step made = training_.step_grains(0, grain_of, rate);
+  const Training::Step made = training_.step_parts(0, part, rate);
   return {done + 1, made.loss, made.grad_norm, rate};
+}
+
+// Of an array of a batch. A slice of tokens has the one that comes next too.
+Array Trainer::part_of_batch(const Array& whole, std::int64_t grain, std::int64_t slice) const {
+  if (whole.shape().empty() || options_.grains * options_.slices == 1) return whole;
+  const std::int64_t rows = options_.batch / options_.grains, tokens = options_.context / options_.slices,
+                     more = whole.shape()[1] - options_.context;
+  return cut_out(whole, {grain * rows, (grain + 1) * rows}, {slice * tokens, (slice + 1) * tokens + more});
 }
 
 Array Trainer::validation_windows(std::int64_t max_windows) const {

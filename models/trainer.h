@@ -26,6 +26,9 @@ struct TrainingOptions {
   // Parts of a batch, which must be a multiple of them, that several processes may share (models/training.h): the number of grains
   // changes bits, that of processes does not.
   std::int64_t grains = 1;
+  // Parts of one length that each sequence is cut into, each of which a thread of some process has (models/training.h): a divisor of
+  // the context and of the layers' heads. Their number changes bits, that of processes does not.
+  std::int64_t slices = 1;
   std::shared_ptr<Transport> processes = nullptr;  // null: this one alone
 
   void check() const;                // ConfigError that names the field and its range
@@ -91,6 +94,7 @@ class Trainer {
   // The mean loss of tokens that count: places and counted as in PackedWindows, undefined where nothing is packed.
   Tensor mean_loss(Tensor losses, Tensor counted, Tensor all_counted = {}) const;
   std::vector<Array> batch_of(std::uint64_t step) const;
+  Array part_of_batch(const Array& whole, std::int64_t grain, std::int64_t slice) const;
   Tensor losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
                    ttt::Stream& stream) const;
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "autograd/grad.h"
+#include "engine/core/index.h"
 #include "engine/core/threads.h"
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "models/training_checkpoint.h"
+#include "ops/collectives.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
 
@@ -20,7 +23,7 @@ namespace {
 constexpr DType kType = DType::f32;
 constexpr std::size_t kNumbers = 3;  // inputs behind the batch: rate and two corrections
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
-constexpr std::int64_t kMostGrains = 65536;
+constexpr std::int64_t kMostGrains = 65536, kMostSlices = 1024;
 constexpr const char* kParts[] = {"", "adamw.m.", "adamw.v.", "average."};
 
 bool same(const std::vector<ParamSpec>& a, const std::vector<ParamSpec>& b) {
@@ -37,8 +40,15 @@ void TrainingSetup::check() const {
         fmt::format("[train] average_decay must be at least 0 and below 1, it is {}", average_decay));
   if (grains < 1 || grains > kMostGrains)
     throw ConfigError(fmt::format("[train] grains must be from 1 to {}, they are {}", kMostGrains, grains));
+  if (slices < 1 || slices > kMostSlices)
+    throw ConfigError(fmt::format("[train] slices must be from 1 to {}, they are {}", kMostSlices, slices));
   const int all = processes ? processes->size() : 1;
-  if (grains < all)
+  if (slices > 1 && slices < all)
+    throw ConfigError(fmt::format(
+        "[train] {} slices of a sequence cannot be shared by {} processes: cut it into {} or more (slices), or start "
+        "fewer processes",
+        slices, all, all));
+  if (slices == 1 && grains < all)
     throw ConfigError(fmt::format(
         "[train] a batch of {} grain{} cannot be shared by {} processes: cut it into {} or more (grains), or start "
         "fewer processes",
@@ -49,6 +59,10 @@ Training::Training(TrainingSetup setup)
     : setup_(std::move(setup)),
       processes_(setup_.processes ? setup_.processes : std::make_shared<OneProcess>()) {
   setup_.check();
+  if (!has_slices()) return;
+  ranks_ = std::make_unique<RankThreads>(static_cast<int>(setup_.slices), processes_, thread_count());
+  const IndexRange own = own_leaves();
+  for (std::int64_t s = own.begin; s < own.end; ++s) groups_.emplace_back(ranks_->rank(static_cast<int>(s)));
 }
 
 // Of each parameter; undefined where it stays as it is.
@@ -86,9 +100,9 @@ std::vector<Tensor> Training::gradients_of(const Objective& objective, ParamTabl
   return gradients;
 }
 
-// Of a grain: its share of the loss, and of the gradients that there are.
-std::vector<Tensor> Training::grain_outputs(const Objective& objective, ParamTable& table, bool first) {
-  const auto share = 1 / static_cast<double>(setup_.grains);
+// Of a grain or slice: its share of the loss, and of the gradients that there are.
+std::vector<Tensor> Training::part_outputs(const Objective& objective, ParamTable& table, bool first) {
+  const auto share = 1 / static_cast<double>(setup_.grains * setup_.slices);
   Objective of_batch{objective.loss * share};
   for (const Tensor& g : objective.gradients) of_batch.gradients.push_back(g.defined() ? g * share : g);
   const std::vector<Tensor> gradients = gradients_of(of_batch, table, first);
@@ -96,7 +110,7 @@ std::vector<Tensor> Training::grain_outputs(const Objective& objective, ParamTab
   for (const Tensor& g : gradients) stepped.push_back(g.defined());
   if (first) {
     sharded_ = std::make_unique<ShardedAdamW>(table.specs(), rules_, stepped, setup_.adamw,
-                                              setup_.average_decay, setup_.grains, processes_);
+                                              setup_.average_decay, leaves(), processes_);
     stepped_ = stepped;
   }
   if (stepped != stepped_)
@@ -137,24 +151,47 @@ std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& ta
 }
 
 std::size_t Training::add(const std::vector<Spec>& batch, const ObjectiveFn& objective) {
-  const std::size_t given = batch.size(), numbers = has_grains() ? 0 : kNumbers;
-  const auto end = static_cast<std::ptrdiff_t>(given);
-  std::vector<Spec> first = batch;
-  first.resize(given + numbers, Spec{kType, {}});
-  TracedModel traced = trace_model(kType, first, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    const Objective o = objective(table, {in.begin(), in.begin() + end});
-    if (has_grains()) return grain_outputs(o, table, programs_.empty());
-    return updated(o, table, {in.begin() + end, in.end()}, programs_.empty());
+  if (has_slices())
+    throw ConfigError(
+        "[train] sequences are cut into slices, which this model does not know of: add() an objective that is given their "
+        "group, or leave slices out");
+  return add(batch, [objective](ParamTable& table, const std::vector<Tensor>& in, const ProcessGroup&) {
+    return objective(table, in);
   });
-  if (!programs_.empty() && !same(specs_, traced.params))
+}
+
+TracedModel Training::traced(const std::vector<Spec>& inputs, std::size_t given,
+                             const SliceObjectiveFn& objective, const ProcessGroup& slices, bool first) {
+  return trace_model(kType, inputs, [&](ParamTable& table, const std::vector<Tensor>& in) {
+    std::vector<Tensor> batch(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(given));
+    if (has_slices())
+      for (Tensor& t : batch) t = own(t, slices);
+    const Objective o = objective(table, batch, slices);
+    if (has_parts()) return part_outputs(o, table, first);
+    return updated(o, table, {in.begin() + static_cast<std::ptrdiff_t>(given), in.end()}, first);
+  });
+}
+
+std::size_t Training::add(const std::vector<Spec>& batch, const SliceObjectiveFn& objective) {
+  const std::size_t given = batch.size(), numbers = has_parts() ? 0 : kNumbers;
+  std::vector<Spec> inputs = batch;
+  inputs.resize(given + numbers, Spec{kType, {}});
+  Program program{given, {}};
+  const std::size_t programs = has_slices() ? groups_.size() : 1;
+  for (std::size_t i = 0; i < programs; ++i) {
+    const ProcessGroup slices = has_slices() ? groups_[i] : ProcessGroup();
+    program.traced.push_back(traced(inputs, given, objective, slices, programs_.empty() && i == 0));
+  }
+  const std::vector<ParamSpec>& params = program.traced[0].params;
+  if (!programs_.empty() && !same(specs_, params))
     throw ConfigError("[train] two kinds of batches of one training ask for different parameters");
   PlanOptions options{.memory_budget = setup_.memory_budget};
-  if (!has_grains()) options.donate = donations(copies() * traced.params.size(), kResults, given + numbers);
-  programs_.push_back({given, std::move(traced)});
-  Program& program = programs_.back();
-  for (int i = 0; i < grains_at_once(); ++i) program.plans.push_back(program.traced.function.plan(options));
+  if (!has_parts()) options.donate = donations(copies() * params.size(), kResults, given + numbers);
+  for (const TracedModel& one : program.traced)
+    for (int i = 0; i < grains_at_once(); ++i) program.plans.push_back(one.function.plan(options));
+  programs_.push_back(std::move(program));
   if (programs_.size() == 1) {
-    specs_ = programs_[0].traced.params;
+    specs_ = programs_[0].traced[0].params;
     begin_with(initial_parameters(specs_, kType, setup_.seed, programs_[0].plans[0].device()));
   }
   return programs_.size() - 1;
@@ -187,7 +224,7 @@ void Training::begin_with(StateDict params) {
 // Parameters and moments stay where the plans run. They are no one else's, as steps write over them.
 void Training::place(std::vector<Array> state) {
   const Device& device = programs_[0].plans[0].device();
-  if (has_grains()) {
+  if (has_parts()) {
     sharded_->place({state.begin() + static_cast<std::ptrdiff_t>(specs_.size()), state.end()});
     state.resize(specs_.size());
   }
@@ -223,7 +260,8 @@ Training::Step Training::finished(Step made) {
 
 Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch, double rate) {
   Program& program = programs_.at(kind);
-  if (has_grains()) throw ConfigError("[train] this training has grains: call step_grains()");
+  if (has_parts())
+    throw ConfigError("[train] this training has grains or slices: call step_grains() or step_parts()");
   check_batch(program, batch);
   last_ = batch, last_kind_ = kind;
   const ShardedAdamW::Numbers numbers = numbers_of(rate);
@@ -237,37 +275,81 @@ Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch,
 }
 
 Training::Step Training::step_grains(std::size_t kind, const GrainFn& batch_of, double rate) {
-  if (!has_grains()) return step(kind, batch_of(0), rate);
+  if (has_slices()) throw ConfigError("[train] this training has slices: call step_parts()");
+  return step_parts(
+      kind, [batch_of](std::int64_t grain, std::int64_t) { return batch_of(grain); }, rate);
+}
+
+// Loss and gradients of one part; `out`: arrays to write into.
+float Training::run_part(Program& program, std::size_t plan, std::vector<Array> inputs,
+                         ShardedAdamW::Gradients& out) const {
+  check_batch(program, inputs);
+  inputs.insert(inputs.end(), state_.begin(), state_.end());
+  std::vector<Array> results = out;
+  results.insert(results.begin(), Array(Spec{kType, {}}));
+  program.plans[plan].run(inputs, results);
+  return static_cast<float>(results[0].item());
+}
+
+// The losses of the grains here, in order; their gradients go into `sums`.
+std::vector<float> Training::run_grains(Program& program, Sums& sums) {
+  const IndexRange own = own_leaves();
+  const auto at_once = std::ssize(program.plans);
+  std::vector<float> losses;
+  for (std::int64_t first = own.begin; first < own.end; first += at_once) {
+    const std::int64_t count = std::min(at_once, own.end - first);
+    std::vector<std::vector<Array>> inputs;
+    std::vector<ShardedAdamW::Gradients> made;
+    for (std::int64_t i = 0; i < count; ++i)
+      inputs.push_back(last_batch_(first + i, 0)), made.push_back(spare_gradients());
+    std::vector<float> here(uz(count));
+    in_parallel(static_cast<int>(count), static_cast<int>(count),
+                [&](int i, int) { here[uz(i)] = run_part(program, uz(i), inputs[uz(i)], made[uz(i)]); });
+    for (std::int64_t i = 0; i < count; ++i) sums.push({first + i, first + i + 1}, std::move(made[uz(i)]));
+    losses.insert(losses.end(), here.begin(), here.end());
+  }
+  return losses;
+}
+
+// The same of slices, side by side: each goes through all grains, so that all of them meet in each.
+std::vector<float> Training::run_slices(Program& program, Sums& sums) {
+  const IndexRange own = own_leaves();
+  std::vector<float> losses(uz(own.size()));
+  std::vector<ShardedAdamW::Gradients> made(uz(own.size()));
+  std::mutex spare;  // guards spare_
+  ranks_->run([&](Transport& rank) {
+    std::optional<SingleThreadScope> alone;
+    if (own.size() >= thread_count()) alone.emplace();
+    const std::size_t here = uz(rank.rank() - own.begin);
+    Sums of_grains(setup_.grains, [&](auto& a, auto& b) {
+      ShardedAdamW::add(a, b);
+      const std::lock_guard lock(spare);
+      spare_.push_back(std::move(b));
+    });
+    for (std::int64_t grain = 0; grain < setup_.grains; ++grain) {
+      std::vector<Array> inputs = last_batch_(grain, rank.rank());
+      std::unique_lock lock(spare);
+      ShardedAdamW::Gradients out = spare_gradients();
+      lock.unlock();
+      losses[here] += run_part(program, here, std::move(inputs), out);
+      of_grains.push({grain, grain + 1}, std::move(out));
+    }
+    made[here] = std::move(of_grains.roots().at(0).value);
+  });
+  for (std::int64_t s = own.begin; s < own.end; ++s)
+    sums.push({s, s + 1}, std::move(made[uz(s - own.begin)]));
+  return losses;
+}
+
+Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, double rate) {
+  if (!has_parts()) return step(kind, batch_of(0, 0), rate);
   Program& program = programs_.at(kind);
   last_batch_ = batch_of, last_kind_ = kind;
-  std::vector<float> losses;
-  TreeSum<ShardedAdamW::Gradients> sums(setup_.grains, [&](auto& a, auto& b) {
+  Sums sums(leaves(), [&](auto& a, auto& b) {
     ShardedAdamW::add(a, b);
     spare_.push_back(std::move(b));
   });
-  const IndexRange own = own_grains();
-  const auto at_once = std::ssize(program.plans);
-  for (std::int64_t first = own.begin; first < own.end; first += at_once) {
-    const std::int64_t count = std::min(at_once, own.end - first);
-    std::vector<std::vector<Array>> inputs, outputs;
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::vector<Array>& in = inputs.emplace_back(batch_of(first + i));
-      check_batch(program, in);
-      in.insert(in.end(), state_.begin(), state_.end());
-      std::vector<Array>& out = outputs.emplace_back(spare_gradients());
-      out.insert(out.begin(), Array(Spec{kType, {}}));
-    }
-    in_parallel(static_cast<int>(count), static_cast<int>(count), [&](int i, int) {
-      program.plans[static_cast<std::size_t>(i)].run(inputs[static_cast<std::size_t>(i)],
-                                                     outputs[static_cast<std::size_t>(i)]);
-    });
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::vector<Array>& out = outputs[static_cast<std::size_t>(i)];
-      losses.push_back(static_cast<float>(out[0].item()));
-      out.erase(out.begin());
-      sums.push({first + i, first + i + 1}, std::move(out));
-    }
-  }
+  const std::vector<float> losses = has_slices() ? run_slices(program, sums) : run_grains(program, sums);
   for (const auto& root : sums.roots()) spare_.push_back(root.value);  // to be used again when step() is done
   std::vector<Array> params;                                           // here, to be written over
   for (const Array& a : state_) params.push_back(a.to(Device::cpu()));
@@ -280,8 +362,8 @@ Training::Step Training::step_grains(std::size_t kind, const GrainFn& batch_of, 
 
 // On the CPU one grain for each thread, which takes less time than all threads for one; a GPU has one at a time.
 int Training::grains_at_once() const {
-  if (!has_grains() || !default_device().is_cpu()) return 1;
-  return static_cast<int>(std::min<std::int64_t>(thread_count(), own_grains().size()));
+  if (has_slices() || !has_parts() || !default_device().is_cpu()) return 1;
+  return static_cast<int>(std::min<std::int64_t>(thread_count(), own_leaves().size()));
 }
 
 // Arrays for the gradients of one grain, whatever is in them.
@@ -298,21 +380,22 @@ ShardedAdamW::Gradients Training::spare_gradients() {
 }
 
 std::optional<NonFinite> Training::why_not_finite() const {
+  if (has_slices()) return {};  // each slice's program needs the others' values
   const auto found_in = [&](const std::vector<Array>& batch) {
     std::vector<Array> inputs;
     for (const std::vector<Array>& part : {batch, state_})
       for (const Array& a : part) inputs.push_back(a.to(Device::cpu()));
-    return first_nonfinite(programs_.at(last_kind_).traced.function, inputs);
+    return first_nonfinite(programs_.at(last_kind_).traced[0].function, inputs);
   };
-  if (!has_grains()) return found_in(last_);
+  if (!has_parts()) return found_in(last_);
   for (std::int64_t grain = 0; grain < setup_.grains; ++grain)
-    if (std::optional<NonFinite> found = found_in(last_batch_(grain))) return found;
+    if (std::optional<NonFinite> found = found_in(last_batch_(grain, 0))) return found;
   return {};
 }
 
 // Of all parameters, in the order of a checkpoint; with several processes at rank 0 alone.
 std::vector<Array> Training::moments() const {
-  if (has_grains()) return sharded_->gathered();
+  if (has_parts()) return sharded_->gathered();
   return {state_.begin() + static_cast<std::ptrdiff_t>(specs_.size()), state_.end()};
 }
 
@@ -367,7 +450,7 @@ StateDict Training::part(std::size_t copy) const {
 StateDict Training::parameters() const { return part(0); }
 StateDict Training::averages() const {
   if (copies() <= 3) return part(0);
-  if (!has_grains()) return part(3);
+  if (!has_parts()) return part(3);
   const std::vector<Array> all = moments();
   StateDict out;
   for (std::size_t i = 0; i < specs_.size() && !all.empty(); ++i)

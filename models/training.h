@@ -20,12 +20,22 @@
 //   Training training({.seed = 0, .grains = 4, .processes = open_processes()});
 //   training.step_grains(0, [&](std::int64_t grain) { return rows_of(grain); }, rate);
 //
-// Every process makes the same calls in the same order.
+// Sequences may also be cut in time: into slices, each of which a thread has, of this process or of another. The threads trace one
+// program each and exchange what the layers need of other slices (ttt/stream.h); gradients of slices are added like those of
+// grains, of which a step then makes one after the other:
+//
+//   Training training({.grains = 2, .slices = 4, .processes = open_processes()});
+//   training.add(specs, [&](ParamTable& table, const std::vector<Tensor>& batch, const ProcessGroup& slices) { .. });
+//   training.step_parts(0, [&](std::int64_t grain, std::int64_t slice) { return tokens_of(grain, slice); }, rate);
+//
+// What comes out depends on the numbers of grains and slices alone. Every process makes the same calls in the same order.
 #pragma once
 
 #include <memory>
 
 #include "engine/look/nonfinite.h"
+#include "engine/processes/group.h"
+#include "engine/processes/threads.h"
 #include "engine/run/plan.h"
 #include "models/optimizer.h"
 #include "models/sharded_adamw.h"
@@ -48,6 +58,8 @@ struct TrainingSetup {
   // Parts of one size that each batch is cut into: 1 to 65536, and at least as many as there are processes. The loss of a
   // batch is the mean of theirs. 1: whole batches, a step is one plan; more: a plan for each part, and then AdamW.
   std::int64_t grains = 1;
+  // Slices of one length that sequences are cut into: 1 to 1024, and more than 1: at least as many as there are processes.
+  std::int64_t slices = 1;
   std::shared_ptr<Transport> processes = nullptr;  // null: this one alone
 
   void check() const;  // ConfigError that names the field and its range
@@ -72,6 +84,10 @@ class Training {
     std::vector<Tensor> gradients = {};
   };
   using ObjectiveFn = std::function<Objective(ParamTable& table, const std::vector<Tensor>& batch)>;
+  // Of a slice: the batch is that of this rank of `slices`, and each one's own, as parameters are (own() in
+  // ops/collectives.h); so are loss and gradients, of which the sum counts.
+  using SliceObjectiveFn = std::function<Objective(ParamTable& table, const std::vector<Tensor>& batch,
+                                                   const ProcessGroup& slices)>;
 
   explicit Training(TrainingSetup setup);
 
@@ -79,6 +95,8 @@ class Training {
   // asks for other parameters than the first kind did, if no parameter that may change is one that the loss depends on, or
   // if a group matches no parameter.
   std::size_t add(const std::vector<Spec>& batch, const ObjectiveFn& objective);
+  // The same of a model that heeds slices; without slices they are a group of one.
+  std::size_t add(const std::vector<Spec>& batch, const SliceObjectiveFn& objective);
 
   struct Step {
     double loss, grad_norm;  // before the step; the norm before clipping
@@ -89,7 +107,10 @@ class Training {
   // The same with grains: batch_of(g) makes grain g of 0..grains, on any process the same.
   using GrainFn = std::function<std::vector<Array>(std::int64_t grain)>;
   Step step_grains(std::size_t kind, const GrainFn& batch_of, double rate);
-  // After a step that threw ValueError: where its first value that is not finite was made.
+  // The same with slices: batch_of(g, s) makes slice s of grain g. May be called by several threads at once.
+  using PartFn = std::function<std::vector<Array>(std::int64_t grain, std::int64_t slice)>;
+  Step step_parts(std::size_t kind, const PartFn& batch_of, double rate);
+  // After a step that threw ValueError: where its first value that is not finite was made. Nothing where sequences are cut.
   std::optional<NonFinite> why_not_finite() const;
   std::int64_t steps_done() const { return steps_; }
 
@@ -120,19 +141,29 @@ class Training {
 
  private:
   struct Program {
-    std::size_t given;  // arrays of a batch, or of a grain
-    TracedModel traced;
-    std::vector<Plan> plans = {};  // with grains as many as run at once, else one
+    std::size_t given;                // arrays of a batch, or of a part
+    std::vector<TracedModel> traced;  // with slices one for each that is here, else one
+    std::vector<Plan> plans = {};     // likewise; with grains as many of one program as run at once
   };
-  bool has_grains() const { return setup_.grains > 1; }
-  IndexRange own_grains() const { return part_of(setup_.grains, processes_->rank(), processes_->size()); }
+  bool has_slices() const { return setup_.slices > 1; }
+  bool has_parts() const { return setup_.grains > 1 || has_slices(); }
+  // Whose gradients are added in the tree: slices, each the sum of its grains, or grains.
+  std::int64_t leaves() const { return has_slices() ? setup_.slices : setup_.grains; }
+  IndexRange own_leaves() const { return part_of(leaves(), processes_->rank(), processes_->size()); }
   int grains_at_once() const;
+  TracedModel traced(const std::vector<Spec>& inputs, std::size_t given, const SliceObjectiveFn& objective,
+                     const ProcessGroup& slices, bool first);
   std::vector<Tensor> gradients_of(const Objective& objective, ParamTable& table, bool first);
-  std::vector<Tensor> grain_outputs(const Objective& objective, ParamTable& table, bool first);
+  std::vector<Tensor> part_outputs(const Objective& objective, ParamTable& table, bool first);
   std::vector<Array> moments() const;
   void check_batch(const Program& program, const std::vector<Array>& batch) const;
   ShardedAdamW::Numbers numbers_of(double rate) const;
   ShardedAdamW::Gradients spare_gradients();
+  using Sums = TreeSum<ShardedAdamW::Gradients>;
+  float run_part(Program& program, std::size_t plan, std::vector<Array> inputs,
+                 ShardedAdamW::Gradients& out) const;
+  std::vector<float> run_grains(Program& program, Sums& sums);
+  std::vector<float> run_slices(Program& program, Sums& sums);
   Step finished(Step made);
   std::vector<Tensor> updated(const Objective& objective, ParamTable& table,
                               const std::vector<Tensor>& numbers, bool first);
@@ -158,7 +189,9 @@ class Training {
   std::vector<ShardedAdamW::Gradients> spare_;  // memory for sums of gradients that no one uses now
   std::vector<Array> results_;                  // loss and gradient norm
   std::vector<Array> last_;                     // batch and numbers of the last step
-  GrainFn last_batch_;                          // or what made its grains
+  PartFn last_batch_;                           // or what made its parts
+  std::unique_ptr<RankThreads> ranks_;          // of slices; null without
+  std::vector<ProcessGroup> groups_;            // of each slice here
   std::size_t last_kind_ = 0;
   std::int64_t steps_ = 0;
 };

@@ -130,6 +130,27 @@ OpKernel all_sum_kernel(const OpCall& c) {
   return c.out.dtype == DType::f32 ? all_sum_kernel_of<float>(c) : all_sum_kernel_of<double>(c);
 }
 
+// What the process `step` ranks away has; zeros where there is none.
+OpKernel neighbour_kernel(const OpCall& c, int step) {
+  return [all = processes_of(c), bytes = c.out.bytes(), step](const std::byte* const* in, std::byte* out) {
+    const int from = all->rank() + step, to = all->rank() - step;
+    const auto is_rank = [&](int r) { return r >= 0 && r < all->size() && bytes > 0; };
+    std::vector<Transport::Send> sends;
+    std::vector<Transport::Receive> receives;
+    if (is_rank(to)) sends.push_back({to, {in[0], bytes}});
+    if (is_rank(from)) receives.push_back({from, {out, bytes}});
+    else if (bytes > 0) std::memset(out, 0, bytes);
+    all->exchange(sends, receives);
+  };
+}
+OpKernel before_kernel(const OpCall& c) { return neighbour_kernel(c, -1); }
+OpKernel after_kernel(const OpCall& c) { return neighbour_kernel(c, 1); }
+
+// Where there is no kernel: a process that is alone has no neighbours.
+Tensor expand_no_neighbour(std::span<const Tensor> in, const Attrs& attrs) {
+  return zero_like(expand_alone(in, attrs));
+}
+
 std::vector<OpSample> samples_of(const char* error_text, Shape wrong) {
   std::vector<OpSample> out{{.inputs = {{{1, 3}}}, .attrs = GroupAttrs{0}},
                             {.inputs = {{{1, 3}}}, .attrs = GroupAttrs{-1}, .error = "there is no group -1"}};
@@ -225,6 +246,34 @@ constinit const Op exchange_op = {.name = "exchange",
                                         return samples_of("an entry for each of 1 processes", {2, 3});
                                       }};
 
+constinit const Op rank_before_op = {
+    .name = "rank_before",
+    .doc = "What the process with the rank before has: out_r = x_{r-1}; zeros at rank 0.",
+    .infer = infer_same,
+    .vjp = [](const VjpCall& c) { return emit(rank_after_op, {c.ct}, c.attrs); },
+    .expand = expand_no_neighbour,
+    .linear_in = always_linear,
+    .is_linear = true,
+    .processes = OpProcesses::own_to_own,
+    .cost = copy_cost,
+    .cpu = before_kernel,
+    .read_attrs = attrs_from<GroupAttrs>,
+    .samples = [] { return samples_of(nullptr, {}); }};
+
+constinit const Op rank_after_op = {
+    .name = "rank_after",
+    .doc = "What the process with the next rank has: out_r = x_{r+1}; zeros at the last.",
+    .infer = infer_same,
+    .vjp = [](const VjpCall& c) { return emit(rank_before_op, {c.ct}, c.attrs); },
+    .expand = expand_no_neighbour,
+    .linear_in = always_linear,
+    .is_linear = true,
+    .processes = OpProcesses::own_to_own,
+    .cost = copy_cost,
+    .cpu = after_kernel,
+    .read_attrs = attrs_from<GroupAttrs>,
+    .samples = [] { return samples_of(nullptr, {}); }};
+
 Tensor own(Operand x, const ProcessGroup& processes) {
   return emit(own_op, {x.tensor}, of(processes), x.loc);
 }
@@ -236,6 +285,12 @@ Tensor all_sum(Operand x, const ProcessGroup& processes) {
 }
 Tensor exchange(Operand x, const ProcessGroup& processes) {
   return emit(exchange_op, {x.tensor}, of(processes), x.loc);
+}
+Tensor rank_before(Operand x, const ProcessGroup& processes) {
+  return emit(rank_before_op, {x.tensor}, of(processes), x.loc);
+}
+Tensor rank_after(Operand x, const ProcessGroup& processes) {
+  return emit(rank_after_op, {x.tensor}, of(processes), x.loc);
 }
 
 Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes) {

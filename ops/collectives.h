@@ -26,6 +26,11 @@ Tensor vary(Operand x, const ProcessGroup& processes);
 Tensor all_sum(Operand x, const ProcessGroup& processes);
 // x[r] of process s comes to be out[s] of process r. x: [processes, ..], each one's own. Its derivative is itself.
 Tensor exchange(Operand x, const ProcessGroup& processes);
+// What the process with the rank before this one has for its x; zeros at rank 0. x: each process's own. The derivative is
+// rank_after(), and the other way round.
+Tensor rank_before(Operand x, const ProcessGroup& processes);
+// The same of the process with the next rank; zeros at the last.
+Tensor rank_after(Operand x, const ProcessGroup& processes);
 
 // Made of these:
 // Cuts each one's own x along `split` into as many parts as there are processes, sends each its part, and joins what came along

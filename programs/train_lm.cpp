@@ -222,8 +222,10 @@ class Run {
           trainer_.parameter_count(), corpus_.bytes(Split::training).size(),
           corpus_.bytes(Split::validation).size(), static_cast<double>(trainer_.arena_bytes()) / 1e6));
       if (processes_.size() > 1)
-        progress.print(fmt::format("{}, {} grains of {} sequences in a step", processes_.description(),
-                                   o_.training.grains, o_.training.batch / o_.training.grains));
+        progress.print(fmt::format(
+            "{}, {} grains of {} sequences in a step{}", processes_.description(), o_.training.grains,
+            o_.training.batch / o_.training.grains,
+            o_.training.slices > 1 ? fmt::format(", cut into {} slices", o_.training.slices) : ""));
       if (!trainer_.unused_parameters().empty())
         progress.print(
             fmt::format("the loss does not depend on these parameters, which stay as they start: {}",
@@ -410,6 +412,12 @@ void add_options(CLI::App& app, Options& o) {
          "Parts that a batch is cut into, which the processes of mpirun share; the results depend on their\n"
          "number, and not on that of the processes (default: the largest divisor of the batch up to 8)")
       ->check(positive, "POSITIVE");
+  app.add_option(
+         "--slices", o.training.slices,
+         "Parts that each sequence is cut into in time, each of which a thread of some process has: long\n"
+         "sequences on several machines. A divisor of context and heads; its number changes bits")
+      ->check(positive, "POSITIVE")
+      ->capture_default_str();
   app.add_option("--context", o.training.context, "Bytes in a sequence")
       ->check(positive, "POSITIVE")
       ->capture_default_str();

@@ -204,6 +204,17 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
          times(sum(select(here, weights, zero_like(weights)), {-1}, kKeep), v, false);
 }
 
+Tensor attention_along(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
+                       const std::string& name, Loc loc) {
+  if (stream.stepping()) return attention_step(q, k, v, options, stream, name, loc);
+  if (!stream.is_cut()) return attention(q, k, v, options, loc);
+  AttentionOptions of_all = options;
+  if (options.places.defined()) of_all.places = stream.of_all_tokens(options.places, 1);
+  const auto whole = [&](Tensor x) { return stream.whole_time(name, x); };
+  const Tensor all_q = whole(q), all_k = whole(k), all_v = whole(v);
+  return stream.whole_heads(attention(all_q, all_k, all_v, of_all, loc));
+}
+
 NadarayaWatson::NadarayaWatson(double scale) : scale_(checked_scale("nadaraya_watson", scale)) {
   if (scale == 0)
     throw ConfigError("[nadaraya_watson] scale 0 makes every example count alike; need more than 0");

@@ -49,6 +49,10 @@ Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t hei
 // ValueError at run time if a cache is full.
 Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
                       const std::string& name, Loc loc = Loc::current());
+// Causal attention over as much of a sequence as the stream gives: attention() of a whole one, attention_step() of a token, and of
+// a slice that of all tokens, each rank for some of the heads. options.places: of the tokens here.
+Tensor attention_along(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
+                       const std::string& name, Loc loc = Loc::current());
 
 // The nonparametric learner whose weights are its training set (Sun et al. 2024, section 2.6, Theorem 2):
 //   predict(q) = sum_s kappa(q, k_s) v_s / sum_s kappa(q, k_s),   kappa(q, k) = exp(scale * <q, k>).

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ttt/attention.h"
+#include "ttt/pipeline.h"
 
 namespace nestgrad::ttt {
 
@@ -74,6 +75,7 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
       options_(options),
       task_(std::move(task)),
       system_(std::move(system)),
+      asked_(std::make_shared<std::map<std::string, Params::Request>>()),
       name_(std::move(name)) {
   check_complete(system_);
   if (options_.heads < 1 || options_.width < 1 || options_.width % options_.heads)
@@ -84,7 +86,12 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
   if (dim % 2 && (system_.rotary || options_.attention_window > 0))
     throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", dim));
   const SystemSizes sizes{options_.heads, dim, options_.inner.policy.chunk};
-  learner_ = system_.learner(params_, sizes);
+  learner_ =
+      system_.learner(params_.through([whole = params_, asked = asked_](const Params::Request& request) {
+        asked->emplace(request.name, request);
+        return whole.get(request);
+      }),
+                      sizes);
   options_.inner.policy = system_.policy(sizes);
   if (!options_.inner.policy.causal())
     throw ConfigError(fmt::format("[ttt] {} is not causal ({}): it cannot be a layer of a language model",
@@ -124,8 +131,7 @@ Tensor TTTLayer::attention_branch(const Task::Joined& joined, Stream& stream) co
   const Tensor q = rope(split_heads(joined.q, options_.heads), positions, options_.rope_theta),
                k = rope(split_heads(joined.k, options_.heads), positions, options_.rope_theta),
                v = split_heads(joined.v, options_.heads);
-  return join_heads(stream.stepping() ? attention_step(q, k, v, options, stream, name)
-                                      : attention(q, k, v, options));
+  return join_heads(attention_along(q, k, v, options, stream, name));
 }
 
 // What is learnt token by token here and read token by token in a Decoder must be the same.
@@ -144,15 +150,17 @@ void TTTLayer::require_causal(const Weights& start, const Spec& q) const {
            ". Let tokens meet in the layer's Task, which is given the stream");
 }
 
-Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot) const {
+Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot, const Stream& stream) const {
   Views views{split_heads(joined.q, options_.heads),
               split_heads(joined.k, options_.heads),
               split_heads(joined.v, options_.heads),
               {},
               {}};
   if (system_.rotary) {
-    const Tensor positions =
-        slot.defined() ? slot : places_in_chunks(x.dim(1), options_.inner.policy.chunk, x.dtype());
+    const Tensor positions = slot.defined()
+                                 ? slot
+                                 : stream.own_tokens(places_in_chunks(
+                                       stream.all_tokens(x.dim(1)), options_.inner.policy.chunk, x.dtype()));
     views.q = rope(views.q, positions, options_.rope_theta);
     views.k = rope(views.k, positions, options_.rope_theta);
   }
@@ -170,10 +178,55 @@ Task::Joined TTTLayer::delayed(const Task::Joined& joined, Stream& stream) const
   return {joined.q, stream.before(name_ + ".k", joined.k), joined.v};
 }
 
-Tensor TTTLayer::learnt(const Weights& start, const Views& views, Stream& stream) const {
+Views TTTLayer::of_own_heads(const Views& views, const Stream& stream) const {
+  Views out = views;
+  for (Tensor* one : {&out.q, &out.k, &out.v}) *one = stream.whole_time(name_, *one);
+  for (auto& [name, gate] : out.gates) gate = stream.whole_time(name_, gate);
+  if (out.starts.defined()) out.starts = stream.of_all_tokens(out.starts, 2);
+  return out;
+}
+
+// It asks for parameters of fewer heads: the axis along which they are shorter than those that the whole learner asked for
+// is that of the heads.
+std::unique_ptr<Learner> TTTLayer::learner_of_own_heads(const ProcessGroup& ranks) const {
+  const auto part = [whole = params_, asked = asked_, ranks, who = name_](const Params::Request& request) {
+    const auto at = asked->find(request.name);
+    const auto refuse = [&](const std::string& why) {
+      throw ConfigError(fmt::format("[ttt] {}: sequences cannot be cut, as the learner's parameter '{}' {}",
+                                    who, request.name, why));
+    };
+    if (at == asked->end()) refuse("is one that it asks for only where it has fewer heads");
+    const Shape &all = at->second.shape, &some = request.shape;
+    if (all.size() != some.size()) refuse("has another rank where it has fewer heads");
+    Tensor out = whole.get(at->second);
+    for (std::size_t a = 0; a < all.size(); ++a) {
+      if (all[a] == some[a]) continue;
+      if (some[a] * ranks.size() != all[a])
+        refuse(fmt::format("is {} of all heads and {} of each part", to_string(all), to_string(some)));
+      out = slice(out, static_cast<int>(a), ranks.rank() * some[a], (ranks.rank() + 1) * some[a]);
+    }
+    return out;
+  };
+  return system_.learner(
+      params_.through(part),
+      {options_.heads / ranks.size(), options_.width / options_.heads, options_.inner.policy.chunk});
+}
+
+Tensor TTTLayer::learnt_in_slices(const Views& views, Stream& stream) const {
+  if (options_.heads % stream.ranks().size() == 0)
+    return stream.whole_heads(
+        learnt(*learner_of_own_heads(stream.ranks()), of_own_heads(views, stream), stream));
+  if (stream.track_inner_loss || stream.tap_inner_loops)
+    throw ConfigError(fmt::format(
+        "[ttt] {}: what happens inside is not seen where states are passed on from slice to slice", name_));
+  return train_along_slices(*learner_, for_batch(learner_->init(), 1), views, options_.inner, stream.ranks(),
+                            name_);
+}
+
+Tensor TTTLayer::learnt(const Learner& learner, const Views& views, Stream& stream) const {
   InnerLoopOptions inner = options_.inner;
   inner.track_loss = stream.track_inner_loss;
-  const InnerLoopResult r = train_along(*learner_, start, views, inner);
+  const InnerLoopResult r = train_along(learner, for_batch(learner.init(), views.q.dim(0)), views, inner);
   if (inner.track_loss) {
     stream.tap(name_ + ".inner_loss_initial", r.loss_initial);
     stream.tap(name_ + ".inner_loss_before", r.loss_before);
@@ -195,15 +248,21 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk
   if (stream.stepping()) slot = stream.counter(name_ + "/slot", options_.inner.policy.chunk, x.dtype());
-  Views views = views_of(x, system_.delayed_keys ? delayed(joined, stream) : joined, slot);
+  Views views = views_of(x, system_.delayed_keys ? delayed(joined, stream) : joined, slot, stream);
   if (stream.is_packed()) {
     views.starts = reshape(equal(cast(stream.places(), x.dtype()), 0.0), {x.dim(0), 1, x.dim(1), 1});
     views.alignment = stream.alignment();
   }
   const Weights start = for_batch(learner_->init(), x.dim(0));
   require_causal(start, views.q.spec());
-  Tensor out = stream.stepping() ? train_step(*learner_, start, views, slot, options_.inner, stream, name_)
-                                 : learnt(start, views, stream);
+  Tensor out;
+  if (stream.stepping()) {
+    out = train_step(*learner_, start, views, slot, options_.inner, stream, name_);
+  } else if (stream.is_cut()) {
+    out = learnt_in_slices(views, stream);
+  } else {
+    out = learnt(*learner_, views, stream);
+  }
   const Tensor shift = params_("post_norm.bias", {options_.width}, Init::zeros());
   const Tensor gain = params_("post_norm.weight", {options_.width}, Init::ones());
   out = layer_norm(join_heads(out), gain, shift);

@@ -62,11 +62,17 @@ class TTTLayer {
 
  private:
   // What the learner is given of x; slot: the token's place in its chunk, where tokens come one by one.
-  Views views_of(Tensor x, const Task::Joined& joined, Tensor slot) const;
+  Views views_of(Tensor x, const Task::Joined& joined, Tensor slot, const Stream& stream) const;
+  // Of a sequence that is cut in time: all its tokens, of the heads that this rank has, and the learner of those.
+  Views of_own_heads(const Views& views, const Stream& stream) const;
+  std::unique_ptr<Learner> learner_of_own_heads(const ProcessGroup& ranks) const;
   // Each key a token later.
   Task::Joined delayed(const Task::Joined& joined, Stream& stream) const;
   // The learner's answers to a whole sequence [batch, heads, time, dim]; what the stream asks for is tapped.
-  Tensor learnt(const Weights& start, const Views& views, Stream& stream) const;
+  Tensor learnt(const Learner& learner, const Views& views, Stream& stream) const;
+  // The same of a slice of each sequence: all tokens of some heads at each rank where these can be shared out, else states are
+  // passed on from rank to rank (ttt/pipeline.h).
+  Tensor learnt_in_slices(const Views& views, Stream& stream) const;
   void require_causal(const Weights& start, const Spec& q) const;  // ConfigError
   Tensor rates_of_tokens(Tensor x) const;                          // [batch, heads, time, 1]
   Tensor gate_of(const GateSpec& gate, Tensor x) const;
@@ -77,6 +83,7 @@ class TTTLayer {
   std::unique_ptr<Task> task_;
   System system_;
   std::unique_ptr<Learner> learner_;
+  std::shared_ptr<std::map<std::string, Params::Request>> asked_;  // what the learner has asked for, by name
   std::string name_;
 };
 

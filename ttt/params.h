@@ -3,6 +3,7 @@
 // are declared once, where they are used.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -56,17 +57,42 @@ class ParamTable {
 // A view of the table under a name prefix: params.at("layers.0")("W1", {..}) is "layers.0.W1".
 class Params {
  public:
+  // A parameter that is asked for, by its whole name -> what the model is to have for it.
+  struct Request {
+    std::string name;
+    Shape shape;
+    Init init;
+    Loc loc;
+  };
+  using Answer = std::function<Tensor(const Request& request)>;
+
   explicit Params(ParamTable& table, std::string prefix = "") : table_(&table), prefix_(std::move(prefix)) {}
   Tensor operator()(const std::string& name, const Shape& shape, Init init = {},
                     Loc loc = Loc::current()) const {
+    if (answer_) return answer_({prefix_ + name, shape, init, loc});
     return table_->get(prefix_ + name, shape, init, loc);
   }
-  Params at(const std::string& name) const { return Params(*table_, prefix_ + name + "."); }
+  Params at(const std::string& name) const {
+    Params out = *this;
+    out.prefix_ += name + ".";
+    return out;
+  }
+  // A view of which every request goes to `answer`, which may ask this one (get) for something else and change what it gives.
+  Params through(Answer answer) const {
+    Params out = *this;
+    out.answer_ = std::move(answer);
+    return out;
+  }
+  // By its whole name, as this view gives it.
+  Tensor get(const Request& r) const {
+    return answer_ ? answer_(r) : table_->get(r.name, r.shape, r.init, r.loc);
+  }
   DType dtype() const { return table_->dtype(); }
 
  private:
   ParamTable* table_;
   std::string prefix_;
+  Answer answer_;
 };
 
 // Starting values: element i of a parameter depends only on seed, name and i.

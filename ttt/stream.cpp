@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ops/collectives.h"
+
 namespace nestgrad::ttt {
 
 Stream Stream::learning(std::int64_t chunk, std::int64_t sequences) {
@@ -79,28 +81,35 @@ Tensor Stream::with_history(const std::string& name, Tensor x, std::int64_t rows
         "[stream] '{}' asks for the {} rows before, which in packed documents may be another document's; ask for "
         "before() or conv(), or look at places()",
         name, rows));
-  if (!stepping()) return pad(x, 1, rows, 0);
+  if (!stepping()) return preceded(name, x, rows);
   const Tensor before = state(name, zeros(x.dtype(), {x.dim(0), rows, x.dim(2)}));
   const Tensor all = concat({before, x}, 1);
   carry(name, slice(all, 1, x.dim(1), x.dim(1) + rows));
   return all;
 }
 
-namespace {
+// x and the rows before it.
+Tensor Stream::preceded(const std::string& name, Tensor x, std::int64_t rows) const {
+  if (!is_cut()) return pad(x, 1, rows, 0);
+  const std::int64_t time = x.dim(1);
+  if (rows > time)
+    throw ConfigError(fmt::format(
+        "[stream] '{}' asks for the {} tokens before, and each rank has slices of {}: cut sequences into fewer",
+        name, rows, time));
+  return concat({rank_before(slice(x, 1, time - rows, time), *ranks_), x}, 1);
+}
 
-// Rows `back` tokens earlier: of the same document, or zeros. places [batch, time].
-Tensor rows_back(Tensor x, std::int64_t back, Tensor places) {
+// Rows `back` tokens earlier: of the same document, or zeros.
+Tensor Stream::rows_back(const std::string& name, Tensor x, std::int64_t back) const {
   if (back == 0) return x;
-  const std::int64_t time = x.dim(1), shift = std::min(back, time);
-  const Tensor moved = slice(pad(x, 1, shift, 0), 1, 0, time);
-  const Tensor outside = less(reshape(places, {x.dim(0), time, 1}), static_cast<double>(back));
+  const std::int64_t time = x.dim(1), shift = is_cut() ? back : std::min(back, time);
+  const Tensor moved = slice(preceded(name, x, shift), 1, 0, time);
+  const Tensor outside = less(reshape(places(), {x.dim(0), time, 1}), static_cast<double>(back));
   return select(outside, zero_like(moved), moved);
 }
 
-}  // namespace
-
 Tensor Stream::before(const std::string& name, Tensor x) {
-  if (is_packed()) return rows_back(x, 1, places());
+  if (is_packed()) return rows_back(name, x, 1);
   return slice(with_history(name, x, 1), 1, 0, x.dim(1));
 }
 
@@ -111,14 +120,40 @@ Tensor Stream::conv(const std::string& name, Tensor x, Tensor weight, Tensor bia
   const std::int64_t batch = x.dim(0), time = x.dim(1), dim = x.dim(2);
   std::vector<Tensor> rows;
   for (std::int64_t k = 0; k < taps; ++k)
-    rows.push_back(reshape(rows_back(x, taps - 1 - k, places()), {batch * time, 1, dim}));
+    rows.push_back(reshape(rows_back(name, x, taps - 1 - k), {batch * time, 1, dim}));
   return reshape(conv1d(concat(rows, 1), weight, bias), {batch, time, dim});
 }
 
 Tensor Stream::positions(const std::string& name, Tensor x, std::int64_t capacity) {
   if (stepping()) return counter(name, capacity, x.dtype());
   if (is_packed()) return reshape(cast(places(), x.dtype()), {x.dim(0), 1, x.dim(1), 1});
-  return iota(x.dtype(), {x.dim(1)}, 0);
+  return own_tokens(iota(x.dtype(), {all_tokens(x.dim(1))}, 0));
+}
+
+void Stream::cut(const ProcessGroup& ranks) {
+  if (mode_ != Mode::whole)
+    throw ConfigError(
+        "[stream] sequences are cut where they are read whole; token by token there is nothing to cut");
+  if (ranks.size() > 1) ranks_ = ranks;
+}
+
+Tensor Stream::own_tokens(Tensor of_all) const {
+  if (!is_cut()) return of_all;
+  const std::int64_t here = of_all.dim(0) / ranks_->size();
+  return slice(of_all, 0, ranks_->rank() * here, (ranks_->rank() + 1) * here);
+}
+
+Tensor Stream::whole_time(const std::string& who, Tensor x) const {
+  if (!is_cut()) return x;
+  if (x.dim(1) % ranks_->size() != 0)
+    throw ConfigError(fmt::format(
+        "[stream] {} has {} heads, which {} slices of a sequence cannot share equally: cut it into a divisor of them",
+        who, x.dim(1), ranks_->size()));
+  return all_to_all(x, 1, 2, *ranks_);
+}
+Tensor Stream::whole_heads(Tensor x) const { return is_cut() ? all_to_all(x, 2, 1, *ranks_) : x; }
+Tensor Stream::of_all_tokens(Tensor x, int time_axis) const {
+  return is_cut() ? all_gather(x, time_axis, *ranks_) : x;
 }
 
 void Stream::pack(Tensor places, std::int64_t align) {

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
+#include "engine/processes/group.h"
 #include "ops/ops.h"
 
 namespace nestgrad::ttt {
@@ -79,6 +81,26 @@ class Stream {
   bool has_looked() const { return has_looked_; }
   std::int64_t alignment() const { return alignment_; }
 
+  // ---- sequences cut in time ----
+  // Read whole by the ranks of a group together: each is given a slice of every sequence, one after the other by rank, of the
+  // same length, and its places if documents are packed. What stands before a slice, the rank before has: with_history(),
+  // before(), conv() and positions() heed it. A layer in which further tokens meet gives each rank all tokens of some of its
+  // heads (whole_time) and then its own tokens of all heads again (whole_heads).
+  void cut(const ProcessGroup& ranks);
+  bool is_cut() const { return heeds_cut_ = true, ranks_.has_value(); }
+  bool heeds_cut() const { return heeds_cut_; }  // whether anyone has asked
+  const ProcessGroup& ranks() const { return *ranks_; }
+  // Of all ranks, where each has so many tokens.
+  std::int64_t all_tokens(std::int64_t here) const { return is_cut() ? here * ranks_->size() : here; }
+  // A row of numbers for each token of the whole sequence, [time of all, ..] -> those of the tokens here.
+  Tensor own_tokens(Tensor of_all) const;
+  // [batch, heads, time here, ..] <-> [batch, heads / ranks, time of all, ..]. ConfigError that names `who` if the heads cannot be
+  // shared out equally.
+  Tensor whole_time(const std::string& who, Tensor x) const;
+  Tensor whole_heads(Tensor x) const;
+  // [batch, 1, time here, ..] or [batch, time here] -> the same of all tokens, at each rank.
+  Tensor of_all_tokens(Tensor x, int time_axis) const;
+
   struct State {
     std::string name;
     Tensor value;  // initial: starting value; step: input of the function
@@ -97,6 +119,8 @@ class Stream {
 
  private:
   State& find(const std::string& name);
+  Tensor preceded(const std::string& name, Tensor x, std::int64_t rows) const;
+  Tensor rows_back(const std::string& name, Tensor x, std::int64_t back) const;
   Mode mode_;
   std::int64_t sequences_ = 0, learnt_chunk_ = 0;
   std::set<std::int64_t> chunks_;
@@ -104,6 +128,8 @@ class Stream {
   Tensor places_;
   std::int64_t alignment_ = 1;
   mutable bool has_looked_ = false;
+  std::optional<ProcessGroup> ranks_;
+  mutable bool heeds_cut_ = false;
   std::vector<State> states_;
   std::map<std::string, Tensor> before_;
   std::map<std::string, Tensor> taps_;

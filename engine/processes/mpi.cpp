@@ -242,7 +242,9 @@ std::shared_ptr<Transport> open_processes() {
 bool among_others() { return opened().module && launch().size > 1; }
 
 void end_all_processes(int code) {
-  if (opened().started) opened().module->abort(code);
+  // A process that is cut off from its launcher would wait for its answer.
+  constexpr std::chrono::seconds kAnswer{5};
+  if (opened().started) returns_within(kAnswer, [module = opened().module, code] { module->abort(code); });
   std::_Exit(code);  // mpirun ends the others of a process that leaves in this way
 }
 

@@ -77,15 +77,14 @@ void Transport::broadcast(std::span<std::byte> bytes, int root) {
   int half = 1;
   while (half < all) half *= 2;
   bool has = place == 0;
-  for (half /= 2; half > 0; half /= 2) {
-    if (has && place + half < all) {
-      const Send send{rank_at(place + half), bytes};
-      exchange(std::span(&send, 1), {});
-    } else if (!has && place % (2 * half) == half) {
-      const Receive receive{rank_at(place - half), bytes};
-      exchange({}, std::span(&receive, 1));
-      has = true;
-    }
+  for (half /= 2; half > 0;
+       half /= 2) {  // exchange() each time, as threads of a process call it equally often
+    std::vector<Send> out;
+    std::vector<Receive> in;
+    if (has && place + half < all) out.push_back({rank_at(place + half), bytes});
+    else if (!has && place % (2 * half) == half) in.push_back({rank_at(place - half), bytes});
+    exchange(out, in);
+    has = has || !in.empty();
   }
 }
 

@@ -143,7 +143,7 @@ TEST_CASE("processes: parts differ by one at most, cover all, and ranks are told
 
 TEST_CASE("processes: what started this one is read from the environment, and a wrong wish is refused") {
   struct Set {
-    Set(const char* name, const char* value) : name(name) { setenv(name, value, 1); }
+    Set(const char* n, const char* value) : name(n) { setenv(name, value, 1); }
     ~Set() { unsetenv(name); }
     const char* name;
   };

@@ -68,7 +68,11 @@ void RandomGraph::shared() {
   const ProcessGroup alone;
   const Value x = any_of(dtype_), parts = any_with_axes(1, false);
   const int axis = axis_of(parts.t), other = axis_of(parts.t);
-  switch (below(7)) {
+  switch (below(9)) {
+    case 8:
+      return add(rank_after(x.t, alone), x.most);
+    case 7:
+      return add(rank_before(x.t, alone), x.most);
     case 6:
       return add(own(x.t, alone), x.most);
     case 5:

@@ -12,6 +12,7 @@
 #include "engine/processes/threads.h"
 #include "engine/processes/tree_sum.h"
 #include "models/trainer.h"
+#include "tests/models/sharded_testing.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
 #include "tests/thread_count.h"
@@ -20,11 +21,6 @@ using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
-
-// The transport of a rank, for as long as run_as_processes() runs.
-std::shared_ptr<Transport> lent(Transport& all) {
-  return {&all, [](Transport*) {}};
-}
 
 // y = b.gain * (x a.w) + b.shift, towards targets; c is read by nothing. One row of a batch of twelve in each grain.
 Training::Objective fit(ParamTable& table, const std::vector<Tensor>& in) {
@@ -207,45 +203,10 @@ TEST_CASE("grains: too few for the processes, and batches that are not cut, are 
                  "a batch of 0 arrays"));
 }
 
-namespace {
-
-ByteCorpus text_of_documents() {
-  std::vector<std::uint8_t> text;
-  for (int i = 0; i < 3000; ++i)
-    text.push_back(static_cast<std::uint8_t>(i % 37 > 34 ? '\n' : "abcde fgh."[(i * i / 7 + i) % 10]));
-  return {text, {text.begin(), text.begin() + 600}};
-}
-
-TrainingOptions options_of(const std::string& layer) {
-  TrainingOptions o;
-  o.model = {.hidden_size = 16,
-             .intermediate_size = 32,
-             .num_hidden_layers = 1,
-             .num_attention_heads = 2,
-             .ttt_layer_type = layer,
-             .mini_batch_size = 4};
-  o.steps = 8, o.batch = 4, o.context = 16, o.warmup = 2, o.grains = 4;
-  return o;
-}
-
-std::string checkpoint_of(TrainingOptions o, const ByteCorpus& corpus, int processes, int steps) {
-  const TemporaryFolder folder;
-  run_as_processes(processes, [&](Transport& all) {
-    TrainingOptions mine = o;
-    mine.processes = lent(all);
-    Trainer trainer(mine, corpus);
-    for (int i = 0; i < steps; ++i) trainer.step();
-    trainer.save(folder / "checkpoint");
-  });
-  return read_file(folder / "checkpoint");
-}
-
-}  // namespace
-
 TEST_CASE("grains: language models too, packed and within a budget, the loss that of the whole batch") {
   const ByteCorpus corpus = text_of_documents();
   for (const std::int64_t pack : {0, 4}) {
-    TrainingOptions o = options_of("ttt-linear");
+    TrainingOptions o = small_training("ttt-linear");
     o.pack = pack;
     const std::string one = checkpoint_of(o, corpus, 1, 3);
     for (int processes = 2; processes <= 4; ++processes) CHECK(checkpoint_of(o, corpus, processes, 3) == one);
@@ -258,7 +219,7 @@ TEST_CASE("grains: language models too, packed and within a budget, the loss tha
       CHECK(a.grad_norm == doctest::Approx(b.grad_norm).epsilon(1e-3));
     }
   }
-  TrainingOptions o = options_of("ttt-mlp");
+  TrainingOptions o = small_training("ttt-mlp");
   o.context = 256;
   const std::string one = checkpoint_of(o, corpus, 1, 2);
   {
@@ -266,7 +227,7 @@ TEST_CASE("grains: language models too, packed and within a budget, the loss tha
     o.memory_budget = Trainer(o, corpus).arena_bytes() * 9 / 10;
   }
   CHECK(checkpoint_of(o, corpus, 3, 2) == one);
-  TrainingOptions uneven = options_of("linear");
+  TrainingOptions uneven = small_training("linear");
   uneven.grains = 3;
   CHECK(contains(message_of<ConfigError>([&] { Trainer(uneven, corpus); }),
                  "a batch of 4 sequences cannot be cut into 3 grains"));
@@ -277,7 +238,7 @@ TEST_CASE("grains: the same file for any number of processes with every learner"
   const ByteCorpus corpus = text_of_documents();
   for (const std::string& layer : layer_names()) {
     CAPTURE(layer);
-    const TrainingOptions o = options_of(layer_type(layer));
+    const TrainingOptions o = small_training(layer_type(layer));
     const std::string one = checkpoint_of(o, corpus, 1, 2);
     for (const int processes : {2, 3, 4}) CHECK(checkpoint_of(o, corpus, processes, 2) == one);
   }
