@@ -272,8 +272,30 @@ Validation Trainer::validate(const Array& windows) const {
   if (options_.pack > 0)
     throw ConfigError(
         "[train] this model is trained on packed documents; validate it on validation_documents()");
-  return validation_of(loss_, parameters(), windows, std::min(options_.batch, windows.shape()[0]),
-                       training_.processes());
+  const std::int64_t batch = std::min(options_.batch, windows.shape()[0]);
+  if (options_.slices > 1) return validation_of_losses(losses_of_slices({windows, Array()}, batch));
+  return validation_of(loss_, parameters(), windows, batch, training_.processes());
+}
+
+// Of windows, `batch` at a time: each token's, the mean over a batch. given: tokens, and places if documents are packed.
+std::vector<std::vector<double>> Trainer::losses_of_slices(const std::vector<Array>& given,
+                                                           std::int64_t batch) const {
+  const std::int64_t tokens = options_.context / options_.slices, count = given[0].shape()[0] / batch;
+  const bool packs = given[1].defined();
+  std::vector<Spec> specs{{DType::i32, {batch, tokens + 1}}};
+  if (packs) specs.push_back({DType::f32, {batch, tokens}});
+  const auto output = [&](ParamTable& table, const std::vector<Tensor>& in, const ProcessGroup& slices) {
+    ttt::Stream stream;
+    stream.cut(slices);
+    return mean(losses_of(own_params(table, slices), in[0], {}, packs ? in[1] : Tensor(), stream), {0});
+  };
+  return training_.read_slices(specs, output, count, [&](std::int64_t b, std::int64_t slice) {
+    std::vector<Array> out;
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      out.push_back(cut_out(given[i], {b * batch, (b + 1) * batch},
+                            {slice * tokens, slice * tokens + specs[i].shape[1]}));
+    return out;
+  });
 }
 
 PackedWindows Trainer::validation_documents(std::int64_t max_windows) const {
@@ -287,6 +309,8 @@ Validation Trainer::validate(const PackedWindows& windows) const {
   if (options_.pack == 0)
     throw ConfigError(
         "[train] this model is trained on windows of running text; validate it on validation_windows()");
+  if (options_.slices > 1)
+    return validation_of_losses(losses_of_slices({windows.tokens, windows.places}, 1), windows);
   const DocumentLossFn losses = [this](const Params& params, Tensor tokens, Tensor places) {
     ttt::Stream stream;
     return losses_of(params, tokens, {}, places, stream);

@@ -94,6 +94,8 @@ class Trainer {
   // The mean loss of tokens that count: places and counted as in PackedWindows, undefined where nothing is packed.
   Tensor mean_loss(Tensor losses, Tensor counted, Tensor all_counted = {}) const;
   std::vector<Array> batch_of(std::uint64_t step) const;
+  std::vector<std::vector<double>> losses_of_slices(const std::vector<Array>& given,
+                                                    std::int64_t batch) const;
   Array part_of_batch(const Array& whole, std::int64_t grain, std::int64_t slice) const;
   Tensor losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
                    ttt::Stream& stream) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 
 #include "autograd/grad.h"
@@ -25,6 +26,12 @@ constexpr std::size_t kNumbers = 3;  // inputs behind the batch: rate and two co
 constexpr std::size_t kResults = 2;  // outputs before the parameters: loss, gradient norm
 constexpr std::int64_t kMostGrains = 65536, kMostSlices = 1024;
 constexpr const char* kParts[] = {"", "adamw.m.", "adamw.v.", "average."};
+
+// Of a slice: each one's own.
+std::vector<Tensor> owned(std::vector<Tensor> batch, const ProcessGroup& slices) {
+  for (Tensor& t : batch) t = own(t, slices);
+  return batch;
+}
 
 bool same(const std::vector<ParamSpec>& a, const std::vector<ParamSpec>& b) {
   return std::ranges::equal(
@@ -164,9 +171,7 @@ TracedModel Training::traced(const std::vector<Spec>& inputs, std::size_t given,
                              const SliceObjectiveFn& objective, const ProcessGroup& slices, bool first) {
   return trace_model(kType, inputs, [&](ParamTable& table, const std::vector<Tensor>& in) {
     std::vector<Tensor> batch(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(given));
-    if (has_slices())
-      for (Tensor& t : batch) t = own(t, slices);
-    const Objective o = objective(table, batch, slices);
+    const Objective o = objective(table, has_slices() ? owned(batch, slices) : batch, slices);
     if (has_parts()) return part_outputs(o, table, first);
     return updated(o, table, {in.begin() + static_cast<std::ptrdiff_t>(given), in.end()}, first);
   });
@@ -311,23 +316,30 @@ std::vector<float> Training::run_grains(Program& program, Sums& sums) {
   return losses;
 }
 
+// Calls fn for each slice here, on a thread of its own.
+void Training::on_slices(const std::function<void(std::int64_t slice, std::size_t here)>& fn) const {
+  const IndexRange own = own_leaves();
+  ranks_->run([&](Transport& rank) {
+    std::optional<SingleThreadScope> alone;
+    if (own.size() >= thread_count()) alone.emplace();
+    fn(rank.rank(), uz(rank.rank() - own.begin));
+  });
+}
+
 // The same of slices, side by side: each goes through all grains, so that all of them meet in each.
 std::vector<float> Training::run_slices(Program& program, Sums& sums) {
   const IndexRange own = own_leaves();
   std::vector<float> losses(uz(own.size()));
   std::vector<ShardedAdamW::Gradients> made(uz(own.size()));
   std::mutex spare;  // guards spare_
-  ranks_->run([&](Transport& rank) {
-    std::optional<SingleThreadScope> alone;
-    if (own.size() >= thread_count()) alone.emplace();
-    const std::size_t here = uz(rank.rank() - own.begin);
+  on_slices([&](std::int64_t slice, std::size_t here) {
     Sums of_grains(setup_.grains, [&](auto& a, auto& b) {
       ShardedAdamW::add(a, b);
       const std::lock_guard lock(spare);
       spare_.push_back(std::move(b));
     });
     for (std::int64_t grain = 0; grain < setup_.grains; ++grain) {
-      std::vector<Array> inputs = last_batch_(grain, rank.rank());
+      std::vector<Array> inputs = last_batch_(grain, slice);
       std::unique_lock lock(spare);
       ShardedAdamW::Gradients out = spare_gradients();
       lock.unlock();
@@ -339,6 +351,42 @@ std::vector<float> Training::run_slices(Program& program, Sums& sums) {
   for (std::int64_t s = own.begin; s < own.end; ++s)
     sums.push({s, s + 1}, std::move(made[uz(s - own.begin)]));
   return losses;
+}
+
+std::vector<std::vector<double>> Training::read_slices(const std::vector<Spec>& batch,
+                                                       const SliceOutputFn& output, std::int64_t count,
+                                                       const PartFn& batch_of) const {
+  const StateDict params = parameters();
+  std::vector<TracedModel> models;
+  std::vector<Plan> plans;
+  for (const ProcessGroup& slices : groups_) {
+    models.push_back(trace_model(kType, batch, [&](ParamTable& table, const std::vector<Tensor>& in) {
+      return std::vector<Tensor>{output(table, owned(in, slices), slices)};
+    }));
+    plans.push_back(models.back().function.plan());
+  }
+  const auto each = uz(plans.at(0).output_specs().at(0).size());
+  std::vector<double> mine(uz(count) * groups_.size() * each);  // [slices here, batches, numbers]
+  on_slices([&](std::int64_t slice, std::size_t here) {
+    for (std::int64_t b = 0; b < count; ++b) {
+      const std::vector<double> made =
+          plans[here].run(models[here].bind(batch_of(b, slice), {&params}))[0].to_vector();
+      std::ranges::copy(made, mine.begin() + static_cast<std::ptrdiff_t>((here * uz(count) + uz(b)) * each));
+    }
+  });
+  std::vector<double> all;
+  for (const Bytes& part : processes_->all_gather(std::as_bytes(std::span(mine)))) {
+    const std::size_t before = all.size();
+    all.resize(before + part.size() / sizeof(double));
+    std::memcpy(all.data() + before, part.data(), part.size());
+  }
+  std::vector<std::vector<double>> out(uz(count));
+  for (std::size_t slice = 0; slice < uz(setup_.slices); ++slice)
+    for (std::size_t b = 0; b < out.size(); ++b) {
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>((slice * out.size() + b) * each);
+      out[b].insert(out[b].end(), from, from + static_cast<std::ptrdiff_t>(each));
+    }
+  return out;
 }
 
 Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, double rate) {

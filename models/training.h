@@ -110,6 +110,12 @@ class Training {
   // The same with slices: batch_of(g, s) makes slice s of grain g. May be called by several threads at once.
   using PartFn = std::function<std::vector<Array>(std::int64_t grain, std::int64_t slice)>;
   Step step_parts(std::size_t kind, const PartFn& batch_of, double rate);
+  // With slices, of what does not train: batch_of(b, s) makes slice s of each of `count` batches -> for each batch what the slices
+  // make of it, one after another. Every process calls it, and has all of it.
+  using SliceOutputFn =
+      std::function<Tensor(ParamTable& table, const std::vector<Tensor>& batch, const ProcessGroup& slices)>;
+  std::vector<std::vector<double>> read_slices(const std::vector<Spec>& batch, const SliceOutputFn& output,
+                                               std::int64_t count, const PartFn& batch_of) const;
   // After a step that threw ValueError: where its first value that is not finite was made. Nothing where sequences are cut.
   std::optional<NonFinite> why_not_finite() const;
   std::int64_t steps_done() const { return steps_; }
@@ -164,6 +170,7 @@ class Training {
                  ShardedAdamW::Gradients& out) const;
   std::vector<float> run_grains(Program& program, Sums& sums);
   std::vector<float> run_slices(Program& program, Sums& sums);
+  void on_slices(const std::function<void(std::int64_t slice, std::size_t here)>& fn) const;
   Step finished(Step made);
   std::vector<Tensor> updated(const Objective& objective, ParamTable& table,
                               const std::vector<Tensor>& numbers, bool first);

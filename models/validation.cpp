@@ -23,6 +23,11 @@ std::vector<std::string> layers_that_learn(const std::map<std::string, Tensor>& 
   return out;
 }
 
+// Row i of rows of this width.
+auto row(const auto& all, std::int64_t i, std::int64_t width) {
+  return all.subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
+}
+
 // layers.0 of layers.0.seq_modeling_block.
 std::string shown_name(const std::string& layer) {
   return layer.substr(0, std::min(layer.size(), layer.find(".seq_modeling_block")));
@@ -91,19 +96,31 @@ Validation validation_of(const DocumentLossFn& losses, const StateDict& params, 
   std::vector<Array> inputs =
       model.bind({Array(DType::i32, {1, context + 1}), Array(kType, {1, context})}, {&params});
   Plan plan = model.function.plan();
-  std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
-  const auto row = [](const auto& all, std::int64_t i, std::int64_t width) {
-    return all.subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width));
-  };
-  Validation out;
-  double total = 0;
   const auto losses_of = [&](std::int64_t i) {
     std::ranges::copy(row(windows.tokens.as<std::int32_t>(), i, context + 1),
                       inputs[0].as<std::int32_t>().begin());
     std::ranges::copy(row(windows.places.as<float>(), i, context), inputs[1].as<float>().begin());
     return plan.run(inputs)[0].to_vector();
   };
-  const std::vector<std::vector<double>> all = processes.shared_out(count, losses_of);
+  return validation_of_losses(processes.shared_out(count, losses_of), windows);
+}
+
+Validation validation_of_losses(const std::vector<std::vector<double>>& batches) {
+  Validation out;
+  for (const std::vector<double>& numbers : batches) {
+    out.loss_by_position.resize(numbers.size());
+    for (std::size_t t = 0; t < numbers.size(); ++t)
+      out.loss_by_position[t] += numbers[t] / static_cast<double>(batches.size());
+  }
+  out.loss = out.mean_between(0, 1);
+  return out;
+}
+
+Validation validation_of_losses(const std::vector<std::vector<double>>& all, const PackedWindows& windows) {
+  const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
+  std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
+  Validation out;
+  double total = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto places = row(windows.places.as<float>(), i, context),
                counted = row(windows.counted.as<float>(), i, context);

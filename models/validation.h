@@ -13,7 +13,7 @@ struct Validation {
   double loss = 0;  // nats per byte
   // [context]; of packed documents by the place in a document, as far as they go
   std::vector<double> loss_by_position;
-  // Not of packed documents. Per layer that is a learner, [context], averaged over sequences and heads: the inner
+  // Neither of packed documents nor of sequences that are cut in time. Per layer that is a learner, [context], averaged over sequences and heads: the inner
   // loss of each token at the sequence's first weights, before and after its own gradient step.
   struct Inner {
     std::string layer;
@@ -38,5 +38,10 @@ Validation validation_of(const TokenLossFn& losses, const StateDict& params, con
 // Documents one window at a time; the mean is over the tokens that are counted.
 Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows,
                          Transport& processes);
+
+// The same of losses that someone else has made: of batches of running text, each token's mean over the batch, and of packed
+// windows, each token's.
+Validation validation_of_losses(const std::vector<std::vector<double>>& batches);
+Validation validation_of_losses(const std::vector<std::vector<double>>& losses, const PackedWindows& windows);
 
 }  // namespace nestgrad

@@ -182,6 +182,25 @@ TEST_CASE("slices: the same file for any number of processes, with grains, packe
         CHECK(a.loss == doctest::Approx(b.loss).epsilon(1e-5));
         CHECK(a.grad_norm == doctest::Approx(b.grad_norm).epsilon(1e-3));
       }
+      const auto validated = [pack](const Trainer& t) {
+        return pack > 0 ? t.validate(t.validation_documents(9)) : t.validate(t.validation_windows(9));
+      };
+      const Validation a = validated(cut), b = validated(whole);
+      CHECK(a.loss == doctest::Approx(b.loss).epsilon(1e-5));
+      REQUIRE(a.loss_by_position.size() == b.loss_by_position.size());
+      for (std::size_t t = 0; t < a.loss_by_position.size(); ++t)
+        CHECK(a.loss_by_position[t] == doctest::Approx(b.loss_by_position[t]).epsilon(1e-4));
+      std::mutex mutex;
+      run_as_processes(2, [&](Transport& all) {
+        TrainingOptions shared = o;
+        shared.slices = 4, shared.grains = grains, shared.processes = lent(all);
+        Trainer trainer(shared, corpus);
+        trainer.start_from(cut.parameters());
+        const Validation c = validated(trainer);
+        const std::lock_guard lock(mutex);
+        CHECK(c.loss == a.loss);
+        CHECK(c.loss_by_position == a.loss_by_position);
+      });
     }
   TrainingOptions passed_on = small_training("ttt-linear");
   passed_on.grains = 2, passed_on.slices = 4;
