@@ -19,9 +19,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Sizes {
-  std::int64_t heads = 2, dim = 16, chunk = 16, length = 256;
+  std::int64_t heads = 2, dim = 16, chunk = 16, length = 256, batch = 1;
   ttt::ProgramSizes program() const {
-    return {.batch = 1, .heads = heads, .dim = dim, .time = length, .chunk = chunk};
+    return {.batch = batch, .heads = heads, .dim = dim, .time = length, .chunk = chunk};
   }
 };
 
@@ -58,11 +58,15 @@ void list(bool json) {
   if (json) print_json({{"learners", all}});
 }
 
-void explain(const std::string& which, const Sizes& sizes, const std::string& form, bool json) {
+void explain(const std::string& which, const Sizes& sizes, const std::string& form, std::int64_t slices,
+             bool json) {
   const ttt::System& s = ttt::system_named(which);
-  const ttt::Explanation e = ttt::explain(s, sizes.program(), ttt::form_named(form));
+  const ttt::Explanation e = ttt::explain(s, sizes.program(), ttt::form_named(form), slices);
   fmt::print("{} ({})\n{}", s.title, s.source, e.str());
-  if (json) print_json(to_json(s, e));
+  if (!json) return;
+  Json out = to_json(s, e);
+  if (e.slices) out["slices"] = std::string(name(e.slices->form));
+  print_json(out);
 }
 
 void check(const std::vector<std::string>& names, bool json) {
@@ -103,6 +107,7 @@ int nestgrad::programs::learners(int argc, char** argv) {
   bool json = false, all = false;
   std::string which, form = "automatic";
   Sizes sizes;
+  std::int64_t slices = 1;
   std::vector<std::string> names;
   for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
   app.add_flag("--json", json, "Last line of output: the results as one JSON object");
@@ -121,6 +126,13 @@ int nestgrad::programs::learners(int argc, char** argv) {
   explaining->add_option("--form", form, "Ask for this form; an error says why it is impossible")
       ->check(CLI::IsMember(ttt::form_names()))
       ->capture_default_str();
+  explaining->add_option("--batch", sizes.batch, "Sequences")
+      ->check(positive, "POSITIVE")
+      ->capture_default_str();
+  explaining
+      ->add_option("--slices", slices,
+                   "Also how it goes along sequences that are cut into so many, each at a process of its own")
+      ->check(positive, "POSITIVE");
   CLI::App* checking = app.add_subcommand("check", "The battery of proofs");
   checking->add_option("name", which, "Learner")->check(CLI::IsMember(names));
   checking->add_flag("--all", all, "Every learner");
@@ -128,7 +140,7 @@ int nestgrad::programs::learners(int argc, char** argv) {
     sub->add_flag("--json", json, "Last line of output: the results as one JSON object");
   app.require_subcommand(0, 1);
   return run_program(argc, argv, app, [&] {
-    if (*explaining) return explain(which, sizes, form, json);
+    if (*explaining) return explain(which, sizes, form, slices, json);
     if (!*checking) return list(json);
     if (all == !which.empty()) throw CLI::ValidationError("check", "wants a learner's name, or --all");
     check(all ? names : std::vector<std::string>{which}, json);

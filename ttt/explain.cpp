@@ -28,10 +28,18 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   return out;
 }
 
-Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice wanted) {
+Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice wanted, std::int64_t slices) {
   Explanation out;
   trace_system(system, sizes, DType::f64, [&](const SystemProgram& p) {
-    out = explain(*p.learner, p.start, p.views, {.policy = p.policy, .form = wanted});
+    const InnerLoopOptions options{.policy = p.policy, .form = wanted};
+    out = explain(*p.learner, p.start, p.views, options);
+    if (slices > 1) {
+      if (sizes.time % slices != 0)
+        throw ConfigError(fmt::format("[explain] {} tokens cannot be cut into {} slices of one length",
+                                      sizes.time, slices));
+      out.slices = choose_slices(*p.learner, p.start, part(p.views, 0, sizes.time / slices), options, slices,
+                                 system.name);
+    }
     return std::vector<Tensor>{p.views.k};
   });
   return out;
@@ -47,6 +55,7 @@ std::string Explanation::str() const {
   for (FormChoice form : plan.slower)
     text += fmt::format("possible   {}: {}; slower at this shape\n", name(form), meaning(form));
   for (const FormPlan::Refusal& r : plan.refused) text += fmt::format("not {}: {}\n", name(r.form), r.why);
+  if (slices) text += slices->str();
   return text;
 }
 

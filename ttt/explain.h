@@ -2,6 +2,7 @@
 // in words and with the lines of the learner's own text.
 #pragma once
 
+#include "ttt/slices.h"
 #include "ttt/system.h"
 
 namespace nestgrad::ttt {
@@ -11,13 +12,15 @@ struct Explanation {
   Policy policy;
   bool stops_gradients = false;  // the optimiser cuts the outer gradient on purpose
   FormPlan plan;
-  std::vector<std::string> uses;  // "W1: %4 = matmul .."
-  std::string str() const;        // several lines
+  std::vector<std::string> uses;    // "W1: %4 = matmul .."
+  std::optional<SlicePlan> slices;  // if asked for
+  std::string str() const;          // several lines
 };
 
 Explanation explain(const Learner& learner, const Weights& start, const Views& views,
                     const InnerLoopOptions& options);
+// slices > 1: also how it goes along sequences that are cut into so many, sizes.time tokens in all.
 Explanation explain(const System& system, const ProgramSizes& sizes,
-                    FormChoice wanted = FormChoice::automatic);
+                    FormChoice wanted = FormChoice::automatic, std::int64_t slices = 1);
 
 }  // namespace nestgrad::ttt

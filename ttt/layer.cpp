@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "ttt/attention.h"
-#include "ttt/pipeline.h"
+#include "ttt/slices.h"
 
 namespace nestgrad::ttt {
 
@@ -213,14 +213,16 @@ std::unique_ptr<Learner> TTTLayer::learner_of_own_heads(const ProcessGroup& rank
 }
 
 Tensor TTTLayer::learnt_in_slices(const Views& views, Stream& stream) const {
-  if (options_.heads % stream.ranks().size() == 0)
-    return stream.whole_heads(
-        learnt(*learner_of_own_heads(stream.ranks()), of_own_heads(views, stream), stream));
+  const ProcessGroup& ranks = stream.ranks();
+  const Weights start = for_batch(learner_->init(), views.q.dim(0));
+  const SliceForm form =
+      choose_slices(*learner_, start, views, options_.inner, ranks.size(), name_, stream.slice_form()).form;
+  if (form == SliceForm::heads)
+    return stream.whole_heads(learnt(*learner_of_own_heads(ranks), of_own_heads(views, stream), stream));
   if (stream.track_inner_loss || stream.tap_inner_loops)
     throw ConfigError(fmt::format(
-        "[ttt] {}: what happens inside is not seen where states are passed on from slice to slice", name_));
-  return train_along_slices(*learner_, for_batch(learner_->init(), 1), views, options_.inner, stream.ranks(),
-                            name_);
+        "[ttt] {}: what happens inside is not seen where slices share no heads ({})", name_, name(form)));
+  return train_along_slices(*learner_, start, views, options_.inner, ranks, form);
 }
 
 Tensor TTTLayer::learnt(const Learner& learner, const Views& views, Stream& stream) const {

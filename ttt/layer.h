@@ -70,8 +70,7 @@ class TTTLayer {
   Task::Joined delayed(const Task::Joined& joined, Stream& stream) const;
   // The learner's answers to a whole sequence [batch, heads, time, dim]; what the stream asks for is tapped.
   Tensor learnt(const Learner& learner, const Views& views, Stream& stream) const;
-  // The same of a slice of each sequence: all tokens of some heads at each rank where these can be shared out, else states are
-  // passed on from rank to rank (ttt/pipeline.h).
+  // The same of a slice of each sequence (ttt/slices.h).
   Tensor learnt_in_slices(const Views& views, Stream& stream) const;
   void require_causal(const Weights& start, const Spec& q) const;  // ConfigError
   Tensor rates_of_tokens(Tensor x) const;                          // [batch, heads, time, 1]

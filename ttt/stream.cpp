@@ -130,11 +130,12 @@ Tensor Stream::positions(const std::string& name, Tensor x, std::int64_t capacit
   return own_tokens(iota(x.dtype(), {all_tokens(x.dim(1))}, 0));
 }
 
-void Stream::cut(const ProcessGroup& ranks) {
+void Stream::cut(const ProcessGroup& ranks, SliceForm form) {
   if (mode_ != Mode::whole)
     throw ConfigError(
         "[stream] sequences are cut where they are read whole; token by token there is nothing to cut");
   if (ranks.size() > 1) ranks_ = ranks;
+  slice_form_ = form;
 }
 
 Tensor Stream::own_tokens(Tensor of_all) const {

@@ -15,6 +15,8 @@
 
 namespace nestgrad::ttt {
 
+enum class SliceForm : std::uint8_t;  // ttt/slices.h; {}: the best for the shape
+
 class Stream {
  public:
   enum class Mode : std::uint8_t {
@@ -86,7 +88,9 @@ class Stream {
   // same length, and its places if documents are packed. What stands before a slice, the rank before has: with_history(),
   // before(), conv() and positions() heed it. A layer in which further tokens meet gives each rank all tokens of some of its
   // heads (whole_time) and then its own tokens of all heads again (whole_heads).
-  void cut(const ProcessGroup& ranks);
+  // form: how learners do it (ttt/slices.h).
+  void cut(const ProcessGroup& ranks, SliceForm form = {});
+  SliceForm slice_form() const { return slice_form_; }
   bool is_cut() const { return heeds_cut_ = true, ranks_.has_value(); }
   bool heeds_cut() const { return heeds_cut_; }  // whether anyone has asked
   const ProcessGroup& ranks() const { return *ranks_; }
@@ -129,6 +133,7 @@ class Stream {
   std::int64_t alignment_ = 1;
   mutable bool has_looked_ = false;
   std::optional<ProcessGroup> ranks_;
+  SliceForm slice_form_{};
   mutable bool heeds_cut_ = false;
   std::vector<State> states_;
   std::map<std::string, Tensor> before_;

@@ -12,6 +12,7 @@
 #include "tests/models/sharded_testing.h"
 #include "tests/testing.h"
 #include "tests/thread_count.h"
+#include "ttt/explain.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -24,6 +25,7 @@ struct Model {
   LanguageModelConfig config;
   bool packs = false;
   int orders = 1;
+  ttt::SliceForm form = ttt::SliceForm::automatic;
 };
 
 // Loss, gradients of all parameters, and (orders 2) those of the sum of the gradients' squares.
@@ -66,7 +68,7 @@ TracedModel traced(const Model& model, std::int64_t tokens, const ProcessGroup* 
     ttt::Stream stream;
     Tensors batch = in;
     if (slices) {
-      stream.cut(*slices);
+      stream.cut(*slices, model.form);
       for (Tensor& t : batch) t = own(t, *slices);
       params = params.through(
           [whole = params, slices](const Params::Request& r) { return vary(whole.get(r), *slices); });
@@ -112,6 +114,15 @@ LanguageModelConfig small_model(const std::string& layer) {
   return c;
 }
 
+// How a learner goes along eight slices of `batch` sequences, in words.
+std::string explained(const std::string& learner, std::int64_t heads, std::int64_t batch) {
+  const ttt::ProgramSizes sizes{.batch = batch, .heads = heads, .dim = 4, .time = 32, .chunk = 4};
+  return ttt::explain(ttt::system_named(learner), sizes, ttt::FormChoice::automatic, 8).str();
+}
+bool is_affine(const std::string& learner) {
+  return contains(explained(learner, 1, 1), "slices     exchange");
+}
+
 bool can_cut(const std::string& layer) { return layer_type(layer) != kEndToEnd; }
 
 }  // namespace
@@ -141,13 +152,20 @@ TEST_CASE("slices: with convolutions, shared projections, windows and packed doc
     }
 }
 
-TEST_CASE(
-    "slices: where heads cannot be shared, states are passed on: the same loss and gradients to order 2") {
-  for (const int slices : {2, 4})
-    for (const std::string layer : {"ttt-linear", "ttt-mlp", "delta-net", "titans-mlp"}) {
-      CAPTURE(slices);
+TEST_CASE("slices: laws are exchanged and states passed on: the same loss and gradients to order 2") {
+  for (const auto& [form, layer] :
+       std::vector<std::pair<ttt::SliceForm, std::string>>{{ttt::SliceForm::pipeline, "ttt-linear"},
+                                                           {ttt::SliceForm::pipeline, "ttt-mlp"},
+                                                           {ttt::SliceForm::pipeline, "delta-net"},
+                                                           {ttt::SliceForm::pipeline, "titans-mlp"},
+                                                           {ttt::SliceForm::exchange, "linear-attention"},
+                                                           {ttt::SliceForm::exchange, "delta-net"},
+                                                           {ttt::SliceForm::exchange, "gated-delta-net"}})
+    for (const int slices : {2, 4}) {
+      CAPTURE(name(form));
       CAPTURE(layer);
-      Model model{small_model(layer), false, 2};
+      CAPTURE(slices);
+      Model model{small_model(layer), false, 2, form};
       model.config.num_attention_heads = 1;
       check_cut(model, slices);
     }
@@ -155,14 +173,18 @@ TEST_CASE(
 
 TEST_CASE("slices: every learner's loss and gradients are those of whole sequences" *
           doctest::test_suite("slow")) {
-  for (const std::string& layer : layer_names())
-    if (can_cut(layer)) {
-      CAPTURE(layer);
-      Model model{small_model(layer)};
-      check_cut(model, 2);
-      model.config.num_attention_heads = 1;
-      if (why_not_cut(model.config, kTime / 2, 2).empty()) check_cut(model, 2);
-    }
+  for (const std::string& layer : layer_names()) {
+    if (!can_cut(layer)) continue;
+    CAPTURE(layer);
+    Model model{small_model(layer)};
+    check_cut(model, 2);
+    model.config.num_attention_heads = 1;
+    if (!why_not_cut(model.config, kTime / 2, 2).empty()) continue;
+    check_cut(model, 2);
+    if (!is_affine(layer)) continue;
+    model.form = ttt::SliceForm::exchange;
+    check_cut(model, 2);
+  }
 }
 
 TEST_CASE("slices: the same file for any number of processes, with grains, packed and within a budget") {
@@ -236,6 +258,21 @@ TEST_CASE("slices: every learner's file is the same for any number of processes"
     TrainingOptions o = small_training(layer_type(layer));
     o.slices = 2, o.grains = 2;
     CHECK(checkpoint_of(o, corpus, 2, 2) == checkpoint_of(o, corpus, 1, 2));
+  }
+}
+
+TEST_CASE("slices: how a learner goes along them is chosen by its trace, and explained") {
+  CHECK(contains(explained("ttt-mlp", 8, 1), "slices     heads: all tokens of some heads at each rank"));
+  const std::string mlp = explained("ttt-mlp", 4, 1);
+  CHECK_MESSAGE(contains(mlp, "slices     pipeline"), mlp);
+  CHECK_MESSAGE(contains(mlp, "not exchange: "), mlp);
+  CHECK_MESSAGE(contains(mlp, "not heads: 4 heads cannot be shared equally by 8 slices"), mlp);
+  for (const std::string affine :
+       {"linear-attention", "gated-linear-attention", "delta-net", "gated-delta-net", "mamba-2"}) {
+    CAPTURE(affine);
+    const std::string one = explained(affine, 1, 1);
+    CHECK_MESSAGE(contains(one, "slices     exchange: what each slice makes of its first state"), one);
+    CHECK(contains(explained(affine, 1, 8), "slices     pipeline"));
   }
 }
 
