@@ -216,7 +216,7 @@ Tensor TTTLayer::learnt_in_slices(const Views& views, Stream& stream) const {
   const ProcessGroup& ranks = stream.ranks();
   const Weights start = for_batch(learner_->init(), views.q.dim(0));
   const SliceForm form =
-      choose_slices(*learner_, start, views, options_.inner, ranks.size(), name_, stream.slice_form()).form;
+      choose_slices(system_, *learner_, start, views, options_.inner, ranks.size(), name_, stream.slice_form()).form;
   if (form == SliceForm::heads)
     return stream.whole_heads(learnt(*learner_of_own_heads(ranks), of_own_heads(views, stream), stream));
   if (stream.track_inner_loss || stream.tap_inner_loops)

@@ -20,7 +20,7 @@ namespace {
 struct SliceLaw {
   std::vector<Tensor> added;               // S_i, [batch, heads, in, out]
   std::vector<std::vector<Tensor>> moved;  // M_ij, [batch, heads, in, in]
-  bool is_affine;                          // else M holds for states of zeros alone
+  bool is_affine = true;                   // else M holds for states of zeros alone
 };
 
 // 1 where row and column are the same, of the shape of a square state.
@@ -60,14 +60,47 @@ SliceLaw law_of(const Learner& learner, const State& start, const Views& views,
   return law;
 }
 
-std::string why_not_exchanged(const Learner& learner, const State& start, const Views& views,
-                              const InnerLoopOptions& options) {
+// What a state becomes along a slice.
+std::vector<Tensor> moved_by(const SliceLaw& law, const std::vector<Tensor>& state) {
+  std::vector<Tensor> out;
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    Tensor sum = law.added[i];
+    for (std::size_t j = 0; j < state.size(); ++j) sum = sum + matmul(law.moved[i][j], state[j]);
+    out.push_back(sum);
+  }
+  return out;
+}
+
+// Two slices of a small sequence: do they answer by their laws as the whole does?
+bool laws_add_up(const System& system, const InnerLoopOptions& given, std::int64_t heads) {
+  constexpr std::int64_t kChunk = 3;
+  const std::int64_t half = 2 * kChunk;
+  const Function both =
+      trace_system(system, {.batch = 1, .heads = heads, .dim = 4, .time = 2 * half, .chunk = kChunk},
+                   DType::f64, [&](const SystemProgram& p) -> std::vector<Tensor> {
+                     InnerLoopOptions options = given;
+                     options.policy = p.policy;
+                     const Tensor whole = train_along(*p.learner, p.start, p.views, options).output;
+                     const State start = State::start(*p.learner, p.start);
+                     const SliceLaw law = law_of(*p.learner, start, part(p.views, 0, half), options);
+                     const State between = start.with(moved_by(law, start.flat()));
+                     return {slice(whole, 2, half, 2 * half),
+                             train_along(*p.learner, between, part(p.views, half, 2 * half), options).output};
+                   });
+  const std::vector<Array> out = both(numbers_for(both, 7));
+  return relative_error(out[0], out[1], 1) < 1e-9;
+}
+
+std::string why_not_exchanged(const System& system, const Learner& learner, const State& start,
+                              const Views& views, const InnerLoopOptions& options) {
   for (const Tensor& x : start.flat())
     if (x.rank() != 4 || x.dim(2) != x.dim(3))
       return fmt::format("a state is {}: only square ones are moved by a matrix of their own size",
                          to_string(x.spec()));
   if (!law_of(learner, start, views, options).is_affine)
     return "the last state is not affine in the first: its derivative depends on it";
+  if (!laws_add_up(system, options, views.k.dim(1)))
+    return "columns of a state meet: it is not moved by a matrix from the left";
   return {};
 }
 
@@ -99,13 +132,13 @@ State exchanged(const State& first, const SliceLaw& law, const ProcessGroup& ran
       shape.insert(shape.begin(), 1);
       begins[i].push_back(reshape(at[i], shape));
     }
-    std::vector<Tensor> next;
+    SliceLaw of_r;
     for (std::size_t i = 0; i < states; ++i) {
-      Tensor sum = of_rank(added[i], r);
-      for (std::size_t j = 0; j < states; ++j) sum = sum + matmul(of_rank(moved[i][j], r), at[j]);
-      next.push_back(sum);
+      of_r.added.push_back(of_rank(added[i], r));
+      of_r.moved.emplace_back();
+      for (const Tensor& m : moved[i]) of_r.moved[i].push_back(of_rank(m, r));
     }
-    at = next;
+    at = moved_by(of_r, at);
   }
   // Every rank makes all of them, and takes its own: no rank's program may lack what others wait for.
   std::vector<Tensor> own;
@@ -183,9 +216,9 @@ std::string_view name(SliceForm form) {
   return {};
 }
 
-SlicePlan choose_slices(const Learner& learner, const Weights& start, const Views& views,
-                        const InnerLoopOptions& options, std::int64_t slices, const std::string& who,
-                        SliceForm wanted) {
+SlicePlan choose_slices(const System& system, const Learner& learner, const Weights& start,
+                        const Views& views, const InnerLoopOptions& options, std::int64_t slices,
+                        const std::string& who, SliceForm wanted) {
   const std::int64_t batch = views.k.dim(0), heads = views.k.dim(1);
   SlicePlan plan{wanted, {}};
   const auto possible = [&](SliceForm form, const std::string& why) {
@@ -208,7 +241,7 @@ SlicePlan choose_slices(const Learner& learner, const Weights& start, const View
         views.starts.defined() ? "packed documents begin anew within a slice" : std::string();
     const State state = State::start(learner, start);
     return possible(SliceForm::exchange,
-                    packed.empty() ? why_not_exchanged(learner, state, views, options) : packed);
+                    packed.empty() ? why_not_exchanged(system, learner, state, views, options) : packed);
   };
   const auto can_pass_on = [&] {
     return possible(SliceForm::pipeline, why_not_passed_on(options.policy, views));

@@ -5,7 +5,8 @@
 //   exchange   where the last state of a slice is affine in its first one, W -> M W + S: each rank finds M and S of its slice, all have
 //              those of all (two matrices for each weight and head), and each begins with what those before it add up to
 //              (flash-linear-attention does so for a few layers, by hand). M is the derivative of the last state with respect to
-//              the first, and that it does not depend on any state is seen on its trace.
+//              the first; that it does not depend on any state is seen on its trace, that it moves the columns of a state one by one
+//              on numbers: two slices of a small sequence must answer as the whole.
 //   pipeline   each rank takes the sequences of the batch one after the other, and begins its slice of one with what the rank before has
 //              left of it. Any learner with chunks, and the work of one rank while others wait for the first sequence:
 //
@@ -17,7 +18,7 @@
 #pragma once
 
 #include "engine/processes/group.h"
-#include "ttt/inner_loop.h"
+#include "ttt/system.h"
 
 namespace nestgrad::ttt {
 
@@ -37,9 +38,10 @@ struct SlicePlan {
 
 // views: of a slice, [batch, heads, time here, ..], start [batch, heads, ..], of so many slices. heads if they can be shared out; else what
 // takes less time for the batch. ConfigError that says why if the one asked for is impossible, or all are; in the name of `who`.
-SlicePlan choose_slices(const Learner& learner, const Weights& start, const Views& views,
-                        const InnerLoopOptions& options, std::int64_t slices, const std::string& who,
-                        SliceForm wanted = SliceForm::automatic);
+// learner: the system's.
+SlicePlan choose_slices(const System& system, const Learner& learner, const Weights& start,
+                        const Views& views, const InnerLoopOptions& options, std::int64_t slices,
+                        const std::string& who, SliceForm wanted = SliceForm::automatic);
 
 // The answers to this rank's slices, views [batch, heads, time here, ..], as train_along(learner, start, ..) gives them of whole sequences,
 // by exchange or pipeline. start: [batch, heads, ..].

@@ -13,6 +13,7 @@
 #include "tests/testing.h"
 #include "tests/thread_count.h"
 #include "ttt/explain.h"
+#include "ttt/learners/catalogue.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -274,6 +275,21 @@ TEST_CASE("slices: how a learner goes along them is chosen by its trace, and exp
     CHECK_MESSAGE(contains(one, "slices     exchange: what each slice makes of its first state"), one);
     CHECK(contains(explained(affine, 1, 8), "slices     pipeline"));
   }
+}
+
+TEST_CASE("slices: laws that no matrix from the left says are not exchanged, though they are affine") {
+  ttt::System mixing = ttt::delta_net();
+  mixing.learner = [](const Params& p, const ttt::SystemSizes& sizes) {
+    const ttt::InnerLoss loss{"1/2 |cumsum(p - v)|^2", [](Tensor prediction, Tensor target) {
+                                return 0.5 * sum(square(cumsum(prediction - target, -1)), {-1}, true);
+                              }};
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {sizes.heads, sizes.dim, 0, sizes.dim}), loss);
+  };
+  const std::string text = ttt::explain(mixing, {.batch = 1, .heads = 1, .dim = 4, .time = 32, .chunk = 4},
+                                        ttt::FormChoice::automatic, 8)
+                               .str();
+  CHECK_MESSAGE(contains(text, "slices     pipeline"), text);
+  CHECK_MESSAGE(contains(text, "not exchange: columns of a state meet"), text);
 }
 
 TEST_CASE("slices: what cannot be cut is refused with what to do") {
