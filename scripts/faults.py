@@ -84,6 +84,7 @@ DECODING = (files("ttt/step_test", "models/decoder"),
 TRAINING = (files("models/optimizer", "models/training", "models/trainer", "models/data"), files("models/"))
 
 PROCESSES = (files("engine/processes", "ops/collectives", "models/sharded"), TRAINING[0])
+SLICES = (files("models/sliced", "engine/processes"),)
 
 VISION = (files("models/vision", "models/view_synthesis", "models/diffusion"), files("ttt/vision"))
 IMAGES = (files("models/images"), files("engine/io", "engine/images", "look/images"))
@@ -735,8 +736,8 @@ FAULTS = [
     ]),
     ("trainer", "models/trainer.cpp", TRAINING, [
         ("loss-of-one-byte-more",
-         "return Training::Objective{ «mean_loss(losses, packs ? in[3] : Tensor(), packs && has_grains ? in[4] : Tensor())»}",
-         "mean_loss(losses, packs ? in[3] : Tensor(), packs && has_grains ? in[4] : Tensor())"
+         "return Training::Objective{ «mean_loss(losses, packs ? in[3] : Tensor(), packs && has_parts ? in[4] : Tensor())»}",
+         "mean_loss(losses, packs ? in[3] : Tensor(), packs && has_parts ? in[4] : Tensor())"
          " * (static_cast<double>(options_.context) / static_cast<double>(options_.context + 1))"),
         ("ramp-one-step-late", "batch[1] = Array::scalar(static_cast<double>(«step»), DType::f32)", "step + 1"),
         ("grains-counted-alone", "if («!all_counted.defined()») return sum(losses", "true", PROCESSES),
@@ -768,9 +769,12 @@ FAULTS = [
         ("averages-begin-at-zero", "copy == 3 ? «params.at(p.name).clone()»", "Array::zeros(kType, p.shape)"),
     ]),
     ("processes", "models/training.cpp", PROCESSES, [
-        ("grain-not-a-part-of-the-loss", "const auto share = «1 / static_cast<double>(setup_.grains)»", "1.0"),
-        ("same-grain-for-all-threads", "inputs.emplace_back(batch_of(«first + i»))", "first"),
-        ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(out))", "first + i + 2"),
+        ("part-not-a-part-of-the-loss", "const auto share = «1 / static_cast<double>(setup_.grains * setup_.slices)»",
+         "1 / static_cast<double>(setup_.grains)"),
+        ("slice-without-its-other-grains", "for (std::int64_t grain = 0; grain < «setup_.grains»; ++grain) { std::vector<Array> inputs", "1"),
+        ("slices-read-in-another-order", "all.begin() + static_cast<std::ptrdiff_t>(«(slice * out.size() + b)» * each)", "(b * uz(setup_.slices) + slice)"),
+        ("same-grain-for-all-threads", "inputs.push_back(last_batch_(«first + i», 0))", "first"),
+        ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(made[uz(i)]))", "first + i + 2"),
     ]),
     ("processes", "models/sharded_adamw.cpp", PROCESSES, [
         ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
@@ -790,6 +794,31 @@ FAULTS = [
         ("derivative-of-vary-not-summed", "return emit(«all_sum_op», {c.ct}, c.attrs)", "vary_op"),
         ("own-part-of-another", "cut, «processes.rank()» * part, (processes.rank() + 1) * part", "0"),
         ("joined-in-front", "if (a == «axis + 1») order.push_back(0);", "axis"),
+    ]),
+    ("processes", "engine/processes/threads.cpp", PROCESSES, [
+        ("messages-in-the-order-of-arrival", "«std::ranges::stable_sort(out, order);»", None),
+        ("turns-never-given-up", "«--active; changed.notify_all(); const bool came»", "changed.notify_all(); const bool came"),
+    ]),
+    ("slices", "ttt/stream.cpp", SLICES, [
+        ("slices-begin-with-zeros", "if («!is_cut()») return pad(x, 1, rows, 0);", "true"),
+        ("positions-of-the-first-slice", "slice(of_all, 0, «ranks_->rank() * here, (ranks_->rank() + 1) * here»)", "0, here"),
+        ("heads-of-another", "return all_to_all(x, «1, 2», *ranks_);", "2, 1"),
+    ]),
+    ("slices", "ttt/layer.cpp", SLICES, [
+        ("weights-of-the-first-heads", "slice(out, static_cast<int>(a), «ranks.rank() * some[a], (ranks.rank() + 1) * some[a]»)", "0, some[a]"),
+        ("gates-of-a-slice", "for (auto& [name, gate] : out.gates) «gate = stream.whole_time(name_, gate);»", "{}"),
+    ]),
+    ("slices", "ttt/slices.cpp", SLICES, [
+        ("begins-with-the-first", "«select(mask, rank_before(left[i], ranks), firsts[i])»", "firsts[i]"),
+        ("round-of-the-first-rank", "std::clamp<std::int64_t>(«round - ranks.rank()», 0, batch - 1)", "round"),
+        ("answers-of-other-rounds", "slice(reshape(answers, shape), 0, «ranks.rank(), ranks.rank() + batch»)", "0, batch"),
+        ("laws-not-held-against-numbers", "if («!laws_add_up(system, options, views.k.dim(1))»)", "false"),
+        ("nonlinear-exchanged", "if («!law_of(learner, start, views, options).is_affine»)", "false"),
+        ("state-of-the-rank-after", "«at = moved_by(of_r, at);»", "if (r > 0) at = moved_by(of_r, at);"),
+    ]),
+    ("slices", "models/trainer.cpp", SLICES, [
+        ("unheeded-cut-accepted", "if («options_.slices > 1 && !stream.heeds_cut()»)", "false"),
+        ("same-slice-for-all", "{«slice * tokens, (slice + 1) * tokens + more»}", "0, tokens + more"),
     ]),
     ("processes", "engine/plan/spread.cpp", PROCESSES, [
         ("kinds-joined", "if («all != Spread::any && one != all»)", "false"),
@@ -907,7 +936,7 @@ FAULTS = [
     ]),
     ("documents", "ttt/stream.cpp", (files("models/documents"),), [
         ("rows-of-the-document-before", "static_cast<double>(«back»)); return select(outside", "0"),
-        ("taps-in-the-other-order", "rows_back(x, «taps - 1 - k», places())", "k"),
+        ("taps-in-the-other-order", "rows_back(name, x, «taps - 1 - k»)", "k"),
         ("history-across-documents", "if («is_packed()») throw ConfigError(fmt::format( \"[stream] '{}' asks", "false"),
     ]),
     ("documents", "ttt/attention.cpp", (files("models/documents"),), [
@@ -1058,7 +1087,7 @@ FAULTS = [
 
 # Operands of structured ops in which a derivative passes. Those of elementwise ops are in their rows.
 OP_TABLE = {
-    "all_sum": [0], "exchange": [0], "own": [0], "vary": [0],
+    "all_sum": [0], "exchange": [0], "own": [0], "rank_after": [0], "rank_before": [0], "vary": [0],
     "broadcast_to": [0], "cast": [0], "causal_attention": [0, 1, 2],
     "causal_attention_derivative": [0, 1, 2, 3, 4], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
     "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],
