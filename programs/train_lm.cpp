@@ -156,7 +156,9 @@ std::int64_t usual_grains(const Options& o) {
     if (!o.resume || !std::filesystem::exists(path)) return "";
     return std::to_string(grains_of_checkpoint(read_safetensors(path)));
   });
-  return written.empty() ? default_grains(o.training.batch) : std::stoll(written);
+  if (!written.empty()) return std::stoll(written);
+  if (o.training.slices > 1) return 1;  // else they would be made one after another
+  return default_grains(o.training.batch);
 }
 
 // The text, once the settings are known to go together and the folder to be one of theirs.
@@ -410,7 +412,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option(
          "--grains", o.training.grains,
          "Parts that a batch is cut into, which the processes of mpirun share; the results depend on their\n"
-         "number, and not on that of the processes (default: the largest divisor of the batch up to 8)")
+         "number, and not on that of the processes (default: the largest divisor of the batch up to 8; with\n"
+         "slices 1)")
       ->check(positive, "POSITIVE");
   app.add_option(
          "--slices", o.training.slices,

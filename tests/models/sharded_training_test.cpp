@@ -12,7 +12,7 @@
 #include "engine/processes/threads.h"
 #include "engine/processes/tree_sum.h"
 #include "models/trainer.h"
-#include "tests/models/sharded_testing.h"
+#include "tests/models/training_testing.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
 #include "tests/thread_count.h"

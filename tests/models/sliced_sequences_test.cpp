@@ -9,7 +9,7 @@
 #include "engine/processes/threads.h"
 #include "models/language_model.h"
 #include "ops/collectives.h"
-#include "tests/models/sharded_testing.h"
+#include "tests/models/training_testing.h"
 #include "tests/testing.h"
 #include "tests/thread_count.h"
 #include "ttt/explain.h"
@@ -154,19 +154,20 @@ TEST_CASE("slices: with convolutions, shared projections, windows and packed doc
 }
 
 TEST_CASE("slices: laws are exchanged and states passed on: the same loss and gradients to order 2") {
-  for (const auto& [form, layer] :
-       std::vector<std::pair<ttt::SliceForm, std::string>>{{ttt::SliceForm::pipeline, "ttt-linear"},
-                                                           {ttt::SliceForm::pipeline, "ttt-mlp"},
-                                                           {ttt::SliceForm::pipeline, "delta-net"},
-                                                           {ttt::SliceForm::pipeline, "titans-mlp"},
-                                                           {ttt::SliceForm::exchange, "linear-attention"},
-                                                           {ttt::SliceForm::exchange, "delta-net"},
-                                                           {ttt::SliceForm::exchange, "gated-delta-net"}})
+  struct Way {
+    ttt::SliceForm form;
+    std::string layer;
+  };
+  for (const Way& way :
+       {Way{ttt::SliceForm::pipeline, "ttt-linear"}, Way{ttt::SliceForm::pipeline, "ttt-mlp"},
+        Way{ttt::SliceForm::pipeline, "delta-net"}, Way{ttt::SliceForm::pipeline, "titans-mlp"},
+        Way{ttt::SliceForm::exchange, "linear-attention"}, Way{ttt::SliceForm::exchange, "delta-net"},
+        Way{ttt::SliceForm::exchange, "gated-delta-net"}})
     for (const int slices : {2, 4}) {
-      CAPTURE(name(form));
-      CAPTURE(layer);
+      CAPTURE(name(way.form));
+      CAPTURE(way.layer);
       CAPTURE(slices);
-      Model model{small_model(layer), false, 2, form};
+      Model model{small_model(way.layer), false, 2, way.form};
       model.config.num_attention_heads = 1;
       check_cut(model, slices);
     }

@@ -9,6 +9,7 @@
 
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
+#include "tests/models/training_testing.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
 
@@ -25,14 +26,8 @@ ByteCorpus small_corpus() {
 }
 
 TrainingOptions small_options(const std::string& layer = "linear") {
-  TrainingOptions o;
-  o.model = {.hidden_size = 16,
-             .intermediate_size = 32,
-             .num_hidden_layers = 1,
-             .num_attention_heads = 2,
-             .ttt_layer_type = layer,
-             .mini_batch_size = 4};
-  o.steps = 8, o.batch = 2, o.context = 18, o.warmup = 2;
+  TrainingOptions o = small_training(layer);
+  o.batch = 2, o.context = 18, o.grains = 1;
   return o;
 }
 

@@ -1,4 +1,4 @@
-// What tests of training on several processes share: a text, small settings, and the checkpoint of a run.
+// What tests of training share, on one process and on several: a text, small settings, and the checkpoint of a run.
 #pragma once
 
 #include "engine/io/file.h"
