@@ -66,6 +66,7 @@ void exchange_all(Transport& all, const std::vector<std::span<const std::byte>>&
 }
 
 OpKernel exchange_kernel(const OpCall& c) {
+  if (processes_of(c)->size() == 1) return copy_bytes(c);
   return [all = processes_of(c), bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
     const std::size_t part = bytes / uz(all->size());
     std::vector<std::span<const std::byte>> sent;
@@ -127,6 +128,7 @@ OpKernel all_sum_kernel_of(const OpCall& c) {
 }
 
 OpKernel all_sum_kernel(const OpCall& c) {
+  if (processes_of(c)->size() == 1) return copy_bytes(c);
   return c.out.dtype == DType::f32 ? all_sum_kernel_of<float>(c) : all_sum_kernel_of<double>(c);
 }
 
@@ -140,7 +142,7 @@ OpKernel neighbour_kernel(const OpCall& c, int step) {
     if (is_rank(to)) sends.push_back({to, {in[0], bytes}});
     if (is_rank(from)) receives.push_back({from, {out, bytes}});
     else if (bytes > 0) std::memset(out, 0, bytes);
-    all->exchange(sends, receives);
+    if (all->size() > 1) all->exchange(sends, receives);
   };
 }
 OpKernel before_kernel(const OpCall& c) { return neighbour_kernel(c, -1); }
@@ -148,7 +150,8 @@ OpKernel after_kernel(const OpCall& c) { return neighbour_kernel(c, 1); }
 
 // Where there is no kernel: a process that is alone has no neighbours.
 Tensor expand_no_neighbour(std::span<const Tensor> in, const Attrs& attrs) {
-  return zero_like(expand_alone(in, attrs));
+  const Tensor x = expand_alone(in, attrs);
+  return zeros(x.dtype(), x.shape());
 }
 
 std::vector<OpSample> samples_of(const char* error_text, Shape wrong) {
