@@ -85,14 +85,14 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
   const std::int64_t dim = options_.width / options_.heads;
   if (dim % 2 && (system_.rotary || options_.attention_window > 0))
     throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", dim));
-  const SystemSizes sizes{options_.heads, dim, options_.inner.policy.chunk};
+  sizes_ = {options_.heads, dim, options_.inner.policy.chunk};
   learner_ =
       system_.learner(params_.through([whole = params_, asked = asked_](const Params::Request& request) {
         asked->emplace(request.name, request);
         return whole.get(request);
       }),
-                      sizes);
-  options_.inner.policy = system_.policy(sizes);
+                      sizes_);
+  options_.inner.policy = system_.policy(sizes_);
   if (!options_.inner.policy.causal())
     throw ConfigError(fmt::format("[ttt] {} is not causal ({}): it cannot be a layer of a language model",
                                   system_.name, options_.inner.policy.str()));
@@ -207,16 +207,15 @@ std::unique_ptr<Learner> TTTLayer::learner_of_own_heads(const ProcessGroup& rank
     }
     return out;
   };
-  return system_.learner(
-      params_.through(part),
-      {options_.heads / ranks.size(), options_.width / options_.heads, options_.inner.policy.chunk});
+  return system_.learner(params_.through(part), {sizes_.heads / ranks.size(), sizes_.dim, sizes_.chunk});
 }
 
 Tensor TTTLayer::learnt_in_slices(const Views& views, Stream& stream) const {
   const ProcessGroup& ranks = stream.ranks();
   const Weights start = for_batch(learner_->init(), views.q.dim(0));
-  const SliceForm form =
-      choose_slices(system_, *learner_, start, views, options_.inner, ranks.size(), name_, stream.slice_form()).form;
+  const SliceForm form = choose_slices(system_, *learner_, start, views, options_.inner, ranks.size(), name_,
+                                       stream.slice_form())
+                             .form;
   if (form == SliceForm::heads)
     return stream.whole_heads(learnt(*learner_of_own_heads(ranks), of_own_heads(views, stream), stream));
   if (stream.track_inner_loss || stream.tap_inner_loops)

@@ -81,6 +81,7 @@ class TTTLayer {
   TTTLayerOptions options_;
   std::unique_ptr<Task> task_;
   System system_;
+  SystemSizes sizes_;
   std::unique_ptr<Learner> learner_;
   std::shared_ptr<std::map<std::string, Params::Request>> asked_;  // what the learner has asked for, by name
   std::string name_;
