@@ -13,8 +13,8 @@ struct Validation {
   double loss = 0;  // nats per byte
   // [context]; of packed documents by the place in a document, as far as they go
   std::vector<double> loss_by_position;
-  // Neither of packed documents nor of sequences that are cut in time. Per layer that is a learner, [context], averaged over sequences and heads: the inner
-  // loss of each token at the sequence's first weights, before and after its own gradient step.
+  // Neither of packed documents nor of sequences that are cut in time. Per layer that is a learner, [context], averaged over
+  // sequences and heads: the inner loss of each token at the sequence's first weights, before and after its own gradient step.
   struct Inner {
     std::string layer;
     std::vector<double> initial, before, after;

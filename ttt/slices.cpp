@@ -14,6 +14,13 @@ namespace nestgrad::ttt {
 
 namespace {
 
+// With an axis of one in front: one sequence as a batch, what one rank has as that of one rank.
+Tensor of_one(Tensor x) {
+  Shape shape = x.shape();
+  shape.insert(shape.begin(), 1);
+  return reshape(x, shape);
+}
+
 // ---- exchange ----
 
 // What a slice makes of the state that it begins with: state i becomes S_i + sum over j of M_ij state_j.
@@ -105,11 +112,7 @@ std::string why_not_exchanged(const System& system, const Learner& learner, cons
 }
 
 // By rank, [ranks, batch, heads, ..].
-Tensor of_all_ranks(Tensor x, const ProcessGroup& ranks) {
-  Shape shape = x.shape();
-  shape.insert(shape.begin(), 1);
-  return all_gather(reshape(x, shape), 0, ranks);
-}
+Tensor of_all_ranks(Tensor x, const ProcessGroup& ranks) { return all_gather(of_one(x), 0, ranks); }
 Tensor of_rank(Tensor all, int rank) {
   Shape shape(all.shape().begin() + 1, all.shape().end());
   return reshape(slice(all, 0, rank, rank + 1), shape);
@@ -127,11 +130,7 @@ State exchanged(const State& first, const SliceLaw& law, const ProcessGroup& ran
   std::vector<Tensor> at = first.flat();
   std::vector<std::vector<Tensor>> begins(states);  // of each rank
   for (int r = 0; r < ranks.size(); ++r) {
-    for (std::size_t i = 0; i < states; ++i) {
-      Shape shape = at[i].shape();
-      shape.insert(shape.begin(), 1);
-      begins[i].push_back(reshape(at[i], shape));
-    }
+    for (std::size_t i = 0; i < states; ++i) begins[i].push_back(of_one(at[i]));
     SliceLaw of_r;
     for (std::size_t i = 0; i < states; ++i) {
       of_r.added.push_back(of_rank(added[i], r));
@@ -164,13 +163,6 @@ Tensor sequence_of_round(std::int64_t batch, const ProcessGroup& ranks) {
     sequences.push_back(static_cast<double>(std::clamp<std::int64_t>(round - ranks.rank(), 0, batch - 1)));
   const auto rounds = static_cast<std::int64_t>(sequences.size());
   return constant(Array::of(sequences, {rounds}, DType::i32));
-}
-
-// A view of one sequence, as a batch of one.
-Tensor of_one(Tensor x) {
-  Shape shape = x.shape();
-  shape.insert(shape.begin(), 1);
-  return reshape(x, shape);
 }
 
 Tensor passed_on(const Learner& learner, const State& start, const Views& views,

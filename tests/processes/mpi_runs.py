@@ -260,6 +260,15 @@ class Runs:
         said(2, self.folder("of2"), code=1, text="already holds a training run")
 
 
+def usable_mpis(programs, work):
+    """Those that are installed and have a module in this build."""
+    return [m for m in (Mpi(n, programs.resolve(), work) for n in ("openmpi", "mpich")) if m.usable()]
+
+
+def write_text(file, draw):
+    file.write_text("".join(draw.choice(["to be ", "or ", "not ", "that is ", "the question\n\n"]) for _ in range(9000)))
+
+
 def without_module(mpi, text):
     """A build that has no module for the MPI refuses in one line."""
     hidden = mpi.module.with_suffix(".hidden")
@@ -281,13 +290,13 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nestgrad-mpi-") as folder:
         work = pathlib.Path(folder)
-        found = [m for m in (Mpi(n, options.bin.resolve(), work) for n in ("openmpi", "mpich")) if m.usable()]
+        found = usable_mpis(options.bin, work)
         if not found:
             print("SKIPPED: no MPI with a module in this build (scripts/setup.sh --mpi)")
             return 0
         text = work / "text"
         draw = random.Random(options.seed)
-        text.write_text("".join(draw.choice(["to be ", "or ", "not ", "that is ", "the question\n\n"]) for _ in range(9000)))
+        write_text(text, draw)
         expected = {}
         for name, more in (("alone", []), ("alone-sliced", SLICED)):
             call = [found[0].program, *WORK, *more, "--data", text, "--out", work / name]

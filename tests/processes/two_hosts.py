@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from mpi_runs import OVER, STALL, WORK, Mpi, Wrong, digest, require
+from mpi_runs import OVER, STALL, WORK, Mpi, Wrong, digest, require, usable_mpis, write_text
 
 NETWORK = "10.213.77"
 LINK = "ngrad"  # of the interface that a host has
@@ -181,14 +181,14 @@ def main():
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="nestgrad-hosts-") as folder:
         work = pathlib.Path(folder)
-        mpis = [m for m in (Mpi(n, options.bin.resolve(), work) for n in ("openmpi", "mpich")) if m.usable()]
+        mpis = usable_mpis(options.bin, work)
         if not mpis:
             print("SKIPPED: no MPI with a module in this build (scripts/setup.sh --mpi)")
             return 0
         try:
             with Hosts(work) as hosts:
                 text = work / "text"
-                text.write_text("".join(draw.choice(["to be ", "or ", "not ", "that is ", "the question\n\n"]) for _ in range(9000)))
+                write_text(text, draw)
                 for mpi in mpis:
                     own = work / mpi.name
                     own.mkdir()
