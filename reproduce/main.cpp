@@ -14,6 +14,8 @@
 #include "engine/processes/mpi.h"
 #include "ops/kernels.h"
 #include "programs/program.h"
+#include "reproduce/agreement.h"
+#include "reproduce/claims.h"
 #include "reproduce/data_source.h"
 #include "reproduce/page.h"
 #include "reproduce/runner.h"
@@ -28,7 +30,7 @@ struct Options {
   bool quick = false, full = false, resume = false, check = false, json = false, report = false;
   int seeds = 0, jobs = 0;
   std::uint64_t first_seed = 0;
-  std::string data, out = "runs/reproduce", expect, kept = "docs/reproductions",
+  std::string data, out = "runs/reproduce", expect, against, kept = "docs/reproductions",
                     page = "docs/reproductions.md";
 };
 
@@ -124,6 +126,21 @@ class Reproduction {
     return tell();
   }
 
+  // Do these runs agree with those of other seeds in the folder?
+  bool agrees(const std::string& folder) {
+    const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
+    const Agreement found = agreement_of(parse_jsonl(read_file(other), other), {results_, where_});
+    json_["agreement"] = {
+        {"numbers", found.numbers.size()}, {"overlapping", found.overlapping}, {"apart", found.apart.size()}};
+    if (processes_.rank() == 0) {
+      fmt::print("with {}: {}\n", other, text_of(found));
+      for (const ComparedNumber& c : found.apart)
+        fmt::print("  {}, {}: {} here, {} there (p {:.2g})\n", c.row, c.number, mean_text(c.again, 4),
+                   mean_text(c.first, 4), c.p);
+    }
+    return found.apart.empty();
+  }
+
   nlohmann::ordered_json json() const { return json_; }
 
   // ValueError that names the first number which is not that of the file.
@@ -217,7 +234,8 @@ constexpr const char* kPageHead =
     "`reproduce NAME --quick` a short form whose numbers are the same to the last digit on every machine.\n\n"
     "Every claim was declared in the program before a run was made. Runs are paired by seeds (same data in the same "
     "order); intervals are 95 % t-intervals; p-values are adjusted for all claims of an experiment (Holm 1979). A claim that the runs "
-    "decide neither way is *not reproduced at this scale*; one against which they decide is *contradicted*.\n\n";
+    "decide neither way is *not reproduced at this scale*; one against which they decide is *contradicted*. Where an experiment was run a second "
+    "time with other seeds, its section ends with whether the two agree.\n\n";
 
 // The page of what is kept: of each experiment the full runs, or else the quick ones.
 void report(const Options& o) {
@@ -232,6 +250,9 @@ void report(const Options& o) {
     }
     const Journal journal = parse_jsonl(read_file(path), path);
     page += markdown_of(journal.results, journal.where);
+    const std::string again = fmt::format("{}/again/{}.jsonl", o.kept, e.name);
+    if (path == full && std::filesystem::exists(again))
+      page += markdown_of(journal, parse_jsonl(read_file(again), again));
   }
   while (page.ends_with("\n\n")) page.pop_back();
   if (o.check) {
@@ -253,18 +274,21 @@ void go(const Options& o) {
   for (const std::string& name : o.names)
     if (!o.data.empty() && name != "all" && experiment_named(name).data == Data::drawn)
       throw CLI::ValidationError(fmt::format("--data: {} draws its own data; leave --data out", name));
-  std::vector<std::string> contradicted;
+  std::vector<std::string> contradicted, apart;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Experiment& e : experiments()) {
     if (!all_of_them && std::ranges::find(o.names, e.name) == o.names.end()) continue;
     Reproduction one(o, e, *processes);
     if (!one.go()) contradicted.push_back(e.name);
+    if (!o.against.empty() && !one.agrees(o.against)) apart.push_back(e.name);
     all.push_back(one.json());
     if (!o.expect.empty()) one.compare(o.expect);
   }
   if (o.json && speaks) print_json({{"experiments", all}, {"processes", processes->size()}});
   if (o.check && !contradicted.empty())
     throw ValueError(fmt::format("a claim is contradicted in {}", fmt::join(contradicted, ", ")));
+  if (o.check && !apart.empty())
+    throw ValueError(fmt::format("runs with other seeds do not agree in {}", fmt::join(apart, ", ")));
 }
 
 }  // namespace
@@ -298,9 +322,16 @@ int main(int argc, char** argv) {
   app.add_flag("--resume", o.resume, "Go on with the runs of a call that was stopped");
   app.add_option("--expect", o.expect,
                  "Folder of results.jsonl files by experiment (NAME.jsonl) that must have the same numbers");
-  app.add_flag("--check", o.check, "Fail if a claim is contradicted; with --report, if the page is another");
+  app.add_option(
+      "--against", o.against,
+      "Folder of such files with runs of other seeds: do they agree? (docs/reproductions has those\nof --full)");
+  app.add_flag(
+      "--check", o.check,
+      "Fail if a claim is contradicted, or runs of --against do not agree; with --report, if the\npage is another");
   app.add_flag("--report", o.report, "Run nothing: write the page of the runs that are kept");
-  app.add_option("--kept", o.kept, "--report: folder of these runs, NAME.jsonl and quick/NAME.jsonl")
+  app.add_option(
+         "--kept", o.kept,
+         "--report: folder of these runs: NAME.jsonl, again/NAME.jsonl with other seeds, quick/NAME.jsonl")
       ->capture_default_str();
   app.add_option("--page", o.page, "--report: the page")->capture_default_str();
   app.add_flag("--json", o.json, "The last line of output is a JSON object");

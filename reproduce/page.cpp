@@ -75,6 +75,8 @@ std::string seeds_text(const Results& results) {
                            : fmt::format("{} to {}", seeds.front(), seeds.back());
 }
 
+}  // namespace
+
 std::string markdown_of(const Table& table) {
   const auto line = [](const std::vector<std::string>& cells) {
     std::string out = "|";
@@ -90,8 +92,6 @@ std::string markdown_of(const Table& table) {
   for (const std::vector<std::string>& row : table.rows) out += line(row);
   return out + "\n";
 }
-
-}  // namespace
 
 std::string page_of(const Results& results, const Circumstances& where) {
   const Experiment& e = results.experiment();

@@ -12,5 +12,6 @@ std::string page_of(const Results& results, const Circumstances& where);
 
 // The same tables and claims in Markdown, without pictures and without every run.
 std::string markdown_of(const Results& results, const Circumstances& where);
+std::string markdown_of(const Table& table);
 
 }  // namespace nestgrad::reproduce

@@ -226,6 +226,34 @@ PairedDifference paired_difference(std::span<const double> a, std::span<const do
   return out;
 }
 
+UnpairedDifference unpaired_difference(std::span<const double> a, std::span<const double> b, double level) {
+  constexpr std::string_view kName = "unpaired_difference";
+  require_level(kName, level);
+  if (a.size() < 2 || b.size() < 2)
+    throw ValueError(
+        fmt::format("[{}] a has {} numbers, b has {}; need at least 2 runs of each to see how they vary",
+                    kName, a.size(), b.size()));
+  require_finite(kName, "a", a);
+  require_finite(kName, "b", b);
+  const Sample of_a = sample_of(kName, a), of_b = sample_of(kName, b);
+  const double difference = of_a.mean - of_b.mean;
+  const double larger = std::max(of_a.error(), of_b.error());
+  if (larger == 0) {
+    const bool equal = difference == 0;
+    return {{difference, difference, difference},
+            equal ? 0 : std::copysign(kInfinity, difference),
+            of_a.degrees() + of_b.degrees(),
+            equal ? 1.0 : 0.0};
+  }
+  // Squares of what is at most 1: none overflows, and not all vanish.
+  const double x = of_a.error() / larger * (of_a.error() / larger),
+               y = of_b.error() / larger * (of_b.error() / larger);
+  const double error = larger * m::sqrt(x + y),
+               degrees = (x + y) * (x + y) / (x * x / of_a.degrees() + y * y / of_b.degrees());
+  const double half = -student_quantile((1 - level) / 2, degrees) * error, t = difference / error;
+  return {{difference, difference - half, difference + half}, t, degrees, two_tails(std::abs(t), degrees)};
+}
+
 double equivalence_p(std::span<const double> a, std::span<const double> b, double margin) {
   if (!(margin > 0 && std::isfinite(margin)))
     throw ConfigError(fmt::format(

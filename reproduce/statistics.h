@@ -58,6 +58,19 @@ PairedDifference paired_difference(std::span<const double> a, std::span<const do
 // are equal, p is 0 inside of the margin, and 1 at it and beyond.
 double equivalence_p(std::span<const double> a, std::span<const double> b, double margin);
 
+// Two ways compared that share nothing, such as runs of one with other seeds.
+struct UnpairedDifference {
+  Interval interval;  // of the mean of a less that of b
+  double t,
+      degrees;  // degrees of freedom, no whole number; t is infinite where neither varies and they differ
+  double p;     // two-sided, of equal means
+};
+
+// Welch's test (1947): the two may vary differently. At least 2 of each. Where neither varies the interval is a point, and p is 0, or
+// 1 for equal ones.
+UnpairedDifference unpaired_difference(std::span<const double> a, std::span<const double> b,
+                                       double level = 0.95);
+
 // ---- several comparisons ----
 
 // P-values of one table, adjusted so that calling those significant that are at most a level names any

@@ -10,6 +10,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/random.h"
+#include "reproduce/agreement.h"
 #include "reproduce/claims.h"
 #include "reproduce/journal.h"
 #include "reproduce/page.h"
@@ -246,4 +247,32 @@ TEST_CASE("reproduce: every experiment says what it is, and its rows and claims 
   }
   CHECK(contains(message_of<ConfigError>([] { static_cast<void>(experiment_named("nothing")); }),
                  "there are ascent"));
+}
+
+TEST_CASE("reproduce: runs with other seeds agree, or it is said which numbers do not") {
+  const Experiment plain = sample(), moved = sample(0.2);
+  const Journal first{run_of(plain, 9, 1), {}};
+  const Agreement same = agreement_of(first, {run_of(plain, 9, 1, 9), {}});
+  CHECK(same.numbers.size() == 2);  // the loss of two rows; the third has no finished run
+  CHECK(same.overlapping == 2);
+  CHECK(same.apart.empty());
+  const Journal again{run_of(moved, 9, 1, 9), {}};
+  const Agreement other = agreement_of(first, again);
+  REQUIRE(other.apart.size() == 1);
+  CHECK(other.apart[0].row == "high");
+  CHECK(other.apart[0].p < 0.05);
+  CHECK(other.overlapping == 1);
+  const std::string section = markdown_of(first, again);
+  for (const char* text :
+       {"**Again, with seeds 9 to 17**", "2 numbers in both, 1 with overlapping intervals, one mean differs",
+        "| low is below high | holds | holds |", "**Means that differ**", "| high | loss |"}) {
+    CAPTURE(text);
+    CHECK(contains(section, text));
+  }
+  CHECK_FALSE(contains(markdown_of(first, {run_of(plain, 9, 1, 9), {}}), "Means that differ"));
+  const auto refused = [&](const Journal& b) {
+    return message_of<ConfigError>([&] { static_cast<void>(agreement_of(first, b)); });
+  };
+  CHECK(contains(refused({run_of(plain, 9, 1, 8), {}}), "both have seed 8"));
+  CHECK(contains(refused({run_of(plain, 9, 1, 9), {.fingerprint = "x"}}), "on other data"));
 }

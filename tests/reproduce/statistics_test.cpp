@@ -165,6 +165,49 @@ TEST_CASE("Student's own data have the published paired test") {
   CHECK(one.high == found.interval.high);
 }
 
+TEST_CASE("Student's data, taken as two groups, have the published Welch test") {
+  // As R's t.test(extra ~ group, data = sleep) prints it.
+  const UnpairedDifference found = unpaired_difference(first_drug(), second_drug());
+  CHECK(found.t == near(-1.8608, 3e-5));
+  CHECK(found.degrees == near(17.776, 3e-5));
+  CHECK(found.p == near(0.07939, 7e-5));
+  CHECK(std::abs(found.interval.low - -3.3654832) < 5e-8);
+  CHECK(std::abs(found.interval.high - 0.2054832) < 5e-8);
+  const UnpairedDifference turned = unpaired_difference(second_drug(), first_drug());
+  CHECK(turned.t == -found.t);
+  CHECK(turned.p == found.p);
+  // One that does not vary: the test of the other's mean alone. Neither varies: a point.
+  const Numbers still(7, 2.0), other(4, 3.0);
+  CHECK(unpaired_difference(second_drug(), still).degrees == near(9));
+  CHECK(unpaired_difference(still, still).p == 1);
+  CHECK(unpaired_difference(still, other).p == 0);
+  CHECK(unpaired_difference(still, other).interval.low == -1);
+  // Units do not matter, however small or large.
+  for (const double unit : {1e-300, 1e150}) {
+    Numbers a = first_drug(), b = second_drug();
+    for (double& x : a) x *= unit;
+    for (double& x : b) x *= unit;
+    CHECK(unpaired_difference(a, b).p == near(found.p, 1e-12));
+  }
+  CHECK(contains(message_of<ValueError>([] {
+                   unpaired_difference(Numbers{1}, Numbers{1, 2});
+                 }),
+                 "a has 1 numbers, b has 2; need at least 2 runs of each"));
+}
+
+TEST_CASE("groups that do not differ are told apart as often as the level says, and an effect is found") {
+  int apart = 0, found = 0;
+  for (std::uint64_t table = 0; table < 1000; ++table) {
+    Numbers wide = normal(6, 2 * table + 1);
+    for (double& x : wide) x *= 3;  // they vary differently
+    if (unpaired_difference(normal(9, 2 * table), wide).p < 0.05) ++apart;
+    if (unpaired_difference(normal(9, 2 * table, 12), wide).p < 0.05) ++found;
+  }
+  CHECK(apart < 50 + 4 * 7);  // of 1,000 at 5 %: 50, give or take 7
+  CHECK(apart > 50 - 4 * 7);
+  CHECK(found > 990);
+}
+
 TEST_CASE("equivalence is the larger p of two one-sided tests") {
   // Student's data: p of both sides, computed with mpmath.
   CHECK(equivalence_p(first_drug(), second_drug(), 1) == near(0.914944114551289));
