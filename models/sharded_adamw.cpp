@@ -108,27 +108,29 @@ void ShardedAdamW::place(const std::vector<Array>& moments) {
       state_.push_back(copied(moments[kind * specs_.size() + p.param].to(Device::cpu()), p.elements));
 }
 
+// Sent from where they lie to where they belong.
 std::vector<Array> ShardedAdamW::gathered() const {
   std::vector<Array> out;
+  std::vector<Transport::Send> sends;
+  std::vector<Transport::Receive> receives;
+  const int me = processes_->rank();
   for (std::size_t kind = 0; kind < kinds_; ++kind) {
-    Bytes here;
-    for (std::size_t i = 0; i < mine().size(); ++i) {
-      const Array& a = state_[kind * mine().size() + i];
-      here.insert(here.end(), a.data(), a.data() + a.bytes());
+    const std::span<const Array> own = std::span(state_).subspan(kind * mine().size(), mine().size());
+    if (me != 0) {
+      for (const Array& a : own) sends.push_back({0, {a.data(), a.bytes()}});
+      continue;
     }
-    const std::vector<Bytes> all = processes_->gather(here);
-    if (all.empty()) continue;
     const std::size_t first = out.size();
     for (const ParamSpec& p : specs_) out.emplace_back(DType::f32, p.shape);
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      std::span<const std::byte> rest = all[r];
-      for (const Piece& p : pieces_[r]) {
+    for (int r = 0; r < processes_->size(); ++r)
+      for (std::size_t i = 0; i < pieces_[uz(r)].size(); ++i) {
+        const Piece& p = pieces_[uz(r)][i];
         const std::span<std::byte> to = part_of_array(out[first + p.param], p.elements);
-        std::ranges::copy(rest.first(to.size()), to.begin());
-        rest = rest.subspan(to.size());
+        if (r == me) std::copy_n(own[i].data(), to.size(), to.data());
+        else receives.push_back({r, to});
       }
-    }
   }
+  processes_->exchange(sends, receives);
   return out;
 }
 
@@ -142,57 +144,75 @@ void ShardedAdamW::add(Gradients& a, Gradients& b) {
   }
 }
 
-std::vector<float> ShardedAdamW::slices_of(const Gradients& from, const std::vector<Piece>& pieces) const {
-  std::vector<float> out;
-  for (const Piece& p : pieces) {
-    if (p.stepped < 0) continue;
-    const auto part = from[uz(p.stepped)].as<float>().subspan(uz(p.elements.begin), uz(p.elements.size()));
-    out.insert(out.end(), part.begin(), part.end());
-  }
-  return out;
-}
-
-// The gradient of the whole batch, of each piece of mine that is stepped.
+// The gradient of the whole batch, of each piece of mine that is stepped. Sent from where it lies, and added up there.
 std::vector<Array> ShardedAdamW::gradient_pieces(std::vector<TreeSum<Gradients>::Node> gradients) {
   std::vector<Array> out;
   if (processes_->size() == 1) {
     for (const Array& a : gradients.at(0).value) out.push_back(a.reshaped({a.size()}));
     return out;
   }
-  std::vector<Bytes> parts;
-  for (const std::vector<Piece>& pieces : pieces_) {
-    Bytes& part = parts.emplace_back();
-    for (const auto& root : gradients) {
-      const std::vector<float> numbers = slices_of(root.value, pieces);
-      const auto bytes = std::as_bytes(std::span(numbers));
-      part.insert(part.end(), bytes.begin(), bytes.end());
-    }
-  }
-  gradients.clear();
-  const std::vector<Bytes> theirs = processes_->all_to_all(parts);
-  std::size_t count = 0;
-  for (const Piece& p : mine())
-    if (p.stepped >= 0) count += uz(p.elements.size());
-  TreeSum<std::vector<float>> tree(grains_, [](std::vector<float>& a, std::vector<float>& b) {
-    for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  });
+  using Numbers = std::vector<std::span<float>>;  // of each piece of mine
+  const auto of_pieces = [](Gradients& from, const std::vector<Piece>& pieces) {
+    Numbers numbers;
+    for (const Piece& p : pieces)
+      if (p.stepped >= 0)
+        numbers.push_back(
+            from[uz(p.stepped)].as<float>().subspan(uz(p.elements.begin), uz(p.elements.size())));
+    return numbers;
+  };
+  std::vector<Transport::Send> sends;
+  std::vector<Transport::Receive> receives;
+  std::vector<std::vector<float>> received;
+  TreeSum<Numbers>::Add add = [](Numbers& a, Numbers& b) {
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (std::size_t k = 0; k < a[i].size(); ++k) a[i][k] += b[i][k];
+  };
+  std::vector<TreeSum<Numbers>::Node> nodes;  // of all, in order
   for (int r = 0; r < processes_->size(); ++r) {
-    const std::byte* from = theirs[uz(r)].data();
+    if (r == processes_->rank()) {
+      for (auto& root : gradients) nodes.push_back({root.leaves, of_pieces(root.value, mine())});
+      continue;
+    }
+    for (auto& root : gradients)
+      for (const std::span<float> numbers : of_pieces(root.value, pieces_[uz(r)]))
+        sends.push_back({r, std::as_bytes(numbers)});
     for (const IndexRange& root : roots_of(part_of(grains_, r, processes_->size()), grains_)) {
-      std::vector<float> numbers(count);
-      if (count > 0) std::memcpy(numbers.data(), from, count * sizeof(float));
-      from += count * sizeof(float);
-      tree.push(root, std::move(numbers));
+      Numbers& numbers = nodes.emplace_back(TreeSum<Numbers>::Node{root, {}}).value;
+      for (const Piece& p : mine()) {
+        if (p.stepped < 0) continue;
+        numbers.emplace_back(received.emplace_back(uz(p.elements.size())));
+        receives.push_back({r, std::as_writable_bytes(numbers.back())});
+      }
     }
   }
-  const float* from = tree.roots().at(0).value.data();
-  for (const Piece& p : mine()) {
-    if (p.stepped < 0) continue;
-    Array& a = out.emplace_back(DType::f32, Shape{p.elements.size()});
-    std::copy_n(from, a.size(), a.as<float>().begin());
-    from += a.size();
+  processes_->exchange(sends, receives);
+  TreeSum<Numbers> tree(grains_, add);
+  for (auto& node : nodes) tree.push(node.leaves, std::move(node.value));
+  for (const std::span<float> numbers : tree.roots().at(0).value) {
+    Array& a = out.emplace_back(DType::f32, Shape{std::ssize(numbers)});
+    std::ranges::copy(numbers, a.as<float>().begin());
   }
   return out;
+}
+
+// Each process's pieces, which it has stepped, to all others, from where they lie to where they belong.
+void ShardedAdamW::share(std::vector<Array>& stepped, std::vector<Array>& params) {
+  std::vector<Transport::Send> sends;
+  std::vector<Transport::Receive> receives;
+  for (int r = 0; r < processes_->size(); ++r) {
+    const bool is_mine = r == processes_->rank();
+    auto made = stepped.begin();
+    for (const Piece& p : pieces_[uz(r)]) {
+      if (p.stepped < 0) continue;
+      const std::span<std::byte> here = part_of_array(params[p.param], p.elements);
+      if (!is_mine) receives.push_back({r, here});
+      else if (made->data() != here.data()) std::copy_n(made->data(), here.size(), here.data());
+      if (is_mine) ++made;
+    }
+    if (!is_mine)
+      for (const Array& a : stepped) sends.push_back({r, {a.data(), a.bytes()}});
+  }
+  processes_->exchange(sends, receives);
 }
 
 double ShardedAdamW::norm_of(const std::vector<Array>& gradients) const {
@@ -243,19 +263,7 @@ ShardedAdamW::Result ShardedAdamW::step(std::span<const float> losses,
     results.assign(inputs.begin() + static_cast<std::ptrdiff_t>(kScalars + own.size()), inputs.end());
     plan_->run(inputs, results);
   }
-  if (processes_->size() == 1) return out;
-  Bytes here;
-  for (const Array& a : stepped) here.insert(here.end(), a.data(), a.data() + a.bytes());
-  const std::vector<Bytes> all = processes_->all_gather(here);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    std::span<const std::byte> rest = all[r];
-    for (const Piece& p : pieces_[r]) {
-      if (p.stepped < 0) continue;
-      const std::span<std::byte> to = part_of_array(params[p.param], p.elements);
-      std::ranges::copy(rest.first(to.size()), to.begin());
-      rest = rest.subspan(to.size());
-    }
-  }
+  if (processes_->size() > 1) share(stepped, params);
   return out;
 }
 

@@ -54,8 +54,8 @@ class ShardedAdamW {
     IndexRange elements;
     int stepped;  // its place among those that are stepped; -1: it never changes
   };
-  std::vector<float> slices_of(const Gradients& from, const std::vector<Piece>& pieces) const;
   std::vector<Array> gradient_pieces(std::vector<TreeSum<Gradients>::Node> gradients);
+  void share(std::vector<Array>& stepped, std::vector<Array>& params);
   double norm_of(const std::vector<Array>& gradients) const;
   void make_plan(const std::vector<ParameterRule>& rules, const AdamWOptions& options, double average_decay);
   const std::vector<Piece>& mine() const { return pieces_[static_cast<std::size_t>(processes_->rank())]; }
