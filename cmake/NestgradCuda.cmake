@@ -17,7 +17,7 @@ if(NOT NESTGRAD_CUDA STREQUAL "OFF" AND NOT NESTGRAD_SANITIZE)
 endif()
 
 file(GLOB NESTGRAD_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cu cuda/*.cpp)
-list(FILTER NESTGRAD_CUDA_SOURCES EXCLUDE REGEX "/(no_cuda|lazy_cublas)\\.cpp$")
+list(FILTER NESTGRAD_CUDA_SOURCES EXCLUDE REGEX "/(no_cuda|no_nccl|nccl|lazy_[a-z]+)\\.cpp$")
 
 if(NESTGRAD_WITH_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES 80)  # of the compiler's own check alone
@@ -29,6 +29,19 @@ if(NESTGRAD_WITH_CUDA)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
   add_library(nestgrad_device OBJECT ${NESTGRAD_CUDA_SOURCES} cuda/lazy_cublas.cpp)
+  # NCCL carries bytes between the GPUs of several processes; its header comes with some toolkits, and as a package of its own.
+  find_path(NESTGRAD_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NESTGRAD_NCCL_INCLUDE)
+    target_sources(nestgrad_device PRIVATE cuda/nccl.cpp cuda/lazy_nccl.cpp)
+    target_include_directories(nestgrad_device SYSTEM PRIVATE ${NESTGRAD_NCCL_INCLUDE})
+    find_library(NESTGRAD_NCCL NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
+    cmake_path(GET NESTGRAD_NCCL PARENT_PATH NESTGRAD_NCCL_FOLDER)
+    set_source_files_properties(cuda/lazy_nccl.cpp PROPERTIES
+      COMPILE_DEFINITIONS NESTGRAD_NCCL_FOLDER="${NESTGRAD_NCCL_FOLDER}")
+  else()
+    target_sources(nestgrad_device PRIVATE cuda/no_nccl.cpp)
+  endif()
+  message(STATUS "nestgrad: NCCL ${NESTGRAD_NCCL_INCLUDE}")
   get_target_property(NESTGRAD_CUBLAS CUDA::cublas IMPORTED_LOCATION)
   cmake_path(GET NESTGRAD_CUBLAS PARENT_PATH NESTGRAD_CUBLAS_FOLDER)
   set_source_files_properties(cuda/lazy_cublas.cpp PROPERTIES

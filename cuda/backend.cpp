@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 
+#include "cuda/exchange.h"
 #include "cuda/kernels.h"
+#include "ops/attrs.h"
 
 namespace nestgrad {
 
@@ -135,7 +139,8 @@ void CudaBackend::upload(const std::byte* from, std::byte* to, std::size_t bytes
       NESTGRAD_CUDA(cudaEventRecord(staging_[staging_now_].read, stream_));
       staging_now_ = 1 - staging_now_;
       staging_used_ = 0;
-      NESTGRAD_CUDA(cudaEventSynchronize(staging_[staging_now_].read));
+      if (goes_over_processes()) wait();
+      else NESTGRAD_CUDA(cudaEventSynchronize(staging_[staging_now_].read));
     }
     const std::size_t n = std::min(kStagingBytes - staging_used_, bytes - done);
     std::byte* const place = staging_[staging_now_].memory + staging_used_;
@@ -164,7 +169,7 @@ void CudaBackend::zero(std::byte* at, std::size_t bytes) {
 void CudaBackend::synchronize() {
   use();
   NESTGRAD_CUDA(cudaMemcpyAsync(seen_fault_, faults_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_));
-  NESTGRAD_CUDA(cudaStreamSynchronize(stream_));
+  wait();
   if (seen_fault_->site == 0) return;
   const Fault found = *seen_fault_;
   zero(reinterpret_cast<std::byte*>(faults_), sizeof(Fault));
@@ -174,6 +179,64 @@ void CudaBackend::synchronize() {
   throw ValueError(fmt::format("[{}] {} (at {}; {})", site.op->name,
                                fmt::format(fmt::runtime(site.what), value), describe(site.loc),
                                site.operands));
+}
+
+std::shared_ptr<DeviceExchange> CudaBackend::exchange_with(int group, std::shared_ptr<Transport> processes) {
+  std::erase_if(exchanges_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<DeviceExchange>& known = exchanges_[group];
+  std::shared_ptr<DeviceExchange> out = known.lock();
+  if (!out) known = out = std::make_shared<DeviceExchange>(*this, std::move(processes));
+  return out;
+}
+
+// The kernels that go over the group keep it.
+std::shared_ptr<DeviceExchange> CudaBackend::known_exchange(const Attrs& collective) const {
+  const auto found = exchanges_.find(collective.as<GroupAttrs>().group);
+  return found == exchanges_.end() ? nullptr : found->second.lock();
+}
+
+bool CudaBackend::connect(std::span<const Attrs> collectives) {
+  bool recordable = true;
+  for (const Attrs& attrs : collectives)
+    if (const std::shared_ptr<DeviceExchange> exchange = known_exchange(attrs))
+      recordable = exchange->connect() && recordable;
+  return recordable;
+}
+
+std::string CudaBackend::connections(std::span<const Attrs> collectives) const {
+  std::string out;
+  for (const Attrs& attrs : collectives)
+    if (const std::shared_ptr<DeviceExchange> exchange = known_exchange(attrs))
+      out += exchange->description();
+  return out;
+}
+
+bool CudaBackend::goes_over_processes() const {
+  return std::ranges::any_of(exchanges_, [](const auto& entry) {
+    const std::shared_ptr<DeviceExchange> exchange = entry.second.lock();
+    return exchange && exchange->waits_on_device();
+  });
+}
+
+void CudaBackend::wait() {
+  if (!goes_over_processes()) return NESTGRAD_CUDA(cudaStreamSynchronize(stream_));
+  const auto begin = std::chrono::steady_clock::now();
+  for (cudaError_t now; (now = cudaStreamQuery(stream_)) != cudaSuccess;) {
+    if (now != cudaErrorNotReady) NESTGRAD_CUDA(now);
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    for (const auto& [group, known] : exchanges_)
+      if (const std::shared_ptr<DeviceExchange> exchange = known.lock())
+        if (const std::string problem = exchange->problem(waited); !problem.empty()) end_exchanges(problem);
+    if (waited > std::chrono::milliseconds(2)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+// Ends what waits on the device for others, so that it can be waited for.
+void CudaBackend::end_exchanges(const std::string& problem) {
+  for (const auto& [group, known] : exchanges_)
+    if (const std::shared_ptr<DeviceExchange> exchange = known.lock()) exchange->end(problem);
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  throw ProcessError(problem);
 }
 
 int CudaBackend::fault_site(const OpCall& call, std::string what) {

@@ -1,15 +1,18 @@
 // The CUDA backend of one GPU: one stream, into which everything is queued, and one cuBLAS handle on it.
 #pragma once
 
+#include <map>
 #include <tuple>
 
 #include "cuda/check.h"
 #include "cuda/fault.h"
 #include "engine/plan/backend.h"
+#include "engine/processes/transport.h"
 
 namespace nestgrad::cuda {
 
 class CudaBackend;
+class DeviceExchange;  // cuda/exchange.h
 
 // What a kernel keeps in the memory of a device: filled when the kernel is made, or scratch.
 class DeviceTable {
@@ -34,6 +37,7 @@ class CudaBackend final : public Backend {
 
   std::string name() const override;
   std::string description() const override;
+  int index() const { return index_; }
   Device::Memory memory() const override;
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* address) noexcept override;
@@ -46,6 +50,8 @@ class CudaBackend final : public Backend {
   bool has_kernel(const Op& op) const override { return op.cuda != nullptr; }
   OpKernel kernel(const OpCall& call, Loc loc, Precision precision) override;
   ClusterKernel cluster(const ClusterCall& call) override;
+  bool connect(std::span<const Attrs> collectives) override;
+  std::string connections(std::span<const Attrs> collectives) const override;
   bool suits_loop_kernel(const Graph& body) override;
   std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) override;
   std::unique_ptr<Recording> record(const std::function<void()>& work) override;
@@ -57,6 +63,9 @@ class CudaBackend final : public Backend {
   std::size_t multiprocessors() const { return multiprocessors_; }
 
   std::shared_ptr<std::byte> table(std::size_t bytes);  // memory for a DeviceTable
+
+  // How the memory of this device gets to other processes: one for each group, which kernels keep.
+  std::shared_ptr<DeviceExchange> exchange_with(int group, std::shared_ptr<Transport> processes);
 
   // For kernels that check what they are given: the number of a site, with which they report a wrong number;
   // and what is then said of it, with {} in its place. Only while a kernel is made.
@@ -76,7 +85,11 @@ class CudaBackend final : public Backend {
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32}
                                                  << 20;  // of cuBLAS, as it advises for Hopper
 
+  std::shared_ptr<DeviceExchange> known_exchange(const Attrs& collective) const;  // null: none
   void use() const;  // makes this the device of the thread's calls
+  bool goes_over_processes() const;
+  [[noreturn]] void end_exchanges(const std::string& problem);
+  void wait();  // for the queue; where others have a part in it, no longer than they may be silent
 
   int index_;
   std::string model_;
@@ -89,8 +102,9 @@ class CudaBackend final : public Backend {
   std::size_t staging_used_ = 0;       // bytes of it
   std::shared_ptr<std::byte> tables_;  // the chunk that is being filled
   std::size_t tables_used_ = 0;
-  Fault* faults_ = nullptr;      // on the device
-  Fault* seen_fault_ = nullptr;  // pinned
+  std::map<int, std::weak_ptr<DeviceExchange>> exchanges_;  // by the number of the group
+  Fault* faults_ = nullptr;                                 // on the device
+  Fault* seen_fault_ = nullptr;                             // pinned
   struct Site {
     const Op* op;
     std::string what;

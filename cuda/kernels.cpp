@@ -24,6 +24,9 @@ void fill_in_kernels() {
     sum_op.cuda = sum_kernel;
     max_over_op.cuda = max_over_kernel;
     matmul_op.cuda = matmul_kernel;
+    all_sum_op.cuda = all_sum_kernel;
+    exchange_op.cuda = exchange_kernel;
+    rank_before_op.cuda = rank_after_op.cuda = neighbour_kernel;
     triangular_solve_op.cuda = triangular_solve_kernel;
     solve_op.cuda = solve_kernel;
   });

@@ -25,6 +25,9 @@ OpKernel max_over_kernel(const OpCall& call, Backend& backend);
 OpKernel matmul_kernel(const OpCall& call, Backend& backend);
 // n floats as bf16, to nearest even.
 void round_to_bf16(const CudaBackend& backend, const std::byte* from, std::byte* to, std::int64_t n);
+OpKernel all_sum_kernel(const OpCall& call, Backend& backend);  // these: cuda/collectives.cu
+OpKernel exchange_kernel(const OpCall& call, Backend& backend);
+OpKernel neighbour_kernel(const OpCall& call, Backend& backend);
 OpKernel triangular_solve_kernel(const OpCall& call, Backend& backend);
 OpKernel solve_kernel(const OpCall& call, Backend& backend);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iterator>
 
@@ -56,11 +57,12 @@ cudaError_t remember(cudaError_t error) {
   return error;
 }
 
-void run(CUstream_st& stream, const std::function<void()>& work) {
+bool run(CUstream_st& stream, const CUstream_st::Run& work) {
   try {
-    work();
+    return work();
   } catch (const Fault& fault) {
     fail(stream.device, fault);
+    return true;
   }
 }
 
@@ -165,6 +167,10 @@ CUstream_st* find_stream(cudaStream_t handle) {
 }
 
 cudaError_t enqueue(cudaStream_t handle, std::function<void()> run) {
+  return enqueue_until_done(handle, [run = std::move(run)] { return run(), true; });
+}
+
+cudaError_t enqueue_until_done(cudaStream_t handle, CUstream_st::Run run) {
   CUstream_st* stream = find_stream(handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (stream->capture == cudaStreamCaptureStatusInvalidated) return cudaErrorStreamCaptureInvalidated;
@@ -181,36 +187,54 @@ cudaError_t enqueue(cudaStream_t handle, std::function<void()> run) {
       }
   }
   stream->queue.push_back({++runtime().tickets, std::move(run)});
+  runtime().changed.notify_all();
   return cudaSuccess;
 }
 
-void run_until(CUstream_st& stream, std::uint64_t ticket) {
-  if (stream.queue.empty()) return;
+bool run_until(CUstream_st& stream, std::uint64_t ticket) {
+  if (stream.queue.empty()) return true;
   Device& busy = device(stream.device);
   const DeviceMemory::Open open(busy.memory);
   while (!stream.queue.empty() && stream.queue.front().ticket <= ticket) {
-    const CUstream_st::Work work = std::move(stream.queue.front());
+    CUstream_st::Work work = std::move(stream.queue.front());
     stream.queue.pop_front();
+    bool done = true;
     if (&stream == &busy.legacy) {
       for (CUstream_st* other : runtime().streams)
-        if (other->device == stream.device && other->waits_for_legacy) run_until(*other, work.ticket);
+        if (other->device == stream.device && other->waits_for_legacy)
+          done = run_until(*other, work.ticket) && done;
     } else if (stream.waits_for_legacy) {
-      run_until(busy.legacy, work.ticket);
+      done = run_until(busy.legacy, work.ticket);
     }
-    if (busy.error == cudaSuccess) run(stream, work.run);
+    if (done && busy.error == cudaSuccess) done = run(stream, work.run);
+    if (done) continue;
+    stream.queue.push_front(std::move(work));
+    return false;
   }
+  return true;
 }
 
 // Nothing orders one stream before another, so each but the last is late.
-void run_all(int index) {
+bool run_all(int index) {
   const DeviceMemory::Open open(device(index).memory);
+  bool done = true;
   for (CUstream_st* stream : runtime().streams)
-    if (stream->device == index) run_until(*stream);
-  run_until(device(index).legacy);
+    if (stream->device == index) done = run_until(*stream) && done;
+  return run_until(device(index).legacy) && done;
 }
 
-void run_everything() {
-  for (auto& [index, device] : runtime().devices) run_all(index);
+bool run_everything() {
+  bool done = true;
+  for (auto& [index, device] : runtime().devices) done = run_all(index) && done;
+  return done;
+}
+
+void wait_until(const std::function<bool()>& done) {
+  while (!done()) {
+    run_everything();
+    if (done()) return;
+    runtime().changed.wait_for(runtime().mutex, std::chrono::milliseconds(20));
+  }
 }
 
 void require_device_memory(int index, const void* pointer, std::size_t bytes, std::string_view what) {

@@ -1,8 +1,11 @@
 // Devices, streams and the work in them. Work is queued until something
 // waits for it; then it runs on the thread that waits, in an order that
 // CUDA's rules allow: what the program forgot to order has not happened yet.
+// Work that waits for another device (cuda_emulator/nccl.cpp) is asked again
+// when other work has run, or another thread has queued some.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -20,9 +23,10 @@
 #include "cuda_emulator/memory.h"
 
 struct CUstream_st {
+  using Run = std::function<bool()>;  // false: it waits for another device, and is not done
   struct Work {
     std::uint64_t ticket;  // work with a smaller one was queued earlier, whatever the stream
-    std::function<void()> run;
+    Run run;
   };
   int device = 0;
   bool waits_for_legacy = true;  // the legacy stream and this one wait for each other
@@ -30,7 +34,7 @@ struct CUstream_st {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   std::thread::id capture_thread;  // that began it
-  std::vector<std::function<void()>> captured;
+  std::vector<Run> captured;
 };
 
 namespace nestgrad::emulator {
@@ -46,7 +50,8 @@ struct Runtime {
     std::string function;
     int error, calls_left;
   };
-  std::recursive_mutex mutex;  // held in every call, while kernels run as well
+  std::recursive_mutex mutex;           // held in every call, while kernels run as well
+  std::condition_variable_any changed;  // work was queued, or what another device waits for has happened
   Settings settings;
   std::map<int, Device> devices;
   std::set<CUstream_st*> streams;
@@ -93,12 +98,16 @@ int planned_failure(std::string_view function);
 CUstream_st* find_stream(cudaStream_t handle);
 // Queues the work, or captures it.
 cudaError_t enqueue(cudaStream_t handle, std::function<void()> run);
+cudaError_t enqueue_until_done(cudaStream_t handle, CUstream_st::Run run);
 
-// Does the work of the stream up to this ticket, and what that has to wait for.
+// These do what can be done now. False: something waits for another device.
+// The work of the stream up to this ticket, and what that has to wait for.
 constexpr std::uint64_t kAll = ~std::uint64_t{0};
-void run_until(CUstream_st& stream, std::uint64_t ticket = kAll);
-void run_all(int device);
-void run_everything();
+bool run_until(CUstream_st& stream, std::uint64_t ticket = kAll);
+bool run_all(int device);
+bool run_everything();
+// In a call from the host: until done() says so, other devices and threads get their turn.
+void wait_until(const std::function<bool()>& done);
 
 // Which memory these bytes are in; nowhere: not all within one allocation.
 enum class Place { pageable, pinned, device, nowhere };

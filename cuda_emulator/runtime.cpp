@@ -116,6 +116,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   });
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
+  return call("cudaDeviceGetPCIBusId", Capturing::allowed, [&] {
+    if (!known_device(index)) return cudaErrorInvalidDevice;
+    const std::string id = fmt::format("0000:{:02X}:00.0", index + 1);
+    if (text == nullptr || length <= static_cast<int>(id.size())) return cudaErrorInvalidValue;
+    std::copy_n(id.c_str(), id.size() + 1, text);
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
   cudaDeviceProp all;
   if (const cudaError_t error = cudaGetDeviceProperties(&all, index); error != cudaSuccess) return error;
@@ -139,7 +149,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return call("cudaDeviceSynchronize", Capturing::forbidden, [] { run_all(current_device()); });
+  return call("cudaDeviceSynchronize", Capturing::forbidden,
+              [] { wait_until([] { return run_all(current_device()); }); });
 }
 
 // --- Kernels.

@@ -24,6 +24,12 @@ Place nestgrad::emulator::place_of(const void* pointer, std::size_t bytes) {
 
 namespace {
 
+// Memory of the host is everyone's; only the work of this device is waited for.
+void finish_device() {
+  run_everything();
+  wait_until([] { return run_all(current_device()); });
+}
+
 bool fits(Place place, bool on_device) {
   return on_device ? place == Place::device : place == Place::pageable || place == Place::pinned;
 }
@@ -105,7 +111,7 @@ cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stre
 cudaError_t cudaFree(void* pointer) {
   return call_to_release("cudaFree", Capturing::forbidden, [&] {
     if (pointer == nullptr) return cudaSuccess;
-    run_everything();
+    finish_device();
     for (auto& [index, device] : runtime().devices)
       if (device.memory.release(pointer)) return cudaSuccess;
     return cudaErrorInvalidValue;
@@ -140,7 +146,7 @@ cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
 cudaError_t cudaFreeHost(void* pointer) {
   return call_to_release("cudaFreeHost", Capturing::forbidden, [&] {
     if (pointer == nullptr) return cudaSuccess;
-    run_everything();
+    finish_device();
     if (runtime().pinned.erase(static_cast<unsigned char*>(pointer)) == 0) return cudaErrorInvalidValue;
     std::free(pointer);
     return cudaSuccess;
@@ -156,7 +162,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return call("cudaMemcpy", Capturing::legacy, [&] {
     const cudaError_t error = queue_copy(to, from, bytes, kind, nullptr);
-    if (error == cudaSuccess) run_until(device(current_device()).legacy);
+    if (error == cudaSuccess) wait_until([] { return run_until(device(current_device()).legacy); });
     return error;
   });
 }

@@ -19,10 +19,10 @@ struct CUevent_st {
   std::shared_ptr<Record> record;
 };
 struct CUgraph_st {
-  std::vector<std::function<void()>> nodes;
+  std::vector<CUstream_st::Run> nodes;
 };
 struct CUgraphExec_st {
-  std::vector<std::function<void()>> nodes;
+  std::vector<CUstream_st::Run> nodes;
 };
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -43,7 +43,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return call_to_release("cudaStreamDestroy", Capturing::allowed, [&] {
     if (!runtime().streams.contains(stream)) return cudaErrorInvalidResourceHandle;
-    run_until(*stream);
+    wait_until([&] { return run_until(*stream); });
     runtime().streams.erase(stream);
     delete stream;
     return cudaSuccess;
@@ -53,10 +53,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 namespace {
 
 // Does what is before the record, unless its stream and with it the work is gone.
-void wait_for(const CUevent_st::Record& record) {
+bool is_done(const CUevent_st::Record& record) {
   bool exists = runtime().streams.contains(record.stream);
   for (auto& [index, device] : runtime().devices) exists = exists || record.stream == &device.legacy;
-  if (exists && !record.done) run_until(*record.stream, record.ticket);
+  return !exists || record.done || run_until(*record.stream, record.ticket);
 }
 
 // The stream, if one may wait for it.
@@ -77,7 +77,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     const cudaError_t error = find_to_wait(handle, stream);
     if (error == cudaSuccess) {
       if (handle == nullptr) enqueue(nullptr, [] {});  // it waits for the blocking streams too
-      run_until(*stream);
+      wait_until([&] { return run_until(*stream); });
     }
     return error;
   });
@@ -89,7 +89,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     CUstream_st* stream = nullptr;
     const cudaError_t error = find_to_wait(handle, stream);
     if (error != cudaSuccess || stream->queue.empty()) return error;
-    run_until(*stream);
+    if (!run_until(*stream)) run_everything();
     return cudaErrorNotReady;
   });
 }
@@ -100,7 +100,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (waits == nullptr || event == nullptr) return cudaErrorInvalidResourceHandle;
     if (waits->capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureIsolation;
     if (event->record == nullptr || event->record->done) return cudaSuccess;
-    return enqueue(stream, [record = event->record] { wait_for(*record); });
+    return enqueue_until_done(stream, [record = event->record] { return is_done(*record); });
   });
 }
 
@@ -133,7 +133,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
     if (event->record == nullptr || event->record->done) return cudaSuccess;
     if (event->record->captured) return cudaErrorStreamCaptureUnsupported;
-    wait_for(*event->record);
+    wait_until([&] { return is_done(*event->record); });
     return cudaSuccess;
   });
 }
@@ -209,9 +209,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return call("cudaGraphLaunch", Capturing::allowed, [&] {
     if (exec == nullptr) return cudaErrorInvalidValue;
-    return enqueue(stream, [nodes = exec->nodes] {
-      for (const auto& node : nodes) node();
-    });
+    cudaError_t error = cudaSuccess;
+    for (const CUstream_st::Run& node : exec->nodes)
+      if (error == cudaSuccess) error = enqueue_until_done(stream, node);
+    return error;
   });
 }
 

@@ -67,7 +67,8 @@ Training::Training(TrainingSetup setup)
       processes_(setup_.processes ? setup_.processes : std::make_shared<OneProcess>()) {
   setup_.check();
   if (!has_slices()) return;
-  ranks_ = std::make_unique<RankThreads>(static_cast<int>(setup_.slices), processes_, thread_count());
+  const int at_once = default_device().is_cpu() ? thread_count() : 1;  // one thread at a time may use a GPU
+  ranks_ = std::make_unique<RankThreads>(static_cast<int>(setup_.slices), processes_, at_once);
   const IndexRange own = own_leaves();
   for (std::int64_t s = own.begin; s < own.end; ++s) groups_.emplace_back(ranks_->rank(static_cast<int>(s)));
 }

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "engine/core/index.h"
-#include "engine/processes/tree_sum.h"
 #include "ops/attrs.h"
+#include "ops/collective_kernels.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
 #include "ops/strided.h"
@@ -16,14 +13,6 @@
 namespace nestgrad {
 
 namespace {
-
-std::shared_ptr<Transport> processes_of(const OpCall& c) {
-  const int id = c.attrs.as<GroupAttrs>().group;
-  std::shared_ptr<Transport> out = ProcessGroup::find(id);
-  if (!out)
-    c.shape_error(fmt::format("there is no group {} of processes (any more); keep the ProcessGroup", id));
-  return out;
-}
 
 Spec infer_same(const OpCall& c) {
   processes_of(c);
@@ -43,116 +32,9 @@ Spec infer_exchange(const OpCall& c) {
   return c.in[0];
 }
 
-// Where there is no kernel, as on a GPU: a process that is alone in its group has the result already.
-Tensor expand_alone(std::span<const Tensor> in, const Attrs& attrs) {
-  const std::shared_ptr<Transport> all = ProcessGroup::find(attrs.as<GroupAttrs>().group);
-  if (all && all->size() > 1)
-    throw DeviceError(fmt::format(
-        "[processes] collectives over {} processes run on the CPU: give the plan that device", all->size()));
-  return in[0];
-}
-
-// Sends out[r] to each other process r and receives in[r] from it.
-void exchange_all(Transport& all, const std::vector<std::span<const std::byte>>& out,
-                  const std::vector<std::span<std::byte>>& in) {
-  std::vector<Transport::Send> sends;
-  std::vector<Transport::Receive> receives;
-  for (int r = 0; r < all.size(); ++r) {
-    if (r == all.rank()) continue;
-    if (!out[uz(r)].empty()) sends.push_back({r, out[uz(r)]});
-    if (!in[uz(r)].empty()) receives.push_back({r, in[uz(r)]});
-  }
-  all.exchange(sends, receives);
-}
-
-OpKernel exchange_kernel(const OpCall& c) {
-  if (processes_of(c)->size() == 1) return copy_bytes(c);
-  return [all = processes_of(c), bytes = c.out.bytes()](const std::byte* const* in, std::byte* out) {
-    const std::size_t part = bytes / uz(all->size());
-    std::vector<std::span<const std::byte>> sent;
-    std::vector<std::span<std::byte>> received;
-    for (std::size_t r = 0; r < uz(all->size()); ++r) {
-      sent.emplace_back(in[0] + r * part, part);
-      received.emplace_back(out + r * part, part);
-    }
-    const std::size_t me = uz(all->rank()) * part;
-    std::memcpy(out + me, in[0] + me, part);
-    exchange_all(*all, sent, received);
-  };
-}
-
-// parts[first] to parts[first + count - 1] added into parts[first], in the tree of TreeSum.
-template <class T>
-void add_tree(const std::vector<T*>& parts, IndexRange leaves, std::int64_t n) {
-  if (leaves.size() < 2) return;
-  const std::int64_t middle = split_of(leaves);
-  add_tree(parts, {leaves.begin, middle}, n);
-  add_tree(parts, {middle, leaves.end}, n);
-  T* const to = parts[uz(leaves.begin)];
-  const T* const from = parts[uz(middle)];
-  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
-}
-
-// Each process adds up a part of the numbers, and sends it to the others.
-template <class T>
-OpKernel all_sum_kernel_of(const OpCall& c) {
-  return [all = processes_of(c), n = c.out.size()](const std::byte* const* in, std::byte* out) {
-    const int size = all->size(), me = all->rank();
-    const auto bytes_of = [&](int r) {
-      const IndexRange part = part_of(n, r, size);
-      return std::pair{uz(part.begin) * sizeof(T), uz(part.size()) * sizeof(T)};
-    };
-    const IndexRange own = part_of(n, me, size);
-    std::vector<T> numbers(uz(size) * uz(own.size()));  // of my part, from each
-    std::vector<T*> parts;
-    std::vector<std::span<const std::byte>> sent;
-    std::vector<std::span<std::byte>> received;
-    for (int r = 0; r < size; ++r) {
-      parts.push_back(numbers.data() + r * own.size());
-      const auto [begin, bytes] = bytes_of(r);
-      sent.emplace_back(in[0] + begin, bytes);
-      received.push_back(std::as_writable_bytes(std::span(parts.back(), uz(own.size()))));
-    }
-    const auto [begin, bytes] = bytes_of(me);
-    std::ranges::copy(sent[uz(me)], received[uz(me)].begin());
-    exchange_all(*all, sent, received);
-    add_tree(parts, {0, size}, own.size());
-    if (bytes > 0) std::memcpy(out + begin, numbers.data(), bytes);
-    for (int r = 0; r < size; ++r) {
-      const auto [first, count] = bytes_of(r);
-      sent[uz(r)] = {out + begin, bytes};
-      received[uz(r)] = {out + first, count};
-    }
-    exchange_all(*all, sent, received);
-  };
-}
-
-OpKernel all_sum_kernel(const OpCall& c) {
-  if (processes_of(c)->size() == 1) return copy_bytes(c);
-  return c.out.dtype == DType::f32 ? all_sum_kernel_of<float>(c) : all_sum_kernel_of<double>(c);
-}
-
-// What the process `step` ranks away has; zeros where there is none.
-OpKernel neighbour_kernel(const OpCall& c, int step) {
-  return [all = processes_of(c), bytes = c.out.bytes(), step](const std::byte* const* in, std::byte* out) {
-    const int from = all->rank() + step, to = all->rank() - step;
-    const auto is_rank = [&](int r) { return r >= 0 && r < all->size() && bytes > 0; };
-    std::vector<Transport::Send> sends;
-    std::vector<Transport::Receive> receives;
-    if (is_rank(to)) sends.push_back({to, {in[0], bytes}});
-    if (is_rank(from)) receives.push_back({from, {out, bytes}});
-    else if (bytes > 0) std::memset(out, 0, bytes);
-    if (all->size() > 1) all->exchange(sends, receives);
-  };
-}
-OpKernel before_kernel(const OpCall& c) { return neighbour_kernel(c, -1); }
-OpKernel after_kernel(const OpCall& c) { return neighbour_kernel(c, 1); }
-
-// Where there is no kernel: a process that is alone has no neighbours.
-Tensor expand_no_neighbour(std::span<const Tensor> in, const Attrs& attrs) {
-  const Tensor x = expand_alone(in, attrs);
-  return zeros(x.dtype(), x.shape());
-}
+OpKernel host_all_sum(const OpCall& c) { return all_sum_kernel(c, host_memory(c)); }
+OpKernel host_exchange(const OpCall& c) { return exchange_kernel(c, host_memory(c)); }
+OpKernel host_neighbour(const OpCall& c) { return neighbour_kernel(c, host_memory(c)); }
 
 std::vector<OpSample> samples_of(const char* error_text, Shape wrong) {
   std::vector<OpSample> out{{.inputs = {{{1, 3}}}, .attrs = GroupAttrs{0}},
@@ -224,12 +106,11 @@ constinit const Op all_sum_op = {
     .doc = "The sum over the processes of a group of each one's own x: sum_r x_r.",
     .infer = infer_all_sum,
     .vjp = [](const VjpCall& c) { return emit(vary_op, {c.ct}, c.attrs); },
-    .expand = expand_alone,
     .linear_in = always_linear,
     .is_linear = true,
     .processes = OpProcesses::own_to_same,
     .cost = elementwise_cost,
-    .cpu = all_sum_kernel,
+    .cpu = host_all_sum,
     .read_attrs = attrs_from<GroupAttrs>,
     .samples = [] { return samples_of(nullptr, {}); }};
 
@@ -237,12 +118,11 @@ constinit const Op exchange_op = {.name = "exchange",
                                   .doc = "Entry r of x comes to process r: out_r[s] = x_s[r].",
                                   .infer = infer_exchange,
                                   .vjp = [](const VjpCall& c) { return emit(exchange_op, {c.ct}, c.attrs); },
-                                  .expand = expand_alone,
                                   .linear_in = always_linear,
                                   .is_linear = true,
                                   .processes = OpProcesses::own_to_own,
                                   .cost = copy_cost,
-                                  .cpu = exchange_kernel,
+                                  .cpu = host_exchange,
                                   .read_attrs = attrs_from<GroupAttrs>,
                                   .samples =
                                       [] {
@@ -254,12 +134,11 @@ constinit const Op rank_before_op = {
     .doc = "What the process with the rank before has: out_r = x_{r-1}; zeros at rank 0.",
     .infer = infer_same,
     .vjp = [](const VjpCall& c) { return emit(rank_after_op, {c.ct}, c.attrs); },
-    .expand = expand_no_neighbour,
     .linear_in = always_linear,
     .is_linear = true,
     .processes = OpProcesses::own_to_own,
     .cost = copy_cost,
-    .cpu = before_kernel,
+    .cpu = host_neighbour,
     .read_attrs = attrs_from<GroupAttrs>,
     .samples = [] { return samples_of(nullptr, {}); }};
 
@@ -268,12 +147,11 @@ constinit const Op rank_after_op = {
     .doc = "What the process with the next rank has: out_r = x_{r+1}; zeros at the last.",
     .infer = infer_same,
     .vjp = [](const VjpCall& c) { return emit(rank_before_op, {c.ct}, c.attrs); },
-    .expand = expand_no_neighbour,
     .linear_in = always_linear,
     .is_linear = true,
     .processes = OpProcesses::own_to_own,
     .cost = copy_cost,
-    .cpu = after_kernel,
+    .cpu = host_neighbour,
     .read_attrs = attrs_from<GroupAttrs>,
     .samples = [] { return samples_of(nullptr, {}); }};
 

@@ -10,7 +10,7 @@
 // Inputs are the same everywhere unless own() says otherwise; constants are of either kind. The derivative of vary() is
 // all_sum(), and the other way round: a weight that each process reads for itself has the sum of all their cotangents. A plan
 // with an op that joins values of both kinds is refused (GraphError): its gradient would be a part of the whole. What
-// collectives add is added in a fixed tree over the ranks. They run on the CPU.
+// collectives add is added in a fixed tree over the ranks, on a GPU as on the CPU.
 #pragma once
 
 #include "engine/core/graph.h"

@@ -191,17 +191,32 @@ void print_json(const nlohmann::ordered_json& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
+namespace {
+
+// "cuda" says no number: processes that were started together on a machine take its GPUs in turn.
+Device device_named(const std::string& name) {
+  const Launch l = launch();
+  const int gpus = name == "cuda" && l.local > 1 ? Device::cuda_count() : 0;
+  return gpus > 1 ? Device::cuda(l.local_rank % gpus) : Device::of(name);
+}
+
+}  // namespace
+
 void add_device_option(CLI::App& app) {
+  if (const char* asked = std::getenv("NESTGRAD_DEVICE");
+      asked && std::string_view(asked) == "cuda" && launch().local > 1)
+    set_default_device(device_named(asked));
   app.add_option_function<std::string>(
       "--device",
       [](const std::string& name) {
         try {
-          set_default_device(Device::of(name));
+          set_default_device(device_named(name));
         } catch (const ConfigError& e) {
           throw CLI::ValidationError(e.what());
         }
       },
-      "Where it runs: cpu, cuda or cuda:1 (default: NESTGRAD_DEVICE, or cpu)");
+      "Where it runs: cpu, cuda or cuda:1 (default: NESTGRAD_DEVICE, or cpu); cuda for each of several processes: "
+      "the GPUs of its machine in turn");
   app.add_option_function<std::string>(
          "--precision", [](const std::string& name) { set_default_precision(precision_named(name)); },
          "Of matrix products on a GPU: f32, tf32, or bf16 operands "

@@ -780,7 +780,9 @@ FAULTS = [
         ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
         ("clip-forgotten-in-parts", "const double clip = «std::min(options_.clip / (out.grad_norm + 1e-6), 1.0)»", "1.0"),
         ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum; }"),
-        ("others-parts-forgotten", "if (processes_->size() == 1) «return out;»", "if (processes_->size() == 1 || FAULT) return out;"),
+        ("others-parts-forgotten", "«if (processes_->size() > 1) share(stepped, params);»", None),
+        ("own-roots-alone", "for (auto& node : nodes) «tree.push(node.leaves, std::move(node.value));»", "if (FAULT) for (auto& n : node.value) std::ranges::fill(n, 0.f); tree.push(node.leaves, std::move(node.value));"),
+        ("moments-of-the-first-kind-twice", "std::span(state_).subspan(«kind * mine().size()», mine().size())", "0"),
     ]),
     ("processes", "engine/processes/tree_sum.h", PROCESSES, [
         ("splits-in-the-middle", "std::bit_floor(«static_cast<std::uint64_t>(r.size() - 1)»)", "static_cast<std::uint64_t>(r.size() / 2)"),
@@ -794,6 +796,12 @@ FAULTS = [
         ("derivative-of-vary-not-summed", "return emit(«all_sum_op», {c.ct}, c.attrs)", "vary_op"),
         ("own-part-of-another", "cut, «processes.rank()» * part, (processes.rank() + 1) * part", "0"),
         ("joined-in-front", "if (a == «axis + 1») order.push_back(0);", "axis"),
+    ]),
+    ("processes", "ops/collective_kernels.cpp", PROCESSES, [
+        ("own-part-alone-summed", "«memory.add(dtype, parts[uz(leaves.begin)], parts[uz(middle)], n);»", None),
+        ("neighbour-on-the-other-side", "&call.op == &rank_before_op ? «-1 : 1»", "1 : -1"),
+        ("no-zeros-at-the-end", "else «memory->zero(out, bytes);»", "if (!FAULT) memory->zero(out, bytes);"),
+        ("own-entry-not-kept", "«memory->copy(in[0] + me, out + me, part);»", None),
     ]),
     ("processes", "engine/processes/threads.cpp", PROCESSES, [
         ("messages-in-the-order-of-arrival", "«std::ranges::stable_sort(out, order);»", None),
@@ -987,6 +995,7 @@ FAULTS = [
          "i * (context + 1)"),
     ]),
     ("statistics", "reproduce/statistics.cpp", STATISTICS, [
+        ("one-group-alone", "error = larger * m::sqrt(«x + y»)", "x"),
         ("sample-of-all-runs", "squares / static_cast<double>(«x.size() - 1»)", "x.size()"),
         ("degrees-are-runs", "return static_cast<double>(«size - 1»)", "size"),
         ("mean-rounded-once", "return rough + «rest / n»", "0.0"),
@@ -1005,6 +1014,13 @@ FAULTS = [
         ("slope-of-y-as-it-is", "products += at * «(y[i] - y_mean)»", "y[i]"),
         ("far-tail-overflows", "far = «size > 1e8»", "false"),
         ("loses-digits-with-many-degrees", "«x < 32»; x += 1", "x < 2"),
+    ]),
+    ("reproduce", "reproduce/agreement.cpp", REPRODUCE, [
+        ("every-number-apart", "if («p[i] < kLevel») out.apart.push_back(out.numbers[i]);", "true"),
+        ("p-values-not-adjusted", "p = «holm(p)»;", "p"),
+        ("intervals-never-apart", "return «a.low <= b.high && b.low <= a.high»;", "true"),
+        ("seeds-in-common", "if («std::ranges::count(b.seeds(), seed) > 0»)", "false"),
+        ("other-data-compared", "if («first.where.fingerprint != again.where.fingerprint») refuse", "false"),
     ]),
     ("reproduce", "reproduce/claims.cpp", REPRODUCE, [
         ("claims-one-by-one", "«p = holm(p), against = holm(against);»", None),

@@ -1,7 +1,7 @@
 # nestgrad_cuda_emulated: the CUDA backend, kernels and host code alike, compiled as C++ against the emulator's
 # headers in place of the toolkit's. nestgrad_emulator_test_objects: the emulator's own tests.
 file(GLOB NESTGRAD_EMULATOR CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda_emulator/*.cpp)
-add_library(nestgrad_cuda_emulated OBJECT ${NESTGRAD_CUDA_SOURCES} ${NESTGRAD_EMULATOR})
+add_library(nestgrad_cuda_emulated OBJECT ${NESTGRAD_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/cuda/nccl.cpp ${NESTGRAD_EMULATOR})
 set(NESTGRAD_EMULATED_KERNELS ${NESTGRAD_CUDA_SOURCES})
 list(FILTER NESTGRAD_EMULATED_KERNELS INCLUDE REGEX "\\.cu$")
 set_source_files_properties(${NESTGRAD_EMULATED_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")

@@ -23,6 +23,13 @@ class Backend : public DeviceMemory {
   virtual OpKernel kernel(const OpCall& call, Loc loc, Precision precision) = 0;
   virtual ClusterKernel cluster(const ClusterCall& call) = 0;
 
+  // Of a plan that goes over processes, before it runs: makes the way for its collectives, of which these are the attributes.
+  // All processes of a group do so at the same point. False: their bytes go through the host, which waits for them, so that
+  // the run cannot be recorded.
+  virtual bool connect(std::span<const Attrs> collectives) = 0;
+  // Which way these go, for people, one line each; only what connect() has made.
+  virtual std::string connections(std::span<const Attrs> collectives) const = 0;
+
   // Can a scan over slices (engine/plan/slicing.h) with this body, of one slice, be one kernel?
   virtual bool suits_loop_kernel(const Graph& body) = 0;
   // Null if it cannot after all.

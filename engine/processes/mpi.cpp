@@ -8,14 +8,13 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <future>
 #include <optional>
 #include <string_view>
 #include <thread>
 
 #include "engine/core/index.h"
 #include "engine/processes/mpi/module.h"
+#include "engine/processes/stall.h"
 
 #ifndef NESTGRAD_MPI_FOLDERS
 #define NESTGRAD_MPI_FOLDERS ""
@@ -176,18 +175,6 @@ Opened& opened() {
   return out;
 }
 
-// Calls fn, which waits for other processes and cannot be told to stop, on a thread of its own. False: it has not returned
-// within the limit, and is left to itself.
-bool returns_within(std::chrono::milliseconds limit, std::function<void()> fn) {
-  std::promise<void> done;
-  std::future<void> ready = done.get_future();
-  std::thread([done = std::move(done), fn = std::move(fn)]() mutable {
-    fn();
-    done.set_value();
-  }).detach();
-  return ready.wait_for(limit) == std::future_status::ready;
-}
-
 }  // namespace
 
 Launch launch() {
@@ -199,12 +186,14 @@ Launch launch() {
   if (asked == "none") return out;
   if (const auto size = number_of("OMPI_COMM_WORLD_SIZE")) {
     out = {"openmpi", *size, number_of("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(1),
-           number_of("OMPI_COMM_WORLD_RANK").value_or(0)};
+           number_of("OMPI_COMM_WORLD_RANK").value_or(0),
+           number_of("OMPI_COMM_WORLD_LOCAL_RANK").value_or(0)};
   } else if (const auto of_pmi = number_of("PMI_SIZE")) {
-    out = {"mpich", *of_pmi, number_of("MPI_LOCALNRANKS").value_or(1), number_of("PMI_RANK").value_or(0)};
+    out = {"mpich", *of_pmi, number_of("MPI_LOCALNRANKS").value_or(1), number_of("PMI_RANK").value_or(0),
+           number_of("MPI_LOCALRANKID").value_or(0)};
   } else if (!text_of("PMIX_RANK").empty()) {  // srun --mpi=pmix, which Open MPI understands
     out = {"openmpi", number_of("SLURM_NTASKS").value_or(2), number_of("SLURM_NTASKS_PER_NODE").value_or(1),
-           number_of("PMIX_RANK").value_or(0)};
+           number_of("PMIX_RANK").value_or(0), number_of("SLURM_LOCALID").value_or(0)};
   }
   if (!asked.empty()) out.mpi = asked;
   return out;

@@ -10,10 +10,11 @@ namespace nestgrad {
 
 // What started this process, as the environment says.
 struct Launch {
-  std::string mpi;  // "openmpi", "mpich"; empty: nothing that starts several processes
-  int size = 1;     // processes in all
-  int local = 1;    // of these on this machine
-  int rank = 0;
+  std::string mpi;     // "openmpi", "mpich"; empty: nothing that starts several processes
+  int size = 1;        // processes in all
+  int local = 1;       // of these on this machine
+  int rank = 0;        // of all
+  int local_rank = 0;  // of those on this machine
 };
 Launch launch();
 

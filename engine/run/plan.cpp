@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <tuple>
 
+#include "engine/core/body.h"
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"
 #include "engine/core/threads.h"
@@ -37,6 +39,7 @@ struct Plan::Impl {
     std::unique_ptr<Backend::Recording> work;
   };
   std::vector<Recorded> recordings;
+  std::optional<std::vector<Attrs>> collectives;  // what nodes say that exchange bytes with other processes
 
   Array& staged_at(std::size_t k, const Spec& spec) {
     staged.resize(external.size());
@@ -97,6 +100,17 @@ void print(const Program& p, const std::string& indent, std::string& out) {
     out += "= ";
     for (const Place& in : ins.in) out += place_text(in) + " ";
     out += fmt::format("{} ({})\n", to_string(p.graph->node(ins.node).spec), describe(ins.loc));
+  }
+}
+
+// Of ops that exchange bytes with other processes, in bodies too.
+void add_collectives(const std::deque<GraphNode>& nodes, std::vector<Attrs>& out) {
+  for (const GraphNode& n : nodes) {
+    if (!goes_over_processes(n)) continue;
+    if (is_scan(n)) add_collectives(body_of(n).nodes, out);
+    const bool exchanges =
+        n.op->processes == OpProcesses::own_to_same || n.op->processes == OpProcesses::own_to_own;
+    if (exchanges && std::ranges::find(out, n.attrs) == out.end()) out.push_back(n.attrs);
   }
 }
 
@@ -273,13 +287,17 @@ void Plan::Impl::deliver(std::span<Array> outputs) {
 }
 
 void Plan::Impl::replay() {
+  const Frame frame{arena.data(), external.data(), device.backend()};
+  if (!collectives) {
+    collectives.emplace();
+    add_collectives(program.graph->nodes(), *collectives);
+  }
+  if (!collectives->empty() && !device.backend()->connect(*collectives)) return execute(program, frame);
   constexpr std::size_t kMostRecordings = 4;  // callers alternate between few sets of arrays
   auto known = std::ranges::find(recordings, external, &Recorded::external);
   if (known == recordings.end()) {
     if (recordings.size() == kMostRecordings) recordings.erase(recordings.begin());
-    recordings.push_back({external, device.backend()->record([&] {
-                            execute(program, {arena.data(), external.data(), device.backend()});
-                          })});
+    recordings.push_back({external, device.backend()->record([&] { execute(program, frame); })});
     known = recordings.end() - 1;
   }
   known->work->replay();
@@ -320,6 +338,7 @@ std::string Plan::str() const {
   std::string out = fmt::format(
       "{} bytes of memory, {} instructions, {:.4g} flops, {:.3f} times those without recomputation\n",
       s.arena_bytes, s.instructions, s.flops, s.recompute_factor);
+  if (impl_->collectives) out += impl_->device.backend()->connections(*impl_->collectives);
   print(impl_->program, "", out);
   return out;
 }
