@@ -196,6 +196,7 @@ std::shared_ptr<DeviceExchange> CudaBackend::known_exchange(const Attrs& collect
 }
 
 bool CudaBackend::connect(std::span<const Attrs> collectives) {
+  use();
   bool recordable = true;
   for (const Attrs& attrs : collectives)
     if (const std::shared_ptr<DeviceExchange> exchange = known_exchange(attrs))
@@ -255,7 +256,7 @@ namespace {
 
 class Graph final : public Backend::Recording {
  public:
-  Graph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+  Graph(cudaGraph_t graph, int device, cudaStream_t stream) : device_(device), stream_(stream) {
     const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
     static_cast<void>(cudaGraphDestroy(graph));
     NESTGRAD_CUDA(status);
@@ -263,9 +264,13 @@ class Graph final : public Backend::Recording {
   ~Graph() override { static_cast<void>(cudaGraphExecDestroy(executable_)); }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  void replay() override { NESTGRAD_CUDA(cudaGraphLaunch(executable_, stream_)); }
+  void replay() override {
+    NESTGRAD_CUDA(cudaSetDevice(device_));
+    NESTGRAD_CUDA(cudaGraphLaunch(executable_, stream_));
+  }
 
  private:
+  int device_;
   cudaStream_t stream_;
   cudaGraphExec_t executable_ = nullptr;
 };
@@ -285,7 +290,7 @@ std::unique_ptr<Backend::Recording> CudaBackend::record(const std::function<void
     throw;
   }
   NESTGRAD_CUDA(cudaStreamEndCapture(stream_, &graph));
-  return std::make_unique<Graph>(graph, stream_);
+  return std::make_unique<Graph>(graph, index_, stream_);
 }
 
 }  // namespace cuda

@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <exception>
 
 #include "engine/core/index.h"
 #include "engine/processes/stall.h"
@@ -62,7 +63,7 @@ std::string new_nccl_id() {
 }
 
 NcclRank::NcclRank(CudaBackend& backend, const Transport& processes, const std::string& id)
-    : backend_(backend) {
+    : backend_(backend), limit_(processes.stall_limit()) {
   ncclUniqueId unique;
   std::memcpy(unique.internal, id.data(), std::min(id.size(), sizeof(unique.internal)));
   const int size = processes.size(), rank = processes.rank();
@@ -87,11 +88,11 @@ NcclRank::NcclRank(CudaBackend& backend, const Transport& processes, const std::
       made->problem = error.what();
     }
   };
-  if (!returns_within(processes.stall_limit(), begin))
+  if (!returns_within(limit_, begin))
     throw ProcessError(fmt::format(
         "[processes] rank {} of {} has waited for the GPUs of others for {} s (NESTGRAD_STALL_LIMIT), to begin with: "
         "one of them is stopped, overloaded or cut off",
-        rank, size, std::chrono::duration<double>(processes.stall_limit()).count()));
+        rank, size, std::chrono::duration<double>(limit_).count()));
   if (!made->problem.empty()) {
     if (made->handle) static_cast<void>(ncclCommAbort(made->handle));
     throw DeviceError(made->problem);
@@ -99,9 +100,11 @@ NcclRank::NcclRank(CudaBackend& backend, const Transport& processes, const std::
   communicator_ = made;
 }
 
-// Others may not have taken yet what was sent last: ncclCommDestroy waits for them.
+// Others may not have taken yet what was sent last: ncclCommDestroy waits for them. After an error they may never come.
 NcclRank::~NcclRank() {
-  if (communicator_) static_cast<void>(ncclCommDestroy(communicator_->handle));
+  if (!communicator_) return;
+  if (std::uncaught_exceptions() > 0) abort();
+  else returns_within(limit_, [made = communicator_] { static_cast<void>(ncclCommDestroy(made->handle)); });
 }
 
 void NcclRank::exchange(std::span<const Transport::Send> out, std::span<const Transport::Receive> in) {

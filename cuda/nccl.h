@@ -3,6 +3,7 @@
 // when it is first asked for (cuda/lazy_nccl.cpp).
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -38,6 +39,7 @@ class NcclRank {
  private:
   struct Communicator;
   CudaBackend& backend_;
+  std::chrono::milliseconds limit_;
   std::shared_ptr<Communicator> communicator_;  // null: ended
 };
 

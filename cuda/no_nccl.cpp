@@ -14,7 +14,8 @@ constexpr const char* kWhy = "this build has no NCCL; install it (nccl.h), and c
 NcclLibrary nccl_library() { return {"", kWhy}; }
 std::string new_nccl_id() { throw DeviceError(kWhy); }
 
-NcclRank::NcclRank(CudaBackend& backend, const Transport&, const std::string&) : backend_(backend) {
+NcclRank::NcclRank(CudaBackend& backend, const Transport&, const std::string&)
+    : backend_(backend), limit_(0) {
   throw DeviceError(kWhy);
 }
 NcclRank::~NcclRank() = default;

@@ -26,6 +26,7 @@ using nestgrad::Transport;
 
 struct Machine : Fresh {
   explicit Machine(int gpus) { emulator::settings().devices = gpus; }
+  ~Machine() { cudaSetDevice(0); }
 };
 
 // A rank of a communicator, on its own thread and device.
@@ -172,6 +173,29 @@ TEST_CASE("NCCL: collectives between GPUs have the values and derivatives, to or
     }
     CHECK(emulator::calls("ncclSend") > 0);
     CHECK(emulator::calls("cudaGraphLaunch") > 0);
+  }
+}
+
+TEST_CASE("A plan runs on its own GPU, whichever one the thread used last") {
+  const Machine machine(2);
+  const nestgrad::Function f = nestgrad::trace(
+      nestgrad::TraceFn([](const nestgrad::Tensors& t) { return nestgrad::Tensors{t[0] + t[0]}; }),
+      {nestgrad::Spec{DType::f32, {3}}});
+  const nestgrad::Function there = f.to(Device::cuda(1));
+  const nestgrad::Array x = nestgrad::Array::full(DType::f32, {3}, 2).to(Device::cuda(1));
+  for (int i = 0; i < 2; ++i) {  // recorded, and replayed
+    nestgrad::Array y;
+    std::string error;
+    std::jthread([&] {
+      try {
+        y = there({x})[0];
+      } catch (const nestgrad::Error& e) {
+        error = e.what();
+      }
+    }).join();
+    CHECK(error == "");
+    CHECK(y.to(Device::cpu()).at(2) == 4);
+    cudaSetDevice(0);
   }
 }
 

@@ -150,17 +150,20 @@ TEST_CASE("processes: what started this one is read from the environment, and a 
   CHECK(launch().mpi.empty());
   {
     const Set size("OMPI_COMM_WORLD_SIZE", "4"), local("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-        rank("OMPI_COMM_WORLD_RANK", "3");
+        rank("OMPI_COMM_WORLD_RANK", "3"), here("OMPI_COMM_WORLD_LOCAL_RANK", "1");
     const Launch l = launch();
     CHECK(l.mpi == "openmpi");
     CHECK(l.size == 4);
     CHECK(l.local == 2);
     CHECK(l.rank == 3);
+    CHECK(l.local_rank == 1);
     const Set none("NESTGRAD_MPI", "none");
     CHECK(launch().size == 1);
   }
   {
-    const Set size("PMI_SIZE", "3"), rank("PMI_RANK", "2"), local("MPI_LOCALNRANKS", "3");
+    const Set size("PMI_SIZE", "3"), rank("PMI_RANK", "2"), local("MPI_LOCALNRANKS", "3"),
+        here("MPI_LOCALRANKID", "2");
+    CHECK(launch().local_rank == 2);
     CHECK(launch().mpi == "mpich");
     CHECK(launch().rank == 2);
     CHECK(launch().local == 3);
