@@ -64,7 +64,7 @@ bool DeviceExchange::connect() {
     why_host_ = fmt::format("ranks have different versions of NCCL ({} and {})", *versions.begin(),
                             *versions.rbegin());
   if (!why_host_.empty()) return false;
-  const std::string id = processes_->on_first([] { return new_nccl_id(); });
+  const std::string id = processes_->from_first([] { return new_nccl_id(); });
   nccl_ = std::make_unique<NcclRank>(backend_, *processes_, id);
   return true;
 }

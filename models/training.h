@@ -151,6 +151,7 @@ class Training {
     std::vector<TracedModel> traced;  // with slices one for each that is here, else one
     std::vector<Plan> plans = {};     // likewise; with grains as many of one program as run at once
   };
+  static constexpr DType kType = DType::f32;  // of parameters, gradients and moments
   bool has_slices() const { return setup_.slices > 1; }
   bool has_parts() const { return setup_.grains > 1 || has_slices(); }
   // Whose gradients are added in the tree: slices, each the sum of its grains, or grains.
@@ -160,6 +161,7 @@ class Training {
   TracedModel traced(const std::vector<Spec>& inputs, std::size_t given, const SliceObjectiveFn& objective,
                      const ProcessGroup& slices, bool first);
   std::vector<Tensor> gradients_of(const Objective& objective, ParamTable& table, bool first);
+  static std::vector<Tensor> owned(std::vector<Tensor> batch, const ProcessGroup& slices);
   std::vector<Tensor> part_outputs(const Objective& objective, ParamTable& table, bool first);
   std::vector<Array> moments() const;
   void check_batch(const Program& program, const std::vector<Array>& batch) const;

@@ -152,7 +152,7 @@ void take_model(Options& o) {
 // How many grains a batch is cut into where --grains does not say it: as many as it was before, in a run that is gone on with.
 std::int64_t usual_grains(const Options& o) {
   const std::string path = o.out + "/checkpoint.safetensors";
-  const std::string written = o.training.processes->on_first([&]() -> std::string {
+  const std::string written = o.training.processes->from_first([&]() -> std::string {
     if (!o.resume || !std::filesystem::exists(path)) return "";
     return std::to_string(grains_of_checkpoint(read_safetensors(path)));
   });
@@ -190,7 +190,6 @@ ByteCorpus checked_corpus(Options& o) {
             "{} describes another model than the one asked for; resume with the same settings", path));
     }
     if (!o.resume) make_folder(o.out);
-    return std::string();
   });
   return corpus;
 }
@@ -206,13 +205,12 @@ class Run {
         trainer_(o.training, corpus_) {
     if (o.start) trainer_.start_from(std::exchange(o.start, std::nullopt)->params);
     const auto here = [&] { return o.resume && std::filesystem::exists(checkpoint()) ? "yes" : ""; };
-    if (!processes_.on_first(here).empty()) trainer_.load(checkpoint());
+    if (!processes_.from_first(here).empty()) trainer_.load(checkpoint());
     processes_.on_first([&] {
       if (trainer_.steps_done() > 0) metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
       prepare_folder(o);
       lock_->remove_temporaries();
       for (const Metric& m : metrics_) log_ += to_line(m);
-      return std::string();
     });
   }
 
@@ -259,7 +257,6 @@ class Run {
     std::unique_ptr<FolderLock> lock;
     processes_.on_first([&] {
       if (std::filesystem::is_directory(o_.out)) lock = std::make_unique<FolderLock>(o_.out);
-      return std::string();
     });
     return lock;
   }
@@ -275,10 +272,7 @@ class Run {
 
   // Metrics first: a resumed run leaves out rows of steps after its checkpoint; missing ones are lost.
   void save() const {
-    processes_.on_first([&] {
-      write_file_atomically(metrics_path(), log_);
-      return std::string();
-    });
+    processes_.on_first([&] { write_file_atomically(metrics_path(), log_); });
     trainer_.save(checkpoint());
   }
 
@@ -293,10 +287,7 @@ class Run {
       try {
         s = trainer_.step();
       } catch (const ValueError& e) {
-        processes_.on_first([&] {
-          explain_nonfinite(o_, trainer_, progress);
-          return std::string();
-        });
+        processes_.on_first([&] { explain_nonfinite(o_, trainer_, progress); });
         throw ValueError(fmt::format("{}; --lr is {}", e.what(), o_.training.lr));
       }
       double& rate = results_.tokens_per_second;
@@ -326,10 +317,7 @@ class Run {
     }
     if (!std::isfinite(r.validation.loss))
       throw ValueError("[train] the validation loss is not finite; the checkpoint is saved");
-    processes_.on_first([&] {
-      write_page();
-      return std::string();
-    });
+    processes_.on_first([&] { write_page(); });
   }
 
   void write_page() {

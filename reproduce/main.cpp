@@ -91,7 +91,7 @@ class Reproduction {
         results_(e, settings_of(o, e)),
         where_(circumstances(e, results_.settings())) {
     // Rank 0 alone has the folder; the others hear what is known already.
-    const std::string known = processes_.on_first([&] {
+    const std::string known = processes_.from_first([&] {
       std::error_code error;
       std::filesystem::create_directories(folder_, error);
       if (error)
@@ -118,10 +118,7 @@ class Reproduction {
                          .keep = [&](const Results&) { keep(); }});
     }
     keep();
-    processes_.on_first([&] {
-      write_file_atomically(folder_ + "/page.html", page_of(results_, where_));
-      return std::string();
-    });
+    processes_.on_first([&] { write_file_atomically(folder_ + "/page.html", page_of(results_, where_)); });
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return tell();
   }

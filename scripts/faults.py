@@ -768,7 +768,7 @@ FAULTS = [
         ("average-of-the-step-before", "«r.params[i]» * (1 - setup_.average_decay)", "params[i]"),
         ("averages-begin-at-zero", "copy == 3 ? «params.at(p.name).clone()»", "Array::zeros(kType, p.shape)"),
     ]),
-    ("processes", "models/training.cpp", PROCESSES, [
+    ("processes", "models/training_parts.cpp", PROCESSES, [
         ("part-not-a-part-of-the-loss", "const auto share = «1 / static_cast<double>(setup_.grains * setup_.slices)»",
          "1 / static_cast<double>(setup_.grains)"),
         ("slice-without-its-other-grains", "for (std::int64_t grain = 0; grain < «setup_.grains»; ++grain) { std::vector<Array> inputs", "1"),

@@ -88,7 +88,14 @@ void Transport::broadcast(std::span<std::byte> bytes, int root) {
   }
 }
 
-std::string Transport::on_first(const std::function<std::string()>& fn) {
+void Transport::on_first(const std::function<void()>& fn) {
+  from_first([&] {
+    fn();
+    return std::string();
+  });
+}
+
+std::string Transport::from_first(const std::function<std::string()>& fn) {
   std::string text;
   std::exception_ptr error;
   if (rank() == 0) {

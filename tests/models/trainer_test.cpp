@@ -92,8 +92,8 @@ TEST_CASE(
   }
   stopped.load(path);
   for (int n = 2; n < 6; ++n) stopped.step();
-  for (const auto& [name, value] : trainer.parameters())
-    CHECK_MESSAGE(stopped.parameters().at(name).same_bits(value), name);
+  for (const auto& entry : trainer.parameters())
+    CHECK_MESSAGE(stopped.parameters().at(entry.first).same_bits(entry.second), entry.first);
 
   TrainingOptions other = options;
   other.model.ilr_warmup_steps = 5;
