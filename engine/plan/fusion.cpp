@@ -78,6 +78,7 @@ class Fuser {
     const bool may_join = (n.op->element_loop || reduction) && !out_.sums.contains(id) && n.spec.size() > 0 &&
                           n.spec.rank() <= static_cast<int>(kMostClusterRank);
     int joins = -1;
+    if (may_join) join_inputs(id);
     if (may_join)
       for (std::size_t i = open_.size(); i-- > 0 && joins < 0;)
         if (suits(open_[i], id, reduction)) joins = open_[i];
@@ -100,20 +101,56 @@ class Fuser {
     in_cluster_[uz(id)] = joins;
   }
 
-  // May the node become part of the cluster? Only what shares a value with it does.
+  // Open clusters that this node reads from become one, as far as they may: what one of two branches waits for, the
+  // other can wait for as well. Neither needs the other, as it would have been issued.
+  void join_inputs(NodeId id) {
+    int into = -1;
+    for (NodeId in : node(id).inputs) {
+      const int cluster = in_cluster_[uz(root_of(in))];
+      if (cluster < 0 || cluster == into || root_of(in) != in) continue;
+      if (into < 0) into = cluster;
+      else if (may_merge(into, cluster)) merge(into, cluster);
+    }
+  }
+
+  static std::size_t most_ops(bool has_narrow) { return has_narrow ? kMostRowOps : kMostClusterOps; }
+
+  // With room for one more.
+  bool may_merge(int a, int b) const {
+    const Cluster &x = clusters_[uz(a)], &y = clusters_[uz(b)];
+    const bool narrow = x.has_narrow || y.has_narrow;
+    if (x.shape != y.shape || x.nodes.size() + y.nodes.size() >= most_ops(narrow)) return false;
+    if (narrow && x.shape.shape.back() > kMostClusterRow) return false;
+    const auto is_new = [&](NodeId in) { return !x.inputs.contains(in); };
+    return x.inputs.size() + uz(std::ranges::count_if(y.inputs, is_new)) < kMostClusterInputs;
+  }
+
+  void merge(int into, int from) {
+    Cluster &x = clusters_[uz(into)], &y = clusters_[uz(from)];
+    for (NodeId id : y.nodes) in_cluster_[uz(id)] = into;
+    x.nodes.insert(x.nodes.end(), y.nodes.begin(), y.nodes.end());
+    std::ranges::sort(x.nodes);  // as in the graph: what a member needs is before it
+    x.inputs.merge(y.inputs);
+    x.has_narrow = x.has_narrow || y.has_narrow;
+    y.nodes.clear();
+    std::erase(open_, from);
+  }
+
+  // May the node become part of the cluster? Only what shares a value with it does; a single element is read at no cost.
   bool suits(int cluster, NodeId id, bool reduction) const {
     const Cluster& c = clusters_[uz(cluster)];
-    if (c.nodes.size() == kMostClusterOps) return false;
+    const Spec& spec = reduction ? node(node(id).inputs[0]).spec : node(id).spec;
+    if (c.nodes.size() >= most_ops(c.has_narrow || reduction || node(id).spec != c.shape)) return false;
     bool shares = false;
     std::size_t more = 0;
     for (NodeId in : node(id).inputs) {
       const bool inside = in_cluster_[uz(root_of(in))] == cluster;
       if (inside && root_of(in) != in) return false;  // a member under another shape
-      shares = shares || inside || c.inputs.contains(in);
-      if (!inside && !c.inputs.contains(in)) ++more;
+      const bool read = c.inputs.contains(in);
+      shares = shares || inside || (read && node(in).spec.size() > 1);
+      if (!inside && !read) ++more;
     }
     if (!shares || c.inputs.size() + more > kMostClusterInputs) return false;
-    const Spec& spec = reduction ? node(node(id).inputs[0]).spec : node(id).spec;
     if (spec == c.shape) return !c.has_narrow || spec.shape.back() <= kMostClusterRow;
     return !reduction && c.has_narrow && spec == narrow_spec(c.shape);
   }

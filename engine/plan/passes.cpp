@@ -77,7 +77,8 @@ constexpr Pass kPasses[] = {
     {.name = "fuse",
      .sentence =
          "elementwise ops, and sums and maxima of rows between them, are one instruction with as many "
-         "outputs as others read, block of rows by block of rows; a product adds what is added to it; in the "
+         "outputs as others read, block of rows by block of rows, and branches of which something reads both "
+         "join; a product adds what is added to it; in the "
          "body of a scan, products that go over one matrix are done one after the other",
      .where = "engine/plan/fusion.cpp, engine/plan/cluster.cpp, engine/plan/gather_products.cpp",
      .option = "fuse"},

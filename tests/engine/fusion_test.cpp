@@ -3,6 +3,7 @@
 #include "engine/core/node_call.h"
 #include "engine/core/threads.h"
 #include "engine/plan/cluster.h"
+#include "models/optimizer.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;
@@ -96,4 +97,48 @@ TEST_CASE("What another op reads in between ends a group, and order is kept") {
   const Arrays in = random({f64({4, 4}), f64({4, 4})}, 3);
   CHECK(same_bits(f.plan().run(in), f.plan({.fuse = false}).run(in)));
   CHECK(f.plan().stats().instructions == 3);
+}
+
+TEST_CASE("Branches that meet run together, as far as one instruction may have ops and inputs") {
+  const auto plan_of = [](int leaves) {
+    const std::vector<Spec> specs(static_cast<std::size_t>(leaves), f64({2000}));
+    return trace(TraceFn([](const Tensors& in) {
+                   Tensors level;  // each a branch of its own, that shares nothing with the others
+                   for (const Tensor& x : in) level.push_back(sin(x));
+                   while (level.size() > 1) {
+                     Tensors next;
+                     for (std::size_t i = 0; i + 1 < level.size(); i += 2)
+                       next.push_back(level[i] * level[i + 1]);
+                     if (level.size() % 2 == 1) next.push_back(level.back());
+                     level = next;
+                   }
+                   return level;
+                 }),
+                 specs);
+  };
+  for (const int leaves : {2, 3, 4, 5, 8, 9, 16, 17, 33, 64}) {
+    CAPTURE(leaves);
+    const Function f = plan_of(leaves);
+    const Arrays in = random(std::vector<Spec>(static_cast<std::size_t>(leaves), f64({2000})), 3);
+    Plan plain = f.plan({.fuse = false}), fused = f.plan();
+    CHECK(same_bits(fused.run(in), plain.run(in)));
+    const auto ops = static_cast<std::size_t>(2 * leaves - 1);
+    CHECK(plain.stats().instructions == ops);
+    if (ops <= kMostClusterOps) CHECK(fused.stats().instructions == 1);
+    else CHECK(fused.stats().instructions < ops / 4);
+  }
+}
+
+TEST_CASE("A step of AdamW reads and writes each number once") {
+  std::vector<Spec> specs(4, f64({5000}));
+  specs.resize(7, f64());
+  const Function f = trace(TraceFn([](const Tensors& in) {
+                             const AdamWParameter next =
+                                 adamw_parameter({in[1], in[2], in[3]}, in[0], {in[4], in[5], in[6]}, {}, {});
+                             return Tensors{next.param, next.m, next.v};
+                           }),
+                           specs);
+  Plan plan = f.plan({.donate = donations(3, 0, 1)});
+  CHECK(plan.stats().instructions == 1);
+  CHECK(plan.stats().arena_bytes == 0);
 }
