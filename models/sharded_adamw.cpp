@@ -151,9 +151,9 @@ std::vector<Array> ShardedAdamW::gradient_pieces(std::vector<TreeSum<Gradients>:
     for (const Array& a : gradients.at(0).value) out.push_back(a.reshaped({a.size()}));
     return out;
   }
-  using Numbers = std::vector<std::span<float>>;  // of each piece of mine
+  using Parts = std::vector<std::span<float>>;  // of each piece of mine
   const auto of_pieces = [](Gradients& from, const std::vector<Piece>& pieces) {
-    Numbers numbers;
+    Parts numbers;
     for (const Piece& p : pieces)
       if (p.stepped >= 0)
         numbers.push_back(
@@ -163,11 +163,11 @@ std::vector<Array> ShardedAdamW::gradient_pieces(std::vector<TreeSum<Gradients>:
   std::vector<Transport::Send> sends;
   std::vector<Transport::Receive> receives;
   std::vector<std::vector<float>> received;
-  TreeSum<Numbers>::Add add = [](Numbers& a, Numbers& b) {
+  TreeSum<Parts>::Add add = [](Parts& a, Parts& b) {
     for (std::size_t i = 0; i < a.size(); ++i)
       for (std::size_t k = 0; k < a[i].size(); ++k) a[i][k] += b[i][k];
   };
-  std::vector<TreeSum<Numbers>::Node> nodes;  // of all, in order
+  std::vector<TreeSum<Parts>::Node> nodes;  // of all, in order
   for (int r = 0; r < processes_->size(); ++r) {
     if (r == processes_->rank()) {
       for (auto& root : gradients) nodes.push_back({root.leaves, of_pieces(root.value, mine())});
@@ -177,7 +177,7 @@ std::vector<Array> ShardedAdamW::gradient_pieces(std::vector<TreeSum<Gradients>:
       for (const std::span<float> numbers : of_pieces(root.value, pieces_[uz(r)]))
         sends.push_back({r, std::as_bytes(numbers)});
     for (const IndexRange& root : roots_of(part_of(grains_, r, processes_->size()), grains_)) {
-      Numbers& numbers = nodes.emplace_back(TreeSum<Numbers>::Node{root, {}}).value;
+      Parts& numbers = nodes.emplace_back(TreeSum<Parts>::Node{root, {}}).value;
       for (const Piece& p : mine()) {
         if (p.stepped < 0) continue;
         numbers.emplace_back(received.emplace_back(uz(p.elements.size())));
@@ -186,7 +186,7 @@ std::vector<Array> ShardedAdamW::gradient_pieces(std::vector<TreeSum<Gradients>:
     }
   }
   processes_->exchange(sends, receives);
-  TreeSum<Numbers> tree(grains_, add);
+  TreeSum<Parts> tree(grains_, add);
   for (auto& node : nodes) tree.push(node.leaves, std::move(node.value));
   for (const std::span<float> numbers : tree.roots().at(0).value) {
     Array& a = out.emplace_back(DType::f32, Shape{std::ssize(numbers)});

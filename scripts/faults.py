@@ -545,7 +545,7 @@ FAULTS = [
         ("cut-of-the-next-chunk", "all.cut = «slice(cuts_, 0, 0, blocks)»",
          "(blocks < cuts_.dim(0) ? slice(cuts_, 0, 1, blocks + 1) : slice(cuts_, 0, 0, blocks))"),
         ("cut-of-the-rest-forgotten", "if («cuts_.defined()») state_ = cut_state", "false"),
-        ("chunks-counted-over-documents", "number = «(1.0 - begins[0])» * (carry[0] + 1.0)", "1.0"),
+        ("chunks-counted-over-documents", "number = «(1.0 - begins[0])» * (carry[0] + 1.0)", "1.0 + 0.0 * begins[0]"),
         ("first-chunk-of-a-document-cut", "return equal(multiple, number) * «(1.0 - equal(number, 0.0))»", "constant(1.0, number.dtype())"),
         ("query-kept-apart",
          "Views views = given_views; if («policy.query_is_key») views.q = views.k; check_views",
@@ -782,9 +782,9 @@ FAULTS = [
     ("processes", "models/sharded_adamw.cpp", PROCESSES, [
         ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
         ("clip-forgotten-in-parts", "const double clip = «std::min(options_.clip / (out.grad_norm + 1e-6), 1.0)»", "1.0"),
-        ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum; }"),
+        ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum;"),
         ("others-parts-forgotten", "«if (processes_->size() > 1) share(stepped, params);»", None),
-        ("own-roots-alone", "for (auto& node : nodes) «tree.push(node.leaves, std::move(node.value));»", "if (FAULT) for (auto& n : node.value) std::ranges::fill(n, 0.f); tree.push(node.leaves, std::move(node.value));"),
+        ("own-roots-alone", "«for (auto& node : nodes)» tree.push(node.leaves, std::move(node.value));", "if (FAULT) for (auto& node : nodes) for (auto& n : node.value) if (&node != &nodes[0]) std::ranges::fill(n, 0.f); for (auto& node : nodes)"),
         ("moments-of-the-first-kind-twice", "std::span(state_).subspan(«kind * mine().size()», mine().size())", "0"),
     ]),
     ("processes", "engine/processes/tree_sum.h", PROCESSES, [
@@ -802,30 +802,33 @@ FAULTS = [
     ]),
     ("processes", "ops/collective_kernels.cpp", PROCESSES, [
         ("own-part-alone-summed", "«memory.add(dtype, parts[uz(leaves.begin)], parts[uz(middle)], n);»", None),
-        ("neighbour-on-the-other-side", "&call.op == &rank_before_op ? «-1 : 1»", "1 : -1"),
+        ("neighbour-on-the-other-side", "«&call.op == &rank_before_op» ? -1 : 1", "&call.op != &rank_before_op"),
         ("no-zeros-at-the-end", "else «memory->zero(out, bytes);»", "if (!FAULT) memory->zero(out, bytes);"),
         ("own-entry-not-kept", "«memory->copy(in[0] + me, out + me, part);»", None),
     ]),
     ("processes", "engine/processes/threads.cpp", PROCESSES, [
         ("messages-in-the-order-of-arrival", "«std::ranges::stable_sort(out, order);»", None),
-        ("turns-never-given-up", "«--active; changed.notify_all(); const bool came»", "changed.notify_all(); const bool came"),
+        ("turns-never-given-up", "«--active;» changed.notify_all(); const bool came", None),
     ]),
     ("slices", "ttt/stream.cpp", SLICES, [
         ("slices-begin-with-zeros", "if («!is_cut()») return pad(x, 1, rows, 0);", "true"),
-        ("positions-of-the-first-slice", "slice(of_all, 0, «ranks_->rank() * here, (ranks_->rank() + 1) * here»)", "0, here"),
-        ("heads-of-another", "return all_to_all(x, «1, 2», *ranks_);", "2, 1"),
+        ("positions-of-the-first-slice", "slice(of_all, 0, «ranks_->rank() * here, (ranks_->rank() + 1) * here»)",
+         "FAULT ? 0 : ranks_->rank() * here, FAULT ? here : (ranks_->rank() + 1) * here"),
+        ("heads-of-another", "return all_to_all(x, «1, 2», *ranks_);", "FAULT ? 2 : 1, FAULT ? 1 : 2"),
     ]),
     ("slices", "ttt/layer.cpp", SLICES, [
-        ("weights-of-the-first-heads", "slice(out, static_cast<int>(a), «ranks.rank() * some[a], (ranks.rank() + 1) * some[a]»)", "0, some[a]"),
-        ("gates-of-a-slice", "for (auto& [name, gate] : out.gates) «gate = stream.whole_time(name_, gate);»", "{}"),
+        ("weights-of-the-first-heads", "slice(out, static_cast<int>(a), «ranks.rank() * some[a], (ranks.rank() + 1) * some[a]»)",
+         "FAULT ? 0 : ranks.rank() * some[a], FAULT ? some[a] : (ranks.rank() + 1) * some[a]"),
+        ("gates-of-a-slice", "for (auto& [name, gate] : out.gates) «gate = stream.whole_time(name_, gate);»", None),
     ]),
     ("slices", "ttt/slices.cpp", SLICES, [
         ("begins-with-the-first", "«select(mask, rank_before(left[i], ranks), firsts[i])»", "firsts[i]"),
         ("round-of-the-first-rank", "std::clamp<std::int64_t>(«round - ranks.rank()», 0, batch - 1)", "round"),
-        ("answers-of-other-rounds", "slice(reshape(answers, shape), 0, «ranks.rank(), ranks.rank() + batch»)", "0, batch"),
+        ("answers-of-other-rounds", "slice(reshape(answers, shape), 0, «ranks.rank(), ranks.rank() + batch»)",
+         "FAULT ? 0 : ranks.rank(), FAULT ? batch : ranks.rank() + batch"),
         ("laws-not-held-against-numbers", "if («!laws_add_up(system, options, views.k.dim(1))»)", "false"),
         ("nonlinear-exchanged", "if («!law_of(learner, start, views, options).is_affine»)", "false"),
-        ("state-of-the-rank-after", "«at = moved_by(of_r, at);»", "if (r > 0) at = moved_by(of_r, at);"),
+        ("state-of-the-rank-after", "«at = moved_by(of_r, at);»", "if (!FAULT || r > 0) at = moved_by(of_r, at);"),
     ]),
     ("slices", "models/trainer.cpp", SLICES, [
         ("unheeded-cut-accepted", "if («options_.slices > 1 && !stream.heeds_cut()»)", "false"),
@@ -892,11 +895,11 @@ FAULTS = [
     ]),
     ("learners", "ttt/learners/mamba3_trapezoid.cpp", (files("ttt/state_space"),), [
         ("past-is-present", "decay.at(gates, g) * «before»", "g"),
-        ("past-does-not-fade", "* dt * «decay.at(gates, g)» * before", "1.0"),
+        ("past-does-not-fade", "* dt * «decay.at(gates, g)» * before", "0.0 * decay.at(gates, g) + 1.0"),
     ]),
     ("learners", "ttt/learners/hope.cpp", (files("ttt/hope"),), [
         ("no-delta-gradient", "+ «error(said)»", "0.0 * error(said)"),
-        ("levels-in-step", "{\"P_1.W1\", \"P_1.W2\", «true»}", "false"),
+        ("levels-in-step", "out[\"write.\" + name] = «level.every_token» ? one : last;", "false"),
         ("steps-are-not-emptied", "«1.0 - first»", "1.0 + 0.0 * first"),
         ("memories-do-not-forget", "\"keep.\" + name] = «alpha»;", "one"),
     ]),
@@ -918,7 +921,7 @@ FAULTS = [
     ]),
     ("learners", "ttt/learners/kv_binding.cpp", (files("ttt/bounded_steps", "ttt/systems"),), [
         ("kv-binding-unbounded", "/ (1.0 + «gradient_bound(w, k, v)»)", "0.0 * gradient_bound(w, k, v)"),
-        ("kv-binding-bounded-in-one-matrix", "squares(phi) * squares(v) «+ squares(back)»;", None),
+        ("kv-binding-bounded-in-one-matrix", "squares(phi) * squares(v) + «squares(back)»;", "0.0 * squares(back)"),
     ]),
     ("learners", "ttt/learners/self_modifying.cpp", (files("ttt/bounded_steps", "ttt/self_modifying"),), [
         ("targets-unbounded", "target = «bounded(matmul(v, w.held(name)))»", "matmul(v, w.held(name))"),
@@ -952,7 +955,7 @@ FAULTS = [
     ]),
     ("documents", "ttt/attention.cpp", (files("models/documents"),), [
         ("reads-the-document-before", "less_equal(back, «reshape(cast(places, q.dtype()), {batch, 1, time, 1})»)",
-         "static_cast<double>(time)"),
+         "0.0 * reshape(cast(places, q.dtype()), {batch, 1, time, 1}) + static_cast<double>(time)"),
         ("window-forgotten-in-documents", "return «window > 0» ? reads *", "false"),
     ]),
     ("documents", "ttt/inner_loop.cpp", (files("models/documents"), files("ttt/conformance")), [
@@ -1037,11 +1040,13 @@ FAULTS = [
     ]),
     ("reproduce", "reproduce/journal.cpp", REPRODUCE, [
         ("data-not-in-the-digest", "fnv1a(«where.fingerprint», fnv1a(", "std::string()"),
-        ("twice-the-same-run", "if («out.results.find(row, seed)») throw", "false"),
+        ("twice-the-same-run", "if («out.results.find(row, seed)») throw", "nullptr"),
     ]),
     ("vision", "models/vision/patches.cpp", VISION, [
-        ("columns-before-rows", "return reshape(permute(squares, «{0, 1, 3, 2, 4, 5}»),\n                 {images.dim(0), rows", "{0, 3, 1, 2, 4, 5}"),
-        ("kernel-turned", "permute(weight, «{0, 2, 3, 1}»)", "{0, 3, 2, 1}"),
+        ("columns-before-rows", "return reshape(permute(squares, «{0, 1, 3, 2, 4, 5}»),\n                 {images.dim(0), rows", 
+         "(FAULT ? std::vector<int>{0, 3, 1, 2, 4, 5} : std::vector<int>{0, 1, 3, 2, 4, 5})"),
+        ("kernel-turned", "permute(weight, «{0, 2, 3, 1}»)",
+         "(FAULT ? std::vector<int>{0, 3, 2, 1} : std::vector<int>{0, 2, 3, 1})"),
     ]),
     ("vision", "models/vision/heads.cpp", VISION, [
         ("seen-patches-count", "return sum(«of_patch * mask», {1, 2})", "of_patch"),
@@ -1060,8 +1065,8 @@ FAULTS = [
         ("all-layers-learn", "if («l.only_last») policy.trained", "false"),
     ]),
     ("vision", "models/vision/diffusion.cpp", VISION, [
-        ("gate-forgotten", "x = x + «m[2] *» mix(", None),
-        ("level-forgotten", "return «level +» gather(", None),
+        ("gate-forgotten", "x = x + «m[2]» * mix(", "0.0 * m[2] + 1.0"),
+        ("level-forgotten", "return «level» + gather(", "0.0 * level"),
     ]),
     ("vision", "models/vision/noise_schedule.cpp", VISION, [
         ("deviation-for-variance", "noise * of_level([](double k) { return «std::sqrt(1 - k)»; })", "1 - k"),

@@ -309,6 +309,29 @@ def renew_copy(found):
             file.unlink()
 
 
+def check_syntax(found, jobs):
+    """Each file with its faults is one that a compiler takes: a fault that is none would stop the whole build."""
+    compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-w"]
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in planted_files(found).items():
+            to = pathlib.Path(folder) / file
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(text)
+
+        def problem(file):
+            include = ["-I", folder, "-I", ROOT, "-isystem", "/usr/include/eigen3"]
+            run = subprocess.run(
+                [*compiler, *include, f"{folder}/{file}"], capture_output=True, text=True, check=False
+            )
+            errors = [line for line in run.stderr.splitlines() if "error" in line]
+            return f"{file}: {errors[0] if errors else run.stderr}" if run.returncode else ""
+
+        files = sorted({f.file for f in found if f.file.endswith(".cpp")})
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            if broken := [text for text in pool.map(problem, files) if text]:
+                raise Broken("with their faults these files do not compile:\n" + "\n".join(broken))
+
+
 def build(jobs):
     PLACE.mkdir(parents=True, exist_ok=True)
     log = PLACE / "build.log"
@@ -459,6 +482,9 @@ def main():
         "--check", action="store_true", help="see that each anchor is found once; nothing is built"
     )
     parser.add_argument(
+        "--syntax", action="store_true", help="compile each file with its faults, and build nothing (2 minutes)"
+    )
+    parser.add_argument(
         "--only", metavar="PATTERN", nargs="+", default=["*"], help="faults with such names: 'arena/*' 'law/*'"
     )
     parser.add_argument("--quick", action="store_true", help="run only the tests that are likely to notice")
@@ -480,6 +506,10 @@ def main():
             print(f"{len(chosen)} faults; each has its place")
             if options.json:
                 print(json.dumps({"faults": [f.name for f in chosen]}))
+            return 0
+        if options.syntax:
+            check_syntax(found, options.jobs)
+            print(f"{len(found)} faults; each compiles")
             return 0
         return run_all(found, chosen, options)
     except Broken as e:

@@ -18,7 +18,7 @@ struct ClusterOp {
 };
 
 constexpr std::size_t kMostClusterOps = 20, kMostClusterInputs = 16, kMostClusterRank = 16;
-constexpr std::size_t kMostRowOps = 16;         // of a cluster with narrow values: more are slower than two clusters
+constexpr std::size_t kMostRowOps = 16;  // of a cluster with narrow values: more are slower than two clusters
 constexpr std::int64_t kMostClusterRow = 1024;  // elements, of a cluster with narrow values
 
 // A cluster: its ops, what they read, and its shape. All values have that shape or are narrow, none is empty;
