@@ -282,7 +282,7 @@ def planted_files(found):
 
 def rows_in():
     """Files in which rows are defined or declared, and that of their table."""
-    paths = [p for d in ("engine", "ops", "autograd") for p in (ROOT / d).rglob("*.*")]
+    paths = [p for d in ("engine", "ops", "autograd", "ttt") for p in (ROOT / d).rglob("*.*")]
     return [ROW_TABLE] + [
         str(p.relative_to(ROOT)) for p in paths if re.search(r"\b(constinit|extern) const Op\b", p.read_text())
     ]
@@ -312,8 +312,9 @@ def renew_copy(found):
 def check_syntax(found, jobs):
     """Each file with its faults is one that a compiler takes: a fault that is none would stop the whole build."""
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-w"]
+    texts = planted_files(found)
     with tempfile.TemporaryDirectory() as folder:
-        for file, text in planted_files(found).items():
+        for file, text in texts.items():
             to = pathlib.Path(folder) / file
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_text(text)
@@ -326,7 +327,7 @@ def check_syntax(found, jobs):
             errors = [line for line in run.stderr.splitlines() if "error" in line]
             return f"{file}: {errors[0] if errors else run.stderr}" if run.returncode else ""
 
-        files = sorted({f.file for f in found if f.file.endswith(".cpp")})
+        files = sorted(file for file in texts if file.endswith(".cpp"))
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             if broken := [text for text in pool.map(problem, files) if text]:
                 raise Broken("with their faults these files do not compile:\n" + "\n".join(broken))
