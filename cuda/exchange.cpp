@@ -43,8 +43,7 @@ std::string text_of(const Bytes& bytes) {
 
 bool DeviceExchange::connect() {
   if (connected_) return waits_on_device() || processes_->size() == 1;
-  connected_ = true;
-  if (processes_->size() == 1) return true;
+  if (processes_->size() == 1) return connected_ = true;
   // What each rank says: its GPU, the version of NCCL, why it has none.
   const NcclLibrary library = wanted_nccl();
   const std::string mine = fmt::format("{}\n{}\n{}", gpu_of(backend_), library.version, library.why_not);
@@ -63,10 +62,13 @@ bool DeviceExchange::connect() {
   if (why_host_.empty() && versions.size() > 1)
     why_host_ = fmt::format("ranks have different versions of NCCL ({} and {})", *versions.begin(),
                             *versions.rbegin());
-  if (!why_host_.empty()) return false;
+  if (!why_host_.empty()) {
+    connected_ = true;
+    return false;
+  }
   const std::string id = processes_->from_first([] { return new_nccl_id(); });
   nccl_ = std::make_unique<NcclRank>(backend_, *processes_, id);
-  return true;
+  return connected_ = true;
 }
 
 std::string DeviceExchange::description() const {

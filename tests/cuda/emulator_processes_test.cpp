@@ -226,6 +226,7 @@ TEST_CASE("NCCL: a name that is none is an error") {
   setenv("NESTGRAD_NCCL", "off", 1);
   for (const Outcome& o : sums(2)) CHECK(contains(o.error, "NESTGRAD_NCCL is 'off'; it must be none"));
   unsetenv("NESTGRAD_NCCL");
+  for (const Outcome& o : sums(2)) CHECK(o.sum.at(0) == 3);
 }
 
 TEST_CASE("NCCL: what fails to begin is said by all ranks") {
