@@ -832,7 +832,7 @@ FAULTS = [
     ]),
     ("slices", "models/trainer.cpp", SLICES, [
         ("unheeded-cut-accepted", "if («options_.slices > 1 && !stream.heeds_cut()»)", "false"),
-        ("same-slice-for-all", "{«slice * tokens, (slice + 1) * tokens + more»}", "0, tokens + more"),
+        ("same-slice-for-all", "{«slice * tokens, (slice + 1) * tokens + more»}", "FAULT ? 0 : slice * tokens, FAULT ? tokens + more : (slice + 1) * tokens + more"),
     ]),
     ("processes", "engine/plan/spread.cpp", PROCESSES, [
         ("kinds-joined", "if («all != Spread::any && one != all»)", "false"),
@@ -941,7 +941,8 @@ FAULTS = [
     ("streams", "models/state_program.cpp", (files("models/streams"), files("models/decoder")), [
         ("row-of-the-first-sequence", "places.size() == 1 ? 0 : «i / each»", "0"),
         ("rows-next-to-their-places", "uz(i * rows + «place»)", "(place + 1) % rows"),
-        ("panels-exchanged", "transpose(reshape(w, {«shape[0], shape[2]», shape[1]}))", "shape[0], shape[2]"),
+        ("panels-exchanged", "transpose(reshape(w, {«shape[0], shape[2]», shape[1]}))",
+         "FAULT ? shape[2] : shape[0], FAULT ? shape[0] : shape[2]"),
         ("surplus-states-accepted", "if («find(name) == names.size()») throw", "false"),
     ]),
     ("streams", "ttt/stream.cpp", (files("models/streams", "models/decoder"),), [
@@ -1057,7 +1058,8 @@ FAULTS = [
         ("queries-kept", "if («mixer.query_is_key») out.q = out.k", "false"),
     ]),
     ("vision", "models/vision/view_synthesis.cpp", VISION, [
-        ("attention-over-all-views", "reshape(x, {«batch * views, tokens», c.width})", "batch, views * tokens"),
+        ("attention-over-all-views", "reshape(x, {«batch * views, tokens», c.width})",
+         "FAULT ? batch : batch * views, FAULT ? views * tokens : tokens"),
         ("asked-images-seen", "slice(images, 1, 0, «inputs») * 2.0 - 1.0", "inputs"),
         ("off-learns", "if («l.update») {", "true"),
         ("keys-of-all-views", "return slice(rows, axis, 0, «learnt»)", "rows.dim(axis)"),

@@ -223,6 +223,16 @@ def spans_of(fault, text):
     return [match.span(2) for match in re.finditer(pattern, text)]
 
 
+def has_comma(text):
+    """Outside of brackets: two values, of which an expression would take the last."""
+    depth = 0
+    for c in text:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth <= 0:
+            return True
+    return False
+
+
 def planted_text(text, planted, file):
     """The text with these faults in it; a piece may lie within another one."""
     places = [(spans_of(f, text), f) for f in planted]
@@ -249,6 +259,8 @@ def planted_text(text, planted, file):
                 piece = f"if (!{asked}) {{ {piece} }}"
             elif "FAULT" in fault.planted:
                 piece = re.sub(r"\bFAULT\b", asked, fault.planted)
+            elif has_comma(piece) or has_comma(fault.planted):
+                raise Broken(f"{fault.name} changes two values at once: say each with FAULT ? .. : ..")
             else:
                 piece = f"({asked} ? ({fault.planted}) : ({piece}))"
             out += text[at:first] + piece
