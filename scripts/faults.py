@@ -773,9 +773,9 @@ FAULTS = [
     ]),
     ("processes", "models/training_parts.cpp", PROCESSES, [
         ("part-not-a-part-of-the-loss", "const auto share = «1 / static_cast<double>(setup_.grains * setup_.slices)»",
-         "1 / static_cast<double>(setup_.grains)"),
-        ("slice-without-its-other-grains", "for (std::int64_t grain = 0; grain < «setup_.grains»; ++grain) { std::vector<Array> inputs", "1"),
-        ("slices-read-in-another-order", "all.begin() + static_cast<std::ptrdiff_t>(«(slice * out.size() + b)» * each)", "(b * uz(setup_.slices) + slice)"),
+         "1 / static_cast<double>(setup_.grains)", SLICES),
+        ("slice-without-its-other-grains", "for (std::int64_t grain = 0; grain < «setup_.grains»; ++grain) { std::vector<Array> inputs", "1", SLICES),
+        ("slices-read-in-another-order", "all.begin() + static_cast<std::ptrdiff_t>(«(slice * out.size() + b)» * each)", "(b * uz(setup_.slices) + slice)", SLICES),
         ("same-grain-for-all-threads", "inputs.push_back(last_batch_(«first + i», 0))", "first"),
         ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(made[uz(i)]))", "first + i + 2"),
     ]),

@@ -93,15 +93,15 @@ TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the exten
     CAPTURE(isa);
     if (!is_compiled_here()) continue;
     const DType f32 = DType::f32, f64 = DType::f64;
-    for (const auto& [dtype, batch, rows, in, out] :
-         std::vector<std::tuple<DType, Shape, int, int, int>>{{f32, {2, 3}, 1, 16, 24},
-                                                              {f64, {2}, 1, 9, 21},
-                                                              {f32, {2}, 1, 7, 19},
-                                                              {f32, {}, 1, 70, 1},
-                                                              {f64, {2}, 5, 17, 9},
-                                                              {f32, {}, 16, 33, 64},
+    for (const auto& [dtype, batch, rows, in, out] : std::vector<std::tuple<DType, Shape, int, int, int>>{
+             {f32, {2, 3}, 1, 16, 24},
+             {f64, {2}, 1, 9, 21},
+             {f32, {2}, 1, 7, 19},
+             {f32, {}, 1, 70, 1},
+             {f64, {2}, 5, 17, 9},
+             {f32, {}, 16, 33, 64},
              {f32, {}, 3, 300, 5},  // an element is several sums
-                                                              {f32, {1, 2}, 13, 1, 8}}) {
+             {f32, {1, 2}, 13, 1, 8}}) {
       CAPTURE(name(dtype));
       CAPTURE(rows);
       CAPTURE(in);

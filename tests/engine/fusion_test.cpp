@@ -1,5 +1,8 @@
 // The promise: ops that run as one instruction give the bits of the ops one by one, whatever the length and
 // the number of rows, for any number of threads.
+#include <algorithm>
+#include <sstream>
+
 #include "engine/core/node_call.h"
 #include "engine/core/threads.h"
 #include "engine/plan/cluster.h"
@@ -122,6 +125,15 @@ TEST_CASE("Branches that meet run together, as far as one instruction may have o
     const Arrays in = random(std::vector<Spec>(static_cast<std::size_t>(leaves), f64({2000})), 3);
     Plan plain = f.plan({.fuse = false}), fused = f.plan();
     CHECK(same_bits(fused.run(in), plain.run(in)));
+    std::istringstream lines(fused.str());
+    std::string line;
+    std::getline(lines, line);  // a summary; then "0 sin+mul @0 = io0 io1 f64[2000] (..)"
+    while (std::getline(lines, line) && contains(line, " = ")) {
+      const std::string before = line.substr(0, line.find(" = ")), after = line.substr(line.find(" = ") + 3);
+      CHECK(std::ranges::count(before, '+') < static_cast<std::ptrdiff_t>(kMostClusterOps));
+      const std::string inputs = after.substr(0, after.find("f64["));
+      CHECK(std::ranges::count(inputs, ' ') <= static_cast<std::ptrdiff_t>(kMostClusterInputs));
+    }
     const auto ops = static_cast<std::size_t>(2 * leaves - 1);
     CHECK(plain.stats().instructions == ops);
     if (ops <= kMostClusterOps) CHECK(fused.stats().instructions == 1);

@@ -141,6 +141,22 @@ TEST_CASE("processes: parts differ by one at most, cover all, and ranks are told
   CHECK(ranks_text({0, 1, 3}) == "ranks 0, 1 and 3");
 }
 
+TEST_CASE("processes: what the first one gives, or throws, comes to all") {
+  std::string given[3], thrown[3];
+  run_as_processes(3, [&](Transport& all) {
+    const auto rank = static_cast<std::size_t>(all.rank());
+    given[rank] = all.from_first([] { return std::string("read once"); });
+    try {
+      all.on_first([] { throw IoError("no such file"); });
+    } catch (const Error& e) {
+      thrown[rank] = e.what();
+    }
+  });
+  for (const std::string& text : given) CHECK(text == "read once");
+  CHECK(thrown[0] == "no such file");
+  for (const std::size_t other : {1, 2}) CHECK(thrown[other] == "[processes] rank 0: no such file");
+}
+
 TEST_CASE("processes: what started this one is read from the environment, and a wrong wish is refused") {
   struct Set {
     Set(const char* n, const char* value) : name(n) { setenv(name, value, 1); }

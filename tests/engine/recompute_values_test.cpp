@@ -54,7 +54,8 @@ TEST_CASE("Of a layer's hidden values only those of products are kept") {
   constexpr int kLayers = 6;
   const Function f = gradient(layers, specs_of(kRows, kWidth, kHidden, kLayers));
   const std::size_t hidden = sizeof(double) * kRows * kHidden;
-  const std::size_t kept = f.plan(unchanged()).stats().arena_bytes, again = f.plan(recomputed()).stats().arena_bytes;
+  const std::size_t kept = f.plan(unchanged()).stats().arena_bytes,
+                    again = f.plan(recomputed()).stats().arena_bytes;
   CAPTURE(kept);
   CAPTURE(again);
   // Without: both products, the silu and what it gates, of all layers. With: the products, but for the layer at hand.
