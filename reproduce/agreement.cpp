@@ -29,11 +29,6 @@ void require_comparable(const Journal& first, const Journal& again) {
 
 bool overlap(const Interval& a, const Interval& b) { return a.low <= b.high && b.low <= a.high; }
 
-std::string seeds_of(const Results& results) {
-  const std::vector<std::uint64_t> seeds = results.seeds();
-  return fmt::format("seeds {} to {}", seeds.front(), seeds.back());
-}
-
 }  // namespace
 
 Agreement agreement_of(const Journal& first, const Journal& again) {
@@ -49,8 +44,7 @@ Agreement agreement_of(const Journal& first, const Journal& again) {
       ComparedNumber c{row, number, first.results.of(row, number), again.results.of(row, number)};
       if (c.first.size() < 2 || c.again.size() < 2) continue;
       p.push_back(unpaired_difference(c.first, c.again).p);
-      c.overlaps = overlap(mean_interval(c.first), mean_interval(c.again));
-      if (c.overlaps) ++out.overlapping;
+      if (overlap(mean_interval(c.first), mean_interval(c.again))) ++out.overlapping;
       out.numbers.push_back(std::move(c));
     }
   }
@@ -72,17 +66,17 @@ std::string text_of(const Agreement& agreement) {
 
 std::string markdown_of(const Journal& first, const Journal& again) {
   const Agreement agreement = agreement_of(first, again);
-  const std::string seeds = seeds_of(again.results);
+  const std::string seeds = "seeds " + seeds_text(again.results);
   std::string out = fmt::format(
       "**Again, with {}** ({}, {}; digest `{}`): {} (95 % t-intervals; Welch's test, adjusted for all of them).\n\n",
       seeds, again.where.machine, again.where.date, digest(again.results, again.where), text_of(agreement));
-  Table verdicts{"Claims, again", {"claim", seeds_of(first.results), seeds}};
+  Table verdicts{"Claims, again", {"claim", "seeds " + seeds_text(first.results), seeds}};
   const std::vector<JudgedClaim> before = judge(first.results), now = judge(again.results);
   for (std::size_t i = 0; i < before.size(); ++i)
     verdicts.rows.push_back({before[i].text, text_of(before[i].verdict), text_of(now[i].verdict)});
   out += markdown_of(verdicts);
   if (agreement.apart.empty()) return out;
-  Table apart{"Means that differ", {"row", "number", seeds_of(first.results), seeds, "p"}};
+  Table apart{"Means that differ", {"row", "number", "seeds " + seeds_text(first.results), seeds, "p"}};
   for (const ComparedNumber& c : agreement.apart)
     apart.rows.push_back(
         {c.row, c.number, mean_text(c.first, 4), mean_text(c.again, 4), fmt::format("{:.3g}", c.p)});

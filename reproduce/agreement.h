@@ -13,13 +13,12 @@ struct ComparedNumber {
   std::string row, number;           // "MAML", "error, 1 step"
   std::vector<double> first, again;  // of the seeds of each
   double p = 1;                      // Welch's test of equal means, adjusted for all numbers (Holm)
-  bool overlaps = true;              // do the 95 % t-intervals of the two means overlap?
 };
 
 struct Agreement {
   std::vector<ComparedNumber> numbers;  // all that both have, of two seeds at least
   std::vector<ComparedNumber> apart;    // those whose means differ: p below kLevel
-  std::size_t overlapping = 0;
+  std::size_t overlapping = 0;          // of which the 95 % t-intervals of the two means overlap
 };
 
 // ConfigError where the two cannot be compared: of other experiments or extents, on other data, or with a seed in common.

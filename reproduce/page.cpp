@@ -69,13 +69,13 @@ Table failed_runs(const Results& results) {
   return table;
 }
 
+}  // namespace
+
 std::string seeds_text(const Results& results) {
   const std::vector<std::uint64_t> seeds = results.seeds();
   return seeds.size() == 1 ? fmt::format("{}", seeds[0])
                            : fmt::format("{} to {}", seeds.front(), seeds.back());
 }
-
-}  // namespace
 
 std::string markdown_of(const Table& table) {
   const auto line = [](const std::vector<std::string>& cells) {

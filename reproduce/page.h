@@ -13,5 +13,7 @@ std::string page_of(const Results& results, const Circumstances& where);
 // The same tables and claims in Markdown, without pictures and without every run.
 std::string markdown_of(const Results& results, const Circumstances& where);
 std::string markdown_of(const Table& table);
+// "0 to 4"
+std::string seeds_text(const Results& results);
 
 }  // namespace nestgrad::reproduce
