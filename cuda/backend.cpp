@@ -139,8 +139,8 @@ void CudaBackend::upload(const std::byte* from, std::byte* to, std::size_t bytes
       NESTGRAD_CUDA(cudaEventRecord(staging_[staging_now_].read, stream_));
       staging_now_ = 1 - staging_now_;
       staging_used_ = 0;
-      if (goes_over_processes()) wait();
-      else NESTGRAD_CUDA(cudaEventSynchronize(staging_[staging_now_].read));
+      if (exchanges_in_queue().empty()) NESTGRAD_CUDA(cudaEventSynchronize(staging_[staging_now_].read));
+      else wait();
     }
     const std::size_t n = std::min(kStagingBytes - staging_used_, bytes - done);
     std::byte* const place = staging_[staging_now_].memory + staging_used_;
@@ -212,32 +212,31 @@ std::string CudaBackend::connections(std::span<const Attrs> collectives) const {
   return out;
 }
 
-bool CudaBackend::goes_over_processes() const {
-  return std::ranges::any_of(exchanges_, [](const auto& entry) {
-    const std::shared_ptr<DeviceExchange> exchange = entry.second.lock();
-    return exchange && exchange->waits_on_device();
-  });
+std::vector<std::shared_ptr<DeviceExchange>> CudaBackend::exchanges_in_queue() const {
+  std::vector<std::shared_ptr<DeviceExchange>> out;
+  for (const auto& [group, known] : exchanges_)
+    if (std::shared_ptr<DeviceExchange> exchange = known.lock(); exchange && exchange->waits_on_device())
+      out.push_back(std::move(exchange));
+  return out;
 }
 
 void CudaBackend::wait() {
-  if (!goes_over_processes()) return NESTGRAD_CUDA(cudaStreamSynchronize(stream_));
+  const std::vector<std::shared_ptr<DeviceExchange>> exchanges = exchanges_in_queue();
+  if (exchanges.empty()) return NESTGRAD_CUDA(cudaStreamSynchronize(stream_));
   const auto begin = std::chrono::steady_clock::now();
   for (cudaError_t now; (now = cudaStreamQuery(stream_)) != cudaSuccess;) {
     if (now != cudaErrorNotReady) NESTGRAD_CUDA(now);
     const auto waited = std::chrono::steady_clock::now() - begin;
-    for (const auto& [group, known] : exchanges_)
-      if (const std::shared_ptr<DeviceExchange> exchange = known.lock())
-        if (const std::string problem = exchange->problem(waited); !problem.empty()) end_exchanges(problem);
+    for (const auto& exchange : exchanges) {
+      const std::string problem = exchange->problem(waited);
+      if (problem.empty()) continue;
+      // Ends what waits on the device for others, so that it can be waited for.
+      for (const auto& each : exchanges) each->end(problem);
+      static_cast<void>(cudaStreamSynchronize(stream_));
+      throw ProcessError(problem);
+    }
     if (waited > std::chrono::milliseconds(2)) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-}
-
-// Ends what waits on the device for others, so that it can be waited for.
-void CudaBackend::end_exchanges(const std::string& problem) {
-  for (const auto& [group, known] : exchanges_)
-    if (const std::shared_ptr<DeviceExchange> exchange = known.lock()) exchange->end(problem);
-  static_cast<void>(cudaStreamSynchronize(stream_));
-  throw ProcessError(problem);
 }
 
 int CudaBackend::fault_site(const OpCall& call, std::string what) {

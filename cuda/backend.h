@@ -87,8 +87,7 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<DeviceExchange> known_exchange(const Attrs& collective) const;  // null: none
   void use() const;  // makes this the device of the thread's calls
-  bool goes_over_processes() const;
-  [[noreturn]] void end_exchanges(const std::string& problem);
+  std::vector<std::shared_ptr<DeviceExchange>> exchanges_in_queue() const;  // work in it may need others
   void wait();  // for the queue; where others have a part in it, no longer than they may be silent
 
   int index_;
