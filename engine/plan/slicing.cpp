@@ -16,10 +16,11 @@ namespace {
 constexpr int kFirstFromEnd = 3;
 
 // Slices are run in groups where no op of one has more flops than a product of a row with a 64x64 matrix
-// (twice over), of as many as keep what they carry in the cache, and leave work for some threads.
+// (twice over), of as many as keep what they carry in the first level of the cache, and leave work for some
+// threads.
 constexpr double kSmallOp = 16384;
 constexpr std::int64_t kMostJoined = 8;
-constexpr std::size_t kJoinedBytes = 128 << 10;
+constexpr std::size_t kJoinedBytes = 16 << 10;
 constexpr int kSlicesLeft = 4;
 
 // The nodes of a scan's body of whose values somebody reads the stack.

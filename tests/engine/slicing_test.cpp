@@ -96,7 +96,8 @@ TEST_CASE("slices with little to do are run in groups of heads, and so are their
   CHECK(count(small.plan({}).str(), "slices 4 ") == 3);  // with the scan that makes weights again
   check_sliced(small, "slices 4 ");
   CHECK(count(learner(64, 16).plan({}).str(), "slices 24 ") == 2);  // products of 32768 flops
-  CHECK(count(learner(1, 60).plan({}).str(), "slices 6 ") == 2);    // 28,800 bytes each: not six, but four
+  CHECK(count(learner(1, 24).plan({}).str(), "slices 8 ") == 3);    // 4,608 bytes each: not six, but three
+  CHECK(count(learner(1, 60).plan({}).str(), "slices 24 ") == 3);   // 28,800 bytes each: one fills the cache
   // Heads before sequences: what six heads have of one sequence lies in pieces, so each is run by itself.
   check_sliced(trace(
                    [](const Tensors& in) {
