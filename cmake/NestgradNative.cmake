@@ -6,8 +6,8 @@ endif()
 set(folder ${CMAKE_CURRENT_LIST_DIR}/..)
 set(NESTGRAD_NATIVE_HEADERS numerics/isa numerics/fma numerics/number numerics/parts numerics/exponential
   numerics/logarithm numerics/error_function numerics/power numerics/trigonometric numerics/functions numerics/formulas
-  numerics/pack numerics/lane_sum numerics/rows numerics/transpose kernels/some kernels/gemm_tile kernels/gemm_pack
-  kernels/gemm_along kernels/fixed_product)
+  numerics/pack numerics/lane_sum numerics/rows numerics/transpose kernels/some kernels/column_sum kernels/gemm_tile
+  kernels/gemm_pack kernels/gemm_along kernels/fixed_product)
 set(text "// The headers of ops/numerics and ops/kernels, without what they include of each other.\n\nextern const char* const nestgrad_native_headers[];\nextern const int nestgrad_native_header_count;\nconst char* const nestgrad_native_headers[] = {\n")
 foreach(name ${NESTGRAD_NATIVE_HEADERS})
   set(path ${folder}/ops/${name}.h)

@@ -128,7 +128,14 @@ std::vector<int> all_axes(const Operand& x) {
   return all;
 }
 
-bool is_last_axis(const OpCall& c) { return axes_of(c.attrs) == Shape{c.in[0].rank() - std::int64_t{1}}; }
+// Is it over the last axis, and over no other of more than one element?
+bool is_over_rows(const OpCall& c) {
+  const Shape& axes = axes_of(c.attrs);
+  const std::int64_t last = c.in[0].rank() - 1;
+  return !axes.empty() && axes.back() == last && std::ranges::all_of(axes, [&](std::int64_t axis) {
+    return axis == last || c.in[0].shape[uz(axis)] == 1;
+  });
+}
 
 // Over axes of extent 1 nothing is added. A sum over all leading axes of A'B is the product of the stacked A
 // and B: one product instead of many.
@@ -174,7 +181,7 @@ constinit const Op sum_op = {
           });
         },
     .row_reduction = [](const OpCall& c) -> RowReduction {
-      if (!is_last_axis(c)) return nullptr;
+      if (!is_over_rows(c)) return nullptr;
       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().sum_row; });
     },
     .describe = describe_axes,
@@ -210,7 +217,7 @@ constinit const Op max_over_op = {
           });
         },
     .row_reduction = [](const OpCall& c) -> RowReduction {
-      if (!is_last_axis(c)) return nullptr;
+      if (!is_over_rows(c)) return nullptr;
       return dispatch(c.out.dtype, []<class T>(T) -> RowReduction { return reduce_kernel<T>().max_row; });
     },
     .describe = describe_axes,

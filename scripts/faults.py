@@ -115,6 +115,9 @@ FAULTS = [
         ("max-over-tie-counted-twice", "c.ct * («hit / sum(hit, axes, kKeep)»)", "hit"),
         ("broadcast-not-summed", "t.dim(d) != 1)) «axes.push_back(d);»", None),
     ]),
+    ("plan", "ops/reduce.cpp", (*PLANS, *BODIES), [
+        ("other-axes-left-out-of-a-row", "return axis == last || «c.in[0].shape[uz(axis)] == 1»;", "true"),
+    ]),
     ("slopes", "ops/solve.cpp", RULES, [
         ("triangular-solve-unread-part", "tril(matrix_ct(ct_b, c.out, transposed), «unit ? -1 : 0»)", "0"),
         ("triangular-solve-not-transposed", "c.ct, {.transpose = «!transposed», .unit", "transposed"),
@@ -261,6 +264,8 @@ FAULTS = [
     ("plan", "engine/plan/body_source.cpp", BODIES, [
         ("transposed-once-for-another-matrix", "return «p.b == q.b» && p.of.b == q.of.b", "true"),
         ("batch-member-of-another", "if («offsets[i] == static_cast<std::int64_t>(i) * step») continue", "true"),
+        ("columns-over-what-is-kept-between", "if («is_summed && outer > 1») return {};", "false"),
+        ("columns-of-the-first-rows", "elements<{1}>(in[0]) + «i * {4}»", "0 * {4}"),
     ]),
     ("scan-plan", "engine/plan/compile_scan.cpp", PLANS, [
         ("one-checkpoint-too-few", "scan_->copies = «(table_.steps - 1) / scan_->every»",
@@ -290,6 +295,8 @@ FAULTS = [
         ("stale-segment-of-another-slice", "if («held.slice == slice_» && held.segment == segment)", "true"),
         ("sums-of-slices-not-added", "«finish_sums(scan.table, program, frame);»", None),
         ("recomputation-stores", "turned(maker, maker.every, segment), «false»)", "true"),
+        ("window-left-behind", "*slot = i == 0 || «x.window» ? addresses_.at(x, time)", "false"),
+        ("scratch-moved-on", "else if («addresses_.is_stored(stack, s)») *slot +=", "true"),
     ]),
     ("scan-run", "engine/plan/step_table.h", PLANS, [
         ("reads-the-step-before", "(v.window ? time % v.window : «time») * v.stride", "(time ? time - 1 : 0)"),
@@ -299,7 +306,7 @@ FAULTS = [
         ("sum-starts-in-every-slice", "c.partial && «!owns(c.part)»;", "false"),
         ("checkpoint-of-the-first-slice", "number) * t_.slices + «slice_») * c.part.bytes", "0"),
         ("term-of-the-first-slice", "base_(c.terms) + «slice_» * c.part.bytes", "0"),
-        ("copy-of-every-slice-stored", "return stack.window || (s.store && «owns(stack.part)») ?", "true"),
+        ("copy-of-every-slice-stored", "return stack.window || (s.store && «owns(stack.part)»);", "true"),
     ]),
     ("slicing", "engine/plan/slicing.cpp", PLANS, [
         ("stride-one-short", "at += uz(index * «strides[uz(f.axis)]») * element",

@@ -136,7 +136,8 @@ struct Op {
   // The inner loop of an elementwise op, for several ops that run as one instruction (a cluster). All
   // operands and the output have this type; stretched[k]: operand k is one element, repeated.
   ElementLoop (*element_loop)(DType, const std::vector<char>& stretched) = nullptr;
-  // Of a reduction over the last axis: the kernel of one row. Null where another axis is reduced as well.
+  // Of a reduction over the last axis: the kernel of one row. Null where another axis of more than one element is
+  // reduced as well.
   RowReduction (*row_reduction)(const OpCall&) = nullptr;
   // A kernel with one more operand, to which it adds the op's value; that may be the output's own buffer. The
   // bits are those of `cpu` and an addition. Empty where there is none for this call.

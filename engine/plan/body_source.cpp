@@ -94,7 +94,8 @@ class Writer {
     if (!ins.op) return fmt::format("__builtin_memcpy(out[0], in[0], {});\n", ins.bytes);
     if (!ins.with.empty()) return {};
     const NodeCall call(body_.graph->nodes(), node(ins.node));
-    return loops(alone(call));
+    const std::string text = loops(alone(call));
+    return text.empty() ? column_sums(call) : text;
   }
 
   // ---- products ----
@@ -230,6 +231,25 @@ class Writer {
       functions_ += text.replace(0, kBegin.size(), "static void " + name);
     }
     return fmt::format("{}(in, out, 0, {});\n", name, source.units);
+  }
+
+  // A sum over axes that lie beside each other, and not the last ones: rows are added up column by column.
+  static std::string column_sums(const OpCall& c) {
+    if (c.op.name != "sum" || !is_float(c.out.dtype) || c.in[0].size() >= 2 * kGrain) return {};
+    std::int64_t outer = 1, rows = 1, columns = 1;
+    for (int axis = c.in[0].rank(); axis-- > 0;) {
+      const std::int64_t extent = c.in[0].shape[uz(axis)];
+      if (extent == 1) continue;
+      const bool is_summed = c.op.axes(c, 0, axis) < 0;
+      if (is_summed && outer > 1) return {};
+      if (is_summed) rows *= extent;
+      else (rows > 1 ? outer : columns) *= extent;
+    }
+    if (rows == 1 || columns == 1 || c.in[0].size() == 0) return {};
+    return fmt::format(
+        "for (std::int64_t i = 0; i < {0}; ++i) column_sum<{1}, {2}, {3}>(elements<{1}>(in[0]) + i * {4}, "
+        "elements<{1}>(out[0]) + i * {3});\n",
+        outer, type_of(c.out.dtype), rows, columns, rows * columns);
   }
 
   const Program& body_;

@@ -107,7 +107,7 @@ class StepAddresses {
   }
   // Has the stack a place for what the carry is at the stretch's times?
   NESTGRAD_HOST_DEVICE bool keeps(const StepCarry& c, const Stretch& s) const {
-    return c.stack >= 0 && (t_.stack[c.stack].window || (s.store && owns(t_.stack[c.stack].part)));
+    return c.stack >= 0 && is_stored(t_.stack[c.stack], s);
   }
   // Where step i of the stretch, at `time`, writes what the carry is next.
   NESTGRAD_HOST_DEVICE std::byte* next(const StepCarry& c, const Stretch& s, int i, int time) const {
@@ -117,8 +117,12 @@ class StepAddresses {
     if (c.partial) return base_(c.terms) + slice_ * c.part.bytes;
     return owns(c.part) ? base_(c.final_value) + offset(c.part) : own(c, i);
   }
+  // Does the stack get the stretch's values, and not the memory that is written for nobody?
+  NESTGRAD_HOST_DEVICE bool is_stored(const StepValue& stack, const Stretch& s) const {
+    return stack.window || (s.store && owns(stack.part));
+  }
   NESTGRAD_HOST_DEVICE std::byte* written(const StepValue& stack, const Stretch& s, int time) const {
-    return stack.window || (s.store && owns(stack.part)) ? at(stack, time) : base_(0) + stack.scratch;
+    return is_stored(stack, s) ? at(stack, time) : base_(0) + stack.scratch;
   }
 
  private:

@@ -83,12 +83,23 @@ class SliceRun {
     for (int maker : scan_.makers) hold(*program_.code[uz(maker)].scan, time);
     std::byte** slot = state_.externals.data();
     for (std::byte* in : state_.carry_in) *slot++ = in;
-    for (const StepValue& x : scan_.table.xs) *slot++ = addresses_.at(x, time);
-    for (const StepValue& c : scan_.table.constants) *slot++ = addresses_.at(c, time);
+    // What has no window is one stride further than at the step before.
+    const std::int64_t strides = table_.reverse ? -1 : 1;
+    for (const StepValue& x : scan_.table.xs) {
+      *slot = i == 0 || x.window ? addresses_.at(x, time) : *slot + strides * x.stride;
+      ++slot;
+    }
+    if (i == 0)
+      for (const StepValue& c : scan_.table.constants) *slot++ = addresses_.at(c, time);
+    else slot += scan_.table.constants.size();
     std::byte** const next = slot;
     for (const StepCarry& c : scan_.table.carries) *slot++ = addresses_.next(c, s, i, time);
-    for (const StepValue& stack : scan_.table.stacks)
-      if (!stack.of_carry) *slot++ = addresses_.written(stack, s, time);
+    for (const StepValue& stack : scan_.table.stacks) {
+      if (stack.of_carry) continue;
+      if (i == 0 || stack.window) *slot = addresses_.written(stack, s, time);
+      else if (addresses_.is_stored(stack, s)) *slot += strides * stack.stride;
+      ++slot;
+    }
     execute(state_.body, {state_.bases[0] + scan_.body_arena, state_.externals.data(), frame_.backend,
                           frame_.recorder, time, slice_, frame_.recomputed || !s.store});
     std::copy_n(next, state_.carry_in.size(), state_.carry_in.begin());

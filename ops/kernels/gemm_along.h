@@ -97,30 +97,60 @@ NESTGRAD_MEMBER_FN Pack<T> all_halved(Pack<T> x) {
   else return x;
 }
 
-// y[i] = plus[i] + rows[i] x for 0 <= i < 4, or without plus.
+// Lane i of the result: the lanes of sum[i], added up; of `Count` registers in its first lanes.
+template <int Unit, int Count, class T>
+NESTGRAD_MEMBER_FN Pack<T> sums_of_lanes(const Pack<T>* sum) {
+  if constexpr (Count == 1) {
+    if constexpr (Unit == 0) return sum[0];
+    else return all_halved<Unit>(sum[0]);
+  } else {
+    Pack<T> next[Count / 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < Count / 2; ++i) next[i] = halved<Unit>(sum[2 * i], sum[2 * i + 1]);
+    return sums_of_lanes<Unit / 2, Count / 2>(next);
+  }
+}
+
+// So many rows at once, beside four: a register of results, where there are registers for their sums.
 template <class T>
+constexpr int kRowsAlong = kSums >= 24 ? Pack<T>::size : 4;
+
+// y[i] = plus[i] + rows[i] x for 0 <= i < Rows, a multiple of four, or without plus.
+template <class T, int Rows>
 NESTGRAD_MEMBER_FN void multiply_along(const T* rows, const T* x, Size k, const T* plus, T* y) {
   constexpr int size = Pack<T>::size;
-  Pack<T> sum[4];
-  sum_along<T, 4>(rows, x, k, sum);
-  Pack<T> low = halved<size / 2>(sum[0], sum[1]), high = halved<size / 2>(sum[2], sum[3]);
-  T all[2 * size];
-  if constexpr (size == 2) {
-    low.store(all), high.store(all + 2);
-  } else {
-    low = halved<size / 4>(low, high);
-    if constexpr (size > 4) low = all_halved<size / 8>(low);
-    low.store(all);
-  }
+  Pack<T> sum[Rows];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) y[i] = plus ? plus[i] + all[i] : all[i];
+  for (int i = 0; i < Rows; i += 4) {
+    Pack<T> four[4];
+    sum_along<T, 4>(rows + i * k, x, k, four);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sum[i + j] = four[j];
+  }
+  if constexpr (Rows == size) {
+    const Pack<T> all = sums_of_lanes<size / 2, Rows>(sum);
+    (plus ? Pack<T>::load(plus) + all : all).store(y);
+  } else {
+    static_assert(Rows == 4);
+    T all[2 * size];
+    if constexpr (size == 2) {
+      halved<1>(sum[0], sum[1]).store(all), halved<1>(sum[2], sum[3]).store(all + 2);
+    } else {
+      sums_of_lanes<size / 2, 4>(sum).store(all);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) y[i] = plus ? plus[i] + all[i] : all[i];
+  }
 }
 
 // Elements begin .. end of the product of a matrix, whose rows have k elements, and a vector.
 template <class T>
 void run_along(const T* matrix, const T* vector, Size k, const T* d, T* c, Size begin, Size end) {
   Size i = begin;
-  for (; i + 4 <= end; i += 4) multiply_along(matrix + i * k, vector, k, d ? d + i : nullptr, c + i);
+  if constexpr (kRowsAlong < T >> 4)
+    for (constexpr int rows = kRowsAlong<T>; i + rows <= end; i += rows)
+      multiply_along<T, rows>(matrix + i * k, vector, k, d ? d + i : nullptr, c + i);
+  for (; i + 4 <= end; i += 4) multiply_along<T, 4>(matrix + i * k, vector, k, d ? d + i : nullptr, c + i);
   for (; i < end; ++i) {
     Pack<T> sum[1];
     sum_along<T, 1>(matrix + i * k, vector, k, sum);

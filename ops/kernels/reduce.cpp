@@ -3,6 +3,7 @@
 
 #include "ops/kernels/some.h"
 #include "ops/kernels/table.h"
+#include "ops/kernels/column_sum.h"
 #include "ops/numerics/lane_sum.h"
 
 namespace nestgrad::inline NESTGRAD_ISA {
@@ -50,73 +51,10 @@ float sum(const float* x, const std::int64_t* steps, std::int64_t count, std::in
   return static_cast<float>(total.result());
 }
 
-// As many columns as there is room for in registers.
-template <int Columns, class T>
-inline __attribute__((always_inline)) void sum_columns(const T* x, const std::int64_t* steps,
-                                                       std::int64_t count, T* y) {
-  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-  Acc acc[Columns] = {};
-  for (std::int64_t s = 0; s < count; ++s) {
-    const T* row = x + steps[s];
-    __asm__("" : "+r"(row));  // or compilers make two rows a loop of single elements
-    for (int i = 0; i < Columns; ++i) acc[i] += static_cast<Acc>(row[i]);
-  }
-  for (int i = 0; i < Columns; ++i) y[i] = static_cast<T>(acc[i]);
-}
-
 template <class T>
 void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
-  constexpr int kColumns = kRegisterBytes;  // eight registers of doubles
-  std::int64_t i = 0;
-  for (; i + kColumns <= inner; i += kColumns) sum_columns<kColumns>(x + i, steps, count, y + i);
-  for (; i + 8 <= inner; i += 8) sum_columns<8>(x + i, steps, count, y + i);
-  for (; i < inner; ++i) sum_columns<1>(x + i, steps, count, y + i);
-}
-
-// Of f32, as many rows as a lane adds up (lane_sum.h) are added up in f32, and these sums in double. load(at):
-// the register of elements from `at` on.
-template <int Packs, class Load>
-inline __attribute__((always_inline)) void sum_columns_f32(const std::int64_t* steps, std::int64_t count,
-                                                           Load load, float* y) {
-  typedef float Half __attribute__((vector_size(kRegisterBytes / 2)));
-  constexpr int size = Pack<float>::size;
-  Register<double>::Raw total[2 * Packs] = {};
-  for (std::int64_t first = 0; first < count; first += kAddedInF32) {
-    const std::int64_t end = count < first + kAddedInF32 ? count : first + kAddedInF32;
-    Register<float>::Raw part[Packs] = {};
-    for (std::int64_t s = first; s < end; ++s)
-#pragma GCC unroll 8
-      for (int i = 0; i < Packs; ++i) part[i] += load(steps[s] + i * size).raw;
-#pragma GCC unroll 8
-    for (int i = 0; i < Packs; ++i) add_halves(part[i], total[2 * i], total[2 * i + 1]);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 2 * Packs; ++i) {
-    const Half half = __builtin_convertvector(total[i], Half);
-    __builtin_memcpy(y + i * size / 2, &half, sizeof half);
-  }
-}
-
-template <>
-void sum_across(const float* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, float* y) {
-  constexpr int size = Pack<float>::size;
-  const auto whole = [&](std::int64_t at) { return Pack<float>::load(x + at); };
-  if (inner < size) {
-    const Some<float> some(inner);
-    float wide[size];
-    sum_columns_f32<1>(
-        steps, count, [&](std::int64_t at) { return some.load_once(x + at); }, wide);
-    return some.store(Pack<float>::load(wide), y);
-  }
-  std::int64_t i = 0;
-  for (; i + 4 * size <= inner; i += 4 * size)
-    sum_columns_f32<4>(
-        steps, count, [&](std::int64_t at) { return whole(i + at); }, y + i);
-  for (; i < inner; i += size) {  // the last register ends with the columns
-    const std::int64_t from = i + size <= inner ? i : inner - size;
-    sum_columns_f32<1>(
-        steps, count, [&](std::int64_t at) { return whole(from + at); }, y + from);
-  }
+  sum_rows<T>(
+      count, inner, [=](std::int64_t s) __attribute__((always_inline)) { return x + steps[s]; }, y);
 }
 
 // ---- maxima ----

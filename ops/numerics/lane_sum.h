@@ -59,9 +59,13 @@ class LaneSum {
   }
   NESTGRAD_MEMBER_FN double result() {
     widen();
-    constexpr int size = Pack<double>::size;
-    const auto part = [&](int k) __attribute__((always_inline)) { return part_[k / size][k % size]; };
-    return ((part(0) + part(4)) + (part(1) + part(5))) + ((part(2) + part(6)) + (part(3) + part(7)));
+    // ((0 + 4) + (1 + 5)) + ((2 + 6) + (3 + 7)), two parts at a time.
+    typedef double Two __attribute__((vector_size(16)));
+    Two two[4];
+    __builtin_memcpy(two, part_, sizeof two);
+    const Two low = two[0] + two[2], high = two[1] + two[3];
+    const Two sums = __builtin_shufflevector(low, high, 0, 2) + __builtin_shufflevector(low, high, 1, 3);
+    return sums[0] + sums[1];
   }
 
  private:

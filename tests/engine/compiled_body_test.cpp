@@ -193,6 +193,50 @@ TEST_CASE("products over one matrix that wait for each other do not go over it a
   CHECK_FALSE(contains(source_of(one_row(programs[0])), "16, 2, 0>("));
 }
 
+TEST_CASE("sums over other axes than the last are a part of compiled bodies") {
+  // Of x [.., 3, 11, 21] and of shapes whose rows do not fill registers, or fill several.
+  const auto sums = [](DType dtype, const Shape& shape, const std::vector<int>& axes) {
+    Shape xs = shape;
+    xs.insert(xs.begin(), 4);
+    return trace(
+        [&](const Tensors& in) {
+          const ScanResult r = scan(
+              [&](const Tensors& c, const Tensors& x) -> StepOutput {
+                const Tensor y = x[0] * c[0];
+                return {{tanh(y)}, {sum(y, axes, kKeep)}};
+              },
+              {in[0]}, {in[1]});
+          return Tensors{r.carries[0], r.ys[0]};
+        },
+        std::vector<Spec>{{dtype, shape}, {dtype, xs}});
+  };
+  struct Case {
+    Shape shape;
+    std::vector<int> axes;
+    std::string text;  // of f32; empty: it is no such sum
+  };
+  for (const auto& [shape, axes, text] :
+       std::vector<Case>{{{16, 64}, {0}, "column_sum<float, 16, 64>("},
+                         {{3, 11, 21}, {1}, "column_sum<float, 11, 21>("},
+                         {{3, 11, 21}, {0, 1}, "column_sum<float, 33, 21>("},
+                         {{2, 9, 1, 5, 7}, {1}, "column_sum<float, 9, 35>("},
+                         {{1, 7, 1, 3}, {0, 1}, "column_sum<float, 7, 3>("},
+                         {{3, 11, 21}, {0, 2}, ""},
+                         {{3, 4, 5, 6}, {0, 2}, ""},
+                         {{1, 7, 1, 33}, {0, 3}, ""}}) {
+    CAPTURE(shape.size());
+    CAPTURE(text);
+    CHECK(contains(source_of(sums(DType::f32, shape, axes)), "column_sum<") == !text.empty());
+    if (!text.empty()) CHECK(contains(source_of(sums(DType::f32, shape, axes)), text));
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const Function f = sums(dtype, shape, axes);
+      if (is_compiled_here()) check_bits(f, numbers_for(f, 17));
+    }
+  }
+  // One of a row beside axes of one element is a row's sum, and runs with what is around it.
+  CHECK(contains(sums(DType::f32, {1, 7, 1, 33}, {0, 3}).plan({}).str(), "mul+tanh+sum "));
+}
+
 TEST_CASE("an error in a compiled body is the interpreter's, and leaves the plan as it was") {
   if (!is_compiled_here()) return;
   const Function f = trace(
