@@ -1,9 +1,9 @@
 // Sums and maxima.
 #include <type_traits>
 
+#include "ops/kernels/column_sum.h"
 #include "ops/kernels/some.h"
 #include "ops/kernels/table.h"
-#include "ops/kernels/column_sum.h"
 #include "ops/numerics/lane_sum.h"
 
 namespace nestgrad::inline NESTGRAD_ISA {
