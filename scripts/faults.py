@@ -254,7 +254,7 @@ FAULTS = [
     ]),
     ("plan", "engine/plan/body_order.cpp", BODIES, [
         ("reads-what-the-step-wrote",
-         "if (matrix_of(i) != before || «std::ranges::any_of(out.steps, writes_over_it)») return {}", "false"),
+         "matrix_of(i) != before || «std::ranges::any_of(out.steps, writes_over_it)» ||", "false"),
         ("step-that-others-read-left-out",
          "if (follows && «!only_reads(i, products_[uz(out.steps.back())]->c, out.steps.back())») return {}", "false"),
         ("vectors-of-each-other", "if («!go_together(parts_of(m), parts_of(i))») return {}", "false"),
@@ -264,6 +264,8 @@ FAULTS = [
     ("plan", "engine/plan/body_source.cpp", BODIES, [
         ("transposed-once-for-another-matrix", "return «p.b == q.b» && p.of.b == q.of.b", "true"),
         ("batch-member-of-another", "if («offsets[i] == static_cast<std::int64_t>(i) * step») continue", "true"),
+        ("second-step-from-the-old-matrix", "«from = to;»", None),
+        ("rows-that-are-left-forgotten", "if («whole < rows») body +=", "false"),
         ("columns-over-what-is-kept-between", "if («is_summed && outer > 1») return {};", "false"),
         ("columns-of-the-first-rows", "elements<{1}>(in[0]) + «i * {4}»", "0 * {4}"),
     ]),

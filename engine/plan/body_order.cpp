@@ -75,7 +75,7 @@ class Order {
     for (std::size_t i = 0; i < body_.code.size(); ++i) {
       const auto number = static_cast<int>(i);
       if ((is_read(i) || is_step(i)) && joins(number)) continue;
-      if (is_step(i)) groups_.push_back({.steps = {number}});
+      if (is_step(i) && is_thin(number)) groups_.push_back({.steps = {number}});
       else groups_.push_back({.alone = number});
     }
     return std::move(groups_);
@@ -91,8 +91,10 @@ class Order {
   }
   bool is_step(std::size_t i) const {
     const auto& p = products_[i];
-    return p && p->of.k == 1 && p->of.m > 1 && p->of.n > 1 && p->d.kind != Place::Kind::none;
+    return p && p->of.m > 1 && p->of.n > 1 && (p->of.k == 1 || (p->of.k > 1 && !p->of.transpose_b)) &&
+           p->d.kind != Place::Kind::none;
   }
+  bool is_thin(int step) const { return products_[uz(step)]->of.k == 1; }
 
   // Extents of the matrix, and where it is before the instruction.
   struct Matrix {
@@ -130,16 +132,21 @@ class Order {
   std::optional<BodyGroup> with(const BodyGroup& g, int i) const {
     BodyGroup out = g;
     if (g.alone >= 0) {
-      if (!is_read(uz(g.alone))) return {};
-      out = {.reads = {g.alone}};
+      if (is_read(uz(g.alone))) out = {.reads = {g.alone}};
+      else if (is_step(uz(g.alone))) out = {.steps = {g.alone}};
+      else return {};
     }
     const Matrix before = matrix_of(out.reads.empty() ? out.steps[0] : out.reads[0]);
     if (out.reads.size() + out.steps.size() == kMostMembers) return {};
     if (is_read(uz(i))) {
       const auto writes_over_it = [&](int step) { return products_[uz(step)]->c == before.place; };
-      if (matrix_of(i) != before || std::ranges::any_of(out.steps, writes_over_it)) return {};
+      const auto is_thick = [&](int step) { return !is_thin(step); };
+      if (matrix_of(i) != before || std::ranges::any_of(out.steps, writes_over_it) ||
+          std::ranges::any_of(out.steps, is_thick))
+        return {};
       out.reads.push_back(i);
     } else {
+      if (!out.reads.empty() && !is_thin(i)) return {};
       const bool follows = !out.steps.empty();
       if (matrix_of(i) != (follows ? made_by(out.steps.back()) : before)) return {};
       // What the step before made is then never written.

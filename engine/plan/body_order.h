@@ -1,6 +1,7 @@
 // In which order a compiled body does its instructions (engine/plan/body_source.h), and which of them go over one
 // matrix together. With one row, a product does little with each element of the matrix that it loads: `x W` and the
-// step W + y'z, or two of either, then take the time of one.
+// step W + y'z, or two of either, then take the time of one. Two steps of more rows go over blocks of the matrix, so
+// that what lies between them stays in the cache.
 #pragma once
 
 #include <vector>
@@ -9,9 +10,9 @@
 
 namespace nestgrad {
 
-// Products over one matrix W[k,n] of each of some batch members, f32 or f64: `reads`, C = A W (+ D) with one row; then
-// `steps`, W = W + A B with A[k,1] and B[1,n], each from what the one before has made. Numbers of instructions. An
-// instruction by itself is a group of that one, in `alone`.
+// Products over one matrix W[m,n] of each of some batch members, f32 or f64: `reads`, C = A W (+ D) with one row; then
+// `steps`, W = W + A B, each from what the one before has made. After reads there are only steps of A[m,1] and B[1,n].
+// Numbers of instructions. An instruction by itself is a group of that one, in `alone`.
 struct BodyGroup {
   int alone = -1;
   std::vector<int> reads, steps;

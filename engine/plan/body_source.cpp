@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kMostInstructions = 2000;  // of a body; more would take a compiler too long
 constexpr std::int64_t kMostCopied = 1 << 16;    // elements of a matrix that is copied to be multiplied
+constexpr std::int64_t kBlockRows = 16;          // of a matrix that several steps add to
 constexpr std::size_t kPart = 64;  // instructions of a function: compilers take n log n for more
 
 class Writer {
@@ -37,7 +38,7 @@ class Writer {
         same.push_back(std::move(next[0]));
       }
       if (same.size() > 1) parts.back() += multiplications(same);
-      else parts.back() += order[g].alone >= 0 ? instruction(uz(order[g].alone)) : walk(order[g]);
+      else parts.back() += order[g].alone >= 0 ? instruction(uz(order[g].alone)) : over_matrix(order[g]);
       g += std::max<std::size_t>(same.size(), 1) - 1;
     }
     if (!has_text_) return {};
@@ -159,9 +160,50 @@ class Writer {
                        all.size() > 1 ? "with one matrix" : "matmul", tables, of.count(), calls);
   }
 
-  std::string walk(const BodyGroup& group) {
+  BodyProducts products(int i) const { return *products_of(body_, body_.code[uz(i)]); }
+
+  std::string over_matrix(const BodyGroup& group) {
     has_text_ = true;
-    const auto of = [&](int i) { return *products_of(body_, body_.code[uz(i)]); };
+    const auto is_thin = [&](int i) { return products(i).of.k == 1; };
+    return std::ranges::all_of(group.steps, is_thin) ? walk(group) : steps_by_blocks(group);
+  }
+
+  // Each block of rows gets what all steps add before the next.
+  std::string steps_by_blocks(const BodyGroup& group) {
+    const BodyProducts first = products(group.steps[0]);
+    const std::string_view type = type_of(first.dtype);
+    const std::int64_t rows = first.of.m, columns = first.of.n;
+    const std::string of_matrix = fmt::format("i * {}", rows * columns);
+    const std::string to = address_of(first, products(group.steps.back()).c, of_matrix);
+    std::string from = address_of(first, first.d, of_matrix), tables;
+    std::vector<std::string> calls;  // but for the number of rows, and where they begin
+    for (int i : group.steps) {
+      const BodyProducts p = products(i);
+      calls.push_back(fmt::format("product_rows<{}, {}, {}, {}, {}, {{}}>({}, {}, {}, {}, {{}});", type, rows,
+                                  columns, p.of.k, p.of.transpose_a,
+                                  address_of(p, p.a, begin_of(p.of.a, tables)),
+                                  address_of(p, p.b, begin_of(p.of.b, tables)), from, to));
+      from = to;
+    }
+    const auto block = [&](const std::string& indent, std::int64_t count, const std::string& row) {
+      std::string out;
+      for (const std::string& call : calls)
+        out += indent + fmt::format(fmt::runtime(call), count, row) + "\n";
+      return out;
+    };
+    const std::int64_t whole = rows / kBlockRows * kBlockRows;
+    std::string body;
+    if (whole > 0)
+      body += fmt::format("      for (Size row = 0; row < {}; row += {}) {{\n{}      }}\n", whole, kBlockRows,
+                          block("        ", kBlockRows, "row"));
+    if (whole < rows) body += block("      ", rows - whole, std::to_string(whole));
+    return fmt::format(
+        "  {{  // into one matrix\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n{}    }}\n  }}\n", tables,
+        first.of.count(), body);
+  }
+
+  std::string walk(const BodyGroup& group) {
+    const auto of = [&](int i) { return products(i); };
     const BodyProducts first = of(group.reads.empty() ? group.steps[0] : group.reads[0]);
     const std::string_view type = type_of(first.dtype);
     const std::int64_t rows = group.reads.empty() ? first.of.m : first.of.k, columns = first.of.n;

@@ -58,6 +58,14 @@ NESTGRAD_MEMBER_FN void product_with(const T* a, const T* b, const T* d, T* c) {
   fixed_columns<T, M, N, K, a_row, a_step, first_packets(M, K, Copied, false)>(a, b, d, c);
 }
 
+// Rows row .. row + Rows of C[M,N] = op(A) B + D.
+template <class T, Size M, Size N, Size K, bool TA, Size Rows>
+__attribute__((noinline)) void product_rows(const T* a, const T* b, const T* d, T* c, Size row) {
+  constexpr Size a_row = TA ? 1 : K, a_step = TA ? M : 1;
+  fixed_columns<T, Rows, N, K, a_row, a_step, first_packets(M, K, false, false)>(a + row * a_row, b, d + row * N,
+                                                                                c + row * N);
+}
+
 // B' of B[N,K], for several products with it. (Copies write whole registers.)
 template <class T, Size N, Size K>
 struct Transposed {

@@ -67,10 +67,10 @@ Arrays numbers_for(const Function& f, std::uint64_t seed) {
   return random(specs, seed, -0.5, 0.5);
 }
 
-// A loop with one carry [heads, dim, dim] and rows [steps, heads, 1, dim] of two kinds.
+// A loop with one carry [heads, dim, dim] and rows [steps, heads, count, dim] of two kinds.
 using Step = std::function<StepOutput(Tensor w, Tensor k, Tensor v)>;
-Function one_row(const Step& step, std::int64_t dim = 16) {
-  const Spec w = f32({2, dim, dim}), rows = f32({3, 2, 1, dim});
+Function one_row(const Step& step, std::int64_t dim = 16, std::int64_t count = 1) {
+  const Spec w = f32({2, dim, dim}), rows = f32({3, 2, count, dim});
   return trace(
       [=](const Tensors& in) {
         const ScanResult r = scan([&](const Tensors& c, const Tensors& x) { return step(c[0], x[0], x[1]); },
@@ -191,6 +191,46 @@ TEST_CASE("products over one matrix that wait for each other do not go over it a
     if (is_compiled_here()) check_bits(f, numbers_for(f, 13 + i));
   }
   CHECK_FALSE(contains(source_of(one_row(programs[0])), "16, 2, 0>("));
+}
+
+TEST_CASE("steps of several rows go over one matrix by blocks, unless somebody needs what lies between") {
+  const auto rows = [](const Step& step, std::int64_t dim) { return one_row(step, dim, 5); };
+  const Step two = [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+    return {{w + outer(k, v) + outer(v, exp(k))}, {}};
+  };
+  CHECK(contains(source_of(rows(two, 32)), "product_rows<float, 32, 32, 5, true, 16>("));
+  CHECK(
+      contains(source_of(rows(two, 37)), "product_rows<float, 37, 37, 5, true, 5>("));  // what is left of 37
+  CHECK(contains(source_of(rows(two, 7)), "product_rows<float, 7, 7, 5, true, 7>("));
+  const std::vector<Step> programs{
+      two,
+      // Of three, one of a single row and one that is not transposed.
+      [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+        const Tensor one = sum(k, {-2}, kKeep);
+        return {{w + outer(k, v) + outer(one, one * 0.5) + matmul(outer(v, k), w)}, {}};
+      },
+      // What stands between two steps is read, by a product or by others.
+      [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+        const Tensor first = w + outer(k, v), second = first + outer(v, k);
+        return {{second}, {matmul(k, first)}};
+      },
+      [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+        const Tensor first = w + outer(k, v), second = first + outer(matmul(v, first), k);
+        return {{second}, {}};
+      },
+      // The second step adds what is made of the old matrix, which the new one may be written over.
+      [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+        return {{w + outer(k, v) + outer(matmul(k, w), v)}, {matmul(v, w, {.b = true})}};
+      }};
+  for (std::size_t i = 0; i < programs.size(); ++i)
+    for (const std::int64_t dim : {7, 32, 37}) {
+      CAPTURE(i);
+      CAPTURE(dim);
+      const Function f = rows(programs[i], dim);
+      if (is_compiled_here()) check_bits(f, numbers_for(f, 19 + i));
+    }
+  CHECK_FALSE(contains(source_of(rows(programs[2], 32)), "product_rows<"));
+  CHECK_FALSE(contains(source_of(rows(programs[3], 32)), "product_rows<"));
 }
 
 TEST_CASE("sums over other axes than the last are a part of compiled bodies") {
