@@ -91,7 +91,7 @@ class Order {
   }
   bool is_step(std::size_t i) const {
     const auto& p = products_[i];
-    return p && p->of.m > 1 && p->of.n > 1 && (p->of.k == 1 || (p->of.k > 1 && !p->of.transpose_b)) &&
+    return p && p->of.m > 1 && p->of.n > 1 && p->of.k > 0 && (p->of.k == 1 || !p->of.transpose_b) &&
            p->d.kind != Place::Kind::none;
   }
   bool is_thin(int step) const { return products_[uz(step)]->of.k == 1; }

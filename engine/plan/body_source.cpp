@@ -203,8 +203,7 @@ class Writer {
   }
 
   std::string walk(const BodyGroup& group) {
-    const auto of = [&](int i) { return products(i); };
-    const BodyProducts first = of(group.reads.empty() ? group.steps[0] : group.reads[0]);
+    const BodyProducts first = products(group.reads.empty() ? group.steps[0] : group.reads[0]);
     const std::string_view type = type_of(first.dtype);
     const std::int64_t rows = group.reads.empty() ? first.of.m : first.of.k, columns = first.of.n;
     std::string tables, a, d, c, x, y;
@@ -214,20 +213,20 @@ class Writer {
     const std::string of_matrix = fmt::format("i * {}", rows * columns),
                       of_row = fmt::format("i * {}", columns);
     for (int i : group.reads) {
-      const BodyProducts p = of(i);
+      const BodyProducts p = products(i);
       add(a, p.a, begin_of(p.of.a, tables));
       add(d, p.d, of_row);
       add(c, p.c, of_row);
     }
     for (int i : group.steps) {
-      const BodyProducts p = of(i);
+      const BodyProducts p = products(i);
       add(x, p.a, begin_of(p.of.a, tables));
       add(y, p.b, begin_of(p.of.b, tables));
     }
     const std::string matrix = group.reads.empty() ? address_of(first, first.d, of_matrix)
                                                    : address_of(first, first.b, begin_of(first.of.b, tables));
     const std::string to =
-        group.steps.empty() ? "nullptr" : address_of(first, of(group.steps.back()).c, of_matrix);
+        group.steps.empty() ? "nullptr" : address_of(first, products(group.steps.back()).c, of_matrix);
     const auto list = [&](std::string_view kind, const char* name, const std::string& items) {
       return fmt::format("      {} {}[] = {{{}}};\n", kind, name, items.empty() ? "nullptr" : items);
     };

@@ -28,7 +28,7 @@ namespace nestgrad {
 namespace {
 
 // A segment's values for one slice are to stay in the second-level cache.
-constexpr std::size_t kSegmentBytes = 256 << 10;
+constexpr std::size_t kSegmentBytes = 512 << 10;
 constexpr int kMostSteps = 16;  // of a segment
 
 // What of a scan is recomputed, in terms of its body.

@@ -147,8 +147,9 @@ NESTGRAD_MEMBER_FN void multiply_along(const T* rows, const T* x, Size k, const 
 template <class T>
 void run_along(const T* matrix, const T* vector, Size k, const T* d, T* c, Size begin, Size end) {
   Size i = begin;
-  if constexpr (kRowsAlong < T >> 4)
-    for (constexpr int rows = kRowsAlong<T>; i + rows <= end; i += rows)
+  constexpr int rows = kRowsAlong<T>;
+  if constexpr (rows > 4)
+    for (; i + rows <= end; i += rows)
       multiply_along<T, rows>(matrix + i * k, vector, k, d ? d + i : nullptr, c + i);
   for (; i + 4 <= end; i += 4) multiply_along<T, 4>(matrix + i * k, vector, k, d ? d + i : nullptr, c + i);
   for (; i < end; ++i) {
