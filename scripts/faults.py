@@ -267,7 +267,7 @@ FAULTS = [
         ("second-step-from-the-old-matrix", "«from = to;»", None),
         ("rows-that-are-left-forgotten", "if («whole < rows») body +=", "false"),
         ("columns-over-what-is-kept-between", "if («is_summed && outer > 1») return {};", "false"),
-        ("columns-of-the-first-rows", "elements<{1}>(in[0]) + «i * {4}»", "0 * {4}"),
+        ("columns-of-the-first-rows", "type_of(c.out.dtype), rows, columns, «rows * columns»);", "0"),
     ]),
     ("scan-plan", "engine/plan/compile_scan.cpp", PLANS, [
         ("one-checkpoint-too-few", "scan_->copies = «(table_.steps - 1) / scan_->every»",

@@ -260,6 +260,7 @@ TEST_CASE("sums over other axes than the last are a part of compiled bodies") {
                          {{3, 11, 21}, {1}, "column_sum<float, 11, 21>("},
                          {{3, 11, 21}, {0, 1}, "column_sum<float, 33, 21>("},
                          {{2, 9, 1, 5, 7}, {1}, "column_sum<float, 9, 35>("},
+                         {{12, 9, 5}, {1}, "i < 3; ++i) column_sum<float, 9, 5>("},
                          {{1, 7, 1, 3}, {0, 1}, "column_sum<float, 7, 3>("},
                          {{3, 11, 21}, {0, 2}, ""},
                          {{3, 4, 5, 6}, {0, 2}, ""},
