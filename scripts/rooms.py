@@ -145,11 +145,9 @@ def main():
     options = parser.parse_args()
     arrows, lines = includes()
     bad = wrong(arrows) + unlisted()
-    if bad:  # such arrows may go round in circles, which no picture shows
-        pass
-    elif not options.check:
+    if not options.check and not bad:  # wrong arrows may go round in circles, which no picture shows
         options.out.write_text(picture(arrows))
-    elif options.out.read_text() != picture(arrows):
+    elif not bad and options.out.read_text() != picture(arrows):
         bad.append(f"{options.out.name} shows other rooms or arrows than there are: run scripts/rooms.py")
     for line in bad:
         print(line, file=sys.stderr)

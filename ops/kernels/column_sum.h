@@ -11,13 +11,13 @@
 
 namespace nestgrad::inline NESTGRAD_ISA {
 
-// As many columns as there is room for in registers. row(s): where row s has them.
+// As many columns from `begin` on as there is room for in registers. row(s): where row s begins.
 template <int Columns, class T, class Row>
-NESTGRAD_MEMBER_FN void sum_columns(std::int64_t count, Row row, T* y) {
+NESTGRAD_MEMBER_FN void sum_columns(std::int64_t count, Row row, std::int64_t begin, T* y) {
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
   Acc acc[Columns] = {};
   for (std::int64_t s = 0; s < count; ++s) {
-    const T* from = row(s);
+    const T* from = row(s) + begin;
     __asm__("" : "+r"(from));  // or compilers make two rows a loop of single elements
     for (int i = 0; i < Columns; ++i) acc[i] += static_cast<Acc>(from[i]);
   }
@@ -50,9 +50,6 @@ NESTGRAD_MEMBER_FN void sum_columns_f32(std::int64_t count, Load load, float* y)
 // y[j] = the sum of element j of `count` rows, for j < inner. row(s): where row s begins.
 template <class T, class Row>
 NESTGRAD_MEMBER_FN void sum_rows(std::int64_t count, std::int64_t inner, Row row, T* y) {
-  const auto from = [&](std::int64_t j) __attribute__((always_inline)) {
-    return [&row, j ](std::int64_t s) __attribute__((always_inline)) { return row(s) + j; };
-  };
   std::int64_t i = 0;
   if constexpr (std::is_same_v<T, float>) {
     constexpr int size = Pack<float>::size;
@@ -76,9 +73,9 @@ NESTGRAD_MEMBER_FN void sum_rows(std::int64_t count, std::int64_t inner, Row row
     }
   } else {
     constexpr int kColumns = kRegisterBytes;  // eight registers of doubles
-    for (; i + kColumns <= inner; i += kColumns) sum_columns<kColumns>(count, from(i), y + i);
-    for (; i + 8 <= inner; i += 8) sum_columns<8>(count, from(i), y + i);
-    for (; i < inner; ++i) sum_columns<1>(count, from(i), y + i);
+    for (; i + kColumns <= inner; i += kColumns) sum_columns<kColumns>(count, row, i, y + i);
+    for (; i + 8 <= inner; i += 8) sum_columns<8>(count, row, i, y + i);
+    for (; i < inner; ++i) sum_columns<1>(count, row, i, y + i);
   }
 }
 

@@ -41,6 +41,16 @@ NESTGRAD_MEMBER_FN void add_halves(const Register<float>::Raw& x, Register<doubl
 #endif
 }
 
+// ((0 + 4) + (1 + 5)) + ((2 + 6) + (3 + 7)) of eight parts, two at a time.
+NESTGRAD_MEMBER_FN double sum_of_parts(const Register<double>::Raw (&part)[64 / kRegisterBytes]) {
+  typedef double Two __attribute__((vector_size(16)));
+  Two two[4];
+  __builtin_memcpy(two, part, sizeof two);
+  const Two low = two[0] + two[2], high = two[1] + two[3];
+  const Two sums = __builtin_shufflevector(low, high, 0, 2) + __builtin_shufflevector(low, high, 1, 3);
+  return sums[0] + sums[1];
+}
+
 // Loops over registers are unrolled by a pragma, so that they need no memory.
 class LaneSum {
  public:
@@ -59,13 +69,7 @@ class LaneSum {
   }
   NESTGRAD_MEMBER_FN double result() {
     widen();
-    // ((0 + 4) + (1 + 5)) + ((2 + 6) + (3 + 7)), two parts at a time.
-    typedef double Two __attribute__((vector_size(16)));
-    Two two[4];
-    __builtin_memcpy(two, part_, sizeof two);
-    const Two low = two[0] + two[2], high = two[1] + two[3];
-    const Two sums = __builtin_shufflevector(low, high, 0, 2) + __builtin_shufflevector(low, high, 1, 3);
-    return sums[0] + sums[1];
+    return sum_of_parts(part_);
   }
 
  private:

@@ -103,9 +103,7 @@ class RowSum<double, Length> {
     __builtin_memcpy(part_, part, sizeof part);
   }
   NESTGRAD_MEMBER_FN Pack<double> result() const {
-    double p[8];
-    __builtin_memcpy(p, part_, sizeof p);
-    const double sum = ((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7]));
+    const double sum = sum_of_parts(part_);
     return Pack<double>::load_repeated(&sum);
   }
 
