@@ -47,8 +47,8 @@ def machine(ours, pythons, log, device="cpu", compiling="now"):
             "AVX-512" if "avx512f" in flags and not held_to_avx2() else "AVX2" if "avx2" in flags else "SSE2"
         ),
         "our kernels": (
-            "AVX2, to which all programs are held on a processor with AVX-512, without torch.compile, whose numbers "
-            "are wrong then"
+            "AVX2, to which all programs are held on a processor with AVX-512: without torch.compile, whose numbers "
+            "are wrong then, and JAX without YNNPACK, which cannot be held"
             if held_to_avx2() and "avx512f" in flags
             else os.environ.get("NESTGRAD_ISA", "the best of the processor")
         ),
