@@ -274,10 +274,10 @@ def gpu_cases():
     )
     yield Case(
         "copy",
-        dict(work="negation", n=2 * n),
+        dict(work="negation", n=n),
         dict(n=64),
         quick=True,
-        bytes=2 * 4 * (2 * n) ** 2,
+        bytes=2 * 4 * n**2,
         unit="us per run",
         peers=("torch",),
     )

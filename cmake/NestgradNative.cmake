@@ -1,5 +1,5 @@
-# The text of the headers that compiled loops begin with (engine/plan/native.h), as string literals of a source file,
-# NESTGRAD_NATIVE_SOURCE. Also as a script: cmake -DNESTGRAD_NATIVE_SOURCE=FILE -P cmake/NestgradNative.cmake
+# The text of the headers that compiled loops begin with (engine/plan/native.h), and of those that kernels of CUDA begin with
+# (cuda/kernel_text.h), as string literals of a source file, NESTGRAD_NATIVE_SOURCE. Also as a script: cmake -DNESTGRAD_NATIVE_SOURCE=FILE -P cmake/NestgradNative.cmake
 if(NOT NESTGRAD_NATIVE_SOURCE)
   set(NESTGRAD_NATIVE_SOURCE ${CMAKE_CURRENT_BINARY_DIR}/native_headers.cpp)
 endif()
@@ -29,5 +29,20 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)  # configured again when one of them changes
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/ops/elementwise.def)
 endif()
 list(LENGTH NESTGRAD_NATIVE_HEADERS count)
+list(FIND NESTGRAD_NATIVE_HEADERS numerics/formulas formulas)
+math(EXPR formulas "${formulas} + 1")
 string(APPEND text "};\nconst int nestgrad_native_header_count = ${count};\n")
+string(APPEND text "\n// How many of these are formulas and what they need; then what kernels of CUDA have besides.\nextern const int nestgrad_formula_header_count;\nconst int nestgrad_formula_header_count = ${formulas};\nextern const char* const nestgrad_cuda_headers[];\nextern const int nestgrad_cuda_header_count;\nconst char* const nestgrad_cuda_headers[] = {\n")
+set(NESTGRAD_CUDA_HEADERS engine/core/host_device.h engine/plan/step_addresses.h cuda/fault.h cuda/scan_arguments.h cuda/transposed.h
+  cuda/device.cuh cuda/scan_steps.cuh cuda/scan_parts.cuh)
+foreach(name ${NESTGRAD_CUDA_HEADERS})
+  file(READ ${folder}/${name} header)
+  string(REPLACE "#pragma once\n" "" header "${header}")
+  string(APPEND text "R\"header(${header})header\",\n")
+  if(NOT CMAKE_SCRIPT_MODE_FILE)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/${name})
+  endif()
+endforeach()
+list(LENGTH NESTGRAD_CUDA_HEADERS count)
+string(APPEND text "};\nconst int nestgrad_cuda_header_count = ${count};\n")
 file(CONFIGURE OUTPUT ${NESTGRAD_NATIVE_SOURCE} CONTENT "${text}" @ONLY)

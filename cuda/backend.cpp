@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -25,6 +26,15 @@ namespace {
   throw DeviceError(fmt::format("[cuda] {}: {} (at {}:{})", call, why, file, at.line()));
 }
 
+// Is the variable 1? One that is not set is not.
+bool is_one(const char* variable, bool unset = false) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr || *value == 0) return unset;
+  const std::string_view text = value;
+  if (text != "0" && text != "1") throw ConfigError(fmt::format("{} is '{}'; say 0 or 1", variable, text));
+  return text == "1";
+}
+
 std::string mebibytes(std::size_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
@@ -41,10 +51,8 @@ void check(cublasStatus_t status, const char* call, SourceLocation at) {
   if (status != CUBLAS_STATUS_SUCCESS) fail(call, cublasGetStatusString(status), at);
 }
 
-DeviceTable::DeviceTable(CudaBackend& backend, std::size_t bytes) : memory_(backend.table(bytes)) {}
-
 DeviceTable::DeviceTable(CudaBackend& backend, const void* from, std::size_t bytes)
-    : DeviceTable(backend, bytes) {
+    : memory_(backend.table(bytes)) {
   backend.upload(static_cast<const std::byte*>(from), memory_.get(), bytes);
 }
 
@@ -61,18 +69,25 @@ std::shared_ptr<std::byte> CudaBackend::table(std::size_t bytes) {
   return {tables_, at};
 }
 
-CudaBackend::CudaBackend(int index) : index_(index) {
+CudaBackend::CudaBackend(int index) : index_(index), waits_for_each_(is_one("NESTGRAD_CUDA_SYNC")) {
+  if (waits_for_each_) why_nothing_is_recorded_ = "NESTGRAD_CUDA_SYNC is 1";
+  else if (!is_one("NESTGRAD_CUDA_GRAPH", true)) why_nothing_is_recorded_ = "NESTGRAD_CUDA_GRAPH is 0";
   use();
   cudaDeviceProp properties{};
   NESTGRAD_CUDA(cudaGetDeviceProperties(&properties, index));
   model_ = properties.name;
+  if (const cudaError_t status = code_for_this_device(); status != cudaSuccess) {
+    cudaGetLastError();
+    throw DeviceError(fmt::format(
+        "[cuda] this build has no code that {} can run, of compute capability {}.{} ({}); build for it with "
+        "-DNESTGRAD_CUDA_ARCHITECTURES={}{}, or, if the toolkit is newer than the driver, install a newer driver",
+        description(), properties.major, properties.minor, cudaGetErrorName(status), properties.major,
+        properties.minor));
+  }
   shared_limit_ = properties.sharedMemPerBlockOptin;
   multiprocessors_ = static_cast<std::size_t>(properties.multiProcessorCount);
   NESTGRAD_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  NESTGRAD_CUDA(cublasCreate(&blas_));
-  NESTGRAD_CUDA(cublasSetStream(blas_, stream_));
-  NESTGRAD_CUDA(cudaMalloc(&workspace_, kWorkspaceBytes));
-  NESTGRAD_CUDA(cublasSetWorkspace(blas_, workspace_, kWorkspaceBytes));
+  heap_.emplace(index, stream_);
   for (Staging& s : staging_) {
     NESTGRAD_CUDA(cudaMallocHost(reinterpret_cast<void**>(&s.memory), kStagingBytes));
     NESTGRAD_CUDA(cudaEventCreateWithFlags(&s.read, cudaEventDisableTiming));
@@ -87,15 +102,33 @@ CudaBackend::~CudaBackend() {
   tables_.reset();
   static_cast<void>(cudaSetDevice(index_));
   static_cast<void>(cudaStreamSynchronize(stream_));
-  static_cast<void>(cublasDestroy(blas_));
+  if (blas_) static_cast<void>(cublasDestroy(blas_));
   for (Staging& s : staging_) {
     static_cast<void>(cudaEventDestroy(s.read));
     static_cast<void>(cudaFreeHost(s.memory));
   }
   static_cast<void>(cudaFreeHost(seen_fault_));
   static_cast<void>(cudaFree(faults_));
-  static_cast<void>(cudaFree(workspace_));
+  if (workspace_) release(workspace_);
+  heap_.reset();
   static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+// The stream first, since setting it takes the workspace away.
+cublasHandle_t CudaBackend::blas() {
+  if (blas_) return blas_;
+  use();
+  cublasHandle_t handle = nullptr;
+  NESTGRAD_CUDA(cublasCreate(&handle));
+  try {
+    NESTGRAD_CUDA(cublasSetStream(handle, stream_));
+    if (!workspace_) workspace_ = allocate(kWorkspaceBytes);
+    NESTGRAD_CUDA(cublasSetWorkspace(handle, workspace_, kWorkspaceBytes));
+  } catch (...) {
+    static_cast<void>(cublasDestroy(handle));
+    throw;
+  }
+  return blas_ = handle;
 }
 
 void CudaBackend::use() const { NESTGRAD_CUDA(cudaSetDevice(index_)); }
@@ -105,31 +138,23 @@ std::string CudaBackend::description() const { return fmt::format("{} ({})", nam
 
 Device::Memory CudaBackend::memory() const {
   use();
-  Device::Memory out;
-  NESTGRAD_CUDA(cudaMemGetInfo(&out.free, &out.total));
-  return out;
+  return heap_->memory();
 }
 
 std::byte* CudaBackend::allocate(std::size_t bytes) {
   use();
-  void* address = nullptr;
-  const cudaError_t status = cudaMallocAsync(&address, std::max<std::size_t>(bytes, 1), stream_);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    const Device::Memory now = memory();
-    throw DeviceError(
-        fmt::format("[cuda] {} of memory were asked for on {}, {} of {} are free; make the batch or the "
-                    "context smaller, or "
-                    "give the plan a memory budget",
-                    mebibytes(bytes), description(), mebibytes(now.free), mebibytes(now.total)));
-  }
-  NESTGRAD_CUDA(status);
-  return static_cast<std::byte*>(address);
+  if (std::byte* const address = heap_->allocate(bytes)) return address;
+  const Device::Memory now = memory();
+  throw DeviceError(
+      fmt::format("[cuda] {} of memory were asked for on {}, {} of {} are free; make the batch or the "
+                  "context smaller, or "
+                  "give the plan a memory budget",
+                  mebibytes(bytes), description(), mebibytes(now.free), mebibytes(now.total)));
 }
 
 void CudaBackend::release(std::byte* address) noexcept {
   static_cast<void>(cudaSetDevice(index_));
-  static_cast<void>(cudaFreeAsync(address, stream_));
+  heap_->release(address);
 }
 
 void CudaBackend::upload(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -244,52 +269,96 @@ int CudaBackend::fault_site(const OpCall& call, std::string what) {
   return static_cast<int>(sites_.size());
 }
 
-OpKernel CudaBackend::kernel(const OpCall& call, Loc loc, Precision precision) {
+WithScratch<OpKernel> CudaBackend::kernel(const OpCall& call, Loc loc, Precision precision) {
   use();
   loc_ = loc;
   precision_ = precision;
-  return call.op.cuda(call, *this);
+  scratch_bytes_ = 0;
+  OpKernel run = call.op.cuda(call, *this);
+  return {std::move(run), scratch_bytes_};
 }
 
 namespace {
 
 class Graph final : public Backend::Recording {
  public:
-  Graph(cudaGraph_t graph, int device, cudaStream_t stream) : device_(device), stream_(stream) {
-    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
-    static_cast<void>(cudaGraphDestroy(graph));
-    NESTGRAD_CUDA(status);
+  Graph(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  ~Graph() override {
+    if (executable_) static_cast<void>(cudaGraphExecDestroy(executable_));
   }
-  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(executable_)); }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
+
+  // Another graph instead of this one's, as a change of it if that is one.
+  cudaError_t take(cudaGraph_t graph) {
+    const cudaError_t counted = cudaGraphGetNodes(graph, nullptr, &pieces_);
+    if (counted != cudaSuccess) return counted;
+    if (executable_) {
+      cudaGraphExecUpdateResultInfo result{};
+      was_changed_ = cudaGraphExecUpdate(executable_, graph, &result) == cudaSuccess;
+      if (was_changed_) return cudaSuccess;
+      static_cast<void>(cudaGetLastError());
+      static_cast<void>(cudaGraphExecDestroy(executable_));
+      executable_ = nullptr;
+    }
+    return cudaGraphInstantiate(&executable_, graph, 0);
+  }
+
   void replay() override {
     NESTGRAD_CUDA(cudaSetDevice(device_));
     NESTGRAD_CUDA(cudaGraphLaunch(executable_, stream_));
   }
+  std::size_t pieces() const override { return pieces_; }
+  bool was_changed() const override { return was_changed_; }
 
  private:
   int device_;
   cudaStream_t stream_;
   cudaGraphExec_t executable_ = nullptr;
+  std::size_t pieces_ = 0;
+  bool was_changed_ = false;
 };
+
+// Of what a capture may end in although nothing is wrong but that it was one.
+bool is_refusal(cudaError_t status) {
+  return status == cudaErrorNotSupported ||
+         (status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureImplicit);
+}
 
 }  // namespace
 
-std::unique_ptr<Backend::Recording> CudaBackend::record(const std::function<void()>& work) {
+Backend::RecordingOrReason CudaBackend::record(const std::function<void()>& work,
+                                               std::unique_ptr<Recording> over) {
+  if (!why_nothing_is_recorded_.empty()) return {nullptr, why_nothing_is_recorded_};
   use();
+  const auto refused = [](cudaError_t status) -> RecordingOrReason {
+    static_cast<void>(cudaGetLastError());
+    return {nullptr, fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status))};
+  };
+  cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+  if (is_refusal(status)) return refused(status);
+  NESTGRAD_CUDA(status);
   cudaGraph_t graph = nullptr;
-  NESTGRAD_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   try {
     work();
   } catch (...) {
-    static_cast<void>(cudaStreamEndCapture(stream_, &graph));
+    status = cudaStreamEndCapture(stream_, &graph);
     if (graph) static_cast<void>(cudaGraphDestroy(graph));
+    if (is_refusal(status)) return refused(status);
     static_cast<void>(cudaGetLastError());
     throw;
   }
-  NESTGRAD_CUDA(cudaStreamEndCapture(stream_, &graph));
-  return std::make_unique<Graph>(graph, index_, stream_);
+  status = cudaStreamEndCapture(stream_, &graph);
+  if (is_refusal(status)) return refused(status);
+  NESTGRAD_CUDA(status);
+  auto out = over ? std::unique_ptr<Graph>(static_cast<Graph*>(over.release()))
+                  : std::make_unique<Graph>(index_, stream_);
+  status = out->take(graph);
+  static_cast<void>(cudaGraphDestroy(graph));
+  // Where its instance does not fit into memory, runs still may.
+  if (is_refusal(status) || status == cudaErrorMemoryAllocation) return refused(status);
+  NESTGRAD_CUDA(status);
+  return {std::move(out), {}};
 }
 
 }  // namespace cuda

@@ -1,11 +1,15 @@
-// The CUDA backend of one GPU: one stream, into which everything is queued, and one cuBLAS handle on it.
+// The CUDA backend of one GPU: one stream, into which everything is queued, and one cuBLAS handle on it, made for the
+// first product.
 #pragma once
 
 #include <map>
+#include <optional>
+#include <string>
 #include <tuple>
 
 #include "cuda/check.h"
 #include "cuda/fault.h"
+#include "cuda/heap.h"
 #include "engine/plan/backend.h"
 #include "engine/processes/transport.h"
 
@@ -14,11 +18,10 @@ namespace nestgrad::cuda {
 class CudaBackend;
 class DeviceExchange;  // cuda/exchange.h
 
-// What a kernel keeps in the memory of a device: filled when the kernel is made, or scratch.
+// What a kernel keeps in the memory of a device, filled when the kernel is made.
 class DeviceTable {
  public:
   DeviceTable(CudaBackend& backend, const void* from, std::size_t bytes);
-  DeviceTable(CudaBackend& backend, std::size_t bytes);  // not initialised
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(memory_.get());
@@ -48,16 +51,19 @@ class CudaBackend final : public Backend {
   void random(const RandomFill& fill, std::int64_t n, std::byte* to) override;  // cuda/random.cu
   void synchronize() override;
   bool has_kernel(const Op& op) const override { return op.cuda != nullptr; }
-  OpKernel kernel(const OpCall& call, Loc loc, Precision precision) override;
-  ClusterKernel cluster(const ClusterCall& call) override;
+  WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, Precision precision) override;
+  WithScratch<ClusterKernel> cluster(const ClusterCall& call) override;
   bool connect(std::span<const Attrs> collectives) override;
   std::string connections(std::span<const Attrs> collectives) const override;
-  bool suits_loop_kernel(const Graph& body) override;
-  std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) override;
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override;
+  std::string why_op_by_op(const Graph& body,
+                           std::int64_t slices) const override;  // this and the next: cuda/scan.cu
+  LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent, Compile compile) override;
+  RecordingOrReason record(const std::function<void()>& work, std::unique_ptr<Recording> over) override;
+  bool waits_for_each() const override { return waits_for_each_; }
 
   cudaStream_t stream() const { return stream_; }
-  cublasHandle_t blas() const { return blas_; }
+  cublasHandle_t
+  blas();  // opens cuBLAS, and must not do so while work is recorded: for whoever makes a kernel
   // Dynamic shared memory that a block may have, in bytes.
   std::size_t shared_limit() const { return shared_limit_; }
   std::size_t multiprocessors() const { return multiprocessors_; }
@@ -71,8 +77,9 @@ class CudaBackend final : public Backend {
   // and what is then said of it, with {} in its place. Only while a kernel is made.
   int fault_site(const OpCall& call, std::string what);
   Fault* faults() const { return faults_; }
-  // Of the kernel that is being made.
+  // Of the kernel that is being made: what its products are in, and that it needs scratch memory.
   Precision precision() const { return precision_; }
+  void need_scratch(std::size_t bytes) { scratch_bytes_ = bytes; }
 
  private:
   // Pinned memory through which uploads go, so that the host need not wait for them.
@@ -93,9 +100,12 @@ class CudaBackend final : public Backend {
   int index_;
   std::string model_;
   std::size_t shared_limit_ = 0, multiprocessors_ = 0;
+  bool waits_for_each_ = false;
+  std::string why_nothing_is_recorded_;  // empty: it is
   cudaStream_t stream_ = nullptr;
+  std::optional<Heap> heap_;
   cublasHandle_t blas_ = nullptr;
-  void* workspace_ = nullptr;
+  std::byte* workspace_ = nullptr;
   Staging staging_[2];
   int staging_now_ = 0;
   std::size_t staging_used_ = 0;       // bytes of it
@@ -113,7 +123,14 @@ class CudaBackend final : public Backend {
   std::vector<Site> sites_;
   Loc loc_{};  // of the kernel that is being made
   Precision precision_ = Precision::f32;
+  std::size_t scratch_bytes_ = 0;
 };
+
+// The scratch memory of a kernel with so many inputs.
+template <class T>
+T* scratch_of(const std::byte* const* in, std::size_t inputs) {
+  return reinterpret_cast<T*>(const_cast<std::byte*>(in[inputs]));
+}
 
 inline CudaBackend& cuda(Backend& backend) { return static_cast<CudaBackend&>(backend); }
 

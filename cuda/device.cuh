@@ -7,16 +7,17 @@
 #include <cstdint>
 
 #include "cuda/fault.h"
-#include "cuda/strided.h"
 #include "ops/numerics/number.h"
 
-// Declares `name`, a pointer to the dynamic shared memory of the block.
+// NESTGRAD_SHARED declares `name`, a pointer to the dynamic shared memory of the block. NESTGRAD_UNROLL is for the loop after it.
 #ifdef __CUDACC__
+#define NESTGRAD_UNROLL _Pragma("unroll 4")
 #define NESTGRAD_SHARED(T, name)                                         \
   extern __shared__ __align__(16) unsigned char nestgrad_shared_bytes[]; \
   T* const name = reinterpret_cast<T*>(nestgrad_shared_bytes)
 #else
 #include "cuda_emulator/emulator.h"
+#define NESTGRAD_UNROLL
 #define NESTGRAD_SHARED(T, name) T* const name = reinterpret_cast<T*>(::nestgrad::emulator::shared_memory())
 #endif
 
@@ -98,6 +99,39 @@ template <class R>
 __device__ R over_warp(R mine) {
   for (unsigned step = kWarp / 2; step > 0; step /= 2) mine.absorb(mine.from_lane(step));
   return mine;
+}
+
+// from[at(k)] for k = begin, begin + step, .. before end: four results at once, since each has to wait for itself alone.
+// from[0] is one of the terms, or there are none.
+template <template <class> class R, class T, class At>
+__device__ R<T> reduce_at(const At& at, const T* from, std::int64_t begin, std::int64_t end,
+                          std::int64_t step) {
+  constexpr int kAtOnce = 4;
+  R<T> part[kAtOnce] = {R<T>(*from), R<T>(*from), R<T>(*from), R<T>(*from)};
+  std::int64_t k = begin;
+  for (; k + (kAtOnce - 1) * step < end; k += kAtOnce * step) {
+    T term[kAtOnce];
+    for (int i = 0; i < kAtOnce; ++i) term[i] = from[at(k + i * step)];
+    for (int i = 0; i < kAtOnce; ++i) part[i].add(term[i]);
+  }
+  for (; k < end; k += step) part[0].add(from[at(k)]);
+  part[0].absorb(part[1]);
+  part[2].absorb(part[3]);
+  part[0].absorb(part[2]);
+  return part[0];
+}
+
+// The running sums of one line of elements `stride` apart.
+template <class T>
+__device__ void sum_along(const T* x, T* y, std::int64_t line, std::int64_t extent, std::int64_t stride,
+                          bool reverse) {
+  const std::int64_t begin = line / stride * extent * stride + line % stride;
+  Sum<T> sum;
+  for (std::int64_t i = 0; i < extent; ++i) {
+    const std::int64_t at = begin + (reverse ? extent - 1 - i : i) * stride;
+    sum.add(x[at]);
+    y[at] = sum.value();
+  }
 }
 
 }  // namespace nestgrad::cuda

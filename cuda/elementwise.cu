@@ -2,7 +2,6 @@
 // threads does a few whole rows, op after op, with what lies between the ops in shared memory. An elementwise
 // op by itself is a cluster of one.
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "cuda/backend.h"
@@ -26,15 +25,15 @@ constexpr unsigned kThreads = 256;
 constexpr std::int64_t kBlocksPerMultiprocessor = 16;
 
 template <class T>
-ClusterKernel typed_cluster(const ClusterCall& call, CudaBackend& backend) {
+WithScratch<ClusterKernel> typed_cluster(const ClusterCall& call, CudaBackend& backend) {
   const ClusterPlan<T> plan(call);
   const Sizes sizes = plan.sizes;
   Extent extent{(sizes.rows + sizes.rows_at_once - 1) / sizes.rows_at_once, kThreads, plan.bytes()};
-  std::optional<DeviceTable> scratch;
+  std::size_t scratch_bytes = 0;
   if (extent.shared > backend.shared_limit()) {
     extent.blocks = std::min(extent.blocks,
                              kBlocksPerMultiprocessor * static_cast<std::int64_t>(backend.multiprocessors()));
-    scratch.emplace(backend, std::exchange(extent.shared, 0) * static_cast<std::size_t>(extent.blocks));
+    scratch_bytes = std::exchange(extent.shared, 0) * static_cast<std::size_t>(extent.blocks);
   } else if (extent.shared > kPlainShared) {
     allow_shared(cluster<T>, backend.shared_limit());
   }
@@ -42,28 +41,34 @@ ClusterKernel typed_cluster(const ClusterCall& call, CudaBackend& backend) {
   const DeviceTable walks(backend, plan.walks.data(), plan.walks.size() * sizeof(Strided));
   const auto outputs = static_cast<std::size_t>(
       std::ranges::count_if(call.ops, [](const ClusterOp& op) { return op.output >= 0; }));
-  return [=, &backend, inputs = call.in.size(), slots = std::int64_t{plan.slots}](const std::byte* const* in,
-                                                                                  std::byte* const* out) {
+  const auto run = [=, &backend, inputs = call.in.size(), slots = std::int64_t{plan.slots}](
+                       const std::byte* const* in, std::byte* const* out) {
     Pointers pointers{};
     std::copy_n(in, inputs, pointers.in);
     std::copy_n(out, outputs, pointers.out);
     launch(backend, extent, cluster<T>, text.as<Text>(), walks.as<Strided>(), pointers, sizes,
-           scratch ? scratch->as<T>() : nullptr, slots);
+           scratch_bytes > 0 ? scratch_of<T>(in, inputs) : nullptr, slots);
   };
+  return {run, scratch_bytes};
 }
 
 }  // namespace
 
-ClusterKernel CudaBackend::cluster(const ClusterCall& call) {
+cudaError_t code_for_this_device() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(cluster<float>));
+}
+
+WithScratch<ClusterKernel> CudaBackend::cluster(const ClusterCall& call) {
   use();
   return dispatch(call.shape.dtype, [&]<class T>(T) { return typed_cluster<T>(call, *this); });
 }
 
 OpKernel elementwise_kernel(const OpCall& call, Backend& backend) {
   if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
-  return [kernel = backend.cluster(single(call))](const std::byte* const* in, std::byte* out) {
-    kernel(in, &out);
-  };
+  auto [run, scratch_bytes] = backend.cluster(single(call));
+  cuda(backend).need_scratch(scratch_bytes);
+  return [run = std::move(run)](const std::byte* const* in, std::byte* out) { run(in, &out); };
 }
 
 }  // namespace nestgrad::cuda

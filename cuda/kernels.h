@@ -1,6 +1,8 @@
 // The kernels of the CUDA backend, one file a family as in ops/: each makes the kernel of one call.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "engine/plan/backend.h"
 
 namespace nestgrad::cuda {
@@ -9,6 +11,8 @@ class CudaBackend;
 
 // The column `cuda` of the op table. Once; later calls do nothing.
 void fill_in_kernels();
+// What is wrong if this build has no kernels that the thread's device can run.
+cudaError_t code_for_this_device();
 
 OpKernel elementwise_kernel(const OpCall& call, Backend& backend);
 OpKernel view_kernel(const OpCall& call, Backend& backend);  // of ops with Op::view

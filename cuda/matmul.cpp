@@ -29,6 +29,8 @@ int as_int(const OpCall& call, std::int64_t extent) {
   return static_cast<int>(extent);
 }
 
+constexpr std::int64_t kCopyAlignment = 256;
+
 // How cuBLAS is to read the operands, and to compute.
 struct Reading {
   cudaDataType_t type;
@@ -51,7 +53,7 @@ Reading reading_of(DType dtype, Precision precision) {
 
 // One strided batch.
 template <class T>
-void multiply(const CudaBackend& on, const Product& p, const Reading& reading, const BatchAxis& batch,
+void multiply(CudaBackend& on, const Product& p, const Reading& reading, const BatchAxis& batch,
               const std::byte* a, const std::byte* b, T* out) {
   const T one = 1, zero = 0;
   const auto i = [](std::int64_t v) { return static_cast<int>(v); };
@@ -91,20 +93,21 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
     return [&backend, bytes = call.out.bytes()](const std::byte* const*, std::byte* out) {
       backend.zero(out, bytes);
     };
+  backend.blas();
   const Reading reading = reading_of(call.out.dtype, backend.precision());
-  // Operands in bf16 are copies.
-  std::vector<DeviceTable> copies;
+  // Operands in bf16 are copies, one after the other.
+  const bool copied = reading.type == CUDA_R_16BF;
   const std::int64_t size_a = call.in[0].size(), size_b = call.in[1].size();
-  if (reading.type == CUDA_R_16BF)
-    for (const std::int64_t size : {size_a, size_b})
-      copies.emplace_back(backend, static_cast<std::size_t>(size * reading.bytes));
-  return [=, &backend, copies = std::move(copies)](const std::byte* const* in, std::byte* out) {
+  const std::int64_t second = (size_a * reading.bytes + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+  if (copied) backend.need_scratch(static_cast<std::size_t>(second + size_b * reading.bytes));
+  return [=, &backend](const std::byte* const* in, std::byte* out) {
     const std::byte *a = in[0], *b = in[1];
-    if (!copies.empty()) {
-      round_to_bf16(backend, a, copies[0].as<std::byte>(), size_a);
-      if (b != a) round_to_bf16(backend, b, copies[1].as<std::byte>(), size_b);
-      b = b == a ? copies[0].as<std::byte>() : copies[1].as<std::byte>();
-      a = copies[0].as<std::byte>();
+    if (copied) {
+      std::byte* const copy = scratch_of<std::byte>(in, 2);
+      round_to_bf16(backend, a, copy, size_a);
+      if (b != a) round_to_bf16(backend, b, copy + second, size_b);
+      b = b == a ? copy : copy + second;
+      a = copy;
     }
     T* y = reinterpret_cast<T*>(out);
     for (std::int64_t i = 0, n = batch.out.count(); i < n; ++i)

@@ -1,6 +1,10 @@
 // Ops that only move elements: those with Op::view (broadcast_to, permute, slice), concat, pad; and cast.
 #include <cuda_bf16.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "cuda/backend.h"
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
@@ -17,16 +21,36 @@ __global__ void move_elements(const U* source, U* target, Move move) {
   target[move.target_offset + move.to.at(i)] = source[move.source_offset + move.from.at(i)];
 }
 
-void queue(const CudaBackend& backend, const Move& move, DType dtype, const std::byte* source,
-           std::byte* target) {
-  const Extent extent = for_each_of(move.size);
-  if (size_of(dtype) == 8)
-    launch(backend, extent, move_elements<std::uint64_t>, reinterpret_cast<const std::uint64_t*>(source),
-           reinterpret_cast<std::uint64_t*>(target), move);
-  else
-    launch(backend, extent, move_elements<std::uint32_t>, reinterpret_cast<const std::uint32_t*>(source),
-           reinterpret_cast<std::uint32_t*>(target), move);
-}
+struct alignas(16) Unit {
+  std::uint32_t words[4];
+};
+
+// A move, and how it is done with 16 bytes at once, where both arrays lie so that it can be.
+struct Mover {
+  Mover(const Move& all, DType dtype)
+      : move(all),
+        wide(in_units(all, static_cast<std::int64_t>(sizeof(Unit) / size_of(dtype)))),
+        element(size_of(dtype)) {}
+
+  template <class U>
+  void launch_with(const CudaBackend& backend, const Move& how, const std::byte* source,
+                   std::byte* target) const {
+    launch(backend, for_each_of(how.size), move_elements<U>, reinterpret_cast<const U*>(source),
+           reinterpret_cast<U*>(target), how);
+  }
+  void operator()(const CudaBackend& backend, const std::byte* source, std::byte* target) const {
+    const auto begins = [](const std::byte* at) {
+      return reinterpret_cast<std::uintptr_t>(at) % sizeof(Unit) == 0;
+    };
+    if (wide && begins(source) && begins(target)) launch_with<Unit>(backend, *wide, source, target);
+    else if (element == 8) launch_with<std::uint64_t>(backend, move, source, target);
+    else launch_with<std::uint32_t>(backend, move, source, target);
+  }
+
+  Move move;
+  std::optional<Move> wide;
+  std::size_t element;  // its bytes
+};
 
 template <class From, class To>
 __global__ void convert(const From* from, To* to, std::int64_t n, Fault* fault, int site) {
@@ -55,22 +79,23 @@ void round_to_bf16(const CudaBackend& backend, const std::byte* from, std::byte*
 }
 
 OpKernel view_kernel(const OpCall& call, Backend& backend) {
-  return [&on = cuda(backend), dtype = call.out.dtype, move = move_of_view(call)](
-             const std::byte* const* in, std::byte* out) { queue(on, move, dtype, in[0], out); };
+  return [&on = cuda(backend), move = Mover(move_of_view(call), call.out.dtype)](
+             const std::byte* const* in, std::byte* out) { move(on, in[0], out); };
 }
 
 OpKernel concat_kernel(const OpCall& call, Backend& backend) {
-  return [&on = cuda(backend), dtype = call.out.dtype, moves = moves_of_concat(call)](
-             const std::byte* const* in, std::byte* out) {
-    for (std::size_t i = 0; i < moves.size(); ++i) queue(on, moves[i], dtype, in[i], out);
+  std::vector<Mover> moves;
+  for (const Move& move : moves_of_concat(call)) moves.emplace_back(move, call.out.dtype);
+  return [&on = cuda(backend), moves = std::move(moves)](const std::byte* const* in, std::byte* out) {
+    for (std::size_t i = 0; i < moves.size(); ++i) moves[i](on, in[i], out);
   };
 }
 
 OpKernel pad_kernel(const OpCall& call, Backend& backend) {
-  return [&on = cuda(backend), spec = call.out, move = move_of_pad(call)](const std::byte* const* in,
-                                                                          std::byte* out) {
-    on.zero(out, spec.bytes());
-    queue(on, move, spec.dtype, in[0], out);
+  return [&on = cuda(backend), bytes = call.out.bytes(), move = Mover(move_of_pad(call), call.out.dtype)](
+             const std::byte* const* in, std::byte* out) {
+    on.zero(out, bytes);
+    move(on, in[0], out);
   };
 }
 

@@ -1,6 +1,9 @@
 // Rearrangements: how the elements of one array lie in another.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "cuda/strided.h"
 #include "engine/core/op.h"
 #include "ops/attrs.h"
@@ -20,6 +23,23 @@ inline Move move_over(const Shape& shape, const Shape& source_strides, const Sha
     if (!append(shape[d], {{move.from, source_strides[d]}, {move.to, target_strides[d]}}))
       throw ShapeError(
           "[copy] more than 16 axes that are not walked through in one stride; reshape() some together");
+  return move;
+}
+
+// The same move in units of n elements that lie next to each other in both arrays; nothing if it would cut one.
+inline std::optional<Move> in_units(Move move, std::int64_t n) {
+  const int last = move.from.rank - 1;
+  if (last < 0 || move.from.stride[last] != 1 || move.to.stride[last] != 1 || move.from.size[last] % n != 0 ||
+      move.source_offset % n != 0 || move.target_offset % n != 0)
+    return std::nullopt;
+  for (Strided* walk : {&move.from, &move.to}) {
+    walk->set_size(last, walk->size[last] / n);
+    for (int d = 0; d < last; ++d) {
+      if (walk->stride[d] % n != 0) return std::nullopt;
+      walk->stride[d] /= n;
+    }
+  }
+  move.source_offset /= n, move.target_offset /= n, move.size /= n;
   return move;
 }
 

@@ -69,8 +69,8 @@ NcclRank::NcclRank(CudaBackend& backend, const Transport& processes, const std::
   const int size = processes.size(), rank = processes.rank();
   const auto made = std::make_shared<Communicator>();
   // Connections are made with the first bytes, and could not be while a run is recorded.
-  const auto bytes = std::make_shared<DeviceTable>(backend, uz(2 * size));
-  backend.zero(bytes->as<std::byte>(), uz(2 * size));
+  const std::shared_ptr<std::byte> bytes = backend.table(uz(2 * size));
+  backend.zero(bytes.get(), uz(2 * size));
   const auto begin = [made, bytes, size, rank, unique, index = backend.index(), stream = backend.stream()] {
     try {
       NESTGRAD_CUDA(cudaSetDevice(index));
@@ -79,8 +79,8 @@ NcclRank::NcclRank(CudaBackend& backend, const Transport& processes, const std::
       std::vector<Transport::Receive> in;
       for (int r = 0; r < size; ++r) {
         if (size > 1 && r == rank) continue;
-        out.push_back({r, {bytes->as<std::byte>() + r, 1}});
-        in.push_back({r, {bytes->as<std::byte>() + size + r, 1}});
+        out.push_back({r, {bytes.get() + r, 1}});
+        in.push_back({r, {bytes.get() + size + r, 1}});
       }
       queue(made->handle, stream, out, in);
       NESTGRAD_CUDA(cudaStreamSynchronize(stream));

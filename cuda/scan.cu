@@ -1,12 +1,18 @@
 // A scan over independent slices as one kernel: a block of threads takes a slice through all its steps, op
-// after op, with the slice's state in shared memory where it fits. The composite is the same scan without
-// slices, op by op. Which scans: those whose every op ScanWriter can write. With checkpoints through time the
-// kernel runs once for each segment, and once more where a segment is recomputed.
+// after op, with what the slice needs in shared memory. The composite is the same scan without slices, op by op.
+// Which scans: those whose every op ScanWriter can write, whose slices fit into shared memory, and that do not
+// take much longer so than op by op (cuda/loop_time.h). With checkpoints through time the kernel runs once for
+// each segment, and once more where a segment is recomputed.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "cuda/backend.h"
+#include "cuda/kernel_maker.h"
+#include "cuda/loop_time.h"
 #include "cuda/scan_block.cuh"
+#include "cuda/scan_source.h"
+#include "cuda/scan_steps.cuh"
 #include "cuda/scan_writer.cuh"
 #include "engine/plan/program.h"
 
@@ -14,63 +20,16 @@ namespace nestgrad::cuda {
 
 namespace {
 
-constexpr unsigned kThreads = 256;
-
-struct BaseOf {
-  std::byte* memory;  // of the slice
-  const Bases& bases;
-  NESTGRAD_HOST_DEVICE std::byte* operator()(int number) const {
-    return number == 0 ? memory : bases.at[number];
-  }
-};
-
 template <class T>
-__global__ void __launch_bounds__(kThreads, 1)
-    scan(const ScanText* text_at, Bases bases, Stretch steps, std::byte* spilled) {
-  NESTGRAD_SHARED(std::byte*, table);  // externals, then what the carries are now; then the slice's memory
+__global__ void __launch_bounds__(kScanThreads, 1) scan(const ScanText* text_at, Bases bases, Stretch steps) {
   const ScanText& text = *text_at;
-  const StepTableView& t = text.table;
-  const int inputs = t.carries + t.xs + t.constants;
-  std::byte** const external = table;
-  std::byte** const carried = table + kMostExternals;
-  const std::int64_t s = blockIdx.x;
-  std::byte* const memory =
-      spilled ? spilled + s * text.memory_bytes : reinterpret_cast<std::byte*>(table + 2 * kMostExternals);
-  const StepAddresses<BaseOf> addresses(t, s, {memory, bases});
-  const SliceMemory<T> where{memory, external};
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-
-  for (int c = 0; c < t.carries; ++c) {
-    const StepCarry& carry = t.carry[c];
-    const std::int64_t n = carry.part.bytes / static_cast<std::int64_t>(sizeof(T));
-    T* begin = reinterpret_cast<T*>(addresses.begin(carry, steps));
-    if (addresses.begins_with_zeros(carry, steps))
-      for (std::int64_t i = thread; i < n; i += threads) begin[i] = T(0);
-    if (addresses.keeps(carry, steps)) {
-      T* to = reinterpret_cast<T*>(addresses.at(t.stack[carry.stack], steps.first));
-      for (std::int64_t i = thread; i < n; i += threads) to[i] = begin[i];
-    }
-    if (thread == 0) carried[c] = reinterpret_cast<std::byte*>(begin);
-  }
-  for (int i = 0; i < steps.count; ++i) {
-    const int time = t.reverse ? steps.first - i : steps.first + i;
-    __syncthreads();
-    for (int k = thread; k < t.carries; k += threads) {
-      external[k] = carried[k];
-      carried[k] = external[inputs + k] = addresses.next(t.carry[k], steps, i, time);
-    }
-    for (int k = thread; k < t.xs; k += threads) external[t.carries + k] = addresses.at(t.x[k], time);
-    for (int k = thread; k < t.constants; k += threads)
-      external[t.carries + t.xs + k] = addresses.at(t.constant[k], time);
-    if (thread == 0)
-      for (int k = 0, out = inputs + t.carries; k < t.stacks; ++k)
-        if (!t.stack[k].of_carry) external[out++] = addresses.written(t.stack[k], steps, time);
-    __syncthreads();
+  run_steps<T>(text.table, bases, steps, [&](std::byte* memory, std::byte* const* external) {
+    const SliceMemory<T> where{memory, external};
     for (int o = 0; o < text.ops; ++o) {
       run_op(text.op[o], where, reinterpret_cast<T*>(memory + text.scratch_at));
       __syncthreads();
     }
-  }
+  });
 }
 
 // Last values of which the slices have terms, added up in the order of the slices.
@@ -86,31 +45,45 @@ __global__ void add_terms(const ScanText* text, int carry, const T* terms, std::
   }
 }
 
+// A kernel that was written for the scan (cuda/scan_source.h). Its last argument: addresses of the body's literals.
+using OwnScan = void (*)(const StepTableView* table, Bases bases, Stretch steps,
+                         const std::byte* const* literals);
+
 template <class T>
 class ScanKernel final : public LoopKernel {
  public:
-  ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend)
+  ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend, Compile compile)
       : backend_(backend), bases_(step.table.bases.size()), carries_(step.table.carries) {
     const ScanWriter<T> writer(step, parent, backend, tables_);
-    suits_ = writer.suits();
-    if (!suits_) return;
-    tables_.emplace_back(backend, &writer.text(), sizeof(ScanText));
-    const std::size_t table = 2 * kMostExternals * sizeof(std::byte*),
-                      memory = static_cast<std::size_t>(writer.text().memory_bytes);
-    extent_ = {step.table.slices, kThreads, table + memory};
-    if (extent_.shared > backend.shared_limit()) {
-      extent_.shared = table;
-      spilled_.emplace(backend, memory * static_cast<std::size_t>(step.table.slices));
+    if (!writer.suits()) {
+      why_not_ = "the kernel of scans cannot write it";
+      return;
     }
+    const std::size_t table = kScanTableBytes, memory = static_cast<std::size_t>(writer.text().memory_bytes);
+    // What no schedule decides, so that none has other bits: a scan that keeps its stacks needs room for a step of each.
+    std::size_t most = table + memory;
+    for (const StepValue& s : step.table.stacks)
+      if (s.window) most += static_cast<std::size_t>(s.part.bytes);
+    if (most > backend.shared_limit()) {
+      why_not_ = "a slice needs " + std::to_string(most) +
+                 " bytes of shared memory, a block of threads has " + std::to_string(backend.shared_limit());
+      return;
+    }
+    tables_.emplace_back(backend, &writer.text(), sizeof(ScanText));
+    extent_ = {step.table.slices, kScanThreads, table + memory};
     if (extent_.shared > kPlainShared) allow_shared(scan<T>, backend.shared_limit());
+    if (compile != Compile::never) make_own(step);
   }
 
-  bool suits() const { return suits_; }
+  const std::string& why_not() const { return why_not_; }  // empty: it may run
   void run(std::byte* const* at, const Stretch& steps) override {
     Bases bases{};
     std::copy_n(at, bases_, bases.at);
     const auto* text = tables_.back().template as<ScanText>();
-    launch(backend_, extent_, scan<T>, text, bases, steps, spilled_ ? spilled_->as<std::byte>() : nullptr);
+    if (own_)
+      launch(backend_, own_extent_, own_, &text->table, bases, steps,
+             literals_->template as<const std::byte*>());
+    else launch(backend_, extent_, scan<T>, text, bases, steps);
     for (int k = 0; k < static_cast<int>(carries_.size()); ++k) {
       const StepCarry& c = carries_[static_cast<std::size_t>(k)];
       if (c.terms < 0 || !steps.last) continue;
@@ -119,18 +92,41 @@ class ScanKernel final : public LoopKernel {
     }
   }
   std::string describe() const override {
-    return "one kernel, " + std::to_string(extent_.shared) + " bytes of shared memory a slice" +
-           (spilled_ ? ", its state outside of it" : "");
+    const std::size_t shared = own_ ? own_extent_.shared : extent_.shared;
+    return std::string("one kernel, ") + (own_ ? "compiled for it, " : "") + std::to_string(shared) +
+           " bytes of shared memory a slice" + (why_not_own_.empty() ? "" : ", interpreted: " + why_not_own_);
   }
+  std::string source() const override { return own_ ? source_ : ""; }
 
  private:
+  void make_own(const ScanStep& step) {
+    ScanSource source = scan_source(step);
+    if (source.text.empty()) {
+      why_not_own_ = "something in it has no text";
+      return;
+    }
+    const MadeKernel made = make_kernel(source.text, kScanFunction, backend_.index());
+    why_not_own_ = made.why_not;
+    if (!made.function) return;
+    own_ = reinterpret_cast<OwnScan>(const_cast<void*>(made.function));
+    source_ = std::move(source.text);
+    own_extent_ = {step.table.slices, kScanThreads, kScanTableBytes + source.memory_bytes};
+    if (own_extent_.shared > kPlainShared) allow_shared(own_, backend_.shared_limit());
+    std::vector<const std::byte*> literals;
+    for (const Array& literal : step.workers[0].body.literals) literals.push_back(literal.data());
+    literals_.emplace(backend_, literals.data(), literals.size() * sizeof(literals[0]));
+  }
+
   CudaBackend& backend_;
-  bool suits_ = false;  // if not, there is nothing to run
+  std::string why_not_;
   std::size_t bases_;
   std::vector<StepCarry> carries_;
   Extent extent_{};
   std::vector<DeviceTable> tables_;  // the scan's text last
-  std::optional<DeviceTable> spilled_;
+  OwnScan own_ = nullptr;            // null: the scan is interpreted
+  Extent own_extent_{};
+  std::string source_, why_not_own_;
+  std::optional<DeviceTable> literals_;
 };
 
 bool runs_in_block(const Op& op) {
@@ -140,25 +136,30 @@ bool runs_in_block(const Op& op) {
 }
 
 template <class T>
-std::unique_ptr<LoopKernel> scan_kernel(const ScanStep& step, const Program& parent, CudaBackend& backend) {
-  auto kernel = std::make_unique<ScanKernel<T>>(step, parent, backend);
-  if (!kernel->suits()) return nullptr;
-  return kernel;
+LoopKernelOrReason scan_kernel(const ScanStep& step, const Program& parent, CudaBackend& backend,
+                               Compile compile) {
+  auto kernel = std::make_unique<ScanKernel<T>>(step, parent, backend, compile);
+  if (const std::string why = kernel->why_not(); !why.empty()) return {nullptr, why};
+  return {std::move(kernel), {}};
 }
 
 }  // namespace
 
-bool CudaBackend::suits_loop_kernel(const Graph& body) {
+std::string CudaBackend::why_op_by_op(const Graph& body, std::int64_t slices) const {
   const DType dtype = body.node(0).spec.dtype;
-  for (const GraphNode& n : body.nodes())
-    if (n.spec.dtype != dtype || !runs_in_block(*n.op)) return false;
-  return is_float(dtype);
+  if (!is_float(dtype)) return "it begins with integers";
+  for (const GraphNode& n : body.nodes()) {
+    if (n.spec.dtype != dtype) return "its values have several types";
+    if (!runs_in_block(*n.op)) return "the kernel of scans has no " + std::string(n.op->name);
+  }
+  return why_slow_in_kernel(step_time(body, slices, multiprocessors_));
 }
 
-std::unique_ptr<LoopKernel> CudaBackend::loop_kernel(const ScanStep& step, const Program& parent) {
+LoopKernelOrReason CudaBackend::loop_kernel(const ScanStep& step, const Program& parent, Compile compile) {
   use();
   const bool is_f32 = step.workers[0].body.graph->node(0).spec.dtype == DType::f32;
-  return is_f32 ? scan_kernel<float>(step, parent, *this) : scan_kernel<double>(step, parent, *this);
+  return is_f32 ? scan_kernel<float>(step, parent, *this, compile)
+                : scan_kernel<double>(step, parent, *this, compile);
 }
 
 }  // namespace nestgrad::cuda

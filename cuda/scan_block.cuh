@@ -4,18 +4,17 @@
 #include "cuda/cluster.cuh"
 #include "cuda/moves.h"
 #include "cuda/reductions.cuh"
+#include "cuda/scan_parts.cuh"
 #include "cuda/scan_text.h"
 
 namespace nestgrad::cuda {
 
-// C = A B with 16 x 16 threads, each with Rows x 4 elements of C at a time. Where B is read along its rows,
-// the columns of a warp begin their sums at different k, so that they read different banks.
+// C = A B with 16 x 16 threads, each with Rows x 4 elements of C at a time. Rows of B lie next to each other.
 template <int Rows, class T>
-__device__ void product_tiles(const Product& p, const T* a, const T* b, T* out) {
+__device__ void product_tiles(const Product& p, const T* a, const T* b, std::int64_t b_row, T* out) {
   constexpr int kSide = 16, kColumns = 4;
   const int row_thread = static_cast<int>(threadIdx.x) / kSide,
             column_thread = static_cast<int>(threadIdx.x) % kSide;
-  const std::int64_t rotate = p.b_row < p.b_column ? column_thread % p.k : 0;
   for (std::int64_t top = 0; top < p.m; top += kSide * Rows)
     for (std::int64_t left = 0; left < p.n; left += kSide * kColumns) {
       T sum[Rows][kColumns] = {};
@@ -27,15 +26,16 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, T* out) 
       }
       for (int c = 0; c < kColumns; ++c) {
         const std::int64_t column = left + column_thread + c * kSide;
-        from_b[c] = b + (column < p.n ? column : 0) * p.b_column;
+        from_b[c] = b + (column < p.n ? column : 0);
       }
-      for (std::int64_t i = 0, k = rotate; i < p.k; ++i) {
+      for (std::int64_t k = 0; k < p.k; ++k) {
         T x[Rows], y[kColumns];
-        for (int r = 0; r < Rows; ++r) x[r] = from_a[r][k * p.a_column];
-        for (int c = 0; c < kColumns; ++c) y[c] = from_b[c][k * p.b_row];
+        for (int r = 0; r < Rows; ++r) x[r] = *from_a[r];
+        for (int c = 0; c < kColumns; ++c) y[c] = *from_b[c];
         for (int r = 0; r < Rows; ++r)
           for (int c = 0; c < kColumns; ++c) sum[r][c] = fma(x[r], y[c], sum[r][c]);
-        if (++k == p.k) k = 0;
+        for (int r = 0; r < Rows; ++r) from_a[r] += p.a_column;
+        for (int c = 0; c < kColumns; ++c) from_b[c] += b_row;
       }
       for (int r = 0; r < Rows; ++r)
         for (int c = 0; c < kColumns; ++c) {
@@ -46,13 +46,21 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, T* out) 
 }
 
 template <class T>
-__device__ void run_product(const Product& p, const T* a, const T* b, T* out) {
+__device__ void run_product(const Product& p, const T* a, const T* b, T* out, T* scratch) {
+  const bool transposes = transposes_b(p.n, p.k, p.b_row, p.b_column);
   for (std::int64_t i = 0; i < p.count; ++i) {
     const T *from_a = a + p.a.at(i), *from_b = b + p.b.at(i);
     T* to = out + i * p.m * p.n;
-    if (p.m <= 16) product_tiles<1>(p, from_a, from_b, to);
-    else if (p.m <= 32) product_tiles<2>(p, from_a, from_b, to);
-    else product_tiles<4>(p, from_a, from_b, to);
+    if (transposes) {
+      if (i > 0) __syncthreads();
+      copy_transposed(from_b, scratch, static_cast<int>(p.n), static_cast<int>(p.k));
+      __syncthreads();
+      from_b = scratch;
+    }
+    const std::int64_t b_row = transposes ? padded_row(p.n) : p.b_row;
+    if (p.m <= 16) product_tiles<1>(p, from_a, from_b, b_row, to);
+    else if (p.m <= 32) product_tiles<2>(p, from_a, from_b, b_row, to);
+    else product_tiles<4>(p, from_a, from_b, b_row, to);
   }
 }
 
@@ -81,7 +89,7 @@ __device__ void run_op(const BlockOp& op, const SliceMemory<T>& where, T* scratc
     }
     case BlockCode::product:
       return run_product(*static_cast<const Product*>(op.details), where.in(op, 0), where.in(op, 1),
-                         where.out(op));
+                         where.out(op), scratch);
     case BlockCode::move: {
       const auto& m = *static_cast<const Move*>(op.details);
       const T* from = where.in(op, 0);

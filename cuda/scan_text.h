@@ -3,12 +3,11 @@
 #pragma once
 
 #include "cuda/cluster_text.h"
+#include "cuda/scan_arguments.h"
 #include "cuda/strided.h"
 #include "engine/plan/step_table.h"
 
 namespace nestgrad::cuda {
-
-constexpr int kMostExternals = 256, kMostBases = 256;
 
 struct BlockPlace {
   enum Kind : int { memory, external, absolute };
@@ -52,10 +51,6 @@ struct ScanText {
   std::int64_t memory_bytes = 0;  // of a slice
   std::int64_t scratch_at = 0;    // in it: what clusters need
   const BlockOp* op = nullptr;
-};
-
-struct Bases {
-  std::byte* at[kMostBases];
 };
 
 }  // namespace nestgrad::cuda

@@ -9,10 +9,11 @@
 #include "cuda/moves.h"
 #include "cuda/reductions.cuh"
 #include "cuda/scan_text.h"
+#include "cuda/transposed.h"
+#include "engine/core/node_call.h"
 #include "engine/plan/program.h"
 #include "ops/attrs.h"
 #include "ops/table.h"
-#include "engine/core/node_call.h"
 
 namespace nestgrad::cuda {
 
@@ -185,6 +186,8 @@ class ScanWriter {
     const Batch batch = batch_of(call);
     p.a = batch.a, p.b = batch.b, p.count = batch.out.count();
     if (p.k == 0) return write_zero(op, call.out.size());
+    if (transposes_b(p.n, p.k, p.b_row, p.b_column))
+      scratch_bytes_ = std::max(scratch_bytes_, p.k * padded_row(p.n) * signed_size(sizeof(T)));
     op.code = BlockCode::product, op.details = upload_one(p);
     ops_.push_back(op);
   }

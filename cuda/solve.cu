@@ -120,12 +120,12 @@ OpKernel solve_kernel(const OpCall& call, Backend& backend) {
   const Systems systems = systems_of(call);
   const bool transposed = call.attrs.as<SolveAttrs>().transpose;
   const auto make = [&]<class T>(T) -> OpKernel {
-    const DeviceTable lu(cuda(backend),
-                         static_cast<std::size_t>(systems.count * systems.n * systems.n) * sizeof(T));
+    cuda(backend).need_scratch(static_cast<std::size_t>(systems.count * systems.n * systems.n) * sizeof(T));
     return [=, &on = cuda(backend)](const std::byte* const* in, std::byte* out) {
       if (systems.n == 0 || systems.m == 0) return;
       launch(on, {systems.count, 128, sizeof(std::int64_t)}, solve<T>, reinterpret_cast<const T*>(in[0]),
-             reinterpret_cast<const T*>(in[1]), reinterpret_cast<T*>(out), lu.as<T>(), systems, transposed);
+             reinterpret_cast<const T*>(in[1]), reinterpret_cast<T*>(out), scratch_of<T>(in, 2), systems,
+             transposed);
     };
   };
   return call.out.dtype == DType::f32 ? make(float{}) : make(double{});

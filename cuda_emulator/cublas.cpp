@@ -68,12 +68,17 @@ cublasStatus_t submit(cublasHandle_t handle, Product p) {
     p.alpha_now = scalar_at(p, p.alpha);
     p.beta_now = scalar_at(p, p.beta);
   }
-  return status_of(
-      call("cublas", Capturing::allowed, [&] { return enqueue(handle->stream, [p] { compute(p); }); }));
+  return status_of(call("cublas", Capturing::allowed, [&] {
+    if (const cudaError_t error = load(handle->stream, nullptr); error != cudaSuccess) return error;
+    return enqueue(
+        handle->stream, [p] { compute(p); }, reinterpret_cast<const void*>(compute));
+  }));
 }
 
 template <class Change>
-cublasStatus_t change(cublasHandle_t handle, Change change) {
+cublasStatus_t change(const char* function, cublasHandle_t handle, Change change) {
+  const std::lock_guard lock(runtime().mutex);
+  if (const int planned = planned_failure(function)) return cublasStatus_t(planned);
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   change();
   return CUBLAS_STATUS_SUCCESS;
@@ -91,28 +96,28 @@ cublasStatus_t cublasCreate(cublasHandle_t* handle) {
 }
 
 cublasStatus_t cublasDestroy(cublasHandle_t handle) {
-  return change(handle, [&] { delete handle; });
+  return change("cublasDestroy", handle, [&] { delete handle; });
 }
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-  return change(handle, [&] { handle->stream = stream; });
+  return change("cublasSetStream", handle, [&] { handle->stream = stream; });
 }
 cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t* stream) {
-  return change(handle, [&] { *stream = handle->stream; });
+  return change("cublasGetStream", handle, [&] { *stream = handle->stream; });
 }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void*, std::size_t) {
-  return change(handle, [] {});
+  return change("cublasSetWorkspace", handle, [] {});
 }
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  return change(handle, [&] { handle->math = mode; });
+  return change("cublasSetMathMode", handle, [&] { handle->math = mode; });
 }
 cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
-  return change(handle, [&] { *mode = handle->math; });
+  return change("cublasGetMathMode", handle, [&] { *mode = handle->math; });
 }
 cublasStatus_t cublasSetPointerMode(cublasHandle_t handle, cublasPointerMode_t mode) {
-  return change(handle, [&] { handle->pointers = mode; });
+  return change("cublasSetPointerMode", handle, [&] { handle->pointers = mode; });
 }
 cublasStatus_t cublasGetPointerMode(cublasHandle_t handle, cublasPointerMode_t* mode) {
-  return change(handle, [&] { *mode = handle->pointers; });
+  return change("cublasGetPointerMode", handle, [&] { *mode = handle->pointers; });
 }
 
 const char* cublasGetStatusName(cublasStatus_t status) {

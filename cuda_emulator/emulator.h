@@ -19,6 +19,9 @@ struct Settings {
   std::size_t memory = std::size_t{4} << 30;  // bytes of a device
   int multiprocessors = 4;
   int driver_version = 13000;  // 0: no driver
+  bool memory_pools = true;    // cudaMallocAsync and its like are there
+  // A kernel, and cuBLAS, may not do their first work since reset() while a stream captures: CUDA loads then.
+  bool lazy_loading = false;
 };
 // May be changed between calls of the runtime.
 Settings& settings();
@@ -34,7 +37,7 @@ std::string last_fault();  // what a kernel did wrong, and which of its threads;
 
 std::size_t allocated(int device = 0);  // bytes
 
-// Forgets faults, planned failures, counts and work that did not run, and returns to the default settings.
+// Forgets faults, planned failures, counts and work that did not run, and returns to the default settings and the first device.
 // Memory, streams, events and handles live on.
 void reset();
 

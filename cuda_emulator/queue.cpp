@@ -113,11 +113,13 @@ void reset() {
   for (CUstream_st* stream : all.streams)
     stream->capture = cudaStreamCaptureStatusNone, stream->captured.clear();
   all.settings = Settings();
+  all.loaded.clear();
   all.failures.clear();
   all.calls.clear();
   all.launches = 0;
   all.last_fault.clear();
   last_error = cudaSuccess;
+  selected_device = 0;
 }
 
 // Never destroyed: what is static elsewhere may free its memory late.
@@ -166,16 +168,28 @@ CUstream_st* find_stream(cudaStream_t handle) {
   return runtime().streams.contains(handle) && handle->device == selected_device ? handle : nullptr;
 }
 
-cudaError_t enqueue(cudaStream_t handle, std::function<void()> run) {
-  return enqueue_until_done(handle, [run = std::move(run)] { return run(), true; });
+cudaError_t enqueue(cudaStream_t handle, std::function<void()> run, const void* what) {
+  return enqueue_until_done(
+      handle, [run = std::move(run)] { return run(), true; }, what);
 }
 
-cudaError_t enqueue_until_done(cudaStream_t handle, CUstream_st::Run run) {
+cudaError_t load(cudaStream_t handle, const void* what) {
+  CUstream_st* stream = find_stream(handle);
+  if (stream == nullptr || !runtime().settings.lazy_loading) return cudaSuccess;
+  if (stream->capture != cudaStreamCaptureStatusNone && !runtime().loaded.contains(what)) {
+    stream->capture = cudaStreamCaptureStatusInvalidated;
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  runtime().loaded.insert(what);
+  return cudaSuccess;
+}
+
+cudaError_t enqueue_until_done(cudaStream_t handle, CUstream_st::Run run, const void* what) {
   CUstream_st* stream = find_stream(handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (stream->capture == cudaStreamCaptureStatusInvalidated) return cudaErrorStreamCaptureInvalidated;
   if (stream->capture == cudaStreamCaptureStatusActive) {
-    stream->captured.push_back(std::move(run));
+    stream->captured.push_back({std::move(run), what});
     return cudaSuccess;
   }
   if (handle == nullptr) {

@@ -5,6 +5,7 @@
 // when other work has run, or another thread has queued some.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -34,13 +35,31 @@ struct CUstream_st {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   std::thread::id capture_thread;  // that began it
-  std::vector<Run> captured;
+  struct Captured {
+    Run run;
+    const void* what;  // the function of a kernel; null: something else
+  };
+  std::vector<Captured> captured;
+};
+
+// The pool of a device, out of which cudaMallocAsync gives memory.
+struct CUmemPool_st {
+  std::map<const void*, std::size_t> used;
+  std::size_t used_bytes = 0, reserved_bytes = 0;
+  std::uint64_t release_threshold = 0;
+  void reserve() { reserved_bytes = std::max(reserved_bytes, used_bytes); }
+  // What a wait for the device does.
+  void trim() {
+    if (reserved_bytes > release_threshold)
+      reserved_bytes = std::max<std::size_t>(used_bytes, release_threshold);
+  }
 };
 
 namespace nestgrad::emulator {
 
 struct Device {
   DeviceMemory memory;
+  CUmemPool_st pool;
   CUstream_st legacy;
   cudaError_t error = cudaSuccess;  // of a kernel: all later calls return it
 };
@@ -57,6 +76,7 @@ struct Runtime {
   std::set<CUstream_st*> streams;
   std::map<const unsigned char*, std::size_t> pinned;
   std::map<const void*, int> shared_bytes;  // that a kernel consented to
+  std::set<const void*> loaded;             // kernels that ran; cuBLAS as null
   std::vector<Failure> failures;
   std::map<std::string, std::int64_t, std::less<>> calls;
   std::int64_t launches = 0;
@@ -97,8 +117,10 @@ int planned_failure(std::string_view function);
 // The stream of this handle; null stands for the legacy stream of the current device. Null: there is none.
 CUstream_st* find_stream(cudaStream_t handle);
 // Queues the work, or captures it.
-cudaError_t enqueue(cudaStream_t handle, std::function<void()> run);
-cudaError_t enqueue_until_done(cudaStream_t handle, CUstream_st::Run run);
+cudaError_t enqueue(cudaStream_t handle, std::function<void()> run, const void* what = nullptr);
+cudaError_t enqueue_until_done(cudaStream_t handle, CUstream_st::Run run, const void* what = nullptr);
+// Loads a kernel (null: cuBLAS), which no capture survives.
+cudaError_t load(cudaStream_t handle, const void* what);
 
 // These do what can be done now. False: something waits for another device.
 // The work of the stream up to this ticket, and what that has to wait for.

@@ -46,8 +46,11 @@ bool known_device(int index) { return index >= 0 && index < runtime().settings.d
 cudaError_t nestgrad::emulator::queue_launch(Launch launch, cudaStream_t stream) {
   return call("cudaLaunchKernel", Capturing::allowed, [&] {
     if (const cudaError_t error = check(launch); error != cudaSuccess) return error;
-    return enqueue(stream,
-                   [launch = std::move(launch), index = current_device()] { run_and_check(launch, index); });
+    const void* const kernel = launch.kernel;
+    if (const cudaError_t error = load(stream, kernel); error != cudaSuccess) return error;
+    return enqueue(
+        stream, [launch = std::move(launch), index = current_device()] { run_and_check(launch, index); },
+        kernel);
   });
 }
 
@@ -139,7 +142,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
       {cudaDevAttrComputeCapabilityMinor, all.minor},
       {cudaDevAttrMaxSharedMemoryPerMultiprocessor, int(all.sharedMemPerMultiprocessor)},
       {cudaDevAttrMaxSharedMemoryPerBlockOptin, int(all.sharedMemPerBlockOptin)},
-      {cudaDevAttrMemoryPoolsSupported, 1}};
+      {cudaDevAttrMemoryPoolsSupported, settings().memory_pools}};
   return call("cudaDeviceGetAttribute", Capturing::allowed, [&] {
     const auto found = values.find(attribute);
     if (found == values.end()) return cudaErrorInvalidValue;
@@ -149,8 +152,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return call("cudaDeviceSynchronize", Capturing::forbidden,
-              [] { wait_until([] { return run_all(current_device()); }); });
+  return call("cudaDeviceSynchronize", Capturing::forbidden, [] {
+    wait_until([] { return run_all(current_device()); });
+    device(current_device()).pool.trim();
+  });
 }
 
 // --- Kernels.

@@ -83,17 +83,56 @@ cudaError_t allocate(void** pointer, std::size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   DeviceMemory& memory = device(current_device()).memory;
   if (bytes > runtime().settings.memory - std::min(memory.allocated(), runtime().settings.memory))
-    return cudaErrorMemoryAllocation;
+    return cudaErrorMemoryAllocation;  // what a pool holds and nobody uses is given to others before that
   *pointer = memory.allocate(bytes);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
+// Of this memory, which is given back, the pool is told; of other memory it knows nothing.
+void return_to_pool(CUmemPool_st& pool, const void* pointer) {
+  const auto found = pool.used.find(pointer);
+  if (found == pool.used.end()) return;
+  pool.used_bytes -= found->second;
+  pool.used.erase(found);
+}
+
 }  // namespace
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int index) {
+  return call("cudaDeviceGetDefaultMemPool", Capturing::allowed, [&] {
+    if (index < 0 || index >= settings().devices) return cudaErrorInvalidDevice;
+    if (!settings().memory_pools) return cudaErrorNotSupported;
+    *pool = &device(index).pool;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return call("cudaMemPoolSetAttribute", Capturing::allowed, [&] {
+    if (pool == nullptr || attribute != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
+    pool->release_threshold = *static_cast<std::uint64_t*>(value);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return call("cudaMemPoolGetAttribute", Capturing::allowed, [&] {
+    if (pool == nullptr) return cudaErrorInvalidValue;
+    auto& out = *static_cast<std::uint64_t*>(value);
+    if (attribute == cudaMemPoolAttrReleaseThreshold) out = pool->release_threshold;
+    else if (attribute == cudaMemPoolAttrReservedMemCurrent) out = pool->reserved_bytes;
+    else if (attribute == cudaMemPoolAttrUsedMemCurrent) out = pool->used_bytes;
+    else return cudaErrorInvalidValue;
+    return cudaSuccess;
+  });
+}
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call("cudaMemGetInfo", Capturing::allowed, [&] {
     *total = settings().memory;
-    *free = *total - std::min(*total, device(current_device()).memory.allocated());
+    const Device& here = device(current_device());
+    const std::size_t unused = here.pool.reserved_bytes - here.pool.used_bytes;
+    *free = *total - std::min(*total, here.memory.allocated() + unused);
   });
 }
 
@@ -104,7 +143,15 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 // (CUDA can capture this one and cudaFreeAsync, the emulator cannot.)
 cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stream) {
   return call("cudaMallocAsync", Capturing::forbidden, [&] {
-    return find_stream(stream) == nullptr ? cudaErrorInvalidResourceHandle : allocate(pointer, bytes);
+    if (!settings().memory_pools) return cudaErrorNotSupported;
+    if (find_stream(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    const cudaError_t error = allocate(pointer, bytes);
+    if (error != cudaSuccess || bytes == 0) return error;
+    CUmemPool_st& pool = device(current_device()).pool;
+    pool.used.emplace(*pointer, bytes);
+    pool.used_bytes += bytes;
+    pool.reserve();
+    return cudaSuccess;
   });
 }
 
@@ -121,11 +168,16 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return call_to_release("cudaFreeAsync", Capturing::forbidden, [&] {
     if (pointer == nullptr) return cudaSuccess;
+    if (!settings().memory_pools) return cudaErrorNotSupported;
     DeviceMemory& memory = device(current_device()).memory;
+    CUmemPool_st& pool = device(current_device()).pool;
     if (!memory.holds(pointer, 1)) return cudaErrorInvalidValue;
-    if (device(current_device()).error != cudaSuccess)
+    if (device(current_device()).error != cudaSuccess) {
+      return_to_pool(pool, pointer);
       return memory.release(pointer) ? cudaSuccess : cudaErrorInvalidValue;
-    return enqueue(stream, [&memory, pointer] {
+    }
+    return enqueue(stream, [&memory, &pool, pointer] {
+      return_to_pool(pool, pointer);
       if (!memory.release(pointer))
         throw Fault{cudaErrorIllegalAddress, "[cudaFreeAsync] not the beginning of an allocation"};
     });

@@ -1,4 +1,5 @@
 // The runtime's functions for streams, events and graphs.
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -19,10 +20,10 @@ struct CUevent_st {
   std::shared_ptr<Record> record;
 };
 struct CUgraph_st {
-  std::vector<CUstream_st::Run> nodes;
+  std::vector<CUstream_st::Captured> nodes;
 };
 struct CUgraphExec_st {
-  std::vector<CUstream_st::Run> nodes;
+  std::vector<CUstream_st::Captured> nodes;
 };
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -78,6 +79,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     if (error == cudaSuccess) {
       if (handle == nullptr) enqueue(nullptr, [] {});  // it waits for the blocking streams too
       wait_until([&] { return run_until(*stream); });
+      device(stream->device).pool.trim();
     }
     return error;
   });
@@ -206,12 +208,28 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   });
 }
 
+// A graph with the same kinds of nodes, in the same order.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo* result) {
+  return call("cudaGraphExecUpdate", Capturing::allowed, [&] {
+    if (exec == nullptr || graph == nullptr || result == nullptr) return cudaErrorInvalidValue;
+    *result = {};
+    if (exec->nodes.size() != graph->nodes.size()) result->result = cudaGraphExecUpdateErrorTopologyChanged;
+    else if (!std::ranges::equal(exec->nodes, graph->nodes, {}, &CUstream_st::Captured::what,
+                                 &CUstream_st::Captured::what))
+      result->result = cudaGraphExecUpdateErrorFunctionChanged;
+    if (result->result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
+    exec->nodes = graph->nodes;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return call("cudaGraphLaunch", Capturing::allowed, [&] {
     if (exec == nullptr) return cudaErrorInvalidValue;
     cudaError_t error = cudaSuccess;
-    for (const CUstream_st::Run& node : exec->nodes)
-      if (error == cudaSuccess) error = enqueue_until_done(stream, node);
+    for (const CUstream_st::Captured& node : exec->nodes)
+      if (error == cudaSuccess) error = enqueue_until_done(stream, node.run, node.what);
     return error;
   });
 }

@@ -93,8 +93,71 @@ REPRODUCE = (files("reproduce/experiment"), files("reproduce/"))
 REFERENCE = (files("ttt/reference", "ttt/verification"),)
 PUBLISHED = (files("models/published"),)
 
+CUDA = (files("cuda/device", "cuda/emulator_backend", "cuda/emulator_kernels"), files("cuda/"))
+
 # (group, file, tests, faults)
 FAULTS = [
+    ("cuda", "cuda/strided.h", CUDA, [
+        ("walk-of-one-more-axis", "for (int d = rank; «d-- > 1»;)", "d-- > 2"),
+        ("large-index-as-small", "if («index >> 31 != 0») return at_large(index);", "index >> 33 != 0"),
+        ("divisor-rounded-down", "static_cast<std::uint64_t>(by) + «1»);", "0"),
+    ]),
+    ("cuda", "cuda/reduce.cu", CUDA, [
+        ("part-begins-at-the-front", "reduce_terms<R>(reduction, from, «begin + threadIdx.x», end, blockDim.x)", "threadIdx.x"),
+        ("last-part-too-long", "const std::int64_t end = begin + («rest < parts.length ? rest : parts.length»); const T* from",
+         "parts.length"),
+        ("lane-without-a-part-adds-one", "if (lane >= parts) «total = R<T>(total.value());»", None),
+        ("columns-share-the-first-part", "reduction.kept.at(output), «begin + row», end, kRows)", "row"),
+    ]),
+    ("cuda", "cuda/cluster.cuh", CUDA, [
+        ("wide-where-it-is-not-aligned", "bool wide = «count % kWide == 0 && reinterpret_cast<std::uintptr_t>(y) % sizeof(Wide<T>) == 0»;",
+         "count % kWide == 0"),
+        ("wide-over-two-rows", "return row == 1 || «row % Wide<T>::kCount == 0»;", "true"),
+    ]),
+    ("cuda", "cuda/moves.h", CUDA, [
+        ("unit-cuts-a-row", "move.to.stride[last] != 1 || «move.from.size[last] % n != 0» ||", "false"),
+        ("unit-of-odd-stride", "if («walk->stride[d] % n != 0») return std::nullopt;", "false"),
+        ("unit-from-odd-offset", "«move.source_offset % n != 0» || move.target_offset", "false"),
+    ]),
+    ("cuda", "cuda/gather.cu", CUDA, [
+        ("list-in-any-order", "«before += __shfl_sync(kFullWarp, mine, other) < mine;»", "before += FAULT ? other < lane : __shfl_sync(kFullWarp, mine, other) < mine;"),
+        ("long-list-cut-off", "if (begins && «listed <= static_cast<int>(kWarp)»)", "listed >= 0"),
+        ("counts-not-zeroed", "«on.zero(reinterpret_cast<std::byte*>(counts), static_cast<std::size_t>(size.rows) * sizeof(std::int32_t));»", None),
+    ]),
+    ("cuda", "cuda/heap.cpp", CUDA, [
+        ("pool-gives-all-back", "«NESTGRAD_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));»", None),
+        ("kept-memory-not-free", "out.free += «static_cast<std::size_t>(reserved - used)»;", "0"),
+        ("kept-of-another-size", "kept_.«find(bytes)»", "lower_bound(bytes)"),
+        ("kept-not-given-back", "cudaErrorMemoryAllocation && «kept_bytes_ > 0») {", "false"),
+    ]),
+    ("cuda", "cuda/loop_time.cpp", CUDA, [
+        ("slices-all-at-once", "«out.in_kernel *= rounds;»", None),
+        ("products-cost-nothing", "«cost.flops / (few_rows ? kFewRowsFlops : kProductFlops)»", "0.0"),
+    ]),
+    ("cuda", "cuda/scan.cu", CUDA, [
+        ("window-decides-the-kernel", "if (s.window) «most += static_cast<std::size_t>(s.part.bytes);»", None),
+        ("terms-of-one-slice", "t.owners[part.at + s] ? terms[s * n + i] : «*to + terms[s * n + i]»", "*to"),
+    ]),
+    ("cuda", "cuda/scan_source.cpp", CUDA, [
+        ("four-at-once-anywhere", "bool all = «is_whole(place) && row * element() % kWhole == 0»;", "is_whole(place)"),
+        ("turned-matrix-overwritten", "if («count > 1») after =", "false"),
+        ("last-columns-of-a-row", "const bool ragged = «row % kLanes != 0»;", "false"),
+        ("scratch-for-nothing", "scratch_bytes_ = std::max(scratch_bytes_, «k * b_row * element()»);", "std::int64_t{0}"),
+    ]),
+    ("cuda", "cuda/scan_writer.cuh", CUDA, [
+        ("no-room-to-turn-a-matrix", "scratch_bytes_ = std::max(scratch_bytes_, «p.k * padded_row(p.n) * signed_size(sizeof(T))»);",
+         "std::int64_t{0}"),
+    ]),
+    ("cuda", "engine/run/recordings.cpp", CUDA, [
+        ("first-run-recorded", "«seen_.push_back({addresses, nullptr}); return work();»",
+         "seen_.push_back({addresses, nullptr}); if (!FAULT) return work();"),
+        ("newest-goes", "const auto oldest = «std::ranges::find_if(seen_, recorded)»;", "std::prev(seen_.end(), 2)"),
+        ("not-the-last-used", "«std::rotate(known, known + 1, seen_.end());»", "if (FAULT) std::iter_swap(known, seen_.end() - 1); else std::rotate(known, known + 1, seen_.end());"),
+    ]),
+    ("cuda", "engine/plan/compile_scan.cpp", CUDA, [
+        ("one-of-two-as-a-kernel", "«keep_op_by_op_together();» } void Compiler::keep_op_by_op_together()", None),
+    ]),
+
     ("slopes", "ops/elementwise.def", RULES, [
         ("relu-one-at-zero", "ct * «greater(x, zero_like(x))»", "greater_equal(x, zero_like(x))"),
         ("abs-one-at-zero", "ct * «sign(x)»", "greater_equal(x, 0.0) * 2.0 - 1.0"),
@@ -300,7 +363,7 @@ FAULTS = [
         ("window-left-behind", "*slot = i == 0 || «x.window» ? addresses_.at(x, time)", "false"),
         ("scratch-moved-on", "else if («addresses_.is_stored(stack, s)») *slot +=", "true"),
     ]),
-    ("scan-run", "engine/plan/step_table.h", PLANS, [
+    ("scan-run", "engine/plan/step_addresses.h", PLANS, [
         ("reads-the-step-before", "(v.window ? time % v.window : «time») * v.stride", "(time ? time - 1 : 0)"),
         ("carry-written-over", "base_(0) + («i % 2» ? c.odd : c.even)", "0"),
         ("carry-of-the-next-segment", "if («i + 1 < s.count») return keeps(c, s)", "true"),

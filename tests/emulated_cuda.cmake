@@ -8,6 +8,13 @@ set_source_files_properties(${NESTGRAD_EMULATED_KERNELS} PROPERTIES LANGUAGE CXX
 target_include_directories(nestgrad_cuda_emulated BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_cuda_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(nestgrad_cuda_emulated PRIVATE nestgrad_options Eigen3::Eigen PUBLIC fmt::fmt)
+# Kernels that are made of text while a program runs are compiled as these are.
+set(NESTGRAD_EMULATOR_FLAGS "")
+if(NESTGRAD_SANITIZE)
+  set(NESTGRAD_EMULATOR_FLAGS -fsanitize=${NESTGRAD_SANITIZE})
+endif()
+set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda_emulator/nvrtc.cpp PROPERTIES COMPILE_DEFINITIONS
+  "NESTGRAD_EMULATOR_ROOT=\"${PROJECT_SOURCE_DIR}\";NESTGRAD_EMULATOR_FLAGS=\"${NESTGRAD_EMULATOR_FLAGS}\"")
 
 file(GLOB NESTGRAD_EMULATOR_TESTS CONFIGURE_DEPENDS cuda/emulator_*_test.cpp cuda/emulator_test.cpp)
 add_library(nestgrad_emulator_test_objects OBJECT ${NESTGRAD_EMULATOR_TESTS})

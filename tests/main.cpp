@@ -9,8 +9,8 @@
 #include "engine/core/error.h"
 #include "ops/kernels.h"
 
-// With NESTGRAD_DEVICE=cuda all functions run on a GPU, with NESTGRAD_ISA=v4 on kernels for AVX-512; where
-// there is none nothing is tested, and it is said.
+// With NESTGRAD_DEVICE=cuda all functions run on a GPU, whose name is said, with NESTGRAD_ISA=v4 on kernels for
+// AVX-512; where there is none nothing is tested, and it is said.
 int main(int argc, char** argv) {
   try {
     nestgrad::kernels();
@@ -22,6 +22,12 @@ int main(int argc, char** argv) {
   if (device && std::string_view(device).starts_with("cuda") && nestgrad::Device::cuda_count() == 0) {
     std::printf("SKIPPED: no CUDA device: %s\n", nestgrad::Device::why_no_cuda().c_str());
     return 0;
+  }
+  try {
+    if (device && *device) std::printf("on %s\n", nestgrad::Device::of(device).description().c_str());
+  } catch (const nestgrad::Error& e) {
+    std::printf("%s\n", e.what());
+    return 1;
   }
   return doctest::Context(argc, argv).run();
 }

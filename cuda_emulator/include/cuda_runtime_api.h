@@ -22,7 +22,9 @@
   X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                             \
   X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")  \
   X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                             \
+  X(cudaErrorInvalidKernelImage, 200, "device kernel image is invalid")                                \
   X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                    \
+  X(cudaErrorSymbolNotFound, 500, "named symbol not found")                                            \
   X(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state")              \
   X(cudaErrorNotReady, 600, "device not ready")                                                        \
   X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                          \
@@ -38,6 +40,9 @@
   X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream")   \
   X(cudaErrorStreamCaptureImplicit, 906,                                                               \
     "operation would make the legacy stream depend on a capturing blocking stream")                    \
+  X(cudaErrorGraphExecUpdateFailure, 910,                                                              \
+    "the graph update was not performed because it included changes which "                            \
+    "violated constraints specific to instantiated graph update")                                      \
   X(cudaErrorUnknown, 999, "unknown error")
 
 enum cudaError {
@@ -119,6 +124,30 @@ using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
 using cudaGraphNode_t = struct CUgraphNode_st*;
 
+using cudaLibrary_t = struct CUlib_st*;
+using cudaKernel_t = struct CUkern_st*;
+enum cudaJitOption {};
+enum cudaLibraryOption {};
+using cudaMemPool_t = struct CUmemPool_st*;
+
+enum cudaMemPoolAttr {
+  cudaMemPoolAttrReleaseThreshold = 4,
+  cudaMemPoolAttrReservedMemCurrent = 5,
+  cudaMemPoolAttrUsedMemCurrent = 7
+};
+
+enum cudaGraphExecUpdateResult {
+  cudaGraphExecUpdateSuccess = 0,
+  cudaGraphExecUpdateError = 1,
+  cudaGraphExecUpdateErrorTopologyChanged = 2,
+  cudaGraphExecUpdateErrorFunctionChanged = 4
+};
+struct cudaGraphExecUpdateResultInfo {
+  cudaGraphExecUpdateResult result;
+  cudaGraphNode_t errorNode;
+  cudaGraphNode_t errorFromNode;
+};
+
 constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2;
 
@@ -137,6 +166,9 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSynchronize();
 
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes);
 cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stream);
@@ -169,9 +201,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo* result);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption* jit,
+                                void** jit_values, unsigned jit_count, cudaLibraryOption* options,
+                                void** option_values, unsigned option_count);
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name);
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);

@@ -5,12 +5,25 @@
 #include "engine/core/device_memory.h"
 #include "engine/core/graph.h"
 #include "engine/plan/cluster.h"
+#include "engine/plan/plan_options.h"
 
 namespace nestgrad {
 
 struct Program;  // engine/plan/program.h
 struct ScanStep;
 class LoopKernel;  // engine/plan/step_table.h
+
+// A kernel, and how much memory it needs while it runs: the address of that comes after those of the inputs.
+template <class Kernel>
+struct WithScratch {
+  Kernel run;
+  std::size_t scratch_bytes = 0;
+};
+
+struct LoopKernelOrReason {
+  std::unique_ptr<LoopKernel> kernel;
+  std::string why_not;  // where there is none
+};
 
 class Backend : public DeviceMemory {
  public:
@@ -20,8 +33,8 @@ class Backend : public DeviceMemory {
   virtual bool has_kernel(const Op& op) const = 0;
   // Kernels made here queue their work when they are called, with addresses of this device. Errors that they
   // find in numbers name `loc`.
-  virtual OpKernel kernel(const OpCall& call, Loc loc, Precision precision) = 0;
-  virtual ClusterKernel cluster(const ClusterCall& call) = 0;
+  virtual WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, Precision precision) = 0;
+  virtual WithScratch<ClusterKernel> cluster(const ClusterCall& call) = 0;
 
   // Of a plan that goes over processes, before it runs: makes the way for its collectives, of which these are the attributes.
   // All processes of a group do so at the same point. False: their bytes go through the host, which waits for them, so that
@@ -30,19 +43,30 @@ class Backend : public DeviceMemory {
   // Which way these go, for people, one line each; only what connect() has made.
   virtual std::string connections(std::span<const Attrs> collectives) const = 0;
 
-  // Can a scan over slices (engine/plan/slicing.h) with this body, of one slice, be one kernel?
-  virtual bool suits_loop_kernel(const Graph& body) = 0;
-  // Null if it cannot after all.
-  virtual std::unique_ptr<LoopKernel> loop_kernel(const ScanStep& scan, const Program& parent) = 0;
+  // Why a scan over slices (engine/plan/slicing.h) with this body, of one slice, is to run op by op, and not as one kernel;
+  // for people, a clause. Empty: it may be one.
+  virtual std::string why_op_by_op(const Graph& body, std::int64_t slices) const = 0;
+  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. compile: a kernel that is compiled for this
+  // scan; with any other word than never it is there before the call returns.
+  virtual LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent, Compile compile) = 0;
 
   // What `work` queues, to be queued as a whole. record() calls `work` once and does not keep it; only replay()
-  // does the work.
+  // does the work. over: a recording that nobody needs any more, to be changed into this one where that is possible; null:
+  // none.
   class Recording {
    public:
     virtual ~Recording() = default;
     virtual void replay() = 0;
+    virtual std::size_t pieces() const = 0;  // of work; the device keeps a few hundred bytes for each
+    virtual bool was_changed() const = 0;    // of another one
   };
-  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
+  struct RecordingOrReason {
+    std::unique_ptr<Recording> recording;
+    std::string why_not;  // where there is none: this work cannot be recorded
+  };
+  virtual RecordingOrReason record(const std::function<void()>& work, std::unique_ptr<Recording> over) = 0;
+  // Is each instruction waited for, so that an error names the one that made it?
+  virtual bool waits_for_each() const = 0;
 };
 
 }  // namespace nestgrad

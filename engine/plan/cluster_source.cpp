@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/core/index.h"
+#include "engine/plan/cluster_layout.h"
 
 namespace nestgrad {
 
@@ -17,17 +18,14 @@ constexpr std::int64_t kFew = 64;
 
 class Writer {
  public:
-  explicit Writer(const ClusterCall& call) : call_(call) {
-    for (const ClusterOp& op : call.ops) has_narrow_ = has_narrow_ || op.narrow;
-  }
+  explicit Writer(const ClusterCall& call) : call_(call), layout_(call) {}
 
   ClusterSource run() {
     if (!is_float(call_.shape.dtype) || call_.shape.rank() == 0 || !knows_all_ops()) return {};
-    lay_out_axes();
     if (row_ < kShortestRow && row_ * rows_ > kFew) return {};
     find_phases();
     ClusterSource out;
-    const bool by_element = rows_ == 1 && !has_narrow_;
+    const bool by_element = rows_ == 1 && !layout_.has_narrow();
     out.units = by_element ? row_ : rows_;
     out.unit_elements = by_element ? 1 : row_;
     out.text = function(by_element);
@@ -40,64 +38,6 @@ class Writer {
       return op.reduce ? op.op->name == "sum" || op.op->name == "max_over" : op.op->element_loop != nullptr;
     });
   }
-
-  // ---- where things lie ----
-
-  // Strides of an array along the axes of the cluster's shape, 0 where it repeats.
-  Shape strides_in(const Shape& shape) const {
-    const Shape dense = strides_of(shape);
-    Shape out(call_.shape.shape.size(), 0);
-    const std::size_t lead = out.size() - shape.size();
-    for (std::size_t a = 0; a < shape.size(); ++a)
-      if (shape[a] != 1) out[lead + a] = dense[a];
-    return out;
-  }
-
-  // Axes that every array walks along alike become one; the innermost is the row.
-  void lay_out_axes() {
-    const Shape& shape = call_.shape.shape;
-    std::vector<Shape> strides;  // of the inputs, of wide outputs, of narrow ones
-    for (const Spec& in : call_.in) strides.push_back(strides_in(in.shape));
-    strides.push_back(strides_in(shape));
-    strides.push_back(strides_in(narrow_spec(call_.shape).shape));
-    by_size_.resize(strides.size());
-    for (std::size_t axis = shape.size(); axis-- > 0;) {
-      if (shape[axis] == 1 && !(has_narrow_ && axis + 1 == shape.size())) continue;
-      bool joins = !sizes_.empty() && !(has_narrow_ && sizes_.size() == 1);
-      for (std::size_t w = 0; joins && w < strides.size() - (has_narrow_ ? 0 : 1); ++w)
-        joins = strides[w][axis] == by_size_[w].back() * sizes_.back();
-      if (joins) {
-        sizes_.back() *= shape[axis];
-        continue;
-      }
-      sizes_.push_back(shape[axis]);
-      for (std::size_t w = 0; w < strides.size(); ++w) by_size_[w].push_back(strides[w][axis]);
-    }
-    if (sizes_.empty()) {  // one element
-      sizes_.push_back(1);
-      for (std::vector<std::int64_t>& walk : by_size_) walk.push_back(0);
-    }
-    row_ = sizes_[0];
-    for (std::size_t d = 1; d < sizes_.size(); ++d) rows_ *= sizes_[d];
-  }
-  std::size_t wide_walk() const { return call_.in.size(); }
-  std::size_t narrow_walk() const { return call_.in.size() + 1; }
-
-  // Where row r of an array begins.
-  std::string row_of(std::size_t walk) const {
-    std::string out;
-    std::int64_t inside = 1;
-    for (std::size_t d = 1; d < sizes_.size(); inside *= sizes_[d++]) {
-      const std::int64_t stride = by_size_[walk][d];
-      if (stride == 0) continue;
-      std::string index = "r";
-      if (inside != 1) index = fmt::format("{} / {}", index, inside);
-      if (d + 1 < sizes_.size()) index = fmt::format("{} % {}", index, sizes_[d]);
-      out += fmt::format("{}({}) * {}", out.empty() ? "" : " + ", index, stride);
-    }
-    return out.empty() ? "0" : out;
-  }
-  bool is_one_a_row(std::size_t input) const { return by_size_[input][0] == 0; }
 
   // ---- in which loop over the row each op is computed ----
 
@@ -149,14 +89,15 @@ class Writer {
     std::string out;
     for (std::size_t i = 0; i < call_.in.size(); ++i) {
       out += fmt::format("{}const T* const x{} = reinterpret_cast<const T*>(in[{}]) + ({});\n", indent, i, i,
-                         row_of(i));
-      if (is_one_a_row(i)) out += fmt::format("{}const P b{} = P::load_repeated(x{});\n", indent, i, i);
+                         layout_.row_of(i));
+      if (layout_.is_one_a_row(i))
+        out += fmt::format("{}const P b{} = P::load_repeated(x{});\n", indent, i, i);
     }
     for (std::size_t i = 0; i < call_.ops.size(); ++i) {
       const ClusterOp& op = call_.ops[i];
       if (op.output >= 0)
         out += fmt::format("{}T* const y{} = reinterpret_cast<T*>(out[{}]) + ({});\n", indent, i, op.output,
-                           row_of(op.narrow ? narrow_walk() : wide_walk()));
+                           layout_.row_of(op.narrow ? layout_.narrow_walk() : layout_.wide_walk()));
       else if (is_kept(i)) out += fmt::format("{}T y{}[{}];\n", indent, i, row_);
     }
     return out;
@@ -196,7 +137,7 @@ class Writer {
       const ClusterOp& op = call_.ops[i];
       if (phase_[i] != phase || !is_in_loop(i)) continue;
       for (int o : op.operands) {
-        if (o >= 0 && !is_one_a_row(uz(o))) need(fmt::format("a{}", o), fmt::format("x{}", o));
+        if (o >= 0 && !layout_.is_one_a_row(uz(o))) need(fmt::format("a{}", o), fmt::format("x{}", o));
         if (o < 0 && !call_.ops[uz(~o)].narrow && phase_[uz(~o)] != phase)
           need(fmt::format("v{}", ~o), fmt::format("y{}", ~o));
       }
@@ -212,7 +153,7 @@ class Writer {
 
   std::string operand(int o) const {
     if (o < 0) return fmt::format("v{}", ~o);
-    return fmt::format("{}{}", is_one_a_row(uz(o)) ? "b" : "a", o);
+    return fmt::format("{}{}", layout_.is_one_a_row(uz(o)) ? "b" : "a", o);
   }
   std::string formula(const ClusterOp& op) const {
     std::string out = fmt::format("formula::{}::of<P>(", op.op->name);
@@ -221,10 +162,8 @@ class Writer {
   }
 
   const ClusterCall& call_;
-  bool has_narrow_ = false;
-  std::vector<std::int64_t> sizes_;                 // joined axes, innermost first
-  std::vector<std::vector<std::int64_t>> by_size_;  // by walk, then as sizes_: its strides
-  std::int64_t row_ = 0, rows_ = 1;
+  ClusterLayout layout_;
+  std::int64_t row_ = layout_.row(), rows_ = layout_.rows();
   std::vector<int> phase_, ready_;
   int phases_ = 1;
 };

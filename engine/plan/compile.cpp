@@ -12,11 +12,12 @@
 
 namespace nestgrad {
 
-Compiler::Compiler(Lowered lowered, const PlanOptions& options, bool of_scan)
+Compiler::Compiler(Lowered lowered, const PlanOptions& options, bool of_scan, OpByOp& op_by_op)
     : source_(std::move(lowered)),
       graph_(*source_.graph),
       options_(options),
       of_scan_(of_scan),
+      op_by_op_(op_by_op),
       values_(uz(graph_.size())) {}
 
 std::optional<Program> Compiler::run() {
@@ -177,6 +178,10 @@ void Compiler::find_last_readers() {
 
 // ---- instructions ----
 
+void Compiler::give_scratch(Instruction& instruction, std::size_t bytes) {
+  if (bytes > 0) instruction.in.push_back({Place::Kind::arena, uz(new_buffer(bytes))});
+}
+
 void Compiler::issue(const Fusion::Group& group) {
   if (group.nodes.size() > 1) issue_cluster(group);
   else issue(group.nodes[0]);
@@ -203,11 +208,11 @@ void Compiler::issue(NodeId id) {
   if (n.op->view && layouts_.written_as.contains(n.inputs[0])) return;
   if (fusion_.sums.contains(id)) return issue_sum(id);
   const NodeCall call(graph_.nodes(), n);
-  Instruction ins{.op = n.op,
-                  .kernel = backend() ? backend()->kernel(call, n.loc, options_.precision) : n.op->cpu(call),
-                  .node = id,
-                  .loc = n.loc};
+  WithScratch<OpKernel> kernel =
+      backend() ? backend()->kernel(call, n.loc, options_.precision) : WithScratch<OpKernel>{n.op->cpu(call)};
+  Instruction ins{.op = n.op, .kernel = std::move(kernel.run), .node = id, .loc = n.loc};
   for (NodeId in : n.inputs) ins.in.push_back(use(in));
+  give_scratch(ins, kernel.scratch_bytes);
   const auto may_reuse = [&](std::size_t i) {
     return n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i));
   };
@@ -236,13 +241,16 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
   auto call = std::make_shared<ClusterCall>(ClusterCall{text.ops, {}, group.shape});
   const std::vector<Spec>& specs = call->in;
   for (NodeId in : text.inputs) call->in.push_back(node(in).spec);
+  WithScratch<ClusterKernel> kernel =
+      backend() ? backend()->cluster(*call) : WithScratch<ClusterKernel>{cluster_kernel(*call)};
   Instruction ins{.op = node(nodes.back()).op,
-                  .cluster = backend() ? backend()->cluster(*call) : cluster_kernel(*call),
+                  .cluster = std::move(kernel.run),
                   .call = call,
                   .node = nodes.back(),
                   .with = {nodes.begin(), nodes.end() - 1},
                   .loc = node(nodes.back()).loc};
   for (NodeId in : text.inputs) ins.in.push_back(use(in));
+  give_scratch(ins, kernel.scratch_bytes);
   for (std::size_t k = 0; k < nodes.size(); ++k) {
     if (text.ops[k].output < 0) continue;
     // It may write over what no later op reads, and no other writes over.
@@ -298,11 +306,11 @@ void Compiler::finish() {
 
 Program compile(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
-  Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
-  if (std::optional<Program> program = Compiler(lowered, options, of_scan).run()) return std::move(*program);
-  PlanOptions whole = options;
-  whole.slice = false;
-  return std::move(*Compiler(std::move(lowered), whole, of_scan).run());
+  const Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
+  OpByOp op_by_op;
+  for (;;)  // each time one scan more, at least, runs op by op
+    if (std::optional<Program> program = Compiler(lowered, options, of_scan, op_by_op).run())
+      return std::move(*program);
 }
 
 }  // namespace nestgrad

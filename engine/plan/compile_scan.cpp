@@ -13,20 +13,46 @@ namespace nestgrad {
 void Compiler::slice_scans() {
   if (!options_.slice) return;
   for (NodeId id = 0; id < graph_.size(); ++id) {
-    if (!live_[uz(id)] || !is_scan(node(id))) continue;
+    if (!live_[uz(id)] || !is_scan(node(id)) || op_by_op_.contains(id)) continue;
     auto sliced = slice_scan(graph_, readers_, id);
-    if (sliced && (!backend() || backend()->suits_loop_kernel(*sliced->graph)))
-      slicings_.emplace(id, std::move(*sliced));
+    if (!sliced) continue;
+    std::string why = backend() ? backend()->why_op_by_op(*sliced->graph, sliced->slices()) : "";
+    if (why.empty()) slicings_.emplace(id, std::move(*sliced));
+    else op_by_op_.emplace(id, std::move(why));
+  }
+  keep_op_by_op_together();
+}
+
+void Compiler::keep_op_by_op_together() {
+  const auto join = [&](NodeId scan, NodeId with) {
+    if (!op_by_op_.contains(with) || slicings_.erase(scan) == 0) return false;
+    op_by_op_.emplace(scan, "so does a scan that it shares the values of steps with");
+    return true;
+  };
+  for (bool grew = !op_by_op_.empty(); grew;) {
+    grew = false;
+    for (NodeId id = 0; id < graph_.size(); ++id) {
+      if (!live_[uz(id)] || !is_scan(node(id))) continue;
+      for (NodeId in : node(id).inputs) {
+        if (node(in).op->kind != OpKind::stack) continue;
+        const NodeId maker = node(in).inputs[0];
+        if (join(id, maker) || join(maker, id)) grew = true;
+      }
+    }
   }
 }
 
 bool Compiler::fuse_scans() {
-  for (Instruction& ins : program_.code)
-    if (ins.scan && is_fused(ins.node)) {
-      ins.scan->kernel = backend()->loop_kernel(*ins.scan, program_);
-      if (!ins.scan->kernel) return false;
-    }
-  return true;
+  bool all = true;
+  for (Instruction& ins : program_.code) {
+    if (!ins.scan || !is_fused(ins.node)) continue;
+    auto [kernel, why_not] = backend()->loop_kernel(*ins.scan, program_, options_.compile);
+    ins.scan->kernel = std::move(kernel);
+    if (ins.scan->kernel) continue;
+    op_by_op_.emplace(ins.node, std::move(why_not));
+    all = false;
+  }
+  return all;
 }
 
 SliceOf Compiler::part_in(NodeId scan, NodeId body_node) const {
@@ -99,6 +125,7 @@ class ScanCompiler {
     table_.steps = static_cast<int>(attrs_.steps);
     table_.reverse = attrs_.reverse;
     if (sliced_) table_.slices = sliced_->slices();
+    if (const auto why = c_.op_by_op_.find(id_); why != c_.op_by_op_.end()) scan_->why_op_by_op = why->second;
     scan_->every = c_.every_of(node_);
     for (NodeId p : results_.stacks)
       if (const NodeId again = c_.recomputed_by(p); again >= 0) scan_->every = c_.every_of(c_.node(again));
@@ -310,7 +337,9 @@ class ScanCompiler {
       for (NodeId& i : ids) i = sliced_->made[uz(i)];
       return ids;
     };
-    return compile(sliced_->graph->nodes(), made(ins_), made(outs_), c_.options_, true);
+    PlanOptions options = c_.options_;
+    if (c_.is_fused(id_)) options.precision = Precision::f32;  // the kernel of the whole scan has no other
+    return compile(sliced_->graph->nodes(), made(ins_), made(outs_), options, true);
   }
 
   void add_workers() {

@@ -16,11 +16,14 @@
 
 namespace nestgrad {
 
+// Scans that a backend does not run as one kernel, though their slices are independent, and why.
+using OpByOp = std::unordered_map<NodeId, std::string>;
+
 class Compiler {
  public:
-  // of_scan: it is the body of a scan.
-  Compiler(Lowered lowered, const PlanOptions& options, bool of_scan);
-  // Nothing if a scan that was cut is no kernel of the backend after all.
+  // of_scan: it is the body of a scan. op_by_op: what is known of it, to which run() adds.
+  Compiler(Lowered lowered, const PlanOptions& options, bool of_scan, OpByOp& op_by_op);
+  // Nothing if a scan that was cut is no kernel of the backend after all; then op_by_op has it.
   std::optional<Program> run();
 
  private:
@@ -68,6 +71,8 @@ class Compiler {
 
   // ---- instructions ----
 
+  // Of a backend's kernel, for the instruction that is being made; the CPU's kernels have their own.
+  void give_scratch(Instruction& instruction, std::size_t bytes);
   void issue(const Fusion::Group& group);
   void issue(NodeId id);
   void issue_sum(NodeId id);
@@ -77,6 +82,9 @@ class Compiler {
 
   // How a scan is cut follows from its body, and from which of its stacks are read.
   void slice_scans();
+  // Of two scans one of which reads what the other made of each step, neither is one kernel if the other is not: they
+  // could not recompute for each other.
+  void keep_op_by_op_together();
   // Slices pay on a device only where a kernel does the steps of one.
   bool is_fused(NodeId scan) const { return backend() && slicings_.contains(scan); }
   bool fuse_scans();  // false: one of them cannot be
@@ -103,6 +111,7 @@ class Compiler {
   const Graph& graph_;
   PlanOptions options_;
   bool of_scan_;
+  OpByOp& op_by_op_;
   Program program_;
   std::vector<char> live_;
   Readers readers_;

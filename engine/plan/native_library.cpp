@@ -18,7 +18,7 @@
 #include <sstream>
 #include <thread>
 
-#include "engine/core/hash.h"
+#include "engine/plan/code_cache.h"
 
 extern char** environ;
 
@@ -27,11 +27,6 @@ namespace nestgrad {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::size_t kMostFiles = 400;  // in the cache; of more, the older half goes
-
-std::string footer_of(std::string_view library) { return fmt::format("nestgrad{:016x}", fnv1a(library)); }
-constexpr std::size_t kFooter = 24;
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -66,28 +61,6 @@ Compiler find_compiler() {
                               info.st_mtim.tv_nsec)};
   }
   return {};
-}
-
-// Nobody but the user may write what is opened as code.
-bool is_private(const fs::path& path, bool folder) {
-  struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) return false;
-  return (folder ? S_ISDIR(info.st_mode) : S_ISREG(info.st_mode)) && info.st_uid == geteuid() &&
-         (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
-// The user's cache folder, made if it is not there. Empty: there is none that is the user's alone.
-fs::path cache_folder() {
-  const auto value = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
-  fs::path folder = value("NESTGRAD_CACHE");
-  if (folder.empty() && !value("XDG_CACHE_HOME").empty())
-    folder = fs::path(value("XDG_CACHE_HOME")) / "nestgrad";
-  if (folder.empty() && !value("HOME").empty()) folder = fs::path(value("HOME")) / ".cache" / "nestgrad";
-  if (folder.empty() || !folder.is_absolute()) return {};
-  std::error_code failed;
-  fs::create_directories(folder.parent_path(), failed);
-  mkdir(folder.c_str(), 0700);
-  return is_private(folder, true) ? folder : fs::path();
 }
 
 // A folder of this process alone, gone when it is done.
@@ -157,47 +130,6 @@ void* open(const fs::path& path, const std::string& key) {
   return nullptr;
 }
 
-// A library of the cache. Its checksum is looked at first: opening a file that was cut off can kill a process.
-void* open_cached(const fs::path& path, const std::string& key) {
-  if (!is_private(path, false)) return nullptr;
-  const std::string bytes = read_file(path);
-  if (bytes.size() < kFooter) return nullptr;
-  const std::string_view library(bytes.data(), bytes.size() - kFooter);
-  if (std::string_view(bytes).substr(library.size()) != footer_of(library)) return nullptr;
-  return open(path, key);
-}
-
-// Of too many libraries, those that were made first.
-void drop_oldest(const fs::path& folder) {
-  std::error_code ignored;
-  std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().extension() == ".so") files.emplace_back(entry.last_write_time(ignored), entry.path());
-  if (files.size() <= kMostFiles) return;
-  std::ranges::sort(files);
-  for (std::size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
-}
-
-void keep(const fs::path& folder, const std::string& key, const std::string& library) {
-  static std::atomic<int> number = 0;
-  const fs::path part = folder / fmt::format("{}.{}.{}.part", key, getpid(), number++);
-  {
-    std::ofstream out(part, std::ios::binary);
-    out << library << footer_of(library);
-    out.flush();
-    if (!out) {
-      std::error_code ignored;
-      fs::remove(part, ignored);
-      return;
-    }
-  }
-  chmod(part.c_str(), 0600);
-  std::error_code failed;
-  fs::rename(part, folder / (key + ".so"), failed);
-  if (failed) fs::remove(part, failed);
-  drop_oldest(folder);
-}
-
 constexpr std::string_view kNoCompiler =
     "there is no C++ compiler: NESTGRAD_CXX names one, or c++ is on the PATH";
 
@@ -231,9 +163,9 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
   std::string all = compiler.identity;
   for (const std::string& flag : flags) all += "\n" + flag;
   all += "\n" + text;
-  const std::string key = fmt::format("{:016x}{:016x}", fnv1a(all), fnv1a(all, 0x9e3779b97f4a7c15));
-  const fs::path cache = cache_folder();
-  if (!cache.empty() && (out.handle = open_cached(cache / (key + ".so"), key))) {
+  const CodeCache cache(".so");
+  const std::string key = CodeCache::key_of(all);
+  if (const std::string path = cache.path(key); !path.empty() && (out.handle = open(path, key))) {
     out.from_cache = true;
     return out;
   }
@@ -246,7 +178,7 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
   const std::string bytes = read_file(library);
   out.handle = open(library, key);
   if (!out.handle) out.failure = fmt::format("what {} made cannot be opened", compiler.path);
-  else if (!cache.empty()) keep(cache, key, bytes);
+  else cache.keep(key, bytes);
   return out;
 }
 

@@ -38,7 +38,7 @@ struct PlanOptions {
   std::size_t memory_budget = 0;
   Device device = default_device();           // where it runs
   Precision precision = default_precision();  // of its products, on a GPU
-  Compile compile = default_compile();        // of its loops on the CPU; changes no bit
+  Compile compile = default_compile();  // of its loops, or on a GPU of the kernels of scans; changes no bit
   int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
   // Inputs whose memory is given up for an output of the same spec, as by JAX's donate_argnums: a training step
   // then has its parameters in memory once. Changes no bit. A run ends with the output in the input's array:
@@ -59,6 +59,8 @@ struct PlanStats {
   std::size_t nodes = 0;
   double flops = 0;             // of a run
   double recompute_factor = 1;  // flops over those of a run that recomputes nothing
+  std::size_t recordings =
+      0;  // of runs on a GPU that were made; many: its inputs and outputs lie elsewhere each time
 };
 
 }  // namespace nestgrad

@@ -42,7 +42,8 @@ struct Program {
   double flops = 0, recomputed_flops = 0;  // of a run; of these, what is spent on values that were not stored
   std::vector<BufferInfo> buffers;
   std::shared_ptr<Graph> graph;  // the lowered graph, for printing and errors
-  std::shared_ptr<const NativeCode> native;     // all of it as one function (engine/plan/body_source.h); null: none
+  std::shared_ptr<const NativeCode>
+      native;  // all of it as one function (engine/plan/body_source.h); null: none
   std::vector<const std::byte*> literal_data;  // for that function
 };
 
@@ -81,6 +82,7 @@ struct ScanStep {
   std::size_t body_arena = 0;          // in a worker's memory: the body's own arena
   std::unique_ptr<LoopKernel> kernel;  // its steps as one kernel, instead of one after the other
   int kernel_segment = -1;             // as Worker::segment
+  std::string why_op_by_op;  // why a backend has no kernel for it, though its slices are independent
 
   // The workers' memory: where that of the first is in the arena, and the bytes of each.
   std::size_t memory() const { return table.bases[0].place.at; }

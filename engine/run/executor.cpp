@@ -59,6 +59,20 @@ void run(Instruction& ins, Program& program, const Frame& frame) {
   }
 }
 
+// What goes wrong on a device is thrown where it is waited for: here after each instruction, so that it names one.
+void run_and_wait(Program& program, const Frame& frame) {
+  for (Instruction& ins : program.code) {
+    run(ins, program, frame);
+    try {
+      frame.backend->synchronize();
+    } catch (const DeviceError& e) {
+      const std::string step = frame.step < 0 ? "" : fmt::format(" of step {}", frame.step);
+      throw DeviceError(fmt::format("{}; found after {}{} (at {})", e.what(), ops_of(program, ins), step,
+                                    describe(ins.loc)));
+    }
+  }
+}
+
 // Timed: an object that lives while an instruction runs; what it measures is its own life.
 template <class Timed>
 void run_all(Program& program, const Frame& frame) {
@@ -88,6 +102,7 @@ void execute(Program& program, const Frame& frame) {
     frame.recorder->begin();
     return run_all<Recorder::Timed>(program, frame);
   }
+  if (frame.backend && frame.backend->waits_for_each()) return run_and_wait(program, frame);
   if (program.native)
     if (const auto code = program.native->as<CompiledBody>()) return run_compiled(code, program, frame);
   run_all<Untimed>(program, frame);

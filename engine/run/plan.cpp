@@ -19,6 +19,7 @@
 #include "engine/plan/spread.h"
 #include "engine/run/arguments.h"
 #include "engine/run/profile.h"
+#include "engine/run/recordings.h"
 
 namespace nestgrad {
 
@@ -34,11 +35,7 @@ struct Plan::Impl {
   // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
   // outputs lie.
   std::vector<Array> staged;
-  struct Recorded {
-    std::vector<std::byte*> external;
-    std::unique_ptr<Backend::Recording> work;
-  };
-  std::vector<Recorded> recordings;
+  Recordings recordings;
   std::optional<std::vector<Attrs>> collectives;  // what nodes say that exchange bytes with other processes
 
   Array& staged_at(std::size_t k, const Spec& spec) {
@@ -91,6 +88,8 @@ void print(const Program& p, const std::string& indent, std::string& out) {
                          indent, i, name, ins.scan->table.steps, ins.scan->every, ins.scan->table.slices,
                          ins.scan->workers.size(), ins.scan->memory(), ins.scan->memory_bytes());
       if (ins.scan->kernel) out += fmt::format("{}  {}\n", indent, ins.scan->kernel->describe());
+      if (const std::string& why = ins.scan->why_op_by_op; !why.empty())
+        out += fmt::format("{}  op by op: {}\n", indent, why);
       print(ins.scan->workers[0].body, indent + "  ", out);
       continue;
     }
@@ -138,6 +137,16 @@ void add_sources(const Program& p, const std::string& where,
       const std::string line = fmt::format("// {}: {} ({})", number, ops_of(p, ins), describe(ins.loc));
       if (!text.empty()) add_source(std::move(text), line, out);
     }
+  }
+}
+
+// Of a plan on a GPU.
+void add_kernels(const Program& p, std::vector<std::pair<std::string, std::string>>& out) {
+  for (std::size_t i = 0; i < p.code.size(); ++i) {
+    const Instruction& ins = p.code[i];
+    std::string text = ins.scan && ins.scan->kernel ? ins.scan->kernel->source() : "";
+    if (!text.empty())
+      add_source(std::move(text), fmt::format("// {}: scan ({})", i, describe(ins.loc)), out);
   }
 }
 
@@ -293,14 +302,7 @@ void Plan::Impl::replay() {
     add_collectives(program.graph->nodes(), *collectives);
   }
   if (!collectives->empty() && !device.backend()->connect(*collectives)) return execute(program, frame);
-  constexpr std::size_t kMostRecordings = 4;  // callers alternate between few sets of arrays
-  auto known = std::ranges::find(recordings, external, &Recorded::external);
-  if (known == recordings.end()) {
-    if (recordings.size() == kMostRecordings) recordings.erase(recordings.begin());
-    recordings.push_back({external, device.backend()->record([&] { execute(program, frame); })});
-    known = recordings.end() - 1;
-  }
-  known->work->replay();
+  recordings.run(*device.backend(), external, [&] { execute(program, frame); });
 }
 
 PlanStats Plan::stats() const {
@@ -309,13 +311,14 @@ PlanStats Plan::stats() const {
           .instructions = count_instructions(p),
           .nodes = static_cast<std::size_t>(p.graph->size()),
           .flops = p.flops,
-          .recompute_factor = p.recomputed_flops == 0 ? 1 : p.flops / (p.flops - p.recomputed_flops)};
+          .recompute_factor = p.recomputed_flops == 0 ? 1 : p.flops / (p.flops - p.recomputed_flops),
+          .recordings = impl_->recordings.made()};
 }
 
 std::string Plan::source() const {
-  if (!impl_->device.is_cpu()) throw DeviceError("[plan] only a plan on the CPU has loops as C++");
   std::vector<std::pair<std::string, std::string>> sources;
-  add_sources(impl_->program, "", sources);
+  if (impl_->device.is_cpu()) add_sources(impl_->program, "", sources);
+  else add_kernels(impl_->program, sources);
   std::string out;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     auto& [lines, text] = sources[i];
@@ -339,6 +342,11 @@ std::string Plan::str() const {
       "{} bytes of memory, {} instructions, {:.4g} flops, {:.3f} times those without recomputation\n",
       s.arena_bytes, s.instructions, s.flops, s.recompute_factor);
   if (impl_->collectives) out += impl_->device.backend()->connections(*impl_->collectives);
+  const Recordings& recordings = impl_->recordings;
+  if (!recordings.why_not().empty()) out += fmt::format("runs are not recorded: {}\n", recordings.why_not());
+  else if (recordings.made() > 0)
+    out += fmt::format("{} recordings of runs, {} of them by changing another\n", recordings.made(),
+                       recordings.changed());
   print(impl_->program, "", out);
   return out;
 }

@@ -44,7 +44,8 @@ class Plan {
   PlanStats stats() const;
   std::string str() const;  // what a run costs, then one line an instruction
   // A plan on the CPU as C++: what PlanOptions::compile has compiled, one function for the body of each scan and for
-  // each other instruction of several ops. It needs the headers of ops/numerics and ops/kernels before it.
+  // each other instruction of several ops. It needs the headers of ops/numerics and ops/kernels before it. A plan on a GPU as CUDA
+  // C++: the kernels that were compiled for its scans.
   std::string source() const;
   // Their texts alone, each once, the function's name being "$" (engine/plan/loops_ahead.h).
   std::vector<std::string> loops() const;

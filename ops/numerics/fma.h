@@ -8,6 +8,8 @@
 
 #include "ops/numerics/isa.h"
 
+#ifndef __CUDACC_RTC__  // kernels that are compiled while a program runs: a GPU has the instruction
+
 namespace nestgrad::inline NESTGRAD_ISA {
 
 // The product of two floats has 48 bits and is exact in double. The sum is rounded to odd in double, which
@@ -146,3 +148,5 @@ inline double software_fma(double a, double b, double c) {
 }
 
 }  // namespace nestgrad::inline NESTGRAD_ISA
+
+#endif

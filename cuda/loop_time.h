@@ -1,0 +1,26 @@
+// What a step of a scan takes on a GPU, as far as shapes tell: in the kernel of the whole scan (cuda/scan.cu), and op by op.
+// Which of the two a scan is follows from it; numbers never do. The constants are estimates from the machine code of
+// the kernels and from data sheets of Hopper, not measurements.
+#pragma once
+
+#include <string>
+
+#include "engine/core/graph.h"
+
+namespace nestgrad::cuda {
+
+struct StepTime {
+  double in_kernel = 0, op_by_op = 0;  // microseconds, of all slices
+};
+
+// body: of one slice.
+StepTime step_time(const Graph& body, std::int64_t slices, std::size_t multiprocessors);
+
+// A scan is one kernel unless its steps would take this much longer than op by op: a kernel keeps what is between its
+// ops in shared memory, and a recorded run has one node for it instead of one for each op of each step.
+constexpr double kPatience = 2;
+
+// Why, if it is to run op by op; for people. Example: "a step takes about 9600 us in one kernel, 110 op by op".
+std::string why_slow_in_kernel(const StepTime& time);
+
+}  // namespace nestgrad::cuda

@@ -1,0 +1,385 @@
+#include "cuda/scan_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "cuda/batch.h"
+#include "cuda/cluster_text.h"
+#include "cuda/moves.h"
+#include "cuda/reduction.h"
+#include "cuda/scan_arguments.h"
+#include "cuda/transposed.h"
+#include "engine/core/index.h"
+#include "engine/core/node_call.h"
+#include "engine/plan/cluster_layout.h"
+#include "ops/attrs.h"
+#include "ops/table.h"
+
+namespace nestgrad::cuda {
+
+namespace {
+
+constexpr std::size_t kMostInstructions = 400;  // of a body; a compiler takes seconds for so many
+constexpr std::int64_t kMostInLane = 8;         // elements of a row that a lane keeps
+constexpr std::int64_t kAtOnce = 4;             // elements that a thread loads before it stores any
+constexpr std::int64_t kThreads = kScanThreads, kLanes = 32, kWarps = kThreads / kLanes, kWhole = 16;
+
+std::int64_t ceil_of(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+// Where element `index` of a walk lies, with the walk's sizes as constants.
+std::string at_text(const Strided& walk, const std::string& index) {
+  std::string out;
+  std::int64_t inside = 1;
+  for (int d = walk.rank; d-- > 0; inside *= walk.size[d]) {
+    if (walk.stride[d] == 0) continue;
+    std::string axis = index;
+    if (inside != 1) axis = fmt::format("{} / {}", axis, inside);
+    if (d > 0) axis = fmt::format("{} % {}", axis, walk.size[d]);
+    out += fmt::format("{}({}) * {}", out.empty() ? "" : " + ", axis, walk.stride[d]);
+  }
+  return out.empty() ? "0" : out;
+}
+
+class Writer {
+ public:
+  explicit Writer(const ScanStep& scan)
+      : scan_(scan),
+        body_(scan.workers[0].body),
+        dtype_(body_.graph->node(0).spec.dtype),
+        scratch_at_(ceil_of(static_cast<std::int64_t>(scan.memory_bytes()), kWhole) * kWhole) {}
+
+  ScanSource run() {
+    if (body_.code.size() > kMostInstructions) return {};
+    std::string steps;
+    for (const Instruction& ins : body_.code) {
+      const std::string text = instruction(ins);
+      if (text.empty()) return {};
+      steps += fmt::format("    {{  // {}\n{}    }}\n    __syncthreads();\n", ops_of(body_, ins), text);
+    }
+    ScanSource out;
+    out.memory_bytes = uz(scratch_at_ + scratch_bytes_);
+    out.text = fmt::format(
+        "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(const nestgrad::StepTableView* table, "
+        "nestgrad::cuda::Bases bases, nestgrad::Stretch steps, const std::byte* const* literals) {{\n"
+        "  using namespace nestgrad;\n  using namespace nestgrad::cuda;\n  using T = {};\n"
+        "  const int lane = static_cast<int>(threadIdx.x) % {}, warp = static_cast<int>(threadIdx.x) / {};\n"
+        "  run_steps<T>(*table, bases, steps, [&](std::byte* memory, std::byte* const* external) {{\n{}  }});\n}}\n",
+        kThreads, kScanFunction, dtype_ == DType::f32 ? "float" : "double", kLanes, kLanes, steps);
+    return out;
+  }
+
+ private:
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype_)); }
+
+  // ---- addresses ----
+
+  std::string address(const Place& p) const {
+    if (p.kind == Place::Kind::arena) return fmt::format("memory + {}", scan_.body_arena + p.at);
+    return fmt::format("{}[{}]", p.kind == Place::Kind::external ? "external" : "literals", p.at);
+  }
+  std::string input(const std::string& name, const Place& p) const {
+    return fmt::format("      const T* const {} = reinterpret_cast<const T*>({});\n", name, address(p));
+  }
+  std::string output(const std::string& name, const Place& p) const {
+    return fmt::format("      T* const {} = reinterpret_cast<T*>({});\n", name, address(p));
+  }
+
+  // Does a value begin at a multiple of kWhole bytes, at every step and of every slice?
+  bool is_whole(const StepPart& part) const {
+    const auto begin = scan_.table.offsets.begin() + part.at;
+    return std::all_of(begin, begin + scan_.table.slices, [](std::int64_t at) { return at % kWhole == 0; });
+  }
+  bool is_whole(const StepValue& v) const {
+    return is_whole(v.part) && v.stride % kWhole == 0 && v.scratch % kWhole == 0;
+  }
+  bool is_whole(const StepCarry& c) const {
+    return is_whole(c.part) && c.part.bytes % kWhole == 0 && c.even % kWhole == 0 && c.odd % kWhole == 0 &&
+           (c.stack < 0 || is_whole(scan_.table.stacks[uz(c.stack)]));
+  }
+  bool is_whole(const Place& p) const {
+    if (p.kind == Place::Kind::arena) return (scan_.body_arena + p.at) % uz(kWhole) == 0;
+    if (p.kind == Place::Kind::literal) return true;
+    const StepTable& t = scan_.table;
+    std::size_t k = p.at;
+    for (int ways = 0; ways < 2; ++ways) {  // as operands of the step, then as its results
+      if (k < t.carries.size()) return is_whole(t.carries[k]);
+      k -= t.carries.size();
+      if (ways > 0) break;
+      if (k < t.xs.size()) return is_whole(t.xs[k]);
+      k -= t.xs.size();
+      if (k < t.constants.size()) return is_whole(t.constants[k]);
+      k -= t.constants.size();
+    }
+    for (const StepValue& stack : t.stacks)
+      if (!stack.of_carry && k-- == 0) return is_whole(stack);
+    return false;
+  }
+
+  // ---- instructions ----
+
+  // Empty: there is no text.
+  std::string instruction(const Instruction& ins) {
+    if (ins.scan) return {};
+    if (ins.call) return cluster(*ins.call, ins.in, ins.outs);
+    if (!ins.op) {
+      const std::int64_t n = static_cast<std::int64_t>(ins.bytes) / element();
+      return move(ins, Move{{}, {}, 0, 0, n}, "e", "e");
+    }
+    const NodeCall use(body_.graph->nodes(), body_.graph->node(ins.node));
+    const OpCall& call = use;
+    if (ins.op->element_loop) return cluster(single(call), ins.in, {ins.out});
+    if (ins.op->view) return move(ins, move_of_view(call));
+    if (ins.op == &matmul_op) return product(ins, call);
+    if (ins.op == &sum_op) return reduction(ins, call, "Sum");
+    if (ins.op == &max_over_op) return reduction(ins, call, "Max");
+    if (ins.op == &pad_op)
+      return "      {\n" + for_each(call.out.size(), output("to", ins.out), "to[e] = T(0);") +
+             "      }\n      __syncthreads();\n" + move(ins, move_of_pad(call));
+    if (ins.op == &concat_op) {
+      std::string out;
+      const std::vector<Move> moves = moves_of_concat(call);
+      for (std::size_t i = 0; i < moves.size(); ++i)
+        out += "      {\n" + move_between(ins.in[i], ins.out, moves[i]) + "      }\n";
+      return out;
+    }
+    if (ins.op == &tril_op) {
+      const Shape& shape = call.out.shape;
+      return for_each(call.out.size(), input("from", ins.in[0]) + output("to", ins.out),
+                      fmt::format("to[e] = e % {0} <= e / {0} % {1} + {2} ? from[e] : T(0);", shape.back(),
+                                  shape[shape.size() - 2], call.attrs.as<TrilAttrs>().diagonal));
+    }
+    if (ins.op == &iota_op) {
+      const auto axis = uz(call.attrs.as<IotaAttrs>().axis);
+      return for_each(call.out.size(), output("to", ins.out),
+                      fmt::format("to[e] = static_cast<T>(e / {} % {});", strides_of(call.out.shape)[axis],
+                                  call.out.shape[axis]));
+    }
+    if (ins.op == &cumsum_op) {
+      const auto& sum = call.attrs.as<CumsumAttrs>();
+      const std::int64_t extent = call.out.shape[uz(sum.axis)];
+      return for_each(extent == 0 ? 0 : call.out.size() / extent,
+                      input("from", ins.in[0]) + output("to", ins.out),
+                      fmt::format("sum_along(from, to, e, {}, {}, {});", extent,
+                                  strides_of(call.out.shape)[uz(sum.axis)], sum.reverse));
+    }
+    return {};
+  }
+
+  // `statement` for each e = 0 .. count.
+  static std::string for_each(std::int64_t count, const std::string& pointers, const std::string& statement) {
+    return pointers + fmt::format("      for_each_element<{}>([&](int e) {{ {} }});\n", count, statement);
+  }
+
+  std::string move(const Instruction& ins, const Move& m) const {
+    return move_between(ins.in[0], ins.out, m);
+  }
+  std::string move_between(const Place& in, const Place& out, const Move& m) const {
+    return for_each(m.size, input("from", in) + output("to", out),
+                    fmt::format("to[{} + {}] = from[{} + {}];", m.target_offset, at_text(m.to, "e"),
+                                m.source_offset, at_text(m.from, "e")));
+  }
+  std::string move(const Instruction& ins, const Move& m, const std::string& to,
+                   const std::string& from) const {
+    return for_each(m.size, input("from", ins.in[0]) + output("to", ins.out),
+                    fmt::format("to[{}] = from[{}];", to, from));
+  }
+
+  std::string reduction(const Instruction& ins, const OpCall& call, std::string_view kind) const {
+    const Reduction r = reduction_of(call);
+    std::string out = input("from", ins.in[0]) + output("to", ins.out);
+    if (r.terms == 0)
+      return out + fmt::format("      for_each_element<{}>([&](int e) {{ to[e] = T(0); }});\n", r.outputs);
+    return out +
+           fmt::format(
+               "      for (int o = warp; o < {}; o += {}) {{\n"
+               "        const auto at = [](std::int64_t k) {{ return {}; }};\n"
+               "        const T total = over_warp(reduce_at<{}>(at, from + {}, lane, {}, {})).value();\n"
+               "        if (lane == 0) to[o] = total;\n      }}\n",
+               r.outputs, kWarps, at_text(r.reduced, "k"), kind, at_text(r.kept, "o"), r.terms, kLanes);
+  }
+
+  std::string product(const Instruction& ins, const OpCall& call) {
+    const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
+    const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
+    const std::int64_t m = c[c.size() - 2], n = c.back(), k = ta ? a[a.size() - 2] : a.back();
+    const std::int64_t a_row = ta ? 1 : a.back(), a_column = ta ? a.back() : 1;
+    std::int64_t b_row = tb ? 1 : b.back();
+    const std::int64_t b_column = tb ? b.back() : 1;
+    const Batch batch = batch_of(call);
+    const std::int64_t count = batch.out.count();
+    if (call.out.size() == 0) return "      // nothing\n";
+    if (k == 0) return for_each(call.out.size(), output("to", ins.out), "to[e] = T(0);");
+    const auto whole = [&](const Place& place, const Strided& walk, std::int64_t row) {
+      bool all = is_whole(place) && row * element() % kWhole == 0;
+      for (int d = 0; d < walk.rank; ++d) all = all && walk.stride[d] * element() % kWhole == 0;
+      return all;
+    };
+    const bool transposes = transposes_b(n, k, b_row, b_column);
+    const bool a_whole = whole(ins.in[0], batch.a, ta ? a_column : a_row),
+               b_whole = transposes || whole(ins.in[1], batch.b, b_row),
+               c_whole = is_whole(ins.out) && n * element() % kWhole == 0;
+    std::string from_b = fmt::format("b + {}", at_text(batch.b, "i")), before, after;
+    if (transposes) {
+      b_row = padded_row(n);
+      scratch_bytes_ = std::max(scratch_bytes_, k * b_row * element());
+      before = fmt::format(
+          "        T* const turned = reinterpret_cast<T*>(memory + {});\n"
+          "        copy_transposed({}, turned, {}, {});\n        __syncthreads();\n",
+          scratch_at_, from_b, n, k);
+      from_b = "turned";
+      if (count > 1) after = "        __syncthreads();\n";
+    }
+    return input("a", ins.in[0]) + input("b", ins.in[1]) + output("c", ins.out) +
+           fmt::format(
+               "      for (int i = 0; i < {}; ++i) {{\n{}        product<T, {}, {}, {}, {}, {}, {}, {}, {}, {}>(a + {}, {}, c + i * {});\n{}      }}\n",
+               count, before, m, n, k, a_row, a_column, b_row, a_whole, b_whole, c_whole,
+               at_text(batch.a, "i"), from_b, m * n, after);
+  }
+
+  // ---- groups of elementwise ops ----
+
+  std::string cluster(const ClusterCall& call, const std::vector<Place>& in, const std::vector<Place>& out) {
+    if (call.shape.size() == 0) return "      // nothing\n";
+    for (const ClusterOp& op : call.ops)
+      if (op.reduce && op.op != &sum_op && op.op != &max_over_op) return {};
+    const ClusterLayout layout(call);
+    std::string text;
+    for (std::size_t i = 0; i < call.in.size(); ++i)
+      if (!number(call, in, i)) text += input(fmt::format("x{}", i), in[i]);
+    for (std::size_t i = 0; i < call.ops.size(); ++i)
+      if (call.ops[i].output >= 0) text += output(fmt::format("y{}", i), out[uz(call.ops[i].output)]);
+    if (!layout.has_narrow()) return text + elements(call, in, layout);
+    if (ceil_of(layout.row(), kLanes) > kMostInLane) return {};
+    return text + rows(call, in, layout);
+  }
+
+  // An input that is a number known now.
+  std::optional<std::string> number(const ClusterCall& call, const std::vector<Place>& in,
+                                    std::size_t i) const {
+    if (in[i].kind != Place::Kind::literal || call.in[i].size() != 1) return std::nullopt;
+    const double value = body_.literals[in[i].at].to(Device::cpu()).at(0);
+    if (!std::isfinite(value)) return std::nullopt;
+    return fmt::format("T({:a})", value);
+  }
+  bool is_one(const ClusterCall& call, std::size_t i) const { return call.in[i].size() == 1; }
+
+  // Of the element at hand: `in_input` of inputs, `in_value` of what ops have made; `b` is one for all.
+  struct Index {
+    std::string in_input, in_value;
+  };
+  std::string operand(const ClusterCall& call, const std::vector<Place>& in, int o, const Index& index,
+                      const ClusterLayout& layout) const {
+    if (o < 0) return fmt::format("v{}{}", ~o, call.ops[uz(~o)].narrow ? "" : index.in_value);
+    if (const auto known = number(call, in, uz(o))) return *known;
+    const bool single_value = is_one(call, uz(o)) || (layout.has_narrow() && layout.is_one_a_row(uz(o)));
+    return single_value ? fmt::format("b{}", o) : fmt::format("a{}{}", o, index.in_input);
+  }
+  std::string formula(const ClusterCall& call, const std::vector<Place>& in, const ClusterOp& op,
+                      const Index& index, const ClusterLayout& layout) const {
+    std::string out = fmt::format("formula::{}::of<T>(", op.op->name);
+    for (std::size_t k = 0; k < op.operands.size(); ++k)
+      out += (k ? ", " : "") + operand(call, in, op.operands[k], index, layout);
+    return out + ")";
+  }
+
+  // Each element by itself; a thread loads several before it stores any.
+  std::string elements(const ClusterCall& call, const std::vector<Place>& in,
+                       const ClusterLayout& layout) const {
+    const std::int64_t n = layout.rows() * layout.row(),
+                       at_once = std::clamp<std::int64_t>(ceil_of(n, kThreads), 1, kAtOnce);
+    std::string constants, arrays, loads, work;
+    bool by_rows = false;
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      if (number(call, in, i)) continue;
+      if (is_one(call, i)) {
+        constants += fmt::format("      const T b{} = *x{};\n", i, i);
+        continue;
+      }
+      std::string index = "e";
+      if (!layout.is_whole(i)) {
+        by_rows = true;
+        index = layout.row_of(i) + (layout.is_one_a_row(i) ? "" : " + c");
+      }
+      arrays += fmt::format("        T a{}[{}];\n", i, at_once);
+      loads += fmt::format("          a{}[u] = x{}[{}];\n", i, i, index);
+    }
+    for (std::size_t i = 0; i < call.ops.size(); ++i) {
+      work += fmt::format("          const T v{} = {};\n", i,
+                          formula(call, in, call.ops[i], {"[u]", ""}, layout));
+      if (call.ops[i].output >= 0) work += fmt::format("          y{}[e] = v{};\n", i, i);
+    }
+    const std::string guard =
+        n % (kThreads * at_once) == 0 ? "" : fmt::format("          if (e >= {}) continue;\n", n);
+    const std::string each = fmt::format(
+        "        NESTGRAD_UNROLL\n        for (int u = 0; u < {}; ++u) {{\n"
+        "          const int e = begin + {} * u;\n{}",
+        at_once, kThreads, guard);
+    const std::string row =
+        by_rows ? fmt::format("          [[maybe_unused]] const int r = e / {}, c = e % {};\n", layout.row(),
+                              layout.row())
+                : "";
+    return constants +
+           fmt::format(
+               "      for (int begin = static_cast<int>(threadIdx.x); begin < {}; begin += {}) {{\n{}", n,
+               kThreads * at_once, arrays) +
+           (loads.empty() ? "" : each + row + loads + "        }\n") + each + work + "        }\n      }\n";
+  }
+
+  // A warp a row, which lanes keep in registers.
+  std::string rows(const ClusterCall& call, const std::vector<Place>& in, const ClusterLayout& layout) const {
+    const std::int64_t row = layout.row(), count = ceil_of(row, kLanes);
+    const bool ragged = row % kLanes != 0;
+    const std::string each =
+        fmt::format("        NESTGRAD_UNROLL\n        for (int j = 0; j < {}; ++j) ", count);
+    const std::string inside = ragged ? fmt::format("if (lane + {} * j < {}) ", kLanes, row) : "";
+    const std::string column = fmt::format("lane + {} * j", kLanes);
+    std::string out = fmt::format("      for (int r = warp; r < {}; r += {}) {{\n", layout.rows(), kWarps);
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      if (number(call, in, i)) continue;
+      if (is_one(call, i)) out += fmt::format("        const T b{} = *x{};\n", i, i);
+      else if (layout.is_one_a_row(i))
+        out += fmt::format("        const T b{} = x{}[{}];\n", i, i, layout.row_of(i));
+      else
+        out += fmt::format("        T a{}[{}]{};\n{}{}a{}[j] = x{}[{} + {}];\n", i, count,
+                           ragged ? " = {}" : "", each, inside, i, i, layout.row_of(i), column);
+    }
+    for (std::size_t i = 0; i < call.ops.size(); ++i) {
+      const ClusterOp& op = call.ops[i];
+      if (op.reduce) {
+        const std::string term = operand(call, in, op.operands[0], {"[j]", "[j]"}, layout),
+                          first = operand(call, in, op.operands[0], {"[0]", "[0]"}, layout);
+        out += op.op == &sum_op ? fmt::format("        Sum<T> s{};\n", i)
+                                : fmt::format("        Max<T> s{}(first_lane({}));\n", i, first);
+        out += fmt::format("{}{}s{}.add({});\n", each, inside, i, term);
+        out += fmt::format("        const T v{} = first_lane(over_warp(s{}).value());\n", i, i);
+      } else if (op.narrow) {
+        out += fmt::format("        const T v{} = {};\n", i, formula(call, in, op, {}, layout));
+      } else {
+        out += fmt::format("        T v{}[{}];\n{}v{}[j] = {};\n", i, count, each, i,
+                           formula(call, in, op, {"[j]", "[j]"}, layout));
+      }
+      if (op.output < 0) continue;
+      if (op.narrow)
+        out +=
+            fmt::format("        if (lane == 0) y{}[{}] = v{};\n", i, layout.row_of(layout.narrow_walk()), i);
+      else
+        out += fmt::format("{}{}y{}[{} + {}] = v{}[j];\n", each, inside, i, layout.row_of(layout.wide_walk()),
+                           column, i);
+    }
+    return out + "      }\n";
+  }
+
+  const ScanStep& scan_;
+  const Program& body_;
+  DType dtype_;
+  std::int64_t scratch_at_, scratch_bytes_ = 0;
+};
+
+}  // namespace
+
+ScanSource scan_source(const ScanStep& scan) { return Writer(scan).run(); }
+
+}  // namespace nestgrad::cuda

@@ -1,0 +1,27 @@
+// CodeCache: machine code that was made of text before, in a folder of the user's: NESTGRAD_CACHE, or nestgrad in XDG_CACHE_HOME
+// or ~/.cache. A file there is used only if it is the user's own, nobody else may write it, and it ends with the right
+// checksum. Files are written aside and renamed, so that several processes may do so at once. Of too many the older half goes.
+#pragma once
+
+#include <string>
+
+namespace nestgrad {
+
+class CodeCache {
+ public:
+  explicit CodeCache(std::string extension) : extension_(std::move(extension)) {}  // ".so"
+
+  // Of all that decides what the code is: its text, flags, compiler.
+  static std::string key_of(const std::string& all);
+  // Where what was kept under the key is, followed by its checksum. Empty: there is nothing.
+  std::string path(const std::string& key) const;
+  // Its bytes. Empty: there is nothing.
+  std::string read(const std::string& key) const;
+  // What cannot be kept is not.
+  void keep(const std::string& key, const std::string& code) const;
+
+ private:
+  std::string extension_;
+};
+
+}  // namespace nestgrad

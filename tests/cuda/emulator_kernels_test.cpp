@@ -1,0 +1,248 @@
+// Kernels that are compiled for a scan (cuda/scan_source.h): on the emulator the very text that NVRTC gets on a GPU.
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "autograd/grad.h"
+#include "cuda/kernel_maker.h"
+#include "cuda_emulator/emulator.h"
+#include "tests/fuzz/compare.h"
+#include "tests/temporary_folder.h"
+#include "tests/ttt/system_testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+TEST_SUITE_BEGIN("cuda");
+
+namespace {
+
+struct Reset {
+  Reset() { emulator::reset(); }
+  ~Reset() { emulator::reset(); }
+};
+
+// Where kernels are kept, for a test that counts what is compiled.
+struct Cache {
+  Cache() { setenv("NESTGRAD_CACHE", (folder / "cache").c_str(), 1); }
+  ~Cache() { unsetenv("NESTGRAD_CACHE"); }
+  TemporaryFolder folder;
+};
+
+PlanOptions on_gpu(Compile compile) { return {.device = Device::cuda(), .compile = compile}; }
+
+Function program(const char* system, const ttt::ProgramSizes& sizes, DType dtype, int order) {
+  return ttt::trace_system(ttt::system_named(system), sizes, dtype, [&](const ttt::SystemProgram& p) {
+    return with_derivatives(p, in_form(FormChoice::dual), order);
+  });
+}
+
+Arrays run(Plan& plan, const Arrays& inputs) {
+  try {
+    return plan.run(inputs);
+  } catch (const DeviceError&) {
+    FAIL(emulator::last_fault());
+    throw;
+  }
+}
+
+// Compiled and interpreted, with any schedule: the same bits.
+void check_same_bits(const Function& f, const Arrays& inputs, bool all_compiled = true) {
+  Plan interpreted = f.plan(on_gpu(Compile::never)), compiled = f.plan(on_gpu(Compile::now));
+  const std::string text = compiled.str();
+  const int kernels = count(text, "one kernel");
+  INFO(text);
+  REQUIRE(kernels >= 1);
+  if (all_compiled) CHECK(count(text, "one kernel, compiled for it") == kernels);
+  const Arrays expected = interpreted.run(inputs);
+  for (int i = 0; i < 3; ++i) CHECK(same_bits(run(compiled, inputs), expected));
+  PlanOptions checkpointed = on_gpu(Compile::now);
+  checkpointed.checkpoint_every = 2;
+  CHECK(same_bits(f.plan(checkpointed).run(inputs), expected));
+}
+
+// A scan over heads whose step is `step` of the carry and of what each step gets.
+Function loop(const std::function<Tensors(Tensor, Tensor)>& step, const Shape& carry, const Shape& each,
+              DType dtype, int steps = 5) {
+  constexpr std::int64_t kHeads = 3;
+  const auto with = [&](std::initializer_list<std::int64_t> front, const Shape& back) {
+    Shape out(front);
+    out.insert(out.end(), back.begin(), back.end());
+    return Spec{dtype, out};
+  };
+  return trace(TraceFn([&](const Tensors& in) {
+                 const ScanResult r = scan(
+                     [&](const Tensors& c, const Tensors& x) -> StepOutput {
+                       Tensors out = step(c[0], x[0]);
+                       const Tensor next = out[0];
+                       out.erase(out.begin());
+                       return {{next}, out};
+                     },
+                     {in[0]}, {in[1]});
+                 Tensors out{r.carries[0]};
+                 out.insert(out.end(), r.ys.begin(), r.ys.end());
+                 Tensor loss = sum(square(out[0]));
+                 for (std::size_t i = 1; i < out.size(); ++i) loss = loss + sum(square(out[i]));
+                 for (const Tensor& g : grad(loss, in)) out.push_back(g);
+                 return out;
+               }),
+               {with({kHeads}, carry), with({steps, kHeads}, each)});
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that interprets it: learners") {
+  const Reset reset;
+  for (const char* system : {"ttt-linear", "ttt-mlp", "delta-net", "lact", "titans-linear"})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const Function f =
+          program(system, {.batch = 2, .heads = 2, .dim = 8, .time = 12, .chunk = 4}, dtype, 1);
+      INFO(std::string(system), " ", name(dtype));
+      check_same_bits(f, ttt::numbers_for(f, 1));
+    }
+  const Function f =
+      program("ttt-linear", {.batch = 1, .heads = 2, .dim = 6, .time = 10, .chunk = 5}, DType::f64, 2);
+  check_same_bits(f, ttt::numbers_for(f, 1));
+}
+
+TEST_CASE(
+    "CUDA: a kernel compiled for a scan has the bits of the one that interprets it: ops of all kinds and sizes") {
+  const Reset reset;
+  struct Case {
+    const char* name;
+    std::function<Tensors(Tensor, Tensor)> step;
+    Shape carry, each;
+  };
+  const std::vector<Case> cases{
+      {"products",
+       [](Tensor w, Tensor x) {
+         const Tensor y = matmul(x, w), z = matmul(y, w, {.b = true});
+         return Tensors{w * 0.9 + 0.1 * matmul(x, y, {.a = true}), z, matmul(z, x, {.b = true})};
+       },
+       {7, 9},
+       {5, 7}},
+      {"products of whole groups",
+       [](Tensor w, Tensor x) {
+         const Tensor y = matmul(x, w), z = matmul(y, w, {.b = true});
+         return Tensors{w * 0.9 + 0.1 * matmul(x, y, {.a = true}), z, matmul(z, x, {.b = true})};
+       },
+       {64, 32},
+       {16, 64}},
+      {"rows",
+       [](Tensor w, Tensor x) {
+         const Tensor centred = x - mean(x, {-1}, kKeep),
+                      unit = centred * rsqrt(mean(square(centred), {-1}, kKeep) + 1e-5);
+         return Tensors{w + sum(unit, {-2}, kKeep), exp(unit - max(unit, {-1}, kKeep)) * w};
+       },
+       {1, 40},
+       {6, 40}},
+      {"moves",
+       [](Tensor w, Tensor x) {
+         const Tensor turned = transpose(x), more = concat({x, x * 2.0}, -1);
+         return Tensors{w + slice(turned, 1, 0, 3),
+                        pad(x, 2, 1, 2),
+                        tril(matmul(x, x, {.b = true})),
+                        cumsum(x, 1),
+                        more,
+                        broadcast_to(sum(x, {-1}, kKeep), x.shape()),
+                        sum(x, {1}),
+                        max(x, {1}, kKeep),
+                        sum(x, {1, 2})};
+       },
+       {3, 5},
+       {5, 3}},
+  };
+  for (const Case& c : cases)
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const Function f = loop(c.step, c.carry, c.each, dtype);
+      INFO(std::string(c.name), " ", name(dtype));
+      check_same_bits(f, random(f.plan().input_specs(), 3));
+      CHECK(max_error(f.plan(on_gpu(Compile::now)).run(random(f.plan().input_specs(), 3)),
+                      f.plan().run(random(f.plan().input_specs(), 3))) <
+            (dtype == DType::f32 ? 1e-3 : 1e-10));
+    }
+}
+
+TEST_CASE("CUDA: kernels compiled for scans in whatever order a device runs its threads") {
+  const Reset reset;
+  const Function f =
+      program("ttt-linear", {.batch = 2, .heads = 2, .dim = 8, .time = 12, .chunk = 4}, DType::f32, 1);
+  const Arrays inputs = ttt::numbers_for(f, 1);
+  Arrays first;
+  for (const auto order : {emulator::Order::forward, emulator::Order::reverse, emulator::Order::shuffled}) {
+    emulator::settings().order = order;
+    const Arrays out = f.plan(on_gpu(Compile::now)).run(inputs);
+    if (first.empty()) first = out;
+    CHECK(same_bits(out, first));
+  }
+}
+
+TEST_CASE("CUDA: a kernel is compiled once, kept, and shown; what cannot be compiled is interpreted") {
+  const Reset reset;
+  const Cache cache;
+  const auto f = [](double rate) {
+    return loop(
+        [rate](Tensor w, Tensor x) { return Tensors{w - rate * matmul(x, matmul(x, w), {.a = true})}; },
+        {4, 4}, {3, 4}, DType::f64);
+  };
+  const auto compiled = [] { return emulator::calls("nvrtcCompileProgram"); };
+  Plan plan = f(0.125).plan(on_gpu(Compile::now));
+  const auto once = compiled();
+  CHECK(once >= 1);
+  CHECK(contains(plan.source(), "void __launch_bounds__(256, 1) nestgrad_scan("));
+  CHECK(contains(plan.source(), "T(-0x1p-3)"));
+  CHECK(contains(plan.source(), "product<T, "));
+  CHECK(f(0.125).plan(on_gpu(Compile::never)).source().empty());
+  f(0.125).plan(on_gpu(Compile::background));
+  CHECK(compiled() == once);
+  // On another device of the same kind it is taken from the user's cache.
+  emulator::settings().devices = 16;
+  PlanOptions elsewhere = on_gpu(Compile::now);
+  elsewhere.device = Device::cuda(15);
+  CHECK(contains(f(0.125).plan(elsewhere).str(), "compiled for it"));
+  CHECK(compiled() == once);
+  // Compilers that fail, machine code that does not load, no compiler.
+  double rate = 0.125;
+  for (const char* call : {"nvrtcCompileProgram", "nvrtcCreateProgram", "nvrtcVersion", "cudaLibraryLoadData",
+                           "cudaLibraryGetKernel"}) {
+    INFO(std::string(call));
+    const Function g = f(rate *= 0.5);
+    emulator::fail_call(call,
+                        std::string_view(call).starts_with("cuda") ? int(cudaErrorInvalidKernelImage) : 6);
+    Plan interpreted = g.plan(on_gpu(Compile::now));
+    CHECK(contains(interpreted.str(), "bytes of shared memory a slice, interpreted: "));
+    const Arrays inputs = random(interpreted.input_specs(), 1);
+    CHECK(same_bits(interpreted.run(inputs), g.plan(on_gpu(Compile::never)).run(inputs)));
+  }
+}
+
+TEST_CASE("CUDA: the texts of kernels of the published layers") {
+  const Reset reset;
+  // With NESTGRAD_KERNEL_TEXTS=FOLDER they are written there, for tests of what nvcc makes of them.
+  const char* const folder = std::getenv("NESTGRAD_KERNEL_TEXTS");
+  emulator::settings().memory = std::size_t{32} << 30;
+  emulator::settings().multiprocessors = 132;
+  emulator::settings().devices = 18;
+  int number = 0;
+  for (const auto& [system, sizes] : std::vector<std::pair<const char*, ttt::ProgramSizes>>{
+           {"ttt-linear", {8, 12, 64, 64, 16}}, {"delta-net", {8, 12, 64, 64, 1}}}) {
+    PlanOptions options = on_gpu(Compile::now);
+    options.device = Device::cuda(17);
+    const std::string source = program(system, sizes, DType::f32, 1).plan(options).source();
+    INFO(std::string(system));
+    CHECK(contains(source, "nestgrad_scan("));
+    for (std::size_t at = source.find("extern \"C\""); at != std::string::npos; ++number) {
+      const std::size_t next = source.find("extern \"C\"", at + 1);
+      if (folder)
+        std::ofstream(std::filesystem::path(folder) / (std::string(system) + std::to_string(number) + ".cu"))
+            << cuda::kernel_headers() << source.substr(at, next == std::string::npos ? next : next - at);
+      at = next;
+    }
+  }
+  CHECK(number >= 2);
+}
+
+TEST_SUITE_END();
