@@ -127,7 +127,7 @@ FAULTS = [
     ("cuda", "cuda/heap.cpp", CUDA, [
         ("pool-gives-all-back", "«NESTGRAD_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));»", None),
         ("kept-memory-not-free", "out.free += «static_cast<std::size_t>(reserved - used)»;", "0"),
-        ("kept-of-another-size", "kept_.«find(bytes)»", "lower_bound(bytes)"),
+        ("kept-of-another-size", "const auto found = «kept_.find(bytes)»; found", "kept_.lower_bound(bytes)"),
         ("kept-not-given-back", "cudaErrorMemoryAllocation && «kept_bytes_ > 0») {", "false"),
     ]),
     ("cuda", "cuda/loop_time.cpp", CUDA, [
