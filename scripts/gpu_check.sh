@@ -3,7 +3,8 @@
 # compute-sanitizer, benchmarks against PyTorch. Needs nvcc, CMake and Ninja, but no network: what scripts/gpu_prepare.sh
 # put into deps/ is used if it is there.
 #   scripts/gpu_check.sh [FOLDER [PART..]]    FOLDER: where results go (default: build/gpu/report)
-# Parts: tests, training, sanitizers, bench; all of them by default. In two calls: `tests training sanitizers`, then `bench`.
+# Parts: tests, training, sanitizers, bench; all of them by default. In two calls: `tests training sanitizers`, then `bench`, with a
+# folder each: a call begins its report anew.
 # FOLDER/gpu-report.json has everything: what ran, how it ended, the end of each log, all times. It is written anew after
 # each step, so that it is there whatever ends the run.
 # LIMIT: seconds for the whole call (540); a step that would take longer is stopped, those after it are left out.
@@ -22,7 +23,7 @@ python=${PYTHON:-python3}
 limit=${LIMIT:-540}
 failed=0
 mkdir -p "$out"
-rm -f "$out"/*.log "$out/steps" "$out"/bench*.json
+rm -rf "$out"/*.log "$out/steps" "$out"/bench*.json "$out"/train-c*
 
 for part in "${parts[@]}"; do
   case $part in
