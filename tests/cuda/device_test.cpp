@@ -156,12 +156,18 @@ TEST_CASE("CUDA: sums and maxima over any axes of many sizes") {
 }
 
 TEST_CASE("CUDA: many terms of few outputs, in parts, are added up as if in double") {
-  for (const auto& [shape, axes] : std::vector<std::pair<Shape, std::vector<int>>>{{{20'011}, {0}},
-                                                                                   {{3, 9'001}, {1}},
-                                                                                   {{9'001, 3}, {0}},
-                                                                                   {{40, 17, 37}, {0, 2}},
-                                                                                   {{5'000, 2, 3}, {0}},
-                                                                                   {{4'097}, {0}}}) {
+  struct Case {
+    Shape shape;
+    std::vector<int> axes;
+  };
+  for (const Case& c : {Case{{20'011}, {0}},
+                        {{3, 9'001}, {1}},
+                        {{9'001, 3}, {0}},
+                        {{40, 17, 37}, {0, 2}},
+                        {{5'000, 2, 3}, {0}},
+                        {{4'097}, {0}}}) {
+    const Shape& shape = c.shape;
+    const std::vector<int>& axes = c.axes;
     const auto reduce = [&](const Tensors& in) {
       return std::vector<Tensor>{sum(in[0], axes), max(in[0], axes, kKeep), -max(-in[0], axes, kKeep)};
     };
@@ -214,8 +220,8 @@ TEST_CASE("walks of CUDA's kernels divide without divisions") {
   }
   // Over axes, small and beyond 32 bits.
   cuda::Strided walk;
-  for (const auto& [size, stride] : {std::pair{100'000L, 3L}, {70'000L, 1'000'000L}, {7L, 5L}})
-    REQUIRE(cuda::append(size, {{walk, stride}}));
+  for (const auto& axis : {std::pair{100'000L, 3L}, {70'000L, 1'000'000L}, {7L, 5L}})
+    REQUIRE(cuda::append(axis.first, {{walk, axis.second}}));
   for (const std::int64_t index :
        {0L, 6L, 7L, 489'999L, 490'000L, 2'147'483'647L, 2'147'483'648L, 48'999'999'999L}) {
     const std::int64_t a = index / 490'000, b = index / 7 % 70'000, c = index % 7;

@@ -227,11 +227,12 @@ TEST_CASE("CUDA: the texts of kernels of the published layers") {
   emulator::settings().multiprocessors = 132;
   emulator::settings().devices = 18;
   int number = 0;
-  for (const auto& [system, sizes] : std::vector<std::pair<const char*, ttt::ProgramSizes>>{
+  for (const auto& layer : std::vector<std::pair<const char*, ttt::ProgramSizes>>{
            {"ttt-linear", {8, 12, 64, 64, 16}}, {"delta-net", {8, 12, 64, 64, 1}}}) {
+    const char* const system = layer.first;
     PlanOptions options = on_gpu(Compile::now);
     options.device = Device::cuda(17);
-    const std::string source = program(system, sizes, DType::f32, 1).plan(options).source();
+    const std::string source = program(system, layer.second, DType::f32, 1).plan(options).source();
     INFO(std::string(system));
     CHECK(contains(source, "nestgrad_scan("));
     for (std::size_t at = source.find("extern \"C\""); at != std::string::npos; ++number) {
