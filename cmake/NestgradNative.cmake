@@ -1,5 +1,5 @@
 # The text of the headers that compiled loops begin with (engine/plan/native.h), and of those that kernels of CUDA begin with
-# (cuda/kernel_text.h), as string literals of a source file, NESTGRAD_NATIVE_SOURCE. Also as a script: cmake -DNESTGRAD_NATIVE_SOURCE=FILE -P cmake/NestgradNative.cmake
+# (cuda/kernel_maker.h), as string literals of a source file, NESTGRAD_NATIVE_SOURCE. Also as a script: cmake -DNESTGRAD_NATIVE_SOURCE=FILE -P cmake/NestgradNative.cmake
 if(NOT NESTGRAD_NATIVE_SOURCE)
   set(NESTGRAD_NATIVE_SOURCE ${CMAKE_CURRENT_BINARY_DIR}/native_headers.cpp)
 endif()

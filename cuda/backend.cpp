@@ -26,7 +26,7 @@ namespace {
   throw DeviceError(fmt::format("[cuda] {}: {} (at {}:{})", call, why, file, at.line()));
 }
 
-// Is the variable 1? One that is not set is not.
+// Is the variable 1? `unset`: what one is taken for that is not set.
 bool is_one(const char* variable, bool unset = false) {
   const char* const value = std::getenv(variable);
   if (value == nullptr || *value == 0) return unset;

@@ -47,7 +47,7 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, std::int
 
 template <class T>
 __device__ void run_product(const Product& p, const T* a, const T* b, T* out, T* scratch) {
-  const bool transposes = transposes_b(p.n, p.k, p.b_row, p.b_column);
+  const bool transposes = transposes_b(p.n, p.b_row, p.b_column);
   for (std::int64_t i = 0; i < p.count; ++i) {
     const T *from_a = a + p.a.at(i), *from_b = b + p.b.at(i);
     T* to = out + i * p.m * p.n;

@@ -6,11 +6,9 @@
 #include <cmath>
 #include <optional>
 
-#include "cuda/batch.h"
-#include "cuda/cluster_text.h"
 #include "cuda/moves.h"
 #include "cuda/reduction.h"
-#include "cuda/scan_arguments.h"
+#include "cuda/scan_text.h"
 #include "cuda/transposed.h"
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
@@ -126,7 +124,7 @@ class Writer {
     if (ins.call) return cluster(*ins.call, ins.in, ins.outs);
     if (!ins.op) {
       const std::int64_t n = static_cast<std::int64_t>(ins.bytes) / element();
-      return move(ins, Move{{}, {}, 0, 0, n}, "e", "e");
+      return move(ins, move_over({n}, {1}, {1}));
     }
     const NodeCall use(body_.graph->nodes(), body_.graph->node(ins.node));
     const OpCall& call = use;
@@ -181,18 +179,10 @@ class Writer {
                     fmt::format("to[{} + {}] = from[{} + {}];", m.target_offset, at_text(m.to, "e"),
                                 m.source_offset, at_text(m.from, "e")));
   }
-  std::string move(const Instruction& ins, const Move& m, const std::string& to,
-                   const std::string& from) const {
-    return for_each(m.size, input("from", ins.in[0]) + output("to", ins.out),
-                    fmt::format("to[{}] = from[{}];", to, from));
-  }
-
   std::string reduction(const Instruction& ins, const OpCall& call, std::string_view kind) const {
     const Reduction r = reduction_of(call);
-    std::string out = input("from", ins.in[0]) + output("to", ins.out);
-    if (r.terms == 0)
-      return out + fmt::format("      for_each_element<{}>([&](int e) {{ to[e] = T(0); }});\n", r.outputs);
-    return out +
+    if (r.terms == 0) return for_each(r.outputs, output("to", ins.out), "to[e] = T(0);");
+    return input("from", ins.in[0]) + output("to", ins.out) +
            fmt::format(
                "      for (int o = warp; o < {}; o += {}) {{\n"
                "        const auto at = [](std::int64_t k) {{ return {}; }};\n"
@@ -202,14 +192,9 @@ class Writer {
   }
 
   std::string product(const Instruction& ins, const OpCall& call) {
-    const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
-    const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
-    const std::int64_t m = c[c.size() - 2], n = c.back(), k = ta ? a[a.size() - 2] : a.back();
-    const std::int64_t a_row = ta ? 1 : a.back(), a_column = ta ? a.back() : 1;
-    std::int64_t b_row = tb ? 1 : b.back();
-    const std::int64_t b_column = tb ? b.back() : 1;
-    const Batch batch = batch_of(call);
-    const std::int64_t count = batch.out.count();
+    const Product p = product_of(call);
+    const std::int64_t m = p.m, n = p.n, k = p.k, count = p.count;
+    std::int64_t b_row = p.b_row;
     if (call.out.size() == 0) return "      // nothing\n";
     if (k == 0) return for_each(call.out.size(), output("to", ins.out), "to[e] = T(0);");
     const auto whole = [&](const Place& place, const Strided& walk, std::int64_t row) {
@@ -217,11 +202,11 @@ class Writer {
       for (int d = 0; d < walk.rank; ++d) all = all && walk.stride[d] * element() % kWhole == 0;
       return all;
     };
-    const bool transposes = transposes_b(n, k, b_row, b_column);
-    const bool a_whole = whole(ins.in[0], batch.a, ta ? a_column : a_row),
-               b_whole = transposes || whole(ins.in[1], batch.b, b_row),
+    const bool transposes = transposes_b(n, b_row, p.b_column);
+    const bool a_whole = whole(ins.in[0], p.a, std::max(p.a_row, p.a_column)),
+               b_whole = transposes || whole(ins.in[1], p.b, b_row),
                c_whole = is_whole(ins.out) && n * element() % kWhole == 0;
-    std::string from_b = fmt::format("b + {}", at_text(batch.b, "i")), before, after;
+    std::string from_b = fmt::format("b + {}", at_text(p.b, "i")), before, after;
     if (transposes) {
       b_row = padded_row(n);
       scratch_bytes_ = std::max(scratch_bytes_, k * b_row * element());
@@ -235,8 +220,8 @@ class Writer {
     return input("a", ins.in[0]) + input("b", ins.in[1]) + output("c", ins.out) +
            fmt::format(
                "      for (int i = 0; i < {}; ++i) {{\n{}        product<T, {}, {}, {}, {}, {}, {}, {}, {}, {}>(a + {}, {}, c + i * {});\n{}      }}\n",
-               count, before, m, n, k, a_row, a_column, b_row, a_whole, b_whole, c_whole,
-               at_text(batch.a, "i"), from_b, m * n, after);
+               count, before, m, n, k, p.a_row, p.a_column, b_row, a_whole, b_whole, c_whole,
+               at_text(p.a, "i"), from_b, m * n, after);
   }
 
   // ---- groups of elementwise ops ----

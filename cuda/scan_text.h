@@ -2,10 +2,12 @@
 // are, step by step (engine/plan/step_table.h), and its body, op after op.
 #pragma once
 
+#include "cuda/batch.h"
 #include "cuda/cluster_text.h"
 #include "cuda/scan_arguments.h"
 #include "cuda/strided.h"
 #include "engine/plan/step_table.h"
+#include "ops/attrs.h"
 
 namespace nestgrad::cuda {
 
@@ -19,6 +21,22 @@ struct Product {
   std::int64_t m, n, k, a_row, a_column, b_row, b_column, count;
   Strided a, b;  // where the matrices of each member of the batch begin
 };
+
+inline Product product_of(const OpCall& call) {
+  const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
+  const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
+  const Batch batch = batch_of(call);
+  return {.m = c[c.size() - 2],
+          .n = c.back(),
+          .k = ta ? a[a.size() - 2] : a.back(),
+          .a_row = ta ? 1 : a.back(),
+          .a_column = ta ? a.back() : 1,
+          .b_row = tb ? 1 : b.back(),
+          .b_column = tb ? b.back() : 1,
+          .count = batch.out.count(),
+          .a = batch.a,
+          .b = batch.b};
+}
 
 struct BlockCluster {
   Text text;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cuda/backend.h"
-#include "cuda/batch.h"
 #include "cuda/moves.h"
 #include "cuda/reductions.cuh"
 #include "cuda/scan_text.h"
@@ -177,16 +176,9 @@ class ScanWriter {
   }
 
   void write_product(const OpCall& call, BlockOp op) {
-    const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
-    const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
-    Product p{};
-    p.m = c[c.size() - 2], p.n = c.back(), p.k = ta ? a[a.size() - 2] : a.back();
-    p.a_row = ta ? 1 : a.back(), p.a_column = ta ? a.back() : 1;
-    p.b_row = tb ? 1 : b.back(), p.b_column = tb ? b.back() : 1;
-    const Batch batch = batch_of(call);
-    p.a = batch.a, p.b = batch.b, p.count = batch.out.count();
+    const Product p = product_of(call);
     if (p.k == 0) return write_zero(op, call.out.size());
-    if (transposes_b(p.n, p.k, p.b_row, p.b_column))
+    if (transposes_b(p.n, p.b_row, p.b_column))
       scratch_bytes_ = std::max(scratch_bytes_, p.k * padded_row(p.n) * signed_size(sizeof(T)));
     op.code = BlockCode::product, op.details = upload_one(p);
     ops_.push_back(op);

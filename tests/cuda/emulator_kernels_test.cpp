@@ -8,7 +8,7 @@
 
 #include "autograd/grad.h"
 #include "cuda/kernel_maker.h"
-#include "cuda_emulator/emulator.h"
+#include "tests/cuda/emulator_testing.h"
 #include "tests/fuzz/compare.h"
 #include "tests/temporary_folder.h"
 #include "tests/ttt/system_testing.h"
@@ -20,10 +20,7 @@ TEST_SUITE_BEGIN("cuda");
 
 namespace {
 
-struct Reset {
-  Reset() { emulator::reset(); }
-  ~Reset() { emulator::reset(); }
-};
+using Reset = emulator::testing::Fresh;
 
 // Where kernels are kept, for a test that counts what is compiled.
 struct Cache {
@@ -116,21 +113,13 @@ TEST_CASE(
     std::function<Tensors(Tensor, Tensor)> step;
     Shape carry, each;
   };
+  const auto products = [](Tensor w, Tensor x) {
+    const Tensor y = matmul(x, w), z = matmul(y, w, {.b = true});
+    return Tensors{w * 0.9 + 0.1 * matmul(x, y, {.a = true}), z, matmul(z, x, {.b = true})};
+  };
   const std::vector<Case> cases{
-      {"products",
-       [](Tensor w, Tensor x) {
-         const Tensor y = matmul(x, w), z = matmul(y, w, {.b = true});
-         return Tensors{w * 0.9 + 0.1 * matmul(x, y, {.a = true}), z, matmul(z, x, {.b = true})};
-       },
-       {7, 9},
-       {5, 7}},
-      {"products of whole groups",
-       [](Tensor w, Tensor x) {
-         const Tensor y = matmul(x, w), z = matmul(y, w, {.b = true});
-         return Tensors{w * 0.9 + 0.1 * matmul(x, y, {.a = true}), z, matmul(z, x, {.b = true})};
-       },
-       {64, 32},
-       {16, 64}},
+      {"products", products, {7, 9}, {5, 7}},
+      {"products of whole groups", products, {64, 32}, {16, 64}},
       {"rows",
        [](Tensor w, Tensor x) {
          const Tensor centred = x - mean(x, {-1}, kKeep),
