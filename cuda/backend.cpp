@@ -269,13 +269,14 @@ int CudaBackend::fault_site(const OpCall& call, std::string what) {
   return static_cast<int>(sites_.size());
 }
 
-WithScratch<OpKernel> CudaBackend::kernel(const OpCall& call, Loc loc, Precision precision) {
+WithScratch<OpKernel> CudaBackend::kernel(const OpCall& call, Loc loc, const KernelOptions& options) {
   use();
   loc_ = loc;
-  precision_ = precision;
+  options_ = options;
   scratch_bytes_ = 0;
+  source_.clear();
   OpKernel run = call.op.cuda(call, *this);
-  return {std::move(run), scratch_bytes_};
+  return {std::move(run), scratch_bytes_, std::move(source_)};
 }
 
 namespace {

@@ -51,8 +51,8 @@ class CudaBackend final : public Backend {
   void random(const RandomFill& fill, std::int64_t n, std::byte* to) override;  // cuda/random.cu
   void synchronize() override;
   bool has_kernel(const Op& op) const override { return op.cuda != nullptr; }
-  WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, Precision precision) override;
-  WithScratch<ClusterKernel> cluster(const ClusterCall& call) override;
+  WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, const KernelOptions& options) override;
+  WithScratch<ClusterKernel> cluster(const ClusterCall& call, const KernelOptions& options) override;
   bool connect(std::span<const Attrs> collectives) override;
   std::string connections(std::span<const Attrs> collectives) const override;
   std::string why_op_by_op(const Graph& body,
@@ -77,9 +77,10 @@ class CudaBackend final : public Backend {
   // and what is then said of it, with {} in its place. Only while a kernel is made.
   int fault_site(const OpCall& call, std::string what);
   Fault* faults() const { return faults_; }
-  // Of the kernel that is being made: what its products are in, and that it needs scratch memory.
-  Precision precision() const { return precision_; }
+  // Of the kernel that is being made: what is asked of it, that it needs scratch memory, and its text.
+  const KernelOptions& options() const { return options_; }
   void need_scratch(std::size_t bytes) { scratch_bytes_ = bytes; }
+  void show(std::string source) { source_ = std::move(source); }  // it was compiled for its shapes
 
  private:
   // Pinned memory through which uploads go, so that the host need not wait for them.
@@ -122,8 +123,9 @@ class CudaBackend final : public Backend {
   };
   std::vector<Site> sites_;
   Loc loc_{};  // of the kernel that is being made
-  Precision precision_ = Precision::f32;
+  KernelOptions options_;
   std::size_t scratch_bytes_ = 0;
+  std::string source_;
 };
 
 // The scratch memory of a kernel with so many inputs.

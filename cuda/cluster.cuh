@@ -2,16 +2,14 @@
 // without contraction of products and sums), and how a block of threads runs the steps of a cluster.
 #pragma once
 
+#include "cuda/cluster_arguments.h"
 #include "cuda/cluster_text.h"
 #include "cuda/device.cuh"
 #include "ops/numerics/formulas.h"
 
 namespace nestgrad::cuda {
 
-struct Pointers {
-  const std::byte* in[kMostClusterInputs];
-  std::byte* out[kMostClusterOps];
-};
+static_assert(kMostIn == kMostClusterInputs && kMostOut == kMostClusterOps);
 
 template <class T>
 struct Block {

@@ -9,15 +9,18 @@
 #include "cuda/fault.h"
 #include "ops/numerics/number.h"
 
-// NESTGRAD_SHARED declares `name`, a pointer to the dynamic shared memory of the block. NESTGRAD_UNROLL is for the loop after it.
+// NESTGRAD_SHARED declares `name`, a pointer to the dynamic shared memory of the block. NESTGRAD_UNROLL and NESTGRAD_UNROLL_WHOLE are
+// for the loop after them: four turns at once, or all.
 #ifdef __CUDACC__
 #define NESTGRAD_UNROLL _Pragma("unroll 4")
+#define NESTGRAD_UNROLL_WHOLE _Pragma("unroll")
 #define NESTGRAD_SHARED(T, name)                                         \
   extern __shared__ __align__(16) unsigned char nestgrad_shared_bytes[]; \
   T* const name = reinterpret_cast<T*>(nestgrad_shared_bytes)
 #else
 #include "cuda_emulator/emulator.h"
 #define NESTGRAD_UNROLL
+#define NESTGRAD_UNROLL_WHOLE
 #define NESTGRAD_SHARED(T, name) T* const name = reinterpret_cast<T*>(::nestgrad::emulator::shared_memory())
 #endif
 
@@ -31,6 +34,13 @@ __device__ inline void report(Fault* fault, int site, int index) {
 }
 __device__ inline void report(Fault* fault, int site, float number) {
   if (atomicCAS(&fault->site, 0, site) == 0) fault->is_index = false, fault->number = number;
+}
+
+// Into the second-level cache.
+__device__ inline void prefetch([[maybe_unused]] const std::byte* address) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.L2 [%0];" ::"l"(address));
+#endif
 }
 
 __device__ inline std::int64_t global_thread() {
@@ -56,21 +66,20 @@ struct Sum {
   __device__ T value() const { return sum; }
 };
 
-// In f32 with what rounding took away beside it, as if it were added up in double (Dekker's two-sum; no GPU
-// has to be fast in double).
+// In f32 with what rounding took away beside it, almost as if it were added up in double (Neumaier 1974; no GPU has to be fast in
+// double): of n terms the error is at most 2^-24 of the sum, and n^2 2^-48 of the sum of their absolute values.
 template <>
 struct Sum<float> {
   float sum = 0, rest = 0;
   __device__ explicit Sum(float = 0) {}
   __device__ void add(float x) {
-    const float next = sum + x, back = next - sum, lost = (sum - (next - back)) + (x - back) + rest;
-    const bool finite = lost - lost == 0;
-    sum = finite ? next + lost : next;
-    rest = finite ? lost - (sum - next) : 0;
+    const float next = sum + x, back = next - sum;
+    rest += (sum - (next - back)) + (x - back);
+    sum = next;
   }
   __device__ void absorb(const Sum& other) {
     add(other.sum);
-    add(other.rest);
+    rest += other.rest;
   }
   __device__ Sum from_lane(unsigned step) const {
     Sum other;
@@ -78,7 +87,8 @@ struct Sum<float> {
     other.rest = __shfl_xor_sync(kFullWarp, rest, static_cast<int>(step));
     return other;
   }
-  __device__ float value() const { return sum; }
+  // The rest is no number once the sum is infinite, or none.
+  __device__ float value() const { return rest - rest == 0 ? sum + rest : sum; }
 };
 
 // NaN wins, so that it is seen. first: one of the elements.

@@ -6,6 +6,8 @@
 
 #include "cuda/backend.h"
 #include "cuda/cluster.cuh"
+#include "cuda/cluster_source.h"
+#include "cuda/kernel_maker.h"
 #include "cuda/kernels.h"
 
 namespace nestgrad::cuda {
@@ -21,14 +23,49 @@ __global__ void cluster(const Text* text, const Strided* walks, Pointers pointer
   run_cluster(*text, walks, pointers, sizes, memory, blockIdx.x, gridDim.x);
 }
 
-constexpr unsigned kThreads = 256;
 constexpr std::int64_t kBlocksPerMultiprocessor = 16;
+
+// A kernel that was written for the cluster (cuda/cluster_source.h).
+using OwnCluster = void (*)(Pointers pointers, std::int64_t count);
+
+// Does it load and store elements from here 16 bytes at a time?
+bool is_whole(const std::byte* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+
+// Puts a kernel of the cluster's own before the one that interprets it, where there is one: it runs where all that
+// it takes 16 bytes at a time begins at multiples of them.
+void add_own(WithScratch<ClusterKernel>& kernel, const ClusterCall& call, CudaBackend& backend) {
+  ClusterKernelText text = cluster_kernel_text(call);
+  if (text.text.empty()) return;
+  const MadeKernel made = make_kernel(text.text, kClusterFunction, backend.index());
+  if (!made.function) return;
+  kernel.source = std::move(text.text);
+  const auto own = reinterpret_cast<OwnCluster>(const_cast<void*>(made.function));
+  const auto outputs = static_cast<std::size_t>(
+      std::ranges::count_if(call.ops, [](const ClusterOp& op) { return op.output >= 0; }));
+  const Extent extent = for_each_of(text.threads, kClusterThreads);
+  kernel.run = [=, &backend, interpreted = std::move(kernel.run), count = text.count,
+                in_whole = text.in_whole,
+                out_whole = text.out_whole](const std::byte* const* in, std::byte* const* out) {
+    Pointers pointers{};
+    bool suits = true;
+    for (std::size_t i = 0; i < in_whole.size(); ++i) {
+      pointers.in[i] = in[i];
+      suits = suits && (!in_whole[i] || is_whole(in[i]));
+    }
+    for (std::size_t k = 0; k < outputs; ++k) {
+      pointers.out[k] = out[k];
+      suits = suits && (!out_whole || is_whole(out[k]));
+    }
+    if (suits) launch(backend, extent, own, pointers, count);
+    else interpreted(in, out);
+  };
+}
 
 template <class T>
 WithScratch<ClusterKernel> typed_cluster(const ClusterCall& call, CudaBackend& backend) {
   const ClusterPlan<T> plan(call);
   const Sizes sizes = plan.sizes;
-  Extent extent{(sizes.rows + sizes.rows_at_once - 1) / sizes.rows_at_once, kThreads, plan.bytes()};
+  Extent extent{(sizes.rows + sizes.rows_at_once - 1) / sizes.rows_at_once, kClusterThreads, plan.bytes()};
   std::size_t scratch_bytes = 0;
   if (extent.shared > backend.shared_limit()) {
     extent.blocks = std::min(extent.blocks,
@@ -49,7 +86,7 @@ WithScratch<ClusterKernel> typed_cluster(const ClusterCall& call, CudaBackend& b
     launch(backend, extent, cluster<T>, text.as<Text>(), walks.as<Strided>(), pointers, sizes,
            scratch_bytes > 0 ? scratch_of<T>(in, inputs) : nullptr, slots);
   };
-  return {run, scratch_bytes};
+  return {run, scratch_bytes, ""};
 }
 
 }  // namespace
@@ -59,15 +96,19 @@ cudaError_t code_for_this_device() {
   return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(cluster<float>));
 }
 
-WithScratch<ClusterKernel> CudaBackend::cluster(const ClusterCall& call) {
+WithScratch<ClusterKernel> CudaBackend::cluster(const ClusterCall& call, const KernelOptions& options) {
   use();
-  return dispatch(call.shape.dtype, [&]<class T>(T) { return typed_cluster<T>(call, *this); });
+  WithScratch<ClusterKernel> kernel =
+      dispatch(call.shape.dtype, [&]<class T>(T) { return typed_cluster<T>(call, *this); });
+  if (options.compile != Compile::never) add_own(kernel, call, *this);
+  return kernel;
 }
 
 OpKernel elementwise_kernel(const OpCall& call, Backend& backend) {
   if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
-  auto [run, scratch_bytes] = backend.cluster(single(call));
+  auto [run, scratch_bytes, source] = backend.cluster(single(call), cuda(backend).options());
   cuda(backend).need_scratch(scratch_bytes);
+  cuda(backend).show(std::move(source));
   return [run = std::move(run)](const std::byte* const* in, std::byte* out) { run(in, &out); };
 }
 

@@ -12,13 +12,12 @@ namespace nestgrad::cuda {
 
 namespace {
 
-// Of one multiprocessor in the kernel of a scan, where one block takes a slice through an op.
-constexpr double kOpInKernel = 0.5;          // us to begin an op: its text, a barrier
-constexpr double kFewRowsFlops = 30e3;       // a us, of products of up to 16 rows
-constexpr double kProductFlops = 63e3;       // a us, of others
-constexpr double kElementsInKernel = 2.2e3;  // a us
+// Of one multiprocessor in the kernel of a scan that is compiled for it, where one block takes a slice through an op.
+constexpr double kOpInKernel = 0.05;        // us of an op: most share a barrier with others, as a cluster
+constexpr double kProductFlops = 170e3;     // a us
+constexpr double kElementsInKernel = 14e3;  // a us
 // Of kernels for one op.
-constexpr double kLaunch = 2.5;          // us, as a node of a recorded run
+constexpr double kLaunch = 3.5;          // us, as a node of a recorded run
 constexpr double kElementwiseOps = 5;    // that share a launch, as a cluster
 constexpr double kLibraryFlops = 300e3;  // a us and multiprocessor, in f32
 constexpr double kBytes = 19e3;          // a us and multiprocessor
@@ -35,9 +34,7 @@ StepTime step_time(const Graph& body, std::int64_t slices, std::size_t multiproc
     const bool is_product = n.op == &matmul_op;
     const double elements =
         cost.bytes / static_cast<double>(size_of(n.spec.dtype)) / 3;  // two read, one written
-    const bool few_rows = is_product && n.spec.shape[n.spec.shape.size() - 2] <= 16;
-    out.in_kernel += kOpInKernel + (is_product ? cost.flops / (few_rows ? kFewRowsFlops : kProductFlops)
-                                               : elements / kElementsInKernel);
+    out.in_kernel += kOpInKernel + (is_product ? cost.flops / kProductFlops : elements / kElementsInKernel);
     out.op_by_op += (is_product ? kLaunch : kLaunch / kElementwiseOps) + all * cost.bytes / (units * kBytes) +
                     (is_product ? all * cost.flops / (units * kLibraryFlops) : 0);
   }

@@ -94,7 +94,7 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
       backend.zero(out, bytes);
     };
   backend.blas();
-  const Reading reading = reading_of(call.out.dtype, backend.precision());
+  const Reading reading = reading_of(call.out.dtype, backend.options().precision);
   // Operands in bf16 are copies, one after the other.
   const bool copied = reading.type == CUDA_R_16BF;
   const std::int64_t size_a = call.in[0].size(), size_b = call.in[1].size();

@@ -59,7 +59,8 @@ class ScanKernel final : public LoopKernel {
       why_not_ = "the kernel of scans cannot write it";
       return;
     }
-    const std::size_t table = kScanTableBytes, memory = static_cast<std::size_t>(writer.text().memory_bytes);
+    const std::size_t table = static_cast<std::size_t>(scan_table_bytes(writer.text().table)),
+                      memory = static_cast<std::size_t>(writer.text().memory_bytes);
     // What no schedule decides, so that none has other bits: a scan that keeps its stacks needs room for a step of each.
     std::size_t most = table + memory;
     for (const StepValue& s : step.table.stacks)
@@ -72,7 +73,7 @@ class ScanKernel final : public LoopKernel {
     tables_.emplace_back(backend, &writer.text(), sizeof(ScanText));
     extent_ = {step.table.slices, kScanThreads, table + memory};
     if (extent_.shared > kPlainShared) allow_shared(scan<T>, backend.shared_limit());
-    if (compile != Compile::never) make_own(step);
+    if (compile != Compile::never) make_own(step, table);
   }
 
   const std::string& why_not() const { return why_not_; }  // empty: it may run
@@ -99,7 +100,7 @@ class ScanKernel final : public LoopKernel {
   std::string source() const override { return own_ ? source_ : ""; }
 
  private:
-  void make_own(const ScanStep& step) {
+  void make_own(const ScanStep& step, std::size_t table_bytes) {
     ScanSource source = scan_source(step);
     if (source.text.empty()) {
       why_not_own_ = "something in it has no text";
@@ -110,7 +111,7 @@ class ScanKernel final : public LoopKernel {
     if (!made.function) return;
     own_ = reinterpret_cast<OwnScan>(const_cast<void*>(made.function));
     source_ = std::move(source.text);
-    own_extent_ = {step.table.slices, kScanThreads, kScanTableBytes + source.memory_bytes};
+    own_extent_ = {step.table.slices, kScanThreads, table_bytes + source.memory_bytes};
     if (own_extent_.shared > kPlainShared) allow_shared(own_, backend_.shared_limit());
     std::vector<const std::byte*> literals;
     for (const Array& literal : step.workers[0].body.literals) literals.push_back(literal.data());

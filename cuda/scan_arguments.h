@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+
+#include "engine/core/host_device.h"
 
 namespace nestgrad::cuda {
 
@@ -12,7 +15,12 @@ struct Bases {
   std::byte* at[kMostBases];
 };
 
-// At the front of a block's shared memory: where the step's values are, then what the carries are now; then the slice's memory.
-constexpr int kScanTableBytes = 2 * kMostExternals * static_cast<int>(sizeof(std::byte*));
+// Does a thread take each output of a reduction inside of a scan, and not a warp? By what each way takes, roughly, in cycles: a warp
+// needs 250 to put together what its lanes have.
+NESTGRAD_HOST_DEVICE constexpr bool sums_by_threads(std::int64_t outputs, std::int64_t terms) {
+  constexpr std::int64_t kThreads = kScanThreads, kWarps = kThreads / 32, kTerm = 8, kTogether = 250;
+  return (outputs + kThreads - 1) / kThreads * (terms * kTerm + 30) <=
+         (outputs + kWarps - 1) / kWarps * ((terms + 31) / 32 * kTerm + kTogether);
+}
 
 }  // namespace nestgrad::cuda

@@ -108,6 +108,14 @@ __device__ void run_op(const BlockOp& op, const SliceMemory<T>& where, T* scratc
       const auto& r = *static_cast<const Reduction*>(op.details);
       const T* from = where.in(op, 0);
       T* to = where.out(op);
+      if (r.terms > 0 && sums_by_threads(r.outputs, r.terms)) {
+        for (std::int64_t o = threadIdx.x; o < r.outputs; o += blockDim.x) {
+          const T* begin = from + r.kept.at(o);
+          to[o] = op.code == BlockCode::sum ? reduce_terms<Sum>(r, begin, 0, r.terms, 1).value()
+                                            : reduce_terms<Max>(r, begin, 0, r.terms, 1).value();
+        }
+        return;
+      }
       for (std::int64_t o = threadIdx.x / kWarp; o < r.outputs; o += blockDim.x / kWarp) {
         const T total =
             op.code == BlockCode::sum ? reduce_by_warp<Sum>(r, from, o) : reduce_by_warp<Max>(r, from, o);

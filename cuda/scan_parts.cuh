@@ -51,11 +51,30 @@ __device__ void store_four(const Four<T>& x, T* to) {
     for (int i = 0; i < 4; ++i) to[i] = x.x[i];
 }
 
-// Rows of C that a thread takes at once: as many as leave something for each thread.
+// Rows of C that a thread takes at once: as many as leave a warp or two. What bounds a product is how often its threads read
+// shared memory: a warp takes four turns to read what it multiplies with one row or with eight.
 NESTGRAD_HOST_DEVICE constexpr int rows_at_once(int m, int groups) {
   for (int rows = 8; rows > 1; rows /= 2)
-    if (m % rows == 0 && m / rows * groups >= static_cast<int>(kScanThreads)) return rows;
+    if (m % rows == 0 && m / rows * groups >= static_cast<int>(kScanThreads) / 4) return rows;
   return 1;
+}
+
+// B [N, K] as [K, N], as copy_transposed() does it: a thread loads several elements before it stores any.
+template <class T, int N, int K>
+__device__ void transpose(const T* b, T* to) {
+  constexpr int kThreads = static_cast<int>(kScanThreads), kAll = N * K,
+                kEach = (kAll + kThreads - 1) / kThreads, kAtOnce = kEach < 16 ? kEach : 16,
+                kRow = static_cast<int>(padded_row(N));
+  for (int begin = static_cast<int>(threadIdx.x); begin < kAll; begin += kThreads * kAtOnce) {
+    T x[kAtOnce];
+    NESTGRAD_UNROLL_WHOLE
+    for (int u = 0; u < kAtOnce; ++u)
+      if (const int i = begin + u * kThreads; kAll % (kThreads * kAtOnce) == 0 || i < kAll) x[u] = b[i];
+    NESTGRAD_UNROLL_WHOLE
+    for (int u = 0; u < kAtOnce; ++u)
+      if (const int i = begin + u * kThreads; kAll % (kThreads * kAtOnce) == 0 || i < kAll)
+        to[i % K * kRow + i / K] = x[u];
+  }
 }
 
 // C [M, N] = A B in order of k. A: element (row, k) at row * ARow + k * AColumn; B: (k, column) at k * BRow + column.

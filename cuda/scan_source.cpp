@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
+#include "cuda/cluster_source.h"
 #include "cuda/moves.h"
 #include "cuda/reduction.h"
 #include "cuda/scan_text.h"
@@ -22,7 +22,6 @@ namespace {
 
 constexpr std::size_t kMostInstructions = 400;  // of a body; a compiler takes seconds for so many
 constexpr std::int64_t kMostInLane = 8;         // elements of a row that a lane keeps
-constexpr std::int64_t kAtOnce = 4;             // elements that a thread loads before it stores any
 constexpr std::int64_t kThreads = kScanThreads, kLanes = 32, kWarps = kThreads / kLanes, kWhole = 16;
 
 std::int64_t ceil_of(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
@@ -63,9 +62,10 @@ class Writer {
         "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(const nestgrad::StepTableView* table, "
         "nestgrad::cuda::Bases bases, nestgrad::Stretch steps, const std::byte* const* literals) {{\n"
         "  using namespace nestgrad;\n  using namespace nestgrad::cuda;\n  using T = {};\n"
-        "  const int lane = static_cast<int>(threadIdx.x) % {}, warp = static_cast<int>(threadIdx.x) / {};\n"
+        "  using Index = int;\n  constexpr Index threads = {};\n"
+        "  const Index thread = static_cast<Index>(threadIdx.x), lane = thread % {}, warp = thread / {};\n"
         "  run_steps<T>(*table, bases, steps, [&](std::byte* memory, std::byte* const* external) {{\n{}  }});\n}}\n",
-        kThreads, kScanFunction, dtype_ == DType::f32 ? "float" : "double", kLanes, kLanes, steps);
+        kThreads, kScanFunction, dtype_ == DType::f32 ? "float" : "double", kThreads, kLanes, kLanes, steps);
     return out;
   }
 
@@ -114,6 +114,12 @@ class Writer {
     for (const StepValue& stack : t.stacks)
       if (!stack.of_carry && k-- == 0) return is_whole(stack);
     return false;
+  }
+
+  // Is it a value that the step is given: a carry, an x, a constant?
+  bool is_operand(const Place& p) const {
+    const StepTable& t = scan_.table;
+    return p.kind == Place::Kind::external && p.at < t.carries.size() + t.xs.size() + t.constants.size();
   }
 
   // ---- instructions ----
@@ -182,7 +188,14 @@ class Writer {
   std::string reduction(const Instruction& ins, const OpCall& call, std::string_view kind) const {
     const Reduction r = reduction_of(call);
     if (r.terms == 0) return for_each(r.outputs, output("to", ins.out), "to[e] = T(0);");
-    return input("from", ins.in[0]) + output("to", ins.out) +
+    const std::string pointers = input("from", ins.in[0]) + output("to", ins.out);
+    if (sums_by_threads(r.outputs, r.terms))
+      return pointers + fmt::format(
+                            "      for (int o = thread; o < {}; o += threads) {{\n"
+                            "        const auto at = [](std::int64_t k) {{ return {}; }};\n"
+                            "        to[o] = reduce_at<{}>(at, from + {}, 0, {}, 1).value();\n      }}\n",
+                            r.outputs, at_text(r.reduced, "k"), kind, at_text(r.kept, "o"), r.terms);
+    return pointers +
            fmt::format(
                "      for (int o = warp; o < {}; o += {}) {{\n"
                "        const auto at = [](std::int64_t k) {{ return {}; }};\n"
@@ -210,10 +223,14 @@ class Writer {
     if (transposes) {
       b_row = padded_row(n);
       scratch_bytes_ = std::max(scratch_bytes_, k * b_row * element());
-      before = fmt::format(
-          "        T* const turned = reinterpret_cast<T*>(memory + {});\n"
-          "        copy_transposed({}, turned, {}, {});\n        __syncthreads();\n",
-          scratch_at_, from_b, n, k);
+      before = fmt::format("        T* const turned = reinterpret_cast<T*>(memory + {});\n", scratch_at_);
+      // What a step is given, it does not change: the product before may have turned the same.
+      const std::string turned = fmt::format("{} {} {} {}", ins.in[1].at, n, k, from_b);
+      const bool stays = count == 1 && is_operand(ins.in[1]);
+      if (!stays || turned != turned_)
+        before += fmt::format("        transpose<T, {}, {}>({}, turned);\n        __syncthreads();\n", n, k,
+                              from_b);
+      turned_ = stays ? turned : "";
       from_b = "turned";
       if (count > 1) after = "        __syncthreads();\n";
     }
@@ -228,139 +245,39 @@ class Writer {
 
   std::string cluster(const ClusterCall& call, const std::vector<Place>& in, const std::vector<Place>& out) {
     if (call.shape.size() == 0) return "      // nothing\n";
-    for (const ClusterOp& op : call.ops)
-      if (op.reduce && op.op != &sum_op && op.op != &max_over_op) return {};
-    const ClusterLayout layout(call);
-    std::string text;
-    for (std::size_t i = 0; i < call.in.size(); ++i)
-      if (!number(call, in, i)) text += input(fmt::format("x{}", i), in[i]);
-    for (std::size_t i = 0; i < call.ops.size(); ++i)
-      if (call.ops[i].output >= 0) text += output(fmt::format("y{}", i), out[uz(call.ops[i].output)]);
-    if (!layout.has_narrow()) return text + elements(call, in, layout);
-    if (ceil_of(layout.row(), kLanes) > kMostInLane) return {};
-    return text + rows(call, in, layout);
+    ClusterUse use{.out_whole = std::vector<bool>(call.ops.size()),
+                   .threads = kThreads,
+                   .count = std::to_string(ClusterLayout(call).count()),
+                   .most_in_lane = kMostInLane};
+    std::string pointers;
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      use.numbers.push_back(number(call, in, i));
+      use.in_whole.push_back(is_whole(in[i]));
+      if (use.numbers.back().empty()) pointers += input(fmt::format("x{}", i), in[i]);
+    }
+    for (std::size_t i = 0; i < call.ops.size(); ++i) {
+      if (call.ops[i].output < 0) continue;
+      const Place& to = out[uz(call.ops[i].output)];
+      use.out_whole[i] = is_whole(to);
+      pointers += output(fmt::format("y{}", i), to);
+    }
+    const std::string text = cluster_text(call, use);
+    return text.empty() ? "" : pointers + text;
   }
 
-  // An input that is a number known now.
-  std::optional<std::string> number(const ClusterCall& call, const std::vector<Place>& in,
-                                    std::size_t i) const {
-    if (in[i].kind != Place::Kind::literal || call.in[i].size() != 1) return std::nullopt;
+  // The text of an input that is a number known now; else empty.
+  std::string number(const ClusterCall& call, const std::vector<Place>& in, std::size_t i) const {
+    if (in[i].kind != Place::Kind::literal || call.in[i].size() != 1) return {};
     const double value = body_.literals[in[i].at].to(Device::cpu()).at(0);
-    if (!std::isfinite(value)) return std::nullopt;
-    return fmt::format("T({:a})", value);
-  }
-  bool is_one(const ClusterCall& call, std::size_t i) const { return call.in[i].size() == 1; }
-
-  // Of the element at hand: `in_input` of inputs, `in_value` of what ops have made; `b` is one for all.
-  struct Index {
-    std::string in_input, in_value;
-  };
-  std::string operand(const ClusterCall& call, const std::vector<Place>& in, int o, const Index& index,
-                      const ClusterLayout& layout) const {
-    if (o < 0) return fmt::format("v{}{}", ~o, call.ops[uz(~o)].narrow ? "" : index.in_value);
-    if (const auto known = number(call, in, uz(o))) return *known;
-    const bool single_value = is_one(call, uz(o)) || (layout.has_narrow() && layout.is_one_a_row(uz(o)));
-    return single_value ? fmt::format("b{}", o) : fmt::format("a{}{}", o, index.in_input);
-  }
-  std::string formula(const ClusterCall& call, const std::vector<Place>& in, const ClusterOp& op,
-                      const Index& index, const ClusterLayout& layout) const {
-    std::string out = fmt::format("formula::{}::of<T>(", op.op->name);
-    for (std::size_t k = 0; k < op.operands.size(); ++k)
-      out += (k ? ", " : "") + operand(call, in, op.operands[k], index, layout);
-    return out + ")";
-  }
-
-  // Each element by itself; a thread loads several before it stores any.
-  std::string elements(const ClusterCall& call, const std::vector<Place>& in,
-                       const ClusterLayout& layout) const {
-    const std::int64_t n = layout.rows() * layout.row(),
-                       at_once = std::clamp<std::int64_t>(ceil_of(n, kThreads), 1, kAtOnce);
-    std::string constants, arrays, loads, work;
-    bool by_rows = false;
-    for (std::size_t i = 0; i < call.in.size(); ++i) {
-      if (number(call, in, i)) continue;
-      if (is_one(call, i)) {
-        constants += fmt::format("      const T b{} = *x{};\n", i, i);
-        continue;
-      }
-      std::string index = "e";
-      if (!layout.is_whole(i)) {
-        by_rows = true;
-        index = layout.row_of(i) + (layout.is_one_a_row(i) ? "" : " + c");
-      }
-      arrays += fmt::format("        T a{}[{}];\n", i, at_once);
-      loads += fmt::format("          a{}[u] = x{}[{}];\n", i, i, index);
-    }
-    for (std::size_t i = 0; i < call.ops.size(); ++i) {
-      work += fmt::format("          const T v{} = {};\n", i,
-                          formula(call, in, call.ops[i], {"[u]", ""}, layout));
-      if (call.ops[i].output >= 0) work += fmt::format("          y{}[e] = v{};\n", i, i);
-    }
-    const std::string guard =
-        n % (kThreads * at_once) == 0 ? "" : fmt::format("          if (e >= {}) continue;\n", n);
-    const std::string each = fmt::format(
-        "        NESTGRAD_UNROLL\n        for (int u = 0; u < {}; ++u) {{\n"
-        "          const int e = begin + {} * u;\n{}",
-        at_once, kThreads, guard);
-    const std::string row =
-        by_rows ? fmt::format("          [[maybe_unused]] const int r = e / {}, c = e % {};\n", layout.row(),
-                              layout.row())
-                : "";
-    return constants +
-           fmt::format(
-               "      for (int begin = static_cast<int>(threadIdx.x); begin < {}; begin += {}) {{\n{}", n,
-               kThreads * at_once, arrays) +
-           (loads.empty() ? "" : each + row + loads + "        }\n") + each + work + "        }\n      }\n";
-  }
-
-  // A warp a row, which lanes keep in registers.
-  std::string rows(const ClusterCall& call, const std::vector<Place>& in, const ClusterLayout& layout) const {
-    const std::int64_t row = layout.row(), count = ceil_of(row, kLanes);
-    const bool ragged = row % kLanes != 0;
-    const std::string each =
-        fmt::format("        NESTGRAD_UNROLL\n        for (int j = 0; j < {}; ++j) ", count);
-    const std::string inside = ragged ? fmt::format("if (lane + {} * j < {}) ", kLanes, row) : "";
-    const std::string column = fmt::format("lane + {} * j", kLanes);
-    std::string out = fmt::format("      for (int r = warp; r < {}; r += {}) {{\n", layout.rows(), kWarps);
-    for (std::size_t i = 0; i < call.in.size(); ++i) {
-      if (number(call, in, i)) continue;
-      if (is_one(call, i)) out += fmt::format("        const T b{} = *x{};\n", i, i);
-      else if (layout.is_one_a_row(i))
-        out += fmt::format("        const T b{} = x{}[{}];\n", i, i, layout.row_of(i));
-      else
-        out += fmt::format("        T a{}[{}]{};\n{}{}a{}[j] = x{}[{} + {}];\n", i, count,
-                           ragged ? " = {}" : "", each, inside, i, i, layout.row_of(i), column);
-    }
-    for (std::size_t i = 0; i < call.ops.size(); ++i) {
-      const ClusterOp& op = call.ops[i];
-      if (op.reduce) {
-        const std::string term = operand(call, in, op.operands[0], {"[j]", "[j]"}, layout),
-                          first = operand(call, in, op.operands[0], {"[0]", "[0]"}, layout);
-        out += op.op == &sum_op ? fmt::format("        Sum<T> s{};\n", i)
-                                : fmt::format("        Max<T> s{}(first_lane({}));\n", i, first);
-        out += fmt::format("{}{}s{}.add({});\n", each, inside, i, term);
-        out += fmt::format("        const T v{} = first_lane(over_warp(s{}).value());\n", i, i);
-      } else if (op.narrow) {
-        out += fmt::format("        const T v{} = {};\n", i, formula(call, in, op, {}, layout));
-      } else {
-        out += fmt::format("        T v{}[{}];\n{}v{}[j] = {};\n", i, count, each, i,
-                           formula(call, in, op, {"[j]", "[j]"}, layout));
-      }
-      if (op.output < 0) continue;
-      if (op.narrow)
-        out +=
-            fmt::format("        if (lane == 0) y{}[{}] = v{};\n", i, layout.row_of(layout.narrow_walk()), i);
-      else
-        out += fmt::format("{}{}y{}[{} + {}] = v{}[j];\n", each, inside, i, layout.row_of(layout.wide_walk()),
-                           column, i);
-    }
-    return out + "      }\n";
+    return std::isfinite(value) ? fmt::format("T({:a})", value) : "";
   }
 
   const ScanStep& scan_;
   const Program& body_;
   DType dtype_;
   std::int64_t scratch_at_, scratch_bytes_ = 0;
+  std::string
+      turned_;  // which operand lies transposed in the scratch memory; empty: nobody may read it again
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "cuda/backend.h"
 #include "cuda/moves.h"
 #include "cuda/reductions.cuh"
+#include "cuda/scan_steps.cuh"
 #include "cuda/scan_text.h"
 #include "cuda/transposed.h"
 #include "engine/core/node_call.h"
@@ -80,7 +81,7 @@ class ScanWriter {
     const StepTable& from = step_.table;
     StepTableView& to = text_.table = from.view();
     if (from.bases.size() > kMostBases) return false;
-    if (2 * to.carries + to.xs + to.constants + to.stacks > kMostExternals) return false;
+    if (most_externals(to) > kMostExternals) return false;
     to.carry = upload(from.carries), to.x = upload(from.xs), to.constant = upload(from.constants);
     to.stack = upload(from.stacks), to.offsets = upload(from.offsets), to.owners = upload(from.owners);
     return true;

@@ -34,6 +34,44 @@ std::string read_file(const fs::path& path) {
   return out.str();
 }
 
+const std::string& flags() {
+  static const std::string text =
+      fmt::format("-std=c++20 -fPIC -O1 -w -ffp-contract=off {} -I{}/cuda_emulator/include -I{}",
+                  NESTGRAD_EMULATOR_FLAGS, NESTGRAD_EMULATOR_ROOT, NESTGRAD_EMULATOR_ROOT);
+  return text;
+}
+
+std::string new_folder() {
+  std::string folder = (fs::temp_directory_path() / "nestgrad_kernel.XXXXXX").string();
+  return mkdtemp(folder.data()) == nullptr ? "" : folder;
+}
+
+// What texts of kernels begin with, compiled ahead: it is the same for all, and most of what there is to compile. Whoever uses it
+// holds the runtime's mutex.
+class CompiledHead {
+ public:
+  ~CompiledHead() {
+    std::error_code ignored;
+    if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  }
+  // The file that has this text; empty: there is none.
+  std::string of(const std::string& text) {
+    if (text == text_) return file_;
+    if (folder_.empty()) folder_ = new_folder();
+    if (folder_.empty()) return "";
+    text_ = text, file_ = fmt::format("{}/head{}.h", folder_, ++made_);
+    std::ofstream(file_) << text;
+    const std::string command =
+        fmt::format("c++ -x c++-header {0} -o {1}.gch {1} > /dev/null 2>&1", flags(), file_);
+    static_cast<void>(std::system(command.c_str()));  // where this fails, each kernel compiles the text
+    return file_;
+  }
+
+ private:
+  std::string folder_, text_, file_;
+  int made_ = 0;
+};
+
 // A planned failure, else what `body` says.
 template <class Body>
 nvrtcResult answer(const char* function, Body body) {
@@ -73,14 +111,15 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int, const char* const*) {
   return answer("nvrtcCompileProgram", [&] {
-    std::string folder = (fs::temp_directory_path() / "nestgrad_kernel.XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) return kCompilation;
+    static CompiledHead head;
+    const std::string& text = program->text;
+    const std::size_t begin = std::min(text.find("extern \"C\" __global__"), text.size());
+    const std::string before = head.of(text.substr(0, begin)), folder = new_folder();
+    if (before.empty() || folder.empty()) return kCompilation;
     const fs::path work = folder;
-    std::ofstream(work / "kernel.cpp") << program->text;
-    const std::string command = fmt::format(
-        "c++ -std=c++20 -shared -fPIC -O1 -w -ffp-contract=off {} -I{}/cuda_emulator/include -I{} -o {}/kernel.so "
-        "{}/kernel.cpp > {}/log 2>&1",
-        NESTGRAD_EMULATOR_FLAGS, NESTGRAD_EMULATOR_ROOT, NESTGRAD_EMULATOR_ROOT, folder, folder, folder);
+    std::ofstream(work / "kernel.cpp") << "#include \"" << before << "\"\n" << text.substr(begin);
+    const std::string command =
+        fmt::format("c++ -shared {0} -o {1}/kernel.so {1}/kernel.cpp > {1}/log 2>&1", flags(), folder);
     const bool done = std::system(command.c_str()) == 0;
     program->log = read_file(work / "log");
     if (done) program->code = read_file(work / "kernel.so");

@@ -132,7 +132,7 @@ FAULTS = [
     ]),
     ("cuda", "cuda/loop_time.cpp", CUDA, [
         ("slices-all-at-once", "«out.in_kernel *= rounds;»", None),
-        ("products-cost-nothing", "«cost.flops / (few_rows ? kFewRowsFlops : kProductFlops)»", "0.0"),
+        ("products-cost-nothing", "«cost.flops / kProductFlops»", "0.0"),
     ]),
     ("cuda", "cuda/scan.cu", CUDA, [
         ("window-decides-the-kernel", "if (s.window) «most += static_cast<std::size_t>(s.part.bytes);»", None),
@@ -141,8 +141,15 @@ FAULTS = [
     ("cuda", "cuda/scan_source.cpp", CUDA, [
         ("four-at-once-anywhere", "bool all = «is_whole(place) && row * element() % kWhole == 0»;", "is_whole(place)"),
         ("turned-matrix-overwritten", "if («count > 1») after =", "false"),
-        ("last-columns-of-a-row", "const bool ragged = «row % kLanes != 0»;", "false"),
+        ("turned-matrix-of-another", "if (!stays || «turned != turned_»)", "turned_.empty()"),
         ("scratch-for-nothing", "scratch_bytes_ = std::max(scratch_bytes_, «k * b_row * element()»);", "std::int64_t{0}"),
+    ]),
+    ("cuda", "cuda/cluster_source.cpp", CUDA, [
+        ("last-columns-of-a-row", "const bool ragged = «row % kLanes != 0»;", "false"),
+        ("four-over-two-rows", "«layout_.row() % kTogether != 0») return false; return true;", "false"),
+        ("four-where-one-is-left", "if («n % kTogether != 0» ||", "false"),
+        ("threads-for-a-fourth", "out.out_whole ? elements / kTogether : «elements»;", "elements / kTogether"),
+        ("one-for-its-row-as-element", "layout_.is_one_a_row(i) && «!layout_.is_whole(i)»;", "true"),
     ]),
     ("cuda", "cuda/scan_writer.cuh", CUDA, [
         ("no-room-to-turn-a-matrix", "scratch_bytes_ = std::max(scratch_bytes_, «p.k * padded_row(p.n) * signed_size(sizeof(T))»);",

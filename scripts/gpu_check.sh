@@ -22,7 +22,8 @@ bin=${BIN:-$build/bin}
 python=${PYTHON:-python3}
 limit=${LIMIT:-540}
 failed=0
-mkdir -p "$out"
+running=()
+mkdir -p "$out" "$build"
 rm -rf "$out"/*.log "$out/steps" "$out"/bench*.json "$out"/train-c*
 
 for part in "${parts[@]}"; do
@@ -33,9 +34,9 @@ for part in "${parts[@]}"; do
 done
 has() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# All that is known so far, in one file.
+# All that is known so far, in one file. Steps that run side by side take turns.
 report() {
-  "$python" - "$out" <<'PYTHON'
+  flock "$out/lock" "$python" - "$out" <<'PYTHON'
 import json, os, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 def read(name):
@@ -84,12 +85,25 @@ step() {
   [[ $code == 0 || $code == "not supported here" ]]
 }
 
+# The same in the background; `joined` waits for all of them.
+beside() {
+  step "$@" &
+  running+=($!)
+}
+
+joined() {
+  local each
+  for each in "${running[@]}"; do wait "$each" || failed=1; done
+  running=()
+}
+
 finish() {
   echo "== $([[ $failed -eq 0 ]] && echo 'all passed' || echo 'something failed'): $SECONDS s; $out/gpu-report.json"
   exit $failed
 }
 
-train() { "$bin/train_lm" --device "$1" --steps 200 --validation-windows 16 --out "$out/train-$1"; }
+# On our own sources: they are there wherever this script is.
+train() { "$bin/train_lm" --data engine --device "$1" --steps 200 --validation-windows 16 --out "$out/train-$1"; }
 
 # A device that the tests would skip is none.
 device() {
@@ -131,8 +145,9 @@ if [[ -z ${BIN:-} ]]; then
   step build 400 cmake --build $build --target "${targets[@]}" || finish
 fi
 if has tests || has sanitizers; then step device 30 bash -c 'device nestgrad_gpu_tests "--test-case=CUDA: arrays go there*"' || finish; fi
+# Of these each needs a processor and little of the GPU: side by side.
 if has tests; then
-  gpu_tests() { NESTGRAD_DEVICE=cuda step "$1" 150 "$bin/nestgrad_gpu_tests" "${@:2}"; }
+  gpu_tests() { NESTGRAD_DEVICE=cuda beside "$1" 240 "$bin/nestgrad_gpu_tests" "${@:2}"; }
   gpu_tests kernels --test-suite=cuda
   NESTGRAD_COMPILE=now gpu_tests compiled --test-suite=cuda
   gpu_tests sweep "--source-file=*ops/sweep_test*,*structured_test*,*composites*,*solve_test*"
@@ -140,15 +155,20 @@ if has tests; then
   gpu_tests forms "--test-case=a resumed training run*,checkpointing through time changes no bit*,decoding*,every model with every loss*"
 fi
 if has training; then
-  step train-cuda 90 bash -c 'train cuda' && step train-cpu 90 bash -c 'train cpu' && step curves 10 bash -c curves
-fi
-if has bench; then
-  step bench 500 "$python" bench/compare --device cuda --quick --build $build --program "$bin/works" --python "$python" \
-    --json "$out/bench.json" --report "$out/gpu.md"
+  beside train-cuda 120 bash -c 'train cuda'
+  beside train-cpu 120 bash -c 'train cpu'
 fi
 if has sanitizers && command -v compute-sanitizer >/dev/null; then
   quick=(--test-suite=cuda "--test-case=*every kernel*,*any axes*,*one kernel is*,*order of their indices*")
-  step memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/nestgrad_gpu_tests" "${quick[@]}"
-  step racecheck 120 compute-sanitizer --tool racecheck --error-exitcode 9 "$bin/nestgrad_gpu_tests" "${quick[@]}"
+  for tool in memcheck racecheck; do
+    beside $tool 200 compute-sanitizer --tool $tool --error-exitcode 9 "$bin/nestgrad_gpu_tests" "${quick[@]}"
+  done
+fi
+joined
+if has training; then step curves 10 bash -c curves; fi
+# Times are measured with nothing beside them.
+if has bench; then
+  step bench 500 "$python" bench/compare --device cuda --quick --build $build --program "$bin/works" --python "$python" \
+    --json "$out/bench.json" --report "$out/gpu.md"
 fi
 finish

@@ -13,11 +13,20 @@ struct Program;  // engine/plan/program.h
 struct ScanStep;
 class LoopKernel;  // engine/plan/step_table.h
 
-// A kernel, and how much memory it needs while it runs: the address of that comes after those of the inputs.
+// A kernel, how much memory it needs while it runs (the address of that comes after those of the inputs), and its text, if it was
+// compiled for its shapes.
 template <class Kernel>
 struct WithScratch {
   Kernel run;
   std::size_t scratch_bytes = 0;
+  std::string source;
+};
+
+// What a plan asks of the kernels that it is made of.
+struct KernelOptions {
+  Precision precision = Precision::f32;  // of products
+  Compile compile =
+      Compile::never;  // with any other word: kernels that are compiled for their shapes, where that pays
 };
 
 struct LoopKernelOrReason {
@@ -33,8 +42,8 @@ class Backend : public DeviceMemory {
   virtual bool has_kernel(const Op& op) const = 0;
   // Kernels made here queue their work when they are called, with addresses of this device. Errors that they
   // find in numbers name `loc`.
-  virtual WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, Precision precision) = 0;
-  virtual WithScratch<ClusterKernel> cluster(const ClusterCall& call) = 0;
+  virtual WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, const KernelOptions& options) = 0;
+  virtual WithScratch<ClusterKernel> cluster(const ClusterCall& call, const KernelOptions& options) = 0;
 
   // Of a plan that goes over processes, before it runs: makes the way for its collectives, of which these are the attributes.
   // All processes of a group do so at the same point. False: their bytes go through the host, which waits for them, so that

@@ -16,6 +16,8 @@ class ClusterLayout {
   bool has_narrow() const { return has_narrow_; }  // does a value have one element for each row?
   std::int64_t row() const { return row_; }        // elements of a row, and how many there are
   std::int64_t rows() const { return rows_; }
+  // What is done one after the other: rows, where a value has one element for each, else elements.
+  std::int64_t count() const { return has_narrow_ ? rows_ : rows_ * row_; }
 
   // Walks: one for each input, by its number; that of wide outputs; that of narrow ones.
   std::size_t wide_walk() const { return call_.in.size(); }

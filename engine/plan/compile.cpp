@@ -209,8 +209,12 @@ void Compiler::issue(NodeId id) {
   if (fusion_.sums.contains(id)) return issue_sum(id);
   const NodeCall call(graph_.nodes(), n);
   WithScratch<OpKernel> kernel =
-      backend() ? backend()->kernel(call, n.loc, options_.precision) : WithScratch<OpKernel>{n.op->cpu(call)};
-  Instruction ins{.op = n.op, .kernel = std::move(kernel.run), .node = id, .loc = n.loc};
+      backend() ? backend()->kernel(call, n.loc, kernel_options()) : WithScratch<OpKernel>{n.op->cpu(call)};
+  Instruction ins{.op = n.op,
+                  .kernel = std::move(kernel.run),
+                  .node = id,
+                  .loc = n.loc,
+                  .source = std::move(kernel.source)};
   for (NodeId in : n.inputs) ins.in.push_back(use(in));
   give_scratch(ins, kernel.scratch_bytes);
   const auto may_reuse = [&](std::size_t i) {
@@ -241,14 +245,15 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
   auto call = std::make_shared<ClusterCall>(ClusterCall{text.ops, {}, group.shape});
   const std::vector<Spec>& specs = call->in;
   for (NodeId in : text.inputs) call->in.push_back(node(in).spec);
-  WithScratch<ClusterKernel> kernel =
-      backend() ? backend()->cluster(*call) : WithScratch<ClusterKernel>{cluster_kernel(*call)};
+  WithScratch<ClusterKernel> kernel = backend() ? backend()->cluster(*call, kernel_options())
+                                                : WithScratch<ClusterKernel>{cluster_kernel(*call)};
   Instruction ins{.op = node(nodes.back()).op,
                   .cluster = std::move(kernel.run),
                   .call = call,
                   .node = nodes.back(),
                   .with = {nodes.begin(), nodes.end() - 1},
-                  .loc = node(nodes.back()).loc};
+                  .loc = node(nodes.back()).loc,
+                  .source = std::move(kernel.source)};
   for (NodeId in : text.inputs) ins.in.push_back(use(in));
   give_scratch(ins, kernel.scratch_bytes);
   for (std::size_t k = 0; k < nodes.size(); ++k) {

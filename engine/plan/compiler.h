@@ -44,6 +44,7 @@ class Compiler {
   const GraphNode& node(NodeId id) const { return graph_.node(id); }
   Value& value(NodeId id) { return values_[uz(id)]; }
   Backend* backend() const { return options_.device.backend(); }
+  KernelOptions kernel_options() const { return {options_.precision, options_.compile}; }
   int now() const { return static_cast<int>(program_.code.size()); }
 
   // ---- homes ----

@@ -31,7 +31,8 @@ struct Instruction {
   NodeId node = -1;                // in Program::graph; of a cluster the last
   std::vector<NodeId> with;        // the others of the cluster
   Loc loc;
-  int entry = -1;  // in Profile::instructions, while it is profiled
+  std::string source;  // of a backend's kernel that was compiled for its shapes
+  int entry = -1;      // in Profile::instructions, while it is profiled
 };
 
 struct Program {

@@ -141,12 +141,16 @@ void add_sources(const Program& p, const std::string& where,
 }
 
 // Of a plan on a GPU.
-void add_kernels(const Program& p, std::vector<std::pair<std::string, std::string>>& out) {
+void add_kernels(const Program& p, const std::string& where,
+                 std::vector<std::pair<std::string, std::string>>& out) {
   for (std::size_t i = 0; i < p.code.size(); ++i) {
     const Instruction& ins = p.code[i];
-    std::string text = ins.scan && ins.scan->kernel ? ins.scan->kernel->source() : "";
+    const std::string number = fmt::format("{}{}", where, i);
+    std::string text = ins.scan && ins.scan->kernel ? ins.scan->kernel->source() : ins.source;
     if (!text.empty())
-      add_source(std::move(text), fmt::format("// {}: scan ({})", i, describe(ins.loc)), out);
+      add_source(std::move(text), fmt::format("// {}: {} ({})", number, ops_of(p, ins), describe(ins.loc)),
+                 out);
+    if (ins.scan && !ins.scan->kernel) add_kernels(ins.scan->workers[0].body, number + ".", out);
   }
 }
 
@@ -318,7 +322,7 @@ PlanStats Plan::stats() const {
 std::string Plan::source() const {
   std::vector<std::pair<std::string, std::string>> sources;
   if (impl_->device.is_cpu()) add_sources(impl_->program, "", sources);
-  else add_kernels(impl_->program, sources);
+  else add_kernels(impl_->program, "", sources);
   std::string out;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     auto& [lines, text] = sources[i];

@@ -95,6 +95,8 @@ TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that inter
   const Reset reset;
   for (const char* system : {"ttt-linear", "ttt-mlp", "delta-net", "lact", "titans-linear"})
     for (const DType dtype : {DType::f32, DType::f64}) {
+      if (dtype == DType::f64 && std::string_view(system) != "ttt-linear")
+        continue;  // a compiler a kernel: slow
       const Function f =
           program(system, {.batch = 2, .heads = 2, .dim = 8, .time = 12, .chunk = 4}, dtype, 1);
       INFO(std::string(system), " ", name(dtype));
@@ -155,6 +157,49 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("CUDA: a kernel compiled for a cluster has the bits of the one that interprets it") {
+  const Reset reset;
+  const auto check = [](const Shape& shape, const Shape& other, DType dtype) {
+    const Function f = trace(TraceFn([](const Tensors& in) {
+                               const Tensor x = in[0], y = in[1], rate = in[2];
+                               const Tensor mean = sum(x * y, {-1}, kKeep) * rate, centred = x - mean;
+                               const Tensor norm = rsqrt(sum(square(centred), {-1}, kKeep) + 1.0);
+                               return Tensors{exp(x) * y + rate,  centred * norm + y, norm,
+                                              softmax(x + y, -1), tanh(sum(x)),       -y};
+                             }),
+                             {{dtype, shape}, {dtype, other}, {dtype, {}}});
+    INFO(to_string(shape), " with ", to_string(other), " ", name(dtype));
+    const Arrays inputs = random(f.plan().input_specs(), 1);
+    Plan plan = f.plan(on_gpu(Compile::now));
+    CHECK(contains(plan.source(), "nestgrad_cluster("));
+    CHECK(same_bits(plan.run(inputs), f.plan(on_gpu(Compile::never)).run(inputs)));
+  };
+  // Rows and whole arrays of sizes that 16 bytes divide and do not; what repeats along rows, across them, and in the middle.
+  check({6, 64}, {6, 64}, DType::f32);
+  check({5, 3}, {3}, DType::f32);
+  check({5, 3}, {5, 1}, DType::f64);
+  check({2, 3, 4, 8}, {3, 1, 8}, DType::f32);
+  check({2, 3, 4, 8}, {2, 1, 4, 1}, DType::f64);
+  check({3, 1000}, {1000}, DType::f32);
+  check({2, 1500}, {2, 1}, DType::f32);  // rows that no warp keeps in registers
+  check({7, 1}, {1}, DType::f32);
+}
+
+TEST_CASE("CUDA: a kernel compiled for a cluster of a scan op by op, at places that 16 bytes do not divide") {
+  const Reset reset;
+  const Function f = loop(
+      [](Tensor w, Tensor x) {
+        const Tensor s = sum(x, {-1}, kKeep);
+        return Tensors{w + exp(x) * s, x * s, triangular_solve(matmul(x, x, {.b = true}) + 3.0, x)};
+      },
+      {3, 5}, {3, 5}, DType::f32);
+  Plan plan = f.plan(on_gpu(Compile::now));
+  CHECK(contains(plan.str(), "op by op"));
+  CHECK(contains(plan.source(), "nestgrad_cluster("));
+  const Arrays inputs = random(plan.input_specs(), 1);
+  CHECK(same_bits(plan.run(inputs), f.plan(on_gpu(Compile::never)).run(inputs)));
+}
+
 TEST_CASE("CUDA: kernels compiled for scans in whatever order a device runs its threads") {
   const Reset reset;
   const Function f =
@@ -187,12 +232,16 @@ TEST_CASE("CUDA: a kernel is compiled once, kept, and shown; what cannot be comp
   CHECK(f(0.125).plan(on_gpu(Compile::never)).source().empty());
   f(0.125).plan(on_gpu(Compile::background));
   CHECK(compiled() == once);
-  // On another device of the same kind it is taken from the user's cache.
+  // On another device of the same kind it is taken from the user's cache. (What tests before this one compiled for the first device is
+  // in theirs: the second device brings it here.)
   emulator::settings().devices = 16;
   PlanOptions elsewhere = on_gpu(Compile::now);
+  elsewhere.device = Device::cuda(14);
+  f(0.125).plan(elsewhere);
+  const auto twice = compiled();
   elsewhere.device = Device::cuda(15);
   CHECK(contains(f(0.125).plan(elsewhere).str(), "compiled for it"));
-  CHECK(compiled() == once);
+  CHECK(compiled() == twice);
   // Compilers that fail, machine code that does not load, no compiler.
   double rate = 0.125;
   for (const char* call : {"nvrtcCompileProgram", "nvrtcCreateProgram", "nvrtcVersion", "cudaLibraryLoadData",
