@@ -32,17 +32,21 @@ __global__ void __launch_bounds__(kScanThreads, 1) scan(const ScanText* text_at,
   });
 }
 
-// Last values of which the slices have terms, added up in the order of the slices.
+// Last values of which the slices have terms, added up in the order of the slices: by as many blocks for each slice, of which those
+// of the slices that own a place have something to do.
 template <class T>
 __global__ void add_terms(const ScanText* text, int carry, const T* terms, std::byte* sum) {
   const StepTableView& t = text->table;
   const StepPart part = t.carry[carry].part;
-  const std::int64_t i = global_thread(), n = part.bytes / static_cast<std::int64_t>(sizeof(T));
-  if (i >= n) return;
-  for (std::int64_t s = 0; s < t.slices; ++s) {
-    T* to = reinterpret_cast<T*>(sum + t.offsets[part.at + s]) + i;
-    *to = t.owners[part.at + s] ? terms[s * n + i] : *to + terms[s * n + i];
-  }
+  const unsigned blocks = gridDim.x / static_cast<unsigned>(t.slices);
+  const std::int64_t owner = blockIdx.x / blocks, n = part.bytes / static_cast<std::int64_t>(sizeof(T)),
+                     i = static_cast<std::int64_t>(blockIdx.x % blocks) * blockDim.x + threadIdx.x;
+  if (i >= n || !t.owners[part.at + owner]) return;
+  const std::int64_t at = t.offsets[part.at + owner];
+  T total = terms[owner * n + i];
+  for (std::int64_t s = owner + 1; s < t.slices; ++s)
+    if (t.offsets[part.at + s] == at) total = total + terms[s * n + i];
+  reinterpret_cast<T*>(sum + at)[i] = total;
 }
 
 // A kernel that was written for the scan (cuda/scan_source.h). Its last argument: addresses of the body's literals.
@@ -88,8 +92,10 @@ class ScanKernel final : public LoopKernel {
     for (int k = 0; k < static_cast<int>(carries_.size()); ++k) {
       const StepCarry& c = carries_[static_cast<std::size_t>(k)];
       if (c.terms < 0 || !steps.last) continue;
-      launch(backend_, for_each_of(c.part.bytes / static_cast<std::int64_t>(sizeof(T))), add_terms<T>, text,
-             k, reinterpret_cast<const T*>(at[c.terms]), at[c.final_value]);
+      Extent extent = for_each_of(c.part.bytes / static_cast<std::int64_t>(sizeof(T)));
+      extent.blocks *= extent_.blocks;
+      launch(backend_, extent, add_terms<T>, text, k, reinterpret_cast<const T*>(at[c.terms]),
+             at[c.final_value]);
     }
   }
   std::string describe() const override {

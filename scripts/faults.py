@@ -136,7 +136,7 @@ FAULTS = [
     ]),
     ("cuda", "cuda/scan.cu", CUDA, [
         ("window-decides-the-kernel", "if (s.window) «most += static_cast<std::size_t>(s.part.bytes);»", None),
-        ("terms-of-one-slice", "t.owners[part.at + s] ? terms[s * n + i] : «*to + terms[s * n + i]»", "*to"),
+        ("terms-of-one-slice", "«total = total + terms[s * n + i];»", None),
     ]),
     ("cuda", "cuda/scan_source.cpp", CUDA, [
         ("four-at-once-anywhere", "bool all = «is_whole(place) && row * element() % kWhole == 0»;", "is_whole(place)"),
