@@ -1,6 +1,7 @@
 """What is measured: the list of cases, with the goals of each."""
 
 import dataclasses
+import itertools
 
 PEERS = ("torch", "torch-compiled", "jax")
 
@@ -312,13 +313,15 @@ def gpu_cases():
             quick=backward,
         )
     for rung in range(1, 7):
-        for form in {6: ("dual", "parallel"), 1: ("dual",)}.get(rung, ("dual", "chunk-parallel")):
-            sizes = dict(batch=8, heads=4, dim=192, chunk=256, block=256, time=8192, form=form)
+        forms = {6: ("dual", "parallel"), 1: ("dual",)}.get(rung, ("dual", "chunk-parallel"))
+        # One sequence does not fill a GPU chunk by chunk: there forms that do many chunks at once pay most.
+        for form, batch in itertools.product(forms, (8, 1) if rung == 2 else (8,)):
+            sizes = dict(batch=batch, heads=4, dim=192, chunk=256, block=256, time=8192, form=form)
             for backward in (True, False):
                 values = sizes["batch"] * sizes["heads"] * sizes["time"] * sizes["dim"]
                 yield system(
                     f"lact-v{rung}",
-                    f"lact-v{rung}/{LACT_FORMS[form]}",
+                    f"lact-v{rung}/{LACT_FORMS[form]}" + ("" if batch == 8 else f"/batch-{batch}"),
                     sizes,
                     backward,
                     checked=1024,

@@ -149,7 +149,12 @@ if has tests || has sanitizers; then step device 30 bash -c 'device nestgrad_gpu
 if has tests; then
   gpu_tests() { NESTGRAD_DEVICE=cuda beside "$1" 240 "$bin/nestgrad_gpu_tests" "${@:2}"; }
   gpu_tests kernels --test-suite=cuda
-  NESTGRAD_COMPILE=now gpu_tests compiled --test-suite=cuda
+  # NVRTC takes a while for each of many small programs.
+  compiled() { NESTGRAD_COMPILE=now gpu_tests "compiled-$1" --test-suite=cuda "--test-case=$2"; }
+  compiled kernels "*every kernel*,*elementwise*,*sums and maxima*"
+  compiled scans "*scan*"
+  compiled systems "*published system*"
+  compiled programs "*drawn at random*"
   gpu_tests sweep "--source-file=*ops/sweep_test*,*structured_test*,*composites*,*solve_test*"
   gpu_tests golden "--test-case=f64\\, dual form*,every operation within 1e-9*"
   gpu_tests forms "--test-case=a resumed training run*,checkpointing through time changes no bit*,decoding*,every model with every loss*"
