@@ -89,6 +89,7 @@ INCLUDE = '#include "planted_fault.h"\n#line 1\n'
 # The rows are no constants in the copy: before main, that of which the environment asks a fault,
 # KIND/OP/OPERAND, gets it.
 ROW_TABLE = "ops/table.cpp"
+NATIVE_HEADERS = "cmake/NestgradNative.cmake"
 PLANT_ROW = """
 #include "engine/core/graph.h"
 namespace nestgrad {
@@ -289,6 +290,11 @@ def planted_files(found):
         text = texts.get(file) or (ROOT / file).read_text()
         texts[file] = re.sub(r"\b(constinit|extern) const Op\b", r"\1 Op", text)
     texts[ROW_TABLE] += PLANT_ROW
+    # What programs compile while they run has no faults: its texts are of the headers as they are.
+    native = (ROOT / NATIVE_HEADERS).read_text()
+    texts[NATIVE_HEADERS] = native.replace("set(folder ${CMAKE_CURRENT_LIST_DIR}/..)", f"set(folder {ROOT})")
+    if texts[NATIVE_HEADERS] == native:
+        raise Broken(f"{NATIVE_HEADERS} names the folder of the headers otherwise")
     return texts | {"planted_fault.h": HEADER}
 
 
