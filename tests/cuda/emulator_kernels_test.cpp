@@ -1,6 +1,7 @@
 // Kernels that are compiled for a scan (cuda/scan_source.h): on the emulator the very text that NVRTC gets on a GPU.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -275,9 +276,11 @@ TEST_CASE("CUDA: the texts of kernels of the published layers") {
     CHECK(contains(source, "nestgrad_scan("));
     for (std::size_t at = source.find("extern \"C\""); at != std::string::npos; ++number) {
       const std::size_t next = source.find("extern \"C\"", at + 1);
+      const std::string text = source.substr(at, next == std::string::npos ? next : next - at);
+      const char* const kind = contains(text, "nestgrad_scan(") ? "scan" : "cluster";
       if (folder)
-        std::ofstream(std::filesystem::path(folder) / (std::string(system) + std::to_string(number) + ".cu"))
-            << cuda::kernel_headers() << source.substr(at, next == std::string::npos ? next : next - at);
+        std::ofstream(std::filesystem::path(folder) / fmt::format("{}-{}{}.cu", system, kind, number))
+            << cuda::kernel_headers() << text;
       at = next;
     }
   }

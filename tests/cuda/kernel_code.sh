@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What nvcc makes of the kernels that are written for scans: nothing is spilled, no local memory, registers within what a block may
-# have; and, where nvdisasm is, the share of multiply-adds in the loops of products.
+# What nvcc makes of the kernels that are written for scans and clusters: nothing is spilled, no local memory, registers within what
+# a block may have; and, where nvdisasm is, the share of multiply-adds in the loops of products of scans.
 #   kernel_code.sh NVCC NESTGRAD_TESTS [NVDISASM]
 set -euo pipefail
 nvcc=$1 tests=$2 nvdisasm=${3:-}
@@ -16,7 +16,7 @@ for text in "$folder"/*.cu; do
     { echo "$said"; exit 1; }
   ((registers <= 255)) || exit 1
   looked=$((looked + 1))
-  [[ -n $nvdisasm ]] || continue
+  [[ -n $nvdisasm && $text == *scan* ]] || continue
   # The longest run of instructions between two labels or branches that has multiply-adds: the loop of a product.
   "$nvdisasm" -c "$text.cubin" | awk -v name="$(basename "$text")" '
     /^\.L_|BRA|BAR\.SYNC/ { look(); all = fma = 0; next }
