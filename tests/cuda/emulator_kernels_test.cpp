@@ -9,6 +9,7 @@
 
 #include "autograd/grad.h"
 #include "cuda/kernel_maker.h"
+#include "cuda/loop_time.h"
 #include "tests/cuda/emulator_testing.h"
 #include "tests/fuzz/compare.h"
 #include "tests/temporary_folder.h"
@@ -156,6 +157,35 @@ TEST_CASE(
                       f.plan().run(random(f.plan().input_specs(), 3))) <
             (dtype == DType::f32 ? 1e-3 : 1e-10));
     }
+}
+
+TEST_CASE("CUDA: no checkpoint schedule decides whether a scan is one kernel") {
+  const Reset reset;
+  bool kernels = false, none = false;
+  for (std::int64_t n = 800; n <= 1'300; n += 20) {
+    const Function f = loop(
+        [](Tensor w, Tensor x) {
+          return Tensors{w + matmul(matmul(x, w, {.b = true}), w), exp(w)};
+        },
+        {4, n}, {4, n}, DType::f64);
+    PlanOptions kept = on_gpu(Compile::never), recomputed = kept;
+    recomputed.checkpoint_every = 2;
+    const auto found = count(f.plan(kept).str(), "one kernel");
+    INFO(n);
+    CHECK(count(f.plan(recomputed).str(), "one kernel") == found);
+    (found > 0 ? kernels : none) = true;
+  }
+  CHECK(kernels);
+  CHECK(none);
+}
+
+TEST_CASE("CUDA: a multiprocessor takes slices through a scan one after the other") {
+  const Function f =
+      trace(TraceFn([](const Tensors& in) { return Tensors{exp(matmul(in[0], in[0]))}; }), {f32({16, 16})});
+  const auto in_kernel = [&](std::int64_t slices) { return cuda::step_time(f.graph(), slices, 4).in_kernel; };
+  CHECK(in_kernel(4) > 0);
+  CHECK(in_kernel(1) == in_kernel(4));
+  CHECK(in_kernel(5) == 2 * in_kernel(4));
 }
 
 TEST_CASE("CUDA: a kernel compiled for a cluster has the bits of the one that interprets it") {
