@@ -45,7 +45,7 @@ class Writer {
   }
 
   // Where they do: is this an input of which they load four at once?
-  bool is_loaded_together(std::size_t i) const { return is_array(i) && !is_one_a_row(i); }
+  bool is_loaded_together(std::size_t i) const { return is_array(i) && !layout_.is_one_a_row(i); }
 
  private:
   bool is_known(std::size_t i) const { return !use_.numbers[i].empty(); }
@@ -60,11 +60,9 @@ class Writer {
     if (o < 0) return fmt::format("v{}{}", ~o, call_.ops[uz(~o)].narrow ? "" : index.in_value);
     const std::size_t i = uz(o);
     if (is_known(i)) return use_.numbers[i];
-    const bool single =
-        is_one(i) || (layout_.has_narrow() ? layout_.is_one_a_row(i) : goes_together() && is_one_a_row(i));
+    const bool single = is_one(i) || (layout_.is_one_a_row(i) && (layout_.has_narrow() || goes_together()));
     return single ? fmt::format("b{}", i) : fmt::format("a{}{}", i, index.in_input);
   }
-  bool is_one_a_row(std::size_t i) const { return layout_.is_one_a_row(i) && !layout_.is_whole(i); }
   std::string formula(const ClusterOp& op, const Index& index) const {
     std::string out = fmt::format("formula::{}::of<T>(", op.op->name);
     for (std::size_t k = 0; k < op.operands.size(); ++k)

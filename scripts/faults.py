@@ -150,7 +150,6 @@ FAULTS = [
         ("four-over-two-rows", "«layout_.row() % kTogether != 0») return false; return true;", "false"),
         ("four-where-one-is-left", "if («n % kTogether != 0» ||", "false"),
         ("threads-for-a-fourth", "out.out_whole ? elements / kTogether : «elements»;", "elements / kTogether"),
-        ("one-for-its-row-as-element", "layout_.is_one_a_row(i) && «!layout_.is_whole(i)»;", "true"),
     ]),
     ("cuda", "cuda/scan_writer.cuh", CUDA, [
         ("no-room-to-turn-a-matrix", "scratch_bytes_ = std::max(scratch_bytes_, «p.k * padded_row(p.n) * signed_size(sizeof(T))»);",

@@ -208,6 +208,8 @@ TEST_CASE("CUDA: a kernel compiled for a cluster has the bits of the one that in
   // Rows and whole arrays of sizes that 16 bytes divide and do not; what repeats along rows, across them, and in the middle.
   check({6, 64}, {6, 64}, DType::f32);
   check({5, 3}, {3}, DType::f32);
+  check({4, 3}, {3}, DType::f32);
+  check({4, 6}, {4, 1}, DType::f32);
   check({5, 3}, {5, 1}, DType::f64);
   check({2, 3, 4, 8}, {3, 1, 8}, DType::f32);
   check({2, 3, 4, 8}, {2, 1, 4, 1}, DType::f64);
@@ -233,15 +235,26 @@ TEST_CASE("CUDA: a kernel compiled for a cluster of a scan op by op, at places t
 
 TEST_CASE("CUDA: kernels compiled for scans in whatever order a device runs its threads") {
   const Reset reset;
-  const Function f =
+  const Function layer =
       program("ttt-linear", {.batch = 2, .heads = 2, .dim = 8, .time = 12, .chunk = 4}, DType::f32, 1);
-  const Arrays inputs = ttt::numbers_for(f, 1);
-  Arrays first;
-  for (const auto order : {emulator::Order::forward, emulator::Order::reverse, emulator::Order::shuffled}) {
-    emulator::settings().order = order;
-    const Arrays out = f.plan(on_gpu(Compile::now)).run(inputs);
-    if (first.empty()) first = out;
-    CHECK(same_bits(out, first));
+  // Several products with transposed operands in a step, one after the other.
+  const Function products = loop(
+      [](Tensor w, Tensor x) {
+        return Tensors{w + 0.1 * matmul(matmul(x, w, {.b = true}), w), matmul(w, x, {.b = true})};
+      },
+      {2, 5, 8}, {2, 5, 8}, DType::f32);
+  for (const Function& f : {layer, products}) {
+    const Arrays inputs = random(f.plan().input_specs(), 1);
+    Arrays first;
+    for (const auto order : {emulator::Order::forward, emulator::Order::reverse, emulator::Order::shuffled}) {
+      emulator::settings().order = order;
+      Plan plan = f.plan(on_gpu(Compile::now));
+      CHECK(contains(plan.str(), "compiled for it"));
+      const Arrays out = plan.run(inputs);
+      if (first.empty()) first = out;
+      CHECK(same_bits(out, first));
+    }
+    emulator::settings().order = emulator::Order::forward;
   }
 }
 
