@@ -190,20 +190,26 @@ TEST_CASE("CUDA: a multiprocessor takes slices through a scan one after the othe
 
 TEST_CASE("CUDA: a kernel compiled for a cluster has the bits of the one that interprets it") {
   const Reset reset;
-  const auto check = [](const Shape& shape, const Shape& other, DType dtype) {
-    const Function f = trace(TraceFn([](const Tensors& in) {
-                               const Tensor x = in[0], y = in[1], rate = in[2];
-                               const Tensor mean = sum(x * y, {-1}, kKeep) * rate, centred = x - mean;
-                               const Tensor norm = rsqrt(sum(square(centred), {-1}, kKeep) + 1.0);
-                               return Tensors{exp(x) * y + rate,  centred * norm + y, norm,
-                                              softmax(x + y, -1), tanh(sum(x)),       -y};
-                             }),
-                             {{dtype, shape}, {dtype, other}, {dtype, {}}});
+  const auto check_one = [](const TraceFn& of, const Shape& shape, const Shape& other, DType dtype) {
+    const Function f = trace(of, {{dtype, shape}, {dtype, other}, {dtype, {}}});
     INFO(to_string(shape), " with ", to_string(other), " ", name(dtype));
     const Arrays inputs = random(f.plan().input_specs(), 1);
     Plan plan = f.plan(on_gpu(Compile::now));
     CHECK(contains(plan.source(), "nestgrad_cluster("));
     CHECK(same_bits(plan.run(inputs), f.plan(on_gpu(Compile::never)).run(inputs)));
+  };
+  const auto check = [&](const Shape& shape, const Shape& other, DType dtype) {
+    check_one(TraceFn([](const Tensors& in) {
+                return Tensors{exp(in[0]) * in[1] + in[2], -in[1]};
+              }),
+              shape, other, dtype);
+    check_one(TraceFn([](const Tensors& in) {
+                const Tensor x = in[0], y = in[1], rate = in[2];
+                const Tensor mean = sum(x * y, {-1}, kKeep) * rate, centred = x - mean;
+                const Tensor norm = rsqrt(sum(square(centred), {-1}, kKeep) + 1.0);
+                return Tensors{centred * norm + y, norm, softmax(x + y, -1), tanh(sum(x))};
+              }),
+              shape, other, dtype);
   };
   // Rows and whole arrays of sizes that 16 bytes divide and do not; what repeats along rows, across them, and in the middle.
   check({6, 64}, {6, 64}, DType::f32);
@@ -237,10 +243,11 @@ TEST_CASE("CUDA: kernels compiled for scans in whatever order a device runs its 
   const Reset reset;
   const Function layer =
       program("ttt-linear", {.batch = 2, .heads = 2, .dim = 8, .time = 12, .chunk = 4}, DType::f32, 1);
-  // Several products with transposed operands in a step, one after the other.
+  // Several products with transposed operands in a step, one after the other: a sum keeps them in one slice.
   const Function products = loop(
       [](Tensor w, Tensor x) {
-        return Tensors{w + 0.1 * matmul(matmul(x, w, {.b = true}), w), matmul(w, x, {.b = true})};
+        const Tensor all = sum(matmul(matmul(x, w, {.b = true}), w), {-3}, kKeep);
+        return Tensors{w + 0.1 * all, matmul(w, x, {.b = true})};
       },
       {2, 5, 8}, {2, 5, 8}, DType::f32);
   for (const Function& f : {layer, products}) {
