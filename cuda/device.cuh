@@ -47,7 +47,10 @@ __device__ inline std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-// The two reductions: what a thread has of one. `add` takes an element, `absorb` what another thread has.
+// The two reductions: what a thread has of one. `add` takes an element, `absorb` what another thread has; who adds more than some tens
+// of elements calls `settle` after each kSettleAfter.
+constexpr int kSettleAfter = 8;
+
 template <class T>
 struct Sum {
   T sum = T(0);
@@ -58,6 +61,7 @@ struct Sum {
     else sum += x;
   }
   __device__ void absorb(const Sum& other) { add(other.sum); }
+  __device__ void settle() {}
   __device__ Sum from_lane(unsigned step) const {
     Sum other;
     other.sum = __shfl_xor_sync(kFullWarp, sum, static_cast<int>(step));
@@ -67,7 +71,7 @@ struct Sum {
 };
 
 // In f32 with what rounding took away beside it, almost as if it were added up in double (Neumaier 1974; no GPU has to be fast in
-// double): of n terms the error is at most 2^-24 of the sum, and n^2 2^-48 of the sum of their absolute values.
+// double): of n terms the error is at most 2^-24 of the sum, and n 2^-45 of the sum of their absolute values.
 template <>
 struct Sum<float> {
   float sum = 0, rest = 0;
@@ -80,6 +84,12 @@ struct Sum<float> {
   __device__ void absorb(const Sum& other) {
     add(other.sum);
     rest += other.rest;
+  }
+  // A rest that has grown rounds what is added to it.
+  __device__ void settle() {
+    const float all = value(), back = all - sum, left = (sum - (all - back)) + (rest - back);
+    sum = all;
+    rest = left - left == 0 ? left : 0;
   }
   __device__ Sum from_lane(unsigned step) const {
     Sum other;
@@ -98,6 +108,7 @@ struct Max {
   __device__ explicit Max(T first) : best(first) {}
   __device__ void add(T x) { best = x == x ? (x > best ? x : best) : x; }
   __device__ void absorb(const Max& other) { add(other.best); }
+  __device__ void settle() {}
   __device__ Max from_lane(unsigned step) const {
     return Max(__shfl_xor_sync(kFullWarp, best, static_cast<int>(step)));
   }
@@ -119,10 +130,12 @@ __device__ R<T> reduce_at(const At& at, const T* from, std::int64_t begin, std::
   constexpr int kAtOnce = 4;
   R<T> part[kAtOnce] = {R<T>(*from), R<T>(*from), R<T>(*from), R<T>(*from)};
   std::int64_t k = begin;
-  for (; k + (kAtOnce - 1) * step < end; k += kAtOnce * step) {
+  for (int added = 1; k + (kAtOnce - 1) * step < end; k += kAtOnce * step, ++added) {
     T term[kAtOnce];
     for (int i = 0; i < kAtOnce; ++i) term[i] = from[at(k + i * step)];
     for (int i = 0; i < kAtOnce; ++i) part[i].add(term[i]);
+    if (added % kSettleAfter == 0)
+      for (int i = 0; i < kAtOnce; ++i) part[i].settle();
   }
   for (; k < end; k += step) part[0].add(from[at(k)]);
   part[0].absorb(part[1]);
@@ -140,6 +153,7 @@ __device__ void sum_along(const T* x, T* y, std::int64_t line, std::int64_t exte
   for (std::int64_t i = 0; i < extent; ++i) {
     const std::int64_t at = begin + (reverse ? extent - 1 - i : i) * stride;
     sum.add(x[at]);
+    if (i % kSettleAfter == kSettleAfter - 1) sum.settle();
     y[at] = sum.value();
   }
 }
