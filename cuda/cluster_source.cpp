@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cuda/ceil_of.h"
 #include "cuda/cluster_arguments.h"
 #include "engine/core/index.h"
 #include "engine/plan/cluster_layout.h"
@@ -14,13 +15,10 @@ namespace nestgrad::cuda {
 namespace {
 
 constexpr std::int64_t kLanes = 32;
-constexpr std::int64_t kTogether =
-    4;  // elements that a thread loads and stores as one, where they lie side by side
-constexpr std::int64_t kAtOnce = 4;  // elements that a thread loads before it stores any, where they do not
-constexpr std::int64_t kMostInLane = 32;                    // of a kernel of its own
-constexpr std::int64_t kMostIndex = std::int64_t{1} << 31;  // what an int counts to
-
-std::int64_t ceil_of(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+constexpr std::int64_t kTogether = 4;     // elements side by side that a thread loads and stores as one
+constexpr std::int64_t kAtOnce = 4;       // elements that lie apart: what a thread loads before it stores any
+constexpr std::int64_t kMostInLane = 32;  // of a kernel of its own
+constexpr std::int64_t kMostIndex = std::int64_t{1} << 31;  // an int counts no further
 
 class Writer {
  public:
@@ -227,8 +225,8 @@ ClusterKernelText cluster_kernel_text(const ClusterCall& call) {
     if (call.ops[i].output >= 0)
       pointers +=
           fmt::format("  T* const y{} = reinterpret_cast<T*>(pointers.out[{}]);\n", i, call.ops[i].output);
-  // A kernel serves all shapes that differ in the outermost extent alone: only that may need larger indices.
-  const bool large = elements >= kMostIndex - kTogether * kClusterThreads;
+  // What it counts: elements, threads, and both of a block more.
+  const bool large = std::max(elements, out.threads) >= kMostIndex - kTogether * kClusterThreads;
   out.text = fmt::format(
       "extern \"C\" __global__ void __launch_bounds__({0}) {1}(nestgrad::cuda::Pointers pointers, std::int64_t "
       "number) {{\n"

@@ -1,10 +1,11 @@
-// Clusters of elementwise ops, sums and maxima of rows (engine/plan/cluster.h) as one kernel: each block of
-// threads does a few whole rows, op after op, with what lies between the ops in shared memory. An elementwise
-// op by itself is a cluster of one.
+// Clusters of elementwise ops, sums and maxima of rows (engine/plan/cluster.h) as one kernel: one that interprets, of which each
+// block of threads does a few whole rows, op after op, with what lies between the ops in shared memory; and, if plans are to be
+// compiled, one that is written for the cluster (cuda/cluster_source.h). An elementwise op by itself is a cluster of one.
 #include <algorithm>
 #include <utility>
 
 #include "cuda/backend.h"
+#include "cuda/ceil_of.h"
 #include "cuda/cluster.cuh"
 #include "cuda/cluster_source.h"
 #include "cuda/kernel_maker.h"
@@ -25,6 +26,11 @@ __global__ void cluster(const Text* text, const Strided* walks, Pointers pointer
 
 constexpr std::int64_t kBlocksPerMultiprocessor = 16;
 
+std::size_t outputs_of(const ClusterCall& call) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(call.ops, [](const ClusterOp& op) { return op.output >= 0; }));
+}
+
 // A kernel that was written for the cluster (cuda/cluster_source.h).
 using OwnCluster = void (*)(Pointers pointers, std::int64_t count);
 
@@ -40,11 +46,9 @@ void add_own(WithScratch<ClusterKernel>& kernel, const ClusterCall& call, CudaBa
   if (!made.function) return;
   kernel.source = std::move(text.text);
   const auto own = reinterpret_cast<OwnCluster>(const_cast<void*>(made.function));
-  const auto outputs = static_cast<std::size_t>(
-      std::ranges::count_if(call.ops, [](const ClusterOp& op) { return op.output >= 0; }));
   const Extent extent = for_each_of(text.threads, kClusterThreads);
-  kernel.run = [=, &backend, interpreted = std::move(kernel.run), count = text.count,
-                in_whole = text.in_whole,
+  kernel.run = [=, &backend, interpreted = std::move(kernel.run), outputs = outputs_of(call),
+                count = text.count, in_whole = text.in_whole,
                 out_whole = text.out_whole](const std::byte* const* in, std::byte* const* out) {
     Pointers pointers{};
     bool suits = true;
@@ -65,7 +69,7 @@ template <class T>
 WithScratch<ClusterKernel> typed_cluster(const ClusterCall& call, CudaBackend& backend) {
   const ClusterPlan<T> plan(call);
   const Sizes sizes = plan.sizes;
-  Extent extent{(sizes.rows + sizes.rows_at_once - 1) / sizes.rows_at_once, kClusterThreads, plan.bytes()};
+  Extent extent{ceil_of(sizes.rows, sizes.rows_at_once), kClusterThreads, plan.bytes()};
   std::size_t scratch_bytes = 0;
   if (extent.shared > backend.shared_limit()) {
     extent.blocks = std::min(extent.blocks,
@@ -76,10 +80,8 @@ WithScratch<ClusterKernel> typed_cluster(const ClusterCall& call, CudaBackend& b
   }
   const DeviceTable text(backend, &plan.text, sizeof(Text));
   const DeviceTable walks(backend, plan.walks.data(), plan.walks.size() * sizeof(Strided));
-  const auto outputs = static_cast<std::size_t>(
-      std::ranges::count_if(call.ops, [](const ClusterOp& op) { return op.output >= 0; }));
-  const auto run = [=, &backend, inputs = call.in.size(), slots = std::int64_t{plan.slots}](
-                       const std::byte* const* in, std::byte* const* out) {
+  const auto run = [=, &backend, outputs = outputs_of(call), inputs = call.in.size(),
+                    slots = std::int64_t{plan.slots}](const std::byte* const* in, std::byte* const* out) {
     Pointers pointers{};
     std::copy_n(in, inputs, pointers.in);
     std::copy_n(out, outputs, pointers.out);

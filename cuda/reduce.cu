@@ -1,6 +1,7 @@
 // sum and max over axes, in an order fixed by the shape. Many terms of few outputs are cut into parts, each of which a block
 // reduces; a second kernel puts the parts together.
 #include "cuda/backend.h"
+#include "cuda/ceil_of.h"
 #include "cuda/kernels.h"
 #include "cuda/reductions.cuh"
 
@@ -76,8 +77,6 @@ __global__ void absorb_parts(const R<T>* partial, T* y, std::int64_t outputs, st
   total = over_warp(total);
   if (lane == 0) y[output] = total.value();
 }
-
-std::int64_t ceil_of(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 // A block shall have enough to do, there shall be enough blocks to fill a GPU, and few parts of an output; all of that by the
 // shape, so that sums do not depend on the device.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/ceil_of.h"
 #include "cuda/cluster_source.h"
 #include "cuda/moves.h"
 #include "cuda/reduction.h"
@@ -23,8 +24,6 @@ namespace {
 constexpr std::size_t kMostInstructions = 400;  // of a body; a compiler takes seconds for so many
 constexpr std::int64_t kMostInLane = 8;         // elements of a row that a lane keeps
 constexpr std::int64_t kThreads = kScanThreads, kLanes = 32, kWarps = kThreads / kLanes, kWhole = 16;
-
-std::int64_t ceil_of(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 // Where element `index` of a walk lies, with the walk's sizes as constants.
 std::string at_text(const Strided& walk, const std::string& index) {

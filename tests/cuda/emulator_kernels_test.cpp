@@ -8,8 +8,10 @@
 #include <fstream>
 
 #include "autograd/grad.h"
+#include "cuda/cluster_source.h"
 #include "cuda/kernel_maker.h"
 #include "cuda/loop_time.h"
+#include "ops/table.h"
 #include "tests/cuda/emulator_testing.h"
 #include "tests/fuzz/compare.h"
 #include "tests/temporary_folder.h"
@@ -222,6 +224,22 @@ TEST_CASE("CUDA: a kernel compiled for a cluster has the bits of the one that in
   check({3, 1000}, {1000}, DType::f32);
   check({2, 1500}, {2, 1}, DType::f32);  // rows that no warp keeps in registers
   check({7, 1}, {1}, DType::f32);
+}
+
+TEST_CASE(
+    "CUDA: a kernel compiled for a cluster counts in 64 bits where elements, or threads of short rows, are too many") {
+  const RowReduction row_sum = [](const std::byte*, std::byte*, std::int64_t) {
+  };  // the CPU's, which no text has
+  const auto text = [&](const Shape& shape, bool by_rows) {
+    ClusterCall call{{}, {f32(shape)}, f32(shape)};
+    if (by_rows) call.ops.push_back({&sum_op, row_sum, {0}, true, 0});
+    else call.ops.push_back({&exp_op, nullptr, {0}, false, 0});
+    return cuda::cluster_kernel_text(call).text;
+  };
+  CHECK(contains(text({1 << 20, 3}, true), "using Index = int;"));
+  CHECK(contains(text({1 << 26, 3}, true), "using Index = std::int64_t;"));
+  CHECK(contains(text({1 << 26, 3}, false), "using Index = int;"));
+  CHECK(contains(text({1 << 16, 1 << 15}, false), "using Index = std::int64_t;"));
 }
 
 TEST_CASE("CUDA: a kernel compiled for a cluster of a scan op by op, at places that 16 bytes do not divide") {
