@@ -871,6 +871,7 @@ FAULTS = [
     ]),
     ("processes", "engine/processes/transport.cpp", PROCESSES, [
         ("parts-to-the-wrong-one", "«to[uz(r)]»}); if (!listens(me)) continue;", "to[uz(me)]"),
+        ("first-does-not-wait-for-all", "const std::function<std::string()>& fn) { «gather({});»", None),
         ("error-of-rank-0-kept-to-itself", "«if (head[0] != 0) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
         ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
     ]),
@@ -886,6 +887,7 @@ FAULTS = [
         ("own-entry-not-kept", "«memory->copy(in[0] + me, out + me, part);»", None),
     ]),
     ("processes", "engine/processes/threads.cpp", PROCESSES, [
+        ("messages-of-one-that-left", "«if (!outer_error) outer_error = std::make_exception_ptr(why); out.clear(), in.clear();»", None),
         ("messages-in-the-order-of-arrival", "«std::ranges::stable_sort(out, order);»", None),
         ("turns-never-given-up", "«--active;» changed.notify_all(); const bool came", None),
     ]),

@@ -98,10 +98,23 @@ class MpiProcess final : public Transport {
   }
 
   void exchange(std::span<const Send> out, std::span<const Receive> in) override {
-    struct Waiting {
-      int other;
-      void* message;
-    };
+    if (!ended_.empty()) throw ProcessError(ended_);
+    try {
+      exchange_all(out, in);
+    } catch (const ProcessError& e) {
+      ended_ =
+          e.what();  // MPI still knows the memory of messages that are not done: it gets no turn to touch it
+      throw;
+    }
+  }
+
+ private:
+  struct Waiting {
+    int other;
+    void* message;
+  };
+
+  void exchange_all(std::span<const Send> out, std::span<const Receive> in) const {
     std::vector<Waiting> waiting;
     const auto add = [&](int other, void* message) {
       if (!message) throw ProcessError(fmt::format("[processes] MPI cannot reach rank {}", other));
@@ -135,11 +148,9 @@ class MpiProcess final : public Transport {
     }
   }
 
- private:
-  template <class Waiting>
-  [[noreturn]] void throw_stalled(const Waiting& waiting) const {
+  [[noreturn]] void throw_stalled(const std::vector<Waiting>& waiting) const {
     std::vector<int> silent;
-    for (const auto& w : waiting) silent.push_back(w.other);
+    for (const Waiting& w : waiting) silent.push_back(w.other);
     std::ranges::sort(silent);
     silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
     throw ProcessError(fmt::format(
@@ -151,6 +162,7 @@ class MpiProcess final : public Transport {
 
   const MpiModule& module_;
   int rank_, size_;
+  std::string ended_;  // why nothing can be exchanged any more
 };
 
 std::chrono::milliseconds asked_limit() {

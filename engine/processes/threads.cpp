@@ -61,6 +61,13 @@ struct RankThreads::Mail {
     return at == over.end() ? -1 : static_cast<int>(own.begin + (at - over.begin()));
   }
   void exchange_with_others();
+  // One of those that meet leaves, and with it the memory of its messages: no one here exchanges with others any more.
+  void give_up(const ProcessError& why) {
+    if (!outer_error) outer_error = std::make_exception_ptr(why);
+    out.clear(), in.clear();
+    ++meetings;
+    changed.notify_all();
+  }
 
   int size = 0, at_once = 0, active = 0;
   IndexRange own{0, 0};
@@ -123,6 +130,7 @@ class RankThreads::Rank final : public Transport {
   // The last one here carries what all have for other processes.
   void meet(std::unique_lock<std::mutex>& lock, std::span<const Receive> in) {
     Mail& m = *mail_;
+    if (m.outer_error) std::rethrow_exception(m.outer_error);
     for (const Receive& receive : in)
       if (!m.is_here(receive.from)) m.in.push_back({receive.from, rank_, receive.bytes});
     if (++m.arrived == m.own.size()) {
@@ -132,12 +140,12 @@ class RankThreads::Rank final : public Transport {
       m.wait(lock, stall_limit(), [&] { return met() || m.ended() >= 0; });
       if (!met()) {
         const int gone = m.ended();
-        throw ProcessError(
+        m.give_up(ProcessError(
             gone >= 0 ? fmt::format("[processes] rank {} has ended; rank {} waited for it", gone, rank_)
                       : fmt::format(
                             "[processes] rank {} waited for the other threads of its process for longer than "
                             "the stall limit",
-                            rank_));
+                            rank_)));
       }
     }
     if (m.outer_error) std::rethrow_exception(m.outer_error);

@@ -46,7 +46,9 @@ class Transport {
   virtual std::string description() const = 0;  // "MPI (Open MPI 4.1.4), 4 processes"
   // Sends and receives at the same time, and returns when all is done. Messages from one process to another arrive in the
   // order in which they were sent; none is for the process itself. ProcessError that names who is silent for longer than
-  // the stall limit, or who has ended.
+  // the stall limit, or who has ended; each later exchange of this process throws as well.
+  // What was received is certain only once all have met again: one that gives up frees what it was sending, and a process
+  // that was frozen meanwhile receives what lies there now. from_first() has all meet before it runs anything.
   virtual void exchange(std::span<const Send> out, std::span<const Receive> in) = 0;
 
   // How long exchange() waits for others that send nothing.
@@ -63,8 +65,9 @@ class Transport {
   std::vector<Bytes> all_to_all(const std::vector<Bytes>& parts);
   // What each process gave, by rank, at `root`; empty elsewhere.
   std::vector<Bytes> gather(std::span<const std::byte> mine, int root = 0);
-  // fn runs at rank 0 alone -> what it gave, at all. What it throws is thrown on there, and elsewhere as ProcessError with
-  // the same text, so that no process waits for one that has failed: for files that one process reads or writes.
+  // fn runs at rank 0 alone, once all have called this -> what it gave, at all. What it throws is thrown on there, and
+  // elsewhere as ProcessError with the same text, so that no process waits for one that has failed: for files that one
+  // process reads or writes.
   std::string from_first(const std::function<std::string()>& fn);
   void on_first(const std::function<void()>& fn);  // likewise, of what gives nothing
   // make(i) for i of 0..count, each at one process -> all results in order, at all. make must give the same bits at any process.

@@ -157,6 +157,54 @@ TEST_CASE("processes: what the first one gives, or throws, comes to all") {
   for (const std::size_t other : {1, 2}) CHECK(thrown[other] == "[processes] rank 0: no such file");
 }
 
+TEST_CASE("processes: nothing is written where another gave up after it had sent") {
+  // Rank 0 was frozen, say, and goes on with what it receives of one that is gone.
+  for (int gone = 1; gone < 3; ++gone) {
+    std::atomic<bool> written{false};
+    CHECK_THROWS_AS(run_as_processes(
+                        3,
+                        [&](Transport& all) {
+                          all.gather(bytes("the moments"));
+                          if (all.rank() == gone) throw ProcessError("rank 0 has been silent for 3 s");
+                          all.on_first([&] { written = true; });
+                        },
+                        kSoon),
+                    ProcessError);
+    CHECK_FALSE(written);
+  }
+}
+
+TEST_CASE(
+    "processes: a thread that gave up takes its messages along, and its process exchanges nothing any more") {
+  struct OfTwo final : Transport {
+    int rank() const override { return 0; }
+    int size() const override { return 2; }
+    std::string description() const override { return "the first of two"; }
+    void exchange(std::span<const Send>, std::span<const Receive>) override { ++exchanges; }
+    int exchanges = 0;
+  };
+  const auto two = std::make_shared<OfTwo>();
+  RankThreads threads(4, two);  // ranks 0 and 1 are here
+  for (int r : {0, 1}) threads.rank(r)->set_stall_limit(std::chrono::milliseconds(20));
+  std::atomic<int> refused{0};
+  std::atomic<bool> gave_up{false};
+  CHECK(contains(message_of<ProcessError>([&] {
+                   threads.run([&](Transport& all) {
+                     while (all.rank() == 1 && !gave_up)
+                       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                     try {
+                       all.barrier();
+                     } catch (const ProcessError&) {
+                       gave_up = true, ++refused;
+                       throw;
+                     }
+                   });
+                 }),
+                 "rank 0 waited for the other threads of its process for longer than the stall limit"));
+  CHECK(refused == 2);
+  CHECK(two->exchanges == 0);
+}
+
 TEST_CASE("processes: what started this one is read from the environment, and a wrong wish is refused") {
   struct Set {
     Set(const char* n, const char* value) : name(n) { setenv(name, value, 1); }
