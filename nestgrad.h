@@ -27,6 +27,7 @@
 #include "models/vision/heads.h"
 #include "models/vision/patches.h"
 #include "models/vision/view_synthesis.h"
+#include "models/vision/vision_checkpoint.h"
 #include "models/vision/vision_transformer.h"
 #include "ops/collectives.h"
 #include "ops/ops.h"

@@ -1,5 +1,6 @@
 // 07_images: a vision transformer whose attention is a learner (T^5) is trained to tell drawn digits apart, and the gradient of
 // its loss goes through the learner's step on every image. Then attention alone is trained, from the rest of that model.
+// With a folder as its argument it writes the last model there, to look inside: inspect --checkpoint FOLDER.
 #include <nestgrad/nestgrad.h>
 
 #include <algorithm>
@@ -64,7 +65,7 @@ double right(const vision::VisionConfig& config, const StateDict& params) {
   return count / (8.0 * kBatch);
 }
 
-int main() {
+int main(int argc, char** argv) {
   std::printf("softmax attention:\n");
   Training softmax = prepared(model("softmax"));
   run(softmax);
@@ -85,5 +86,6 @@ int main() {
   run(learner);
   const double after = right(converted, learner.parameters());
   std::printf("  %.0f %% right, %.0f %% before\n", 100 * after, 100 * untrained);
+  if (argc > 1) vision::write_checkpoint(argv[1], {converted, learner.parameters()});
   return before > 0.5 && after > untrained ? 0 : 1;
 }

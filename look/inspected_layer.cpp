@@ -1,5 +1,7 @@
-// The inner loop of a layer of a trained language model.
+// The inner loop of a layer of a trained model, of language or of images.
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "autograd/grad.h"
 #include "look/inspection.h"
@@ -9,11 +11,91 @@ namespace nestgrad {
 
 namespace {
 
+using Tensors = std::vector<Tensor>;
+
 // Numbers of a checkpoint as f64 or f32, by name.
 StateDict cast_to(const StateDict& params, DType dtype) {
   StateDict out;
   for (const auto& [name, value] : params) out.emplace(name, value.cast(dtype));
   return out;
+}
+
+// An inner loop in the program of its model.
+struct Seen {
+  Tensor losses, answers;
+  ttt::Views views;
+};
+
+// Fills in numbers: what the loop that `see` finds is given, and what the model wants of it. prefix: of the layer's
+// parameters.
+void take_numbers(look::InspectedLoop& out, const std::vector<Array>& inputs, const StateDict& checkpoint,
+                  const std::string& prefix,
+                  const std::function<Seen(const Params& params, const Tensors& in)>& see) {
+  std::vector<Spec> specs;
+  for (const Array& a : inputs) specs.push_back(a.spec());
+  std::vector<std::string> gates;
+  bool position = false;
+  const TracedModel model = trace_model(DType::f64, specs, [&](ParamTable& table, const Tensors& in) {
+    const Seen seen = see(Params(table), in);
+    Tensors r{seen.losses, grad(mean(seen.losses), seen.answers), seen.views.q, seen.views.k, seen.views.v};
+    for (const auto& [name, rows] : seen.views.gates) gates.push_back(name), r.push_back(rows);
+    if (seen.views.position.defined()) position = true, r.push_back(seen.views.position);
+    return r;
+  });
+  check_fits(model.params, checkpoint, "the checkpoint");
+  const StateDict params = cast_to(checkpoint, DType::f64);
+  const std::vector<Array> r = model.function(model.bind(inputs, {&params}));
+  out.outer_loss = r[0].to_vector();
+  out.cotangent = r[1], out.q = r[2], out.k = r[3], out.v = r[4];
+  for (std::size_t i = 0; i < gates.size(); ++i) out.gates[gates[i]] = r[5 + i];
+  if (position) out.position = r.back();
+  for (const auto& [key, value] : params)
+    if (key.starts_with(prefix)) out.params[key.substr(prefix.size())] = value;
+}
+
+// Of a mean of losses by every parameter.
+look::PrecisionProbe precision_of(
+    const std::vector<Array>& inputs, const StateDict& checkpoint,
+    const std::function<Tensor(const Params& params, const Tensors& in)>& losses) {
+  std::vector<Spec> specs;
+  for (const Array& a : inputs) specs.push_back(a.spec());
+  std::vector<std::string> names;
+  const auto gradients = [&](DType dtype) {
+    const TracedModel model = trace_model(dtype, specs, [&](ParamTable& table, const Tensors& in) {
+      return grad(mean(losses(Params(table), in)), table.tensors(), {.allow_zero = true});
+    });
+    names.clear();
+    for (const ParamSpec& p : model.params) names.push_back(p.name);
+    const StateDict params = cast_to(checkpoint, dtype);
+    return model.function(model.bind(inputs, {&params}));
+  };
+  const std::vector<Array> low = gradients(DType::f32), high = gradients(DType::f64);
+  return look::compare_precision(names, low, high);
+}
+
+// An image and its label, as a batch of one. The image is f32, and a program in f64 takes it as it is.
+std::vector<Array> batch_of(const vision::VisionConfig& c, const Array& image, std::int32_t label) {
+  if (image.shape() != Shape{c.height, c.image_width, c.channels})
+    throw ShapeError(fmt::format("[inspect] the image is {}, the model sees [{}, {}, {}]",
+                                 to_string(image.spec()), c.height, c.image_width, c.channels));
+  if (label < 0 || label >= c.classes)
+    throw ConfigError(fmt::format("[inspect] the image is of class {}; the model has {}, counted from 0",
+                                  label, c.classes));
+  return {image.reshaped({1, c.height, c.image_width, c.channels}),
+          Array::of({static_cast<double>(label)}, {1}, DType::i32)};
+}
+
+Tensor pixels(Tensor images, const Params& params) { return cast(images, params.dtype()); }
+
+// "class 3, the model says 5 (61 %)"
+std::string what_it_says(const vision::VisionCheckpoint& checkpoint, const std::vector<Array>& batch) {
+  const TracedModel model =
+      trace_model(DType::f32, {batch[0].spec()}, [&](ParamTable& table, const Tensors& in) {
+        return Tensors{softmax(class_logits(in[0], Params(table), checkpoint.config), -1)};
+      });
+  const std::vector<double> p = model.function(model.bind({batch[0]}, {&checkpoint.params}))[0].to_vector();
+  const auto best = std::ranges::max_element(p);
+  return fmt::format("class {}, the model says {} ({:.0f} %)", batch[1].at(0), best - p.begin(), 100 * *best);
 }
 
 }  // namespace
@@ -37,59 +119,69 @@ look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& t
   const ttt::SystemSizes sizes{config.num_attention_heads, config.hidden_size / config.num_attention_heads,
                                config.mini_batch_size};
 
-  std::vector<std::string> gates;
-  bool position = false;
-  const TracedModel model =
-      trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-        ttt::Stream stream;
-        stream.tap_inner_loops = true;
-        const Tensor losses = next_token_loss(config, Params(table), in[0], stream);
-        const auto& taps = stream.taps();
-        const Tensor answers = taps.at(name + ".answers");
-        std::vector<Tensor> out{losses, grad(mean(losses), answers), taps.at(name + ".q"),
-                                taps.at(name + ".k"), taps.at(name + ".v")};
-        const std::string prefix = name + ".gates.";
-        for (const auto& [key, value] : taps)
-          if (key.starts_with(prefix)) gates.push_back(key.substr(prefix.size())), out.push_back(value);
-        if (const auto at = taps.find(name + ".position"); at != taps.end())
-          position = true, out.push_back(at->second);
-        return out;
-      });
-  check_fits(model.params, checkpoint.params, "the checkpoint");
-  const StateDict params = cast_to(checkpoint.params, DType::f64);
-  const std::vector<Array> r = model.function(model.bind({tokens}, {&params}));
-
   look::InspectedLoop out;
   out.name = fmt::format("layer {} of a {} language model", layer, system.name);
   out.learner = [&system, sizes](const Params& p) { return system.learner(p, sizes); };
   out.policy = system.policy(sizes);
-  out.outer_loss = r[0].to_vector();
   out.outer_unit = "nats per token";
-  out.cotangent = r[1], out.q = r[2], out.k = r[3], out.v = r[4];
-  for (std::size_t i = 0; i < gates.size(); ++i) out.gates[gates[i]] = r[5 + i];
-  if (position) out.position = r.back();
-  const std::string prefix = "model." + name + ".";
-  for (const auto& [key, value] : params)
-    if (key.starts_with(prefix)) out.params[key.substr(prefix.size())] = value;
+  take_numbers(out, {tokens}, checkpoint.params, "model." + name + ".",
+               [&](const Params& params, const Tensors& in) {
+                 ttt::Stream stream;
+                 stream.tap_inner_loops = true;
+                 const Tensor losses = next_token_loss(config, params, in[0], stream);
+                 const auto& taps = stream.taps();
+                 const auto tap = [&](const std::string& of) { return taps.at(name + of); };
+                 Seen seen{losses, tap(".answers"), {}};
+                 seen.views.q = tap(".q"), seen.views.k = tap(".k"), seen.views.v = tap(".v");
+                 const std::string prefix = name + ".gates.";
+                 for (const auto& [key, value] : taps)
+                   if (key.starts_with(prefix)) seen.views.gates.emplace(key.substr(prefix.size()), value);
+                 if (taps.contains(name + ".position")) seen.views.position = tap(".position");
+                 return seen;
+               });
+  return out;
+}
+
+look::InspectedLoop inspected_block(const vision::VisionCheckpoint& checkpoint, const Array& image,
+                                    std::int32_t label, std::int64_t layer) {
+  const vision::VisionConfig& config = checkpoint.config;
+  const std::vector<Array> batch = batch_of(config, image, label);
+  if (layer < 0 || layer >= config.depth)
+    throw ConfigError(
+        fmt::format("[inspect] there is no layer {}; the model has {}, counted from 0", layer, config.depth));
+  look::InspectedLoop out;
+  out.name = fmt::format("block {} of a vision transformer with {}", layer,
+                         config.mixer.name.empty() ? "a mixer of its own" : config.mixer.name);
+  out.outer_unit = "nats per image";
+  ttt::VisionLoop loop;
+  take_numbers(out, batch, checkpoint.params, fmt::format("blocks.{}.attn.", layer),
+               [&](const Params& params, const Tensors& in) {
+                 const Tensor logits = class_logits(pixels(in[0], params), params, config, layer, loop);
+                 return Seen{cross_entropy(logits, in[1]), loop.answers, loop.views};
+               });
+  out.learner = loop.learner;
+  out.policy = loop.policy;
+  out.patches = {.image = image,
+                 .rows = config.rows(),
+                 .columns = config.columns(),
+                 .caption = what_it_says(checkpoint, batch)};
   return out;
 }
 
 look::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens) {
-  std::vector<std::string> names;
-  const auto gradients = [&](DType dtype) {
-    const TracedModel model =
-        trace_model(dtype, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-          ttt::Stream stream;
-          const Tensor loss = mean(next_token_loss(checkpoint.config, Params(table), in[0], stream));
-          return grad(loss, table.tensors(), {.allow_zero = true});
-        });
-    names.clear();
-    for (const ParamSpec& p : model.params) names.push_back(p.name);
-    const StateDict params = cast_to(checkpoint.params, dtype);
-    return model.function(model.bind({tokens}, {&params}));
-  };
-  const std::vector<Array> low = gradients(DType::f32), high = gradients(DType::f64);
-  return look::compare_precision(names, low, high);
+  return precision_of({tokens}, checkpoint.params, [&](const Params& params, const Tensors& in) {
+    ttt::Stream stream;
+    return next_token_loss(checkpoint.config, params, in[0], stream);
+  });
+}
+
+look::PrecisionProbe model_precision(const vision::VisionCheckpoint& checkpoint, const Array& image,
+                                     std::int32_t label) {
+  return precision_of(batch_of(checkpoint.config, image, label), checkpoint.params,
+                      [&](const Params& params, const Tensors& in) {
+                        return cross_entropy(class_logits(pixels(in[0], params), params, checkpoint.config),
+                                             in[1]);
+                      });
 }
 
 }  // namespace nestgrad

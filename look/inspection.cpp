@@ -45,7 +45,9 @@ Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& opt
                              loop.chunk(), loop.heads(), loop.heads() == 1 ? "" : "s", loop.k.shape()[3]);
   out.facts = {{"policy", loop.policy.str()},
                {"inner steps", std::to_string(loop.chunks())},
-               {"outer loss", loop.outer_unit},
+               {"outer loss", loop.outer_loss.size() == 1
+                                  ? fmt::format("{:.3g} {}", loop.outer_loss[0], loop.outer_unit)
+                                  : loop.outer_unit},
                {"numbers", "f64, but for the precision view"}};
   look::ViewContext context(loop, options, out);
   const auto report = [&](const char* what, double done) {
@@ -53,6 +55,7 @@ Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& opt
   };
   const std::span<const look::View> views = look::views();
   for (std::size_t i = 0; i < views.size(); ++i) {
+    if (views[i].of_images && !loop.patches) continue;
     report(views[i].what, static_cast<double>(i) / static_cast<double>(views.size()));
     out.views.push_back(views[i].make(context));
   }

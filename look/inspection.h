@@ -8,11 +8,12 @@
 #include "look/numbers.h"
 #include "look/report.h"
 #include "models/checkpoint.h"
+#include "models/vision/vision_checkpoint.h"
 
 namespace nestgrad {
 
 struct InspectionOptions {
-  std::int64_t token = -1;  // of which the step is shown; -1: the one in the middle
+  std::int64_t token = -1;  // of which the step is shown; -1: the one in the middle, of an image in both directions
   // Precision of the gradients of a whole model, in place of the inner loop's own.
   std::function<look::PrecisionProbe()> precision;
   std::function<void(const std::string& what, double fraction_done)> progress;
@@ -39,6 +40,12 @@ Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& opt
 // outer gradient of its next-token loss. ConfigError for a layer that does not exist or is no learner.
 look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& tokens, std::int64_t layer);
 
+// The inner loop of one block of a vision transformer that looks at `image`, f32 [height, width, channels], with the outer
+// gradient of its cross entropy at `label`. A convolution or a neighbourhood beside the learner is no part of it.
+// ConfigError for a layer that does not exist or has no inner loop, ShapeError for an image of another size.
+look::InspectedLoop inspected_block(const vision::VisionCheckpoint& checkpoint, const Array& image,
+                                    std::int32_t label, std::int64_t layer);
+
 // A model that trains while it reads (TTT-E2E), reading `tokens`, i32 [1, time + 1] in whole chunks: losses before and
 // after each inner step, what each step adds to the meta-gradient, inner gradients, precision. It has no graph and no
 // trace. Of the options it takes `progress`. ConfigError for another model.
@@ -47,5 +54,7 @@ Inspection inspect_end_to_end(const Checkpoint& checkpoint, const Array& tokens,
 
 // The gradient of every parameter of the model, in f32 beside f64.
 look::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens);
+look::PrecisionProbe model_precision(const vision::VisionCheckpoint& checkpoint, const Array& image,
+                                     std::int32_t label);
 
 }  // namespace nestgrad

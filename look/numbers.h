@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "engine/run/function.h"
 #include "ttt/claim.h"
@@ -26,8 +27,15 @@ struct InspectedLoop {
   Array position;                       // [chunk], or undefined: see Views
   std::map<std::string, Array> params;  // what the learner asks for, by name
   Array cotangent;                      // outer loss differentiated by the output, [batch, heads, time, dim]
-  std::vector<double> outer_loss;       // of each token
+  std::vector<double> outer_loss;       // of each token, or one number of all together
   std::string outer_unit;               // its unit: "nats per byte"
+  // Of an image: what the tokens lie on. Behind a class token, if there is one.
+  struct Patches {
+    Array image;  // f32 [height, width, 1 or 3], as the model sees it
+    std::int64_t rows = 0, columns = 0;
+    std::string caption = {};  // what it shows, and what the model says: "4, taken for 9"
+  };
+  std::optional<Patches> patches = {};
 
   std::int64_t batch() const { return k.shape()[0]; }
   std::int64_t heads() const { return k.shape()[1]; }
@@ -124,6 +132,11 @@ struct ImplicitAttention {
   std::vector<Claim> claims;  // zero above the diagonal, if the policy is causal
 };
 ImplicitAttention implicit_attention(const InspectedLoop& inspected);
+
+// ---- patches ----
+
+// Of a learner that takes all tokens at once: does it read nothing out of their order?
+std::vector<Claim> order_of_tokens(const InspectedLoop& inspected);
 
 // ---- keys ----
 

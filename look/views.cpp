@@ -6,33 +6,52 @@
 
 namespace nestgrad::look {
 
-// Each view, in the order of the page, and what a progress line calls it.
-#define NESTGRAD_VIEWS(VIEW)                     \
-  VIEW(losses, "inner losses")                   \
-  VIEW(by_step, "contributions by step")         \
-  VIEW(channels, "channels")                     \
-  VIEW(estimators, "estimators")                 \
-  VIEW(curvature, "curvature")                   \
-  VIEW(attention, "effective attention")         \
-  VIEW(implicit_attention, "implicit attention") \
-  VIEW(keys, "keys")                             \
-  VIEW(one_token, "one token")                   \
-  VIEW(graph, "the graph")                       \
-  VIEW(memory, "memory")                         \
-  VIEW(time, "time")                             \
-  VIEW(precision, "precision")
+// Each view, in the order of the page, what a progress line calls it, and what it is of: any loop, or images.
+#define NESTGRAD_VIEWS(VIEW)                          \
+  VIEW(patches, "patches", images)                    \
+  VIEW(losses, "inner losses", any)                   \
+  VIEW(by_step, "contributions by step", any)         \
+  VIEW(channels, "channels", any)                     \
+  VIEW(estimators, "estimators", any)                 \
+  VIEW(curvature, "curvature", any)                   \
+  VIEW(attention, "effective attention", any)         \
+  VIEW(implicit_attention, "implicit attention", any) \
+  VIEW(keys, "keys", any)                             \
+  VIEW(one_token, "one token", any)                   \
+  VIEW(graph, "the graph", any)                       \
+  VIEW(memory, "memory", any)                         \
+  VIEW(time, "time", any)                             \
+  VIEW(precision, "precision", any)
 
-#define NESTGRAD_DECLARE(NAME, WHAT) ReportView NAME##_view(ViewContext& context);
+#define NESTGRAD_DECLARE(NAME, WHAT, OF) ReportView NAME##_view(ViewContext& context);
 NESTGRAD_VIEWS(NESTGRAD_DECLARE)
 
 std::span<const View> views() {
-#define NESTGRAD_ROW(NAME, WHAT) {WHAT, NAME##_view},
+  constexpr bool any = false, images = true;
+#define NESTGRAD_ROW(NAME, WHAT, OF) {WHAT, NAME##_view, OF},
   static constexpr View kViews[] = {NESTGRAD_VIEWS(NESTGRAD_ROW)};
   return kViews;
 }
 
 ViewContext::ViewContext(const InspectedLoop& of, const InspectionOptions& with, Inspection& result)
     : inspected(of), options(with), out(result), drawn_heads(std::min<std::int64_t>(4, of.heads())) {}
+
+std::int64_t ViewContext::token() const {
+  if (options.token >= 0) return options.token;
+  if (!inspected.patches) return inspected.time() / 2;
+  const auto& [image, rows, columns, caption] = *inspected.patches;
+  return inspected.time() - rows * columns + rows / 2 * columns + columns / 2;
+}
+
+const InnerLosses& ViewContext::losses() {
+  if (!losses_) losses_ = inner_losses(inspected);
+  return *losses_;
+}
+
+const ImplicitAttention& ViewContext::implicit() {
+  if (!implicit_) implicit_ = implicit_attention(inspected);
+  return *implicit_;
+}
 
 const Channels& ViewContext::channels() {
   if (!channels_) channels_ = look::channels(inspected);

@@ -21,13 +21,19 @@ class ViewContext {
   Inspection& out;           // for what is saved beside the page: arrays, graph and trace
   std::int64_t drawn_heads;  // views with a picture for each head draw this many
 
+  std::int64_t token() const;  // whose step is shown
+
   // Numbers of several views, made for the first that asks.
+  const InnerLosses& losses();
   const Channels& channels();
+  const ImplicitAttention& implicit();
   const MetaProgram& program();
   const Profile& profile();  // of one run of program()
 
  private:
+  std::optional<InnerLosses> losses_;
   std::optional<Channels> channels_;
+  std::optional<ImplicitAttention> implicit_;
   std::optional<MetaProgram> program_;
   std::optional<Profile> profile_;
 };
@@ -35,6 +41,7 @@ class ViewContext {
 struct View {
   const char* what;  // for a progress line: "inner losses"
   ReportView (*make)(ViewContext& context);
+  bool of_images;  // shown where tokens are patches of an image alone
 };
 std::span<const View> views();  // in the order of the page
 

@@ -8,6 +8,8 @@
 
 #include "look/inspection.h"
 #include "models/data.h"
+#include "models/images/glyphs.h"
+#include "models/images/resized.h"
 #include "models/tokenizer.h"
 #include "programs/program.h"
 #include "programs/programs.h"
@@ -17,8 +19,9 @@ using namespace nestgrad;
 namespace {
 
 struct Options {
-  std::string checkpoint, tokenizer, learner, data = NESTGRAD_DEFAULT_DATA, out = "runs/inspect";
+  std::string checkpoint, tokenizer, learner, data, out = "runs/inspect";
   std::int64_t tokens = 64, token = -1, heads = 2, dim = 16, chunk = 16;
+  std::optional<std::int64_t> image;
   std::optional<std::int64_t> layer;
   std::uint64_t seed = 0;
   bool json = false;
@@ -29,9 +32,11 @@ std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk) {
   return (tokens + chunk - 1) / chunk * chunk;
 }
 
+std::string text_path(const Options& o) { return o.data.empty() ? NESTGRAD_DEFAULT_DATA : o.data; }
+
 // The first tokens of the validation text, i32 [1, time + 1], as the model of the checkpoint reads text.
 Array first_tokens(const Options& o, const Checkpoint& checkpoint, std::int64_t time) {
-  const ByteCorpus corpus = ByteCorpus::load(o.data, time + 1);
+  const ByteCorpus corpus = ByteCorpus::load(text_path(o), time + 1);
   const auto tokenizer =
       read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, checkpoint.config.vocab_size);
   const auto text = corpus.bytes(Split::validation);
@@ -42,8 +47,8 @@ Array first_tokens(const Options& o, const Checkpoint& checkpoint, std::int64_t 
   Array out(DType::i32, {1, time + 1});
   if (tokens.size() < static_cast<std::size_t>(out.size()))
     throw ConfigError(
-        fmt::format("[inspect] the validation part of {} has {} tokens, {} are read; give more text", o.data,
-                    tokens.size(), out.size()));
+        fmt::format("[inspect] the validation part of {} has {} tokens, {} are read; give more text",
+                    text_path(o), tokens.size(), out.size()));
   std::copy_n(tokens.begin(), out.size(), out.as<std::int32_t>().begin());
   return out;
 }
@@ -87,6 +92,69 @@ Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, Inspecti
   return of_loop(o, inspected_layer(checkpoint, tokens, o.layer.value_or(0)), options);
 }
 
+// What an image model looks at.
+struct ChosenImage {
+  Array pixels;  // [height, width, channels], in the model's size
+  std::int32_t label;
+  std::string what;  // a fact of the page
+};
+
+ChosenImage chosen_image(const Options& o, const vision::VisionConfig& model) {
+  constexpr std::uint64_t kUnseen = 0x756e7365656e;  // seed of drawn characters
+  const std::int64_t number = o.image.value_or(0);
+  LabelledImages images;
+  std::int64_t at = 0;
+  std::string what = fmt::format("a drawn character, number {}", number);
+  if (o.data.empty()) {
+    if (model.channels != 1 || model.height != model.image_width)
+      throw ConfigError(fmt::format(
+          "[inspect] the model sees {} x {} pixels of {} channels, drawn characters are square and of one; "
+          "give --data",
+          model.height, model.image_width, model.channels));
+    images = glyphs({.size = model.height,
+                     .classes = static_cast<int>(std::min<std::int64_t>(model.classes, 10)),
+                     .distractors = 0},
+                    kUnseen, static_cast<std::uint64_t>(number), 1);
+  } else {
+    images = read_labelled_images(o.data);
+    at = number;
+    if (at >= images.labels.size())
+      throw CLI::ValidationError("--image",
+                                 fmt::format("{} holds {}, counted from 0", o.data, images.labels.size()));
+    const auto label = static_cast<std::size_t>(images.labels.at(at));
+    what = fmt::format("number {} of {}, class {}", number, o.data, images.classes.at(label));
+  }
+  const Shape one{images.images.shape()[1], images.images.shape()[2], images.images.shape()[3]};
+  Array pixels(DType::f32, one);
+  std::ranges::copy(images.images.as<float>().subspan(static_cast<std::size_t>(at * pixels.size()),
+                                                      static_cast<std::size_t>(pixels.size())),
+                    pixels.as<float>().begin());
+  if (one[0] != model.height || one[1] != model.image_width) {
+    what += fmt::format(", {} x {} pixels brought to the model's size", one[0], one[1]);
+    pixels = resized(pixels, model.height, model.image_width);
+  }
+  return {pixels, static_cast<std::int32_t>(images.labels.at(at)), what};
+}
+
+Inspected of_image_model(const Options& o, InspectionOptions options, Facts& facts) {
+  if (!o.tokenizer.empty())
+    throw CLI::ValidationError("--tokenizer", "is for text; this is the model of images");
+  const vision::VisionCheckpoint checkpoint = vision::read_checkpoint(o.checkpoint);
+  const ChosenImage image = chosen_image(o, checkpoint.config);
+  facts = {{"checkpoint", o.checkpoint}, {"image", image.what}};
+  options.precision = [&] { return model_precision(checkpoint, image.pixels, image.label); };
+  return of_loop(o, inspected_block(checkpoint, image.pixels, image.label, o.layer.value_or(0)), options);
+}
+
+Inspected of_model(const Options& o, const InspectionOptions& options, Facts& facts) {
+  if (vision::is_vision_checkpoint(o.checkpoint)) return of_image_model(o, options, facts);
+  if (o.image) throw CLI::ValidationError("--image", "is for a model of images; this one reads text");
+  const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
+  facts = {{"checkpoint", o.checkpoint}, {"text", text_path(o)}};
+  if (!checkpoint.assumed.empty()) facts.emplace_back("no config.json, so as published", checkpoint.assumed);
+  return of_checkpoint(o, checkpoint, options);
+}
+
 void run(const Options& o) {
   ProgressLine progress(1);
   InspectionOptions options;
@@ -101,11 +169,7 @@ void run(const Options& o) {
              {"task", "v is a linear map of k with noise; the outer loss asks for that map of q"},
              {"seed", std::to_string(o.seed)}};
   } else {
-    const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
-    inspected = of_checkpoint(o, checkpoint, options);
-    facts = {{"checkpoint", o.checkpoint}, {"text", o.data}};
-    if (!checkpoint.assumed.empty())
-      facts.emplace_back("no config.json, so as published", checkpoint.assumed);
+    inspected = of_model(o, options, facts);
   }
   Inspection& inspection = inspected.page;
   inspection.facts.insert(inspection.facts.begin(), facts.begin(), facts.end());
@@ -139,10 +203,9 @@ void run(const Options& o) {
 
 int nestgrad::programs::inspect(int argc, char** argv) {
   CLI::App app{
-      "Opens one inner loop, of a published learner, of a layer of a trained language model or of one that learns\n"
-      "as a whole (ttt-e2e), and writes\n"
-      "what there is to see of its meta-gradient: report.html, graph.dot (Graphviz), graph.txt, trace.json\n"
-      "(ui.perfetto.dev), summary.jsonl and views/*.npy.",
+      "Opens one inner loop, of a published learner, of a layer of a trained model of language or images, or of\n"
+      "one that learns as a whole (ttt-e2e), and writes what there is to see of its meta-gradient: report.html,\n"
+      "graph.dot (Graphviz), graph.txt, trace.json (ui.perfetto.dev), summary.jsonl and views/*.npy.",
       "inspect"};
   Options o;
   std::vector<std::string> names;
@@ -155,14 +218,19 @@ int nestgrad::programs::inspect(int argc, char** argv) {
   checkpoint->excludes(learner);
   CLI::Option* layer =
       app.add_option("--layer", o.layer, "Layer of the model (0)")->check(not_negative, "NONNEGATIVE");
-  CLI::Option* data =
-      app.add_option("--data", o.data,
-                     "Text that the model reads: a file or a folder, of which the first window of the "
-                     "validation part is taken (default: the Eigen headers)");
+  CLI::Option* data = app.add_option(
+      "--data", o.data,
+      "What the model reads. Text: a file or a folder, of which the first window of the validation "
+      "part is taken (default: the Eigen headers). Images: a folder of PNG files by class or of "
+      "MNIST's files (default: a drawn character)");
+  CLI::Option* image =
+      app.add_option("--image", o.image, "Which image of --data, or which drawn character (0)")
+          ->check(not_negative, "NONNEGATIVE");
   CLI::Option* tokenizer = app.add_option("--tokenizer", o.tokenizer,
                                           "tokenizer.model (default: that beside the weights, or bytes)");
-  for (CLI::Option* option : {layer, data, tokenizer}) option->needs(checkpoint);
-  app.add_option("--tokens", o.tokens, "Tokens in the sequence; rounded up to whole mini-batches")
+  for (CLI::Option* option : {layer, data, tokenizer, image}) option->needs(checkpoint);
+  app.add_option("--tokens", o.tokens,
+                 "Tokens in the sequence; rounded up to whole mini-batches. Of an image all are taken")
       ->check(CLI::Range(2, 512))
       ->capture_default_str();
   app.add_option("--token", o.token, "Token whose step is explained (default: the one in the middle)")

@@ -32,20 +32,6 @@ const GlyphOptions kPlain{.size = 28,
                           .thinnest = 0.06,
                           .thickest = 0.12};
 
-// The one file in a folder whose name ends so, or so and .gz.
-std::filesystem::path file_in(const std::string& folder, const std::string& end) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder, error), last; !error && at != last;
-       at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (name.ends_with(end) || name.ends_with(end + ".gz")) return at->path();
-  }
-  throw ConfigError(fmt::format(
-      "[reproduce] {} has no file whose name ends in {} or {}.gz; give a folder with MNIST's test files, or leave --data "
-      "out for drawn characters",
-      printable(folder), end, end));
-}
-
 // Images with these numbers.
 LabelledImages chosen(const LabelledImages& all, std::int64_t count,
                       const std::function<std::uint32_t(std::int64_t i)>& number) {
@@ -70,9 +56,13 @@ std::vector<Spec> batch_specs(const vision::VisionConfig& model, std::int64_t ba
 
 CharacterImages::CharacterImages(const std::string& path, Look look) : look_(look) {
   if (path.empty()) return;
-  const std::filesystem::path images = file_in(path, "images-idx3-ubyte"),
-                              labels = file_in(path, "labels-idx1-ubyte");
-  const LabelledImages all = read_mnist(images, labels);
+  const auto files = mnist_files(path);
+  if (!files)
+    throw ConfigError(fmt::format(
+        "[reproduce] {} has no two files whose names end in images-idx3-ubyte and labels-idx1-ubyte, or in these and .gz; "
+        "give a folder with MNIST's test files, or leave --data out for drawn characters",
+        printable(path)));
+  const LabelledImages all = read_mnist(files->first, files->second);
   const std::int64_t count = all.labels.size(), training = count / 5 * 4;
   fingerprint_ = fingerprint_of({{"images", all.images}, {"labels", all.labels}});
   const auto part = [&](std::int64_t first, std::int64_t n) {

@@ -87,6 +87,7 @@ PROCESSES = (files("engine/processes", "ops/collectives", "models/sharded"), TRA
 SLICES = (files("models/sliced", "engine/processes"),)
 
 VISION = (files("models/vision", "models/view_synthesis", "models/diffusion"), files("ttt/vision"))
+INSPECTION = (files("look/inspected_block", "look/inspection_test"),)
 IMAGES = (files("models/images"), files("engine/io", "engine/images", "look/images"))
 STATISTICS = (files("reproduce/statistics"),)
 REPRODUCE = (files("reproduce/experiment"), files("reproduce/"))
@@ -1137,6 +1138,18 @@ FAULTS = [
     ("vision", "models/vision/mixers.cpp", VISION, [
         ("softmax-unscaled", "matmul(views.q * «scale», views.k", "1.0"),
         ("queries-kept", "if («mixer.query_is_key») out.q = out.k", "false"),
+    ]),
+    ("vision", "models/vision/vision_checkpoint.cpp", VISION, [
+        ("moments-for-parameters", "if («is_parameter(name)») out.params", "true"),
+        ("size-not-looked-at", "!(«least <= 1.001 * held»)", "true"),
+    ]),
+    ("vision", "look/inspected_layer.cpp", INSPECTION, [
+        ("cotangent-of-the-sum", "grad(«mean(seen.losses)», seen.answers)", "sum(seen.losses) * 2.0"),
+        ("loop-of-the-first-block", "params, config, «layer», loop)", "0"),
+    ]),
+    ("vision", "look/views/patches.cpp", INSPECTION, [
+        ("map-of-the-first-token", "(«h * time + token») * time", "h * time"),
+        ("frame-in-the-first-row", "top = «patch / p.columns * edge», left", "0 * edge"),
     ]),
     ("vision", "models/vision/view_synthesis.cpp", VISION, [
         ("attention-over-all-views", "reshape(x, {«batch * views, tokens», c.width})",

@@ -70,6 +70,13 @@ struct HeadLearner {
   Policy policy = all_tokens_at_once();
 };
 
+// How a learner is made of parameters, once more.
+using MadeOf = std::function<Composed(const Params& params)>;
+VisionLoop opened(const HeadLearner& heads, Tensor answers, MadeOf made_of) {
+  return {[made_of = std::move(made_of)](const Params& p) { return std::make_unique<Composed>(made_of(p)); },
+          heads.policy, heads.views, answers};
+}
+
 // ---- ViT^3 ----
 
 InnerOptimizer step_of(const Vittt& o) {
@@ -88,7 +95,7 @@ std::vector<Tensor> vittt_views(Tensor x, const Params& params, const Vittt& o) 
   return views;
 }
 
-HeadLearner vittt_unit(const std::vector<Tensor>& views, const Params& params, const Vittt& o) {
+Composed vittt_learner(const Params& params, const Vittt& o) {
   const std::int64_t heads = o.heads, dim = o.width / heads;
   const auto weight = [&](const char* name) {
     return reshape(params(name, {1, heads, dim, dim}, lecun(dim)), {heads, dim, dim});
@@ -100,8 +107,12 @@ HeadLearner vittt_unit(const std::vector<Tensor>& views, const Params& params, c
     const ModelSizes sizes{heads, dim, 0, dim};
     return single ? linear(p, sizes) : glu(p, sizes);
   });
-  HeadLearner out(Composed(model, inner_product(o.scale), step_of(o)), split_heads(views[0], heads),
-                  split_heads(views[1], heads), split_heads(views[2], heads));
+  return {model, inner_product(o.scale), step_of(o)};
+}
+
+HeadLearner vittt_unit(const std::vector<Tensor>& views, const Params& params, const Vittt& o) {
+  HeadLearner out(vittt_learner(params, o), split_heads(views[0], o.heads), split_heads(views[1], o.heads),
+                  split_heads(views[2], o.heads));
   if (o.unit == VitttUnit::last_layer) out.policy.trained = {"W1"};
   return out;
 }
@@ -118,7 +129,8 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
   check_vittt(x, o);
   const std::int64_t dim = o.width / o.heads;
   const std::vector<Tensor> views = vittt_views(x, params, o);
-  const InnerLoopResult read = vittt_unit(views, params, o).run(o.form);
+  const HeadLearner unit = vittt_unit(views, params, o);
+  const InnerLoopResult read = unit.run(o.form);
   Tensor out = join_heads(read.output);
   if (o.convolution) {
     const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, lecun(9)), {1, dim, 9}));
@@ -128,7 +140,8 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
                            split_heads(views[4], 1), split_heads(views[5], 1));
     out = concat({out, join_heads(seen.run(FormChoice::automatic).output)}, -1);
   }
-  return {affine(out, params.at("proj"), o.width, o.projection_std), read.plan};
+  return {affine(out, params.at("proj"), o.width, o.projection_std), read.plan,
+          opened(unit, read.output, [o](const Params& p) { return vittt_learner(p, o); })};
 }
 
 Tensor vittt_attention_map(Tensor x, const Params& params, const Vittt& o) {
@@ -197,8 +210,15 @@ std::vector<Tensor> t5_views(Tensor x, const Params& params, const T5Attention& 
   return cut(affine(x, params.at("qkv"), 3 * o.width, o.projection_std), {o.width, o.width, o.width});
 }
 
+Composed t5_learner(const Params& params, const T5Attention& o) {
+  const std::int64_t dim = o.width / o.heads;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  const InnerOptimizer step = InnerOptimizer().scale(o.squared_error ? scale * o.rate : o.rate);
+  return {fast_model(params, o), o.squared_error ? half_squared_error() : t5_loss(dim), step};
+}
+
 // views: q, k, v as projected, heads joined.
-HeadLearner t5_learner(const std::vector<Tensor>& views, const Params& params, const T5Attention& o) {
+HeadLearner t5_heads(const std::vector<Tensor>& views, const Params& params, const T5Attention& o) {
   Tensor q = views[0], k = views[1], v = views[2];
   if (o.rescale_qk) {
     const Tensor gain = params("qk_scale_ttt", {1, 1, o.width, 2}, Init::ones()),
@@ -215,11 +235,7 @@ HeadLearner t5_learner(const std::vector<Tensor>& views, const Params& params, c
     k = with_convolved(k, params.at("k_conv2d"), o);
   }
   if (o.value_convolution) v = with_convolved(v, params.at("v_conv2d"), o);
-  const std::int64_t dim = o.width / o.heads;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
-  const InnerOptimizer step = InnerOptimizer().scale(o.squared_error ? scale * o.rate : o.rate);
-  const Composed learner(fast_model(params, o), o.squared_error ? half_squared_error() : t5_loss(dim), step);
-  return {learner, split_heads(q, o.heads), split_heads(k, o.heads), split_heads(v, o.heads)};
+  return {t5_learner(params, o), split_heads(q, o.heads), split_heads(k, o.heads), split_heads(v, o.heads)};
 }
 
 void check_t5(Tensor x, const T5Attention& o) {
@@ -236,7 +252,8 @@ VisionResult t5_attention(Tensor x, const Params& params, const T5Attention& o) 
   const Scope scope("t5");
   check_t5(x, o);
   const std::vector<Tensor> views = t5_views(x, params, o);
-  const InnerLoopResult read = t5_learner(views, params, o).run(o.form);
+  const HeadLearner learner = t5_heads(views, params, o);
+  const InnerLoopResult read = learner.run(o.form);
   Tensor out = read.output;
   if (o.neighbourhood > 0) {
     const auto heads = [&](Tensor joined) { return split_heads(joined, o.heads); };
@@ -244,14 +261,15 @@ VisionResult t5_attention(Tensor x, const Params& params, const T5Attention& o) 
                                            o.image_width, o.neighbourhood);
     if (o.half_neighbourhood) out = 0.5 * out;
   }
-  return {affine(join_heads(out), params.at("proj"), o.width, o.projection_std), read.plan};
+  return {affine(join_heads(out), params.at("proj"), o.width, o.projection_std), read.plan,
+          opened(learner, read.output, [o](const Params& p) { return t5_learner(p, o); })};
 }
 
 Tensor t5_attention_map(Tensor x, const Params& params, const T5Attention& o) {
   const Scope scope("t5");
   check_t5(x, o);
   const double scale = 1.0 / std::sqrt(static_cast<double>(o.width / o.heads));
-  return t5_learner(t5_views(x, params, o), params, o).map(o.squared_error ? -1 : -scale);
+  return t5_heads(t5_views(x, params, o), params, o).map(o.squared_error ? -1 : -scale);
 }
 
 }  // namespace nestgrad::ttt

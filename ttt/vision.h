@@ -5,15 +5,28 @@
 // options that do not go together, ShapeError for an x that does not fit them.
 #pragma once
 
+#include <functional>
+#include <memory>
+
 #include "ttt/compose.h"
 #include "ttt/inner_loop.h"
 #include "ttt/learners/t5.h"
 
 namespace nestgrad::ttt {
 
+// The inner loop of such a layer, as it was run: for who looks inside (look/inspection.h).
+struct VisionLoop {
+  // The learner once more, of the layer's own parameters or of others in their shapes.
+  std::function<std::unique_ptr<Learner>(const Params& params)> learner;
+  Policy policy;
+  Views views;     // q, k, v [batch, heads, tokens, dim], as the learner was given them
+  Tensor answers;  // [batch, heads, tokens, dim]: the learner's alone, without branches beside it
+};
+
 struct VisionResult {
   Tensor output;
-  FormPlan plan;  // of the learner that reads all heads
+  FormPlan plan;    // of the learner that reads all heads
+  VisionLoop loop;  // of the same learner
 };
 
 // What learns in the heads of ViT^3, and what is left of it on the ladder of "Test-time training with KV

@@ -72,7 +72,7 @@ ImplicitAttention implicit_attention(const InspectedLoop& inspected) {
 
 ReportView implicit_attention_view(ViewContext& context) {
   const InspectedLoop& inspected = context.inspected;
-  const ImplicitAttention r = implicit_attention(inspected);
+  const ImplicitAttention& r = context.implicit();
   ReportView view{"implicit-attention", "Implicit attention",
                   "How much does each answer depend on each value?",
                   "|d o_t / d v_s|, for any learner, however deep: "

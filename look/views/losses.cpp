@@ -49,24 +49,26 @@ InnerLosses inner_losses(const InspectedLoop& inspected) {
 
 ReportView losses_view(ViewContext& context) {
   const InspectedLoop& inspected = context.inspected;
-  const InnerLosses r = inner_losses(inspected);
+  const InnerLosses& r = context.losses();
   ReportView view{
       "losses", "The inner loss, token by token", "Does the layer learn while it reads?",
       "Each token is a training example of the inner model. Its loss is shown with the weights from before "
       "the first token, with the weights just before the step on that token, and just after it (Sun et al. "
       "2024, Figure 4). Where the second line falls below the first, the layer has learnt from earlier "
-      "tokens; where the third falls below the second, the step itself helped.\n\n"
-      "Below: the outer loss of the same tokens.",
+      "tokens; where the third falls below the second, the step itself helped.",
       r.claims};
+  const bool of_tokens = std::ssize(r.outer) == inspected.time();  // or of all together
+  if (of_tokens) view.reading += "\n\nBelow: the outer loss of the same tokens.";
   view.pictures = {Chart{"Inner loss",
                          "token",
                          "inner loss",
                          {line("at the first weights", r.initial), line("before the step", r.before),
-                          line("after the step", r.after)}},
-                   Chart{"Outer loss",
-                         "token",
-                         fmt::format("outer loss ({})", inspected.outer_unit),
-                         {line("outer loss", r.outer)}}};
+                          line("after the step", r.after)}}};
+  if (of_tokens)
+    view.pictures.push_back(Chart{"Outer loss",
+                                  "token",
+                                  fmt::format("outer loss ({})", inspected.outer_unit),
+                                  {line("outer loss", r.outer)}});
   context.out.arrays["inner_loss_initial"] = array_of(r.initial);
   context.out.arrays["inner_loss_before"] = array_of(r.before);
   context.out.arrays["inner_loss_after"] = array_of(r.after);

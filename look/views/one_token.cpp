@@ -150,7 +150,7 @@ std::string StepCard::str() const {
 
 ReportView one_token_view(ViewContext& context) {
   const InspectedLoop& inspected = context.inspected;
-  const std::int64_t token = context.options.token >= 0 ? context.options.token : inspected.time() / 2;
+  const std::int64_t token = context.token();
   const StepCard card = explain_step(inspected, token, context.channels());
   ReportView view{"one-token", fmt::format("One step: token {}", token),
                   "What happens when one token is read?",

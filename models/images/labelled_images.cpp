@@ -119,6 +119,25 @@ LabelledImages read_image_folder(const fs::path& path) {
   return out;
 }
 
+std::optional<std::pair<fs::path, fs::path>> mnist_files(const fs::path& folder) {
+  const auto ending_in = [&](const std::string& end) {
+    std::error_code error;
+    for (fs::directory_iterator at(folder, error), last; !error && at != last; at.increment(error)) {
+      const std::string name = at->path().filename().string();
+      if (name.ends_with(end) || name.ends_with(end + ".gz")) return at->path();
+    }
+    return fs::path();
+  };
+  std::pair out{ending_in("images-idx3-ubyte"), ending_in("labels-idx1-ubyte")};
+  if (out.first.empty() || out.second.empty()) return {};
+  return out;
+}
+
+LabelledImages read_labelled_images(const fs::path& folder) {
+  const auto files = mnist_files(folder);
+  return files ? read_mnist(files->first, files->second) : read_image_folder(folder);
+}
+
 LabelledImages with_classes(const LabelledImages& all, const std::vector<std::int32_t>& classes) {
   constexpr std::int32_t kNone = -1;
   std::vector<std::int32_t> becomes(all.classes.size(), kNone);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/array.h"
@@ -28,6 +30,13 @@ LabelledImages read_mnist(const std::filesystem::path& images, const std::filesy
 // that is not there, a file that is damaged, and a folder in which, or below which, there is no image; ConfigError for
 // images of different sizes, and images that lie in no class.
 LabelledImages read_image_folder(const std::filesystem::path& path);
+
+// MNIST's two files in a folder, the images first: their names end in images-idx3-ubyte and labels-idx1-ubyte, or in these and
+// .gz. Nothing: one of them is not there.
+std::optional<std::pair<std::filesystem::path, std::filesystem::path>> mnist_files(
+    const std::filesystem::path& folder);
+// A folder of either kind: read_mnist of its files, if there are such, else read_image_folder.
+LabelledImages read_labelled_images(const std::filesystem::path& folder);
 
 // Those with these labels, in the order of `classes`, which are their classes from then on: a part of the data, or few
 // of many classes for an episode. ConfigError for a label that there is not, or twice.

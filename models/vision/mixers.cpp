@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include "models/vision/layers.h"
 #include "ttt/attention.h"
@@ -155,16 +156,24 @@ Tensor answers(const LinearMixer& mixer, Tensor x, const Params& params, const M
   const Tensor out = matmul(views.q, matmul(views.k, views.v, {.a = true}));
   return mixer.feature == FeatureMap::elu_plus_one ? out / normaliser(views) : out;
 }
-template <class Attention>
-Tensor run(const Attention& mixer, Tensor x, const Params& params, const MixerSizes& s) {
-  const Tensor joined = ttt::join_heads(answers(mixer, x, params, s));
-  return affine(joined, params.at("proj"), s.width, projection(s));
+// A layer with an inner loop.
+ttt::VisionResult result_of(const Vittt& layer, Tensor x, const Params& params, const MixerSizes& s) {
+  return ttt::vittt_block(x, params, sized(layer, s));
 }
-Tensor run(const Vittt& layer, Tensor x, const Params& params, const MixerSizes& s) {
-  return ttt::vittt_block(x, params, sized(layer, s)).output;
+ttt::VisionResult result_of(const T5Attention& layer, Tensor x, const Params& params, const MixerSizes& s) {
+  return ttt::t5_attention(x, params, sized(layer, s));
 }
-Tensor run(const T5Attention& layer, Tensor x, const Params& params, const MixerSizes& s) {
-  return ttt::t5_attention(x, params, sized(layer, s)).output;
+template <class Layer>
+constexpr bool kHasLoop = std::is_same_v<Layer, Vittt> || std::is_same_v<Layer, T5Attention>;
+
+template <class Layer>
+Tensor run(const Layer& layer, Tensor x, const Params& params, const MixerSizes& s) {
+  if constexpr (kHasLoop<Layer>) {
+    return result_of(layer, x, params, s).output;
+  } else {
+    const Tensor joined = ttt::join_heads(answers(layer, x, params, s));
+    return affine(joined, params.at("proj"), s.width, projection(s));
+  }
 }
 
 Tensor map_of(const SoftmaxMixer& mixer, Tensor x, const Params& params, const MixerSizes& s) {
@@ -188,7 +197,11 @@ Tensor map_of(const T5Attention& layer, Tensor x, const Params& params, const Mi
 
 Mixer mixer_named(std::string_view name) {
   for (const Row& row : kMixers)
-    if (row.name == name) return row.make();
+    if (row.name == name) {
+      Mixer out = row.make();
+      out.name = name;
+      return out;
+    }
   throw ConfigError(
       fmt::format("[mixer] there is no mixer '{}'; there are {}", name, fmt::join(mixer_names(), ", ")));
 }
@@ -208,6 +221,23 @@ bool reads_places(const Mixer& mixer) {
 
 Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes) {
   return std::visit([&](const auto& layer) { return run(layer, x, params, sizes); }, mixer.layer);
+}
+
+Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes,
+           ttt::VisionLoop& loop) {
+  return std::visit(
+      [&]<class Layer>(const Layer& layer) -> Tensor {
+        if constexpr (kHasLoop<Layer>) {
+          ttt::VisionResult result = result_of(layer, x, params, sizes);
+          loop = std::move(result.loop);
+          return result.output;
+        } else {
+          throw ConfigError(
+              fmt::format("[mixer] '{}' has no inner loop; look into a model whose mixer is vittt or t5-..",
+                          mixer.name.empty() ? "this attention" : mixer.name));
+        }
+      },
+      mixer.layer);
 }
 
 Tensor projected_keys(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& s) {

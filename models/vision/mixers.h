@@ -40,6 +40,7 @@ struct Mixer {
   // depthwise convolution of x, before the block's norm. New: `cpe` beside the block's norms, weight [width,
   // 1, 3, 3] and bias.
   bool position_convolution = false;
+  std::string name = {};  // by which mixer_named() knows it; empty: it is one of its own
 };
 
 // By the name of a row of the papers' tables. ConfigError for an unknown one; lists them.
@@ -72,6 +73,9 @@ bool reads_places(const Mixer& mixer);
 
 // x [batch, tokens, width] -> [batch, tokens, width].
 Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes);
+// The same, and `loop` becomes its inner loop. ConfigError for softmax and linear attention, which have none.
+Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes,
+           ttt::VisionLoop& loop);
 
 // Keys as projected, before norms and convolutions: [batch, tokens, width].
 Tensor projected_keys(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes);

@@ -62,9 +62,18 @@ Before before_mixer(Tensor x, const Params& params, const VisionConfig& c) {
   return {x, layer_norm_of(x, params.at("norm1"))};
 }
 
-Tensor run_block(Tensor given, const Params& params, const VisionConfig& c) {
+// A block whose inner loop somebody wants to see.
+struct Opened {
+  std::int64_t block;
+  ttt::VisionLoop& loop;
+};
+
+// opened: null, if it is not this block.
+Tensor run_block(Tensor given, const Params& params, const VisionConfig& c, const Opened* opened) {
   const auto [x, normed] = before_mixer(given, params, c);
-  const Tensor mixed = x + mix(normed, params.at("attn"), c.mixer, sizes_of(c));
+  const Params own = params.at("attn");
+  const Tensor mixed = x + (opened ? mix(normed, own, c.mixer, sizes_of(c), opened->loop)
+                                   : mix(normed, own, c.mixer, sizes_of(c)));
   const Params mlp = params.at("mlp");
   const std::int64_t hidden = hidden_of(c);
   const Tensor y =
@@ -72,10 +81,11 @@ Tensor run_block(Tensor given, const Params& params, const VisionConfig& c) {
   return mixed + affine(y, mlp.at("fc2"), c.width, start_of(c, hidden));
 }
 
-Tensor run_blocks(Tensor x, const Params& params, const VisionConfig& c, std::int64_t end) {
+Tensor run_blocks(Tensor x, const Params& params, const VisionConfig& c, std::int64_t end,
+                  const Opened* opened = nullptr) {
   for (std::int64_t i = 0; i < end; ++i) {
     const Scope scope(fmt::format("blocks.{}", i));
-    x = run_block(x, block_of(params, i), c);
+    x = run_block(x, block_of(params, i), c, opened && opened->block == i ? opened : nullptr);
   }
   return x;
 }
@@ -104,23 +114,53 @@ void VisionConfig::check() const {
         "a class token has no place in the image, which the mixer looks at; leave it out or choose another mixer");
 }
 
-Tensor token_features(Tensor images, const Params& params, const VisionConfig& config, Tensor mask) {
+namespace {
+
+Tensor token_features(Tensor images, const Params& params, const VisionConfig& config, Tensor mask,
+                      const Opened* opened) {
   config.check();
-  const Tensor x = run_blocks(embedded(images, params, config, mask), params, config, config.depth);
+  const Tensor x = run_blocks(embedded(images, params, config, mask), params, config, config.depth, opened);
   const Scope scope("head");
   return layer_norm_of(x, params.at("norm"));
 }
 
-Tensor features(Tensor images, const Params& params, const VisionConfig& config) {
-  const Tensor x = token_features(images, params, config);
+// Of whole images, from the features of their tokens.
+Tensor image_features(Tensor x, const VisionConfig& config) {
   if (!config.class_token) return mean(x, {1});
   return reshape(slice(x, 1, 0, 1), {x.dim(0), config.width});
 }
 
-Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config) {
-  const Tensor x = features(images, params, config);
+Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config, const Opened* opened) {
+  const Tensor x = image_features(token_features(images, params, config, {}, opened), config);
   const Scope scope("head");
   return affine(x, params.at("head"), config.classes, start_of(config, config.width));
+}
+
+void check_block(const VisionConfig& config, std::int64_t block) {
+  config.check();
+  if (block < 0 || block >= config.depth)
+    throw ConfigError(fmt::format("[vision] there is no block {}, there are {}", block, config.depth));
+}
+
+}  // namespace
+
+Tensor token_features(Tensor images, const Params& params, const VisionConfig& config, Tensor mask) {
+  return token_features(images, params, config, mask, nullptr);
+}
+
+Tensor features(Tensor images, const Params& params, const VisionConfig& config) {
+  return image_features(token_features(images, params, config), config);
+}
+
+Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config) {
+  return class_logits(images, params, config, nullptr);
+}
+
+Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block,
+                    ttt::VisionLoop& loop) {
+  check_block(config, block);
+  const Opened opened{block, loop};
+  return class_logits(images, params, config, &opened);
 }
 
 namespace {
@@ -128,9 +168,7 @@ namespace {
 // What block `block` does with what its mixer is given.
 Tensor looked_at(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block,
                  Tensor (*look)(Tensor, const Params&, const Mixer&, const MixerSizes&)) {
-  config.check();
-  if (block < 0 || block >= config.depth)
-    throw ConfigError(fmt::format("[vision] there is no block {}, there are {}", block, config.depth));
+  check_block(config, block);
   const Tensor x = run_blocks(embedded(images, params, config, {}), params, config, block);
   const Params own = block_of(params, block);
   return look(before_mixer(x, own, config).normed, own.at("attn"), config.mixer, sizes_of(config));

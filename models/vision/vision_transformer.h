@@ -48,6 +48,10 @@ Tensor token_features(Tensor images, const Params& params, const VisionConfig& c
 Tensor features(Tensor images, const Params& params, const VisionConfig& config);
 // [batch, classes].
 Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config);
+// The same, and `loop` becomes the inner loop of block `block`. ConfigError for a block that there is not, and for
+// mixers without one.
+Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block,
+                    ttt::VisionLoop& loop);
 
 // Attention of block `block` as a map, [batch, heads, tokens, tokens], the class token first: attention_map of
 // models/vision/mixers.h of what that block is given.

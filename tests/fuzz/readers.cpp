@@ -22,6 +22,7 @@
 #include "models/metrics.h"
 #include "models/tokenizer.h"
 #include "models/trainer.h"
+#include "models/vision/vision_checkpoint.h"
 #include "tests/golden_check/verify.h"
 #include "tests/image_files.h"
 #include "ttt/reference.h"
@@ -133,6 +134,23 @@ std::vector<Reader> published_readers(const std::string& data, const std::string
   return out;
 }
 
+vision::VisionCheckpoint small_image_model() {
+  const vision::VisionConfig config{.height = 4,
+                                    .image_width = 4,
+                                    .channels = 1,
+                                    .patch = 2,
+                                    .width = 4,
+                                    .depth = 1,
+                                    .heads = 1,
+                                    .classes = 2,
+                                    .mixer = vision::mixer_named("t5-swiglu")};
+  const TracedModel model = trace_model(
+      DType::f32, {{DType::f32, {1, 4, 4, 1}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+        return std::vector<Tensor>{class_logits(in[0], Params(table), config)};
+      });
+  return {config, initial_parameters(model.params, DType::f32, 0)};
+}
+
 }  // namespace
 
 std::vector<Reader> all_readers(const std::string& data, const std::string& bin, const std::string& folder) {
@@ -225,6 +243,21 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
          write_file_atomically(folder + "/config.json", config);
          use_model();
        }}};
+  vision::write_checkpoint(folder + "/images", small_image_model());
+  const auto image_model = [path = folder + "/images"](const std::string& fields,
+                                                       const std::string& weights) {
+    write_file_atomically(path + "/config.json", fields);
+    write_file_atomically(path + "/model.safetensors", weights);
+    vision::read_checkpoint(path);
+  };
+  const std::string image_config = read_file(folder + "/images/config.json"),
+                    image_weights = read_file(folder + "/images/model.safetensors");
+  out.push_back({"config of an image model", {image_config}, false, [=](const std::string& bytes) {
+                   image_model(bytes, image_weights);
+                 }});
+  out.push_back({"image model", {image_weights}, true, [=](const std::string& bytes) {
+                   image_model(image_config, bytes);
+                 }});
   for (Reader& reader : published_readers(data, folder)) out.push_back(std::move(reader));
   if (bin.empty()) return out;
   const std::string none = folder + "/none";

@@ -220,6 +220,21 @@ expect 1 'no inner loop' "${looks[@]}" --checkpoint "$work/attention-mamba-whole
 expect 1 'config.json' "${looks[@]}" --checkpoint "$work/none"
 expect 1 'text.txt/out' "${looks[@]}" --learner delta-net --dim 4 --out "$text/out"
 
+# .. of a model of images: a drawn character, and an image of a folder in another size.
+"$bin/07_images" "$work/images" > "$work/log" 2>&1 || fail "07_images"
+expect 0 '"holds":true' "$bin/inspect" --checkpoint "$work/images" --image 4 --out "$work/patches" --json
+for file in report.html summary.jsonl views/image.npy views/patches-2.svg; do
+  [ -s "$work/patches/$file" ] || fail "inspect: no patches/$file"
+done
+grep -q 'a drawn character, number 4' "$work/patches/report.html" || fail "inspect: the page does not say which image"
+expect 0 'block 0 of a vision transformer with t5-swiglu' "$bin/inspect" --checkpoint "$work/images/model.safetensors" --out "$work/patches"
+expect 1 'no layer 1' "$bin/inspect" --checkpoint "$work/images" --layer 1
+expect 2 'there are 49 tokens' "$bin/inspect" --checkpoint "$work/images" --token 49
+expect 2 'is for text' "$bin/inspect" --checkpoint "$work/images" --tokenizer "$text"
+expect 2 'is for a model of images' "${looks[@]}" --checkpoint "$whole" --data "$text" --image 1
+expect 1 'image folder' "$bin/inspect" --checkpoint "$work/images" --data "$work/none"
+expect 1 'there is no PNG file' "$bin/inspect" --checkpoint "$work/images" --data "$work/patches"
+
 # .. and of a model that learns as a whole.
 "$bin/train_lm" --data "$text" --learner ttt-e2e --steps 3 --batch 2 --context 16 --width 16 --layers 2 --mini-batch 4 \
   --inner-rate-warmup 2 --inner-rate-start 0.5 --out "$work/e2e" > "$work/log" 2>&1 || fail "train_lm --learner ttt-e2e"

@@ -1,0 +1,131 @@
+// The promise: the loop that is inspected of a vision transformer's block is the one that the model runs, with what its
+// loss wants of it; and its page shows the image.
+#include <cmath>
+
+#include "autograd/grad.h"
+#include "look/inspection.h"
+#include "look/views.h"
+#include "tests/models/vision_testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+vision::VisionCheckpoint untrained(const std::string& mixer, bool class_token = false) {
+  const vision::VisionConfig c{.height = 10,
+                               .image_width = 12,
+                               .channels = 1,
+                               .patch = 2,
+                               .width = 8,
+                               .depth = 2,
+                               .heads = 2,
+                               .classes = 3,
+                               .mixer = vision::mixer_named(mixer),
+                               .class_token = class_token};
+  const TracedModel model = trace_model(
+      DType::f32, {{DType::f32, {1, 10, 12, 1}}},
+      [&](ParamTable& table, const Tensors& in) { return Tensors{class_logits(in[0], Params(table), c)}; });
+  return {c, random_parameters(model, DType::f32)};
+}
+
+const Array kImage = random({DType::f32, {10, 12, 1}}, 3);
+
+}  // namespace
+
+TEST_CASE("inspection: a block's inner loop has the gradients of the whole image model") {
+  for (const std::string mixer : {"vittt", "vittt-v1", "t5-swiglu", "t5-dwc-qk", "t5-nat3", "t5-diffusion"}) {
+    CAPTURE(mixer);
+    const vision::VisionCheckpoint checkpoint = untrained(mixer);
+    const Arrays batch{kImage.reshaped({1, 10, 12, 1}), Array::of({2}, {1}, DType::i32)};
+    const TracedModel whole =
+        trace_model(DType::f64, specs_of(batch), [&](ParamTable& table, const Tensors& in) {
+          const Tensor logits = class_logits(cast(in[0], DType::f64), Params(table), checkpoint.config);
+          const Tensor loss = mean(cross_entropy(logits, in[1]));
+          Tensors out{loss};
+          for (const Tensor& g : grad(loss, table.tensors())) out.push_back(g);
+          return out;
+        });
+    StateDict params;
+    for (const auto& [name, value] : checkpoint.params) params.emplace(name, value.cast(DType::f64));
+    const Arrays gradients = whole.function(whole.bind(batch, {&params}));
+    for (const std::int64_t layer : {0, 1}) {
+      const look::InspectedLoop s = inspected_block(checkpoint, kImage, 2, layer);
+      CHECK(s.time() == 30);
+      REQUIRE(s.outer_loss.size() == 1);
+      CHECK(s.outer_loss[0] == doctest::Approx(gradients[0].item()).epsilon(1e-12));
+      const look::MetaProgram program = look::meta_program(s);
+      const Arrays own = program.function(program.inputs);
+      std::size_t compared = 0;
+      for (std::size_t i = 0; i < whole.params.size(); ++i) {
+        const std::string prefix = fmt::format("blocks.{}.attn.", layer), &name = whole.params[i].name;
+        if (!name.starts_with(prefix)) continue;
+        const auto here = std::ranges::find(program.outputs, name.substr(prefix.size()));
+        if (here == program.outputs.end()) continue;  // not the learner's
+        CAPTURE(name);
+        CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())],
+                             gradients[i + 1]) < 1e-9);
+        ++compared;
+      }
+      CHECK(compared >= 1);
+    }
+  }
+}
+
+TEST_CASE("inspection: the page of an image model shows its image, and maps of its patches") {
+  for (const bool class_token : {false, true}) {
+    const look::InspectedLoop loop = inspected_block(untrained("t5-swiglu", class_token), kImage, 1, 0);
+    CHECK(loop.time() == (class_token ? 31 : 30));
+    REQUIRE(loop.patches);
+    CHECK(loop.patches->rows == 5);
+    CHECK(loop.patches->columns == 6);
+    CHECK(contains(loop.patches->caption, "class 1, the model says"));
+    const Inspection r = inspect(loop);
+    CHECK(r.holds());
+    CHECK(r.views.size() == look::views().size());
+    REQUIRE(r.views[0].id == "patches");
+    // The image, a map for each of two heads, and what the step changes.
+    REQUIRE(r.views[0].pictures.size() == 4);
+    const auto& image = std::get<Images>(r.views[0].pictures[0]).tiles.at(0).image;
+    CHECK(image.shape() == Shape{10, 12, 3});
+    CHECK(image.at(3 * (4 * 12 + 6)) == doctest::Approx(0.9));  // a corner of the patch in row 2, column 3
+    CHECK(image.at(0) == kImage.at(0));
+    // Its map is the row of implicit attention to that token.
+    const std::int64_t first = class_token ? 1 : 0, token = first + 15, time = loop.time();
+    const auto& map = std::get<Heatmap>(r.views[0].pictures[1]);
+    for (std::int64_t i = 0; i < 30; ++i)
+      CHECK(map.values.at(static_cast<std::size_t>(i)) ==
+            r.arrays.at("implicit_attention").at(token * time + first + i));
+  }
+}
+
+TEST_CASE(
+    "inspection: the order of tokens is nothing to a learner of images, and something to a causal one") {
+  look::InspectedLoop loop = inspected_block(untrained("vittt"), kImage, 1, 1);
+  for (const Claim& c : look::order_of_tokens(loop)) CHECK(c.holds());
+  look::InspectedLoop causal = look::inspected_learner(
+      ttt::system_named("ttt-linear"), {.batch = 1, .heads = 2, .dim = 4, .time = 8, .chunk = 4}, 1);
+  for (const Claim& c : look::order_of_tokens(causal)) CHECK_FALSE(c.holds());
+}
+
+TEST_CASE("inspection: image models, images and classes that do not go together are refused") {
+  const vision::VisionCheckpoint checkpoint = untrained("t5-swiglu");
+  const auto refused = [&](auto error, const vision::VisionCheckpoint& of, const Array& image,
+                           std::int32_t label, std::int64_t layer) {
+    return message_of<decltype(error)>([&] { inspected_block(of, image, label, layer); });
+  };
+  CHECK(contains(refused(ConfigError(""), checkpoint, kImage, 0, 2), "there is no layer 2; the model has 2"));
+  CHECK(contains(refused(ConfigError(""), checkpoint, kImage, 3, 0),
+                 "the image is of class 3; the model has 3"));
+  CHECK(
+      contains(refused(ShapeError(""), checkpoint, random({DType::f32, {8, 8, 1}}, 1), 0, 0), "[10, 12, 1]"));
+  CHECK(
+      contains(refused(ConfigError(""), untrained("softmax"), kImage, 0, 0), "'softmax' has no inner loop"));
+}
+
+TEST_CASE("inspection: the precision of an image model's gradients is told tensor by tensor") {
+  const vision::VisionCheckpoint checkpoint = untrained("t5-swiglu");
+  const look::PrecisionProbe r = model_precision(checkpoint, kImage, 1);
+  CHECK(r.entries.size() == checkpoint.params.size());
+  CHECK(r.cosine > 1 - 1e-6);
+}

@@ -1,0 +1,144 @@
+// The promise: a vision transformer that was written is read again with the same bits, a published one is read with a
+// config.json beside it, and files that make no model are refused in a line.
+#include "models/vision/vision_checkpoint.h"
+
+#include <filesystem>
+
+#include "engine/io/file.h"
+#include "engine/io/safetensors.h"
+#include "models/training.h"
+#include "tests/models/vision_testing.h"
+#include "tests/temporary_folder.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+vision::VisionConfig small(const std::string& mixer) {
+  return {.height = 10,
+          .image_width = 12,
+          .channels = 3,
+          .patch = 2,
+          .width = 8,
+          .depth = 2,
+          .heads = 2,
+          .classes = 5,
+          .mlp_ratio = 2.5,
+          .mixer = vision::mixer_named(mixer)};
+}
+
+StateDict start_of(const vision::VisionConfig& c) {
+  const TracedModel model = trace_model(
+      DType::f32, {{DType::f32, {1, c.height, c.image_width, c.channels}}},
+      [&](ParamTable& table, const Tensors& in) { return Tensors{class_logits(in[0], Params(table), c)}; });
+  return random_parameters(model, DType::f32);
+}
+
+void check_same_params(const StateDict& a, const StateDict& b) {
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, value] : a) CHECK(value.same_bits(b.at(name)));
+}
+
+}  // namespace
+
+TEST_CASE("a vision transformer is written and read with the same bits, whatever its mixer") {
+  for (const std::string& mixer : vision::mixer_names()) {
+    CAPTURE(mixer);
+    const TemporaryFolder folder;
+    const vision::VisionConfig config = small(mixer);
+    vision::VisionCheckpoint written{config, start_of(config)};
+    vision::write_checkpoint(folder / "new/model", written);
+    CHECK(vision::is_vision_checkpoint(folder / "new/model"));
+    CHECK(vision::is_vision_checkpoint(folder / "new/model/model.safetensors"));
+    const vision::VisionCheckpoint read = vision::read_checkpoint(folder / "new/model");
+    CHECK(vision::to_json(read.config) == vision::to_json(config));
+    CHECK(read.config.mixer.layer.index() == config.mixer.layer.index());
+    CHECK(read.config.mlp_ratio == 2.5);
+    check_same_params(written.params, read.params);
+    check_same_params(written.params, vision::read_checkpoint(folder / "new/model/model.safetensors").params);
+  }
+}
+
+TEST_CASE("a folder that training saved is read without AdamW's moments") {
+  const TemporaryFolder folder;
+  const vision::VisionConfig config = small("t5-swiglu");
+  Training training({.seed = 0});
+  training.add({{DType::f32, {2, 10, 12, 3}}, {DType::i32, {2}}}, [&](ParamTable& table, const Tensors& in) {
+    return Training::Objective{mean(cross_entropy(class_logits(in[0], Params(table), config), in[1]))};
+  });
+  training.step(0, {random({DType::f32, {2, 10, 12, 3}}, 1), Array::of({1, 4}, {2}, DType::i32)}, 1e-2);
+  training.save(folder / "checkpoint.safetensors", {});
+  write_file_atomically(folder / "config.json", vision::to_json(config));
+  check_same_params(vision::read_checkpoint(folder.path).params, training.parameters());
+}
+
+TEST_CASE("weights in half precision are read, and fields with a usual value may be left out") {
+  const TemporaryFolder folder;
+  const vision::VisionConfig config{.height = 4,
+                                    .image_width = 4,
+                                    .channels = 1,
+                                    .patch = 2,
+                                    .width = 8,
+                                    .depth = 1,
+                                    .heads = 2,
+                                    .classes = 3,
+                                    .mixer = vision::mixer_named("softmax")};
+  SafeTensors file;
+  for (const auto& [name, value] : start_of(config)) file.tensors.emplace(name, value);
+  write_safetensors(folder / "model.safetensors", file);
+  write_file_atomically(
+      folder / "config.json",
+      R"({"model_type": "vision_transformer", "image_size": 4, "patch_size": 2, "hidden_size": 8,
+  "num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": 3, "architectures": ["ViT"]})");
+  const vision::VisionCheckpoint read = vision::read_checkpoint(folder.path);
+  CHECK(vision::to_json(read.config) == vision::to_json(config));
+}
+
+TEST_CASE("files that make no vision transformer are refused, and say why") {
+  const TemporaryFolder folder;
+  const vision::VisionConfig config = small("t5-swiglu");
+  const std::string good = vision::to_json(config);
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    return message_of<ConfigError>([&] { vision::vision_config_from_json(text, "config.json"); });
+  };
+  CHECK(contains(refused("\"patch_size\": 2", "\"patch_size\": \"two\""),
+                 "config.json: field 'patch_size' is \"two\""));
+  CHECK(contains(refused("\"hidden_size\": 8,", ""), "field 'hidden_size' is missing"));
+  CHECK(contains(refused("\"t5-swiglu\"", "\"t6\""), "there is no mixer 't6'; there are softmax"));
+  CHECK(contains(refused("\"vision_transformer\"", "\"ttt\""), "model_type is \"ttt\""));
+  CHECK(contains(refused("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1000000000"),
+                 "must be at most 1000"));
+  CHECK(contains(refused("\"patch_size\": 2", "\"patch_size\": 4"), "patch"));
+  CHECK(contains(refused("\"num_attention_heads\": 2", "\"num_attention_heads\": 3"), "heads"));
+  CHECK(contains(refused("\"mlp_ratio\": 2.5", "\"mlp_ratio\": -1"), "mlp_ratio"));
+  CHECK(contains(message_of<ConfigError>([&] { vision::vision_config_from_json("[1, 2]", "config.json"); }),
+                 "not a JSON object"));
+
+  // A mixer that no name stands for; weights of another model: nothing is written.
+  vision::VisionConfig own = config;
+  own.mixer.name.clear();
+  CHECK(contains(message_of<ConfigError>([&] {
+                   vision::write_checkpoint(folder / "own", {own, start_of(config)});
+                 }),
+                 "has no name"));
+  CHECK(contains(message_of<ConfigError>([&] {
+                   vision::write_checkpoint(folder / "own", {small("softmax"), start_of(config)});
+                 }),
+                 "blocks.0.attn.w1"));
+  CHECK_FALSE(std::filesystem::exists(folder / "own"));
+
+  // A configuration of far more than the weights is refused before such a model is made.
+  vision::write_checkpoint(folder / "model", {config, start_of(config)});
+  std::string large = good;
+  large.replace(large.find("\"hidden_size\": 8"), 16, "\"hidden_size\": 4194304");
+  write_file_atomically(folder / "model/config.json", large);
+  CHECK(contains(message_of<ConfigError>([&] { vision::read_checkpoint(folder / "model"); }),
+                 "do not belong together"));
+  CHECK(contains(message_of<IoError>([&] { vision::read_checkpoint(folder / "nothing"); }), "config.json"));
+  CHECK_FALSE(vision::is_vision_checkpoint(folder / "nothing"));
+}
