@@ -117,6 +117,10 @@ ChosenImage chosen_image(const Options& o, const vision::VisionConfig& model) {
                     kUnseen, static_cast<std::uint64_t>(number), 1);
   } else {
     images = read_labelled_images(o.data);
+    if (std::ssize(images.classes) != model.classes)
+      throw ConfigError(
+          fmt::format("[inspect] {} has {} class{}, the model {}: give the images that it was trained on",
+                      o.data, images.classes.size(), images.classes.size() == 1 ? "" : "es", model.classes));
     at = number;
     if (at >= images.labels.size())
       throw CLI::ValidationError("--image",

@@ -18,7 +18,7 @@ packed=(engine/io/png.cpp engine/io/idx.cpp models/images/labelled_images.cpp)
 for source in engine/io/*.cpp models/images/*.cpp; do
   [[ " ${packed[*]} " == *" $source "* ]] || sources+=("$source")
 done
-read_only=("${packed[@]}" look/*.cpp look/*/*.cpp reproduce/*.cpp reproduce/*/*.cpp programs/*.cpp)
+read_only=("${packed[@]}" models/vision/*.cpp look/*.cpp look/*/*.cpp reproduce/*.cpp reproduce/*/*.cpp programs/*.cpp)
 
 # What CMake makes for the library.
 mkdir -p "$out"

@@ -19,6 +19,13 @@ using Arrays = std::vector<Array>;
 
 inline Spec f64(Shape shape = {}) { return {DType::f64, std::move(shape)}; }
 inline Spec f32(Shape shape = {}) { return {DType::f32, std::move(shape)}; }
+// Under sanitizers, which take ten to twenty times as long: a test that takes minutes there makes less of the same.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline Spec i32(Shape shape = {}) { return {DType::i32, std::move(shape)}; }
 
 // Uniform in [-1, 1), a function of the seed.

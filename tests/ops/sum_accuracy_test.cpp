@@ -83,7 +83,7 @@ TEST_CASE("a sum of f32 is as exact as its bound says, along rows and across the
   std::string table =
       "| terms | length | along rows | across rows | one after the other |\n|---|---:|---:|---:|---:|\n";
   for (const Terms kind : {Terms::positive, Terms::mixed, Terms::cancelling})
-    for (const std::int64_t n : {1, 8, 16, 100, 129, 1000, 100'000, 1'000'000}) {
+    for (const std::int64_t n : {1, 8, 16, 100, 129, 1000, 100'000, kSanitized ? 200'000 : 1'000'000}) {
       double along = 0, across = 0, naive = 0;
       for (std::uint64_t seed = 1; seed <= (n < 10'000 ? 50U : 3U); ++seed) {
         const Array x = terms(kind, n, seed);
@@ -122,6 +122,7 @@ TEST_CASE("a sum of f32 adds up in the order of its description, whatever is lef
 }
 
 TEST_CASE("columns of a sum across rows are sums of their own, whatever the width") {
+  const Function of_two = trace([](Tensor t) { return sum(t, {0}); }, f32({100, 2}));
   for (const std::int64_t columns : {2, 5, 8, 37, 64, 300}) {
     const Array x = random(f32({100, columns}), 3);
     const Array all = trace([](Tensor t) { return sum(t, {0}); }, x.spec())(x);
@@ -129,8 +130,7 @@ TEST_CASE("columns of a sum across rows are sums of their own, whatever the widt
       Array column(DType::f32, {100, 2});  // and another, or it is a row
       for (std::int64_t r = 0; r < 100; ++r)
         column.as<float>()[static_cast<std::size_t>(2 * r)] = static_cast<float>(x.at(r * columns + c));
-      const Array one = trace([](Tensor t) { return sum(t, {0}); }, column.spec())(column);
-      CHECK(one.at(0) == all.at(c));
+      CHECK(of_two(column).at(0) == all.at(c));
     }
   }
 }

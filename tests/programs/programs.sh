@@ -234,6 +234,9 @@ expect 2 'is for text' "$bin/inspect" --checkpoint "$work/images" --tokenizer "$
 expect 2 'is for a model of images' "${looks[@]}" --checkpoint "$whole" --data "$text" --image 1
 expect 1 'image folder' "$bin/inspect" --checkpoint "$work/images" --data "$work/none"
 expect 1 'there is no PNG file' "$bin/inspect" --checkpoint "$work/images" --data "$work/patches"
+mkdir -p "$work/faces/one"
+base64 -d > "$work/faces/one/pixel.png" <<< iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==
+expect 1 'has 1 class, the model 10' "$bin/inspect" --checkpoint "$work/images" --data "$work/faces"
 
 # .. and of a model that learns as a whole.
 "$bin/train_lm" --data "$text" --learner ttt-e2e --steps 3 --batch 2 --context 16 --width 16 --layers 2 --mini-batch 4 \
