@@ -12,4 +12,5 @@ phase "test release" ctest --preset release
 phase "configure asan" cmake --preset asan
 phase "build asan" cmake --build --preset asan
 phase "test asan (quick)" ctest --preset asan
+phases_done
 echo "== all passed: $SECONDS s"
