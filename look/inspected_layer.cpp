@@ -6,6 +6,7 @@
 #include "autograd/grad.h"
 #include "look/inspection.h"
 #include "models/language_model.h"
+#include "models/vision/patches.h"
 
 namespace nestgrad {
 
@@ -73,18 +74,44 @@ look::PrecisionProbe precision_of(
   return look::compare_precision(names, low, high);
 }
 
-// An image and its label, as a batch of one. The image is f32, and a program in f64 takes it as it is.
-std::vector<Array> batch_of(const vision::VisionConfig& c, const Array& image, std::int32_t label) {
-  if (image.shape() != Shape{c.height, c.image_width, c.channels})
-    throw ShapeError(fmt::format("[inspect] the image is {}, the model sees [{}, {}, {}]",
+// f32 [height, width, channels] of the sizes of a model as a batch of one.
+template <class Config>
+Array image_batch(const Config& c, const Array& image) {
+  if (image.spec() != Spec{DType::f32, {c.height, c.image_width, c.channels}})
+    throw ShapeError(fmt::format("[inspect] the image is {}, the model sees f32[{},{},{}]",
                                  to_string(image.spec()), c.height, c.image_width, c.channels));
+  return image.reshaped({1, c.height, c.image_width, c.channels});
+}
+
+Array one_number(std::int64_t x) { return Array::of({static_cast<double>(x)}, {1}, DType::i32); }
+
+void check_layer(std::int64_t layer, std::int64_t layers) {
+  if (layer < 0 || layer >= layers)
+    throw ConfigError(
+        fmt::format("[inspect] there is no layer {}; the model has {}, counted from 0", layer, layers));
+}
+
+// What an image model's loop is called, how it is made, and what it lies on.
+template <class Config>
+void describe(look::InspectedLoop& out, const Config& c, const char* model, std::int64_t layer,
+              const ttt::VisionLoop& loop, const Array& image, std::string caption) {
+  out.name = fmt::format("block {} of a {} with {}", layer, model,
+                         c.mixer.name.empty() ? "a mixer of its own" : c.mixer.name);
+  out.learner = loop.learner;
+  out.policy = loop.policy;
+  out.patches = {.image = image, .rows = c.rows(), .columns = c.columns(), .caption = std::move(caption)};
+}
+
+// An image and its label, as a batch of one.
+std::vector<Array> batch_of(const vision::VisionConfig& c, const Array& image, std::int32_t label) {
+  const Array batch = image_batch(c, image);
   if (label < 0 || label >= c.classes)
     throw ConfigError(fmt::format("[inspect] the image is of class {}; the model has {}, counted from 0",
                                   label, c.classes));
-  return {image.reshaped({1, c.height, c.image_width, c.channels}),
-          Array::of({static_cast<double>(label)}, {1}, DType::i32)};
+  return {batch, one_number(label)};
 }
 
+// Images are f32, and a program in f64 takes them as they are.
 Tensor pixels(Tensor images, const Params& params) { return cast(images, params.dtype()); }
 
 // "class 3, the model says 5 (61 %)"
@@ -102,9 +129,7 @@ std::string what_it_says(const vision::VisionCheckpoint& checkpoint, const std::
 
 look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& tokens, std::int64_t layer) {
   const LanguageModelConfig& config = checkpoint.config;
-  if (layer < 0 || layer >= config.num_hidden_layers)
-    throw ConfigError(fmt::format("[inspect] there is no layer {}; the model has {}, counted from 0", layer,
-                                  config.num_hidden_layers));
+  check_layer(layer, config.num_hidden_layers);
   if (config.ttt_layer_type == kEndToEnd)
     throw ConfigError(
         "[inspect] ttt-e2e has no layers with an inner loop of their own: the whole model learns; "
@@ -146,12 +171,8 @@ look::InspectedLoop inspected_block(const vision::VisionCheckpoint& checkpoint, 
                                     std::int32_t label, std::int64_t layer) {
   const vision::VisionConfig& config = checkpoint.config;
   const std::vector<Array> batch = batch_of(config, image, label);
-  if (layer < 0 || layer >= config.depth)
-    throw ConfigError(
-        fmt::format("[inspect] there is no layer {}; the model has {}, counted from 0", layer, config.depth));
+  check_layer(layer, config.depth);
   look::InspectedLoop out;
-  out.name = fmt::format("block {} of a vision transformer with {}", layer,
-                         config.mixer.name.empty() ? "a mixer of its own" : config.mixer.name);
   out.outer_unit = "nats per image";
   ttt::VisionLoop loop;
   take_numbers(out, batch, checkpoint.params, fmt::format("blocks.{}.attn.", layer),
@@ -159,12 +180,31 @@ look::InspectedLoop inspected_block(const vision::VisionCheckpoint& checkpoint, 
                  const Tensor logits = class_logits(pixels(in[0], params), params, config, layer, loop);
                  return Seen{cross_entropy(logits, in[1]), loop.answers, loop.views};
                });
-  out.learner = loop.learner;
-  out.policy = loop.policy;
-  out.patches = {.image = image,
-                 .rows = config.rows(),
-                 .columns = config.columns(),
-                 .caption = what_it_says(checkpoint, batch)};
+  describe(out, config, "vision transformer", layer, loop, image, what_it_says(checkpoint, batch));
+  return out;
+}
+
+look::InspectedLoop inspected_block(const vision::DiffusionConfig& config, const StateDict& params,
+                                    const vision::NoiseSchedule& schedule, const NoisyImage& noisy,
+                                    std::int64_t layer) {
+  const std::vector<Array> batch{image_batch(config, noisy.image), image_batch(config, noisy.noise),
+                                 one_number(noisy.level), one_number(noisy.label)};
+  check_layer(layer, config.depth);
+  look::InspectedLoop out;
+  out.outer_unit = "squared error of the noise";
+  ttt::VisionLoop loop;
+  take_numbers(
+      out, batch, params, fmt::format("blocks.{}.attn.", layer), [&](const Params& own, const Tensors& in) {
+        const Tensor noise = pixels(in[1], own), given = schedule.noisy(pixels(in[0], own), noise, in[2]);
+        const Tensor found = predicted_noise(given, in[2], in[3], own, config, layer, loop);
+        return Seen{mean(square(vision::patches_of(found - noise, config.patch)), {2}), loop.answers,
+                    loop.views};
+      });
+  const Array shown =
+      trace([&](const Tensors& in) { return Tensors{schedule.noisy(in[0], in[1], in[2])}; },
+            {batch[0].spec(), batch[1].spec(), batch[2].spec()})({batch[0], batch[1], batch[2]})[0];
+  describe(out, config, "diffusion transformer", layer, loop, shown.reshaped(noisy.image.shape()),
+           fmt::format("class {} at noise level {} of {}", noisy.label, noisy.level, config.levels));
   return out;
 }
 

@@ -8,12 +8,14 @@
 #include "look/numbers.h"
 #include "look/report.h"
 #include "models/checkpoint.h"
+#include "models/vision/diffusion.h"
 #include "models/vision/vision_checkpoint.h"
 
 namespace nestgrad {
 
 struct InspectionOptions {
-  std::int64_t token = -1;  // of which the step is shown; -1: the one in the middle, of an image in both directions
+  std::int64_t token =
+      -1;  // of which the step is shown; -1: the one in the middle, of an image in both directions
   // Precision of the gradients of a whole model, in place of the inner loop's own.
   std::function<look::PrecisionProbe()> precision;
   std::function<void(const std::string& what, double fraction_done)> progress;
@@ -45,6 +47,17 @@ look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& t
 // ConfigError for a layer that does not exist or has no inner loop, ShapeError for an image of another size.
 look::InspectedLoop inspected_block(const vision::VisionCheckpoint& checkpoint, const Array& image,
                                     std::int32_t label, std::int64_t layer);
+
+// An image with noise, as a diffusion transformer is trained on it.
+struct NoisyImage {
+  Array image, noise;  // f32 [height, width, channels]
+  std::int32_t level = 0, label = 0;
+};
+// Likewise of a block of a diffusion transformer, with the outer gradient of its squared error; the outer loss is that of
+// each patch.
+look::InspectedLoop inspected_block(const vision::DiffusionConfig& config, const StateDict& params,
+                                    const vision::NoiseSchedule& schedule, const NoisyImage& noisy,
+                                    std::int64_t layer);
 
 // A model that trains while it reads (TTT-E2E), reading `tokens`, i32 [1, time + 1] in whole chunks: losses before and
 // after each inner step, what each step adds to the meta-gradient, inner gradients, precision. It has no graph and no

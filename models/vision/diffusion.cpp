@@ -47,12 +47,14 @@ std::int64_t hidden_of(const Config& c) {
   return static_cast<std::int64_t>(static_cast<double>(c.width) * c.mlp_ratio);
 }
 
-// active: silu of the condition.
-Tensor run_block(Tensor x, Tensor active, const Params& params, const Config& c) {
+// active: silu of the condition. loop: becomes the mixer's, unless it is null.
+Tensor run_block(Tensor x, Tensor active, const Params& params, const Config& c, ttt::VisionLoop* loop) {
   if (c.mixer.position_convolution) x = x + depthwise_conv_of(x, params.at("cpe"), c.rows(), c.columns());
   const std::vector<Tensor> m = modulation(active, params, 6);
   const MixerSizes sizes{.width = c.width, .heads = c.heads, .height = c.rows(), .image_width = c.columns()};
-  x = x + m[2] * mix(modulated(x, m[0], m[1]), params.at("attn"), c.mixer, sizes);
+  const Tensor given = modulated(x, m[0], m[1]);
+  const Params own = params.at("attn");
+  x = x + m[2] * (loop ? mix(given, own, c.mixer, sizes, *loop) : mix(given, own, c.mixer, sizes));
   const Params mlp = params.at("mlp");
   const Tensor hidden = gelu_tanh(mapped(modulated(x, m[3], m[4]), mlp.at("fc1"), hidden_of(c)));
   return x + m[5] * mapped(hidden, mlp.at("fc2"), c.width);
@@ -122,8 +124,11 @@ void DiffusionConfig::check() const {
   if (width % 4) throw ConfigError(fmt::format("[diffusion] width must be a multiple of 4, it is {}", width));
 }
 
+namespace {
+
+// loop: becomes that of block `block`, unless it is null.
 Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params& params,
-                       const DiffusionConfig& c) {
+                       const DiffusionConfig& c, std::int64_t block, ttt::VisionLoop* loop) {
   c.check();
   check_given(images, levels, labels, c);
   Tensor x = patch_embedding(images, params.at("x_embedder.proj"), c.patch, c.width,
@@ -132,7 +137,7 @@ Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params
   const Tensor active = silu(condition(levels, labels, params, c));
   for (std::int64_t i = 0; i < c.depth; ++i) {
     const Scope scope(fmt::format("blocks.{}", i));
-    x = run_block(x, active, params.at("blocks").at(std::to_string(i)), c);
+    x = run_block(x, active, params.at("blocks").at(std::to_string(i)), c, i == block ? loop : nullptr);
   }
   const Scope scope("final_layer");
   const Params last = params.at("final_layer");
@@ -140,6 +145,20 @@ Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params
   const Tensor pixels =
       affine(modulated(x, m[0], m[1]), last.at("linear"), c.patch * c.patch * c.channels, Init::zeros());
   return images_of(pixels, c.height, c.image_width, c.patch);
+}
+
+}  // namespace
+
+Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params& params,
+                       const DiffusionConfig& c) {
+  return predicted_noise(images, levels, labels, params, c, 0, nullptr);
+}
+
+Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params& params,
+                       const DiffusionConfig& c, std::int64_t block, ttt::VisionLoop& loop) {
+  if (block < 0 || block >= c.depth)
+    throw ConfigError(fmt::format("[diffusion] there is no block {}, there are {}", block, c.depth));
+  return predicted_noise(images, levels, labels, params, c, block, &loop);
 }
 
 Tensor denoising_loss(Tensor images, Tensor noise, Tensor levels, Tensor labels, const Params& params,

@@ -38,6 +38,10 @@ struct DiffusionConfig {
 // channels, width], .bias. The published pos_embed is fixed, and no parameter here: position_table.
 Tensor predicted_noise(Tensor x, Tensor levels, Tensor labels, const Params& params,
                        const DiffusionConfig& config);
+// The same, and `loop` becomes the inner loop of block `block`. ConfigError for a block that there is not, and for
+// mixers without one.
+Tensor predicted_noise(Tensor x, Tensor levels, Tensor labels, const Params& params,
+                       const DiffusionConfig& config, std::int64_t block, ttt::VisionLoop& loop);
 
 // Mean squared error of the predicted noise of each image, [batch]. images and noise [batch, height,
 // image_width, channels], levels and labels as above: to train without labels too, a part of them is given as

@@ -1,6 +1,7 @@
 // The promise: the loop that is inspected of a vision transformer's block is the one that the model runs, with what its
 // loss wants of it; and its page shows the image.
 #include <cmath>
+#include <numeric>
 
 #include "autograd/grad.h"
 #include "look/inspection.h"
@@ -72,6 +73,56 @@ TEST_CASE("inspection: a block's inner loop has the gradients of the whole image
   }
 }
 
+TEST_CASE("inspection: a block's inner loop has the gradients of the whole diffusion transformer") {
+  for (const std::string mixer : {"t5-diffusion", "t5-diffusion-no-nat", "vittt"}) {
+    CAPTURE(mixer);
+    const vision::DiffusionConfig c{.height = 10,
+                                    .image_width = 12,
+                                    .channels = 1,
+                                    .patch = 2,
+                                    .width = 8,
+                                    .depth = 2,
+                                    .heads = 2,
+                                    .classes = 3,
+                                    .levels = 30,
+                                    .mixer = vision::mixer_named(mixer)};
+    const vision::NoiseSchedule schedule = vision::NoiseSchedule::linear(30);
+    const NoisyImage noisy{kImage, random({DType::f32, {10, 12, 1}}, 4), 17, 3};  // of no label
+    const Arrays batch{noisy.image.reshaped({1, 10, 12, 1}).cast(DType::f64),
+                       noisy.noise.reshaped({1, 10, 12, 1}).cast(DType::f64),
+                       Array::of({17}, {1}, DType::i32), Array::of({3}, {1}, DType::i32)};
+    const TracedModel whole =
+        trace_model(DType::f64, specs_of(batch), [&](ParamTable& table, const Tensors& in) {
+          const Tensor loss = mean(denoising_loss(in[0], in[1], in[2], in[3], Params(table), c, schedule));
+          Tensors out{loss};
+          for (const Tensor& g : grad(loss, table.tensors())) out.push_back(g);
+          return out;
+        });
+    const StateDict params = random_parameters(whole, DType::f64);
+    const Arrays gradients = whole.function(whole.bind(batch, {&params}));
+    const look::InspectedLoop s = inspected_block(c, params, schedule, noisy, 1);
+    REQUIRE(s.outer_loss.size() == 30);
+    CHECK(std::reduce(s.outer_loss.begin(), s.outer_loss.end()) / 30 ==
+          doctest::Approx(gradients[0].item()).epsilon(1e-12));
+    const look::MetaProgram program = look::meta_program(s);
+    const Arrays own = program.function(program.inputs);
+    std::size_t compared = 0;
+    for (std::size_t i = 0; i < whole.params.size(); ++i) {
+      const std::string &name = whole.params[i].name, prefix = "blocks.1.attn.";
+      if (!name.starts_with(prefix)) continue;
+      const auto here = std::ranges::find(program.outputs, name.substr(prefix.size()));
+      if (here == program.outputs.end()) continue;
+      CAPTURE(name);
+      CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())], gradients[i + 1]) <
+            1e-9);
+      ++compared;
+    }
+    CHECK(compared == 2);
+    CHECK(contains(s.patches->caption, "class 3 at noise level 17 of 30"));
+    CHECK(inspect(s).holds());
+  }
+}
+
 TEST_CASE("inspection: the page of an image model shows its image, and maps of its patches") {
   for (const bool class_token : {false, true}) {
     const look::InspectedLoop loop = inspected_block(untrained("t5-swiglu", class_token), kImage, 1, 0);
@@ -118,7 +169,7 @@ TEST_CASE("inspection: image models, images and classes that do not go together 
   CHECK(contains(refused(ConfigError(""), checkpoint, kImage, 3, 0),
                  "the image is of class 3; the model has 3"));
   CHECK(
-      contains(refused(ShapeError(""), checkpoint, random({DType::f32, {8, 8, 1}}, 1), 0, 0), "[10, 12, 1]"));
+      contains(refused(ShapeError(""), checkpoint, random({DType::f32, {8, 8, 1}}, 1), 0, 0), "the model sees f32[10,12,1]"));
   CHECK(
       contains(refused(ConfigError(""), untrained("softmax"), kImage, 0, 0), "'softmax' has no inner loop"));
 }

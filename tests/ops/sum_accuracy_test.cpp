@@ -83,7 +83,7 @@ TEST_CASE("a sum of f32 is as exact as its bound says, along rows and across the
   std::string table =
       "| terms | length | along rows | across rows | one after the other |\n|---|---:|---:|---:|---:|\n";
   for (const Terms kind : {Terms::positive, Terms::mixed, Terms::cancelling})
-    for (const std::int64_t n : {1, 8, 16, 100, 129, 1000, 100'000, kSanitized ? 200'000 : 1'000'000}) {
+    for (const std::int64_t n : {1, 8, 16, 100, 129, 1000, 100'000, 1'000'000}) {
       double along = 0, across = 0, naive = 0;
       for (std::uint64_t seed = 1; seed <= (n < 10'000 ? 50U : 3U); ++seed) {
         const Array x = terms(kind, n, seed);
