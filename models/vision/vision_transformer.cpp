@@ -90,16 +90,6 @@ Tensor run_blocks(Tensor x, const Params& params, const VisionConfig& c, std::in
   return x;
 }
 
-// Names and shapes of all that class_logits asks for.
-std::vector<ParamSpec> parameters_of(const VisionConfig& c) {
-  const Spec images{DType::f32, {1, c.height, c.image_width, c.channels}};
-  return trace_model(DType::f32, {images},
-                     [&](ParamTable& table, const std::vector<Tensor>& in) {
-                       return std::vector<Tensor>{class_logits(in[0], Params(table), c)};
-                     })
-      .params;
-}
-
 }  // namespace
 
 void VisionConfig::check() const {
@@ -182,6 +172,15 @@ Tensor block_attention(Tensor images, const Params& params, const VisionConfig& 
 
 Tensor block_keys(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block) {
   return looked_at(images, params, config, block, projected_keys);
+}
+
+std::vector<ParamSpec> parameters_of(const VisionConfig& c) {
+  const Spec images{DType::f32, {1, c.height, c.image_width, c.channels}};
+  return trace_model(DType::f32, {images},
+                     [&](ParamTable& table, const std::vector<Tensor>& in) {
+                       return std::vector<Tensor>{class_logits(in[0], Params(table), c)};
+                     })
+      .params;
 }
 
 std::vector<std::string> inherited_parameters(const VisionConfig& config) {

@@ -60,6 +60,9 @@ Tensor block_attention(Tensor images, const Params& params, const VisionConfig& 
 // Keys of block `block` as projected, [batch, tokens, width], the class token first.
 Tensor block_keys(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block);
 
+// Names, shapes and starts of all that class_logits asks for, in that order.
+std::vector<ParamSpec> parameters_of(const VisionConfig& config);
+
 // Names of the parameters that the softmax ViT of the same sizes has too, in the same shapes: what a
 // conversion inherits (T^5). All others are new, and trained alone ("freeze") or faster ("multiplier").
 std::vector<std::string> inherited_parameters(const VisionConfig& config);

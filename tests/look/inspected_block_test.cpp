@@ -24,10 +24,7 @@ vision::VisionCheckpoint untrained(const std::string& mixer, bool class_token = 
                                .classes = 3,
                                .mixer = vision::mixer_named(mixer),
                                .class_token = class_token};
-  const TracedModel model = trace_model(
-      DType::f32, {{DType::f32, {1, 10, 12, 1}}},
-      [&](ParamTable& table, const Tensors& in) { return Tensors{class_logits(in[0], Params(table), c)}; });
-  return {c, random_parameters(model, DType::f32)};
+  return {c, random_parameters(parameters_of(c), DType::f32)};
 }
 
 const Array kImage = random({DType::f32, {10, 12, 1}}, 3);
@@ -168,8 +165,8 @@ TEST_CASE("inspection: image models, images and classes that do not go together 
   CHECK(contains(refused(ConfigError(""), checkpoint, kImage, 0, 2), "there is no layer 2; the model has 2"));
   CHECK(contains(refused(ConfigError(""), checkpoint, kImage, 3, 0),
                  "the image is of class 3; the model has 3"));
-  CHECK(
-      contains(refused(ShapeError(""), checkpoint, random({DType::f32, {8, 8, 1}}, 1), 0, 0), "the model sees f32[10,12,1]"));
+  CHECK(contains(refused(ShapeError(""), checkpoint, random({DType::f32, {8, 8, 1}}, 1), 0, 0),
+                 "the model sees f32[10,12,1]"));
   CHECK(
       contains(refused(ConfigError(""), untrained("softmax"), kImage, 0, 0), "'softmax' has no inner loop"));
 }

@@ -74,15 +74,19 @@ inline TracedModel training_model(const LanguageModelConfig& config, DType dtype
 }
 
 // Parameters away from their starting values, so that every one of them matters.
-inline StateDict random_parameters(const TracedModel& model, DType dtype, std::uint64_t seed = 5) {
+inline StateDict random_parameters(const std::vector<ParamSpec>& params, DType dtype,
+                                   std::uint64_t seed = 5) {
   StateDict out;
-  for (const ParamSpec& p : model.params) {
+  for (const ParamSpec& p : params) {
     Array value = random({DType::f64, p.shape}, seed++, -0.4, 0.4);
     if (p.init.kind == Init::Kind::constant)
       for (double& x : value.as<double>()) x += p.init.value;
     out.emplace(p.name, value.cast(dtype));
   }
   return out;
+}
+inline StateDict random_parameters(const TracedModel& model, DType dtype, std::uint64_t seed = 5) {
+  return random_parameters(model.params, dtype, seed);
 }
 
 }  // namespace nestgrad::testing

@@ -28,12 +28,7 @@ vision::VisionConfig small(const std::string& mixer) {
           .mixer = vision::mixer_named(mixer)};
 }
 
-StateDict start_of(const vision::VisionConfig& c) {
-  const TracedModel model = trace_model(
-      DType::f32, {{DType::f32, {1, c.height, c.image_width, c.channels}}},
-      [&](ParamTable& table, const Tensors& in) { return Tensors{class_logits(in[0], Params(table), c)}; });
-  return random_parameters(model, DType::f32);
-}
+StateDict start_of(const vision::VisionConfig& c) { return random_parameters(parameters_of(c), DType::f32); }
 
 void check_same_params(const StateDict& a, const StateDict& b) {
   REQUIRE(a.size() == b.size());

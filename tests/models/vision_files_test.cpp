@@ -81,11 +81,7 @@ vision::VisionConfig vit(const std::string& mixer = "softmax") {
 }
 
 StateDict start_of(const vision::VisionConfig& config) {
-  const TracedModel model =
-      trace_model(DType::f32, {{DType::f32, {1, 4, 4, 3}}}, [&](ParamTable& table, const Tensors& in) {
-        return Tensors{class_logits(in[0], Params(table), config)};
-      });
-  return initial_parameters(model.params, DType::f32, 0);
+  return initial_parameters(parameters_of(config), DType::f32, 0);
 }
 
 }  // namespace
