@@ -27,10 +27,10 @@ std::string cluster_text(const ClusterCall& call, const ClusterUse& use);
 // A whole kernel, of blocks of kClusterThreads. Its parameters: Pointers, and `count` as ClusterUse has it, an std::int64_t.
 constexpr const char* kClusterFunction = "nestgrad_cluster";
 struct ClusterKernelText {
-  std::string text;  // empty: there is none
+  std::string text = {};  // empty: there is none
   std::int64_t count = 0, threads = 0;
-  std::vector<bool> in_whole;  // by input: must it begin at a multiple of 16 bytes?
-  bool out_whole = false;      // likewise of outputs
+  std::vector<bool> in_whole = {};  // by input: must it begin at a multiple of 16 bytes?
+  bool out_whole = false;           // likewise of outputs
 };
 ClusterKernelText cluster_kernel_text(const ClusterCall& call);
 
