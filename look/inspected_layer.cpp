@@ -21,6 +21,12 @@ StateDict cast_to(const StateDict& params, DType dtype) {
   return out;
 }
 
+std::vector<Spec> specs_of(const std::vector<Array>& arrays) {
+  std::vector<Spec> out;
+  for (const Array& a : arrays) out.push_back(a.spec());
+  return out;
+}
+
 // An inner loop in the program of its model.
 struct Seen {
   Tensor losses, answers;
@@ -32,17 +38,17 @@ struct Seen {
 void take_numbers(look::InspectedLoop& out, const std::vector<Array>& inputs, const StateDict& checkpoint,
                   const std::string& prefix,
                   const std::function<Seen(const Params& params, const Tensors& in)>& see) {
-  std::vector<Spec> specs;
-  for (const Array& a : inputs) specs.push_back(a.spec());
   std::vector<std::string> gates;
   bool position = false;
-  const TracedModel model = trace_model(DType::f64, specs, [&](ParamTable& table, const Tensors& in) {
-    const Seen seen = see(Params(table), in);
-    Tensors r{seen.losses, grad(mean(seen.losses), seen.answers), seen.views.q, seen.views.k, seen.views.v};
-    for (const auto& [name, rows] : seen.views.gates) gates.push_back(name), r.push_back(rows);
-    if (seen.views.position.defined()) position = true, r.push_back(seen.views.position);
-    return r;
-  });
+  const TracedModel model =
+      trace_model(DType::f64, specs_of(inputs), [&](ParamTable& table, const Tensors& in) {
+        const Seen seen = see(Params(table), in);
+        Tensors r{seen.losses, grad(mean(seen.losses), seen.answers), seen.views.q, seen.views.k,
+                  seen.views.v};
+        for (const auto& [name, rows] : seen.views.gates) gates.push_back(name), r.push_back(rows);
+        if (seen.views.position.defined()) position = true, r.push_back(seen.views.position);
+        return r;
+      });
   check_fits(model.params, checkpoint, "the checkpoint");
   const StateDict params = cast_to(checkpoint, DType::f64);
   const std::vector<Array> r = model.function(model.bind(inputs, {&params}));
@@ -58,11 +64,9 @@ void take_numbers(look::InspectedLoop& out, const std::vector<Array>& inputs, co
 look::PrecisionProbe precision_of(
     const std::vector<Array>& inputs, const StateDict& checkpoint,
     const std::function<Tensor(const Params& params, const Tensors& in)>& losses) {
-  std::vector<Spec> specs;
-  for (const Array& a : inputs) specs.push_back(a.spec());
   std::vector<std::string> names;
   const auto gradients = [&](DType dtype) {
-    const TracedModel model = trace_model(dtype, specs, [&](ParamTable& table, const Tensors& in) {
+    const TracedModel model = trace_model(dtype, specs_of(inputs), [&](ParamTable& table, const Tensors& in) {
       return grad(mean(losses(Params(table), in)), table.tensors(), {.allow_zero = true});
     });
     names.clear();

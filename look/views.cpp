@@ -6,29 +6,28 @@
 
 namespace nestgrad::look {
 
-// Each view, in the order of the page, what a progress line calls it, and what it is of: any loop, or images.
-#define NESTGRAD_VIEWS(VIEW)                          \
-  VIEW(patches, "patches", images)                    \
-  VIEW(losses, "inner losses", any)                   \
-  VIEW(by_step, "contributions by step", any)         \
-  VIEW(channels, "channels", any)                     \
-  VIEW(estimators, "estimators", any)                 \
-  VIEW(curvature, "curvature", any)                   \
-  VIEW(attention, "effective attention", any)         \
-  VIEW(implicit_attention, "implicit attention", any) \
-  VIEW(keys, "keys", any)                             \
-  VIEW(one_token, "one token", any)                   \
-  VIEW(graph, "the graph", any)                       \
-  VIEW(memory, "memory", any)                         \
-  VIEW(time, "time", any)                             \
-  VIEW(precision, "precision", any)
+// Each view, in the order of the page, and what a progress line calls it.
+#define NESTGRAD_VIEWS(VIEW)                     \
+  VIEW(patches, "patches", .of_images = true)    \
+  VIEW(losses, "inner losses")                   \
+  VIEW(by_step, "contributions by step")         \
+  VIEW(channels, "channels")                     \
+  VIEW(estimators, "estimators")                 \
+  VIEW(curvature, "curvature")                   \
+  VIEW(attention, "effective attention")         \
+  VIEW(implicit_attention, "implicit attention") \
+  VIEW(keys, "keys")                             \
+  VIEW(one_token, "one token")                   \
+  VIEW(graph, "the graph")                       \
+  VIEW(memory, "memory")                         \
+  VIEW(time, "time")                             \
+  VIEW(precision, "precision")
 
-#define NESTGRAD_DECLARE(NAME, WHAT, OF) ReportView NAME##_view(ViewContext& context);
+#define NESTGRAD_DECLARE(NAME, WHAT, ...) ReportView NAME##_view(ViewContext& context);
 NESTGRAD_VIEWS(NESTGRAD_DECLARE)
 
 std::span<const View> views() {
-  constexpr bool any = false, images = true;
-#define NESTGRAD_ROW(NAME, WHAT, OF) {WHAT, NAME##_view, OF},
+#define NESTGRAD_ROW(NAME, WHAT, ...) {.what = WHAT, .make = NAME##_view, __VA_ARGS__},
   static constexpr View kViews[] = {NESTGRAD_VIEWS(NESTGRAD_ROW)};
   return kViews;
 }

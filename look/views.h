@@ -41,7 +41,7 @@ class ViewContext {
 struct View {
   const char* what;  // for a progress line: "inner losses"
   ReportView (*make)(ViewContext& context);
-  bool of_images;  // shown where tokens are patches of an image alone
+  bool of_images = false;  // shown where tokens are patches of an image alone
 };
 std::span<const View> views();  // in the order of the page
 

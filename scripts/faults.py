@@ -1161,7 +1161,7 @@ FAULTS = [
         ("all-layers-learn", "if («l.only_last») policy.trained", "false"),
     ]),
     ("vision", "models/vision/diffusion.cpp", VISION, [
-        ("gate-forgotten", "x = x + «m[2]» * (loop", "0.0 * m[2] + 1.0"),
+        ("gate-forgotten", "x = x + «m[2]» * mix(", "0.0 * m[2] + 1.0"),
         ("level-forgotten", "return «level» + gather(", "0.0 * level"),
     ]),
     ("vision", "models/vision/noise_schedule.cpp", VISION, [

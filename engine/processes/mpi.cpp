@@ -102,8 +102,8 @@ class MpiProcess final : public Transport {
     try {
       exchange_all(out, in);
     } catch (const ProcessError& e) {
-      ended_ =
-          e.what();  // MPI still knows the memory of messages that are not done: it gets no turn to touch it
+      // MPI still knows the memory of messages that are not done: it gets no turn to touch it
+      ended_ = e.what();
       throw;
     }
   }

@@ -52,8 +52,8 @@ Array framed(const InspectedLoop::Patches& p, std::int64_t patch) {
 
 Heatmap map_of_patches(std::string title, std::string value_label, const InspectedLoop::Patches& p,
                        std::span<const double> tokens) {
-  const auto behind =
-      tokens.last(static_cast<std::size_t>(p.rows * p.columns));  // a class token stands first
+  // A class token stands first.
+  const auto behind = tokens.last(static_cast<std::size_t>(p.rows * p.columns));
   return {.title = std::move(title),
           .x_label = "column of patches",
           .y_label = "row of patches",

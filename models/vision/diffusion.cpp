@@ -52,9 +52,7 @@ Tensor run_block(Tensor x, Tensor active, const Params& params, const Config& c,
   if (c.mixer.position_convolution) x = x + depthwise_conv_of(x, params.at("cpe"), c.rows(), c.columns());
   const std::vector<Tensor> m = modulation(active, params, 6);
   const MixerSizes sizes{.width = c.width, .heads = c.heads, .height = c.rows(), .image_width = c.columns()};
-  const Tensor given = modulated(x, m[0], m[1]);
-  const Params own = params.at("attn");
-  x = x + m[2] * (loop ? mix(given, own, c.mixer, sizes, *loop) : mix(given, own, c.mixer, sizes));
+  x = x + m[2] * mix(modulated(x, m[0], m[1]), params.at("attn"), c.mixer, sizes, loop);
   const Params mlp = params.at("mlp");
   const Tensor hidden = gelu_tanh(mapped(modulated(x, m[3], m[4]), mlp.at("fc1"), hidden_of(c)));
   return x + m[5] * mapped(hidden, mlp.at("fc2"), c.width);

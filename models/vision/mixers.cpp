@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <type_traits>
+#include <utility>
 
 #include "models/vision/layers.h"
 #include "ttt/attention.h"
@@ -156,24 +156,23 @@ Tensor answers(const LinearMixer& mixer, Tensor x, const Params& params, const M
   const Tensor out = matmul(views.q, matmul(views.k, views.v, {.a = true}));
   return mixer.feature == FeatureMap::elu_plus_one ? out / normaliser(views) : out;
 }
-// A layer with an inner loop.
-ttt::VisionResult result_of(const Vittt& layer, Tensor x, const Params& params, const MixerSizes& s) {
-  return ttt::vittt_block(x, params, sized(layer, s));
-}
-ttt::VisionResult result_of(const T5Attention& layer, Tensor x, const Params& params, const MixerSizes& s) {
-  return ttt::t5_attention(x, params, sized(layer, s));
-}
-template <class Layer>
-constexpr bool kHasLoop = std::is_same_v<Layer, Vittt> || std::is_same_v<Layer, T5Attention>;
 
-template <class Layer>
-Tensor run(const Layer& layer, Tensor x, const Params& params, const MixerSizes& s) {
-  if constexpr (kHasLoop<Layer>) {
-    return result_of(layer, x, params, s).output;
-  } else {
-    const Tensor joined = ttt::join_heads(answers(layer, x, params, s));
-    return affine(joined, params.at("proj"), s.width, projection(s));
-  }
+// loop: becomes the layer's, unless it is null, as it is for attention.
+template <class Attention>
+Tensor run(const Attention& mixer, Tensor x, const Params& params, const MixerSizes& s, ttt::VisionLoop*) {
+  const Tensor joined = ttt::join_heads(answers(mixer, x, params, s));
+  return affine(joined, params.at("proj"), s.width, projection(s));
+}
+Tensor output_of(ttt::VisionResult result, ttt::VisionLoop* loop) {
+  if (loop) *loop = std::move(result.loop);
+  return result.output;
+}
+Tensor run(const Vittt& layer, Tensor x, const Params& params, const MixerSizes& s, ttt::VisionLoop* loop) {
+  return output_of(ttt::vittt_block(x, params, sized(layer, s)), loop);
+}
+Tensor run(const T5Attention& layer, Tensor x, const Params& params, const MixerSizes& s,
+           ttt::VisionLoop* loop) {
+  return output_of(ttt::t5_attention(x, params, sized(layer, s)), loop);
 }
 
 Tensor map_of(const SoftmaxMixer& mixer, Tensor x, const Params& params, const MixerSizes& s) {
@@ -219,25 +218,14 @@ bool reads_places(const Mixer& mixer) {
   return t5 && (t5->convolutions || t5->value_convolution || t5->neighbourhood > 0);
 }
 
-Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes) {
-  return std::visit([&](const auto& layer) { return run(layer, x, params, sizes); }, mixer.layer);
-}
-
 Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes,
-           ttt::VisionLoop& loop) {
-  return std::visit(
-      [&]<class Layer>(const Layer& layer) -> Tensor {
-        if constexpr (kHasLoop<Layer>) {
-          ttt::VisionResult result = result_of(layer, x, params, sizes);
-          loop = std::move(result.loop);
-          return result.output;
-        } else {
-          throw ConfigError(
-              fmt::format("[mixer] '{}' has no inner loop; look into a model whose mixer is vittt or t5-..",
-                          mixer.name.empty() ? "this attention" : mixer.name));
-        }
-      },
-      mixer.layer);
+           ttt::VisionLoop* loop) {
+  if (loop && !std::holds_alternative<Vittt>(mixer.layer) &&
+      !std::holds_alternative<T5Attention>(mixer.layer))
+    throw ConfigError(
+        fmt::format("[mixer] '{}' has no inner loop; look into a model whose mixer is vittt or t5-..",
+                    mixer.name.empty() ? "this attention" : mixer.name));
+  return std::visit([&](const auto& layer) { return run(layer, x, params, sizes, loop); }, mixer.layer);
 }
 
 Tensor projected_keys(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& s) {

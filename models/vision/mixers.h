@@ -71,11 +71,10 @@ struct MixerSizes {
 // Does it look at the place of tokens in the image? It then takes no class token.
 bool reads_places(const Mixer& mixer);
 
-// x [batch, tokens, width] -> [batch, tokens, width].
-Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes);
-// The same, and `loop` becomes its inner loop. ConfigError for softmax and linear attention, which have none.
+// x [batch, tokens, width] -> [batch, tokens, width]. loop: unless it is null, becomes the mixer's inner loop; ConfigError
+// for softmax and linear attention, which have none.
 Tensor mix(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes,
-           ttt::VisionLoop& loop);
+           ttt::VisionLoop* loop = nullptr);
 
 // Keys as projected, before norms and convolutions: [batch, tokens, width].
 Tensor projected_keys(Tensor x, const Params& params, const Mixer& mixer, const MixerSizes& sizes);

@@ -83,19 +83,13 @@ void check_extents(const VisionConfig& c) {
   within("num_labels", c.classes, kMostExtent);
 }
 
-std::int64_t count_of(const StateDict& params) {
-  std::int64_t out = 0;
-  for (const auto& [name, value] : params) out += value.size();
-  return out;
-}
-
 void check_belong_together(const VisionCheckpoint& model, const std::string& what) {
   const VisionConfig& c = model.config;
   check_extents(c);
   c.check();
   const double width = static_cast<double>(c.width),
                least = static_cast<double>(c.depth) * width * width * (4 + 2 * c.mlp_ratio);
-  if (const auto held = static_cast<double>(count_of(model.params)); !(least <= 1.001 * held))
+  if (const auto held = static_cast<double>(parameter_count(model.params)); !(least <= 1.001 * held))
     throw ConfigError(fmt::format(
         "[vision] {} holds {:.0f} parameters, its configuration (hidden_size {}, num_hidden_layers {}) asks for at "
         "least {:.0f}; they do not belong together",

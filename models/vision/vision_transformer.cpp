@@ -62,18 +62,10 @@ Before before_mixer(Tensor x, const Params& params, const VisionConfig& c) {
   return {x, layer_norm_of(x, params.at("norm1"))};
 }
 
-// A block whose inner loop somebody wants to see.
-struct Opened {
-  std::int64_t block;
-  ttt::VisionLoop& loop;
-};
-
-// opened: null, if it is not this block.
-Tensor run_block(Tensor given, const Params& params, const VisionConfig& c, const Opened* opened) {
+// loop: becomes the mixer's, unless it is null.
+Tensor run_block(Tensor given, const Params& params, const VisionConfig& c, ttt::VisionLoop* loop) {
   const auto [x, normed] = before_mixer(given, params, c);
-  const Params own = params.at("attn");
-  const Tensor mixed = x + (opened ? mix(normed, own, c.mixer, sizes_of(c), opened->loop)
-                                   : mix(normed, own, c.mixer, sizes_of(c)));
+  const Tensor mixed = x + mix(normed, params.at("attn"), c.mixer, sizes_of(c), loop);
   const Params mlp = params.at("mlp");
   const std::int64_t hidden = hidden_of(c);
   const Tensor y =
@@ -81,11 +73,12 @@ Tensor run_block(Tensor given, const Params& params, const VisionConfig& c, cons
   return mixed + affine(y, mlp.at("fc2"), c.width, start_of(c, hidden));
 }
 
+// The first `end` blocks. loop: becomes that of block `opened`, unless it is null.
 Tensor run_blocks(Tensor x, const Params& params, const VisionConfig& c, std::int64_t end,
-                  const Opened* opened = nullptr) {
+                  std::int64_t opened = 0, ttt::VisionLoop* loop = nullptr) {
   for (std::int64_t i = 0; i < end; ++i) {
     const Scope scope(fmt::format("blocks.{}", i));
-    x = run_block(x, block_of(params, i), c, opened && opened->block == i ? opened : nullptr);
+    x = run_block(x, block_of(params, i), c, i == opened ? loop : nullptr);
   }
   return x;
 }
@@ -107,9 +100,10 @@ void VisionConfig::check() const {
 namespace {
 
 Tensor token_features(Tensor images, const Params& params, const VisionConfig& config, Tensor mask,
-                      const Opened* opened) {
+                      std::int64_t opened, ttt::VisionLoop* loop) {
   config.check();
-  const Tensor x = run_blocks(embedded(images, params, config, mask), params, config, config.depth, opened);
+  const Tensor x =
+      run_blocks(embedded(images, params, config, mask), params, config, config.depth, opened, loop);
   const Scope scope("head");
   return layer_norm_of(x, params.at("norm"));
 }
@@ -120,8 +114,9 @@ Tensor image_features(Tensor x, const VisionConfig& config) {
   return reshape(slice(x, 1, 0, 1), {x.dim(0), config.width});
 }
 
-Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config, const Opened* opened) {
-  const Tensor x = image_features(token_features(images, params, config, {}, opened), config);
+Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config, std::int64_t opened,
+                    ttt::VisionLoop* loop) {
+  const Tensor x = image_features(token_features(images, params, config, {}, opened, loop), config);
   const Scope scope("head");
   return affine(x, params.at("head"), config.classes, start_of(config, config.width));
 }
@@ -135,7 +130,7 @@ void check_block(const VisionConfig& config, std::int64_t block) {
 }  // namespace
 
 Tensor token_features(Tensor images, const Params& params, const VisionConfig& config, Tensor mask) {
-  return token_features(images, params, config, mask, nullptr);
+  return token_features(images, params, config, mask, 0, nullptr);
 }
 
 Tensor features(Tensor images, const Params& params, const VisionConfig& config) {
@@ -143,14 +138,13 @@ Tensor features(Tensor images, const Params& params, const VisionConfig& config)
 }
 
 Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config) {
-  return class_logits(images, params, config, nullptr);
+  return class_logits(images, params, config, 0, nullptr);
 }
 
 Tensor class_logits(Tensor images, const Params& params, const VisionConfig& config, std::int64_t block,
                     ttt::VisionLoop& loop) {
   check_block(config, block);
-  const Opened opened{block, loop};
-  return class_logits(images, params, config, &opened);
+  return class_logits(images, params, config, block, &loop);
 }
 
 namespace {

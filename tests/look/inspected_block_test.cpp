@@ -6,6 +6,7 @@
 #include "autograd/grad.h"
 #include "look/inspection.h"
 #include "look/views.h"
+#include "tests/look/inspected_loops.h"
 #include "tests/models/vision_testing.h"
 
 using namespace nestgrad;
@@ -52,20 +53,7 @@ TEST_CASE("inspection: a block's inner loop has the gradients of the whole image
       CHECK(s.time() == 30);
       REQUIRE(s.outer_loss.size() == 1);
       CHECK(s.outer_loss[0] == doctest::Approx(gradients[0].item()).epsilon(1e-12));
-      const look::MetaProgram program = look::meta_program(s);
-      const Arrays own = program.function(program.inputs);
-      std::size_t compared = 0;
-      for (std::size_t i = 0; i < whole.params.size(); ++i) {
-        const std::string prefix = fmt::format("blocks.{}.attn.", layer), &name = whole.params[i].name;
-        if (!name.starts_with(prefix)) continue;
-        const auto here = std::ranges::find(program.outputs, name.substr(prefix.size()));
-        if (here == program.outputs.end()) continue;  // not the learner's
-        CAPTURE(name);
-        CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())],
-                             gradients[i + 1]) < 1e-9);
-        ++compared;
-      }
-      CHECK(compared >= 1);
+      CHECK(check_same_gradients(s, whole, gradients, fmt::format("blocks.{}.attn.", layer)) >= 1);
     }
   }
 }
@@ -101,20 +89,7 @@ TEST_CASE("inspection: a block's inner loop has the gradients of the whole diffu
     REQUIRE(s.outer_loss.size() == 30);
     CHECK(std::reduce(s.outer_loss.begin(), s.outer_loss.end()) / 30 ==
           doctest::Approx(gradients[0].item()).epsilon(1e-12));
-    const look::MetaProgram program = look::meta_program(s);
-    const Arrays own = program.function(program.inputs);
-    std::size_t compared = 0;
-    for (std::size_t i = 0; i < whole.params.size(); ++i) {
-      const std::string &name = whole.params[i].name, prefix = "blocks.1.attn.";
-      if (!name.starts_with(prefix)) continue;
-      const auto here = std::ranges::find(program.outputs, name.substr(prefix.size()));
-      if (here == program.outputs.end()) continue;
-      CAPTURE(name);
-      CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())], gradients[i + 1]) <
-            1e-9);
-      ++compared;
-    }
-    CHECK(compared == 2);
+    CHECK(check_same_gradients(s, whole, gradients, "blocks.1.attn.") == 2);
     CHECK(contains(s.patches->caption, "class 3 at noise level 17 of 30"));
     CHECK(inspect(s).holds());
   }

@@ -1,7 +1,10 @@
 // Inner loops to inspect: of a published system, and of one matrix whose numbers have closed forms.
 #pragma once
 
+#include <algorithm>
+
 #include "look/numbers.h"
+#include "models/traced_model.h"
 #include "tests/testing.h"
 #include "tests/ttt/by_hand.h"
 
@@ -17,6 +20,25 @@ inline void check_all(const std::vector<Claim>& claims) {
     CAPTURE(i.error);
     CHECK(i.holds());
   }
+}
+
+// How many of the learner's parameters have the gradients of the whole model, which `gradients` holds behind its loss.
+inline std::size_t check_same_gradients(const InspectedLoop& loop, const TracedModel& whole,
+                                        const Arrays& gradients, const std::string& prefix) {
+  const look::MetaProgram program = look::meta_program(loop);
+  const Arrays own = program.function(program.inputs);
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < whole.params.size(); ++i) {
+    const std::string& name = whole.params[i].name;
+    if (!name.starts_with(prefix)) continue;
+    const auto here = std::ranges::find(program.outputs, name.substr(prefix.size()));
+    if (here == program.outputs.end()) continue;  // not the learner's
+    CAPTURE(name);
+    CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())], gradients[i + 1]) <
+          1e-9);
+    ++compared;
+  }
+  return compared;
 }
 
 inline InspectedLoop of(const std::string& system, std::int64_t time = 12, std::int64_t chunk = 4) {

@@ -9,6 +9,7 @@
 #include "engine/io/file.h"
 #include "engine/io/npy.h"
 #include "look/views.h"
+#include "tests/look/inspected_loops.h"
 #include "tests/models/model_testing.h"
 #include "tests/temporary_folder.h"
 
@@ -40,22 +41,8 @@ TEST_CASE("inspection: a layer's inspected has the gradients of the whole model"
         const look::InspectedLoop s = inspected_layer(checkpoint, tokens, layer);
         CHECK(s.time() == 8);
         CHECK(s.outer_loss.size() == 8);
-        const look::MetaProgram program = look::meta_program(s);
-        const Arrays own = program.function(program.inputs);
-        std::size_t compared = 0;
-        for (const auto& [name, value] : s.params) {
-          const std::string full_name = fmt::format("model.layers.{}.seq_modeling_block.{}", layer, name);
-          const auto here = std::ranges::find(program.outputs, name);
-          if (here == program.outputs.end()) continue;  // not the learner's
-          for (std::size_t i = 0; i < whole.params.size(); ++i) {
-            if (whole.params[i].name != full_name) continue;
-            CAPTURE(full_name);
-            CHECK(relative_error(own[static_cast<std::size_t>(here - program.outputs.begin())],
-                                 gradients[i + 1]) < 1e-9);
-            ++compared;
-          }
-        }
-        CHECK(compared > 0);
+        CHECK(check_same_gradients(s, whole, gradients,
+                                   fmt::format("model.layers.{}.seq_modeling_block.", layer)) > 0);
       }
     }
 }
