@@ -46,7 +46,7 @@ class Transport {
   virtual std::string description() const = 0;  // "MPI (Open MPI 4.1.4), 4 processes"
   // Sends and receives at the same time, and returns when all is done. Messages from one process to another arrive in the
   // order in which they were sent; none is for the process itself. ProcessError that names who is silent for longer than
-  // the stall limit, or who has ended; each later exchange of this process throws as well.
+  // the stall limit, or who has ended; by MPI each later exchange of this process throws as well.
   // What was received is certain only once all have met again: one that gives up frees what it was sending, and a process
   // that was frozen meanwhile receives what lies there now. from_first() has all meet before it runs anything.
   virtual void exchange(std::span<const Send> out, std::span<const Receive> in) = 0;
