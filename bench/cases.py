@@ -261,6 +261,11 @@ def other_cases():
     )
 
 
+def in_precision(name):
+    """What the name of a work says of the precision of its products: nothing of f32."""
+    return "" if name == "f32" else f"-{name}"
+
+
 def gpu_cases():
     """What is measured on a GPU: works large enough to fill one."""
     n = 8192
@@ -284,10 +289,10 @@ def gpu_cases():
     )
     peers = ("torch", "torch-compiled")
     large = SHAPE | dict(batch=8)
-    for backward in (True, False):
+    for backward, precision in itertools.product((True, False), ("f32", "tf32")):
         yield Case(
-            f"ttt-linear/layer/{direction(backward)}",
-            dict(work="layer", layer="linear", backward=backward, **large),
+            f"ttt-linear/layer{in_precision(precision)}/{direction(backward)}",
+            dict(work="layer", layer="linear", backward=backward, precision=precision, **large),
             dict(batch=2, heads=2, dim=16, time=64),
             tokens=large["batch"] * large["time"],
             flops=layer_flops(large, backward),
@@ -295,6 +300,7 @@ def gpu_cases():
             quick=backward,
             peers=peers,
         )
+    for backward in (True, False):
         for name in ("ttt-linear", "ttt-mlp"):
             yield system(
                 name,
@@ -315,13 +321,17 @@ def gpu_cases():
     for rung in range(1, 7):
         forms = {6: ("dual", "parallel"), 1: ("dual",)}.get(rung, ("dual", "chunk-parallel"))
         # One sequence does not fill a GPU chunk by chunk: there forms that do many chunks at once pay most.
-        for form, batch in itertools.product(forms, (8, 1) if rung == 2 else (8,)):
+        for form, (batch, precision) in itertools.product(
+            forms, ((8, "f32"), (1, "f32"), (1, "tf32")) if rung == 2 else ((8, "f32"),)
+        ):
             sizes = dict(batch=batch, heads=4, dim=192, chunk=256, block=256, time=8192, form=form)
+            sizes["precision"] = precision
             for backward in (True, False):
                 values = sizes["batch"] * sizes["heads"] * sizes["time"] * sizes["dim"]
+                alone = "" if batch == 8 else f"/batch-{batch}"
                 yield system(
                     f"lact-v{rung}",
-                    f"lact-v{rung}/{LACT_FORMS[form]}" + ("" if batch == 8 else f"/batch-{batch}"),
+                    f"lact-v{rung}/{LACT_FORMS[form]}{alone}{in_precision(precision)}",
                     sizes,
                     backward,
                     checked=1024,

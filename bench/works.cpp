@@ -1,7 +1,7 @@
 // works: runs the works of bench/compare in nestgrad. A
 // server: one JSON object a line on stdin, one on stdout.
 //
-//   {"do": "prepare", "work": NAME, "dtype": "f32", "folder": F, ..sizes}   traces and plans; with "folder",
+//   {"do": "prepare", "work": NAME, "dtype": "f32", "folder": F, "precision": "f32", ..sizes}   traces and plans; with "folder",
 //   writes
 //                                       the inputs as F/in.NAME.npy -> {"first": seconds, "instructions",
 //                                       "arena_mb"}
@@ -362,7 +362,8 @@ class Server {
     plan_.reset();
     const double first = seconds_of([&] {
       work_ = make_work(request);
-      plan_ = std::make_unique<Plan>(work_.program.plan({.donate = work_.donate}));
+      plan_ = std::make_unique<Plan>(work_.program.plan(
+          {.precision = precision_named(request.value("precision", "f32")), .donate = work_.donate}));
     });
     folder_ = request.value("folder", "");
     inputs_ = numbers_for_work(work_);

@@ -33,8 +33,8 @@ list(FIND NESTGRAD_NATIVE_HEADERS numerics/formulas formulas)
 math(EXPR formulas "${formulas} + 1")
 string(APPEND text "};\nconst int nestgrad_native_header_count = ${count};\n")
 string(APPEND text "\n// How many of these are formulas and what they need; then what kernels of CUDA have besides.\nextern const int nestgrad_formula_header_count;\nconst int nestgrad_formula_header_count = ${formulas};\nextern const char* const nestgrad_cuda_headers[];\nextern const int nestgrad_cuda_header_count;\nconst char* const nestgrad_cuda_headers[] = {\n")
-set(NESTGRAD_CUDA_HEADERS engine/core/host_device.h engine/plan/step_addresses.h cuda/fault.h cuda/cluster_arguments.h cuda/scan_arguments.h cuda/transposed.h
-  cuda/device.cuh cuda/scan_steps.cuh cuda/scan_parts.cuh)
+set(NESTGRAD_CUDA_HEADERS engine/core/host_device.h engine/plan/step_addresses.h cuda/fault.h cuda/cluster_arguments.h cuda/scan_arguments.h cuda/product_shape.h
+  cuda/device.cuh cuda/scan_steps.cuh cuda/scan_parts.cuh cuda/tensor_core.cuh cuda/elements.cuh)
 foreach(name ${NESTGRAD_CUDA_HEADERS})
   file(READ ${folder}/${name} header)
   string(REPLACE "#pragma once\n" "" header "${header}")

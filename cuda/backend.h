@@ -57,7 +57,8 @@ class CudaBackend final : public Backend {
   std::string connections(std::span<const Attrs> collectives) const override;
   std::string why_op_by_op(const Graph& body,
                            std::int64_t slices) const override;  // this and the next: cuda/scan.cu
-  LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent, Compile compile) override;
+  LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent,
+                                 const KernelOptions& options) override;
   RecordingOrReason record(const std::function<void()>& work, std::unique_ptr<Recording> over) override;
   bool waits_for_each() const override { return waits_for_each_; }
 

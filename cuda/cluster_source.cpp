@@ -18,6 +18,7 @@ constexpr std::int64_t kLanes = 32;
 constexpr std::int64_t kTogether = 4;     // elements side by side that a thread loads and stores as one
 constexpr std::int64_t kAtOnce = 4;       // elements that lie apart: what a thread loads before it stores any
 constexpr std::int64_t kMostInLane = 32;  // of a kernel of its own
+constexpr std::int64_t kMostRowsOfWarp = 4;
 constexpr std::int64_t kMostIndex = std::int64_t{1} << 31;  // an int counts no further
 
 class Writer {
@@ -85,6 +86,20 @@ class Writer {
     return false;
   }
 
+  // The head of a loop: `each` elements or rows at a time by each of so many workers, this one has the number `worker`. How often a
+  // worker comes to it, the compiler is to know, where the text does.
+  std::string loop_over(const std::string& index, const std::string& worker, const std::string& workers,
+                        std::int64_t each, std::int64_t all, std::int64_t number) const {
+    if (number == 0)
+      return fmt::format("      for (Index {0} = {1} * ({2}); {0} < {3}; {0} += {1} * ({4})) {{\n", index,
+                         each, worker, use_.count, workers);
+    return fmt::format(
+        "      NESTGRAD_UNROLL\n      for (int turn = 0; turn < {}; ++turn) {{\n"
+        "        const Index {} = {} * ({} + turn * {});\n{}",
+        ceil_of(all, each * number), index, each, worker, number,
+        all % (each * number) == 0 ? "" : fmt::format("        if ({} >= {}) break;\n", index, all));
+  }
+
   // Each element by itself; a thread takes four that lie side by side.
   std::string together() const {
     std::string loads, work, stores;
@@ -105,8 +120,7 @@ class Writer {
       stores += fmt::format("        store_four<{1}>(w{0}, y{0} + e);\n", i, bool{use_.out_whole[i]});
     }
     return ones() +
-           fmt::format("      for (Index e = {0} * thread; e < {1}; e += {0} * threads) {{\n", kTogether,
-                       use_.count) +
+           loop_over("e", "thread", "threads", kTogether, layout_.rows() * layout_.row(), use_.threads) +
            (has_rows() ? "        " + row_and_column("e") : "") + loads + arrays +
            fmt::format(
                "        NESTGRAD_UNROLL_WHOLE\n        for (int u = 0; u < {}; ++u) {{\n{}        }}\n{}"
@@ -138,24 +152,41 @@ class Writer {
         "          const Index e = begin + threads * u;\n{}",
         at_once, even ? "" : fmt::format("          if (e >= {}) continue;\n", use_.count));
     return ones() +
-           fmt::format("      for (Index begin = thread; begin < {}; begin += threads * {}) {{\n{}",
-                       use_.count, at_once, arrays) +
+           (use_.threads > 0
+                ? fmt::format("      for (int turn = 0; turn < {}; ++turn) {{\n"
+                              "        const Index begin = thread + turn * {};\n{}",
+                              ceil_of(n, use_.threads * at_once), use_.threads * at_once, arrays)
+                : fmt::format("      for (Index begin = thread; begin < {}; begin += threads * {}) {{\n{}",
+                              use_.count, at_once, arrays)) +
            (loads.empty()
                 ? ""
                 : each + (has_rows() ? "          " + row_and_column("e") : "") + loads + "        }\n") +
            each + work + "        }\n      }\n";
   }
 
-  // A warp a row, which lanes keep in registers.
+  // How many rows a warp takes side by side: of few rows that threads would take by turns, several.
+  std::int64_t rows_of_warp() const {
+    std::int64_t out = 1;
+    const auto in_lane = [&](std::int64_t rows) { return ceil_of(layout_.row(), kLanes) * rows; };
+    while (out < kMostRowsOfWarp && layout_.rows() % (2 * out) == 0 &&
+           layout_.rows() * kLanes > use_.threads * out && in_lane(2 * out) <= use_.most_in_lane)
+      out *= 2;
+    return out;
+  }
+
+  // A row for the lanes of a warp, or of a half or a quarter of it, who keep it in registers. A lane that stands for several of a
+  // whole warp's lanes sums up what each of them would, and then adds as they would, so that all have the same bits.
   std::string rows() const {
-    const std::int64_t row = layout_.row(), count = ceil_of(row, kLanes);
+    const std::int64_t row = layout_.row(), beside = use_.threads > 0 ? rows_of_warp() : 1,
+                       lanes = kLanes / beside, count = ceil_of(row, kLanes) * beside;
     const bool ragged = row % kLanes != 0;
     const std::string each =
         fmt::format("        NESTGRAD_UNROLL_WHOLE\n        for (int j = 0; j < {}; ++j) ", count);
-    const std::string inside = ragged ? fmt::format("if (lane + {} * j < {}) ", kLanes, row) : "";
-    const std::string column = fmt::format("lane + {} * j", kLanes);
-    std::string out = fmt::format("      for (Index r = thread / {0}; r < {1}; r += threads / {0}) {{\n",
-                                  kLanes, use_.count);
+    const std::string inside = ragged ? fmt::format("if (at + {} * j < {}) ", lanes, row) : "";
+    const std::string column = fmt::format("at + {} * j", lanes);
+    std::string out = fmt::format("      [[maybe_unused]] const int at = lane % {};\n", lanes) +
+                      loop_over("r", fmt::format("thread / {}", lanes), fmt::format("threads / {}", lanes), 1,
+                                layout_.rows(), use_.threads / lanes);
     for (std::size_t i = 0; i < call_.in.size(); ++i) {
       if (is_known(i)) continue;
       if (is_one(i)) out += fmt::format("        const T b{} = *x{};\n", i, i);
@@ -170,10 +201,14 @@ class Writer {
       if (op.reduce) {
         const std::string term = operand(op.operands[0], {"[j]", "[j]"}),
                           first = operand(op.operands[0], {"[0]", "[0]"});
-        out += op.op == &sum_op ? fmt::format("        Sum<T> s{};\n", i)
-                                : fmt::format("        Max<T> s{}(first_lane({}));\n", i, first);
-        out += fmt::format("{}{}s{}.add({});\n", each, inside, i, term);
-        out += fmt::format("        const T v{} = first_lane(over_warp(s{}).value());\n", i, i);
+        out +=
+            op.op == &sum_op
+                ? fmt::format("        Sum<T> s{}[{}];\n", i, beside)
+                : fmt::format(
+                      "        const T f{0} = first_lane<{1}>({2});\n        Max<T> s{0}[{3}] = {{{4}}};\n",
+                      i, lanes, first, beside, repeated(fmt::format("Max<T>(f{})", i), beside));
+        out += fmt::format("{}{}s{}[j % {}].add({});\n", each, inside, i, beside, term);
+        out += fmt::format("        const T v{} = first_lane<{}>(over_lanes(s{}).value());\n", i, lanes, i);
       } else if (op.narrow) {
         out += fmt::format("        const T v{} = {};\n", i, formula(op, {}));
       } else {
@@ -182,13 +217,19 @@ class Writer {
       }
       if (op.output < 0) continue;
       if (op.narrow)
-        out += fmt::format("        if (lane == 0) y{}[{}] = v{};\n", i,
-                           layout_.row_of(layout_.narrow_walk()), i);
+        out +=
+            fmt::format("        if (at == 0) y{}[{}] = v{};\n", i, layout_.row_of(layout_.narrow_walk()), i);
       else
         out += fmt::format("{}{}y{}[{} + {}] = v{}[j];\n", each, inside, i,
                            layout_.row_of(layout_.wide_walk()), column, i);
     }
     return out + "      }\n";
+  }
+
+  static std::string repeated(const std::string& text, std::int64_t times) {
+    std::string out = text;
+    for (std::int64_t i = 1; i < times; ++i) out += ", " + text;
+    return out;
   }
 
   const ClusterCall& call_;

@@ -13,12 +13,12 @@ namespace nestgrad::cuda {
 // What the text is for. Around it stand `thread`, the number of a thread among those that do the cluster, `threads`, how many they
 // are, `lane`, its number in the warp; and the cluster's inputs and outputs, as x0, x1, .. and, by the number of the op, y0, y1, ..
 struct ClusterUse {
-  std::vector<std::string> numbers;  // by input: the text of one that is known, else empty
-  std::vector<bool> in_whole;        // by input: does it begin at a multiple of 16 bytes?
-  std::vector<bool> out_whole;       // by op: likewise, of those that are outputs
-  std::int64_t threads = 0;          // 0: as many as there are elements or rows
-  std::string count;                 // how many elements or, if there are sums of rows, rows; as text
-  std::int64_t most_in_lane = 0;     // elements of a row that a lane keeps
+  std::vector<std::string> numbers = {};  // by input: the text of one that is known, else empty
+  std::vector<bool> in_whole = {};        // by input: does it begin at a multiple of 16 bytes?
+  std::vector<bool> out_whole = {};       // by op: likewise, of those that are outputs
+  std::int64_t threads = 0;               // 0: as many as there are elements or rows
+  std::string count;                      // how many elements or, if there are sums of rows, rows; as text
+  std::int64_t most_in_lane = 0;          // elements of a row that a lane keeps
 };
 
 // Empty: there is no text.

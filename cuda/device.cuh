@@ -9,10 +9,11 @@
 #include "cuda/fault.h"
 #include "ops/numerics/number.h"
 
-// NESTGRAD_SHARED declares `name`, a pointer to the dynamic shared memory of the block. NESTGRAD_UNROLL and NESTGRAD_UNROLL_WHOLE are
-// for the loop after them: four turns at once, or all.
+// NESTGRAD_SHARED declares `name`, a pointer to the dynamic shared memory of the block. NESTGRAD_UNROLL, .._ONCE and .._WHOLE
+// are for the loop after them: four turns at once, one, or all.
 #ifdef __CUDACC__
 #define NESTGRAD_UNROLL _Pragma("unroll 4")
+#define NESTGRAD_UNROLL_ONCE _Pragma("unroll 1")
 #define NESTGRAD_UNROLL_WHOLE _Pragma("unroll")
 #define NESTGRAD_SHARED(T, name)                                         \
   extern __shared__ __align__(16) unsigned char nestgrad_shared_bytes[]; \
@@ -20,6 +21,7 @@
 #else
 #include "cuda_emulator/emulator.h"
 #define NESTGRAD_UNROLL
+#define NESTGRAD_UNROLL_ONCE
 #define NESTGRAD_UNROLL_WHOLE
 #define NESTGRAD_SHARED(T, name) T* const name = reinterpret_cast<T*>(::nestgrad::emulator::shared_memory())
 #endif
@@ -130,7 +132,8 @@ __device__ R<T> reduce_at(const At& at, const T* from, std::int64_t begin, std::
   constexpr int kAtOnce = 4;
   R<T> part[kAtOnce] = {R<T>(*from), R<T>(*from), R<T>(*from), R<T>(*from)};
   std::int64_t k = begin;
-  for (int added = 1; k + (kAtOnce - 1) * step < end; k += kAtOnce * step, ++added) {
+  NESTGRAD_UNROLL_ONCE  // what is added up waits for itself: more turns at once would only be more code
+      for (int added = 1; k + (kAtOnce - 1) * step < end; k += kAtOnce * step, ++added) {
     T term[kAtOnce];
     for (int i = 0; i < kAtOnce; ++i) term[i] = from[at(k + i * step)];
     for (int i = 0; i < kAtOnce; ++i) part[i].add(term[i]);

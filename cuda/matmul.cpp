@@ -1,6 +1,7 @@
 // matmul through cuBLAS. cuBLAS counts columns first: a row-major C = op(A) op(B) is its C' = op(B)' op(A)'.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -81,11 +82,13 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
   Batch batch = batch_of(call);
   BatchAxis inner;
   if (batch.out.rank > 0) {
-    const int last = --batch.out.rank;
-    batch.a.rank = batch.b.rank = last;
-    inner = {batch.out.size[last], batch.a.stride[last], batch.b.stride[last], batch.out.stride[last]};
+    // cuBLAS goes along one axis of the batch: the longest, and is called for each member of the others.
+    const int axis =
+        static_cast<int>(std::max_element(batch.out.size, batch.out.size + batch.out.rank) - batch.out.size);
+    inner = {batch.out.size[axis], batch.a.stride[axis], batch.b.stride[axis], batch.out.stride[axis]};
+    for (Strided* walk : {&batch.a, &batch.b, &batch.out}) walk->remove(axis);
     // Rows of all batch members against one right-hand side are one product.
-    if (last == 0 && !p.ta && inner.b == 0 && inner.a == p.m * p.lda) p.m *= inner.size, inner = {};
+    if (batch.out.rank == 0 && !p.ta && inner.b == 0 && inner.a == p.m * p.lda) p.m *= inner.size, inner = {};
   }
   for (const std::int64_t e : {p.m, p.n, p.k, inner.size}) as_int(call, e);
   if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "cuda/backend.h"
+#include "cuda/elements_source.h"
 #include "cuda/kernel_maker.h"
+#include "cuda/loop_table.h"
 #include "cuda/loop_time.h"
 #include "cuda/scan_block.cuh"
 #include "cuda/scan_source.h"
@@ -49,6 +51,55 @@ __global__ void add_terms(const ScanText* text, int carry, const T* terms, std::
   reinterpret_cast<T*>(sum + at)[i] = total;
 }
 
+// A scan whose steps are elementwise: a thread an element (cuda/elements_source.h).
+class ElementsKernel final : public LoopKernel {
+ public:
+  ElementsKernel(const ScanStep& step, CudaBackend& backend)
+      : backend_(backend), bases_(step.table.bases.size()) {
+    ElementsSource source = elements_source(step);
+    if (source.text.empty() || bases_ > kMostBases) {
+      why_not_ = "something in it has no text";
+      return;
+    }
+    const MadeKernel made = make_kernel(source.text, kElementsFunction, backend.index());
+    why_not_ = made.why_not;
+    if (!made.function) return;
+    kernel_ = reinterpret_cast<Kernel>(const_cast<void*>(made.function));
+    source_ = std::move(source.text);
+    StepTableView table = step.table.view();
+    upload_table(step.table, backend, tables_, table);
+    std::vector<const std::byte*> literals;
+    for (const Array& literal : step.workers[0].body.literals) literals.push_back(literal.data());
+    tables_.emplace_back(backend, literals.data(), literals.size() * sizeof(literals[0]));
+    tables_.emplace_back(backend, &table, sizeof(table));
+    extent_ = for_each_of(source.elements, kElementsThreads);
+    blocks_ = static_cast<int>(extent_.blocks);
+    extent_.blocks *= step.table.slices;
+  }
+
+  const std::string& why_not() const { return why_not_; }  // empty: it may run
+  void run(std::byte* const* at, const Stretch& steps) override {
+    Bases bases{};
+    std::copy_n(at, bases_, bases.at);
+    launch(backend_, extent_, kernel_, tables_.back().as<const StepTableView>(), bases, steps,
+           tables_[tables_.size() - 2].as<const std::byte*>(), blocks_);
+  }
+  std::string describe() const override { return "one kernel, compiled for it, a thread an element"; }
+  std::string source() const override { return source_; }
+
+ private:
+  using Kernel = void (*)(const StepTableView* table, Bases bases, Stretch steps,
+                          const std::byte* const* literals, int blocks);
+
+  CudaBackend& backend_;
+  std::string why_not_, source_;
+  std::size_t bases_;
+  std::vector<DeviceTable> tables_;  // the literals' addresses and the step table last
+  Kernel kernel_ = nullptr;
+  Extent extent_{};
+  int blocks_ = 0;  // of a slice
+};
+
 // A kernel that was written for the scan (cuda/scan_source.h). Its last argument: addresses of the body's literals.
 using OwnScan = void (*)(const StepTableView* table, Bases bases, Stretch steps,
                          const std::byte* const* literals);
@@ -56,7 +107,7 @@ using OwnScan = void (*)(const StepTableView* table, Bases bases, Stretch steps,
 template <class T>
 class ScanKernel final : public LoopKernel {
  public:
-  ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend, Compile compile)
+  ScanKernel(const ScanStep& step, const Program& parent, CudaBackend& backend, const KernelOptions& options)
       : backend_(backend), bases_(step.table.bases.size()), carries_(step.table.carries) {
     const ScanWriter<T> writer(step, parent, backend, tables_);
     if (!writer.suits()) {
@@ -77,7 +128,7 @@ class ScanKernel final : public LoopKernel {
     tables_.emplace_back(backend, &writer.text(), sizeof(ScanText));
     extent_ = {step.table.slices, kScanThreads, table + memory};
     if (extent_.shared > kPlainShared) allow_shared(scan<T>, backend.shared_limit());
-    if (compile != Compile::never) make_own(step, table);
+    if (options.compile != Compile::never) make_own(step, table, options.precision);
   }
 
   const std::string& why_not() const { return why_not_; }  // empty: it may run
@@ -106,8 +157,8 @@ class ScanKernel final : public LoopKernel {
   std::string source() const override { return own_ ? source_ : ""; }
 
  private:
-  void make_own(const ScanStep& step, std::size_t table_bytes) {
-    ScanSource source = scan_source(step);
+  void make_own(const ScanStep& step, std::size_t table_bytes, Precision precision) {
+    ScanSource source = scan_source(step, precision, backend_.shared_limit() - table_bytes);
     if (source.text.empty()) {
       why_not_own_ = "something in it has no text";
       return;
@@ -144,8 +195,8 @@ bool runs_in_block(const Op& op) {
 
 template <class T>
 LoopKernelOrReason scan_kernel(const ScanStep& step, const Program& parent, CudaBackend& backend,
-                               Compile compile) {
-  auto kernel = std::make_unique<ScanKernel<T>>(step, parent, backend, compile);
+                               const KernelOptions& options) {
+  auto kernel = std::make_unique<ScanKernel<T>>(step, parent, backend, options);
   if (const std::string why = kernel->why_not(); !why.empty()) return {nullptr, why};
   return {std::move(kernel), {}};
 }
@@ -159,14 +210,25 @@ std::string CudaBackend::why_op_by_op(const Graph& body, std::int64_t slices) co
     if (n.spec.dtype != dtype) return "its values have several types";
     if (!runs_in_block(*n.op)) return "the kernel of scans has no " + std::string(n.op->name);
   }
-  return why_slow_in_kernel(step_time(body, slices, multiprocessors_));
+  // A scan of elementwise ops has a kernel of another kind, where kernels are compiled: loop_kernel() sees.
+  return is_elementwise(body) ? "" : why_slow_in_kernel(step_time(body, slices, multiprocessors_));
 }
 
-LoopKernelOrReason CudaBackend::loop_kernel(const ScanStep& step, const Program& parent, Compile compile) {
+LoopKernelOrReason CudaBackend::loop_kernel(const ScanStep& step, const Program& parent,
+                                            const KernelOptions& options) {
   use();
-  const bool is_f32 = step.workers[0].body.graph->node(0).spec.dtype == DType::f32;
-  return is_f32 ? scan_kernel<float>(step, parent, *this, compile)
-                : scan_kernel<double>(step, parent, *this, compile);
+  const Graph& body = *step.workers[0].body.graph;
+  if (is_elementwise(body)) {
+    if (options.compile != Compile::never && segments_meet(step, parent))
+      if (auto kernel = std::make_unique<ElementsKernel>(step, *this); kernel->why_not().empty())
+        return {std::move(kernel), {}};
+    if (std::string why = why_slow_in_kernel(step_time(body, step.table.slices, multiprocessors_));
+        !why.empty())
+      return {nullptr, std::move(why)};
+  }
+  const bool is_f32 = body.node(0).spec.dtype == DType::f32;
+  return is_f32 ? scan_kernel<float>(step, parent, *this, options)
+                : scan_kernel<double>(step, parent, *this, options);
 }
 
 }  // namespace nestgrad::cuda

@@ -17,7 +17,7 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, std::int
             column_thread = static_cast<int>(threadIdx.x) % kSide;
   for (std::int64_t top = 0; top < p.m; top += kSide * Rows)
     for (std::int64_t left = 0; left < p.n; left += kSide * kColumns) {
-      T sum[Rows][kColumns] = {};
+      T total[Rows][kColumns];
       const T* from_a[Rows];
       const T* from_b[kColumns];
       for (int r = 0; r < Rows; ++r) {
@@ -28,19 +28,24 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, std::int
         const std::int64_t column = left + column_thread + c * kSide;
         from_b[c] = b + (column < p.n ? column : 0);
       }
-      for (std::int64_t k = 0; k < p.k; ++k) {
-        T x[Rows], y[kColumns];
-        for (int r = 0; r < Rows; ++r) x[r] = *from_a[r];
-        for (int c = 0; c < kColumns; ++c) y[c] = *from_b[c];
+      for (std::int64_t part = 0; part < p.parts; ++part) {
+        T sum[Rows][kColumns] = {};
+        for (std::int64_t k = 0; k < p.k / p.parts; ++k) {
+          T x[Rows], y[kColumns];
+          for (int r = 0; r < Rows; ++r) x[r] = *from_a[r];
+          for (int c = 0; c < kColumns; ++c) y[c] = *from_b[c];
+          for (int r = 0; r < Rows; ++r)
+            for (int c = 0; c < kColumns; ++c) sum[r][c] = fma(x[r], y[c], sum[r][c]);
+          for (int r = 0; r < Rows; ++r) from_a[r] += p.a_column;
+          for (int c = 0; c < kColumns; ++c) from_b[c] += b_row;
+        }
         for (int r = 0; r < Rows; ++r)
-          for (int c = 0; c < kColumns; ++c) sum[r][c] = fma(x[r], y[c], sum[r][c]);
-        for (int r = 0; r < Rows; ++r) from_a[r] += p.a_column;
-        for (int c = 0; c < kColumns; ++c) from_b[c] += b_row;
+          for (int c = 0; c < kColumns; ++c) total[r][c] = part == 0 ? sum[r][c] : total[r][c] + sum[r][c];
       }
       for (int r = 0; r < Rows; ++r)
         for (int c = 0; c < kColumns; ++c) {
           const std::int64_t row = top + row_thread + r * kSide, column = left + column_thread + c * kSide;
-          if (row < p.m && column < p.n) out[row * p.n + column] = sum[r][c];
+          if (row < p.m && column < p.n) out[row * p.n + column] = total[r][c];
         }
     }
 }

@@ -8,9 +8,9 @@
 #include "cuda/ceil_of.h"
 #include "cuda/cluster_source.h"
 #include "cuda/moves.h"
+#include "cuda/product_shape.h"
 #include "cuda/reduction.h"
 #include "cuda/scan_text.h"
-#include "cuda/transposed.h"
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
 #include "engine/plan/cluster_layout.h"
@@ -41,8 +41,11 @@ std::string at_text(const Strided& walk, const std::string& index) {
 
 class Writer {
  public:
-  explicit Writer(const ScanStep& scan)
+  // spread: parts of sums of products by different threads, which takes scratch memory.
+  Writer(const ScanStep& scan, Precision precision, bool spread)
       : scan_(scan),
+        precision_(precision),
+        spread_(spread),
         body_(scan.workers[0].body),
         dtype_(body_.graph->node(0).spec.dtype),
         scratch_at_(ceil_of(static_cast<std::int64_t>(scan.memory_bytes()), kWhole) * kWhole) {}
@@ -214,15 +217,27 @@ class Writer {
       for (int d = 0; d < walk.rank; ++d) all = all && walk.stride[d] * element() % kWhole == 0;
       return all;
     };
-    const bool transposes = transposes_b(n, b_row, p.b_column);
     const bool a_whole = whole(ins.in[0], p.a, std::max(p.a_row, p.a_column)),
-               b_whole = transposes || whole(ins.in[1], p.b, b_row),
                c_whole = is_whole(ins.out) && n * element() % kWhole == 0;
-    std::string from_b = fmt::format("b + {}", at_text(p.b, "i")), before, after;
+    if (dtype_ == DType::f32 && precision_ != Precision::f32 && fits_tensor_cores(m, n, k)) {
+      const std::int64_t parts = spread_ ? tensor_core_parts(m, n, k, p.a_row == 1) : 1,
+                         bytes = (parts - 1) * m * n * element();
+      if (bytes > 0) turned_ = "";
+      return product_text(
+          ins, p, {.at = scratch_at_, .bytes = bytes}, "", "b + " + at_text(p.b, "i"),
+          fmt::format(
+              "product_in<TensorCoreProduct<Operands::{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>>",
+              name(precision_), m, n, k, p.a_row, p.a_column, b_row, p.b_column, a_whole,
+              whole(ins.in[1], p.b, std::max(b_row, p.b_column)), c_whole, parts));
+    }
+    const bool transposes = transposes_b(n, b_row, p.b_column),
+               b_whole = transposes || whole(ins.in[1], p.b, b_row);
+    std::string from_b = fmt::format("b + {}", at_text(p.b, "i")), before;
+    Scratch parts{.at = scratch_at_, .bytes = spread_ ? parts_scratch(m, n, k) * element() : 0};
     if (transposes) {
       b_row = padded_row(n);
-      scratch_bytes_ = std::max(scratch_bytes_, k * b_row * element());
       before = fmt::format("        T* const turned = reinterpret_cast<T*>(memory + {});\n", scratch_at_);
+      parts.at += ceil_of(k * b_row * element(), kWhole) * kWhole;
       // What a step is given, it does not change: the product before may have turned the same.
       const std::string turned = fmt::format("{} {} {} {}", ins.in[1].at, n, k, from_b);
       const bool stays = count == 1 && is_operand(ins.in[1]);
@@ -231,13 +246,30 @@ class Writer {
                               from_b);
       turned_ = stays ? turned : "";
       from_b = "turned";
-      if (count > 1) after = "        __syncthreads();\n";
+    } else if (parts.bytes > 0) {
+      turned_ = "";
     }
+    return product_text(ins, p, parts, before, from_b,
+                        fmt::format("product<ProductShape<{}, {}, {}, {}, {}, {}, {}, {}, {}>, {}>", m, n, k,
+                                    p.a_row, p.a_column, b_row, a_whole, b_whole, c_whole, spread_));
+  }
+
+  // Memory of the block that an instruction uses for itself.
+  struct Scratch {
+    std::int64_t at, bytes;
+  };
+  // All products of a batch by a function of cuda/scan_parts.cuh or cuda/tensor_core.cuh.
+  std::string product_text(const Instruction& ins, const Product& p, const Scratch& scratch,
+                           const std::string& before, const std::string& from_b,
+                           const std::string& function) {
+    scratch_bytes_ = std::max(scratch_bytes_, scratch.at + scratch.bytes - scratch_at_);
+    // The next product writes over what the threads of this one read there.
+    const bool waits = p.count > 1 && (scratch.bytes > 0 || !before.empty());
     return input("a", ins.in[0]) + input("b", ins.in[1]) + output("c", ins.out) +
            fmt::format(
-               "      for (int i = 0; i < {}; ++i) {{\n{}        product<T, {}, {}, {}, {}, {}, {}, {}, {}, {}>(a + {}, {}, c + i * {});\n{}      }}\n",
-               count, before, m, n, k, p.a_row, p.a_column, b_row, a_whole, b_whole, c_whole,
-               at_text(p.a, "i"), from_b, m * n, after);
+               "      for (int i = 0; i < {}; ++i) {{\n{}        {}(a + {}, {}, c + i * {}, reinterpret_cast<T*>(memory + {}));\n{}      }}\n",
+               p.count, before, function, at_text(p.a, "i"), from_b, p.m * p.n, scratch.at,
+               waits ? "        __syncthreads();\n" : "");
   }
 
   // ---- groups of elementwise ops ----
@@ -272,6 +304,8 @@ class Writer {
   }
 
   const ScanStep& scan_;
+  Precision precision_;
+  bool spread_;
   const Program& body_;
   DType dtype_;
   std::int64_t scratch_at_, scratch_bytes_ = 0;
@@ -281,6 +315,9 @@ class Writer {
 
 }  // namespace
 
-ScanSource scan_source(const ScanStep& scan) { return Writer(scan).run(); }
+ScanSource scan_source(const ScanStep& scan, Precision precision, std::size_t most_bytes) {
+  ScanSource out = Writer(scan, precision, true).run();
+  return out.memory_bytes <= most_bytes ? out : Writer(scan, precision, false).run();
+}
 
 }  // namespace nestgrad::cuda

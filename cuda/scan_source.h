@@ -18,6 +18,8 @@ struct ScanSource {
 // Its parameters: where the scan's StepTableView is; Bases; Stretch; where the addresses of the body's literals are.
 constexpr const char* kScanFunction = "nestgrad_scan";
 
-ScanSource scan_source(const ScanStep& scan);
+// Of a scan in f32, products whose sizes allow it (cuda/product_shape.h) have the precision. most_bytes: of shared memory that a slice
+// should need at most; without what makes products faster it needs no more than in the interpreter.
+ScanSource scan_source(const ScanStep& scan, Precision precision, std::size_t most_bytes);
 
 }  // namespace nestgrad::cuda

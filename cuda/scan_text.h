@@ -4,6 +4,7 @@
 
 #include "cuda/batch.h"
 #include "cuda/cluster_text.h"
+#include "cuda/product_shape.h"
 #include "cuda/scan_arguments.h"
 #include "cuda/strided.h"
 #include "engine/plan/step_table.h"
@@ -19,21 +20,24 @@ struct BlockPlace {
 
 struct Product {
   std::int64_t m, n, k, a_row, a_column, b_row, b_column, count;
-  Strided a, b;  // where the matrices of each member of the batch begin
+  std::int64_t parts;  // of its sums (cuda/product_shape.h)
+  Strided a, b;        // where the matrices of each member of the batch begin
 };
 
 inline Product product_of(const OpCall& call) {
   const Shape &a = call.in[0].shape, &b = call.in[1].shape, &c = call.out.shape;
   const bool ta = call.attrs.as<MatmulAttrs>().a, tb = call.attrs.as<MatmulAttrs>().b;
   const Batch batch = batch_of(call);
-  return {.m = c[c.size() - 2],
-          .n = c.back(),
-          .k = ta ? a[a.size() - 2] : a.back(),
+  const std::int64_t m = c[c.size() - 2], n = c.back(), k = ta ? a[a.size() - 2] : a.back();
+  return {.m = m,
+          .n = n,
+          .k = k,
           .a_row = ta ? 1 : a.back(),
           .a_column = ta ? a.back() : 1,
           .b_row = tb ? 1 : b.back(),
           .b_column = tb ? b.back() : 1,
           .count = batch.out.count(),
+          .parts = parts_of_sum(m, n, k),
           .a = batch.a,
           .b = batch.b};
 }

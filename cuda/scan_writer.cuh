@@ -5,11 +5,12 @@
 #include <utility>
 
 #include "cuda/backend.h"
+#include "cuda/loop_table.h"
 #include "cuda/moves.h"
+#include "cuda/product_shape.h"
 #include "cuda/reductions.cuh"
 #include "cuda/scan_steps.cuh"
 #include "cuda/scan_text.h"
-#include "cuda/transposed.h"
 #include "engine/core/node_call.h"
 #include "engine/plan/program.h"
 #include "ops/attrs.h"
@@ -26,7 +27,7 @@ class ScanWriter {
   ScanWriter(const ScanStep& step, const Program& parent, CudaBackend& backend,
              std::vector<DeviceTable>& tables)
       : step_(step), body_(step.workers[0].body), backend_(backend), tables_(tables) {
-    suits_ = segments_meet(parent) && write_table() &&
+    suits_ = segments_meet(step, parent) && write_table() &&
              std::ranges::all_of(body_.code, [&](const Instruction& ins) { return write(ins); });
     if (!suits_) return;
     text_.op = upload(ops_);
@@ -66,24 +67,12 @@ class ScanWriter {
     return upload(std::vector<V>{value});
   }
 
-  // Where it reads what other scans recompute, they and it must do so segment by segment alike.
-  bool segments_meet(const Program& parent) const {
-    int every = step_.every;
-    for (int maker : step_.makers) {
-      const int other = parent.code[static_cast<std::size_t>(maker)].scan->every;
-      if (every != 0 && every != other) return false;
-      every = other;
-    }
-    return true;
-  }
-
   bool write_table() {
     const StepTable& from = step_.table;
     StepTableView& to = text_.table = from.view();
     if (from.bases.size() > kMostBases) return false;
     if (most_externals(to) > kMostExternals) return false;
-    to.carry = upload(from.carries), to.x = upload(from.xs), to.constant = upload(from.constants);
-    to.stack = upload(from.stacks), to.offsets = upload(from.offsets), to.owners = upload(from.owners);
+    upload_table(from, backend_, tables_, to);
     return true;
   }
 

@@ -61,6 +61,9 @@ struct Strided {
     return n;
   }
   void set_size(int d, std::int64_t n) { size[d] = n, by[d] = Divisor(n); }
+  void remove(int d) {
+    for (--rank; d < rank; ++d) size[d] = size[d + 1], stride[d] = stride[d + 1], by[d] = by[d + 1];
+  }
 
  private:
   NESTGRAD_HOST_DEVICE std::int64_t at_large(std::int64_t index) const {

@@ -19,6 +19,7 @@
 #include "engine/core/device.h"
 #include "engine/core/error.h"
 #include "engine/core/threads.h"
+#include "engine/plan/plan_options.h"
 #include "engine/processes/mpi.h"
 #include "ops/kernels.h"
 
@@ -223,6 +224,8 @@ void add_device_option(CLI::App& app) {
          "added up in f32; all else stays f32 (default: f32)")
       ->check(CLI::IsMember({"f32", "tf32", "bf16"}));
   app.final_callback([] {
+    // Interpreted, kernels take ten times as long. What the variable says, holds.
+    if (!default_device().is_cpu()) set_default_compile(Compile::now);
     if (default_precision() != Precision::f32 && default_device().is_cpu())
       throw CLI::ValidationError("--precision", fmt::format("{} is for GPUs: give --device cuda as well",
                                                             name(default_precision())));

@@ -45,7 +45,8 @@ std::string not_negative(const std::string& text);
 // Prints it as one line. Text that is not UTF-8, as names of files may be, has a replacement in it.
 void print_json(const nlohmann::ordered_json& json);
 
-// Adds --device cpu, cuda or cuda:1, where the program's functions run, and --precision of products there.
+// Adds --device cpu, cuda or cuda:1, where the program's functions run, and --precision of products there. On a GPU kernels are
+// compiled, unless NESTGRAD_COMPILE says something else.
 void add_device_option(CLI::App& app);
 
 // One line of progress with the time left. On a terminal the line is redrawn in place; elsewhere (a pipe, a

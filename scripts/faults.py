@@ -142,15 +142,23 @@ FAULTS = [
     ]),
     ("cuda", "cuda/scan_source.cpp", CUDA, [
         ("four-at-once-anywhere", "bool all = «is_whole(place) && row * element() % kWhole == 0»;", "is_whole(place)"),
-        ("turned-matrix-overwritten", "if («count > 1») after =", "false"),
+        ("turned-matrix-overwritten", "const bool waits = «p.count > 1 && (scratch.bytes > 0 || !before.empty())»;", "false"),
+        ("parts-over-the-turned", "parts.at += «ceil_of(k * b_row * element(), kWhole) * kWhole»;", "std::int64_t{0}"),
         ("turned-matrix-of-another", "if (!stays || «turned != turned_»)", "turned_.empty()"),
-        ("scratch-for-nothing", "scratch_bytes_ = std::max(scratch_bytes_, «k * b_row * element()»);", "std::int64_t{0}"),
+        ("scratch-for-nothing", "scratch_bytes_ = std::max(scratch_bytes_, «scratch.at + scratch.bytes - scratch_at_»);", "std::int64_t{0}"),
     ]),
     ("cuda", "cuda/cluster_source.cpp", CUDA, [
         ("last-columns-of-a-row", "const bool ragged = «row % kLanes != 0»;", "false"),
+        ("half-a-warp-without-a-row", "while (out < kMostRowsOfWarp && «layout_.rows() % (2 * out) == 0» &&", "true"),
         ("four-over-two-rows", "«layout_.row() % kTogether != 0») return false; return true;", "false"),
         ("four-where-one-is-left", "if («n % kTogether != 0» ||", "false"),
         ("threads-for-a-fourth", "out.out_whole ? elements / kTogether : «elements»;", "elements / kTogether"),
+    ]),
+    ("cuda", "cuda/scan_block.cuh", CUDA, [
+        ("only-the-first-part-of-a-sum", "part < «p.parts»; ++part", "1"),
+    ]),
+    ("cuda", "cuda/matmul.cpp", CUDA, [
+        ("along-the-last-axis", "static_cast<int>( «std::max_element(batch.out.size, batch.out.size + batch.out.rank) - batch.out.size»);", "batch.out.rank - 1"),
     ]),
     ("cuda", "cuda/scan_writer.cuh", CUDA, [
         ("no-room-to-turn-a-matrix", "scratch_bytes_ = std::max(scratch_bytes_, «p.k * padded_row(p.n) * signed_size(sizeof(T))»);",

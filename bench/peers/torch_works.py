@@ -55,6 +55,7 @@ def runner(forward):
 
     def make(sizes, inputs, variant):
         compiled = compiler(variant)
+        torch.backends.cuda.matmul.allow_tf32 = sizes.get("precision") == "tf32"
         if not sizes.get("backward"):
 
             def run():

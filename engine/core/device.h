@@ -61,8 +61,8 @@ Device default_device();
 void set_default_device(Device device);
 
 // What the operands of f32 matrix products are rounded to on a GPU, for its tensor cores. Everything is
-// stored, and every product added up, in f32 all the same. The CPU, products of f64, and those inside of a
-// scan that runs as one kernel, keep their precision whatever is said.
+// stored, and every product added up, in f32 all the same. The CPU, products of f64, those of a scan's kernel
+// that is interpreted, and small ones of one that is compiled, keep their precision whatever is said.
 enum class Precision : std::uint8_t {
   f32,
   tf32,  // 10 bits after the point, the range of f32

@@ -55,9 +55,10 @@ class Backend : public DeviceMemory {
   // Why a scan over slices (engine/plan/slicing.h) with this body, of one slice, is to run op by op, and not as one kernel;
   // for people, a clause. Empty: it may be one.
   virtual std::string why_op_by_op(const Graph& body, std::int64_t slices) const = 0;
-  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. compile: a kernel that is compiled for this
+  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. options.compile: one that is compiled for this
   // scan; with any other word than never it is there before the call returns.
-  virtual LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent, Compile compile) = 0;
+  virtual LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent,
+                                         const KernelOptions& options) = 0;
 
   // What `work` queues, to be queued as a whole. record() calls `work` once and does not keep it; only replay()
   // does the work. over: a recording that nobody needs any more, to be changed into this one where that is possible; null:

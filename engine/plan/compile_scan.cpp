@@ -46,7 +46,8 @@ bool Compiler::fuse_scans() {
   bool all = true;
   for (Instruction& ins : program_.code) {
     if (!ins.scan || !is_fused(ins.node)) continue;
-    auto [kernel, why_not] = backend()->loop_kernel(*ins.scan, program_, options_.compile);
+    auto [kernel, why_not] = backend()->loop_kernel(
+        *ins.scan, program_, {.precision = options_.precision, .compile = options_.compile});
     ins.scan->kernel = std::move(kernel);
     if (ins.scan->kernel) continue;
     op_by_op_.emplace(ins.node, std::move(why_not));
@@ -338,7 +339,8 @@ class ScanCompiler {
       return ids;
     };
     PlanOptions options = c_.options_;
-    if (c_.is_fused(id_)) options.precision = Precision::f32;  // the kernel of the whole scan has no other
+    // The kernel of the whole scan makes its products itself.
+    if (c_.is_fused(id_)) options.precision = Precision::f32;
     return compile(sliced_->graph->nodes(), made(ins_), made(outs_), options, true);
   }
 

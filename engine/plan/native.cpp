@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -165,15 +166,25 @@ class Compiled {
 
 }  // namespace
 
+namespace {
+std::atomic<Compile>& the_default_compile() {
+  static std::atomic<Compile> compile{Compile::never};
+  return compile;
+}
+}  // namespace
+
 Compile default_compile() {
   const char* const asked = std::getenv("NESTGRAD_COMPILE");
-  const std::string_view mode = asked ? asked : "never";
+  if (!asked) return the_default_compile();
+  const std::string_view mode = asked;
   if (mode == "never") return Compile::never;
   if (mode == "background") return Compile::background;
   if (mode == "now") return Compile::now;
   throw ConfigError(
       fmt::format("[compile] NESTGRAD_COMPILE is '{}'; it can be never, background or now", mode));
 }
+
+void set_default_compile(Compile compile) { the_default_compile() = compile; }
 
 std::shared_ptr<NativeCode> native_code(const std::string& text) { return Compiled::instance().code(text); }
 void compile_native(Compile mode) { Compiled::instance().compile(mode); }

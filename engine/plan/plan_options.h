@@ -13,8 +13,10 @@ namespace nestgrad {
 
 // When the loops of a plan, bodies of scans among them, are compiled to machine code (engine/plan/native.h).
 enum class Compile : std::uint8_t { never, background, now };
-// What NESTGRAD_COMPILE says, or never. ConfigError if it says something else.
+// What NESTGRAD_COMPILE says, else what was set, else never. ConfigError if the variable says something else.
 Compile default_compile();
+// For plans that name no word, from any thread; of programs on a GPU (programs/program.h) it is now.
+void set_default_compile(Compile compile);
 
 // Output number `output` is written over input number `input`.
 struct Donation {

@@ -85,11 +85,17 @@ class StepAddresses {
   }
   // Where step i of the stretch, at `time`, writes what the carry is next.
   NESTGRAD_HOST_DEVICE std::byte* next(const StepCarry& c, const Stretch& s, int i, int time) const {
-    if (i + 1 < s.count) return keeps(c, s) ? at(t_.stack[c.stack], time + (t_.reverse ? -1 : 1)) : own(c, i);
+    std::byte* const elsewhere = next_elsewhere(c, s, i, time);
+    return elsewhere ? elsewhere : base_(0) + (i % 2 ? c.odd : c.even);
+  }
+  // The same, but null where nobody needs it but the next step.
+  NESTGRAD_HOST_DEVICE std::byte* next_elsewhere(const StepCarry& c, const Stretch& s, int i,
+                                                 int time) const {
+    if (i + 1 < s.count) return keeps(c, s) ? at(t_.stack[c.stack], time + (t_.reverse ? -1 : 1)) : nullptr;
     if (s.to_copy >= 0) return copy(c, s.to_copy);
-    if (!s.last || c.final_value < 0) return own(c, i);
+    if (!s.last || c.final_value < 0) return nullptr;
     if (c.partial) return base_(c.terms) + slice_ * c.part.bytes;
-    return owns(c.part) ? base_(c.final_value) + offset(c.part) : own(c, i);
+    return owns(c.part) ? base_(c.final_value) + offset(c.part) : nullptr;
   }
   // Does the stack get the stretch's values, and not the memory that is written for nobody?
   NESTGRAD_HOST_DEVICE bool is_stored(const StepValue& stack, const Stretch& s) const {
@@ -102,9 +108,6 @@ class StepAddresses {
  private:
   NESTGRAD_HOST_DEVICE std::int64_t offset(const StepPart& part) const {
     return t_.offsets[part.at + slice_];
-  }
-  NESTGRAD_HOST_DEVICE std::byte* own(const StepCarry& c, int i) const {
-    return base_(0) + (i % 2 ? c.odd : c.even);
   }
   NESTGRAD_HOST_DEVICE std::byte* copy(const StepCarry& c, int number) const {
     return base_(c.copies) + (static_cast<std::int64_t>(number) * t_.slices + slice_) * c.part.bytes;

@@ -420,6 +420,25 @@ TEST_CASE(
     CHECK(same_bits(f.plan({.checkpoint_every = every, .device = gpu}).run(inputs), found));
 }
 
+TEST_CASE("CUDA: of a batch that cuBLAS cannot go through at once it takes the longest axis") {
+  const Reset reset;
+  // Chunks, heads: the right operand is the same for all chunks.
+  const Array a = random(f32({7, 2, 5, 6}), 1), b = random(f32({2, 6, 4}), 2);
+  const Function f = trace([](Tensor x, Tensor y) { return matmul(x, y); }, a.spec(), b.spec());
+  Plan plan = f.plan({.device = Device::cuda()});
+  const auto before = emulator::calls("cublasGemmStridedBatchedEx");
+  const Array found = plan.run({a, b})[0];
+  CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2);
+  CHECK(relative_error(found, f.plan({.device = Device::cpu()}).run({a, b})[0]) < 1e-6);
+  // And of three axes of which the one in the middle is the longest.
+  const Array c = random(f32({2, 1, 3, 5, 6}), 3), d = random(f32({1, 4, 1, 6, 4}), 4);
+  const Function g = trace([](Tensor x, Tensor y) { return matmul(x, y); }, c.spec(), d.spec());
+  Plan middle = g.plan({.device = Device::cuda()});
+  const Array outer = middle.run({c, d})[0];
+  CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2 + 6);
+  CHECK(relative_error(outer, g.plan({.device = Device::cpu()}).run({c, d})[0]) < 1e-6);
+}
+
 TEST_CASE("CUDA: products are in tf32 where that is asked for") {
   const Reset reset;
   const Array a = random(f32({17, 33}), 1), b = random(f32({33, 9}), 2);

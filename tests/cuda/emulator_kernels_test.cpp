@@ -11,6 +11,7 @@
 #include "cuda/cluster_source.h"
 #include "cuda/kernel_maker.h"
 #include "cuda/loop_time.h"
+#include "engine/core/index.h"
 #include "ops/table.h"
 #include "tests/cuda/emulator_testing.h"
 #include "tests/fuzz/compare.h"
@@ -323,6 +324,37 @@ TEST_CASE("CUDA: a kernel is compiled once, kept, and shown; what cannot be comp
     CHECK(contains(interpreted.str(), "bytes of shared memory a slice, interpreted: "));
     const Arrays inputs = random(interpreted.input_specs(), 1);
     CHECK(same_bits(interpreted.run(inputs), g.plan(on_gpu(Compile::never)).run(inputs)));
+  }
+}
+
+TEST_CASE(
+    "CUDA: a scan that needs nearly all shared memory takes the parts of its sums one after the other") {
+  const Reset reset;
+  for (const std::int64_t more : {4, 28}) {  // columns: room for the parts side by side, and none
+    const Spec weight = f32({3, 64, 64}), rest = f32({3, 64, more}), x = f32({3, 3, 16, 64});
+    std::vector<Spec> specs(6, weight);
+    specs.push_back(rest);
+    specs.push_back(x);
+    const Function f = trace(TraceFn([](const std::vector<Tensor>& in) {
+                               return scan(
+                                          [](const Tensors& w, const Tensors& now) -> StepOutput {
+                                            Tensor y = now[0];
+                                            for (int i = 0; i < 6; ++i) y = tanh(matmul(y, w[uz(i)]));
+                                            Tensors next(w.begin(), w.end());
+                                            for (int i = 0; i < 6; ++i) next[uz(i)] = w[uz(i)] * 0.5;
+                                            next[6] = w[6] * 0.5;
+                                            return {next, {y, next[6]}};
+                                          },
+                                          Tensors(in.begin(), in.end() - 1), {in.back()})
+                                   .ys;
+                             }),
+                             specs);
+    const Arrays inputs = random(specs, 1);
+    Plan compiled = f.plan(on_gpu(Compile::now));
+    INFO(more, compiled.str());
+    CHECK(contains(compiled.str(), "compiled for it"));
+    CHECK(contains(compiled.source(), more == 4 ? ", true>(" : ", false>("));
+    CHECK(same_bits(run(compiled, inputs), f.plan(on_gpu(Compile::never)).run(inputs)));
   }
 }
 

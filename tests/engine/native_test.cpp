@@ -429,6 +429,18 @@ TEST_CASE("loops that were compiled ahead of time are found by their text, and n
   CHECK(contains(why, "there is no C++ compiler"));
 }
 
+TEST_CASE("what was set is the default of plans, unless NESTGRAD_COMPILE says something") {
+  const Compile before = default_compile();
+  set_default_compile(Compile::now);
+  if (!std::getenv("NESTGRAD_COMPILE")) CHECK(PlanOptions().compile == Compile::now);
+  {
+    const Variable mode("NESTGRAD_COMPILE", "never");
+    CHECK(PlanOptions().compile == Compile::never);
+  }
+  set_default_compile(before);
+  CHECK(default_compile() == before);
+}
+
 TEST_CASE("NESTGRAD_COMPILE that says something else is refused") {
   const Variable mode("NESTGRAD_COMPILE", "soon");
   CHECK(contains(message_of<ConfigError>([] { default_compile(); }), "it can be never, background or now"));

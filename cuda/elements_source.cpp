@@ -1,0 +1,186 @@
+#include "cuda/elements_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "cuda/cluster_text.h"
+#include "engine/core/index.h"
+#include "engine/core/node_call.h"
+#include "engine/plan/cluster_layout.h"
+#include "ops/table.h"
+
+namespace nestgrad::cuda {
+
+namespace {
+
+constexpr std::size_t kMostInstructions = 64;
+
+class Writer {
+ public:
+  explicit Writer(const ScanStep& scan)
+      : table_(scan.table),
+        body_(scan.workers[0].body),
+        dtype_(body_.graph->node(0).spec.dtype),
+        carries_(table_.carries.size()),
+        xs_(table_.xs.size()),
+        constants_(table_.constants.size()) {}
+
+  ElementsSource run() {
+    if (!is_float(dtype_) || carries_ == 0 || body_.code.size() > kMostInstructions) return {};
+    elements_ = table_.carries[0].part.bytes / element();
+    if (elements_ == 0 || elements_ >= std::int64_t{1} << 31 || !suits()) return {};
+    std::string begin, loads, next;
+    for (std::size_t k = 0; k < carries_; ++k)
+      begin += fmt::format("  T c{0} = first_of_carry<T>(addresses, t, t.carry[{0}], steps, e);\n", k);
+    for (std::size_t k = 0; k < xs_; ++k) {
+      begin += fmt::format("  const ValueLine line{0} = line_of(addresses, t.x[{0}]);\n", k);
+      begin += fmt::format("  T later{0} = element_at<T>(line{0}, steps.first, {1});\n", k,
+                           index(table_.xs[k].part));
+      // Of the next step, asked for before this one stores anything.
+      loads += fmt::format(
+          "    const T x{0} = later{0};\n    if (!last) later{0} = element_at<T>(line{0}, time + ahead, {1});\n",
+          k, index(table_.xs[k].part));
+    }
+    for (std::size_t k = 0; k < constants_; ++k)
+      begin +=
+          fmt::format("  const T k{0} = reinterpret_cast<const T*>(addresses.at(t.constant[{0}], 0))[{1}];\n",
+                      k, index(table_.constants[k].part));
+    std::string work;
+    for (const Instruction& ins : body_.code) {
+      const std::string text = instruction(ins);
+      if (text.empty()) return {};
+      work += text;
+    }
+    std::string results;  // declared before the work that assigns them
+    for (std::size_t k = 0; k < carries_; ++k) {
+      results += fmt::format("    T n{0} = c{0};\n", k);
+      next += fmt::format(
+          "    keep_carry(addresses, t.carry[{0}], steps, i, time, e, n{0});\n    c{0} = n{0};\n", k);
+    }
+    std::size_t number = 0;
+    for (std::size_t k = 0; k < table_.stacks.size(); ++k) {
+      if (table_.stacks[k].of_carry) continue;
+      begin += fmt::format("  const bool stores{0} = addresses.is_stored(t.stack[{1}], steps);\n", number, k);
+      results += fmt::format("    T y{} = T(0);\n", number);
+      next += fmt::format(
+          "    if (stores{0}) reinterpret_cast<T*>(addresses.at(t.stack[{1}], time))[e] = y{0};\n", number,
+          k);
+      ++number;
+    }
+    for (const std::size_t at : memory_) results += fmt::format("    T m{} = T(0);\n", at);
+    return {
+        .text = fmt::format(
+            "extern \"C\" __global__ void __launch_bounds__({0}) {1}(const nestgrad::StepTableView* table, "
+            "nestgrad::cuda::Bases bases, nestgrad::Stretch steps, const std::byte* const* literals, int blocks) {{\n"
+            "  using namespace nestgrad;\n  using namespace nestgrad::cuda;\n  using T = {2};\n"
+            "  const StepTableView& t = *table;\n"
+            "  const int slice = static_cast<int>(blockIdx.x) / blocks,\n"
+            "            e = static_cast<int>(blockIdx.x) % blocks * {0} + static_cast<int>(threadIdx.x),\n"
+            "            ahead = t.reverse ? -1 : 1;\n  if (e >= {3}) return;\n"
+            "  const StepAddresses<BaseOf> addresses(t, slice, BaseOf{{nullptr, bases}});\n{4}"
+            "  for (int i = 0; i < steps.count; ++i) {{\n"
+            "    const int time = steps.first + ahead * i;\n    [[maybe_unused]] const bool last = i + 1 == steps.count;\n"
+            "{5}{6}{7}{8}  }}\n}}\n",
+            kElementsThreads, kElementsFunction, dtype_ == DType::f32 ? "float" : "double", elements_, begin,
+            loads, results, work, next),
+        .elements = elements_};
+  }
+
+ private:
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype_)); }
+  bool is_one(const StepPart& part) const { return part.bytes == element() && elements_ > 1; }
+  bool is_whole(const StepPart& part) const { return part.bytes == elements_ * element(); }
+  std::string index(const StepPart& part) const { return is_one(part) ? "0" : "e"; }
+
+  bool suits() const {
+    const auto fits = [&](const StepValue& v) { return is_whole(v.part) || is_one(v.part); };
+    return std::ranges::all_of(table_.carries,
+                               [&](const StepCarry& c) { return is_whole(c.part) && !c.partial; }) &&
+           std::ranges::all_of(table_.xs, fits) && std::ranges::all_of(table_.constants, fits) &&
+           std::ranges::all_of(table_.stacks, [&](const StepValue& s) { return is_whole(s.part); });
+  }
+
+  // The variable of a value. Operands: carries, xs, constants; results: next carries, stacks.
+  std::string read(const Place& p) {
+    if (p.kind == Place::Kind::arena) return memory(p);
+    if (p.kind == Place::Kind::literal) return literal(p);
+    std::size_t k = p.at;
+    if (k < carries_) return fmt::format("c{}", k);
+    if ((k -= carries_) < xs_) return fmt::format("x{}", k);
+    if ((k -= xs_) < constants_) return fmt::format("k{}", k);
+    return written(p);
+  }
+  std::string written(const Place& p) {
+    if (p.kind == Place::Kind::arena) return memory(p);
+    const std::size_t k = p.at - carries_ - xs_ - constants_;
+    return k < carries_ ? fmt::format("n{}", k) : fmt::format("y{}", k - carries_);
+  }
+  std::string memory(const Place& p) {
+    memory_.insert(p.at);
+    return fmt::format("m{}", p.at);
+  }
+  std::string literal(const Place& p) const {
+    const Array& value = body_.literals[p.at];
+    if (value.size() != 1) return fmt::format("reinterpret_cast<const T*>(literals[{}])[e]", p.at);
+    const double x = value.to(Device::cpu()).at(0);
+    return std::isfinite(x) ? fmt::format("T({:a})", x)
+                            : fmt::format("*reinterpret_cast<const T*>(literals[{}])", p.at);
+  }
+
+  // Empty: there is no text.
+  std::string instruction(const Instruction& ins) {
+    if (ins.scan) return {};
+    if (!ins.op && !ins.call) return fmt::format("    {} = {};\n", written(ins.out), read(ins.in[0]));
+    if (ins.call) return cluster(*ins.call, ins.in, ins.outs);
+    const NodeCall use(body_.graph->nodes(), body_.graph->node(ins.node));
+    return ins.op->element_loop ? cluster(single(use), ins.in, {ins.out}) : "";
+  }
+
+  std::string cluster(const ClusterCall& call, const std::vector<Place>& in, const std::vector<Place>& out) {
+    const ClusterLayout layout(call);
+    if (call.shape.size() != elements_ || layout.has_narrow()) return {};
+    for (std::size_t i = 0; i < call.in.size(); ++i)
+      if (call.in[i].size() != 1 && !layout.is_whole(i)) return {};
+    // What it reads, before it writes over anything.
+    std::string text = "    {\n", stores;
+    for (std::size_t i = 0; i < call.in.size(); ++i)
+      text += fmt::format("      const T a{} = {};\n", i, read(in[i]));
+    for (std::size_t i = 0; i < call.ops.size(); ++i) {
+      const ClusterOp& op = call.ops[i];
+      if (op.reduce) return {};
+      text += fmt::format("      const T v{} = formula::{}::of<T>(", i, op.op->name);
+      for (std::size_t k = 0; k < op.operands.size(); ++k) {
+        const int o = op.operands[k];
+        text += fmt::format("{}{}{}", k ? ", " : "", o < 0 ? 'v' : 'a', o < 0 ? ~o : o);
+      }
+      text += ");\n";
+      if (op.output >= 0) stores += fmt::format("      {} = v{};\n", written(out[uz(op.output)]), i);
+    }
+    return text + stores + "    }\n";
+  }
+
+  const StepTable& table_;
+  const Program& body_;
+  DType dtype_;
+  std::size_t carries_, xs_, constants_;
+  std::int64_t elements_ = 0;
+  std::set<std::size_t> memory_;  // places between instructions
+};
+
+}  // namespace
+
+bool is_elementwise(const Graph& body) {
+  std::int64_t elements = 1;
+  for (const GraphNode& n : body.nodes()) elements = std::max(elements, n.spec.size());
+  return std::ranges::all_of(body.nodes(), [&](const GraphNode& n) {
+    if (n.spec.size() != elements && n.spec.size() != 1) return false;
+    return n.op->kind != OpKind::value || n.op->is_alias || n.op->element_loop;
+  });
+}
+
+ElementsSource elements_source(const ScanStep& scan) { return Writer(scan).run(); }
+
+}  // namespace nestgrad::cuda

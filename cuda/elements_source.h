@@ -1,0 +1,26 @@
+// The CUDA C++ text of a kernel for a scan whose steps are elementwise (cuda/elements.cuh), a prefix sum over chunks say: one launch
+// instead of one for each step, and of what is carried nothing is read again. It has the bits of the scan op by op.
+#pragma once
+
+#include <string>
+
+#include "engine/plan/program.h"
+
+namespace nestgrad::cuda {
+
+// Are all values of a scan's body made element by element, and of one size, but for what is one number for all?
+bool is_elementwise(const Graph& body);
+
+struct ElementsSource {
+  std::string text;           // of kElementsFunction, without what it includes; empty: there is none
+  std::int64_t elements = 0;  // of a slice
+};
+
+// A kernel of blocks of kElementsThreads, for each slice as many as have a thread for each of its elements. Its parameters: where the
+// scan's StepTableView is; Bases; Stretch; where the addresses of the body's literals are; the number of blocks of a slice.
+constexpr const char* kElementsFunction = "nestgrad_elements";
+constexpr unsigned kElementsThreads = 256;
+
+ElementsSource elements_source(const ScanStep& scan);
+
+}  // namespace nestgrad::cuda

@@ -1,0 +1,33 @@
+// What all kernels of whole scans need: the scan's table of steps in the memory of the device, and which scans they may take.
+#pragma once
+
+#include <vector>
+
+#include "cuda/backend.h"
+#include "engine/plan/program.h"
+
+namespace nestgrad::cuda {
+
+// The lists of `view` as copies on the device, which `tables` keeps.
+inline void upload_table(const StepTable& from, CudaBackend& backend, std::vector<DeviceTable>& tables,
+                         StepTableView& view) {
+  const auto upload = [&]<class V>(const std::vector<V>& values) {
+    tables.emplace_back(backend, values.data(), values.size() * sizeof(V));
+    return tables.back().template as<V>();
+  };
+  view.carry = upload(from.carries), view.x = upload(from.xs), view.constant = upload(from.constants);
+  view.stack = upload(from.stacks), view.offsets = upload(from.offsets), view.owners = upload(from.owners);
+}
+
+// Where a scan reads what other scans recompute, they and it must do so segment by segment alike.
+inline bool segments_meet(const ScanStep& step, const Program& parent) {
+  int every = step.every;
+  for (int maker : step.makers) {
+    const int other = parent.code[static_cast<std::size_t>(maker)].scan->every;
+    if (every != 0 && every != other) return false;
+    every = other;
+  }
+  return true;
+}
+
+}  // namespace nestgrad::cuda
