@@ -87,16 +87,16 @@ class Writer {
   }
 
   // The head of a loop: `each` elements or rows at a time by each of so many workers, this one has the number `worker`. How often a
-  // worker comes to it, the compiler is to know, where the text does.
+  // worker comes to it, the compiler is to know, where the text does. unroll: what is said of it.
   std::string loop_over(const std::string& index, const std::string& worker, const std::string& workers,
-                        std::int64_t each, std::int64_t all, std::int64_t number) const {
+                        std::int64_t each, std::int64_t all, std::int64_t number, const char* unroll) const {
     if (number == 0)
       return fmt::format("      for (Index {0} = {1} * ({2}); {0} < {3}; {0} += {1} * ({4})) {{\n", index,
                          each, worker, use_.count, workers);
     return fmt::format(
-        "      NESTGRAD_UNROLL\n      for (int turn = 0; turn < {}; ++turn) {{\n"
+        "      {}\n      for (int turn = 0; turn < {}; ++turn) {{\n"
         "        const Index {} = {} * ({} + turn * {});\n{}",
-        ceil_of(all, each * number), index, each, worker, number,
+        unroll, ceil_of(all, each * number), index, each, worker, number,
         all % (each * number) == 0 ? "" : fmt::format("        if ({} >= {}) break;\n", index, all));
   }
 
@@ -120,7 +120,8 @@ class Writer {
       stores += fmt::format("        store_four<{1}>(w{0}, y{0} + e);\n", i, bool{use_.out_whole[i]});
     }
     return ones() +
-           loop_over("e", "thread", "threads", kTogether, layout_.rows() * layout_.row(), use_.threads) +
+           loop_over("e", "thread", "threads", kTogether, layout_.rows() * layout_.row(), use_.threads,
+                     "NESTGRAD_UNROLL") +
            (has_rows() ? "        " + row_and_column("e") : "") + loads + arrays +
            fmt::format(
                "        NESTGRAD_UNROLL_WHOLE\n        for (int u = 0; u < {}; ++u) {{\n{}        }}\n{}"
@@ -186,7 +187,7 @@ class Writer {
     const std::string column = fmt::format("at + {} * j", lanes);
     std::string out = fmt::format("      [[maybe_unused]] const int at = lane % {};\n", lanes) +
                       loop_over("r", fmt::format("thread / {}", lanes), fmt::format("threads / {}", lanes), 1,
-                                layout_.rows(), use_.threads / lanes);
+                                layout_.rows(), use_.threads / lanes, "NESTGRAD_UNROLL_ONCE");
     for (std::size_t i = 0; i < call_.in.size(); ++i) {
       if (is_known(i)) continue;
       if (is_one(i)) out += fmt::format("        const T b{} = *x{};\n", i, i);

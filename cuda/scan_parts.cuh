@@ -176,7 +176,11 @@ __device__ void product(const T* a, const T* b, T* c, T* scratch) {
     }
     store_tile<P>(sum, top, left, c);
   } else {
-    for_each_element<P::kTiles>([&](int tile) {
+    constexpr int kTurns = (P::kTiles + kThreads - 1) / kThreads;
+    NESTGRAD_UNROLL_ONCE
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int tile = thread + turn * kThreads;
+      if (P::kTiles % kThreads != 0 && tile >= P::kTiles) return;
       const int top = tile / P::kGroups * P::kRows, left = tile % P::kGroups * 4;
       T sum[P::kRows][4] = {};
       sum_tile<P>(a, b, top, left, sum);
@@ -188,7 +192,7 @@ __device__ void product(const T* a, const T* b, T* c, T* scratch) {
           for (int i = 0; i < 4; ++i) sum[r][i] += other[r][i];
       }
       store_tile<P>(sum, top, left, c);
-    });
+    }
   }
 }
 

@@ -366,12 +366,18 @@ TEST_CASE("CUDA: the texts of kernels of the published layers") {
   emulator::settings().multiprocessors = 132;
   emulator::settings().devices = 18;
   int number = 0;
-  for (const auto& layer : std::vector<std::pair<const char*, ttt::ProgramSizes>>{
-           {"ttt-linear", {8, 12, 64, 64, 16}}, {"delta-net", {8, 12, 64, 64, 1}}}) {
-    const char* const system = layer.first;
+  struct Layer {
+    const char* system;
+    ttt::ProgramSizes sizes;
+    Precision precision;
+  };
+  for (const auto& [system, sizes, precision] : {Layer{"ttt-linear", {8, 12, 64, 64, 16}, Precision::f32},
+                                                 Layer{"ttt-linear", {8, 12, 64, 64, 16}, Precision::tf32},
+                                                 Layer{"delta-net", {8, 12, 64, 64, 1}, Precision::f32}}) {
     PlanOptions options = on_gpu(Compile::now);
     options.device = Device::cuda(17);
-    const std::string source = program(system, layer.second, DType::f32, 1).plan(options).source();
+    options.precision = precision;
+    const std::string source = program(system, sizes, DType::f32, 1).plan(options).source();
     INFO(std::string(system));
     CHECK(contains(source, "nestgrad_scan("));
     for (std::size_t at = source.find("extern \"C\""); at != std::string::npos; ++number) {
@@ -379,7 +385,8 @@ TEST_CASE("CUDA: the texts of kernels of the published layers") {
       const std::string text = source.substr(at, next == std::string::npos ? next : next - at);
       const char* const kind = contains(text, "nestgrad_scan(") ? "scan" : "cluster";
       if (folder)
-        std::ofstream(std::filesystem::path(folder) / fmt::format("{}-{}{}.cu", system, kind, number))
+        std::ofstream(std::filesystem::path(folder) /
+                      fmt::format("{}-{}-{}{}.cu", system, name(precision), kind, number))
             << cuda::kernel_headers() << text;
       at = next;
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What nvcc makes of the kernels that are written for scans and clusters: nothing is spilled, no local memory, registers within what
-# a block may have; and, where nvdisasm is, the share of multiply-adds in the loops of products of scans.
+# a block may have; and, where nvdisasm is, the share of multiply-adds, or of instructions for tensor cores, in the loops of products of
+# scans, and that the code of a step stays where a multiprocessor reads it fast.
 #   kernel_code.sh NVCC NESTGRAD_TESTS [NVDISASM]
 set -euo pipefail
 nvcc=$1 tests=$2 nvdisasm=${3:-}
@@ -17,15 +18,17 @@ for text in "$folder"/*.cu; do
   ((registers <= 255)) || exit 1
   looked=$((looked + 1))
   [[ -n $nvdisasm && $text == *scan* ]] || continue
-  # The longest run of instructions between two labels or branches that has multiply-adds: the loop of a product.
-  "$nvdisasm" -c "$text.cubin" | awk -v name="$(basename "$text")" '
-    /^\.L_|BRA|BAR\.SYNC/ { look(); all = fma = 0; next }
-    /\/\*[0-9a-f]*\*\/ / { ++all; fma += /FFMA|DFMA/; local_memory += /LDL|STL/ }
-    function look() { if (fma > best) { best = fma; share = fma / all } }
+  # The longest run of instructions between two labels or branches that has multiply-adds, or is for tensor cores: the loop of a product.
+  # An instruction for tensor cores does what 32 multiply-adds do.
+  case $text in *-f32-*) wanted='FFMA|DFMA' least=0.5 ;; *) wanted=HMMA least=0.05 ;; esac
+  "$nvdisasm" -c "$text.cubin" | awk -v wanted="$wanted" -v least="$least" '
+    /^\.L_|BRA|BAR\.SYNC/ { look(); all = found = 0; next }
+    /\/\*[0-9a-f]*\*\/ / { ++all; ++code; found += $0 ~ wanted; local_memory += /LDL|STL/ }
+    function look() { if (found > best) { best = found; share = found / all } }
     END {
       look()
-      printf "  %d of %.0f instructions of a product are multiply-adds (%.0f %%)\n", best, best / share, 100 * share
-      exit local_memory > 0 || share < 0.5
-    }' || { echo "less than half of a product is multiply-adds, or something is in local memory"; exit 1; }
+      printf "  %d of %.0f instructions of a product are %s (%.0f %%), of %d\n", best, best / share, wanted, 100 * share, code
+      exit local_memory > 0 || share < least || code > 8192
+    }' || { echo "products have too few of these, something is in local memory, or the code is more than the 128 KB that a multiprocessor keeps"; exit 1; }
 done
-((looked >= 2)) || { echo "there were no texts"; exit 1; }
+((looked >= 3)) || { echo "there were no texts"; exit 1; }
