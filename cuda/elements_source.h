@@ -12,11 +12,11 @@ namespace nestgrad::cuda {
 bool is_elementwise(const Graph& body);
 
 struct ElementsSource {
-  std::string text;           // of kElementsFunction, without what it includes; empty: there is none
-  std::int64_t elements = 0;  // of a slice
+  std::string text;          // of kElementsFunction, without what it includes; empty: there is none
+  std::int64_t threads = 0;  // of a slice
 };
 
-// A kernel of blocks of kElementsThreads, for each slice as many as have a thread for each of its elements. Its parameters: where the
+// A kernel of blocks of kElementsThreads, for each slice as many as have its threads. Its parameters: where the
 // scan's StepTableView is; Bases; Stretch; where the addresses of the body's literals are; the number of blocks of a slice.
 constexpr const char* kElementsFunction = "nestgrad_elements";
 constexpr unsigned kElementsThreads = 256;

@@ -72,7 +72,7 @@ class ElementsKernel final : public LoopKernel {
     for (const Array& literal : step.workers[0].body.literals) literals.push_back(literal.data());
     tables_.emplace_back(backend, literals.data(), literals.size() * sizeof(literals[0]));
     tables_.emplace_back(backend, &table, sizeof(table));
-    extent_ = for_each_of(source.elements, kElementsThreads);
+    extent_ = for_each_of(source.threads, kElementsThreads);
     blocks_ = static_cast<int>(extent_.blocks);
     extent_.blocks *= step.table.slices;
   }

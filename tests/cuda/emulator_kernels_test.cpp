@@ -366,31 +366,42 @@ TEST_CASE("CUDA: the texts of kernels of the published layers") {
   emulator::settings().multiprocessors = 132;
   emulator::settings().devices = 18;
   int number = 0;
-  struct Layer {
-    const char* system;
-    ttt::ProgramSizes sizes;
-    Precision precision;
-  };
-  for (const auto& [system, sizes, precision] : {Layer{"ttt-linear", {8, 12, 64, 64, 16}, Precision::f32},
-                                                 Layer{"ttt-linear", {8, 12, 64, 64, 16}, Precision::tf32},
-                                                 Layer{"delta-net", {8, 12, 64, 64, 1}, Precision::f32}}) {
+  const auto texts_of = [&](const Function& f, const std::string& name, Precision precision) {
     PlanOptions options = on_gpu(Compile::now);
     options.device = Device::cuda(17);
     options.precision = precision;
-    const std::string source = program(system, sizes, DType::f32, 1).plan(options).source();
-    INFO(std::string(system));
-    CHECK(contains(source, "nestgrad_scan("));
+    const std::string source = f.plan(options).source();
     for (std::size_t at = source.find("extern \"C\""); at != std::string::npos; ++number) {
       const std::size_t next = source.find("extern \"C\"", at + 1);
       const std::string text = source.substr(at, next == std::string::npos ? next : next - at);
-      const char* const kind = contains(text, "nestgrad_scan(") ? "scan" : "cluster";
+      const char* const kind = contains(text, "nestgrad_scan(")       ? "scan"
+                               : contains(text, "nestgrad_elements(") ? "elements"
+                                                                      : "cluster";
       if (folder)
         std::ofstream(std::filesystem::path(folder) /
-                      fmt::format("{}-{}-{}{}.cu", system, name(precision), kind, number))
+                      fmt::format("{}-{}-{}{}.cu", name, nestgrad::name(precision), kind, number))
             << cuda::kernel_headers() << text;
       at = next;
     }
+    return source;
+  };
+  for (const auto& [system, precision, chunk] :
+       {std::tuple{"ttt-linear", Precision::f32, 16}, std::tuple{"ttt-linear", Precision::tf32, 16},
+        std::tuple{"delta-net", Precision::f32, 1}}) {
+    INFO(std::string(system));
+    CHECK(contains(texts_of(program(system, {8, 12, 64, 64, chunk}, DType::f32, 1), system, precision),
+                   "nestgrad_scan("));
   }
+  const Function prefix_sum = trace(TraceFn([](const std::vector<Tensor>& in) {
+                                      return scan(
+                                                 [](const Tensors& c, const Tensors& x) -> StepOutput {
+                                                   return {{c[0] * 0.5 + x[0]}, {c[0]}};
+                                                 },
+                                                 {in[0]}, {in[1]})
+                                          .ys;
+                                    }),
+                                    {f32({4, 192, 384}), f32({8, 4, 192, 384})});
+  CHECK(contains(texts_of(prefix_sum, "prefix-sum", Precision::f32), "using V = Four<T>"));
   CHECK(number >= 2);
 }
 
