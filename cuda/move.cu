@@ -21,15 +21,41 @@ __global__ void move_elements(const U* source, U* target, Move move) {
   target[move.target_offset + move.to.at(i)] = source[move.source_offset + move.from.at(i)];
 }
 
+// A block a tile. Rows of it in shared memory are an element longer, so that a column does not lie in one bank.
+constexpr int kTile = static_cast<int>(TiledMove::kTile), kTileThreads = 256;
+template <class U>
+__global__ void move_tiles(const U* source, U* target, TiledMove move) {
+  NESTGRAD_SHARED(U, tile);
+  const std::int64_t across = blockIdx.x % move.tiles_across, rest = blockIdx.x / move.tiles_across,
+                     down = rest % move.tiles_down, matrix = rest / move.tiles_down;
+  const U* const from = source + move.outer.source_offset + move.outer.from.at(matrix);
+  U* const to = target + move.outer.target_offset + move.outer.to.at(matrix);
+  const int beside = static_cast<int>(threadIdx.x) % kTile, first = static_cast<int>(threadIdx.x) / kTile;
+  NESTGRAD_UNROLL
+  for (int k = first; k < kTile; k += kTileThreads / kTile) {
+    const std::int64_t row = down * kTile + beside, column = across * kTile + k;
+    if (row < move.rows && column < move.columns)
+      tile[k * (kTile + 1) + beside] = from[column * move.source_column + row];
+  }
+  __syncthreads();
+  NESTGRAD_UNROLL
+  for (int k = first; k < kTile; k += kTileThreads / kTile) {
+    const std::int64_t row = down * kTile + k, column = across * kTile + beside;
+    if (row < move.rows && column < move.columns)
+      to[row * move.target_row + column] = tile[beside * (kTile + 1) + k];
+  }
+}
+
 struct alignas(16) Unit {
   std::uint32_t words[4];
 };
 
-// A move, and how it is done with 16 bytes at once, where both arrays lie so that it can be.
+// A move, and how it is done with 16 bytes at once, or by tiles, where both arrays lie so that it can be.
 struct Mover {
   Mover(const Move& all, DType dtype)
       : move(all),
         wide(in_units(all, static_cast<std::int64_t>(sizeof(Unit) / size_of(dtype)))),
+        tiled(in_tiles(all)),
         element(size_of(dtype)) {}
 
   template <class U>
@@ -38,17 +64,26 @@ struct Mover {
     launch(backend, for_each_of(how.size), move_elements<U>, reinterpret_cast<const U*>(source),
            reinterpret_cast<U*>(target), how);
   }
+  template <class U>
+  void launch_element_by_element(const CudaBackend& backend, const std::byte* source,
+                                 std::byte* target) const {
+    if (!tiled) return launch_with<U>(backend, move, source, target);
+    const Extent extent{tiled->tiles(), kTileThreads, kTile * (kTile + 1) * sizeof(U)};
+    launch(backend, extent, move_tiles<U>, reinterpret_cast<const U*>(source), reinterpret_cast<U*>(target),
+           *tiled);
+  }
   void operator()(const CudaBackend& backend, const std::byte* source, std::byte* target) const {
     const auto begins = [](const std::byte* at) {
       return reinterpret_cast<std::uintptr_t>(at) % sizeof(Unit) == 0;
     };
     if (wide && begins(source) && begins(target)) launch_with<Unit>(backend, *wide, source, target);
-    else if (element == 8) launch_with<std::uint64_t>(backend, move, source, target);
-    else launch_with<std::uint32_t>(backend, move, source, target);
+    else if (element == 8) launch_element_by_element<std::uint64_t>(backend, source, target);
+    else launch_element_by_element<std::uint32_t>(backend, source, target);
   }
 
   Move move;
   std::optional<Move> wide;
+  std::optional<TiledMove> tiled;
   std::size_t element;  // its bytes
 };
 

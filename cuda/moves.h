@@ -43,6 +43,35 @@ inline std::optional<Move> in_units(Move move, std::int64_t n) {
   return move;
 }
 
+// A move in which rows and columns change places: the source lies side by side along rows, the target along columns, `outer` walks
+// through such matrices. By tiles, so that both are read and written side by side.
+struct TiledMove {
+  static constexpr std::int64_t kTile = 32;
+  Move outer;
+  std::int64_t rows = 0, columns = 0, target_row = 0, source_column = 0;  // extents; how far apart they begin
+  std::int64_t tiles_down = 0, tiles_across = 0;
+  std::int64_t tiles() const { return outer.size * tiles_down * tiles_across; }
+};
+// Nothing where it is no such move, or where tiles would be mostly empty.
+inline std::optional<TiledMove> in_tiles(const Move& move) {
+  constexpr std::int64_t kLeast = TiledMove::kTile / 2;
+  const int last = move.to.rank - 1;
+  if (last < 1 || move.to.stride[last] != 1 || move.from.stride[last] <= 1) return std::nullopt;
+  int row = 0;
+  while (row < last && move.from.stride[row] != 1) ++row;
+  TiledMove out{.outer = move,
+                .rows = move.to.size[row],
+                .columns = move.to.size[last],
+                .target_row = move.to.stride[row],
+                .source_column = move.from.stride[last]};
+  if (row == last || out.rows < kLeast || out.columns < kLeast) return std::nullopt;
+  for (Strided* walk : {&out.outer.from, &out.outer.to}) walk->remove(last), walk->remove(row);
+  out.outer.size = out.outer.to.count();
+  out.tiles_down = (out.rows + TiledMove::kTile - 1) / TiledMove::kTile;
+  out.tiles_across = (out.columns + TiledMove::kTile - 1) / TiledMove::kTile;
+  return out;
+}
+
 // Of an op with Op::view.
 inline Move move_of_view(const OpCall& call) {
   const OpView view = call.op.view(call);

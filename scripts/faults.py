@@ -160,6 +160,10 @@ FAULTS = [
     ("cuda", "cuda/matmul.cpp", CUDA, [
         ("along-the-last-axis", "static_cast<int>( «std::max_element(batch.out.size, batch.out.size + batch.out.rank) - batch.out.size»);", "batch.out.rank - 1"),
     ]),
+    ("cuda", "cuda/moves.h", CUDA, [
+        ("without-the-last-tile", "out.tiles_down = «(out.rows + TiledMove::kTile - 1) / TiledMove::kTile»;", "out.rows / TiledMove::kTile"),
+        ("rows-of-another-axis", "while (row < last && «move.from.stride[row] != 1») ++row;", "row < last - 1"),
+    ]),
     ("cuda", "cuda/scan_writer.cuh", CUDA, [
         ("no-room-to-turn-a-matrix", "scratch_bytes_ = std::max(scratch_bytes_, «p.k * padded_row(p.n) * signed_size(sizeof(T))»);",
          "std::int64_t{0}"),

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "autograd/grad.h"
 #include "cuda/strided.h"
@@ -227,6 +228,22 @@ TEST_CASE("walks of CUDA's kernels divide without divisions") {
     const std::int64_t a = index / 490'000, b = index / 7 % 70'000, c = index % 7;
     CHECK(walk.at(index) == a * 3 + b * 1'000'000 + c * 5);
   }
+}
+
+TEST_CASE("CUDA: axes change places, in matrices of any size, with every element") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::i32})
+    for (const Shape& shape :
+         {Shape{33, 65}, Shape{3, 16, 40}, Shape{2, 31, 3, 70}, Shape{5, 17, 16}, Shape{15, 64}})
+      for (const bool outer : {false, true}) {
+        std::vector<int> axes(shape.size());
+        std::iota(axes.begin(), axes.end(), 0);
+        if (outer) std::rotate(axes.begin(), axes.end() - 1, axes.end());
+        else std::swap(axes[axes.size() - 1], axes[axes.size() - 2]);
+        const Function f = trace([&](Tensor x) { return permute(x, axes); }, Spec{dtype, shape});
+        const Array x = (random(Spec{DType::f64, shape}, 1, -1e6, 1e6)).cast(dtype);
+        CAPTURE(to_string(x.spec()));
+        CHECK(f.to(gpu())(x).same_bits(f.to(Device::cpu())(x)));
+      }
 }
 
 TEST_CASE("CUDA: a maximum over a row with NaN is NaN") {
