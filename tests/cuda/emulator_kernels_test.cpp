@@ -269,7 +269,14 @@ TEST_CASE("CUDA: kernels compiled for scans in whatever order a device runs its 
         return Tensors{w + 0.1 * all, matmul(w, x, {.b = true})};
       },
       {2, 5, 8}, {2, 5, 8}, DType::f32);
-  for (const Function& f : {layer, products}) {
+  // Products with sums in parts, in a batch.
+  const Function parts = loop(
+      [](Tensor w, Tensor x) {
+        const Tensor y = matmul(w, x);
+        return Tensors{w + 0.01 * tanh(sum(y, {-3}, kKeep)), y};
+      },
+      {2, 16, 64}, {2, 64, 64}, DType::f32);
+  for (const Function& f : {layer, products, parts}) {
     const Arrays inputs = random(f.plan().input_specs(), 1);
     Arrays first;
     for (const auto order : {emulator::Order::forward, emulator::Order::reverse, emulator::Order::shuffled}) {
