@@ -56,9 +56,9 @@ __device__ Packed<kOperands> packed(const float (&x)[4]) {
   else return {{to_bf16(x[0], x[1]), to_bf16(x[2], x[3])}};
 }
 
-// C [16, 8] += A [16, K] B [K, 8] by a warp, K 8 in TF32 and 16 in bf16, as mma.sync wants it. Of lane 4 g + q: a[0] and a[2] are of
-// row g of A, a[1] and a[3] of row g + 8; b of column g of B; c[0] and c[1] of row g and columns 2 q and 2 q + 1, c[2] and c[3] of row
-// g + 8. In TF32 a[0], a[1] and b[0] are of k = q, the others of q + 4; in bf16 of 2 q and 2 q + 1, the others of eight more.
+// C [16, 8] += A [16, K] B [K, 8] by a warp, K 8 in TF32 and 16 in bf16, as mma.sync wants it. Of lane 4 g + q: a0 and a2 are of
+// row g of A, a1 and a3 of row g + 8; b0 and b1 of column g of B; c[0] and c[1] of row g and columns 2 q and 2 q + 1, c[2] and c[3] of row
+// g + 8. In TF32 a0, a1 and b0 are of k = q, the others of q + 4; in bf16 of 2 q and 2 q + 1, the others of eight more.
 template <Operands kOperands>
 __device__ void multiply_add(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                              std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
@@ -194,11 +194,14 @@ __device__ void sum_unit(const float* a, const float* b, int row, int column,
     for (int j = 0; j < P::kWide; ++j) {
       const Packed<P::kOperands> right = packed<P::kOperands>(y[j]);
       NESTGRAD_UNROLL_WHOLE
-      for (int p = 0; p < Packed<P::kOperands>::kCount; p += 2) NESTGRAD_UNROLL_WHOLE
-      for (int t = 0; t < P::kTall; ++t)
-        multiply_add<P::kOperands>(sum[t][j], left[2 * t].bits[p], left[2 * t + 1].bits[p],
-                                   left[2 * t].bits[p + 1], left[2 * t + 1].bits[p + 1], right.bits[p],
-                                   right.bits[p + 1]);
+      for (int p = 0; p < Packed<P::kOperands>::kCount; p += 2) {
+        NESTGRAD_UNROLL_WHOLE
+        for (int t = 0; t < P::kTall; ++t) {
+          const auto &above = left[2 * t], &below = left[2 * t + 1];
+          multiply_add<P::kOperands>(sum[t][j], above.bits[p], below.bits[p], above.bits[p + 1],
+                                     below.bits[p + 1], right.bits[p], right.bits[p + 1]);
+        }
+      }
     }
   }
 }
@@ -219,14 +222,15 @@ template <class P>
 __device__ void store_unit(const float (&sum)[P::kTall][P::kWide][4], const UnitPlace<P>& at, float* c) {
   const int quarter = static_cast<int>(threadIdx.x) % 4;
   NESTGRAD_UNROLL_WHOLE
-  for (int r = 0; r < 2 * P::kTall; ++r) NESTGRAD_UNROLL_WHOLE
-  for (int s = 0; s < 2; ++s) {
-    float* const to =
-        c + (at.row + (P::ARow == 1 ? r : 8 * r)) * P::N + at.left + (2 * quarter + s) * P::kWide;
-    float out[P::kWide];
+  for (int r = 0; r < 2 * P::kTall; ++r) {
+    float* const row = c + (at.row + (P::ARow == 1 ? r : 8 * r)) * P::N + at.left;
     NESTGRAD_UNROLL_WHOLE
-    for (int j = 0; j < P::kWide; ++j) out[j] = sum[r / 2][j][2 * (r % 2) + s];
-    store_beside<P::CWhole>(out, to);
+    for (int s = 0; s < 2; ++s) {
+      float out[P::kWide];
+      NESTGRAD_UNROLL_WHOLE
+      for (int j = 0; j < P::kWide; ++j) out[j] = sum[r / 2][j][2 * (r % 2) + s];
+      store_beside<P::CWhole>(out, row + (2 * quarter + s) * P::kWide);
+    }
   }
 }
 
