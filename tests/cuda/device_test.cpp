@@ -369,6 +369,7 @@ TEST_CASE(
     "CUDA: rows of a compiled scan have the bits of interpreted ones, however many a warp takes at once") {
   for (const std::int64_t rows : {8, 16, 18, 32, 48})
     for (const std::int64_t row : {5, 33, 64}) {
+      if (kSanitized && (row != 33 || rows < 18)) continue;  // a compiler takes long there
       const Spec x{DType::f32, {4, 3, rows, row}}, carry{DType::f32, {3, rows, row}};
       const Function f = trace(TraceFn([](const std::vector<Tensor>& in) {
                                  const ScanResult r = scan(
@@ -450,6 +451,7 @@ TEST_CASE(
     "CUDA: a scan of elementwise steps is one kernel, a thread an element, with the bits of the scan op by op") {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const std::int64_t elements : {1, 5, 300}) {
+      if (kSanitized && dtype == DType::f64) continue;
       const Function f = running_sums(dtype, elements);
       const Arrays inputs = ttt::numbers_for(f, 1);
       Plan compiled = f.plan({.device = gpu(), .compile = Compile::now});
@@ -461,7 +463,7 @@ TEST_CASE(
           f.plan({.slice = false, .device = gpu(), .compile = Compile::never}).run(inputs);
       CHECK(same_bits(found, op_by_op));
       CHECK(same_bits(compiled.run(inputs), found));
-      for (const int every : {1, 2, 3})
+      for (const int every : kSanitized ? std::vector{2} : std::vector{1, 2, 3})
         CHECK(same_bits(
             f.plan({.checkpoint_every = every, .device = gpu(), .compile = Compile::now}).run(inputs),
             found));
