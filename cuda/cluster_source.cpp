@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/ceil_of.h"
 #include "cuda/cluster_arguments.h"
@@ -152,13 +153,8 @@ class Writer {
         "        NESTGRAD_UNROLL\n        for (int u = 0; u < {}; ++u) {{\n"
         "          const Index e = begin + threads * u;\n{}",
         at_once, even ? "" : fmt::format("          if (e >= {}) continue;\n", use_.count));
-    return ones() +
-           (use_.threads > 0
-                ? fmt::format("      for (int turn = 0; turn < {}; ++turn) {{\n"
-                              "        const Index begin = thread + turn * {};\n{}",
-                              ceil_of(n, use_.threads * at_once), use_.threads * at_once, arrays)
-                : fmt::format("      for (Index begin = thread; begin < {}; begin += threads * {}) {{\n{}",
-                              use_.count, at_once, arrays)) +
+    return ones() + loop_over("begin", "thread", "threads", 1, n, use_.threads * at_once, "NESTGRAD_UNROLL") +
+           arrays +
            (loads.empty()
                 ? ""
                 : each + (has_rows() ? "          " + row_and_column("e") : "") + loads + "        }\n") +
@@ -207,7 +203,8 @@ class Writer {
                 ? fmt::format("        Sum<T> s{}[{}];\n", i, beside)
                 : fmt::format(
                       "        const T f{0} = first_lane<{1}>({2});\n        Max<T> s{0}[{3}] = {{{4}}};\n",
-                      i, lanes, first, beside, repeated(fmt::format("Max<T>(f{})", i), beside));
+                      i, lanes, first, beside,
+                      fmt::join(std::vector(uz(beside), fmt::format("Max<T>(f{})", i)), ", "));
         out += fmt::format("{}{}s{}[j % {}].add({});\n", each, inside, i, beside, term);
         out += fmt::format("        const T v{} = first_lane<{}>(over_lanes(s{}).value());\n", i, lanes, i);
       } else if (op.narrow) {
@@ -227,18 +224,18 @@ class Writer {
     return out + "      }\n";
   }
 
-  static std::string repeated(const std::string& text, std::int64_t times) {
-    std::string out = text;
-    for (std::int64_t i = 1; i < times; ++i) out += ", " + text;
-    return out;
-  }
-
   const ClusterCall& call_;
   const ClusterUse& use_;
   const ClusterLayout layout_;
 };
 
 }  // namespace
+
+std::string number_text(const Array& literal) {
+  if (literal.size() != 1) return {};
+  const double value = literal.to(Device::cpu()).at(0);
+  return std::isfinite(value) ? fmt::format("T({:a})", value) : "";
+}
 
 std::string cluster_text(const ClusterCall& call, const ClusterUse& use) { return Writer(call, use).run(); }
 

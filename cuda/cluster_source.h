@@ -21,6 +21,9 @@ struct ClusterUse {
   std::int64_t most_in_lane = 0;          // elements of a row that a lane keeps
 };
 
+// The text of a literal that is one number; empty: it is several, or none that can be written.
+std::string number_text(const Array& literal);
+
 // Empty: there is no text.
 std::string cluster_text(const ClusterCall& call, const ClusterUse& use);
 

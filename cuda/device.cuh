@@ -132,8 +132,9 @@ __device__ R<T> reduce_at(const At& at, const T* from, std::int64_t begin, std::
   constexpr int kAtOnce = 4;
   R<T> part[kAtOnce] = {R<T>(*from), R<T>(*from), R<T>(*from), R<T>(*from)};
   std::int64_t k = begin;
-  NESTGRAD_UNROLL_ONCE  // what is added up waits for itself: more turns at once would only be more code
-      for (int added = 1; k + (kAtOnce - 1) * step < end; k += kAtOnce * step, ++added) {
+  // What is added up waits for itself: more turns at once would only be more code.
+  NESTGRAD_UNROLL_ONCE
+  for (int added = 1; k + (kAtOnce - 1) * step < end; k += kAtOnce * step, ++added) {
     T term[kAtOnce];
     for (int i = 0; i < kAtOnce; ++i) term[i] = from[at(k + i * step)];
     for (int i = 0; i < kAtOnce; ++i) part[i].add(term[i]);

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
-#include "cuda/cluster_text.h"
+#include "cuda/cluster_source.h"
+#include "cuda/scan_text.h"
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
 #include "engine/plan/cluster_layout.h"
@@ -96,15 +96,10 @@ class Writer {
 
   // Does every value of a slice begin at a multiple of 16 bytes, at each step, and is there a multiple of four elements?
   bool goes_by_fours() const {
-    const auto begins_whole = [&](const StepPart& part) {
-      const auto begin = table_.offsets.begin() + part.at;
-      return std::all_of(begin, begin + table_.slices, [](std::int64_t at) { return at % 16 == 0; });
-    };
-    const auto is_aligned = [&](const StepValue& v) {
-      return is_one(v.part) || (begins_whole(v.part) && v.stride % 16 == 0);
-    };
+    const auto is_aligned = [&](const StepValue& v) { return is_one(v.part) || cuda::is_whole(table_, v); };
     return elements_ % 4 == 0 &&
-           std::ranges::all_of(table_.carries, [&](const StepCarry& c) { return begins_whole(c.part); }) &&
+           std::ranges::all_of(table_.carries,
+                               [&](const StepCarry& c) { return cuda::is_whole(table_, c.part); }) &&
            std::ranges::all_of(table_.xs, is_aligned) && std::ranges::all_of(table_.constants, is_aligned) &&
            std::ranges::all_of(table_.stacks, is_aligned);
   }
@@ -140,9 +135,8 @@ class Writer {
     const Array& value = body_.literals[p.at];
     if (value.size() != 1)
       return fmt::format("reinterpret_cast<const V*>(literals[{}])[e / {}]", p.at, each_);
-    const double x = value.to(Device::cpu()).at(0);
-    return std::isfinite(x) ? fmt::format("T({:a})", x)
-                            : fmt::format("*reinterpret_cast<const T*>(literals[{}])", p.at);
+    const std::string number = number_text(value);
+    return number.empty() ? fmt::format("*reinterpret_cast<const T*>(literals[{}])", p.at) : number;
   }
 
   // Empty: there is no text.

@@ -2,11 +2,14 @@
 // instead of one for each step, and of what is carried nothing is read again. It has the bits of the scan op by op.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "engine/plan/program.h"
 
 namespace nestgrad::cuda {
+
+class CudaBackend;
 
 // Are all values of a scan's body made element by element, and of one size, but for what is one number for all?
 bool is_elementwise(const Graph& body);
@@ -22,5 +25,8 @@ constexpr const char* kElementsFunction = "nestgrad_elements";
 constexpr unsigned kElementsThreads = 256;
 
 ElementsSource elements_source(const ScanStep& scan);
+
+// The kernel; null: there is no text, or it does not compile.
+std::unique_ptr<LoopKernel> elements_kernel(const ScanStep& step, CudaBackend& backend);
 
 }  // namespace nestgrad::cuda

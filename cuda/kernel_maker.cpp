@@ -85,10 +85,9 @@ std::string compile(const std::string& text, const std::string& architecture) {
   const Compilation compilation(text);
   // As the kernels that are built before: without contraction, so that formulas have the bits that they have on the CPU.
   const std::string target = "--gpu-architecture=" + architecture;
-  const char* const options[] = {
-      target.c_str(),      "--std=c++20",          "--fmad=false",
-      "--device-int128",   "--generate-line-info",  // for profilers: it changes no code
-      "--disable-warnings"};
+  // Lines are for profilers, and change no code.
+  const char* const options[] = {target.c_str(),    "--std=c++20",          "--fmad=false",
+                                 "--device-int128", "--generate-line-info", "--disable-warnings"};
   const nvrtcResult result = nvrtcCompileProgram(compilation.program, std::size(options), options);
   if (result != 0) {
     std::size_t bytes = 0;

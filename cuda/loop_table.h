@@ -19,6 +19,13 @@ inline void upload_table(const StepTable& from, CudaBackend& backend, std::vecto
   view.stack = upload(from.stacks), view.offsets = upload(from.offsets), view.owners = upload(from.owners);
 }
 
+// Where the literals of a scan's body are.
+inline DeviceTable literal_addresses(const ScanStep& step, CudaBackend& backend) {
+  std::vector<const std::byte*> at;
+  for (const Array& literal : step.workers[0].body.literals) at.push_back(literal.data());
+  return {backend, at.data(), at.size() * sizeof(at[0])};
+}
+
 // Where a scan reads what other scans recompute, they and it must do so segment by segment alike.
 inline bool segments_meet(const ScanStep& step, const Program& parent) {
   int every = step.every;

@@ -51,55 +51,6 @@ __global__ void add_terms(const ScanText* text, int carry, const T* terms, std::
   reinterpret_cast<T*>(sum + at)[i] = total;
 }
 
-// A scan whose steps are elementwise: a thread an element (cuda/elements_source.h).
-class ElementsKernel final : public LoopKernel {
- public:
-  ElementsKernel(const ScanStep& step, CudaBackend& backend)
-      : backend_(backend), bases_(step.table.bases.size()) {
-    ElementsSource source = elements_source(step);
-    if (source.text.empty() || bases_ > kMostBases) {
-      why_not_ = "something in it has no text";
-      return;
-    }
-    const MadeKernel made = make_kernel(source.text, kElementsFunction, backend.index());
-    why_not_ = made.why_not;
-    if (!made.function) return;
-    kernel_ = reinterpret_cast<Kernel>(const_cast<void*>(made.function));
-    source_ = std::move(source.text);
-    StepTableView table = step.table.view();
-    upload_table(step.table, backend, tables_, table);
-    std::vector<const std::byte*> literals;
-    for (const Array& literal : step.workers[0].body.literals) literals.push_back(literal.data());
-    tables_.emplace_back(backend, literals.data(), literals.size() * sizeof(literals[0]));
-    tables_.emplace_back(backend, &table, sizeof(table));
-    extent_ = for_each_of(source.threads, kElementsThreads);
-    blocks_ = static_cast<int>(extent_.blocks);
-    extent_.blocks *= step.table.slices;
-  }
-
-  const std::string& why_not() const { return why_not_; }  // empty: it may run
-  void run(std::byte* const* at, const Stretch& steps) override {
-    Bases bases{};
-    std::copy_n(at, bases_, bases.at);
-    launch(backend_, extent_, kernel_, tables_.back().as<const StepTableView>(), bases, steps,
-           tables_[tables_.size() - 2].as<const std::byte*>(), blocks_);
-  }
-  std::string describe() const override { return "one kernel, compiled for it, a thread an element"; }
-  std::string source() const override { return source_; }
-
- private:
-  using Kernel = void (*)(const StepTableView* table, Bases bases, Stretch steps,
-                          const std::byte* const* literals, int blocks);
-
-  CudaBackend& backend_;
-  std::string why_not_, source_;
-  std::size_t bases_;
-  std::vector<DeviceTable> tables_;  // the literals' addresses and the step table last
-  Kernel kernel_ = nullptr;
-  Extent extent_{};
-  int blocks_ = 0;  // of a slice
-};
-
 // A kernel that was written for the scan (cuda/scan_source.h). Its last argument: addresses of the body's literals.
 using OwnScan = void (*)(const StepTableView* table, Bases bases, Stretch steps,
                          const std::byte* const* literals);
@@ -170,9 +121,7 @@ class ScanKernel final : public LoopKernel {
     source_ = std::move(source.text);
     own_extent_ = {step.table.slices, kScanThreads, table_bytes + source.memory_bytes};
     if (own_extent_.shared > kPlainShared) allow_shared(own_, backend_.shared_limit());
-    std::vector<const std::byte*> literals;
-    for (const Array& literal : step.workers[0].body.literals) literals.push_back(literal.data());
-    literals_.emplace(backend_, literals.data(), literals.size() * sizeof(literals[0]));
+    literals_ = literal_addresses(step, backend_);
   }
 
   CudaBackend& backend_;
@@ -220,8 +169,7 @@ LoopKernelOrReason CudaBackend::loop_kernel(const ScanStep& step, const Program&
   const Graph& body = *step.workers[0].body.graph;
   if (is_elementwise(body)) {
     if (options.compile != Compile::never && segments_meet(step, parent))
-      if (auto kernel = std::make_unique<ElementsKernel>(step, *this); kernel->why_not().empty())
-        return {std::move(kernel), {}};
+      if (auto kernel = elements_kernel(step, *this)) return {std::move(kernel), {}};
     if (std::string why = why_slow_in_kernel(step_time(body, step.table.slices, multiprocessors_));
         !why.empty())
       return {nullptr, std::move(why)};

@@ -88,12 +88,9 @@ class Writer {
   }
 
   // Does a value begin at a multiple of kWhole bytes, at every step and of every slice?
-  bool is_whole(const StepPart& part) const {
-    const auto begin = scan_.table.offsets.begin() + part.at;
-    return std::all_of(begin, begin + scan_.table.slices, [](std::int64_t at) { return at % kWhole == 0; });
-  }
-  bool is_whole(const StepValue& v) const {
-    return is_whole(v.part) && v.stride % kWhole == 0 && v.scratch % kWhole == 0;
+  template <class Value>  // StepPart, StepValue
+  bool is_whole(const Value& v) const {
+    return cuda::is_whole(scan_.table, v);
   }
   bool is_whole(const StepCarry& c) const {
     return is_whole(c.part) && c.part.bytes % kWhole == 0 && c.even % kWhole == 0 && c.odd % kWhole == 0 &&
@@ -299,8 +296,7 @@ class Writer {
   // The text of an input that is a number known now; else empty.
   std::string number(const ClusterCall& call, const std::vector<Place>& in, std::size_t i) const {
     if (in[i].kind != Place::Kind::literal || call.in[i].size() != 1) return {};
-    const double value = body_.literals[in[i].at].to(Device::cpu()).at(0);
-    return std::isfinite(value) ? fmt::format("T({:a})", value) : "";
+    return number_text(body_.literals[in[i].at]);
   }
 
   const ScanStep& scan_;

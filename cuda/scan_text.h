@@ -2,6 +2,8 @@
 // are, step by step (engine/plan/step_table.h), and its body, op after op.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/batch.h"
 #include "cuda/cluster_text.h"
 #include "cuda/product_shape.h"
@@ -40,6 +42,15 @@ inline Product product_of(const OpCall& call) {
           .parts = parts_of_sum(m, n, k),
           .a = batch.a,
           .b = batch.b};
+}
+
+// For texts: does a part begin at a multiple of 16 bytes in every slice, and a value at every step?
+inline bool is_whole(const StepTable& table, const StepPart& part) {
+  const auto begin = table.offsets.begin() + part.at;
+  return std::all_of(begin, begin + table.slices, [](std::int64_t at) { return at % 16 == 0; });
+}
+inline bool is_whole(const StepTable& table, const StepValue& v) {
+  return is_whole(table, v.part) && v.stride % 16 == 0 && v.scratch % 16 == 0;
 }
 
 struct BlockCluster {
