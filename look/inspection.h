@@ -8,7 +8,6 @@
 #include "look/numbers.h"
 #include "look/report.h"
 #include "models/checkpoint.h"
-#include "models/vision/diffusion.h"
 #include "models/vision/vision_checkpoint.h"
 
 namespace nestgrad {
@@ -55,9 +54,21 @@ struct NoisyImage {
 };
 // Likewise of a block of a diffusion transformer, with the outer gradient of its squared error; the outer loss is that of
 // each patch.
-look::InspectedLoop inspected_block(const vision::DiffusionConfig& config, const StateDict& params,
+look::InspectedLoop inspected_block(const vision::DiffusionCheckpoint& checkpoint,
                                     const vision::NoiseSchedule& schedule, const NoisyImage& noisy,
                                     std::int64_t layer);
+
+// Views of one scene, of which a model of views sees the first `inputs` and is asked for the others.
+struct ViewedScene {
+  Array
+      images;  // f32 [views, height, width, 3], in [0, 1]; what the asked ones show is compared with, and not seen
+  Array rays;  // f32 [views, height, width, 6]: vision::synthesized_views
+  std::int64_t inputs = 0;
+};
+// Likewise of the fast weights of a block of such a model, with the outer gradient of its squared error in the asked views.
+// The tokens are those of all views; asked ones have rates of zero.
+look::InspectedLoop inspected_block(const vision::ViewSynthesisCheckpoint& checkpoint,
+                                    const ViewedScene& scene, std::int64_t layer);
 
 // A model that trains while it reads (TTT-E2E), reading `tokens`, i32 [1, time + 1] in whole chunks: losses before and
 // after each inner step, what each step adds to the meta-gradient, inner gradients, precision. It has no graph and no
@@ -69,5 +80,9 @@ Inspection inspect_end_to_end(const Checkpoint& checkpoint, const Array& tokens,
 look::PrecisionProbe model_precision(const Checkpoint& checkpoint, const Array& tokens);
 look::PrecisionProbe model_precision(const vision::VisionCheckpoint& checkpoint, const Array& image,
                                      std::int32_t label);
+look::PrecisionProbe model_precision(const vision::DiffusionCheckpoint& checkpoint,
+                                     const vision::NoiseSchedule& schedule, const NoisyImage& noisy);
+look::PrecisionProbe model_precision(const vision::ViewSynthesisCheckpoint& checkpoint,
+                                     const ViewedScene& scene);
 
 }  // namespace nestgrad

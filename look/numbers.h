@@ -29,11 +29,16 @@ struct InspectedLoop {
   Array cotangent;                      // outer loss differentiated by the output, [batch, heads, time, dim]
   std::vector<double> outer_loss;       // of each token, or one number of all together
   std::string outer_unit;               // its unit: "nats per byte"
-  // Of an image: what the tokens lie on. Behind a class token, if there is one.
+  // Of images: what the tokens lie on, patches of the first image, then of the next. Behind a class token, if there is one.
   struct Patches {
-    Array image;  // f32 [height, width, 1 or 3], as the model sees it
-    std::int64_t rows = 0, columns = 0;
-    std::string caption = {};  // what it shows, and what the model says: "4, taken for 9"
+    struct Captioned {
+      Array image;               // f32 [height, width, 1 or 3], as the model sees it
+      std::string caption = {};  // what it shows, and what the model says: "4, taken for 9"
+    };
+    std::vector<Captioned> images;       // all of one size
+    std::int64_t rows = 0, columns = 0;  // of patches of each
+    std::vector<Captioned> made = {};    // by the model, of no token
+    std::int64_t tokens() const { return std::ssize(images) * rows * columns; }
   };
   std::optional<Patches> patches = {};
 

@@ -38,8 +38,8 @@ ViewContext::ViewContext(const InspectedLoop& of, const InspectionOptions& with,
 std::int64_t ViewContext::token() const {
   if (options.token >= 0) return options.token;
   if (!inspected.patches) return inspected.time() / 2;
-  const auto& [image, rows, columns, caption] = *inspected.patches;
-  return inspected.time() - rows * columns + rows / 2 * columns + columns / 2;
+  const InspectedLoop::Patches& p = *inspected.patches;  // in the middle of the last image
+  return inspected.time() - p.rows * p.columns + p.rows / 2 * p.columns + p.columns / 2;
 }
 
 const InnerLosses& ViewContext::losses() {

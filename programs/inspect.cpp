@@ -8,9 +8,8 @@
 
 #include "look/inspection.h"
 #include "models/data.h"
-#include "models/images/glyphs.h"
-#include "models/images/resized.h"
 #include "models/tokenizer.h"
+#include "programs/inspect_images.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -21,7 +20,7 @@ namespace {
 struct Options {
   std::string checkpoint, tokenizer, learner, data, out = "runs/inspect";
   std::int64_t tokens = 64, token = -1, heads = 2, dim = 16, chunk = 16;
-  std::optional<std::int64_t> image;
+  std::optional<std::int64_t> image, level;
   std::optional<std::int64_t> layer;
   std::uint64_t seed = 0;
   bool json = false;
@@ -92,67 +91,20 @@ Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, Inspecti
   return of_loop(o, inspected_layer(checkpoint, tokens, o.layer.value_or(0)), options);
 }
 
-// What an image model looks at.
-struct ChosenImage {
-  Array pixels;  // [height, width, channels], in the model's size
-  std::int32_t label;
-  std::string what;  // a fact of the page
-};
-
-ChosenImage chosen_image(const Options& o, const vision::VisionConfig& model) {
-  constexpr std::uint64_t kUnseen = 0x756e7365656e;  // seed of drawn characters
-  const std::int64_t number = o.image.value_or(0);
-  LabelledImages images;
-  std::int64_t at = 0;
-  std::string what = fmt::format("a drawn character, number {}", number);
-  if (o.data.empty()) {
-    if (model.channels != 1 || model.height != model.image_width)
-      throw ConfigError(fmt::format(
-          "[inspect] the model sees {} x {} pixels of {} channels, drawn characters are square and of one; "
-          "give --data",
-          model.height, model.image_width, model.channels));
-    images = glyphs({.size = model.height,
-                     .classes = static_cast<int>(std::min<std::int64_t>(model.classes, 10)),
-                     .distractors = 0},
-                    kUnseen, static_cast<std::uint64_t>(number), 1);
-  } else {
-    images = read_labelled_images(o.data);
-    if (std::ssize(images.classes) != model.classes)
-      throw ConfigError(
-          fmt::format("[inspect] {} has {} class{}, the model {}: give the images that it was trained on",
-                      o.data, images.classes.size(), images.classes.size() == 1 ? "" : "es", model.classes));
-    at = number;
-    if (at >= images.labels.size())
-      throw CLI::ValidationError("--image",
-                                 fmt::format("{} holds {}, counted from 0", o.data, images.labels.size()));
-    const auto label = static_cast<std::size_t>(images.labels.at(at));
-    what = fmt::format("number {} of {}, class {}", number, o.data, images.classes.at(label));
-  }
-  const Shape one{images.images.shape()[1], images.images.shape()[2], images.images.shape()[3]};
-  Array pixels(DType::f32, one);
-  std::ranges::copy(images.images.as<float>().subspan(static_cast<std::size_t>(at * pixels.size()),
-                                                      static_cast<std::size_t>(pixels.size())),
-                    pixels.as<float>().begin());
-  if (one[0] != model.height || one[1] != model.image_width) {
-    what += fmt::format(", {} x {} pixels brought to the model's size", one[0], one[1]);
-    pixels = resized(pixels, model.height, model.image_width);
-  }
-  return {pixels, static_cast<std::int32_t>(images.labels.at(at)), what};
-}
-
-Inspected of_image_model(const Options& o, InspectionOptions options, Facts& facts) {
+Inspected of_images(const Options& o, vision::ImageModel kind, InspectionOptions options, Facts& facts) {
   if (!o.tokenizer.empty())
     throw CLI::ValidationError("--tokenizer", "is for text; this is the model of images");
-  const vision::VisionCheckpoint checkpoint = vision::read_checkpoint(o.checkpoint);
-  const ChosenImage image = chosen_image(o, checkpoint.config);
-  facts = {{"checkpoint", o.checkpoint}, {"image", image.what}};
-  options.precision = [&] { return model_precision(checkpoint, image.pixels, image.label); };
-  return of_loop(o, inspected_block(checkpoint, image.pixels, image.label, o.layer.value_or(0)), options);
+  programs::OpenedImages opened =
+      programs::opened_images(kind, {o.checkpoint, o.data, o.image, o.level, o.layer.value_or(0)});
+  facts = std::move(opened.facts);
+  options.precision = opened.precision;
+  return of_loop(o, opened.loop, options);
 }
 
 Inspected of_model(const Options& o, const InspectionOptions& options, Facts& facts) {
-  if (vision::is_vision_checkpoint(o.checkpoint)) return of_image_model(o, options, facts);
-  if (o.image) throw CLI::ValidationError("--image", "is for a model of images; this one reads text");
+  if (const auto kind = vision::image_model_of(o.checkpoint)) return of_images(o, *kind, options, facts);
+  for (const auto& [name, value] : {std::pair{"--image", o.image}, {"--level", o.level}})
+    if (value) throw CLI::ValidationError(name, "is for a model of images; this one reads text");
   const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
   facts = {{"checkpoint", o.checkpoint}, {"text", text_path(o)}};
   if (!checkpoint.assumed.empty()) facts.emplace_back("no config.json, so as published", checkpoint.assumed);
@@ -226,13 +178,16 @@ int nestgrad::programs::inspect(int argc, char** argv) {
       "--data", o.data,
       "What the model reads. Text: a file or a folder, of which the first window of the validation "
       "part is taken (default: the Eigen headers). Images: a folder of PNG files by class or of "
-      "MNIST's files (default: a drawn character)");
+      "MNIST's files (default: a drawn character; of a model of views always a drawn scene)");
   CLI::Option* image =
-      app.add_option("--image", o.image, "Which image of --data, or which drawn character (0)")
+      app.add_option("--image", o.image, "Which image of --data, or which drawn character or scene (0)")
+          ->check(not_negative, "NONNEGATIVE");
+  CLI::Option* level =
+      app.add_option("--level", o.level, "Level of noise before a diffusion transformer (the middle one)")
           ->check(not_negative, "NONNEGATIVE");
   CLI::Option* tokenizer = app.add_option("--tokenizer", o.tokenizer,
                                           "tokenizer.model (default: that beside the weights, or bytes)");
-  for (CLI::Option* option : {layer, data, tokenizer, image}) option->needs(checkpoint);
+  for (CLI::Option* option : {layer, data, tokenizer, image, level}) option->needs(checkpoint);
   app.add_option("--tokens", o.tokens,
                  "Tokens in the sequence; rounded up to whole mini-batches. Of an image all are taken")
       ->check(CLI::Range(2, 512))

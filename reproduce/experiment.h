@@ -49,6 +49,7 @@ struct Task {
   std::uint64_t seed = 0;
   Settings settings;
   std::function<void(double fraction)> progress;  // of this run, in [0, 1]; cheap enough for every step
+  std::string model_folder = {};  // the run's trained model is written there (keep_model); empty: nowhere
 };
 
 struct Experiment;
@@ -121,6 +122,7 @@ struct Experiment {
   double quick_minutes = 1, full_minutes = 10;  // on two cores, about
   int quick_seeds = 3, full_seeds = 5;
   Data data = Data::text;
+  bool keeps_models = false;  // runs heed Task::model_folder
   std::function<std::vector<std::string>(const Settings&)> rows;
   // Deterministic, in one thread: the numbers and curves depend on row, seed, settings and data alone.
   std::function<Measured(const Task&)> run;

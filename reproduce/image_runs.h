@@ -10,7 +10,7 @@
 
 #include "models/images/labelled_images.h"
 #include "models/training.h"
-#include "models/vision/vision_transformer.h"
+#include "models/vision/vision_checkpoint.h"
 #include "reproduce/experiment.h"
 
 namespace nestgrad::reproduce {
@@ -61,6 +61,14 @@ StateDict train(const ImageRun& run, const Task& task, Measured& out, double sha
 // Adds "loss" (cross-entropy, nats) and "top-1" (%) of so many held-out images.
 void measure(const vision::VisionConfig& model, const StateDict& params, const Task& task, Measured& out,
              std::int64_t images = 2000);
+
+// Writes the model, if the task says where (Task::model_folder), for inspect --checkpoint. Config: of
+// models/vision/vision_checkpoint.h.
+template <class Config>
+void keep_model(const Task& task, const Config& model, const StateDict& params) {
+  if (!task.model_folder.empty())
+    vision::write_checkpoint(task.model_folder, vision::ModelCheckpoint<Config>{model, params});
+}
 
 // Image number `index` of [.., height, width, channels], [height, width, channels].
 Array image_of(const Array& images, std::int64_t index);

@@ -30,7 +30,7 @@ struct Options {
   bool quick = false, full = false, resume = false, check = false, json = false, report = false;
   int seeds = 0, jobs = 0;
   std::uint64_t first_seed = 0;
-  std::string data, out = "runs/reproduce", expect, against, kept = "docs/reproductions",
+  std::string data, out = "runs/reproduce", models, expect, against, kept = "docs/reproductions",
                     page = "docs/reproductions.md";
 };
 
@@ -111,6 +111,7 @@ class Reproduction {
       ProgressLine progress(10, processes_.rank() == 0 ? stderr : nullptr);
       run_all(results_, {.jobs = o_.jobs > 0 ? o_.jobs : thread_count(),
                          .processes = &processes_,
+                         .models = models_of(results_.experiment()),
                          .progress =
                              [&](const std::string& text, double done) {
                                progress.update(results_.experiment().name + ": " + text, done);
@@ -156,6 +157,9 @@ class Reproduction {
 
  private:
   std::string path() const { return folder_ + "/results.jsonl"; }
+  std::string models_of(const Experiment& e) const {
+    return o_.models.empty() || !e.keeps_models ? "" : o_.models + "/" + e.name;
+  }
   void keep() const {
     if (processes_.rank() == 0) write_file_atomically(path(), to_jsonl(results_, where_));
   }
@@ -271,6 +275,10 @@ void go(const Options& o) {
   for (const std::string& name : o.names)
     if (!o.data.empty() && name != "all" && experiment_named(name).data == Data::drawn)
       throw CLI::ValidationError(fmt::format("--data: {} draws its own data; leave --data out", name));
+  for (const std::string& name : o.names)
+    if (!o.models.empty() && name != "all" && !experiment_named(name).keeps_models)
+      throw CLI::ValidationError(
+          fmt::format("--models: {} has no models of images to keep; leave --models out", name));
   std::vector<std::string> contradicted, apart;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Experiment& e : experiments()) {
@@ -312,6 +320,9 @@ int main(int argc, char** argv) {
       "--data", o.data,
       "Data of the experiments named, instead of what they have (a text or a folder of texts; of digits or characters,\nwhere an experiment reads images)");
   app.add_option("--out", o.out, "Each experiment has a folder in this one")->capture_default_str();
+  app.add_option("--models", o.models,
+                 "Folder for the trained models of experiments on images, one for each row and seed: for\n"
+                 "inspect --checkpoint (runs that --resume finds done leave none)");
   app.add_option("--jobs", o.jobs,
                  "Runs side by side, each in one thread (default: the number of threads); of several\n"
                  "processes, which mpirun starts, each has as many, and they share the runs")

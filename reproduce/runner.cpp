@@ -53,8 +53,9 @@ std::vector<Job> own_jobs(const Results& results, const Transport& processes) {
 // The runs, taken by several threads; what they found is taken from here by the thread that asked for them.
 class Pool {
  public:
-  Pool(const Results& results, std::vector<Job> jobs, int threads)
-      : jobs_(std::move(jobs)), done_(jobs_.size()) {
+  // models: RunnerOptions::models.
+  Pool(const Results& results, std::vector<Job> jobs, int threads, std::string models)
+      : jobs_(std::move(jobs)), models_(std::move(models)), done_(jobs_.size()) {
     working_ = std::min(threads, static_cast<int>(jobs_.size()));
     for (int i = 0; i < working_; ++i) threads_.emplace_back([this, &results] { work(results); });
   }
@@ -88,8 +89,10 @@ class Pool {
       Measured m;
       const auto start = std::chrono::steady_clock::now();
       try {
-        m = results.experiment().run({jobs_[i].row, jobs_[i].seed, results.settings(),
-                                      [&](double f) { done_[i] = std::min(f, 0.99); }});
+        const Job& job = jobs_[i];
+        m = results.experiment().run(
+            {job.row, job.seed, results.settings(), [&](double f) { done_[i] = std::min(f, 0.99); },
+             models_.empty() ? "" : models_ + "/" + model_folder_name(job.row, job.seed)});
         require_finite(m);
         m.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       } catch (const ValueError& e) {
@@ -112,6 +115,7 @@ class Pool {
   }
 
   const std::vector<Job> jobs_;
+  const std::string models_;
   std::vector<std::atomic<double>> done_;
   std::atomic<std::size_t> next_{0};
   std::mutex mutex_;
@@ -148,6 +152,17 @@ Ended take_from_all(Pool& pool, const Results& asked, Transport& processes) {
 
 }  // namespace
 
+std::string model_folder_name(const std::string& row, std::uint64_t seed) {
+  std::string out;
+  for (const char c : row) {
+    const bool kept = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    if (kept) out += c;
+    else if (c >= 'A' && c <= 'Z') out += static_cast<char>(c - 'A' + 'a');
+    else if (!out.empty() && out.back() != '-') out += '-';
+  }
+  return fmt::format("{}{}{}", out, out.ends_with('-') ? "" : "-", seed);
+}
+
 void run_all(Results& results, const RunnerOptions& options) {
   OneProcess alone;
   Transport& processes = options.processes ? *options.processes : alone;
@@ -155,7 +170,7 @@ void run_all(Results& results, const RunnerOptions& options) {
   const std::size_t asked_for = jobs_of(results).size(), known = all - asked_for;
   // The threads read settings and experiment of a copy, while runs are added to the original.
   const Results asked = results;
-  Pool pool(asked, own_jobs(results, processes), options.jobs);
+  Pool pool(asked, own_jobs(results, processes), options.jobs, options.models);
   std::size_t ended = 0;
   std::string last;
   while (ended < asked_for) {

@@ -1154,13 +1154,22 @@ FAULTS = [
     ("vision", "models/vision/vision_checkpoint.cpp", VISION, [
         ("moments-for-parameters", "if («is_parameter(name)») out.params", "true"),
         ("size-not-looked-at", "!(«least <= 1.001 * held»)", "true"),
+        ("levels-not-bounded", "within(\"num_levels\", «c.levels», kMostLevels)", "0"),
+        ("places-not-bounded", "«c.rows() * c.columns() * c.width», kMostPlaced", "0"),
+        ("ratio-not-bounded", "within(\"hidden_ratio\", «c.hidden_ratio», kMostRatio)", "0"),
     ]),
-    ("vision", "look/inspected_layer.cpp", INSPECTION, [
+    ("vision", "look/model_numbers.cpp", INSPECTION, [
         ("cotangent-of-the-sum", "grad(«mean(seen.losses)», seen.answers)", "sum(seen.losses) * 2.0"),
-        ("loop-of-the-first-block", "params, config, «layer», loop)", "0"),
+    ]),
+    ("vision", "look/inspected_block.cpp", INSPECTION, [
+        ("views-of-the-first-block", "scene.inputs, params, config, «layer», loop)", "0"),
+        ("loss-of-given-views", "return slice(images, 1, «scene.inputs», images.dim(1));", "0"),
+        ("loop-of-the-first-block", "class_logits(pixels(in[0], params), params, config, «layer», loop)", "0"),
     ]),
     ("vision", "look/views/patches.cpp", INSPECTION, [
         ("map-of-the-first-token", "(«h * time + token») * time", "h * time"),
+        ("images-one-below-the-other", "«row * columns + image * p.columns + i % p.columns»", "i"),
+        ("frame-in-the-first-image", "    patch -= «each»;\n", "0"),
         ("frame-in-the-first-row", "top = «patch / p.columns * edge», left", "0 * edge"),
     ]),
     ("vision", "models/vision/view_synthesis.cpp", VISION, [
@@ -1170,7 +1179,8 @@ FAULTS = [
         ("off-learns", "if («l.update») {", "true"),
         ("keys-of-all-views", "return slice(rows, axis, 0, «learnt»)", "rows.dim(axis)"),
         ("descends", ".ascent = «l.ascent»", "false"),
-        ("all-layers-learn", "if («l.only_last») policy.trained", "false"),
+        ("all-layers-learn", "if («l.only_last») out.trained", "false"),
+        ("asked-views-learnt", "gates[name] = «pad(rates, 2, 0, asked)»", "concat({rates, slice(rates, 2, 0, asked)}, 2)"),
     ]),
     ("vision", "models/vision/diffusion.cpp", VISION, [
         ("gate-forgotten", "x = x + «m[2]» * mix(", "0.0 * m[2] + 1.0"),

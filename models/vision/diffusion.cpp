@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "models/traced_model.h"
 #include "models/vision/layers.h"
 #include "models/vision/patches.h"
 #include "ops/numerics/functions.h"
@@ -166,6 +167,15 @@ Tensor denoising_loss(Tensor images, Tensor noise, Tensor levels, Tensor labels,
                                   config.levels));
   const Tensor eps = predicted_noise(schedule.noisy(images, noise, levels), levels, labels, params, config);
   return mean(square(eps - noise), {1, 2, 3});
+}
+
+std::vector<ParamSpec> parameters_of(const DiffusionConfig& c) {
+  const Spec images{DType::f32, {1, c.height, c.image_width, c.channels}}, each{DType::i32, {1}};
+  return trace_model(DType::f32, {images, each, each},
+                     [&](ParamTable& table, const std::vector<Tensor>& in) {
+                       return std::vector<Tensor>{predicted_noise(in[0], in[1], in[2], Params(table), c)};
+                     })
+      .params;
 }
 
 }  // namespace nestgrad::vision

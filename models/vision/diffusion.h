@@ -49,6 +49,9 @@ Tensor predicted_noise(Tensor x, Tensor levels, Tensor labels, const Params& par
 Tensor denoising_loss(Tensor images, Tensor noise, Tensor levels, Tensor labels, const Params& params,
                       const DiffusionConfig& config, const NoiseSchedule& schedule);
 
+// Names, shapes and starts of all that predicted_noise asks for, in that order.
+std::vector<ParamSpec> parameters_of(const DiffusionConfig& config);
+
 // Sines and cosines of a token's column, then of its row, [1, rows * columns, width] f64, as DiT fixes them.
 // ConfigError for a width that is no multiple of 4.
 Array position_table(std::int64_t rows, std::int64_t columns, std::int64_t width);

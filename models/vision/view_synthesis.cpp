@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "models/traced_model.h"
 #include "models/vision/layers.h"
 #include "models/vision/patches.h"
 #include "ops/numerics/functions.h"
@@ -131,25 +132,57 @@ ttt::Gates rates_of(Tensor x, const Params& params, const Config& c) {
 
 Tensor of_length_one(Tensor x) { return x / (norm(x, {-1}, kKeep) + kNormEps); }
 
-// x [batch, tokens, width], the first `learnt` tokens those of input views.
-Tensor fast_weights(Tensor x, const Params& params, std::int64_t learnt, const Config& c) {
+ttt::Policy policy_of(const ViewLearner& l) {
+  ttt::Policy out{.chunk = ttt::Policy::kWholeSequence,
+                  .update = ttt::Policy::Update::per_chunk,
+                  .steps = l.steps,
+                  .ascent = l.ascent};
+  if (l.only_last) out.trained = {"W1"};
+  return out;
+}
+
+ttt::Composed fast_learner(const Params& params, const Config& c) {
+  return {fast_model(params, c), ttt::inner_product(), step_of(c.learner)};
+}
+
+// The loop that learns from `learnt`, the first tokens, as one of all tokens, whose others have rates of zero. all: of
+// every token, as projected; q of length one.
+ttt::VisionLoop loop_of_all(const Heads& all, const ttt::Gates& learnt, std::int64_t tokens,
+                            const Config& c) {
+  const std::int64_t asked = all.k.dim(2) - tokens;
+  ttt::Gates gates;
+  for (const auto& [name, rates] : learnt) gates[name] = pad(rates, 2, 0, asked);
+  if (gates.empty()) {
+    const Array ones = Array::full(all.k.dtype(), {all.k.dim(0), c.heads, tokens, 1}, 1);
+    gates["rate"] = pad(constant(ones), 2, 0, asked);
+  }
+  return {.learner =
+              [c](const Params& params) { return std::make_unique<ttt::Composed>(fast_learner(params, c)); },
+          .policy = policy_of(c.learner),
+          .views = {all.q, of_length_one(all.k), all.v, gates, {}},
+          .answers = {}};
+}
+
+// x [batch, tokens, width], the first `learnt` tokens those of input views. loop: becomes that of all tokens, unless it is
+// null.
+Tensor fast_weights(Tensor x, const Params& params, std::int64_t learnt, const Config& c,
+                    ttt::VisionLoop* loop) {
   const ViewLearner& l = c.learner;
   Heads all = heads_of(silu(mapped(x, params, "to_qkv", 3 * c.width)), c);
   all.q = of_length_one(l.query_is_key ? all.k : all.q);
-  const ttt::Composed learner(fast_model(params, c), ttt::inner_product(), step_of(l));
+  const ttt::Composed learner = fast_learner(params, c);
   const ttt::Weights start = ttt::for_batch(learner.init(), x.dim(0));
   Tensor out;
   if (l.update) {
-    ttt::Policy policy{.chunk = ttt::Policy::kWholeSequence,
-                       .update = ttt::Policy::Update::per_chunk,
-                       .steps = l.steps,
-                       .ascent = l.ascent};
-    if (l.only_last) policy.trained = {"W1"};
     const auto input = [&](Tensor rows, int axis) { return slice(rows, axis, 0, learnt); };
     const ttt::Views views{
         all.q, of_length_one(input(all.k, 2)), input(all.v, 2), rates_of(input(x, 1), params, c), {}};
-    const ttt::InnerLoopOptions options{.policy = policy, .form = c.form};
+    const ttt::InnerLoopOptions options{.policy = policy_of(l), .form = c.form};
     out = ttt::train_along(learner, start, views, options).output;
+    if (loop) {
+      *loop = loop_of_all(all, views.gates, learnt, c);
+      loop->answers = out;
+    }
   } else {
     out = learner.predict(start, all.q);
   }
@@ -205,6 +238,12 @@ ViewLearner view_learner_named(std::string_view name) {
                                 fmt::join(view_learner_names(), ", ")));
 }
 
+std::string_view name_of(const ViewLearner& learner) {
+  for (const Row& row : kLearners)
+    if (row.make() == learner) return row.name;
+  return "";
+}
+
 std::vector<std::string> view_learner_names() {
   std::vector<std::string> out;
   for (const Row& row : kLearners) out.emplace_back(row.name);
@@ -225,8 +264,11 @@ void ViewSynthesisConfig::check() const {
     refuse("a single layer is its own last one; set only_last or single_layer");
 }
 
+namespace {
+
+// loop: becomes that of block `opened`, unless it is null.
 Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const Params& params,
-                         const ViewSynthesisConfig& c) {
+                         const ViewSynthesisConfig& c, std::int64_t opened, ttt::VisionLoop* loop) {
   c.check();
   check_given(images, rays, inputs, c);
   const std::int64_t batch = rays.dim(0), views = rays.dim(1);
@@ -240,7 +282,7 @@ Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const 
     };
     const auto normed = [&](int n) { return gained_norm(x, module(n).at("ln")); };
     x = x + attention_within_views(normed(0), module(0).at("f"), views, c);
-    x = x + fast_weights(normed(1), module(1).at("f"), inputs * tokens, c);
+    x = x + fast_weights(normed(1), module(1).at("f"), inputs * tokens, c, i == opened ? loop : nullptr);
     x = x + mlp(normed(2), module(2).at("f"), c);
   }
   const Scope scope("image_token_decoder");
@@ -252,6 +294,34 @@ Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const 
   const Tensor out = images_of(reshape(pixels, {batch * targets, tokens, c.patch * c.patch * 3}), c.height,
                                c.image_width, c.patch);
   return reshape(out, {batch, targets, c.height, c.image_width, 3});
+}
+
+}  // namespace
+
+Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const Params& params,
+                         const ViewSynthesisConfig& c) {
+  return synthesized_views(images, rays, inputs, params, c, 0, nullptr);
+}
+
+Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const Params& params,
+                         const ViewSynthesisConfig& c, std::int64_t block, ttt::VisionLoop& loop) {
+  if (block < 0 || block >= c.depth)
+    throw ConfigError(fmt::format("[view synthesis] there is no block {}, there are {}", block, c.depth));
+  if (!c.learner.update)
+    throw ConfigError(
+        "[view synthesis] without an update there is no inner loop; look into a model whose learner is not 'off'");
+  return synthesized_views(images, rays, inputs, params, c, block, &loop);
+}
+
+std::vector<ParamSpec> parameters_of(const ViewSynthesisConfig& c) {
+  const auto views = [&](std::int64_t count, std::int64_t channels) {
+    return Spec{DType::f32, {1, count, c.height, c.image_width, channels}};
+  };
+  return trace_model(DType::f32, {views(1, 3), views(2, 6)},
+                     [&](ParamTable& table, const std::vector<Tensor>& in) {
+                       return std::vector<Tensor>{synthesized_views(in[0], in[1], 1, Params(table), c)};
+                     })
+      .params;
 }
 
 }  // namespace nestgrad::vision

@@ -25,6 +25,7 @@
 
 #include "ttt/inner_loop.h"
 #include "ttt/params.h"
+#include "ttt/vision.h"
 
 namespace nestgrad::vision {
 
@@ -43,11 +44,14 @@ struct ViewLearner {
   int steps = 1;              // inner steps, each on all input tokens
   double step_scale = 1;  // what a step is multiplied with, behind Muon: 1/steps goes as far in `steps` steps
   double base_rate = 0.01;  // where the rates of tokens start, softplus(lr_fc x + its inverse of this)
+  bool operator==(const ViewLearner&) const = default;
 };
 // By name: baseline, off, v1, v2, v3, v4, v5, v6, shared-qk, ascent. ConfigError for an unknown one; lists
 // them.
 ViewLearner view_learner_named(std::string_view name);
 std::vector<std::string> view_learner_names();
+// The name by which view_learner_named knows it; "" for one of its own.
+std::string_view name_of(const ViewLearner& learner);
 
 struct ViewSynthesisConfig {
   std::int64_t height = 0, image_width = 0, patch = 0;  // in pixels
@@ -56,6 +60,9 @@ struct ViewSynthesisConfig {
   double mlp_ratio = 4;
   ViewLearner learner;
   ttt::FormChoice form = ttt::FormChoice::automatic;
+
+  std::int64_t rows() const { return height / patch; }  // of the grid of a view's tokens
+  std::int64_t columns() const { return image_width / patch; }
   void check() const;  // ConfigError, saying which field does not make sense and why
 };
 
@@ -65,5 +72,13 @@ struct ViewSynthesisConfig {
 // 1). Of images only the input views are read, there may be no others. ShapeError for what does not fit.
 Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const Params& params,
                          const ViewSynthesisConfig& config);
+// The same, and `loop` becomes the inner loop of the fast weights of block `block`. Its tokens are those of all views, of
+// which the asked ones have rates of zero: they are asked and not learnt. ConfigError for a block that there is not, and
+// without an update.
+Tensor synthesized_views(Tensor images, Tensor rays, std::int64_t inputs, const Params& params,
+                         const ViewSynthesisConfig& config, std::int64_t block, ttt::VisionLoop& loop);
+
+// Names, shapes and starts of all that synthesized_views asks for, in that order.
+std::vector<ParamSpec> parameters_of(const ViewSynthesisConfig& config);
 
 }  // namespace nestgrad::vision

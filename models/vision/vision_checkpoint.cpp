@@ -17,9 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
-constexpr const char* kModelType = "vision_transformer";
 constexpr std::int64_t kMostPixels = 1 << 24, kMostBlocks = 1000;
+// Of tables that a trace of a model holds: levels of noise, features of all places together; of a factor of a width.
+constexpr std::int64_t kMostLevels = 10000, kMostPlaced = 1 << 24, kMostRatio = 1 << 10;
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -67,24 +69,100 @@ struct Fields {
   }
 };
 
+void within(const char* field, std::int64_t value, std::int64_t most) {
+  check_extent("vision", field, value, most);
+}
+
+// What is said of each kind of model: its name, its own fields beside those of all, and how large these may be before
+// anything of that size is made.
+template <class Config>
+struct Format;
+
+template <>
+struct Format<VisionConfig> {
+  static constexpr const char* kType = "vision_transformer";
+  static constexpr const char* kWhat = "a vision transformer";
+  static constexpr ImageModel kModel = ImageModel::vision_transformer;
+  static void write(OrderedJson& json, const VisionConfig& c) {
+    json["num_channels"] = c.channels;
+    json["num_labels"] = c.classes;
+    json["mixer"] = c.mixer.name;
+    json["class_token"] = c.class_token;
+    json["position_embedding"] = c.position_embedding;
+  }
+  static void read(const Fields& fields, VisionConfig& c) {
+    c.channels = fields.get("num_channels", std::int64_t{1});
+    c.classes = fields.get<std::int64_t>("num_labels");
+    c.mixer = mixer_named(fields.get("mixer", std::string("softmax")));
+    c.class_token = fields.get("class_token", false);
+    c.position_embedding = fields.get("position_embedding", true);
+  }
+  static void check_extents(const VisionConfig& c) {
+    within("num_channels", c.channels, kMostExtent);
+    within("num_labels", c.classes, kMostExtent);
+  }
+};
+
+template <>
+struct Format<DiffusionConfig> {
+  static constexpr const char* kType = "diffusion_transformer";
+  static constexpr const char* kWhat = "a diffusion transformer";
+  static constexpr ImageModel kModel = ImageModel::diffusion_transformer;
+  static void write(OrderedJson& json, const DiffusionConfig& c) {
+    json["num_channels"] = c.channels;
+    json["num_labels"] = c.classes;
+    json["mixer"] = c.mixer.name;
+    json["num_levels"] = c.levels;
+  }
+  static void read(const Fields& fields, DiffusionConfig& c) {
+    c.channels = fields.get("num_channels", std::int64_t{1});
+    c.classes = fields.get<std::int64_t>("num_labels");
+    c.mixer = mixer_named(fields.get("mixer", std::string("softmax")));
+    c.levels = fields.get("num_levels", c.levels);
+  }
+  static void check_extents(const DiffusionConfig& c) {
+    within("num_channels", c.channels, kMostExtent);
+    within("num_labels", c.classes, kMostExtent);
+    within("num_levels", c.levels, kMostLevels);
+    if (c.patch > 0)
+      within("image_size (tokens times hidden_size)", c.rows() * c.columns() * c.width, kMostPlaced);
+  }
+};
+
+template <>
+struct Format<ViewSynthesisConfig> {
+  static constexpr const char* kType = "view_synthesis";
+  static constexpr const char* kWhat = "a model of views";
+  static constexpr ImageModel kModel = ImageModel::view_synthesis;
+  static void write(OrderedJson& json, const ViewSynthesisConfig& c) {
+    json["hidden_ratio"] = c.hidden_ratio;
+    json["learner"] = name_of(c.learner);
+  }
+  static void read(const Fields& fields, ViewSynthesisConfig& c) {
+    c.hidden_ratio = fields.get("hidden_ratio", c.hidden_ratio);
+    c.learner = view_learner_named(fields.get("learner", std::string("baseline")));
+  }
+  static void check_extents(const ViewSynthesisConfig& c) {
+    within("hidden_ratio", c.hidden_ratio, kMostRatio);
+  }
+};
+
 // Before anything of that size is made.
-void check_extents(const VisionConfig& c) {
-  const auto within = [](const char* field, std::int64_t value, std::int64_t most) {
-    check_extent("vision", field, value, most);
-  };
+template <class Config>
+void check_extents(const Config& c) {
   within("image_size", c.height, kMostPixels);
   within("image_size", c.image_width, kMostPixels);
   within("image_size (pixels)", c.height * c.image_width, kMostPixels);
-  within("num_channels", c.channels, kMostExtent);
   within("patch_size", c.patch, kMostPixels);
   within("hidden_size", c.width, kMostExtent);
   within("num_hidden_layers", c.depth, kMostBlocks);
   within("num_attention_heads", c.heads, kMostExtent);
-  within("num_labels", c.classes, kMostExtent);
+  Format<Config>::check_extents(c);
 }
 
-void check_belong_together(const VisionCheckpoint& model, const std::string& what) {
-  const VisionConfig& c = model.config;
+template <class Config>
+void check_belong_together(const ModelCheckpoint<Config>& model, const std::string& what) {
+  const Config& c = model.config;
   check_extents(c);
   c.check();
   const double width = static_cast<double>(c.width),
@@ -97,55 +175,32 @@ void check_belong_together(const VisionCheckpoint& model, const std::string& wha
   check_fits(parameters_of(c), model.params, what);
 }
 
-}  // namespace
+bool has_a_name(const ViewSynthesisConfig& c) { return !name_of(c.learner).empty(); }
+template <class Config>
+bool has_a_name(const Config& c) {
+  return !c.mixer.name.empty();
+}
 
-std::string to_json(const VisionConfig& c) {
-  if (c.mixer.name.empty())
+template <class Config>
+std::string json_of(const Config& c) {
+  if (!has_a_name(c))
     throw ConfigError(
-        "[vision] this mixer has no name, so no file can say which it is; take one of mixer_named()");
-  return nlohmann::ordered_json{
-      {"model_type", kModelType},       {"image_size", {c.height, c.image_width}},
-      {"num_channels", c.channels},     {"patch_size", c.patch},
-      {"hidden_size", c.width},         {"num_hidden_layers", c.depth},
-      {"num_attention_heads", c.heads}, {"num_labels", c.classes},
-      {"mlp_ratio", c.mlp_ratio},       {"mixer", c.mixer.name},
-      {"class_token", c.class_token},   {"position_embedding", c.position_embedding}}
-      .dump(2);
+        "[vision] this mixer or learner has no name, so no file can say which it is; take one of mixer_named() or "
+        "view_learner_named()");
+  OrderedJson json{{"model_type", Format<Config>::kType},
+                   {"image_size", {c.height, c.image_width}},
+                   {"patch_size", c.patch},
+                   {"hidden_size", c.width},
+                   {"num_hidden_layers", c.depth},
+                   {"num_attention_heads", c.heads},
+                   {"mlp_ratio", c.mlp_ratio}};
+  Format<Config>::write(json, c);
+  return json.dump(2);
 }
 
-VisionConfig vision_config_from_json(const std::string& text, const std::string& what) {
-  const Json json = parse_json(text);
-  if (!json.is_object()) throw ConfigError(fmt::format("[vision] {} is not a JSON object", what));
-  const Fields fields{json, what};
-  if (fields.get<std::string>("model_type") != kModelType)
-    throw ConfigError(fmt::format("[vision] {}: model_type is {}, a vision transformer has \"{}\"", what,
-                                  shown(fields.at("model_type")), kModelType));
-  VisionConfig c;
-  std::tie(c.height, c.image_width) = fields.size("image_size");
-  c.channels = fields.get("num_channels", std::int64_t{1});
-  c.patch = fields.get<std::int64_t>("patch_size");
-  c.width = fields.get<std::int64_t>("hidden_size");
-  c.depth = fields.get<std::int64_t>("num_hidden_layers");
-  c.heads = fields.get<std::int64_t>("num_attention_heads");
-  c.classes = fields.get<std::int64_t>("num_labels");
-  c.mlp_ratio = fields.get("mlp_ratio", 4.0);
-  c.mixer = mixer_named(fields.get("mixer", std::string("softmax")));
-  c.class_token = fields.get("class_token", false);
-  c.position_embedding = fields.get("position_embedding", true);
-  check_extents(c);
-  c.check();
-  return c;
-}
-
-bool is_vision_checkpoint(const std::string& path) {
-  const fs::path config = config_beside(path);
-  if (!is_there(config)) return false;
-  const Json json = parse_json(read_file(config.string()));
-  return json.is_object() && json.contains("model_type") && json["model_type"] == kModelType;
-}
-
-void write_checkpoint(const std::string& folder, const VisionCheckpoint& checkpoint) {
-  const std::string config = to_json(checkpoint.config);
+template <class Config>
+void write(const std::string& folder, const ModelCheckpoint<Config>& checkpoint) {
+  const std::string config = json_of(checkpoint.config);
   check_belong_together(checkpoint, "what is to be written");
   SafeTensors file;
   for (const auto& [name, value] : checkpoint.params) file.tensors.emplace(name, value.to(Device::cpu()));
@@ -157,9 +212,49 @@ void write_checkpoint(const std::string& folder, const VisionCheckpoint& checkpo
   write_file_atomically(folder + "/config.json", config + "\n");
 }
 
-VisionCheckpoint read_checkpoint(const std::string& path) {
+}  // namespace
+
+template <class Config>
+Config config_from_json(const std::string& text, const std::string& what) {
+  const Json json = parse_json(text);
+  if (!json.is_object()) throw ConfigError(fmt::format("[vision] {} is not a JSON object", what));
+  const Fields fields{json, what};
+  if (fields.get<std::string>("model_type") != Format<Config>::kType)
+    throw ConfigError(fmt::format("[vision] {}: model_type is {}, {} has \"{}\"", what,
+                                  shown(fields.at("model_type")), Format<Config>::kWhat,
+                                  Format<Config>::kType));
+  Config c;
+  std::tie(c.height, c.image_width) = fields.size("image_size");
+  c.patch = fields.get<std::int64_t>("patch_size");
+  c.width = fields.get<std::int64_t>("hidden_size");
+  c.depth = fields.get<std::int64_t>("num_hidden_layers");
+  c.heads = fields.get<std::int64_t>("num_attention_heads");
+  c.mlp_ratio = fields.get("mlp_ratio", c.mlp_ratio);
+  Format<Config>::read(fields, c);
+  check_extents(c);
+  c.check();
+  return c;
+}
+
+std::optional<ImageModel> image_model_of(const std::string& path) {
+  const fs::path config = config_beside(path);
+  if (!is_there(config)) return {};
+  const Json json = parse_json(read_file(config.string()));
+  if (!json.is_object() || !json.contains("model_type")) return {};
+  std::optional<ImageModel> out;
+  const auto ask = [&]<class Config>(Format<Config> format) {
+    if (json["model_type"] == format.kType) out = format.kModel;
+  };
+  ask(Format<VisionConfig>());
+  ask(Format<DiffusionConfig>());
+  ask(Format<ViewSynthesisConfig>());
+  return out;
+}
+
+template <class Config>
+ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
   const std::string config = config_beside(path).string();
-  VisionCheckpoint out{vision_config_from_json(read_file(config), config), {}};
+  ModelCheckpoint<Config> out{config_from_json<Config>(read_file(config), config), {}};
   std::string weights = path;
   std::error_code error;
   if (fs::is_directory(path, error)) {
@@ -173,5 +268,17 @@ VisionCheckpoint read_checkpoint(const std::string& path) {
   check_belong_together(out, weights);
   return out;
 }
+
+#define NESTGRAD_MODEL(CONFIG)                                                                  \
+  std::string to_json(const CONFIG& config) { return json_of(config); }                         \
+  template CONFIG config_from_json(const std::string&, const std::string&);                     \
+  void write_checkpoint(const std::string& folder, const ModelCheckpoint<CONFIG>& checkpoint) { \
+    write(folder, checkpoint);                                                                  \
+  }                                                                                             \
+  template ModelCheckpoint<CONFIG> read_checkpoint(const std::string&);
+NESTGRAD_MODEL(VisionConfig)
+NESTGRAD_MODEL(DiffusionConfig)
+NESTGRAD_MODEL(ViewSynthesisConfig)
+#undef NESTGRAD_MODEL
 
 }  // namespace nestgrad::vision

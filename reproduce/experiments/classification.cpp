@@ -37,6 +37,7 @@ Measured run(const Task& task) {
   const ImageRun run{
       .model = classifier(row->mixer), .images = task.settings.full() ? 160000 : 48000, .lr = kRate};
   const StateDict params = train(run, task, out, 0.95);
+  keep_model(task, run.model, params);
   measure(run.model, params, task, out);
   return out;
 }
@@ -99,6 +100,7 @@ Experiment classification() {
       .quick_minutes = 6,
       .full_minutes = 25,
       .data = Data::digits,
+      .keeps_models = true,
       .rows = [](const Settings&) { return names_of(kRows); },
       .run = run,
       .claims = claims(),

@@ -233,6 +233,7 @@ Array sampled(const DiffusionConfig& config, const StateDict& params, std::int64
 }
 
 void measure_model(const DiffusionConfig& config, const StateDict& params, const Task& task, Measured& out) {
+  keep_model(task, config, params);
   out.numbers["loss"] = held_out_loss(config, params, task);
   const std::shared_ptr<const StateDict> judging = judge(task);
   const std::int64_t n = samples(task.settings);
@@ -369,6 +370,7 @@ Experiment generation() {
       .full_minutes = 45,
       .full_seeds = 3,
       .data = Data::digits,
+      .keeps_models = true,
       .rows = [](const Settings&) { return names_of(kRows); },
       .run = run,
       .claims = claims(),

@@ -127,6 +127,7 @@ void convert(const Conversion& c, const StateDict& start, const Task& task, Meas
   const bool nothing_new = c.mixer == "linear";
   if (nothing_new) run.groups.pop_back();
   const StateDict params = c.frozen && nothing_new ? start : train(run, task, out);
+  keep_model(task, run.model, params);
   measure(run.model, params, task, out);
   if (c.mixer == "t5-dwc-qk" || c.mixer == "t5-swiglu")
     out.numbers["key shift"] = key_shift(run.model, params, task);
@@ -140,6 +141,7 @@ Measured run(const Task& task) {
   } else {
     const std::shared_ptr<const StateDict> start = softmax_model(task);
     if (task.row == kSoftmax) {
+      keep_model(task, classifier("softmax"), *start);
       measure(classifier("softmax"), *start, task, out);
       out.curves["attention"] = attention_of(classifier("softmax"), *start, task);
     } else if (task.row == kFurther) {
@@ -147,7 +149,9 @@ Measured run(const Task& task) {
                          .images = more_images(task.settings),
                          .lr = kConversion,
                          .start = start.get()};
-      measure(run.model, train(run, task, out), task, out);
+      const StateDict params = train(run, task, out);
+      keep_model(task, run.model, params);
+      measure(run.model, params, task, out);
     } else {
       convert(*std::ranges::find(conversions(), task.row, &Conversion::row), *start, task, out);
     }
@@ -323,6 +327,7 @@ Experiment t5() {
       .full_minutes = 55,
       .full_seeds = 5,  // with three, a difference that all runs agree on is not yet one
       .data = Data::digits,
+      .keeps_models = true,
       .rows = rows,
       .run = run,
       .claims = claims(),

@@ -9,6 +9,7 @@
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/view_scenes.h"
+#include "reproduce/image_runs.h"
 #include "reproduce/language_runs.h"
 
 namespace nestgrad::reproduce {
@@ -59,6 +60,7 @@ Measured run(const Task& task) {
   }
   out.curves["training loss"] = binned(losses, 32);
   const StateDict params = training.parameters();
+  keep_model(task, config, params);
   const std::int64_t scenes = task.settings.full() ? 256 : 96;
   const ViewQuality quality = quality_of(config, params, scenes);
   out.numbers[kPsnr] = quality.psnr, out.numbers[kInside] = quality.inside;
@@ -178,6 +180,7 @@ Experiment view_synthesis() {
       .quick_minutes = 8,
       .full_minutes = 45,
       .data = Data::drawn,
+      .keeps_models = true,
       .rows = rows,
       .run = run,
       .claims = claims(),

@@ -134,17 +134,46 @@ std::vector<Reader> published_readers(const std::string& data, const std::string
   return out;
 }
 
-vision::VisionCheckpoint small_image_model() {
-  const vision::VisionConfig config{.height = 4,
-                                    .image_width = 4,
-                                    .channels = 1,
-                                    .patch = 2,
-                                    .width = 4,
-                                    .depth = 1,
-                                    .heads = 1,
-                                    .classes = 2,
-                                    .mixer = vision::mixer_named("t5-swiglu")};
-  return {config, initial_parameters(parameters_of(config), DType::f32, 0)};
+vision::VisionConfig small_classifier() {
+  return {.height = 4,
+          .image_width = 4,
+          .channels = 1,
+          .patch = 2,
+          .width = 4,
+          .depth = 1,
+          .heads = 1,
+          .classes = 2,
+          .mixer = vision::mixer_named("t5-swiglu")};
+}
+vision::DiffusionConfig small_diffusion() {
+  return {.height = 4,
+          .image_width = 4,
+          .patch = 2,
+          .width = 4,
+          .depth = 1,
+          .heads = 1,
+          .classes = 2,
+          .levels = 30,
+          .mixer = vision::mixer_named("t5-swiglu")};
+}
+vision::ViewSynthesisConfig small_views() {
+  return {.height = 4, .image_width = 4, .patch = 2, .width = 4, .depth = 1, .heads = 1};
+}
+
+// Of the fields and of the weights of a model of images, each damaged beside the other whole.
+template <class Config>
+std::vector<Reader> image_model_readers(const std::string& what, const std::string& folder,
+                                        const Config& config) {
+  vision::write_checkpoint(folder, vision::ModelCheckpoint<Config>{
+                                       config, initial_parameters(parameters_of(config), DType::f32, 0)});
+  const auto read = [folder](const std::string& fields, const std::string& weights) {
+    write_file_atomically(folder + "/config.json", fields);
+    write_file_atomically(folder + "/" + kModel, weights);
+    vision::read_checkpoint<Config>(folder);
+  };
+  const std::string fields = read_file(folder + "/config.json"), weights = read_file(folder + "/" + kModel);
+  return {{"config of " + what, {fields}, false, [=](const std::string& bytes) { read(bytes, weights); }},
+          {what, {weights}, true, [=](const std::string& bytes) { read(fields, bytes); }}};
 }
 
 }  // namespace
@@ -239,21 +268,11 @@ std::vector<Reader> all_readers(const std::string& data, const std::string& bin,
          write_file_atomically(folder + "/config.json", config);
          use_model();
        }}};
-  vision::write_checkpoint(folder + "/images", small_image_model());
-  const auto image_model = [path = folder + "/images"](const std::string& fields,
-                                                       const std::string& weights) {
-    write_file_atomically(path + "/config.json", fields);
-    write_file_atomically(path + "/model.safetensors", weights);
-    vision::read_checkpoint(path);
-  };
-  const std::string image_config = read_file(folder + "/images/config.json"),
-                    image_weights = read_file(folder + "/images/model.safetensors");
-  out.push_back({"config of an image model", {image_config}, false, [=](const std::string& bytes) {
-                   image_model(bytes, image_weights);
-                 }});
-  out.push_back({"image model", {image_weights}, true, [=](const std::string& bytes) {
-                   image_model(image_config, bytes);
-                 }});
+  for (std::vector<Reader> some :
+       {image_model_readers("an image model", folder + "/images", small_classifier()),
+        image_model_readers("a model of diffusion", folder + "/diffusion", small_diffusion()),
+        image_model_readers("a model of views", folder + "/views", small_views())})
+    for (Reader& reader : some) out.push_back(std::move(reader));
   for (Reader& reader : published_readers(data, folder)) out.push_back(std::move(reader));
   if (bin.empty()) return out;
   const std::string none = folder + "/none";

@@ -85,14 +85,114 @@ TEST_CASE("inspection: a block's inner loop has the gradients of the whole diffu
         });
     const StateDict params = random_parameters(whole, DType::f64);
     const Arrays gradients = whole.function(whole.bind(batch, {&params}));
-    const look::InspectedLoop s = inspected_block(c, params, schedule, noisy, 1);
+    const look::InspectedLoop s = inspected_block({c, params}, schedule, noisy, 1);
     REQUIRE(s.outer_loss.size() == 30);
     CHECK(std::reduce(s.outer_loss.begin(), s.outer_loss.end()) / 30 ==
           doctest::Approx(gradients[0].item()).epsilon(1e-12));
     CHECK(check_same_gradients(s, whole, gradients, "blocks.1.attn.") == 2);
-    CHECK(contains(s.patches->caption, "class 3 at noise level 17 of 30"));
+    CHECK(contains(s.patches->images[0].caption, "class 3 at noise level 17 of 30"));
     CHECK(inspect(s).holds());
   }
+}
+
+namespace {
+
+constexpr std::int64_t kGiven = 2, kViews = 3;
+
+ViewedScene scene() {
+  return {random({DType::f32, {kViews, 4, 6, 3}}, 3, 0, 1), random({DType::f32, {kViews, 4, 6, 6}}, 4),
+          kGiven};
+}
+
+vision::ViewSynthesisCheckpoint views_model(const std::string& learner) {
+  const vision::ViewSynthesisConfig c{.height = 4,
+                                      .image_width = 6,
+                                      .patch = 2,
+                                      .width = 8,
+                                      .depth = 2,
+                                      .heads = 2,
+                                      .mlp_ratio = 1.5,
+                                      .learner = vision::view_learner_named(learner)};
+  return {c, random_parameters(parameters_of(c), DType::f32)};
+}
+
+}  // namespace
+
+TEST_CASE("inspection: fast weights that carry views have the gradients of the whole model") {
+  for (const std::string& learner : vision::view_learner_names()) {
+    if (learner == "off") continue;
+    CAPTURE(learner);
+    const vision::ViewSynthesisCheckpoint checkpoint = views_model(learner);
+    const ViewedScene views = scene();
+    const Arrays batch{views.images.reshaped({1, kViews, 4, 6, 3}),
+                       views.rays.reshaped({1, kViews, 4, 6, 6})};
+    const TracedModel whole =
+        trace_model(DType::f64, specs_of(batch), [&](ParamTable& table, const Tensors& in) {
+          const Tensor images = cast(in[0], DType::f64), rays = cast(in[1], DType::f64);
+          const Tensor made =
+              synthesized_views(slice(images, 1, 0, kGiven), rays, kGiven, Params(table), checkpoint.config);
+          const Tensor loss = mean(square(made - slice(images, 1, kGiven, kViews)));
+          Tensors out{loss};
+          for (const Tensor& g : grad(loss, table.tensors(), {.allow_zero = true})) out.push_back(g);
+          return out;
+        });
+    StateDict params;
+    for (const auto& [name, value] : checkpoint.params) params.emplace(name, value.cast(DType::f64));
+    const Arrays gradients = whole.function(whole.bind(batch, {&params}));
+    for (const std::int64_t layer : {0, 1}) {
+      const look::InspectedLoop s = inspected_block(checkpoint, views, layer);
+      CHECK(s.time() == kViews * 6);
+      CHECK(s.outer_loss.at(0) == doctest::Approx(gradients[0].item()).epsilon(1e-12));
+      const bool single = checkpoint.config.learner.single_layer;
+      CHECK(check_same_gradients(s, whole, gradients, fmt::format("blocks.{}.module_list.1.f.", layer)) ==
+            (single ? 1 : 3));
+    }
+  }
+}
+
+TEST_CASE(
+    "inspection: the page of a model of views shows all of them, and no answer reads what is asked for") {
+  const vision::ViewSynthesisCheckpoint checkpoint = views_model("baseline");
+  const look::InspectedLoop loop = inspected_block(checkpoint, scene(), 1);
+  const Inspection r = inspect(loop);
+  CHECK(r.holds());
+  REQUIRE(r.views[0].id == "patches");
+  const auto& tiles = std::get<Images>(r.views[0].pictures[0]).tiles;
+  REQUIRE(tiles.size() == kViews);
+  CHECK(tiles[1].caption == "view 1, given");
+  CHECK(tiles[2].caption == "view 2, asked for");
+  const auto& made = std::get<Images>(r.views[0].pictures[1]).tiles;
+  REQUIRE(made.size() == kViews - kGiven);
+  CHECK(contains(made[0].caption, "view 2 as made, PSNR"));
+  // The patch in the middle of the last view is framed, in no other.
+  CHECK(tiles[2].image.at(3 * (2 * 6 + 2)) == doctest::Approx(0.9));
+  CHECK(tiles[1].image.at(3 * (2 * 6 + 2)) == scene().images.at(3 * (4 * 6 + 2 * 6 + 2)));
+  const auto& map = std::get<Heatmap>(r.views[0].pictures[2]);
+  CHECK(map.rows == 2);
+  REQUIRE(map.columns == 3 * kViews);
+  const std::int64_t token = 12 + 4;  // row 1, column 1 of view 2
+  for (std::int64_t i = 0; i < 18; ++i) {
+    const std::int64_t view = i / 6, row = i / 3 % 2, column = i % 3;
+    const double value = map.values.at(static_cast<std::size_t>(row * 9 + view * 3 + column));
+    CHECK(value == r.arrays.at("implicit_attention").at(token * 18 + i));
+    CHECK((value != 0) == (view < kGiven));
+  }
+  CHECK(r.arrays.at("images").shape() == Shape{kViews, 4, 6, 3});
+}
+
+TEST_CASE("inspection: views and models of views that do not go together are refused") {
+  const auto refused = [](auto error, const std::string& learner, const ViewedScene& views,
+                          std::int64_t layer) {
+    return message_of<decltype(error)>([&] { inspected_block(views_model(learner), views, layer); });
+  };
+  CHECK(contains(refused(ConfigError(""), "baseline", scene(), 2), "there is no layer 2; the model has 2"));
+  CHECK(contains(refused(ConfigError(""), "off", scene(), 0), "without an update there is no inner loop"));
+  ViewedScene views = scene();
+  views.inputs = kViews;
+  CHECK(contains(refused(ConfigError(""), "baseline", views, 0), "3 of 3 views are given"));
+  views.images = random({DType::f32, {kViews, 4, 4, 3}}, 1);
+  CHECK(contains(refused(ShapeError(""), "baseline", views, 0), "the model sees f32[views,4,6,3]"));
+  CHECK(contains(refused(ShapeError(""), "baseline", {Array(), Array(), 1}, 0), "the model sees"));
 }
 
 TEST_CASE("inspection: the page of an image model shows its image, and maps of its patches") {
@@ -102,7 +202,7 @@ TEST_CASE("inspection: the page of an image model shows its image, and maps of i
     REQUIRE(loop.patches);
     CHECK(loop.patches->rows == 5);
     CHECK(loop.patches->columns == 6);
-    CHECK(contains(loop.patches->caption, "class 1, the model says"));
+    CHECK(contains(loop.patches->images[0].caption, "class 1, the model says"));
     const Inspection r = inspect(loop);
     CHECK(r.holds());
     CHECK(r.views.size() == look::views().size());
@@ -147,8 +247,24 @@ TEST_CASE("inspection: image models, images and classes that do not go together 
 }
 
 TEST_CASE("inspection: the precision of an image model's gradients is told tensor by tensor") {
+  const auto check = [](const look::PrecisionProbe& r, const StateDict& params) {
+    CHECK(r.entries.size() == params.size());
+    CHECK(r.cosine > 1 - 1e-6);
+  };
   const vision::VisionCheckpoint checkpoint = untrained("t5-swiglu");
-  const look::PrecisionProbe r = model_precision(checkpoint, kImage, 1);
-  CHECK(r.entries.size() == checkpoint.params.size());
-  CHECK(r.cosine > 1 - 1e-6);
+  check(model_precision(checkpoint, kImage, 1), checkpoint.params);
+  const vision::ViewSynthesisCheckpoint views = views_model("v3");
+  check(model_precision(views, scene()), views.params);
+  const vision::DiffusionConfig c{.height = 10,
+                                  .image_width = 12,
+                                  .patch = 2,
+                                  .width = 8,
+                                  .depth = 1,
+                                  .heads = 2,
+                                  .classes = 3,
+                                  .levels = 30,
+                                  .mixer = vision::mixer_named("t5-swiglu")};
+  const vision::DiffusionCheckpoint diffusion{c, random_parameters(parameters_of(c), DType::f32)};
+  check(model_precision(diffusion, vision::NoiseSchedule::linear(30), {kImage, kImage, 17, 1}),
+        diffusion.params);
 }

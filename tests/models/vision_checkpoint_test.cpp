@@ -44,8 +44,9 @@ TEST_CASE("a vision transformer is written and read with the same bits, whatever
     const vision::VisionConfig config = small(mixer);
     vision::VisionCheckpoint written{config, start_of(config)};
     vision::write_checkpoint(folder / "new/model", written);
-    CHECK(vision::is_vision_checkpoint(folder / "new/model"));
-    CHECK(vision::is_vision_checkpoint(folder / "new/model/model.safetensors"));
+    CHECK(vision::image_model_of(folder / "new/model") == vision::ImageModel::vision_transformer);
+    CHECK(vision::image_model_of(folder / "new/model/model.safetensors") ==
+          vision::ImageModel::vision_transformer);
     const vision::VisionCheckpoint read = vision::read_checkpoint(folder / "new/model");
     CHECK(vision::to_json(read.config) == vision::to_json(config));
     CHECK(read.config.mixer.layer.index() == config.mixer.layer.index());
@@ -53,6 +54,78 @@ TEST_CASE("a vision transformer is written and read with the same bits, whatever
     check_same_params(written.params, read.params);
     check_same_params(written.params, vision::read_checkpoint(folder / "new/model/model.safetensors").params);
   }
+}
+
+namespace {
+
+vision::DiffusionConfig small_diffusion() {
+  return {.height = 6,
+          .image_width = 8,
+          .channels = 2,
+          .patch = 2,
+          .width = 8,
+          .depth = 1,
+          .heads = 2,
+          .classes = 3,
+          .levels = 50,
+          .mixer = vision::mixer_named("t5-diffusion-no-nat")};
+}
+vision::ViewSynthesisConfig small_views(const std::string& learner) {
+  return {.height = 4,
+          .image_width = 6,
+          .patch = 2,
+          .width = 8,
+          .depth = 1,
+          .heads = 2,
+          .hidden_ratio = 3,
+          .mlp_ratio = 1.5,
+          .learner = vision::view_learner_named(learner)};
+}
+
+template <class Config>
+void check_round_trip(const Config& config, vision::ImageModel kind) {
+  const TemporaryFolder folder;
+  const vision::ModelCheckpoint<Config> written{config, random_parameters(parameters_of(config), DType::f32)};
+  vision::write_checkpoint(folder / "model", written);
+  CHECK(vision::image_model_of(folder / "model") == kind);
+  const auto read = vision::read_checkpoint<Config>(folder / "model");
+  CHECK(to_json(read.config) == to_json(config));
+  check_same_params(written.params, read.params);
+}
+
+}  // namespace
+
+TEST_CASE("models of diffusion and of views are written and read with the same bits") {
+  check_round_trip(small_diffusion(), vision::ImageModel::diffusion_transformer);
+  for (const std::string& learner : vision::view_learner_names()) {
+    CAPTURE(learner);
+    check_round_trip(small_views(learner), vision::ImageModel::view_synthesis);
+    CHECK(
+        vision::config_from_json<vision::ViewSynthesisConfig>(to_json(small_views(learner)), "it").learner ==
+        vision::view_learner_named(learner));
+  }
+  vision::ViewSynthesisConfig own = small_views("baseline");
+  own.learner.steps = 2;
+  CHECK(contains(message_of<ConfigError>([&] { to_json(own); }), "has no name"));
+}
+
+TEST_CASE("fields that would make a model of diffusion or of views too large are refused before it is made") {
+  const auto refused = [](auto config, const std::string& from, const std::string& to) {
+    std::string text = to_json(config);
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    return message_of<ConfigError>([&] { vision::config_from_json<decltype(config)>(text, "config.json"); });
+  };
+  CHECK(contains(refused(small_diffusion(), "\"num_levels\": 50", "\"num_levels\": 1000000000"),
+                 "must be at most 10000"));
+  CHECK(contains(refused(small_diffusion(), "\"hidden_size\": 8", "\"hidden_size\": 4194304"),
+                 "image_size (tokens times hidden_size)"));
+  CHECK(contains(refused(small_views("v1"), "\"hidden_ratio\": 3", "\"hidden_ratio\": 1000000000"),
+                 "must be at most 1024"));
+  CHECK(contains(refused(small_views("v1"), "\"v1\"", "\"v9\""), "there is no learner 'v9'"));
+  CHECK(contains(refused(small_views("v1"), "\"view_synthesis\"", "\"vision_transformer\""),
+                 "a model of views has \"view_synthesis\""));
 }
 
 TEST_CASE("a folder that training saved is read without AdamW's moments") {
@@ -99,7 +172,7 @@ TEST_CASE("files that make no vision transformer are refused, and say why") {
     const std::size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
     text.replace(at, from.size(), to);
-    return message_of<ConfigError>([&] { vision::vision_config_from_json(text, "config.json"); });
+    return message_of<ConfigError>([&] { vision::config_from_json(text, "config.json"); });
   };
   CHECK(contains(refused("\"patch_size\": 2", "\"patch_size\": \"two\""),
                  "config.json: field 'patch_size' is \"two\""));
@@ -111,7 +184,7 @@ TEST_CASE("files that make no vision transformer are refused, and say why") {
   CHECK(contains(refused("\"patch_size\": 2", "\"patch_size\": 4"), "patch"));
   CHECK(contains(refused("\"num_attention_heads\": 2", "\"num_attention_heads\": 3"), "heads"));
   CHECK(contains(refused("\"mlp_ratio\": 2.5", "\"mlp_ratio\": -1"), "mlp_ratio"));
-  CHECK(contains(message_of<ConfigError>([&] { vision::vision_config_from_json("[1, 2]", "config.json"); }),
+  CHECK(contains(message_of<ConfigError>([&] { vision::config_from_json("[1, 2]", "config.json"); }),
                  "not a JSON object"));
 
   // A mixer that no name stands for; weights of another model: nothing is written.
@@ -135,5 +208,5 @@ TEST_CASE("files that make no vision transformer are refused, and say why") {
   CHECK(contains(message_of<ConfigError>([&] { vision::read_checkpoint(folder / "model"); }),
                  "do not belong together"));
   CHECK(contains(message_of<IoError>([&] { vision::read_checkpoint(folder / "nothing"); }), "config.json"));
-  CHECK_FALSE(vision::is_vision_checkpoint(folder / "nothing"));
+  CHECK_FALSE(vision::image_model_of(folder / "nothing"));
 }

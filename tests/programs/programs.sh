@@ -69,6 +69,7 @@ expect 0 '^ascent .*mirrored start' "$bin/reproduce"
 expect 2 'NAME' "$bin/reproduce" nothing
 expect 2 'excludes' "$bin/reproduce" ascent --quick --full
 expect 2 'seeds' "$bin/reproduce" ascent --seeds 0
+expect 2 'ascent has no models of images' "$bin/reproduce" ascent --models "$work/models" --out "$work/reproduce-2"
 expect 1 'no results to go on from' "$bin/reproduce" ascent --resume --out "$work/reproduce"
 mkdir -p "$work/reproduce/ascent"; echo '{"experiment": "ascent"' > "$work/reproduce/ascent/results.jsonl"
 expect 1 'already holds results' "$bin/reproduce" ascent --out "$work/reproduce"
@@ -237,6 +238,23 @@ expect 1 'there is no PNG file' "$bin/inspect" --checkpoint "$work/images" --dat
 mkdir -p "$work/faces/one"
 base64 -d > "$work/faces/one/pixel.png" <<< iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==
 expect 1 'has 1 class, the model 10' "$bin/inspect" --checkpoint "$work/images" --data "$work/faces"
+
+# .. of models of diffusion and of views: an image with noise, and a drawn scene.
+"$bin/small_models" "$work/small" || fail "small_models"
+looks_small() { "$bin/inspect" --out "$work/small/page" --checkpoint "$@"; }
+expect 0 '"holds":true' looks_small "$work/small/diffusion" --image 3 --layer 1 --json
+grep -q 'noise level 20 of 40' "$work/small/page/report.html" || fail "inspect: the page does not say which noise"
+expect 0 'block 0 of a diffusion transformer with t5-diffusion' looks_small "$work/small/diffusion" --level 3
+expect 2 'the model has 40, counted from 0' looks_small "$work/small/diffusion" --level 40
+expect 0 '"holds":true' looks_small "$work/small/views" --image 3 --layer 1 --json
+grep -q 'view 5 as made, PSNR' "$work/small/page/report.html" || fail "inspect: the page does not show the views that were made"
+[ -s "$work/small/page/views/images.npy" ] || fail "inspect: no images.npy"
+expect 0 'block 0 of a model of views with baseline' looks_small "$work/small/views/model.safetensors"
+expect 2 'looks at drawn scenes' looks_small "$work/small/views" --data "$work/faces"
+expect 2 'this is a model of views' looks_small "$work/small/views" --level 3
+expect 2 'this is a vision transformer' looks_small "$work/images" --level 3
+expect 2 'is for a model of images' looks_small "$whole" --data "$text" --level 1
+expect 1 'without an update there is no inner loop' looks_small "$work/small/no-update"
 
 # .. and of a model that learns as a whole.
 "$bin/train_lm" --data "$text" --learner ttt-e2e --steps 3 --batch 2 --context 16 --width 16 --layers 2 --mini-batch 4 \
