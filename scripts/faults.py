@@ -1205,7 +1205,8 @@ FAULTS = [
     ]),
     ("reproduce", "reproduce/experiments/shift_model.cpp", (files("reproduce/images"),), [
         ("nothing-forgotten", "if («!how_.keep») forget()", "false"),
-        ("step-of-nothing", "out.push_back(at[i] - «how_.rate» * g[i])", "0.0"),
+        ("step-of-nothing", "out.push_back(at[i] - «problem_.rate» * g[i])", "0.0"),
+        ("turns-of-another", "return {«turned(images, turns)», turns}", "images"),
     ]),
     ("reproduce", "reproduce/experiments/generation_metrics.cpp", (files("reproduce/generation"),), [
         ("biased-kernel", "return 2 * sum / (n * («n - 1»))", "n"),

@@ -8,6 +8,7 @@
 #include "autograd/grad.h"
 #include "engine/core/random.h"
 #include "models/adaptation.h"
+#include "models/images/turned.h"
 #include "models/vision/heads.h"
 #include "ops/ops.h"
 #include "reproduce/answers.h"
@@ -18,15 +19,13 @@ namespace {
 
 constexpr DType kType = DType::f32;
 constexpr std::int64_t kSide = 28, kBatch = 64, kCopies = 4, kTasks = 6, kTokens = 49, kHidden = 24;
-constexpr double kSelf = 2;      // weight of the masked patches' error beside the cross-entropy
-constexpr double kInner = 0.05;  // rate of the step that is trained through
 // What training images are changed by: a model that has seen only black ground is lost on any other.
 constexpr Augmentation kTraining{.contrast = 0.4, .noise = 0.06};
 constexpr std::int64_t kRank = 4;
-constexpr std::uint64_t kMasks = 0x6d61736b;  // stream of random numbers
+constexpr std::uint64_t kMasks = 0x6d61736b, kTurns = 0x7475726e;  // streams of random numbers
 constexpr std::uint64_t kTestSeed = 0x74657374;
 
-vision::VisionConfig model() {
+vision::VisionConfig model(const ShiftProblem& problem) {
   return {.height = kSide,
           .image_width = kSide,
           .channels = 1,
@@ -34,7 +33,7 @@ vision::VisionConfig model() {
           .width = 48,
           .depth = 3,
           .heads = 2,
-          .classes = CharacterImages::kClasses,
+          .classes = problem.classes,
           .mlp_ratio = 2,
           .init_std = 0};
 }
@@ -59,21 +58,46 @@ Array masks(std::int64_t n, std::uint64_t seed, std::uint64_t first) {
   return out;
 }
 
+// What the task without labels is given besides images: masks, or numbers of quarter turns.
+Spec question_of(const ShiftProblem& problem, std::int64_t n) {
+  return problem.self == ShiftProblem::Self::patches ? masks_of(n) : labels_of(n);
+}
+
+// Images as that task sees them, and what it asks.
+struct Asked {
+  Array images, question;
+};
+// Of image i, number first + i. every_turn: images 0 to 3, 4 to 7 and so on are turned in all ways, else each at random.
+Asked asked_without_labels(const ShiftProblem& problem, const Array& images, std::uint64_t seed,
+                           std::uint64_t first, bool every_turn) {
+  const std::int64_t n = images.shape()[0];
+  if (problem.self == ShiftProblem::Self::patches) return {images, masks(n, seed, first)};
+  Array turns(DType::i32, {n});
+  for (std::int64_t i = 0; i < n; ++i)
+    turns.as<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
+        every_turn ? i % 4 : random_below(4, seed, kTurns, first + static_cast<std::uint64_t>(i)));
+  return {turned(images, turns), turns};
+}
+
 // Both tasks as functions of images and of parameters that may be any tensors: (images, labels, parameters) -> [n], and
-// (images, masks, parameters) -> [n].
+// (images, question, parameters) -> [n].
 struct Tasks {
   TracedModel classes, self;
 
-  explicit Tasks(std::int64_t count)
+  Tasks(const ShiftProblem& problem, std::int64_t count)
       : classes(trace_model(kType, {images_of(count), labels_of(count)},
-                            [](ParamTable& table, const std::vector<Tensor>& in) {
-                              const Tensor logits = class_logits(in[0], Params(table), model());
+                            [&](ParamTable& table, const std::vector<Tensor>& in) {
+                              const Tensor logits = class_logits(in[0], Params(table), model(problem));
                               return std::vector<Tensor>{cross_entropy(logits, in[1]), logits};
                             })),
-        self(trace_model(
-            kType, {images_of(count), masks_of(count)}, [](ParamTable& table, const std::vector<Tensor>& in) {
-              return std::vector<Tensor>{masked_patch_loss(in[0], in[1], Params(table), model())};
-            })) {}
+        self(trace_model(kType, {images_of(count), question_of(problem, count)},
+                         [&](ParamTable& table, const std::vector<Tensor>& in) {
+                           const Params params(table);
+                           return std::vector<Tensor>{
+                               problem.self == ShiftProblem::Self::patches
+                                   ? masked_patch_loss(in[0], in[1], params, model(problem))
+                                   : cross_entropy(rotation_logits(in[0], params, model(problem)), in[1])};
+                         })) {}
 };
 
 using Values = std::map<std::string, Tensor>;
@@ -96,15 +120,15 @@ Tensor run(const TracedModel& traced, Tensor images, Tensor other, const Values&
   return outputs_of(traced, images, other, values)[0];
 }
 
-// One step of all that the masked patches' error depends on.
-Values after_step(const Tasks& tasks, Tensor images, Tensor masks, const Values& values, Tensor rate) {
+// One step of all that the loss of the task without labels depends on.
+Values after_step(const Tasks& tasks, Tensor images, Tensor question, const Values& values, Tensor rate) {
   Values out = values;
   std::vector<std::string> names;
   std::vector<Tensor> at;
   for (const ParamSpec& p : tasks.self.params)
     names.push_back(p.name), at.push_back(probe(values.at(p.name)));
   for (std::size_t i = 0; i < names.size(); ++i) out[names[i]] = at[i];
-  const std::vector<Tensor> g = grad(mean(run(tasks.self, images, masks, out)), at);
+  const std::vector<Tensor> g = grad(mean(run(tasks.self, images, question, out)), at);
   for (std::size_t i = 0; i < names.size(); ++i) out[names[i]] = at[i] - rate * g[i];
   return out;
 }
@@ -115,41 +139,48 @@ Tensor of_task(Tensor x, std::int64_t task, std::int64_t each) {
 
 }  // namespace
 
-StateDict train_for_shift(ShiftTraining kind, std::int64_t steps, const Task& task, double share) {
-  const Tasks whole(kBatch), copies(kCopies), single(1);
+StateDict train_for_shift(const ShiftProblem& problem, ShiftTraining kind, std::int64_t steps,
+                          const Task& task, double share) {
+  const Tasks whole(problem, kBatch), copies(problem, kCopies), single(problem, 1);
   Training training({.seed = task.seed, .adamw = {.weight_decay = 0.05}});
-  const bool meta = kind == ShiftTraining::meta;
-  std::vector<Spec> specs{images_of(kBatch), labels_of(kBatch), masks_of(kBatch)};
-  if (meta) specs.insert(specs.end(), {images_of(kTasks * kCopies), masks_of(kTasks * kCopies)});
+  const bool meta = kind == ShiftTraining::meta, turns = problem.self == ShiftProblem::Self::rotation;
+  constexpr std::int64_t kAll = kTasks * kCopies;
+  std::vector<Spec> specs{images_of(kBatch), labels_of(kBatch), question_of(problem, kBatch)};
+  if (meta) specs.insert(specs.end(), {images_of(kAll), question_of(problem, kAll)});
+  if (turns) specs.push_back(images_of(kBatch));
   training.add(specs, [&](ParamTable& table, const std::vector<Tensor>& in) {
     const Values values = asked(table, whole);
     Tensor loss = mean(run(whole.classes, in[0], in[1], values));
-    if (kind != ShiftTraining::classes) loss = loss + kSelf * mean(run(whole.self, in[0], in[2], values));
+    const Tensor seen = turns ? in.back() : in[0];
+    if (kind != ShiftTraining::classes)
+      loss = loss + problem.weight * mean(run(whole.self, seen, in[2], values));
     if (meta) {
       Tensor after = constant(0.0, kType);
       for (std::int64_t t = 0; t < kTasks; ++t) {
         const Values learnt = after_step(copies, of_task(in[3], t, kCopies), of_task(in[4], t, kCopies),
-                                         values, constant(kInner, kType));
+                                         values, constant(problem.inner, kType));
         after = after + mean(run(single.classes, of_task(in[0], t, 1), of_task(in[1], t, 1), learnt));
       }
       loss = loss + after * (1.0 / kTasks);
     }
     return Training::Objective{loss};
   });
-  const CharacterImages& data = CharacterImages::of(task.settings, Look::plain);
   for (std::int64_t i = 0; i < steps; ++i) {
     const auto first = static_cast<std::uint64_t>(i * kBatch);
-    LabelledImages batch = data.training(i, kBatch, task.seed);
+    LabelledImages batch = problem.training(task.settings, i, kBatch, task.seed);
     batch.images = augmented(batch.images, task.seed, first, kTraining);
-    std::vector<Array> given{batch.images, batch.labels, masks(kBatch, task.seed, first)};
+    const Asked self = asked_without_labels(problem, batch.images, task.seed, first, false);
+    std::vector<Array> given{batch.images, batch.labels, self.question};
     if (meta) {
-      Array all(kType, images_of(kTasks * kCopies).shape);
+      Array all(kType, images_of(kAll).shape);
       for (std::int64_t t = 0; t < kTasks; ++t)
         std::ranges::copy(repeated(image_of(batch.images, t), kCopies).as<float>(),
                           all.as<float>().begin() + t * kCopies * kSide * kSide);
-      given.push_back(augmented(all, task.seed, first));
-      given.push_back(masks(kTasks * kCopies, task.seed, (std::uint64_t{1} << 31) + first));
+      const Asked of_copies = asked_without_labels(problem, augmented(all, task.seed, first), task.seed,
+                                                   (std::uint64_t{1} << 31) + first, true);
+      given.insert(given.end(), {of_copies.images, of_copies.question});
     }
+    if (turns) given.push_back(self.images);
     training.step(0, given, cosine_rate(i, steps, steps / 10, 2e-3));
     if (task.progress) task.progress(share * static_cast<double>(i) / static_cast<double>(steps));
   }
@@ -176,13 +207,14 @@ std::vector<ParamSpec> learning_of(Learning what, const std::vector<ParamSpec>& 
 // Learns from one image at a time, and answers for it.
 class Reader {
  public:
-  Reader(const StateDict& params, const TestTime& how)
-      : how_(how),
+  Reader(const ShiftProblem& problem, const StateDict& params, const TestTime& how)
+      : problem_(problem),
+        how_(how),
         params_(params),
-        copies_(kCopies),
-        single_(1),
+        copies_(problem, kCopies),
+        single_(problem, 1),
         learning_(learning_of(how.what, copies_.self.params)) {
-    std::vector<Spec> specs{images_of(kCopies), masks_of(kCopies)};
+    std::vector<Spec> specs{images_of(kCopies), question_of(problem, kCopies)};
     add_values(specs, copies_.self);
     if (!learning_.empty())
       learn_ = std::make_unique<Plan>(
@@ -211,8 +243,9 @@ class Reader {
     if (!how_.keep) forget();
     for (int i = 0; i < how_.steps && learn_; ++i) {
       const std::uint64_t draw = (number * 64 + static_cast<std::uint64_t>(i)) * kCopies;
-      std::vector<Array> in{augmented(repeated(image, kCopies), kTestSeed, draw),
-                            masks(kCopies, kTestSeed, draw)};
+      const Asked self = asked_without_labels(problem_, augmented(repeated(image, kCopies), kTestSeed, draw),
+                                              kTestSeed, draw, true);
+      std::vector<Array> in{self.images, self.question};
       bind(in, copies_.self);
       values_ = learn_->run(in);
       for (Array& v : values_) v = v.clone();
@@ -259,10 +292,11 @@ class Reader {
     for (Tensor& t : at) t = probe(t);
     const Tensor loss = mean(reproduce::run(copies_.self, in[0], in[1], merged(copies_.self, in, at)));
     const std::vector<Tensor> g = grad(loss, at);
-    for (std::size_t i = 0; i < at.size(); ++i) out.push_back(at[i] - how_.rate * g[i]);
+    for (std::size_t i = 0; i < at.size(); ++i) out.push_back(at[i] - problem_.rate * g[i]);
     return out;
   }
 
+  const ShiftProblem& problem_;
   TestTime how_;
   const StateDict& params_;
   Tasks copies_, single_;
@@ -273,9 +307,9 @@ class Reader {
 
 }  // namespace
 
-std::vector<Answer> answers_of(const StateDict& params, const TestTime& how, const LabelledImages& images,
-                               std::uint64_t first) {
-  Reader reader(params, how);
+std::vector<Answer> answers_of(const ShiftProblem& problem, const StateDict& params, const TestTime& how,
+                               const LabelledImages& images, std::uint64_t first) {
+  Reader reader(problem, params, how);
   std::vector<Answer> out;
   for (std::int64_t i = 0; i < images.labels.size(); ++i)
     out.push_back(reader.read(image_of(images.images, i),
@@ -284,11 +318,13 @@ std::vector<Answer> answers_of(const StateDict& params, const TestTime& how, con
   return out;
 }
 
-double cosine_of_gradients(const StateDict& params, const LabelledImages& images) {
+double cosine_of_gradients(const ShiftProblem& problem, const StateDict& params,
+                           const LabelledImages& images) {
   const std::int64_t n = images.labels.size();
-  const Tasks tasks(n);
+  const Tasks tasks(problem, n);
+  const Asked self = asked_without_labels(problem, images.images, kTestSeed, 0, false);
   const TracedModel traced = trace_model(
-      kType, {images_of(n), labels_of(n), masks_of(n)},
+      kType, {images_of(n), labels_of(n), question_of(problem, n), images_of(n)},
       [&](ParamTable& table, const std::vector<Tensor>& in) {
         const Values values = asked(table, tasks);
         std::vector<Tensor> shared;
@@ -296,13 +332,14 @@ double cosine_of_gradients(const StateDict& params, const LabelledImages& images
           if (std::ranges::any_of(tasks.self.params, [&](const ParamSpec& q) { return q.name == p.name; }))
             shared.push_back(values.at(p.name));
         const std::vector<Tensor> a = grad(mean(run(tasks.classes, in[0], in[1], values)), shared),
-                                  b = grad(mean(run(tasks.self, in[0], in[2], values)), shared);
+                                  b = grad(mean(run(tasks.self, in[3], in[2], values)), shared);
         Tensor dot = constant(0.0, kType), aa = dot, bb = dot;
         for (std::size_t i = 0; i < a.size(); ++i)
           dot += sum(a[i] * b[i]), aa += sum(square(a[i])), bb += sum(square(b[i]));
         return std::vector<Tensor>{dot / sqrt(aa * bb)};
       });
-  return traced.function(traced.bind({images.images, images.labels, masks(n, kTestSeed, 0)}, {&params}))[0]
+  return traced
+      .function(traced.bind({images.images, images.labels, self.question, self.images}, {&params}))[0]
       .item();
 }
 

@@ -1,16 +1,22 @@
 // The promises: runs of a seed see the same images, held-out ones are the same for all seeds, what a shift of keys shows is
 // exact, and an image that is learnt from and forgotten leaves nothing behind.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <thread>
 
+#include "engine/io/file.h"
+#include "engine/io/png.h"
+#include "reproduce/experiments/rotation_characters.h"
 #include "reproduce/experiments/shift_model.h"
 #include "reproduce/experiments/t5_shift.h"
 #include "reproduce/experiments/view_scenes.h"
 #include "reproduce/image_runs.h"
+#include "tests/temporary_folder.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;
@@ -79,13 +85,28 @@ TEST_CASE(
 
 namespace {
 
-StateDict untrained(ShiftTraining kind) { return train_for_shift(kind, 1, {.row = "", .seed = 0}, 1); }
+ShiftProblem problem_of(ShiftProblem::Self self) {
+  const auto plain = [](const Settings& settings) -> const CharacterImages& {
+    return CharacterImages::of(settings, Look::plain);
+  };
+  return {.self = self,
+          .rate = 0.1,
+          .training = [=](const Settings& s, std::int64_t step, std::int64_t batch,
+                          std::uint64_t seed) { return plain(s).training(step, batch, seed); },
+          .held_out = [=](const Settings& s, std::int64_t first,
+                          std::int64_t count) { return plain(s).held_out(first, count); }};
+}
+
+StateDict untrained(const ShiftProblem& problem, ShiftTraining kind) {
+  return train_for_shift(problem, kind, 1, {.row = "", .seed = 0}, 1);
+}
+
+constexpr ShiftProblem::Self kBoth[] = {ShiftProblem::Self::patches, ShiftProblem::Self::rotation};
 
 }  // namespace
 
 TEST_CASE(
     "shift: with reset no image leaves a bit to the next, online it does, and every way of learning changes answers") {
-  const StateDict params = untrained(ShiftTraining::joint);
   const LabelledImages images = CharacterImages::of({}, Look::plain).held_out(0, 3);
   LabelledImages alone{
       {},
@@ -93,30 +114,98 @@ TEST_CASE(
       images.classes};
   alone.images = Array(DType::f32, {1, 28, 28, 1});
   std::ranges::copy(images.images.as<float>().subspan(2 * 784, 784), alone.images.as<float>().begin());
-  const double still = answers_of(params, {}, images, 0)[2].loss;
-  for (const Learning what : {Learning::all, Learning::norms, Learning::lora, Learning::block}) {
-    CAPTURE(static_cast<int>(what));
-    const TestTime how{.what = what, .steps = 2, .rate = 0.1};
-    const double after = answers_of(params, how, images, 0)[2].loss;
-    CHECK(after != still);
-    CHECK(answers_of(params, how, alone, 2)[0].loss == after);
+  for (const ShiftProblem::Self self : kBoth) {
+    CAPTURE(static_cast<int>(self));
+    const ShiftProblem problem = problem_of(self);
+    const StateDict params = untrained(problem, ShiftTraining::joint);
+    const double still = answers_of(problem, params, {}, images, 0)[2].loss;
+    for (const Learning what : {Learning::all, Learning::norms, Learning::lora, Learning::block}) {
+      CAPTURE(static_cast<int>(what));
+      const TestTime how{.what = what, .steps = 2};
+      const double after = answers_of(problem, params, how, images, 0)[2].loss;
+      CHECK(after != still);
+      CHECK(answers_of(problem, params, how, alone, 2)[0].loss == after);
+    }
+    const TestTime online{.what = Learning::all, .steps = 1, .keep = true};
+    CHECK(answers_of(problem, params, online, images, 0)[2].loss !=
+          answers_of(problem, params, online, alone, 2)[0].loss);
+    const double cosine = cosine_of_gradients(problem, params, images);
+    CHECK(std::abs(cosine) <= 1);
+    CHECK(cosine != 0);
   }
-  const TestTime online{.what = Learning::all, .steps = 1, .rate = 0.1, .keep = true};
-  CHECK(answers_of(params, online, images, 0)[2].loss != answers_of(params, online, alone, 2)[0].loss);
-  const double cosine = cosine_of_gradients(params, images);
-  CHECK(std::abs(cosine) <= 1);
-  CHECK(cosine != 0);
 }
 
 TEST_CASE("shift: the three ways of training begin alike, and differ after a step") {
-  const StateDict classes = untrained(ShiftTraining::classes), joint = untrained(ShiftTraining::joint),
-                  meta = untrained(ShiftTraining::meta);
-  CHECK(classes.size() == joint.size());
-  bool apart = false, further = false;
-  for (const auto& [name, value] : joint) {
-    apart = apart || !value.same_bits(classes.at(name));
-    further = further || !value.same_bits(meta.at(name));
+  for (const ShiftProblem::Self self : kBoth) {
+    CAPTURE(static_cast<int>(self));
+    const ShiftProblem problem = problem_of(self);
+    const StateDict classes = untrained(problem, ShiftTraining::classes),
+                    joint = untrained(problem, ShiftTraining::joint),
+                    meta = untrained(problem, ShiftTraining::meta);
+    CHECK(classes.size() == joint.size());
+    bool apart = false, further = false;
+    for (const auto& [name, value] : joint) {
+      apart = apart || !value.same_bits(classes.at(name));
+      further = further || !value.same_bits(meta.at(name));
+    }
+    CHECK(apart);
+    CHECK(further);
   }
-  CHECK(apart);
-  CHECK(further);
+}
+
+TEST_CASE(
+    "rotation: invented characters are written in hands of their own, and those held out in none of training") {
+  const TurnableCharacters& data = TurnableCharacters::of({});
+  const LabelledImages a = data.training(3, 40, 1), first = data.held_out(0, 42);
+  CHECK(a.images.shape() == Shape{40, 28, 28, 1});
+  CHECK(data.training(3, 40, 1).images.same_bits(a.images));
+  CHECK_FALSE(data.training(3, 40, 2).images.same_bits(a.images));
+  CHECK(first.labels.at(1) == 1);
+  CHECK(first.labels.at(41) == 1);
+  CHECK_FALSE(image_of(first.images, 1).same_bits(image_of(first.images, 21)));
+  CHECK(image_of(data.held_out(21, 1).images, 0).same_bits(image_of(first.images, 21)));
+  for (std::int64_t i = 0; i < 40; ++i) CHECK(a.labels.at(i) < TurnableCharacters::kClasses);
+}
+
+TEST_CASE(
+    "rotation: characters of a folder are white on black, a fifth of each is held out, and too few are refused") {
+  const TemporaryFolder folder;
+  const auto write = [&](int classes, int images) {
+    for (int c = 0; c < classes; ++c)
+      for (int i = 0; i < images; ++i) {
+        const std::string name = fmt::format("character{:02}", c);
+        std::filesystem::create_directories(folder / name);
+        Array image = Array::full(DType::f32, {28, 28, 1}, 1);  // white, one black pixel: which image it is
+        image.as<float>()[static_cast<std::size_t>(28 * c + i)] = 0;
+        write_file_atomically(folder / (name + fmt::format("/{}.png", i)), format_png(image));
+      }
+  };
+  const auto refused = [&] {
+    Settings settings;
+    settings.data = folder.path;
+    return message_of<ConfigError>([&] { TurnableCharacters::of(settings); });
+  };
+  write(19, 4);
+  CHECK(contains(refused(), "has 19 characters; this experiment wants 20 at least"));
+  write(20, 4);
+  CHECK(contains(refused(), "has 4 images of 'character"));
+  write(20, 10);
+  Settings settings;
+  settings.data = folder.path;
+  const TurnableCharacters& data = TurnableCharacters::of(settings);
+  const auto pixel = [](const LabelledImages& all, std::int64_t i) {  // the white one; -1: not one alone
+    std::int64_t at = -1;
+    double sum = 0;
+    for (std::int64_t p = 0; p < 784; ++p)
+      if (const double x = all.images.at(784 * i + p); x > 0) sum += x, at = p;
+    return sum == 1 ? at : -1;
+  };
+  const LabelledImages held_out = data.held_out(0, 60), training = data.training(0, 200, 1);
+  std::set<std::int64_t> tested, trained;
+  for (std::int64_t i = 0; i < 60; ++i) tested.insert(pixel(held_out, i));
+  for (std::int64_t i = 0; i < 200; ++i) trained.insert(pixel(training, i));
+  CHECK(tested.size() == 40);
+  CHECK_FALSE(tested.contains(-1));
+  for (const std::int64_t p : trained) CHECK_FALSE(tested.contains(p));
+  CHECK(pixel(held_out, 40) == pixel(held_out, 0));  // again from the first
 }
