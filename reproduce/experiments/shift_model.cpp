@@ -63,11 +63,8 @@ Spec question_of(const ShiftProblem& problem, std::int64_t n) {
   return problem.self == ShiftProblem::Self::patches ? masks_of(n) : labels_of(n);
 }
 
-// Images as that task sees them, and what it asks.
-struct Asked {
-  Array images, question;
-};
-// Of image i, number first + i. every_turn: images 0 to 3, 4 to 7 and so on are turned in all ways, else each at random.
+}  // namespace
+
 Asked asked_without_labels(const ShiftProblem& problem, const Array& images, std::uint64_t seed,
                            std::uint64_t first, bool every_turn) {
   const std::int64_t n = images.shape()[0];
@@ -78,6 +75,8 @@ Asked asked_without_labels(const ShiftProblem& problem, const Array& images, std
         every_turn ? i % 4 : random_below(4, seed, kTurns, first + static_cast<std::uint64_t>(i)));
   return {turned(images, turns), turns};
 }
+
+namespace {
 
 // Both tasks as functions of images and of parameters that may be any tensors: (images, labels, parameters) -> [n], and
 // (images, question, parameters) -> [n].

@@ -36,6 +36,15 @@ struct ShiftProblem {
   std::function<LabelledImages(const Settings&, std::int64_t first, std::int64_t count)> held_out;
 };
 
+// Images as the task without labels sees them, and what it asks of each: masks [n, 49, 1], or i32 [n], how it was turned.
+struct Asked {
+  Array images, question;
+};
+// Of images [n, 28, 28, 1]; image i is number first + i. every_turn: images 0 to 3, 4 to 7 and so on are turned in all ways,
+// else each at random.
+Asked asked_without_labels(const ShiftProblem& problem, const Array& images, std::uint64_t seed,
+                           std::uint64_t first, bool every_turn);
+
 enum class ShiftTraining : std::uint8_t {
   classes,  // cross-entropy alone
   joint,    // and the loss of the task without labels

@@ -178,7 +178,8 @@ Experiment view_synthesis() {
       .source =
           "Test-time training with KV binding is secretly linear attention, Table 2 (views) and section 4",
       .quick_minutes = 8,
-      .full_minutes = 45,
+      .full_minutes = 30,
+      .full_seeds = 3,
       .data = Data::drawn,
       .keeps_models = true,
       .rows = rows,

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <set>
 #include <thread>
 
 #include "engine/io/file.h"
 #include "engine/io/png.h"
+#include "models/images/turned.h"
 #include "reproduce/experiments/rotation_characters.h"
 #include "reproduce/experiments/shift_model.h"
 #include "reproduce/experiments/t5_shift.h"
@@ -101,6 +103,11 @@ StateDict untrained(const ShiftProblem& problem, ShiftTraining kind) {
   return train_for_shift(problem, kind, 1, {.row = "", .seed = 0}, 1);
 }
 
+// Image `index`, as a batch of one.
+Array image_batch_of(const Array& images, std::int64_t index) {
+  return image_of(images, index).reshaped({1, 28, 28, 1});
+}
+
 constexpr ShiftProblem::Self kBoth[] = {ShiftProblem::Self::patches, ShiftProblem::Self::rotation};
 
 }  // namespace
@@ -133,6 +140,25 @@ TEST_CASE(
     CHECK(std::abs(cosine) <= 1);
     CHECK(cosine != 0);
   }
+}
+
+TEST_CASE(
+    "shift: an image without a label is turned as its question says, and half of its patches are hidden") {
+  const Array images = CharacterImages::of({}, Look::plain).held_out(0, 8).images;
+  const ShiftProblem rotation = problem_of(ShiftProblem::Self::rotation);
+  const Asked all = asked_without_labels(rotation, images, 1, 0, true),
+              some = asked_without_labels(rotation, images, 1, 0, false);
+  CHECK(all.question.to_vector() == std::vector<double>{0, 1, 2, 3, 0, 1, 2, 3});
+  CHECK(all.images.same_bits(turned(images, all.question)));
+  CHECK_FALSE(all.images.same_bits(images));
+  CHECK(some.images.same_bits(turned(images, some.question)));
+  CHECK_FALSE(some.question.same_bits(all.question));
+  CHECK(asked_without_labels(rotation, image_batch_of(images, 3), 1, 3, false).question.at(0) ==
+        some.question.at(3));
+  const Asked hidden = asked_without_labels(problem_of(ShiftProblem::Self::patches), images, 1, 0, true);
+  CHECK(hidden.images.same_bits(images));
+  const std::vector<double> masks = hidden.question.to_vector();
+  CHECK(std::accumulate(masks.begin(), masks.end(), 0.0) == 8 * 24);
 }
 
 TEST_CASE("shift: the three ways of training begin alike, and differ after a step") {
