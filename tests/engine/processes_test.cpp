@@ -1,6 +1,7 @@
 // The promises: bytes arrive where they were sent to, in order, for any number of processes; a process that ends, is silent or
 // does something else is named, and no other waits for it longer than the stall limit.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -203,6 +204,34 @@ TEST_CASE(
                  "rank 0 waited for the other threads of its process for longer than the stall limit"));
   CHECK(refused == 2);
   CHECK(two->exchanges == 0);
+}
+
+TEST_CASE(
+    "processes: what threads have for another process goes in the order of their ranks, whoever comes first") {
+  struct First final : Transport {
+    int rank() const override { return 0; }
+    int size() const override { return 2; }
+    std::string description() const override { return "the first of two"; }
+    void exchange(std::span<const Send> out, std::span<const Receive>) override {
+      for (const Send& s : out) sent.push_back(text({s.bytes.begin(), s.bytes.end()}));
+    }
+    std::vector<std::string> sent;
+  };
+  const auto first = std::make_shared<First>();
+  RankThreads threads(6, first);  // ranks 0, 1 and 2 are here
+  REQUIRE(threads.own().size() == 3);
+  std::atomic<int> next{2};
+  threads.run([&](Transport& all) {
+    while (all.rank() != next) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const Bytes a = bytes(fmt::format("{} to 3", all.rank())), b = bytes(fmt::format("{} to 4", all.rank()));
+    const std::jthread after([&next, turn = all.rank() - 1] {  // once this one waits for the others
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      next = turn;
+    });
+    const Transport::Send out[] = {{4, b}, {3, a}};
+    all.exchange(out, {});
+  });
+  CHECK(first->sent == std::vector<std::string>{"0 to 3", "0 to 4", "1 to 3", "1 to 4", "2 to 3", "2 to 4"});
 }
 
 TEST_CASE("processes: what started this one is read from the environment, and a wrong wish is refused") {

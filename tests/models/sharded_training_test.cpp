@@ -120,6 +120,16 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("grains: the same file for any number of threads, which take grains side by side") {
+  const TemporaryFolder folder;
+  const TrainingSetup setup{.seed = 3, .grains = 6};
+  for (const int threads : {1, 2, 4, 6}) {
+    const Threads scope(threads);
+    train(setup, 0, 3, "", folder / std::to_string(threads), 1);
+    CHECK_MESSAGE(read_file(folder / std::to_string(threads)) == read_file(folder / "1"), threads);
+  }
+}
+
 TEST_CASE("grains: training is that on whole batches, but for rounding") {
   const auto trained = [](std::int64_t grains) {
     Training training({.seed = 1, .grains = grains});

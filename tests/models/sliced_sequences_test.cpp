@@ -293,6 +293,20 @@ TEST_CASE("slices: laws that no matrix from the left says are not exchanged, tho
   CHECK_MESSAGE(contains(text, "not exchange: columns of a state meet"), text);
 }
 
+TEST_CASE("slices: a state that is not affine in the one before is not exchanged, and it is said why") {
+  ttt::System cubic = ttt::delta_net();
+  cubic.learner = [](const Params& p, const ttt::SystemSizes& sizes) {
+    const ttt::InnerLoss loss{"1/4 |p - v|^4", [](Tensor prediction, Tensor target) {
+                                return 0.25 * square(sum(square(prediction - target), {-1}, true));
+                              }};
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {sizes.heads, sizes.dim, 0, sizes.dim}), loss);
+  };
+  const std::string text = ttt::explain(cubic, {.batch = 1, .heads = 1, .dim = 4, .time = 32, .chunk = 4},
+                                        ttt::FormChoice::automatic, 8)
+                               .str();
+  CHECK_MESSAGE(contains(text, "not exchange: the last state is not affine in the first"), text);
+}
+
 TEST_CASE("slices: what cannot be cut is refused with what to do") {
   const ByteCorpus corpus = text_of_documents();
   const auto refused = [&](const std::function<void(TrainingOptions&)>& change) {
