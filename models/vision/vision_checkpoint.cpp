@@ -73,6 +73,25 @@ void within(const char* field, std::int64_t value, std::int64_t most) {
   check_extent("vision", field, value, most);
 }
 
+// Of models that see one image of a class through mixers.
+template <class Config>
+void write_of_image(OrderedJson& json, const Config& c) {
+  json["num_channels"] = c.channels;
+  json["num_labels"] = c.classes;
+  json["mixer"] = c.mixer.name;
+}
+template <class Config>
+void read_of_image(const Fields& fields, Config& c) {
+  c.channels = fields.get("num_channels", std::int64_t{1});
+  c.classes = fields.get<std::int64_t>("num_labels");
+  c.mixer = mixer_named(fields.get("mixer", std::string("softmax")));
+}
+template <class Config>
+void check_of_image(const Config& c) {
+  within("num_channels", c.channels, kMostExtent);
+  within("num_labels", c.classes, kMostExtent);
+}
+
 // What is said of each kind of model: its name, its own fields beside those of all, and how large these may be before
 // anything of that size is made.
 template <class Config>
@@ -84,23 +103,16 @@ struct Format<VisionConfig> {
   static constexpr const char* kWhat = "a vision transformer";
   static constexpr ImageModel kModel = ImageModel::vision_transformer;
   static void write(OrderedJson& json, const VisionConfig& c) {
-    json["num_channels"] = c.channels;
-    json["num_labels"] = c.classes;
-    json["mixer"] = c.mixer.name;
+    write_of_image(json, c);
     json["class_token"] = c.class_token;
     json["position_embedding"] = c.position_embedding;
   }
   static void read(const Fields& fields, VisionConfig& c) {
-    c.channels = fields.get("num_channels", std::int64_t{1});
-    c.classes = fields.get<std::int64_t>("num_labels");
-    c.mixer = mixer_named(fields.get("mixer", std::string("softmax")));
+    read_of_image(fields, c);
     c.class_token = fields.get("class_token", false);
     c.position_embedding = fields.get("position_embedding", true);
   }
-  static void check_extents(const VisionConfig& c) {
-    within("num_channels", c.channels, kMostExtent);
-    within("num_labels", c.classes, kMostExtent);
-  }
+  static void check_extents(const VisionConfig& c) { check_of_image(c); }
 };
 
 template <>
@@ -109,20 +121,15 @@ struct Format<DiffusionConfig> {
   static constexpr const char* kWhat = "a diffusion transformer";
   static constexpr ImageModel kModel = ImageModel::diffusion_transformer;
   static void write(OrderedJson& json, const DiffusionConfig& c) {
-    json["num_channels"] = c.channels;
-    json["num_labels"] = c.classes;
-    json["mixer"] = c.mixer.name;
+    write_of_image(json, c);
     json["num_levels"] = c.levels;
   }
   static void read(const Fields& fields, DiffusionConfig& c) {
-    c.channels = fields.get("num_channels", std::int64_t{1});
-    c.classes = fields.get<std::int64_t>("num_labels");
-    c.mixer = mixer_named(fields.get("mixer", std::string("softmax")));
+    read_of_image(fields, c);
     c.levels = fields.get("num_levels", c.levels);
   }
   static void check_extents(const DiffusionConfig& c) {
-    within("num_channels", c.channels, kMostExtent);
-    within("num_labels", c.classes, kMostExtent);
+    check_of_image(c);
     within("num_levels", c.levels, kMostLevels);
     if (c.patch > 0)
       within("image_size (tokens times hidden_size)", c.rows() * c.columns() * c.width, kMostPlaced);

@@ -13,7 +13,7 @@ for runs in "$kept"/*.jsonl; do
   [ -s "$out/$name/page.html" ] || fail "$name has no page"
 done
 skipped=0
-for name in t5 classification views generation shift; do
+for name in t5 classification views generation shift rotation; do
   [ -e "$out/$name/page.html" ] || continue  # none is kept yet
   "$look" "$out/$name/page.html" "$out/$name" || { code=$?; [ $code = 77 ] && skipped=1 || fail "the page of $name"; }
 done
