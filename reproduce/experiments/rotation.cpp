@@ -38,7 +38,6 @@ Experiment rotation() {
        .source = "Sun et al. 2020; Bartler et al. 2022 (MT3)",
        .quick_minutes = 9,
        .full_minutes = 15,
-       .full_seeds = 3,
        .data = Data::characters},
       problem, texts);
 }
