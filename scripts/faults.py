@@ -95,7 +95,7 @@ REFERENCE = (files("ttt/reference", "ttt/verification"),)
 PUBLISHED = (files("models/published"),)
 
 # Tests of the emulator itself want a process of their own, in which no backend has allocated anything.
-CUDA = (files("cuda/device", "cuda/emulator_backend", "cuda/emulator_kernels", "cuda/processes"),)
+CUDA = (files("cuda/device", "cuda/scan_kernel", "cuda/emulator_backend", "cuda/emulator_kernels", "cuda/processes"),)
 
 # (group, file, tests, faults)
 FAULTS = [
