@@ -28,11 +28,15 @@ Spec infer_scan(const OpCall& c) {
 
 Spec infer_final(const OpCall& c) {
   const FinalAttrs& final = c.attrs.as<FinalAttrs>();
+  if (final.carry < 0 || final.carry >= final.body->carries)
+    c.shape_error(fmt::format("there is no carry {}, there are {}", final.carry, final.body->carries));
   return final.body->spec(final.carry);
 }
 
 Spec infer_stack(const OpCall& c) {
   const StackAttrs& stack = c.attrs.as<StackAttrs>();
+  if (stack.node < 0 || stack.node >= std::ssize(stack.body->nodes))
+    c.shape_error(fmt::format("the body of the scan has no node {}", stack.node));
   Spec out = stack.body->spec(stack.node);
   out.shape.insert(out.shape.begin(), stack.steps);
   return out;

@@ -20,7 +20,7 @@ if(TARGET nestgrad_programs)
 endif()
 # The programs, as nestgrad-train_lm and so on: their own names say too little outside of this tree.
 if(NESTGRAD_EXAMPLES)
-  foreach(name train_lm generate inspect learners reference verify loops_ahead)
+  foreach(name train_lm generate evaluate inspect learners reference verify loops_ahead)
     install(PROGRAMS $<TARGET_FILE:${name}> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME nestgrad-${name})
   endforeach()
 endif()

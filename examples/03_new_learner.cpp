@@ -1,12 +1,8 @@
 // 03_new_learner: a learner of one's own. Forward pass and inner loss are written; the rest is derived.
 #include <fmt/format.h>
+#include <nestgrad/nestgrad.h>
 
-#include <CLI/CLI.hpp>
-
-#include "autograd/grad.h"
-#include "programs/program.h"
-#include "ttt/conformance.h"
-#include "ttt/explain.h"
+#include <algorithm>
 
 using namespace nestgrad;
 using namespace nestgrad::ttt;
@@ -26,33 +22,32 @@ struct GatedMemory : Learner {
   InnerOptimizer optimizer() const override { return InnerOptimizer().momentum(gate("beta")); }
 };
 
-int main(int argc, char** argv) {
-  CLI::App app{"A learner of one's own: explained, trained through its inner steps, and proved.",
-               "03_new_learner"};
-  return run_program(argc, argv, app, [] {
-    System mine{.name = "gated-memory", .title = "Gated memory", .source = "this file"};
-    mine.gates = {{.name = "rate", .shape = [](Tensor x) { return 0.2 * sigmoid(x); }},
-                  {.name = "beta", .shape = [](Tensor x) { return sigmoid(x); }}};
-    mine.learner = [](const Params& p, const SystemSizes& s) { return std::make_unique<GatedMemory>(p, s); };
-    mine.policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; };
-    fmt::print("{}\n", explain(mine, {}).str());
+int main() try {
+  System mine{.name = "gated-memory", .title = "Gated memory", .source = "this file"};
+  mine.gates = {{.name = "rate", .shape = [](Tensor x) { return 0.2 * sigmoid(x); }},
+                {.name = "beta", .shape = [](Tensor x) { return sigmoid(x); }}};
+  mine.learner = [](const Params& p, const SystemSizes& s) { return std::make_unique<GatedMemory>(p, s); };
+  mine.policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; };
+  fmt::print("{}\n", explain(mine, {}).str());
 
-    // Outer training, through all inner steps: start weights from which reading a sequence teaches most.
-    const Function outer = trace_system(mine, {}, DType::f64, [](const SystemProgram& p) {
-      const Tensor read = train_along(*p.learner, p.start, p.views, {.policy = p.policy}).output;
-      std::vector<Tensor> out{mean(square(read - p.views.v))}, start(p.inputs.end() - 2, p.inputs.end());
-      const std::vector<Tensor> g = grad(out[0], start);
-      for (std::size_t i = 0; i < 2; ++i) out.push_back(start[i] - 2.0 * g[i]);
-      return out;
-    });
-    std::vector<Array> in = numbers_for(outer, 1);
-    for (int step = 0; step <= 30; ++step) {
-      const std::vector<Array> out = outer(in);
-      if (step % 10 == 0) fmt::print("step {:>2}  outer loss {:.4f}\n", step, out[0].to_vector()[0]);
-      std::copy(out.begin() + 1, out.end(), in.end() - 2);
-    }
-    const ConformanceReport proofs = conformance(mine);
-    fmt::print("\n{}", proofs.str());
-    if (!proofs.passed()) throw ValueError("not proved");
+  // Outer training, through all inner steps: start weights from which reading a sequence teaches most.
+  const Function outer = trace_system(mine, {}, DType::f64, [](const SystemProgram& p) {
+    const Tensor read = train_along(*p.learner, p.start, p.views, {.policy = p.policy}).output;
+    std::vector<Tensor> out{mean(square(read - p.views.v))}, start(p.inputs.end() - 2, p.inputs.end());
+    const std::vector<Tensor> g = grad(out[0], start);
+    for (std::size_t i = 0; i < 2; ++i) out.push_back(start[i] - 2.0 * g[i]);
+    return out;
   });
+  std::vector<Array> in = numbers_for(outer, 1);
+  for (int step = 0; step <= 30; ++step) {
+    const std::vector<Array> out = outer(in);
+    if (step % 10 == 0) fmt::print("step {:>2}  outer loss {:.4f}\n", step, out[0].to_vector()[0]);
+    std::copy(out.begin() + 1, out.end(), in.end() - 2);
+  }
+  const ConformanceReport proofs = conformance(mine);
+  fmt::print("\n{}", proofs.str());
+  return proofs.passed() ? 0 : 1;
+} catch (const std::exception& e) {
+  fmt::print(stderr, "{}\n", e.what());
+  return 1;
 }

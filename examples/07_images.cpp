@@ -65,7 +65,7 @@ double right(const vision::VisionConfig& config, const StateDict& params) {
   return count / (8.0 * kBatch);
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::printf("softmax attention:\n");
   Training softmax = prepared(model("softmax"));
   run(softmax);
@@ -88,4 +88,7 @@ int main(int argc, char** argv) {
   std::printf("  %.0f %% right, %.0f %% before\n", 100 * after, 100 * untrained);
   if (argc > 1) vision::write_checkpoint(argv[1], {converted, learner.parameters()});
   return before > 0.5 && after > untrained ? 0 : 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

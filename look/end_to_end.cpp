@@ -191,7 +191,7 @@ ReportView by_step_view(const Numbers& n, Inspection& page) {
 ReportView gradients_view(const Numbers& n, double clip, Inspection& page) {
   double error = 0;
   for (std::size_t c = 0; c < n.norm.size(); ++c)
-    error = std::max(error, std::abs(n.clipped_norm[c] - std::min(n.norm[c], clip)) / clip);
+    error = worse(error, std::abs(n.clipped_norm[c] - std::min(n.norm[c], clip)) / clip);
   ReportView view{
       "inner-gradients",
       "The inner gradients",

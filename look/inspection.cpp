@@ -83,7 +83,11 @@ std::string Inspection::summary() const {
 }
 
 void Inspection::save(const std::string& folder) const {
-  std::filesystem::create_directories(folder + "/views");
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder + "/views", error);
+  if (folder.empty() || error)
+    throw IoError(fmt::format("[inspect] no folder '{}' for the page can be made{}{}; give another",
+                              printable(folder), error ? ": " : "", error ? error.message() : ""));
   for (const auto& [name, array] : arrays) write_npy(fmt::format("{}/views/{}.npy", folder, name), array);
   for (const ReportView& view : views) {
     int number = 0;

@@ -58,15 +58,19 @@ std::vector<ParameterRule> rules_of(const std::vector<ParamSpec>& specs,
         (group.weight_decay && (!(*group.weight_decay >= 0) || !std::isfinite(*group.weight_decay))))
       throw ConfigError(fmt::format(
           "[adamw] rate and weight_decay of the group '{}' must be 0 or positive, and finite", group.names));
-    bool any = false;
+    bool any = false, own = false;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       if (!matches(group.names, specs[i].name)) continue;
       any = true;
       if (taken[i]) continue;
-      taken[i] = true;
+      taken[i] = own = true;
       out[i].rate = group.rate;
       if (group.weight_decay) out[i].weight_decay = *group.weight_decay;
     }
+    if (any && !own)
+      throw ConfigError(fmt::format(
+          "[adamw] the group '{}' changes nothing: all that it names belongs to groups before it; put it before them",
+          group.names));
     if (any) continue;
     std::vector<std::string> names;
     for (const ParamSpec& p : specs) names.push_back(p.name);

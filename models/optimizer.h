@@ -45,8 +45,8 @@ struct ParameterGroup {
 struct ParameterRule {
   double rate = 1, weight_decay = 0;
 };
-// The first group that matches a parameter's name gives its rule. ConfigError for a group that matches none, or whose
-// numbers make no sense.
+// The first group that matches a parameter's name gives its rule. ConfigError for a group that matches none or only what groups
+// before it have, or whose numbers make no sense.
 std::vector<ParameterRule> rules_of(const std::vector<ParamSpec>& specs,
                                     const std::vector<ParameterGroup>& groups, const AdamWOptions& options);
 

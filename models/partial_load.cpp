@@ -11,6 +11,8 @@ std::string PartialLoad::str() const {
   std::string out = fmt::format("{} parameters loaded", loaded.size());
   if (!left.empty()) out += fmt::format("; {} left: {}", left.size(), listed(left));
   if (!fresh.empty()) out += fmt::format("; {} new: {}", fresh.size(), listed(fresh));
+  if (!passed_over.empty())
+    out += fmt::format("; {} passed over: {}", passed_over.size(), listed(passed_over));
   return out;
 }
 
@@ -21,8 +23,10 @@ PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::
   std::string misshapen;
   for (const auto& [name, value] : params) {
     const auto at = source.find(name);
-    if (at == source.end() || (wanted && !wanted(name))) {
+    if (at == source.end()) {
       out.fresh.push_back(name);
+    } else if (wanted && !wanted(name)) {
+      out.passed_over.push_back(name);
     } else if (at->second.shape() != value.shape()) {
       if (misshapen.size() < 300)
         misshapen += fmt::format("{}'{}' is {}, the model wants {}", misshapen.empty() ? "" : "; ",
@@ -33,11 +37,15 @@ PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::
     }
   }
   for (const auto& [name, value] : source)
-    if (!found.contains(name)) out.left.push_back(name);
+    if (!params.contains(name)) out.left.push_back(name);
   if (!misshapen.empty())
     throw ConfigError(
         fmt::format("[load] {}: {}; leave these out, or choose the sizes of the model that wrote them",
                     printable(what), misshapen));
+  if (found.empty() && !out.passed_over.empty())
+    throw ConfigError(
+        fmt::format("[load] `wanted` takes none of the {} parameters that {} and the model both have: {}",
+                    out.passed_over.size(), printable(what), listed(out.passed_over)));
   if (found.empty()) {
     std::string hint;
     for (const std::string& name : out.left)

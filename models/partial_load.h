@@ -11,15 +11,16 @@
 namespace nestgrad {
 
 struct PartialLoad {
-  std::vector<std::string> loaded;  // names that both have
-  std::vector<std::string> left;    // of the source alone: the model has no place for them
-  std::vector<std::string> fresh;   // of the model alone: they start as they were
-  std::string str() const;          // one line
+  std::vector<std::string> loaded;       // names that both have
+  std::vector<std::string> left;         // of the source alone: the model has no place for them
+  std::vector<std::string> fresh;        // of the model alone: they start as they were
+  std::vector<std::string> passed_over;  // that both have, and `wanted` did not take: they start as they were
+  std::string str() const;               // one line
 };
 
 // Copies into `params` what `source` has under the same name and takes by `wanted` (all, if it is empty), in the model's
-// type. ConfigError, and nothing changes: nothing matches, or a parameter has another shape; it names them. what: names
-// the source in messages.
+// type. ConfigError, and nothing changes: nothing matches or is wanted, or a parameter has another shape; it names them.
+// what: names the source in messages.
 PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::string& what,
                          const std::function<bool(const std::string& name)>& wanted = {});
 

@@ -17,8 +17,10 @@ constexpr std::uint64_t kSampleStream = 0x73616d706c65ULL;  // "sample"
 // Index drawn from softmax(logits / temperature); u uniform in [0, 1).
 std::int32_t draw(const std::vector<double>& logits, double temperature, double u) {
   const auto best = std::ranges::max_element(logits);
-  if (!std::isfinite(*best))
-    throw ValueError("[sample] the model's output is not finite; the checkpoint is of a run that diverged");
+  if (!std::isfinite(*best) || std::ranges::any_of(logits, [](double l) { return std::isnan(l); }))
+    throw ValueError(
+        "[sample] the model's output is not finite: the checkpoint is of a run that diverged, or what its layers learn from "
+        "this prompt does; give a shorter one, or train with sequences as long");
   if (temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
   std::vector<double> weights;
   double total = 0;

@@ -140,6 +140,11 @@ TracedModel Training::traced(const std::vector<Spec>& inputs, std::size_t given,
   return trace_model(kType, inputs, [&](ParamTable& table, const std::vector<Tensor>& in) {
     const std::vector<Tensor> batch(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(given));
     const Objective o = objective(table, has_slices() ? owned(batch, slices) : batch, slices);
+    if (!o.loss.defined()) throw ConfigError("[train] the objective gives no loss");
+    if (o.loss.rank() != 0)
+      throw ShapeError(
+          fmt::format("[train] the loss of an objective is one number, it is {} ({}); take its mean()",
+                      to_string(o.loss.spec()), describe(o.loss)));
     if (has_parts()) return part_outputs(o, table, first);
     return updated(o, table, {in.begin() + static_cast<std::ptrdiff_t>(given), in.end()}, first);
   });
@@ -231,8 +236,19 @@ Training::Step Training::finished(Step made) {
   return made;
 }
 
+Training::Program& Training::program_of(std::size_t kind, double rate) {
+  if (kind >= programs_.size())
+    throw ConfigError(
+        fmt::format("[train] there is no kind {} of batches, there are {}: add() gives their numbers", kind,
+                    programs_.size()));
+  if (!(rate >= 0) || !std::isfinite(rate))
+    throw ConfigError(fmt::format("[train] the rate of step {} is {}; it must be finite, and 0 or positive",
+                                  steps_ + 1, rate));
+  return programs_[kind];
+}
+
 Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch, double rate) {
-  Program& program = programs_.at(kind);
+  Program& program = program_of(kind, rate);
   if (has_parts())
     throw ConfigError("[train] this training has grains or slices: call step_grains() or step_parts()");
   check_batch(program, batch);
@@ -268,6 +284,7 @@ std::vector<Array> Training::moments() const {
 }
 
 void Training::save(const std::string& path, const RunIdentity& identity) const {
+  check(identity);
   std::vector<Array> all{state_.begin(), state_.begin() + static_cast<std::ptrdiff_t>(specs_.size())};
   const std::vector<Array> rest = moments();
   processes_->on_first([&] {
@@ -276,7 +293,7 @@ void Training::save(const std::string& path, const RunIdentity& identity) const 
     for (std::size_t i = 0; i < all.size(); ++i)
       file.tensors.emplace(kParts[i / specs_.size()] + specs_[i % specs_.size()].name,
                            all[i].to(Device::cpu()));
-    describe(file, identity, steps_, start_);
+    describe(file, identity, setup_, steps_, start_);
     write_safetensors(path, file);
   });
 }
@@ -284,7 +301,7 @@ void Training::save(const std::string& path, const RunIdentity& identity) const 
 void Training::load(const std::string& path, const RunIdentity& identity) {
   const std::string bytes = processes_->from_first([&] { return read_file(path); });
   SafeTensors file = parse_safetensors(std::as_bytes(std::span(bytes)), path);
-  const WrittenRun run = check_written(file, identity, start_, path);
+  const WrittenRun run = check_written(file, identity, setup_, start_, path);
   StateDict params;  // all of them, and no other: what the model has no place for is not dropped
   for (const auto& [name, value] : file.tensors)
     if (is_parameter(name)) params.emplace(name, value);

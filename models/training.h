@@ -66,10 +66,12 @@ struct TrainingSetup {
 };
 
 // What a checkpoint says of the run that wrote it, and what a run that goes on with it must be equal in.
+// The numbers of a TrainingSetup that shape a step (AdamW's, groups, the average, grains and slices) are compared besides.
 struct RunIdentity {
-  std::string config;            // of the model, JSON
-  std::string training;          // settings, JSON; "steps" may differ, as it only shapes the schedule
-  std::string data;              // fingerprint of what is trained on
+  std::string config;  // of the model: a JSON object; "": {}
+  std::string
+      training;      // settings: a JSON object; "steps" may differ, as it only shapes the schedule; "": {}
+  std::string data;  // fingerprint of what is trained on
   std::string data_is = "text";  // what that is, for messages: "text", "images"
   std::uint64_t seed = 0;        // of the random numbers, for people
   std::string written_later;  // JSON: settings that earlier versions did not write, with the values they had
@@ -173,6 +175,8 @@ class Training {
   std::vector<float> run_grains(Program& program, Sums& sums);
   std::vector<float> run_slices(Program& program, Sums& sums);
   void on_slices(const std::function<void(std::int64_t slice, std::size_t here)>& fn) const;
+  // That kind's. ConfigError for one that there is not, and for a rate that is no rate.
+  Program& program_of(std::size_t kind, double rate);
   Step finished(Step made);
   std::vector<Tensor> updated(const Objective& objective, ParamTable& table,
                               const std::vector<Tensor>& numbers, bool first);

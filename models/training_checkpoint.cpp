@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/hash.h"
+#include "engine/io/file.h"
 #include "models/json.h"
 
 namespace nestgrad {
@@ -45,7 +46,39 @@ void check_same(const SafeTensors& file, const std::string& key, const std::stri
         path, different));
 }
 
+// What of a setup shapes the numbers of a step. A seed is of the start, which is in the file.
+std::string setup_json(const TrainingSetup& s) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const ParameterGroup& g : s.groups) {
+    groups.push_back({{"names", g.names}, {"rate", g.rate}});
+    if (g.weight_decay) groups.back()["weight_decay"] = *g.weight_decay;
+  }
+  return nlohmann::ordered_json{{"beta1", s.adamw.beta1},
+                                {"beta2", s.adamw.beta2},
+                                {"eps", s.adamw.eps},
+                                {"weight_decay", s.adamw.weight_decay},
+                                {"clip", s.adamw.clip},
+                                {"groups", groups},
+                                {"average_decay", s.average_decay},
+                                {"grains", s.grains},
+                                {"slices", s.slices}}
+      .dump();
+}
+
+// Nothing said is an object without fields.
+std::string object_text(const std::string& json) { return json.empty() ? "{}" : json; }
+
 }  // namespace
+
+void check(const RunIdentity& identity) {
+  for (const auto& [name, text] : {std::pair{"config", &identity.config},
+                                   {"training", &identity.training},
+                                   {"written_later", &identity.written_later}})
+    if (!parse_json(object_text(*text)).is_object())
+      throw ConfigError(
+          fmt::format("[train] RunIdentity::{} is '{}'; it must be a JSON object, as {{\"lr\": 0.1}}", name,
+                      printable(*text)));
+}
 
 bool is_parameter(std::string_view name) {
   return !name.starts_with(kMomentPrefix) && !name.starts_with(kAveragePrefix);
@@ -69,22 +102,30 @@ std::string fingerprint_of(const StateDict& params) {
   return fmt::format("{:016x}", hash);
 }
 
-void describe(SafeTensors& file, const RunIdentity& identity, std::int64_t steps, const std::string& start) {
+void describe(SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup, std::int64_t steps,
+              const std::string& start) {
   file.metadata = {{"format", "nestgrad training checkpoint"},
                    {"step", std::to_string(steps)},
                    {"data_position", std::to_string(steps)},
                    {"text", identity.data},
                    {"rng", fmt::format("philox4x32-10, seed {}, counter from step", identity.seed)},
                    {"start", start},
-                   {"config", identity.config},
-                   {"training", identity.training}};
+                   {"config", object_text(identity.config)},
+                   {"training", object_text(identity.training)},
+                   {"setup", setup_json(setup)}};
 }
 
-WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, const std::string& start,
-                         const std::string& path) {
+WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup,
+                         const std::string& start, const std::string& path) {
+  check(identity);
   WrittenRun out{step_from(file, path), ""};
-  check_same(file, "config", identity.config, identity.written_later, path);
-  check_same(file, "training", identity.training, identity.written_later, path);
+  check_same(file, "config", object_text(identity.config), identity.written_later, path);
+  check_same(file, "training", object_text(identity.training), identity.written_later, path);
+  if (file.metadata.contains("setup")) {  // checkpoints of earlier versions do not say
+    nlohmann::json mine = parse_json(setup_json(setup));
+    if (setup.average_decay == 0) mine.erase("average_decay");  // an average that is there is not needed
+    check_same(file, "setup", mine.dump(), "", path);
+  }
   const auto data = file.metadata.find("text");  // checkpoints of earlier versions do not say
   if (data != file.metadata.end() && data->second != identity.data)
     throw ConfigError(

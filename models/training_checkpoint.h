@@ -13,7 +13,10 @@ inline constexpr const char* kFromSeed = "random, of the seed";  // what trainin
 // Of names and numbers, wherever they are.
 std::string fingerprint_of(const StateDict& params);
 
-void describe(SafeTensors& file, const RunIdentity& identity, std::int64_t steps, const std::string& start);
+// ConfigError unless what is JSON there is.
+void check(const RunIdentity& identity);
+void describe(SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup, std::int64_t steps,
+              const std::string& start);
 
 // Of the run that wrote it: 1 where it does not say.
 std::int64_t grains_of_checkpoint(const SafeTensors& file);
@@ -24,7 +27,7 @@ struct WrittenRun {
 };
 // Of a file that this run may go on with. ConfigError that says what differs, IoError for what is no checkpoint. start:
 // what training began with here.
-WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, const std::string& start,
-                         const std::string& path);
+WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup,
+                         const std::string& start, const std::string& path);
 
 }  // namespace nestgrad

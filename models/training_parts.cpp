@@ -154,7 +154,7 @@ std::vector<std::vector<double>> Training::read_slices(const std::vector<Spec>& 
 
 Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, double rate) {
   if (!has_parts()) return step(kind, batch_of(0, 0), rate);
-  Program& program = programs_.at(kind);
+  Program& program = program_of(kind, rate);
   last_batch_ = batch_of, last_kind_ = kind;
   Sums sums(leaves(), [&](auto& a, auto& b) {
     ShardedAdamW::add(a, b);

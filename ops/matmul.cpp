@@ -52,6 +52,7 @@ Spec infer_matmul(const OpCall& c) {
 // Element offsets of each batch member of an operand under broadcasting.
 std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, std::int64_t matrix) {
   std::vector<std::int64_t> offsets{0};
+  if (numel(batch) == 0) return {};
   const Shape strides = strides_of(own);
   for (std::size_t d = 0; d < batch.size(); ++d) {
     const std::size_t skip = batch.size() - own.size();

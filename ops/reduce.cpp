@@ -73,6 +73,8 @@ ReducePlan::ReducePlan(const OpCall& c) {
   while (d > 0 && (shape[d - 1] == 1 || is_reduced(d - 1) != rows)) inner *= shape[--d];
   const auto offsets = [&](bool reduced) {
     std::vector<std::int64_t> out{0};
+    // What is empty has none, however large its other extents are.
+    if (numel(reduced ? shape : c.out.shape) == 0) return std::vector<std::int64_t>();
     for (std::size_t i = 0; i < d; ++i) {
       if (is_reduced(i) != reduced) continue;
       std::vector<std::int64_t> next;
@@ -260,7 +262,9 @@ Tensor max(Operand x) { return max(x, all_axes(x)); }
 
 Tensor min(Operand x, const std::vector<int>& axes, bool keep) {
   const CompositeCall call("min");
-  reduced_axes("min", axes, x);  // so that an error speaks of x, and not of -x
+  reduced_axes("min", axes, x);     // so that an error speaks of x, and not of -x
+  if (!is_float(x.tensor.dtype()))  // -1 - x takes every integer, -x not the least
+    return Operand(-1, x.loc) - Operand(max({Operand(-1, x.loc) - x, x.loc}, axes, keep), x.loc);
   return -Operand(max({-x, x.loc}, axes, keep), x.loc);
 }
 

@@ -1,6 +1,8 @@
 // softmax and its relatives, as composites: their derivatives of every order come from their parts.
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -26,7 +28,11 @@ Tensor log_softmax(Operand x, int axis) {
 
 Tensor logsumexp(Operand x, int axis, bool keep) {
   const CompositeScope scope("logsumexp", x.loc);
-  const Tensor top = stop_gradient(max(x.tensor, {axis}, kKeep));
+  const Tensor largest = stop_gradient(max(x.tensor, {axis}, kKeep));
+  // Of infinities nothing is taken away: inf - inf would be NaN.
+  const double finite =
+      x.tensor.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  const Tensor top = where(greater(abs(largest), finite), 0.0, largest);
   const Tensor kept = log(sum(exp(x.tensor - top), {axis}, kKeep)) + top;
   return keep ? kept : sum(kept, {axis});
 }

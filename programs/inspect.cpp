@@ -3,9 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/io/file.h"
 #include "look/inspection.h"
 #include "models/data.h"
 #include "models/tokenizer.h"
@@ -102,6 +104,10 @@ Inspected of_images(const Options& o, vision::ImageModel kind, InspectionOptions
 }
 
 Inspected of_model(const Options& o, const InspectionOptions& options, Facts& facts) {
+  std::error_code error;
+  if (!std::filesystem::exists(o.checkpoint, error))
+    throw IoError(fmt::format("{}: there is no such file or folder; give the folder of a model",
+                              printable(o.checkpoint)));
   if (const auto kind = vision::image_model_of(o.checkpoint)) return of_images(o, *kind, options, facts);
   for (const auto& [name, value] : {std::pair{"--image", o.image}, {"--level", o.level}})
     if (value) throw CLI::ValidationError(name, "is for a model of images; this one reads text");

@@ -72,6 +72,14 @@ ChosenImage chosen_image(const ImageQuestion& asked, const ImageSizes& model) {
   return {pixels, static_cast<std::int32_t>(images.labels.at(at)), what};
 }
 
+// Maps of an inspection have a number for each two tokens.
+void check_tokens(std::int64_t tokens) {
+  constexpr std::int64_t kMostTokens = 2048;
+  if (tokens > kMostTokens)
+    throw ConfigError(fmt::format(
+        "[inspect] the model sees {} tokens at once, a page shows maps of {} at most", tokens, kMostTokens));
+}
+
 void refuse_level(const ImageQuestion& asked, const char* model) {
   if (asked.level)
     throw CLI::ValidationError(
@@ -81,6 +89,7 @@ void refuse_level(const ImageQuestion& asked, const char* model) {
 OpenedImages opened_classifier(const ImageQuestion& asked) {
   refuse_level(asked, "a vision transformer");
   const auto model = vision::read_checkpoint<vision::VisionConfig>(asked.checkpoint);
+  check_tokens(model.config.rows() * model.config.columns());
   const ChosenImage image = chosen_image(asked, sizes_of(model.config));
   return {inspected_block(model, image.pixels, image.label, asked.layer),
           [=] { return model_precision(model, image.pixels, image.label); },
@@ -89,6 +98,7 @@ OpenedImages opened_classifier(const ImageQuestion& asked) {
 
 OpenedImages opened_diffusion(const ImageQuestion& asked) {
   const auto model = vision::read_checkpoint<vision::DiffusionConfig>(asked.checkpoint);
+  check_tokens(model.config.rows() * model.config.columns());
   const ChosenImage image = chosen_image(asked, sizes_of(model.config));
   const std::int64_t levels = model.config.levels, level = asked.level.value_or(levels / 2);
   if (level >= levels)
@@ -116,6 +126,10 @@ OpenedImages opened_views(const ImageQuestion& asked) {
         fmt::format("[inspect] the model sees {} x {} pixels, views of drawn scenes are square; use "
                     "inspected_block of look/inspection.h with views of your own",
                     model.config.height, model.config.image_width));
+  if (!model.config.learner.update)
+    throw ConfigError(
+        "[inspect] without an update there is no inner loop; look into a model whose learner is not 'off'");
+  check_tokens((kGiven + kAskedFor) * model.config.rows() * model.config.columns());
   const std::int64_t number = asked.image.value_or(0), size = model.config.height;
   const SceneViews drawn =
       scene_views(kUnseen, static_cast<std::uint64_t>(number), 1, kGiven + kAskedFor, size);

@@ -41,6 +41,7 @@ Json to_json(const ttt::System& s, const ttt::Explanation& e) {
   return {{"name", s.name},           {"title", s.title},
           {"source", s.source},       {"model", e.model},
           {"inner_loss", e.loss},     {"optimiser", e.optimizer},
+          {"gates", e.gates},         {"unread_gates", e.unread_gates},
           {"policy", e.policy.str()}, {"form", std::string(name(e.plan.form))},
           {"slower", slower(e.plan)}, {"refused", refusals(e.plan)}};
 }

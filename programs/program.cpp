@@ -115,7 +115,7 @@ void check_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options({}))
     option->transform([option, type = option->get_type_name()](std::string text) {
       if (const std::string why = why_not_number(type, text); !why.empty())
-        throw CLI::ValidationError(option->get_name(), fmt::format("{}: {}", text, why));
+        throw CLI::ValidationError(fmt::format("{}: {}", text, why));  // CLI11 names the option
       return text;
     });
   for (CLI::App* sub : app.get_subcommands({})) check_numbers(*sub);
@@ -125,6 +125,7 @@ void check_numbers(CLI::App& app) {
 void check_environment() {
   kernels();
   thread_count();
+  default_compile();
   try {
     default_device();
   } catch (const DeviceError&) {  // said when something is to run there: --help needs no GPU

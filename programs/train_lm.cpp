@@ -1,8 +1,10 @@
 // train_lm: trains a byte-level language model whose layers
 // learn while they read, and reports how well they do.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -41,6 +43,23 @@ struct Options {
   bool grains_given = false;
   bool pack = false, resume = false, json = false;
 };
+
+// Layers of a language model. A learner that is registered and can be none is told why.
+CLI::Validator layer_name() {
+  const std::vector<std::string> names = layer_names();
+  return {
+      [names](std::string& name) -> std::string {
+        if (std::ranges::find(names, name) != names.end()) return "";
+        for (const ttt::System& s : ttt::systems())
+          if (s.name == name)
+            return fmt::format(
+                "{} is not causal ({}), so it cannot be a layer of a language model: let its policy make a step per "
+                "token, or read a chunk before it learns from it",
+                name, s.policy({1, 2, 16}).str());
+        return fmt::format("{} not in {{{}}}", name, fmt::join(names, ","));
+      },
+      fmt::format("{{{}}}", fmt::join(names, ","))};
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -161,6 +180,17 @@ std::int64_t usual_grains(const Options& o) {
   return default_grains(o.training.batch);
 }
 
+// "hidden_size = 16 there, 48 here"
+std::string fields_apart(const std::string& theirs, const std::string& ours) {
+  const nlohmann::json there = nlohmann::json::parse(theirs), here = nlohmann::json::parse(ours);
+  std::vector<std::string> out;
+  for (const auto& [name, value] : here.items())
+    if (!there.contains(name) || there[name] != value)
+      out.push_back(fmt::format("{} = {} there, {} here", name,
+                                there.contains(name) ? there[name].dump() : "nothing", value.dump()));
+  return fmt::format("{}", fmt::join(out, "; "));
+}
+
 // The text, once the settings are known to go together and the folder to be one of theirs.
 ByteCorpus checked_corpus(Options& o) {
   if (!o.from.empty()) take_model(o);
@@ -185,9 +215,11 @@ ByteCorpus checked_corpus(Options& o) {
     if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
       // A wrong resume must not touch the folder.
       const std::string path = o.out + "/config.json";
-      if (LanguageModelConfig::from_json(read_file(path), path) != o.training.model)
+      if (const auto theirs = LanguageModelConfig::from_json(read_file(path), path);
+          theirs != o.training.model)
         throw ConfigError(fmt::format(
-            "{} describes another model than the one asked for; resume with the same settings", path));
+            "{} describes another model than the one asked for: {}; resume with the same settings", path,
+            fields_apart(theirs.to_json(), o.training.model.to_json())));
     }
     if (!o.resume) make_folder(o.out);
   });
@@ -206,6 +238,9 @@ class Run {
     if (o.start) trainer_.start_from(std::exchange(o.start, std::nullopt)->params);
     const auto here = [&] { return o.resume && std::filesystem::exists(checkpoint()) ? "yes" : ""; };
     if (!processes_.from_first(here).empty()) trainer_.load(checkpoint());
+    if (trainer_.steps_done() > o.training.steps)
+      throw ConfigError(fmt::format("{}: this run has made {} steps, and --steps asks for {}; ask for more",
+                                    o.out, trainer_.steps_done(), o.training.steps));
     processes_.on_first([&] {
       if (trainer_.steps_done() > 0) metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
       prepare_folder(o);
@@ -388,7 +423,7 @@ void add_options(CLI::App& app, Options& o) {
   const auto of_model = [&](CLI::Option* option) {  // which --from has chosen already
     option->capture_default_str()->excludes(from);
   };
-  of_model(app.add_option("--learner", o.learner, "Sequence layer")->check(CLI::IsMember(layer_names())));
+  of_model(app.add_option("--learner", o.learner, "Sequence layer")->check(layer_name()));
   of_model(app.add_option("--backbone", o.backbone, "What stands around it")
                ->check(CLI::IsMember({"transformer", "mamba"})));
   app.add_option("--steps", o.training.steps, "Training steps")

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 
-#include "reproduce/experiments/few_shot_characters.h"
 #include "reproduce/image_runs.h"
 #include "reproduce/language_runs.h"
 
@@ -24,7 +23,8 @@ DataSource source_of(const Experiment& experiment, const Settings& settings) {
     case Data::digits:
       return {named("drawn characters"), CharacterImages::of(settings).fingerprint()};
     case Data::characters:
-      return {named("invented characters"), Alphabet::of(settings).fingerprint()};
+      return {named("invented characters"),
+              settings.data.empty() ? "" : fingerprint_of_folder(settings.data)};
   }
   return {};
 }

@@ -13,7 +13,6 @@
 #include "models/partial_load.h"
 #include "models/training_checkpoint.h"
 #include "ops/ops.h"
-#include "reproduce/answers.h"
 #include "reproduce/language_runs.h"
 
 namespace nestgrad::reproduce {
@@ -34,18 +33,10 @@ const GlyphOptions kPlain{.size = 28,
 
 // Images with these numbers.
 LabelledImages chosen(const LabelledImages& all, std::int64_t count,
-                      const std::function<std::uint32_t(std::int64_t i)>& number) {
-  const Shape& shape = all.images.shape();
-  const auto size = static_cast<std::size_t>(shape[1] * shape[2] * shape[3]);
-  LabelledImages out{Array(DType::f32, {count, shape[1], shape[2], shape[3]}), Array(DType::i32, {count}),
-                     all.classes};
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::size_t from = number(i), to = static_cast<std::size_t>(i);
-    std::ranges::copy(all.images.as<float>().subspan(from * size, size),
-                      out.images.as<float>().begin() + static_cast<std::ptrdiff_t>(to * size));
-    out.labels.as<std::int32_t>()[to] = all.labels.as<std::int32_t>()[from];
-  }
-  return out;
+                      const std::function<std::int64_t(std::int64_t i)>& number) {
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(number(i));
+  return picked(all, numbers);
 }
 
 std::vector<Spec> batch_specs(const vision::VisionConfig& model, std::int64_t batch) {
@@ -53,6 +44,20 @@ std::vector<Spec> batch_specs(const vision::VisionConfig& model, std::int64_t ba
 }
 
 }  // namespace
+
+LabelledImages grey_folder(const std::string& path) {
+  LabelledImages all = read_image_folder(path);
+  if (all.images.shape()[3] != 1)
+    throw ConfigError(
+        fmt::format("[reproduce] {}: images are {}; this experiment wants grey ones, of one channel",
+                    printable(path), to_string(all.images.spec())));
+  return all;
+}
+
+std::string fingerprint_of_folder(const std::string& path) {
+  const LabelledImages all = grey_folder(path);
+  return fingerprint_of({{"images", all.images}, {"labels", all.labels}});
+}
 
 CharacterImages::CharacterImages(const std::string& path, Look look) : look_(look) {
   if (path.empty()) return;
@@ -64,9 +69,14 @@ CharacterImages::CharacterImages(const std::string& path, Look look) : look_(loo
         printable(path)));
   const LabelledImages all = read_mnist(files->first, files->second);
   const std::int64_t count = all.labels.size(), training = count / 5 * 4;
+  constexpr std::int64_t kLeast = 50, kSide = 28;
+  if (count < kLeast || all.images.shape() != Shape{count, kSide, kSide, 1})
+    throw ConfigError(
+        fmt::format("[reproduce] {}: images are {}; this experiment wants {} at least, of {} x {} pixels",
+                    printable(path), to_string(all.images.spec()), kLeast, kSide, kSide));
   fingerprint_ = fingerprint_of({{"images", all.images}, {"labels", all.labels}});
   const auto part = [&](std::int64_t first, std::int64_t n) {
-    return chosen(all, n, [=](std::int64_t i) { return static_cast<std::uint32_t>(first + i); });
+    return chosen(all, n, [=](std::int64_t i) { return first + i; });
   };
   training_ = part(0, training);
   held_out_ = part(training, count - training);
@@ -95,9 +105,7 @@ LabelledImages CharacterImages::held_out(std::int64_t first, std::int64_t count)
   const auto from = static_cast<std::uint64_t>(first);
   if (!held_out_) return glyphs(look_ == Look::plain ? kPlain : kCluttered, kHeldOutSeed, from, count);
   if (look_ == Look::cluttered) return placed(*held_out_, kCluttered, kHeldOutSeed, from, count);
-  return chosen(*held_out_, count, [&](std::int64_t i) {
-    return static_cast<std::uint32_t>((first + i) % held_out_->labels.size());
-  });
+  return chosen(*held_out_, count, [&](std::int64_t i) { return (first + i) % held_out_->labels.size(); });
 }
 
 vision::VisionConfig classifier(const std::string& mixer) {
@@ -184,6 +192,11 @@ std::vector<double> pixels_of(const Array& images, std::int64_t count, double lo
 
 Array image_of_pixels(const std::vector<double>& pixels, std::int64_t index, const Shape& shape) {
   Array out(DType::f32, shape);
+  if (std::ssize(pixels) < (index + 1) * out.size())
+    throw IoError(fmt::format(
+        "[reproduce] a run's pixels are {}, image {} of {} is shown: they were changed, or made by "
+        "another version; make the run again",
+        pixels.size(), index, to_string(shape)));
   for (std::int64_t i = 0; i < out.size(); ++i)
     out.as<float>()[static_cast<std::size_t>(i)] =
         static_cast<float>(pixels[static_cast<std::size_t>(index * out.size() + i)] / 255);

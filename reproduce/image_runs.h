@@ -43,6 +43,11 @@ class CharacterImages {
   std::string fingerprint_;
 };
 
+// read_image_folder, of images of one channel. ConfigError for others.
+LabelledImages grey_folder(const std::string& path);
+// Fingerprint of such a folder's images and labels.
+std::string fingerprint_of_folder(const std::string& path);
+
 struct ImageRun {
   vision::VisionConfig model;
   std::int64_t images = 64000, batch = 64;  // that are trained on

@@ -98,15 +98,19 @@ Journal parse_jsonl(const std::string& text, const std::string& what) {
         throw wrong(fmt::format("there is no run of row '{}' with seed {}", printable(row), seed));
       if (out.results.find(row, seed)) throw wrong("this run is there twice");
       Measured m;
-      if (json.contains("failure")) m.failure = json.at("failure");
-      else m.numbers = json.at("numbers").get<std::map<std::string, double>>();
+      if (json.contains("failure")) {
+        m.failure = json.at("failure");
+        if (m.failure.empty()) throw wrong("a run has failed without a reason");
+      } else m.numbers = json.at("numbers").get<std::map<std::string, double>>();
       if (json.contains("curves")) m.curves = json.at("curves").get<decltype(m.curves)>();
+      for (const auto& [curve, values] : m.curves)
+        if (values.empty()) throw wrong(fmt::format("the curve '{}' has no numbers", printable(curve)));
       if (json.contains("clock")) m.clock = json.at("clock").get<std::map<std::string, double>>();
       out.results.add(row, seed, std::move(m));
     }
     return out;
-  } catch (const Json::exception& e) {
-    throw wrong(e.what());
+  } catch (const Json::exception&) {
+    throw wrong("a field is missing, or of another type");
   } catch (const ConfigError& e) {
     throw wrong(e.what());
   }

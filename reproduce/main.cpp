@@ -81,6 +81,17 @@ std::string other_than(const Journal& known, const Results& asked, const Circums
   return "";
 }
 
+// What experiments make of runs asks for numbers and curves by name: where those of a file were changed, some are missing.
+template <class Fn>
+auto of_runs(const std::string& what, Fn fn) try {
+  return fn();
+} catch (const std::out_of_range&) {
+  throw IoError(fmt::format(
+      "{}: a run lacks a number or a curve that this experiment makes: it was changed, or made by "
+      "another version; delete it, and make the runs again",
+      what));
+}
+
 // One experiment: from the options to a folder with results.jsonl and page.html. -> whether every claim stands
 class Reproduction {
  public:
@@ -102,10 +113,21 @@ class Reproduction {
       return known_text();
     });
     processes_.check_same(where_.fingerprint, "data");
+    processes_.on_first([&] { try_models_folder(); });
     if (!known.empty()) take_known(known);
   }
 
   bool go() {
+    return of_runs(path(), [&] { return made(); });
+  }
+
+  // Do these runs agree with those of other seeds in the folder?
+  bool agrees(const std::string& folder) {
+    return of_runs(folder, [&] { return agree(folder); });
+  }
+
+ private:
+  bool made() {
     const auto start = std::chrono::steady_clock::now();
     {
       ProgressLine progress(10, processes_.rank() == 0 ? stderr : nullptr);
@@ -124,8 +146,7 @@ class Reproduction {
     return tell();
   }
 
-  // Do these runs agree with those of other seeds in the folder?
-  bool agrees(const std::string& folder) {
+  bool agree(const std::string& folder) {
     const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
     const Agreement found = agreement_of(parse_jsonl(read_file(other), other), {results_, where_});
     json_["agreement"] = {
@@ -139,6 +160,7 @@ class Reproduction {
     return found.apart.empty();
   }
 
+ public:
   nlohmann::ordered_json json() const { return json_; }
 
   // ValueError that names the first number which is not that of the file.
@@ -162,6 +184,19 @@ class Reproduction {
   }
   void keep() const {
     if (processes_.rank() == 0) write_file_atomically(path(), to_jsonl(results_, where_));
+  }
+
+  // Before anything is trained that could not be written.
+  void try_models_folder() const {
+    const std::string models = models_of(results_.experiment());
+    if (models.empty()) return;
+    std::error_code error;
+    std::filesystem::create_directories(models, error);
+    if (error)
+      throw IoError(
+          fmt::format("{}: cannot be created ({}); choose another --models", models, error.message()));
+    write_file_atomically(models + "/.writable", "");
+    std::filesystem::remove(models + "/.writable", error);
   }
 
   // The runs that there are; "" if none.
@@ -250,10 +285,10 @@ void report(const Options& o) {
       continue;
     }
     const Journal journal = parse_jsonl(read_file(path), path);
-    page += markdown_of(journal.results, journal.where);
+    page += of_runs(path, [&] { return markdown_of(journal.results, journal.where); });
     const std::string again = fmt::format("{}/again/{}.jsonl", o.kept, e.name);
     if (path == full && std::filesystem::exists(again))
-      page += markdown_of(journal, parse_jsonl(read_file(again), again));
+      page += of_runs(again, [&] { return markdown_of(journal, parse_jsonl(read_file(again), again)); });
   }
   while (page.ends_with("\n\n")) page.pop_back();
   if (o.check) {

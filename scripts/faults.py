@@ -1180,7 +1180,7 @@ FAULTS = [
         ("keys-of-all-views", "return slice(rows, axis, 0, «learnt»)", "rows.dim(axis)"),
         ("descends", ".ascent = «l.ascent»", "false"),
         ("all-layers-learn", "if («l.only_last») out.trained", "false"),
-        ("asked-views-learnt", "gates[name] = «pad(rates, 2, 0, asked)»", "concat({rates, slice(rates, 2, 0, asked)}, 2)"),
+        ("asked-views-learnt", "gates[name] = «pad(rate, 2, 0, asked)»", "concat({rate, slice(rate, 2, 0, asked)}, 2)"),
     ]),
     ("vision", "models/vision/diffusion.cpp", VISION, [
         ("gate-forgotten", "x = x + «m[2]» * mix(", "0.0 * m[2] + 1.0"),

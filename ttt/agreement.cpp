@@ -5,6 +5,7 @@
 
 #include "engine/core/random.h"
 #include "ops/accumulate.h"
+#include "ttt/claim.h"
 
 namespace nestgrad::ttt {
 
@@ -14,7 +15,7 @@ double worst_error(const Arrays& a, const Arrays& b) {
   for (const Array& each : b)
     for (double x : each.as<double>()) largest = std::max(largest, std::abs(x));
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::max(worst, relative_error(a[i], b[i], kRounding * largest));
+    worst = worse(worst, relative_error(a[i], b[i], kRounding * largest));
   return worst;
 }
 

@@ -4,9 +4,17 @@
 //   Claim{"the parts add up to the whole", relative_error(sum, whole), 1e-12}.holds()
 #pragma once
 
+#include <cmath>
+#include <limits>
 #include <string>
 
 namespace nestgrad {
+
+// The larger of two errors, NaN if one is: what std::max(a, NaN) would hide.
+inline double worse(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  return a < b ? b : a;
+}
 
 struct Claim {
   std::string claim;

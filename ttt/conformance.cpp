@@ -9,6 +9,7 @@
 #include "autograd/grad.h"
 #include "engine/core/random.h"
 #include "ttt/agreement.h"
+#include "ttt/explain.h"
 
 namespace nestgrad::ttt {
 
@@ -46,6 +47,11 @@ class ConformanceChecks {
   // The valid forms, the chosen one first.
   void find_forms() {
     program([&](const SystemProgram& p) {
+      if (const std::vector<std::string> unread = unread_gates(p); !unread.empty())
+        throw ConfigError(fmt::format(
+            "[conformance] {}: nothing reads the gate '{}': a learner's rate is called 'rate' or 'rate.<weight>', and other "
+            "gates as its optimiser names them; rename it or leave it out",
+            system_.name, unread[0]));
       policy_ = p.policy;
       not_causal_ = why_not_causal(*p.learner, p.policy, p.start, p.views.q.spec());
       const Trained trained = restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained);
@@ -106,7 +112,7 @@ class ConformanceChecks {
     const Arrays first = run_program(derivatives(valid_[0], 2));
     double worst = 0;
     for (std::size_t i = 1; i < valid_.size(); ++i)
-      worst = std::max(worst, worst_error(run_program(derivatives(valid_[i], 2)), first));
+      worst = worse(worst, worst_error(run_program(derivatives(valid_[i], 2)), first));
     if (valid_.size() == 1) skip("forms", fmt::format("only {} is valid", names));
     else add("forms", worst, 1e-9, names);
   }
@@ -152,7 +158,7 @@ class ConformanceChecks {
     add("differences", best / std::max(1e-3, std::abs(slope)), 1e-6);
     const auto left = [&](double step) { return std::abs(value(step) - y - step * slope); };
     double rate = HUGE_VAL;  // the nearest to 2: large steps see the third order, small ones rounding
-    for (double step : {1e-3, 1e-4, 1e-5}) {
+    for (double step : {3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5}) {
       const double found = std::log2(left(2 * step) / left(step));
       if (std::abs(found - 2) < std::abs(rate - 2)) rate = found;
     }
@@ -207,7 +213,7 @@ class ConformanceChecks {
     const Arrays both = run_program(f);
     double worst = 0;
     for (std::size_t i = 0; i < both.size(); i += 2)
-      worst = std::max(worst, relative_error(both[i + 1], both[i]));
+      worst = worse(worst, relative_error(both[i + 1], both[i]));
     add("contributions", worst, 1e-10, fmt::format("{} form", ttt::name(form)));
   }
 
@@ -360,7 +366,7 @@ class ConformanceChecks {
       const std::int64_t inner = a.shape()[3];
       for (std::int64_t k = 0; k < static_cast<std::int64_t>(x.size()); ++k)
         if (k / inner % sizes_.time < from)
-          worst = std::max(worst, std::abs(x[static_cast<std::size_t>(k)] - y[static_cast<std::size_t>(k)]));
+          worst = worse(worst, std::abs(x[static_cast<std::size_t>(k)] - y[static_cast<std::size_t>(k)]));
     }
     add("causality", worst, 1e-12);
   }
@@ -371,7 +377,7 @@ class ConformanceChecks {
     const Arrays in = numbers_for(f, seed_), expected = f.plan(plain).run(in);
     double worst = 0;
     for (const PlanOptions& other : others)
-      worst = std::max(worst, worst_difference_of_bits(f.plan(other).run(in), expected));
+      worst = worse(worst, worst_difference_of_bits(f.plan(other).run(in), expected));
     add(name, worst, 0, "bits");
   }
   void checkpoints() {

@@ -22,6 +22,7 @@ struct ConformanceReport {
 //   contributions  first-order gradient + each inner step's own part = full gradient
 //   online         with chunks of one token: token after token from the carried state = the whole sequence at once
 //   resume         the sequence in two parts, cut at a chunk = in one
+//   documents      packed sequences, restarting at a document's start = the documents one after the other
 //   decode         token by token through streams = the whole sequence (causal policies)
 //   independence   another sequence in the batch changes no bit of this one
 //   causality      a later token changes no earlier output (causal policies)
@@ -30,6 +31,7 @@ struct ConformanceReport {
 //   zeros          keys and values of zeros give finite values and derivatives of order 1 and 2, where small
 //                  ones do
 // clang-format on
+// ConfigError for a gate that nothing reads: a misspelt name would be a learner without it.
 ConformanceReport conformance(const System& system, const ProgramSizes& sizes = {}, std::uint64_t seed = 1);
 
 }  // namespace nestgrad::ttt

@@ -1,6 +1,10 @@
 #include "ttt/explain.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "autograd/grad.h"
+#include "engine/plan/dependence.h"
 
 namespace nestgrad::ttt {
 
@@ -14,6 +18,12 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   const Learner::Description text = given.describe();
   out.model = text.model;
   out.loss = text.loss;
+  if (out.loss.empty()) {
+    const LearnerTrace& loss = derived.loss(trained.start.weights, views.k.spec(), views.v.spec());
+    out.loss = is_default_loss(loss.output_tensor())
+                   ? "1/2 |f(k) - v|^2"
+                   : fmt::format("as loss() says: {}", loss.describe_output());
+  }
   out.optimizer = derived.optimizer().str();
   out.policy = policy;
   out.stops_gradients = derived.optimizer().stops_gradients();
@@ -28,17 +38,35 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   return out;
 }
 
+std::vector<std::string> unread_gates(const SystemProgram& program) {
+  Views views = program.views;
+  for (auto& [name, rows] : views.gates) rows = probe(rows);  // a node of its own
+  const Tensor answers =
+      train_along(*program.learner, program.start, views, {.policy = program.policy}).output;
+  const std::deque<GraphNode>& nodes = answers.graph().nodes();
+  std::vector<std::string> out;
+  for (const auto& [name, rows] : views.gates) {
+    std::vector<char> marked(nodes.size(), 0);
+    marked[static_cast<std::size_t>(rows.id())] = 1;
+    if (!dependents(nodes, marked, Follow::values)[static_cast<std::size_t>(answers.id())])
+      out.push_back(name);
+  }
+  return out;
+}
+
 Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice wanted, std::int64_t slices) {
   Explanation out;
   trace_system(system, sizes, DType::f64, [&](const SystemProgram& p) {
     const InnerLoopOptions options{.policy = p.policy, .form = wanted};
     out = explain(*p.learner, p.start, p.views, options);
+    for (const auto& [name, rows] : p.views.gates) out.gates.push_back(name);
+    out.unread_gates = unread_gates(p);
     if (slices > 1) {
       if (sizes.time % slices != 0)
         throw ConfigError(fmt::format("[explain] {} tokens cannot be cut into {} slices of one length",
                                       sizes.time, slices));
-      out.slices = choose_slices(system, *p.learner, p.start, part(p.views, 0, sizes.time / slices), options, slices,
-                                 system.name);
+      out.slices = choose_slices(system, *p.learner, p.start, part(p.views, 0, sizes.time / slices), options,
+                                 slices, system.name);
     }
     return std::vector<Tensor>{p.views.k};
   });
@@ -48,6 +76,10 @@ Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice 
 std::string Explanation::str() const {
   std::string text = fmt::format("model      {}\ninner loss {}\noptimiser  {}\npolicy     {}\n", model, loss,
                                  optimizer, policy.str());
+  if (!gates.empty())
+    text += fmt::format(
+        "gates      {}{}\n", fmt::join(gates, ", "),
+        unread_gates.empty() ? "" : fmt::format("; nothing reads {}", fmt::join(unread_gates, ", ")));
   for (std::size_t i = 0; i < uses.size(); ++i)
     text += fmt::format("{}{}\n", i ? "           " : "uses       ", uses[i]);
   const auto meaning = [&](FormChoice form) { return row_of(form, policy.update).sentence; };

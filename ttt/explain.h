@@ -9,6 +9,7 @@ namespace nestgrad::ttt {
 
 struct Explanation {
   std::string model, loss, optimizer;
+  std::vector<std::string> gates, unread_gates;  // of a System: their names; those that nothing reads
   Policy policy;
   bool stops_gradients = false;  // the optimiser cuts the outer gradient on purpose
   FormPlan plan;
@@ -19,6 +20,8 @@ struct Explanation {
 
 Explanation explain(const Learner& learner, const Weights& start, const Views& views,
                     const InnerLoopOptions& options);
+// Gates of such a program on which no answer of its inner loop depends: misspelt, say.
+std::vector<std::string> unread_gates(const SystemProgram& program);
 // slices > 1: also how it goes along sequences that are cut into so many, sizes.time tokens in all.
 Explanation explain(const System& system, const ProgramSizes& sizes,
                     FormChoice wanted = FormChoice::automatic, std::int64_t slices = 1);

@@ -35,11 +35,14 @@ class Learner {
   virtual Gates gates(const Weights&, Tensor, Tensor, Tensor) const { return {}; }  // w, k, v, place
   // What a step does. Default: W <- W - g, where g is the gradient times its token's rate.
   virtual InnerOptimizer optimizer() const { return {}; }
-  // For people: what f and the loss are.
+  // For people: what f and the loss are. An empty loss: explain() says where loss() makes it.
   struct Description {
     std::string model, loss;
   };
-  virtual Description describe() const { return {"f(x; W)", "1/2 |f(k) - v|^2"}; }
+  virtual Description describe() const { return {"f(x; W)", ""}; }
 };
+
+// Is it a loss as Learner::loss itself makes it, 1/2 |f(k) - v|^2?
+bool is_default_loss(Tensor loss);
 
 }  // namespace nestgrad::ttt

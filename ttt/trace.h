@@ -46,7 +46,8 @@ class LearnerTrace {
   std::vector<std::string> uses_of(std::size_t weight) const;
   const std::vector<Use>& uses() const { return uses_; }
   NodeId output() const { return out_; }
-  std::string describe_output() const { return describe(graph_->tensor(out_)); }
+  Tensor output_tensor() const { return graph_->tensor(out_); }
+  std::string describe_output() const { return describe(output_tensor()); }
 
   // What a re-emission puts in place of the fast weights.
   struct Rewrite {

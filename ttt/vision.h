@@ -51,6 +51,7 @@ struct Vittt {
   bool convolution = true;  // false: the unit alone, with the parameters of softmax attention beside its own
   bool query_is_key = false;  // Q := K: both learners are asked for the keys
   double projection_std = 0;  // of qkv.weight and proj.weight at the start; 0: 1/sqrt(in)
+  bool operator==(const Vittt&) const = default;
 };
 // Parameters: qkv.weight [3 width + 3 dim, width], qkv.bias, w1 and w2 [1, heads, dim, dim], w3 [dim, 1, 3,
 // 3], proj.weight [width, width + dim], proj.bias; dim = width / heads. Without the convolution no w3,
@@ -87,6 +88,7 @@ struct T5Attention {
   // says, or (half_neighbourhood) averaged with it.
   std::int64_t neighbourhood = 0;
   bool half_neighbourhood = false;
+  bool operator==(const T5Attention&) const = default;
 };
 // Parameters, as in the published state dict: qkv.weight [3 width, width], qkv.bias, proj.weight [width,
 // width] and proj.bias, those of softmax attention; and new ones: w1, .. [1, heads, in, out]; with

@@ -4,6 +4,14 @@
 
 namespace nestgrad::ttt {
 
+Weights::Weights(std::vector<FastWeight> list) : list_(std::move(list)) {
+  for (std::size_t i = 0; i < list_.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (list_[i].name == list_[j].name)
+        throw ConfigError(fmt::format(
+            "[learner] two fast weights are called '{}'; give each a name of its own", list_[i].name));
+}
+
 std::size_t Weights::index(std::string_view name) const {
   for (std::size_t i = 0; i < list_.size(); ++i)
     if (list_[i].name == name) return i;

@@ -23,8 +23,9 @@ struct FastWeight {
 class Weights {
  public:
   Weights() = default;
-  Weights(std::initializer_list<FastWeight> list) : list_(list) {}
-  explicit Weights(std::vector<FastWeight> list) : list_(std::move(list)) {}
+  // ConfigError for a name that two have.
+  Weights(std::initializer_list<FastWeight> list) : Weights(std::vector<FastWeight>(list)) {}
+  explicit Weights(std::vector<FastWeight> list);
 
   Tensor operator[](std::string_view name) const;  // FormError if there is none of that name
   // The same weight as a constant of the inner gradient: learning does not

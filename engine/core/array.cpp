@@ -148,7 +148,12 @@ std::vector<double> Array::to_vector() const {
   });
 }
 
+void Array::require_numbers() const {
+  if (!defined()) throw ValueError("[array] this array holds no numbers");
+}
+
 Array Array::clone() const {
+  require_numbers();
   Array out(spec_, device_);
   copy(*this, out);
   return out;
@@ -157,6 +162,7 @@ Array Array::clone() const {
 Array Array::unshared() && { return buffer_.use_count() > 1 ? clone() : std::move(*this); }
 
 Array Array::cast(DType wanted) const {
+  require_numbers();
   if (!device_.is_cpu()) return to(Device::cpu()).cast(wanted);
   if (wanted == dtype()) return clone();
   Array out(wanted, shape());
@@ -170,7 +176,7 @@ Array Array::cast(DType wanted) const {
 }
 
 Array Array::reshaped(Shape shape) const {
-  if (numel(shape) != size())
+  if (std::ranges::any_of(shape, [](std::int64_t extent) { return extent < 0; }) || numel(shape) != size())
     throw ShapeError(fmt::format("[array] cannot view {} as {}", to_string(spec_), to_string(shape)));
   Array out = *this;
   out.spec_.shape = std::move(shape);
@@ -178,13 +184,14 @@ Array Array::reshaped(Shape shape) const {
 }
 
 bool Array::same_bits(const Array& other) const {
-  if (spec_ != other.spec_) return false;
+  if (spec_ != other.spec_ || defined() != other.defined()) return false;
+  if (!defined()) return true;
   const Array a = to(Device::cpu()), b = other.to(Device::cpu());
   return std::memcmp(a.data(), b.data(), bytes()) == 0;
 }
 
 void Array::require(DType wanted) const {
-  if (!defined()) throw ValueError("[array] this array holds no numbers");
+  require_numbers();
   if (dtype() != wanted)
     throw DTypeError(fmt::format("[array] {} is read as {}; cast it first", to_string(spec_), name(wanted)));
   if (!device_.is_cpu())
@@ -195,6 +202,7 @@ void Array::require(DType wanted) const {
 }
 
 void copy(const Array& from, Array& to) {
+  from.require_numbers(), to.require_numbers();
   if (from.spec() != to.spec())
     throw ShapeError(fmt::format("[copy] {} does not fit {}", to_string(from.spec()), to_string(to.spec())));
   const Device &source = from.device(), &target = to.device();

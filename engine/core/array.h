@@ -123,6 +123,8 @@ class Array {
   Array reshaped(Shape shape) const;         // shared buffer
 
  private:
+  friend void copy(const Array& from, Array& to);
+  void require_numbers() const;  // ValueError: there are none
   void require(DType dtype) const;
   Spec spec_;
   Device device_;

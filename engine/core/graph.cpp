@@ -156,6 +156,9 @@ Tensor Graph::input(Spec spec, std::string name, Loc loc) {
 }
 
 Tensor Graph::input(Array value, std::string name, Loc loc) {
+  if (!value.defined())
+    throw ValueError(
+        fmt::format("[input] the array{} holds no numbers", name.empty() ? "" : " '" + name + "'"));
   Tensor t = input(value.spec(), std::move(name), loc);
   node(t.id()).value = std::move(value).unshared();
   return t;

@@ -46,7 +46,9 @@ static_assert(std::is_trivially_copyable_v<Tensor>);
 struct Operand {
   Operand(Tensor t, Loc where = Loc::current()) : tensor(t), is_number(false), loc(where) {}
   template <class Number>
-  requires std::is_arithmetic_v<Number> Operand(Number v, Loc where = Loc::current())
+  requires(std::is_arithmetic_v<Number> &&
+           !std::is_same_v<Number, bool>)  // `a == b` compares handles: equal(a, b)
+      Operand(Number v, Loc where = Loc::current())
       : number(static_cast<double>(v)), is_number(true), loc(where) {}
   Tensor tensor;  // undefined for a number
   double number = 0;

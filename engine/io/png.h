@@ -24,7 +24,7 @@ Array read_png(const std::string& path);
 // are clipped to [0, 1] and rounded to the nearest of 256. DTypeError, ShapeError (also for a picture without pixels),
 // ValueError for NaN.
 //
-//   write_file_atomically("glyph.png", format_png(image));
+//   std::ofstream("glyph.png", std::ios::binary) << format_png(image);
 std::string format_png(const Array& image);
 
 }  // namespace nestgrad

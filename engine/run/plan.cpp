@@ -169,8 +169,8 @@ Program compile_within(const std::deque<GraphNode>& nodes, const std::vector<Nod
   if (budget == 0 || best.arena_bytes <= budget) return best;
   const std::size_t asked = best.arena_bytes;
   const int steps = most_steps(nodes);
-  for (int every = 0; every <= steps; every = std::max(1, every * 2)) {
-    options.checkpoint_every = every;
+  for (std::int64_t every = 0; every <= steps; every = std::max<std::int64_t>(1, every * 2)) {
+    options.checkpoint_every = static_cast<int>(every);
     Program next = compile(nodes, inputs, outputs, options);
     const auto rank = [&](const Program& p) {
       return std::tuple(p.arena_bytes > budget, p.arena_bytes > budget ? 0 : p.flops, p.arena_bytes);
@@ -197,6 +197,9 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
   check_spread(nodes);
+  for (const auto& [name, value] :
+       {std::pair{"checkpoint_every", options.checkpoint_every.value_or(0)}, {"workers", options.workers}})
+    if (value < 0) throw ConfigError(fmt::format("[plan] {} is {}; it must be 0 or positive", name, value));
   PlanOptions settled = options;
   if (settled.workers <= 0) settled.workers = thread_count();
   if (!settled.device.is_cpu()) settled.workers = 1;
@@ -235,7 +238,14 @@ const Device& Plan::device() const { return impl_->device; }
 const std::vector<Spec>& Plan::input_specs() const { return impl_->program.inputs; }
 const std::vector<Spec>& Plan::output_specs() const { return impl_->program.outputs; }
 
+// A plan that was moved from has nothing to run.
+Plan::Impl& Plan::impl() {
+  if (!impl_) throw GraphError("[plan] this plan was moved from; run the one that it became");
+  return *impl_;
+}
+
 std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
+  impl();
   std::vector<Array> outputs;
   const bool all_here = std::ranges::all_of(inputs, [](const Array& a) { return a.device().is_cpu(); });
   for (std::size_t k = 0; k < output_specs().size(); ++k) {
@@ -250,7 +260,7 @@ std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
 }
 
 void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
-  Impl& p = *impl_;
+  Impl& p = impl();
   check_given("input", inputs, p.inputs());
   check_given("output", outputs, p.outputs());
   p.own_memory.check(inputs, outputs, p.donors);

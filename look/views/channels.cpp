@@ -19,7 +19,7 @@ Policy one_step_for_everything(Policy policy) {
 
 double largest(const Array& a) {
   double most = 0;
-  for (double v : a.to_vector()) most = std::isnan(v) ? v : std::max(most, std::abs(v));
+  for (double v : a.to_vector()) most = worse(most, std::abs(v));
   return most;
 }
 
@@ -33,7 +33,7 @@ Channels channels(const InspectedLoop& inspected) {
   double loss_size = 0;
   for (std::int64_t t = 0; t < time; ++t) {
     const GradientParts::Result r = parts.run(parts.token(t), parts.every_step());
-    loss_size = std::max(loss_size, r.loss_size);
+    loss_size = worse(loss_size, r.loss_size);
     const GradientParts::Values* values[] = {&r.full, &r.first_order, &r.gradient};
     Array* rows[] = {&out.full, &out.cumsum, &out.gradient};
     for (std::size_t i = 0; i < 3; ++i)

@@ -194,7 +194,7 @@ Curvature curvature(const InspectedLoop& inspected, int iterations) {
     for (int i = 0; i < iterations; ++i) {
       v = minus(v, product(steps.points, v));
       const std::vector<double> now = sizes();
-      for (std::size_t m = 0; m < members; ++m) radius[m] = std::max(radius[m], now[m]);
+      for (std::size_t m = 0; m < members; ++m) radius[m] = worse(radius[m], now[m]);
       divide(v, now);
     }
   }
@@ -210,14 +210,14 @@ Curvature curvature(const InspectedLoop& inspected, int iterations) {
                       at = step * static_cast<std::size_t>(heads) + head;
     double& along = out.along.as<double>()[at];
     double& most = out.radius.as<double>()[at];
-    most = std::max(most, radius[m]);
+    most = worse(most, radius[m]);
     if (square[m] == 0) continue;
     const double own = curved[m] / square[m];
-    beyond = std::max(beyond, std::abs(1 - own) - radius[m]);
+    beyond = worse(beyond, std::abs(1 - own) - radius[m]);
     if (std::isnan(along) || std::abs(1 - own) > std::abs(1 - along)) along = own;
   }
   out.claims = {{"along lambda no step expands more than the radius says: |1 - along| <= radius",
-                 std::max(0.0, beyond), 1e-12}};
+                 worse(0.0, beyond), 1e-12}};
   return out;
 }
 

@@ -65,7 +65,7 @@ ImplicitAttention implicit_attention(const InspectedLoop& inspected) {
   if (!inspected.policy.causal()) return out;
   double above = 0;
   for (std::int64_t i = 0; i < out.map.size(); ++i)
-    if (i % time > i / time % time) above = std::max(above, map[static_cast<std::size_t>(i)]);
+    if (i % time > i / time % time) above = worse(above, map[static_cast<std::size_t>(i)]);
   out.claims = {{"no answer depends on a later value: zero above the diagonal", above, 0}};
   return out;
 }

@@ -52,8 +52,8 @@ Projection project(const Rows& a, const Rows& b) {
                expected = solver.eigenvalues().tail(kept).sum();
   Projection out;
   out.plane = {to_array(placed.topRows(a.rows())), to_array(placed.bottomRows(b.rows())),
-               total > 0 ? shown / total : 0};
-  out.variance_error = total > 0 ? std::abs(shown - expected) / total : 0;
+               total == 0 ? 0 : shown / total};
+  out.variance_error = total == 0 ? 0 : std::abs(shown - expected) / total;
   return out;
 }
 
@@ -68,15 +68,15 @@ KeyStatistics key_statistics(const InspectedLoop& inspected) {
   for (std::int64_t head = 0; head < inspected.heads(); ++head) {
     const Rows k = rows_of(inspected.k, head);
     const double mean_norm = k.rowwise().norm().mean();
-    out.shift.push_back(mean_norm > 0 ? k.colwise().mean().norm() / mean_norm : 0);
-    beyond = std::max(beyond, out.shift.back() - 1);
+    out.shift.push_back(mean_norm == 0 ? 0 : k.colwise().mean().norm() / mean_norm);
+    beyond = worse(beyond, out.shift.back() - 1);
     const Projection qk = project(rows_of(inspected.q, head), k),
                      vo = project(rows_of(inspected.v, head), rows_of(output, head));
     out.queries_keys.push_back(qk.plane);
     out.values_outputs.push_back(vo.plane);
-    variance_error = std::max({variance_error, qk.variance_error, vo.variance_error});
+    variance_error = worse(variance_error, worse(qk.variance_error, vo.variance_error));
   }
-  out.claims = {{"the shift ratio is at most 1", std::max(0.0, beyond), 1e-12},
+  out.claims = {{"the shift ratio is at most 1", worse(0.0, beyond), 1e-12},
                 {"the plane shows the variance of the two largest eigenvalues", variance_error, 1e-12}};
   return out;
 }

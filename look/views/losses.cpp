@@ -42,7 +42,7 @@ InnerLosses inner_losses(const InspectedLoop& inspected) {
   double error = 0;
   for (std::int64_t i = 0; i < r[0].size(); ++i)
     if (i % time < untouched)
-      error = std::max(error, std::abs(r[0].at(i) - r[1].at(i)) / std::max(1.0, std::abs(r[0].at(i))));
+      error = worse(error, std::abs(r[0].at(i) - r[1].at(i)) / worse(1.0, std::abs(r[0].at(i))));
   out.claims = {{"before the first step the loss is that at the first weights", error, 1e-12}};
   return out;
 }

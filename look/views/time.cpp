@@ -26,8 +26,8 @@ ReportView time_view(ViewContext& context) {
     by_level[static_cast<std::size_t>(i.level)] += i.seconds;
     total += i.seconds;
   }
-  view.claims = {{"the instructions' own times are within the run's",
-                  std::max(0.0, total - p.seconds) / p.seconds, 1e-9}};
+  view.claims = {
+      {"the instructions' own times are within the run's", worse(0.0, total - p.seconds) / p.seconds, 1e-9}};
   std::vector<std::pair<double, std::string>> order;
   for (const auto& [op, row] : by_op) order.emplace_back(std::accumulate(row.begin(), row.end(), 0.0), op);
   std::ranges::sort(order, std::greater<>());

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 
 #include "engine/core/index.h"
+#include "engine/core/random.h"
 #include "engine/io/file.h"
 #include "engine/io/idx.h"
 #include "engine/io/png.h"
@@ -120,17 +122,29 @@ LabelledImages read_image_folder(const fs::path& path) {
 }
 
 std::optional<std::pair<fs::path, fs::path>> mnist_files(const fs::path& folder) {
+  // What stands before the end of a name says what belongs together: "t10k-".
   const auto ending_in = [&](const std::string& end) {
+    std::map<std::string, fs::path> out;
     std::error_code error;
     for (fs::directory_iterator at(folder, error), last; !error && at != last; at.increment(error)) {
       const std::string name = at->path().filename().string();
-      if (name.ends_with(end) || name.ends_with(end + ".gz")) return at->path();
+      for (const std::string& whole : {end, end + ".gz"})
+        if (name.ends_with(whole)) out.emplace(name.substr(0, name.size() - whole.size()), at->path());
     }
-    return fs::path();
+    return out;
   };
-  std::pair out{ending_in("images-idx3-ubyte"), ending_in("labels-idx1-ubyte")};
-  if (out.first.empty() || out.second.empty()) return {};
-  return out;
+  const std::map<std::string, fs::path> images = ending_in("images-idx3-ubyte"),
+                                        labels = ending_in("labels-idx1-ubyte");
+  if (images.empty() || labels.empty()) return {};
+  std::vector<std::pair<fs::path, fs::path>> pairs;
+  for (const auto& [name, path] : images)
+    if (const auto at = labels.find(name); at != labels.end()) pairs.emplace_back(path, at->second);
+  if (pairs.size() > 1)
+    throw ConfigError(fmt::format(
+        "[mnist] {} holds {} pairs of files of images and labels ({}, ..); give a folder with one",
+        printable(folder.string()), pairs.size(), printable(pairs[0].first.filename().string())));
+  if (pairs.empty()) return std::pair{images.begin()->second, labels.begin()->second};
+  return pairs[0];
 }
 
 LabelledImages read_labelled_images(const fs::path& folder) {
@@ -165,6 +179,53 @@ LabelledImages with_classes(const LabelledImages& all, const std::vector<std::in
   for (std::size_t i = 0; i < taken.size(); ++i)
     std::memcpy(out.images.data() + i * bytes, all.images.data() + taken[i] * bytes, bytes);
   out.labels = of_labels(labels);
+  return out;
+}
+
+LabelledImages picked(const LabelledImages& all, const std::vector<std::int64_t>& numbers) {
+  const std::int64_t known = all.labels.size();
+  Shape shape = all.images.shape();
+  shape[0] = std::ssize(numbers);
+  LabelledImages out{Array(DType::f32, shape), Array(DType::i32, {std::ssize(numbers)}), all.classes};
+  const std::size_t bytes = all.images.bytes() / std::max<std::size_t>(uz(known), 1);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] < 0 || numbers[i] >= known)
+      throw ConfigError(
+          fmt::format("[images] there is no image {}; there are {}, counted from 0", numbers[i], known));
+    std::memcpy(out.images.data() + i * bytes, all.images.data() + uz(numbers[i]) * bytes, bytes);
+    out.labels.as<std::int32_t>()[i] = all.labels.as<std::int32_t>()[uz(numbers[i])];
+  }
+  return out;
+}
+
+LabelledImages drawn(const LabelledImages& all, std::int64_t count, std::uint64_t seed, std::uint64_t first) {
+  constexpr std::uint64_t kBatch = 0x6261746368;  // stream of random numbers
+  const auto known = static_cast<std::uint32_t>(all.labels.size());
+  if (known == 0 || count < 0)
+    throw ConfigError(fmt::format("[images] {} of {} images cannot be drawn", count, known));
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < count; ++i)
+    numbers.push_back(random_below(known, seed, kBatch, first + static_cast<std::uint64_t>(i)));
+  return picked(all, numbers);
+}
+
+std::int64_t right_answers(const Array& logits, const Array& labels) {
+  if (logits.dtype() != DType::f32 || labels.dtype() != DType::i32)
+    throw DTypeError(fmt::format("[right_answers] logits are {}, labels {}; they must be f32 and i32",
+                                 to_string(logits.spec()), to_string(labels.spec())));
+  Shape of_labels = logits.shape();
+  if (!of_labels.empty()) of_labels.pop_back();
+  if (logits.shape().empty() || of_labels != labels.shape())
+    throw ShapeError(
+        fmt::format("[right_answers] logits are {}, labels {}; they must be [.., classes] and [..]",
+                    to_string(logits.spec()), to_string(labels.spec())));
+  const auto classes = uz(logits.shape().back());
+  const std::span<const float> all = logits.as<float>();
+  std::int64_t out = 0;
+  for (std::size_t i = 0; i < uz(labels.size()); ++i) {
+    const std::span<const float> of_one = all.subspan(i * classes, classes);
+    out += std::ranges::max_element(of_one) - of_one.begin() == labels.as<std::int32_t>()[i];
+  }
   return out;
 }
 

@@ -16,6 +16,7 @@ namespace nestgrad::vision {
 // softmax(q k' / sqrt(dim)) v.
 struct SoftmaxMixer {
   bool query_is_key = false;  // Q := K
+  bool operator==(const SoftmaxMixer&) const = default;
 };
 
 // Linear attention (Katharopoulos et al. 2020).
@@ -29,6 +30,7 @@ struct LinearMixer {
   // that inherited queries and keys need not serve another attention as they are. New: q_proj.weight,
   // k_proj.weight [width, width].
   bool project_qk = false;
+  bool operator==(const LinearMixer&) const = default;
 };
 
 struct Mixer {
@@ -41,6 +43,7 @@ struct Mixer {
   // 1, 3, 3] and bias.
   bool position_convolution = false;
   std::string name = {};  // by which mixer_named() knows it; empty: it is one of its own
+  bool operator==(const Mixer&) const = default;
 };
 
 // By the name of a row of the papers' tables. ConfigError for an unknown one; lists them.

@@ -145,13 +145,12 @@ ttt::Composed fast_learner(const Params& params, const Config& c) {
   return {fast_model(params, c), ttt::inner_product(), step_of(c.learner)};
 }
 
-// The loop that learns from `learnt`, the first tokens, as one of all tokens, whose others have rates of zero. all: of
-// every token, as projected; q of length one.
-ttt::VisionLoop loop_of_all(const Heads& all, const ttt::Gates& learnt, std::int64_t tokens,
-                            const Config& c) {
+// The loop that learns from the first `tokens` as one of all tokens, whose others have rates of zero. all: of every token, as
+// projected; q of length one. rates: of those that it learns from, as the loop itself is given them.
+ttt::VisionLoop loop_of_all(const Heads& all, const ttt::Gates& rates, std::int64_t tokens, const Config& c) {
   const std::int64_t asked = all.k.dim(2) - tokens;
   ttt::Gates gates;
-  for (const auto& [name, rates] : learnt) gates[name] = pad(rates, 2, 0, asked);
+  for (const auto& [name, rate] : rates) gates[name] = pad(rate, 2, 0, asked);
   if (gates.empty()) {
     const Array ones = Array::full(all.k.dtype(), {all.k.dim(0), c.heads, tokens, 1}, 1);
     gates["rate"] = pad(constant(ones), 2, 0, asked);

@@ -182,18 +182,19 @@ void check_belong_together(const ModelCheckpoint<Config>& model, const std::stri
   check_fits(parameters_of(c), model.params, what);
 }
 
+// Does a name say all of its mixer or learner?
 bool has_a_name(const ViewSynthesisConfig& c) { return !name_of(c.learner).empty(); }
 template <class Config>
 bool has_a_name(const Config& c) {
-  return !c.mixer.name.empty();
+  return !c.mixer.name.empty() && mixer_named(c.mixer.name) == c.mixer;
 }
 
 template <class Config>
 std::string json_of(const Config& c) {
   if (!has_a_name(c))
     throw ConfigError(
-        "[vision] this mixer or learner has no name, so no file can say which it is; take one of mixer_named() or "
-        "view_learner_named()");
+        "[vision] this mixer or learner has no name, or a field was changed in one that has, so no file can say which it "
+        "is; take one of mixer_named() or view_learner_named() as it is");
   OrderedJson json{{"model_type", Format<Config>::kType},
                    {"image_size", {c.height, c.image_width}},
                    {"patch_size", c.patch},
@@ -260,6 +261,9 @@ std::optional<ImageModel> image_model_of(const std::string& path) {
 
 template <class Config>
 ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
+  if (!is_there(path))
+    throw IoError(fmt::format("[vision] {}: there is no such file or folder; give the folder of a model",
+                              printable(path)));
   const std::string config = config_beside(path).string();
   ModelCheckpoint<Config> out{config_from_json<Config>(read_file(config), config), {}};
   std::string weights = path;

@@ -36,7 +36,8 @@ using VisionCheckpoint = ModelCheckpoint<VisionConfig>;
 using DiffusionCheckpoint = ModelCheckpoint<DiffusionConfig>;
 using ViewSynthesisCheckpoint = ModelCheckpoint<ViewSynthesisConfig>;
 
-// The fields above, those of Hugging Face's ViTConfig where it has them. ConfigError for a mixer or learner without a name.
+// The fields above, those of Hugging Face's ViTConfig where it has them. How parameters start (init_std) and the form of a
+// learner are no part of it. ConfigError for a mixer or learner without a name, and for one that differs from that of its name.
 std::string to_json(const VisionConfig& config);
 std::string to_json(const DiffusionConfig& config);
 std::string to_json(const ViewSynthesisConfig& config);

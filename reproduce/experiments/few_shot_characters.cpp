@@ -69,7 +69,7 @@ Alphabet::Alphabet(const std::string& path) {
     training_ = invent(0, kInventedTraining), testing_ = invent(kInventedTraining, kInventedTesting);
     return;
   }
-  const LabelledImages all = read_image_folder(path);
+  const LabelledImages all = grey_folder(path);
   if (all.classes.size() < 25)
     throw ConfigError(fmt::format("[reproduce] {} has {} characters; few-shot learning needs 25 at least",
                                   printable(path), all.classes.size()));

@@ -10,7 +10,6 @@
 #include "models/partial_load.h"
 #include "models/vision/diffusion.h"
 #include "ops/ops.h"
-#include "reproduce/answers.h"
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/generation_metrics.h"

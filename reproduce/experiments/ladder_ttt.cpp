@@ -83,7 +83,8 @@ Equivalence equivalence(const Results& results) {
     out.gradients = std::max(out.gradients, three->numbers.at("gradients apart from row 2 (f64)"));
     const std::vector<double>&a = two->curves.at("training loss"), &b = three->curves.at("training loss");
     out.first_step = std::max(out.first_step, std::abs(a[0] - b[0]));
-    for (std::size_t i = 0; i < a.size(); ++i) out.all_steps = std::max(out.all_steps, std::abs(a[i] - b[i]));
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      out.all_steps = std::max(out.all_steps, std::abs(a[i] - b[i]));
   }
   return out;
 }

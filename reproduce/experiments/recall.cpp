@@ -6,9 +6,9 @@
 #include <chrono>
 #include <numeric>
 
+#include "models/images/labelled_images.h"
 #include "models/language_model.h"
 #include "models/training.h"
-#include "reproduce/answers.h"
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/recall_episodes.h"

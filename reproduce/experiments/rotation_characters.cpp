@@ -38,7 +38,7 @@ void put(const Array& image, std::int64_t label, std::int64_t i, LabelledImages&
 
 TurnableCharacters::TurnableCharacters(const std::string& path) {
   if (path.empty()) return;
-  const LabelledImages all = read_image_folder(path);
+  const LabelledImages all = grey_folder(path);
   const auto refuse = [&](const std::string& what) {
     throw ConfigError(fmt::format("[reproduce] {} {}", printable(path), what));
   };

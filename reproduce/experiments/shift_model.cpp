@@ -11,7 +11,6 @@
 #include "models/images/turned.h"
 #include "models/vision/heads.h"
 #include "ops/ops.h"
-#include "reproduce/answers.h"
 
 namespace nestgrad::reproduce {
 

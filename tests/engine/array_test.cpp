@@ -103,3 +103,47 @@ TEST_CASE("Constants of equal numbers are one node, however many they are") {
   CHECK(g.constant(numbers) == g.constant(numbers.clone()));
   CHECK(g.constant(numbers) != g.constant(random(f64({100}), 2)));
 }
+
+TEST_CASE(
+    "An array without numbers is refused wherever some are wanted, and is the same as another without") {
+  const Array none, some = Array::zeros(DType::f64, {});
+  const std::function<void()> uses[] = {[&] { none.clone(); },
+                                        [&] { none.cast(DType::f32); },
+                                        [&] { none.cast(DType::f64); },
+                                        [&] {
+                                          Array to = some.clone();
+                                          copy(none, to);
+                                        },
+                                        [&] {
+                                          Array to;
+                                          copy(some, to);
+                                        },
+                                        [&] {
+                                          Graph g(GraphMode::eager);
+                                          g.input(none);
+                                        }};
+  for (const auto& use : uses) CHECK(contains(message_of<ValueError>(use), "holds no numbers"));
+  CHECK(none.same_bits(Array()));
+  CHECK_FALSE(none.same_bits(some));
+  CHECK_FALSE(some.same_bits(none));
+  message_of<ShapeError>([] { Array::zeros(DType::f64, {4}).reshaped({-2, -2}); });
+}
+
+TEST_CASE("What is empty costs nothing, whatever its other extents are") {
+  const std::int64_t large = std::int64_t{1} << 40;
+  const Function f = trace(
+      [](Tensor x, Tensor a, Tensor b) {
+        return std::vector<Tensor>{sum(x, {0}), max(x, {0}), matmul(a, b)};
+      },
+      Spec{DType::f32, {large, 0}}, Spec{DType::f32, {large, 0, 2, 3}}, Spec{DType::f32, {large, 0, 3, 2}});
+  const Arrays out = f(Arrays{Array(DType::f32, {large, 0}), Array(DType::f32, {large, 0, 2, 3}),
+                              Array(DType::f32, {large, 0, 3, 2})});
+  CHECK(out[0].shape() == Shape{0});
+  CHECK(out[2].size() == 0);
+}
+
+TEST_CASE("The least of integers is found, also the least that there is") {
+  const Function f = trace([](Tensor x) { return min(x); }, Spec{DType::i32, {3}});
+  for (const double least : {-2147483648.0, -5.0, 2147483646.0})
+    CHECK(f(Array::of({2147483647, least, 2147483647}, {3}, DType::i32)).item() == least);
+}

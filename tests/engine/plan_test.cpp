@@ -148,6 +148,49 @@ TEST_CASE("A plan refuses inputs and outputs that are missing, or of the wrong s
                  "output 0 is f64[1]"));
 }
 
+TEST_CASE(
+    "A plan refuses options that make no sense, a budget that none fits, and to run once it was moved from") {
+  const Function f = trace([](Tensor x) { return x + 1.0; }, f64({2}));
+  for (const int wrong : {-1, -7}) {
+    CHECK(contains(message_of<ConfigError>([&] { f.plan({.checkpoint_every = wrong}); }),
+                   "checkpoint_every is -"));
+    CHECK(contains(message_of<ConfigError>([&] { f.plan({.workers = wrong}); }), "workers is -"));
+  }
+  const Function loop = trace(
+      [](Tensor x) {
+        const ScanResult r = scan(
+            [](const Tensors& c, const Tensors&) -> StepOutput {
+              return {{sin(c[0])}, {}};
+            },
+            {x}, {}, {.steps = 1'500'000'000});
+        return grad(sum(r.carries[0]), x);
+      },
+      f64({2}));
+  CHECK(contains(message_of<ConfigError>([&] { loop.plan({.memory_budget = 1000}); }),
+                 "a memory budget of 1000 bytes"));
+  Plan from = f.plan();
+  Plan to = std::move(from);
+  CHECK(
+      contains(message_of<GraphError>([&] { from.run({Array::zeros(DType::f64, {2})}); }), "was moved from"));
+  CHECK(to.run({Array::zeros(DType::f64, {2})})[0].at(0) == 1);
+}
+
+TEST_CASE("A value of a scan that there is not is refused") {
+  message_of<ShapeError>([] {
+    trace(
+        [](Tensor x) {
+          const Tensor y = scan(
+                               [](const Tensors& c, const Tensors&) -> StepOutput {
+                                 return {{sin(c[0])}, {}};
+                               },
+                               {x}, {}, {.steps = 2})
+                               .carries[0];
+          return scan_final(y.graph().tensor(y.graph().node(y.id()).inputs[0]), 99);
+        },
+        f64({2}));
+  });
+}
+
 TEST_CASE("Stats count what a plan runs, its text has a line for each instruction") {
   const Function f = trace(
       [](Tensor x, Tensor unused) {

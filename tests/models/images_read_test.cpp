@@ -74,6 +74,42 @@ TEST_CASE("images: MNIST's two files become images and digits") {
                  "label 10");
 }
 
+TEST_CASE("images: files of images and labels are taken in pairs, and two pairs are refused") {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, char label) {
+    write_file_atomically(folder / (name + "-images-idx3-ubyte"),
+                          idx_with(8, {1, 1, 1}, std::string(1, label)));
+    write_file_atomically(folder / (name + "-labels-idx1-ubyte"), idx_with(8, {1}, std::string(1, label)));
+  };
+  write("a", 3);
+  write_file_atomically(folder / "b-labels-idx1-ubyte", idx_with(8, {1}, std::string(1, '\5')));
+  CHECK(read_labelled_images(folder.path).labels.at(0) == 3);
+  write("b", 5);
+  check_contains(one_line<ConfigError>([&] { read_labelled_images(folder.path); }), "holds 2 pairs of files");
+}
+
+TEST_CASE("images: batches are drawn by seed and number alone, and right answers counted") {
+  LabelledImages all{Array::zeros(DType::f32, {5, 2, 2, 1}),
+                     Array::of({0, 1, 2, 3, 4}, {5}, DType::i32),
+                     {"a", "b", "c", "d", "e"}};
+  for (std::int64_t i = 0; i < 20; ++i)
+    all.images.as<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i / 4);
+  const LabelledImages some = picked(all, {4, 0, 4});
+  CHECK(some.labels.to_vector() == std::vector<double>{4, 0, 4});
+  CHECK(some.images.at(0) == 4);
+  CHECK(some.images.at(4) == 0);
+  check_contains(one_line<ConfigError>([&] { picked(all, {5}); }), "there is no image 5; there are 5");
+  const LabelledImages batch = drawn(all, 40, 1, 100), rest = drawn(all, 30, 1, 110);
+  for (std::int64_t i = 0; i < 30; ++i) CHECK(batch.labels.at(i + 10) == rest.labels.at(i));
+  CHECK_FALSE(drawn(all, 40, 2, 100).labels.same_bits(batch.labels));
+  for (std::int64_t i = 0; i < 40; ++i) CHECK(batch.images.at(4 * i) == batch.labels.at(i));
+  const Array logits = Array::of({1, 3, 2, 5, 5, 0}, {2, 3}, DType::f32);
+  CHECK(right_answers(logits, Array::of({1, 0}, {2}, DType::i32)) == 2);  // of equal ones the first
+  CHECK(right_answers(logits, Array::of({1, 1}, {2}, DType::i32)) == 1);
+  one_line<ShapeError>([&] { right_answers(logits, Array::of({1}, {1}, DType::i32)); });
+  one_line<DTypeError>([&] { right_answers(logits.cast(DType::f64), Array::of({1, 0}, {2}, DType::i32)); });
+}
+
 TEST_CASE("images: a folder's folders are classes, in sorted order, however deep") {
   const ImageFolder folder;
   folder.write("b/2.png", 1);

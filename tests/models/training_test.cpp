@@ -132,6 +132,58 @@ TEST_CASE(
   CHECK(moved(decayed, "a.w") == moved(plain, "a.w"));
 }
 
+TEST_CASE(
+    "training: a rate that is none, a kind that there is not, and a loss of several numbers are refused") {
+  Training training({.seed = 0, .adamw = {.weight_decay = 0}});
+  CHECK(contains(message_of<ConfigError>([&] { training.step(0, {numbers(1, 1)}, 0.1); }),
+                 "there is no kind 0 of batches, there are 0"));
+  training.add({{DType::f32, {2}}}, towards(1));
+  const Array before = training.parameters().at("w");
+  for (const double rate : {std::nan(""), -1.0, static_cast<double>(INFINITY)})
+    CHECK(contains(message_of<ConfigError>([&] { training.step(0, {numbers(1, 1)}, rate); }),
+                   "it must be finite, and 0 or positive"));
+  CHECK(training.parameters().at("w").same_bits(before));
+  message_of<ConfigError>([&] { training.step(1, {numbers(1, 1)}, 0.1); });
+  const std::string text = message_of<ShapeError>([] {
+    Training({}).add({{DType::f32, {2}}}, [](ParamTable& table, const std::vector<Tensor>& in) {
+      return Training::Objective{square(table.get("w", {2}, Init::zeros()) - in[0])};
+    });
+  });
+  CHECK_MESSAGE(contains(text, "the loss of an objective is one number, it is f32[2]"), text);
+  CHECK(contains(text, "training_test.cpp"));
+}
+
+TEST_CASE(
+    "training: what is not said of a run is nothing, what is no JSON is refused, and another setup is told") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "run";
+  const TrainingSetup setup{.seed = 3, .groups = {{.names = "a.w", .rate = 2, .weight_decay = 0.5}}};
+  of(setup, 2).save(path, {});
+  Training again = of(setup, 0);
+  again.load(path, {});
+  CHECK(again.steps_done() == 2);
+  const auto refused = [&](const TrainingSetup& other) {
+    return message_of<ConfigError>([&] { of(other, 0).load(path, {}); });
+  };
+  TrainingSetup other = setup;
+  other.adamw.beta1 = 0.5;
+  CHECK(contains(refused(other), "was written with beta1 = 0.9, this run has 0.5"));
+  other = setup;
+  other.groups[0].rate = 0;
+  CHECK(contains(refused(other), "was written with groups = "));
+  other = setup;
+  other.average_decay = 0.5;
+  CHECK(contains(refused(other), "average_decay = 0"));
+  other = setup;
+  other.seed = 4;  // of a start that is in the file
+  of(other, 0).load(path, {});
+  for (const char* text : {"not json", "[1]"}) {
+    CHECK(contains(message_of<ConfigError>([&] { again.save(folder / "no", {.training = text}); }),
+                   "RunIdentity::training is '"));
+    message_of<ConfigError>([&] { again.load(path, {.config = text}); });
+  }
+}
+
 TEST_CASE("training: groups that match nothing, or leave nothing to learn, are refused") {
   const auto message = [](std::vector<ParameterGroup> groups) {
     return message_of<ConfigError>([&] { of({.groups = std::move(groups)}, 0); });
@@ -139,6 +191,7 @@ TEST_CASE("training: groups that match nothing, or leave nothing to learn, are r
   CHECK(contains(message({{.names = "b.*"}, {.names = "d.*"}}), "no parameter is called 'd.*'"));
   CHECK(contains(message({{.names = "*", .rate = 0}}), "the groups freeze all others"));
   CHECK(contains(message({{.names = "*", .rate = -1}}), "must be 0 or positive"));
+  CHECK(contains(message({{.names = "*"}, {.names = "a.w", .rate = 0}}), "the group 'a.w' changes nothing"));
   CHECK(contains(message({{.names = "*", .weight_decay = std::nan("")}}), "must be 0 or positive"));
   CHECK(contains(message_of<ConfigError>([] { of({.average_decay = 1}, 0); }), "average_decay"));
 }
@@ -189,11 +242,12 @@ TEST_CASE(
   CHECK(contains(refused(other), "lr = 0.1, this run has 0.2"));
   other = identity, other.data = "e";
   CHECK(contains(refused(other), "was trained on other images"));
-  Training without = of({.seed = 3}, 0);  // has no place for an average, and needs none
+  // Has no place for an average, and needs none.
+  Training without = of({.seed = 3, .groups = setup.groups}, 0);
   without.load(path, identity);
   CHECK(without.steps_done() == 3);
-  of({.seed = 3}, 2).save(path, identity);
-  CHECK(contains(refused(identity), "'average.a.w' is missing"));
+  of({.seed = 3, .groups = setup.groups}, 2).save(path, identity);
+  CHECK(contains(refused(identity), "average_decay = 0.0, this run has 0.9"));
   for (const auto& [name, value] : before) CHECK(rest.parameters().at(name).same_bits(value));
 }
 
@@ -215,5 +269,11 @@ TEST_CASE("a part of a model is taken by name from another, and what was taken, 
   };
   CHECK(contains(refused({{"a", Array::of({1, 2, 3}, {3})}}), "'a' is [3], the model wants [2]"));
   CHECK(contains(refused({{"bb", Array::of({1}, {1})}}), "has no parameter of the model by name"));
-  CHECK(contains(refused(source, [](const std::string&) { return false; }), "has no parameter of the model"));
+  CHECK(
+      contains(refused(source, [](const std::string&) { return false; }),
+               "`wanted` takes none of the 1 parameters that vit.safetensors and the model both have: 'a'"));
+  StateDict both{{"a", Array::zeros(DType::f32, {2})}, {"b", Array::zeros(DType::f32, {1})}};
+  CHECK(load_by_name(both, {{"a", Array::of({1, 2}, {2})}, {"b", Array::of({1}, {1})}}, "x",
+                     [](const std::string& name) { return name != "b"; })
+            .str() == "1 parameters loaded; 1 passed over: 'b'");
 }

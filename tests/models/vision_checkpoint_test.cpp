@@ -187,6 +187,22 @@ TEST_CASE("files that make no vision transformer are refused, and say why") {
   CHECK(contains(message_of<ConfigError>([&] { vision::config_from_json("[1, 2]", "config.json"); }),
                  "not a JSON object"));
 
+  // What a name does not say of a mixer would be lost.
+  for (const std::string mixer : {"vittt", "t5-swiglu", "linear", "softmax"}) {
+    vision::VisionConfig changed = small(mixer);
+    if (mixer == "vittt") std::get<ttt::Vittt>(changed.mixer.layer).rate = 3;
+    else if (mixer == "t5-swiglu") std::get<ttt::T5Attention>(changed.mixer.layer).rate = 3;
+    else if (mixer == "linear")
+      std::get<vision::LinearMixer>(changed.mixer.layer).feature = vision::FeatureMap::identity;
+    else changed.mixer.position_convolution = true;
+    CHECK(contains(message_of<ConfigError>([&] {
+                     vision::write_checkpoint(folder / "changed", {changed, start_of(changed)});
+                   }),
+                   "or a field was changed in one that has"));
+  }
+  CHECK(contains(message_of<IoError>([&] { vision::read_checkpoint("nosuch"); }),
+                 "nosuch: there is no such file or folder"));
+
   // A mixer that no name stands for; weights of another model: nothing is written.
   vision::VisionConfig own = config;
   own.mixer.name.clear();
@@ -207,6 +223,7 @@ TEST_CASE("files that make no vision transformer are refused, and say why") {
   write_file_atomically(folder / "model/config.json", large);
   CHECK(contains(message_of<ConfigError>([&] { vision::read_checkpoint(folder / "model"); }),
                  "do not belong together"));
-  CHECK(contains(message_of<IoError>([&] { vision::read_checkpoint(folder / "nothing"); }), "config.json"));
+  CHECK(contains(message_of<IoError>([&] { vision::read_checkpoint(folder / "nothing"); }),
+                 "there is no such"));
   CHECK_FALSE(vision::image_model_of(folder / "nothing"));
 }

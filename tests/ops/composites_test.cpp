@@ -95,6 +95,22 @@ TEST_CASE("softmax, log_softmax and logsumexp are their formulas, along any axis
   CHECK(run(one([](const auto& in) { return logsumexp(in[0], 1, kKeep); }), {x}).shape() == Shape{3, 1, 5});
 }
 
+TEST_CASE("logsumexp of infinities is infinite, and of what is no number none") {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const auto of = [&](double a, double b) {
+      return run(one([](const auto& in) { return logsumexp(in[0], 0); }), {Array::of({a, b}, {2}, dtype)})
+          .item();
+    };
+    CHECK(of(inf, 0) == inf);
+    CHECK(of(inf, -inf) == inf);
+    CHECK(of(-inf, -inf) == -inf);
+    CHECK(of(-inf, 2) == 2);
+    CHECK(std::isnan(of(std::nan(""), 0)));
+    CHECK(std::isnan(of(std::nan(""), inf)));
+  }
+}
+
 TEST_CASE("cross_entropy is minus the log of the probability of the label") {
   const Array x = f64({2, 3, 4}, 2), labels = Array::of({0, 3, 1, 2, 2, 0}, {2, 3}, DType::i32);
   const TraceFn loss = one([](const auto& in) { return cross_entropy(in[0], in[1]); });

@@ -25,7 +25,7 @@ text=$work/text.txt
 for i in $(seq 400); do echo "line $i of a text that is long enough to be read"; done > "$text"
 small=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --mini-batch 4 --validation-windows 4)
 
-for program in 01_grad_of_grad 02_inner_step 03_new_learner inspect learners train_lm generate evaluate verify_golden reference verify reproduce; do
+for program in 01_grad_of_grad 02_inner_step inspect learners train_lm generate evaluate verify_golden reference verify reproduce; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version
   expect 2 'see --help' "$bin/$program" --no-such-option

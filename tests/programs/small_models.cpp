@@ -1,5 +1,6 @@
 // small_models FOLDER: untrained models of images, one of each kind, as folders in FOLDER: for tests of programs that read
 // them.
+#include <cstdio>
 #include <string>
 
 #include "models/vision/vision_checkpoint.h"
@@ -20,8 +21,8 @@ void write(const std::string& folder, const Config& config) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+int main(int argc, char** argv) try {
+  if (argc != 2 || argv[1][0] == '-') return 2;
   const std::string folder = argv[1];
   write(folder + "/diffusion", vision::DiffusionConfig{.height = 10,
                                                        .image_width = 10,
@@ -46,4 +47,7 @@ int main(int argc, char** argv) {
                                                            .depth = 1,
                                                            .heads = 2,
                                                            .learner = vision::view_learner_named("off")});
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

@@ -3,6 +3,7 @@
 #include "reproduce/experiment.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <cmath>
@@ -199,6 +200,11 @@ TEST_CASE("reproduce: the file of runs gives back every bit, and says what is wr
   CHECK(contains(wrong(head + "{\"row\": \"nothing\", \"seed\": 5}\n"),
                  "there is no run of row 'nothing' with seed 5"));
   CHECK(contains(wrong(text + text.substr(text.find('\n') + 1)), "twice"));
+  const std::string row = fmt::format("{{\"row\": \"{}\", \"seed\": 5, ", e.rows(settings)[0]);
+  CHECK(contains(wrong(head + row + "\"failure\": \"\"}\n"), "failed without a reason"));
+  CHECK(contains(wrong(head + row + "\"numbers\": {}, \"curves\": {\"c\": []}}\n"),
+                 "the curve 'c' has no numbers"));
+  CHECK(contains(wrong(head + row + "\"numbers\": 1}\n"), "missing, or of another type"));
   CHECK(contains(wrong(text.substr(0, text.size() / 2)), "file, line"));
 }
 

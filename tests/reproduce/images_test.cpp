@@ -13,11 +13,13 @@
 #include "engine/io/file.h"
 #include "engine/io/png.h"
 #include "models/images/turned.h"
+#include "reproduce/experiments/few_shot_characters.h"
 #include "reproduce/experiments/rotation_characters.h"
 #include "reproduce/experiments/shift_model.h"
 #include "reproduce/experiments/t5_shift.h"
 #include "reproduce/experiments/view_scenes.h"
 #include "reproduce/image_runs.h"
+#include "tests/image_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
 
@@ -191,6 +193,33 @@ TEST_CASE(
   CHECK_FALSE(image_of(first.images, 1).same_bits(image_of(first.images, 21)));
   CHECK(image_of(data.held_out(21, 1).images, 0).same_bits(image_of(first.images, 21)));
   for (std::int64_t i = 0; i < 40; ++i) CHECK(a.labels.at(i) < TurnableCharacters::kClasses);
+}
+
+TEST_CASE("images: folders of colours, of too few digits and of digits of other sizes are refused") {
+  const TemporaryFolder folder;
+  for (int c = 0; c < 25; ++c)
+    for (int i = 0; i < 6; ++i) {
+      const std::string name = fmt::format("colour/c{:02}", c);
+      std::filesystem::create_directories(folder / name);
+      write_file_atomically(folder / (name + fmt::format("/{}.png", i)),
+                            format_png(Array::full(DType::f32, {4, 4, 3}, 1)));
+    }
+  Settings settings;
+  settings.data = folder / "colour";
+  CHECK(contains(message_of<ConfigError>([&] { TurnableCharacters::of(settings); }), "wants grey ones"));
+  CHECK(contains(message_of<ConfigError>([&] { Alphabet::of(settings); }), "wants grey ones"));
+  const auto mnist = [&](const std::string& name, std::uint32_t count, std::uint32_t size) {
+    std::filesystem::create_directories(folder / name);
+    write_file_atomically(folder / (name + "/t10k-images-idx3-ubyte"),
+                          idx_with(8, {count, size, size}, std::string(count * size * size, '\0')));
+    write_file_atomically(folder / (name + "/t10k-labels-idx1-ubyte"),
+                          idx_with(8, {count}, std::string(count, '\0')));
+    Settings of;
+    of.data = folder / name;
+    return message_of<ConfigError>([&] { CharacterImages::of(of); });
+  };
+  CHECK(contains(mnist("few", 4, 28), "this experiment wants 50 at least, of 28 x 28"));
+  CHECK(contains(mnist("small", 60, 2), "this experiment wants 50 at least, of 28 x 28"));
 }
 
 TEST_CASE(

@@ -198,6 +198,57 @@ TEST_CASE("explain says why, with the line of the learner's text or the piece of
       "chunk-parallel is impossible: the gradient of"));
 }
 
+TEST_CASE("a gate that nothing reads is told by explain, and refused by the battery") {
+  System s = with_predict([](const ttt::Weights& w, Tensor x) { return matmul(x, w["W"]); });
+  const auto gate = [](const char* name) {
+    return ttt::GateSpec{.name = name, .shape = [](Tensor x) { return 0.1 * sigmoid(x); }};
+  };
+  s.gates = {gate("rate"), gate("Rate")};
+  CHECK_MESSAGE(contains(ttt::explain(s, {}).str(), "gates      Rate, rate; nothing reads Rate"),
+                ttt::explain(s, {}).str());
+  CHECK(contains(message_of<ConfigError>([&] { ttt::conformance(s); }), "nothing reads the gate 'Rate'"));
+  s.gates = {gate("rate.W")};
+  CHECK(ttt::explain(s, {}).unread_gates.empty());
+  for (const System& published : ttt::systems()) {
+    CAPTURE(published.name);
+    CHECK(ttt::explain(published, {}).unread_gates.empty());
+  }
+}
+
+TEST_CASE(
+    "explain says of a loss of one's own where it is made, and two fast weights of one name are refused") {
+  struct Absolute : ttt::Learner {
+    Tensor W;
+    bool own;
+    Absolute(const Params& p, bool has_own) : W(p("W", {2, 4, 4})), own(has_own) {}
+    ttt::Weights init() const override { return {ttt::matrix("W", W)}; }
+    Tensor predict(const ttt::Weights& w, Tensor x) const override { return matmul(x, w["W"]); }
+    Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override {
+      return own ? sum(abs(predict(w, k) - v), {-1}, kKeep) : Learner::loss(w, k, v);
+    }
+  };
+  const auto text = [](bool own) {
+    System s{.name = "test", .title = "test", .source = "test"};
+    s.learner = [own](const Params& p, const ttt::SystemSizes&) {
+      return std::make_unique<Absolute>(p, own);
+    };
+    s.policy = [](const ttt::SystemSizes& sizes) { return ttt::Policy{.chunk = sizes.chunk}; };
+    return ttt::explain(s, {}).loss;
+  };
+  CHECK_MESSAGE(contains(text(true), "as loss() says: "), text(true));
+  CHECK(contains(text(true), "conformance_test.cpp"));
+  CHECK(text(false) == "1/2 |f(k) - v|^2");
+  CHECK(contains(message_of<ConfigError>([] {
+                   trace(
+                       [](Tensor x) {
+                         ttt::Weights{ttt::matrix("W", x), ttt::row("W", x)};
+                         return x;
+                       },
+                       f64({2}));
+                 }),
+                 "two fast weights are called 'W'"));
+}
+
 TEST_CASE("the battery sees a prepare in which tokens meet, and a prediction that a layer cannot give") {
   System shifted = with_predict([](const ttt::Weights& w, Tensor x) { return matmul(x, w["W"]); });
   CHECK(ttt::conformance(shifted).passed());

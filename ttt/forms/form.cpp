@@ -9,7 +9,7 @@ namespace nestgrad::ttt {
 
 FormError not_reached(std::string_view stage, const std::string& weight) {
   return FormError(fmt::format(
-      "[{0}] fast weight '{1}' does not reach the inner loss, so it would never learn; let forward() and loss() "
+      "[{0}] fast weight '{1}' does not reach the inner loss, so it would never learn; let predict() and loss() "
       "read it from the weights that they are given (w[\"{1}\"], not a tensor of the same number kept elsewhere), "
       "or remove it",
       stage, weight));
