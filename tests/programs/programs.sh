@@ -218,7 +218,7 @@ expect 2 'learner' "$bin/inspect" --learner nothing
 expect 2 'checkpoint' "${looks[@]}" --learner delta-net --layer 1
 expect 1 'no layer 5' "${looks[@]}" --checkpoint "$whole" --data "$text" --layer 5
 expect 1 'no inner loop' "${looks[@]}" --checkpoint "$work/attention-mamba-whole" --data "$text"
-expect 1 'config.json' "${looks[@]}" --checkpoint "$work/none"
+expect 1 'there is no such file or folder' "${looks[@]}" --checkpoint "$work/none"
 expect 1 'text.txt/out' "${looks[@]}" --learner delta-net --dim 4 --out "$text/out"
 
 # .. of a model of images: a drawn character, and an image of a folder in another size.
