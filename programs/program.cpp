@@ -113,7 +113,7 @@ std::string why_not_number(std::string_view type, const std::string& text) {
 
 void check_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options({}))
-    option->transform([option, type = option->get_type_name()](std::string text) {
+    option->transform([type = option->get_type_name()](std::string text) {
       if (const std::string why = why_not_number(type, text); !why.empty())
         throw CLI::ValidationError(fmt::format("{}: {}", text, why));  // CLI11 names the option
       return text;

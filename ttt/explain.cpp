@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "autograd/grad.h"
 #include "engine/plan/dependence.h"
 
@@ -41,14 +43,18 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
 std::vector<std::string> unread_gates(const SystemProgram& program) {
   Views views = program.views;
   for (auto& [name, rows] : views.gates) rows = probe(rows);  // a node of its own
-  const Tensor answers =
-      train_along(*program.learner, program.start, views, {.policy = program.policy}).output;
-  const std::deque<GraphNode>& nodes = answers.graph().nodes();
+  const InnerLoopResult result =
+      train_along(*program.learner, program.start, views, {.policy = program.policy});
+  std::vector<Tensor> made = result.state.flat();
+  made.push_back(result.output);
+  const std::deque<GraphNode>& nodes = result.output.graph().nodes();
   std::vector<std::string> out;
   for (const auto& [name, rows] : views.gates) {
     std::vector<char> marked(nodes.size(), 0);
     marked[static_cast<std::size_t>(rows.id())] = 1;
-    if (!dependents(nodes, marked, Follow::values)[static_cast<std::size_t>(answers.id())])
+    const std::vector<char> found = dependents(nodes, marked, Follow::values);
+    if (std::ranges::none_of(made,
+                             [&](const Tensor& t) { return found[static_cast<std::size_t>(t.id())] != 0; }))
       out.push_back(name);
   }
   return out;

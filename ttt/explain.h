@@ -20,7 +20,7 @@ struct Explanation {
 
 Explanation explain(const Learner& learner, const Weights& start, const Views& views,
                     const InnerLoopOptions& options);
-// Gates of such a program on which no answer of its inner loop depends: misspelt, say.
+// Gates of such a program on which no answer of its inner loop depends, and not its last state: misspelt, say.
 std::vector<std::string> unread_gates(const SystemProgram& program);
 // slices > 1: also how it goes along sequences that are cut into so many, sizes.time tokens in all.
 Explanation explain(const System& system, const ProgramSizes& sizes,
