@@ -845,6 +845,8 @@ FAULTS = [
         ("clip-forgotten", ".adamw = «options.adamw»", "AdamWOptions{.clip = 1e9}"),
     ]),
     ("training", "models/training.cpp", TRAINING, [
+        ("rate-not-looked-at", "if («!(rate >= 0) || !std::isfinite(rate)»)", "false"),
+        ("loss-of-several-numbers", "if («o.loss.rank() != 0»)", "false"),
         ("bias-correction-one-step-late", "const auto t = static_cast<double>(«steps_ + 1»)", "steps_ + 2"),
         ("corrections-exchanged", "1 / (1 - m::pow(«setup_.adamw.beta1», t))", "setup_.adamw.beta2"),
         ("parameters-shared", "«state_[copy * specs_.size() + i].clone()».to(Device::cpu())",
@@ -933,14 +935,15 @@ FAULTS = [
         ("same-summed", "if («all == Spread::same») fail(nodes, id, \"wants what is each process's own\")", "false"),
     ]),
     ("training", "models/training_checkpoint.cpp", TRAINING, [
-        ("settings-unchecked-at-resume", "«check_same(file, \"training\", identity.training, identity.written_later, path);»", None),
+        ("settings-unchecked-at-resume", "«check_same(file, \"training\", object_text(identity.training), identity.written_later, path);»", None),
+        ("setup-not-compared", "«check_same(file, \"setup\", mine.dump(), \"\", path);»", None),
         ("absent-settings-accepted", "if (!there && later.contains(name) && «later[name] == value»)", "true"),
         ("other-start-accepted", "start != kFromSeed && «out.start != start»)", "false"),
         ("text-unchecked-at-resume", "&& «data->second != identity.data»)", "false"),
     ]),
     ("training", "models/partial_load.cpp", TRAINING, [
         ("shapes-unlooked-at", "} else if («at->second.shape() != value.shape()») {", "false"),
-        ("unwanted-loaded", "if (at == source.end() || («wanted && !wanted(name)»)) {", "false"),
+        ("unwanted-loaded", "} else if («wanted && !wanted(name)») {", "false"),
     ]),
     ("validation", "models/validation.cpp", TRAINING, [
         ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
@@ -1153,6 +1156,7 @@ FAULTS = [
     ]),
     ("vision", "models/vision/vision_checkpoint.cpp", VISION, [
         ("moments-for-parameters", "if («is_parameter(name)») out.params", "true"),
+        ("changed-mixer-kept-by-name", "!c.mixer.name.empty() && «mixer_named(c.mixer.name) == c.mixer»", "true"),
         ("size-not-looked-at", "!(«least <= 1.001 * held»)", "true"),
         ("levels-not-bounded", "within(\"num_levels\", «c.levels», kMostLevels)", "0"),
         ("places-not-bounded", "«c.rows() * c.columns() * c.width», kMostPlaced", "0"),
