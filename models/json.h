@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,6 +14,11 @@ nlohmann::json parse_json(const std::string& text);
 
 // A value for one line of an error message.
 std::string shown(const nlohmann::json& value);
+
+// The fields of `ours` that `theirs` has not, or otherwise: "lr = 0.1, this run has 0.2; pack = nothing, this run has 1". Empty:
+// there is none. Those of which `may_differ` is true are left out.
+std::string fields_apart(const nlohmann::json& theirs, const nlohmann::json& ours,
+                         const std::function<bool(const std::string& name)>& may_differ = {});
 
 // Is this value of the variable's type? A fraction is no integer.
 inline bool fits(const nlohmann::json& json, std::int64_t) {

@@ -32,14 +32,10 @@ void check_same(const SafeTensors& file, const std::string& key, const std::stri
   const nlohmann::json theirs = parse_json(at == file.metadata.end() ? "{}" : at->second),
                        mine = parse_json(ours),
                        later = parse_json(written_later.empty() ? "{}" : written_later);
-  std::string different;
-  for (const auto& [name, value] : mine.items()) {
+  const std::string different = fields_apart(theirs, mine, [&](const std::string& name) {
     const bool there = theirs.is_object() && theirs.contains(name);
-    if (name == "steps" || (there && theirs[name] == value)) continue;
-    if (!there && later.contains(name) && later[name] == value) continue;
-    different += fmt::format("{}{} = {}, this run has {}", different.empty() ? "" : "; ", name,
-                             there ? shown(theirs[name]) : "nothing", value.dump());
-  }
+    return name == "steps" || (!there && later.contains(name) && later[name] == mine[name]);
+  });
   if (!different.empty())
     throw ConfigError(fmt::format(
         "[train] {} was written with {}; resume with the same settings, or start anew in another folder",

@@ -18,6 +18,7 @@
 #include "engine/processes/mpi.h"
 #include "look/training_report.h"
 #include "models/checkpoint.h"
+#include "models/json.h"
 #include "models/metrics.h"
 #include "models/sample.h"
 #include "models/trainer.h"
@@ -180,17 +181,6 @@ std::int64_t usual_grains(const Options& o) {
   return default_grains(o.training.batch);
 }
 
-// "hidden_size = 16 there, 48 here"
-std::string fields_apart(const std::string& theirs, const std::string& ours) {
-  const nlohmann::json there = nlohmann::json::parse(theirs), here = nlohmann::json::parse(ours);
-  std::vector<std::string> out;
-  for (const auto& [name, value] : here.items())
-    if (!there.contains(name) || there[name] != value)
-      out.push_back(fmt::format("{} = {} there, {} here", name,
-                                there.contains(name) ? there[name].dump() : "nothing", value.dump()));
-  return fmt::format("{}", fmt::join(out, "; "));
-}
-
 // The text, once the settings are known to go together and the folder to be one of theirs.
 ByteCorpus checked_corpus(Options& o) {
   if (!o.from.empty()) take_model(o);
@@ -219,7 +209,7 @@ ByteCorpus checked_corpus(Options& o) {
           theirs != o.training.model)
         throw ConfigError(fmt::format(
             "{} describes another model than the one asked for: {}; resume with the same settings", path,
-            fields_apart(theirs.to_json(), o.training.model.to_json())));
+            fields_apart(parse_json(theirs.to_json()), parse_json(o.training.model.to_json()))));
     }
     if (!o.resume) make_folder(o.out);
   });

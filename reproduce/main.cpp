@@ -117,17 +117,9 @@ class Reproduction {
     if (!known.empty()) take_known(known);
   }
 
+  std::string path() const { return folder_ + "/results.jsonl"; }
+
   bool go() {
-    return of_runs(path(), [&] { return made(); });
-  }
-
-  // Do these runs agree with those of other seeds in the folder?
-  bool agrees(const std::string& folder) {
-    return of_runs(folder, [&] { return agree(folder); });
-  }
-
- private:
-  bool made() {
     const auto start = std::chrono::steady_clock::now();
     {
       ProgressLine progress(10, processes_.rank() == 0 ? stderr : nullptr);
@@ -146,7 +138,8 @@ class Reproduction {
     return tell();
   }
 
-  bool agree(const std::string& folder) {
+  // Do these runs agree with those of other seeds in the folder?
+  bool agrees(const std::string& folder) {
     const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
     const Agreement found = agreement_of(parse_jsonl(read_file(other), other), {results_, where_});
     json_["agreement"] = {
@@ -160,7 +153,6 @@ class Reproduction {
     return found.apart.empty();
   }
 
- public:
   nlohmann::ordered_json json() const { return json_; }
 
   // ValueError that names the first number which is not that of the file.
@@ -178,7 +170,6 @@ class Reproduction {
   }
 
  private:
-  std::string path() const { return folder_ + "/results.jsonl"; }
   std::string models_of(const Experiment& e) const {
     return o_.models.empty() || !e.keeps_models ? "" : o_.models + "/" + e.name;
   }
@@ -319,8 +310,9 @@ void go(const Options& o) {
   for (const Experiment& e : experiments()) {
     if (!all_of_them && std::ranges::find(o.names, e.name) == o.names.end()) continue;
     Reproduction one(o, e, *processes);
-    if (!one.go()) contradicted.push_back(e.name);
-    if (!o.against.empty() && !one.agrees(o.against)) apart.push_back(e.name);
+    if (!of_runs(one.path(), [&] { return one.go(); })) contradicted.push_back(e.name);
+    if (!o.against.empty() && !of_runs(o.against, [&] { return one.agrees(o.against); }))
+      apart.push_back(e.name);
     all.push_back(one.json());
     if (!o.expect.empty()) one.compare(o.expect);
   }

@@ -937,7 +937,7 @@ FAULTS = [
     ("training", "models/training_checkpoint.cpp", TRAINING, [
         ("settings-unchecked-at-resume", "«check_same(file, \"training\", object_text(identity.training), identity.written_later, path);»", None),
         ("setup-not-compared", "«check_same(file, \"setup\", mine.dump(), \"\", path);»", None),
-        ("absent-settings-accepted", "if (!there && later.contains(name) && «later[name] == value»)", "true"),
+        ("absent-settings-accepted", "(!there && later.contains(name) && «later[name] == mine[name]»)", "true"),
         ("other-start-accepted", "start != kFromSeed && «out.start != start»)", "false"),
         ("text-unchecked-at-resume", "&& «data->second != identity.data»)", "false"),
     ]),

@@ -165,19 +165,14 @@ LabelledImages with_classes(const LabelledImages& all, const std::vector<std::in
   }
   const std::span<const std::int32_t> before = all.labels.as<std::int32_t>();
   std::vector<std::int32_t> labels;
-  std::vector<std::size_t> taken;
+  std::vector<std::int64_t> taken;
   for (std::size_t c = 0; c < classes.size(); ++c)
     for (std::size_t i = 0; i < before.size(); ++i)
       if (before[i] == classes[c]) {
         labels.push_back(static_cast<std::int32_t>(c));
-        taken.push_back(i);
+        taken.push_back(static_cast<std::int64_t>(i));
       }
-  Shape shape = all.images.shape();
-  shape[0] = std::ssize(taken);
-  out.images = Array(DType::f32, shape);
-  const std::size_t bytes = all.images.bytes() / std::max<std::size_t>(before.size(), 1);
-  for (std::size_t i = 0; i < taken.size(); ++i)
-    std::memcpy(out.images.data() + i * bytes, all.images.data() + taken[i] * bytes, bytes);
+  out.images = picked(all, taken).images;
   out.labels = of_labels(labels);
   return out;
 }
