@@ -47,6 +47,19 @@ def digest(folder):
     return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
+def has_children(parent):
+    """Does a process that it started live, zombies apart?"""
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(above) == parent and state != "Z":
+                return True
+    return False
+
+
 class Mpi:
     def __init__(self, name, programs, work):
         self.name, self.work, self.more = name, work, []
@@ -77,12 +90,22 @@ class Mpi:
 
     @staticmethod
     def finish(process):
-        try:
-            output, _ = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise Wrong("a run did not end") from None
-        return process.returncode, output
+        """The launcher's exit code and all that was said. -9: it hung, killed, when its processes had all ended."""
+        began = alive = time.monotonic()
+        while True:
+            try:
+                output, _ = process.communicate(timeout=0.5)
+                return process.returncode, output
+            except subprocess.TimeoutExpired:
+                now = time.monotonic()
+            if has_children(process.pid):
+                alive = now
+            if now - began > SECONDS:
+                process.kill()
+                raise Wrong("a run did not end")
+            if now - alive > OVER:
+                print(f"{process.args[0]} itself hung when its processes had ended")
+                process.kill()
 
     def run(self, count, out, *more, **environment):
         code, output = self.finish(self.start(count, out, *more, **environment))
@@ -167,10 +190,14 @@ class Runs:
                 os.kill(victim, signal.SIGCONT)
                 self.mpi.finish(process)
                 return False
+        while has_children(process.pid):
+            if time.monotonic() - struck > SECONDS:
+                break
+            time.sleep(0.01)
+        took = time.monotonic() - struck
         code, output = self.mpi.finish(process)
         if code == 0:
             return False
-        took = time.monotonic() - struck
         require(took < OVER + STALL, f"{self.mpi.name}: the job was over after {took:.1f} s only")
         require(re.search(says, output), f"{self.mpi.name}: nothing says {says!r}:\n{output}")
         time.sleep(0.2)
