@@ -177,6 +177,8 @@ void CudaBackend::upload(const std::byte* from, std::byte* to, std::size_t bytes
 
 void CudaBackend::download(const std::byte* from, std::byte* to, std::size_t bytes) {
   use();
+  // Such a copy holds the thread until all before it is done: exchanges that others may never end are waited for first.
+  if (!exchanges_in_queue().empty()) wait();
   if (bytes > 0) NESTGRAD_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
   synchronize();
 }
@@ -202,8 +204,7 @@ void CudaBackend::synchronize() {
   const std::string value =
       found.is_index ? std::to_string(found.index) : fmt::format("{}", static_cast<double>(found.number));
   throw ValueError(fmt::format("[{}] {} (at {}; {})", site.op->name,
-                               fmt::format(fmt::runtime(site.what), value), describe(site.loc),
-                               site.operands));
+                               fmt::format(fmt::runtime(site.what), value), site.where, site.operands));
 }
 
 std::shared_ptr<DeviceExchange> CudaBackend::exchange_with(int group, std::shared_ptr<Transport> processes) {
@@ -265,7 +266,10 @@ void CudaBackend::wait() {
 }
 
 int CudaBackend::fault_site(const OpCall& call, std::string what) {
-  sites_.push_back({&call.op, std::move(what), loc_, call.operands()});
+  Site site{&call.op, std::move(what), describe(loc_), call.operands()};
+  const auto known = std::ranges::find(sites_, site);  // the same step of a plan that is made again
+  if (known != sites_.end()) return static_cast<int>(known - sites_.begin()) + 1;
+  sites_.push_back(std::move(site));
   return static_cast<int>(sites_.size());
 }
 

@@ -119,8 +119,9 @@ class CudaBackend final : public Backend {
   struct Site {
     const Op* op;
     std::string what;
-    Loc loc;
+    std::string where;     // the line
     std::string operands;  // what they are and where they came from
+    bool operator==(const Site&) const = default;
   };
   std::vector<Site> sites_;
   Loc loc_{};  // of the kernel that is being made

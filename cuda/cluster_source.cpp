@@ -214,9 +214,10 @@ class Writer {
                            formula(op, {"[j]", "[j]"}));
       }
       if (op.output < 0) continue;
+      // Its memory may be that of an array with a number a row, which all lanes have read.
       if (op.narrow)
-        out +=
-            fmt::format("        if (at == 0) y{}[{}] = v{};\n", i, layout_.row_of(layout_.narrow_walk()), i);
+        out += fmt::format("        __syncwarp();\n        if (at == 0) y{}[{}] = v{};\n", i,
+                           layout_.row_of(layout_.narrow_walk()), i);
       else
         out += fmt::format("{}{}y{}[{} + {}] = v{}[j];\n", each, inside, i,
                            layout_.row_of(layout_.wide_walk()), column, i);
@@ -264,8 +265,8 @@ ClusterKernelText cluster_kernel_text(const ClusterCall& call) {
     if (call.ops[i].output >= 0)
       pointers +=
           fmt::format("  T* const y{} = reinterpret_cast<T*>(pointers.out[{}]);\n", i, call.ops[i].output);
-  // What it counts: elements, threads, and both of a block more.
-  const bool large = std::max(elements, out.threads) >= kMostIndex - kTogether * kClusterThreads;
+  // What it counts: elements or threads, to which a loop adds all of the grid before it compares.
+  const bool large = 2 * std::max(elements, out.threads) >= kMostIndex - kTogether * kClusterThreads;
   out.text = fmt::format(
       "extern \"C\" __global__ void __launch_bounds__({0}) {1}(nestgrad::cuda::Pointers pointers, std::int64_t "
       "number) {{\n"

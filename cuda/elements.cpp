@@ -14,28 +14,50 @@ namespace {
 using Kernel = void (*)(const StepTableView* table, Bases bases, Stretch steps,
                         const std::byte* const* literals, int blocks);
 
+// A text, with what a launch of it needs.
+struct Variant {
+  explicit Variant(ElementsSource source, std::int64_t slices)
+      : text(std::move(source.text)),
+        each(source.each),
+        extent(for_each_of(source.threads, kElementsThreads)) {
+    blocks = static_cast<int>(extent.blocks);
+    extent.blocks *= slices;
+  }
+  std::string text;
+  std::int64_t each;
+  Extent extent;
+  int blocks;  // of a slice
+  Kernel kernel = nullptr;
+};
+
+// Its kernel; null where it does not compile.
+Kernel made(const std::string& text, const CudaBackend& backend) {
+  const MadeKernel made = make_kernel(text, kElementsFunction, backend.index());
+  return reinterpret_cast<Kernel>(const_cast<void*>(made.function));
+}
+
 class ElementsKernel final : public LoopKernel {
  public:
-  ElementsKernel(const ScanStep& step, CudaBackend& backend, Kernel kernel, ElementsSource source)
+  // single: with an element a thread.
+  ElementsKernel(const ScanStep& step, CudaBackend& backend, Variant usual, Variant single)
       : backend_(backend),
-        kernel_(kernel),
-        source_(std::move(source.text)),
+        usual_(std::move(usual)),
+        single_(std::move(single)),
         bases_(step.table.bases.size()),
-        extent_(for_each_of(source.threads, kElementsThreads)),
-        blocks_(static_cast<int>(extent_.blocks)),
         literals_(literal_addresses(step, backend)),
-        table_(uploaded(step.table)) {
-    extent_.blocks *= step.table.slices;
-  }
+        table_(uploaded(step.table)) {}
 
   void run(std::byte* const* at, const Stretch& steps) override {
     Bases bases{};
     std::copy_n(at, bases_, bases.at);
-    launch(backend_, extent_, kernel_, table_.as<const StepTableView>(), bases, steps,
-           literals_.as<const std::byte*>(), blocks_);
+    Variant& variant = usual_.each == 1 || all_whole(at + 1, at + bases_) ? usual_ : single_;
+    if (!variant.kernel) variant.kernel = made(variant.text, backend_);
+    if (!variant.kernel) throw DeviceError("[scan] its kernel with an element a thread does not compile");
+    launch(backend_, variant.extent, variant.kernel, table_.as<const StepTableView>(), bases, steps,
+           literals_.as<const std::byte*>(), variant.blocks);
   }
   std::string describe() const override { return "one kernel, compiled for it, a thread an element"; }
-  std::string source() const override { return source_; }
+  std::string source() const override { return usual_.text; }
 
  private:
   DeviceTable uploaded(const StepTable& from) {
@@ -45,11 +67,8 @@ class ElementsKernel final : public LoopKernel {
   }
 
   CudaBackend& backend_;
-  Kernel kernel_;
-  std::string source_;
+  Variant usual_, single_;
   std::size_t bases_;
-  Extent extent_;
-  int blocks_;  // of a slice
   std::vector<DeviceTable> lists_;
   DeviceTable literals_, table_;
 };
@@ -59,10 +78,11 @@ class ElementsKernel final : public LoopKernel {
 std::unique_ptr<LoopKernel> elements_kernel(const ScanStep& step, CudaBackend& backend) {
   ElementsSource source = elements_source(step);
   if (source.text.empty() || step.table.bases.size() > kMostBases) return nullptr;
-  const MadeKernel made = make_kernel(source.text, kElementsFunction, backend.index());
-  if (!made.function) return nullptr;
-  return std::make_unique<ElementsKernel>(
-      step, backend, reinterpret_cast<Kernel>(const_cast<void*>(made.function)), std::move(source));
+  Variant usual(std::move(source), step.table.slices);
+  usual.kernel = made(usual.text, backend);
+  if (!usual.kernel) return nullptr;
+  return std::make_unique<ElementsKernel>(step, backend, std::move(usual),
+                                          Variant(elements_source(step, false), step.table.slices));
 }
 
 }  // namespace nestgrad::cuda

@@ -20,8 +20,9 @@ constexpr std::size_t kMostInstructions = 64;
 
 class Writer {
  public:
-  explicit Writer(const ScanStep& scan)
-      : table_(scan.table),
+  Writer(const ScanStep& scan, bool fours)
+      : fours_(fours),
+        table_(scan.table),
         body_(scan.workers[0].body),
         dtype_(body_.graph->node(0).spec.dtype),
         carries_(table_.carries.size()),
@@ -31,8 +32,10 @@ class Writer {
   ElementsSource run() {
     if (!is_float(dtype_) || carries_ == 0 || body_.code.size() > kMostInstructions) return {};
     elements_ = table_.carries[0].part.bytes / element();
-    if (elements_ == 0 || elements_ >= std::int64_t{1} << 31 || !suits()) return {};
-    each_ = goes_by_fours() ? 4 : 1;
+    // A thread beyond the last has a number too.
+    constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 4 * kElementsThreads;
+    if (elements_ == 0 || elements_ >= kMost || !suits()) return {};
+    each_ = fours_ && goes_by_fours() ? 4 : 1;
     std::string begin, loads, results, next;
     for (std::size_t k = 0; k < carries_; ++k) {
       begin += fmt::format("  V c{0} = first_of_carry<V, T>(addresses, t, t.carry[{0}], steps, e);\n", k);
@@ -82,7 +85,8 @@ class Writer {
             "{7}{8}{9}{10}  }}\n}}\n",
             kElementsThreads, kElementsFunction, dtype_ == DType::f32 ? "float" : "double",
             each_ == 4 ? "Four<T>" : "T", each_, elements_, begin, loads, results, work, next),
-        .threads = elements_ / each_};
+        .threads = elements_ / each_,
+        .each = each_};
   }
 
  private:
@@ -186,6 +190,7 @@ class Writer {
     return (k -= xs_) < constants_ && is_one(table_.constants[k].part);
   }
 
+  const bool fours_;
   const StepTable& table_;
   const Program& body_;
   DType dtype_;
@@ -205,6 +210,6 @@ bool is_elementwise(const Graph& body) {
   });
 }
 
-ElementsSource elements_source(const ScanStep& scan) { return Writer(scan).run(); }
+ElementsSource elements_source(const ScanStep& scan, bool fours) { return Writer(scan, fours).run(); }
 
 }  // namespace nestgrad::cuda

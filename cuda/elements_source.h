@@ -17,6 +17,7 @@ bool is_elementwise(const Graph& body);
 struct ElementsSource {
   std::string text;          // of kElementsFunction, without what it includes; empty: there is none
   std::int64_t threads = 0;  // of a slice
+  std::int64_t each = 1;     // elements of a thread: one, or four that begin at a multiple of 16 bytes
 };
 
 // A kernel of blocks of kElementsThreads, for each slice as many as have its threads. Its parameters: where the
@@ -24,7 +25,8 @@ struct ElementsSource {
 constexpr const char* kElementsFunction = "nestgrad_elements";
 constexpr unsigned kElementsThreads = 256;
 
-ElementsSource elements_source(const ScanStep& scan);
+// fours: may a thread take four? Values then have to begin at multiples of 16 bytes; those of the table do where its bases do.
+ElementsSource elements_source(const ScanStep& scan, bool fours = true);
 
 // The kernel; null: there is no text, or it does not compile.
 std::unique_ptr<LoopKernel> elements_kernel(const ScanStep& step, CudaBackend& backend);

@@ -81,14 +81,18 @@ struct Compilation {
   nvrtcProgram program = nullptr;
 };
 
+// As the kernels that are built before: without contraction, so that formulas have the bits that they have on the CPU. Lines are
+// for profilers.
+constexpr const char* kOptions[] = {"--std=c++20", "--fmad=false", "--device-int128", "--generate-line-info",
+                                    "--disable-warnings"};
+
 std::string compile(const std::string& text, const std::string& architecture) {
   const Compilation compilation(text);
-  // As the kernels that are built before: without contraction, so that formulas have the bits that they have on the CPU.
   const std::string target = "--gpu-architecture=" + architecture;
-  // Lines are for profilers, and change no code.
-  const char* const options[] = {target.c_str(),    "--std=c++20",          "--fmad=false",
-                                 "--device-int128", "--generate-line-info", "--disable-warnings"};
-  const nvrtcResult result = nvrtcCompileProgram(compilation.program, std::size(options), options);
+  std::vector<const char*> options(std::begin(kOptions), std::end(kOptions));
+  options.push_back(target.c_str());
+  const nvrtcResult result =
+      nvrtcCompileProgram(compilation.program, static_cast<int>(options.size()), options.data());
   if (result != 0) {
     std::size_t bytes = 0;
     check(nvrtcGetProgramLogSize(compilation.program, &bytes), "nvrtcGetProgramLogSize");
@@ -121,8 +125,8 @@ const void* make(const std::string& text, const std::string& name, int device) {
   const std::string architecture = fmt::format("sm_{}{}", capability, revision),
                     all = kernel_headers() + text;
   const CodeCache cache(".cubin");
-  const std::string key =
-      CodeCache::key_of(fmt::format("nvrtc {}.{} {}\n{}", major, minor, architecture, all));
+  const std::string key = CodeCache::key_of(
+      fmt::format("nvrtc {}.{} {} {}\n{}", major, minor, architecture, fmt::join(kOptions, " "), all));
   if (const std::string code = cache.read(key); !code.empty()) return load(code, name);
   const std::string code = compile(all, architecture);
   const void* const function = load(code, name);

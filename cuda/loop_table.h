@@ -1,6 +1,7 @@
 // What all kernels of whole scans need: the scan's table of steps in the memory of the device, and which scans they may take.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "cuda/backend.h"
@@ -35,6 +36,13 @@ inline bool segments_meet(const ScanStep& step, const Program& parent) {
     every = other;
   }
   return true;
+}
+
+// Are these multiples of 16 bytes, as the texts of kernels take them to be? The memory of a plan begins so; a step of a
+// stack that another loop goes along does only where its size is one.
+inline bool all_whole(std::byte* const* first, std::byte* const* last) {
+  return std::all_of(first, last,
+                     [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; });
 }
 
 }  // namespace nestgrad::cuda

@@ -108,8 +108,10 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
     if (copied) {
       std::byte* const copy = scratch_of<std::byte>(in, 2);
       round_to_bf16(backend, a, copy, size_a);
-      if (b != a) round_to_bf16(backend, b, copy + second, size_b);
-      b = b == a ? copy : copy + second;
+      // One copy of what both read; where the second reads on from there (a step of an array, and all of it), two.
+      const bool shared = b == a && size_b <= size_a;
+      if (!shared) round_to_bf16(backend, b, copy + second, size_b);
+      b = shared ? copy : copy + second;
       a = copy;
     }
     T* y = reinterpret_cast<T*>(out);

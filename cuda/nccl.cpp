@@ -118,8 +118,12 @@ std::string NcclRank::problem() const {
   return error == ncclSuccess || error == ncclInProgress ? "" : ncclGetErrorString(error);
 }
 
+// What waits on the GPU ends at once, and the call returns when no recorded run refers to the communicator any more: not before
+// the plan is gone that the caller is in.
 void NcclRank::abort() {
-  if (communicator_) static_cast<void>(ncclCommAbort(communicator_->handle));
+  if (communicator_)
+    returns_within(std::chrono::seconds(1),
+                   [made = communicator_] { static_cast<void>(ncclCommAbort(made->handle)); });
   communicator_.reset();
 }
 

@@ -87,7 +87,8 @@ class ScanKernel final : public LoopKernel {
     Bases bases{};
     std::copy_n(at, bases_, bases.at);
     const auto* text = tables_.back().template as<ScanText>();
-    if (own_)
+    // Its vectors begin at multiples of 16 bytes. A step of another loop need not, whose values are not that even.
+    if (own_ && all_whole(at + 1, at + bases_))
       launch(backend_, own_extent_, own_, &text->table, bases, steps,
              literals_->template as<const std::byte*>());
     else launch(backend_, extent_, scan<T>, text, bases, steps);

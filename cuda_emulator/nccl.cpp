@@ -32,6 +32,7 @@ struct Communicator {
   std::shared_ptr<Clique> clique;
   int rank = 0, device = 0;
   bool aborted = false;
+  int recorded = 0;  // exchanges in graphs
 };
 
 struct Transfer {
@@ -66,8 +67,16 @@ std::size_t bytes_of(ncclDataType_t type) {
 // then it can run anew, as in a graph that is launched again.
 class Exchange {
  public:
-  Exchange(std::shared_ptr<Communicator> comm, std::vector<Transfer> transfers)
-      : comm_(std::move(comm)), transfers_(std::move(transfers)) {}
+  Exchange(std::shared_ptr<Communicator> comm, std::vector<Transfer> transfers, bool recorded)
+      : comm_(std::move(comm)), transfers_(std::move(transfers)), recorded_(recorded) {
+    comm_->recorded += recorded_;
+  }
+  ~Exchange() {
+    comm_->recorded -= recorded_;
+    runtime().changed.notify_all();
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
   bool run() {
     if (comm_->aborted) return true;
@@ -117,6 +126,7 @@ class Exchange {
 
   std::shared_ptr<Communicator> comm_;
   std::vector<Transfer> transfers_;
+  const bool recorded_;
   bool begun_ = false;
   std::vector<std::shared_ptr<Message>> sent_;
   std::vector<bool> received_;
@@ -146,7 +156,9 @@ ncclResult_t submit_asked() {
       transfers.push_back(a.transfer);
       return true;
     });
-    const auto exchange = std::make_shared<Exchange>(first.comm, std::move(transfers));
+    const CUstream_st* const queue = find_stream(first.stream);
+    const bool recorded = queue != nullptr && queue->capture == cudaStreamCaptureStatusActive;
+    const auto exchange = std::make_shared<Exchange>(first.comm, std::move(transfers), recorded);
     if (enqueue_until_done(first.stream, [exchange] { return exchange->run(); }) != cudaSuccess)
       return ncclUnhandledCudaError;
   }
@@ -173,6 +185,14 @@ ncclResult_t add(const char* function, Transfer transfer, ncclDataType_t type, n
     asked.push_back({comm->shared, stream, transfer});
     return groups > 0 ? ncclSuccess : submit_asked();
   });
+}
+
+// As NCCL does, it waits until no graph refers to the communicator.
+void leave(ncclComm_t comm) {
+  if (comm == nullptr) return;
+  runtime().changed.notify_all();
+  wait_until([shared = comm->shared] { return shared->recorded == 0; });
+  delete comm;
 }
 
 }  // namespace
@@ -238,15 +258,14 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  return nccl_call("ncclCommDestroy", [&] { return delete comm, ncclSuccess; });
+  return nccl_call("ncclCommDestroy", [&] { return leave(comm), ncclSuccess; });
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return nccl_call("ncclCommAbort", [&] {
     if (comm == nullptr) return ncclInvalidArgument;
     comm->shared->aborted = true;
-    runtime().changed.notify_all();
-    delete comm;
+    leave(comm);
     return ncclSuccess;
   });
 }

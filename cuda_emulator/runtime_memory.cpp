@@ -63,6 +63,9 @@ cudaError_t queue_copy(void* to, const void* from, std::size_t bytes, cudaMemcpy
     const auto* first = static_cast<const unsigned char*>(from);
     copy = [=, now = std::vector<unsigned char>(first, first + bytes)] { copy_now(to, now.data(), bytes); };
   }
+  // Into pageable memory: the call waits for what is before it.
+  if (target == Place::pageable && source == Place::device && queue != nullptr)
+    wait_until([&] { return run_until(*queue); });
   const cudaError_t error = enqueue(stream, std::move(copy));
   if (error == cudaSuccess && target == Place::pageable) std::memset(to, kPoison, bytes);
   return error;

@@ -240,6 +240,9 @@ TEST_CASE(
   CHECK(contains(text({1 << 20, 3}, true), "using Index = int;"));
   CHECK(contains(text({1 << 26, 3}, true), "using Index = std::int64_t;"));
   CHECK(contains(text({1 << 26, 3}, false), "using Index = int;"));
+  // A thread beyond the last counts on by all of the grid, which is as much again.
+  CHECK(contains(text({(1 << 28) - 4096, 4}, false), "using Index = int;"));
+  CHECK(contains(text({1 << 28, 4}, false), "using Index = std::int64_t;"));
   CHECK(contains(text({1 << 16, 1 << 15}, false), "using Index = std::int64_t;"));
 }
 

@@ -197,6 +197,25 @@ Function products_of_all_layouts() {
 
 }  // namespace
 
+TEST_CASE("CUDA: a step of an array times all of it, in bf16: both begin at one address, and one is longer") {
+  const Function f = trace(
+      [](Tensor x) {
+        const Tensor all = reshape(x, {24, 16});
+        return scan(
+                   [&](const Tensors& c, const Tensors& now) -> StepOutput {
+                     const Tensor y = matmul(now[0], all, {.b = true});
+                     return {{c[0] + sum(y)}, {y}};
+                   },
+                   {sum(x)}, {x})
+            .ys[0];
+      },
+      f32({4, 6, 16}));
+  const Array x = rounded(random(f32({4, 6, 16}), 3), 7);
+  const Array on_cpu = f.plan({.device = Device::cpu()}).run({x})[0];
+  Plan plan = f.plan({.slice = false, .device = gpu(), .precision = Precision::bf16});
+  for (int run = 0; run < 2; ++run) CHECK(relative_error(plan.run({x})[0], on_cpu) < 2e-6);
+}
+
 TEST_CASE("CUDA: products of a compiled scan in tf32 and bf16 round their operands, and nothing else") {
   const Function f = products_of_all_layouts();
   const auto run = [&](const Arrays& inputs, Precision precision) {
