@@ -19,12 +19,15 @@ Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec
     const GraphScope scope(graph);
     Tensors in;
     for (const Spec& s : specs) in.push_back(graph.input(s, fmt::format("input{}", in.size()), loc));
-    for (const Tensor& t : fn(in)) closing.outs.push_back(graph.lift(t));
+    const Tensors made = fn(in);
+    check_defined("custom_vjp", what, made, loc);
+    for (const Tensor& t : made) closing.outs.push_back(graph.lift(t));
     for (const Tensor& t : in) closing.carries.push_back(t.id());
   }
   if (!graph.captures().empty())
-    throw GraphError(fmt::format("[custom_vjp] the {} uses {}, which is not among its inputs; pass it in",
-                                 what, describe(graph.captures()[0].outer)));
+    throw GraphError(
+        fmt::format("[custom_vjp] the {} uses {}, which is not among its inputs; pass it in (at {})", what,
+                    describe(graph.captures()[0].outer), describe(loc)));
   return close_body(graph, closing);
 }
 
@@ -52,7 +55,9 @@ constinit const Op custom_op = {.name = "custom_vjp",
                                     }};
 
 Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc) {
-  if (inputs.empty()) throw GraphError("[custom_vjp] needs at least one input");
+  if (inputs.empty())
+    throw GraphError(fmt::format("[custom_vjp] needs at least one input (at {})", describe(loc)));
+  check_defined("custom_vjp", "input", inputs, loc);
   std::vector<Spec> specs;
   for (const Tensor& t : inputs) specs.push_back(t.spec());
   Graph& parent = context().emit.graph ? *context().emit.graph : inputs[0].graph();
@@ -66,12 +71,13 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
         const Tensors given(in.begin(), in.end() - 2);
         Tensors out = rule(given, in[in.size() - 2], in[in.size() - 1]);
         if (out.size() != given.size())
-          throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs",
-                                       out.size(), given.size()));
+          throw GraphError(fmt::format("[custom_vjp] the rule returned {} cotangents for {} inputs (at {})",
+                                       out.size(), given.size(), describe(loc)));
+        check_defined("custom_vjp", "cotangent", out, loc);
         for (std::size_t i = 0; i < out.size(); ++i)
           if (out[i].spec() != given[i].spec())
-            throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {}", i,
-                                         describe(out[i]), describe(given[i])));
+            throw ShapeError(fmt::format("[custom_vjp] cotangent {} is {}, its input is {} (at {})", i,
+                                         describe(out[i]), describe(given[i]), describe(loc)));
         return out;
       },
       loc);

@@ -7,7 +7,8 @@ namespace nestgrad {
 
 // forward(inputs) with a derivative of one's own. rule(inputs, output, cotangent) gives one cotangent per
 // input, in ops, so that derivatives of every order exist. Both must be closed: they may use only what they
-// are given (GraphError).
+// are given (GraphError). A derivative is linear in its cotangent; a rule that is not (one that clips it) works
+// in grad, vjp and hvp, and jvp refuses it (GradError).
 using ForwardFn = std::function<Tensor(const Tensors& inputs)>;
 using RuleFn = std::function<Tensors(const Tensors& inputs, Tensor output, Tensor cotangent)>;
 Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs,

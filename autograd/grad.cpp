@@ -4,6 +4,8 @@
 
 #include "autograd/reverse.h"
 #include "autograd/why.h"
+#include "engine/core/index.h"
+#include "engine/plan/dependence.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -14,14 +16,16 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
                                       const std::vector<Tensor>& x, GradOptions options, Loc loc) {
   if (seeds.empty())
     throw GradError(fmt::format("[{}] there is nothing to differentiate (at {})", rule, describe(loc)));
+  check_defined(rule, "x", x, loc);
   for (const Tensor& t : x) {
     if (!is_float(t.dtype()))
-      throw GradError(fmt::format("[{}] {} is an integer and has no derivative", rule, describe(t)));
+      throw GradError(fmt::format("[{}] {} is an integer and has no derivative (at {})", rule, describe(t),
+                                  describe(loc)));
     if (t.graph().node(t.id()).op->kind == OpKind::constant)
       throw GradError(
           fmt::format("[{}] x = {} is a number, and equal numbers are one "
-                      "node; give the use that you mean a name with probe()",
-                      rule, describe(t)));
+                      "node; give the use that you mean a name with probe() (at {})",
+                      rule, describe(t), describe(loc)));
   }
   const OpenGraph open(seeds[0].value);
   std::vector<Tensor> out = pull_back(seeds, x);
@@ -31,13 +35,21 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
     if (!options.allow_zero) {
       const bool reachable = y.graph().descends_from(x[i].graph());
       throw GradError(fmt::format(
-          "[{}] y = {} does not depend on x = {}: {}. If zero is what you mean, ask for it with allow_zero",
+          "[{}] y = {} does not depend on x = {}: {}. If zero is what you mean, ask for it with allow_zero (at {})",
           rule, describe(y), describe(x[i]),
-          reachable ? where_cut(y, y.graph().lift(x[i])) : "x never meets y"));
+          reachable ? where_cut(y, y.graph().lift(x[i])) : "x never meets y", describe(loc)));
     }
     out[i] = zeros(x[i].dtype(), x[i].shape());
   }
   return out;
+}
+
+// Is t made of one of the values, in whichever way?
+bool reads(Tensor t, const std::vector<Tensor>& values) {
+  std::vector<char> marked(static_cast<std::size_t>(t.graph().size()), 0);
+  for (const Tensor& v : values)
+    if (&v.graph() == &t.graph()) marked[uz(v.id())] = 1;
+  return dependents(t.graph().nodes(), std::move(marked), Follow::values)[uz(t.id())];
 }
 
 void check_pairs(std::string_view rule, std::string_view what, const std::vector<Tensor>& values,
@@ -45,6 +57,8 @@ void check_pairs(std::string_view rule, std::string_view what, const std::vector
   if (values.size() != with.size())
     throw GradError(fmt::format("[{}] needs one {} for each of {} values, there are {} (at {})", rule, what,
                                 values.size(), with.size(), describe(loc)));
+  check_defined(rule, "value", values, loc);
+  check_defined(rule, what, with, loc);
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i].spec() != with[i].spec())
       throw ShapeError(fmt::format("[{}] {} {} is {}, its value is {} (at {})", rule, what, i,
@@ -59,6 +73,7 @@ GradSeed seed_of_ones(Tensor value, Loc loc) {
 }
 
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options, Loc loc) {
+  check_defined("grad", "y", std::span(&y, 1), loc);
   if (y.spec().size() != 1 || !is_float(y.dtype()))
     throw GradError(
         fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()",
@@ -93,9 +108,15 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
   for (std::size_t i = 0; i < g.size(); ++i) second.push_back({g[i], tangents[i]});
   std::vector<Tensor> out = pull_back(second, u);
   for (std::size_t i = 0; i < out.size(); ++i) {
+    if (out[i].defined() && reads(out[i], u))
+      throw GradError(fmt::format(
+          "[jvp] a derivative rule between x and y = {} is not linear in its cotangent (a rule of custom_vjp that clips it, "
+          "say), so there is no forward derivative that belongs to it (at {}). Use grad or vjp, or a linear rule",
+          describe(y[i]), describe(loc)));
     if (out[i].defined()) continue;
     if (!options.allow_zero)
-      throw GradError(fmt::format("[jvp] y = {} does not depend on any x", describe(y[i])));
+      throw GradError(
+          fmt::format("[jvp] y = {} does not depend on any x (at {})", describe(y[i]), describe(loc)));
     out[i] = zeros(y[i].dtype(), y[i].shape());
   }
   return out;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "autograd/missed_paths.h"
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
 #include "engine/plan/readers.h"
@@ -136,48 +137,11 @@ void Reverse::through_op(NodeId id) {
 
 namespace {
 
-bool depends_on(Tensor t, Tensor x);
-
-// Inputs of a body, other than the capture of x, whose outer tensors depend on x.
-std::vector<Capture> other_ways_in(const Graph& g, Tensor x) {
-  std::vector<Capture> ways;
-  for (const Capture& c : g.captures())
-    if (c.outer != x && depends_on(c.outer, x)) ways.push_back(c);
-  for (const Capture& s : g.sources())
-    if (depends_on(s.outer, x)) ways.push_back(s);
-  return ways;
-}
-
-bool depends_on(Tensor t, Tensor x) {
-  if (t == x) return true;
-  Graph& g = t.graph();
-  if (!g.descends_from(x.graph())) return false;
-  std::vector<char> marked(uz(t.id() + 1), 0);
-  const auto mark = [&](NodeId id) {
-    if (id <= t.id()) marked[uz(id)] = 1;
-  };
-  if (&g == &x.graph()) {
-    mark(x.id());
-  } else {
-    for (const Capture& c : g.captures())
-      if (c.outer == x) mark(c.id);
-    for (const Capture& c : other_ways_in(g, x)) mark(c.id);
-  }
-  return dependents(g.nodes(), std::move(marked))[uz(t.id())];
-}
-
-// x's node in g. GradError if an x from outside reaches a seed through another input of the body as well:
-// that path would be missed.
+// x's node in g.
 NodeId wrt_node(Graph& g, Tensor x, std::span<const GradSeed> seeds) {
   if (&x.graph() == &g) return x.id();
   const NodeId id = g.lift(x);
-  for (const Capture& way : other_ways_in(g, x))
-    for (const GradSeed& s : seeds)
-      if (depends_on(s.value, g.tensor(way.id)))
-        throw GradError(fmt::format(
-            "[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
-            "which also comes from outside; pass x in as a carry or an input of the body",
-            describe(x), describe(way.outer)));
+  check_ways_in(g, x, seeds);
   return id;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "autograd/fold_scales.h"
+#include "autograd/missed_paths.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -75,19 +76,24 @@ constinit const Op stack_op = {
 
 namespace {
 
-std::int64_t common_steps(const Tensors& xs, const ScanOptions& options) {
+std::int64_t common_steps(const Tensors& xs, const ScanOptions& options, Loc loc) {
   std::int64_t steps = options.steps;
   for (const Tensor& x : xs) {
-    if (x.rank() == 0) throw ShapeError(fmt::format("[scan] {} has no time axis", describe(x)));
+    if (x.rank() == 0)
+      throw ShapeError(fmt::format("[scan] {} has no time axis (at {})", describe(x), describe(loc)));
     if (steps >= 0 && x.dim(0) != steps)
-      throw ShapeError(fmt::format("[scan] {} has {} steps, others {}", describe(x), x.dim(0), steps));
+      throw ShapeError(fmt::format("[scan] {} has {} steps, others {} (at {})", describe(x), x.dim(0), steps,
+                                   describe(loc)));
     steps = x.dim(0);
   }
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  if (steps > kMost) throw ShapeError(fmt::format("[scan] {} steps; it can have {} at most", steps, kMost));
+  if (steps > kMost)
+    throw ShapeError(
+        fmt::format("[scan] {} steps; it can have {} at most (at {})", steps, kMost, describe(loc)));
   if (steps < 1)
     throw ShapeError(
-        fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps", steps));
+        fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps (at {})", steps,
+                    describe(loc)));
   return steps;
 }
 
@@ -110,15 +116,21 @@ Tensor scan_stack(Tensor scan, std::int64_t body_node) {
 }
 
 ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options, Loc loc) {
-  const std::int64_t steps = common_steps(xs, options);
+  check_defined("scan", "carry", init, loc);
+  check_defined("scan", "x", xs, loc);
+  const std::int64_t steps = common_steps(xs, options, loc);
   if (options.checkpoint_every < 0)
-    throw ConfigError("[scan] checkpoint_every must be 0 (store all) or positive");
+    throw ConfigError(
+        fmt::format("[scan] checkpoint_every is {}; it must be 0 (store all) or positive (at {})",
+                    options.checkpoint_every, describe(loc)));
   Graph* parent = context().emit.graph;
   for (const Tensor& t : init)
     if (!parent) parent = &t.graph();
   for (const Tensor& t : xs)
     if (!parent) parent = &t.graph();
-  if (!parent) throw GraphError("[scan] no graph is open: call this inside trace(), or under a GraphScope");
+  if (!parent)
+    throw GraphError(fmt::format(
+        "[scan] no graph is open: call this inside trace(), or under a GraphScope (at {})", describe(loc)));
 
   Graph graph(GraphOptions{.parent = parent});
   Tensors carries, slices;
@@ -135,21 +147,24 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
     for (std::size_t i = 0; i < init.size(); ++i) graph.note_source(init[i], carries[i]);
     for (std::size_t i = 0; i < xs.size(); ++i) graph.note_source(xs[i], slices[i]);
     next = step(carries, slices);
+    check_defined("scan", "the step's carry", next.carries, loc);
+    check_defined("scan", "the step's y", next.ys, loc);
     fold_scales(graph, next.carries, next.ys);
   }
   if (next.carries.size() != init.size())
-    throw ShapeError(fmt::format("[scan] the step returned {} carries, it was given {}", next.carries.size(),
-                                 init.size()));
+    throw ShapeError(fmt::format("[scan] the step returned {} carries, it was given {} (at {})",
+                                 next.carries.size(), init.size(), describe(loc)));
 
   Closing closing;
   for (const Tensor& t : carries) closing.carries.push_back(t.id());
   for (const Tensor& t : slices) closing.xs.push_back(t.id());
   for (std::size_t i = 0; i < init.size(); ++i) {
     if (next.carries[i].spec() != init[i].spec())
-      throw ShapeError(fmt::format("[scan] carry {} is {} before the step and {} after it", i,
-                                   describe(init[i]), describe(next.carries[i])));
+      throw ShapeError(fmt::format("[scan] carry {} is {} before the step and {} after it (at {})", i,
+                                   describe(init[i]), describe(next.carries[i]), describe(loc)));
     closing.outs.push_back(graph.lift(next.carries[i]));
   }
+  check_ways_through_steps(graph, closing.carries, closing.outs, loc);
   for (const Tensor& y : next.ys) closing.keep.push_back(graph.lift(y));
   for (const Capture& c : graph.captures()) closing.consts.push_back(c.id);
   const Closed closed = close_body(graph, closing);

@@ -1,7 +1,7 @@
 // The derivative of a scan is a scan in the other direction.
 //
-//   carries: the cotangent of each active carry, and an accumulator per needed const (starting at the const's
-//            cotangent so far, so that the order of additions is that of the unrolled loop)
+//   carries: the cotangent of each carry that counts (see carries_that_count), and an accumulator per needed const
+//            (starting at the const's cotangent so far, so that the order of additions is that of the unrolled loop)
 //   xs:      the forward scan's xs, its carries, the body values that the rules mention, cotangents of stacks
 //   body:    the forward body inlined, pulled back, and every forward value in the result replaced by
 //            what the stack of the forward scan holds
@@ -13,6 +13,7 @@
 #include "autograd/scan.h"
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
+#include "engine/plan/liveness.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -56,12 +57,12 @@ class ReverseStep {
         marked_(std::move(marked)),
         graph_(GraphOptions{.parent = &outside}) {}
 
-  // stacks: cotangents of what the scan stacks, by node of its body.
-  void make(const std::map<std::int64_t, Tensor>& stacks) {
+  // What has a cotangent: `finals`, carries after the last step, and `stacks`, by node of the body.
+  void make(const std::map<std::int64_t, Tensor>& finals, const std::map<std::int64_t, Tensor>& stacks) {
     {
       const GraphScope scope(graph_);
       const Tensors made = forward_again();
-      ask(made, stacks);
+      ask(made, carries_that_count(finals, stacks), stacks);
       pulled_ = pull_back(seeds_, wrt_, starts_);
       read_stacks(made);
       // A carry whose cotangent is structurally absent gets zeros: the body must stay square.
@@ -114,17 +115,31 @@ class ReverseStep {
     return inline_body(*body_, inputs_);
   }
 
-  // What is pulled back, and for what: `carries_`, `needed_xs_` and `consts_` in this order.
-  void ask(const Tensors& made, const std::map<std::int64_t, Tensor>& stacks) {
-    const int nc = body_->carries, nx = body_->xs;
+  // By carry: does it depend on what a derivative is asked for, and what has a cotangent on it? Any other has a
+  // cotangent of zeros, which must not be pulled back: where a slope is infinite it would give NaN.
+  std::vector<char> carries_that_count(const std::map<std::int64_t, Tensor>& finals,
+                                       const std::map<std::int64_t, Tensor>& stacks) const {
+    std::vector<char> read(uz(body_->carries), 0);
+    for (const auto& [carry, ct] : finals) read[uz(carry)] = 1;
+    std::vector<NodeId> shown;
+    for (const auto& [node, ct] : stacks) shown.push_back(static_cast<NodeId>(node));
+    std::vector<char> out = live_in_body(*body_, std::move(read), std::move(shown)).carries;
     const std::vector<char> active = active_in_body(*body_, marked_);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = out[i] && active[i];
+    return out;
+  }
+
+  // What is pulled back, and for what: `carries_`, `needed_xs_` and `consts_` in this order.
+  void ask(const Tensors& made, const std::vector<char>& counts,
+           const std::map<std::int64_t, Tensor>& stacks) {
+    const int nc = body_->carries, nx = body_->xs;
     const auto want = [&](int i, std::vector<NodeId>& list, Tensor start) {
       list.push_back(i);
       wrt_.push_back(inputs_[uz(i)]);
       starts_.push_back(start);
     };
     for (int i = 0; i < nc; ++i) {
-      if (!active[uz(i)]) continue;
+      if (!counts[uz(i)]) continue;
       const Tensor ct = graph_.input(body_->spec(i));
       closing_.carries.push_back(ct.id());
       seeds_.push_back({made[uz(body_->outs[uz(i)])], ct});
@@ -192,7 +207,7 @@ void Reverse::through_scan(NodeId id) {
   std::vector<char> marked;
   for (NodeId in : scan.inputs) marked.push_back(depends(in));
   ReverseStep step(graph_, id, std::move(marked));
-  step.make(arrived.stacks);
+  step.make(arrived.finals, arrived.stacks);
 
   Tensors inputs;
   for (NodeId i : step.carries()) {

@@ -53,7 +53,7 @@ constinit const Op broadcast_op = {
     }};
 
 Tensor broadcast_to(Operand x, const Shape& shape) {
-  return emit(broadcast_op, {x.tensor}, ShapeAttrs{shape}, x.loc);
+  return emit(broadcast_op, {x.tensor()}, ShapeAttrs{shape}, x.loc);
 }
 
 Tensor zeros(DType dtype, const Shape& shape, Loc loc) { return full(dtype, shape, 0, loc); }

@@ -48,11 +48,11 @@ GroupAttrs of(const ProcessGroup& processes) { return {processes.id()}; }
 
 // The extent of each process's part of an axis.
 std::int64_t part_extent(const char* op, const Operand& x, int axis, const ProcessGroup& processes) {
-  const std::int64_t extent = x.tensor.shape()[uz(axis)];
+  const std::int64_t extent = x.tensor().shape()[uz(axis)];
   if (extent % processes.size() != 0)
     throw ShapeError(
         fmt::format("[{}] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", op,
-                    axis, describe(x.tensor), processes.size(), describe(x.loc)));
+                    axis, describe(x.tensor()), processes.size(), describe(x.loc)));
   return extent / processes.size();
 }
 
@@ -156,27 +156,27 @@ constinit const Op rank_after_op = {
     .samples = [] { return samples_of(nullptr, {}); }};
 
 Tensor own(Operand x, const ProcessGroup& processes) {
-  return emit(own_op, {x.tensor}, of(processes), x.loc);
+  return emit(own_op, {x.tensor()}, of(processes), x.loc);
 }
 Tensor vary(Operand x, const ProcessGroup& processes) {
-  return emit(vary_op, {x.tensor}, of(processes), x.loc);
+  return emit(vary_op, {x.tensor()}, of(processes), x.loc);
 }
 Tensor all_sum(Operand x, const ProcessGroup& processes) {
-  return emit(all_sum_op, {x.tensor}, of(processes), x.loc);
+  return emit(all_sum_op, {x.tensor()}, of(processes), x.loc);
 }
 Tensor exchange(Operand x, const ProcessGroup& processes) {
-  return emit(exchange_op, {x.tensor}, of(processes), x.loc);
+  return emit(exchange_op, {x.tensor()}, of(processes), x.loc);
 }
 Tensor rank_before(Operand x, const ProcessGroup& processes) {
-  return emit(rank_before_op, {x.tensor}, of(processes), x.loc);
+  return emit(rank_before_op, {x.tensor()}, of(processes), x.loc);
 }
 Tensor rank_after(Operand x, const ProcessGroup& processes) {
-  return emit(rank_after_op, {x.tensor}, of(processes), x.loc);
+  return emit(rank_after_op, {x.tensor()}, of(processes), x.loc);
 }
 
 Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes) {
   const int cut = normal_axis("all_to_all", split, x), joined = normal_axis("all_to_all", join, x);
-  Shape parted = x.tensor.shape();  // [.., processes, extent / processes, ..]
+  Shape parted = x.tensor().shape();  // [.., processes, extent / processes, ..]
   parted[uz(cut)] = part_extent("all_to_all", x, cut, processes);
   parted.insert(parted.begin() + cut, processes.size());
   std::vector<int> to_front{cut};
@@ -186,7 +186,7 @@ Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes)
 }
 
 Tensor all_gather(Operand x, int axis, const ProcessGroup& processes) {
-  Shape each = x.tensor.shape();
+  Shape each = x.tensor().shape();
   each.insert(each.begin(), processes.size());
   return exchanged_along(broadcast_to(x, each), normal_axis("all_gather", axis, x), x.loc, processes);
 }

@@ -66,8 +66,9 @@ constinit const Op concat_op = {
 
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
   if (parts.empty()) throw ShapeError(fmt::format("[concat] needs at least one part (at {})", describe(loc)));
-  if (parts.size() == 1) return parts[0];
+  check_defined("concat", "part", parts, loc);
   const int normal = normal_axis("concat", axis, {parts[0], loc});
+  if (parts.size() == 1) return parts[0];
   if (parts.size() <= kMaxParts) return emit(concat_op, parts, ConcatAttrs{normal}, loc);
   std::vector<Tensor> groups;
   for (std::size_t i = 0; i < parts.size(); i += kMaxParts)

@@ -29,7 +29,7 @@ void check_1d(std::string_view op, Tensor x, Tensor w, Tensor bias) {
 
 Tensor conv1d(Operand input, Operand weight, Tensor bias) {
   const CompositeScope scope("conv1d", input.loc);
-  const Tensor x = input.tensor, w = weight.tensor;
+  const Tensor x = input.tensor(), w = weight.tensor();
   check_1d("conv1d", x, w, bias);
   const std::int64_t dim = x.dim(2), taps = w.dim(-1), time = x.dim(1) - taps + 1;
   const Tensor rows = permute(reshape(w, {dim, taps}), {1, 0});  // [taps, dim]
@@ -43,13 +43,13 @@ Tensor conv1d(Operand input, Operand weight, Tensor bias) {
 
 Tensor causal_conv1d(Operand x, Operand weight, Tensor bias) {
   const CompositeScope scope("causal_conv1d", x.loc);
-  check_1d("causal_conv1d", x.tensor, weight.tensor, bias);
-  return conv1d(pad(x, 1, weight.tensor.dim(-1) - 1, 0), weight, bias);
+  check_1d("causal_conv1d", x.tensor(), weight.tensor(), bias);
+  return conv1d(pad(x, 1, weight.tensor().dim(-1) - 1, 0), weight, bias);
 }
 
 Tensor depthwise_conv3x3(Operand input, Operand weight, Tensor bias) {
   const CompositeScope scope("depthwise_conv3x3", input.loc);
-  const Tensor x = input.tensor, w = weight.tensor;
+  const Tensor x = input.tensor(), w = weight.tensor();
   if (x.rank() != 4)
     throw ShapeError(
         fmt::format("[depthwise_conv3x3] x must be [batch, height, width, dim], it is {} (at {})",

@@ -147,6 +147,18 @@ Tensor log_or_zero(Tensor a) {
   return positive * log(select(positive, a, 1.0));
 }
 
+// The slope of a^b in a. Where b is known, one that ends: of x^2 it is constant at order 2, and zero from order 3 on.
+// Otherwise 0 x^-1 would follow, which is NaN where x^-1 is no longer finite.
+Tensor pow_slope(Tensor a, Tensor b) {
+  const auto n = known_number(b);
+  if (!n) return b * pow(a, one_less(a, b));
+  if (*n == 0) return zero_like(a);
+  return *n == 1 ? b : b * pow(a, constant(*n - 1, b.dtype()));
+}
+
+// ct, and 0 where the mask holds, whatever ct is there: an infinite one times a mask would be NaN.
+Tensor unless(Tensor mask, Tensor ct) { return select(mask, zero_like(ct), ct); }
+
 using Simplify = Tensor (*)(Tensor);
 constexpr Simplify _ = nullptr;
 
@@ -175,11 +187,9 @@ constexpr int LINEAR = 256, PRODUCT = 512, SUM = 1024;
 #define STEP_WHY "it is piecewise constant"
 
 #define UNARY(NAME, ...) \
-  Tensor NAME(Operand x) { return emit(NAME##_op, {as_tensor(x, {})}, {}, x.loc); }
-#define BINARY(NAME, ...)                                                                \
-  Tensor NAME(Operand a, Operand b) {                                                    \
-    return emit(NAME##_op, {as_tensor(a, b.tensor), as_tensor(b, a.tensor)}, {}, a.loc); \
-  }
+  Tensor NAME(Operand x) { return emit(NAME##_op, {x.tensor()}, {}, x.loc); }
+#define BINARY(NAME, ...) \
+  Tensor NAME(Operand a, Operand b) { return emit(NAME##_op, {as_tensor(a, b), as_tensor(b, a)}, {}, a.loc); }
 #define TERNARY(...)
 #include "ops/elementwise.def"
 
@@ -267,7 +277,7 @@ constinit const Op select_op = {
     }};
 
 Tensor select(Operand mask, Operand yes, Operand no) {
-  const Tensor like = mask.tensor.defined() ? mask.tensor : yes.tensor;
+  const Operand& like = mask.is_number ? (yes.is_number ? no : yes) : mask;
   return emit(select_op, {as_tensor(mask, like), as_tensor(yes, like), as_tensor(no, like)}, {}, mask.loc);
 }
 

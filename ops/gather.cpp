@@ -110,11 +110,11 @@ constinit const Op scatter_op = {
     }};
 
 Tensor gather(Operand table, Operand indices) {
-  return emit(gather_op, {table.tensor, indices.tensor}, {}, table.loc);
+  return emit(gather_op, {table.tensor(), indices.tensor()}, {}, table.loc);
 }
 
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n) {
-  return emit(scatter_op, {indices.tensor, updates.tensor}, ScatterAttrs{n}, indices.loc);
+  return emit(scatter_op, {indices.tensor(), updates.tensor()}, ScatterAttrs{n}, indices.loc);
 }
 
 }  // namespace nestgrad

@@ -81,8 +81,8 @@ constinit const Op probe_op = {
       return {{.inputs = {{{2, 3}}}}};
     }};
 
-Tensor cast(Operand x, DType dtype) { return emit(cast_op, {x.tensor}, CastAttrs{dtype}, x.loc); }
-Tensor stop_gradient(Operand x) { return emit(stop_gradient_op, {x.tensor}, {}, x.loc); }
-Tensor probe(Operand x) { return emit(probe_op, {x.tensor}, {}, x.loc); }
+Tensor cast(Operand x, DType dtype) { return emit(cast_op, {x.tensor()}, CastAttrs{dtype}, x.loc); }
+Tensor stop_gradient(Operand x) { return emit(stop_gradient_op, {x.tensor()}, {}, x.loc); }
+Tensor probe(Operand x) { return emit(probe_op, {x.tensor()}, {}, x.loc); }
 
 }  // namespace nestgrad

@@ -160,18 +160,18 @@ Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc) {
   return emit(iota_op, std::span<const Tensor>{}, IotaAttrs{normal, dtype, shape}, loc);
 }
 
-Tensor tril(Operand x, int diagonal) { return emit(tril_op, {x.tensor}, TrilAttrs{diagonal}, x.loc); }
+Tensor tril(Operand x, int diagonal) { return emit(tril_op, {x.tensor()}, TrilAttrs{diagonal}, x.loc); }
 
 Tensor cumsum(Operand x, int axis, bool reverse) {
-  return emit(cumsum_op, {x.tensor}, CumsumAttrs{normal_axis("cumsum", axis, x), reverse}, x.loc);
+  return emit(cumsum_op, {x.tensor()}, CumsumAttrs{normal_axis("cumsum", axis, x), reverse}, x.loc);
 }
 
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {
   const CompositeScope scope("one_hot", indices.loc);
-  if (indices.tensor.dtype() != DType::i32)
+  if (indices.tensor().dtype() != DType::i32)
     throw DTypeError(fmt::format("[one_hot] indices must be i32; cast() them: they are {} (at {})",
-                                 describe(indices.tensor), describe(indices.loc)));
-  Shape column = indices.tensor.shape();
+                                 describe(indices.tensor()), describe(indices.loc)));
+  Shape column = indices.tensor().shape();
   column.push_back(1);
   return cast(equal(reshape(indices, column), iota(DType::i32, {n}, 0)), dtype);
 }

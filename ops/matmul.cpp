@@ -198,7 +198,7 @@ constinit const Op matmul_op = {
     }};
 
 Tensor matmul(Operand a, Operand b, MatmulOptions t) {
-  return emit(matmul_op, {a.tensor, b.tensor}, MatmulAttrs{t.a, t.b}, a.loc);
+  return emit(matmul_op, {a.tensor(), b.tensor()}, MatmulAttrs{t.a, t.b}, a.loc);
 }
 
 }  // namespace nestgrad

@@ -89,14 +89,14 @@ constinit const Op permute_op = {
 Tensor permute(Operand x, const std::vector<int>& order) {
   Shape axes;
   for (int axis : order) axes.push_back(normal_axis("permute", axis, x));
-  return emit(permute_op, {x.tensor}, PermuteAttrs{axes}, x.loc);
+  return emit(permute_op, {x.tensor()}, PermuteAttrs{axes}, x.loc);
 }
 
 Tensor transpose(Operand x) {
-  const int rank = x.tensor.rank();
+  const int rank = x.tensor().rank();
   if (rank < 2)
     throw ShapeError(
-        fmt::format("[transpose] needs two axes, x is {} (at {})", describe(x.tensor), describe(x.loc)));
+        fmt::format("[transpose] needs two axes, x is {} (at {})", describe(x.tensor()), describe(x.loc)));
   std::vector<int> order(uz(rank));
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[uz(rank - 1)], order[uz(rank - 2)]);

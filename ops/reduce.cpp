@@ -48,7 +48,7 @@ std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<in
   std::ranges::sort(out);
   if (std::ranges::adjacent_find(out) != out.end())
     throw ShapeError(fmt::format("[{}] an axis is named twice in {}: x is {} (at {})", called(op),
-                                 fmt::join(axes, ","), describe(x.tensor),
+                                 fmt::join(axes, ","), describe(x.tensor()),
                                  describe(context().emit.loc.value_or(x.loc))));
   return out;
 }
@@ -125,7 +125,7 @@ OpKernel reduce_call(const OpCall& c, One<T> one, Across<T> across) {
 }
 
 std::vector<int> all_axes(const Operand& x) {
-  std::vector<int> all(uz(x.tensor.rank()));
+  std::vector<int> all(uz(x.tensor().rank()));
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
@@ -228,8 +228,8 @@ constinit const Op max_over_op = {
 
 Tensor sum(Operand x, const std::vector<int>& axes, bool keep) {
   const auto normal = reduced_axes("sum", axes, x);
-  if (normal.empty()) return x.tensor;
-  const Tensor kept = emit(sum_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
+  if (normal.empty()) return x.tensor();
+  const Tensor kept = emit(sum_op, {x.tensor()}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 
@@ -237,13 +237,13 @@ Tensor sum(Operand x) { return sum(x, all_axes(x)); }
 
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
   const CompositeCall call("mean");
-  if (!is_float(x.tensor.dtype()))
+  if (!is_float(x.tensor().dtype()))
     throw DTypeError(
         fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
-                    describe(x.tensor), describe(x.loc)));
+                    describe(x.tensor()), describe(x.loc)));
   reduced_axes("mean", axes, x);  // so that an error speaks of the mean
   const Tensor total = sum(x, axes, keep);
-  const double count = static_cast<double>(x.tensor.spec().size()) /
+  const double count = static_cast<double>(x.tensor().spec().size()) /
                        static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
   return Operand(total, x.loc) * (1.0 / count);
 }
@@ -253,8 +253,8 @@ Tensor mean(Operand x) { return mean(x, all_axes(x)); }
 Tensor max(Operand x, const std::vector<int>& axes, bool keep) {
   const CompositeCall call("max");
   const auto normal = reduced_axes("max", axes, x);
-  if (normal.empty()) return x.tensor;
-  const Tensor kept = emit(max_over_op, {x.tensor}, ReduceAttrs{normal}, x.loc);
+  if (normal.empty()) return x.tensor();
+  const Tensor kept = emit(max_over_op, {x.tensor()}, ReduceAttrs{normal}, x.loc);
   return keep ? kept : drop_axes(kept, normal, x.loc);
 }
 
@@ -262,8 +262,8 @@ Tensor max(Operand x) { return max(x, all_axes(x)); }
 
 Tensor min(Operand x, const std::vector<int>& axes, bool keep) {
   const CompositeCall call("min");
-  reduced_axes("min", axes, x);     // so that an error speaks of x, and not of -x
-  if (!is_float(x.tensor.dtype()))  // -1 - x takes every integer, -x not the least
+  reduced_axes("min", axes, x);       // so that an error speaks of x, and not of -x
+  if (!is_float(x.tensor().dtype()))  // -1 - x takes every integer, -x not the least
     return Operand(-1, x.loc) - Operand(max({Operand(-1, x.loc) - x, x.loc}, axes, keep), x.loc);
   return -Operand(max({-x, x.loc}, axes, keep), x.loc);
 }
@@ -274,7 +274,7 @@ Tensor max(Operand x, std::initializer_list<int> axes, bool keep) { return max(x
 Tensor min(Operand x, std::initializer_list<int> axes, bool keep) { return min(x, std::vector(axes), keep); }
 
 Tensor sum_to(Operand x, const Shape& shape) {
-  const Tensor t = x.tensor;
+  const Tensor t = x.tensor();
   if (t.shape() == shape) return t;
   const int lead = t.rank() - static_cast<int>(shape.size());
   bool fits = lead >= 0;  // would an array of this shape broadcast to x?

@@ -15,14 +15,6 @@ namespace {
 
 bool is(Tensor t, const Op& op) { return node_of(t).op == &op; }
 
-// The number that every element of t is, if it is known to be one number.
-std::optional<double> number(Tensor t) {
-  while (is(t, reshape_op) || is(t, broadcast_op)) t = input_of(t);
-  const GraphNode& n = node_of(t);
-  if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return std::nullopt;
-  return literal_of(n).item();
-}
-
 // Numbers of which a few may be multiplied with each other, without leaving the range of f32.
 bool is_moderate(double x) { return std::abs(x) > 1e-6 && std::abs(x) < 1e6; }
 
@@ -37,7 +29,8 @@ Scaled scaled(Tensor t) {
   if (is(t, neg_op)) return {input_of(t), -1};
   if (!is(t, mul_op)) return {};
   for (std::size_t i : {0U, 1U})
-    if (const auto c = number(input_of(t, i)); c && is_moderate(*c) && input_of(t, 1 - i).spec() == t.spec())
+    if (const auto c = known_number(input_of(t, i));
+        c && is_moderate(*c) && input_of(t, 1 - i).spec() == t.spec())
       return {input_of(t, 1 - i), *c};
   return {};
 }
@@ -78,10 +71,17 @@ Tensor times(Tensor x, double c) { return c == 1 ? x : c == -1 ? -x : x * consta
 
 }  // namespace
 
+std::optional<double> known_number(Tensor t) {
+  while (is(t, reshape_op) || is(t, broadcast_op)) t = input_of(t);
+  const GraphNode& n = node_of(t);
+  if (n.op->kind != OpKind::constant || literal_of(n).size() != 1) return std::nullopt;
+  return literal_of(n).item();
+}
+
 Tensor times_one(Tensor t) {
   for (std::size_t i : {0U, 1U}) {
     const Tensor x = input_of(t, i);
-    const auto c = number(input_of(t, 1 - i));
+    const auto c = known_number(input_of(t, 1 - i));
     if (!c || x.spec() != t.spec()) continue;
     if (*c == 1) return x;
     if (!t.graph().options().round) return {};
@@ -92,14 +92,14 @@ Tensor times_one(Tensor t) {
 }
 
 Tensor over_one(Tensor t) {
-  return number(input_of(t, 1)) == 1.0 ? if_same_spec(t, input_of(t, 0)) : Tensor();
+  return known_number(input_of(t, 1)) == 1.0 ? if_same_spec(t, input_of(t, 0)) : Tensor();
 }
 
 Tensor plus_zero(Tensor t) {
   const Tensor a = input_of(t, 0), b = input_of(t, 1);
   const bool round = t.graph().options().round;
-  if (round && number(b) == 0.0) return if_same_spec(t, a);
-  if (round && number(a) == 0.0) return if_same_spec(t, b);
+  if (round && known_number(b) == 0.0) return if_same_spec(t, a);
+  if (round && known_number(a) == 0.0) return if_same_spec(t, b);
   if (is(b, neg_op)) return a - input_of(b);
   if (is(a, neg_op)) return b - input_of(a);
   if (!round) return {};
@@ -112,7 +112,7 @@ Tensor plus_zero(Tensor t) {
 
 Tensor minus_zero(Tensor t) {
   const Tensor a = input_of(t, 0), b = input_of(t, 1);
-  if (number(b) == 0.0) return if_same_spec(t, a);
+  if (known_number(b) == 0.0) return if_same_spec(t, a);
   return is(b, neg_op) ? a + input_of(b) : Tensor();
 }
 

@@ -120,20 +120,20 @@ Tensor drop_if_nothing_changes(Tensor t) {
 }
 
 int normal_axis(std::string_view name, int axis, const Operand& x) {
-  const int rank = x.tensor.rank();
+  const int rank = x.tensor().rank();
   if (axis < -rank || axis >= rank)
     throw ShapeError(fmt::format("[{}] axis {} does not exist, rank is {}: x is {} (at {})", called(name),
-                                 axis, rank, describe(x.tensor),
+                                 axis, rank, describe(x.tensor()),
                                  describe(context().emit.loc.value_or(x.loc))));
   return axis < 0 ? axis + rank : axis;
 }
 
 Tensor slice(Operand x, int axis, std::int64_t begin, std::int64_t end) {
-  return emit(slice_op, {x.tensor}, SliceAttrs{normal_axis("slice", axis, x), begin, end}, x.loc);
+  return emit(slice_op, {x.tensor()}, SliceAttrs{normal_axis("slice", axis, x), begin, end}, x.loc);
 }
 
 Tensor pad(Operand x, int axis, std::int64_t before, std::int64_t after) {
-  return emit(pad_op, {x.tensor}, PadAttrs{normal_axis("pad", axis, x), before, after}, x.loc);
+  return emit(pad_op, {x.tensor()}, PadAttrs{normal_axis("pad", axis, x), before, after}, x.loc);
 }
 
 }  // namespace nestgrad

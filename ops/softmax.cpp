@@ -16,38 +16,41 @@ Tensor shifted(Tensor x, int axis) { return x - stop_gradient(max(x, {axis}, kKe
 
 Tensor softmax(Operand x, int axis) {
   const CompositeScope scope("softmax", x.loc);
-  const Tensor e = exp(shifted(x.tensor, axis));
+  const Tensor e = exp(shifted(x.tensor(), axis));
   return e / sum(e, {axis}, kKeep);
 }
 
 Tensor log_softmax(Operand x, int axis) {
   const CompositeScope scope("log_softmax", x.loc);
-  const Tensor s = shifted(x.tensor, axis);
+  const Tensor s = shifted(x.tensor(), axis);
   return s - log(sum(exp(s), {axis}, kKeep));
 }
 
 Tensor logsumexp(Operand x, int axis, bool keep) {
   const CompositeScope scope("logsumexp", x.loc);
-  const Tensor largest = stop_gradient(max(x.tensor, {axis}, kKeep));
+  const Tensor largest = stop_gradient(max(x.tensor(), {axis}, kKeep));
   // Of infinities nothing is taken away: inf - inf would be NaN.
-  const double finite =
-      x.tensor.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  const double finite = x.tensor().dtype() == DType::f32 ? std::numeric_limits<float>::max()
+                                                         : std::numeric_limits<double>::max();
   const Tensor top = where(greater(abs(largest), finite), 0.0, largest);
-  const Tensor kept = log(sum(exp(x.tensor - top), {axis}, kKeep)) + top;
+  const Tensor kept = log(sum(exp(x.tensor() - top), {axis}, kKeep)) + top;
   return keep ? kept : sum(kept, {axis});
 }
 
 Tensor cross_entropy(Operand logits, Operand labels) {
   const CompositeScope scope("cross_entropy", logits.loc);
-  const Tensor x = logits.tensor;
+  const Tensor x = logits.tensor();
   const std::int64_t classes = x.dim(-1);
   Shape one_each = x.shape();
   one_each.pop_back();
-  if (const Tensor ids = labels.tensor; ids.dtype() != DType::i32 || ids.shape() != one_each)
-    throw ShapeError(fmt::format(
+  if (const Tensor ids = labels.tensor(); ids.dtype() != DType::i32 || ids.shape() != one_each) {
+    const std::string why = fmt::format(
         "[cross_entropy] labels must be {}, one for each row of the logits {}; they are {} (at {}): cast() or "
         "reshape() them",
-        to_string(Spec{DType::i32, one_each}), describe(x), describe(ids), describe(labels.loc)));
+        to_string(Spec{DType::i32, one_each}), describe(x), describe(ids), describe(labels.loc));
+    if (ids.dtype() != DType::i32) throw DTypeError(why);
+    throw ShapeError(why);
+  }
   // Looked up in 0, 1, 2, ..: the label itself, or an error where there is no such class.
   const Tensor known = gather(iota(DType::i32, {classes}, 0), labels);
   // Chosen and not multiplied, so that classes masked by -infinity do no harm.

@@ -215,12 +215,12 @@ constinit const Op solve_op = {
     }};
 
 Tensor triangular_solve(Operand l, Operand b, TriangularSolveOptions options) {
-  return emit(triangular_solve_op, {l.tensor, b.tensor},
+  return emit(triangular_solve_op, {l.tensor(), b.tensor()},
               TriangularSolveAttrs{options.transpose, options.unit}, l.loc);
 }
 
 Tensor solve(Operand a, Operand b, SolveOptions options) {
-  return emit(solve_op, {a.tensor, b.tensor}, SolveAttrs{options.transpose}, a.loc);
+  return emit(solve_op, {a.tensor(), b.tensor()}, SolveAttrs{options.transpose}, a.loc);
 }
 
 }  // namespace nestgrad

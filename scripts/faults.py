@@ -148,6 +148,7 @@ FAULTS = [
         ("scratch-for-nothing", "scratch_bytes_ = std::max(scratch_bytes_, «scratch.at + scratch.bytes - scratch_at_»);", "std::int64_t{0}"),
     ]),
     ("cuda", "cuda/cluster_source.cpp", CUDA, [
+        ("counter-runs-over", "const bool large = «2 * std::max(elements, out.threads)» >=", "std::max(elements, out.threads)"),
         ("last-columns-of-a-row", "const bool ragged = «row % kLanes != 0»;", "false"),
         ("half-a-warp-without-a-row", "while (out < kMostRowsOfWarp && «layout_.rows() % (2 * out) == 0» &&", "true"),
         ("four-over-two-rows", "«layout_.row() % kTogether != 0») return false; return true;", "false"),
@@ -157,7 +158,14 @@ FAULTS = [
     ("cuda", "cuda/scan_block.cuh", CUDA, [
         ("only-the-first-part-of-a-sum", "part < «p.parts»; ++part", "1"),
     ]),
+    ("cuda", "cuda/backend.cpp", CUDA, [
+        ("copies-wait-behind-exchanges", "if («!exchanges_in_queue().empty()») wait(); if (bytes > 0)", "false"),
+    ]),
+    ("cuda", "cuda/nccl.cpp", CUDA, [
+        ("abort-waits-for-recordings", "returns_within(«std::chrono::seconds(1)», [made", "std::chrono::hours(1)"),
+    ]),
     ("cuda", "cuda/matmul.cpp", CUDA, [
+        ("longer-operand-not-copied", "const bool shared = b == a && «size_b <= size_a»;", "true"),
         ("along-the-last-axis", "static_cast<int>( «std::max_element(batch.out.size, batch.out.size + batch.out.rank) - batch.out.size»);", "batch.out.rank - 1"),
     ]),
     ("cuda", "cuda/moves.h", CUDA, [
@@ -179,15 +187,18 @@ FAULTS = [
     ]),
 
     ("slopes", "ops/elementwise.def", RULES, [
-        ("relu-one-at-zero", "ct * «greater(x, zero_like(x))»", "greater_equal(x, zero_like(x))"),
+        ("relu-one-at-zero", "where(x <= X(0), X(0), x), unless(«less_equal(x, 0.0)», ct)", "less(x, 0.0)"),
         ("abs-one-at-zero", "ct * «sign(x)»", "greater_equal(x, 0.0) * 2.0 - 1.0"),
-        ("max-tie-lost", "ct * «greater_equal(a, b)», ct * less(a, b)", "greater(a, b)"),
-        ("max-tie-counted-twice", "ct * greater_equal(a, b), ct * «less(a, b)»", "less_equal(a, b)"),
-        ("min-tie-lost", "ct * «less_equal(a, b)», ct * greater(a, b)", "less(a, b)"),
-        ("min-tie-counted-twice", "ct * less_equal(a, b), ct * «greater(a, b)»", "greater_equal(a, b)"),
+        ("max-tie-lost", "unless(«less(a, b)», ct), unless(greater_equal(a, b), ct)", "less_equal(a, b)"),
+        ("max-tie-counted-twice", "unless(less(a, b), ct), unless(«greater_equal(a, b)», ct)", "greater(a, b)"),
+        ("min-tie-lost", "unless(«greater(a, b)», ct), unless(less_equal(a, b), ct)", "greater_equal(a, b)"),
+        ("min-tie-counted-twice", "unless(greater(a, b), ct), unless(«less_equal(a, b)», ct)", "less(a, b)"),
+        ("nan-hidden-by-relu", "x), unless(«less_equal(x, 0.0)», ct)", "equal(greater(x, 0.0), 0.0)"),
     ]),
     ("slopes", "ops/elementwise.cpp", RULES, [
         ("pow-zero-to-zero", "return «select(equal(a, 0.0) * equal(b, 0.0), 1.0, b) - 1.0»", "b - 1.0"),
+        ("infinite-cotangent-masked", "Tensor unless(Tensor mask, Tensor ct) { return «select(mask, zero_like(ct), ct)»; }", "ct * equal(mask, 0.0)"),
+        ("known-power-goes-on", "const auto n = known_number(b); if («!n») return", "true"),
         ("pow-log-of-zero", "return «positive * log(select(positive, a, 1.0))»", "log(a)"),
         ("silu-without-second-term", "return s * («1.0 + x * (1.0 - s)»)", "1.0 + x * 0.0"),
         ("gelu-tanh-cubic", "(c + square(x) * («3 * c * 0.044715»))", "2 * c * 0.044715"),
@@ -224,8 +235,13 @@ FAULTS = [
         ("given-start-forgotten", "if («initial[i].defined()») cotangents_", "false"),
         ("level-of-the-program", "level_ = std::max(level_, «1 + highest_level(graph.node(id))»)",
          "highest_level(graph.node(id))"),
-        ("other-way-in-not-refused", "if («depends_on(s.value, g.tensor(way.id))») throw", "false"),
         ("cut-operand-passes", "!depends(n.inputs[i]) || «!passes(n, i, graph_.node(n.inputs[i]))»", "false"),
+    ]),
+    ("reverse", "autograd/missed_paths.cpp", DERIVATIVES, [
+        ("other-way-in-not-refused", "if («depends_on(s.value, g.tensor(way.id))») throw", "false"),
+        ("way-through-steps-not-refused", "if («dependents(body.nodes(), std::move(from))[uz(d.of)]») throw", "false"),
+        ("through-one-step-only", "if (marked[uz(nexts[k])] && !given[uz(carries[k])]) «given[uz(carries[k])] = grew = true;»", None),
+        ("loop-around-not-asked", "if («home.depth() > d.wrt.graph().depth()» && reaches(", "false"),
     ]),
     ("reverse", "engine/plan/dependence.cpp", DERIVATIVES, [
         ("carry-through-another-carry", "&& !inputs[i]) «inputs[i] = grew = true;»", None),
@@ -250,6 +266,7 @@ FAULTS = [
         ("product-made-twice", "if («live[uz(fold.product)]») carries", "false"),
     ]),
     ("scan-derivative", "autograd/scan_vjp.cpp", DERIVATIVES, [
+        ("unread-carry-pulled-back", "out[i] = «out[i] && active[i]»;", "active[i]"),
         ("carry-after-the-step", "inputs_.push_back(add_stack(«i»))", "body_->outs[uz(i)]"),
         ("same-direction", "inputs, loop.steps, «!loop.reverse»", "loop.reverse"),
         ("schedule-lost", "«loop.every», scan.loc", "0"),
@@ -464,7 +481,7 @@ FAULTS = [
         ("merged-untransposed", "if («flags(a)[other] != flags(b)[other]») y = transpose(y)", "false"),
         ("factor-that-varies", "same_for_all = same_for_all && («own < 0 || factor.dim(own) == 1»)", "true"),
         ("broadcast-lost",
-         "const auto c = number(input_of(t, 1 - i)); if (!c || «x.spec() != t.spec()») continue", "false"),
+         "const auto c = known_number(input_of(t, 1 - i)); if (!c || «x.spec() != t.spec()») continue", "false"),
         ("difference-turned-round", "return «input_of(x, 1) - input_of(x, 0)»",
          "input_of(x, 0) - input_of(x, 1)"),
     ]),

@@ -72,16 +72,20 @@ std::string to_string(const Spec& spec) {
 
 namespace {
 
-std::shared_ptr<std::byte[]> allocated(std::size_t bytes, std::align_val_t alignment) {
-  auto* raw = static_cast<std::byte*>(::operator new(bytes, alignment));
+std::shared_ptr<std::byte[]> allocated(const Spec& spec, std::size_t bytes, std::align_val_t alignment) {
+  auto* raw = static_cast<std::byte*>(::operator new(bytes, alignment, std::nothrow));
+  if (!raw)
+    throw DeviceError(fmt::format(
+        "[array] out of memory: the system has no {} MiB for {}. Use smaller shapes or batches, or give the plan a memory budget",
+        bytes >> 20, to_string(spec)));
   return {raw, [alignment](std::byte* p) { ::operator delete(p, alignment); }};
 }
 
 // Large arrays (the arenas of plans, above all) begin at a huge page, and the system is asked for such pages:
 // walking through them then needs far fewer translations of addresses. It may decline; nothing else changes.
 constexpr std::size_t kLarge = std::size_t{4} << 20, kHugePage = std::size_t{2} << 20;
-std::shared_ptr<std::byte[]> on_huge_pages(std::size_t bytes) {
-  std::shared_ptr<std::byte[]> memory = allocated(bytes, std::align_val_t{kHugePage});
+std::shared_ptr<std::byte[]> on_huge_pages(const Spec& spec, std::size_t bytes) {
+  std::shared_ptr<std::byte[]> memory = allocated(spec, bytes, std::align_val_t{kHugePage});
 #ifdef MADV_HUGEPAGE
   madvise(memory.get(), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
@@ -98,7 +102,7 @@ Array::Array(Spec spec, Device device) : spec_(std::move(spec)), device_(std::mo
                                            [on = device_](std::byte* p) { on.device_memory()->release(p); });
     return;
   }
-  buffer_ = bytes < kLarge ? allocated(bytes, kAlignment) : on_huge_pages(bytes);
+  buffer_ = bytes < kLarge ? allocated(spec_, bytes, kAlignment) : on_huge_pages(spec_, bytes);
 }
 
 Array Array::to(const Device& device) const {

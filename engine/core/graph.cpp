@@ -292,13 +292,28 @@ Tensor constant(double value, DType dtype, Loc loc) {
   }
 }
 
-Tensor as_tensor(const Operand& operand, Tensor like) {
-  if (!operand.is_number && !operand.tensor.defined())
+void check_defined(std::string_view rule, std::string_view what, std::span<const Tensor> values, Loc loc) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!values[i].defined())
+      throw GraphError(fmt::format("[{}] {} {} names nothing (at {}): assign it the result of an op first",
+                                   rule, what, i, describe(loc)));
+}
+
+Tensor Operand::tensor() const {
+  const auto refuse = [&](std::string_view why) {
     throw GraphError(
-        fmt::format("[operand] this tensor names nothing (at {}); assign it the result of an op first",
-                    describe(operand.loc)));
-  if (!operand.is_number) return operand.tensor;
-  if (!like.defined()) throw GraphError("[operand] an op needs at least one tensor operand");
+        fmt::format("[{}] {} (at {})", called("operand"), why, describe(context().emit.loc.value_or(loc))));
+  };
+  if (is_number)
+    refuse(fmt::format("{} is a number, and a tensor has to stand here: write constant({}, dtype)", number,
+                       number));
+  if (!tensor_.defined()) refuse("this tensor names nothing: assign it the result of an op first");
+  return tensor_;
+}
+
+Tensor as_tensor(const Operand& operand, const Operand& other) {
+  if (!operand.is_number) return operand.tensor();
+  const Tensor like = other.tensor();
   const Loc loc = context().emit.loc.value_or(operand.loc);
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
     throw DTypeError(fmt::format("[{}] {} would be rounded to meet {} (at {}); cast() the tensor first",

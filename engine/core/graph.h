@@ -48,6 +48,12 @@ struct GraphOptions {
   bool share = true;          // equal calls are one node
 };
 
+// A derivative that was taken in this graph, of a node of it, with respect to a tensor of an ancestor.
+struct InnerDerivative {
+  NodeId of;
+  Tensor wrt;
+};
+
 // A tensor of another graph, and the input of this one that it feeds.
 struct Capture {
   Tensor outer;
@@ -83,6 +89,9 @@ class Graph {
   // With it a derivative finds what depends on what.
   void note_source(Tensor outer, Tensor input) { sources_.push_back({outer, input.id()}); }
   const std::vector<Capture>& sources() const { return sources_; }
+  // With these a scan finds derivatives that miss a path through the steps before (autograd/missed_paths.h).
+  void note_derivative(InnerDerivative d) { inner_derivatives_.push_back(d); }
+  const std::vector<InnerDerivative>& inner_derivatives() const { return inner_derivatives_; }
   const GraphOptions& options() const { return options_; }
   Graph* parent() const { return options_.parent; }
   int depth() const { return depth_; }
@@ -100,6 +109,7 @@ class Graph {
   std::vector<NodeId> inputs_;
   std::vector<Capture> captures_;
   std::vector<Capture> sources_;
+  std::vector<InnerDerivative> inner_derivatives_;
   SharedNodes shared_;
 };
 
@@ -108,10 +118,13 @@ class Graph {
 Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
 Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
 
+// GraphError where one of them names nothing: "[scan] carry 1 names nothing (at ..)".
+void check_defined(std::string_view rule, std::string_view what, std::span<const Tensor> values, Loc loc);
+
 Tensor constant(Array value, Loc loc = Loc::current());
 Tensor constant(double value, DType dtype, Loc loc = Loc::current());
-// The operand as a tensor; a number becomes a constant of `like`'s type in like's graph.
-Tensor as_tensor(const Operand& operand, Tensor like);
+// The operand as a tensor; a number becomes a constant of the type of the tensor `like`, in its graph.
+Tensor as_tensor(const Operand& operand, const Operand& like);
 
 extern const Op input_op;
 extern const Op constant_op;

@@ -44,16 +44,21 @@ static_assert(std::is_trivially_copyable_v<Tensor>);
 // An argument of an op: a tensor or a number, with the line
 // that wrote it. Numbers take the other operand's type.
 struct Operand {
-  Operand(Tensor t, Loc where = Loc::current()) : tensor(t), is_number(false), loc(where) {}
+  Operand(Tensor t, Loc where = Loc::current()) : is_number(false), loc(where), tensor_(t) {}
   template <class Number>
   requires(std::is_arithmetic_v<Number> &&
            !std::is_same_v<Number, bool>)  // `a == b` compares handles: equal(a, b)
       Operand(Number v, Loc where = Loc::current())
       : number(static_cast<double>(v)), is_number(true), loc(where) {}
-  Tensor tensor;  // undefined for a number
+  // Where only a tensor will do. GraphError, with the line, for a number and for a tensor that names nothing.
+  Tensor tensor() const;
+
   double number = 0;
   bool is_number;
   Loc loc;
+
+ private:
+  Tensor tensor_;
 };
 
 }  // namespace nestgrad

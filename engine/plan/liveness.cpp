@@ -4,10 +4,7 @@
 
 namespace nestgrad {
 
-namespace {
-
-// What the body has to compute for these carries after the last step and these stacks.
-Live::Scan through(const GraphBody& body, std::vector<char> carries, std::vector<NodeId> stacks) {
+Live::Scan live_in_body(const GraphBody& body, std::vector<char> carries, std::vector<NodeId> stacks) {
   for (;;) {
     std::vector<NodeId> wanted = stacks;
     for (std::size_t i = 0; i < carries.size(); ++i)
@@ -19,8 +16,6 @@ Live::Scan through(const GraphBody& body, std::vector<char> carries, std::vector
     if (!grew) return {std::move(live), std::move(carries), std::move(stacks)};
   }
 }
-
-}  // namespace
 
 NodeId shown_by(const GraphNode& projection) {
   if (const StackAttrs* stack = projection.attrs.find<StackAttrs>()) return stack->node;
@@ -43,7 +38,7 @@ Live liveness(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted
       Read& r = read[static_cast<NodeId>(id)];
       const GraphBody& body = body_of(n);
       r.carries.resize(uz(body.carries));
-      Live::Scan scan = through(body, std::move(r.carries), std::move(r.stacks));
+      Live::Scan scan = live_in_body(body, std::move(r.carries), std::move(r.stacks));
       for (std::size_t i = 0; i < n.inputs.size(); ++i)
         if (scan.body->nodes[i]) out.nodes[uz(n.inputs[i])] = 1;
       out.scans.emplace(static_cast<NodeId>(id), std::move(scan));

@@ -22,6 +22,10 @@ struct Live {
 
 Live liveness(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted);
 
+// What a scan has to compute in its body if these carries (a mark for each) are read after the last step, and these
+// stacks.
+Live::Scan live_in_body(const GraphBody& body, std::vector<char> carries, std::vector<NodeId> stacks);
+
 // The body node whose value a final or stack shows.
 NodeId shown_by(const GraphNode& projection);
 

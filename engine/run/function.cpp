@@ -80,6 +80,19 @@ const Graph& Function::graph() const {
   return *graph_;
 }
 
+namespace {
+
+Spec spec_of(const Graph& graph, const std::vector<NodeId>& nodes, std::size_t i, std::string_view what) {
+  if (i >= nodes.size())
+    throw GraphError(fmt::format("[function] there is no {} {}: the function has {}", what, i, nodes.size()));
+  return graph.node(nodes[i]).spec;
+}
+
+}  // namespace
+
+Spec Function::input_spec(std::size_t i) const { return spec_of(graph(), inputs_, i, "input"); }
+Spec Function::output_spec(std::size_t i) const { return spec_of(graph(), outputs_, i, "output"); }
+
 std::size_t Function::live_nodes() const {
   return count(graph().nodes(), nestgrad::live_nodes(graph().nodes(), outputs_, {}));
 }

@@ -23,9 +23,9 @@ class Function {
   const Graph& graph() const;
   const std::vector<NodeId>& inputs() const { return inputs_; }
   const std::vector<NodeId>& outputs() const { return outputs_; }
-  Spec input_spec(std::size_t i) const { return graph().node(inputs_.at(i)).spec; }
-  Spec output_spec(std::size_t i) const { return graph().node(outputs_.at(i)).spec; }
-  std::size_t live_nodes() const;  // nodes that the outputs need, scan bodies included
+  Spec input_spec(std::size_t i) const;   // GraphError where there is no such input
+  Spec output_spec(std::size_t i) const;  // or output
+  std::size_t live_nodes() const;         // nodes that the outputs need, scan bodies included
 
   // Runs the function. The plan is made at the first call and kept. Any number of threads may call one
   // Function, or its copies, at once: each call has a plan to itself, so there come to be as many plans, with
@@ -34,7 +34,8 @@ class Function {
   template <class... A>
   requires(sizeof...(A) > 0 && (std::same_as<std::remove_cvref_t<A>, Array> && ...)) Array operator()(
       const A&... inputs) const {
-    return (*this)(std::vector<Array>{inputs...}).at(0);
+    output_spec(0);  // or an error that says that there is none
+    return (*this)(std::vector<Array>{inputs...})[0];
   }
 
   // Re-emits the function on tensors of the graph that is open.

@@ -57,6 +57,33 @@ TEST_CASE("A right rule agrees with the derived one at orders 1 to 3, in a scan 
     }
 }
 
+TEST_CASE("a rule that clips its cotangent works in grad and vjp, and has no jvp") {
+  const auto with_rule = [](const std::function<Tensor(Tensor)>& rule) {
+    return [rule](Tensor x) {
+      return custom_vjp([](const Tensors& in) { return in[0] * 1.0; },
+                        [rule](const Tensors&, Tensor, Tensor ct) -> Tensors { return {rule(ct)}; }, {x});
+    };
+  };
+  const auto clipped = with_rule([](Tensor ct) { return clip(ct, -1.0, 1.0); });
+  const auto by_norm = with_rule([](Tensor ct) { return ct / max(norm(ct, {0}), 1.0); });
+  const auto tripled = with_rule([](Tensor ct) { return 3.0 * ct; });
+  const Array at = Array::of({1, 2}, {2});
+  const auto slope = [&](const std::function<Tensor(Tensor)>& fn) {
+    return trace([&](Tensor x) { return grad(5.0 * sum(fn(x)), x); }, f64({2}))(at).to_vector();
+  };
+  CHECK(slope(clipped) == std::vector<double>{1, 1});
+  CHECK(slope(by_norm)[0] == doctest::Approx(std::sqrt(0.5)).epsilon(1e-14));
+  const auto forward = [&](const std::function<Tensor(Tensor)>& fn) {
+    return trace([&](Tensor x) { return jvp({fn(x)}, {x}, {x})[0]; }, f64({2}))(at).to_vector();
+  };
+  CHECK(forward(tripled) == std::vector<double>{3, 6});
+  for (const auto& fn : {clipped, by_norm}) {
+    const std::string text = message_of<GradError>([&] { forward(fn); });
+    CHECK(contains(text, "[jvp] a derivative rule between x and y"));
+    CHECK(contains(text, "custom_test.cpp:"));
+  }
+}
+
 TEST_CASE("custom_vjp with several inputs: each gets the cotangent that the rule returns for it") {
   const Function f = trace(
       [](Tensor a, Tensor b) -> Tensors {

@@ -27,6 +27,46 @@ TEST_CASE(
   CHECK(contains(message_of<GradError>([&] { scan(body, {zero}, {s.x * s.w}); }), "mul"));
 }
 
+TEST_CASE(
+    "an inner gradient that would miss its path through the steps before is refused, in loops of loops too") {
+  Sandbox s;
+  const auto slope = [&](Tensor c, Tensor w) { return grad(sum(square(c * w)), {w})[0]; };
+  const auto loop = [&](const StepFn& step) { return scan(step, {zeros(DType::f64, {2})}, {s.x}); };
+  const auto missed = [](const std::function<void()>& fn) {
+    return contains(message_of<GradError>(fn),
+                    "would miss its path through the steps before: carry 0 is made of it");
+  };
+  // The carry is made of w by its gradient, or by a value of w.
+  CHECK(missed([&] {
+    loop([&](const Tensors& c, const Tensors& x) -> StepOutput {
+      return {{c[0] + x[0] - slope(c[0], s.w)}, {}};
+    });
+  }));
+  CHECK(missed([&] {
+    loop([&](const Tensors& c, const Tensors&) -> StepOutput { return {{c[0] + s.w}, {slope(c[0], s.w)}}; });
+  }));
+  // Of the step alone, asked for as that; and where no carry is made of w, or the loss reads none that is.
+  const auto fine = [&](const StepFn& step) { CHECK_NOTHROW(loop(step)); };
+  fine([&](const Tensors& c, const Tensors& x) -> StepOutput {
+    return {{c[0] + x[0] - slope(stop_gradient(c[0]), s.w)}, {}};
+  });
+  fine([&](const Tensors& c, const Tensors& x) -> StepOutput { return {{c[0] + x[0]}, {slope(c[0], s.w)}}; });
+  fine([&](const Tensors& c, const Tensors& x) -> StepOutput { return {{c[0] + slope(x[0], s.w)}, {}}; });
+  // In a loop inside, by what the loop around it carries.
+  const auto nested = [&](bool carried) {
+    loop([&](const Tensors& outer, const Tensors& x) -> StepOutput {
+      const ScanResult inner = scan(
+          [&](const Tensors& c, const Tensors&) -> StepOutput {
+            return {{c[0]}, {slope(c[0] + outer[0], s.w)}};
+          },
+          {x[0]}, {}, {.steps = 2});
+      return {{carried ? outer[0] + s.w : outer[0] + x[0]}, {inner.ys[0]}};
+    });
+  };
+  CHECK(missed([&] { nested(true); }));
+  CHECK_NOTHROW(nested(false));
+}
+
 TEST_CASE("An inner gradient that would miss a path from outside is refused") {
   Sandbox s;
   const Tensor h = sin(s.w);

@@ -256,6 +256,24 @@ TEST_CASE("What is read of a scan twice has the cotangents of both, in a graph t
   CHECK(max_error({slope(false)}, {slope(true)}) < kTight);
 }
 
+TEST_CASE("a carry that nothing reads has no cotangent, not one of zeros: its infinite slope does no harm") {
+  // The second carry is a root at 0, whose slope is infinite.
+  const Function f = trace(
+      [](Tensor w) {
+        const ScanResult r = scan(
+            [&](const Tensors& c, const Tensors&) -> StepOutput {
+              return {{c[0] + w, sqrt(c[1] * w)}, {c[0] * w}};
+            },
+            {zeros(DType::f64, {}), zeros(DType::f64, {})}, {}, {.steps = 3});
+        return Tensors{grad(r.carries[0], w), grad(sum(r.ys[0]), w), grad(r.carries[0] + r.carries[1], w)};
+      },
+      f64({}));
+  const Arrays g = f(Arrays{Array::scalar(2)});
+  CHECK(g[0].item() == 3);
+  CHECK(g[1].item() == 12);        // 0 + w^2 + 2 w^2
+  CHECK(std::isnan(g[2].item()));  // where it is read
+}
+
 TEST_CASE(
     "A loop is shown with its own lines and scopes, whatever equal loop is alive; equal loops are one") {
   const auto looped = [](const Tensors& in, const std::string& name) {

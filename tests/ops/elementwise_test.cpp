@@ -11,6 +11,7 @@
 #include "engine/core/random.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -295,6 +296,56 @@ TEST_CASE("max and min pass derivatives of every order to the operand that they 
         Slopes{{0, 48}, {12, 0}, {0, 24}, {12, 0}, {0, 6}, {6, 0}});
   CHECK(slopes([](Tensor a, Tensor b) { return min(a, b); }) ==
         Slopes{{3, 0}, {0, 27}, {6, 0}, {0, 18}, {6, 0}, {0, 6}});
+}
+
+TEST_CASE("what a choice does not take gets no derivative, however large the cotangent; NaN keeps its own") {
+  constexpr double kInf = std::numeric_limits<double>::infinity(),
+                   kNaN = std::numeric_limits<double>::quiet_NaN();
+  // The slope of the sum of y times an infinite number: that of what was not taken would be 0 * infinity.
+  const auto slopes = [](const std::function<Tensor(Tensor, Tensor)>& fn, double a, double b) {
+    const Function f = trace(
+        [&](Tensor x, Tensor y, Tensor ct) {
+          return vjp({fn(x, y)}, {ct}, {x, y}, {.allow_zero = true});
+        },
+        f64({}), f64({}), f64({}));
+    const Arrays out = f(Arrays{Array::scalar(a), Array::scalar(b), Array::scalar(kInf)});
+    return std::pair{out[0].item(), out[1].item()};
+  };
+  const auto of_max = [](Tensor a, Tensor b) { return max(a, b); };
+  const auto of_min = [](Tensor a, Tensor b) { return min(a, b); };
+  const auto of_relu = [](Tensor a, Tensor) { return relu(a); };
+  const auto of_clip = [](Tensor a, Tensor) { return clip(a, -1.0, 1.0); };
+  CHECK(slopes(of_max, 1, 2) == std::pair{0.0, kInf});
+  CHECK(slopes(of_max, 2, 1) == std::pair{kInf, 0.0});
+  CHECK(slopes(of_min, 1, 2) == std::pair{kInf, 0.0});
+  CHECK(slopes(of_min, 2, 1) == std::pair{0.0, kInf});
+  CHECK(slopes(of_relu, -1, 0).first == 0);
+  CHECK(slopes(of_relu, 1, 0).first == kInf);
+  CHECK(slopes(of_clip, 7, 0).first == 0);
+  CHECK(slopes(of_relu, kNaN, 0).first == kInf);  // and not 0, which would hide it
+  CHECK(slopes(of_max, kNaN, 0) == std::pair{kInf, kInf});
+  CHECK(slopes(of_min, 0, kNaN) == std::pair{kInf, kInf});
+}
+
+TEST_CASE("derivatives of a known power end: none is NaN beside 0, at any order that exists") {
+  // At 1e-300 the power -2 is infinite, and 0 times it NaN.
+  for (const double b : {0.0, 1.0, 2.0}) {
+    CAPTURE(b);
+    const Function f = trace(
+        [&](Tensor x) {
+          std::vector<Tensor> out{pow(x, b)};
+          for (int order = 1; order <= 4; ++order)
+            out.push_back(grad(sum(out.back()), {x}, {.allow_zero = true})[0]);
+          return out;
+        },
+        f64({1}));
+    const Arrays y = f(Arrays{Array::of({1e-300}, {1})});
+    for (std::size_t order = 1; order <= 4; ++order) {
+      CAPTURE(order);
+      CHECK(std::isfinite(y[order].item()));
+      if (static_cast<double>(order) > b) CHECK(y[order].item() == 0);
+    }
+  }
 }
 
 TEST_CASE("where operands are equal, and where a slope jumps, derivatives are what the formula says") {
