@@ -188,14 +188,21 @@ std::vector<double> AdaptingScorer::score(std::span<const std::int32_t> tokens, 
   std::ranges::copy(tokens, p.inputs[0].as<std::int32_t>().begin());
   std::ranges::copy(values_, p.inputs.end() - std::ssize(values_));
   const bool learns = learn && !values_.empty();
-  if (!learns) return p.score.run(p.inputs)[0].to_vector();
-  p.learn.run(p.inputs, p.outputs);
-  std::vector<double> out = p.outputs[0].to_vector();
-  const double norm = p.outputs[1].item();
-  if (!std::isfinite(norm) || !std::ranges::all_of(out, [](double x) { return std::isfinite(x); }))
+  if (learns) p.learn.run(p.inputs, p.outputs);
+  std::vector<double> out = (learns ? p.outputs[0] : p.score.run(p.inputs)[0]).to_vector();
+  const auto refuse = [&](const char* what) {
     throw ValueError(
-        fmt::format("[adaptation] after {} steps the {} is not finite; lower the rate, which is {}", steps_,
-                    std::isfinite(norm) ? "loss" : "gradient", options_.rate));
+        steps_ == 0
+            ? fmt::format(
+                  "[adaptation] the {} of a text is not finite before anything was learnt: the model's weights "
+                  "hold NaN or infinity, or it has never seen such tokens",
+                  what)
+            : fmt::format("[adaptation] after {} steps the {} is not finite; lower the rate, which is {}",
+                          steps_, what, options_.rate));
+  };
+  if (!std::ranges::all_of(out, [](double x) { return std::isfinite(x); })) refuse("loss");
+  if (!learns) return out;
+  if (!std::isfinite(p.outputs[1].item())) refuse("gradient");
   for (std::size_t i = 0; i < values_.size(); ++i) std::swap(values_[i], p.outputs[i + 2]);
   ++steps_;
   return out;

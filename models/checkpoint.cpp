@@ -160,11 +160,14 @@ Checkpoint read_checkpoint(const std::string& path) {
   }
   // A checkpoint of ours knows its model. What the two say differently was edited, and the weights are not
   // for it.
-  if (!weights.config.empty() &&
-      LanguageModelConfig::from_json(weights.config, file.filename().string()) != out.config)
-    throw ConfigError(fmt::format(
-        "[checkpoint] {} describes another model than the one that was trained; the checkpoint has {}",
-        config.string(), weights.config));
+  if (!weights.config.empty())
+    if (const auto trained = LanguageModelConfig::from_json(weights.config, file.filename().string());
+        trained != out.config)
+      throw ConfigError(fmt::format(
+          "[checkpoint] {} describes another model than that of the run whose weights these are: {}; bring back what was written beside {}",
+          printable(config.string()),
+          fields_apart(parse_json(out.config.to_json()), parse_json(trained.to_json())),
+          printable(file.filename().string())));
   out.params = model_params(weights.params, out.config, path);
   out.config.check_against(parameter_count(out.params), path);
   return out;

@@ -131,6 +131,14 @@ void LanguageModelConfig::check() const {
   }
   if (attention_window != 0 && attention_window != kAsPublished)
     check_extent("config", "attention_window", attention_window, kMostWindow);
+  if (attention_window > 0 && ttt_layer_type == "attention")
+    throw ConfigError(fmt::format(
+        "[config] attention_window is {}, and ttt_layer_type '{}' sees the whole context: a window stands beside a learner",
+        attention_window, ttt_layer_type));
+  if (ttt_layer_type == kEndToEnd && (use_gate || share_qk || pre_conv))
+    throw ConfigError(fmt::format(
+        "[config] use_gate, share_qk and pre_conv are of layers between blocks (--backbone mamba); {} has none",
+        kEndToEnd));
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
     if (!fine || !std::isfinite(value))
       throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));

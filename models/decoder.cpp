@@ -197,7 +197,7 @@ void Decoder::restore(const StateDict& state, std::int64_t position) {
   if (position < 0 || (bounded_ && position > capacity_))
     throw ConfigError(fmt::format("[decoder] position {} is outside of what this decoder can read{}",
                                   position, bounded_ ? fmt::format(" ({} tokens)", capacity_) : ""));
-  carried_.check_fits(state);
+  carried_.check_fits(state, position);
   for (std::size_t i = 0; i < states_.size(); ++i)
     states_[i] = state.at(carried_.names[i]).clone().to(step_->device());
   position_ = position;

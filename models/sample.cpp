@@ -55,7 +55,14 @@ void check_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
 std::string sample(Decoder& decoder, const std::vector<std::int32_t>& tokens, std::int64_t bytes,
                    double temperature, std::uint64_t seed, const std::function<void(char)>& on_byte,
                    const Tokenizer& tokenizer) {
-  const Array uniforms = random_uniform({DType::f64, {bytes}}, 0, 1, seed, kSampleStream);
+  // As many as are needed, and some more: those of a longer array begin with those of a shorter one.
+  Array uniforms;
+  const auto uniform = [&](std::int64_t i) {
+    if (!uniforms.defined() || i >= uniforms.size())
+      uniforms = random_uniform({DType::f64, {std::min(bytes, std::max<std::int64_t>(1024, 2 * i))}}, 0, 1,
+                                seed, kSampleStream);
+    return uniforms.at(i);
+  };
   Array token(DType::i32, {1}), logits;
   const auto read = [&](std::int32_t id) {
     token.as<std::int32_t>()[0] = id;
@@ -66,7 +73,7 @@ std::string sample(Decoder& decoder, const std::vector<std::int32_t>& tokens, st
   for (std::int64_t i = 0; i < bytes; ++i) {  // of tokens without bytes no more than bytes
     std::vector<double> scores = logits.to_vector();
     scores.resize(static_cast<std::size_t>(tokenizer.vocab_size()));  // a model may have room for more
-    const std::int32_t id = draw(scores, temperature, uniforms.at(i));
+    const std::int32_t id = draw(scores, temperature, uniform(i));
     if (id == tokenizer.end_of_text()) break;
     for (const char c : tokenizer.bytes(id)) {
       out += c;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "engine/core/index.h"
@@ -129,7 +130,11 @@ void put_row(const Array& row, const Array& places, Array& state) {
   const std::int64_t rows = shape[shape.size() - 2], all = row.size() / shape.back(), each = all / shape[0];
   const std::size_t bytes = row.bytes() / uz(all);
   for (std::int64_t i = 0; i < all; ++i) {
-    const auto place = static_cast<std::int64_t>(places.at(places.size() == 1 ? 0 : i / each));
+    const double at = places.at(places.size() == 1 ? 0 : i / each);
+    if (!(at >= 0 && at < static_cast<double>(rows) && at == std::floor(at)))
+      throw ValueError(fmt::format(
+          "[decoder] a row is to be put at place {} of {}: what counts the places is no counter", at, rows));
+    const auto place = static_cast<std::int64_t>(at);
     std::memcpy(state.data() + uz(i * rows + place) * bytes, row.data() + uz(i) * bytes, bytes);
   }
 }
@@ -157,6 +162,7 @@ CarriedStates CarriedStates::of(const LogitsFn& model, const StateDict& params, 
             throw GraphError(fmt::format("[decoder] state '{}' is never carried on", s.name));
         }
         out.chunks = stream.chunks();
+        out.counters = stream.counters();
         return values;
       });
   nestgrad::check_fits(start.params, params, "what the decoder is given");
@@ -174,7 +180,7 @@ std::size_t CarriedStates::find(const std::string& name) const {
   return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
 }
 
-void CarriedStates::check_fits(const StateDict& state) const {
+void CarriedStates::check_fits(const StateDict& state, std::int64_t position) const {
   for (const auto& [name, value] : state)
     if (find(name) == names.size())
       throw ConfigError(
@@ -188,6 +194,15 @@ void CarriedStates::check_fits(const StateDict& state) const {
       throw ConfigError(
           fmt::format("[decoder] the state does not fit the model; '{}' is {}, the model wants {}", names[i],
                       to_string(at->second.spec()), to_string(initial[i].spec())));
+    // Rows are written where a counter says: it has to be right.
+    if (const auto counter = counters.find(names[i]); counter != counters.end())
+      for (std::int64_t n = 0; n < at->second.size(); ++n)
+        if (const double found = at->second.at(n), wanted = static_cast<double>(position % counter->second);
+            found != wanted)
+          throw ConfigError(fmt::format(
+              "[decoder] the state does not fit the position; '{}' counts {} in a period of {}, after {} tokens it is {}: "
+              "give the state and the position that were saved together",
+              names[i], found, counter->second, position, wanted));
   }
 }
 

@@ -3,6 +3,7 @@
 // one; several may be run at once.
 #pragma once
 
+#include <map>
 #include <set>
 
 #include "models/language_model.h"
@@ -15,13 +16,15 @@ struct CarriedStates {
   std::vector<std::string> names;
   std::vector<Array> initial;     // before the first token
   std::set<std::int64_t> chunks;  // behind every so many tokens something is learnt (Stream::carry_chunk)
+  std::map<std::string, std::int64_t> counters;  // those that count tokens, with their periods
 
   // apart: each of the `batch` sequences stands at a place of its own (Stream::counter_shape). ConfigError for
   // parameters that are not the model's, GraphError for a state that is never carried on.
   static CarriedStates of(const LogitsFn& model, const StateDict& params, DType dtype, std::int64_t batch,
                           bool apart);
   std::size_t find(const std::string& name) const;  // its place, or names.size()
-  void check_fits(const StateDict& state) const;  // ConfigError unless it holds these states, in these shapes
+  // ConfigError unless it holds these states, in these shapes, and counters that stand where they do after so many tokens.
+  void check_fits(const StateDict& state, std::int64_t position) const;
 };
 
 // A model's parameters as its programs read them. Matrices W that products x W' read are kept transposed, in panels of

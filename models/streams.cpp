@@ -1,14 +1,17 @@
 #include "models/streams.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "engine/core/hash.h"
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
+#include "models/training_checkpoint.h"
 
 namespace nestgrad {
 
@@ -16,7 +19,7 @@ namespace {
 
 // Streams of a group read together: a thread has a group at a time. More rows than these gain nothing more.
 constexpr std::size_t kMostRows = 12;
-constexpr const char* kPosition = "position";  // in the metadata of a file
+constexpr const char *kPosition = "position", *kModel = "model";  // in the metadata of a file
 
 std::size_t row_bytes(const Array& rows) { return rows.bytes() / uz(rows.shape()[0]); }
 
@@ -59,18 +62,19 @@ Array stacked(const std::vector<Array>& parts, const Device& device) {
 }
 
 // alone: as a Decoder carries the states of one sequence.
-Stopped stopped(const CarriedStates& alone, std::int64_t position, const std::vector<Array>& states) {
-  Stopped out{.state = {}, .position = position};
+StateDict state_of(const CarriedStates& alone, const std::vector<Array>& states) {
+  StateDict out;
   for (std::size_t i = 0; i < states.size(); ++i)
-    out.state.emplace(alone.names[i], states[i].reshaped(alone.initial[i].shape()));
+    out.emplace(alone.names[i], states[i].reshaped(alone.initial[i].shape()));
   return out;
 }
 
 }  // namespace
 
 void Stopped::save(const std::string& path) const {
-  write_safetensors(path,
-                    {.tensors = state, .metadata = {{kPosition, std::to_string(position)}}, .types = {}});
+  SafeTensors file{.tensors = state, .metadata = {{kPosition, std::to_string(position)}}, .types = {}};
+  if (!model.empty()) file.metadata[kModel] = model;
+  write_safetensors(path, file);
 }
 
 Stopped Stopped::load(const std::string& path) {
@@ -81,7 +85,8 @@ Stopped Stopped::load(const std::string& path) {
     throw IoError(fmt::format(
         "{}: no stream that has left: its metadata have no position; give a file that Stopped::save wrote",
         path));
-  return {std::move(file.tensors), std::stoll(text)};
+  const auto of = file.metadata.find(kModel);
+  return {std::move(file.tensors), std::stoll(text), of == file.metadata.end() ? "" : of->second};
 }
 
 struct Streams::Row {
@@ -143,6 +148,7 @@ Streams::Streams(const LanguageModelConfig& config, StateDict params, DType dtyp
         "[streams] ttt-e2e counts what its caches hold for all sequences at once, so that none can join or leave; read "
         "each text with a Decoder of its own");
   if (config.ttt_layer_type == "attention") capacity_ = capacity;
+  config_ = config.to_json();
   trace(decoding_model(config, capacity, form));
 }
 
@@ -168,6 +174,8 @@ void Streams::trace(const LogitsFn& model) {
         "take its row along; counts are to be those of Stream::counter, which are then [2, 1, 1, 1]",
         two.names[i], to_string(shape)));
   }
+  // A Decoder refuses a model that remembers nothing and yet is another when it is read as a whole.
+  if (alone_.names.empty()) const Decoder refuses(model_, params_.all(), dtype_, 1);
   groups_.push_back(std::make_unique<Group>());
   const StateProgram& one = program(*groups_[0], 1, 0);
   vocab_size_ = one.vocab_size();
@@ -181,6 +189,15 @@ StateProgram& Streams::program(Group& group, std::size_t rows, std::int64_t lear
         model_, apart_, params_, dtype_,
         StateProgram::Sizes{.batch = static_cast<std::int64_t>(rows), .apart = true, .learns = learns});
   return *found;
+}
+
+// Of the model's description, what it carries, and its weights: made when a stream first leaves, or joins again.
+const std::string& Streams::fingerprint() const {
+  if (fingerprint_.empty())
+    fingerprint_ =
+        fmt::format("{:016x}{}", fnv1a(fmt::format("{} {}", config_, fmt::join(alone_.names, " "))),
+                    fingerprint_of(params_.all()));
+  return fingerprint_;
 }
 
 std::pair<std::size_t, std::size_t> Streams::place_of(Id stream) const {
@@ -215,7 +232,11 @@ Streams::Id Streams::join(const Stopped& stopped) {
     throw ConfigError(fmt::format("[streams] position {} is outside of what a stream can read{}",
                                   stopped.position,
                                   capacity_ > 0 ? fmt::format(" ({} tokens)", capacity_) : ""));
-  alone_.check_fits(stopped.state);
+  if (!stopped.model.empty() && stopped.model != fingerprint())
+    throw ConfigError(
+        "[streams] this stream has read with another model, or with other weights: let it join Streams of the ones it was "
+        "saved from");
+  alone_.check_fits(stopped.state, stopped.position);
   std::vector<Array> states;
   for (std::size_t i = 0; i < apart_.names.size(); ++i)
     states.push_back(stopped.state.at(apart_.names[i]).to(Device::cpu()).reshaped(apart_.initial[i].shape()));
@@ -225,7 +246,7 @@ Streams::Id Streams::join(const Stopped& stopped) {
 Stopped Streams::look(Id stream) const {
   const auto [group, at] = place_of(stream);
   const Row row = groups_[group]->row(at);
-  return stopped(alone_, row.position, row.states);
+  return {state_of(alone_, row.states), row.position, fingerprint()};
 }
 
 Stopped Streams::leave(Id stream) {
@@ -233,7 +254,7 @@ Stopped Streams::leave(Id stream) {
   const Row row = groups_[group]->take(at, device_);
   std::erase(ids_, stream);
   level();
-  return stopped(alone_, row.position, row.states);
+  return {state_of(alone_, row.states), row.position, fingerprint()};
 }
 
 // A group for each thread, or more where they would have too many rows.

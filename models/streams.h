@@ -20,6 +20,8 @@ namespace nestgrad {
 struct Stopped {
   StateDict state;
   std::int64_t position = 0;
+  std::string model =
+      {};  // which model and weights it has read with; empty: unknown, as in files of earlier versions
 
   void save(const std::string& path) const;      // safetensors, written atomically
   static Stopped load(const std::string& path);  // IoError for what is no such file
@@ -59,11 +61,14 @@ class Streams {
   std::pair<std::size_t, std::size_t> place_of(Id stream) const;  // its group, and its row there
   StateProgram& program(Group& group, std::size_t rows, std::int64_t learns);
   Id enter(std::int64_t position, const std::vector<Array>& states);
+  const std::string& fingerprint() const;
   void level();  // so that the threads have as much to do
   void check(const std::vector<std::int32_t>& tokens) const;
   void learn(Group& group, std::int64_t chunk, const Array& tokens);
 
   LogitsFn model_;
+  std::string config_;  // of the model, where there is one
+  mutable std::string fingerprint_;
   FixedParameters params_;
   DType dtype_;
   std::int64_t capacity_ = 0;    // 0: no bound

@@ -107,6 +107,9 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path, std::in
   std::error_code error;
   const fs::path folder = fs::is_directory(path, error) ? fs::path(path) : fs::path(path).parent_path();
   const bool given = path.ends_with(".model");
+  if (given && vocab_size == 256)
+    throw ConfigError(fmt::format(
+        "[tokenizer] {} is given, and the model, of 256 tokens, reads bytes: leave it out", printable(path)));
   const fs::path file = given ? fs::path(path) : folder / "tokenizer.model";
   if (!given && !fs::exists(file, error)) {
     if (vocab_size == 256) return {std::shared_ptr<void>(), &byte_tokenizer()};

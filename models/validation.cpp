@@ -35,11 +35,14 @@ std::string shown_name(const std::string& layer) {
 
 }  // namespace
 
-double Validation::mean_between(double from, double to) const {
-  const auto n = static_cast<double>(loss_by_position.size());
-  const auto first = loss_by_position.begin() + static_cast<std::ptrdiff_t>(from * n),
-             last = loss_by_position.begin() + static_cast<std::ptrdiff_t>(to * n);
-  return std::accumulate(first, last, 0.0) / static_cast<double>(std::max<std::ptrdiff_t>(1, last - first));
+std::optional<double> Validation::mean_between(double from, double to) const {
+  const auto place = [&](double part) {
+    const auto at = static_cast<std::int64_t>(part * static_cast<double>(context));
+    return loss_by_position.begin() + std::min(at, std::ssize(loss_by_position));
+  };
+  const auto first = place(from), last = place(to);
+  if (first == last) return std::nullopt;
+  return std::accumulate(first, last, 0.0) / static_cast<double>(last - first);
 }
 
 Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
@@ -79,7 +82,8 @@ Validation validation_of(const TokenLossFn& losses, const StateDict& params, con
   }
   Validation result;
   result.loss_by_position = sums[0];
-  result.loss = result.mean_between(0, 1);
+  result.context = width - 1;
+  result.loss = result.mean_between(0, 1).value_or(0);
   for (std::size_t i = 0; i < layers.size(); ++i)
     result.inner.push_back({shown_name(layers[i]), sums[1 + 3 * i], sums[2 + 3 * i], sums[3 + 3 * i]});
   return result;
@@ -112,7 +116,8 @@ Validation validation_of_losses(const std::vector<std::vector<double>>& batches)
     for (std::size_t t = 0; t < numbers.size(); ++t)
       out.loss_by_position[t] += numbers[t] / static_cast<double>(batches.size());
   }
-  out.loss = out.mean_between(0, 1);
+  out.context = std::ssize(out.loss_by_position);
+  out.loss = out.mean_between(0, 1).value_or(0);
   return out;
 }
 
@@ -120,6 +125,7 @@ Validation validation_of_losses(const std::vector<std::vector<double>>& all, con
   const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
   std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
   Validation out;
+  out.context = context;
   double total = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto places = row(windows.places.as<float>(), i, context),

@@ -1,6 +1,8 @@
 // Validation: what a model of bytes makes of text that it was not trained on.
 #pragma once
 
+#include <optional>
+
 #include "engine/processes/transport.h"
 #include "models/documents.h"
 #include "models/traced_model.h"
@@ -21,7 +23,10 @@ struct Validation {
   };
   std::vector<Inner> inner;
 
-  double mean_between(double from, double to) const;  // of loss_by_position, fractions of the context
+  std::int64_t context = 0;
+  // Of loss_by_position, fractions of the context. Nothing where no token stands there: a context of 3 has no first quarter, and
+  // short documents have no last one.
+  std::optional<double> mean_between(double from, double to) const;
 };
 
 // tokens i32 [batch, context + 1] -> loss of each next one, [batch, context]. step: how many training steps have been

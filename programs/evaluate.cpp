@@ -156,17 +156,29 @@ int nestgrad::programs::evaluate(int argc, char** argv) {
                  "What learns: nothing, sgd (all parameters), norms (of normalisations), lora")
       ->check(CLI::IsMember({"nothing", "sgd", "norms", "lora"}))
       ->capture_default_str();
-  app.add_option("--rate", o.adaptation.rate, "Of its steps (default: that of --adapt)")
-      ->check(positive, "POSITIVE");
-  app.add_option("--clip", o.adaptation.clip, "Largest norm of a step's gradient")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option("--rank", o.adaptation.rank, "lora: of the product beside each matrix")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16))
-      ->capture_default_str();
-  app.add_option("--seed", o.adaptation.seed, "lora: of its first factor")->capture_default_str();
+  CLI::Option* const rate =
+      app.add_option("--rate", o.adaptation.rate, "Of its steps (default: that of --adapt)")
+          ->check(positive, "POSITIVE");
+  CLI::Option* const clip = app.add_option("--clip", o.adaptation.clip, "Largest norm of a step's gradient")
+                                ->check(positive, "POSITIVE")
+                                ->capture_default_str();
+  CLI::Option* const rank =
+      app.add_option("--rank", o.adaptation.rank, "lora: of the product beside each matrix")
+          ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16))
+          ->capture_default_str();
+  CLI::Option* const seed =
+      app.add_option("--seed", o.adaptation.seed, "lora: of its first factor")->capture_default_str();
   app.add_flag("--prove", o.prove, "Show first that no score depends on what comes after it");
   app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
   add_device_option(app);
-  return run_program(argc, argv, app, [&] { ::evaluate(o); });
+  return run_program(argc, argv, app, [&] {
+    for (const CLI::Option* option : {rate, clip, rank, seed})
+      if (option->count() > 0 && o.adapt == "nothing")
+        throw CLI::ValidationError(option->get_name(), "is about a model that learns: give --adapt as well");
+    for (const CLI::Option* option : {rank, seed})
+      if (option->count() > 0 && o.adapt != "lora")
+        throw CLI::ValidationError(option->get_name(),
+                                   fmt::format("is about --adapt lora, and it is {}", o.adapt));
+    ::evaluate(o);
+  });
 }

@@ -14,6 +14,7 @@ int nestgrad::programs::generate(int argc, char** argv) {
       "Continues a prompt with a model that train_lm trained, or a published one. "
       "The layers go on learning from what they read and write.",
       "generate"};
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   std::string checkpoint, prompt, tokenizer_path;
   std::int64_t bytes = 400;
   double temperature = 0.8;
@@ -30,11 +31,14 @@ int nestgrad::programs::generate(int argc, char** argv) {
   app.add_option("--temperature", temperature, "0 takes the likeliest")
       ->check(not_negative, "NONNEGATIVE")
       ->capture_default_str();
-  app.add_option("--seed", seed, "Equal seeds give equal text")->capture_default_str();
+  const CLI::Option* const seed_option =
+      app.add_option("--seed", seed, "Equal seeds give equal text")->capture_default_str();
   nestgrad::add_device_option(app);
   return nestgrad::run_program(argc, argv, app, [&] {
     if (prompt.empty()) throw CLI::ValidationError("--prompt", "must not be empty");
     if (!std::isfinite(temperature)) throw CLI::ValidationError("--temperature", "must be a finite number");
+    if (temperature == 0 && seed_option->count() > 0)
+      throw CLI::ValidationError("--seed", "changes nothing at --temperature 0, which takes the likeliest");
     const nestgrad::Checkpoint model = nestgrad::read_checkpoint(checkpoint);
     const auto tokenizer = nestgrad::read_tokenizer(tokenizer_path.empty() ? checkpoint : tokenizer_path,
                                                     model.config.vocab_size);

@@ -114,6 +114,14 @@ std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
   return out;
 }
 
+// A quarter of the context in which no token stands has no loss.
+std::string nats(std::optional<double> loss, std::string_view per = "") {
+  return loss ? fmt::format("{:.4f} nats{}", *loss, per) : "without a token";
+}
+nlohmann::ordered_json in_json(std::optional<double> loss) {
+  return loss ? nlohmann::ordered_json(*loss) : nlohmann::ordered_json(nullptr);
+}
+
 using Facts = std::vector<std::pair<std::string, std::string>>;
 Facts facts_of(const Options& o, const TrainingResults& r) {
   const LanguageModelConfig& c = o.training.model;
@@ -124,10 +132,8 @@ Facts facts_of(const Options& o, const TrainingResults& r) {
           {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
           {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
                                           r.validation.loss / std::numbers::ln2)},
-          {"first quarter of the context",
-           fmt::format("{:.4f} nats per byte", r.validation.mean_between(0, 0.25))},
-          {"last quarter of the context",
-           fmt::format("{:.4f} nats per byte", r.validation.mean_between(0.75, 1))},
+          {"first quarter of the context", nats(r.validation.mean_between(0, 0.25), " per byte")},
+          {"last quarter of the context", nats(r.validation.mean_between(0.75, 1), " per byte")},
           {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
           {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
           {"time", format_seconds(r.seconds)}};
@@ -369,8 +375,9 @@ class Run {
     const Validation& v = r.validation;
     fmt::print(
         "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context "
-        "{:.4f}, last quarter {:.4f}\n",
-        v.loss, v.loss / std::numbers::ln2, r.bigram, v.mean_between(0, 0.25), v.mean_between(0.75, 1));
+        "{}, last quarter {}\n",
+        v.loss, v.loss / std::numbers::ln2, r.bigram, nats(v.mean_between(0, 0.25)),
+        nats(v.mean_between(0.75, 1)));
     fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB{}\nreport: {}/report.html\n", o_.learner,
                format_seconds(r.seconds), r.tokens_per_second, std::ranges::max(peaks_),
                processes_.size() > 1 ? fmt::format(" in the largest of {} processes", processes_.size()) : "",
@@ -378,8 +385,8 @@ class Run {
     if (o_.json)
       print_json({{"val_loss", v.loss},
                   {"val_bpb", v.loss / std::numbers::ln2},
-                  {"loss_first_quarter", v.mean_between(0, 0.25)},
-                  {"loss_last_quarter", v.mean_between(0.75, 1)},
+                  {"loss_first_quarter", in_json(v.mean_between(0, 0.25))},
+                  {"loss_last_quarter", in_json(v.mean_between(0.75, 1))},
                   {"bigram_loss", r.bigram},
                   {"parameters", trainer_.parameter_count()},
                   {"tokens_per_second", r.tokens_per_second},
@@ -431,7 +438,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option(
          "--slices", o.training.slices,
          "Parts that each sequence is cut into in time, each of which a thread of some process has: long\n"
-         "sequences on several machines. A divisor of context and heads; its number changes bits")
+         "sequences on several machines. A divisor of the context, and where there is attention of the heads;\n"
+         "their number changes bits")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--context", o.training.context, "Bytes in a sequence")
@@ -446,13 +454,17 @@ void add_options(CLI::App& app, Options& o) {
   of_model(app.add_option("--layers", o.layers, "Blocks")->check(positive, "POSITIVE"));
   of_model(
       app.add_option("--heads", o.heads, "Heads; each has its own inner model")->check(positive, "POSITIVE"));
-  of_model(app.add_option("--mini-batch", o.mini_batch, "Tokens in an inner gradient step; 1 is online")
-               ->check(positive, "POSITIVE"));
+  of_model(
+      app.add_option(
+             "--mini-batch", o.mini_batch,
+             "Tokens in an inner gradient step; 1 is online (attention, and learners whose chunks are their\n"
+             "own, do not look at it)")
+          ->check(positive, "POSITIVE"));
   of_model(
       app.add_option(
              "--attention-window", o.attention_window,
              "Tokens of a sliding-window attention branch beside the learner (0: none; default: those of a\n"
-             "mini-batch for LaCT and its ladder, none for others)")
+             "mini-batch for LaCT, its ladder and in-place TTT, none for others; ttt-e2e: 64 of its own attention)")
           ->check(not_negative, "NONNEGATIVE"));
   app.get_option("--attention-window")->default_str("");  // its text says it in words
   of_model(app.add_option("--inner-rate-warmup", o.inner_warmup,
@@ -505,6 +517,9 @@ int nestgrad::programs::train_lm(int argc, char** argv) {
   add_options(app, o);
   add_device_option(app);
   const auto run = [&] {
+    if (o.from.empty() && o.attention_window == 0 && layer_type(o.learner) == kEndToEnd)
+      throw CLI::ValidationError(
+          "--attention-window", "ttt-e2e reads through attention, which needs a window; leave it out for 64");
     o.training.processes = open_processes();
     o.grains_given = app.count("--grains") > 0;
     Run(o).go();

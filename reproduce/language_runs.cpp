@@ -74,8 +74,9 @@ std::vector<double> train(Trainer& trainer, const LanguageRun& run, const Task& 
 Validation measure(const Trainer& trainer, const LanguageRun& run, Measured& out, std::size_t bins) {
   Validation v = trainer.validate(trainer.validation_windows(run.windows));
   out.numbers["loss"] = v.loss;
-  out.numbers["first quarter"] = v.mean_between(0, 0.25);
-  out.numbers["last quarter"] = v.mean_between(0.75, 1);
+  for (const auto& [name, part] : {std::pair{"first quarter", v.mean_between(0, 0.25)},
+                                   std::pair{"last quarter", v.mean_between(0.75, 1)}})
+    if (part) out.numbers[name] = *part;
   out.curves["loss by position"] = binned(v.loss_by_position, bins);
   return v;
 }

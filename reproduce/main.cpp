@@ -267,6 +267,7 @@ constexpr const char* kPageHead =
 // The page of what is kept: of each experiment the full runs, or else the quick ones.
 void report(const Options& o) {
   std::string page = kPageHead;
+  bool is_empty = true;
   for (const Experiment& e : experiments()) {
     const std::string full = fmt::format("{}/{}.jsonl", o.kept, e.name),
                       quick = fmt::format("{}/quick/{}.jsonl", o.kept, e.name);
@@ -275,12 +276,16 @@ void report(const Options& o) {
       page += fmt::format("## {}: {}\n\nNo runs are kept yet.\n\n", e.name, e.title);
       continue;
     }
+    is_empty = false;
     const Journal journal = parse_jsonl(read_file(path), path);
     page += of_runs(path, [&] { return markdown_of(journal.results, journal.where); });
     const std::string again = fmt::format("{}/again/{}.jsonl", o.kept, e.name);
     if (path == full && std::filesystem::exists(again))
       page += of_runs(again, [&] { return markdown_of(journal, parse_jsonl(read_file(again), again)); });
   }
+  if (is_empty)
+    throw IoError(fmt::format(
+        "{}: no runs are kept there (NAME.jsonl, quick/NAME.jsonl); the page is left as it is", o.kept));
   while (page.ends_with("\n\n")) page.pop_back();
   if (o.check) {
     if (read_file(o.page) != page)
@@ -296,6 +301,11 @@ void go(const Options& o) {
   const bool speaks = processes->rank() == 0;
   if ((o.report || o.names.empty()) && !speaks) return;
   if (o.report) return report(o);
+  if (o.names.empty() && o.json) {
+    nlohmann::ordered_json known = nlohmann::ordered_json::array();
+    for (const Experiment& e : experiments()) known.push_back({{"name", e.name}, {"title", e.title}});
+    return print_json({{"experiments", known}});
+  }
   if (o.names.empty()) return list();
   const bool all_of_them = std::ranges::find(o.names, "all") != o.names.end();
   for (const std::string& name : o.names)
@@ -305,6 +315,14 @@ void go(const Options& o) {
     if (!o.models.empty() && name != "all" && !experiment_named(name).keeps_models)
       throw CLI::ValidationError(
           fmt::format("--models: {} has no models of images to keep; leave --models out", name));
+  // What the runs are to be compared with is read now, and not only when hours have gone into them.
+  for (const Experiment& e : experiments())
+    if (all_of_them || std::ranges::find(o.names, e.name) != o.names.end())
+      for (const std::string& folder : {o.expect, o.against})
+        if (!folder.empty()) {
+          const std::string path = fmt::format("{}/{}.jsonl", folder, e.name);
+          static_cast<void>(parse_jsonl(read_file(path), path));
+        }
   std::vector<std::string> contradicted, apart;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Experiment& e : experiments()) {
@@ -363,13 +381,27 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--check", o.check,
       "Fail if a claim is contradicted, or runs of --against do not agree; with --report, if the\npage is another");
-  app.add_flag("--report", o.report, "Run nothing: write the page of the runs that are kept");
+  const std::vector<CLI::Option*> of_runs_alone = app.get_options([](const CLI::Option* option) {
+    return !option->check_name("--help") && !option->check_name("--version") &&
+           !option->check_name("--check");
+  });
+  CLI::Option* const report =
+      app.add_flag("--report", o.report, "Run nothing: write the page of the runs that are kept");
+  for (CLI::Option* option : of_runs_alone) report->excludes(option);
   app.add_option(
          "--kept", o.kept,
          "--report: folder of these runs: NAME.jsonl, again/NAME.jsonl with other seeds, quick/NAME.jsonl")
       ->capture_default_str();
   app.add_option("--page", o.page, "--report: the page")->capture_default_str();
-  app.add_flag("--json", o.json, "The last line of output is a JSON object");
+  app.add_flag("--json", o.json, "The last line of output is a JSON object")->excludes(report);
   return run_program(
-      argc, argv, app, [&] { go(o); }, Processes::several);
+      argc, argv, app,
+      [&] {
+        if (o.names.empty() && !o.report)
+          for (const CLI::Option* option : of_runs_alone)
+            if (option->count() > 0)
+              throw CLI::ValidationError(option->get_name(), "is about runs: name an experiment, or `all`");
+        go(o);
+      },
+      Processes::several);
 }

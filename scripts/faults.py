@@ -588,7 +588,12 @@ FAULTS = [
          "for (const Weights& w : {for_each_token(first_, block.tokens()), «walk.before», walk.after})",
          "for_each_token(first_, block.tokens())"),
     ]),
-    ("per-chunk", "ttt/forms/per_chunk.cpp", FORMS, [
+    ("step-members", "ttt/forms/step_members.cpp", (files("ttt/step_members"),), [
+        ("meeting-members-accepted", "«f.kind == AxisFlow::Kind::mixed») return fmt::format", "false"),
+        ("chunks-not-in-front", "if («chunks») spec.shape.insert", "false"),
+    ]),
+    ("per-chunk", "ttt/forms/per_chunk.cpp", (*FORMS, files("ttt/step_members")), [
+        ("answers-of-any-shape", "if («out.shape() != wanted») throw FormError(fmt::format(\"[predict] needs", "false"),
         ("average-forgotten", "if («policy_.average») for", "false"),
         ("one-step-only", "step < «policy_.steps»", "1"),
         ("partial-chunk-writes", "out.next = «block.writes» ? learnt", "true"),
@@ -671,6 +676,9 @@ FAULTS = [
         ("members-ignored", "return «d.members() > 1» ||", "false"),
         ("slower-chosen", "if («row.slower && row.slower(d)») {", "false"),
         ("chunks-that-meet-at-once", "row.block != BlockSize::one_chunk ? «d.why_chunks_meet()» : why", "why"),
+    ]),
+    ("derived-learner", "ttt/trace.cpp", (files("ttt/step_members"),), [
+        ("numbers-of-the-shape-accepted", "|| i >= theirs.size() || «mine[i].first != theirs[i].first») return", "false"),
     ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
@@ -963,6 +971,7 @@ FAULTS = [
         ("unwanted-loaded", "} else if («wanted && !wanted(name)») {", "false"),
     ]),
     ("validation", "models/validation.cpp", TRAINING, [
+        ("quarter-without-tokens-is-zero", "if («first == last») return", "false"),
         ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
         ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),
         ("inner-losses-exchanged", "sums[1 + 3 * i], sums[2 + 3 * i], sums[«3 + 3 * i»]", "2 + 3 * i"),
@@ -1019,6 +1028,8 @@ FAULTS = [
     ]),
     ("own-gates", "ttt/derived_learner.cpp", (files("ttt/hope"), cases("the plan of every system*")), [
         ("meeting-tokens-accepted", "if (has(Property::separate_tokens) && «flow.kind == AxisFlow::Kind::mixed»)", "false"),
+        ("numbered-tokens-accepted", "«may_vary(graph.nodes(), rows.id(), axis)») refuse", "false"),
+        ("meeting-sequences-accepted", "if («of_members.kind == AxisFlow::Kind::mixed») refuse", "false"),
         ("several-chunks-at-once", "for (const Property p : {«Property::constant_factors», Property::affine_use})",
          "Property::affine_use"),
     ]),
@@ -1050,9 +1061,12 @@ FAULTS = [
         ("tokens-in-the-order-of-groups", "own.as<std::int32_t>()[i] = tokens[«places[i]»]", "i"),
         ("unknown-tokens-read", "if («tokens[i] < 0 || tokens[i] >= vocab_size_») throw", "false"),
         ("shared-states-accepted", "«!shape.empty() && shape[0] == 2 && one[0] == 1» &&", "true"),
-        ("joins-with-any-state", "«alone_.check_fits(stopped.state);»", None),
+        ("joins-with-any-state", "«alone_.check_fits(stopped.state, stopped.position);»", None),
+        ("joins-with-another-model", "if («!stopped.model.empty() && stopped.model != fingerprint()») throw", "false"),
+        ("forgetful-model-accepted", "if («alone_.names.empty()») const Decoder", "false"),
     ]),
     ("streams", "models/state_program.cpp", (files("models/streams"), files("models/decoder")), [
+        ("counter-that-does-not-fit", "«found != wanted») throw", "false"),
         ("row-of-the-first-sequence", "places.size() == 1 ? 0 : «i / each»", "0"),
         ("rows-next-to-their-places", "uz(i * rows + «place»)", "(place + 1) % rows"),
         ("panels-exchanged", "transpose(reshape(w, {«shape[0], shape[2]», shape[1]}))",
@@ -1095,15 +1109,16 @@ FAULTS = [
         ("blind-models-packed", "if («places.defined() && !stream.has_looked()») throw", "false"),
     ]),
     ("adaptation", "models/adaptation.cpp", (files("models/adaptation"),), [
-        ("learns-first", "std::vector<double> out = «p.outputs[0].to_vector()»;",
+        ("learns-first", "std::vector<double> out = «(learns ? p.outputs[0] : p.score.run(p.inputs)[0]).to_vector()»;",
          "[&] { for (std::size_t i = 0; FAULT && i < values_.size(); ++i) p.inputs[p.inputs.size() - values_.size() + i] ="
-         " p.outputs[i + 2]; return FAULT ? p.score.run(p.inputs)[0].to_vector() : p.outputs[0].to_vector(); }()"),
+         " p.outputs[i + 2]; return FAULT || !learns ? p.score.run(p.inputs)[0].to_vector() : p.outputs[0].to_vector(); }()"),
+        ("loss-of-nan-told", "if («!std::ranges::all_of(out, [](double x) { return std::isfinite(x); })») refuse", "false"),
         ("clip-forgotten", "«min(options_.clip / max(out[1], 1e-30), 1.0)»", "constant(1.0, kType)"),
         ("ascends", "? «at[i] - step * gradients[i]» : at[i]", "at[i] + step * gradients[i]"),
         ("norms-are-all", "(o.what == Adapted::norms && «is_norm(p)»)", "true"),
         ("factors-exchanged", "now[at] + «matmul(learning[i], learning[i + 1])»", "0.0 * now[at]"),
         ("reset-forgets-nothing", "«values_.clear();» for", "if (!FAULT || values_.empty()) values_.clear(); else return; "),
-        ("not-finite-learnt", "if («!std::isfinite(norm)» ||", "false"),
+        ("not-finite-learnt", "if («!std::isfinite(p.outputs[1].item())») refuse", "false"),
         ("overlap-of-segments-lost", "tokens.subspan(begin, «length + 1»)", "length"),
     ]),
     ("data", "models/data.cpp", TRAINING, [

@@ -180,6 +180,8 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   const bool dual = options.form != FormChoice::primal &&
                     learner.why_not(row_of(FormChoice::dual, policy.update).needs).empty();
   if (learner.per_chunk()) {
+    if (!learner.has(Property::separate_members))
+      throw FormError(learner.why_not(Property::separate_members));
     if (dual) return read_then_learn(FactoredChunkForm(learner, {}), trained.start, block, chunk);
     return read_then_learn(PerChunkForm(learner, {}), trained.start, block, chunk);
   }

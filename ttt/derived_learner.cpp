@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ttt/forms/chunk_parallel.h"
+#include "ttt/forms/step_members.h"
 #include "ttt/forms/wy.h"
 
 namespace nestgrad::ttt {
@@ -81,6 +82,7 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
   const LearnerTrace &loss = this->loss(w, k.spec(), v.spec()), &predict = this->predict(w, q);
   refuse(Property::separate_members, loss.members().empty() ? predict.members() : loss.members());
   refuse(Property::separate_tokens, loss.mixing().empty() ? predict.mixing() : loss.mixing());
+  if (has(Property::separate_tokens)) require_one_text(w, loss, predict, q, k.spec(), v.spec());
   refuse(Property::factored_uses, loss.obstacle().empty() ? predict.obstacle() : loss.obstacle());
   for (std::size_t i = 0; i < w.size(); ++i)
     uses_.push_back(fmt::format("{}", fmt::join(loss.uses_of(i), "; ")));
@@ -88,6 +90,38 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
       why_not({Property::separate_members, Property::separate_tokens, Property::factored_uses});
   refuse(Property::constant_factors, first.empty() ? dependence_of(factors_at(*this, w, k, v), w) : first);
   refuse(Property::affine_use, first);
+}
+
+// The forms trace the learner's text on rows of other shapes: a token at a time, chunks side by side. What it computes must not
+// depend on that: it is traced once more, with another axis in front and a token more; where a step takes a chunk, a token less, as it
+// may look at whether there is a chunk before (why_chunks_meet).
+void DerivedLearner::require_one_text(const Weights& w, const LearnerTrace& loss, const LearnerTrace& predict,
+                                      const Spec& q, const Spec& k, const Spec& v) const {
+  const std::int64_t more = per_chunk() ? -1 : 1;
+  const auto other = [](Spec spec, std::int64_t tokens) {
+    std::int64_t& extent = spec.shape[spec.shape.size() - 2];
+    extent = std::max<std::int64_t>(1, extent + tokens);
+    spec.shape.insert(spec.shape.begin(), 2);
+    return spec;
+  };
+  Graph scratch(GraphOptions{.parent = &home_, .hoist = false});
+  const GraphScope scope(scratch);
+  std::vector<Tensor> values;
+  for (std::size_t i = 0; i < w.size(); ++i)
+    values.push_back(scratch.input(other(w.at(i).value.spec(), 0), w.at(i).name));
+  const Weights weights = w.with(values);
+  std::string why;
+  try {
+    why = loss.why_differs(LearnerTrace::of_loss(learner_, weights, other(k, more), other(v, more)));
+    if (why.empty()) why = predict.why_differs(LearnerTrace::of_predict(learner_, weights, other(q, more)));
+  } catch (const Error&) {
+    return;  // a text that takes such rows not at all: forms that need them say so
+  }
+  if (!why.empty())
+    throw FormError(fmt::format(
+        "{}. A learner computes the same for any number of tokens, chunks, sequences and heads: count axes "
+        "from the end, and make nothing of the rows' shape but of their features",
+        why));
 }
 
 Gates DerivedLearner::made_gates(const Weights& spread, Tensor k, Tensor v, Tensor place) const {
@@ -128,6 +162,23 @@ void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor&
       refuse(Property::separate_tokens,
              fmt::format("[gates] tokens are not independent: in the gate '{}', at {}, {}", name,
                          describe(graph.tensor(flow.culprit)), flow.why));
+    if (has(Property::separate_tokens) && flow.kind == AxisFlow::Kind::free &&
+        may_vary(graph.nodes(), rows.id(), axis))
+      refuse(
+          Property::separate_tokens,
+          fmt::format(
+              "[gates] the gate '{}' numbers the tokens by itself, at {}: make it of `place`, which says where in "
+              "the chunk a token stands",
+              name, describe(rows)));
+    for (int member = 0; member < axis && has(Property::separate_members); ++member) {
+      if (k.dim(member) == 1) continue;
+      const AxisFlow of_members = follow(graph.nodes(), member_seeds(graph.nodes(), member, k.rank()),
+                                         {.positional = true})[static_cast<std::size_t>(rows.id())];
+      if (of_members.kind == AxisFlow::Kind::mixed)
+        refuse(Property::separate_members,
+               fmt::format("[gates] sequences and heads are not independent: in the gate '{}', at {}, {}",
+                           name, describe(graph.tensor(of_members.culprit)), of_members.why));
+    }
     gates[name] = rows;
   }
   const std::string why = fmt::format("the learner makes its gates ('{}') of the weights that a chunk finds",
@@ -150,10 +201,17 @@ void DerivedLearner::prove_step(const State& state, const Gates& gates, const Te
            for (std::size_t i = 0; i < w.size(); ++i)
              feature_gates_ = StepLaw::of(optimizer_, state, i, gates).width() > 1 || feature_gates_;
          }));
+  const Gates columns = chunk_gates(gates);
+  for (std::size_t i = 0; i < w.size() && has(Property::separate_members); ++i)
+    refuse(Property::separate_members, why_members_meet(optimizer_, state, i, columns, false));
   if (per_chunk())
     refuse(Property::affine_step, reason([&] {
-             const Gates columns = chunk_gates(gates);
-             for (std::size_t i = 0; i < w.size(); ++i) require_chunk_split(optimizer_, state, i, columns);
+             for (std::size_t i = 0; i < w.size(); ++i) {
+               require_chunk_split(optimizer_, state, i, columns);
+               if (const std::string why = why_members_meet(optimizer_, state, i, columns, true);
+                   !why.empty())
+                 throw FormError(why);
+             }
            }));
 }
 

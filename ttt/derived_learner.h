@@ -72,6 +72,8 @@ class DerivedLearner {
 
  private:
   void prove_uses(const Weights& weights, const Spec& q, const Tensor& k, const Tensor& v);
+  void require_one_text(const Weights& weights, const LearnerTrace& loss, const LearnerTrace& predict,
+                        const Spec& q, const Spec& k, const Spec& v) const;
   void prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v);
   void prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v);
   void prove_policy(const Views& views);

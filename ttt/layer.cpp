@@ -144,7 +144,7 @@ void TTTLayer::require_causal(const Weights& start, const Spec& q) const {
   if (const std::string why = why_not_causal(*learner_, policy, start, q); !why.empty()) refuse(why);
   const std::int64_t time = std::max<std::int64_t>(2, policy.chunk_of(q.shape[2]));
   const std::string why =
-      why_tokens_meet(system_, {1, options_.heads, q.shape[3], time, policy.chunk}, q.dtype);
+      why_tokens_meet(system_, {2, options_.heads, q.shape[3], time, policy.chunk}, q.dtype);
   if (!why.empty())
     refuse("its prepare or a gate's shape does not treat each token by itself: " + why +
            ". Let tokens meet in the layer's Task, which is given the stream");

@@ -179,6 +179,7 @@ InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
 }
 
 InnerOptimizer& InnerOptimizer::piece(std::string name, Piece fn, std::vector<std::string> slots) {
+  if (!fn) throw ConfigError(fmt::format("[optimizer] the piece '{}' has no function", name));
   parts_.push_back({std::move(name), std::move(slots),
                     [fn = std::move(fn)](Tensor g, std::span<Tensor> s, const Gates& gates, WeightKind) {
                       const OwnLines lines;

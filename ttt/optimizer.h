@@ -92,7 +92,7 @@ struct Anchor {
 
 class InnerOptimizer {
  public:
-  // ---- on the gradient, in the order of the calls ----
+  // ---- on the gradient, in the order of the calls; what is over all weights (Per::all) acts before all others ----
   InnerOptimizer& scale(Hyper factor);
   // m <- beta m + g, g <- m; nesterov: g <- g + beta m.
   InnerOptimizer& momentum(Hyper beta, bool nesterov = false);

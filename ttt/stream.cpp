@@ -71,6 +71,7 @@ void Stream::carry_row(const std::string& name, Tensor next, Tensor row, Tensor 
 
 Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype) {
   const Tensor first = zeros(dtype, counter_shape()), now = state(name, first);
+  counters_[name] = period;
   carry(name, select(equal(now, static_cast<double>(period - 1)), first, now + 1.0));
   return now;
 }

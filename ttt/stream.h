@@ -59,6 +59,8 @@ class Stream {
   static constexpr std::int64_t kForever = 1 << 24;
   Tensor counter(const std::string& name, std::int64_t period, DType dtype);
   Shape counter_shape() const { return sequences_ > 0 ? Shape{sequences_, 1, 1, 1} : Shape{1}; }
+  // The counters that the model asked for, by name, with their periods.
+  const std::map<std::string, std::int64_t>& counters() const { return counters_; }
   // The sizes of chunks that carry_chunk() was told of, ascending.
   const std::set<std::int64_t>& chunks() const { return chunks_; }
 
@@ -128,6 +130,7 @@ class Stream {
   Mode mode_;
   std::int64_t sequences_ = 0, learnt_chunk_ = 0;
   std::set<std::int64_t> chunks_;
+  std::map<std::string, std::int64_t> counters_;
   bool rows_outside_ = false, learns_outside_ = false;
   Tensor places_;
   std::int64_t alignment_ = 1;

@@ -61,14 +61,16 @@ std::vector<Spec> input_specs(const System& system, const ProgramSizes& s, DType
 }  // namespace
 
 std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype) {
-  constexpr int kTokens = 2;  // the axis
+  constexpr int kSequences = 0, kTokens = 2;  // axes
   Graph scratch(GraphOptions{.parent = context().emit.graph, .hoist = false});
   const GraphScope scope(scratch);
   std::vector<Tensor> in;
-  std::vector<std::pair<NodeId, AxisFlow>> seeds;
+  std::vector<std::pair<NodeId, AxisFlow>> seeds, sequences;
   for (const Spec& spec : input_specs(system, sizes, dtype)) {
     in.push_back(scratch.input(spec));
-    if (spec.rank() == 4) seeds.emplace_back(in.back().id(), AxisFlow::along(kTokens));
+    if (spec.rank() != 4) continue;
+    seeds.emplace_back(in.back().id(), AxisFlow::along(kTokens));
+    if (sizes.batch > 1) sequences.emplace_back(in.back().id(), AxisFlow::along(kSequences));
   }
   const Views views = views_of(system, in);
   std::vector<std::pair<std::string, Tensor>> results{{"q", views.q}, {"k", views.k}, {"v", views.v}};
@@ -83,6 +85,12 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
     return fmt::format("in '{}', at {}{}", name, describe(mixed ? scratch.tensor(flow.culprit) : value),
                        mixed ? ", " + flow.why : ", which does not follow the tokens");
   }
+  const std::vector<AxisFlow> of_sequences = follow(scratch.nodes(), sequences, {.positional = true});
+  for (const auto& [name, value] : results)
+    if (const AxisFlow& flow = of_sequences[static_cast<std::size_t>(value.id())];
+        flow.kind == AxisFlow::Kind::mixed)
+      return fmt::format("in '{}', at {}, {}: sequences meet", name, describe(scratch.tensor(flow.culprit)),
+                         flow.why);
   return {};
 }
 

@@ -126,15 +126,29 @@ void LearnerTrace::prove_independence() {
   // axis, counted from the end, has a slice for each member.
   for (int axis = 0; axis < rank - 2 && members_.empty(); ++axis) {
     if (lead[static_cast<std::size_t>(axis)] == 1) continue;
-    std::vector<std::pair<NodeId, AxisFlow>> members;
-    for (NodeId id = 0; id < graph_->size(); ++id) {
-      const GraphNode& n = graph_->node(id);
-      const int at = axis - (rank - n.spec.rank());
-      if (n.op->kind == OpKind::input && at >= 0 && n.spec.shape[static_cast<std::size_t>(at)] > 1)
-        members.emplace_back(id, AxisFlow::along(at));
-    }
-    members_ = obstacle(axis, "sequences and heads", members, true);
+    members_ = obstacle(axis, "sequences and heads", member_seeds(graph_->nodes(), axis, rank), true);
   }
+}
+
+std::string LearnerTrace::why_differs(const LearnerTrace& other) const {
+  if (mixing_.empty() != other.mixing_.empty()) return mixing_ + other.mixing_;
+  if (members_.empty() != other.members_.empty()) return members_ + other.members_;
+  const auto numbers = [](const Graph& graph) {
+    std::vector<std::pair<double, NodeId>> out;
+    for (NodeId id = 0; id < graph.size(); ++id)
+      if (const GraphNode& n = graph.node(id); n.op->kind == OpKind::constant && literal_of(n).size() == 1)
+        out.emplace_back(literal_of(n).item(), id);
+    std::ranges::stable_sort(out, {}, [](const auto& number) { return number.first; });
+    return out;
+  };
+  const auto mine = numbers(*graph_), theirs = numbers(*other.graph_);
+  for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i)
+    if (i >= mine.size() || i >= theirs.size() || mine[i].first != theirs[i].first)
+      return fmt::format(
+          "[{}] a number is made of how many tokens or axes there are, {}", what_,
+          i < mine.size() ? fmt::format("{} at {}", mine[i].first, describe(graph_->tensor(mine[i].second)))
+                          : fmt::format("{} on other rows", theirs[i].first));
+  return {};
 }
 
 void LearnerTrace::require_independence() const {

@@ -182,6 +182,17 @@ std::vector<AxisFlow> follow(const std::deque<GraphNode>& nodes,
   return Follower(nodes, options).run(inputs);
 }
 
+std::vector<std::pair<NodeId, AxisFlow>> member_seeds(const std::deque<GraphNode>& nodes, int axis,
+                                                      int rank) {
+  std::vector<std::pair<NodeId, AxisFlow>> out;
+  for (std::size_t id = 0; id < nodes.size(); ++id) {
+    const int at = axis - (rank - nodes[id].spec.rank());
+    if (nodes[id].op->kind == OpKind::input && at >= 0 && nodes[id].spec.shape[uz(at)] > 1)
+      out.emplace_back(static_cast<NodeId>(id), AxisFlow::along(at));
+  }
+  return out;
+}
+
 bool may_vary(const std::deque<GraphNode>& nodes, NodeId id, int axis) {
   return Follower(nodes, {}).varies(id, axis);
 }

@@ -40,6 +40,9 @@ std::vector<AxisFlow> follow(const std::deque<GraphNode>& nodes,
                              const std::vector<std::pair<NodeId, AxisFlow>>& inputs,
                              const FlowOptions& options = {});
 
+// Of a graph whose values have `rank` axes: the inputs that have a slice for each member along `axis`, counting from the end.
+std::vector<std::pair<NodeId, AxisFlow>> member_seeds(const std::deque<GraphNode>& nodes, int axis, int rank);
+
 // May value `id` differ along this axis, all inputs being free to?
 bool may_vary(const std::deque<GraphNode>& nodes, NodeId id, int axis);
 

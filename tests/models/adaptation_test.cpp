@@ -232,4 +232,13 @@ TEST_CASE("adaptation: what makes no sense is refused, and a step that is not fi
   CHECK(scorer.steps() == 1);
   scorer.reset();
   CHECK(scorer.score(std::span(tokens).first(kSegment + 1)) == first);
+
+  // A model that has no finite loss to begin with: no rate is to blame, whatever learns.
+  StateDict broken = params;
+  for (auto& [name, value] : broken) value = Array::full(value.dtype(), value.shape(), std::nan(""));
+  for (const Adapted what : {Adapted::nothing, Adapted::sgd, Adapted::norms, Adapted::lora}) {
+    AdaptingScorer of_broken(config, broken, {.what = what});
+    CHECK(contains(message_of<ValueError>([&] { of_broken.score(std::span(tokens).first(kSegment + 1)); }),
+                   "the loss of a text is not finite before anything was learnt"));
+  }
 }

@@ -174,7 +174,7 @@ TEST_CASE("a state that does not fit is a ConfigError, and leaves the decoder as
     StateDict state = decoder.state();
     REQUIRE(state.contains(weight));
     change(state);
-    return message_of<ConfigError>([&] { decoder.restore(state, 0); });
+    return message_of<ConfigError>([&] { decoder.restore(state, 5); });
   };
   CHECK(contains(refused([&](StateDict& x) { x.erase(weight); }),
                  "it lacks the value '" + weight + "' f64[2,2,4,4]"));

@@ -210,6 +210,67 @@ TEST_CASE("streams: wrong calls are refused with what to do, and change nothing"
   CHECK(streams.step({}).shape() == Shape{0, 13});
 }
 
+TEST_CASE("streams: what was saved of another model, or edited, is refused and writes nowhere") {
+  const TemporaryFolder folder;
+  const LanguageModelConfig config = small_model("linear");
+  const StateDict params = params_of(config, DType::f64);
+  Streams streams(config, params, DType::f64);
+  const Streams::Id id = streams.join();
+  streams.step({3}), streams.step({4});
+  const Stopped saved = streams.look(id);
+  saved.save(folder / "stream");
+  const Stopped read = Stopped::load(folder / "stream");
+  CHECK(read.model == saved.model);
+  CHECK(!read.model.empty());
+  CHECK(streams.position(streams.join(read)) == 2);
+
+  const auto why = [&](Streams& to, const Stopped& from) {
+    return message_of<ConfigError>([&] { to.join(from); });
+  };
+  StateDict other_weights = params;
+  other_weights.begin()->second = random(other_weights.begin()->second.spec(), 77);
+  Streams others(config, other_weights, DType::f64);
+  CHECK(contains(why(others, read), "has read with another model, or with other weights"));
+  LanguageModelConfig naive = small_model("naive-ttt"), delta = small_model("delta-net");
+  Streams of_naive(naive, params_of(naive, DType::f64), DType::f64),
+      of_delta(delta, params_of(delta, DType::f64), DType::f64);
+  const Stopped of_another = of_naive.look(of_naive.join());
+  CHECK(contains(why(of_delta, of_another), "another model"));
+
+  // Counters say where rows are written. Without the model's name, as in older files, they are still looked at.
+  Stopped edited = read;
+  edited.model.clear();
+  CHECK(streams.position(streams.join(edited)) == 2);
+  edited.position = 3;
+  CHECK(contains(why(streams, edited), "after 3 tokens it is 3"));
+  int counters = 0;
+  for (const double slot : {77.0, 4.0, -3.0, 1.5, 1e9, std::nan("")}) {
+    CAPTURE(slot);
+    for (const auto& [name, value] : read.state) {
+      if (!name.ends_with("/slot")) continue;
+      Stopped wrong = read;
+      wrong.model.clear();
+      wrong.state.at(name) = Array::full(DType::f64, {1}, slot);
+      CHECK(contains(why(streams, wrong), "'" + name + "' counts"));
+      Decoder decoder(config, params, DType::f64, 1);
+      CHECK(contains(message_of<ConfigError>([&] { decoder.restore(wrong.state, 2); }),
+                     "'" + name + "' counts"));
+      ++counters;
+    }
+  }
+  CHECK(counters >= 6);
+}
+
+TEST_CASE(
+    "streams: a model that remembers nothing, and is another one read as a whole, is refused as a Decoder does") {
+  const LogitsFn forgets = [](const Params& p, Tensor tokens, ttt::Stream&) {
+    return cumsum(gather(p("table", {5, 5}), tokens), 1);
+  };
+  const StateDict params{{"table", random({DType::f32, {5, 5}}, 3)}};
+  const std::string of_decoder = message_of<ConfigError>([&] { Decoder(forgets, params, DType::f32, 1); });
+  CHECK(message_of<ConfigError>([&] { Streams(forgets, params, DType::f32); }) == of_decoder);
+}
+
 TEST_CASE("streams: a model with a state that sequences share is refused") {
   const LogitsFn shared = [](const Params& p, Tensor tokens, ttt::Stream& stream) {
     const Tensor h = gather(p("table", {5, 5}), tokens);

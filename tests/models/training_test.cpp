@@ -9,6 +9,7 @@
 #include "engine/core/error.h"
 #include "engine/io/safetensors.h"
 #include "models/partial_load.h"
+#include "models/validation.h"
 #include "ops/ops.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
@@ -276,4 +277,16 @@ TEST_CASE("a part of a model is taken by name from another, and what was taken, 
   CHECK(load_by_name(both, {{"a", Array::of({1, 2}, {2})}, {"b", Array::of({1}, {1})}}, "x",
                      [](const std::string& name) { return name != "b"; })
             .str() == "1 parameters loaded; 1 passed over: 'b'");
+}
+
+TEST_CASE("a quarter of the context in which no token stands has no loss, which is not a loss of 0") {
+  Validation v;
+  v.loss_by_position = {1, 2, 3};
+  v.context = 3;
+  CHECK(!v.mean_between(0, 0.25));
+  CHECK(v.mean_between(0.75, 1) == 3.0);
+  CHECK(v.mean_between(0, 1) == 2.0);
+  v.context = 32;  // of packed documents, none of which is longer than three tokens
+  CHECK(v.mean_between(0, 0.25) == 2.0);
+  CHECK(!v.mean_between(0.75, 1));
 }

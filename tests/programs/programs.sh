@@ -47,6 +47,29 @@ expect 0 '"passed":true' "$bin/learners" check gated-delta-net --json
 expect 2 'not in' "$bin/learners" explain nothing
 expect 2 'or --all' "$bin/learners" check
 
+# Options that would change nothing.
+idle=(--data "$text" --width 16 --layers 1 --heads 1 --context 24 --batch 2 --steps 1 --out "$work/idle")
+expect 2 "attention_window is 4, and ttt_layer_type 'attention'" "$bin/train_lm" "${idle[@]}" --learner attention --attention-window 4
+expect 2 'ttt-e2e has none' "$bin/train_lm" "${idle[@]}" --learner ttt-e2e --backbone mamba
+expect 2 'needs a window; leave it out for 64' "$bin/train_lm" "${idle[@]}" --learner ttt-e2e --attention-window 0
+for option in --rate --clip --rank --seed; do
+  expect 2 'give --adapt as well' "$bin/evaluate" --checkpoint "$work/none" "$option" 3
+done
+expect 2 'rank: is about --adapt lora, and it is sgd' "$bin/evaluate" --checkpoint "$work/none" --adapt sgd --rank 3
+expect 2 'seed: changes nothing at --temperature 0' "$bin/generate" --checkpoint "$work/none" --prompt x --temperature 0 --seed 5
+expect 2 'quick: is about runs: name an experiment' "$bin/reproduce" --quick
+expect 2 'excludes' "$bin/reproduce" --report --seeds 3
+expect 2 'excludes' "$bin/reproduce" ascent --report
+expect 0 '"experiments":.*"name":"ascent"' "$bin/reproduce" --json
+echo "a page" > "$work/page.md"
+cp "$work/page.md" "$work/page-before.md"
+expect 1 'no runs are kept there' "$bin/reproduce" --report --kept "$work/nowhere" --page "$work/page.md"
+same "$work/page.md" "$work/page-before.md"
+for option in --expect --against; do
+  expect 1 'nowhere/ascent.jsonl' "$bin/reproduce" ascent "$option" "$work/nowhere" --out "$work/not-begun"
+done
+[ ! -e "$work/not-begun/ascent/results.jsonl" ] || fail "reproduce began runs that it could not compare"
+
 # Wrong calls.
 expect 2 'learner' "$bin/train_lm" --learner nothing
 expect 2 'steps' "$bin/train_lm" --steps 0
@@ -79,7 +102,7 @@ expect 1 'holds results --full' "$bin/reproduce" ascent --quick --resume --out "
 grep -q '"full"' "$work/reproduce/ascent/results.jsonl" || fail "a refused resume changed the results"
 expect 2 'recall draws its own data' "$bin/reproduce" recall --data "$text" --out "$work/reproduce-2"
 expect 1 'missing.txt' "$bin/reproduce" ascent --data "$work/missing.txt" --out "$work/reproduce-2"
-expect 1 'it was not written by reproduce|No such file' "$bin/reproduce" --report --kept "$work/reproduce" --page "$work/none/page.md"
+expect 1 'no runs are kept there' "$bin/reproduce" --report --kept "$work/reproduce" --page "$work/none/page.md"
 
 # Bad data.
 : > "$work/empty.txt"; echo hi > "$work/tiny.txt"; mkdir "$work/no-text"; printf 'a\0b' > "$work/no-text/binary"

@@ -114,6 +114,24 @@ ttt::Gates faded(const Weights& w, Tensor k, Tensor place) {
 
 }  // namespace
 
+TEST_CASE("a gate of one's own that numbers the tokens by itself, or lets sequences meet, is refused") {
+  const auto why = [](const OwnGate::Make& make) {
+    return message_of<FormError>([&] {
+      run_system(with_gate(make), {.batch = 2, .heads = 2, .time = 8, .chunk = 4}, in_form(FormChoice::dual),
+                 0);
+    });
+  };
+  CHECK(contains(why([](const Weights&, Tensor k, Tensor) {
+                   return ttt::Gates{{"keep", 0.1 * (1.0 + iota(k.dtype(), {k.dim(-2), 1}, 0))}};
+                 }),
+                 "the gate 'keep' numbers the tokens by itself"));
+  CHECK(contains(why([](const Weights&, Tensor k, Tensor) {
+                   const Tensor own = sum(k, {-1}, kKeep);
+                   return ttt::Gates{{"keep", sigmoid(own - mean(own, {0}, kKeep))}};
+                 }),
+                 "sequences and heads are not independent: in the gate 'keep'"));
+}
+
 TEST_CASE(
     "Hope is the text's: values and order 1, with its perceptrons stepping every token and every 4 or 3") {
   const System& system = system_named("hope");

@@ -1,6 +1,7 @@
 #include "ttt/forms/per_chunk.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "autograd/grad.h"
 #include "ops/accumulate.h"
@@ -8,8 +9,16 @@
 namespace nestgrad::ttt {
 
 Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
-  const OwnLines lines;
-  return learner_.predict(w.spread(x.dim(-2)), x);
+  const Tensor out = [&] {
+    const OwnLines lines;
+    return learner_.predict(w.spread(x.dim(-2)), x);
+  }();
+  Shape wanted = x.shape();
+  if (out.rank() == x.rank()) wanted.back() = out.dim(-1);
+  if (out.shape() != wanted)
+    throw FormError(fmt::format("[predict] needs a row for each token, [{}, ..]; it is {}",
+                                fmt::join(x.shape().begin(), x.shape().end() - 1, ","), describe(out)));
+  return out;
 }
 
 Tensor PerChunkForm::loss(const Weights& w, Tensor k, Tensor v) const {
