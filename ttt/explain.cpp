@@ -41,6 +41,9 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
 }
 
 std::vector<std::string> unread_gates(const SystemProgram& program) {
+  const std::int64_t time = program.views.k.dim(2);
+  if (!program.policy.writes(std::min(time, program.policy.chunk_of(time)), time))
+    return {};  // nothing is learnt here
   Views views = program.views;
   for (auto& [name, rows] : views.gates) rows = probe(rows);  // a node of its own
   const InnerLoopResult result =

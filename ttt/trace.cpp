@@ -131,7 +131,11 @@ void LearnerTrace::prove_independence() {
 }
 
 std::string LearnerTrace::why_differs(const LearnerTrace& other) const {
-  if (mixing_.empty() != other.mixing_.empty()) return mixing_ + other.mixing_;
+  if (mixing_.empty() != other.mixing_.empty()) {
+    // Of one token alone nothing can be said: it meets no other.
+    const auto is_alone = [](const LearnerTrace& t) { return t.graph_->tensor(t.rows_[0]).dim(-2) == 1; };
+    return is_alone(*this) || is_alone(other) ? "" : mixing_ + other.mixing_;
+  }
   if (members_.empty() != other.members_.empty()) return members_ + other.members_;
   const auto numbers = [](const Graph& graph) {
     std::vector<std::pair<double, NodeId>> out;
