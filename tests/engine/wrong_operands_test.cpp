@@ -115,12 +115,12 @@ TEST_CASE("whatever operand a function cannot take, the error names the caller's
          return Operand(g.input(f64({2, 1, 3, 1, 5}), "five"));
        }}};
   int refusals = 0;
-  for (const auto& [what, operand] : wrong)
-    for (const auto& [text, call] : calls(w, i)) {
-      CAPTURE(what);
-      CAPTURE(text);
+  for (const auto& each : wrong)
+    for (const auto& use : calls(w, i)) {
+      CAPTURE(each.first);
+      CAPTURE(use.first);
       try {
-        (void)call(operand());
+        (void)use.second(each.second());
       } catch (const Error& e) {
         ++refusals;
         CHECK_MESSAGE(contains(e.what(), "wrong_operands_test.cpp:"), std::string(e.what()));
@@ -201,11 +201,11 @@ TEST_CASE("what autograd is given and cannot take is refused with the caller's l
        }},
       {"DTypeError", [&] { layer_norm(cast(w, DType::i32), 1.0, 0.0); }}};
   std::size_t number = 0;
-  for (const auto& [type, use] : uses) {
+  for (const auto& use : uses) {
     CAPTURE(number++);
     std::string found = "no error", text;
     try {
-      use();
+      use.second();
     } catch (const GraphError& e) {
       found = "GraphError", text = e.what();
     } catch (const GradError& e) {
@@ -218,7 +218,7 @@ TEST_CASE("what autograd is given and cannot take is refused with the caller's l
       found = "ConfigError", text = e.what();
     }
     CAPTURE(text);
-    CHECK(found == type);
+    CHECK(found == use.first);
     CHECK(contains(text, "wrong_operands_test.cpp:"));
   }
 }

@@ -241,4 +241,13 @@ TEST_CASE("adaptation: what makes no sense is refused, and a step that is not fi
     CHECK(contains(message_of<ValueError>([&] { of_broken.score(std::span(tokens).first(kSegment + 1)); }),
                    "the loss of a text is not finite before anything was learnt"));
   }
+  // A finite loss whose gradient is not.
+  const LogitsFn rooted = [](const Params& p, Tensor tokens, ttt::Stream&) {
+    return gather(p("t", {13, 13}), tokens) * (1.0 + sqrt(p("s", {1})));
+  };
+  const StateDict at_zero{{"s", Array::zeros(DType::f32, {1})}, {"t", table.at("t")}};
+  AdaptingScorer steep(rooted, at_zero, {.what = Adapted::sgd});
+  CHECK(contains(message_of<ValueError>([&] { steep.score(std::span(tokens).first(kSegment + 1)); }),
+                 "the gradient of a text is not finite before anything was learnt"));
+  CHECK(steep.steps() == 0);
 }

@@ -246,7 +246,8 @@ TEST_CASE("streams: what was saved of another model, or edited, is refused and w
   int counters = 0;
   for (const double slot : {77.0, 4.0, -3.0, 1.5, 1e9, std::nan("")}) {
     CAPTURE(slot);
-    for (const auto& [name, value] : read.state) {
+    for (const auto& entry : read.state) {
+      const std::string& name = entry.first;
       if (!name.ends_with("/slot")) continue;
       Stopped wrong = read;
       wrong.model.clear();
