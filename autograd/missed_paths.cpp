@@ -41,18 +41,11 @@ bool depends_on(Tensor t, Tensor x) {
   return dependents(g.nodes(), std::move(marked))[uz(t.id())];
 }
 
-// Which nodes depend on an input of the body, over all steps.
-std::vector<char> over_steps(const Graph& body, NodeId input, const std::vector<NodeId>& carries,
-                             const std::vector<NodeId>& nexts) {
-  std::vector<char> given(uz(body.size()), 0);
-  given[uz(input)] = 1;
-  for (;;) {
-    const std::vector<char> marked = dependents(body.nodes(), given);
-    bool grew = false;
-    for (std::size_t k = 0; k < carries.size(); ++k)
-      if (marked[uz(nexts[k])] && !given[uz(carries[k])]) given[uz(carries[k])] = grew = true;
-    if (!grew) return marked;
-  }
+// Of one node of g alone.
+std::vector<char> only(const Graph& g, NodeId id) {
+  std::vector<char> out(uz(g.size()), 0);
+  out[uz(id)] = 1;
+  return out;
 }
 
 }  // namespace
@@ -74,21 +67,19 @@ void check_ways_through_steps(Graph& body, const std::vector<NodeId>& carries,
                               const std::vector<NodeId>& nexts, Loc loc) {
   const std::vector<InnerDerivative> asked = body.inner_derivatives();
   for (const InnerDerivative& d : asked) {
-    const auto reaches = [&](NodeId input) { return over_steps(body, input, carries, nexts); };
+    const auto reaches = [&](NodeId input) {
+      return dependents_over_steps(body.nodes(), only(body, input), carries, nexts);
+    };
     for (const Capture& c : body.captures()) {
       if (c.outer != d.wrt) continue;
       const std::vector<char> marked = reaches(c.id);
-      for (std::size_t k = 0; k < carries.size(); ++k) {
-        if (!marked[uz(nexts[k])]) continue;
-        std::vector<char> from(uz(body.size()), 0);
-        from[uz(carries[k])] = 1;
-        if (dependents(body.nodes(), std::move(from))[uz(d.of)])
+      for (std::size_t k = 0; k < carries.size(); ++k)
+        if (marked[uz(nexts[k])] && dependents(body.nodes(), only(body, carries[k]))[uz(d.of)])
           throw GradError(fmt::format(
               "[grad] inside the body of a scan, the derivative of {} with respect to {} would miss its path through the "
               "steps before: carry {} is made of it (at {}). Pass x in as a carry; or, if the derivative of the step alone is meant, "
               "take it of stop_gradient(carry)",
               describe(body.tensor(d.of)), describe(d.wrt), k, describe(loc)));
-      }
     }
     const auto note = [&](const Capture& c) {
       Graph& home = c.outer.graph();

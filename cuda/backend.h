@@ -140,6 +140,9 @@ inline CudaBackend& cuda(Backend& backend) { return static_cast<CudaBackend&>(ba
 
 constexpr std::size_t kPlainShared = 48 << 10;  // bytes of shared memory without asking for more
 
+// May a kernel load and store from here 16 bytes at a time?
+inline bool is_whole(const std::byte* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+
 struct Extent {
   std::int64_t blocks;
   unsigned threads;

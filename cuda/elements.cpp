@@ -1,5 +1,6 @@
 // The kernel of a scan whose steps are elementwise: compiled for it, launched for each stretch of steps.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "cuda/elements_source.h"
@@ -16,15 +17,12 @@ using Kernel = void (*)(const StepTableView* table, Bases bases, Stretch steps,
 
 // A text, with what a launch of it needs.
 struct Variant {
-  explicit Variant(ElementsSource source, std::int64_t slices)
-      : text(std::move(source.text)),
-        each(source.each),
-        extent(for_each_of(source.threads, kElementsThreads)) {
+  Variant(ElementsSource source, std::int64_t slices)
+      : text(std::move(source.text)), extent(for_each_of(source.threads, kElementsThreads)) {
     blocks = static_cast<int>(extent.blocks);
     extent.blocks *= slices;
   }
   std::string text;
-  std::int64_t each;
   Extent extent;
   int blocks;  // of a slice
   Kernel kernel = nullptr;
@@ -38,8 +36,8 @@ Kernel made(const std::string& text, const CudaBackend& backend) {
 
 class ElementsKernel final : public LoopKernel {
  public:
-  // single: with an element a thread.
-  ElementsKernel(const ScanStep& step, CudaBackend& backend, Variant usual, Variant single)
+  // single: with an element a thread, where the usual one has four.
+  ElementsKernel(const ScanStep& step, CudaBackend& backend, Variant usual, std::optional<Variant> single)
       : backend_(backend),
         usual_(std::move(usual)),
         single_(std::move(single)),
@@ -50,7 +48,7 @@ class ElementsKernel final : public LoopKernel {
   void run(std::byte* const* at, const Stretch& steps) override {
     Bases bases{};
     std::copy_n(at, bases_, bases.at);
-    Variant& variant = usual_.each == 1 || all_whole(at + 1, at + bases_) ? usual_ : single_;
+    Variant& variant = !single_ || all_whole(at + 1, at + bases_) ? usual_ : *single_;
     if (!variant.kernel) variant.kernel = made(variant.text, backend_);
     if (!variant.kernel) throw DeviceError("[scan] its kernel with an element a thread does not compile");
     launch(backend_, variant.extent, variant.kernel, table_.as<const StepTableView>(), bases, steps,
@@ -67,7 +65,8 @@ class ElementsKernel final : public LoopKernel {
   }
 
   CudaBackend& backend_;
-  Variant usual_, single_;
+  Variant usual_;
+  std::optional<Variant> single_;
   std::size_t bases_;
   std::vector<DeviceTable> lists_;
   DeviceTable literals_, table_;
@@ -78,11 +77,13 @@ class ElementsKernel final : public LoopKernel {
 std::unique_ptr<LoopKernel> elements_kernel(const ScanStep& step, CudaBackend& backend) {
   ElementsSource source = elements_source(step);
   if (source.text.empty() || step.table.bases.size() > kMostBases) return nullptr;
+  const std::int64_t each = source.each;
   Variant usual(std::move(source), step.table.slices);
   usual.kernel = made(usual.text, backend);
   if (!usual.kernel) return nullptr;
-  return std::make_unique<ElementsKernel>(step, backend, std::move(usual),
-                                          Variant(elements_source(step, false), step.table.slices));
+  std::optional<Variant> single;
+  if (each > 1) single.emplace(elements_source(step, false), step.table.slices);
+  return std::make_unique<ElementsKernel>(step, backend, std::move(usual), std::move(single));
 }
 
 }  // namespace nestgrad::cuda

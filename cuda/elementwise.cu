@@ -34,9 +34,6 @@ std::size_t outputs_of(const ClusterCall& call) {
 // A kernel that was written for the cluster (cuda/cluster_source.h).
 using OwnCluster = void (*)(Pointers pointers, std::int64_t count);
 
-// Does it load and store elements from here 16 bytes at a time?
-bool is_whole(const std::byte* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
-
 // Puts a kernel of the cluster's own before the one that interprets it, where there is one: it runs where all that
 // it takes 16 bytes at a time begins at multiples of them.
 void add_own(WithScratch<ClusterKernel>& kernel, const ClusterCall& call, CudaBackend& backend) {

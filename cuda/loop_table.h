@@ -41,8 +41,7 @@ inline bool segments_meet(const ScanStep& step, const Program& parent) {
 // Are these multiples of 16 bytes, as the texts of kernels take them to be? The memory of a plan begins so; a step of a
 // stack that another loop goes along does only where its size is one.
 inline bool all_whole(std::byte* const* first, std::byte* const* last) {
-  return std::all_of(first, last,
-                     [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; });
+  return std::all_of(first, last, [](const std::byte* p) { return is_whole(p); });
 }
 
 }  // namespace nestgrad::cuda

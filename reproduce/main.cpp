@@ -92,6 +92,11 @@ auto of_runs(const std::string& what, Fn fn) try {
       what));
 }
 
+// The kept runs of an experiment in a folder.
+std::string file_in(const std::string& folder, const Experiment& e) {
+  return fmt::format("{}/{}.jsonl", folder, e.name);
+}
+
 // One experiment: from the options to a folder with results.jsonl and page.html. -> whether every claim stands
 class Reproduction {
  public:
@@ -140,7 +145,7 @@ class Reproduction {
 
   // Do these runs agree with those of other seeds in the folder?
   bool agrees(const std::string& folder) {
-    const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
+    const std::string other = file_in(folder, results_.experiment());
     const Agreement found = agreement_of(parse_jsonl(read_file(other), other), {results_, where_});
     json_["agreement"] = {
         {"numbers", found.numbers.size()}, {"overlapping", found.overlapping}, {"apart", found.apart.size()}};
@@ -157,7 +162,7 @@ class Reproduction {
 
   // ValueError that names the first number which is not that of the file.
   void compare(const std::string& folder) const {
-    const std::string other = fmt::format("{}/{}.jsonl", folder, results_.experiment().name);
+    const std::string other = file_in(folder, results_.experiment());
     const Journal expected = parse_jsonl(read_file(other), other);
     if (expected.where.fingerprint != where_.fingerprint) {
       if (processes_.rank() == 0)
@@ -269,8 +274,7 @@ void report(const Options& o) {
   std::string page = kPageHead;
   bool is_empty = true;
   for (const Experiment& e : experiments()) {
-    const std::string full = fmt::format("{}/{}.jsonl", o.kept, e.name),
-                      quick = fmt::format("{}/quick/{}.jsonl", o.kept, e.name);
+    const std::string full = file_in(o.kept, e), quick = file_in(o.kept + "/quick", e);
     const std::string path = std::filesystem::exists(full) ? full : quick;
     if (!std::filesystem::exists(path)) {
       page += fmt::format("## {}: {}\n\nNo runs are kept yet.\n\n", e.name, e.title);
@@ -279,7 +283,7 @@ void report(const Options& o) {
     is_empty = false;
     const Journal journal = parse_jsonl(read_file(path), path);
     page += of_runs(path, [&] { return markdown_of(journal.results, journal.where); });
-    const std::string again = fmt::format("{}/again/{}.jsonl", o.kept, e.name);
+    const std::string again = file_in(o.kept + "/again", e);
     if (path == full && std::filesystem::exists(again))
       page += of_runs(again, [&] { return markdown_of(journal, parse_jsonl(read_file(again), again)); });
   }
@@ -316,17 +320,19 @@ void go(const Options& o) {
       throw CLI::ValidationError(
           fmt::format("--models: {} has no models of images to keep; leave --models out", name));
   // What the runs are to be compared with is read now, and not only when hours have gone into them.
+  const auto is_named = [&](const Experiment& e) {
+    return all_of_them || std::ranges::find(o.names, e.name) != o.names.end();
+  };
   for (const Experiment& e : experiments())
-    if (all_of_them || std::ranges::find(o.names, e.name) != o.names.end())
-      for (const std::string& folder : {o.expect, o.against})
-        if (!folder.empty()) {
-          const std::string path = fmt::format("{}/{}.jsonl", folder, e.name);
-          static_cast<void>(parse_jsonl(read_file(path), path));
-        }
+    for (const std::string& folder : {o.expect, o.against}) {
+      if (folder.empty() || !is_named(e)) continue;
+      const std::string path = file_in(folder, e);
+      parse_jsonl(read_file(path), path);
+    }
   std::vector<std::string> contradicted, apart;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const Experiment& e : experiments()) {
-    if (!all_of_them && std::ranges::find(o.names, e.name) == o.names.end()) continue;
+    if (!is_named(e)) continue;
     Reproduction one(o, e, *processes);
     if (!of_runs(one.path(), [&] { return one.go(); })) contradicted.push_back(e.name);
     if (!o.against.empty() && !of_runs(o.against, [&] { return one.agrees(o.against); }))

@@ -239,12 +239,11 @@ FAULTS = [
     ]),
     ("reverse", "autograd/missed_paths.cpp", DERIVATIVES, [
         ("other-way-in-not-refused", "if («depends_on(s.value, g.tensor(way.id))») throw", "false"),
-        ("way-through-steps-not-refused", "if («dependents(body.nodes(), std::move(from))[uz(d.of)]») throw", "false"),
-        ("through-one-step-only", "if (marked[uz(nexts[k])] && !given[uz(carries[k])]) «given[uz(carries[k])] = grew = true;»", None),
+        ("way-through-steps-not-refused", "&& «dependents(body.nodes(), only(body, carries[k]))[uz(d.of)]») throw", "false"),
         ("loop-around-not-asked", "if («home.depth() > d.wrt.graph().depth()» && reaches(", "false"),
     ]),
     ("reverse", "engine/plan/dependence.cpp", DERIVATIVES, [
-        ("carry-through-another-carry", "&& !inputs[i]) «inputs[i] = grew = true;»", None),
+        ("carry-through-another-carry", "&& !marked[uz(carries[k])]) «marked[uz(carries[k])] = grew = true;»", None),
         ("integers-differentiable",
          "return «is_float(n.spec.dtype) && is_float(source.spec.dtype)» ?", "true"),
     ]),

@@ -1,6 +1,7 @@
 #include "engine/plan/dependence.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "engine/core/index.h"
@@ -56,17 +57,25 @@ std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<cha
   return marked;
 }
 
-std::vector<char> active_in_body(const GraphBody& body, const std::vector<char>& marked_in, Follow follow) {
-  std::vector<char> inputs = marked_in;
+std::vector<char> dependents_over_steps(const std::deque<GraphNode>& nodes, std::vector<char> marked,
+                                        const std::vector<NodeId>& carries, const std::vector<NodeId>& nexts,
+                                        Follow follow) {
   for (;;) {
-    std::vector<char> marked(body.nodes.size(), 0);
-    std::ranges::copy(inputs, marked.begin());
-    marked = dependents(body.nodes, std::move(marked), follow);
+    std::vector<char> found = dependents(nodes, marked, follow);
     bool grew = false;
-    for (std::size_t i = 0; i < uz(body.carries); ++i)
-      if (marked[uz(body.outs[i])] && !inputs[i]) inputs[i] = grew = true;
-    if (!grew) return marked;
+    for (std::size_t k = 0; k < carries.size(); ++k)
+      if (found[uz(nexts[k])] && !marked[uz(carries[k])]) marked[uz(carries[k])] = grew = true;
+    if (!grew) return found;
   }
+}
+
+std::vector<char> active_in_body(const GraphBody& body, const std::vector<char>& marked_inputs,
+                                 Follow follow) {
+  std::vector<char> marked(body.nodes.size(), 0);
+  std::ranges::copy(marked_inputs, marked.begin());
+  std::vector<NodeId> carries(uz(body.carries));
+  std::iota(carries.begin(), carries.end(), 0);
+  return dependents_over_steps(body.nodes, std::move(marked), carries, body.outs, follow);
 }
 
 }  // namespace nestgrad

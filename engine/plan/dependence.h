@@ -26,6 +26,11 @@ enum class Follow : std::uint8_t {
 std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<char> marked,
                              Follow follow = Follow::derivatives, NodeId first = 0);
 
+// The same of the body of a scan, over all steps: what a step makes of a carry, nexts[k], is that carry, carries[k], at the next.
+std::vector<char> dependents_over_steps(const std::deque<GraphNode>& nodes, std::vector<char> marked,
+                                        const std::vector<NodeId>& carries, const std::vector<NodeId>& nexts,
+                                        Follow follow = Follow::derivatives);
+
 // Inside a scan body: which of its nodes depend on marked inputs (of the scan), over all steps.
 std::vector<char> active_in_body(const GraphBody& body, const std::vector<char>& marked_inputs,
                                  Follow follow = Follow::derivatives);

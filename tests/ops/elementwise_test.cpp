@@ -71,6 +71,19 @@ bool same_element(const Array& a, std::int64_t i, const Array& b, std::int64_t j
 
 constexpr std::int64_t kWidest = 16;  // elements in the widest SIMD register
 
+// x^b, then its derivatives up to this order.
+Arrays derivatives_of_power(double b, int orders, const Array& at) {
+  const Function f = trace(
+      [&](Tensor x) {
+        std::vector<Tensor> out{pow(x, b)};
+        for (int order = 1; order <= orders; ++order)
+          out.push_back(grad(sum(out.back()), {x}, {.allow_zero = true})[0]);
+        return out;
+      },
+      at.spec());
+  return f(Arrays{at});
+}
+
 }  // namespace
 
 TEST_CASE("the sweep knows the elementwise ops from their rows") {
@@ -239,15 +252,7 @@ TEST_CASE("integers are computed as integers, or refused") {
 TEST_CASE("the slope of x^b at 0 is finite wherever it exists, to order 3") {
   for (const double b : {0.0, 1.0, 2.0, 3.0, 4.0}) {
     CAPTURE(b);
-    const Function f = trace(
-        [&](Tensor x) {
-          std::vector<Tensor> out{pow(x, b)};
-          for (int order = 1; order <= 3; ++order)
-            out.push_back(grad(sum(out.back()), {x}, {.allow_zero = true})[0]);
-          return out;
-        },
-        Spec{DType::f64, {2}});
-    const std::vector<Array> y = f(std::vector<Array>{Array::of({0, 1.5}, {2})});
+    const Arrays y = derivatives_of_power(b, 3, Array::of({0, 1.5}, {2}));
     double factor = 1;
     for (int order = 0; order <= 3; ++order) {
       CAPTURE(order);
@@ -331,15 +336,7 @@ TEST_CASE("derivatives of a known power end: none is NaN beside 0, at any order 
   // At 1e-300 the power -2 is infinite, and 0 times it NaN.
   for (const double b : {0.0, 1.0, 2.0}) {
     CAPTURE(b);
-    const Function f = trace(
-        [&](Tensor x) {
-          std::vector<Tensor> out{pow(x, b)};
-          for (int order = 1; order <= 4; ++order)
-            out.push_back(grad(sum(out.back()), {x}, {.allow_zero = true})[0]);
-          return out;
-        },
-        f64({1}));
-    const Arrays y = f(Arrays{Array::of({1e-300}, {1})});
+    const Arrays y = derivatives_of_power(b, 4, Array::of({1e-300}, {1}));
     for (std::size_t order = 1; order <= 4; ++order) {
       CAPTURE(order);
       CHECK(std::isfinite(y[order].item()));
