@@ -46,10 +46,13 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
 
 // Is t made of one of the values, in whichever way?
 bool reads(Tensor t, const std::vector<Tensor>& values) {
-  std::vector<char> marked(static_cast<std::size_t>(t.graph().size()), 0);
+  NodeId first = t.id();
   for (const Tensor& v : values)
-    if (&v.graph() == &t.graph()) marked[uz(v.id())] = 1;
-  return dependents(t.graph().nodes(), std::move(marked), Follow::values)[uz(t.id())];
+    if (&v.graph() == &t.graph()) first = std::min(first, v.id());
+  std::vector<char> marked(uz(t.id() - first + 1), 0);
+  for (const Tensor& v : values)
+    if (&v.graph() == &t.graph() && v.id() <= t.id()) marked[uz(v.id() - first)] = 1;
+  return dependents(t.graph().nodes(), std::move(marked), Follow::values, first)[uz(t.id() - first)];
 }
 
 void check_pairs(std::string_view rule, std::string_view what, const std::vector<Tensor>& values,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
@@ -11,80 +12,129 @@ namespace nestgrad {
 
 namespace {
 
-bool depends_on(Tensor t, Tensor x);
+// What is made of x, in its graph and in those below it. Each graph is walked once; what is appended later is not seen.
+class MadeOf {
+ public:
+  explicit MadeOf(Tensor x) : x_(x) {}
 
-// Inputs of a body, other than the capture of x, whose outer tensors depend on x.
-std::vector<Capture> other_ways_in(const Graph& g, Tensor x) {
-  std::vector<Capture> ways;
-  for (const Capture& c : g.captures())
-    if (c.outer != x && depends_on(c.outer, x)) ways.push_back(c);
-  for (const Capture& s : g.sources())
-    if (depends_on(s.outer, x)) ways.push_back(s);
-  return ways;
-}
-
-bool depends_on(Tensor t, Tensor x) {
-  if (t == x) return true;
-  Graph& g = t.graph();
-  if (!g.descends_from(x.graph())) return false;
-  std::vector<char> marked(uz(t.id() + 1), 0);
-  const auto mark = [&](NodeId id) {
-    if (id <= t.id()) marked[uz(id)] = 1;
-  };
-  if (&g == &x.graph()) {
-    mark(x.id());
-  } else {
-    for (const Capture& c : g.captures())
-      if (c.outer == x) mark(c.id);
-    for (const Capture& c : other_ways_in(g, x)) mark(c.id);
+  bool operator()(Tensor t) {
+    Graph& g = t.graph();
+    if (!g.descends_from(x_.graph()) || (&g == &x_.graph() && t.id() < x_.id())) return false;
+    const auto [at, fresh] = marked_.try_emplace(&g);
+    if (fresh) {
+      std::vector<char> marked(uz(g.size()), 0);
+      if (&g == &x_.graph()) marked[uz(x_.id())] = 1;
+      else
+        for (NodeId id : inputs(g)) marked[uz(id)] = 1;
+      at->second = dependents(g.nodes(), std::move(marked));
+    }
+    return at->second[uz(t.id())];
   }
-  return dependents(g.nodes(), std::move(marked))[uz(t.id())];
-}
 
-// Of one node of g alone.
-std::vector<char> only(const Graph& g, NodeId id) {
+  // Captures of g, other than that of x, that are made of x.
+  std::vector<Capture> captures(const Graph& g) {
+    std::vector<Capture> out;
+    for (const Capture& c : g.captures())
+      if (c.outer != x_ && (*this)(c.outer)) out.push_back(c);
+    return out;
+  }
+  // Starts of carries, and sequences, that are x or made of it.
+  std::vector<Capture> sources(const Graph& g) {
+    std::vector<Capture> out;
+    for (const Capture& s : g.sources())
+      if ((*this)(s.outer)) out.push_back(s);
+    return out;
+  }
+  // All inputs of g by which x comes in.
+  std::vector<NodeId> inputs(const Graph& g) {
+    std::vector<NodeId> out;
+    for (const Capture& c : g.captures())
+      if ((*this)(c.outer)) out.push_back(c.id);
+    for (const Capture& s : sources(g)) out.push_back(s.id);
+    return out;
+  }
+
+ private:
+  Tensor x_;
+  std::map<const Graph*, std::vector<char>> marked_;
+};
+
+std::vector<char> marks(const Graph& g, const std::vector<NodeId>& ids) {
   std::vector<char> out(uz(g.size()), 0);
-  out[uz(id)] = 1;
+  for (NodeId id : ids) out[uz(id)] = 1;
   return out;
 }
 
+// Is one of the seeds' values made of what is marked?
+bool meets(std::span<const GradSeed> seeds, const std::vector<char>& marked) {
+  return std::ranges::any_of(seeds, [&](const GradSeed& s) { return marked[uz(s.value.id())] != 0; });
+}
+
+// The derivatives noted in a body, by what they are taken with respect to.
+struct Asked {
+  Tensor wrt;
+  std::vector<NodeId> of;
+};
+
+std::vector<Asked> grouped(const std::vector<InnerDerivative>& all) {
+  std::vector<Asked> out;
+  for (const InnerDerivative& d : all) {
+    auto at = std::ranges::find(out, d.wrt, &Asked::wrt);
+    if (at == out.end()) at = out.insert(out.end(), {d.wrt, {}});
+    at->of.push_back(d.of);
+  }
+  return out;
+}
+
+constexpr std::string_view kRemedies =
+    "A body's derivative takes carries as they are. For the whole derivative take it outside of the scan, or unroll the loop; for that "
+    "of the step alone";
+
 }  // namespace
 
-void check_ways_in(Graph& g, Tensor x, std::span<const GradSeed> seeds) {
-  const std::vector<Capture> ways = other_ways_in(g, x);
-  for (const GradSeed& s : seeds) {
-    for (const Capture& way : ways)
-      if (depends_on(s.value, g.tensor(way.id)))
-        throw GradError(fmt::format(
-            "[grad] inside a body, the derivative with respect to {} would miss its path through {}, "
-            "which also comes from outside; pass x in as a carry or an input of the body",
-            describe(x), describe(way.outer)));
-    g.note_derivative({s.value.id(), x});
-  }
+std::vector<Capture> captures_made_of(Graph& g, Tensor x, std::span<const GradSeed> seeds) {
+  MadeOf made(x);
+  for (const Capture& s : made.sources(g))
+    if (meets(seeds, dependents(g.nodes(), marks(g, {s.id}))))
+      throw GradError(fmt::format(
+          "[grad] inside a body, the derivative with respect to {} would miss its path through {}, of which a carry starts or a "
+          "sequence is made. {}, pass x in as a carry or an input of the body",
+          describe(x), describe(s.outer), kRemedies));
+  std::vector<Capture> out;
+  for (const Capture& c : made.captures(g))
+    if (meets(seeds, dependents(g.nodes(), marks(g, {c.id})))) out.push_back(c);
+  for (const GradSeed& s : seeds) g.note_derivative({s.value.id(), x});
+  return out;
 }
 
 void check_ways_through_steps(Graph& body, const std::vector<NodeId>& carries,
                               const std::vector<NodeId>& nexts, Loc loc) {
-  const std::vector<InnerDerivative> asked = body.inner_derivatives();
-  for (const InnerDerivative& d : asked) {
-    const auto reaches = [&](NodeId input) {
-      return dependents_over_steps(body.nodes(), only(body, input), carries, nexts);
-    };
-    for (const Capture& c : body.captures()) {
-      if (c.outer != d.wrt) continue;
-      const std::vector<char> marked = reaches(c.id);
-      for (std::size_t k = 0; k < carries.size(); ++k)
-        if (marked[uz(nexts[k])] && dependents(body.nodes(), only(body, carries[k]))[uz(d.of)])
-          throw GradError(fmt::format(
-              "[grad] inside the body of a scan, the derivative of {} with respect to {} would miss its path through the "
-              "steps before: carry {} is made of it (at {}). Pass x in as a carry; or, if the derivative of the step alone is meant, "
-              "take it of stop_gradient(carry)",
-              describe(body.tensor(d.of)), describe(d.wrt), k, describe(loc)));
+  const auto over_steps = [&](const std::vector<NodeId>& from) {
+    return dependents_over_steps(body.nodes(), marks(body, from), carries, nexts);
+  };
+  for (const Asked& asked : grouped(body.inner_derivatives())) {
+    const std::vector<char> made = over_steps(MadeOf(asked.wrt).inputs(body));
+    std::vector<NodeId> reached;
+    for (std::size_t k = 0; k < carries.size(); ++k)
+      if (made[uz(nexts[k])]) reached.push_back(carries[k]);
+    const std::vector<char> after = dependents(body.nodes(), marks(body, reached));
+    for (NodeId of : asked.of) {
+      if (!after[uz(of)]) continue;
+      const auto by = std::ranges::find_if(
+          reached, [&](NodeId carry) { return dependents(body.nodes(), marks(body, {carry}))[uz(of)] != 0; });
+      throw GradError(fmt::format(
+          "[grad] inside the body of a scan, the derivative of {} with respect to {} would miss its path through the "
+          "steps before: carry {} is made of it (at {}). {}, pass x in as a carry, or take it of stop_gradient(carry)",
+          describe(body.tensor(of)), describe(asked.wrt), std::ranges::find(carries, *by) - carries.begin(),
+          describe(loc), kRemedies));
     }
+    // A loop around this one asks the same of what the body reads from it.
     const auto note = [&](const Capture& c) {
       Graph& home = c.outer.graph();
-      if (home.depth() > d.wrt.graph().depth() && reaches(c.id)[uz(d.of)])
-        home.note_derivative({c.outer.id(), d.wrt});
+      if (home.depth() <= asked.wrt.graph().depth()) return;
+      const std::vector<char> from = over_steps({c.id});
+      if (std::ranges::any_of(asked.of, [&](NodeId of) { return from[uz(of)] != 0; }))
+        home.note_derivative({c.outer.id(), asked.wrt});
     };
     std::ranges::for_each(body.captures(), note);
     std::ranges::for_each(body.sources(), note);

@@ -137,12 +137,19 @@ void Reverse::through_op(NodeId id) {
 
 namespace {
 
-// x's node in g.
-NodeId wrt_node(Graph& g, Tensor x, std::span<const GradSeed> seeds) {
-  if (&x.graph() == &g) return x.id();
-  const NodeId id = g.lift(x);
-  check_ways_in(g, x, seeds);
-  return id;
+// Adds to `ct`, of x outside of g, what reaches x through other tensors that ops outside make of it.
+void through_outside(Graph& g, Tensor x, std::span<const GradSeed> seeds, Tensor& ct) {
+  const std::vector<Capture> ways = captures_made_of(g, x, seeds);
+  if (ways.empty()) return;
+  std::vector<NodeId> ids;
+  for (const Capture& way : ways) ids.push_back(way.id);
+  Reverse reverse(g, seeds, ids, {});
+  reverse.run();
+  std::vector<GradSeed> outside;
+  for (const Capture& way : ways)
+    if (const Tensor of_way = reverse.cotangent(way.id); of_way.defined())
+      outside.push_back({way.outer, of_way});
+  if (!outside.empty()) ct = pull_back(outside, std::span(&x, 1), std::span(&ct, 1))[0];
 }
 
 }  // namespace
@@ -164,13 +171,17 @@ std::vector<Tensor> pull_back(std::span<const GradSeed> seeds, std::span<const T
   out.resize(wrt.size());
   for (std::size_t i = 0; i < wrt.size(); ++i) {
     if (!g->descends_from(wrt[i].graph())) continue;
-    ids.push_back(wrt_node(*g, wrt[i], here));
+    ids.push_back(g->lift(wrt[i]));
     position.push_back(i);
     starts.push_back(out[i]);
   }
   Reverse reverse(*g, here, ids, starts);
   reverse.run();
-  for (std::size_t k = 0; k < ids.size(); ++k) out[position[k]] = reverse.cotangent(ids[k]);
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const std::size_t i = position[k];
+    out[i] = reverse.cotangent(ids[k]);
+    if (&wrt[i].graph() != g) through_outside(*g, wrt[i], here, out[i]);
+  }
   return out;
 }
 

@@ -238,9 +238,12 @@ FAULTS = [
         ("cut-operand-passes", "!depends(n.inputs[i]) || «!passes(n, i, graph_.node(n.inputs[i]))»", "false"),
     ]),
     ("reverse", "autograd/missed_paths.cpp", DERIVATIVES, [
-        ("other-way-in-not-refused", "if («depends_on(s.value, g.tensor(way.id))») throw", "false"),
-        ("way-through-steps-not-refused", "&& «dependents(body.nodes(), only(body, carries[k]))[uz(d.of)]») throw", "false"),
-        ("loop-around-not-asked", "if («home.depth() > d.wrt.graph().depth()» && reaches(", "false"),
+        ("other-way-in-not-refused", "if («meets(seeds, dependents(g.nodes(), marks(g, {s.id})))») throw", "false"),
+        ("way-through-steps-not-refused", "if («!after[uz(of)]») continue", "true"),
+        ("way-through-steps-of-the-capture-alone", "over_steps(«MadeOf(asked.wrt).inputs(body)»)",
+         "{body.lift(asked.wrt)}"),
+        ("loop-around-not-asked", "if («home.depth() <= asked.wrt.graph().depth()») return", "true"),
+        ("moved-out-not-gone-through", "«out.push_back(c);» for (const GradSeed& s", None),
     ]),
     ("reverse", "engine/plan/dependence.cpp", DERIVATIVES, [
         ("carry-through-another-carry", "&& !marked[uz(carries[k])]) «marked[uz(carries[k])] = grew = true;»", None),
@@ -1031,6 +1034,14 @@ FAULTS = [
         ("meeting-sequences-accepted", "if («of_members.kind == AxisFlow::Kind::mixed») refuse", "false"),
         ("several-chunks-at-once", "for (const Property p : {«Property::constant_factors», Property::affine_use})",
          "Property::affine_use"),
+    ]),
+    ("one-text", "ttt/derived_learner.cpp", (files("ttt/step_members"),), [
+        ("extent-in-front-that-is-there", "while («std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0») ++front", "false"),
+        ("token-alone-not-traced", "others{tokens + 1, «1»}", "tokens + 1"),
+        ("token-more-not-traced", "others{«tokens + 1», 1}", "1"),
+    ]),
+    ("one-text", "ttt/trace.cpp", (files("ttt/step_members"),), [
+        ("ops-not-compared", "i >= others.size() || «ours[i]->op != others[i]->op»", "false"),
     ]),
     ("own-gates", "ttt/forms/form.cpp", (files("ttt/hope"), files("models/check_decoding")), [
         ("place-of-the-first", "place.rank() == 1) place = «reshape(place, {1, 1})»", "reshape(0.0 * place, {1, 1})"),

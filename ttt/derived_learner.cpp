@@ -93,35 +93,43 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
 }
 
 // The forms trace the learner's text on rows of other shapes: a token at a time, chunks side by side. What it computes must not
-// depend on that: it is traced once more, with another axis in front and a token more; where a step takes a chunk, a token less, as it
-// may look at whether there is a chunk before (why_chunks_meet).
+// depend on that: it is traced again, with another axis in front, of an extent that no other has, and with other numbers of tokens.
 void DerivedLearner::require_one_text(const Weights& w, const LearnerTrace& loss, const LearnerTrace& predict,
                                       const Spec& q, const Spec& k, const Spec& v) const {
-  const std::int64_t more = per_chunk() ? -1 : 1;
-  const auto other = [](Spec spec, std::int64_t tokens) {
-    std::int64_t& extent = spec.shape[spec.shape.size() - 2];
-    extent = std::max<std::int64_t>(1, extent + tokens);
-    spec.shape.insert(spec.shape.begin(), 2);
+  const std::int64_t tokens = k.shape[k.shape.size() - 2];
+  std::int64_t front = 2;
+  while (std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0) ++front;
+  const auto with_front = [&](Spec spec) {
+    spec.shape.insert(spec.shape.begin(), front);
     return spec;
   };
   Graph scratch(GraphOptions{.parent = &home_, .hoist = false});
   const GraphScope scope(scratch);
   std::vector<Tensor> values;
   for (std::size_t i = 0; i < w.size(); ++i)
-    values.push_back(scratch.input(other(w.at(i).value.spec(), 0), w.at(i).name));
+    values.push_back(scratch.input(with_front(w.at(i).value.spec()), w.at(i).name));
   const Weights weights = w.with(values);
-  std::string why;
-  try {
-    why = loss.why_differs(LearnerTrace::of_loss(learner_, weights, other(k, more), other(v, more)));
-    if (why.empty()) why = predict.why_differs(LearnerTrace::of_predict(learner_, weights, other(q, more)));
-  } catch (const Error&) {
-    return;  // a text that takes such rows not at all: forms that need them say so
+  // Where a step takes a chunk, a token less alone, as it may look at whether there is a chunk before (why_chunks_meet).
+  std::vector<std::int64_t> others{tokens + 1, 1};
+  if (per_chunk()) others = {std::max<std::int64_t>(1, tokens - 1)};
+  for (const std::int64_t count : others) {
+    const auto other = [&](Spec spec) {
+      spec.shape[spec.shape.size() - 2] = count;
+      return with_front(std::move(spec));
+    };
+    std::string why;
+    try {
+      why = loss.why_differs(LearnerTrace::of_loss(learner_, weights, other(k), other(v)));
+      if (why.empty()) why = predict.why_differs(LearnerTrace::of_predict(learner_, weights, other(q)));
+    } catch (const std::exception&) {
+      continue;  // a text that takes such rows not at all: forms that need them say so
+    }
+    if (!why.empty())
+      throw FormError(fmt::format(
+          "{}. A learner computes the same for any number of tokens, chunks, sequences and heads: count axes "
+          "from the end, and make nothing of the rows' shape but of their features",
+          why));
   }
-  if (!why.empty())
-    throw FormError(fmt::format(
-        "{}. A learner computes the same for any number of tokens, chunks, sequences and heads: count axes "
-        "from the end, and make nothing of the rows' shape but of their features",
-        why));
 }
 
 Gates DerivedLearner::made_gates(const Weights& spread, Tensor k, Tensor v, Tensor place) const {

@@ -152,6 +152,20 @@ std::string LearnerTrace::why_differs(const LearnerTrace& other) const {
           "[{}] a number is made of how many tokens or axes there are, {}", what_,
           i < mine.size() ? fmt::format("{} at {}", mine[i].first, describe(graph_->tensor(mine[i].second)))
                           : fmt::format("{} on other rows", theirs[i].first));
+  // Ops that move numbers or add them up may be left out where an extent is 1; those that compute each of its own may not.
+  const auto elementwise = [](const Graph& graph) {
+    std::vector<const GraphNode*> out;
+    for (const GraphNode& n : graph.nodes())
+      if (n.op->element_loop) out.push_back(&n);
+    return out;
+  };
+  const auto ours = elementwise(*graph_), others = elementwise(*other.graph_);
+  for (std::size_t i = 0; i < std::max(ours.size(), others.size()); ++i)
+    if (i >= ours.size() || i >= others.size() || ours[i]->op != others[i]->op) {
+      const GraphNode& n = i < ours.size() ? *ours[i] : *others[i];
+      return fmt::format("[{}] an op is there or not by how many tokens or axes there are, '{}' at {}", what_,
+                         n.op->name, nestgrad::describe(n.loc));
+    }
   return {};
 }
 

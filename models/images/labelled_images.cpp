@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <span>
@@ -21,6 +22,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int32_t kDigits = 10;
+
+// A set may be put together by hand. ShapeError, DTypeError: its arrays are not those of labelled images.
+void check(const LabelledImages& all) {
+  if (all.images.dtype() != DType::f32 || all.labels.dtype() != DType::i32)
+    throw DTypeError(fmt::format("[images] images are {}, labels {}; they must be f32 and i32",
+                                 to_string(all.images.spec()), to_string(all.labels.spec())));
+  if (all.images.shape().size() != 4 || all.labels.shape() != Shape{all.images.shape()[0]})
+    throw ShapeError(fmt::format(
+        "[images] images are {}, labels {}; they must be [count, height, width, channels] and [count]",
+        to_string(all.images.spec()), to_string(all.labels.spec())));
+}
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 bool is_png(const fs::path& path) { return path.extension() == ".png" || path.extension() == ".PNG"; }
@@ -45,7 +57,8 @@ void find_classes(const fs::path& folder, const std::string& name, std::vector<C
   const std::size_t before = out.size();
   std::vector<fs::path> files;
   for (const fs::path& path : inside(folder)) {
-    if (fs::is_directory(path) && !fs::is_symlink(path))
+    std::error_code none;  // a link that leads nowhere, or to itself, is no folder
+    if (fs::is_directory(path, none) && !fs::is_symlink(path, none))
       find_classes(path, (name.empty() ? "" : name + "/") + path.filename().string(), out);
     else if (is_png(path)) files.push_back(path);
   }
@@ -127,6 +140,7 @@ std::optional<std::pair<fs::path, fs::path>> mnist_files(const fs::path& folder)
     std::map<std::string, fs::path> out;
     std::error_code error;
     for (fs::directory_iterator at(folder, error), last; !error && at != last; at.increment(error)) {
+      if (is_hidden(at->path())) continue;
       const std::string name = at->path().filename().string();
       for (const std::string& whole : {end, end + ".gz"})
         if (name.ends_with(whole)) out.emplace(name.substr(0, name.size() - whole.size()), at->path());
@@ -135,7 +149,7 @@ std::optional<std::pair<fs::path, fs::path>> mnist_files(const fs::path& folder)
   };
   const std::map<std::string, fs::path> images = ending_in("images-idx3-ubyte"),
                                         labels = ending_in("labels-idx1-ubyte");
-  if (images.empty() || labels.empty()) return {};
+  if (images.empty() && labels.empty()) return {};
   std::vector<std::pair<fs::path, fs::path>> pairs;
   for (const auto& [name, path] : images)
     if (const auto at = labels.find(name); at != labels.end()) pairs.emplace_back(path, at->second);
@@ -143,8 +157,13 @@ std::optional<std::pair<fs::path, fs::path>> mnist_files(const fs::path& folder)
     throw ConfigError(fmt::format(
         "[mnist] {} holds {} pairs of files of images and labels ({}, ..); give a folder with one",
         printable(folder.string()), pairs.size(), printable(pairs[0].first.filename().string())));
-  if (pairs.empty()) return std::pair{images.begin()->second, labels.begin()->second};
-  return pairs[0];
+  if (!pairs.empty()) return pairs[0];
+  if (images.size() != 1 || labels.size() != 1)
+    throw ConfigError(fmt::format(
+        "[mnist] {} holds {} files of images and {} of labels, and no two of one name; give a folder with "
+        "a file of images and the file of their labels",
+        printable(folder.string()), images.size(), labels.size()));
+  return std::pair{images.begin()->second, labels.begin()->second};
 }
 
 LabelledImages read_labelled_images(const fs::path& folder) {
@@ -153,6 +172,7 @@ LabelledImages read_labelled_images(const fs::path& folder) {
 }
 
 LabelledImages with_classes(const LabelledImages& all, const std::vector<std::int32_t>& classes) {
+  check(all);
   constexpr std::int32_t kNone = -1;
   std::vector<std::int32_t> becomes(all.classes.size(), kNone);
   LabelledImages out;
@@ -178,6 +198,7 @@ LabelledImages with_classes(const LabelledImages& all, const std::vector<std::in
 }
 
 LabelledImages picked(const LabelledImages& all, const std::vector<std::int64_t>& numbers) {
+  check(all);
   const std::int64_t known = all.labels.size();
   Shape shape = all.images.shape();
   shape[0] = std::ssize(numbers);
@@ -194,6 +215,7 @@ LabelledImages picked(const LabelledImages& all, const std::vector<std::int64_t>
 }
 
 LabelledImages drawn(const LabelledImages& all, std::int64_t count, std::uint64_t seed, std::uint64_t first) {
+  check(all);
   constexpr std::uint64_t kBatch = 0x6261746368;  // stream of random numbers
   const auto known = static_cast<std::uint32_t>(all.labels.size());
   if (known == 0 || count < 0)
@@ -210,7 +232,7 @@ std::int64_t right_answers(const Array& logits, const Array& labels) {
                                  to_string(logits.spec()), to_string(labels.spec())));
   Shape of_labels = logits.shape();
   if (!of_labels.empty()) of_labels.pop_back();
-  if (logits.shape().empty() || of_labels != labels.shape())
+  if (logits.shape().empty() || logits.shape().back() == 0 || of_labels != labels.shape())
     throw ShapeError(
         fmt::format("[right_answers] logits are {}, labels {}; they must be [.., classes] and [..]",
                     to_string(logits.spec()), to_string(labels.spec())));
@@ -219,6 +241,11 @@ std::int64_t right_answers(const Array& logits, const Array& labels) {
   std::int64_t out = 0;
   for (std::size_t i = 0; i < uz(labels.size()); ++i) {
     const std::span<const float> of_one = all.subspan(i * classes, classes);
+    if (std::ranges::any_of(of_one, [](float x) { return std::isnan(x); }))
+      throw ValueError(
+          fmt::format("[right_answers] logits of image {} are NaN; the model that made them, or its "
+                      "images, have numbers that are not finite",
+                      i));
     out += std::ranges::max_element(of_one) - of_one.begin() == labels.as<std::int32_t>()[i];
   }
   return out;

@@ -72,6 +72,41 @@ TEST_CASE("A reversed scan runs from the last time to the first, indexed by time
   CHECK(f(Array::of({1, 10, 100}, {3})).to_vector() == std::vector<double>{111, 110, 100});
 }
 
+// In each step the gradient of a loss by w from outside, which also comes in as what ops outside make of it: `h`, made before the
+// loop, what is moved out of the body, and a loop outside. No carry is made of w.
+TEST_CASE("An inner gradient by a tensor from outside goes on through what was made of it there") {
+  const std::vector<Spec> specs{f64({3}), f64({4, 3}), f64({2, 3})};
+  using Loss = std::function<Tensor(Tensor w, Tensor h, Tensor c)>;
+  const std::vector<Loss> losses{[](Tensor w, Tensor, Tensor c) {
+                                   return sum(c * w) + 0.5 * sum(square(w));
+                                 },  // the second term is moved out
+                                 [](Tensor w, Tensor h, Tensor c) { return sum(square(c * h) * w); },
+                                 [](Tensor w, Tensor h, Tensor c) { return sum(sin(h * w) * exp(c * h)); },
+                                 [](Tensor, Tensor h, Tensor c) { return sum(h * h * c); }};
+  for (const bool by_loop : {false, true})
+    for (std::size_t which = 0; which < losses.size(); ++which) {
+      CAPTURE(by_loop);
+      CAPTURE(which);
+      const auto fn = [&](const Tensors& in, const Loop& loop) {
+        const Tensor w = in[0];
+        const auto grow = [&](const Tensors& c, const Tensors& x) -> StepOutput {
+          return {{sin(c[0]) * x[0] + w}, {}};
+        };
+        const Tensor h = by_loop ? loop(grow, {w}, {in[2]}, {}).carries[0] : sin(w);
+        const auto inner = [&](const Tensors& c, const Tensors& x) -> StepOutput {
+          return {{tanh(c[0] + x[0])}, {grad(losses[which](w, h, c[0]), {w})[0]}};
+        };
+        const auto outer = [&](const Tensors& c, const Tensors& x) -> StepOutput {
+          const ScanResult r = loop(inner, {c[0]}, {in[1] * x[0]}, {});
+          return {{r.carries[0]}, {r.ys[0], grad(losses[which](w, h * x[0], c[0]), {w})[0]}};
+        };
+        const ScanResult r = loop(outer, {zeros(DType::f64, {3})}, {in[2]}, {});
+        return sum(sin(r.ys[0])) + sum(square(r.ys[1]));
+      };
+      check_scan_is_loop(specs, fn, 2);
+    }
+}
+
 TEST_CASE("Scans inside scans have the derivatives of the unrolled loops") {
   check_scan_is_loop(
       learner_specs(3), [](const Tensors& in, const Loop& loop) { return nested_learner(in, loop); }, 2);

@@ -81,6 +81,28 @@ TEST_CASE(
     CHECK(contains(why([](Tensor k) { return sum(softmax(k, 3), {-1}, kKeep); }, form),
                    "count axes from the end"));
     CHECK(why([](Tensor k) { return sum(softmax(k, -1), {-1}, kKeep); }, form) == "");
+    // What another extent in front, a token more or a token alone changes.
+    const auto number = [](bool one) { return one ? 2.0 : 1.0; };
+    CHECK(contains(why(
+                       [](Tensor k) {
+                         return full(k.dtype(), {1, 1}, static_cast<double>(k.dim(0)));
+                       },
+                       form),
+                   "tokens or axes there are, 2"));
+    for (const std::int64_t least : {2, 4, 5})
+      CHECK(contains(why(
+                         [&](Tensor k) {
+                           return full(k.dtype(), {1, 1}, number(k.dim(-2) >= least));
+                         },
+                         form),
+                     "a number is made of how many tokens"));
+    CHECK(contains(why(
+                       [](Tensor k) {
+                         const Tensor first = slice(k, -1, 0, 1);
+                         return k.dim(-2) == 1 ? tanh(first) : sin(first);
+                       },
+                       form),
+                   "[loss] an op is there or not by how many tokens or axes there are, 'sin' at"));
     CHECK(why(
               [](Tensor k) {
                 return full(k.dtype(), {1, 1}, 1.0 / static_cast<double>(k.dim(-1)));
