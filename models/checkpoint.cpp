@@ -10,6 +10,7 @@
 #include "engine/io/safetensors.h"
 #include "models/json.h"
 #include "models/optimizer.h"
+#include "models/partial_load.h"
 #include "models/published.h"
 
 namespace nestgrad {
@@ -126,8 +127,7 @@ StateDict model_params(const StateDict& params, const LanguageModelConfig& confi
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
   StateDict out;
   for (const auto& [name, value] : params)
-    if (!name.starts_with(kMomentPrefix))
-      out.emplace(name, value.dtype() == DType::f32 ? value : value.cast(DType::f32));
+    if (!name.starts_with(kMomentPrefix)) out.emplace(name, in_type(value, DType::f32, name, path));
   if (!config.tie_word_embeddings) return out;
   if (auto tied = out.extract(head)) {
     tied.key() = embedding;  // which some files leave out instead

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
+#include "engine/core/index.h"
 #include "engine/core/nearest_name.h"
 #include "engine/io/file.h"
 
@@ -13,6 +16,21 @@ std::string PartialLoad::str() const {
   if (!fresh.empty()) out += fmt::format("; {} new: {}", fresh.size(), listed(fresh));
   if (!passed_over.empty())
     out += fmt::format("; {} passed over: {}", passed_over.size(), listed(passed_over));
+  return out;
+}
+
+Array in_type(const Array& value, DType type, std::string_view name, std::string_view what) {
+  if (value.dtype() == type) return value;
+  if (!is_float(value.dtype()))
+    throw ConfigError(fmt::format("[load] {}: '{}' is {}; parameters are floating point numbers",
+                                  printable(what), printable(name), to_string(value.spec())));
+  Array out = value.cast(type);
+  if (type == DType::f32 && value.dtype() == DType::f64)
+    for (std::size_t i = 0; i < uz(value.size()); ++i)
+      if (std::isfinite(value.as<double>()[i]) && !std::isfinite(out.as<float>()[i]))
+        throw ConfigError(
+            fmt::format("[load] {}: '{}' holds {}, which f32 does not hold; give weights that it does",
+                        printable(what), printable(name), value.as<double>()[i]));
   return out;
 }
 
@@ -33,7 +51,7 @@ PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::
                                  printable(name), to_string(at->second.shape()), to_string(value.shape()));
     } else {
       out.loaded.push_back(name);
-      found.emplace(name, at->second.dtype() == value.dtype() ? at->second : at->second.cast(value.dtype()));
+      found.emplace(name, in_type(at->second, value.dtype(), name, what));
     }
   }
   for (const auto& [name, value] : source)

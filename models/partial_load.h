@@ -18,8 +18,12 @@ struct PartialLoad {
   std::string str() const;               // one line
 };
 
+// A parameter called `name` of `what`, in the type in which a model has it: itself, or converted. ConfigError for one that is not of
+// floating point numbers, and where a number becomes infinite.
+Array in_type(const Array& value, DType type, std::string_view name, std::string_view what);
+
 // Copies into `params` what `source` has under the same name and takes by `wanted` (all, if it is empty), in the model's
-// type. ConfigError, and nothing changes: nothing matches or is wanted, or a parameter has another shape; it names them.
+// type (in_type). ConfigError, and nothing changes: nothing matches or is wanted, or a parameter has another shape; it names them.
 // what: names the source in messages.
 PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::string& what,
                          const std::function<bool(const std::string& name)>& wanted = {});

@@ -28,10 +28,34 @@ bool same(const std::vector<ParamSpec>& a, const std::vector<ParamSpec>& b) {
       a, b, [](const ParamSpec& x, const ParamSpec& y) { return x.name == y.name && x.shape == y.shape; });
 }
 
+// Steps compute in f32: a number that is finite and positive in double need not be so there. Of others something else is said.
+void require_f32(std::string_view field, double value, bool positive = false) {
+  const auto there = static_cast<float>(value);
+  if (!std::isfinite(value) || (std::isfinite(there) && (!positive || there > 0))) return;
+  throw ConfigError(
+      fmt::format("[train] {} is {}, which is {} in f32, in which training computes; make it {}", field,
+                  value, there, std::isfinite(there) ? "larger" : "smaller"));
+}
+
+// Which array of f32 is the first with a number that is not finite; their count: none.
+std::size_t first_not_finite(const std::vector<Array>& all) {
+  const auto bad = [](const Array& a) {
+    return !std::ranges::all_of(a.as<float>(), [](float x) { return std::isfinite(x); });
+  };
+  return uz(std::ranges::find_if(all, bad) - all.begin());
+}
+
 }  // namespace
 
 void TrainingSetup::check() const {
   adamw.check();
+  require_f32("adamw.eps", adamw.eps, true);
+  require_f32("adamw.clip", adamw.clip, true);
+  require_f32("adamw.weight_decay", adamw.weight_decay);
+  for (const ParameterGroup& g : groups) {
+    require_f32(fmt::format("rate of the group '{}'", g.names), g.rate);
+    if (g.weight_decay) require_f32(fmt::format("weight_decay of the group '{}'", g.names), *g.weight_decay);
+  }
   if (!(average_decay >= 0) || average_decay >= 1)
     throw ConfigError(
         fmt::format("[train] average_decay must be at least 0 and below 1, it is {}", average_decay));
@@ -175,7 +199,13 @@ std::size_t Training::add(const std::vector<Spec>& batch, const SliceObjectiveFn
   return programs_.size() - 1;
 }
 
+void Training::require_begun() const {
+  if (programs_.empty())
+    throw ConfigError("[train] nothing is trained yet, and so there are no parameters: call add() first");
+}
+
 void Training::start_from(StateDict params) {
+  require_begun();
   check_fits(specs_, params, "what training starts from");
   std::string start = fingerprint_of(params);
   begin_with(std::move(params));
@@ -244,6 +274,11 @@ Training::Program& Training::program_of(std::size_t kind, double rate) {
   if (!(rate >= 0) || !std::isfinite(rate))
     throw ConfigError(fmt::format("[train] the rate of step {} is {}; it must be finite, and 0 or positive",
                                   steps_ + 1, rate));
+  for (const ParameterRule& rule : rules_) {
+    require_f32(fmt::format("the rate of step {}, times that of a group,", steps_ + 1), rate * rule.rate);
+    require_f32(fmt::format("the rate of step {} times a weight decay", steps_ + 1),
+                rate * rule.rate * rule.weight_decay);
+  }
   return programs_[kind];
 }
 
@@ -264,12 +299,12 @@ Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch,
 }
 
 std::optional<NonFinite> Training::why_not_finite() const {
-  if (has_slices()) return {};  // each slice's program needs the others' values
+  if (has_slices() || !last_kind_) return {};  // each slice's program needs the others' values
   const auto found_in = [&](const std::vector<Array>& batch) {
     std::vector<Array> inputs;
     for (const std::vector<Array>& part : {batch, state_})
       for (const Array& a : part) inputs.push_back(a.to(Device::cpu()));
-    return first_nonfinite(programs_.at(last_kind_).traced[0].function, inputs);
+    return first_nonfinite(programs_.at(*last_kind_).traced[0].function, inputs);
   };
   if (!has_parts()) return found_in(last_);
   for (std::int64_t grain = 0; grain < setup_.grains; ++grain)
@@ -285,20 +320,29 @@ std::vector<Array> Training::moments() const {
 
 void Training::save(const std::string& path, const RunIdentity& identity) const {
   check(identity);
+  require_begun();
   std::vector<Array> all{state_.begin(), state_.begin() + static_cast<std::ptrdiff_t>(specs_.size())};
   const std::vector<Array> rest = moments();
   processes_->on_first([&] {
     all.insert(all.end(), rest.begin(), rest.end());
+    for (Array& array : all) array = array.to(Device::cpu());
+    const auto name = [&](std::size_t i) {
+      return kParts[i / specs_.size()] + specs_[i % specs_.size()].name;
+    };
+    if (const std::size_t bad = first_not_finite(all); bad < all.size())
+      throw ValueError(fmt::format(
+          "[train] after step {}, '{}' is not finite: nothing is written, and what was saved before is intact. Lower the "
+          "learning rate (lr), or raise warmup",
+          steps_, name(bad)));
     SafeTensors file;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      file.tensors.emplace(kParts[i / specs_.size()] + specs_[i % specs_.size()].name,
-                           all[i].to(Device::cpu()));
+    for (std::size_t i = 0; i < all.size(); ++i) file.tensors.emplace(name(i), all[i]);
     describe(file, identity, setup_, steps_, start_);
     write_safetensors(path, file);
   });
 }
 
 void Training::load(const std::string& path, const RunIdentity& identity) {
+  require_begun();
   const std::string bytes = processes_->from_first([&] { return read_file(path); });
   SafeTensors file = parse_safetensors(std::as_bytes(std::span(bytes)), path);
   const WrittenRun run = check_written(file, identity, setup_, start_, path);

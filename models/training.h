@@ -104,7 +104,7 @@ class Training {
     double loss, grad_norm;  // before the step; the norm before clipping
   };
   // One step with this rate. ValueError if loss or gradient is not finite: parameters and moments are then, bit for bit,
-  // those before it.
+  // those before it. ConfigError for a rate that is not finite in f32, by itself or times a group's or a weight decay.
   Step step(std::size_t kind, const std::vector<Array>& batch, double rate);
   // The same with grains: batch_of(g) makes grain g of 0..grains, on any process the same.
   using GrainFn = std::function<std::vector<Array>(std::int64_t grain)>;
@@ -127,7 +127,7 @@ class Training {
   void start_from(StateDict params);
 
   // Parameters, optimiser, step and identity in one safetensors file, the same for any number of processes. Written
-  // atomically, by rank 0; every process calls it.
+  // atomically, by rank 0; every process calls it. ValueError, and nothing is written, if one of their numbers is not finite.
   void save(const std::string& path, const RunIdentity& identity) const;
   // ConfigError that says what differs if it was written by another run, by a model with other parameters, or after
   // start_from() with other weights than start_from() here (which need not be called); IoError if it cannot be read.
@@ -180,6 +180,7 @@ class Training {
   Step finished(Step made);
   std::vector<Tensor> updated(const Objective& objective, ParamTable& table,
                               const std::vector<Tensor>& numbers, bool first);
+  void require_begun() const;  // ConfigError before add()
   void begin_with(StateDict params);
   void place(std::vector<Array> state);
   std::size_t copies() const {
@@ -205,7 +206,7 @@ class Training {
   PartFn last_batch_;                           // or what made its parts
   std::unique_ptr<RankThreads> ranks_;          // of slices; null without
   std::vector<ProcessGroup> groups_;            // of each slice here
-  std::size_t last_kind_ = 0;
+  std::optional<std::size_t> last_kind_;        // nothing before the first step
   std::int64_t steps_ = 0;
 };
 

@@ -34,7 +34,8 @@ void check_same(const SafeTensors& file, const std::string& key, const std::stri
                        later = parse_json(written_later.empty() ? "{}" : written_later);
   const std::string different = fields_apart(theirs, mine, [&](const std::string& name) {
     const bool there = theirs.is_object() && theirs.contains(name);
-    return name == "steps" || (!there && later.contains(name) && later[name] == mine[name]);
+    return (key == "training" && name == "steps") ||
+           (!there && later.contains(name) && later[name] == mine[name]);
   });
   if (!different.empty())
     throw ConfigError(fmt::format(

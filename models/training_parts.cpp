@@ -44,6 +44,7 @@ std::vector<Tensor> Training::part_outputs(const Objective& objective, ParamTabl
 
 Training::Step Training::step_grains(std::size_t kind, const GrainFn& batch_of, double rate) {
   if (has_slices()) throw ConfigError("[train] this training has slices: call step_parts()");
+  if (!batch_of) throw ConfigError("[train] the function that makes the grains of a batch is empty");
   return step_parts(
       kind, [batch_of](std::int64_t grain, std::int64_t) { return batch_of(grain); }, rate);
 }
@@ -153,6 +154,7 @@ std::vector<std::vector<double>> Training::read_slices(const std::vector<Spec>& 
 }
 
 Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, double rate) {
+  if (!batch_of) throw ConfigError("[train] the function that makes the parts of a batch is empty");
   if (!has_parts()) return step(kind, batch_of(0, 0), rate);
   Program& program = program_of(kind, rate);
   last_batch_ = batch_of, last_kind_ = kind;

@@ -19,6 +19,8 @@ using namespace nestgrad;
 
 namespace {
 
+constexpr int kMostTokens = 512;
+
 struct Options {
   std::string checkpoint, tokenizer, learner, data, out = "runs/inspect";
   std::int64_t tokens = 64, token = -1, heads = 2, dim = 16, chunk = 16;
@@ -30,7 +32,7 @@ struct Options {
 
 // As many whole chunks as hold the tokens asked for.
 std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk) {
-  return (tokens + chunk - 1) / chunk * chunk;
+  return ((tokens - 1) / chunk + 1) * chunk;
 }
 
 std::string text_path(const Options& o) { return o.data.empty() ? NESTGRAD_DEFAULT_DATA : o.data; }
@@ -196,15 +198,17 @@ int nestgrad::programs::inspect(int argc, char** argv) {
   for (CLI::Option* option : {layer, data, tokenizer, image, level}) option->needs(checkpoint);
   app.add_option("--tokens", o.tokens,
                  "Tokens in the sequence; rounded up to whole mini-batches. Of an image all are taken")
-      ->check(CLI::Range(2, 512))
+      ->check(CLI::Range(2, kMostTokens))
       ->capture_default_str();
   app.add_option("--token", o.token, "Token whose step is explained (default: the one in the middle)")
       ->check(not_negative, "NONNEGATIVE");
-  for (CLI::Option* option :
-       {app.add_option("--heads", o.heads, "Heads of the learner"),
-        app.add_option("--dim", o.dim, "Features of one head"),
-        app.add_option("--chunk", o.chunk, "Tokens in a mini-batch, where the learner has them")})
+  for (CLI::Option* option : {app.add_option("--heads", o.heads, "Heads of the learner"),
+                              app.add_option("--dim", o.dim, "Features of one head")})
     option->check(positive, "POSITIVE")->capture_default_str()->needs(learner);
+  app.add_option("--chunk", o.chunk, "Tokens in a mini-batch, where the learner has them")
+      ->check(CLI::Range(1, kMostTokens))
+      ->capture_default_str()
+      ->needs(learner);
   app.add_option("--seed", o.seed, "Seed of the task's numbers")->capture_default_str()->needs(learner);
   app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
   app.add_flag("--json", o.json, "Last line of output: the invariants with their measured errors");

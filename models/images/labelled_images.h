@@ -32,8 +32,8 @@ LabelledImages read_mnist(const std::filesystem::path& images, const std::filesy
 LabelledImages read_image_folder(const std::filesystem::path& path);
 
 // MNIST's two files in a folder, the images first: their names end in images-idx3-ubyte and labels-idx1-ubyte, or in these and
-// .gz; what stands before is the same of both, where there are several. Nothing: one of them is not there. ConfigError for
-// several such pairs.
+// .gz; what stands before is the same of both, where there are several. Hidden files are passed over. Nothing: there is neither.
+// ConfigError for several such pairs, and for files of which no two belong together.
 std::optional<std::pair<std::filesystem::path, std::filesystem::path>> mnist_files(
     const std::filesystem::path& folder);
 // A folder of either kind: read_mnist of its files, if there are such, else read_image_folder.
@@ -42,7 +42,8 @@ LabelledImages read_labelled_images(const std::filesystem::path& folder);
 // Those with these labels, in the order of `classes`, which are their classes from then on: a part of the data, or few
 // of many classes for an episode. ConfigError for a label that there is not, or twice.
 LabelledImages with_classes(const LabelledImages& all, const std::vector<std::int32_t>& classes);
-// Those with these numbers, from 0, in that order; one may be asked for twice. ConfigError for a number that there is not.
+// Those with these numbers, from 0, in that order; one may be asked for twice. ConfigError for a number that there is not. All
+// three: DTypeError, ShapeError for arrays that are not those of labelled images.
 LabelledImages picked(const LabelledImages& all, const std::vector<std::int64_t>& numbers);
 // A batch: `count` of them at random, any of them several times. Image i depends on (seed, first + i) alone:
 //
@@ -50,7 +51,7 @@ LabelledImages picked(const LabelledImages& all, const std::vector<std::int64_t>
 LabelledImages drawn(const LabelledImages& all, std::int64_t count, std::uint64_t seed, std::uint64_t first);
 
 // How many labels i32 [..] are the class with the largest of f32 logits [.., classes], the first of equal ones. ShapeError,
-// DTypeError.
+// DTypeError; ValueError for logits that are NaN.
 std::int64_t right_answers(const Array& logits, const Array& labels);
 
 }  // namespace nestgrad

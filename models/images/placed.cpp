@@ -70,7 +70,8 @@ void put(const Digit& digit, const Affine& pose, Point from, double radius, std:
         if (p.x * p.x + p.y * p.y <= radius * radius) sum += digit.at(q);
       }
       float& pixel = image[y * size + x];
-      pixel = std::max(pixel, static_cast<float>(0.25 * sum));
+      const auto drawn = static_cast<float>(0.25 * sum);
+      if (std::isnan(drawn) || drawn > pixel) pixel = drawn;  // a NaN of either stays
     }
 }
 

@@ -46,9 +46,11 @@ void check_sizes(const char* who, const ImageModelSizes& s) {
                                   s.patch, s.height, s.image_width));
   if (s.width % s.heads)
     throw ConfigError(fmt::format("[{}] width {} is not a multiple of {} heads", who, s.width, s.heads));
-  if (!(static_cast<double>(s.width) * s.mlp_ratio >= 1))
-    throw ConfigError(
-        fmt::format("[{}] mlp_ratio {} leaves the MLP without a hidden feature", who, s.mlp_ratio));
+  constexpr double kWidest = 1 << 30;  // features
+  const double hidden = static_cast<double>(s.width) * s.mlp_ratio;
+  if (!(hidden >= 1 && hidden <= kWidest))
+    throw ConfigError(fmt::format("[{}] mlp_ratio {} gives the MLP {} hidden features, of 1 to {}", who,
+                                  s.mlp_ratio, hidden, kWidest));
 }
 
 }  // namespace nestgrad::vision

@@ -111,6 +111,9 @@ Array sample_ddim(const EpsFunction& eps, const NoiseSchedule& schedule, const A
                                  noise.shape()[0]));
   if (o.guidance != 1 && o.no_label < 0)
     throw ConfigError("[sampling] guidance needs the label that stands for none; give no_label");
+  if (!eps) throw ConfigError("[sampling] the function that predicts the noise is empty");
+  if (!(o.clip >= 0))
+    throw ConfigError(fmt::format("[sampling] clip must be positive, or 0 for none; it is {}", o.clip));
   Array x = noise.clone();
   const std::vector<std::int64_t> levels = schedule.spaced(o.steps);
   for (std::size_t i = 0; i < levels.size(); ++i) {

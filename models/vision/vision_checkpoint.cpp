@@ -9,6 +9,7 @@
 #include "engine/io/safetensors.h"
 #include "models/config.h"
 #include "models/json.h"
+#include "models/partial_load.h"
 #include "models/training_checkpoint.h"
 
 namespace nestgrad::vision {
@@ -216,8 +217,12 @@ void write(const std::string& folder, const ModelCheckpoint<Config>& checkpoint)
   fs::create_directories(folder, error);
   if (error)
     throw IoError(fmt::format("[vision] {}: {}; give another folder", printable(folder), error.message()));
-  write_safetensors(folder + "/model.safetensors", file);
-  write_file_atomically(folder + "/config.json", config + "\n");
+  // Both are on the disk before either takes its name, so what keeps one from being written leaves the two of before.
+  AtomicFile settings(folder + "/config.json"), weights(folder + "/model.safetensors");
+  weights.write(format_safetensors(file));
+  settings.write(config + "\n");
+  settings.commit();
+  weights.commit();
 }
 
 }  // namespace
@@ -274,8 +279,7 @@ ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
       weights = path + "/checkpoint.safetensors";
   }
   for (auto& [name, value] : read_safetensors(weights).tensors)
-    if (is_parameter(name))
-      out.params.emplace(name, value.dtype() == DType::f32 ? value : value.cast(DType::f32));
+    if (is_parameter(name)) out.params.emplace(name, in_type(value, DType::f32, name, weights));
   check_belong_together(out, weights);
   return out;
 }

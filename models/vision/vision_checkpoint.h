@@ -51,7 +51,8 @@ enum class ImageModel : std::uint8_t { vision_transformer, diffusion_transformer
 // Of the folder of such a model, or of a file in one, by the model_type in its config.json; none for any other.
 std::optional<ImageModel> image_model_of(const std::string& path);
 
-// Makes the folder if there is none; each file is there whole or as it was before. ConfigError, and nothing is written,
+// Makes the folder if there is none; each file is there whole or as it was before, and both as before where one cannot be written.
+// ConfigError, and nothing is written,
 // if the parameters are not the model's.
 void write_checkpoint(const std::string& folder, const VisionCheckpoint& checkpoint);
 void write_checkpoint(const std::string& folder, const DiffusionCheckpoint& checkpoint);

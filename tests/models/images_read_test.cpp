@@ -6,10 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "engine/core/random.h"
 #include "engine/io/file.h"
 #include "engine/io/png.h"
+#include "models/images/glyphs.h"
 #include "models/images/labelled_images.h"
 #include "models/images/resized.h"
 #include "tests/image_files.h"
@@ -88,6 +90,56 @@ TEST_CASE("images: files of images and labels are taken in pairs, and two pairs 
   check_contains(one_line<ConfigError>([&] { read_labelled_images(folder.path); }), "holds 2 pairs of files");
 }
 
+TEST_CASE("images: files that do not belong together are refused, hidden ones passed over") {
+  const TemporaryFolder folder;
+  const std::string one(1, '\1');
+  const auto images = [&](const std::string& name) {
+    write_file_atomically(folder / (name + "images-idx3-ubyte"), idx_with(8, {1, 1, 1}, one));
+  };
+  const auto labels = [&](const std::string& name) {
+    write_file_atomically(folder / (name + "labels-idx1-ubyte"), idx_with(8, {1}, one));
+  };
+  images("train-"), images("val-");
+  const auto refused = [&] {
+    check_contains(one_line<ConfigError>([&] { read_labelled_images(folder.path); }), "no two of one name");
+  };
+  refused();
+  labels("t10k-");
+  refused();
+  labels("val-");
+  images("._val-"), labels("._val-");
+  CHECK(mnist_files(folder.path)->first.filename() == "val-images-idx3-ubyte");
+}
+
+TEST_CASE("images: a set put together by hand is looked at before it is read") {
+  const auto set = [](const Spec& images, const Spec& labels) {
+    return LabelledImages{
+        Array::zeros(images.dtype, images.shape), Array::zeros(labels.dtype, labels.shape), {"a"}};
+  };
+  const auto refused = [&]<class E>(E, const Spec& images, const Spec& labels) {
+    const LabelledImages all = set(images, labels);
+    one_line<E>([&] { picked(all, {0}); });
+    one_line<E>([&] { drawn(all, 2, 1, 0); });
+    one_line<E>([&] { with_classes(all, {0}); });
+  };
+  const ShapeError shape("");
+  const DTypeError type("");
+  refused(shape, {DType::f32, {8, 2, 2, 1}}, {DType::i32, {4}});
+  refused(shape, {DType::f32, {8, 2, 2, 1}}, {DType::i32, {16}});
+  refused(shape, {DType::f32, {8, 2, 2}}, {DType::i32, {8}});
+  refused(type, {DType::f64, {8, 2, 2, 1}}, {DType::i32, {8}});
+  refused(type, {DType::i32, {8, 2, 2, 1}}, {DType::i32, {8}});
+  refused(type, {DType::f32, {8, 2, 2, 1}}, {DType::f32, {8}});
+}
+
+TEST_CASE("images: what is not a number stays one where digits are placed") {
+  LabelledImages digits{Array::full(DType::f32, {1, 8, 8, 1}, std::numeric_limits<double>::quiet_NaN()),
+                        Array::zeros(DType::i32, {1}),
+                        {"a"}};
+  const std::vector<double> all = placed(digits, {.distractors = 0}, 1, 0, 1).images.to_vector();
+  CHECK(std::ranges::any_of(all, [](double x) { return std::isnan(x); }));
+}
+
 TEST_CASE("images: batches are drawn by seed and number alone, and right answers counted") {
   LabelledImages all{Array::zeros(DType::f32, {5, 2, 2, 1}),
                      Array::of({0, 1, 2, 3, 4}, {5}, DType::i32),
@@ -106,6 +158,11 @@ TEST_CASE("images: batches are drawn by seed and number alone, and right answers
   const Array logits = Array::of({1, 3, 2, 5, 5, 0}, {2, 3}, DType::f32);
   CHECK(right_answers(logits, Array::of({1, 0}, {2}, DType::i32)) == 2);  // of equal ones the first
   CHECK(right_answers(logits, Array::of({1, 1}, {2}, DType::i32)) == 1);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  one_line<ValueError>([&] {
+    right_answers(Array::of({0, nan, 1, 0}, {2, 2}, DType::f32), Array::of({0, 0}, {2}, DType::i32));
+  });
+  one_line<ShapeError>([&] { right_answers(Array(DType::f32, {2, 0}), Array::of({0, 0}, {2}, DType::i32)); });
   one_line<ShapeError>([&] { right_answers(logits, Array::of({1}, {1}, DType::i32)); });
   one_line<DTypeError>([&] { right_answers(logits.cast(DType::f64), Array::of({1, 0}, {2}, DType::i32)); });
 }

@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "engine/core/error.h"
+#include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "models/partial_load.h"
 #include "models/validation.h"
@@ -185,6 +187,16 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("training: `steps` may differ in the settings of a run that goes on, and not in its model") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  Training training = of({}, 1);
+  training.save(path, {.config = R"({"steps":3})", .training = R"({"steps":3})"});
+  training.load(path, {.config = R"({"steps":3})", .training = R"({"steps":9})"});
+  CHECK(
+      contains(message_of<ConfigError>([&] { training.load(path, {.config = R"({"steps":5})"}); }), "steps"));
+}
+
 TEST_CASE("training: groups that match nothing, or leave nothing to learn, are refused") {
   const auto message = [](std::vector<ParameterGroup> groups) {
     return message_of<ConfigError>([&] { of({.groups = std::move(groups)}, 0); });
@@ -195,6 +207,51 @@ TEST_CASE("training: groups that match nothing, or leave nothing to learn, are r
   CHECK(contains(message({{.names = "*"}, {.names = "a.w", .rate = 0}}), "the group 'a.w' changes nothing"));
   CHECK(contains(message({{.names = "*", .weight_decay = std::nan("")}}), "must be 0 or positive"));
   CHECK(contains(message_of<ConfigError>([] { of({.average_decay = 1}, 0); }), "average_decay"));
+}
+
+TEST_CASE("training: numbers are judged in f32, and what is not finite is never saved") {
+  const auto message = [](TrainingSetup setup, double rate = 0.1) {
+    return message_of<ConfigError>([&] { of(std::move(setup), 1, rate); });
+  };
+  CHECK(contains(message({.adamw = {.eps = 1e-50}}), "adamw.eps is 1e-50, which is 0 in f32"));
+  CHECK(contains(message({.adamw = {.clip = 1e-50}}), "make it larger"));
+  CHECK(contains(message({.adamw = {.weight_decay = 1e300}}),
+                 "adamw.weight_decay is 1e+300, which is inf in f32"));
+  CHECK(contains(message({.groups = {{.names = "a.w", .rate = 1e300}}}), "rate of the group 'a.w'"));
+  CHECK(contains(message({.groups = {{.names = "a.w", .weight_decay = 1e300}}}),
+                 "weight_decay of the group 'a.w'"));
+  CHECK(contains(message({}, 1e39), "the rate of step 1"));
+  CHECK(contains(message({.groups = {{.names = "a.w", .rate = 1e20}}}, 1e20), "times that of a group"));
+  CHECK(contains(message({.adamw = {.weight_decay = 1e20}}, 1e20), "times a weight decay"));
+  // A rate that f32 holds, whose second step ends in infinity while the loss is finite.
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  Training training(TrainingSetup{});
+  training.add({{DType::f32, {2}}}, [](ParamTable& table, const std::vector<Tensor>& in) {
+    return Training::Objective{sum(table.get("w", {2}, Init::zeros()) * in[0])};
+  });
+  training.step(0, {numbers(1e-3, 1e-3)}, 3e38);
+  training.save(path, {});
+  const std::string before = read_file(path);
+  training.step(0, {numbers(1e-3, 1e-3)}, 3e38);
+  CHECK(contains(message_of<ValueError>([&] { training.save(path, {}); }),
+                 "is not finite: nothing is written"));
+  CHECK(read_file(path) == before);
+}
+
+TEST_CASE("training: before add() there is nothing to save, to load or to start from") {
+  Training training(TrainingSetup{});
+  const TemporaryFolder folder;
+  const auto early = [](const std::function<void()>& fn) {
+    return contains(message_of<ConfigError>(fn), "call add() first");
+  };
+  CHECK(early([&] { training.save(folder / "checkpoint.safetensors", {}); }));
+  CHECK(early([&] { training.load(folder / "checkpoint.safetensors", {}); }));
+  CHECK(early([&] { training.start_from({}); }));
+  CHECK_FALSE(training.why_not_finite());
+  training.add(kPairs, fit);
+  CHECK_FALSE(training.why_not_finite());
+  CHECK(contains(message_of<ConfigError>([&] { training.step_grains(0, {}, 0.1); }), "is empty"));
 }
 
 TEST_CASE("training: the running average is the one written by hand, and changes nothing else") {
@@ -277,6 +334,22 @@ TEST_CASE("a part of a model is taken by name from another, and what was taken, 
   CHECK(load_by_name(both, {{"a", Array::of({1, 2}, {2})}, {"b", Array::of({1}, {1})}}, "x",
                      [](const std::string& name) { return name != "b"; })
             .str() == "1 parameters loaded; 1 passed over: 'b'");
+}
+
+TEST_CASE("a parameter of another type is converted where it keeps its numbers") {
+  StateDict params{{"w", Array::zeros(DType::f32, {2})}};
+  const auto load = [&](Array value) { load_by_name(params, {{"w", std::move(value)}}, "file"); };
+  load(Array::of({1.5, std::numeric_limits<double>::infinity()}, {2}, DType::f64));
+  CHECK(params.at("w").at(0) == 1.5);
+  CHECK(contains(message_of<ConfigError>([&] {
+                   load(Array::of({1, 1e300}, {2}, DType::f64));
+                 }),
+                 "'w' holds 1e+300"));
+  CHECK(contains(message_of<ConfigError>([&] {
+                   load(Array::of({1, 2}, {2}, DType::i32));
+                 }),
+                 "'w' is i32[2]"));
+  CHECK(params.at("w").at(0) == 1.5);
 }
 
 TEST_CASE("a quarter of the context in which no token stands has no loss, which is not a loss of 0") {
