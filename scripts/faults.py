@@ -917,6 +917,13 @@ FAULTS = [
         ("error-of-rank-0-kept-to-itself", "«if (head[0] != 0) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
         ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
     ]),
+    ("processes", "engine/core/graph.cpp", PROCESSES, [
+        ("equal-collectives-are-one", "if («exchanges(op, attrs)» || graph.parent()) return false;", "false"),
+        ("vary-of-anything-is-one", "«graph.node(id).op->kind == OpKind::input» || goes_over_processes(graph.node(id))", "true"),
+    ]),
+    ("processes", "engine/run/agreement.cpp", PROCESSES, [
+        ("plans-not-compared", "«group && group->size() > 1»", "false"),
+    ]),
     ("processes", "ops/collectives.cpp", PROCESSES, [
         ("derivative-of-vary-not-summed", "return emit(«all_sum_op», {c.ct}, c.attrs)", "vary_op"),
         ("own-part-of-another", "cut, «processes.rank()» * part, (processes.rank() + 1) * part", "0"),

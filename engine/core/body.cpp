@@ -8,6 +8,7 @@
 
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"
+#include "engine/core/over_processes.h"
 
 namespace nestgrad {
 
@@ -63,9 +64,20 @@ bool GraphBody::operator==(const GraphBody& o) const {
 }
 
 // Group 0 is this process alone: there every value is the same in all processes, and its own.
-bool goes_over_processes(const GraphNode& n) {
-  if (n.op->processes != OpProcesses::none && n.attrs.numbers().front() != 0) return true;
-  return std::ranges::any_of(n.attrs.bodies(), [](const BodyPtr& b) { return b->has_collectives; });
+bool goes_over_processes(const Op& op, const Attrs& attrs) {
+  if (op.processes != OpProcesses::none && attrs.numbers().front() != 0) return true;
+  return std::ranges::any_of(attrs.bodies(), [](const BodyPtr& b) { return b->has_collectives; });
+}
+bool goes_over_processes(const GraphNode& n) { return goes_over_processes(*n.op, n.attrs); }
+
+bool exchanges(const Op& op, const Attrs& attrs) {
+  const auto in_body = [](const BodyPtr& b) {
+    return b->has_collectives &&
+           std::ranges::any_of(b->nodes, [](const GraphNode& n) { return exchanges(*n.op, n.attrs); });
+  };
+  const bool itself = op.processes == OpProcesses::own_to_same || op.processes == OpProcesses::own_to_own;
+  if (itself && attrs.numbers().front() != 0) return true;
+  return std::ranges::any_of(attrs.bodies(), in_body);
 }
 
 Closed close_body(const Graph& graph, const Closing& closing) {
@@ -117,7 +129,8 @@ Closed close_body(const Graph& graph, const Closing& closing) {
   }
   for (NodeId id : closing.outs) body.outs.push_back(fresh[uz(resolve(id))]);
   for (NodeId id : closing.keep) closed.keep.push_back(fresh[uz(resolve(id))]);
-  body.has_collectives = std::ranges::any_of(body.nodes, goes_over_processes);
+  body.has_collectives =
+      std::ranges::any_of(body.nodes, [](const GraphNode& n) { return goes_over_processes(n); });
   closed.body = intern(std::move(body));
   return closed;
 }

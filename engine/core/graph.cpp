@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
 #include "engine/core/node_text.h"
+#include "engine/core/over_processes.h"
 
 namespace nestgrad {
 
@@ -38,6 +40,19 @@ std::size_t structural_hash(const Op& op, const Attrs& attrs, std::span<const No
   std::size_t h = std::hash<const void*>{}(&op) ^ (attrs.hash() * 31);
   for (NodeId id : inputs) h = h * 1099511628211ULL + uz(id);
   return h;
+}
+
+// Which numbers a program has, and so which of its calls are equal, may depend on the rank, as the bounds of own_part() do:
+// where one process took two collectives for one, another would wait for the second. So what exchanges bytes is a node for
+// each call, in traces and in plans; vary(), whose derivative does, is one where its operand is the same node in every
+// process: an input of the program or another op over processes. In the body of a loop an input may stand for anything.
+bool is_one_node_everywhere(const Graph& graph, const Op& op, const Attrs& attrs,
+                            std::span<const NodeId> inputs) {
+  if (!goes_over_processes(op, attrs)) return true;
+  if (exchanges(op, attrs) || graph.parent()) return false;
+  return std::ranges::all_of(inputs, [&](NodeId id) {
+    return graph.node(id).op->kind == OpKind::input || goes_over_processes(graph.node(id));
+  });
 }
 
 Spec no_infer(const OpCall& call) { call.shape_error("leaf nodes are made by the graph"); }
@@ -177,7 +192,7 @@ Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, 
       const GraphNode& n = node(id);
       return n.op == &op && n.inputs == ids && n.attrs == attrs;
     });
-    if (equal >= 0) return tensor(equal);
+    if (equal >= 0 && is_one_node_everywhere(*this, op, attrs, ids)) return tensor(equal);
   }
   const ThreadContext::Emit& state = context().emit;
   Spec spec = known                         ? *known

@@ -1,6 +1,7 @@
 #include "engine/plan/price.h"
 
 #include "engine/core/node_call.h"
+#include "engine/core/over_processes.h"
 
 namespace nestgrad {
 
@@ -10,6 +11,7 @@ constexpr double kElementwise = 8, kProducts = 32;  // flops a byte
 
 std::optional<double> flops_of(const std::deque<GraphNode>& nodes, const GraphNode& n) {
   if (n.op->kind != OpKind::value || !n.op->is_shared || !n.op->cpu || !n.op->cost) return std::nullopt;
+  if (exchanges(*n.op, n.attrs)) return std::nullopt;  // what is computed again may depend on the rank
   return n.op->cost(NodeCall(nodes, n)).flops;
 }
 Bytes bytes_for(double flops, const Spec& spec, double flops_a_byte) {

@@ -69,7 +69,8 @@ void walk(const std::deque<GraphNode>& nodes, Spread inputs) {
 }  // namespace
 
 void check_spread(const std::deque<GraphNode>& nodes) {
-  if (std::ranges::any_of(nodes, goes_over_processes)) walk(nodes, Spread::same);
+  if (std::ranges::any_of(nodes, [](const GraphNode& n) { return goes_over_processes(n); }))
+    walk(nodes, Spread::same);
 }
 
 }  // namespace nestgrad

@@ -17,6 +17,7 @@
 #include "engine/plan/native.h"
 #include "engine/plan/program.h"
 #include "engine/plan/spread.h"
+#include "engine/run/agreement.h"
 #include "engine/run/arguments.h"
 #include "engine/run/profile.h"
 #include "engine/run/recordings.h"
@@ -31,6 +32,7 @@ struct Plan::Impl {
   std::vector<std::string> input_names, output_names;  // %0 = input 'x' f64[3] (file.cpp:9)
   std::vector<int> donors;  // of each output the input that it is written over; -1: none
   OwnMemory own_memory;
+  bool agreed = false;  // its collectives have been compared with those of other processes
 
   // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
   // outputs lie.
@@ -54,6 +56,7 @@ struct Plan::Impl {
   // Outputs to where they were asked for.
   void deliver(std::span<Array> outputs);
   void replay();
+  void agree();
 };
 
 namespace {
@@ -264,6 +267,7 @@ void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
   check_given("input", inputs, p.inputs());
   check_given("output", outputs, p.outputs());
   p.own_memory.check(inputs, outputs, p.donors);
+  p.agree();
   p.bind(inputs, outputs);
   if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
   else p.replay();
@@ -283,6 +287,7 @@ Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events
     outputs.emplace_back(output_specs()[k]);
     if (p.donors[k] >= 0) in[uz(p.donors[k])] = outputs[k];
   }
+  p.agree();
   p.bind(in, outputs);
   Profile profile = nestgrad::profile(p.program, p.external.data(), most_events, [&] {
     for (std::size_t i = 0; i < in.size(); ++i)
@@ -302,6 +307,11 @@ void Plan::Impl::bind(std::span<const Array> inputs, std::span<const Array> outp
     if (inputs[i].device() != device) copy(inputs[i], staged[i]);
   }
   for (std::size_t k = 0; k < outputs.size(); ++k) place(slot_of_output(k), outputs[k]);
+}
+
+void Plan::Impl::agree() {
+  if (!agreed) check_same_collectives(program);
+  agreed = true;
 }
 
 void Plan::Impl::deliver(std::span<Array> outputs) {

@@ -106,3 +106,117 @@ TEST_CASE("collectives: sums are the same bits at all processes, of any length, 
       }
     }
 }
+
+namespace {
+
+// What each of `size` processes has for x = 1, 2, .. of a program of its group, and its rank.
+std::vector<Arrays> on_ranks(int size, std::int64_t n,
+                             const std::function<Tensors(Tensor x, const ProcessGroup&, int rank)>& fn) {
+  std::vector<Arrays> out(static_cast<std::size_t>(size));
+  run_as_processes(
+      size,
+      [&](Transport& all) {
+        const ProcessGroup group(lent(all));
+        const Function f =
+            trace(TraceFn([&](const Tensors& t) { return fn(t[0], group, all.rank()); }), {f64({n})});
+        Array x(f64({n}));
+        for (std::int64_t i = 0; i < n; ++i)
+          x.as<double>()[static_cast<std::size_t>(i)] = static_cast<double>(i + 1);
+        out[static_cast<std::size_t>(all.rank())] = f({x});
+      },
+      std::chrono::seconds(20));
+  return out;
+}
+
+void check_each(const std::vector<Arrays>& got, const std::vector<std::vector<double>>& expected) {
+  for (const Arrays& of_rank : got) {
+    REQUIRE(of_rank.size() == expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(of_rank[i].to_vector() == expected[i]);
+  }
+}
+
+}  // namespace
+
+// At rank 0 own_part() is the first slice, at rank 1 the second: where equal collectives were one, each process waited for
+// another one's bytes and took them for its own.
+TEST_CASE("collectives: each call is one, whatever a process finds equal to it") {
+  const auto halves = [](Tensor x, const ProcessGroup& g) {
+    return Tensors{own_part(x, 0, g), slice(vary(x, g), 0, 0, 2), slice(vary(x, g), 0, 2, 4)};
+  };
+  check_each(on_ranks(2, 4,
+                      [&](Tensor x, const ProcessGroup& g, int) {
+                        Tensors out;
+                        for (const Tensor& half : halves(x, g)) out.push_back(all_sum(half, g));
+                        return out;
+                      }),
+             {{4, 6}, {2, 4}, {6, 8}});
+  // Numbers of a rank, which simplification drops where they are 0 or 1.
+  check_each(on_ranks(2, 2,
+                      [](Tensor x, const ProcessGroup& g, int rank) {
+                        const Tensor mine = own(x, g);
+                        return Tensors{all_sum(mine + double(rank), g), all_sum(mine, g),
+                                       all_sum(mine + double(1 - rank), g),
+                                       all_sum(mine * double(1 + rank), g)};
+                      }),
+             {{3, 5}, {2, 4}, {3, 5}, {3, 6}});
+  // Loops whose steps go over all processes.
+  check_each(on_ranks(2, 4,
+                      [&](Tensor x, const ProcessGroup& g, int) {
+                        Tensors out;
+                        for (const Tensor& half : halves(x, g)) {
+                          const ScanResult r = scan(
+                              [&](const Tensors& carry, const Tensors& h) -> StepOutput {
+                                return {{carry[0] + vary(all_sum(h[0], g), g)}, {}};
+                              },
+                              {zeros(DType::f64, {})}, {half});
+                          out.push_back(r.carries[0]);
+                        }
+                        return out;
+                      }),
+             {{10}, {6}, {14}});
+  // In the body of a loop, of what lies outside.
+  check_each(on_ranks(2, 4,
+                      [&](Tensor x, const ProcessGroup& g, int) {
+                        const Tensors parts = halves(x, g);
+                        const ScanResult r = scan(
+                            [&](const Tensors& carry, const Tensors&) -> StepOutput {
+                              Tensors next;
+                              for (std::size_t i = 0; i < 3; ++i)
+                                next.push_back(carry[i] + vary(all_sum(parts[i] + carry[i] * 0.0, g), g));
+                              return {next, {}};
+                            },
+                            {zeros(DType::f64, {2}), zeros(DType::f64, {2}), zeros(DType::f64, {2})}, {},
+                            {.steps = 2});
+                        return r.carries;
+                      }),
+             {{8, 12}, {4, 8}, {12, 16}});
+}
+
+TEST_CASE("collectives: derivatives go over all processes once for each call of vary()") {
+  // The slopes of sum(own part squared) + sum(first half) + 2 sum(second half).
+  const auto got = on_ranks(2, 4, [](Tensor x, const ProcessGroup& g, int rank) {
+    const Tensor y = x * 1.0, part = own_part(y, 0, g), first = slice(vary(y + double(rank), g), 0, 0, 2);
+    const Tensor second = slice(vary(y + 1.0, g), 0, 2, 4);
+    return Tensors{grad(all_sum(sum(square(part)) + sum(first) + 2.0 * sum(second), g), x)};
+  });
+  check_each(got, {{4, 6, 10, 12}});
+}
+
+TEST_CASE("collectives: processes whose plans have others are refused before anything is sent") {
+  std::vector<std::string> said(3);
+  run_as_processes(3, [&](Transport& all) {
+    const ProcessGroup group(lent(all));
+    const Function f = trace(TraceFn([&](const Tensors& t) {
+                               const Tensor x = own(t[0], group);
+                               return Tensors{all.rank() == 1 ? all_sum(rank_before(x, group), group)
+                                                              : all_sum(rank_after(x, group), group)};
+                             }),
+                             {f64({3})});
+    said[static_cast<std::size_t>(all.rank())] =
+        message_of<ProcessError>([&] { f({Array::zeros(DType::f64, {3})}); });
+  });
+  for (const std::string& message : said) {
+    CHECK(contains(message, "rank 1 has other collectives in a plan than rank 0"));
+    CHECK(contains(message, "rank_before"));
+  }
+}
