@@ -966,7 +966,10 @@ FAULTS = [
     ]),
     ("processes", "engine/plan/spread.cpp", PROCESSES, [
         ("kinds-joined", "if («all != Spread::any && one != all»)", "false"),
-        ("same-summed", "if («all == Spread::same») fail(nodes, id, \"wants what is each process's own\")", "false"),
+        ("carries-of-any-kind", "if («next == Spread::any || next == carry») continue;", "true"),
+        ("carry-becomes-another", "«if (carry != Spread::any) fail(nodes_, id,»", "if (!FAULT && carry != Spread::any) fail(nodes_, id,"),
+        ("own-of-a-step", "«n.inputs[0] < of_steps_ && all == Spread::same»", "false"),
+        ("same-summed", "if («all == Spread::same») fail(nodes_, id, \"wants what is each process's own\")", "false"),
     ]),
     ("training", "models/training_checkpoint.cpp", TRAINING, [
         ("settings-unchecked-at-resume", "«check_same(file, \"training\", object_text(identity.training), identity.written_later, path);»", None),

@@ -166,7 +166,7 @@ TEST_CASE("collectives: each call is one, whatever a process finds equal to it")
                         for (const Tensor& half : halves(x, g)) {
                           const ScanResult r = scan(
                               [&](const Tensors& carry, const Tensors& h) -> StepOutput {
-                                return {{carry[0] + vary(all_sum(h[0], g), g)}, {}};
+                                return {{carry[0] + all_sum(h[0], g)}, {}};
                               },
                               {zeros(DType::f64, {})}, {half});
                           out.push_back(r.carries[0]);
@@ -190,6 +190,115 @@ TEST_CASE("collectives: each call is one, whatever a process finds equal to it")
                         return r.carries;
                       }),
              {{8, 12}, {4, 8}, {12, 16}});
+}
+
+namespace {
+
+// The steps of a loop, as a loop or written out.
+Tensors along(bool unrolled, const StepFn& step, const Tensors& start, const Tensors& xs,
+              std::int64_t steps) {
+  if (!unrolled) {
+    const ScanResult r = scan(step, start, xs);
+    Tensors out = r.carries;
+    out.insert(out.end(), r.ys.begin(), r.ys.end());
+    return out;
+  }
+  Tensors carry = start;
+  std::vector<Tensors> rows;
+  for (std::int64_t t = 0; t < steps; ++t) {
+    Tensors x;
+    for (const Tensor& s : xs) {
+      Shape row(s.shape().begin() + 1, s.shape().end());
+      x.push_back(reshape(slice(s, 0, t, t + 1), row));
+    }
+    const StepOutput o = step(carry, x);
+    carry = o.carries;
+    rows.emplace_back();
+    for (const Tensor& y : o.ys) {
+      Shape one = y.shape();
+      one.insert(one.begin(), 1);
+      rows.back().push_back(reshape(y, one));
+    }
+  }
+  for (std::size_t k = 0; k < rows[0].size(); ++k) {
+    Tensors of_k;
+    for (const Tensors& row : rows) of_k.push_back(row[k]);
+    carry.push_back(concat(of_k, 0));
+  }
+  return carry;
+}
+
+}  // namespace
+
+TEST_CASE("collectives: in a loop each carry, sequence and output has its own kind, and all derivatives") {
+  // c = x sin(sum over all of c x) + c, which are each one's own; w, the same everywhere, goes along beside it.
+  const auto program = [](bool unrolled) {
+    return [unrolled](Tensor x, const ProcessGroup& g, int rank) {
+      const Tensor w = sum(x) * 0.1, xs = own_part(x, 0, g) * (0.3 + 0.1 * rank);
+      const StepFn step = [&](const Tensors& c, const Tensors& in) -> StepOutput {
+        const Tensor total = all_sum(c[0] * in[0], g);
+        return {{in[0] * sin(vary(total, g)) + c[0], c[1] * 0.5 + total * w, c[2] + in[0]},
+                {total * c[1], c[0] * vary(c[1], g)}};
+      };
+      const Tensor c0 = vary(w, g) * (1.0 + rank);
+      const Tensors out = along(unrolled, step, {c0, w, zeros(DType::f64, {})}, {xs}, 3);
+      Tensor loss = all_sum(sin(out[0]) + out[2] + sum(square(out[4])), g) + square(out[1]) + sum(out[3]);
+      Tensors all{loss};
+      for (int order = 1; order <= 2; ++order) all.push_back(grad(loss, x)), loss = sum(square(all.back()));
+      return all;
+    };
+  };
+  const auto looped = on_ranks(2, 6, program(false)), unrolled = on_ranks(2, 6, program(true));
+  for (std::size_t r = 0; r < 2; ++r) {
+    CHECK(max_error(looped[r], unrolled[r]) < 1e-10);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(looped[r][i].same_bits(looped[0][i]));
+  }
+}
+
+TEST_CASE(
+    "collectives: what a loop makes of what is the same everywhere is followed, and refused where kinds meet") {
+  const ProcessGroup alone(std::make_shared<OneProcess>());
+  const auto refused = [&](const std::function<Tensor(Tensor x)>& fn) {
+    return message_of<GraphError>([&] {
+      trace(TraceFn([&](const Tensors& t) { return Tensors{fn(t[0])}; }),
+            {f64({4, 2})})({Array::zeros(DType::f64, {4, 2})});
+    });
+  };
+  const Tensors none;
+  const auto looped = [&](Tensor x, Tensor start, const StepFn& step) { return scan(step, {start}, {x}); };
+  // The output is each one's own, though all inputs are the same.
+  CHECK(contains(refused([&](Tensor x) {
+                   const auto r = looped(x, sum(x), [&](const Tensors& c, const Tensors& in) -> StepOutput {
+                     return {{c[0]}, {own_part(in[0], 0, alone)}};
+                   });
+                   return sum(r.ys[0]) + sum(x);
+                 }),
+                 "joins"));
+  CHECK(contains(refused([&](Tensor x) {
+                   return looped(x, sum(x),
+                                 [&](const Tensors& c, const Tensors& in) -> StepOutput {
+                                   return {{sum(vary(c[0] * in[0], alone))}, {}};
+                                 })
+                       .carries[0];
+                 }),
+                 "begins as what is the same in all processes, and becomes by"));
+  // From a number on a carry has the kind that the steps give it, and meets itself in the second.
+  CHECK(contains(refused([&](Tensor x) {
+                   return looped(x, zeros(DType::f64, {}),
+                                 [&](const Tensors& c, const Tensors& in) -> StepOutput {
+                                   return {{sum(own_part(in[0], 0, alone)) + c[0]}, {sum(in[0]) + c[0]}};
+                                 })
+                       .ys[0];
+                 }),
+                 "joins"));
+  CHECK(contains(refused([&](Tensor x) {
+                   return looped(x, sum(x),
+                                 [&](const Tensors& c, const Tensors& in) -> StepOutput {
+                                   return {{c[0]}, {own(in[0], alone)}};
+                                 })
+                       .ys[0];
+                 }),
+                 "is no input of the program"));
 }
 
 TEST_CASE("collectives: derivatives go over all processes once for each call of vary()") {
