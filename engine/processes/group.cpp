@@ -27,6 +27,10 @@ const std::shared_ptr<Transport>& alone() {
 ProcessGroup::ProcessGroup() : processes_(alone()) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Transport> processes) : processes_(std::move(processes)) {
+  if (!processes_)
+    throw ProcessError(
+        "[processes] a group was given no transport: give it that of open_processes(), or leave it out for this "
+        "process alone");
   Groups& g = groups();
   const std::lock_guard lock(g.mutex);
   std::erase_if(g.known, [](const auto& entry) { return entry.second.expired(); });

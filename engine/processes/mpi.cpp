@@ -14,6 +14,7 @@
 
 #include "engine/core/index.h"
 #include "engine/processes/mpi/module.h"
+#include "engine/processes/ranks.h"
 #include "engine/processes/stall.h"
 
 #ifndef NESTGRAD_MPI_FOLDERS
@@ -99,6 +100,7 @@ class MpiProcess final : public Transport {
 
   void exchange(std::span<const Send> out, std::span<const Receive> in) override {
     if (!ended_.empty()) throw ProcessError(ended_);
+    check_ranks(*this, out, in);
     try {
       exchange_all(out, in);
     } catch (const ProcessError& e) {
@@ -165,18 +167,6 @@ class MpiProcess final : public Transport {
   std::string ended_;  // why nothing can be exchanged any more
 };
 
-std::chrono::milliseconds asked_limit() {
-  const std::string text = text_of("NESTGRAD_STALL_LIMIT");
-  if (text.empty()) return std::chrono::minutes(10);
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (*end != 0 || !(seconds >= 0.1 && seconds <= 1e6))
-    throw ConfigError(fmt::format(
-        "[processes] NESTGRAD_STALL_LIMIT is '{}'; it must be a number of seconds from 0.1 to 1000000",
-        text));
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
 struct Opened {
   const MpiModule* module = nullptr;  // null until MPI is about to start
   bool started = false;
@@ -188,6 +178,18 @@ Opened& opened() {
 }
 
 }  // namespace
+
+std::chrono::milliseconds asked_stall_limit() {
+  const std::string text = text_of("NESTGRAD_STALL_LIMIT");
+  if (text.empty()) return std::chrono::minutes(10);
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (*end != 0 || !(seconds >= 0.1 && seconds <= 1e6))
+    throw ConfigError(fmt::format(
+        "[processes] NESTGRAD_STALL_LIMIT is '{}'; it must be a number of seconds from 0.1 to 1000000",
+        text));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
 
 Launch launch() {
   Launch out;
@@ -215,9 +217,12 @@ std::shared_ptr<Transport> open_processes() {
   Opened& o = opened();
   if (o.transport) return o.transport;
   const Launch l = launch();
-  if (l.mpi.empty()) return o.transport = std::make_shared<OneProcess>();
-  const std::chrono::milliseconds limit = asked_limit();
-  if (l.size == 1 && text_of("NESTGRAD_MPI").empty()) return o.transport = std::make_shared<OneProcess>();
+  const std::chrono::milliseconds limit = asked_stall_limit();
+  if (l.mpi.empty() || (l.size == 1 && text_of("NESTGRAD_MPI").empty())) {
+    o.transport = std::make_shared<OneProcess>();
+    o.transport->set_stall_limit(limit);  // its slices are threads, which wait for each other
+    return o.transport;
+  }
   const MpiModule& module = opened_module(l);
   o.module = &module;
   const auto why = std::make_shared<std::string>();

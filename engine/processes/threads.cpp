@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine/core/index.h"
+#include "engine/processes/ranks.h"
 
 namespace nestgrad {
 
@@ -114,6 +115,7 @@ class RankThreads::Rank final : public Transport {
   std::string description() const override { return fmt::format("threads as {} processes", size()); }
 
   void exchange(std::span<const Send> out, std::span<const Receive> in) override {
+    check_ranks(*this, out, in);
     Mail& m = *mail_;
     std::unique_lock lock(m.mutex);
     for (const Send& send : out) {
@@ -194,6 +196,10 @@ RankThreads::~RankThreads() = default;
 int RankThreads::size() const { return mail_->size; }
 IndexRange RankThreads::own() const { return mail_->own; }
 std::shared_ptr<Transport> RankThreads::rank(int rank) const {
+  if (!mail_->is_here(rank))
+    throw ProcessError(
+        fmt::format("[processes] rank {} is no thread of this process, which has ranks {} to {}", rank,
+                    mail_->own.begin, mail_->own.end - 1));
   return ranks_.at(uz(rank - mail_->own.begin));
 }
 

@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "engine/core/index.h"
+#include "engine/processes/ranks.h"
 
 namespace nestgrad {
 
@@ -15,7 +16,26 @@ namespace {
 
 std::span<std::byte> bytes_of(std::uint64_t& number) { return std::as_writable_bytes(std::span(&number, 1)); }
 
+void check_root(const Transport& all, const char* call, int root) {
+  if (root < 0 || root >= all.size())
+    throw ProcessError(fmt::format("[processes] {} has rank {} for its root, and there are ranks 0 to {}",
+                                   call, root, all.size() - 1));
+}
+
 }  // namespace
+
+void check_ranks(const Transport& all, std::span<const Transport::Send> out,
+                 std::span<const Transport::Receive> in) {
+  const auto check = [&](const char* what, int other) {
+    if (other < 0 || other >= all.size() || other == all.rank())
+      throw ProcessError(fmt::format(
+          "[processes] rank {} exchanges bytes {} rank {}, and the others have ranks 0 to {}", all.rank(),
+          what, other == all.rank() ? fmt::format("{}, itself", other) : fmt::format("{}", other),
+          all.size() - 1));
+  };
+  for (const Transport::Send& s : out) check("to", s.to);
+  for (const Transport::Receive& r : in) check("from", r.from);
+}
 
 void OneProcess::exchange(std::span<const Send> out, std::span<const Receive> in) {
   if (!out.empty() || !in.empty())
@@ -58,6 +78,7 @@ std::vector<Bytes> Transport::all_gather(std::span<const std::byte> mine) {
 }
 
 std::vector<Bytes> Transport::gather(std::span<const std::byte> mine, int root) {
+  check_root(*this, "gather()", root);
   return exchanged(std::vector(uz(size()), mine), false, root);
 }
 
@@ -72,6 +93,7 @@ void Transport::barrier() { all_gather({}); }
 
 // Down a binary tree that has `root` at its top, so that no process sends to more than log2(size) others.
 void Transport::broadcast(std::span<std::byte> bytes, int root) {
+  check_root(*this, "broadcast()", root);
   const int all = size(), place = (rank() - root + all) % all;
   const auto rank_at = [&](int p) { return (p + root) % all; };
   int half = 1;

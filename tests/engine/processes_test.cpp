@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "engine/core/index.h"
+#include "engine/processes/group.h"
 #include "engine/processes/mpi.h"
+#include "engine/processes/stall.h"
 #include "engine/processes/threads.h"
 #include "engine/processes/transport.h"
 #include "tests/testing.h"
@@ -114,6 +116,36 @@ TEST_CASE("processes: one that ends, is silent, or says something else is named"
       4, [](Transport& all) { all.check_same(all.rank() % 2 == 0 ? "seed 0" : "seed 1", "settings"); });
   CHECK(contains(other, "ranks 1 and 3 have other settings"));
   CHECK(contains(failed(2, [](Transport& all) { all.all_to_all({}); }), "0 parts were given to 2 processes"));
+  // Ranks that there are not.
+  std::string mine = "x";
+  const auto here = std::as_writable_bytes(std::span(mine));
+  for (const int root : {-1, 2, 5}) {
+    const std::string said = fmt::format("has rank {} for its root, and there are ranks 0 to 1", root);
+    CHECK(contains(failed(2, [&](Transport& all) { all.broadcast({}, root); }), said));
+    CHECK(contains(failed(2, [&](Transport& all) { all.gather({}, root); }), said));
+    CHECK(contains(failed(1, [&](Transport& all) { all.gather({}, root); }), "and there are ranks 0 to 0"));
+    CHECK(contains(failed(2,
+                          [&](Transport& all) {
+                            const Transport::Send send{root, here};
+                            if (all.rank() == 0) all.exchange(std::span(&send, 1), {});
+                          }),
+                   fmt::format("rank 0 exchanges bytes to rank {}, and the others", root)));
+    CHECK(contains(failed(2,
+                          [&](Transport& all) {
+                            const Transport::Receive receive{root, here};
+                            if (all.rank() == 0) all.exchange({}, std::span(&receive, 1));
+                          }),
+                   fmt::format("rank 0 exchanges bytes from rank {}, and the others", root)));
+    CHECK(contains(message_of<ProcessError>([&] { RankThreads(2, nullptr).rank(root); }),
+                   "no thread of this process"));
+  }
+  CHECK(contains(failed(2,
+                        [&](Transport& all) {
+                          const Transport::Send send{all.rank(), here};
+                          all.exchange(std::span(&send, 1), {});
+                        }),
+                 "itself"));
+  CHECK(contains(message_of<ProcessError>([] { ProcessGroup(nullptr); }), "was given no transport"));
   // What a process threw comes before what the others say of it.
   CHECK(contains(message_of<ValueError>([] {
                    run_as_processes(3, [](Transport& all) {
@@ -140,6 +172,21 @@ TEST_CASE("processes: parts differ by one at most, cover all, and ranks are told
   CHECK(ranks_text({2}) == "rank 2");
   CHECK(ranks_text({1, 3}) == "ranks 1 and 3");
   CHECK(ranks_text({0, 1, 3}) == "ranks 0, 1 and 3");
+}
+
+TEST_CASE("processes: a stall limit is a number of seconds, and holds of one process and its threads too") {
+  for (const char* wrong : {"soon", "0", "-1", "nan", "inf", "1e9", "5s", " "}) {
+    setenv("NESTGRAD_STALL_LIMIT", wrong, 1);
+    CHECK(contains(message_of<ConfigError>([] { asked_stall_limit(); }),
+                   fmt::format("NESTGRAD_STALL_LIMIT is '{}'; it must be a number of seconds", wrong)));
+  }
+  setenv("NESTGRAD_STALL_LIMIT", "7.5", 1);
+  const std::shared_ptr<Transport> all =
+      open_processes();  // the only call of these tests: later ones give the same
+  CHECK(all->stall_limit() == std::chrono::milliseconds(7500));
+  CHECK(RankThreads(3, all).rank(1)->stall_limit() == std::chrono::milliseconds(7500));
+  unsetenv("NESTGRAD_STALL_LIMIT");
+  CHECK(asked_stall_limit() == std::chrono::minutes(10));
 }
 
 TEST_CASE("processes: what the first one gives, or throws, comes to all") {
