@@ -213,6 +213,58 @@ TEST_CASE("grains: too few for the processes, and batches that are not cut, are 
                  "a batch of 0 arrays"));
 }
 
+TEST_CASE(
+    "grains: processes that begin with other numbers are refused at the first step, before any is sent") {
+  const auto said = [](const std::function<void(Training&, int rank)>& start, bool seeds_apart) {
+    std::vector<std::string> out(3);
+    run_as_processes(3, [&](Transport& all) {
+      Training training(
+          {.seed = seeds_apart && all.rank() == 2 ? 1u : 0u, .grains = 6, .processes = lent(all)});
+      training.add({f32({2, 30}), f32({2, 200})}, fit);
+      start(training, all.rank());
+      const auto step = [&] {
+        training.step_grains(
+            0,
+            [](std::int64_t g) {
+              return rows(0, {2 * g, 2 * g + 2});
+            },
+            0.1);
+      };
+      out[static_cast<std::size_t>(all.rank())] = message_of<ProcessError>(step);
+    });
+    return out;
+  };
+  for (const std::string& m : said([](Training&, int) {}, true))
+    CHECK(contains(m, "rank 2 has other parameters to start from than rank 0"));
+  const auto other_weights = [](Training& t, int rank) {
+    StateDict params = t.parameters();
+    for (auto& [name, value] : params) {
+      value = value.clone();
+      if (rank == 1) value.as<float>()[0] += 1;
+    }
+    t.start_from(params);
+  };
+  for (const std::string& m : said(other_weights, false))
+    CHECK(contains(m, "rank 1 has other parameters to start from than rank 0"));
+  // Another seed makes no difference where all start from the same weights.
+  std::vector<char> fine(2, 0);
+  run_as_processes(2, [&](Transport& all) {
+    Training training({.seed = static_cast<std::uint64_t>(all.rank()), .grains = 6, .processes = lent(all)});
+    training.add({f32({2, 30}), f32({2, 200})}, fit);
+    StateDict params = training.parameters();
+    for (auto& [name, value] : params) value = Array::full(DType::f32, value.shape(), 0.01);
+    training.start_from(params);
+    training.step_grains(
+        0,
+        [](std::int64_t g) {
+          return rows(0, {2 * g, 2 * g + 2});
+        },
+        0.1);
+    fine[static_cast<std::size_t>(all.rank())] = 1;
+  });
+  CHECK(fine == std::vector<char>{1, 1});
+}
+
 TEST_CASE("grains: language models too, packed and within a budget, the loss that of the whole batch") {
   const ByteCorpus corpus = text_of_documents();
   for (const std::int64_t pack : {0, 4}) {
