@@ -21,6 +21,7 @@
 #include "engine/core/threads.h"
 #include "engine/plan/plan_options.h"
 #include "engine/processes/mpi.h"
+#include "engine/processes/stall.h"
 #include "ops/kernels.h"
 
 namespace nestgrad {
@@ -63,10 +64,19 @@ std::string on_one_line(std::string_view text) {
   return line;
 }
 
+// As launch(); of a NESTGRAD_MPI that is none, which is a wrong call itself, one process.
+Launch launched() {
+  try {
+    return launch();
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
 // One line on standard error. Of several processes that fail for the same reason rank 0 says it, and ends the others while they
 // wait; another says it where rank 0 has nothing to say.
 void complain(std::string_view program, std::string_view message) {
-  const int rank = launch().rank;
+  const int rank = launched().rank;
   if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   std::fflush(stdout);
   fmt::print(stderr, "{}: {}{}\n", program, rank > 0 ? fmt::format("rank {}: ", rank) : "",
@@ -76,12 +86,31 @@ void complain(std::string_view program, std::string_view message) {
 
 // The exit status of a process that has said why.
 int ended(int status) {
-  if (among_others()) {
+  if (launched().size > 1 && among_others()) {
     // MPICH's mpirun throws away what it has not passed on when it hears of the end.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     end_all_processes(status);
   }
   return status;
+}
+
+// The exit status of a wrong call, which is said once. Others may wait for this process: it meets them, if only to end them.
+int refuse(std::string_view program, std::string_view message, Processes processes) {
+  const Launch l = launched();
+  if (processes == Processes::several && l.size > 1 && !among_others()) {
+    try {
+      asked_stall_limit();
+    } catch (const ConfigError&) {
+      unsetenv("NESTGRAD_STALL_LIMIT");  // that is what is wrong
+    }
+    try {
+      open_processes();
+    } catch (const std::exception&) {  // it cannot reach them, nor they it
+    }
+  }
+  // All have the same command: rank 0 says what is wrong with it, unless they have met and only one found it.
+  if (l.rank == 0 || among_others()) complain(program, message);
+  return ended(2);
 }
 
 int fail(std::string_view program, std::string_view message) {
@@ -126,6 +155,7 @@ void check_environment() {
   kernels();
   thread_count();
   default_compile();
+  asked_stall_limit();
   try {
     default_device();
   } catch (const DeviceError&) {  // said when something is to run there: --help needs no GPU
@@ -142,8 +172,7 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
     check_environment();
     share_cores(launch());
   } catch (const ConfigError& e) {
-    fmt::print(stderr, "{}: {}\n", program, on_one_line(e.what()));
-    return 2;
+    return refuse(program, e.what(), processes);
   }
   try {
     app.set_version_flag(
@@ -170,13 +199,22 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
     return 0;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return launch().rank > 0 ? 0 : app.exit(e);  // --help, --version
-    // All have the same command: rank 0 says what is wrong with it, unless they have met and only one found it.
-    if (launch().rank == 0 || among_others()) complain(program, fmt::format("{}; see --help", e.what()));
-    return ended(2);
+    return refuse(program, fmt::format("{}; see --help", e.what()), processes);
   } catch (const std::bad_alloc&) {
     return fail(program, "out of memory");
   } catch (const std::exception& e) {
     return fail(program, e.what());
+  }
+}
+
+void check_same_call(Transport& processes, const std::string& text) {
+  const std::string mine = fmt::format("nestgrad {} {}", NESTGRAD_VERSION, text);
+  const std::vector<Bytes> all = processes.all_gather(std::as_bytes(std::span(mine)));
+  if (std::ranges::all_of(all, [&](const Bytes& other) { return other == all[0]; })) return;
+  try {
+    processes.check_same(mine, "settings");
+  } catch (const ProcessError& e) {
+    throw CLI::ValidationError(e.what());
   }
 }
 

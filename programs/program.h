@@ -16,6 +16,8 @@ class App;
 
 namespace nestgrad {
 
+class Transport;  // engine/processes/transport.h
+
 // Parses the command line and runs `body`. What main() returns:
 //   0  done, or --help
 //   1  the run failed: "program: error: ..." on stderr, one line
@@ -33,10 +35,15 @@ namespace nestgrad {
 //
 // Started by mpirun as several processes, a program whose work no one shares (Processes::one) refuses in one line. Others open
 // them (engine/processes/mpi.h); rank 0 alone speaks, and an error of any process ends all. Each has its share of the
-// machine's cores as threads, where NESTGRAD_THREADS does not say how many.
+// machine's cores as threads, where NESTGRAD_THREADS does not say how many. A call that is wrong in one process alone is said by
+// that one, which meets the others for it and ends them.
 enum class Processes { one, several };
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body,
                 Processes processes = Processes::one);
+
+// Of several processes, before anything that only some of them might do: a wrong call where their versions of nestgrad differ, or
+// what decides their work, all of which `text` says. It names the ranks.
+void check_same_call(Transport& processes, const std::string& text);
 
 // For CLI's check(): what is wrong with an option's number, or nothing.
 std::string positive(const std::string& text);

@@ -192,6 +192,17 @@ ByteCorpus checked_corpus(Options& o) {
   if (!o.from.empty()) take_model(o);
   else o.training.model = model_config(o);
   if (o.pack) o.training.pack = alignment_of(o.training.model);
+  Transport& all = *o.training.processes;
+  TrainingOptions asked = o.training;
+  if (!o.grains_given) asked.grains = 0;  // found out below
+  check_same_call(
+      all,
+      fmt::format("{}{} {} steps {} stop-after {} save-every {} validation-windows {} sample {} "
+                  "memory-budget {} resume {}",
+                  o.training.model.to_json(), asked.to_json(),
+                  o.start ? fmt::format("from weights {}", fingerprint_of(o.start->params)) : "from the seed",
+                  o.training.steps, o.stop_after, o.save_every, o.validation_windows, o.sample_bytes,
+                  o.training.memory_budget, o.resume));
   if (!o.grains_given) o.training.grains = usual_grains(o);
   try {
     o.training.check();
@@ -199,13 +210,6 @@ ByteCorpus checked_corpus(Options& o) {
     throw CLI::ValidationError(e.what());  // options that do not go together are a wrong call
   }
   ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
-  Transport& all = *o.training.processes;
-  all.check_same(
-      fmt::format(
-          "{}{} steps {} stop-after {} save-every {} validation-windows {} memory-budget {} resume {}",
-          o.training.model.to_json(), o.training.to_json(), o.training.steps, o.stop_after, o.save_every,
-          o.validation_windows, o.training.memory_budget, o.resume),
-      "settings");
   all.check_same(fmt::format("{:016x}", corpus.fingerprint()), "text");
   all.on_first([&] {
     if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
@@ -217,9 +221,19 @@ ByteCorpus checked_corpus(Options& o) {
             "{} describes another model than the one asked for: {}; resume with the same settings", path,
             fields_apart(parse_json(theirs.to_json()), parse_json(o.training.model.to_json()))));
     }
-    if (!o.resume) make_folder(o.out);
   });
   return corpus;
+}
+
+// What the model finds of the options when it is laid out, as that its sequences cannot be cut in this way, is a wrong call. That a plan
+// needs more memory than --memory-budget gives is a run that failed.
+Trainer trainer_of(const TrainingOptions& options, const ByteCorpus& corpus) {
+  try {
+    return {options, corpus};
+  } catch (const ConfigError& e) {
+    if (std::string_view(e.what()).starts_with("[plan]")) throw;
+    throw CLI::ValidationError(e.what());
+  }
 }
 
 // One call of the program: from the options to a folder with a trained model and its report.
@@ -229,8 +243,8 @@ class Run {
       : o_(o),
         processes_(*o.training.processes),
         corpus_(checked_corpus(o)),
-        lock_(locked()),
-        trainer_(o.training, corpus_) {
+        trainer_(trainer_of(o.training, corpus_)),
+        lock_(locked()) {
     if (o.start) trainer_.start_from(std::exchange(o.start, std::nullopt)->params);
     const auto here = [&] { return o.resume && std::filesystem::exists(checkpoint()) ? "yes" : ""; };
     if (!processes_.from_first(here).empty()) trainer_.load(checkpoint());
@@ -287,6 +301,7 @@ class Run {
   std::unique_ptr<FolderLock> locked() const {
     std::unique_ptr<FolderLock> lock;
     processes_.on_first([&] {
+      if (!o_.resume) make_folder(o_.out);
       if (std::filesystem::is_directory(o_.out)) lock = std::make_unique<FolderLock>(o_.out);
     });
     return lock;
@@ -400,8 +415,8 @@ class Run {
   Transport& processes_;
   const Clock::time_point start_ = Clock::now();
   const ByteCorpus corpus_;
-  const std::unique_ptr<FolderLock> lock_;
   Trainer trainer_;
+  const std::unique_ptr<FolderLock> lock_;
   std::vector<Metric> metrics_;
   std::string log_;
   TrainingResults results_;

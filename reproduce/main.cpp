@@ -303,6 +303,16 @@ void report(const Options& o) {
 void go(const Options& o) {
   const std::shared_ptr<Transport> processes = open_processes();
   const bool speaks = processes->rank() == 0;
+  // All that decides what is run. Folders may have other names elsewhere; data are compared by what they hold.
+  std::vector<std::string> names = o.names;
+  std::ranges::sort(names);
+  check_same_call(
+      *processes,
+      fmt::format("{}{}{} seeds {} first-seed {} data {} models {} resume {} expect {} against {} "
+                  "check {} json {}",
+                  fmt::join(names, " "), o.report ? " report" : "", o.full ? " full" : " quick", o.seeds,
+                  o.first_seed, !o.data.empty(), !o.models.empty(), o.resume, !o.expect.empty(),
+                  !o.against.empty(), o.check, o.json));
   if ((o.report || o.names.empty()) && !speaks) return;
   if (o.report) return report(o);
   if (o.names.empty() && o.json) {

@@ -901,6 +901,7 @@ FAULTS = [
         ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(made[uz(i)]))", "first + i + 2"),
     ]),
     ("processes", "models/sharded_adamw.cpp", PROCESSES, [
+        ("starts-not-compared", "if («processes_->size() > 1 && is_first_step(numbers, options_)»)", "false"),
         ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
         ("clip-forgotten-in-parts", "const double clip = «std::min(options_.clip / (out.grad_norm + 1e-6), 1.0)»", "1.0"),
         ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum;"),
@@ -916,6 +917,12 @@ FAULTS = [
         ("first-does-not-wait-for-all", "const std::function<std::string()>& fn) { «gather({});»", None),
         ("error-of-rank-0-kept-to-itself", "«if (head[0] != 0) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
         ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
+        ("any-root", "if («root < 0 || root >= all.size()»)", "false"),
+        ("any-rank", "if («other < 0 || other >= all.size() || other == all.rank()»)", "false"),
+    ]),
+    ("processes", "engine/processes/mpi.cpp", PROCESSES, [
+        ("limit-not-of-one-process", "«o.transport->set_stall_limit(limit);» // its slices", None),
+        ("any-stall-limit", "«seconds >= 0.1 && seconds <= 1e6»", "true"),
     ]),
     ("processes", "engine/core/graph.cpp", PROCESSES, [
         ("equal-collectives-are-one", "if («exchanges(op, attrs)» || graph.parent()) return false;", "false"),

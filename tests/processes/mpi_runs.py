@@ -71,14 +71,19 @@ class Mpi:
         return self.launcher is not None and self.module.exists()
 
     def start(self, count, out, *more, text, **environment):
+        if text is None:  # more[0]: another program
+            call = [self.program.parent / more[0], *more[1:], "--out", out]
+        else:
+            call = [self.program, *WORK, *self.more, "--data", text, "--out", out, *more]
+        return self.start_each([(count, call)], **environment)
+
+    def start_each(self, calls, **environment):
+        """Processes with calls of their own: [(how many, call), ..]."""
         call = [self.launcher]
         if self.name == "openmpi":
             call += ["--oversubscribe", "--bind-to", "none"]
-        call += ["-n", str(count)]
-        if text is None:  # more[0]: another program
-            call += [self.program.parent / more[0], *more[1:], "--out", out]
-        else:
-            call += [self.program, *WORK, *self.more, "--data", text, "--out", out, *more]
+        for i, (count, of_these) in enumerate(calls):
+            call += [*([":"] if i > 0 else []), "-n", str(count), *of_these]
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return subprocess.Popen(
             [str(c) for c in call],
@@ -286,6 +291,40 @@ class Runs:
         require(not (out / "checkpoint.safetensors").exists(), "a wrong call began to train")
         said(2, self.folder("of2"), code=1, text="already holds a training run")
 
+    def different_calls(self):
+        """What one process alone is told is said before the first step, and no one waits."""
+        out = self.folder("different")
+        train = [self.mpi.program, *WORK, "--data", self.text, "--out", out]
+        reproduce = [self.mpi.program.parent / "reproduce", "ascent", "--seeds", "1", "--out", out]
+        weights = self.folder("of1") / "checkpoint.safetensors"
+        shape = {"--width", "--layers", "--heads"}
+        begun = [a for i, a in enumerate(train) if a not in shape and (i == 0 or train[i - 1] not in shape)]
+
+        def said(*calls, code=2, text, limit=STALL * 10):
+            began = time.monotonic()
+            got, output = self.mpi.finish(self.mpi.start_each([(1, c) for c in calls], NESTGRAD_STALL_LIMIT=str(limit)))
+            took = time.monotonic() - began
+            require(got != 0 if code is None else got == code, f"{calls}: exit code {got}, not {code}\n{output}")
+            lines = [line for line in output.split("\n") if re.match(r"(train_lm|reproduce): ", line)]
+            require(len(lines) == 1 and text in lines[0], f"{calls}: not once {text!r}:\n{output}")
+            require(took < limit, f"{calls}: others waited, {took:.0f} s\n{output}")
+            require(not list(out.rglob("*.jsonl")), f"{calls}: it began")
+
+        said(train, [*train, "--no-such"], text="rank 1: ")
+        said(train, [*train, "--lr", "nan"], text="rank 1: ")
+        said(train, ["env", "NESTGRAD_ISA=mmx", *train], text="rank 1: ")
+        said(train, ["env", "NESTGRAD_STALL_LIMIT=soon", *train], text="rank 1: ")
+        said([*train, "--no-such"], train, text="--no-such")
+        said(train, train, [*train, "--grains", "4"], text="rank 2 has other settings than rank 0")
+        said([*train, "--grains", "12"], train, text="rank 1 has other settings")
+        said(train, [*train, "--lr", "0.1"], train, text="rank 1 has other settings")
+        said(begun + ["--from", weights], train, text="rank 1 has other settings")
+        said(begun + ["--from", weights], begun + ["--from", self.folder("timed")], text="rank 1 has other settings")
+        for more in (["--first-seed", "7"], ["--full"], ["recall"], ["--resume"], ["--check"]):
+            said(reproduce, [*reproduce, *more], text="rank 1 has other settings")
+        said(reproduce, reproduce[:1], text="rank 1 has other settings")
+        said(reproduce, reproduce, [*reproduce, "--seeds", "2"], text="rank 2 has other settings")
+
 
 def usable_mpis(programs, work):
     """Those that are installed and have a module in this build."""
@@ -340,6 +379,7 @@ def main():
                 runs.full_disk()
                 runs.reproduced()
                 runs.wrong_calls()
+                runs.different_calls()
                 without_module(mpi, text)
                 mpi.more = SLICED
                 sliced = Runs(mpi, text, expected["alone-sliced"], draw)

@@ -75,6 +75,10 @@ expect 2 'learner' "$bin/train_lm" --learner nothing
 expect 2 'steps' "$bin/train_lm" --steps 0
 expect 2 "NESTGRAD_ISA is 'mmx'; this processor runs" env NESTGRAD_ISA=mmx "$bin/train_lm" --steps 1
 expect 2 "NESTGRAD_THREADS is 'many'" env NESTGRAD_THREADS=many "$bin/learners"
+for limit in soon 0 -1 nan 1e9 5s; do
+  expect 2 "NESTGRAD_STALL_LIMIT is '$limit'; it must be a number of seconds" env NESTGRAD_STALL_LIMIT="$limit" "$bin/learners"
+done
+expect 0 'learners' env NESTGRAD_STALL_LIMIT=0.5 "$bin/learners" --help
 expect 2 'is no device' env NESTGRAD_DEVICE=gpu "$bin/learners"
 expect 2 'is no device' "$bin/train_lm" --device gpu
 expect 1 'cuda:77 was asked for' "$bin/train_lm" --device cuda:77
@@ -85,6 +89,12 @@ for number in nan inf -inf; do
   expect 2 'see --help' "$bin/generate" --checkpoint "$work/none" --prompt x --temperature "$number"
 done
 [ ! -e "$work/number" ] || fail "a wrong number made a folder"
+# How sequences cannot be cut is found when the model is laid out.
+cut=(--data "$text" --width 16 --layers 1 --context 24 --batch 2 --mini-batch 4 --steps 1 --out "$work/cut")
+expect 2 'cannot go along 4 slices.*packed documents.*see --help' "$bin/train_lm" "${cut[@]}" --learner gated-delta-net --heads 2 --slices 4 --pack
+expect 2 'each rank has slices of 2: cut sequences into fewer' "$bin/train_lm" "${cut[@]}" --learner delta-net --heads 4 --backbone mamba --slices 12
+expect 2 '2 heads cannot be shared by 4 slices' "$bin/train_lm" "${cut[@]}" --learner attention --heads 2 --slices 4
+[ ! -e "$work/cut" ] || fail "a wrong call made a folder"
 expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
 
 # Experiments.
