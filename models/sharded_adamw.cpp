@@ -46,12 +46,6 @@ double sum_of_squares_of(std::span<const float> numbers) {
   return sum;
 }
 
-// The correction of step t is 1 / (1 - beta^t), that of step 2 less by a factor of 1 + beta. (Without momentum it is the same in
-// each step.)
-bool is_first_step(const ShardedAdamW::Numbers& numbers, const AdamWOptions& options) {
-  return numbers.correction1 * (1 - options.beta1) >= 1 - options.beta1 / 4;
-}
-
 // Numbers of another seed, or of other weights to start from, would stay in the parts that each process steps.
 void check_same_start(Transport& processes, const std::vector<Array>& params) {
   std::uint64_t hash = fnv1a(std::span<const std::byte>());
@@ -118,6 +112,7 @@ void ShardedAdamW::make_plan(const std::vector<ParameterRule>& rules, const Adam
 }
 
 void ShardedAdamW::place(const std::vector<Array>& moments) {
+  compared_ = false;
   state_.clear();
   for (std::size_t kind = 0; kind < kinds_; ++kind)
     for (const Piece& p : mine())
@@ -249,7 +244,8 @@ double ShardedAdamW::norm_of(const std::vector<Array>& gradients) const {
 ShardedAdamW::Result ShardedAdamW::step(std::span<const float> losses,
                                         std::vector<TreeSum<Gradients>::Node> gradients,
                                         std::vector<Array>& params, const Numbers& numbers) {
-  if (processes_->size() > 1 && is_first_step(numbers, options_)) check_same_start(*processes_, params);
+  if (!compared_) check_same_start(*processes_, params);
+  compared_ = true;
   TreeSum<float> loss(grains_, [](float& a, float& b) { a += b; });
   for (const Bytes& part : processes_->all_gather(std::as_bytes(losses)))
     for (std::size_t at = 0; at < part.size(); at += sizeof(float)) {

@@ -69,6 +69,7 @@ class ShardedAdamW {
   std::vector<std::vector<Piece>> pieces_;  // of each process
   std::vector<Array> state_;                // of each kind, for each piece of mine
   std::unique_ptr<Plan> plan_;              // null: nothing here is stepped
+  bool compared_ = false;  // are the parameters known to be the same everywhere? Since place()
 };
 
 }  // namespace nestgrad

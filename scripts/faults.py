@@ -901,7 +901,7 @@ FAULTS = [
         ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(made[uz(i)]))", "first + i + 2"),
     ]),
     ("processes", "models/sharded_adamw.cpp", PROCESSES, [
-        ("starts-not-compared", "if («processes_->size() > 1 && is_first_step(numbers, options_)»)", "false"),
+        ("starts-not-compared", "if («!compared_») check_same_start", "false"),
         ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
         ("clip-forgotten-in-parts", "const double clip = «std::min(options_.clip / (out.grad_norm + 1e-6), 1.0)»", "1.0"),
         ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum;"),

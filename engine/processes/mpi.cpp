@@ -63,16 +63,24 @@ std::string how_many(const Launch& l) {
   return l.size > 1 ? fmt::format("{} processes", l.size) : "a process";
 }
 
+// Where there is one, and last where the program's linker was told to look (of an installed library, its own folder of modules).
+std::vector<std::string> places_of(const std::string& module) {
+  std::vector<std::string> out;
+  std::error_code none;
+  for (const std::filesystem::path& folder : folders())
+    if (std::filesystem::exists(folder / module, none)) out.push_back((folder / module).string());
+  out.push_back(module);
+  return out;
+}
+
 const MpiModule& opened_module(const Launch& l) {
-  std::string why = "no module for it is here";
-  for (const std::filesystem::path& folder : folders()) {
-    const std::string path = (folder / file_of(l.mpi)).string();
-    std::error_code none;
-    if (!std::filesystem::exists(path, none)) continue;
+  std::string why;
+  for (const std::string& path : places_of(file_of(l.mpi))) {
     // Global: Open MPI opens parts of its own, which look for its symbols.
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
-      why = dlerror();
+      const std::string failed = dlerror();
+      if (why.empty()) why = path.find('/') != path.npos ? failed : "no module for it is here";
       continue;
     }
     auto* const get = reinterpret_cast<const MpiModule* (*)()>(dlsym(library, "nestgrad_mpi_module"));

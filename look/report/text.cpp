@@ -7,7 +7,8 @@ namespace nestgrad {
 
 namespace {
 
-// Bytes of the UTF-8 character at the front of text, 0 when there is none that XML may hold.
+// Bytes of the UTF-8 character at the front of text, 0 when there is none that XML may hold, or one that would turn the order of the
+// characters behind it.
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const std::uint8_t first = byte(0);
@@ -22,7 +23,8 @@ std::size_t character_length(std::string_view text) {
   constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code <= 0xdfff;
   const bool forbidden = (code >= 0x80 && code < 0xa0) || (code & 0xfffe) == 0xfffe || code > 0x10ffff;
-  return code < kSmallest[length] || surrogate || forbidden ? 0 : length;
+  const bool turns = (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+  return code < kSmallest[length] || surrogate || forbidden || turns ? 0 : length;
 }
 
 }  // namespace

@@ -159,6 +159,8 @@ TEST_CASE("bytes that are not UTF-8 text become replacement characters") {
   CHECK(escape_xml("a\xff"
                    "b") == "a" + replacement + "b");
   CHECK(escape_xml(std::string_view("\0\x1b\x7f", 3)) == replacement + replacement + replacement);
+  const std::string three = replacement + replacement + replacement;
+  CHECK(escape_xml("a\xe2\x80\xae\xe2\x81\xa6") == "a" + three + three);         // U+202E, U+2066
   CHECK(escape_xml("\xc3") == replacement);                                      // cut short
   CHECK(escape_xml("\xc0\xaf") == replacement + replacement);                    // overlong
   CHECK(escape_xml("\xe0\x80\xaf") == replacement + replacement + replacement);  // overlong
