@@ -94,26 +94,30 @@ int ended(int status) {
   return status;
 }
 
-// The exit status of a wrong call, which is said once. Others may wait for this process: it meets them, if only to end them.
-int refuse(std::string_view program, std::string_view message, Processes processes) {
-  const Launch l = launched();
-  if (processes == Processes::several && l.size > 1 && !among_others()) {
-    try {
-      asked_stall_limit();
-    } catch (const ConfigError&) {
-      unsetenv("NESTGRAD_STALL_LIMIT");  // that is what is wrong
-    }
-    try {
-      open_processes();
-    } catch (const std::exception&) {  // it cannot reach them, nor they it
-    }
+// Others wait for a process that ends before it has met them: it meets them, if only to end them.
+void meet_others(Processes processes) {
+  if (processes == Processes::one || launched().size == 1 || among_others()) return;
+  try {
+    asked_stall_limit();
+  } catch (const ConfigError&) {
+    unsetenv("NESTGRAD_STALL_LIMIT");  // that is what is wrong
   }
+  try {
+    open_processes();
+  } catch (const std::exception&) {  // it cannot reach them, nor they it
+  }
+}
+
+// The exit status of a wrong call.
+int refuse(std::string_view program, std::string_view message, Processes processes) {
+  meet_others(processes);
   // All have the same command: rank 0 says what is wrong with it, unless they have met and only one found it.
-  if (l.rank == 0 || among_others()) complain(program, message);
+  if (launched().rank == 0 || among_others()) complain(program, message);
   return ended(2);
 }
 
-int fail(std::string_view program, std::string_view message) {
+int fail(std::string_view program, std::string_view message, Processes processes) {
+  meet_others(processes);
   complain(program, fmt::format("error: {}", message));
   return ended(1);
 }
@@ -195,15 +199,15 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
     body();
     close_processes();
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
-      return fail(program, "standard output cannot be written");
+      return fail(program, "standard output cannot be written", processes);
     return 0;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return launch().rank > 0 ? 0 : app.exit(e);  // --help, --version
     return refuse(program, fmt::format("{}; see --help", e.what()), processes);
   } catch (const std::bad_alloc&) {
-    return fail(program, "out of memory");
+    return fail(program, "out of memory", processes);
   } catch (const std::exception& e) {
-    return fail(program, e.what());
+    return fail(program, e.what(), processes);
   }
 }
 

@@ -314,6 +314,7 @@ class Runs:
         said(train, [*train, "--lr", "nan"], text="rank 1: ")
         said(train, ["env", "NESTGRAD_ISA=mmx", *train], text="rank 1: ")
         said(train, ["env", "NESTGRAD_STALL_LIMIT=soon", *train], text="rank 1: ")
+        said(train, [*train, "--device", "cuda:77"], code=1, text="rank 1: error: ")
         said([*train, "--no-such"], train, text="--no-such")
         said(train, train, [*train, "--grains", "4"], text="rank 2 has other settings than rank 0")
         said([*train, "--grains", "12"], train, text="rank 1 has other settings")
