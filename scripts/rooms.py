@@ -35,8 +35,8 @@ ROOMS = {  # room -> what it is for; rooms of one level stand side by side
 LEVELS = [  # in three columns
     (None, "ops/numerics", None),
     (None, "engine/core", None),
-    ("engine/io", "engine/plan", "cuda_emulator"),
-    ("engine/processes", "engine/run", None),
+    ("engine/processes", "engine/plan", "cuda_emulator"),
+    ("engine/io", "engine/run", None),
     ("engine/look", "ops", None),
     (None, "autograd", "cuda"),
     (None, "ttt", None),
