@@ -296,7 +296,9 @@ class Runs:
         out = self.folder("different")
         train = [self.mpi.program, *WORK, "--data", self.text, "--out", out]
         reproduce = [self.mpi.program.parent / "reproduce", "ascent", "--seeds", "1", "--out", out]
-        weights = self.folder("of1") / "checkpoint.safetensors"
+        weights, early = self.folder("of1") / "checkpoint.safetensors", self.folder("early")
+        code, output = self.mpi.run(1, early, "--stop-after", "4")
+        require(code == 0, f"a run of 4 steps: exit code {code}\n{output}")
         shape = {"--width", "--layers", "--heads"}
         begun = [a for i, a in enumerate(train) if a not in shape and (i == 0 or train[i - 1] not in shape)]
 
@@ -320,7 +322,7 @@ class Runs:
         said([*train, "--grains", "12"], train, text="rank 1 has other settings")
         said(train, [*train, "--lr", "0.1"], train, text="rank 1 has other settings")
         said(begun + ["--from", weights], train, text="rank 1 has other settings")
-        said(begun + ["--from", weights], begun + ["--from", self.folder("timed")], text="rank 1 has other settings")
+        said(begun + ["--from", weights], begun + ["--from", early], text="rank 1 has other settings")
         for more in (["--first-seed", "7"], ["--full"], ["recall"], ["--resume"], ["--check"]):
             said(reproduce, [*reproduce, *more], text="rank 1 has other settings")
         said(reproduce, reproduce[:1], text="rank 1 has other settings")
