@@ -35,6 +35,11 @@ if(KIND STREQUAL "prefix")
   list(LENGTH rows rows)
   build(tests/installed ${work}/prefix)
   run(${work}/installed/build/installed ${rows})
+  # It finds the modules of MPI beside the library, wherever that lies.
+  file(READ_ELF ${work}/installed/build/installed RUNPATH paths)
+  if(NOT "${paths}" MATCHES "^${work}/prefix/lib[^;:]*/nestgrad$")
+    message(FATAL_ERROR "a program of the installed library looks for modules in '${paths}'")
+  endif()
   # A learner of a user's own.
   build(examples/project ${work}/prefix)
   run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/project/build --output-on-failure)
