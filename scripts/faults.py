@@ -241,7 +241,7 @@ FAULTS = [
         ("other-way-in-not-refused", "if («meets(seeds, dependents(g.nodes(), marks(g, {s.id})))») throw", "false"),
         ("way-through-steps-not-refused", "if («!after[uz(of)]») continue", "true"),
         ("way-through-steps-of-the-capture-alone", "over_steps(«MadeOf(asked.wrt).inputs(body)»)",
-         "{body.lift(asked.wrt)}"),
+         "std::vector<NodeId>{body.lift(asked.wrt)}"),
         ("loop-around-not-asked", "if («home.depth() <= asked.wrt.graph().depth()») return", "true"),
         ("moved-out-not-gone-through", "«out.push_back(c);» for (const GradSeed& s", None),
     ]),
