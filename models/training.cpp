@@ -274,11 +274,15 @@ Training::Program& Training::program_of(std::size_t kind, double rate) {
   if (!(rate >= 0) || !std::isfinite(rate))
     throw ConfigError(fmt::format("[train] the rate of step {} is {}; it must be finite, and 0 or positive",
                                   steps_ + 1, rate));
+  double most = 0, decay = 0;
   for (const ParameterRule& rule : rules_) {
-    require_f32(fmt::format("the rate of step {}, times that of a group,", steps_ + 1), rate * rule.rate);
-    require_f32(fmt::format("the rate of step {} times a weight decay", steps_ + 1),
-                rate * rule.rate * rule.weight_decay);
+    most = std::max(most, rate * rule.rate);
+    decay = std::max(decay, rate * rule.rate * rule.weight_decay);
   }
+  const std::string given = fmt::format("the rate of step {}", steps_ + 1);
+  require_f32(given, rate);
+  require_f32(given + ", times that of a group,", most);
+  require_f32(given + " times a weight decay", decay);
   return programs_[kind];
 }
 

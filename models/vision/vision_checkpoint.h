@@ -52,8 +52,7 @@ enum class ImageModel : std::uint8_t { vision_transformer, diffusion_transformer
 std::optional<ImageModel> image_model_of(const std::string& path);
 
 // Makes the folder if there is none; each file is there whole or as it was before, and both as before where one cannot be written.
-// ConfigError, and nothing is written,
-// if the parameters are not the model's.
+// ConfigError, and nothing is written, if the parameters are not the model's.
 void write_checkpoint(const std::string& folder, const VisionCheckpoint& checkpoint);
 void write_checkpoint(const std::string& folder, const DiffusionCheckpoint& checkpoint);
 void write_checkpoint(const std::string& folder, const ViewSynthesisCheckpoint& checkpoint);

@@ -221,6 +221,7 @@ TEST_CASE("training: numbers are judged in f32, and what is not finite is never 
   CHECK(contains(message({.groups = {{.names = "a.w", .weight_decay = 1e300}}}),
                  "weight_decay of the group 'a.w'"));
   CHECK(contains(message({}, 1e39), "the rate of step 1"));
+  CHECK(contains(message({.groups = {{.names = "*", .rate = 1e-30}}}, 1e39), "the rate of step 1 is 1e+39"));
   CHECK(contains(message({.groups = {{.names = "a.w", .rate = 1e20}}}, 1e20), "times that of a group"));
   CHECK(contains(message({.adamw = {.weight_decay = 1e20}}, 1e20), "times a weight decay"));
   // A rate that f32 holds, whose second step ends in infinity while the loss is finite.
