@@ -10,8 +10,12 @@
 #include <mutex>
 #include <thread>
 
+#include "cuda/elements_source.h"
 #include "cuda/exchange.h"
 #include "cuda/kernels.h"
+#include "cuda/loop_time.h"
+#include "cuda/passes.h"
+#include "engine/plan/slicing.h"
 #include "ops/attrs.h"
 
 namespace nestgrad {
@@ -219,6 +223,23 @@ std::shared_ptr<DeviceExchange> CudaBackend::exchange_with(int group, std::share
 std::shared_ptr<DeviceExchange> CudaBackend::known_exchange(const Attrs& collective) const {
   const auto found = exchanges_.find(collective.as<GroupAttrs>().group);
   return found == exchanges_.end() ? nullptr : found->second.lock();
+}
+
+Lowered CudaBackend::suited(const Lowered& graph, const PlanOptions& options) const {
+  // The body of one slice; nothing, if the scan runs op by op as a whole.
+  const auto sliced = [&](const Lowered& of, NodeId scan) -> std::optional<SlicedBody> {
+    if (!options.slice) return std::nullopt;
+    const std::vector<char> live = live_nodes(of.graph->nodes(), of.outputs, of.inputs);
+    auto body = slice_scan(*of.graph, readers_of(*of.graph, live, of.outputs), scan);
+    return body && why_op_by_op(*body->graph, body->slices()).empty() ? std::move(body) : std::nullopt;
+  };
+  const auto is_one_kernel = [&](const Lowered& of, NodeId scan) {
+    const auto body = sliced(of, scan);
+    return body && !is_elementwise(*body->graph) && least_shared_memory(*body->graph) <= shared_limit();
+  };
+  const auto is_sliced = [&](const Lowered& of, NodeId scan) { return sliced(of, scan).has_value(); };
+  const Lowered whole = compute_after_steps(inline_single_steps(graph, is_one_kernel));
+  return reduce_rows_first(permute_late(whole, is_sliced));
 }
 
 bool CudaBackend::connect(std::span<const Attrs> collectives) {

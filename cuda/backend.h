@@ -53,6 +53,7 @@ class CudaBackend final : public Backend {
   bool has_kernel(const Op& op) const override { return op.cuda != nullptr; }
   WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, const KernelOptions& options) override;
   WithScratch<ClusterKernel> cluster(const ClusterCall& call, const KernelOptions& options) override;
+  Lowered suited(const Lowered& graph, const PlanOptions& options) const override;
   bool connect(std::span<const Attrs> collectives) override;
   std::string connections(std::span<const Attrs> collectives) const override;
   std::string why_op_by_op(const Graph& body,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/core/index.h"
 #include "engine/core/node_call.h"
 #include "ops/attrs.h"
 #include "ops/table.h"
@@ -42,6 +43,22 @@ StepTime step_time(const Graph& body, std::int64_t slices, std::size_t multiproc
                                             static_cast<std::int64_t>(multiprocessors));
   out.in_kernel *= rounds;  // a multiprocessor has one block at a time
   return out;
+}
+
+std::size_t least_shared_memory(const Graph& body) {
+  std::vector<char> is_read(uz(body.size()), 0);
+  for (const GraphNode& n : body.nodes())
+    for (const NodeId in : n.inputs) is_read[uz(in)] = 1;
+  std::size_t most = 0;
+  for (NodeId id = 0; id < body.size(); ++id) {
+    const GraphNode& n = body.node(id);
+    if (n.op->kind != OpKind::value || n.op->is_alias || n.op->element_loop) continue;
+    std::size_t bytes = is_read[uz(id)] ? n.spec.bytes() : 0;
+    for (const NodeId in : n.inputs)
+      if (body.node(in).op->kind == OpKind::value) bytes += body.node(in).spec.bytes();
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 std::string why_slow_in_kernel(const StepTime& time) {

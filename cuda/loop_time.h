@@ -17,6 +17,10 @@ struct StepTime {
 // body: of one slice.
 StepTime step_time(const Graph& body, std::int64_t slices, std::size_t multiprocessors);
 
+// Shared memory that a block needs at least for a step in one kernel: for an op that is not elementwise, what it reads of the step's own
+// values, and what it makes if the step reads that again. A kernel may need more.
+std::size_t least_shared_memory(const Graph& body);
+
 // A scan is one kernel unless its steps would take this much longer than op by op: a kernel needs no memory for what is between its
 // ops, and a recorded run has one node for it instead of one for each op of each step.
 constexpr double kPatience = 1.2;

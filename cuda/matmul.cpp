@@ -81,14 +81,21 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
   p.k = extent(call.in[0], p.ta ? 2 : 1);
   Batch batch = batch_of(call);
   BatchAxis inner;
+  // Rows of all batch members that have one right-hand side, and lie behind each other, are one product.
+  while (batch.out.rank > 0 && !p.ta) {
+    const int last = batch.out.rank - 1;
+    if (batch.b.stride[last] != 0 || batch.a.stride[last] != p.m * p.lda ||
+        batch.out.stride[last] != p.m * p.n)
+      break;
+    p.m *= batch.out.size[last];
+    for (Strided* walk : {&batch.a, &batch.b, &batch.out}) walk->remove(last);
+  }
   if (batch.out.rank > 0) {
     // cuBLAS goes along one axis of the batch: the longest, and is called for each member of the others.
     const int axis =
         static_cast<int>(std::max_element(batch.out.size, batch.out.size + batch.out.rank) - batch.out.size);
     inner = {batch.out.size[axis], batch.a.stride[axis], batch.b.stride[axis], batch.out.stride[axis]};
     for (Strided* walk : {&batch.a, &batch.b, &batch.out}) walk->remove(axis);
-    // Rows of all batch members against one right-hand side are one product.
-    if (batch.out.rank == 0 && !p.ta && inner.b == 0 && inner.a == p.m * p.lda) p.m *= inner.size, inner = {};
   }
   for (const std::int64_t e : {p.m, p.n, p.k, inner.size}) as_int(call, e);
   if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};

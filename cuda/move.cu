@@ -21,29 +21,32 @@ __global__ void move_elements(const U* source, U* target, Move move) {
   target[move.target_offset + move.to.at(i)] = source[move.source_offset + move.from.at(i)];
 }
 
-// A block a tile. Rows of it in shared memory are an element longer, so that a column does not lie in one bank.
-constexpr int kTile = static_cast<int>(TiledMove::kTile), kTileThreads = 256;
+// A block a tile. Rows of it in shared memory are an element longer, so that a column does not lie in one bank. All that a thread
+// reads is asked for before the first of it is stored.
+constexpr int kTile = static_cast<int>(TiledMove::kTile), kTileThreads = 256, kAtOnce = kTileThreads / kTile;
 template <class U>
 __global__ void move_tiles(const U* source, U* target, TiledMove move) {
   NESTGRAD_SHARED(U, tile);
-  const std::int64_t across = blockIdx.x % move.tiles_across, rest = blockIdx.x / move.tiles_across,
-                     down = rest % move.tiles_down, matrix = rest / move.tiles_down;
+  const auto number = static_cast<std::uint32_t>(blockIdx.x);
+  const std::uint32_t rest = move.by_tiles_across.quotient(number),
+                      matrix = move.by_tiles_down.quotient(rest);
+  const std::int64_t column = std::int64_t{number - rest * move.tiles_across} * kTile,
+                     row = std::int64_t{rest - matrix * move.tiles_down} * kTile;
   const U* const from = source + move.outer.source_offset + move.outer.from.at(matrix);
   U* const to = target + move.outer.target_offset + move.outer.to.at(matrix);
   const int beside = static_cast<int>(threadIdx.x) % kTile, first = static_cast<int>(threadIdx.x) / kTile;
+  U held[kTile / kAtOnce] = {};
   NESTGRAD_UNROLL
-  for (int k = first; k < kTile; k += kTileThreads / kTile) {
-    const std::int64_t row = down * kTile + beside, column = across * kTile + k;
-    if (row < move.rows && column < move.columns)
-      tile[k * (kTile + 1) + beside] = from[column * move.source_column + row];
-  }
+  for (int k = 0; k < kTile / kAtOnce; ++k)
+    if (const std::int64_t at = column + first + k * kAtOnce; row + beside < move.rows && at < move.columns)
+      held[k] = from[at * move.source_column + row + beside];
+  NESTGRAD_UNROLL
+  for (int k = 0; k < kTile / kAtOnce; ++k) tile[(first + k * kAtOnce) * (kTile + 1) + beside] = held[k];
   __syncthreads();
   NESTGRAD_UNROLL
-  for (int k = first; k < kTile; k += kTileThreads / kTile) {
-    const std::int64_t row = down * kTile + k, column = across * kTile + beside;
-    if (row < move.rows && column < move.columns)
-      to[row * move.target_row + column] = tile[beside * (kTile + 1) + k];
-  }
+  for (int k = 0; k < kTile / kAtOnce; ++k)
+    if (const std::int64_t at = row + first + k * kAtOnce; at < move.rows && column + beside < move.columns)
+      to[at * move.target_row + column + beside] = tile[beside * (kTile + 1) + first + k * kAtOnce];
 }
 
 struct alignas(16) Unit {
@@ -68,7 +71,7 @@ struct Mover {
   void launch_element_by_element(const CudaBackend& backend, const std::byte* source,
                                  std::byte* target) const {
     if (!tiled) return launch_with<U>(backend, move, source, target);
-    const Extent extent{tiled->tiles(), kTileThreads, kTile * (kTile + 1) * sizeof(U)};
+    const Extent extent{tiled->tiles, kTileThreads, kTile * (kTile + 1) * sizeof(U)};
     launch(backend, extent, move_tiles<U>, reinterpret_cast<const U*>(source), reinterpret_cast<U*>(target),
            *tiled);
   }

@@ -49,8 +49,9 @@ struct TiledMove {
   static constexpr std::int64_t kTile = 32;
   Move outer;
   std::int64_t rows = 0, columns = 0, target_row = 0, source_column = 0;  // extents; how far apart they begin
-  std::int64_t tiles_down = 0, tiles_across = 0;
-  std::int64_t tiles() const { return outer.size * tiles_down * tiles_across; }
+  std::uint32_t tiles_down = 0, tiles_across = 0;
+  Divisor by_tiles_down, by_tiles_across;
+  std::int64_t tiles = 0;  // below 2^31
 };
 // Nothing where it is no such move, or where tiles would be mostly empty.
 inline std::optional<TiledMove> in_tiles(const Move& move) {
@@ -67,8 +68,12 @@ inline std::optional<TiledMove> in_tiles(const Move& move) {
   if (row == last || out.rows < kLeast || out.columns < kLeast) return std::nullopt;
   for (Strided* walk : {&out.outer.from, &out.outer.to}) walk->remove(last), walk->remove(row);
   out.outer.size = out.outer.to.count();
-  out.tiles_down = (out.rows + TiledMove::kTile - 1) / TiledMove::kTile;
-  out.tiles_across = (out.columns + TiledMove::kTile - 1) / TiledMove::kTile;
+  const std::int64_t down = (out.rows + TiledMove::kTile - 1) / TiledMove::kTile,
+                     across = (out.columns + TiledMove::kTile - 1) / TiledMove::kTile;
+  out.tiles = out.outer.size * down * across;
+  if (out.tiles >> 31 != 0) return std::nullopt;
+  out.tiles_down = static_cast<std::uint32_t>(down), out.tiles_across = static_cast<std::uint32_t>(across);
+  out.by_tiles_down = Divisor(down), out.by_tiles_across = Divisor(across);
   return out;
 }
 

@@ -63,6 +63,15 @@ __global__ void reduce_columns(const T* x, T* y, R<T>* partial, Reduction reduct
   else y[output] = total.value();
 }
 
+// A thread an output, of outputs that lie next to each other and have few terms each.
+constexpr std::int64_t kFewTerms = 16;
+template <template <class> class R, class T>
+__global__ void reduce_few(const T* x, T* y, Reduction reduction) {
+  const std::int64_t output = global_thread();
+  if (output >= reduction.outputs) return;
+  y[output] = reduce_terms<R>(reduction, x + reduction.kept.at(output), 0, reduction.terms, 1).value();
+}
+
 // A warp an output puts its parts together.
 template <template <class> class R, class T>
 __global__ void absorb_parts(const R<T>* partial, T* y, std::int64_t outputs, std::int64_t output_stride,
@@ -94,6 +103,7 @@ template <template <class> class R, class T>
 OpKernel reduce_kernel(const OpCall& call, CudaBackend& backend) {
   const Reduction reduction = reduction_of(call);
   const bool columns = reduction.kept.rank > 0 && reduction.kept.stride[reduction.kept.rank - 1] == 1;
+  const bool few = columns && reduction.terms > 0 && reduction.terms <= kFewTerms;
   const std::int64_t outputs = call.out.size();
   const Parts parts = parts_of(reduction, columns);
   const bool cut = parts.count > 1;
@@ -103,7 +113,8 @@ OpKernel reduce_kernel(const OpCall& call, CudaBackend& backend) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
     R<T>* partial = cut ? scratch_of<R<T>>(in, 1) : nullptr;
-    if (columns)
+    if (few) launch(backend, for_each_of(outputs), reduce_few<R, T>, x, y, reduction);
+    else if (columns)
       launch(backend, {ceil_of(outputs, kWarp) * parts.count, kRows * kWarp, kRows * kWarp * sizeof(R<T>)},
              reduce_columns<R, T>, x, y, partial, reduction, parts);
     else if (cut)

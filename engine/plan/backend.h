@@ -3,7 +3,7 @@
 #pragma once
 
 #include "engine/core/device_memory.h"
-#include "engine/core/graph.h"
+#include "engine/core/rewrite.h"
 #include "engine/plan/cluster.h"
 #include "engine/plan/plan_options.h"
 
@@ -44,6 +44,9 @@ class Backend : public DeviceMemory {
   // find in numbers name `loc`.
   virtual WithScratch<OpKernel> kernel(const OpCall& call, Loc loc, const KernelOptions& options) = 0;
   virtual WithScratch<ClusterKernel> cluster(const ClusterCall& call, const KernelOptions& options) = 0;
+
+  // A graph of equal values that suits the device better; a pass (engine/plan/passes.h) over a graph and over the bodies of its scans.
+  virtual Lowered suited(const Lowered& graph, const PlanOptions& options) const = 0;
 
   // Of a plan that goes over processes, before it runs: makes the way for its collectives, of which these are the attributes.
   // All processes of a group do so at the same point. False: their bytes go through the host, which waits for them, so that

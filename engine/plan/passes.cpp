@@ -1,5 +1,6 @@
 #include "engine/plan/passes.h"
 
+#include "engine/plan/backend.h"
 #include "engine/plan/slicing.h"
 
 namespace nestgrad {
@@ -62,6 +63,16 @@ constexpr Pass kPasses[] = {
      .option = "rematerialize",
      .is_on = [](const PlanOptions& o, bool of_scan) { return o.rematerialize && !of_scan; },
      .run = recompute_values},
+    {.name = "suit the backend",
+     .sentence =
+         "for a GPU: a scan of one step is part of the graph around it, what a scan of elementwise steps makes for "
+         "others alone is made after it, permutes of batch axes move behind the ops that do not care, and sums over "
+         "whole matrices begin with their rows",
+     .where = "cuda/single_steps.cpp, cuda/after_steps.cpp, cuda/permute_late.cpp, cuda/row_sums.cpp",
+     .keeps_bits = false,
+     .is_on = [](const PlanOptions& o, bool) { return o.device.backend() != nullptr; },
+     .run = [](const Lowered& from,
+               const PlanOptions& options) { return options.device.backend()->suited(from, options); }},
     {.name = "slice",
      .sentence =
          "a scan over independent sequences and heads runs slice by slice, each on one thread, its state "

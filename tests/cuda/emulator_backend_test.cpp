@@ -431,12 +431,19 @@ TEST_CASE("CUDA: of a batch that cuBLAS cannot go through at once it takes the l
   CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2);
   CHECK(relative_error(found, f.plan({.device = Device::cpu()}).run({a, b})[0]) < 1e-6);
   // And of three axes of which the one in the middle is the longest.
-  const Array c = random(f32({2, 1, 3, 5, 6}), 3), d = random(f32({1, 4, 1, 6, 4}), 4);
+  const Array c = random(f32({2, 1, 3, 5, 6}), 3), d = random(f32({1, 4, 3, 6, 4}), 4);
   const Function g = trace([](Tensor x, Tensor y) { return matmul(x, y); }, c.spec(), d.spec());
   Plan middle = g.plan({.device = Device::cuda()});
   const Array outer = middle.run({c, d})[0];
   CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2 + 6);
   CHECK(relative_error(outer, g.plan({.device = Device::cpu()}).run({c, d})[0]) < 1e-6);
+  // Of chunks that have one right operand, and follow each other in memory, all rows are one product: two heads, one call.
+  const Array e = random(f32({2, 7, 5, 6}), 5), h = random(f32({2, 1, 6, 4}), 6);
+  const Function k = trace([](Tensor x, Tensor y) { return matmul(x, y); }, e.spec(), h.spec());
+  Plan rows = k.plan({.device = Device::cuda()});
+  const Array whole = rows.run({e, h})[0];
+  CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2 + 6 + 1);
+  CHECK(relative_error(whole, k.plan({.device = Device::cpu()}).run({e, h})[0]) < 1e-6);
 }
 
 TEST_CASE("CUDA: products are in tf32 where that is asked for") {

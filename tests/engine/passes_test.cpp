@@ -74,6 +74,7 @@ TEST_CASE("passes: each has something to do here, keeps what it says, and is sho
   REQUIRE(at == 0);
   for (const Pass& pass : passes()) {
     if (!pass.is_on) continue;  // a decision of the compiler
+    if (pass.name == "suit the backend" && default_device().is_cpu()) continue;  // which has none
     CAPTURE(pass.name);
     const std::size_t found = text.find(fmt::format("\n{}: {}", pass.name, pass.sentence), at);
     REQUIRE(found != std::string::npos);

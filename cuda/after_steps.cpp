@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "cuda/passes.h"
+#include "engine/core/index.h"
+#include "engine/plan/liveness.h"
+#include "engine/plan/readers.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "ops/table.h"
+
+namespace nestgrad::cuda {
+
+namespace {
+
+bool is_elementwise(const GraphNode& n) {
+  return n.op->kind == OpKind::input || n.op->kind == OpKind::constant || n.op->is_alias ||
+         n.op->element_loop;
+}
+
+// What becomes of one scan.
+struct Plan {
+  std::set<NodeId> stays;  // nodes of the body whose stacks the scan goes on making
+  std::set<NodeId> after;  // those that are made after it
+};
+
+// Marks what these nodes of the body need, themselves as well.
+std::vector<char> needed_by(const GraphBody& body, std::span<const NodeId> wanted) {
+  return live_nodes(body.nodes, wanted, {});
+}
+
+// Nothing, if the scan is to be left as it is.
+std::optional<Plan> plan_of(const GraphNode& scan, const std::set<NodeId>& shown) {
+  const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
+  const GraphBody& body = *attrs.body;
+  if (attrs.steps < 2 || attrs.every != 0 || attrs.recomputes || body.carries == 0) return std::nullopt;
+  const auto elementwise = [&](const std::vector<char>& needed) {
+    for (std::size_t i = 0; i < needed.size(); ++i)
+      if (needed[i] && !is_elementwise(body.nodes[i])) return false;
+    return true;
+  };
+  const std::vector<char> next = needed_by(body, body.outs);
+  if (!elementwise(next)) return std::nullopt;
+  Plan plan;
+  for (const NodeId what : shown)
+    (elementwise(needed_by(body, std::array{what})) ? plan.stays : plan.after).insert(what);
+  return plan.after.empty() ? std::nullopt : std::optional(plan);
+}
+
+class ComputeAfterSteps {
+ public:
+  explicit ComputeAfterSteps(const Lowered& from)
+      : from_(from),
+        old_(*from.graph),
+        to_(old_.nodes()),
+        live_(live_nodes(old_.nodes(), from.outputs, from.inputs)) {
+    for (const NodeId id : from.inputs) live_[uz(id)] = 1;
+    std::map<NodeId, std::set<NodeId>> shown;
+    for (NodeId id = 0; id < old_.size(); ++id)
+      if (const StackAttrs* stack = old_.node(id).attrs.find<StackAttrs>(); stack && live_[uz(id)])
+        shown[old_.node(id).inputs[0]].insert(stack->node);
+    for (NodeId id = 0; id < old_.size(); ++id)
+      if (live_[uz(id)] && is_scan(old_.node(id)))
+        if (auto plan = plan_of(old_.node(id), shown[id]); plan && can_be_made(old_.node(id), *plan))
+          scans_.emplace(id, Scan{std::move(*plan)});
+  }
+
+  bool is_needed() const { return !scans_.empty(); }
+
+  Lowered run() {
+    for (NodeId id = 0; id < old_.size(); ++id) {
+      if (!live_[uz(id)]) continue;
+      const GraphNode& n = old_.node(id);
+      const StackAttrs* stack = n.attrs.find<StackAttrs>();
+      const auto scan = stack ? scans_.find(n.inputs[0]) : scans_.find(id);
+      if (scan == scans_.end()) to_[id] = to_.copy(id);
+      else if (!stack) to_[id] = without_what_comes_after(id, scan->second);
+      else if (scan->second.plan.after.contains(stack->node))
+        to_[id] = value_of_steps(scan->first, stack->node).tensor;
+      else to_[id] = stack_of(scan->first, stack->node);
+    }
+    return to_.lowered(from_.inputs, from_.outputs);
+  }
+
+ private:
+  // A value of a scan's body: of all steps [steps, ..], or one that is the same at all of them.
+  struct Value {
+    Tensor tensor;
+    bool of_steps = false;
+  };
+  struct Scan {
+    Plan plan;
+    std::map<NodeId, NodeId> now = {};     // nodes of the old body that are stacked -> of the new one
+    std::map<NodeId, Tensor> stacks = {};  // by nodes of the old body
+    std::map<NodeId, Value> values = {};   // by nodes of the old body
+  };
+
+  static bool has_rule(const Op& op) {
+    return op.element_loop || &op == &sum_op || &op == &max_over_op || &op == &reshape_op ||
+           &op == &broadcast_op;
+  }
+
+  // Can what comes after be made of stacks that are there, of sequences, of what is the same at all steps?
+  static bool can_be_made(const GraphNode& scan, const Plan& plan) {
+    const GraphBody& body = body_of(scan);
+    std::vector<char> seen(body.nodes.size(), 0);
+    std::vector<NodeId> open(plan.after.begin(), plan.after.end());
+    while (!open.empty()) {
+      const NodeId id = open.back();
+      open.pop_back();
+      if (std::exchange(seen[uz(id)], 1) || plan.stays.contains(id)) continue;
+      const GraphNode& n = body.nodes[uz(id)];
+      if (id < body.carries) return false;  // of which nobody keeps each step's
+      if (id < body.inputs() || n.op->kind == OpKind::constant) continue;
+      if (!has_rule(*n.op)) return false;
+      open.insert(open.end(), n.inputs.begin(), n.inputs.end());
+    }
+    return true;
+  }
+
+  Tensor without_what_comes_after(NodeId id, Scan& scan) {
+    const GraphNode& n = old_.node(id);
+    const GraphBody& body = body_of(n);
+    Closing closing;
+    std::vector<NodeId> stays(scan.plan.stays.begin(), scan.plan.stays.end());
+    Closed closed;
+    {
+      Rewriter inner(body.nodes);
+      for (NodeId i = 0; i < static_cast<NodeId>(body.nodes.size()); ++i) inner[i] = inner.copy(i);
+      for (NodeId i = 0; i < body.inputs(); ++i)
+        (i < body.carries             ? closing.carries
+         : i < body.carries + body.xs ? closing.xs
+                                      : closing.consts)
+            .push_back(inner[i].id());
+      for (const NodeId out : body.outs) closing.outs.push_back(inner[out].id());
+      for (const NodeId what : stays) closing.keep.push_back(inner[what].id());
+      closed = close_body(inner.graph(), closing);
+    }
+    for (std::size_t k = 0; k < stays.size(); ++k) scan.now.emplace(stays[k], closed.keep[k]);
+    const std::vector<Tensor> in = to_.inputs(id);
+    std::vector<Tensor> left(in.begin(), in.begin() + body.carries);
+    for (const std::size_t i : closed.live_xs) left.push_back(in[uz(body.carries) + i]);
+    for (const std::size_t i : closed.live_consts) left.push_back(in[uz(body.carries + body.xs) + i]);
+    return to_.replace_scan(id, closed.body, left, scan.now);
+  }
+
+  Tensor stack_of(NodeId scan, NodeId what) {
+    Scan& of = scans_.at(scan);
+    Tensor& known = of.stacks[what];
+    if (known.defined()) return known;
+    const Tensor made = to_[scan];
+    const ScanAttrs& attrs = made.graph().node(made.id()).attrs.as<ScanAttrs>();
+    label_like(old_.node(scan));
+    return known =
+               to_.graph().append(stack_op, std::array{made},
+                                  StackAttrs{attrs.body, of.now.at(what), attrs.steps}, old_.node(scan).loc);
+  }
+
+  Value value_of_steps(NodeId scan, NodeId what) {
+    Scan& of = scans_.at(scan);
+    if (const auto known = of.values.find(what); known != of.values.end()) return known->second;
+    const Value made = make(scan, what);
+    of.values.emplace(what, made);
+    return made;
+  }
+
+  Value make(NodeId scan, NodeId what) {
+    const GraphBody& body = body_of(old_.node(scan));
+    const GraphNode& n = body.nodes[uz(what)];
+    if (scans_.at(scan).plan.stays.contains(what)) return {stack_of(scan, what), true};
+    if (what < body.inputs()) return {to_[old_.node(scan).inputs[uz(what)]], what < body.carries + body.xs};
+    std::vector<Value> in;
+    for (const NodeId i : n.inputs) in.push_back(value_of_steps(scan, i));
+    const bool of_steps = std::ranges::any_of(in, [](const Value& v) { return v.of_steps; });
+    label_like(n);
+    std::vector<Tensor> operands;
+    for (const Value& v : in)
+      operands.push_back(v.of_steps && n.op->element_loop ? with_rank(v.tensor, n.spec.rank() + 1)
+                                                          : v.tensor);
+    Attrs attrs = n.attrs;
+    if (const std::int64_t steps = old_.node(scan).attrs.as<ScanAttrs>().steps; of_steps) {
+      if (const ReduceAttrs* reduced = n.attrs.find<ReduceAttrs>()) {
+        Shape axes = reduced->axes;
+        for (std::int64_t& axis : axes) ++axis;
+        attrs = ReduceAttrs{axes};
+      } else if (const ShapeAttrs* shaped = n.attrs.find<ShapeAttrs>()) {
+        Shape shape = shaped->shape;
+        if (n.op == &broadcast_op) operands[0] = with_rank(operands[0], n.spec.rank() + 1);
+        shape.insert(shape.begin(), steps);
+        attrs = ShapeAttrs{shape};
+      }
+    }
+    return {to_.graph().append(*n.op, operands, attrs, n.loc), of_steps};
+  }
+
+  // [steps, ..] with axes of one behind the first.
+  static Tensor with_rank(Tensor t, int rank) {
+    Shape shape = t.shape();
+    shape.insert(shape.begin() + 1, uz(rank) - shape.size(), 1);
+    return reshape(t, shape);
+  }
+
+  const Lowered& from_;
+  const Graph& old_;
+  Rewriter to_;
+  std::vector<char> live_;
+  std::map<NodeId, Scan> scans_;  // those that change, by their old ids
+};
+
+}  // namespace
+
+Lowered compute_after_steps(const Lowered& from) {
+  ComputeAfterSteps pass(from);
+  return pass.is_needed() ? pass.run() : from;
+}
+
+}  // namespace nestgrad::cuda

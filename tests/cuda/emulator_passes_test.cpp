@@ -1,0 +1,152 @@
+// The promise of cuda/passes.h: graphs of equal values, with fewer launches and permutes.
+#include <doctest/doctest.h>
+
+#include "autograd/grad.h"
+#include "cuda_emulator/emulator.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+namespace {
+
+// Values and derivatives of both orders are the CPU's, with slices and without. What the plan on the emulated GPU says of itself, with
+// slices.
+std::string equal_on_both(const TraceFn& outputs, const std::vector<Spec>& specs) {
+  const Function f = trace(
+      [&](const Tensors& in) {
+        Tensors out = outputs(in);
+        Tensor first, second;
+        for (const Tensor& t : out) first = first.defined() ? first + sum(sin(t)) : sum(sin(t));
+        const Tensors g = grad(first, in);
+        for (const Tensor& t : g) second = second.defined() ? second + sum(square(t)) : sum(square(t));
+        const Tensors h = grad(second, in);
+        out.insert(out.end(), g.begin(), g.end());
+        out.insert(out.end(), h.begin(), h.end());
+        return out;
+      },
+      specs);
+  const Arrays in = random(specs, 3), expected = f.plan({.device = Device::cpu()}).run(in);
+  for (const bool slice : {true, false})
+    CHECK(max_error(f.plan({.slice = slice, .device = Device::cuda()}).run(in), expected) < 1e-11);
+  return trace(outputs, specs).plan({.device = Device::cuda()}).str();
+}
+
+// [batch, heads, chunks, time, dim] with its chunks in front.
+Tensor chunks_first(const Tensor& x) { return permute(x, {2, 0, 1, 3, 4}); }
+Tensor chunks_third(const Tensor& x) { return permute(x, {1, 2, 0, 3, 4}); }
+
+}  // namespace
+
+TEST_SUITE_BEGIN("cuda");
+
+TEST_CASE("CUDA: a scan of one step is part of the graph around it, unless it is one kernel") {
+  const TraceFn f = [](const Tensors& in) {
+    const ScanResult r = scan(
+        [&](const Tensors& c, const Tensors& x) -> StepOutput {
+          const Tensor y = matmul(x[0], c[0]);
+          return {{c[0] + matmul(x[0], y, {true, false})}, {y, tanh(y) * in[2]}};
+        },
+        {in[0]}, {in[1]});
+    return Tensors{r.carries[0], r.ys[0], r.ys[1]};
+  };
+  CHECK(contains(equal_on_both(f, {f64({2, 6, 6}), f64({1, 2, 8, 6}), f64({6})}), "scan steps 1"));
+  // Of which a block's shared memory does not hold what a step makes.
+  const std::string text = trace(f, {f64({2, 160, 160}), f64({1, 2, 200, 160}), f64({160})})
+                               .plan({.device = Device::cuda()})
+                               .str();
+  CHECK(!contains(text, "scan"));
+}
+
+TEST_CASE("CUDA: what only others read of elementwise steps is made after them") {
+  // Momentum, and its derivative in the rate of each step: a sum over all of its elements, a number for each step.
+  const TraceFn f = [](const Tensors& in) {
+    const auto steps = [](const Tensors& m, const Tensors& x) -> StepOutput {
+      const Tensor next = m[0] * x[1] + x[0];
+      return {{next}, {m[0], sum(m[0] * exp(x[0]), {1, 2}, kKeep) * x[1]}};
+    };
+    const ScanResult r = scan(steps, {in[0]}, {in[1], in[2]});
+    return Tensors{r.carries[0], r.ys[0], r.ys[1]};
+  };
+  const std::string text = equal_on_both(f, {f64({3, 4, 5}), f64({6, 3, 4, 5}), f64({6, 3, 1, 1})});
+  INFO(text);
+  CHECK(contains(text, "  0 mul+add"));  // all that is left of a step
+  CHECK(!contains(text, "  1 "));
+  CHECK(contains(text, "1 exp"));
+  CHECK(contains(text, "f64[6,3,1,1]"));  // the sums of all steps
+  // Nobody keeps the carry of each step: then the sums stay where they are.
+  const TraceFn kept_by_none = [](const Tensors& in) {
+    const auto steps = [](const Tensors& m, const Tensors& x) -> StepOutput {
+      return {{m[0] * 0.5 + x[0]}, {sum(m[0] * x[0])}};
+    };
+    return Tensors{scan(steps, {in[0]}, {in[1]}).ys[0]};
+  };
+  CHECK(!contains(equal_on_both(kept_by_none, {f64({3, 4}), f64({6, 3, 4})}), "f64[6,3,4]"));
+}
+
+TEST_CASE("CUDA: permutes of batch axes vanish where ops do not care, and sums of products are products") {
+  const Shape x{16, 16, 3, 2, 6};  // batch, heads, chunks, time, dim
+  const TraceFn f = [](const Tensors& in) {
+    const Tensor k = chunks_first(in[0]), v = chunks_first(in[1]), w = in[2];
+    const Tensor y = matmul(tanh(k), w) * v;                     // one right operand for all chunks
+    const Tensor whole = sum(matmul(k, y, {true, false}), {0});  // [batch, heads, dim, dim]
+    const Tensor largest = max(y, {0, 4}, kKeep);
+    return Tensors{chunks_third(y), whole, chunks_third(y / (1 + square(largest)))};
+  };
+  const std::string text = equal_on_both(f, {f64(x), f64(x), f64({16, 16, 6, 6})});
+  CHECK(!contains(text, "permute"));
+  INFO(text);
+  CHECK(text.find("matmul") != text.rfind("matmul"));  // the second is an output, without a sum
+  CHECK(!contains(text, "sum"));
+}
+
+TEST_CASE("CUDA: permutes stay where they are where moving them would make more of them") {
+  const TraceFn f = [](const Tensors& in) {
+    const Tensor p = chunks_first(in[0]);
+    return Tensors{exp(p), sin(p), matmul(p, p, {false, true})};
+  };
+  const std::string text = equal_on_both(f, {f64({2, 3, 4, 5, 6})});
+  CHECK(text.find("permute") == text.rfind("permute"));
+  CHECK(contains(text, "permute"));
+}
+
+TEST_CASE("CUDA: a scan reads and writes chunks where they lie, so that products around it permute nothing") {
+  const TraceFn f = [](const Tensors& in) {
+    const Tensor k = chunks_first(in[0]), v = chunks_first(in[1]);
+    const ScanResult sums = scan(
+        [](const Tensors& w, const Tensors& x) -> StepOutput {
+          return {{w[0] * 0.9 + x[0]}, {w[0]}};
+        },
+        {in[2]}, {matmul(k, v, {true, false})});
+    return Tensors{chunks_third(matmul(k, sums.ys[0])), sums.carries[0]};
+  };
+  const std::string text = equal_on_both(f, {f64({2, 3, 4, 5, 6}), f64({2, 3, 4, 5, 6}), f64({2, 3, 6, 6})});
+  CHECK(contains(text, "scan steps 4"));
+  CHECK(!contains(text, "permute"));
+}
+
+TEST_CASE("CUDA: a sum of many products is as many as the GPU needs to be full, and no more") {
+  const TraceFn f = [](const Tensors& in) {
+    const Tensor other = matmul(in[0], sin(in[1]), {true, false});
+    return Tensors{sum(matmul(in[0], in[1], {true, false}), {1}), sum(other, {0})};
+  };
+  const std::string text = equal_on_both(f, {f64({2, 512, 4, 6}), f64({2, 512, 4, 5})});
+  INFO(text);
+  // Only what is summed over the first axis is made for each member.
+  const std::size_t each = text.find("f64[2,512,6,5]");
+  CHECK(each != std::string::npos);
+  CHECK(each == text.rfind("f64[2,512,6,5]"));
+  CHECK(contains(text, "f64[2,128,6,5]"));
+}
+
+TEST_CASE("CUDA: sums over matrices begin with their rows, in the kernel that makes these") {
+  const TraceFn f = [](const Tensors& in) {
+    const Tensor y = exp(in[0]) * in[1];
+    return Tensors{sum(y, {1, 2}, kKeep), max(y, {0, 2}, kKeep), sum(y, {0, 1}, kKeep)};
+  };
+  const std::string text = equal_on_both(f, {f64({3, 5, 40}), f64({5, 40})});
+  INFO(text);
+  CHECK(contains(text, "exp+mul+sum "));
+}
+
+TEST_SUITE_END();
