@@ -3,6 +3,7 @@
 
 #include "autograd/grad.h"
 #include "cuda_emulator/emulator.h"
+#include "tests/fuzz/draws.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;
@@ -35,6 +36,99 @@ std::string equal_on_both(const TraceFn& outputs, const std::vector<Spec>& specs
 // [batch, heads, chunks, time, dim] with its chunks in front.
 Tensor chunks_first(const Tensor& x) { return permute(x, {2, 0, 1, 3, 4}); }
 Tensor chunks_third(const Tensor& x) { return permute(x, {1, 2, 0, 3, 4}); }
+
+// Programs over values whose three batch axes stand in any order: what the passes are about, in all mixtures.
+class RandomChunks {
+ public:
+  RandomChunks(fuzz::Draws& draws, const Tensors& in) : draws_(draws) {
+    for (const Tensor& t : in) values_.push_back({t, {0, 1, 2}});
+  }
+  Tensors run() {
+    for (int i = 0, n = draws_.between(3, 9); i < n; ++i) values_.push_back(next());
+    Tensors out;
+    for (int i = 0, n = draws_.between(1, 3); i < n; ++i) out.push_back(any().t);
+    out.push_back(values_.back().t);
+    return out;
+  }
+
+ private:
+  // Axis i is batch axis batch[i], whole or of extent 1.
+  struct Value {
+    Tensor t;
+    std::vector<int> batch;
+  };
+
+  Value any() { return draws_.of(values_); }
+  // With its batch axes in this order.
+  static Tensor in_order(const Value& v, const std::vector<int>& batch) {
+    std::vector<int> order;
+    for (const int axis : batch)
+      order.push_back(static_cast<int>(std::ranges::find(v.batch, axis) - v.batch.begin()));
+    order.insert(order.end(), {3, 4});
+    return permute(v.t, order);
+  }
+  Value permuted(const Value& v) {
+    std::vector<int> batch = v.batch;
+    std::rotate(batch.begin(), batch.begin() + draws_.between(1, 2), batch.end());
+    if (draws_.one_in(3)) std::swap(batch[0], batch[1]);
+    return {in_order(v, batch), batch};
+  }
+  Value scanned(const Value& v) {
+    const Tensor first = sum(v.t, {0}) * 0.5, rate = tanh(sum(v.t, {1, 2, 3, 4}, kKeep));
+    const bool sums = draws_.one_in(2);
+    const auto step = [&](const Tensors& m, const Tensors& x) -> StepOutput {
+      const Tensor of_step = sums ? sum(m[0] * sin(x[0]), {2, 3}, kKeep) : m[0];
+      return {{m[0] * x[1] + x[0]}, {m[0], of_step}};
+    };
+    const ScanResult r = scan(step, {first}, {v.t, rate});
+    return {draws_.one_in(2) ? r.ys[0] + r.ys[1] : broadcast_to(r.ys[1], v.t.shape()) * r.carries[0],
+            v.batch};
+  }
+  Value single(const Value& v) {
+    const auto whole = [](const Tensor& t) {
+      return reshape(t, {1, t.shape()[0], t.shape()[1], t.shape()[2], 3, 3});
+    };
+    const auto step = [&](const Tensors& w, const Tensors& x) -> StepOutput {
+      const Tensor y = matmul(x[0], w[0], {draws_.one_in(2), false});
+      return {{w[0] + y}, {permute(tanh(y), {2, 1, 0, 3, 4})}};
+    };
+    const ScanResult r = scan(step, {v.t}, {whole(v.t)});
+    std::vector<int> turned(v.batch.rbegin(), v.batch.rend());
+    if (draws_.one_in(2)) return {r.carries[0], v.batch};
+    return {reshape(r.ys[0], {r.ys[0].shape()[1], r.ys[0].shape()[2], r.ys[0].shape()[3], 3, 3}), turned};
+  }
+  Value next() {
+    const Value v = any(), other = any();
+    switch (draws_.below(10)) {
+      case 0:
+        return permuted(v);
+      case 1:
+        return {tanh(v.t) - v.t * 0.25, v.batch};
+      case 2:
+        return {v.t * in_order(other, v.batch), v.batch};
+      case 3:
+        return {in_order(v, other.batch) + sigmoid(other.t), other.batch};
+      case 4:
+      case 5:
+        return {matmul(v.t, in_order(other, v.batch), {draws_.one_in(2), draws_.one_in(3)}), v.batch};
+      case 6:
+        return {matmul(v.t, sum(in_order(other, v.batch), {draws_.below(3)}, kKeep)), v.batch};
+      case 7: {
+        const int axis = draws_.below(3);
+        const Tensor product = matmul(v.t, tanh(in_order(other, v.batch)), {true, false});
+        return {broadcast_to(sum(product, {axis}, kKeep), v.t.shape()) + v.t, v.batch};
+      }
+      case 8:
+        return draws_.one_in(2) ? scanned(v) : single(v);
+      default:
+        return {transpose(v.t) / (1 + square(max(v.t, {draws_.below(3), draws_.between(3, 4)}, kKeep))),
+                v.batch};
+    }
+  }
+
+  fuzz::Draws& draws_;
+  std::vector<Value> values_;
+};
 
 }  // namespace
 
@@ -147,6 +241,26 @@ TEST_CASE("CUDA: sums over matrices begin with their rows, in the kernel that ma
   const std::string text = equal_on_both(f, {f64({3, 5, 40}), f64({5, 40})});
   INFO(text);
   CHECK(contains(text, "exp+mul+sum "));
+}
+
+TEST_CASE("CUDA: programs over chunks, drawn at random, are what they are on the CPU") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    INFO("program ", seed);
+    fuzz::Draws draws(seed);
+    const std::vector<Spec> specs{f64({2, 3, 4, 3, 3}), f64({2, 3, 4, 3, 3})};
+    const Function f = trace(
+        [&](const Tensors& in) {
+          Tensors out = RandomChunks(draws, in).run();
+          Tensor loss;
+          for (const Tensor& t : out) loss = loss.defined() ? loss + sum(sin(t)) : sum(sin(t));
+          for (const Tensor& t : grad(loss, in, {.allow_zero = true})) out.push_back(t);
+          return out;
+        },
+        specs);
+    const Arrays in = random(specs, seed), expected = f.plan({.device = Device::cpu()}).run(in);
+    for (const bool slice : {true, false})
+      CHECK(max_error(f.plan({.slice = slice, .device = Device::cuda()}).run(in), expected) < 1e-9);
+  }
 }
 
 TEST_SUITE_END();
