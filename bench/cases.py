@@ -319,10 +319,11 @@ def gpu_cases():
             quick=backward,
         )
     for rung in range(1, 7):
-        forms = {6: ("dual", "parallel"), 1: ("dual",)}.get(rung, ("dual", "chunk-parallel"))
+        forms = {1: ("dual",)}.get(rung, ("dual", "chunk-parallel"))
         # One sequence does not fill a GPU chunk by chunk: there forms that do many chunks at once pay most.
         for form, (batch, precision) in itertools.product(
-            forms, ((8, "f32"), (1, "f32"), (1, "tf32")) if rung == 2 else ((8, "f32"),)
+            forms,
+            {2: ((8, "f32"), (1, "f32"), (1, "tf32")), 6: ((8, "f32"), (8, "tf32"))}.get(rung, ((8, "f32"),)),
         ):
             sizes = dict(batch=batch, heads=4, dim=192, chunk=256, block=256, time=8192, form=form)
             sizes["precision"] = precision

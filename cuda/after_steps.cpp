@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -23,6 +24,8 @@ bool is_elementwise(const GraphNode& n) {
 // What becomes of one scan.
 struct Plan {
   std::set<NodeId> stays;  // nodes of the body whose stacks the scan goes on making
+  std::set<NodeId>
+      kept;  // those of these of which somebody reads all steps at once: they are stored, whatever is checkpointed
   std::set<NodeId> after;  // those that are made after it
 };
 
@@ -35,7 +38,7 @@ std::vector<char> needed_by(const GraphBody& body, std::span<const NodeId> wante
 std::optional<Plan> plan_of(const GraphNode& scan, const std::set<NodeId>& shown) {
   const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
   const GraphBody& body = *attrs.body;
-  if (attrs.steps < 2 || attrs.every != 0 || attrs.recomputes || body.carries == 0) return std::nullopt;
+  if (attrs.steps < 2 || attrs.recomputes || body.carries == 0) return std::nullopt;
   const auto elementwise = [&](const std::vector<char>& needed) {
     for (std::size_t i = 0; i < needed.size(); ++i)
       if (needed[i] && !is_elementwise(body.nodes[i])) return false;
@@ -55,16 +58,22 @@ class ComputeAfterSteps {
       : from_(from),
         old_(*from.graph),
         to_(old_.nodes()),
-        live_(live_nodes(old_.nodes(), from.outputs, from.inputs)) {
+        live_(live_nodes(old_.nodes(), from.outputs, from.inputs)),
+        readers_(readers_of(old_, live_, from.outputs)) {
     for (const NodeId id : from.inputs) live_[uz(id)] = 1;
-    std::map<NodeId, std::set<NodeId>> shown;
+    std::map<NodeId, std::set<NodeId>> shown, kept;
     for (NodeId id = 0; id < old_.size(); ++id)
-      if (const StackAttrs* stack = old_.node(id).attrs.find<StackAttrs>(); stack && live_[uz(id)])
+      if (const StackAttrs* stack = old_.node(id).attrs.find<StackAttrs>(); stack && live_[uz(id)]) {
         shown[old_.node(id).inputs[0]].insert(stack->node);
-    for (NodeId id = 0; id < old_.size(); ++id)
-      if (live_[uz(id)] && is_scan(old_.node(id)))
-        if (auto plan = plan_of(old_.node(id), shown[id]); plan && can_be_made(old_.node(id), *plan))
-          scans_.emplace(id, Scan{std::move(*plan)});
+        if (is_stored(id)) kept[old_.node(id).inputs[0]].insert(stack->node);
+      }
+    for (NodeId id = 0; id < old_.size(); ++id) {
+      if (!live_[uz(id)] || !is_scan(old_.node(id))) continue;
+      std::optional<Plan> plan = plan_of(old_.node(id), shown[id]);
+      if (!plan) continue;
+      std::ranges::set_intersection(kept[id], plan->stays, std::inserter(plan->kept, plan->kept.end()));
+      if (can_be_made(old_.node(id), *plan)) scans_.emplace(id, Scan{std::move(*plan)});
+    }
   }
 
   bool is_needed() const { return !scans_.empty(); }
@@ -97,22 +106,30 @@ class ComputeAfterSteps {
     std::map<NodeId, Value> values = {};   // by nodes of the old body
   };
 
+  // What scans read step by step alone may be computed again for them instead.
+  bool is_stored(NodeId id) const {
+    return old_.node(id).op->kind != OpKind::stack ||
+           !std::ranges::all_of(readers_[uz(id)],
+                                [&](const Reader& r) { return reads_step_by_step(old_, r); });
+  }
+
   static bool has_rule(const Op& op) {
     return op.element_loop || &op == &sum_op || &op == &max_over_op || &op == &reshape_op ||
            &op == &broadcast_op;
   }
 
-  // Can what comes after be made of stacks that are there, of sequences, of what is the same at all steps?
-  static bool can_be_made(const GraphNode& scan, const Plan& plan) {
+  // Can what comes after be made of stacks and sequences that are stored, and of what is the same at all steps?
+  bool can_be_made(const GraphNode& scan, const Plan& plan) const {
     const GraphBody& body = body_of(scan);
     std::vector<char> seen(body.nodes.size(), 0);
     std::vector<NodeId> open(plan.after.begin(), plan.after.end());
     while (!open.empty()) {
       const NodeId id = open.back();
       open.pop_back();
-      if (std::exchange(seen[uz(id)], 1) || plan.stays.contains(id)) continue;
+      if (std::exchange(seen[uz(id)], 1) || plan.kept.contains(id)) continue;
       const GraphNode& n = body.nodes[uz(id)];
       if (id < body.carries) return false;  // of which nobody keeps each step's
+      if (id < body.carries + body.xs && !is_stored(scan.inputs[uz(id)])) return false;
       if (id < body.inputs() || n.op->kind == OpKind::constant) continue;
       if (!has_rule(*n.op)) return false;
       open.insert(open.end(), n.inputs.begin(), n.inputs.end());
@@ -169,7 +186,7 @@ class ComputeAfterSteps {
   Value make(NodeId scan, NodeId what) {
     const GraphBody& body = body_of(old_.node(scan));
     const GraphNode& n = body.nodes[uz(what)];
-    if (scans_.at(scan).plan.stays.contains(what)) return {stack_of(scan, what), true};
+    if (scans_.at(scan).plan.kept.contains(what)) return {stack_of(scan, what), true};
     if (what < body.inputs()) return {to_[old_.node(scan).inputs[uz(what)]], what < body.carries + body.xs};
     std::vector<Value> in;
     for (const NodeId i : n.inputs) in.push_back(value_of_steps(scan, i));
@@ -206,6 +223,7 @@ class ComputeAfterSteps {
   const Graph& old_;
   Rewriter to_;
   std::vector<char> live_;
+  Readers readers_;
   std::map<NodeId, Scan> scans_;  // those that change, by their old ids
 };
 

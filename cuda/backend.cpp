@@ -15,6 +15,7 @@
 #include "cuda/kernels.h"
 #include "cuda/loop_time.h"
 #include "cuda/passes.h"
+#include "engine/plan/passes.h"
 #include "engine/plan/slicing.h"
 #include "ops/attrs.h"
 
@@ -238,8 +239,10 @@ Lowered CudaBackend::suited(const Lowered& graph, const PlanOptions& options) co
     return body && !is_elementwise(*body->graph) && least_shared_memory(*body->graph) <= shared_limit();
   };
   const auto is_sliced = [&](const Lowered& of, NodeId scan) { return sliced(of, scan).has_value(); };
-  const Lowered whole = compute_after_steps(inline_single_steps(graph, is_one_kernel));
-  return reduce_rows_first(permute_late(whole, is_sliced));
+  Lowered out = inline_single_steps(graph, is_one_kernel, options.checkpoint_every);
+  const bool has_regions = out.graph != graph.graph;
+  out = reduce_rows_first(permute_late(compute_after_steps(out), is_sliced));
+  return has_regions ? recompute_regions(out) : out;
 }
 
 bool CudaBackend::connect(std::span<const Attrs> collectives) {

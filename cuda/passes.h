@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "engine/core/rewrite.h"
 
@@ -12,8 +13,10 @@ namespace nestgrad::cuda {
 using ScanTest = std::function<bool(const Lowered&, NodeId scan)>;
 
 // Scans of one step, but for those that stay: their ops become ops of the graph around them, so that these are fused, and arrays
-// permuted, across where the scan began and ended. stays: is this scan to be kept as it is?
-Lowered inline_single_steps(const Lowered& from, const ScanTest& stays);
+// permuted, across where the scan began and ended. stays: is this scan to be kept as it is? What a scan was to compute again for its
+// derivative (checkpoint_every, or what the scan says) is a checkpoint region afterwards, which the caller has computed again as the
+// last of all, so that no choice of it changes a bit.
+Lowered inline_single_steps(const Lowered& from, const ScanTest& stays, std::optional<int> checkpoint_every);
 
 // What a scan of elementwise steps makes for others and not for its own next steps, sums of each step say, is computed after it, for all
 // steps at once, where that needs no array that is not kept anyway: the scan is then one kernel (cuda/elements_source.h), and the

@@ -10,11 +10,12 @@ namespace {
 
 bool is_single_step(const GraphNode& n) {
   const ScanAttrs* scan = n.attrs.find<ScanAttrs>();
-  return scan && scan->steps == 1 && scan->every == 0 && !scan->recomputes;
+  return scan && scan->steps == 1 && !scan->recomputes;
 }
 
-// The values of the body's nodes, as nodes of the new graph.
-std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const std::vector<Tensor>& inputs) {
+// The values of the body's nodes, as nodes of the new graph; region: the checkpoint region that they are in, 0: none.
+std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const std::vector<Tensor>& inputs,
+                                   int region) {
   const GraphBody& body = body_of(scan);
   std::vector<Tensor> made;
   for (NodeId id = 0; id < static_cast<NodeId>(body.nodes.size()); ++id) {
@@ -28,6 +29,7 @@ std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const st
     std::vector<Tensor> in;
     for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
     label_like(n);
+    if (n.region == 0) context().emit.region = region;
     made.push_back(to.graph().append(*n.op, in, n.attrs, n.loc, &n.spec));
   }
   return made;
@@ -35,8 +37,10 @@ std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const st
 
 }  // namespace
 
-Lowered inline_single_steps(const Lowered& from, const ScanTest& stays) {
+Lowered inline_single_steps(const Lowered& from, const ScanTest& stays, std::optional<int> checkpoint_every) {
   const Graph& old = *from.graph;
+  int region = 0;
+  for (const GraphNode& n : old.nodes()) region = std::max(region, n.region);
   std::map<NodeId, std::vector<Tensor>> values;  // of scans that are inlined
   for (NodeId id = 0; id < old.size(); ++id)
     if (is_single_step(old.node(id)) && !stays(from, id)) values.emplace(id, 0);
@@ -46,7 +50,8 @@ Lowered inline_single_steps(const Lowered& from, const ScanTest& stays) {
     const GraphNode& n = old.node(id);
     const auto shown = n.inputs.empty() ? values.end() : values.find(n.inputs[0]);
     if (const auto scan = values.find(id); scan != values.end()) {
-      scan->second = values_of_body(to, n, to.inputs(id));
+      const bool is_recomputed = checkpoint_every.value_or(n.attrs.as<ScanAttrs>().every) != 0;
+      scan->second = values_of_body(to, n, to.inputs(id), is_recomputed ? ++region : 0);
     } else if (const FinalAttrs* final = n.attrs.find<FinalAttrs>(); final && shown != values.end()) {
       to[id] = shown->second[uz(body_of(old.node(n.inputs[0])).outs[uz(final->carry)])];
     } else if (const StackAttrs* stack = n.attrs.find<StackAttrs>(); stack && shown != values.end()) {

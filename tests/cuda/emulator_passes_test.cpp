@@ -152,6 +152,38 @@ TEST_CASE("CUDA: a scan of one step is part of the graph around it, unless it is
   CHECK(!contains(text, "scan"));
 }
 
+TEST_CASE("CUDA: what a scan of one step made again for its derivative is made again as part of a graph") {
+  const std::vector<Spec> specs{f64({2, 160, 160}), f64({1, 2, 200, 160})};
+  const auto in_layers = [&](int every) {
+    return trace(
+        [&](const Tensors& in) {
+          Tensor x = in[1];
+          for (int layer = 0; layer < 4; ++layer) {
+            const auto step = [](const Tensors& c, const Tensors& now) -> StepOutput {
+              const Tensor y = tanh(matmul(now[0], c[0]));
+              return {{c[0] + matmul(now[0], y, {true, false})}, {tanh(y * sin(y)) + y}};
+            };
+            x = scan(step, {in[0]}, {x}, {.checkpoint_every = every}).ys[0];
+          }
+          return grad(sum(square(x)), in);
+        },
+        specs);
+  };
+  const Arrays in = random(specs, 1, -0.1, 0.1);
+  const auto plan_of = [&](int every, std::optional<int> option) {
+    return in_layers(every).plan({.checkpoint_every = option, .device = Device::cuda()});
+  };
+  Plan all = plan_of(0, {}), asked = plan_of(1, {}), option = plan_of(0, 1);
+  CHECK(!contains(all.str(), "scan"));
+  CHECK(!contains(asked.str(), "scan"));
+  CHECK(asked.stats().arena_bytes < all.stats().arena_bytes);
+  CHECK(option.stats().arena_bytes == asked.stats().arena_bytes);
+  const Arrays found = all.run(in);
+  CHECK(same_bits(asked.run(in), found));
+  CHECK(same_bits(option.run(in), found));
+  CHECK(max_error(in_layers(0).plan({.device = Device::cpu()}).run(in), found) < 1e-11);
+}
+
 TEST_CASE("CUDA: what only others read of elementwise steps is made after them") {
   // Momentum, and its derivative in the rate of each step: a sum over all of its elements, a number for each step.
   const TraceFn f = [](const Tensors& in) {
