@@ -95,7 +95,7 @@ REFERENCE = (files("ttt/reference", "ttt/verification"),)
 PUBLISHED = (files("models/published"),)
 
 # Tests of the emulator itself want a process of their own, in which no backend has allocated anything.
-CUDA = (files("cuda/device", "cuda/scan_kernel", "cuda/emulator_backend", "cuda/emulator_kernels", "cuda/processes"),)
+CUDA = (files("cuda/device", "cuda/scan_kernel", "cuda/emulator_backend", "cuda/emulator_kernels", "cuda/emulator_passes", "cuda/processes"),)
 
 # (group, file, tests, faults)
 FAULTS = [
@@ -169,8 +169,49 @@ FAULTS = [
         ("along-the-last-axis", "static_cast<int>( «std::max_element(batch.out.size, batch.out.size + batch.out.rank) - batch.out.size»);", "batch.out.rank - 1"),
     ]),
     ("cuda", "cuda/moves.h", CUDA, [
-        ("without-the-last-tile", "out.tiles_down = «(out.rows + TiledMove::kTile - 1) / TiledMove::kTile»;", "out.rows / TiledMove::kTile"),
+        ("without-the-last-tile", "down = «(out.rows + TiledMove::kTile - 1) / TiledMove::kTile»,", "out.rows / TiledMove::kTile"),
         ("rows-of-another-axis", "while (row < last && «move.from.stride[row] != 1») ++row;", "row < last - 1"),
+    ]),
+    ("cuda", "cuda/single_steps.cpp", CUDA, [
+        ("every-scan-is-of-one-step", "return scan && «scan->steps == 1» && !scan->recomputes;", "scan->steps >= 1"),
+        ("made-again-by-nobody", "is_recomputed ? «++region» : 0);", "0"),
+        ("one-region-for-all", "«if (n.region == 0) context().emit.region = region;»", None),
+    ]),
+    ("cuda", "cuda/after_steps.cpp", CUDA, [
+        ("stacks-that-nobody-keeps", "if («can_be_made(old_.node(id), *plan)») scans_.emplace", "true"),
+        ("axes-without-the-steps", "for (std::int64_t& axis : axes) «++axis»;", "axis"),
+        ("ranks-that-do-not-fit", "v.of_steps && «n.op->element_loop» ? with_rank", "n.spec.rank() < 0"),
+        ("same-at-all-steps", "«what < body.carries + body.xs»}; std::vector<Value> in;", "what < body.carries"),
+        ("what-is-computed-again-is-read", "if (id < body.carries + body.xs && «!is_stored(scan.inputs[uz(id)])») return false;", "false"),
+    ]),
+    ("cuda", "cuda/permute_late.cpp", CUDA, [
+        ("order-not-turned-round", "return after(source.order, «inverse(order)»);", "order"),
+        ("axes-of-ones-count", "if («from[uz(axis)] == 1») continue; if (axis < last)", "false"),
+        ("padded-behind", "out.order[i + uz(more)] = late_[uz(id)]->order[i] + «more»;", "0"),
+        ("sums-over-old-axes", "axes.push_back(«late.order[uz(axis)]»);", "static_cast<int>(axis)"),
+        ("one-member-for-all", "if («shape[uz(rank - 3)] != members») return false; shape[uz(rank - 3)] = parts;", "false"),
+        ("products-of-anything", "if («!turned.a» || turned.b || parts == members) return false;", "false"),
+        ("read-by-others-too", "old_.node(in).op != &matmul_op || «readers_[uz(in)].size() != 1») return false; const Tensor product", "false"),
+        ("more-permutes-than-before", "if («bytes > least» || (bytes == least", "false"),
+        ("parts-of-unequal-length", "do ++parts; while («members % parts != 0»);", "false"),
+        ("steps-stay-in-front", "«std::rotate(order.begin(), order.begin() + 1, order.end() - 2);»", None),
+    ]),
+    ("cuda", "cuda/row_sums.cpp", CUDA, [
+        ("rows-only", "«axes.pop_back();»", None),
+        ("rows-of-anything", "return «in.op->element_loop» && axes.size() > 1", "in.op != nullptr"),
+    ]),
+    ("cuda", "cuda/reduce.cu", CUDA, [
+        ("few-terms-without-the-last", "reduction.kept.at(output), 0, «reduction.terms», 1).value();", "reduction.terms - 1"),
+    ]),
+    ("cuda", "cuda/matmul.cpp", CUDA, [
+        ("rows-that-lie-apart", "if (batch.b.stride[last] != 0 || «batch.a.stride[last] != p.m * p.lda» ||", "false"),
+        ("rows-of-two-operands", "if («batch.b.stride[last] != 0» || batch.a.stride[last] != p.m * p.lda", "false"),
+    ]),
+    ("cuda", "cuda/move.cu", CUDA, [
+        ("tile-read-by-columns", "«tile[beside * (kTile + 1) + first + k * kAtOnce]»; }", "tile[(first + k * kAtOnce) * (kTile + 1) + beside]"),
+    ]),
+    ("cuda", "cuda/loop_time.cpp", CUDA, [
+        ("results-need-no-room", "std::size_t bytes = «is_read[uz(id)] ? n.spec.bytes() : 0»;", "std::size_t{0}"),
     ]),
     ("cuda", "cuda/scan_writer.cuh", CUDA, [
         ("no-room-to-turn-a-matrix", "scratch_bytes_ = std::max(scratch_bytes_, «p.k * padded_row(p.n) * signed_size(sizeof(T))»);",
