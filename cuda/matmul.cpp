@@ -81,12 +81,9 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
   p.k = extent(call.in[0], p.ta ? 2 : 1);
   Batch batch = batch_of(call);
   BatchAxis inner;
-  // Rows of all batch members that have one right-hand side, and lie behind each other, are one product.
-  while (batch.out.rank > 0 && !p.ta) {
+  // Rows of all batch members that have one right-hand side are one product: arrays are dense, so that these rows follow each other.
+  while (batch.out.rank > 0 && !p.ta && batch.b.stride[batch.out.rank - 1] == 0) {
     const int last = batch.out.rank - 1;
-    if (batch.b.stride[last] != 0 || batch.a.stride[last] != p.m * p.lda ||
-        batch.out.stride[last] != p.m * p.n)
-      break;
     p.m *= batch.out.size[last];
     for (Strided* walk : {&batch.a, &batch.b, &batch.out}) walk->remove(last);
   }

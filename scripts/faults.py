@@ -197,15 +197,15 @@ FAULTS = [
         ("steps-stay-in-front", "«std::rotate(order.begin(), order.begin() + 1, order.end() - 2);»", None),
     ]),
     ("cuda", "cuda/row_sums.cpp", CUDA, [
-        ("rows-only", "«axes.pop_back();»", None),
+        ("rows-of-the-first-axis", "ReduceAttrs{{«axes.back()»}}", "axes.front()"),
         ("rows-of-anything", "return «in.op->element_loop» && axes.size() > 1", "in.op != nullptr"),
     ]),
     ("cuda", "cuda/reduce.cu", CUDA, [
         ("few-terms-without-the-last", "reduction.kept.at(output), 0, «reduction.terms», 1).value();", "reduction.terms - 1"),
     ]),
     ("cuda", "cuda/matmul.cpp", CUDA, [
-        ("rows-that-lie-apart", "if (batch.b.stride[last] != 0 || «batch.a.stride[last] != p.m * p.lda» ||", "false"),
-        ("rows-of-two-operands", "if («batch.b.stride[last] != 0» || batch.a.stride[last] != p.m * p.lda", "false"),
+        ("rows-of-two-operands", "!p.ta && «batch.b.stride[batch.out.rank - 1] == 0») {", "true"),
+        ("rows-of-turned-matrices", "while (batch.out.rank > 0 && «!p.ta» &&", "true"),
     ]),
     ("cuda", "cuda/move.cu", CUDA, [
         ("tile-read-by-columns", "«tile[beside * (kTile + 1) + first + k * kAtOnce]»; }", "tile[(first + k * kAtOnce) * (kTile + 1) + beside]"),

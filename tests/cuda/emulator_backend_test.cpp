@@ -444,6 +444,15 @@ TEST_CASE("CUDA: of a batch that cuBLAS cannot go through at once it takes the l
   const Array whole = rows.run({e, h})[0];
   CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2 + 6 + 1);
   CHECK(relative_error(whole, k.plan({.device = Device::cpu()}).run({e, h})[0]) < 1e-6);
+  // But not columns.
+  const Array o = random(f32({2, 7, 6, 5}), 7);
+  const Function columns = trace(
+      [](Tensor x, Tensor y) {
+        return matmul(x, y, {true, false});
+      },
+      o.spec(), h.spec());
+  CHECK(relative_error(columns.plan({.device = Device::cuda()}).run({o, h})[0],
+                       columns.plan({.device = Device::cpu()}).run({o, h})[0]) < 1e-6);
 }
 
 TEST_CASE("CUDA: products are in tf32 where that is asked for") {
