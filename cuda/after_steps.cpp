@@ -24,8 +24,8 @@ bool is_elementwise(const GraphNode& n) {
 // What becomes of one scan.
 struct Plan {
   std::set<NodeId> stays;  // nodes of the body whose stacks the scan goes on making
-  std::set<NodeId>
-      kept;  // those of these of which somebody reads all steps at once: they are stored, whatever is checkpointed
+  // Of these, those of which somebody reads all steps at once: they are stored, whatever is checkpointed.
+  std::set<NodeId> kept;
   std::set<NodeId> after;  // those that are made after it
 };
 
@@ -87,7 +87,7 @@ class ComputeAfterSteps {
       if (scan == scans_.end()) to_[id] = to_.copy(id);
       else if (!stack) to_[id] = without_what_comes_after(id, scan->second);
       else if (scan->second.plan.after.contains(stack->node))
-        to_[id] = value_of_steps(scan->first, stack->node).tensor;
+        to_[id] = of_each_step(value_of_steps(scan->first, stack->node), n);
       else to_[id] = stack_of(scan->first, stack->node);
     }
     return to_.lowered(from_.inputs, from_.outputs);
@@ -210,6 +210,11 @@ class ComputeAfterSteps {
       }
     }
     return {to_.graph().append(*n.op, operands, attrs, n.loc), of_steps};
+  }
+
+  // What is the same at all steps, once for each.
+  static Tensor of_each_step(const Value& value, const GraphNode& stack) {
+    return value.of_steps ? value.tensor : broadcast_to(value.tensor, stack.spec.shape);
   }
 
   // [steps, ..] with axes of one behind the first.

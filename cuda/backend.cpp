@@ -226,19 +226,45 @@ std::shared_ptr<DeviceExchange> CudaBackend::known_exchange(const Attrs& collect
   return found == exchanges_.end() ? nullptr : found->second.lock();
 }
 
+namespace {
+
+// The bodies, of one slice, of the scans of a few graphs: each is made once.
+class SlicedBodies {
+ public:
+  // Nothing, if the scan is not cut.
+  const std::optional<SlicedBody>& of(const Lowered& lowered, NodeId scan) {
+    OfGraph& known = graphs_[lowered.graph];
+    if (known.readers.empty()) {
+      const std::vector<char> live = live_nodes(lowered.graph->nodes(), lowered.outputs, lowered.inputs);
+      known.readers = readers_of(*lowered.graph, live, lowered.outputs);
+    }
+    const auto [found, is_new] = known.bodies.try_emplace(scan);
+    if (is_new) found->second = slice_scan(*lowered.graph, known.readers, scan);
+    return found->second;
+  }
+
+ private:
+  struct OfGraph {
+    Readers readers;
+    std::map<NodeId, std::optional<SlicedBody>> bodies;
+  };
+  std::map<std::shared_ptr<Graph>, OfGraph> graphs_;
+};
+
+}  // namespace
+
 Lowered CudaBackend::suited(const Lowered& graph, const PlanOptions& options) const {
-  // The body of one slice; nothing, if the scan runs op by op as a whole.
-  const auto sliced = [&](const Lowered& of, NodeId scan) -> std::optional<SlicedBody> {
-    if (!options.slice) return std::nullopt;
-    const std::vector<char> live = live_nodes(of.graph->nodes(), of.outputs, of.inputs);
-    auto body = slice_scan(*of.graph, readers_of(*of.graph, live, of.outputs), scan);
-    return body && why_op_by_op(*body->graph, body->slices()).empty() ? std::move(body) : std::nullopt;
+  SlicedBodies bodies;
+  const auto is_sliced = [&](const Lowered& of, NodeId scan) {
+    if (!options.slice) return false;
+    const auto& body = bodies.of(of, scan);
+    return body && why_op_by_op(*body->graph, body->slices()).empty();
   };
   const auto is_one_kernel = [&](const Lowered& of, NodeId scan) {
-    const auto body = sliced(of, scan);
-    return body && !is_elementwise(*body->graph) && least_shared_memory(*body->graph) <= shared_limit();
+    if (!is_sliced(of, scan)) return false;
+    const Graph& body = *bodies.of(of, scan)->graph;
+    return !is_elementwise(body) && least_shared_memory(body) <= shared_limit();
   };
-  const auto is_sliced = [&](const Lowered& of, NodeId scan) { return sliced(of, scan).has_value(); };
   Lowered out = inline_single_steps(graph, is_one_kernel, options.checkpoint_every);
   const bool has_regions = out.graph != graph.graph;
   out = reduce_rows_first(permute_late(compute_after_steps(out), is_sliced));

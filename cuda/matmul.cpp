@@ -84,6 +84,7 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
   // Rows of all batch members that have one right-hand side are one product: arrays are dense, so that these rows follow each other.
   while (batch.out.rank > 0 && !p.ta && batch.b.stride[batch.out.rank - 1] == 0) {
     const int last = batch.out.rank - 1;
+    if (p.m > std::numeric_limits<int>::max() / batch.out.size[last]) break;  // more than cuBLAS takes
     p.m *= batch.out.size[last];
     for (Strided* walk : {&batch.a, &batch.b, &batch.out}) walk->remove(last);
   }

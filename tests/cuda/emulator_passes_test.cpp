@@ -201,10 +201,11 @@ TEST_CASE("CUDA: what only others read of elementwise steps is made after them")
       const Tensor next = m[0] * x[1] + x[0];
       // The last: of a sequence alone, and of fewer axes.
       const Tensor largest = max(x[0], {1}, kKeep) + sum(x[0], {0, 1, 2});
-      return {{next}, {m[0], sum(m[0] * exp(x[0]), {1, 2}, kKeep) * x[1], largest}};
+      const Tensor same = sum(constant(random(f64({2, 3}), 9)), {0});
+      return {{next}, {m[0], sum(m[0] * exp(x[0]), {1, 2}, kKeep) * x[1], largest, same}};
     };
     const ScanResult r = scan(steps, {in[0]}, {in[1], in[2]});
-    return Tensors{r.carries[0], r.ys[0], r.ys[1], r.ys[2]};
+    return Tensors{r.carries[0], r.ys[0], r.ys[1], r.ys[2], r.ys[3]};
   };
   const std::string text = equal_on_both(f, {f64({3, 4, 5}), f64({6, 3, 4, 5}), f64({6, 3, 1, 1})});
   INFO(text);
