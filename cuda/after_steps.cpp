@@ -194,8 +194,8 @@ class ComputeAfterSteps {
     label_like(n);
     std::vector<Tensor> operands;
     for (const Value& v : in)
-      operands.push_back(v.of_steps && n.op->element_loop ? with_rank(v.tensor, n.spec.rank() + 1)
-                                                          : v.tensor);
+      operands.push_back(v.of_steps && n.op->element_loop != nullptr ? with_rank(v.tensor, n.spec.rank() + 1)
+                                                                     : v.tensor);
     Attrs attrs = n.attrs;
     if (const std::int64_t steps = old_.node(scan).attrs.as<ScanAttrs>().steps; of_steps) {
       if (const ReduceAttrs* reduced = n.attrs.find<ReduceAttrs>()) {

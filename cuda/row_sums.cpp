@@ -17,7 +17,7 @@ bool is_of_rows_and_more(const Graph& graph, const GraphNode& n) {
   if (n.op != &sum_op && n.op != &max_over_op) return false;
   const GraphNode& in = graph.node(n.inputs[0]);
   const Shape& axes = n.attrs.as<ReduceAttrs>().axes;
-  return in.op->element_loop && axes.size() > 1 && axes.back() == in.spec.rank() - 1 &&
+  return in.op->element_loop != nullptr && axes.size() > 1 && axes.back() == in.spec.rank() - 1 &&
          in.spec.shape.back() >= kLeastRow && in.spec.size() > in.spec.shape.back() * n.spec.size();
 }
 

@@ -180,7 +180,7 @@ FAULTS = [
     ("cuda", "cuda/after_steps.cpp", CUDA, [
         ("stacks-that-nobody-keeps", "if («can_be_made(old_.node(id), *plan)») scans_.emplace", "true"),
         ("axes-without-the-steps", "for (std::int64_t& axis : axes) «++axis»;", "axis"),
-        ("ranks-that-do-not-fit", "v.of_steps && «n.op->element_loop» ? with_rank", "n.spec.rank() < 0"),
+        ("ranks-that-do-not-fit", "v.of_steps && «n.op->element_loop != nullptr» ? with_rank", "n.spec.rank() < 0"),
         ("same-at-all-steps", "«what < body.carries + body.xs»}; std::vector<Value> in;", "what < body.carries"),
         ("what-is-computed-again-is-read", "if (id < body.carries + body.xs && «!is_stored(scan.inputs[uz(id)])») return false;", "false"),
     ]),
@@ -198,7 +198,7 @@ FAULTS = [
     ]),
     ("cuda", "cuda/row_sums.cpp", CUDA, [
         ("rows-of-the-first-axis", "ReduceAttrs{{«axes.back()»}}", "axes.front()"),
-        ("rows-of-anything", "return «in.op->element_loop» && axes.size() > 1", "in.op != nullptr"),
+        ("rows-of-anything", "return «in.op->element_loop != nullptr» && axes.size() > 1", "true"),
     ]),
     ("cuda", "cuda/reduce.cu", CUDA, [
         ("few-terms-without-the-last", "reduction.kept.at(output), 0, «reduction.terms», 1).value();", "reduction.terms - 1"),
