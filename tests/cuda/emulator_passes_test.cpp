@@ -337,7 +337,7 @@ TEST_CASE("CUDA: sums over matrices begin with their rows, in the kernel that ma
   CHECK(count(text, "sum") == 4);
 }
 
-TEST_CASE("CUDA: programs over chunks, drawn at random, are what they are on the CPU") {
+TEST_CASE("CUDA: programs over chunks, drawn at random, are what they are on the CPU, under any schedule") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     INFO("program ", seed);
     fuzz::Draws draws(seed);
@@ -354,6 +354,9 @@ TEST_CASE("CUDA: programs over chunks, drawn at random, are what they are on the
     const Arrays in = random(specs, seed), expected = f.plan({.device = Device::cpu()}).run(in);
     for (const bool slice : {true, false})
       CHECK(max_error(f.plan({.slice = slice, .device = Device::cuda()}).run(in), expected) < 1e-9);
+    const Arrays found = f.plan({.device = Device::cuda()}).run(in);
+    for (const int every : {1, 2})
+      CHECK(same_bits(f.plan({.checkpoint_every = every, .device = Device::cuda()}).run(in), found));
   }
 }
 
