@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -6,7 +7,6 @@
 
 #include "cuda/passes.h"
 #include "engine/core/index.h"
-#include "engine/plan/liveness.h"
 #include "engine/plan/readers.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -29,26 +29,21 @@ struct Plan {
   std::set<NodeId> after;  // those that are made after it
 };
 
-// Marks what these nodes of the body need, themselves as well.
-std::vector<char> needed_by(const GraphBody& body, std::span<const NodeId> wanted) {
-  return live_nodes(body.nodes, wanted, {});
-}
-
 // Nothing, if the scan is to be left as it is.
 std::optional<Plan> plan_of(const GraphNode& scan, const std::set<NodeId>& shown) {
   const ScanAttrs& attrs = scan.attrs.as<ScanAttrs>();
   const GraphBody& body = *attrs.body;
   if (attrs.steps < 2 || attrs.recomputes || body.carries == 0) return std::nullopt;
-  const auto elementwise = [&](const std::vector<char>& needed) {
+  // Do they and all that they need come of elementwise ops?
+  const auto elementwise = [&](std::span<const NodeId> wanted) {
+    const std::vector<char> needed = live_nodes(body.nodes, wanted, {});
     for (std::size_t i = 0; i < needed.size(); ++i)
       if (needed[i] && !is_elementwise(body.nodes[i])) return false;
     return true;
   };
-  const std::vector<char> next = needed_by(body, body.outs);
-  if (!elementwise(next)) return std::nullopt;
+  if (!elementwise(body.outs)) return std::nullopt;
   Plan plan;
-  for (const NodeId what : shown)
-    (elementwise(needed_by(body, std::array{what})) ? plan.stays : plan.after).insert(what);
+  for (const NodeId what : shown) (elementwise(std::array{what}) ? plan.stays : plan.after).insert(what);
   return plan.after.empty() ? std::nullopt : std::optional(plan);
 }
 

@@ -79,6 +79,7 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
             .ta = call.attrs.as<MatmulAttrs>().a,
             .tb = call.attrs.as<MatmulAttrs>().b};
   p.k = extent(call.in[0], p.ta ? 2 : 1);
+  if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
   Batch batch = batch_of(call);
   BatchAxis inner;
   // Rows of all batch members that have one right-hand side are one product: arrays are dense, so that these rows follow each other.
@@ -96,7 +97,6 @@ OpKernel typed_matmul(const OpCall& call, CudaBackend& backend) {
     for (Strided* walk : {&batch.a, &batch.b, &batch.out}) walk->remove(axis);
   }
   for (const std::int64_t e : {p.m, p.n, p.k, inner.size}) as_int(call, e);
-  if (call.out.size() == 0) return [](const std::byte* const*, std::byte*) {};
   if (p.k == 0)
     return [&backend, bytes = call.out.bytes()](const std::byte* const*, std::byte* out) {
       backend.zero(out, bytes);

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <utility>

@@ -2,7 +2,6 @@
 
 #include "cuda/passes.h"
 #include "engine/core/index.h"
-#include "engine/plan/readers.h"
 #include "ops/attrs.h"
 #include "ops/table.h"
 

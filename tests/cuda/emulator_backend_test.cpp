@@ -444,6 +444,11 @@ TEST_CASE("CUDA: of a batch that cuBLAS cannot go through at once it takes the l
   const Array whole = rows.run({e, h})[0];
   CHECK(emulator::calls("cublasGemmStridedBatchedEx") - before == 2 + 6 + 1);
   CHECK(relative_error(whole, k.plan({.device = Device::cpu()}).run({e, h})[0]) < 1e-6);
+  // Of no chunks nothing is made.
+  const Function none = trace([](Tensor x, Tensor y) { return matmul(x, y); }, f32({0, 5, 6}), f32({6, 4}));
+  CHECK(
+      none.plan({.device = Device::cuda()}).run({Array(f32({0, 5, 6})), random(f32({6, 4}), 8)})[0].size() ==
+      0);
   // But not columns.
   const Array o = random(f32({2, 7, 6, 5}), 7);
   const Function columns = trace(
