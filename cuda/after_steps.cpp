@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
-#include <iterator>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -24,8 +25,9 @@ bool is_elementwise(const GraphNode& n) {
 // What becomes of one scan.
 struct Plan {
   std::set<NodeId> stays;  // nodes of the body whose stacks the scan goes on making
-  // Of these, those of which somebody reads all steps at once: they are stored, whatever is checkpointed.
-  std::set<NodeId> kept;
+  // Of these, those of which somebody reads all steps at once, with their stacks: they are stored, whatever is
+  // checkpointed.
+  std::map<NodeId, NodeId> kept;
   std::set<NodeId> after;  // those that are made after it
 };
 
@@ -56,17 +58,19 @@ class ComputeAfterSteps {
         live_(live_nodes(old_.nodes(), from.outputs, from.inputs)),
         readers_(readers_of(old_, live_, from.outputs)) {
     for (const NodeId id : from.inputs) live_[uz(id)] = 1;
-    std::map<NodeId, std::set<NodeId>> shown, kept;
+    std::map<NodeId, std::set<NodeId>> shown;
+    std::map<NodeId, std::map<NodeId, NodeId>> stored;
     for (NodeId id = 0; id < old_.size(); ++id)
       if (const StackAttrs* stack = old_.node(id).attrs.find<StackAttrs>(); stack && live_[uz(id)]) {
         shown[old_.node(id).inputs[0]].insert(stack->node);
-        if (is_stored(id)) kept[old_.node(id).inputs[0]].insert(stack->node);
+        if (is_stored(id)) stored[old_.node(id).inputs[0]].emplace(stack->node, id);
       }
     for (NodeId id = 0; id < old_.size(); ++id) {
       if (!live_[uz(id)] || !is_scan(old_.node(id))) continue;
       std::optional<Plan> plan = plan_of(old_.node(id), shown[id]);
       if (!plan) continue;
-      std::ranges::set_intersection(kept[id], plan->stays, std::inserter(plan->kept, plan->kept.end()));
+      for (const auto& each : stored[id])
+        if (plan->stays.contains(each.first)) plan->kept.insert(each);
       if (can_be_made(old_.node(id), *plan)) scans_.emplace(id, Scan{std::move(*plan)});
     }
   }
@@ -80,10 +84,10 @@ class ComputeAfterSteps {
       const StackAttrs* stack = n.attrs.find<StackAttrs>();
       const auto scan = stack ? scans_.find(n.inputs[0]) : scans_.find(id);
       if (scan == scans_.end()) to_[id] = to_.copy(id);
-      else if (!stack) to_[id] = without_what_comes_after(id, scan->second);
+      else if (!stack) to_[id] = without_what_comes_after(id, scan->second.plan);
       else if (scan->second.plan.after.contains(stack->node))
         to_[id] = of_each_step(value_of_steps(scan->first, stack->node), n);
-      else to_[id] = stack_of(scan->first, stack->node);
+      else copy_of_stack(id);
     }
     return to_.lowered(from_.inputs, from_.outputs);
   }
@@ -96,9 +100,7 @@ class ComputeAfterSteps {
   };
   struct Scan {
     Plan plan;
-    std::map<NodeId, NodeId> now = {};     // nodes of the old body that are stacked -> of the new one
-    std::map<NodeId, Tensor> stacks = {};  // by nodes of the old body
-    std::map<NodeId, Value> values = {};   // by nodes of the old body
+    std::map<NodeId, Value> values = {};  // by nodes of its body
   };
 
   // What scans read step by step alone may be computed again for them instead.
@@ -132,42 +134,20 @@ class ComputeAfterSteps {
     return true;
   }
 
-  Tensor without_what_comes_after(NodeId id, Scan& scan) {
-    const GraphNode& n = old_.node(id);
-    const GraphBody& body = body_of(n);
-    Closing closing;
-    std::vector<NodeId> stays(scan.plan.stays.begin(), scan.plan.stays.end());
-    Closed closed;
-    {
-      Rewriter inner(body.nodes);
-      for (NodeId i = 0; i < static_cast<NodeId>(body.nodes.size()); ++i) inner[i] = inner.copy(i);
-      for (NodeId i = 0; i < body.inputs(); ++i)
-        (i < body.carries             ? closing.carries
-         : i < body.carries + body.xs ? closing.xs
-                                      : closing.consts)
-            .push_back(inner[i].id());
-      for (const NodeId out : body.outs) closing.outs.push_back(inner[out].id());
-      for (const NodeId what : stays) closing.keep.push_back(inner[what].id());
-      closed = close_body(inner.graph(), closing);
-    }
-    for (std::size_t k = 0; k < stays.size(); ++k) scan.now.emplace(stays[k], closed.keep[k]);
-    const std::vector<Tensor> in = to_.inputs(id);
-    std::vector<Tensor> left(in.begin(), in.begin() + body.carries);
-    for (const std::size_t i : closed.live_xs) left.push_back(in[uz(body.carries) + i]);
-    for (const std::size_t i : closed.live_consts) left.push_back(in[uz(body.carries + body.xs) + i]);
-    return to_.replace_scan(id, closed.body, left, scan.now);
+  Tensor without_what_comes_after(NodeId id, const Plan& plan) {
+    const GraphBody& body = body_of(old_.node(id));
+    std::vector<NodeId> inputs(uz(body.inputs())), outputs = body.outs;
+    std::iota(inputs.begin(), inputs.end(), 0);
+    outputs.insert(outputs.end(), plan.stays.begin(), plan.stays.end());
+    Rewriter inner(body.nodes);
+    for (NodeId i = 0; i < static_cast<NodeId>(body.nodes.size()); ++i) inner[i] = inner.copy(i);
+    return to_.replace_body(id, inner.lowered(inputs, outputs), plan.stays);
   }
 
-  Tensor stack_of(NodeId scan, NodeId what) {
-    Scan& of = scans_.at(scan);
-    Tensor& known = of.stacks[what];
-    if (known.defined()) return known;
-    const Tensor made = to_[scan];
-    const ScanAttrs& attrs = made.graph().node(made.id()).attrs.as<ScanAttrs>();
-    label_like(old_.node(scan));
-    return known =
-               to_.graph().append(stack_op, std::array{made},
-                                  StackAttrs{attrs.body, of.now.at(what), attrs.steps}, old_.node(scan).loc);
+  // A stack that the scan goes on making; what comes after may be made before its turn.
+  Tensor copy_of_stack(NodeId id) {
+    if (!to_[id].defined()) to_[id] = to_.copy(id);
+    return to_[id];
   }
 
   Value value_of_steps(NodeId scan, NodeId what) {
@@ -181,7 +161,8 @@ class ComputeAfterSteps {
   Value make(NodeId scan, NodeId what) {
     const GraphBody& body = body_of(old_.node(scan));
     const GraphNode& n = body.nodes[uz(what)];
-    if (scans_.at(scan).plan.kept.contains(what)) return {stack_of(scan, what), true};
+    const std::map<NodeId, NodeId>& kept = scans_.at(scan).plan.kept;
+    if (const auto stack = kept.find(what); stack != kept.end()) return {copy_of_stack(stack->second), true};
     if (what < body.inputs()) return {to_[old_.node(scan).inputs[uz(what)]], what < body.carries + body.xs};
     std::vector<Value> in;
     for (const NodeId i : n.inputs) in.push_back(value_of_steps(scan, i));

@@ -9,6 +9,7 @@
 #include "engine/plan/readers.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "ops/rules.h"
 #include "ops/table.h"
 
 namespace nestgrad::cuda {
@@ -17,26 +18,9 @@ namespace {
 
 using Order = std::vector<int>;  // axis i of the result is axis order[i] of what it is made of
 
-// Is it more than another shape of the same bytes?
-bool moves(const Shape& from, const Order& order) {
-  int last = -1;
-  for (const int axis : order) {
-    if (from[uz(axis)] == 1) continue;
-    if (axis < last) return true;
-    last = axis;
-  }
-  return false;
-}
-
 Shape permuted(const Shape& from, const Order& order) {
   Shape out;
   for (const int axis : order) out.push_back(from[uz(axis)]);
-  return out;
-}
-
-Order inverse(const Order& order) {
-  Order out(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) out[uz(order[i])] = static_cast<int>(i);
   return out;
 }
 
@@ -70,7 +54,8 @@ Tensor reshaped(Tensor from, const Shape& shape) {
 }
 
 Tensor moved(Tensor from, const Order& order) {
-  return moves(from.shape(), order) ? permute(from, order) : reshaped(from, permuted(from.shape(), order));
+  return moves_elements(from.shape(), order) ? permute(from, order)
+                                             : reshaped(from, permuted(from.shape(), order));
 }
 
 // Bytes that permutes move. Those of scans that are cut into slices count nothing where the scan reads or writes them in place.
@@ -159,13 +144,13 @@ class PermuteLate {
   }
   // Its axes as the base of a result has them that is late by `order`.
   Order arrangement(const Source& source, const Order& order) const {
-    return after(source.order, inverse(order));
+    return after(source.order, inverse_order(order));
   }
 
   double price_of_arranging(NodeId id, const Order& order) const {
     if (spec(id).size() == 1 || arranged_[uz(id)].contains(order)) return 0;
     const Source source = source_of(id, static_cast<int>(order.size()));
-    if (!moves(source.shape, arrangement(source, order))) return 0;
+    if (!moves_elements(source.shape, arrangement(source, order))) return 0;
     return static_cast<double>(spec(id).bytes());
   }
   double price_of_plain(NodeId id) {
@@ -182,7 +167,7 @@ class PermuteLate {
   }
 
   void set_late(NodeId id, Tensor base, const Order& order) {
-    if (moves(base.shape(), order)) late_[uz(id)] = Late{base, order};
+    if (moves_elements(base.shape(), order)) late_[uz(id)] = Late{base, order};
     else to_[id] = reshaped(base, spec(id).shape);
   }
 
@@ -192,8 +177,8 @@ class PermuteLate {
     if (rank < 4) return;
     Order order = unmoved(rank);
     std::rotate(order.begin(), order.begin() + 1, order.end() - 2);
-    if (moves(spec(id).shape, order))
-      set_late(id, permute(std::exchange(to_[id], {}), order), inverse(order));
+    if (moves_elements(spec(id).shape, order))
+      set_late(id, permute(std::exchange(to_[id], {}), order), inverse_order(order));
   }
 
   // False: it is to be copied.
@@ -222,10 +207,10 @@ class PermuteLate {
       Order transposed = unmoved(static_cast<int>(rank));
       std::swap(transposed[rank - 1], transposed[rank - 2]);
       std::swap(order[rank - 1], order[rank - 2]);
-      if (moves(base.shape(), order)) base = moved(base, transposed);
+      if (moves_elements(base.shape(), order)) base = moved(base, transposed);
       else std::swap(order[rank - 1], order[rank - 2]);
     }
-    if (!keeps_matrices(order) && moves(base.shape(), order)) {
+    if (!keeps_matrices(order) && moves_elements(base.shape(), order)) {
       to_[id] = moved(base, order);
       return true;
     }

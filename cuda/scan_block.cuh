@@ -17,7 +17,7 @@ __device__ void product_tiles(const Product& p, const T* a, const T* b, std::int
             column_thread = static_cast<int>(threadIdx.x) % kSide;
   for (std::int64_t top = 0; top < p.m; top += kSide * Rows)
     for (std::int64_t left = 0; left < p.n; left += kSide * kColumns) {
-      T total[Rows][kColumns];
+      T total[Rows][kColumns] = {};
       const T* from_a[Rows];
       const T* from_b[kColumns];
       for (int r = 0; r < Rows; ++r) {

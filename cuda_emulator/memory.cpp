@@ -15,6 +15,7 @@ namespace nestgrad::emulator {
 namespace {
 
 constexpr std::size_t kRegion = std::size_t{512} << 30;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // What is not allocated is a mapping of an empty file: accesses fail even where the protection allows them.
 // So one call opens all allocations and leaves closed what is between them.
@@ -37,11 +38,14 @@ void* DeviceMemory::allocate(std::size_t bytes) {
     next_ = base_ + kPage;
   }
   const std::size_t pages = rounded_up(rounded_up(bytes, kAlignment) + kMargin, kPage);
-  if (bytes > kRegion || pages + kPage > std::size_t(base_ + kRegion - next_)) return nullptr;
+  // Large ones begin where a huge page can: few pages are soon opened and closed.
+  const std::size_t skipped = pages < kHugePage ? 0 : -reinterpret_cast<std::uintptr_t>(next_) % kHugePage;
+  if (bytes > kRegion || skipped + pages + kPage > std::size_t(base_ + kRegion - next_)) return nullptr;
+  next_ += skipped;
   void* mapped = mmap(next_, pages, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  madvise(next_, pages, MADV_HUGEPAGE);  // few pages are soon opened and closed
+  madvise(next_, pages, MADV_HUGEPAGE);
   std::memset(next_, kPoison, pages);
   mprotect(next_, pages, open_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
   const Address begin = next_ + pages - rounded_up(bytes, kAlignment);
@@ -55,12 +59,21 @@ bool DeviceMemory::release(const void* pointer) {
   const auto found = at_or_before(pointer);
   if (found == allocations_.end() || found->first != pointer) return false;
   const auto [begin, bytes] = *found;
-  const Address page = first_page(begin - kMargin);
-  mmap(page, std::size_t(begin - page) + rounded_up(bytes, kAlignment),
-       open_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, empty_file(),
-       page - base_);
+  const Address first = first_page(begin - kMargin), end = begin + rounded_up(bytes, kAlignment);
   allocated_ -= bytes;
   allocations_.erase(found);
+  // All of what a huge page would hold at once, where nothing else lies: else its page table would stay, and be
+  // gone through each time that the memory is opened.
+  const Address huge = first - reinterpret_cast<std::uintptr_t>(first) % kHugePage;
+  const Address huge_end = end + -reinterpret_cast<std::uintptr_t>(end) % kHugePage;
+  const auto next = allocations_.lower_bound(begin);
+  const bool is_alone = huge >= base_ && huge_end <= next_ &&
+                        (next == allocations_.end() || first_page(next->first - kMargin) >= huge_end) &&
+                        (next == allocations_.begin() ||
+                         std::prev(next)->first + rounded_up(std::prev(next)->second, kAlignment) <= huge);
+  const Address from = is_alone ? huge : first, to = is_alone ? huge_end : end;
+  mmap(from, std::size_t(to - from), open_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE,
+       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, empty_file(), from - base_);
   return true;
 }
 

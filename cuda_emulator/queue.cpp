@@ -230,6 +230,10 @@ bool run_until(CUstream_st& stream, std::uint64_t ticket) {
 
 // Nothing orders one stream before another, so each but the last is late.
 bool run_all(int index) {
+  const auto has_work = [&](const CUstream_st* stream) {
+    return stream->device == index && !stream->queue.empty();
+  };
+  if (device(index).legacy.queue.empty() && std::ranges::none_of(runtime().streams, has_work)) return true;
   const DeviceMemory::Open open(device(index).memory);
   bool done = true;
   for (CUstream_st* stream : runtime().streams)

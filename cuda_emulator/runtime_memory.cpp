@@ -36,7 +36,8 @@ bool fits(Place place, bool on_device) {
 
 void copy_now(void* to, const void* from, std::size_t bytes) {
   std::deque<DeviceMemory::Open> open;
-  for (auto& [index, device] : runtime().devices) open.emplace_back(device.memory);
+  for (auto& [index, device] : runtime().devices)
+    if (device.memory.holds(to, bytes) || device.memory.holds(from, bytes)) open.emplace_back(device.memory);
   if (place_of(to, bytes) == Place::nowhere || place_of(from, bytes) == Place::nowhere)
     throw Fault{cudaErrorIllegalAddress, "[memcpy] memory was freed before the copy ran"};
   std::memcpy(to, from, bytes);

@@ -12,10 +12,13 @@ namespace nestgrad {
 
 namespace {
 
-const Shape& order_of(const Attrs& a) { return a.as<PermuteAttrs>().order; }
+std::vector<int> order_of(const Attrs& a) {
+  const Shape& order = a.as<PermuteAttrs>().order;
+  return {order.begin(), order.end()};
+}
 
 Spec infer_permute(const OpCall& c) {
-  const Shape& order = order_of(c.attrs);
+  const Shape& order = c.attrs.as<PermuteAttrs>().order;
   std::vector<std::int64_t> sorted(order), all(uz(c.in[0].rank()));
   std::ranges::sort(sorted);
   std::iota(all.begin(), all.end(), 0);
@@ -26,42 +29,45 @@ Spec infer_permute(const OpCall& c) {
   return {c.in[0].dtype, std::move(shape)};
 }
 
-std::vector<int> inverse(const std::vector<std::int64_t>& order) {
-  std::vector<int> inv(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) inv[uz(order[i])] = static_cast<int>(i);
-  return inv;
-}
-
 OpView permute_view(const OpCall& c) {
   const Shape from = strides_of(c.in[0].shape);
   OpView view;
-  for (std::int64_t axis : order_of(c.attrs)) view.strides.push_back(from[uz(axis)]);
+  for (const int axis : order_of(c.attrs)) view.strides.push_back(from[uz(axis)]);
   return view;
 }
 
 Tensor simplify_permute(Tensor t) {
   const Tensor x = input_of(t);
-  const Shape order = order_of(node_of(t).attrs);
-  // Nothing moves if the axes that have an extent stay in order.
-  std::int64_t last = -1;
-  bool moves = false;
-  for (std::int64_t axis : order) {
-    if (x.shape()[uz(axis)] == 1) continue;
-    moves = moves || axis < last;
-    last = axis;
-  }
-  if (!moves) return reshape(x, t.shape());
+  const std::vector<int> order = order_of(node_of(t).attrs);
+  if (!moves_elements(x.shape(), order)) return reshape(x, t.shape());
   if (node_of(x).op != &permute_op) return {};
+  const std::vector<int> first = order_of(node_of(x).attrs);
   std::vector<int> both;
-  for (std::int64_t axis : order) both.push_back(static_cast<int>(order_of(node_of(x).attrs)[uz(axis)]));
+  for (const int axis : order) both.push_back(first[uz(axis)]);
   return permute(input_of(x), both);
 }
 
 }  // namespace
 
+bool moves_elements(const Shape& from, std::span<const int> order) {
+  int last = -1;
+  for (const int axis : order) {
+    if (from[uz(axis)] == 1) continue;
+    if (axis < last) return true;
+    last = axis;
+  }
+  return false;
+}
+
+std::vector<int> inverse_order(std::span<const int> order) {
+  std::vector<int> out(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) out[uz(order[i])] = static_cast<int>(i);
+  return out;
+}
+
 Tensor transposed_input(Tensor t) {
   if (node_of(t).op != &permute_op) return {};
-  Shape order = order_of(node_of(t).attrs);
+  std::vector<int> order = order_of(node_of(t).attrs);
   if (order.size() < 2) return {};
   std::swap(order[order.size() - 1], order[order.size() - 2]);
   return std::ranges::is_sorted(order) ? input_of(t) : Tensor();
@@ -71,11 +77,11 @@ constinit const Op permute_op = {
     .name = "permute",
     .doc = "Axes in another order: output axis i is input axis order[i].",
     .infer = infer_permute,
-    .vjp = [](const VjpCall& c) { return permute(c.ct, inverse(order_of(c.attrs))); },
+    .vjp = [](const VjpCall& c) { return permute(c.ct, inverse_order(order_of(c.attrs))); },
     .simplify = simplify_permute,
     .linear_in = always_linear,
     .is_linear = true,
-    .axes = [](const OpCall& c, int, int axis) { return inverse(order_of(c.attrs))[uz(axis)]; },
+    .axes = [](const OpCall& c, int, int axis) { return inverse_order(order_of(c.attrs))[uz(axis)]; },
     .cost = copy_cost,
     .cpu = copy_view,
     .view = permute_view,

@@ -185,8 +185,7 @@ FAULTS = [
         ("what-is-computed-again-is-read", "if (id < body.carries + body.xs && «!is_stored(scan.inputs[uz(id)])») return false;", "false"),
     ]),
     ("cuda", "cuda/permute_late.cpp", CUDA, [
-        ("order-not-turned-round", "return after(source.order, «inverse(order)»);", "order"),
-        ("axes-of-ones-count", "if («from[uz(axis)] == 1») continue; if (axis < last)", "false"),
+        ("order-not-turned-round", "return after(source.order, «inverse_order(order)»);", "order"),
         ("padded-behind", "out.order[i + uz(more)] = late_[uz(id)]->order[i] + «more»;", "0"),
         ("sums-over-old-axes", "axes.push_back(«late.order[uz(axis)]»);", "static_cast<int>(axis)"),
         ("one-member-for-all", "if («shape[uz(rank - 3)] != members») return false; shape[uz(rank - 3)] = parts;", "false"),
@@ -516,6 +515,10 @@ FAULTS = [
     ]),
     ("memory", "engine/plan/passes.cpp", (files("engine/slicing"), *PLANS), [
         ("sums-added-up-in-another-order", "«!sums_alike(moved, from)» ? from : moved", "false"),
+    ]),
+    ("simplify", "ops/permute.cpp", (*SIMPLIFY, *CUDA), [
+        ("axes-of-ones-count", "if («from[uz(axis)] == 1») continue; if (axis < last)", "false"),
+        ("order-that-does-not-go-back", "out[uz(order[i])] = «static_cast<int>(i)»;", "order[i]"),
     ]),
     ("simplify", "ops/simplify.cpp", SIMPLIFY, [
         ("factors-leave-the-range", "return «std::abs(x) > 1e-6 && std::abs(x) < 1e6»", "true"),

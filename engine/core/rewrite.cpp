@@ -52,6 +52,25 @@ Tensor Rewriter::replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> 
   return graph_->append(*n.op, inputs, std::move(attrs), n.loc);
 }
 
+Tensor Rewriter::replace_body(NodeId old, const Lowered& body, const std::set<NodeId>& stacked) {
+  const GraphBody& before = *node(old).attrs.as<ScanAttrs>().body;
+  const auto first_x = body.inputs.begin() + before.carries, first_const = first_x + before.xs;
+  const auto first_stacked = body.outputs.begin() + before.carries;
+  const Closed closed = close_body(*body.graph, {.carries = {body.inputs.begin(), first_x},
+                                                 .xs = {first_x, first_const},
+                                                 .consts = {first_const, body.inputs.end()},
+                                                 .outs = {body.outputs.begin(), first_stacked},
+                                                 .keep = {first_stacked, body.outputs.end()},
+                                                 .replace = {}});
+  std::map<NodeId, NodeId> now;
+  for (auto kept = closed.keep.begin(); const NodeId each : stacked) now.emplace(each, *kept++);
+  const std::vector<Tensor> in = inputs(old);
+  std::vector<Tensor> left(in.begin(), in.begin() + before.carries);
+  for (const std::size_t i : closed.live_xs) left.push_back(in[uz(before.carries) + i]);
+  for (const std::size_t i : closed.live_consts) left.push_back(in[uz(before.carries + before.xs) + i]);
+  return replace_scan(old, closed.body, left, std::move(now));
+}
+
 const Rewriter::Scan* Rewriter::replaced(const GraphNode& old) const {
   const auto scan = old.inputs.empty() ? scans_.end() : scans_.find(old.inputs[0]);
   return scan == scans_.end() ? nullptr : &scan->second;

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "engine/core/body.h"
 
@@ -42,6 +43,9 @@ class Rewriter {
   Tensor input(NodeId old);
   // The old scan with another body. now: for each node of its body that is stacked, that of the new one.
   Tensor replace_scan(NodeId old, BodyPtr body, std::span<const Tensor> inputs, std::map<NodeId, NodeId> now);
+  // The old scan with its body made anew, without inputs that this no longer reads. body: for the old body's
+  // inputs, and for its outs and then the nodes of it that are `stacked`, what there is now.
+  Tensor replace_body(NodeId old, const Lowered& body, const std::set<NodeId>& stacked);
   // What an old stack or final has become part of: its attributes in the new graph.
   Attrs attrs(const GraphNode& old) const;
 

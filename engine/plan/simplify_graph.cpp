@@ -75,30 +75,14 @@ Lowered settled(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& i
 
 Lowered settle_bodies(Lowered from, const How& how);
 
-// The scan with its body settled, without inputs that this no longer reads. `stacked` are nodes of the body.
+// The scan with its body settled. `stacked` are nodes of the body.
 Tensor settle_scan(Rewriter& to, NodeId id, const GraphNode& scan, const std::set<NodeId>& stacked,
                    const How& how) {
   const GraphBody& body = body_of(scan);
   std::vector<NodeId> inputs(uz(body.inputs())), outputs = body.outs;
   std::iota(inputs.begin(), inputs.end(), 0);
   outputs.insert(outputs.end(), stacked.begin(), stacked.end());
-  const Lowered inner = settle_bodies(settled(body.nodes, inputs, outputs, how), how);
-
-  const auto first_x = inner.inputs.begin() + body.carries, first_const = first_x + body.xs;
-  const auto first_stacked = inner.outputs.begin() + body.carries;
-  const Closed closed = close_body(*inner.graph, {.carries = {inner.inputs.begin(), first_x},
-                                                  .xs = {first_x, first_const},
-                                                  .consts = {first_const, inner.inputs.end()},
-                                                  .outs = {inner.outputs.begin(), first_stacked},
-                                                  .keep = {first_stacked, inner.outputs.end()},
-                                                  .replace = {}});
-  std::map<NodeId, NodeId> now;
-  for (auto kept = closed.keep.begin(); NodeId each : stacked) now.emplace(each, *kept++);
-  const std::vector<Tensor> in = to.inputs(id);
-  std::vector<Tensor> left(in.begin(), in.begin() + body.carries);
-  for (std::size_t i : closed.live_xs) left.push_back(in[uz(body.carries) + i]);
-  for (std::size_t i : closed.live_consts) left.push_back(in[uz(body.carries + body.xs) + i]);
-  return to.replace_scan(id, closed.body, left, std::move(now));
+  return to.replace_body(id, settle_bodies(settled(body.nodes, inputs, outputs, how), how), stacked);
 }
 
 // The bodies of scans, settled too. It is done before anything is moved between them: an expression that
