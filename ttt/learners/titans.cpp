@@ -7,7 +7,9 @@
 // Gradients are taken where the chunk began (section 3.2); a token reads what it has written, h_t = M_t(q_t). What
 // the paper leaves open, the mean over features, the order of reading and writing, and the perceptron, with gelu and
 // x + LN(..) around it, is as in the public program (github.com/lucidrains/titans-pytorch, commit cc016eb). Without
-// x + LN(..) the perceptron's training is not finite after some hundred steps.
+// x + LN(..) the perceptron's training is not finite after some hundred steps. That norm divides by the size of what
+// the weights make: the smaller they are, the further a step turns them. So rates of the perceptron are at most 0.1, as
+// where that program trains a language model (train_mac.py).
 #include "ttt/learners/titans.h"
 
 #include <fmt/format.h>
@@ -56,14 +58,14 @@ Gates titans_gates(Tensor rate, Tensor eta, Tensor keep, std::int64_t tokens) {
 
 namespace {
 
-System titans(std::string name, std::string title,
+System titans(std::string name, std::string title, double largest_rate,
               Model (*memory)(const Params& params, const SystemSizes& s)) {
   return {.name = std::move(name),
           .title = std::move(title),
           .source = "Behrouz et al. 2024, sections 3.1 and 3.2",
-          .gates = {sigmoid_gate("rate", 0), sigmoid_gate("eta", 0),
-                    sigmoid_gate("keep",
-                                 4)},  // 1 - alpha, 0.98: half a memory a token (bias 0) would hold nothing
+          .gates = {sigmoid_gate("rate", 0, largest_rate), sigmoid_gate("eta", 0),
+                    // 1 - alpha, 0.98: half a memory a token (bias 0) would hold nothing
+                    sigmoid_gate("keep", 4)},
           .learner =
               [memory](const Params& p, const SystemSizes& s) {
                 return std::make_unique<Composed>(memory(p, s), mean_squared_error(), titans_optimizer());
@@ -78,13 +80,13 @@ System titans(std::string name, std::string title,
 }  // namespace
 
 System titans_linear() {
-  return titans("titans-linear", "Titans, linear memory", [](const Params& p, const SystemSizes& s) {
+  return titans("titans-linear", "Titans, linear memory", 1, [](const Params& p, const SystemSizes& s) {
     return linear(p, {.heads = s.heads, .in = s.dim, .out = s.dim});
   });
 }
 
 System titans_mlp() {
-  return titans("titans-mlp", "Titans, deep memory", [](const Params& p, const SystemSizes& s) {
+  return titans("titans-mlp", "Titans, deep memory", 0.1, [](const Params& p, const SystemSizes& s) {
     constexpr bool bias = false, residual_norm = true;
     return mlp(
         p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu", bias, residual_norm);
