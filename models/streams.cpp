@@ -216,7 +216,8 @@ std::int64_t Streams::position(Id stream) const {
 
 Streams::Id Streams::enter(std::int64_t position, const std::vector<Array>& states) {
   ids_.push_back(next_++);
-  groups_[0]->add({ids_.back(), position, states}, device_);
+  make_groups();
+  smallest_group().add({ids_.back(), position, states}, device_);
   level();
   return ids_.back();
 }
@@ -258,10 +259,18 @@ Stopped Streams::leave(Id stream) {
 }
 
 // A group for each thread, or more where they would have too many rows.
-void Streams::level() {
+void Streams::make_groups() {
   const std::size_t needed = std::max<std::size_t>(std::min(uz(thread_count()), ids_.size()),
                                                    (ids_.size() + kMostRows - 1) / kMostRows);
   while (groups_.size() < needed) groups_.push_back(std::make_unique<Group>());
+}
+
+Streams::Group& Streams::smallest_group() const {
+  return **std::ranges::min_element(groups_, {}, [](const std::unique_ptr<Group>& g) { return g->size(); });
+}
+
+void Streams::level() {
+  make_groups();
   for (;;) {
     const auto [least, most] =
         std::ranges::minmax_element(groups_, {}, [](const std::unique_ptr<Group>& g) { return g->size(); });

@@ -62,6 +62,8 @@ class Streams {
   StateProgram& program(Group& group, std::size_t rows, std::int64_t learns);
   Id enter(std::int64_t position, const std::vector<Array>& states);
   const std::string& fingerprint() const;
+  void make_groups();  // as many as there are to be
+  Group& smallest_group() const;
   void level();  // so that the threads have as much to do
   void check(const std::vector<std::int32_t>& tokens) const;
   void learn(Group& group, std::int64_t chunk, const Array& tokens);
