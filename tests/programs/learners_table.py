@@ -23,6 +23,7 @@ of = lambda name: a[a.index(name) + 1]
 here, learner, seed = pathlib.Path(__file__).parent, of("--learner"), int(of("--seed"))
 with open(here / "calls", "a") as calls:
     print(learner, seed, of("--context"), "--resume" in a, os.environ["NESTGRAD_THREADS"], file=calls)
+assert int(of("--batch")) * int(of("--context")) == 12 * 8, "as many bytes a step in each context"
 if learner == "bad":
     print("train_lm: [train] step 7: the loss is not finite", file=sys.stderr)
     sys.exit(1)
@@ -78,6 +79,7 @@ def with_known_numbers(folder):
                                 "100", "54,321", "2.000 ± 0.000", "1.600 ± 0.248", "0.400 ± 0.248"],
           f"the row of known numbers is {t.row('good')}")
     check("0.3 nats below the bigram model: `good`" in t.page.read_text(), "a seed near the bigram is told")
+    check("steps of 12 sequences of 8 bytes and of 3 sequences of 32 bytes of" in t.page.read_text(), "both contexts are told")
     check(t.page.read_text().startswith("# Learners\n\nBefore.") and t.page.read_text().endswith("After.\n"),
           "what is around the table stays")
     check(sorted(t.made()) == sorted(f"good {s} {c} False 1" for s in range(3) for c in (8, 32)), f"calls: {t.made()}")
