@@ -55,6 +55,8 @@ constinit const Op custom_op = {.name = "custom_vjp",
                                     }};
 
 Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc) {
+  require_function("custom_vjp", "the forward pass", forward);
+  require_function("custom_vjp", "the rule", rule);
   if (inputs.empty())
     throw GraphError(fmt::format("[custom_vjp] needs at least one input (at {})", describe(loc)));
   check_defined("custom_vjp", "input", inputs, loc);
@@ -85,6 +87,7 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
 }
 
 Tensors checkpoint(const std::function<Tensors()>& fn) {
+  require_function("checkpoint", "what is to be computed again", fn);
   static std::atomic<int> regions{0};
   ContextGuard guard;
   context().emit.region = ++regions;

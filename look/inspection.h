@@ -16,8 +16,8 @@ struct InspectionOptions {
   // Whose step is shown; -1: the one in the middle, of an image in both directions.
   std::int64_t token = -1;
   // Precision of the gradients of a whole model, in place of the inner loop's own.
-  std::function<look::PrecisionProbe()> precision;
-  std::function<void(const std::string& what, double fraction_done)> progress;
+  std::function<look::PrecisionProbe()> precision = {};
+  std::function<void(const std::string& what, double fraction_done)> progress = {};
 };
 
 struct Inspection {

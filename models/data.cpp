@@ -293,6 +293,7 @@ double bigram_loss(std::span<const std::uint8_t> training, const Array& windows,
       const auto previous = static_cast<std::size_t>(values[row * columns + t - 1]);
       sum -= counts.log_probability(previous, static_cast<std::size_t>(values[row * columns + t]), k, 0);
     }
+  if (scored == 0) throw ValueError("[bigram_loss] counted names no token, and so there is no mean loss");
   return sum / static_cast<double>(scored);
 }
 

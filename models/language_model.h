@@ -23,12 +23,13 @@ Tensor logits_of(const LogitsFn& model, const Params& params, Tensor tokens, ttt
 // What a LanguageModel is, beyond its configuration.
 struct LanguageModelOptions {
   ttt::FormChoice form = ttt::FormChoice::automatic;
-  int checkpoint_every = 0;             // of the layers' scans, as in ScanOptions
-  std::int64_t attention_capacity = 0;  // length of the key-value cache while stepping (attention only)
-  std::optional<ttt::System> system;    // the learner of every layer, instead of the one of ttt_layer_type
+  int checkpoint_every = 0;                // of the layers' scans, as in ScanOptions
+  std::int64_t attention_capacity = 0;     // length of the key-value cache while stepping (attention only)
+  std::optional<ttt::System> system = {};  // the learner of every layer, instead of the one of ttt_layer_type
   // What every layer has to learn, instead of projections of its input: made of the layer's own parameters, the
   // model's width and the layer's name, under which a Task keeps what it carries from token to token.
-  std::function<std::unique_ptr<ttt::Task>(const Params&, std::int64_t width, const std::string& name)> task;
+  std::function<std::unique_ptr<ttt::Task>(const Params&, std::int64_t width, const std::string& name)> task =
+      {};
 };
 
 // LanguageModel(config, .., options) as a function. ConfigError for a configuration that makes no sense.

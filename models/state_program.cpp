@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "engine/core/rewrite.h"
 #include "engine/io/file.h"
 #include "engine/plan/dependence.h"
@@ -166,6 +167,16 @@ CarriedStates CarriedStates::of(const LogitsFn& model, const StateDict& params, 
         return values;
       });
   nestgrad::check_fits(start.params, params, "what the decoder is given");
+  const std::deque<GraphNode>& nodes = start.function.graph().nodes();
+  std::vector<char> given(nodes.size());
+  given[uz(start.function.inputs()[0])] = 1;
+  const std::vector<char> of_tokens = dependents(nodes, std::move(given), Follow::values);
+  for (std::size_t i = 0; i < out.names.size(); ++i)
+    if (of_tokens[uz(start.function.outputs()[i])])
+      throw ConfigError(fmt::format(
+          "[decoder] the state '{}' begins with what is made of the token that is read ({}): what a stream carries is there "
+          "before its first token. Begin it with parameters and constants",
+          out.names[i], describe(nodes, start.function.outputs()[i])));
   for (const std::string& name : out.names)
     if (std::ranges::count(start.inputs, name) > 0)
       throw ConfigError(fmt::format(

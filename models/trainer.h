@@ -22,7 +22,7 @@ struct TrainingOptions {
   std::int64_t pack = 0;
   int checkpoint_every = 0;       // of the scans, as in ScanOptions
   std::size_t memory_budget = 0;  // of the plan, as in PlanOptions
-  AdamWOptions adamw;
+  AdamWOptions adamw = {};
   // Parts of a batch, which must be a multiple of them, that several processes may share (models/training.h): the number of grains
   // changes bits, that of processes does not.
   std::int64_t grains = 1;

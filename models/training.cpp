@@ -98,6 +98,17 @@ std::vector<Tensor> Training::gradients_of(const Objective& objective, ParamTabl
           p.name));
   const std::vector<ParameterRule> rules = rules_of(specs, setup_.groups, setup_.adamw);
   std::vector<Tensor> gradients = objective.gradients;
+  if (!gradients.empty() && gradients.size() != params.size())
+    throw ConfigError(fmt::format(
+        "[train] the objective gives {} gradients for {} parameters; give one for each, in their order, "
+        "undefined where a parameter stays as it is",
+        gradients.size(), params.size()));
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (gradients[i].defined() && gradients[i].spec() != params[i].spec())
+      throw ShapeError(
+          fmt::format("[train] the gradient of '{}' that the objective gives is {} ({}); the parameter is {}",
+                      specs[i].name, to_string(gradients[i].spec()), describe(gradients[i]),
+                      to_string(params[i].spec())));
   if (gradients.empty()) {
     const GradSeed seed = seed_of_ones(objective.loss);
     std::vector<Tensor> wanted;
@@ -169,6 +180,9 @@ TracedModel Training::traced(const std::vector<Spec>& inputs, std::size_t given,
       throw ShapeError(
           fmt::format("[train] the loss of an objective is one number, it is {} ({}); take its mean()",
                       to_string(o.loss.spec()), describe(o.loss)));
+    if (o.loss.dtype() != kType)
+      throw DTypeError(fmt::format("[train] the loss of an objective is to be {}, it is {} ({}); cast() it",
+                                   name(kType), name(o.loss.dtype()), describe(o.loss)));
     if (has_parts()) return part_outputs(o, table, first);
     return updated(o, table, {in.begin() + static_cast<std::ptrdiff_t>(given), in.end()}, first);
   });
@@ -207,6 +221,10 @@ void Training::require_begun() const {
 void Training::start_from(StateDict params) {
   require_begun();
   check_fits(specs_, params, "what training starts from");
+  for (const auto& [name, value] : params)
+    if (const std::int64_t at = first_not_finite(value); at >= 0)
+      throw ValueError(fmt::format("[train] what training starts from is not finite: '{}' has {} at {}", name,
+                                   value.at(at), at));
   std::string start = fingerprint_of(params);
   begin_with(std::move(params));
   start_ = std::move(start);
@@ -364,7 +382,15 @@ void Training::load(const std::string& path, const RunIdentity& identity) {
             "[train] {}: '{}{}' is {}; a checkpoint of this run has {}: resume from a folder that training wrote",
             path, kParts[copy], p.name, at == file.tensors.end() ? "missing" : to_string(at->second.spec()),
             to_string(Spec{kType, p.shape})));
-      state.push_back(at->second);
+      // A step would go on with them without a word: its loss is made of the parameters alone.
+      constexpr std::size_t kSquares = 2;
+      const Array& value = at->second;
+      for (std::int64_t i = 0; i < value.size(); ++i)
+        if (const float x = value.as<float>()[uz(i)]; !std::isfinite(x) || (copy == kSquares && x < 0))
+          throw ValueError(
+              fmt::format("[train] {}: '{}{}' has {} at {}, which no step leaves behind: the file is damaged",
+                          path, kParts[copy], p.name, x, i));
+      state.push_back(value);
     }
   file.tensors.clear();
   place(std::move(state));

@@ -36,6 +36,10 @@ std::string shown_name(const std::string& layer) {
 }  // namespace
 
 std::optional<double> Validation::mean_between(double from, double to) const {
+  if (!(from >= 0 && from <= to && to <= 1))
+    throw ValueError(fmt::format(
+        "[validation] from {} to {} is no part of a context; give two numbers from 0 to 1, the smaller first",
+        from, to));
   const auto place = [&](double part) {
     const auto at = static_cast<std::int64_t>(part * static_cast<double>(context));
     return loss_by_position.begin() + std::min(at, std::ssize(loss_by_position));

@@ -26,6 +26,7 @@ struct Validation {
   std::int64_t context = 0;
   // Of loss_by_position, fractions of the context. Nothing where no token stands there: a context of 3 has no first quarter, and
   // short documents have no last one.
+  // ValueError for numbers that are no part of it.
   std::optional<double> mean_between(double from, double to) const;
 };
 

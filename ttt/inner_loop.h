@@ -7,7 +7,7 @@
 namespace nestgrad::ttt {
 
 struct InnerLoopOptions {
-  Policy policy;
+  Policy policy = {};
   FormChoice form = FormChoice::automatic;
   std::int64_t block = 64;   // tokens (parallel, wy) that are worked on at once; never changes the meaning
   int checkpoint_every = 0;  // as in ScanOptions
@@ -15,10 +15,10 @@ struct InnerLoopOptions {
   // Per weight [chunks, batch, heads, in, out], or empty: added to the weights
   // where each chunk's gradient is taken. Zeros; the outer derivative with
   // respect to them is what each inner step's gradient adds to the meta-gradient.
-  std::vector<Tensor> gradient_offset;
+  std::vector<Tensor> gradient_offset = {};
   // Shaped likewise: added to the weights that each chunk finds. Zeros; the outer derivative with respect to
   // them is lambda, what the outer loss wants of the weights at that time.
-  std::vector<Tensor> state_offset;
+  std::vector<Tensor> state_offset = {};
   bool keep_points = false;  // give InnerLoopResult::points
 };
 

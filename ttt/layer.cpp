@@ -78,6 +78,12 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
       asked_(std::make_shared<std::map<std::string, Params::Request>>()),
       name_(std::move(name)) {
   check_complete(system_);
+  if (!task_) throw ConfigError("[ttt] the layer needs a task, which makes the views of a token; it is null");
+  if (!std::isfinite(options_.base_lr))
+    throw ConfigError(fmt::format("[ttt] base_lr is {}; it must be finite", options_.base_lr));
+  if (options_.attention_window < 0)
+    throw ConfigError(fmt::format("[ttt] attention_window is {}; it must be 0 (none) or positive",
+                                  options_.attention_window));
   if (options_.heads < 1 || options_.width < 1 || options_.width % options_.heads)
     throw ConfigError(
         fmt::format("[ttt] the width must be a multiple of the number of heads, it is {} for {}",
@@ -87,11 +93,11 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
     throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", dim));
   sizes_ = {options_.heads, dim, options_.inner.policy.chunk};
   learner_ =
-      system_.learner(params_.through([whole = params_, asked = asked_](const Params::Request& request) {
+      learner_of(system_, params_.through([whole = params_, asked = asked_](const Params::Request& request) {
         asked->emplace(request.name, request);
         return whole.get(request);
       }),
-                      sizes_);
+                 sizes_);
   options_.inner.policy = system_.policy(sizes_);
   if (!options_.inner.policy.causal())
     throw ConfigError(fmt::format("[ttt] {} is not causal ({}): it cannot be a layer of a language model",
@@ -207,7 +213,7 @@ std::unique_ptr<Learner> TTTLayer::learner_of_own_heads(const ProcessGroup& rank
     }
     return out;
   };
-  return system_.learner(params_.through(part), {sizes_.heads / ranks.size(), sizes_.dim, sizes_.chunk});
+  return learner_of(system_, params_.through(part), {sizes_.heads / ranks.size(), sizes_.dim, sizes_.chunk});
 }
 
 Tensor TTTLayer::learnt_in_slices(const Views& views, Stream& stream) const {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ttt/learner.h"  // OwnLines
@@ -12,6 +14,11 @@ namespace nestgrad::ttt {
 
 namespace {
 constexpr std::string_view kStepScope = "inner optimiser";
+}
+
+Hyper::Hyper(Tensor t) : tensor(t) {
+  if (!t.defined())
+    throw GraphError("[optimizer] this tensor names nothing; give a number, a gate or a tensor of the graph");
 }
 
 Tensor Hyper::at(const Gates& gates, Tensor like) const {
@@ -47,6 +54,8 @@ std::string Hyper::str() const {
 }
 
 QuinticSteps muon_published(int steps) {
+  if (steps < 1)
+    throw ConfigError(fmt::format("[optimizer] Muon needs at least 1 step, it is given {}", steps));
   return QuinticSteps(static_cast<std::size_t>(steps), {3.4445, -4.7750, 2.0315});
 }
 
@@ -58,7 +67,17 @@ QuinticSteps muon_tuned() {
           {2.8366, -3.0525, 1.2012}};
 }
 
+namespace {
+
+void check_eps(const char* what, double eps) {
+  if (!(eps >= 0 && std::isfinite(eps)))
+    throw ConfigError(fmt::format("[optimizer] eps of {} is {}; it must be 0 or positive", what, eps));
+}
+
+}  // namespace
+
 Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps, bool in_f64) {
+  check_eps("Muon", eps);
   const Scope scope("orthogonalize");
   if (in_f64 && x.dtype() != DType::f64)
     return cast(orthogonalize(cast(x, DType::f64), steps, eps), x.dtype());
@@ -125,6 +144,7 @@ InnerOptimizer& InnerOptimizer::momentum(Hyper beta, bool nesterov) {
 }
 
 InnerOptimizer& InnerOptimizer::adam(double beta1, double beta2, double eps) {
+  check_eps("Adam", eps);
   parts_.push_back({"Adam",
                     {"first moment", "second moment"},
                     [=](Tensor g, std::span<Tensor> slots, const Gates&, WeightKind) {
@@ -136,6 +156,7 @@ InnerOptimizer& InnerOptimizer::adam(double beta1, double beta2, double eps) {
 }
 
 InnerOptimizer& InnerOptimizer::muon(QuinticSteps steps, double eps, bool in_f64) {
+  check_eps("Muon", eps);
   parts_.push_back(
       {in_f64 ? "Muon in f64" : "Muon", {}, [=](Tensor g, std::span<Tensor>, const Gates&, WeightKind kind) {
          return kind == WeightKind::matrix ? orthogonalize(g, steps, eps, in_f64) : g;
@@ -144,6 +165,7 @@ InnerOptimizer& InnerOptimizer::muon(QuinticSteps steps, double eps, bool in_f64
 }
 
 InnerOptimizer& InnerOptimizer::normalize(Per per, double eps) {
+  check_eps("normalize", eps);
   const std::string name = fmt::format("normalise per {}", name_of(per));
   if (per == Per::all) {
     joint_names_.push_back(name);
@@ -161,7 +183,8 @@ InnerOptimizer& InnerOptimizer::normalize(Per per, double eps) {
 }
 
 InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
-  if (!(most > 0)) throw ConfigError(fmt::format("[optimizer] clip needs a positive norm, it is {}", most));
+  if (!(most > 0 && std::isfinite(most)))
+    throw ConfigError(fmt::format("[optimizer] clip needs a positive, finite norm, it is {}", most));
   const std::string name = fmt::format("clip to {} per {}", most, name_of(per));
   if (per == Per::all) {
     joint_names_.push_back(name);
@@ -189,6 +212,8 @@ InnerOptimizer& InnerOptimizer::piece(std::string name, Piece fn, std::vector<st
 }
 
 InnerOptimizer& InnerOptimizer::keep(Hyper factor, bool before_gradient) {
+  if (std::exchange(keeps_, true))
+    throw ConfigError("[optimizer] keep() was called before; give it the product of what is to be kept");
   need(factor);
   keep_ = std::move(factor);
   keep_first_ = before_gradient;
@@ -201,6 +226,7 @@ InnerOptimizer& InnerOptimizer::anchor(Hyper strength, Anchor options) {
       throw ConfigError(fmt::format(
           "[optimizer] anchor's fisher_memory is {} and its follow {}; each must be at least 0 and below 1",
           options.fisher_memory, options.follow));
+  if (anchored_) throw ConfigError("[optimizer] anchor() was called before: weights have one anchor");
   need(strength);
   pull_ = std::move(strength);
   anchor_ = options;
@@ -209,16 +235,22 @@ InnerOptimizer& InnerOptimizer::anchor(Hyper strength, Anchor options) {
 }
 
 InnerOptimizer& InnerOptimizer::weight_norm(double eps, bool detached) {
-  norm_ = Norm::after;
-  norm_eps_ = eps;
+  set_norm(Norm::after, eps);
   detached_ = detached;
   return *this;
 }
 
 InnerOptimizer& InnerOptimizer::prenorm(double eps) {
-  norm_ = Norm::master;
-  norm_eps_ = eps;
+  set_norm(Norm::master, eps);
   return *this;
+}
+
+void InnerOptimizer::set_norm(Norm norm, double eps) {
+  check_eps(norm == Norm::after ? "weight_norm" : "prenorm", eps);
+  if (norm_ != Norm::none)
+    throw ConfigError("[optimizer] weight_norm() or prenorm() was called before: weights have one norm");
+  norm_ = norm;
+  norm_eps_ = eps;
 }
 
 namespace {

@@ -28,7 +28,7 @@ using Gates = std::map<std::string, Tensor>;
 // [.., 1, 1]).
 struct Hyper {
   Hyper(double v) : value(v) {}
-  Hyper(Tensor t) : tensor(t) {}
+  Hyper(Tensor t);  // GraphError for a tensor that names nothing
   static Hyper gate(std::string name) {
     Hyper h(0.0);
     h.gate_name = std::move(name);
@@ -142,16 +142,18 @@ class InnerOptimizer {
   };
   Tensor normalised(Tensor w, Tensor norm) const;
   Tensor pull(std::span<Tensor> slots, Tensor w, Tensor gradient, const Gates& gates) const;
+  enum class Norm : std::uint8_t { none, after, master };
   void need(const Hyper& h);
+  void set_norm(Norm norm, double eps);  // ConfigError if there is one
 
   std::vector<Part> parts_;
   std::vector<std::function<std::vector<Tensor>(std::vector<Tensor>)>> joint_;
   std::vector<std::string> joint_names_, gates_;
   Hyper keep_{1.0}, pull_{0.0};
   Anchor anchor_;
-  bool anchored_ = false;
+  bool anchored_ = false, keeps_ = false;
   bool keep_first_ = false;
-  enum class Norm : std::uint8_t { none, after, master } norm_ = Norm::none;
+  Norm norm_ = Norm::none;
   bool detached_ = false;
   double norm_eps_ = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "engine/core/hash.h"
 #include "engine/core/random.h"
 #include "engine/run/function.h"
@@ -35,6 +37,11 @@ Array drawn_between(const ParamSpec& spec, std::uint64_t seed) {
   const bool by_logarithm = spec.init.kind == Init::Kind::inverse_softplus_of_log_uniform;
   const Array u = random_uniform({DType::f64, spec.shape}, 0, 1, seed, fnv1a(spec.name));
   const double low = spec.init.value, high = spec.init.high;
+  if (!(low > 0 && low <= high && std::isfinite(high)))
+    throw ConfigError(fmt::format(
+        "[params] '{}' is to be drawn between {} and {}; its logarithm wants two positive, finite numbers, "
+        "the smaller first",
+        spec.name, low, high));
   const auto draw = [&](Tensor x) {
     if (!by_logarithm) return log(low + (high - low) * x);
     const Tensor first = log(constant(low, DType::f64)), last = log(constant(high, DType::f64));

@@ -31,7 +31,7 @@ struct Policy {
   bool query_is_key = false;         // read with k instead of q
   bool partial_chunk_writes = true;  // does a last chunk with fewer tokens write? (per_chunk)
   bool carry = false;                // the next sequence starts from the last weights, not from init()
-  std::vector<std::string> trained;  // names of the fast weights that learn; empty: all
+  std::vector<std::string> trained = {};  // names of the fast weights that learn; empty: all
 
   // How far the outer gradient follows the learning.
   enum class Meta : std::uint8_t {

@@ -23,7 +23,7 @@ using NamedArrays = std::map<std::string, Array>;
 
 struct ReferenceOptions {
   DType dtype = DType::f64;  // of the computation; inputs of less precision are taken exactly
-  std::string policy;        // settings that replace the system's (ttt/policy_text.h)
+  std::string policy = {};   // settings that replace the system's (ttt/policy_text.h)
   std::int64_t chunk = 16;   // tokens, where the system has chunks and `policy` does not say
   FormChoice form = FormChoice::automatic;
   // false: q, k, v and gates are as the inner loop is given them, which is what a kernel is given. true: as

@@ -192,7 +192,7 @@ LearnerFormulas learner_formulas(const System& system, const ReferenceSizes& s,
   Graph graph;
   const GraphScope scope(graph);
   ParamTable table(graph, options.dtype);
-  const auto learner = system.learner(Params(table), system_sizes(s, policy, options));
+  const auto learner = learner_of(system, Params(table), system_sizes(s, policy, options));
   const State start = State::start(*learner, learner->init());
   LearnerFormulas out;
   const std::vector<std::string> names = state_names(start);

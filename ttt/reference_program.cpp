@@ -76,7 +76,7 @@ class Tracer {
 
   // Outer parameters become inputs when the learner asks for them.
   std::unique_ptr<Learner> made_learner(ParamTable& table) {
-    auto learner = system_.learner(Params(table), system_sizes(shape_, policy_, options_));
+    auto learner = learner_of(system_, Params(table), system_sizes(shape_, policy_, options_));
     program_.params = table.specs();
     for (const ParamSpec& spec : table.specs()) {
       if (std::ranges::find(program_.inputs, spec.name, &ReferenceTensor::name) != program_.inputs.end())

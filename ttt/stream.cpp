@@ -54,6 +54,10 @@ void Stream::carry(const std::string& name, Tensor next) {
 }
 
 void Stream::carry_chunk(const std::string& name, Tensor next, std::int64_t chunk, Tensor is_last) {
+  if (chunk < 1)
+    throw ConfigError(fmt::format(
+        "[stream] state '{}' is carried on at the end of chunks of {} tokens; a chunk has at least 1", name,
+        chunk));
   chunks_.insert(chunk);
   const Tensor now = find(name).value;
   const bool within = mode_ == Mode::chained || (mode_ == Mode::step && !learns_outside_);
@@ -70,6 +74,9 @@ void Stream::carry_row(const std::string& name, Tensor next, Tensor row, Tensor 
 }
 
 Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype) {
+  if (period < 1)
+    throw ConfigError(fmt::format("[stream] '{}' is to count in a period of {} tokens; it must be at least 1",
+                                  name, period));
   const Tensor first = zeros(dtype, counter_shape()), now = state(name, first);
   counters_[name] = period;
   carry(name, select(equal(now, static_cast<double>(period - 1)), first, now + 1.0));

@@ -24,6 +24,14 @@ void check_complete(const System& system) {
           system.name, gate.name));
 }
 
+std::unique_ptr<Learner> learner_of(const System& system, const Params& params, const SystemSizes& sizes) {
+  std::unique_ptr<Learner> learner = system.learner(params, sizes);
+  if (!learner)
+    throw ConfigError(
+        fmt::format("[ttt] the learner that System::learner of '{}' makes is null", system.name));
+  return learner;
+}
+
 Tensor gate_from_biased(const GateSpec& gate, Tensor biased) {
   return gate.shape ? gate.shape(biased) : biased;
 }
@@ -107,7 +115,7 @@ Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
       [&](const std::vector<Tensor>& in) {
         ParamTable table(*context().emit.graph, dtype);
         SystemProgram program;
-        program.learner = system.learner(Params(table), sizes);
+        program.learner = learner_of(system, Params(table), sizes);
         program.policy = system.policy(sizes);
         program.views = views_of(system, in);
         program.start = for_batch(program.learner->init(), s.batch);

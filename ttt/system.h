@@ -13,11 +13,11 @@ namespace nestgrad::ttt {
 
 // A gate that a layer has to make from its input: sigmoid, softplus, .. of a learned projection.
 struct GateSpec {
-  std::string name;
-  bool per_feature = false;                 // one per feature of k, else one a token
-  std::function<Tensor(Tensor raw)> shape;  // raw [batch, heads, time, 1 or dim] -> the gate
-  double bias = 0;                          // the projection's bias starts here
-  std::optional<Init> drawn_bias;           // or, in a layer, is drawn so, one per head (and feature)
+  std::string name = {};
+  bool per_feature = false;                      // one per feature of k, else one a token
+  std::function<Tensor(Tensor raw)> shape = {};  // raw [batch, heads, time, 1 or dim] -> the gate
+  double bias = 0;                               // the projection's bias starts here
+  std::optional<Init> drawn_bias = {};           // or, in a layer, is drawn so, one per head (and feature)
 };
 // The gate of what its projection leaves: `raw` without that bias, `biased` with it.
 Tensor gate_from_raw(const GateSpec& gate, Tensor raw);
@@ -29,15 +29,15 @@ struct SystemSizes {
 };
 
 struct System {
-  std::string name;    // as train_lm knows it
-  std::string title;   // for people
-  std::string source;  // paper and section or equation
-  std::vector<GateSpec> gates;
-  std::function<std::unique_ptr<Learner>(const Params& params, const SystemSizes& sizes)> learner;
-  std::function<Policy(const SystemSizes& sizes)> policy;
+  std::string name = {};    // as train_lm knows it
+  std::string title = {};   // for people
+  std::string source = {};  // paper and section or equation
+  std::vector<GateSpec> gates = {};
+  std::function<std::unique_ptr<Learner>(const Params& params, const SystemSizes& sizes)> learner = {};
+  std::function<Policy(const SystemSizes& sizes)> policy = {};
   // q, k, v as projected -> as the inner loop sees them; identity if empty. Decoding calls it (and the gates'
   // shapes) for one token at a time, so it must treat each token by itself (why_tokens_meet).
-  std::function<void(Views& views)> prepare;
+  std::function<void(Views& views)> prepare = {};
   // A layer gives each token's value to the key of the token before (of the first: zeros), so that what is learnt is
   // what comes next. Everything else takes k as it is.
   bool delayed_keys = false;
@@ -47,11 +47,13 @@ struct System {
   // otherwise: within a chunk such a learner says nothing of the chunk's own tokens.
   bool attention_beside = false;
   // Why it cannot be run by a policy other than its own, in words; empty if it can. Not set: it can by any.
-  std::function<std::string(const Policy& policy)> why_not;
+  std::function<std::string(const Policy& policy)> why_not = {};
 };
 
 // ConfigError if it has no learner or no policy, or a gate whose name another gate or a view has.
 void check_complete(const System& system);
+// What System::learner makes. ConfigError if that is null.
+std::unique_ptr<Learner> learner_of(const System& system, const Params& params, const SystemSizes& sizes);
 
 // A system in a program of its own, on inputs q, k, v, the raw gates and the outer parameters: what
 // explanations, proofs and benchmarks run.

@@ -15,7 +15,7 @@ namespace nestgrad::ttt {
 struct VerifyOptions {
   // Of max |kernel - reference| / max |reference|. Unset: by the coarser of the types in which the two are stored,
   // f64 1e-9, f32 2e-4, f16 and bf16 2e-2.
-  std::optional<double> tolerance;
+  std::optional<double> tolerance = {};
   bool all = false;  // a tensor that the kernel does not have counts as a failure
 };
 

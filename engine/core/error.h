@@ -50,4 +50,10 @@ struct DeviceError : Error {
   using Error::Error;
 };
 
+// ConfigError for a function that was never given: require_function("scan", "the step", step).
+template <class F>
+void require_function(const char* who, const char* what, const F& fn) {
+  if (!fn) throw ConfigError(std::string("[") + who + "] " + what + " is an empty function; give one");
+}
+
 }  // namespace nestgrad

@@ -180,6 +180,8 @@ Tensor Graph::input(Array value, std::string name, Loc loc) {
 }
 
 Tensor Graph::constant(Array value, Loc loc) {
+  if (!value.defined())
+    throw ValueError(fmt::format("[constant] the array holds no numbers (at {})", describe(loc)));
   return append(constant_op, {}, with_literal(std::move(value)), loc);
 }
 

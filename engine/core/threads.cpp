@@ -133,6 +133,7 @@ SingleThreadScope::SingleThreadScope() : was_single_(std::exchange(inside, true)
 SingleThreadScope::~SingleThreadScope() { inside = was_single_; }
 
 void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn) {
+  require_function("threads", "what is to be done in parallel", fn);
   static std::mutex mutex;
   static Pool pool;
   std::unique_lock lock(mutex, std::defer_lock);

@@ -34,7 +34,7 @@ struct PlanOptions {
   bool slice = true;  // run independent slices of a scan one after the other, or in parallel
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.
-  std::optional<int> checkpoint_every;
+  std::optional<int> checkpoint_every = {};
   // Bytes that the arena may have; 0: any number. If storing everything needs more, the checkpoint schedule
   // is chosen, over checkpoint_every; ConfigError if none needs so little.
   std::size_t memory_budget = 0;

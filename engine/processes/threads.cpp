@@ -232,6 +232,7 @@ void RankThreads::run(const std::function<void(Transport& rank)>& fn) {
 
 void run_as_processes(int size, const std::function<void(Transport& transport)>& fn,
                       std::chrono::milliseconds stall_limit) {
+  require_function("processes", "what the processes do", fn);
   RankThreads ranks(size, nullptr);
   for (int r = 0; r < size; ++r) ranks.rank(r)->set_stall_limit(stall_limit);
   ranks.run(fn);

@@ -118,6 +118,7 @@ void Transport::on_first(const std::function<void()>& fn) {
 }
 
 std::string Transport::from_first(const std::function<std::string()>& fn) {
+  require_function("processes", "what the first process does", fn);
   gather({});  // until all are here, what they sent before is not certain: exchange() says why
   std::string text;
   std::exception_ptr error;

@@ -71,7 +71,14 @@ Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std
     : graph_(std::move(graph)),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
-      plans_(std::make_shared<Plans>()) {}
+      plans_(std::make_shared<Plans>()) {
+  if (!graph_) throw GraphError("[function] a function needs a graph");
+  for (const auto& [what, ids] : {std::pair{"input", &inputs_}, {"output", &outputs_}})
+    for (const NodeId id : *ids)
+      if (id < 0 || id >= graph_->size())
+        throw GraphError(fmt::format("[function] node {} is to be an {}; the graph has {} nodes", id, what,
+                                     graph_->size()));
+}
 
 const Graph& Function::graph() const {
   if (!graph_)
@@ -144,6 +151,7 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
 }
 
 Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc) {
+  require_function("trace", "what is to be traced", fn);
   auto graph = std::make_shared<Graph>();
   ContextGuard guard;
   context().emit = {.graph = graph.get()};

@@ -199,6 +199,11 @@ std::string ops_of(const Program& program, const Instruction& instruction) {
 Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
+  for (const auto& [what, ids] : {std::pair{"input", &inputs}, {"output", &outputs}})
+    for (const NodeId id : *ids)
+      if (id < 0 || id >= std::ssize(nodes))
+        throw GraphError(
+            fmt::format("[plan] node {} is to be an {}; the graph has {} nodes", id, what, nodes.size()));
   check_spread(nodes);
   for (const auto& [name, value] :
        {std::pair{"checkpoint_every", options.checkpoint_every.value_or(0)}, {"workers", options.workers}})
@@ -237,15 +242,15 @@ Plan::~Plan() = default;
 Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 
-const Device& Plan::device() const { return impl_->device; }
-const std::vector<Spec>& Plan::input_specs() const { return impl_->program.inputs; }
-const std::vector<Spec>& Plan::output_specs() const { return impl_->program.outputs; }
-
-// A plan that was moved from has nothing to run.
-Plan::Impl& Plan::impl() {
-  if (!impl_) throw GraphError("[plan] this plan was moved from; run the one that it became");
+// A plan that was moved from has nothing to run or to tell.
+Plan::Impl& Plan::impl() const {
+  if (!impl_) throw GraphError("[plan] this plan was moved from; use the one that it became");
   return *impl_;
 }
+
+const Device& Plan::device() const { return impl().device; }
+const std::vector<Spec>& Plan::input_specs() const { return impl().program.inputs; }
+const std::vector<Spec>& Plan::output_specs() const { return impl().program.outputs; }
 
 std::vector<Array> Plan::run(const std::vector<Array>& inputs) {
   impl();
@@ -275,7 +280,7 @@ void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
 }
 
 Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events) {
-  Impl& p = *impl_;
+  Impl& p = impl();
   if (!p.device.is_cpu())
     throw DeviceError(
         fmt::format("[plan] only plans for the CPU can be profiled, this one is for {}; make one with "
@@ -330,19 +335,19 @@ void Plan::Impl::replay() {
 }
 
 PlanStats Plan::stats() const {
-  const Program& p = impl_->program;
+  const Program& p = impl().program;
   return {.arena_bytes = p.arena_bytes,
           .instructions = count_instructions(p),
           .nodes = static_cast<std::size_t>(p.graph->size()),
           .flops = p.flops,
           .recompute_factor = p.recomputed_flops == 0 ? 1 : p.flops / (p.flops - p.recomputed_flops),
-          .recordings = impl_->recordings.made()};
+          .recordings = impl().recordings.made()};
 }
 
 std::string Plan::source() const {
   std::vector<std::pair<std::string, std::string>> sources;
-  if (impl_->device.is_cpu()) add_sources(impl_->program, "", sources);
-  else add_kernels(impl_->program, "", sources);
+  if (impl().device.is_cpu()) add_sources(impl().program, "", sources);
+  else add_kernels(impl().program, "", sources);
   std::string out;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     auto& [lines, text] = sources[i];
@@ -352,9 +357,9 @@ std::string Plan::source() const {
 }
 
 std::vector<std::string> Plan::loops() const {
-  if (!impl_->device.is_cpu()) throw DeviceError("[plan] only a plan on the CPU has loops as C++");
+  if (!impl().device.is_cpu()) throw DeviceError("[plan] only a plan on the CPU has loops as C++");
   std::vector<std::pair<std::string, std::string>> sources;
-  add_sources(impl_->program, "", sources);
+  add_sources(impl().program, "", sources);
   std::vector<std::string> out;
   for (auto& [lines, text] : sources) out.push_back(std::move(text));
   return out;
@@ -365,16 +370,16 @@ std::string Plan::str() const {
   std::string out = fmt::format(
       "{} bytes of memory, {} instructions, {:.4g} flops, {:.3f} times those without recomputation\n",
       s.arena_bytes, s.instructions, s.flops, s.recompute_factor);
-  if (impl_->collectives) out += impl_->device.backend()->connections(*impl_->collectives);
-  const Recordings& recordings = impl_->recordings;
+  if (impl().collectives) out += impl().device.backend()->connections(*impl().collectives);
+  const Recordings& recordings = impl().recordings;
   if (!recordings.why_not().empty()) out += fmt::format("runs are not recorded: {}\n", recordings.why_not());
   else if (recordings.made() > 0)
     out += fmt::format("{} recordings of runs, {} of them by changing another\n", recordings.made(),
                        recordings.changed());
-  print(impl_->program, "", out);
+  print(impl().program, "", out);
   return out;
 }
 
-std::vector<BufferInfo> Plan::buffers() const { return impl_->program.buffers; }
+std::vector<BufferInfo> Plan::buffers() const { return impl().program.buffers; }
 
 }  // namespace nestgrad

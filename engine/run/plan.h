@@ -53,7 +53,7 @@ class Plan {
 
  private:
   struct Impl;
-  Impl& impl();  // GraphError of a plan that was moved from
+  Impl& impl() const;  // GraphError of a plan that was moved from
   std::unique_ptr<Impl> impl_;
 };
 

@@ -220,6 +220,9 @@ LabelledImages drawn(const LabelledImages& all, std::int64_t count, std::uint64_
   const auto known = static_cast<std::uint32_t>(all.labels.size());
   if (known == 0 || count < 0)
     throw ConfigError(fmt::format("[images] {} of {} images cannot be drawn", count, known));
+  Shape shape = all.images.shape();
+  shape[0] = count;
+  const Array room(DType::f32, shape);  // DeviceError where there is too little, before as many are drawn
   std::vector<std::int64_t> numbers;
   for (std::int64_t i = 0; i < count; ++i)
     numbers.push_back(random_below(known, seed, kBatch, first + static_cast<std::uint64_t>(i)));

@@ -11,7 +11,7 @@ namespace nestgrad::ttt {
 Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
   const Tensor out = [&] {
     const OwnLines lines;
-    return learner_.predict(w.spread(x.dim(-2)), x);
+    return learner_.predict(w.spread(x.dim(-2)), probe(x));
   }();
   Shape wanted = x.shape();
   if (out.rank() == x.rank()) wanted.back() = out.dim(-1);
@@ -23,7 +23,7 @@ Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
 
 Tensor PerChunkForm::loss(const Weights& w, Tensor k, Tensor v) const {
   const OwnLines lines;
-  return learner_.loss(w.spread(k.dim(-2)), k, v);
+  return learner_.loss(w.spread(k.dim(-2)), probe(k), probe(v));
 }
 
 std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Block& block) const {
@@ -33,7 +33,7 @@ std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Bloc
   Tensor l;
   {
     const OwnLines lines;
-    l = learner_.loss(seen, block.k, block.v);
+    l = learner_.loss(seen, probe(block.k), probe(block.v));
   }
   Shape wanted = block.k.shape();
   wanted.back() = 1;

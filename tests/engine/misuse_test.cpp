@@ -1,0 +1,66 @@
+// The promise: what is empty, moved from or outside of a graph is an error of ours that says so, and no crash.
+#include "autograd/custom.h"
+#include "autograd/scan.h"
+#include "engine/core/threads.h"
+#include "engine/processes/threads.h"
+#include "tests/testing.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
+TEST_CASE("an empty function is refused wherever one is taken, by the name of what takes it") {
+  const auto refused = [](const char* who, const auto& call) {
+    CAPTURE(who);
+    const std::string text = message_of<ConfigError>(call);
+    CHECK(contains(text, std::string("[") + who + "]"));
+    CHECK(contains(text, "is an empty function; give one"));
+  };
+  const Spec row = f64({2});
+  refused("trace", [&] { trace(TraceFn(), {row}); });
+  refused("scan",
+          [&] { trace([](Tensor x) { return scan(StepFn(), {x}, {}, {.steps = 2}).carries[0]; }, row); });
+  refused("checkpoint", [&] { trace([](Tensor) { return checkpoint({})[0]; }, row); });
+  const ForwardFn forward = [](const Tensors& in) { return sin(in[0]); };
+  const RuleFn rule = [](const Tensors& in, Tensor, Tensor ct) { return Tensors{ct * cos(in[0])}; };
+  refused("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(ForwardFn(), rule, {x}); }, row); });
+  refused("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(forward, RuleFn(), {x}); }, row); });
+  refused("threads", [] { in_parallel(3, 2, {}); });
+  refused("processes", [] { run_as_processes(2, {}); });
+}
+
+TEST_CASE("a plan that was moved from says so, whatever it is asked") {
+  const Function f = trace([](Tensor x) { return x + 1.0; }, f64({2}));
+  Plan from = f.plan();
+  const Plan to = std::move(from);
+  const auto refused = [](const auto& call) {
+    CHECK(contains(message_of<GraphError>(call), "this plan was moved from"));
+  };
+  refused([&] { static_cast<void>(from.device()); });
+  refused([&] { static_cast<void>(from.input_specs()); });
+  refused([&] { static_cast<void>(from.output_specs()); });
+  refused([&] { static_cast<void>(from.stats()); });
+  refused([&] { static_cast<void>(from.str()); });
+  refused([&] { static_cast<void>(from.source()); });
+  refused([&] { static_cast<void>(from.loops()); });
+  refused([&] { static_cast<void>(from.buffers()); });
+  refused([&] { static_cast<void>(from.profile({Array::zeros(DType::f64, {2})}, 1)); });
+  CHECK(to.stats().nodes > 0);
+}
+
+TEST_CASE("a constant without numbers, and nodes that a graph does not have, are refused") {
+  CHECK(contains(message_of<ValueError>([] { static_cast<void>(eval(constant(Array()))); }),
+                 "holds no numbers"));
+  const auto graph = std::make_shared<Graph>();
+  const Tensor x = graph->input(f64({2}), "x");
+  for (const NodeId wrong : {-1, 1, 99}) {
+    CAPTURE(wrong);
+    CHECK(
+        contains(message_of<GraphError>([&] { Function(graph, {x.id()}, {wrong}); }), "is to be an output"));
+    CHECK(contains(message_of<GraphError>([&] { Function(graph, {wrong}, {x.id()}); }), "is to be an input"));
+    CHECK(contains(message_of<GraphError>([&] { Plan(graph->nodes(), {x.id()}, {wrong}, {}); }),
+                   "is to be an output"));
+    CHECK(contains(message_of<GraphError>([&] { Plan(graph->nodes(), {wrong}, {x.id()}, {}); }),
+                   "is to be an input"));
+  }
+  CHECK(contains(message_of<GraphError>([&] { Function(nullptr, {}, {}); }), "needs a graph"));
+}

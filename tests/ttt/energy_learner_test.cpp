@@ -1,0 +1,134 @@
+// The promise: a learner may differentiate by its own rows, as score matching does, and means by that what its text
+// says: the rows as they are given, not what else was made of them. Every form is the loop by hand.
+#include "autograd/grad.h"
+#include "tests/testing.h"
+#include "ttt/inner_loop.h"
+
+using namespace nestgrad;
+using namespace nestgrad::testing;
+using namespace nestgrad::ttt;
+
+namespace {
+
+// Energy of a row, E(x; W) = 1/2 |tanh(x W)|^2. The answer is its gradient, the loss 1/2 |dE/dk - v|^2.
+struct Energy : Learner {
+  Tensor W;
+  bool own_rate = false;
+  explicit Energy(Tensor w) : W(w) {}
+  Weights init() const override { return {matrix("W", W)}; }
+  Tensor predict(const Weights& w, Tensor x) const override {
+    return grad(0.5 * sum(square(tanh(matmul(x, w["W"])))), x);
+  }
+  Tensor loss(const Weights& w, Tensor k, Tensor v) const override {
+    return 0.5 * sum(square(predict(w, k) - v), {-1}, kKeep);
+  }
+};
+
+// Its gates are made of a gradient by the keys, too.
+struct EnergyWithRate : Energy {
+  using Energy::Energy;
+  std::vector<std::string> own_gates() const override { return {"rate"}; }
+  Gates gates(const Weights& w, Tensor k, Tensor, Tensor) const override {
+    return {{"rate", sigmoid(sum(predict(w, k), {-1}, kKeep))}};
+  }
+};
+
+struct Case {
+  const char* name;
+  Policy policy;
+  bool shares = false;  // q and k are one tensor
+};
+
+// Output, last weight, and their derivatives by all that is given.
+std::vector<Tensor> with_slopes(const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
+  Tensor all = constant(0, DType::f64);
+  for (std::size_t i = 0; i < out.size(); ++i) all = all + sum(sin(out[i] * (1.0 + static_cast<double>(i))));
+  std::vector<Tensor> result = out;
+  for (const Tensor& x : in) result.push_back(grad(all, x));
+  return result;
+}
+
+std::vector<Array> numbers() {
+  const Spec rows{DType::f64, {1, 1, 4, 2}};
+  return {random_normal(rows, 0, 1, 1, 0), random_normal(rows, 0, 1, 1, 1), random_normal(rows, 0, 1, 1, 2),
+          random_normal({DType::f64, {1, 2, 2}}, 0, 0.5, 1, 3)};
+}
+
+std::vector<Spec> specs() {
+  std::vector<Spec> out;
+  for (const Array& a : numbers()) out.push_back(a.spec());
+  return out;
+}
+
+template <class L>
+std::vector<Array> trained(const Case& c, FormChoice form) {
+  const Function f =
+      trace(TraceFn([&](const std::vector<Tensor>& in) {
+              const L learner(in[3]);
+              Views views{.q = c.shares ? in[1] : in[0], .k = in[1], .v = in[2]};
+              const InnerLoopResult r = train_along(learner, for_batch(learner.init(), 1), views,
+                                                    {.policy = c.policy, .form = form});
+              return with_slopes({r.output, r.last().values()[0]}, {in.begin() + c.shares, in.end()});
+            }),
+            specs());
+  return f(numbers());
+}
+
+// Chunks of two tokens, one after the other, every row under a name of its own.
+template <class L>
+std::vector<Array> by_hand(const Case& c) {
+  const Function f = trace(
+      TraceFn([&](const std::vector<Tensor>& in) {
+        const L learner(in[3]);
+        Tensor w = reshape(in[3], {1, 1, 2, 2});
+        std::vector<Tensor> answers;
+        for (std::int64_t t = 0; t < 4; t += 2) {
+          const Tensor q = probe(slice(in[c.shares || c.policy.query_is_key ? 1 : 0], 2, t, t + 2)),
+                       v = slice(in[2], 2, t, t + 2);
+          for (int step = 0; step < c.policy.steps; ++step) {
+            const Tensor at = probe(w), k = probe(slice(in[1], 2, t, t + 2));
+            const Tensor loss = learner.loss({matrix("W", at)}, k, v);
+            const Gates gates =
+                learner.gates({matrix("W", w)}, probe(slice(in[1], 2, t, t + 2)), v, Tensor());
+            const auto rate = gates.find("rate");
+            const GradSeed seed{loss, rate == gates.end() ? ones(DType::f64, loss.shape()) : rate->second};
+            w = w - pull_back(std::span(&seed, 1), std::span(&at, 1))[0];
+          }
+          answers.push_back(learner.predict({matrix("W", w)}, q));
+        }
+        return with_slopes({concat(answers, 2), w}, {in.begin() + c.shares, in.end()});
+      }),
+      specs());
+  return f(numbers());
+}
+
+}  // namespace
+
+TEST_CASE("a learner that differentiates by its own rows is the loop by hand, in every form") {
+  using enum Policy::Update;
+  for (const Case& c : {Case{"one step a chunk", {.chunk = 2, .update = per_chunk}},
+                        Case{"two steps a chunk", {.chunk = 2, .update = per_chunk, .steps = 2}},
+                        Case{"queries are keys", {.chunk = 2, .update = per_chunk, .query_is_key = true}},
+                        Case{"views share a tensor", {.chunk = 2, .update = per_chunk}, true}}) {
+    CAPTURE(c.name);
+    const std::vector<Array> wanted = by_hand<Energy>(c);
+    for (const FormChoice form : {FormChoice::automatic, FormChoice::primal, FormChoice::dual}) {
+      CAPTURE(name(form));
+      const std::vector<Array> found = trained<Energy>(c, form);
+      REQUIRE(found.size() == wanted.size());
+      for (std::size_t i = 0; i < found.size(); ++i) CHECK(relative_error(found[i], wanted[i]) < 1e-12);
+    }
+  }
+}
+
+TEST_CASE("gates that a learner makes of a gradient by its rows are those of the loop by hand") {
+  for (const bool shares : {false, true}) {
+    const Case c{"own rate", {.chunk = 2, .update = Policy::Update::per_chunk}, shares};
+    const std::vector<Array> wanted = by_hand<EnergyWithRate>(c);
+    for (const FormChoice form : {FormChoice::automatic, FormChoice::primal}) {
+      CAPTURE(name(form));
+      const std::vector<Array> found = trained<EnergyWithRate>(c, form);
+      for (std::size_t i = 0; i < found.size(); ++i) CHECK(relative_error(found[i], wanted[i]) < 1e-12);
+    }
+  }
+}
