@@ -34,8 +34,14 @@ while(headers)
   list(REMOVE_DUPLICATES headers)
   list(REMOVE_ITEM headers ${installed})
 endwhile()
+set(NESTGRAD_HEADERS_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/installed_headers)
 configure_file(cmake/InstallHeaders.cmake.in InstallHeaders.cmake @ONLY)
-install(SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/InstallHeaders.cmake)
+list(TRANSFORM installed PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE sources)
+add_custom_command(OUTPUT ${NESTGRAD_HEADERS_FOLDER}.made COMMAND ${CMAKE_COMMAND} -P ${CMAKE_CURRENT_BINARY_DIR}/InstallHeaders.cmake
+  DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/InstallHeaders.cmake ${sources} COMMENT "Headers as they are installed" VERBATIM)
+add_custom_target(nestgrad_headers DEPENDS ${NESTGRAD_HEADERS_FOLDER}.made)
+add_dependencies(nestgrad nestgrad_headers)  # whoever builds the library can install it
+install(DIRECTORY ${NESTGRAD_HEADERS_FOLDER}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT nestgradTargets NAMESPACE nestgrad:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nestgrad)
 configure_package_config_file(cmake/nestgradConfig.cmake.in nestgradConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nestgrad)

@@ -166,7 +166,7 @@ def translation_unit(programs):
         definitions, body = source_of(program)
         out.append(f"namespace docs_{number} {{")
         if main_of(program):
-            out.append(re.sub(r"^int main\(", "static int program(", definitions, flags=re.M))
+            out.append(re.sub(r"^int main\((.*?)^\}", r"static int program(\1return 0;\n}", definitions, flags=re.M | re.S))
             given = "argc, argv" if re.search(r"^int main\(int", main_of(program)[0].text, re.M) else ""
             calls.append(f"    case {number}: return docs_{number}::program({given});")
         else:
