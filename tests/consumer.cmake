@@ -71,7 +71,7 @@ if(KIND STREQUAL "prefix")
     message(FATAL_ERROR "a program of the installed library looks for modules in '${paths}'")
   endif()
   # A learner of a user's own.
-  build(examples/project ${work}/prefix)
+  build(examples/project ${work}/prefix "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")  # a user need not name what has a default
   run(${CMAKE_CTEST_COMMAND} --test-dir ${work}/project/build --output-on-failure)
   run(${work}/prefix/bin/nestgrad-learners explain delta-net)
   # An old compiler, or an old standard, is told so.
