@@ -48,6 +48,6 @@ int main() try {
   fmt::print("\n{}", proofs.str());
   return proofs.passed() ? 0 : 1;
 } catch (const std::exception& e) {
-  fmt::print(stderr, "{}\n", e.what());
+  std::fprintf(stderr, "%s\n", e.what());
   return 1;
 }

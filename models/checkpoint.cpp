@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "engine/io/file.h"
 #include "engine/io/flax_stream.h"
+#include "engine/io/no_pipe.h"
 #include "engine/io/safetensors.h"
 #include "models/json.h"
 #include "models/optimizer.h"
@@ -96,6 +98,7 @@ Weights from_shards(const fs::path& index) {
   Weights out;
   for (const auto& [name, tensors] : read_index(index.string())) {
     const std::string path = (index.parent_path() / name).string();
+    check_no_pipe(path);
     SafeTensors shard = read_safetensors(path);
     std::vector<std::string> missing;
     for (const std::string& tensor : tensors)
@@ -149,6 +152,8 @@ Checkpoint read_checkpoint(const std::string& path) {
   const fs::path config = (folder ? fs::path(path) : fs::path(path).parent_path()) / "config.json";
   if (!is_there(path)) read_file((fs::path(path) / "config.json").string());  // says what is missing
   const fs::path file = folder ? weights_in(path) : fs::path(path);
+  if (folder) check_no_pipe(file);
+  check_no_pipe(config);
   const Weights weights = read_weights(file);
   Checkpoint out;
   if (!weights.jax || is_there(config)) {
@@ -171,6 +176,19 @@ Checkpoint read_checkpoint(const std::string& path) {
   out.params = model_params(weights.params, out.config, path);
   out.config.check_against(parameter_count(out.params), path);
   return out;
+}
+
+void check_finite(const StateDict& params, const std::string& path) {
+  for (const auto& [name, value] : params) {
+    const Array here = in_type(value, DType::f32, name, path);
+    const std::span<const float> numbers = here.as<float>();
+    const auto at = std::ranges::find_if_not(numbers, [](float x) { return std::isfinite(x); });
+    if (at != numbers.end())
+      throw ValueError(fmt::format(
+          "[checkpoint] {}: '{}' holds {} at its number {} of {}: with it the model computes nothing "
+          "that says anything; go back to weights from before",
+          printable(path), printable(name), *at, at - numbers.begin(), numbers.size()));
+  }
 }
 
 }  // namespace nestgrad

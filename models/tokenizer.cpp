@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "engine/io/file.h"
+#include "engine/io/no_pipe.h"
 
 #if NESTGRAD_SENTENCEPIECE
 #include <sentencepiece_processor.h>
@@ -103,15 +104,24 @@ const Tokenizer& byte_tokenizer() {
   return bytes;
 }
 
-std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path, std::int64_t vocab_size) {
+std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& model, std::int64_t vocab_size,
+                                                const std::string& given) {
+  if (given.empty() && model.ends_with(".model")) return read_tokenizer("", vocab_size, model);
+  if (!given.empty() && vocab_size == 256)
+    throw ConfigError(
+        fmt::format("[tokenizer] {} is given, and the model, of 256 tokens, reads bytes: leave it out",
+                    printable(given)));
   std::error_code error;
-  const fs::path folder = fs::is_directory(path, error) ? fs::path(path) : fs::path(path).parent_path();
-  const bool given = path.ends_with(".model");
-  if (given && vocab_size == 256)
-    throw ConfigError(fmt::format(
-        "[tokenizer] {} is given, and the model, of 256 tokens, reads bytes: leave it out", printable(path)));
-  const fs::path file = given ? fs::path(path) : folder / "tokenizer.model";
-  if (!given && !fs::exists(file, error)) {
+  const std::string& path = given.empty() ? model : given;
+  const bool is_folder = fs::is_directory(path, error);
+  const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
+  const fs::path file = given.empty() || is_folder ? folder / "tokenizer.model" : fs::path(given);
+  if (!given.empty() && !fs::exists(file, error))
+    throw IoError(
+        fmt::format("[tokenizer] {}: there is no such file; give that of sentencepiece, or leave it out for "
+                    "tokenizer.model beside the weights",
+                    printable(file.string())));
+  if (!fs::exists(file, error)) {
     if (vocab_size == 256) return {std::shared_ptr<void>(), &byte_tokenizer()};
     throw ConfigError(fmt::format(
         "[tokenizer] a model of {} tokens does not read bytes, and there is no tokenizer.model in {}{}; copy "
@@ -119,6 +129,7 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path, std::in
         vocab_size, folder.empty() ? "this folder" : printable(folder.string()),
         fs::exists(folder / "tokenizer.json", error) ? " (a tokenizer.json cannot be read)" : ""));
   }
+  if (file != given) check_no_pipe(file);
   auto out = read_sentencepiece(file.string());
   if (out->vocab_size() > vocab_size)
     throw ConfigError(fmt::format("[tokenizer] {} has {} tokens, the model {}; it is that of another model",

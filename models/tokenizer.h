@@ -31,10 +31,13 @@ class Tokenizer {
 // Each byte is a token, 256 in all: what models that are trained here read.
 const Tokenizer& byte_tokenizer();
 
-// The tokenizer of a model, in its folder or beside its file of weights, or a file tokenizer.model itself: that
-// of sentencepiece (Llama 2's and the like), which begins texts with its BOS if it has one. Without such a file
-// a model of 256 tokens reads bytes. ConfigError where there is none, it has more tokens than the model
-// (vocab_size), or the library was built without sentencepiece; IoError for a file that is damaged.
-std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path, std::int64_t vocab_size);
+// The tokenizer of a model: tokenizer.model in its folder or beside its file of weights, that of sentencepiece
+// (Llama 2's and the like), which begins texts with its BOS if it has one. Without such a file a model of 256 tokens
+// reads bytes. given: another one in its place, a file of any name or a folder with tokenizer.model, and nothing but
+// that. (So is a `model` whose name ends in .model.) ConfigError where there is none, one is given to a model of bytes,
+// it has more tokens than the model (vocab_size), or the library was built without sentencepiece; IoError for a given one
+// that is not there, and a file that is damaged.
+std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& model, std::int64_t vocab_size,
+                                                const std::string& given = "");
 
 }  // namespace nestgrad

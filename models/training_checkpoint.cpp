@@ -81,12 +81,19 @@ bool is_parameter(std::string_view name) {
   return !name.starts_with(kMomentPrefix) && !name.starts_with(kAveragePrefix);
 }
 
-std::int64_t grains_of_checkpoint(const SafeTensors& file) {
+std::int64_t grains_of_checkpoint(const SafeTensors& file, const std::string& path) {
   const auto at = file.metadata.find("training");
   const nlohmann::json settings = parse_json(at == file.metadata.end() ? "{}" : at->second);
-  std::int64_t grains = 1;
-  if (settings.is_object() && settings.contains("grains") && fits(settings["grains"], grains))
-    settings["grains"].get_to(grains);
+  if (!settings.is_object() || !settings.contains("grains")) return 1;
+  const nlohmann::json& said = settings["grains"];
+  const std::int64_t grains = fits(said, std::int64_t()) ? said.get<std::int64_t>() : 0;
+  std::int64_t batch = 0;
+  if (settings.contains("batch") && fits(settings["batch"], batch)) settings["batch"].get_to(batch);
+  // A file of training has a batch that its grains divide.
+  if (grains < 1 || batch % grains != 0)
+    throw IoError(fmt::format(
+        "{}: its header says {} grains{}, which no training has; the file is damaged, bring it back",
+        printable(path), shown(said), batch > 0 ? fmt::format(" of a batch of {}", batch) : ""));
   return grains;
 }
 

@@ -18,8 +18,8 @@ void check(const RunIdentity& identity);
 void describe(SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup, std::int64_t steps,
               const std::string& start);
 
-// Of the run that wrote it: 1 where it does not say.
-std::int64_t grains_of_checkpoint(const SafeTensors& file);
+// Of the run that wrote it: 1 where it does not say. IoError for what is no number of grains.
+std::int64_t grains_of_checkpoint(const SafeTensors& file, const std::string& path);
 
 struct WrittenRun {
   std::int64_t step;

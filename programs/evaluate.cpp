@@ -75,8 +75,7 @@ void evaluate(Options& o) {
   if (o.prove && o.adaptation.what == Adapted::nothing)
     throw CLI::ValidationError("--prove", "is about a model that learns: give --adapt as well");
   const Checkpoint model = read_checkpoint(o.checkpoint);
-  const auto tokenizer =
-      read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, model.config.vocab_size);
+  const auto tokenizer = read_tokenizer(o.checkpoint, model.config.vocab_size, o.tokenizer);
   const std::string text = text_of(o);
   const std::vector<std::int32_t> tokens = tokenizer->encode(text);
   const double bytes_per_token = static_cast<double>(text.size()) / static_cast<double>(tokens.size());
@@ -140,7 +139,8 @@ int nestgrad::programs::evaluate(int argc, char** argv) {
   Options o;
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--checkpoint", o.checkpoint, "Folder of a model, or its file of weights")->required();
-  app.add_option("--tokenizer", o.tokenizer, "tokenizer.model (default: that beside the weights, or bytes)");
+  app.add_option("--tokenizer", o.tokenizer, "tokenizer.model (default: that beside the weights, or bytes)")
+      ->check(not_empty);
   app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
       ->capture_default_str();
   app.add_flag("--all", o.all,

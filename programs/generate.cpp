@@ -23,7 +23,8 @@ int nestgrad::programs::generate(int argc, char** argv) {
                  "Folder of a model, or its file of weights (docs/published-models.md)")
       ->required();
   app.add_option("--tokenizer", tokenizer_path,
-                 "tokenizer.model (default: that beside the weights, or bytes)");
+                 "tokenizer.model (default: that beside the weights, or bytes)")
+      ->check(not_empty);
   app.add_option("--prompt", prompt, "Text to continue")->required();
   app.add_option("--bytes", bytes, "Bytes to write, or a few more")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
@@ -40,10 +41,9 @@ int nestgrad::programs::generate(int argc, char** argv) {
     if (temperature == 0 && seed_option->count() > 0)
       throw CLI::ValidationError("--seed", "changes nothing at --temperature 0, which takes the likeliest");
     const nestgrad::Checkpoint model = nestgrad::read_checkpoint(checkpoint);
-    const auto tokenizer = nestgrad::read_tokenizer(tokenizer_path.empty() ? checkpoint : tokenizer_path,
-                                                    model.config.vocab_size);
+    const auto tokenizer = nestgrad::read_tokenizer(checkpoint, model.config.vocab_size, tokenizer_path);
     if (!model.assumed.empty())
-      fmt::print(stderr, "{}: no config.json; as in every published run: {}\n", checkpoint, model.assumed);
+      say(fmt::format("{}: no config.json; as in every published run: {}", checkpoint, model.assumed));
     fmt::print("{}", prompt);
     const auto show = [](char c) {
       std::fputc(c, stdout);

@@ -30,9 +30,29 @@ struct Options {
   bool json = false;
 };
 
-// As many whole chunks as hold the tokens asked for.
-std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk) {
-  return ((tokens - 1) / chunk + 1) * chunk;
+// As many whole chunks as hold the tokens asked for. called: what says how long a chunk is.
+std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk, std::string_view called) {
+  const std::int64_t whole = ((tokens - 1) / chunk + 1) * chunk;
+  if (whole > kMostTokens)
+    throw CLI::ValidationError(
+        "--tokens",
+        fmt::format("{} tokens are {} in whole mini-batches of {} ({}), and a page shows {} at most; {}",
+                    tokens, whole, chunk, called, kMostTokens,
+                    chunk > kMostTokens ? "inspect a model with shorter ones"
+                                        : fmt::format("ask for {}", kMostTokens / chunk * chunk)));
+  return whole;
+}
+
+// A page takes the place of another page, and not of what training wrote.
+void check_out(const Options& o) {
+  std::error_code error;
+  for (const char* name : {"checkpoint.safetensors", "config.json"})
+    if (std::filesystem::exists(std::filesystem::path(o.out) / name, error))
+      throw CLI::ValidationError(
+          "--out",
+          fmt::format("{} holds a training run or a model ({}), whose report.html would be replaced; "
+                      "give another folder",
+                      printable(o.out), name));
 }
 
 std::string text_path(const Options& o) { return o.data.empty() ? NESTGRAD_DEFAULT_DATA : o.data; }
@@ -40,8 +60,7 @@ std::string text_path(const Options& o) { return o.data.empty() ? NESTGRAD_DEFAU
 // The first tokens of the validation text, i32 [1, time + 1], as the model of the checkpoint reads text.
 Array first_tokens(const Options& o, const Checkpoint& checkpoint, std::int64_t time) {
   const ByteCorpus corpus = ByteCorpus::load(text_path(o), time + 1);
-  const auto tokenizer =
-      read_tokenizer(o.tokenizer.empty() ? o.checkpoint : o.tokenizer, checkpoint.config.vocab_size);
+  const auto tokenizer = read_tokenizer(o.checkpoint, checkpoint.config.vocab_size, o.tokenizer);
   const auto text = corpus.bytes(Split::validation);
   constexpr std::int64_t kLongestToken = 64;  // in bytes, on average
   const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
@@ -60,10 +79,13 @@ look::InspectedLoop of_learner(const Options& o) {
   const ttt::System& system = ttt::system_named(o.learner);
   const ttt::Policy policy = system.policy({o.heads, o.dim, o.chunk});
   const std::int64_t chunk = policy.chunk == ttt::Policy::kWholeSequence ? 1 : policy.chunk;
-  return look::inspected_learner(
-      system,
-      {.batch = 1, .heads = o.heads, .dim = o.dim, .time = whole_chunks(o.tokens, chunk), .chunk = o.chunk},
-      o.seed);
+  return look::inspected_learner(system,
+                                 {.batch = 1,
+                                  .heads = o.heads,
+                                  .dim = o.dim,
+                                  .time = whole_chunks(o.tokens, chunk, "the learner's chunk"),
+                                  .chunk = o.chunk},
+                                 o.seed);
 }
 
 // What was inspected: what it is called, how many tokens it read, and what there is to see.
@@ -81,7 +103,7 @@ Inspected of_loop(const Options& o, const look::InspectedLoop& loop, const Inspe
 }
 
 Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, InspectionOptions options) {
-  const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size);
+  const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size, "mini_batch_size");
   if (checkpoint.config.ttt_layer_type == kEndToEnd) {
     if (o.layer || o.token >= 0)
       throw CLI::ValidationError(
@@ -114,12 +136,14 @@ Inspected of_model(const Options& o, const InspectionOptions& options, Facts& fa
   for (const auto& [name, value] : {std::pair{"--image", o.image}, {"--level", o.level}})
     if (value) throw CLI::ValidationError(name, "is for a model of images; this one reads text");
   const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
+  check_finite(checkpoint.params, o.checkpoint);
   facts = {{"checkpoint", o.checkpoint}, {"text", text_path(o)}};
   if (!checkpoint.assumed.empty()) facts.emplace_back("no config.json, so as published", checkpoint.assumed);
   return of_checkpoint(o, checkpoint, options);
 }
 
 void run(const Options& o) {
+  check_out(o);
   ProgressLine progress(1);
   InspectionOptions options;
   options.token = o.token;
@@ -194,7 +218,9 @@ int nestgrad::programs::inspect(int argc, char** argv) {
       app.add_option("--level", o.level, "Level of noise before a diffusion transformer (the middle one)")
           ->check(not_negative, "NONNEGATIVE");
   CLI::Option* tokenizer = app.add_option("--tokenizer", o.tokenizer,
-                                          "tokenizer.model (default: that beside the weights, or bytes)");
+                                          "tokenizer.model (default: that beside the weights, or bytes)")
+                               ->check(not_empty);
+  data->check(not_empty);
   for (CLI::Option* option : {layer, data, tokenizer, image, level}) option->needs(checkpoint);
   app.add_option("--tokens", o.tokens,
                  "Tokens in the sequence; rounded up to whole mini-batches. Of an image all are taken")

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/core/random.h"
+#include "models/checkpoint.h"
 #include "models/images/glyphs.h"
 #include "models/images/resized.h"
 #include "models/images/scenes.h"
@@ -86,9 +87,16 @@ void refuse_level(const ImageQuestion& asked, const char* model) {
         "--level", fmt::format("is of the noise that a diffusion transformer takes away; this is {}", model));
 }
 
+template <class Config>
+vision::ModelCheckpoint<Config> opened_model(const ImageQuestion& asked) {
+  auto model = vision::read_checkpoint<Config>(asked.checkpoint);
+  check_finite(model.params, asked.checkpoint);
+  return model;
+}
+
 OpenedImages opened_classifier(const ImageQuestion& asked) {
   refuse_level(asked, "a vision transformer");
-  const auto model = vision::read_checkpoint<vision::VisionConfig>(asked.checkpoint);
+  const auto model = opened_model<vision::VisionConfig>(asked);
   check_tokens(model.config.rows() * model.config.columns());
   const ChosenImage image = chosen_image(asked, sizes_of(model.config));
   return {inspected_block(model, image.pixels, image.label, asked.layer),
@@ -97,7 +105,7 @@ OpenedImages opened_classifier(const ImageQuestion& asked) {
 }
 
 OpenedImages opened_diffusion(const ImageQuestion& asked) {
-  const auto model = vision::read_checkpoint<vision::DiffusionConfig>(asked.checkpoint);
+  const auto model = opened_model<vision::DiffusionConfig>(asked);
   check_tokens(model.config.rows() * model.config.columns());
   const ChosenImage image = chosen_image(asked, sizes_of(model.config));
   const std::int64_t levels = model.config.levels, level = asked.level.value_or(levels / 2);
@@ -120,7 +128,7 @@ OpenedImages opened_views(const ImageQuestion& asked) {
   if (!asked.data.empty())
     throw CLI::ValidationError("--data", "is for images and text; a model of views looks at drawn scenes");
   constexpr std::int64_t kGiven = 4, kAskedFor = 2;
-  const auto model = vision::read_checkpoint<vision::ViewSynthesisConfig>(asked.checkpoint);
+  const auto model = opened_model<vision::ViewSynthesisConfig>(asked);
   if (model.config.height != model.config.image_width)
     throw ConfigError(
         fmt::format("[inspect] the model sees {} x {} pixels, views of drawn scenes are square; use "

@@ -1,5 +1,6 @@
 #include "programs/program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -9,8 +10,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -73,15 +76,33 @@ Launch launched() {
   }
 }
 
+// What is said beside the results. Where it cannot be written, as on a full disk, the work goes on without it.
+void put(std::FILE* out, std::string_view text) {
+  std::ignore = std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+}
+
+// A standard stream that is closed keeps its number, and stays one that cannot be written: the next file that is opened would
+// have it, and messages would go into that file.
+void keep_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) == -1 && errno == EBADF)
+      std::ignore = open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+// All that was printed is where it belongs.
+bool output_is_written() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good();
+}
+
 // One line on standard error. Of several processes that fail for the same reason rank 0 says it, and ends the others while they
 // wait; another says it where rank 0 has nothing to say.
 void complain(std::string_view program, std::string_view message) {
   const int rank = launched().rank;
   if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   std::fflush(stdout);
-  fmt::print(stderr, "{}: {}{}\n", program, rank > 0 ? fmt::format("rank {}: ", rank) : "",
-             on_one_line(message));
-  std::fflush(stderr);
+  say(fmt::format("{}: {}{}", program, rank > 0 ? fmt::format("rank {}: ", rank) : "", on_one_line(message)));
 }
 
 // The exit status of a process that has said why.
@@ -129,15 +150,15 @@ void share_cores(const Launch& of) {
   set_thread_count(std::min(thread_count(), std::max(1, cores / std::max(1, of.local))));
 }
 
-// Why an option of this type does not take the number, in words; empty if it does. CLI11 takes -1 for an unsigned
-// one, and the nearest that there is for one that is too large.
+// Why an option of this type does not take the number, in words; empty if it does. CLI11 takes nothing at all for 0, -1 for an
+// unsigned one, and the nearest that there is for one that is too large.
 std::string why_not_number(std::string_view type, const std::string& text) {
   char* end = nullptr;
   errno = 0;
-  if (type.starts_with("FLOAT"))
-    return std::isfinite(std::strtod(text.c_str(), &end)) ? "" : "expected a finite number";
-  const bool is_unsigned = type.starts_with("UINT");
-  if (!is_unsigned && !type.starts_with("INT")) return "";
+  const bool is_real = type.starts_with("FLOAT"), is_unsigned = type.starts_with("UINT");
+  if (!is_real && !is_unsigned && !type.starts_with("INT")) return "";
+  if (text.empty()) return "expected a number";
+  if (is_real) return std::isfinite(std::strtod(text.c_str(), &end)) ? "" : "expected a finite number";
   if (is_unsigned && text.starts_with('-')) return "expected a number that is not negative";
   if (is_unsigned) std::ignore = std::strtoull(text.c_str(), &end, 0);
   else std::ignore = std::strtoll(text.c_str(), &end, 0);
@@ -148,7 +169,8 @@ void check_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options({}))
     option->transform([type = option->get_type_name()](std::string text) {
       if (const std::string why = why_not_number(type, text); !why.empty())
-        throw CLI::ValidationError(fmt::format("{}: {}", text, why));  // CLI11 names the option
+        throw CLI::ValidationError(
+            fmt::format("{}: {}", text.empty() ? "''" : text, why));  // CLI11 names the option
       return text;
     });
   for (CLI::App* sub : app.get_subcommands({})) check_numbers(*sub);
@@ -172,6 +194,12 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
                 Processes processes) {
   std::string program = app.get_name();
   if (program.empty() && argc > 0) program = std::filesystem::path(argv[0]).filename().string();
+  keep_standard_streams();
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a stream at the limit of file sizes cannot be written, as one on a full disk
+  const auto done = [&] {
+    return output_is_written() ? 0 : fail(program, "standard output cannot be written", processes);
+  };
   try {
     check_environment();
     share_cores(launch());
@@ -198,11 +226,13 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
           l.size));
     body();
     close_processes();
-    if (std::fflush(stdout) != 0 || std::ferror(stdout))
-      return fail(program, "standard output cannot be written", processes);
-    return 0;
+    return done();
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return launch().rank > 0 ? 0 : app.exit(e);  // --help, --version
+    if (e.get_exit_code() == 0) {  // --help, --version
+      if (launch().rank > 0) return 0;
+      app.exit(e);
+      return done();
+    }
     return refuse(program, fmt::format("{}; see --help", e.what()), processes);
   } catch (const std::bad_alloc&) {
     return fail(program, "out of memory", processes);
@@ -225,6 +255,8 @@ void check_same_call(Transport& processes, const std::string& text) {
 std::string positive(const std::string& text) {
   return std::strtod(text.c_str(), nullptr) > 0 ? "" : fmt::format("{}: expected a number above 0", text);
 }
+
+std::string not_empty(const std::string& text) { return text.empty() ? "wants a folder or a file" : ""; }
 
 std::string not_negative(const std::string& text) {
   return std::strtod(text.c_str(), nullptr) >= 0 ? ""
@@ -275,6 +307,8 @@ void add_device_option(CLI::App& app) {
   });
 }
 
+void say(std::string_view line) { put(stderr, fmt::format("{}\n", line)); }
+
 ProgressLine::ProgressLine(double seconds_between_lines, std::FILE* out)
     : out_(out), terminal_(is_terminal(out)), interval_(terminal_ ? kRedrawSeconds : seconds_between_lines) {}
 
@@ -298,18 +332,15 @@ void ProgressLine::update(std::string_view text, double fraction_done) {
 
   if (terminal_) {
     shown_ = cut_to(line, terminal_width(out_) - 1);
-    fmt::print(out_, "\r\x1b[K{}", shown_);
+    put(out_, fmt::format("\r\x1b[K{}", shown_));
   } else {
-    fmt::print(out_, "{}\n", line);
+    put(out_, line + '\n');
   }
-  std::fflush(out_);
 }
 
 void ProgressLine::print(std::string_view text) {
   if (!out_) return;
-  fmt::print(out_, "{}{}\n", shown_.empty() ? "" : "\r\x1b[K", text);
-  if (!shown_.empty()) fmt::print(out_, "{}", shown_);
-  std::fflush(out_);
+  put(out_, fmt::format("{}{}\n{}", shown_.empty() ? "" : "\r\x1b[K", text, shown_));
 }
 
 std::string format_seconds(double seconds) {

@@ -24,7 +24,9 @@ class Transport;  // engine/processes/transport.h
 //   2  wrong call: what is wrong, and "see --help". body may throw CLI::ValidationError to say the same of
 //      options that do not go together.
 // No option takes a number that is not finite, negative where it is unsigned, or too large for its type: each is a
-// wrong call. Any std::exception counts as a failed run, so does standard output that cannot be written.
+// wrong call, and so is nothing in place of a number. Any std::exception counts as a failed run, so does standard output that
+// cannot be written, also where a disk is full or a file at the limit of its size (SIGXFSZ is ignored from then on). That standard
+// error cannot be written changes nothing.
 //
 //   int main(int argc, char** argv) {
 //     CLI::App app{"Trains a language model.", "train_lm"};
@@ -48,6 +50,8 @@ void check_same_call(Transport& processes, const std::string& text);
 // For CLI's check(): what is wrong with an option's number, or nothing.
 std::string positive(const std::string& text);
 std::string not_negative(const std::string& text);
+// Of an option that names a file or a folder.
+std::string not_empty(const std::string& text);
 
 // Prints it as one line. Text that is not UTF-8, as names of files may be, has a replacement in it.
 void print_json(const nlohmann::ordered_json& json);
@@ -55,6 +59,9 @@ void print_json(const nlohmann::ordered_json& json);
 // Adds --device cpu, cuda or cuda:1, where the program's functions run, and --precision of products there. On a GPU kernels are
 // compiled, unless NESTGRAD_COMPILE says something else.
 void add_device_option(CLI::App& app);
+
+// One line on standard error, and no failure where there is none.
+void say(std::string_view line);
 
 // One line of progress with the time left. On a terminal the line is redrawn in place; elsewhere (a pipe, a
 // log file, TERM=dumb) plain full lines, at most one every `seconds_between_lines`. Use from one thread.

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "engine/io/file.h"
+#include "engine/io/no_pipe.h"
 #include "engine/processes/mpi.h"
 #include "look/training_report.h"
 #include "models/checkpoint.h"
@@ -104,7 +105,7 @@ std::int64_t alignment_of(const LanguageModelConfig& c) {
 // The metrics up to a step, of the run that is resumed; what came after its last checkpoint is run again.
 std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
   if (!std::filesystem::exists(path)) return {};
-  std::vector<Metric> out = parse_metrics(read_file(path), path);
+  std::vector<Metric> out = parse_metrics(read_found_file(path), path);
   if (out.empty() || out.back().step < up_to)
     throw IoError(
         fmt::format("{}: its last line is of step {}, the checkpoint of step "
@@ -170,6 +171,7 @@ void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& p
 // The model and its weights of --from, and what its layers are called.
 void take_model(Options& o) {
   o.start = read_checkpoint(o.from);
+  check_finite(o.start->params, o.from);
   o.training.model = o.start->config;
   o.learner = learner_name(o.start->config.ttt_layer_type);
   o.backbone = o.start->config.use_gate ? "mamba" : "transformer";
@@ -180,7 +182,8 @@ std::int64_t usual_grains(const Options& o) {
   const std::string path = o.out + "/checkpoint.safetensors";
   const std::string written = o.training.processes->from_first([&]() -> std::string {
     if (!o.resume || !std::filesystem::exists(path)) return "";
-    return std::to_string(grains_of_checkpoint(read_safetensors(path)));
+    check_no_pipe(path);
+    return std::to_string(grains_of_checkpoint(read_safetensors(path), path));
   });
   if (!written.empty()) return std::stoll(written);
   if (o.training.slices > 1) return 1;  // else they would be made one after another
@@ -212,10 +215,11 @@ ByteCorpus checked_corpus(Options& o) {
   ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
   all.check_same(fmt::format("{:016x}", corpus.fingerprint()), "text");
   all.on_first([&] {
+    if (o.resume) check_no_pipe(o.out + "/checkpoint.safetensors");
     if (o.resume && std::filesystem::exists(o.out + "/config.json")) {
       // A wrong resume must not touch the folder.
       const std::string path = o.out + "/config.json";
-      if (const auto theirs = LanguageModelConfig::from_json(read_file(path), path);
+      if (const auto theirs = LanguageModelConfig::from_json(read_found_file(path), path);
           theirs != o.training.model)
         throw ConfigError(fmt::format(
             "{} describes another model than the one asked for: {}; resume with the same settings", path,
@@ -430,8 +434,7 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   CLI::Option* from = app.add_option(
       "--from", o.from, "Start from the weights of this model, a folder or a file, instead of random ones");
-  from->check(
-      [](const std::string& path) { return path.empty() ? "wants a folder or a file" : std::string(); });
+  from->check(not_empty);
   const auto of_model = [&](CLI::Option* option) {  // which --from has chosen already
     option->capture_default_str()->excludes(from);
   };

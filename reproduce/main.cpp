@@ -11,6 +11,7 @@
 
 #include "engine/core/threads.h"
 #include "engine/io/file.h"
+#include "engine/io/no_pipe.h"
 #include "engine/processes/mpi.h"
 #include "ops/kernels.h"
 #include "programs/program.h"
@@ -146,7 +147,7 @@ class Reproduction {
   // Do these runs agree with those of other seeds in the folder?
   bool agrees(const std::string& folder) {
     const std::string other = file_in(folder, results_.experiment());
-    const Agreement found = agreement_of(parse_jsonl(read_file(other), other), {results_, where_});
+    const Agreement found = agreement_of(parse_jsonl(read_found_file(other), other), {results_, where_});
     json_["agreement"] = {
         {"numbers", found.numbers.size()}, {"overlapping", found.overlapping}, {"apart", found.apart.size()}};
     if (processes_.rank() == 0) {
@@ -163,7 +164,7 @@ class Reproduction {
   // ValueError that names the first number which is not that of the file.
   void compare(const std::string& folder) const {
     const std::string other = file_in(folder, results_.experiment());
-    const Journal expected = parse_jsonl(read_file(other), other);
+    const Journal expected = parse_jsonl(read_found_file(other), other);
     if (expected.where.fingerprint != where_.fingerprint) {
       if (processes_.rank() == 0)
         fmt::print("{} was made of other data: its numbers are not compared\n", other);
@@ -206,7 +207,7 @@ class Reproduction {
     if (!o_.resume)
       throw ConfigError(
           fmt::format("{} already holds results; go on with --resume, or choose another --out", folder_));
-    return read_file(path());
+    return read_found_file(path());
   }
 
   void take_known(const std::string& text) {
@@ -281,11 +282,12 @@ void report(const Options& o) {
       continue;
     }
     is_empty = false;
-    const Journal journal = parse_jsonl(read_file(path), path);
+    const Journal journal = parse_jsonl(read_found_file(path), path);
     page += of_runs(path, [&] { return markdown_of(journal.results, journal.where); });
     const std::string again = file_in(o.kept + "/again", e);
     if (path == full && std::filesystem::exists(again))
-      page += of_runs(again, [&] { return markdown_of(journal, parse_jsonl(read_file(again), again)); });
+      page +=
+          of_runs(again, [&] { return markdown_of(journal, parse_jsonl(read_found_file(again), again)); });
   }
   if (is_empty)
     throw IoError(fmt::format(
@@ -337,7 +339,7 @@ void go(const Options& o) {
     for (const std::string& folder : {o.expect, o.against}) {
       if (folder.empty() || !is_named(e)) continue;
       const std::string path = file_in(folder, e);
-      parse_jsonl(read_file(path), path);
+      parse_jsonl(read_found_file(path), path);
     }
   std::vector<std::string> contradicted, apart;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();

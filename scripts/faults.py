@@ -892,10 +892,13 @@ FAULTS = [
     ]),
     ("published", "models/checkpoint.cpp", PUBLISHED, [
         ("tied-output-not-compared", "«!at->second.same_bits(tied.mapped())»", "false"),
+        ("weights-that-are-no-numbers", "numbers, [](float x) { return «std::isfinite(x)»; }", "!std::isinf(x)"),
     ]),
     ("published", "models/tokenizer.cpp", PUBLISHED, [
         ("text-without-its-first-token", "if («processor_.bos_id() >= 0») out.push_back", "false"),
         ("tokenizer-of-another-model", "if («out->vocab_size() > vocab_size»)", "false"),
+        ("tokenizer-passed-over", "«given.empty() || is_folder» ? folder", "!given.ends_with(\".model\")"),
+        ("tokenizer-for-bytes", "«!given.empty() && vocab_size == 256»", "false"),
     ]),
     ("published", "engine/io/packed_numbers.cpp", (files("engine/safetensors"),) + PUBLISHED, [
         ("bfloat16-as-float16", "= «format.numpy == \"float16\"» ?", "true"),
@@ -1027,6 +1030,8 @@ FAULTS = [
         ("setup-not-compared", "«check_same(file, \"setup\", mine.dump(), \"\", path);»", None),
         ("absent-settings-accepted", "(!there && later.contains(name) && «later[name] == mine[name]»)", "true"),
         ("other-start-accepted", "start != kFromSeed && «out.start != start»)", "false"),
+        ("no-grains-in-a-file", "if («grains < 1» || batch", "false"),
+        ("grains-of-another-batch", "|| «batch % grains != 0»)", "false"),
         ("text-unchecked-at-resume", "&& «data->second != identity.data»)", "false"),
     ]),
     ("training", "models/partial_load.cpp", TRAINING, [

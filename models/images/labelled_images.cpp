@@ -13,6 +13,7 @@
 #include "engine/core/random.h"
 #include "engine/io/file.h"
 #include "engine/io/idx.h"
+#include "engine/io/no_pipe.h"
 #include "engine/io/png.h"
 
 namespace nestgrad {
@@ -62,6 +63,7 @@ void find_classes(const fs::path& folder, const std::string& name, std::vector<C
       find_classes(path, (name.empty() ? "" : name + "/") + path.filename().string(), out);
     else if (is_png(path)) files.push_back(path);
   }
+  for (const fs::path& path : files) check_no_pipe(path);
   if (!files.empty() && name.empty())
     throw ConfigError(fmt::format("[image folder] {} lies in no class; put it into a folder of that name",
                                   printable(files[0].string())));
@@ -150,6 +152,8 @@ std::optional<std::pair<fs::path, fs::path>> mnist_files(const fs::path& folder)
   const std::map<std::string, fs::path> images = ending_in("images-idx3-ubyte"),
                                         labels = ending_in("labels-idx1-ubyte");
   if (images.empty() && labels.empty()) return {};
+  for (const auto* files : {&images, &labels})
+    for (const auto& [name, path] : *files) check_no_pipe(path);
   std::vector<std::pair<fs::path, fs::path>> pairs;
   for (const auto& [name, path] : images)
     if (const auto at = labels.find(name); at != labels.end()) pairs.emplace_back(path, at->second);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/io/file.h"
+#include "engine/io/no_pipe.h"
 #include "engine/io/safetensors.h"
 #include "models/config.h"
 #include "models/json.h"
@@ -252,6 +253,7 @@ Config config_from_json(const std::string& text, const std::string& what) {
 std::optional<ImageModel> image_model_of(const std::string& path) {
   const fs::path config = config_beside(path);
   if (!is_there(config)) return {};
+  check_no_pipe(config);
   const Json json = parse_json(read_file(config.string()));
   if (!json.is_object() || !json.contains("model_type")) return {};
   std::optional<ImageModel> out;
@@ -270,6 +272,7 @@ ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
     throw IoError(fmt::format("[vision] {}: there is no such file or folder; give the folder of a model",
                               printable(path)));
   const std::string config = config_beside(path).string();
+  check_no_pipe(config);
   ModelCheckpoint<Config> out{config_from_json<Config>(read_file(config), config), {}};
   std::string weights = path;
   std::error_code error;
@@ -277,6 +280,7 @@ ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
     weights = path + "/model.safetensors";
     if (!is_there(weights) && is_there(path + "/checkpoint.safetensors"))
       weights = path + "/checkpoint.safetensors";
+    check_no_pipe(weights);
   }
   for (auto& [name, value] : read_safetensors(weights).tensors)
     if (is_parameter(name)) out.params.emplace(name, in_type(value, DType::f32, name, weights));

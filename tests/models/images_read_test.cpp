@@ -1,6 +1,7 @@
 // Labelled images from files, and images of another size.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -109,6 +110,15 @@ TEST_CASE("images: files that do not belong together are refused, hidden ones pa
   labels("val-");
   images("._val-"), labels("._val-");
   CHECK(mnist_files(folder.path)->first.filename() == "val-images-idx3-ubyte");
+}
+
+TEST_CASE("images: a pipe among files is refused, and not waited for") {
+  const ImageFolder folder;
+  folder.write("a/1.png", 1);
+  REQUIRE(mkfifo((folder / "a/2.png").c_str(), 0600) == 0);
+  check_contains(one_line<IoError>([&] { read_labelled_images(folder.path); }), "a/2.png: it is a pipe");
+  REQUIRE(mkfifo((folder / "train-images-idx3-ubyte").c_str(), 0600) == 0);
+  check_contains(one_line<IoError>([&] { read_labelled_images(folder.path); }), "ubyte: it is a pipe");
 }
 
 TEST_CASE("images: a set put together by hand is looked at before it is read") {

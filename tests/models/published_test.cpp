@@ -2,9 +2,12 @@
 // the published ones (make.py there), with the numbers of golden files.
 #include "models/published.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/file.h"
@@ -262,6 +265,37 @@ TEST_CASE(
   CHECK(contains(copy.refusal<ConfigError>(), "pytorch_model.bin, which cannot be read"));
 }
 
+TEST_CASE("a pipe in the folder of a model is refused, and not waited for") {
+  for (const std::string file : {"config.json", kIndex, kShard[1], "tokenizer.model"}) {
+    const Copy copy("pytorch");
+    fs::remove(copy.path / file);
+    REQUIRE(mkfifo((copy / file).c_str(), 0600) == 0);
+    const std::string refused = file == "tokenizer.model"
+                                    ? message_of<IoError>([&] { read_tokenizer(copy.path, 61); })
+                                    : copy.refusal<IoError>();
+    CHECK_MESSAGE(contains(refused, file + ": it is a pipe"), refused);
+  }
+}
+
+TEST_CASE("the first parameter that is not finite is named, with its file") {
+  Checkpoint model = read_checkpoint(published("pytorch"));
+  check_finite(model.params, "here");
+  for (const float wrong :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    StateDict params = model.params;
+    const auto spoil = [&](const std::string& name) {
+      Array changed = params.at(name).clone();
+      changed.as<float>()[3] = wrong;
+      params.at(name) = changed;
+    };
+    spoil("model.norm.weight"), spoil("model.embed_tokens.weight");
+    const std::string said = message_of<ValueError>([&] { check_finite(params, "here"); });
+    CHECK_MESSAGE(
+        contains(said, fmt::format("here: 'model.embed_tokens.weight' holds {} at its number 3", wrong)),
+        said);
+  }
+}
+
 TEST_CASE("bytes are tokens, and a tokenizer that does not go with the model is refused") {
   const Tokenizer& bytes = byte_tokenizer();
   CHECK(bytes.encode("a\xff") == std::vector<std::int32_t>{97, 255});
@@ -273,7 +307,20 @@ TEST_CASE("bytes are tokens, and a tokenizer that does not go with the model is 
   std::ofstream(empty.path / "tokenizer.json") << "{}";
   CHECK(contains(message_of<ConfigError>([&] { read_tokenizer(empty.path, 61); }),
                  "tokenizer.json cannot be read"));
+  // One that is given is not passed over, whatever it is called.
+  std::ofstream(empty.path / "pieces") << "no tokenizer";
+  for (const char* given : {"pieces", "pieces.model", ""})
+    CHECK(contains(message_of<ConfigError>([&] { read_tokenizer(empty.path, 256, empty / given); }),
+                   "reads bytes: leave it out"));
+  for (const char* given : {"none", "none.model", ""})
+    CHECK(contains(message_of<IoError>([&] { read_tokenizer(published("pytorch"), 61, empty / given); }),
+                   "there is no such file"));
   if (!has_sentencepiece()) return;
+  CHECK(contains(message_of<IoError>([&] { read_tokenizer(published("pytorch"), 61, empty / "pieces"); }),
+                 "sentencepiece cannot read"));
+  fs::copy_file(published("tokenizer/tokenizer.model"), empty / "pieces",
+                fs::copy_options::overwrite_existing);
+  CHECK(read_tokenizer(published("pytorch"), 330, empty / "pieces")->vocab_size() == 330);
   CHECK(contains(message_of<ConfigError>([&] { read_tokenizer(published("tokenizer"), 329); }),
                  "has 330 tokens, the model 329"));
   const std::string whole = read_file(published("tokenizer/tokenizer.model"));

@@ -9,6 +9,7 @@
 
 #include "engine/io/file.h"
 #include "engine/io/safetensors.h"
+#include "models/training_checkpoint.h"
 #include "tests/models/training_testing.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
@@ -37,6 +38,22 @@ std::size_t bytes_in_use() {
 }
 
 }  // namespace
+
+TEST_CASE("a number of grains that no training has is damage of the file, which is named") {
+  const auto grains = [](const std::string& training) {
+    SafeTensors file;
+    file.metadata["training"] = training;
+    return grains_of_checkpoint(file, "run/checkpoint.safetensors");
+  };
+  CHECK(grains_of_checkpoint({}, "") == 1);  // of an earlier version
+  CHECK(grains(R"({"batch": 8})") == 1);
+  CHECK(grains(R"({"batch": 8, "grains": 4})") == 4);
+  for (const char* wrong : {R"({"batch": 8, "grains": 0})", R"({"grains": 0})", R"({"grains": -1})",
+                            R"({"batch": 8, "grains": 3})", R"({"grains": "two"})", R"({"grains": 1e99})"}) {
+    const std::string said = message_of<IoError>([&] { grains(wrong); });
+    CHECK_MESSAGE(contains(said, "run/checkpoint.safetensors: its header says"), said);
+  }
+}
 
 TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and not to a cold start") {
   const ByteCorpus corpus = small_corpus();

@@ -88,7 +88,12 @@ for number in nan inf -inf; do
   for option in --lr --memory-budget; do expect 2 'see --help' "$bin/train_lm" "$option" "$number" --out "$work/number"; done
   expect 2 'see --help' "$bin/generate" --checkpoint "$work/none" --prompt x --temperature "$number"
 done
+for option in --lr --seed --steps --memory-budget; do expect 2 "$option: '': expected a number" "$bin/train_lm" "$option" "" --out "$work/number"; done
 [ ! -e "$work/number" ] || fail "a wrong number made a folder"
+for program in generate evaluate inspect; do
+  expect 2 'tokenizer: wants a folder or a file' "$bin/$program" --checkpoint "$work/none" --tokenizer ""
+done
+expect 2 'data: wants a folder or a file' "$bin/inspect" --checkpoint "$work/none" --data ""
 # How sequences cannot be cut is found when the model is laid out.
 cut=(--data "$text" --width 16 --layers 1 --context 24 --batch 2 --mini-batch 4 --steps 1 --out "$work/cut")
 expect 2 'cannot go along 4 slices.*packed documents.*see --help' "$bin/train_lm" "${cut[@]}" --learner gated-delta-net --heads 2 --slices 4 --pack
@@ -123,6 +128,26 @@ mkfifo "$work/pipe"
 for endless in "$work/pipe" /dev/zero; do expect 1 'device or a pipe' "$bin/train_lm" --data "$endless" --out "$work/x"; done
 expect 1 'missing.txt' "$bin/train_lm" --data "$work/missing.txt" --out "$work/x"
 expect 1 'text.txt/out' "$bin/train_lm" "${small[@]}" --steps 1 --out "$text/out"
+
+# Streams that cannot be written: what is said beside the results is done without, results are not.
+streamed() { bash -c "$1 \"\$@\" $2" "$work/stream" "${@:3}"; }  # BEFORE REDIRECTION COMMAND...
+tiny=("$bin/train_lm" "${small[@]}" --steps 2)
+stream=0
+for to in '2>/dev/full' '2>&-' '2>"$0.log"'; do
+  limit=; [ "$to" = '2>"$0.log"' ] && limit="ulimit -f 0;"
+  expect 2 '' streamed "$limit" "$to" "$bin/train_lm" --bad
+  [ -z "$limit" ] || continue
+  expect 0 'report' streamed "" "$to" "${tiny[@]}" --out "$work/stream-$((stream += 1))"
+  same "$work/stream-1/checkpoint.safetensors" "$work/stream-$stream/checkpoint.safetensors"
+done
+for program in train_lm generate reproduce; do
+  for option in --help --version; do
+    for to in '>/dev/full' '>&-'; do expect 1 'standard output cannot be written' streamed "" "$to" "$bin/$program" "$option"; done
+    expect 1 'standard output cannot be written' streamed "ulimit -f 0;" '>"$0.log"' "$bin/$program" "$option"
+  done
+done
+expect 1 'standard output cannot be written' streamed "" '>&-' "${tiny[@]}" --out "$work/stream-closed"
+same "$work/stream-1/checkpoint.safetensors" "$work/stream-closed/checkpoint.safetensors"
 
 # A resumed run equals one that was never interrupted, for every learner and backbone.
 for learner in ttt-linear ttt-mlp attention; do
@@ -189,6 +214,17 @@ cp -r "$whole" "$work/truncated"; head -c 5000 "$work/saved" > "$work/truncated/
 expect 1 'truncated' "${run[@]}" --resume --out "$work/truncated"
 same "$work/truncated/checkpoint.safetensors" "$work/cut"
 expect 1 'no checkpoint' "${run[@]}" --resume --out "$work/fresh"
+for grains in 0 3; do
+  cp -r "$whole" "$work/grains-$grains"
+  LC_ALL=C sed -i "s/\\\\\"grains\\\\\":2/\\\\\"grains\\\\\":$grains/g" "$work/grains-$grains/checkpoint.safetensors"
+  expect 1 "grains-$grains/checkpoint.safetensors: its header says $grains grains of a batch of 2.*damaged" "${run[@]}" --resume --out "$work/grains-$grains"
+done
+# A pipe among files would be waited for.
+for file in checkpoint.safetensors config.json metrics.jsonl; do
+  cp -r "$whole" "$work/piped-$file"; rm "$work/piped-$file/$file"; mkfifo "$work/piped-$file/$file"
+  expect 1 "piped-$file/$file: it is a pipe" timeout 60 "${run[@]}" --resume --out "$work/piped-$file"
+  [ "$file" = metrics.jsonl ] || expect 1 "$file: it is a pipe" timeout 60 "$bin/generate" --checkpoint "$work/piped-$file" --prompt x
+done
 
 # generate.
 gen=("$bin/generate" --checkpoint "$whole" --prompt "line 1" --bytes 40)
@@ -220,6 +256,14 @@ expect 2 'see --help' "${score[@]}" --segment 0
 expect 1 'config.json' "$bin/evaluate" --checkpoint "$work/none" --data "$text"
 expect 1 'missing.txt' "$bin/evaluate" --checkpoint "$whole" --data "$work/missing.txt"
 
+# A tokenizer that is given is the one that is read, whatever it is called, or it is refused.
+for given in "$text" "$whole"; do
+  expect 1 'is given, and the model, of 256 tokens, reads bytes' "$bin/generate" --checkpoint "$whole" --tokenizer "$given" --prompt x
+  expect 1 'is given, and the model, of 256 tokens, reads bytes' "${score[@]}" --tokenizer "$given"
+  expect 1 'is given, and the model, of 256 tokens, reads bytes' "$bin/inspect" --checkpoint "$whole" --data "$text" --tokens 8 --tokenizer "$given" --out "$work/given"
+done
+expect 1 'missing.model: there is no such file' "$bin/generate" --checkpoint "$data/published/pytorch" --tokenizer "$work/missing.model" --prompt x
+
 # Published models: a folder of the PyTorch release, a stream of the JAX release, which has no tokenizer of its own.
 torch=$data/published/pytorch jax=$data/published/jax
 if "$bin/generate" --checkpoint "$torch" --prompt x 2>&1 | grep -q 'built; install libsentencepiece'; then
@@ -229,6 +273,10 @@ else
   expect 0 'as in every published run: ttt_base_lr 0.1' "$bin/generate" --checkpoint "$jax" --tokenizer "$torch/tokenizer.model" --prompt "the hidden" --bytes 9
   expect 0 'layer 1 of a ttt-linear language model' "$bin/inspect" --tokens 16 --checkpoint "$torch" --layer 1 --data "$text" --out "$work/published"
   expect 1 'has 330 tokens, the model 61' "$bin/generate" --checkpoint "$torch" --tokenizer "$data/published/tokenizer/tokenizer.model" --prompt x
+  cp "$torch/tokenizer.model" "$work/pieces"; cp "$data/published/tokenizer/tokenizer.model" "$work/other-pieces"
+  expect 0 'the hidden' "$bin/generate" --checkpoint "$jax" --tokenizer "$work/pieces" --prompt "the hidden" --bytes 9
+  expect 1 'other-pieces has 330 tokens, the model 61' "$bin/generate" --checkpoint "$torch" --tokenizer "$work/other-pieces" --prompt x
+  expect 1 'sentencepiece cannot read it' "$bin/generate" --checkpoint "$torch" --tokenizer "$text" --prompt x
 fi
 expect 1 'no tokenizer.model in' "$bin/generate" --checkpoint "$jax" --prompt x
 expect 2 'training reads text as bytes' "$bin/train_lm" --from "$torch" --data "$text" --out "$work/other"
@@ -253,6 +301,17 @@ expect 1 'no layer 5' "${looks[@]}" --checkpoint "$whole" --data "$text" --layer
 expect 1 'no inner loop' "${looks[@]}" --checkpoint "$work/attention-mamba-whole" --data "$text"
 expect 1 'there is no such file or folder' "${looks[@]}" --checkpoint "$work/none"
 expect 1 'text.txt/out' "${looks[@]}" --learner delta-net --dim 4 --out "$text/out"
+# .. no page in place of that of a run, none of more tokens than it can show, and none of numbers that are none.
+cp "$whole/report.html" "$work/report-before.html"
+expect 2 'holds a training run' "${looks[@]}" --checkpoint "$whole" --data "$text" --out "$whole"
+expect 2 'holds a training run' "${looks[@]}" --learner delta-net --dim 4 --out "$whole"
+same "$whole/report.html" "$work/report-before.html"
+expect 0 'report' "$bin/train_lm" "${small[@]}" --mini-batch 24 --steps 1 --out "$work/long-batches"
+expect 2 '510 tokens are 528 in whole mini-batches of 24 \(mini_batch_size\).*ask for 504' "$bin/inspect" --checkpoint "$work/long-batches" --data "$text" --tokens 510 --out "$work/long"
+expect 2 '512 tokens are 1000 in whole mini-batches of 500' "$bin/inspect" --learner ttt-linear --tokens 512 --chunk 500 --out "$work/long"
+spoil() { truncate -s -4 "$1"; printf '\377\377\377\377' >> "$1"; }  # the last number becomes a NaN
+cp -r "$torch" "$work/spoilt"; spoil "$work/spoilt/model-00002-of-00002.safetensors"
+expect 1 "spoilt: '[a-z._0-9]+' holds -?nan at its number" "${looks[@]}" --checkpoint "$work/spoilt" --data "$text" --out "$work/spoilt-page"
 
 # .. of a model of images: a drawn character, and an image of a folder in another size.
 "$bin/07_images" "$work/images" > "$work/log" 2>&1 || fail "07_images"
@@ -271,6 +330,11 @@ expect 1 'there is no PNG file' "$bin/inspect" --checkpoint "$work/images" --dat
 mkdir -p "$work/faces/one"
 base64 -d > "$work/faces/one/pixel.png" <<< iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==
 expect 1 'has 1 class, the model 10' "$bin/inspect" --checkpoint "$work/images" --data "$work/faces"
+
+mkfifo "$work/faces/one/two.png"
+expect 1 'two.png: it is a pipe' timeout 60 "$bin/inspect" --checkpoint "$work/images" --data "$work/faces"
+cp -r "$work/images" "$work/images-spoilt"; spoil "$work/images-spoilt/model.safetensors"
+expect 1 "images-spoilt: '[a-z._0-9]+' holds -?nan at its number" "$bin/inspect" --checkpoint "$work/images-spoilt" --out "$work/spoilt-page"
 
 # .. of models of diffusion and of views: an image with noise, and a drawn scene.
 "$bin/small_models" "$work/small" || fail "small_models"
