@@ -312,6 +312,7 @@ expect 2 '512 tokens are 1000 in whole mini-batches of 500' "$bin/inspect" --lea
 spoil() { truncate -s -4 "$1"; printf '\377\377\377\377' >> "$1"; }  # the last number becomes a NaN
 cp -r "$torch" "$work/spoilt"; spoil "$work/spoilt/model-00002-of-00002.safetensors"
 expect 1 "spoilt: '[a-z._0-9]+' holds -?nan at its number" "${looks[@]}" --checkpoint "$work/spoilt" --data "$text" --out "$work/spoilt-page"
+expect 1 "spoilt: '[a-z._0-9]+' holds -?nan at its number" "$bin/train_lm" --from "$work/spoilt" --data "$text" --out "$work/spoilt-run"
 
 # .. of a model of images: a drawn character, and an image of a folder in another size.
 "$bin/07_images" "$work/images" > "$work/log" 2>&1 || fail "07_images"
