@@ -80,7 +80,9 @@ constinit const Op constant_op = {.name = "constant",
 
 namespace {
 // Literals lie on the CPU, in buffers of their own.
-ConstantAttrs with_literal(Array value) {
+ConstantAttrs with_literal(Array value, Loc loc) {
+  if (!value.defined())
+    throw ValueError(fmt::format("[constant] the array holds no numbers (at {})", describe(loc)));
   return {value.device().is_cpu() ? std::move(value).unshared() : value.to(Device::cpu())};
 }
 }  // namespace
@@ -180,9 +182,7 @@ Tensor Graph::input(Array value, std::string name, Loc loc) {
 }
 
 Tensor Graph::constant(Array value, Loc loc) {
-  if (!value.defined())
-    throw ValueError(fmt::format("[constant] the array holds no numbers (at {})", describe(loc)));
-  return append(constant_op, {}, with_literal(std::move(value)), loc);
+  return append(constant_op, {}, with_literal(std::move(value), loc), loc);
 }
 
 Tensor Graph::append(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc, const Spec* known) {
@@ -298,7 +298,7 @@ Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs, Loc
 }
 
 Tensor constant(Array value, Loc loc) {
-  return emit(constant_op, std::span<const Tensor>{}, with_literal(std::move(value)), loc);
+  return emit(constant_op, std::span<const Tensor>{}, with_literal(std::move(value), loc), loc);
 }
 
 Tensor constant(double value, DType dtype, Loc loc) {

@@ -73,7 +73,7 @@ TEST_CASE("training does not start from numbers that are not finite") {
   training.add({Spec{DType::f32, {1}}}, [](ParamTable& table, const std::vector<Tensor>&) {
     return Training::Objective{.loss = sum(square(table.get("w", {2}, Init::ones())))};
   });
-  for (const double wrong : {std::nan(""), INFINITY, -INFINITY})
+  for (const double wrong : {std::nan(""), double{INFINITY}, -double{INFINITY}})
     CHECK(contains(message_of<ValueError>([&] {
                      training.start_from({{"w", Array::of({1, wrong}, {2}, DType::f32)}});
                    }),
@@ -116,7 +116,9 @@ TEST_CASE("periods and chunks of a stream are at least one token") {
 
 TEST_CASE(
     "a part of a context, a schedule of noise and what a bigram model is scored on are what they can be") {
-  const Validation validation{.context = 4, .loss_by_position = {1, 2, 3, 4}};
+  Validation validation;
+  validation.context = 4;
+  validation.loss_by_position = {1, 2, 3, 4};
   CHECK(validation.mean_between(0.5, 1) == 3.5);
   for (const auto& [from, to] :
        {std::pair{1.0, 0.0}, {-1.0, 0.5}, {0.0, 1.5}, {std::nan(""), 1.0}, {0.0, std::nan("")}})

@@ -37,6 +37,7 @@ struct Case {
   const char* name;
   Policy policy;
   bool shares = false;  // q and k are one tensor
+  bool reads_keys() const { return shares || policy.query_is_key; }
 };
 
 // Output, last weight, and their derivatives by all that is given.
@@ -68,7 +69,7 @@ std::vector<Array> trained(const Case& c, FormChoice form) {
               Views views{.q = c.shares ? in[1] : in[0], .k = in[1], .v = in[2]};
               const InnerLoopResult r = train_along(learner, for_batch(learner.init(), 1), views,
                                                     {.policy = c.policy, .form = form});
-              return with_slopes({r.output, r.last().values()[0]}, {in.begin() + c.shares, in.end()});
+              return with_slopes({r.output, r.last().values()[0]}, {in.begin() + c.reads_keys(), in.end()});
             }),
             specs());
   return f(numbers());
@@ -83,7 +84,7 @@ std::vector<Array> by_hand(const Case& c) {
         Tensor w = reshape(in[3], {1, 1, 2, 2});
         std::vector<Tensor> answers;
         for (std::int64_t t = 0; t < 4; t += 2) {
-          const Tensor q = probe(slice(in[c.shares || c.policy.query_is_key ? 1 : 0], 2, t, t + 2)),
+          const Tensor q = probe(slice(in[c.reads_keys() ? 1 : 0], 2, t, t + 2)),
                        v = slice(in[2], 2, t, t + 2);
           for (int step = 0; step < c.policy.steps; ++step) {
             const Tensor at = probe(w), k = probe(slice(in[1], 2, t, t + 2));
@@ -91,12 +92,12 @@ std::vector<Array> by_hand(const Case& c) {
             const Gates gates =
                 learner.gates({matrix("W", w)}, probe(slice(in[1], 2, t, t + 2)), v, Tensor());
             const auto rate = gates.find("rate");
-            const GradSeed seed{loss, rate == gates.end() ? ones(DType::f64, loss.shape()) : rate->second};
+            const GradSeed seed{loss, rate == gates.end() ? full(DType::f64, loss.shape(), 1) : rate->second};
             w = w - pull_back(std::span(&seed, 1), std::span(&at, 1))[0];
           }
           answers.push_back(learner.predict({matrix("W", w)}, q));
         }
-        return with_slopes({concat(answers, 2), w}, {in.begin() + c.shares, in.end()});
+        return with_slopes({concat(answers, 2), w}, {in.begin() + c.reads_keys(), in.end()});
       }),
       specs());
   return f(numbers());
