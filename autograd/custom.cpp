@@ -55,11 +55,11 @@ constinit const Op custom_op = {.name = "custom_vjp",
                                     }};
 
 Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& inputs, Loc loc) {
-  require_function("custom_vjp", "the forward pass", forward);
-  require_function("custom_vjp", "the rule", rule);
   if (inputs.empty())
     throw GraphError(fmt::format("[custom_vjp] needs at least one input (at {})", describe(loc)));
   check_defined("custom_vjp", "input", inputs, loc);
+  require_function("custom_vjp", "the forward pass", forward);
+  require_function("custom_vjp", "the rule", rule);
   std::vector<Spec> specs;
   for (const Tensor& t : inputs) specs.push_back(t.spec());
   Graph& parent = context().emit.graph ? *context().emit.graph : inputs[0].graph();

@@ -54,8 +54,7 @@ std::string Hyper::str() const {
 }
 
 QuinticSteps muon_published(int steps) {
-  if (steps < 1)
-    throw ConfigError(fmt::format("[optimizer] Muon needs at least 1 step, it is given {}", steps));
+  if (steps < 0) throw ConfigError(fmt::format("[optimizer] Muon has a number of steps, not {}", steps));
   return QuinticSteps(static_cast<std::size_t>(steps), {3.4445, -4.7750, 2.0315});
 }
 

@@ -12,10 +12,12 @@ namespace nestgrad::vision {
 NoiseSchedule NoiseSchedule::linear(std::int64_t levels) {
   constexpr std::int64_t kTooFew = 20;  // the last beta would be 1
   constexpr std::int64_t kTooMany = 1'000'000;
-  if (levels <= kTooFew || levels > kTooMany)
+  if (levels <= kTooFew)
     throw ConfigError(
-        fmt::format("[noise] a linear schedule needs more than {} levels and at most {}, not {}", kTooFew,
-                    kTooMany, levels));
+        fmt::format("[noise] a linear schedule needs more than {} levels, not {}", kTooFew, levels));
+  if (levels > kTooMany)
+    throw ConfigError(
+        fmt::format("[noise] a linear schedule has at most {} levels, not {}", kTooMany, levels));
   const double scale = 1000.0 / static_cast<double>(levels), first = 1e-4 * scale, last = 0.02 * scale;
   std::vector<double> kept;
   double product = 1;

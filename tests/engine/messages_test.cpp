@@ -204,7 +204,12 @@ TEST_CASE("refused derivatives and loops name the inputs") {
                    [](const Tensors&, Tensor, Tensor ct) { return Tensors{sum(ct)}; }, {w});
       },
       {"input 'input0'"});
-  refused([&] { custom_vjp([&](const Tensors&) { return w; }, {}, {s}); }, {"input 'layer.w'"});
+  refused(
+      [&] {
+        custom_vjp([&](const Tensors&) { return w; },
+                   [](const Tensors&, Tensor, Tensor ct) { return Tensors{ct}; }, {s});
+      },
+      {"input 'layer.w'"});
   CHECK(contains(why_disconnected(sum(w), s).str(), "x = %2 = input 'layer.s' f64[] (messages_test.cpp:"));
 }
 

@@ -159,7 +159,7 @@ TEST_CASE("an inner optimiser takes each of its parts once, and numbers that it 
   refused("eps of Muon", [] { InnerOptimizer().muon(muon_tuned(), -1); });
   refused("eps of normalize", [] { InnerOptimizer().normalize(Per::matrix, std::nan("")); });
   refused("eps of weight_norm", [] { InnerOptimizer().weight_norm(-1); });
-  refused("at least 1 step", [] { muon_published(-1); });
+  refused("a number of steps, not -1", [] { muon_published(-1); });
 }
 
 TEST_CASE("a layer without a task or a learner is refused") {

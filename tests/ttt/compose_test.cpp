@@ -122,7 +122,7 @@ TEST_CASE("losses that make no sense are refused") {
   CHECK(contains(message_of<ConfigError>([] { ttt::huber(0); }), "delta must be positive, it is 0"));
   CHECK(contains(message_of<ConfigError>([] { ttt::lp(1); }), "the power must be above 1, it is 1"));
   CHECK(contains(message_of<ConfigError>([] { InnerOptimizer().clip(ttt::Per::matrix, 0); }),
-                 "clip needs a positive norm"));
+                 "clip needs a positive, finite norm"));
   CHECK(contains(message_of<ConfigError>([] { ttt::side_by_side({}, {}); }), "models need as many widths"));
 }
 
