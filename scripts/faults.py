@@ -638,6 +638,17 @@ FAULTS = [
         ("meeting-members-accepted", "«f.kind == AxisFlow::Kind::mixed») return fmt::format", "false"),
         ("chunks-not-in-front", "if («chunks») spec.shape.insert", "false"),
     ]),
+    ("own-rows", "ttt/forms/per_chunk.cpp", (files("ttt/energy_learner"),), [
+        ("rows-of-the-sequence", "learner_.predict(w.spread(x.dim(-2)), «probe(x)»)", "x"),
+        ("keys-of-the-sequence", "l = learner_.loss(seen, «probe(block.k)», probe(block.v))", "block.k"),
+    ]),
+    ("misuse", "models/training.cpp", (files("models/misuse"),), [
+        ("gradient-of-any-shape", "if («gradients[i].defined() && gradients[i].spec() != params[i].spec()»)", "false"),
+        ("start-from-any-number", "if (const std::int64_t at = first_not_finite(value); «at >= 0»)", "false"),
+    ]),
+    ("misuse", "models/state_program.cpp", (files("models/misuse"),), [
+        ("state-of-the-token", "if («of_tokens[uz(start.function.outputs()[i])]»)", "false"),
+    ]),
     ("per-chunk", "ttt/forms/per_chunk.cpp", (*FORMS, files("ttt/step_members")), [
         ("answers-of-any-shape", "if («out.shape() != wanted») throw FormError(fmt::format(\"[predict] needs", "false"),
         ("average-forgotten", "if («policy_.average») for", "false"),
@@ -926,7 +937,7 @@ FAULTS = [
         ("parameters-shared", "«state_[copy * specs_.size() + i].clone()».to(Device::cpu())",
          "state_[copy * specs_.size() + i]"),
         ("step-forgotten-at-resume", "«steps_ = run.step;» }", None),
-        ("moments-forgotten-at-resume", "state.push_back(«at->second»)",
+        ("moments-forgotten-at-resume", "state.push_back(«value»)",
          "FAULT && (copy == 1 || copy == 2) ? Array::zeros(kType, p.shape) : at->second"),
         ("not-finite-accepted", "if («!std::isfinite(made.loss) || !std::isfinite(made.grad_norm)»)",
          "false"),
@@ -961,7 +972,7 @@ FAULTS = [
     ]),
     ("processes", "engine/processes/transport.cpp", PROCESSES, [
         ("parts-to-the-wrong-one", "«to[uz(r)]»}); if (!listens(me)) continue;", "to[uz(me)]"),
-        ("first-does-not-wait-for-all", "const std::function<std::string()>& fn) { «gather({});»", None),
+        ("first-does-not-wait-for-all", "the first process does\", fn); «gather({});»", None),
         ("error-of-rank-0-kept-to-itself", "«if (head[0] != 0) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
         ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
         ("any-root", "if («root < 0 || root >= all.size()»)", "false"),

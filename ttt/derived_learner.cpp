@@ -135,7 +135,7 @@ void DerivedLearner::require_one_text(const Weights& w, const LearnerTrace& loss
 Gates DerivedLearner::made_gates(const Weights& spread, Tensor k, Tensor v, Tensor place) const {
   const Scope scope("own gates");
   const OwnLines lines;
-  Gates out = learner_.gates(spread, probe(k), probe(v), place);
+  Gates out = learner_.gates(spread, k, v, place);
   Shape wanted = k.shape();
   wanted.back() = 1;
   for (const std::string& name : own_gates_)

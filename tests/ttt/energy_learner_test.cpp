@@ -36,7 +36,8 @@ struct EnergyWithRate : Energy {
 struct Case {
   const char* name;
   Policy policy;
-  bool shares = false;  // q and k are one tensor
+  bool shares = false;    // q and k are one tensor
+  std::int64_t time = 4;  // two chunks, or one, which needs no loop
   bool reads_keys() const { return shares || policy.query_is_key; }
 };
 
@@ -49,15 +50,15 @@ std::vector<Tensor> with_slopes(const std::vector<Tensor>& out, const std::vecto
   return result;
 }
 
-std::vector<Array> numbers() {
-  const Spec rows{DType::f64, {1, 1, 4, 2}};
+std::vector<Array> numbers(const Case& c) {
+  const Spec rows{DType::f64, {1, 1, c.time, 2}};
   return {random_normal(rows, 0, 1, 1, 0), random_normal(rows, 0, 1, 1, 1), random_normal(rows, 0, 1, 1, 2),
           random_normal({DType::f64, {1, 2, 2}}, 0, 0.5, 1, 3)};
 }
 
-std::vector<Spec> specs() {
+std::vector<Spec> specs(const Case& c) {
   std::vector<Spec> out;
-  for (const Array& a : numbers()) out.push_back(a.spec());
+  for (const Array& a : numbers(c)) out.push_back(a.spec());
   return out;
 }
 
@@ -71,11 +72,11 @@ std::vector<Array> trained(const Case& c, FormChoice form) {
                                                     {.policy = c.policy, .form = form});
               return with_slopes({r.output, r.last().values()[0]}, {in.begin() + c.reads_keys(), in.end()});
             }),
-            specs());
-  return f(numbers());
+            specs(c));
+  return f(numbers(c));
 }
 
-// Chunks of two tokens, one after the other, every row under a name of its own.
+// Chunks, one after the other, every row under a name of its own.
 template <class L>
 std::vector<Array> by_hand(const Case& c) {
   const Function f = trace(
@@ -83,34 +84,55 @@ std::vector<Array> by_hand(const Case& c) {
         const L learner(in[3]);
         Tensor w = reshape(in[3], {1, 1, 2, 2});
         std::vector<Tensor> answers;
-        for (std::int64_t t = 0; t < 4; t += 2) {
-          const Tensor q = probe(slice(in[c.reads_keys() ? 1 : 0], 2, t, t + 2)),
-                       v = slice(in[2], 2, t, t + 2);
-          for (int step = 0; step < c.policy.steps; ++step) {
-            const Tensor at = probe(w), k = probe(slice(in[1], 2, t, t + 2));
-            const Tensor loss = learner.loss({matrix("W", at)}, k, v);
-            const Gates gates =
-                learner.gates({matrix("W", w)}, probe(slice(in[1], 2, t, t + 2)), v, Tensor());
+        // Rows [from, to) of q, k or v, under a name of their own.
+        const auto rows = [&](std::size_t which, std::int64_t from, std::int64_t to) {
+          return probe(slice(in[which], 2, from, to));
+        };
+        const std::size_t queries = c.reads_keys() ? 1 : 0;
+        for (std::int64_t t = 0; t < c.time; t += c.policy.chunk) {
+          const std::int64_t end = t + c.policy.chunk;
+          const Tensor start = w;
+          const Gates gates = learner.gates({matrix("W", w)}, rows(1, t, end), rows(2, t, end), Tensor());
+          // One step with the gradient of tokens [from, to) at these weights.
+          const auto learn = [&](Tensor at, std::int64_t from, std::int64_t to) {
+            at = probe(at);
+            const Tensor loss = learner.loss({matrix("W", at)}, rows(1, from, to), rows(2, from, to));
             const auto rate = gates.find("rate");
             const GradSeed seed{loss, rate == gates.end() ? full(DType::f64, loss.shape(), 1) : rate->second};
             w = w - pull_back(std::span(&seed, 1), std::span(&at, 1))[0];
+          };
+          const auto answer = [&](std::int64_t from, std::int64_t to) {
+            answers.push_back(learner.predict({matrix("W", w)}, rows(queries, from, to)));
+          };
+          if (c.policy.update == Policy::Update::per_token) {
+            for (std::int64_t i = t; i < end; ++i) learn(start, i, i + 1), answer(i, i + 1);
+          } else {
+            for (int step = 0; step < c.policy.steps; ++step) learn(w, t, end);
+            answer(t, end);
           }
-          answers.push_back(learner.predict({matrix("W", w)}, q));
         }
         return with_slopes({concat(answers, 2), w}, {in.begin() + c.reads_keys(), in.end()});
       }),
-      specs());
-  return f(numbers());
+      specs(c));
+  return f(numbers(c));
 }
 
 }  // namespace
 
 TEST_CASE("a learner that differentiates by its own rows is the loop by hand, in every form") {
   using enum Policy::Update;
-  for (const Case& c : {Case{"one step a chunk", {.chunk = 2, .update = per_chunk}},
-                        Case{"two steps a chunk", {.chunk = 2, .update = per_chunk, .steps = 2}},
-                        Case{"queries are keys", {.chunk = 2, .update = per_chunk, .query_is_key = true}},
-                        Case{"views share a tensor", {.chunk = 2, .update = per_chunk}, true}}) {
+  for (const Case& c :
+       {Case{"one step a chunk", {.chunk = 2, .update = per_chunk}},
+        Case{"two steps a chunk", {.chunk = 2, .update = per_chunk, .steps = 2}},
+        Case{"queries are keys", {.chunk = 2, .update = per_chunk, .query_is_key = true}},
+        Case{"views share a tensor", {.chunk = 2, .update = per_chunk}, true},
+        Case{"a step a token", {.chunk = 1}}, Case{"a step a token, a shared tensor", {.chunk = 1}, true},
+        Case{"a step a token, two of them at one weight", {.chunk = 2}, true},
+        Case{"a step a token, one chunk of a shared tensor", {.chunk = 2}, true, 2},
+        Case{"one chunk", {.chunk = 2, .update = per_chunk, .steps = 2}, false, 2},
+        Case{
+            "one chunk, queries are keys", {.chunk = 2, .update = per_chunk, .query_is_key = true}, false, 2},
+        Case{"one chunk of a shared tensor", {.chunk = 2, .update = per_chunk}, true, 2}}) {
     CAPTURE(c.name);
     const std::vector<Array> wanted = by_hand<Energy>(c);
     for (const FormChoice form : {FormChoice::automatic, FormChoice::primal, FormChoice::dual}) {
@@ -123,8 +145,8 @@ TEST_CASE("a learner that differentiates by its own rows is the loop by hand, in
 }
 
 TEST_CASE("gates that a learner makes of a gradient by its rows are those of the loop by hand") {
-  for (const bool shares : {false, true}) {
-    const Case c{"own rate", {.chunk = 2, .update = Policy::Update::per_chunk}, shares};
+  for (const auto& [shares, time] : {std::pair{false, 4}, {true, 4}, {false, 2}, {true, 2}}) {
+    const Case c{"own rate", {.chunk = 2, .update = Policy::Update::per_chunk, .steps = 2}, shares, time};
     const std::vector<Array> wanted = by_hand<EnergyWithRate>(c);
     for (const FormChoice form : {FormChoice::automatic, FormChoice::primal}) {
       CAPTURE(name(form));

@@ -66,12 +66,12 @@ struct PrimalForm::Walk {
 
 Tensor PrimalForm::predict(const Weights& w, Tensor x) const {
   const OwnLines lines;
-  return learner_.predict(w, probe(x));
+  return learner_.predict(w, x);
 }
 
 Tensor PrimalForm::loss(const Weights& w, Tensor k, Tensor v) const {
   const OwnLines lines;
-  return learner_.loss(w, probe(k), probe(v));
+  return learner_.loss(w, k, v);
 }
 
 BlockResult PrimalForm::run_from(const State& at, const State& running, const Block& block) const {
