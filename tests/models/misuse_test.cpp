@@ -120,10 +120,11 @@ TEST_CASE(
   validation.context = 4;
   validation.loss_by_position = {1, 2, 3, 4};
   CHECK(validation.mean_between(0.5, 1) == 3.5);
-  for (const auto& [from, to] :
+  for (const auto& part :
        {std::pair{1.0, 0.0}, {-1.0, 0.5}, {0.0, 1.5}, {std::nan(""), 1.0}, {0.0, std::nan("")}})
-    CHECK(contains(message_of<ValueError>([&] { static_cast<void>(validation.mean_between(from, to)); }),
-                   "is no part of a context"));
+    CHECK(contains(
+        message_of<ValueError>([&] { static_cast<void>(validation.mean_between(part.first, part.second)); }),
+        "is no part of a context"));
   CHECK(contains(message_of<ConfigError>([] { vision::NoiseSchedule::linear(std::int64_t{1} << 40); }),
                  "at most"));
   const std::vector<std::uint8_t> text{1, 2, 3, 1, 2, 3};
