@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/core/nearest_name.h"
 #include "engine/io/file.h"
 
@@ -67,6 +69,8 @@ TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const Model
 
 std::vector<Array> TracedModel::bind(const std::vector<Array>& given,
                                      const std::vector<const StateDict*>& sources) const {
+  if (std::ranges::find(sources, nullptr) != sources.end())
+    throw ConfigError("[model] one of what the model is to be given is null");
   std::vector<Array> values = given;
   for (std::size_t i = given.size(); i < inputs.size(); ++i) {
     const Array* found = nullptr;

@@ -39,6 +39,10 @@ Model linear(const Params& params, const ModelSizes& s, LinearOptions options) {
 Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64_t>& widths,
           const std::function<Tensor(Tensor)>& activation, const std::string& activation_name, bool bias,
           bool residual_norm) {
+  if (widths.size() < 2)
+    throw ConfigError(
+        fmt::format("[mlp] {} widths are given; an input and an output are at least two", widths.size()));
+  if (widths.size() > 2) require_function("mlp", "the activation", activation);
   const std::size_t layers = widths.size() - 1;
   std::vector<FastWeight> start;
   std::string text = "x";

@@ -163,6 +163,30 @@ TEST_CASE("an inner optimiser takes each of its parts once, and numbers that it 
   refused("a number of steps, not -1", [] { muon_published(-1); });
 }
 
+TEST_CASE("a perceptron without widths or an activation, and parameters that are null, are refused") {
+  trace(
+      [](Tensor x) {
+        ParamTable table(*context().emit.graph, DType::f64);
+        const auto perceptron = [&](const std::vector<std::int64_t>& widths,
+                                    const std::function<Tensor(Tensor)>& activation) {
+          return message_of<ConfigError>(
+              [&] { ttt::mlp(Params(table), 2, widths, activation, "gelu", false, false); });
+        };
+        const std::function<Tensor(Tensor)> any = [](Tensor t) { return gelu(t); };
+        CHECK(contains(perceptron({}, any), "0 widths are given"));
+        CHECK(contains(perceptron({3}, any), "1 widths are given"));
+        CHECK(contains(perceptron({3, 4, 3}, {}), "the activation is an empty function"));
+        return x;
+      },
+      f64({1}));
+  const TracedModel model =
+      trace_model(DType::f32, {{DType::f32, {2}}}, [](ParamTable& table, const std::vector<Tensor>& in) {
+        return std::vector<Tensor>{in[0] * table.get("w", {2}, Init::ones())};
+      });
+  CHECK(contains(message_of<ConfigError>([&] { model.bind({Array::zeros(DType::f32, {2})}, {nullptr}); }),
+                 "is null"));
+}
+
 TEST_CASE("a layer without a task or a learner is refused") {
   using namespace ttt;
   const auto make = [](std::unique_ptr<Task> task, System system, double base_lr = 1) {
