@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "engine/io/file.h"
@@ -181,13 +180,11 @@ Checkpoint read_checkpoint(const std::string& path) {
 void check_finite(const StateDict& params, const std::string& path) {
   for (const auto& [name, value] : params) {
     const Array here = in_type(value, DType::f32, name, path);
-    const std::span<const float> numbers = here.as<float>();
-    const auto at = std::ranges::find_if_not(numbers, [](float x) { return std::isfinite(x); });
-    if (at != numbers.end())
+    if (const std::int64_t at = first_not_finite(here); at >= 0)
       throw ValueError(fmt::format(
           "[checkpoint] {}: '{}' holds {} at its number {} of {}: with it the model computes nothing "
           "that says anything; go back to weights from before",
-          printable(path), printable(name), *at, at - numbers.begin(), numbers.size()));
+          printable(path), printable(name), here.at(at), at, here.size()));
   }
 }
 

@@ -8,6 +8,15 @@
 
 namespace nestgrad {
 
+void check_nodes(std::string_view rule, std::span<const NodeId> inputs, std::span<const NodeId> outputs,
+                 std::int64_t nodes) {
+  for (const auto& [what, ids] : {std::pair{"input", inputs}, std::pair{"output", outputs}})
+    for (const NodeId id : ids)
+      if (id < 0 || id >= nodes)
+        throw GraphError(
+            fmt::format("[{}] node {} is to be an {}; the graph has {} nodes", rule, id, what, nodes));
+}
+
 void check_given(std::string_view what, std::span<const Array> given, const Signature& wanted) {
   if (given.size() != wanted.specs.size())
     throw ShapeError(fmt::format("[plan] {} {}s given, the function has {}: {}", given.size(), what,

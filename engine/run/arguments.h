@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/core/array.h"
+#include "engine/core/tensor.h"
 #include "engine/plan/plan_options.h"
 
 namespace nestgrad {
@@ -17,6 +18,10 @@ struct Signature {
   std::span<const Spec> specs;
   std::span<const std::string> names;
 };
+
+// GraphError that names `rule` for an input or an output that a graph of so many nodes does not have.
+void check_nodes(std::string_view rule, std::span<const NodeId> inputs, std::span<const NodeId> outputs,
+                 std::int64_t nodes);
 
 // ShapeError unless there are as many arrays as are wanted, each of its spec. what: "input" or "output".
 void check_given(std::string_view what, std::span<const Array> given, const Signature& wanted);

@@ -9,6 +9,7 @@
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"
 #include "engine/plan/readers.h"
+#include "engine/run/arguments.h"
 
 namespace nestgrad {
 
@@ -73,11 +74,7 @@ Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std
       outputs_(std::move(outputs)),
       plans_(std::make_shared<Plans>()) {
   if (!graph_) throw GraphError("[function] a function needs a graph");
-  for (const auto& [what, ids] : {std::pair{"input", &inputs_}, {"output", &outputs_}})
-    for (const NodeId id : *ids)
-      if (id < 0 || id >= graph_->size())
-        throw GraphError(fmt::format("[function] node {} is to be an {}; the graph has {} nodes", id, what,
-                                     graph_->size()));
+  check_nodes("function", inputs_, outputs_, graph_->size());
 }
 
 const Graph& Function::graph() const {

@@ -199,11 +199,7 @@ std::string ops_of(const Program& program, const Instruction& instruction) {
 Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
-  for (const auto& [what, ids] : {std::pair{"input", &inputs}, {"output", &outputs}})
-    for (const NodeId id : *ids)
-      if (id < 0 || id >= std::ssize(nodes))
-        throw GraphError(
-            fmt::format("[plan] node {} is to be an {}; the graph has {} nodes", id, what, nodes.size()));
+  check_nodes("plan", inputs, outputs, std::ssize(nodes));
   check_spread(nodes);
   for (const auto& [name, value] :
        {std::pair{"checkpoint_every", options.checkpoint_every.value_or(0)}, {"workers", options.workers}})

@@ -226,7 +226,7 @@ LabelledImages drawn(const LabelledImages& all, std::int64_t count, std::uint64_
     throw ConfigError(fmt::format("[images] {} of {} images cannot be drawn", count, known));
   Shape shape = all.images.shape();
   shape[0] = count;
-  const Array room(DType::f32, shape);  // DeviceError where there is too little, before as many are drawn
+  const Array room(DType::f32, shape);  // an error where there is too little, before as many are drawn
   std::vector<std::int64_t> numbers;
   for (std::int64_t i = 0; i < count; ++i)
     numbers.push_back(random_below(known, seed, kBatch, first + static_cast<std::uint64_t>(i)));

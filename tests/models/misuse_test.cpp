@@ -2,6 +2,7 @@
 // model that trains or decodes to something else.
 #include "models/data.h"
 #include "models/decoder.h"
+#include "models/images/labelled_images.h"
 #include "models/streams.h"
 #include "models/training.h"
 #include "models/validation.h"
@@ -133,6 +134,13 @@ TEST_CASE(
                    bigram_loss(text, windows, Array::zeros(DType::f32, {1, 2}));
                  }),
                  "names no token"));
+}
+
+TEST_CASE("more images than any memory holds are refused before they are drawn") {
+  const LabelledImages one{Array::zeros(DType::f32, {1, 1, 1, 1}), Array::zeros(DType::i32, {1}), {"a"}};
+  CHECK(drawn(one, 3, 1, 0).labels.size() == 3);
+  CHECK(contains(message_of<ShapeError>([&] { drawn(one, std::int64_t{1} << 50, 1, 0); }),
+                 "larger than any memory"));
 }
 
 TEST_CASE("what a parameter is drawn between are two positive numbers, the smaller first") {
