@@ -40,7 +40,8 @@ struct LanguageModelConfig {
   std::string ttt_layer_type = "linear";
   double ttt_base_lr = 1.0;
   // Tokens of a branch of sliding-window attention beside the learner; 0: none. kAsPublished: as its paper has it,
-  // for LaCT and its ladder mini_batch_size tokens, for all others none (window_of).
+  // for LaCT, its ladder and others that have attention beside them (System::attention_beside) mini_batch_size tokens,
+  // for the rest none (window_of).
   std::int64_t attention_window = kAsPublished;
   std::int64_t mini_batch_size = 16;
   // ttt-e2e: the ramp of its inner rate over training steps (models/end_to_end.h); 0 steps: there is none.

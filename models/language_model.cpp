@@ -51,7 +51,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const Params& pa
           std::make_shared<Attention>(options, own, std::move(task), layer_name, given.attention_capacity);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };
     } else {
-      const ttt::System& system = given.system ? *given.system : learner_system(config_.ttt_layer_type);
+      ttt::System system = given.system ? *given.system : learner_system(config_.ttt_layer_type);
+      if (config_.share_qk || config_.pre_conv) system.rotary_in_sequence = false;
       options.attention_window = window_of(config_, system);
       auto layer = std::make_shared<ttt::TTTLayer>(own, options, std::move(task), system, layer_name);
       sequence = [layer](Tensor x, ttt::Stream& s) { return (*layer)(x, s); };

@@ -482,7 +482,7 @@ void add_options(CLI::App& app, Options& o) {
       app.add_option(
              "--attention-window", o.attention_window,
              "Tokens of a sliding-window attention branch beside the learner (0: none; default: those of a\n"
-             "mini-batch for LaCT, its ladder and in-place TTT, none for others; ttt-e2e: 64 of its own attention)")
+             "mini-batch for LaCT, its ladder, KV binding and in-place TTT, none for others; ttt-e2e: 64 of its own attention)")
           ->check(not_negative, "NONNEGATIVE"));
   app.get_option("--attention-window")->default_str("");  // its text says it in words
   of_model(app.add_option("--inner-rate-warmup", o.inner_warmup,

@@ -89,7 +89,7 @@ TTTLayer::TTTLayer(const Params& params, const TTTLayerOptions& options, std::un
         fmt::format("[ttt] the width must be a multiple of the number of heads, it is {} for {}",
                     options_.width, options_.heads));
   const std::int64_t dim = options_.width / options_.heads;
-  if (dim % 2 && (system_.rotary || options_.attention_window > 0))
+  if (dim % 2 && (system_.rotary || system_.rotary_in_sequence || options_.attention_window > 0))
     throw ConfigError(fmt::format("[ttt] the head dimension {} must be even for rotary embeddings", dim));
   sizes_ = {options_.heads, dim, options_.inner.policy.chunk};
   learner_ =
@@ -156,20 +156,21 @@ void TTTLayer::require_causal(const Weights& start, const Spec& q) const {
            ". Let tokens meet in the layer's Task, which is given the stream");
 }
 
-Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot, const Stream& stream) const {
+Views TTTLayer::views_of(Tensor x, const Task::Joined& joined, Tensor slot, Stream& stream) const {
   Views views{split_heads(joined.q, options_.heads),
               split_heads(joined.k, options_.heads),
               split_heads(joined.v, options_.heads),
               {},
               {}};
-  if (system_.rotary) {
-    const Tensor positions = slot.defined()
-                                 ? slot
-                                 : stream.own_tokens(places_in_chunks(
-                                       stream.all_tokens(x.dim(1)), options_.inner.policy.chunk, x.dtype()));
+  const auto rotate = [&](Tensor positions) {
     views.q = rope(views.q, positions, options_.rope_theta);
     views.k = rope(views.k, positions, options_.rope_theta);
-  }
+  };
+  if (system_.rotary)
+    rotate(slot.defined() ? slot
+                          : stream.own_tokens(places_in_chunks(stream.all_tokens(x.dim(1)),
+                                                               options_.inner.policy.chunk, x.dtype())));
+  if (system_.rotary_in_sequence) rotate(stream.positions(name_ + ".position", joined.q));
   if (system_.position_rates) {
     views.gates["rate"] = rates_of_tokens(x);
     views.position =

@@ -62,7 +62,7 @@ class TTTLayer {
 
  private:
   // What the learner is given of x; slot: the token's place in its chunk, where tokens come one by one.
-  Views views_of(Tensor x, const Task::Joined& joined, Tensor slot, const Stream& stream) const;
+  Views views_of(Tensor x, const Task::Joined& joined, Tensor slot, Stream& stream) const;
   // Of a sequence that is cut in time: all its tokens, of the heads that this rank has, and the learner of those.
   Views of_own_heads(const Views& views, const Stream& stream) const;
   std::unique_ptr<Learner> learner_of_own_heads(const ProcessGroup& ranks) const;

@@ -41,7 +41,11 @@ struct System {
   // A layer gives each token's value to the key of the token before (of the first: zeros), so that what is learnt is
   // what comes next. Everything else takes k as it is.
   bool delayed_keys = false;
-  bool rotary = false;          // q and k are rotated by their position in the chunk
+  bool rotary = false;  // q and k are rotated by their position in the chunk
+  // A layer rotates q and k by their place in the sequence or document (RoFormer: Su et al. 2021, section 3.2): for a
+  // learner that would know nothing of the order of what it was given. Everything else takes q and k as they are, and so
+  // does a model whose tokens meet their neighbours in convolutions (the Mamba-like backbone).
+  bool rotary_in_sequence = false;
   bool position_rates = false;  // the published TTT layers' eta[i, j]
   // A language model has causal attention beside it, over as many tokens as a chunk has, unless it is configured
   // otherwise: within a chunk such a learner says nothing of the chunk's own tokens.

@@ -79,12 +79,12 @@ TEST_CASE("the ramp of an inner rate is of the model that has one, and is read a
   CHECK(contains(refusal([](auto& c) { c.ilr_init = -1; }), "ilr_init must be 0 or positive"));
 }
 
-TEST_CASE("LaCT has attention over a mini-batch beside it, unless it is configured otherwise") {
+TEST_CASE("LaCT and KV binding have attention over a mini-batch beside them, unless it is configured otherwise") {
   LanguageModelConfig config;
   config.mini_batch_size = 24;
   const auto window = [&](const std::string& learner) { return window_of(config, learner_system(learner)); };
   for (const std::string learner :
-       {"lact", "lact-sgd", "lact-prenorm", "lact-low-rank", "lact-v1", "lact-v6"}) {
+       {"lact", "lact-sgd", "lact-prenorm", "lact-low-rank", "lact-v1", "lact-v6", "kv-binding"}) {
     CAPTURE(learner);
     CHECK(window(learner) == 24);
   }

@@ -67,6 +67,25 @@ TEST_CASE("a model of LaCT has the window of attention that is its default") {
   CHECK(same_bits(logits("linear", kAsPublished), logits("linear", 0)));
 }
 
+TEST_CASE(
+    "linear attention is rotated by places in a transformer, and not where convolutions stand before it") {
+  const auto logits = [](Backbone backbone, bool rotary) {
+    const LanguageModelConfig config = small_model("linear-attention", backbone);
+    ttt::System system = learner_system("linear-attention");
+    system.rotary_in_sequence = rotary;
+    const TracedModel model =
+        trace_model(DType::f64, {i32({1, 10})}, [&](ParamTable& table, const Tensors& in) {
+          ttt::Stream stream;
+          return Tensors{LanguageModel(config, Params(table), {.system = system}).logits(in[0], stream)};
+        });
+    const StateDict params = initial_parameters(model.params, DType::f64, 1);
+    return model.function(model.bind({random_tokens(1, 10, config.vocab_size)}, {&params}));
+  };
+  CHECK(learner_system("linear-attention").rotary_in_sequence);
+  CHECK_FALSE(same_bits(logits(Backbone::transformer, true), logits(Backbone::transformer, false)));
+  CHECK(same_bits(logits(Backbone::mamba, true), logits(Backbone::mamba, false)));
+}
+
 TEST_CASE("names and shapes are those in the golden files") {
   for (const std::string name :
        {"ttt_linear_transformer", "ttt_linear_mamba", "ttt_mlp_transformer", "ttt_mlp_mamba"}) {

@@ -65,6 +65,31 @@ TEST_CASE("a layer reads token by token what it reads at once") {
   }
 }
 
+TEST_CASE("a layer of linear attention rotates queries and keys by their places in the sequence") {
+  // By hand, with the parameters of the layer in the order in which it asks for them.
+  const auto by_hand = [](const Params& p) {
+    return [p](Tensor x, ttt::Stream&) {
+      const Tensor q = p("q_proj.weight", {kWidth, kWidth}), k = p("k_proj.weight", {kWidth, kWidth}),
+                   v = p("v_proj.weight", {kWidth, kWidth});
+      const Tensor shift = p("post_norm.bias", {kWidth}, Init::zeros()),
+                   gain = p("post_norm.weight", {kWidth}, Init::ones()),
+                   out = p("o_proj.weight", {kWidth, kWidth});
+      const Tensor places = iota(x.dtype(), {x.dim(1)}, 0);
+      const auto heads = [&](Tensor weight) { return ttt::split_heads(ttt::linear(x, weight), kHeads); };
+      const Tensor scores = matmul(rope(heads(q), places), rope(heads(k), places), {.b = true});
+      const Tensor read = matmul(tril(scores), heads(v)) / std::sqrt(static_cast<double>(kWidth / kHeads));
+      return ttt::linear(layer_norm(ttt::join_heads(read), gain, shift), out);
+    };
+  };
+  System plain = ttt::linear_attention();
+  plain.rotary_in_sequence = false;
+  for (const bool by_token : {false, true}) {
+    const Arrays expected = layer_outputs(f64({kBatch, kTime, kWidth}), false, by_hand);
+    CHECK(max_error(run(ttt::linear_attention(), by_token), expected) < 1e-12);
+    CHECK(max_error(run(plain, by_token), expected) > 1e-2);
+  }
+}
+
 TEST_CASE("a layer refuses a system that treats a token by what stands beside it, or by its place") {
   const auto shifted = [](Tensor x) { return slice(pad(x, 2, 1, 0), 2, 0, x.dim(2)); };
   const auto expect = [](const System& s, const std::string& view, const std::string& what) {

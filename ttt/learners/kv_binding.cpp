@@ -12,6 +12,8 @@
 // for keys of length 1 (1.1 is the steepest that silu is). So a token moves no matrix further than 1.1, and what the
 // theorems speak of stays as it is: a number for each token times its gradient. (Dividing each gradient by its own norm
 // instead trains no better, and has no dual form.)
+//
+// In a language model the paper's layer is LaCT's, with a sliding window of attention beside it; so is this one.
 #include "ttt/learners/catalogue.h"
 
 namespace nestgrad::ttt {
@@ -57,7 +59,8 @@ System kv_binding() {
               [](Views& views) {
                 views.q = l2_norm(views.q);
                 views.k = l2_norm(views.k);
-              }};
+              },
+          .attention_beside = true};
 }
 
 }  // namespace nestgrad::ttt

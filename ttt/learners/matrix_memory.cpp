@@ -19,10 +19,8 @@ void unit_lengths(Views& views) {
   views.k = l2_norm(silu(views.k));
 }
 
-GateSpec sigmoid_gate(std::string name, double bias, double most) {
-  return {.name = std::move(name),
-          .shape = [most](Tensor raw) { return most == 1 ? sigmoid(raw) : most * sigmoid(raw); },
-          .bias = bias};
+GateSpec sigmoid_gate(std::string name, double bias) {
+  return {.name = std::move(name), .shape = [](Tensor raw) { return sigmoid(raw); }, .bias = bias};
 }
 
 }  // namespace nestgrad::ttt

@@ -11,7 +11,7 @@ Model matrix_memory(const Params& params, const SystemSizes& sizes);
 void scale_queries(Views& views);  // q / sqrt(dim)
 void unit_lengths(Views& views);   // silu(q) and silu(k), of length 1
 
-// A gate in (0, most): that much of the sigmoid of a linear map whose bias starts here.
-GateSpec sigmoid_gate(std::string name, double bias, double most = 1);
+// A gate in (0, 1): the sigmoid of a linear map whose bias starts here.
+GateSpec sigmoid_gate(std::string name, double bias);
 
 }  // namespace nestgrad::ttt
