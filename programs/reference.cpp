@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/core/version.h"
 #include "engine/io/safetensors.h"
 #include "programs/program.h"
 #include "programs/programs.h"
