@@ -6,6 +6,7 @@
 #include "autograd/scan.h"
 #include "autograd/why.h"
 #include "engine/core/random.h"
+#include "engine/core/version.h"
 #include "engine/io/png.h"
 #include "engine/io/safetensors.h"
 #include "engine/look/nonfinite.h"

@@ -28,7 +28,7 @@ look::InspectedLoop inspected_layer(const Checkpoint& checkpoint, const Array& t
 
   look::InspectedLoop out;
   out.name = fmt::format("layer {} of a {} language model", layer, system.name);
-  out.learner = [&system, sizes](const Params& p) { return system.learner(p, sizes); };
+  out.learner = [&system, sizes](const Params& p) { return learner_of(system, p, sizes); };
   out.policy = system.policy(sizes);
   out.outer_unit = "nats per token";
   look::take_numbers(out, {tokens}, checkpoint.params, "model." + name + ".",

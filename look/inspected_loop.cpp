@@ -17,6 +17,7 @@ void InspectedLoop::check() const {
   const auto shape_error = [&](const std::string& what) {
     throw ShapeError(fmt::format("[inspect] {}: {}", name, what));
   };
+  require_function("inspect", "what makes the learner, InspectedLoop::learner,", learner);
   for (const Array* a : {&q, &k, &v, &cotangent})
     if (!a->defined() || a->shape().size() != 4 || a->dtype() != DType::f64)
       shape_error("q, k, v and the cotangent are f64 [batch, heads, time, dim]");
@@ -26,6 +27,7 @@ void InspectedLoop::check() const {
   if (q.shape()[2] != time())
     shape_error(fmt::format("q is {} and k {}: they must have as many tokens", to_string(q.spec()),
                             to_string(k.spec())));
+  if (time() < 1) shape_error("there is no token to look at");
   if (time() % chunk())
     throw ConfigError(fmt::format("[inspect] {}: {} tokens are not whole chunks of {}; give a multiple", name,
                                   time(), chunk()));
@@ -83,7 +85,8 @@ InspectedLoop inspected_learner(const System& system, const ProgramSizes& sizes,
   InspectedLoop out;
   out.name = system.name;
   const SystemSizes own{sizes.heads, sizes.dim, sizes.chunk};
-  out.learner = [learner = system.learner, own](const Params& params) { return learner(params, own); };
+  check_complete(system);
+  out.learner = [system, own](const Params& params) { return learner_of(system, params, own); };
   out.policy = system.policy(own);
 
   const Spec rows{DType::f64, {sizes.batch, sizes.heads, sizes.time, sizes.dim}};

@@ -45,6 +45,9 @@ OpenProgram::OpenProgram(const InspectedLoop& inspected, const std::vector<Spec>
         ParamTable table(*context().emit.graph, dtype);
         OpenLoop loop;
         loop.learner = inspected.learner(Params(table));
+        if (!loop.learner)
+          throw ConfigError(fmt::format("[inspect] {}: the learner that InspectedLoop::learner makes is null",
+                                        inspected.name));
         loop.options.policy = inspected.policy;
         loop.options.policy.meta =
             Policy::Meta::full;  // the views are of it, however the outer model is trained

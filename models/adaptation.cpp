@@ -115,6 +115,7 @@ AdaptingScorer::AdaptingScorer(LossFn loss, StateDict params, const AdaptationOp
 }
 
 void AdaptingScorer::reset() {
+  here();
   values_.clear();
   for (const ParamSpec& p : learning_) {
     const auto own = params_.find(p.name);
@@ -125,7 +126,7 @@ void AdaptingScorer::reset() {
 
 std::int64_t AdaptingScorer::learning_parameters() const {
   std::int64_t out = 0;
-  for (const ParamSpec& p : learning_) out += numel(p.shape);
+  for (const ParamSpec& p : here().learning_) out += numel(p.shape);
   return out;
 }
 
@@ -181,6 +182,7 @@ AdaptingScorer::Program& AdaptingScorer::program(std::int64_t length) {
 }
 
 std::vector<double> AdaptingScorer::score(std::span<const std::int32_t> tokens, bool learn) {
+  here();
   if (tokens.size() < 2)
     throw ShapeError(fmt::format(
         "[adaptation] a segment has {} tokens; it needs two, one to read and one to score", tokens.size()));

@@ -10,6 +10,7 @@
 #include <array>
 #include <span>
 
+#include "engine/core/moved_from.h"
 #include "models/language_model.h"
 #include "models/traced_model.h"
 
@@ -59,7 +60,7 @@ class AdaptingScorer {
   // finite: nothing has then been learnt.
   std::vector<double> score(std::span<const std::int32_t> tokens, bool learn = true);
   void reset();  // back to the parameters given
-  std::int64_t steps() const { return steps_; }
+  std::int64_t steps() const { return here().steps_; }
   std::int64_t learning_parameters() const;  // how many numbers learn
 
  private:
@@ -67,6 +68,10 @@ class AdaptingScorer {
   struct Program;
   AdaptingScorer(LossFn loss, StateDict params, const AdaptationOptions& options);
   Program& program(std::int64_t length);
+  const AdaptingScorer& here() const {  // ConfigError of a scorer that was moved from
+    moved_.check("adaptation", "scorer");
+    return *this;
+  }
 
   LossFn loss_;
   AdaptationOptions options_;
@@ -75,6 +80,7 @@ class AdaptingScorer {
   std::vector<Array> values_;        // of learning_
   std::map<std::int64_t, std::shared_ptr<Program>> programs_;
   std::int64_t steps_ = 0;
+  MovedFrom moved_;
 };
 
 // Scores of a whole text: segments of `segment` tokens that are predicted, the last one perhaps shorter. scorer is reset

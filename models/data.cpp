@@ -126,10 +126,10 @@ std::string_view name(Split split) { return split == Split::training ? "training
 void require_window(std::span<const std::uint8_t> bytes, Split split, std::int64_t context) {
   if (context < 1) throw ConfigError(fmt::format("[data] context is {}; it must be at least 1", context));
   if (std::ssize(bytes) <= context)
-    throw ConfigError(
-        fmt::format("[data] the {} part has {} bytes, but a window with context {} needs {}; give more "
-                    "text or a shorter context",
-                    name(split), bytes.size(), context, context + 1));
+    throw ConfigError(fmt::format(
+        "[data] the {} part has {} bytes, but a window with context {} needs one more than that; give more "
+        "text or a shorter context",
+        name(split), bytes.size(), context));
 }
 
 struct BigramCounts {

@@ -35,6 +35,9 @@ class ByteCorpus {
   // The two parts as given. Copies share them. Throws ConfigError
   // when one exceeds the 4 GiB that batch() can address.
   ByteCorpus(std::vector<std::uint8_t> training, std::vector<std::uint8_t> validation);
+  // Moving copies: one that was moved from still has its text.
+  ByteCorpus(const ByteCorpus&) = default;
+  ByteCorpus& operator=(const ByteCorpus&) = default;
 
   std::span<const std::uint8_t> bytes(Split split) const {
     return split == Split::training ? *training_ : *validation_;

@@ -144,20 +144,40 @@ void Decoder::trace(const LogitsFn& model, DType dtype, std::int64_t batch) {
   reset();
 }
 
+void Decoder::require_here() const { moved_.check("decoder", "decoder"); }
+
+void Decoder::require_whole() const {
+  require_here();
+  if (is_broken_)
+    throw ConfigError(
+        "[decoder] an earlier step failed after a chunk had been learnt from, and so the state is not that of any "
+        "position: reset(), or restore() what was saved before");
+}
+
+std::int64_t Decoder::position() const { return require_here(), position_; }
+std::int64_t Decoder::vocab_size() const { return require_here(), step_->vocab_size(); }
+std::int64_t Decoder::batch() const { return require_here(), step_->logits().shape()[0]; }
+const std::vector<std::string>& Decoder::carried() const { return require_here(), carried_.names; }
+
 void Decoder::reset() {
+  require_here();
   states_.clear();
   for (const Array& initial : carried_.initial) states_.push_back(initial.clone().to(step_->device()));
   position_ = 0;
+  is_broken_ = false;
 }
 
 Array Decoder::step(const Array& tokens) {
+  require_whole();
   if (bounded_ && position_ >= capacity_)
     throw ConfigError(fmt::format(
         "[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity",
         capacity_));
   check_tokens(tokens);
   const auto is_due = [&](const auto& program) { return position_ > 0 && position_ % program.first == 0; };
-  if (std::ranges::any_of(learn_, is_due)) check_vocabulary(tokens);  // before anything is learnt
+  const bool learns = std::ranges::any_of(learn_, is_due);
+  if (learns) check_vocabulary(tokens);  // before anything is learnt
+  is_broken_ = learns;
   for (const auto& program : learn_)
     if (is_due(program)) program.second->run(tokens, states_);
   try {
@@ -166,6 +186,7 @@ Array Decoder::step(const Array& tokens) {
     check_vocabulary(tokens);
     throw;
   }
+  is_broken_ = false;
   ++position_;
   return step_->logits().clone();
 }
@@ -187,6 +208,7 @@ void Decoder::check_vocabulary(const Array& tokens) const {
 }
 
 StateDict Decoder::state() const {
+  require_whole();
   StateDict out;
   for (std::size_t i = 0; i < states_.size(); ++i)
     out.emplace(carried_.names[i], states_[i].clone().to(Device::cpu()));
@@ -194,13 +216,13 @@ StateDict Decoder::state() const {
 }
 
 void Decoder::restore(const StateDict& state, std::int64_t position) {
-  if (position < 0 || (bounded_ && position > capacity_))
-    throw ConfigError(fmt::format("[decoder] position {} is outside of what this decoder can read{}",
-                                  position, bounded_ ? fmt::format(" ({} tokens)", capacity_) : ""));
+  require_here();
+  check_position("decoder", position, bounded_ ? capacity_ : 0);
   carried_.check_fits(state, position);
   for (std::size_t i = 0; i < states_.size(); ++i)
     states_[i] = state.at(carried_.names[i]).clone().to(step_->device());
   position_ = position;
+  is_broken_ = false;
 }
 
 void check_decoding(const LogitsFn& model, const CheckDecodingOptions& o) {

@@ -5,6 +5,7 @@
 // begin and end at times of their own there are Streams (models/streams.h).
 #pragma once
 
+#include "engine/core/moved_from.h"
 #include "models/state_program.h"
 
 namespace nestgrad {
@@ -21,15 +22,17 @@ class Decoder {
   Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int64_t batch);
 
   // Reads one token of each sequence: i32 [batch] -> logits [batch, vocab] for the next one. ShapeError,
-  // DTypeError or ValueError for other tokens; the decoder then stands where it was.
+  // DTypeError or ValueError for other tokens; the decoder then stands where it was. So it does after an error of an op of
+  // the model, but where a chunk has been learnt from just before: then step() and state() are a ConfigError until
+  // reset() or restore().
   Array step(const Array& tokens);
   // Back to before the first token.
   void reset();
-  std::int64_t position() const { return position_; }
-  std::int64_t vocab_size() const { return step_->vocab_size(); }  // of the logits
-  std::int64_t batch() const { return step_->logits().shape()[0]; }
+  std::int64_t position() const;
+  std::int64_t vocab_size() const;  // of the logits
+  std::int64_t batch() const;
   // Names of what is carried from token to token.
-  const std::vector<std::string>& carried() const { return carried_.names; }
+  const std::vector<std::string>& carried() const;
 
   // The carried state, to stop here and go on later: bit-identical to not having stopped.
   StateDict state() const;
@@ -37,6 +40,8 @@ class Decoder {
 
  private:
   void trace(const LogitsFn& model, DType dtype, std::int64_t batch);
+  void require_here() const;   // ConfigError of a decoder that was moved from
+  void require_whole() const;  // the same, and of one whose state a step has left half made
   void check_tokens(const Array& tokens) const;
   void check_vocabulary(const Array& tokens) const;
 
@@ -47,6 +52,8 @@ class Decoder {
   std::vector<Array> states_;                                    // of carried_.names
   bool bounded_ = false;                                         // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
+  bool is_broken_ = false;  // a step failed after it had learnt
+  MovedFrom moved_;
 };
 
 // The model that a configuration names, read token by token: a LanguageModel, or TTT-E2E, whose inner step is what a

@@ -12,6 +12,7 @@ namespace nestgrad {
 namespace {
 
 constexpr std::uint64_t kDocumentStream = 0x646f6373ull << 32;  // "docs"
+constexpr std::int64_t kMostContext = std::int64_t{1} << 30;    // tokens, as a step of training takes at most
 constexpr std::size_t kLeast = 2;  // bytes of a document: one to read, one to predict
 
 // Documents of a part that are long enough.
@@ -33,8 +34,9 @@ std::vector<std::span<const std::uint8_t>> documents_of(const ByteCorpus& corpus
 
 void check(std::int64_t windows, std::int64_t context, std::int64_t align) {
   if (windows < 1) throw ConfigError(fmt::format("[documents] {} windows; it must be at least 1", windows));
-  if (context < 1)
-    throw ConfigError(fmt::format("[documents] context is {}; it must be at least 1", context));
+  if (context < 1 || context > kMostContext)
+    throw ConfigError(
+        fmt::format("[documents] context is {}; it must be from 1 to {}", context, kMostContext));
   if (align < 1 || align > context)
     throw ConfigError(fmt::format(
         "[documents] documents cannot begin at multiples of {} tokens in a context of {}; it must be 1 to that",
@@ -112,8 +114,8 @@ PackedWindows packed_validation(const ByteCorpus& corpus, std::int64_t context, 
       parts.push_back(document.subspan(begin, std::min(document.size() - begin, uz(context) + 1)));
       begin += parts.back().size();
     }
-  // Twice over the same parts: how many windows they fill is known after the first time.
-  std::int64_t windows = max_windows;
+  // Twice over the same parts: how many windows they fill is known after the first time. Each has a part at least.
+  std::int64_t windows = std::min(max_windows, std::ssize(parts));
   for (const bool counting : {true, false}) {
     Packing out(windows, context, align);
     std::int64_t window = 0;

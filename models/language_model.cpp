@@ -127,7 +127,7 @@ std::string why_not_cut(const LanguageModelConfig& config, std::int64_t tokens, 
 }
 
 Tensor logits_of(const LogitsFn& model, const Params& params, Tensor tokens, ttt::Stream& stream) {
-  if (!model) throw ConfigError("[model] the model is an empty function; give one from tokens to logits");
+  require_function("model", "the model, from tokens to logits,", model);
   const Tensor logits = model(params, tokens, stream);
   if (logits.rank() != 3 || logits.dim(0) != tokens.dim(0) || logits.dim(1) != tokens.dim(1) ||
       logits.dim(2) < 1)

@@ -51,7 +51,7 @@ PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::
                                  printable(name), to_string(at->second.shape()), to_string(value.shape()));
     } else {
       out.loaded.push_back(name);
-      found.emplace(name, in_type(at->second, value.dtype(), name, what));
+      found.emplace(name, in_type(at->second, value.dtype(), name, what).unshared());
     }
   }
   for (const auto& [name, value] : source)

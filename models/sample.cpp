@@ -12,6 +12,7 @@ namespace nestgrad {
 
 namespace {
 
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
 constexpr std::uint64_t kSampleStream = 0x73616d706c65ULL;  // "sample"
 
 // Index drawn from softmax(logits / temperature); u uniform in [0, 1).
@@ -39,7 +40,8 @@ std::vector<std::int32_t> checked_prompt(const std::string& prompt, std::int64_t
   if (!(temperature >= 0) || !std::isfinite(temperature))
     throw ConfigError(
         fmt::format("[sample] the temperature must be 0 or positive, and finite; it is {}", temperature));
-  if (bytes < 0) throw ConfigError(fmt::format("[sample] {} bytes cannot be written", bytes));
+  if (bytes < 0 || bytes > kMostBytes)
+    throw ConfigError(fmt::format("[sample] {} bytes cannot be written; ask for 0 to {}", bytes, kMostBytes));
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
   if (tokens.empty()) throw ConfigError("[sample] the prompt has no tokens; write some text in it");
   return tokens;

@@ -25,6 +25,8 @@ class ShardedAdamW {
   ShardedAdamW(const std::vector<ParamSpec>& specs, const std::vector<ParameterRule>& rules,
                const std::vector<bool>& stepped, const AdamWOptions& options, double average_decay,
                std::int64_t grains, std::shared_ptr<Transport> processes);
+  ShardedAdamW(const ShardedAdamW&) = delete;
+  ShardedAdamW& operator=(const ShardedAdamW&) = delete;
 
   // Takes its part of whole arrays: first moments of all parameters, then second ones, then averages if there are any.
   void place(const std::vector<Array>& moments);

@@ -217,6 +217,14 @@ void CarriedStates::check_fits(const StateDict& state, std::int64_t position) co
   }
 }
 
+void check_position(const char* who, std::int64_t position, std::int64_t capacity) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;  // counting on from it meets no end
+  const std::int64_t most = capacity > 0 ? capacity : kMost;
+  if (position < 0 || position > most)
+    throw ConfigError(
+        fmt::format("[{}] position {} is outside of what can be read ({} tokens)", who, position, most));
+}
+
 const Array& FixedParameters::in_panels(const std::string& name) {
   if (const auto at = panels_.find(name); at != panels_.end()) return at->second;
   return panels_.emplace(name, nestgrad::in_panels(params_.at(name))).first->second;

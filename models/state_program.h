@@ -27,6 +27,10 @@ struct CarriedStates {
   void check_fits(const StateDict& state, std::int64_t position) const;
 };
 
+// ConfigError, in the name of `who`, unless a model may have read so many tokens and reads on. capacity: the most that it
+// reads; 0: no bound.
+void check_position(const char* who, std::int64_t position, std::int64_t capacity);
+
 // A model's parameters as its programs read them. Matrices W that products x W' read are kept transposed, in panels of
 // columns, once for all programs: with the few rows of x that there are, to bring them into that order at each product
 // takes longer than to multiply.
@@ -52,6 +56,8 @@ class StateProgram {
   // ConfigError if a state is called as a parameter is.
   StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params, DType dtype,
                const Sizes& sizes);
+  StateProgram(const StateProgram&) = delete;
+  StateProgram& operator=(const StateProgram&) = delete;
 
   // tokens i32 [batch]: those that are read, or those that follow the chunk. states, one for each of
   // CarriedStates::names, become what they are after it; where it throws they are what they were.

@@ -210,6 +210,7 @@ std::pair<std::size_t, std::size_t> Streams::place_of(Id stream) const {
 }
 
 std::int64_t Streams::position(Id stream) const {
+  require_whole();
   const auto [group, row] = place_of(stream);
   return groups_[group]->positions[row];
 }
@@ -222,17 +223,23 @@ Streams::Id Streams::enter(std::int64_t position, const std::vector<Array>& stat
   return ids_.back();
 }
 
+void Streams::require_whole() const {
+  if (is_broken_)
+    throw ConfigError(
+        "[streams] an earlier step failed part way: some streams had read their token, some had not. Make new Streams, "
+        "and let them join with what was saved before");
+}
+
 Streams::Id Streams::join() {
+  require_whole();
   std::vector<Array> states;
   for (const Array& initial : apart_.initial) states.push_back(initial.to(Device::cpu()));
   return enter(0, states);
 }
 
 Streams::Id Streams::join(const Stopped& stopped) {
-  if (stopped.position < 0 || (capacity_ > 0 && stopped.position > capacity_))
-    throw ConfigError(fmt::format("[streams] position {} is outside of what a stream can read{}",
-                                  stopped.position,
-                                  capacity_ > 0 ? fmt::format(" ({} tokens)", capacity_) : ""));
+  require_whole();
+  check_position("streams", stopped.position, capacity_);
   if (!stopped.model.empty() && stopped.model != fingerprint())
     throw ConfigError(
         "[streams] this stream has read with another model, or with other weights: let it join Streams of the ones it was "
@@ -245,12 +252,14 @@ Streams::Id Streams::join(const Stopped& stopped) {
 }
 
 Stopped Streams::look(Id stream) const {
+  require_whole();
   const auto [group, at] = place_of(stream);
   const Row row = groups_[group]->row(at);
   return {state_of(alone_, row.states), row.position, fingerprint()};
 }
 
 Stopped Streams::leave(Id stream) {
+  require_whole();
   const auto [group, at] = place_of(stream);
   const Row row = groups_[group]->take(at, device_);
   std::erase(ids_, stream);
@@ -280,10 +289,7 @@ void Streams::level() {
 }
 
 void Streams::check(const std::vector<std::int32_t>& tokens) const {
-  if (is_broken_)
-    throw ConfigError(
-        "[streams] an earlier step failed part way: some streams had read their token, some had not. Make new Streams, "
-        "and let them join with what was saved before");
+  require_whole();
   if (tokens.size() != ids_.size())
     throw ShapeError(
         fmt::format("[streams] {} tokens for {} streams; a step wants one for each, in the order of ids()",

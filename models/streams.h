@@ -51,13 +51,14 @@ class Streams {
   // Each stream reads one token, tokens[i] for ids()[i] -> logits for the next one, [streams, vocab], on the CPU.
   // ShapeError for another number of tokens, ValueError for one outside of the vocabulary, ConfigError for a stream
   // whose attention cache is full: nothing has then been read. After any other error, of an op of the model, some have
-  // read and some have not, and every later call is a ConfigError.
+  // read and some have not, and every later call is a ConfigError, but for ids().
   Array step(const std::vector<std::int32_t>& tokens);
 
  private:
   struct Row;    // one stream
   struct Group;  // streams that one thread reads together
   void trace(const LogitsFn& model);
+  void require_whole() const;  // ConfigError after a step that failed part way
   std::pair<std::size_t, std::size_t> place_of(Id stream) const;  // its group, and its row there
   StateProgram& program(Group& group, std::size_t rows, std::int64_t learns);
   Id enter(std::int64_t position, const std::vector<Array>& states);

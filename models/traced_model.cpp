@@ -54,6 +54,7 @@ struct Misfit {
 }  // namespace
 
 TracedModel trace_model(DType dtype, const std::vector<Spec>& given, const ModelFn& fn) {
+  require_function("model", "what makes the model", fn);
   TracedModel out;
   out.function = trace(
       [&](const std::vector<Tensor>& in) {

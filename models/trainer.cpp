@@ -52,6 +52,22 @@ Array cut_out(const Array& a, IndexRange rows, IndexRange columns) {
   return out;
 }
 
+// A grain's slice of an array of a batch. Slices of tokens have the one that comes next too.
+struct BatchParts {
+  std::int64_t rows, tokens, context, count;
+
+  explicit BatchParts(const TrainingOptions& o)
+      : rows(o.batch / o.grains),
+        tokens(o.context / o.slices),
+        context(o.context),
+        count(o.grains * o.slices) {}
+  Array of(const Array& whole, std::int64_t grain, std::int64_t slice) const {
+    if (whole.shape().empty() || count == 1) return whole;
+    const std::int64_t more = whole.shape()[1] - context;
+    return cut_out(whole, {grain * rows, (grain + 1) * rows}, {slice * tokens, (slice + 1) * tokens + more});
+  }
+};
+
 // Parameters are each slice's own, as its share of their gradients is.
 Params own_params(ParamTable& table, const ProcessGroup& slices) {
   const Params params(table);
@@ -235,21 +251,14 @@ StepResult Trainer::step() {
     for (const float one : batch[3].as<float>()) counted += one;
     batch.push_back(Array::scalar(counted, DType::f32));
   }
-  const auto part = [this, batch](std::int64_t grain, std::int64_t slice) {
+  // Kept for why_not_finite(): it must not name this trainer, which may be moved.
+  const auto part = [parts = BatchParts(options_), batch](std::int64_t grain, std::int64_t slice) {
     std::vector<Array> out;
-    for (const Array& a : batch) out.push_back(part_of_batch(a, grain, slice));
+    for (const Array& a : batch) out.push_back(parts.of(a, grain, slice));
     return out;
   };
   const Training::Step made = training_.step_parts(0, part, rate);
   return {done + 1, made.loss, made.grad_norm, rate};
-}
-
-// Of an array of a batch. A slice of tokens has the one that comes next too.
-Array Trainer::part_of_batch(const Array& whole, std::int64_t grain, std::int64_t slice) const {
-  if (whole.shape().empty() || options_.grains * options_.slices == 1) return whole;
-  const std::int64_t rows = options_.batch / options_.grains, tokens = options_.context / options_.slices,
-                     more = whole.shape()[1] - options_.context;
-  return cut_out(whole, {grain * rows, (grain + 1) * rows}, {slice * tokens, (slice + 1) * tokens + more});
 }
 
 Array Trainer::validation_windows(std::int64_t max_windows) const {

@@ -96,7 +96,6 @@ class Trainer {
   std::vector<Array> batch_of(std::uint64_t step) const;
   std::vector<std::vector<double>> losses_of_slices(const std::vector<Array>& given,
                                                     std::int64_t batch) const;
-  Array part_of_batch(const Array& whole, std::int64_t grain, std::int64_t slice) const;
   Tensor losses_of(const Params& params, Tensor tokens, Tensor step, Tensor places,
                    ttt::Stream& stream) const;
 

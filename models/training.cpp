@@ -161,7 +161,8 @@ std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& ta
 }
 
 std::size_t Training::add(const std::vector<Spec>& batch, const ObjectiveFn& objective) {
-  if (has_slices())
+  require_function("train", "the objective", objective);
+  if (here().has_slices())
     throw ConfigError(
         "[train] sequences are cut into slices, which this model does not know of: add() an objective that is given their "
         "group, or leave slices out");
@@ -189,6 +190,8 @@ TracedModel Training::traced(const std::vector<Spec>& inputs, std::size_t given,
 }
 
 std::size_t Training::add(const std::vector<Spec>& batch, const SliceObjectiveFn& objective) {
+  require_function("train", "the objective", objective);
+  here();
   const std::size_t given = batch.size(), numbers = has_parts() ? 0 : kNumbers;
   std::vector<Spec> inputs = batch;
   inputs.resize(given + numbers, Spec{kType, {}});
@@ -214,7 +217,7 @@ std::size_t Training::add(const std::vector<Spec>& batch, const SliceObjectiveFn
 }
 
 void Training::require_begun() const {
-  if (programs_.empty())
+  if (here().programs_.empty())
     throw ConfigError("[train] nothing is trained yet, and so there are no parameters: call add() first");
 }
 
@@ -285,6 +288,7 @@ Training::Step Training::finished(Step made) {
 }
 
 Training::Program& Training::program_of(std::size_t kind, double rate) {
+  here();
   if (kind >= programs_.size())
     throw ConfigError(
         fmt::format("[train] there is no kind {} of batches, there are {}: add() gives their numbers", kind,
@@ -321,7 +325,7 @@ Training::Step Training::step(std::size_t kind, const std::vector<Array>& batch,
 }
 
 std::optional<NonFinite> Training::why_not_finite() const {
-  if (has_slices() || !last_kind_) return {};  // each slice's program needs the others' values
+  if (here().has_slices() || !last_kind_) return {};  // each slice's program needs the others' values
   const auto found_in = [&](const std::vector<Array>& batch) {
     std::vector<Array> inputs;
     for (const std::vector<Array>& part : {batch, state_})
@@ -399,6 +403,7 @@ void Training::load(const std::string& path, const RunIdentity& identity) {
 }
 
 StateDict Training::part(std::size_t copy) const {
+  here();
   StateDict out;
   for (std::size_t i = 0; i < specs_.size(); ++i)
     out.emplace(specs_[i].name, state_[copy * specs_.size() + i].clone().to(Device::cpu()));
@@ -407,7 +412,7 @@ StateDict Training::part(std::size_t copy) const {
 
 StateDict Training::parameters() const { return part(0); }
 StateDict Training::averages() const {
-  if (copies() <= 3) return part(0);
+  if (here().copies() <= 3 || programs_.empty()) return part(0);
   if (!has_parts()) return part(3);
   const std::vector<Array> all = moments();
   StateDict out;
@@ -418,13 +423,14 @@ StateDict Training::averages() const {
 
 std::int64_t Training::parameter_count() const {
   std::int64_t n = 0;
-  for (const ParamSpec& p : specs_) n += numel(p.shape);
+  for (const ParamSpec& p : specs()) n += numel(p.shape);
   return n;
 }
 
 std::size_t Training::arena_bytes() const {
   std::size_t most = 0;
-  for (const Program& p : programs_) most = std::max(most, p.plans.size() * p.plans[0].stats().arena_bytes);
+  for (const Program& p : here().programs_)
+    most = std::max(most, p.plans.size() * p.plans[0].stats().arena_bytes);
   return most;
 }
 

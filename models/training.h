@@ -33,6 +33,7 @@
 
 #include <memory>
 
+#include "engine/core/moved_from.h"
 #include "engine/look/nonfinite.h"
 #include "engine/processes/group.h"
 #include "engine/processes/threads.h"
@@ -121,7 +122,7 @@ class Training {
                                                std::int64_t count, const PartFn& batch_of) const;
   // After a step that threw ValueError: where its first value that is not finite was made. Nothing where sequences are cut.
   std::optional<NonFinite> why_not_finite() const;
-  std::int64_t steps_done() const { return steps_; }
+  std::int64_t steps_done() const { return here().steps_; }
 
   // Back to before the first step, with these parameters, f32; steps do not write into the caller's arrays. ConfigError
   // unless they are the model's.
@@ -139,14 +140,14 @@ class Training {
   // Their running average, likewise; the parameters where none is kept. With several processes: at rank 0, empty elsewhere,
   // and every process calls it.
   StateDict averages() const;
-  const std::vector<ParamSpec>& specs() const { return specs_; }
+  const std::vector<ParamSpec>& specs() const { return here().specs_; }
   // Names of those that the first kind's loss does not depend on, and of those that are frozen. No step changes them.
-  const std::vector<std::string>& unused() const { return unused_; }
-  const std::vector<std::string>& frozen() const { return frozen_; }
+  const std::vector<std::string>& unused() const { return here().unused_; }
+  const std::vector<std::string>& frozen() const { return here().frozen_; }
   std::int64_t parameter_count() const;
   std::size_t arena_bytes() const;  // of the plans of one step, the largest there is
-  Transport& processes() const { return *processes_; }
-  bool is_first() const { return processes_->rank() == 0; }  // who writes files and speaks
+  Transport& processes() const { return *here().processes_; }
+  bool is_first() const { return processes().rank() == 0; }  // who writes files and speaks
 
  private:
   struct Program {
@@ -155,6 +156,10 @@ class Training {
     std::vector<Plan> plans = {};     // likewise; with grains as many of one program as run at once
   };
   static constexpr DType kType = DType::f32;  // of parameters, gradients and moments
+  const Training& here() const {              // ConfigError of a training that was moved from
+    moved_.check("train", "training");
+    return *this;
+  }
   bool has_slices() const { return setup_.slices > 1; }
   bool has_parts() const { return setup_.grains > 1 || has_slices(); }
   // Whose gradients are added in the tree: slices, each the sum of its grains, or grains.
@@ -209,6 +214,7 @@ class Training {
   std::vector<ProcessGroup> groups_;            // of each slice here
   std::optional<std::size_t> last_kind_;        // nothing before the first step
   std::int64_t steps_ = 0;
+  MovedFrom moved_;
 };
 
 }  // namespace nestgrad

@@ -43,8 +43,8 @@ std::vector<Tensor> Training::part_outputs(const Objective& objective, ParamTabl
 }
 
 Training::Step Training::step_grains(std::size_t kind, const GrainFn& batch_of, double rate) {
-  if (has_slices()) throw ConfigError("[train] this training has slices: call step_parts()");
-  if (!batch_of) throw ConfigError("[train] the function that makes the grains of a batch is empty");
+  if (here().has_slices()) throw ConfigError("[train] this training has slices: call step_parts()");
+  require_function("train", "what makes the grains of a batch", batch_of);
   return step_parts(
       kind, [batch_of](std::int64_t grain, std::int64_t) { return batch_of(grain); }, rate);
 }
@@ -120,6 +120,12 @@ std::vector<float> Training::run_slices(Program& program, Sums& sums) {
 std::vector<std::vector<double>> Training::read_slices(const std::vector<Spec>& batch,
                                                        const SliceOutputFn& output, std::int64_t count,
                                                        const PartFn& batch_of) const {
+  require_function("train", "what is to be read of slices", output);
+  require_function("train", "what makes the slices of a batch", batch_of);
+  require_begun();
+  if (!has_slices())
+    throw ConfigError("[train] read_slices() is of a training whose sequences are cut into slices");
+  if (count < 0) throw ConfigError(fmt::format("[train] {} batches cannot be read", count));
   const StateDict params = parameters();
   std::vector<TracedModel> models;
   std::vector<Plan> plans;
@@ -154,8 +160,8 @@ std::vector<std::vector<double>> Training::read_slices(const std::vector<Spec>& 
 }
 
 Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, double rate) {
-  if (!batch_of) throw ConfigError("[train] the function that makes the parts of a batch is empty");
-  if (!has_parts()) return step(kind, batch_of(0, 0), rate);
+  require_function("train", "what makes the parts of a batch", batch_of);
+  if (!here().has_parts()) return step(kind, batch_of(0, 0), rate);
   Program& program = program_of(kind, rate);
   last_batch_ = batch_of, last_kind_ = kind;
   Sums sums(leaves(), [&](auto& a, auto& b) {

@@ -51,6 +51,7 @@ std::optional<double> Validation::mean_between(double from, double to) const {
 
 Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
                          std::int64_t batch, Transport& processes) {
+  require_function("validation", "what makes the losses", losses);
   const std::int64_t count = windows.shape()[0], width = windows.shape()[1];
   std::vector<std::string> layers;
   const TracedModel model = trace_model(
@@ -95,6 +96,7 @@ Validation validation_of(const TokenLossFn& losses, const StateDict& params, con
 
 Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows,
                          Transport& processes) {
+  require_function("validation", "what makes the losses", losses);
   const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
   const TracedModel model =
       trace_model(kType, {Spec{DType::i32, {1, context + 1}}, Spec{kType, {1, context}}},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "engine/io/file.h"
 #include "models/adaptation.h"
 #include "models/checkpoint.h"
 #include "models/data.h"
@@ -65,6 +66,11 @@ std::string text_of(const Options& o) {
   return out;
 }
 
+// What is scored, for people.
+std::string text_name(const Options& o, std::size_t bytes) {
+  return fmt::format("{}{}: {} bytes", o.all ? "" : "the validation part of ", printable(o.data), bytes);
+}
+
 void evaluate(Options& o) {
   o.adaptation.what = adapted_named(o.adapt);
   try {
@@ -107,7 +113,8 @@ void evaluate(Options& o) {
     }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{} tokens in segments of {}, {}\n", frozen.size(), o.segment, format_seconds(seconds));
+  fmt::print("{}, {} tokens in segments of {}, {}\n", text_name(o, text.size()), frozen.size(), o.segment,
+             format_seconds(seconds));
   tell("as it is", frozen, bytes_per_token);
   if (learns) {
     tell(o.adapt, adapted, bytes_per_token);
@@ -116,8 +123,9 @@ void evaluate(Options& o) {
                quarters(frozen).back() - quarters(adapted).back());
   }
   if (!o.json) return;
-  nlohmann::ordered_json json{
-      {"tokens", frozen.size()}, {"segment", o.segment}, {"as_it_is", in_json(frozen, bytes_per_token)}};
+  nlohmann::ordered_json json{{"data", o.data},       {"part", o.all ? "all" : "validation"},
+                              {"bytes", text.size()}, {"tokens", frozen.size()},
+                              {"segment", o.segment}, {"as_it_is", in_json(frozen, bytes_per_token)}};
   if (learns) {
     const double rate = o.adaptation.rate > 0 ? o.adaptation.rate : default_rate(o.adaptation.what);
     json["adapt"] = o.adapt, json["rate"] = rate, json["steps"] = steps,

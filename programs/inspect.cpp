@@ -12,6 +12,7 @@
 #include "models/data.h"
 #include "models/tokenizer.h"
 #include "programs/inspect_images.h"
+#include "programs/other_learners.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -196,13 +197,11 @@ int nestgrad::programs::inspect(int argc, char** argv) {
       "graph.dot (Graphviz), graph.txt, trace.json (ui.perfetto.dev), summary.jsonl and views/*.npy.",
       "inspect"};
   Options o;
-  std::vector<std::string> names;
-  for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
   CLI::Option* checkpoint = app.add_option(
       "--checkpoint", o.checkpoint, "Folder of a model, or its file of weights (docs/published-models.md)");
   CLI::Option* learner =
       app.add_option("--learner", o.learner, "A published learner, on a task that it can learn")
-          ->check(CLI::IsMember(names));
+          ->check(system_name());
   checkpoint->excludes(learner);
   CLI::Option* layer =
       app.add_option("--layer", o.layer, "Layer of the model (0)")->check(not_negative, "NONNEGATIVE");

@@ -6,7 +6,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "models/config.h"
+#include "models/language_model.h"
+#include "programs/other_learners.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 #include "ttt/conformance.h"
@@ -54,13 +55,48 @@ void list(bool json) {
                e.optimizer, e.policy.str(), "", name(e.plan.form));
     all.push_back(to_json(s, e));
   }
-  fmt::print("{:<24} softmax attention: the nonparametric learner that keeps every example\n",
-             "nadaraya-watson");
+  for (const OtherLearner& o : other_learners())
+    fmt::print("{:<24} {}\n{:<24} {}\n", o.name, o.title, "", o.why_no_system);
   if (json) print_json({{"learners", all}});
+}
+
+// The same of one that is no system, whose form is chosen by nobody.
+void explain(const OtherLearner& o, const Sizes& sizes, const std::string& form, std::int64_t slices,
+             bool json) {
+  std::vector<std::string> forms = ttt::form_names();
+  std::erase(forms, "automatic");
+  if (form != "automatic") throw FormError(fmt::format("[form] {} is impossible: {}", form, o.why_no_form));
+  if (sizes.length % slices != 0)
+    throw ConfigError(
+        fmt::format("[explain] {} tokens cannot be cut into {} slices of one length", sizes.length, slices));
+  LanguageModelConfig config;
+  config.ttt_layer_type = layer_type(std::string(o.name));
+  config.num_attention_heads = sizes.heads;
+  if (const std::string why = why_not_cut(config, sizes.length / slices, slices); !why.empty())
+    throw ConfigError("[explain] " + why);
+  fmt::print(
+      "{} ({})\nmodel      {}\ninner loss {}\noptimiser  {}\npolicy     {}\nform       {}\nnot {}: {}\n",
+      o.title, o.source, o.model, o.loss, o.optimizer, o.policy, o.form, fmt::join(forms, ", "),
+      o.why_no_form);
+  if (slices > 1) fmt::print("{}", ttt::SlicePlan().str());
+  if (!json) return;
+  Json refused = Json::object();
+  for (const std::string& each : forms) refused[each] = o.why_no_form;
+  Json out{{"name", o.name},         {"title", o.title},
+           {"source", o.source},     {"model", o.model},
+           {"inner_loss", o.loss},   {"optimiser", o.optimizer},
+           {"gates", Json::array()}, {"unread_gates", Json::array()},
+           {"policy", o.policy},     {"form", nullptr},
+           {"runs_as", o.form},      {"slower", Json::array()},
+           {"refused", refused}};
+  if (slices > 1) out["slices"] = std::string(name(ttt::SlicePlan().form));
+  print_json(out);
 }
 
 void explain(const std::string& which, const Sizes& sizes, const std::string& form, std::int64_t slices,
              bool json) {
+  if (const OtherLearner* other = find_other_learner(which))
+    return explain(*other, sizes, form, slices, json);
   const ttt::System& s = ttt::system_named(which);
   const ttt::Explanation e = ttt::explain(s, sizes.program(), ttt::form_named(form), slices);
   fmt::print("{} ({})\n{}", s.title, s.source, e.str());
@@ -109,11 +145,12 @@ int nestgrad::programs::learners(int argc, char** argv) {
   std::string which, form = "automatic";
   Sizes sizes;
   std::int64_t slices = 1;
-  std::vector<std::string> names;
-  for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
+  const std::vector<std::string> names = system_names();
+  std::vector<std::string> explained = names;
+  for (const OtherLearner& o : other_learners()) explained.emplace_back(o.name);
   app.add_flag("--json", json, "Last line of output: the results as one JSON object");
   CLI::App* explaining = app.add_subcommand("explain", "The form that is chosen, and why not a faster one");
-  explaining->add_option("name", which, "Learner")->required()->check(CLI::IsMember(names));
+  explaining->add_option("name", which, "Learner")->required()->check(CLI::IsMember(explained));
   explaining->add_option("--heads", sizes.heads, "Heads")->check(positive, "POSITIVE")->capture_default_str();
   explaining->add_option("--dim", sizes.dim, "Features of one head")
       ->check(positive, "POSITIVE")
@@ -135,7 +172,7 @@ int nestgrad::programs::learners(int argc, char** argv) {
                    "Also how it goes along sequences that are cut into so many, each at a process of its own")
       ->check(positive, "POSITIVE");
   CLI::App* checking = app.add_subcommand("check", "The battery of proofs");
-  checking->add_option("name", which, "Learner")->check(CLI::IsMember(names));
+  checking->add_option("name", which, "Learner")->check(system_name());
   checking->add_flag("--all", all, "Every learner");
   for (CLI::App* sub : {explaining, checking})
     sub->add_flag("--json", json, "Last line of output: the results as one JSON object");

@@ -22,6 +22,7 @@
 #include "engine/core/device.h"
 #include "engine/core/error.h"
 #include "engine/core/threads.h"
+#include "engine/core/version.h"
 #include "engine/plan/plan_options.h"
 #include "engine/processes/mpi.h"
 #include "engine/processes/stall.h"

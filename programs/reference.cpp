@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/core/version.h"
 #include "engine/io/safetensors.h"
+#include "programs/other_learners.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 #include "ttt/policy_text.h"
@@ -145,11 +147,7 @@ void compute(const Options& o) {
 }
 
 void add_options(CLI::App& app, Options& o) {
-  std::vector<std::string> names;
-  for (const ttt::System& s : ttt::systems()) names.push_back(s.name);
-  app.add_option("--system", o.system, "The layer (learners lists them)")
-      ->required()
-      ->check(CLI::IsMember(names));
+  app.add_option("--system", o.system, "The layer (learners lists them)")->required()->check(system_name());
   auto* inputs =
       app.add_option("--inputs", o.inputs, "File with the named inputs (safetensors); --describe lists them");
   auto* random =

@@ -152,6 +152,14 @@ void prepare_folder(const Options& o) {
   if (has_checkpoint && !o.resume)
     throw ConfigError(
         fmt::format("{} already holds a training run; go on with --resume, or choose another --out", o.out));
+  // What stands there and is not of a run that was broken off: a page of inspect, a model that others read.
+  for (const char* name :
+       {"report.html", "summary.jsonl", "model.safetensors", "model.safetensors.index.json"})
+    if (!has_checkpoint && !o.resume && std::filesystem::exists(o.out + "/" + name))
+      throw ConfigError(fmt::format(
+          "{} holds {} of an inspection or a model, and a training run would write its own files in place of "
+          "theirs; choose another --out",
+          printable(o.out), name));
   if (!has_checkpoint && o.resume)
     throw IoError(fmt::format(
         "{}: there is no checkpoint.safetensors to resume from; leave --resume out to start", o.out));

@@ -53,7 +53,7 @@ build() {
     echo "  deps = gcc"
     echo "build $folder/common.h.$precompiled: precompile"
     echo "rule accept"
-    echo "  command = $compiler $common -DNESTGRAD_VERSION='\"\"' -DNESTGRAD_DEFAULT_DATA='\"\"' $include -fsyntax-only \$in && touch \$out"
+    echo "  command = $compiler $common -DNESTGRAD_DEFAULT_DATA='\"\"' $include -fsyntax-only \$in && touch \$out"
     echo "rule link"
     echo "  command = $compiler \$in -o \$out -pthread"
     for source in "${sources[@]}"; do

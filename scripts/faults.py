@@ -645,6 +645,31 @@ FAULTS = [
     ("misuse", "models/training.cpp", (files("models/misuse"),), [
         ("gradient-of-any-shape", "if («gradients[i].defined() && gradients[i].spec() != params[i].spec()»)", "false"),
         ("start-from-any-number", "if (const std::int64_t at = first_not_finite(value); «at >= 0»)", "false"),
+        ("empty-objective", "ObjectiveFn& objective) { «require_function(\"train\", \"the objective\", objective);» if (here()", None),
+    ]),
+    ("misuse", "models/decoder.cpp", (files("models/misuse"),), [
+        ("learns-twice-after-a-failure", "«is_broken_ = learns;»", None),
+    ]),
+    ("misuse", "models/streams.cpp", (files("models/misuse"),), [
+        ("leaves-half-read", "Stopped Streams::leave(Id stream) { «require_whole();»", None),
+    ]),
+    ("misuse", "engine/core/moved_from.h", (files("models/misuse"),), [
+        ("moved-from-unnoticed", "if («gone_») throw", "false"),
+    ]),
+    ("misuse", "ttt/compose.cpp", (files("models/misuse"),), [
+        ("loss-without-function", "«require_function(\"composed\", \"what the loss computes, InnerLoss::f,\", loss_.f);»", None),
+        ("model-without-function", "«require_function(\"composed\", \"what the model computes, Model::f,\", model_.f);»", None),
+    ]),
+    ("misuse", "engine/processes/threads.cpp", (files("engine/misuse"),), [
+        ("ranks-without-function", "«require_function(\"processes\", \"what the ranks do\", fn);»", None),
+    ]),
+    ("misuse", "ttt/inner_loop.cpp", (files("ttt/inner_loop"),), [
+        ("block-of-nothing", "if («options.block < 1») throw", "false"),
+        ("documents-at-multiples-of-nothing", "if («views.alignment < 1») throw", "false"),
+        ("places-beyond-a-chunk", "position.dim(0) >= least && «position.dim(0) <= chunk»", "true"),
+    ]),
+    ("misuse", "ttt/causal_attention.cpp", (files("ttt/causal_attention"), files("ops/sweep"), files("models/misuse")), [
+        ("window-without-end", "|| «window_of(c.attrs) > kMostWindow»)", "false"),
     ]),
     ("misuse", "models/state_program.cpp", (files("models/misuse"),), [
         ("state-of-the-token", "if («of_tokens[uz(start.function.outputs()[i])]»)", "false"),
@@ -944,6 +969,8 @@ FAULTS = [
         ("callers-arrays-written-over", "«array = std::move(array).unshared();»", None),
         ("loss-not-looked-at-in-the-step", "{numbers[0], numbers[1], numbers[2], «objective.loss»}", "Tensor()"),
         ("start-forgotten-at-resume", "«if (!run.start.empty()) start_ = run.start;»", None),
+        ("damaged-numbers-at-resume", "if (const float x = value.as<float>()[uz(i)]; «!std::isfinite(x)» ||", "false"),
+        ("negative-squares-at-resume", "«(copy == kSquares && x < 0)»", "false"),
         ("surplus-dropped-at-resume", "«check_fits(specs_, params, path);»", None),
         ("own-gradients-forgotten", "if («gradients.empty()») {", "true"),
         ("frozen-learns", "if («rules[i].rate == 0») gradients[i] = {}", "false"),
@@ -1047,6 +1074,7 @@ FAULTS = [
     ]),
     ("training", "models/partial_load.cpp", TRAINING, [
         ("shapes-unlooked-at", "} else if («at->second.shape() != value.shape()») {", "false"),
+        ("buffers-shared", "in_type(at->second, value.dtype(), name, what)«.unshared()»", None),
         ("unwanted-loaded", "} else if («wanted && !wanted(name)») {", "false"),
     ]),
     ("validation", "models/validation.cpp", TRAINING, [
@@ -1062,7 +1090,7 @@ FAULTS = [
         ("parameters-as-they-start", "spread = constant ? «0.1» :", "0.0"),
         ("stateless-model-taken", "if («!carried_.names.empty()») return;", "true"),
         ("never-learns", "if («is_due(program)») program.second->run(tokens, states_)", "false"),
-        ("learns-from-unknown-tokens", "if («std::ranges::any_of(learn_, is_due)») check_vocabulary(tokens)", "false"),
+        ("learns-from-unknown-tokens", "const bool learns = «std::ranges::any_of(learn_, is_due)»;", "false"),
     ]),
     ("end-to-end", "models/end_to_end.cpp", (files("models/end_to_end", "golden_check/"),), [
         ("full-is-first-order", "probe(«full» ? w : stop_gradient(w))", "false"),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/index.h"
 #include "ttt/causal_attention.h"
 
 namespace nestgrad::ttt {
@@ -141,7 +142,7 @@ Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t hei
   const CompositeScope scope(op, loc);
   check(op, q, k, v, true);
   checked_scale(op, scale);
-  if (height < 1 || width < 1 || height * width != q.dim(2))
+  if (!is_grid(q.dim(2), height, width))
     throw ShapeError(
         fmt::format("[{}] an image of height {} and width {} does not have {} tokens; need "
                     "height * width == time: q is {}",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -13,6 +14,8 @@
 namespace nestgrad {
 
 namespace {
+
+constexpr std::int64_t kMostWindow = std::int64_t{1} << 47;  // more tokens than any memory holds
 
 std::int64_t window_of(const Attrs& a) { return a.as<CausalAttentionAttrs>().window; }
 
@@ -31,7 +34,8 @@ Spec infer_attention(const OpCall& c) {
   if (q[1] % k[1] != 0)
     c.shape_error("every head of k and v is read by as many of q; need q.heads to be a multiple of k.heads");
   if (k[3] != q[3]) c.shape_error("need q.dim == k.dim");
-  if (window_of(c.attrs) < 0) c.shape_error("the window must be positive, or 0 for no bound");
+  if (window_of(c.attrs) < 0 || window_of(c.attrs) > kMostWindow)
+    c.shape_error(fmt::format("the window must be positive, up to {}, or 0 for no bound", kMostWindow));
   Spec out = c.in[0];
   out.shape[3] = v[3] + 1;
   return out;
@@ -116,7 +120,10 @@ constinit const Op causal_attention_op = {
                .error = "of one floating type; cast() them"},
               {.inputs = {{{1, 2, 3, 4}}, {{1, 2, 3, 4}}, {{1, 2, 3, 4}}},
                .attrs = CausalAttentionAttrs{-1},
-               .error = "the window must be positive"}};
+               .error = "the window must be positive"},
+              {.inputs = {{{1, 2, 3, 4}}, {{1, 2, 3, 4}}, {{1, 2, 3, 4}}},
+               .attrs = CausalAttentionAttrs{std::numeric_limits<std::int64_t>::max()},
+               .error = "the window must be positive, up to"}};
     }};
 
 constinit const Op causal_attention_derivative_op = {

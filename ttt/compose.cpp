@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/core/index.h"
 #include "ops/accumulate.h"
 
 namespace nestgrad::ttt {
@@ -102,9 +103,9 @@ Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, s
   return {"3x3 depthwise convolution",
           {matrix("kernel", params("kernel", {heads, 9, dim}, Init::normal(1.0 / 3.0)))},
           [=](const Weights& w, Tensor x) {
-            if (x.dim(-2) != height * width)
-              throw ShapeError(fmt::format("[depthwise3x3] rows are {}; an image of {} x {} has {} tokens",
-                                           to_string(x.spec()), height, width, height * width));
+            if (!is_grid(x.dim(-2), height, width))
+              throw ShapeError(fmt::format("[depthwise3x3] rows are {}; their tokens are no image of {} x {}",
+                                           to_string(x.spec()), height, width));
             Shape image = x.shape();
             image[image.size() - 2] = height;
             image.insert(image.end() - 1, width);
@@ -121,6 +122,10 @@ Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, s
 }
 
 Model starting_from(const std::vector<Tensor>& start, const std::function<Model(const Params&)>& make) {
+  require_function("starting_from", "what makes the model", make);
+  if (start.empty())
+    throw ConfigError("[starting_from] there are no weights to start from; give those of the model");
+  check_defined("starting_from", "weight", start, Loc::current());
   Graph scratch;  // for the parameters that it would start from otherwise
   ParamTable unused(scratch, start.at(0).dtype());
   Model out = make(Params(unused));
@@ -132,6 +137,8 @@ Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths) 
   if (models.size() != widths.size() || models.empty())
     throw ConfigError(fmt::format("[side_by_side] {} models need as many widths, there are {}", models.size(),
                                   widths.size()));
+  for (const Model& model : models)
+    require_function("side_by_side", "what a model computes, Model::f,", model.f);
   std::vector<FastWeight> all;
   std::string text;
   for (std::size_t m = 0; m < models.size(); ++m) {
@@ -162,6 +169,12 @@ namespace {
 Tensor per_token(Tensor x) { return sum(x, {-1}, kKeep); }
 
 }  // namespace
+
+Composed::Composed(Model model, InnerLoss loss, InnerOptimizer optimizer)
+    : model_(std::move(model)), loss_(std::move(loss)), optimizer_(std::move(optimizer)) {
+  require_function("composed", "what the model computes, Model::f,", model_.f);
+  require_function("composed", "what the loss computes, InnerLoss::f,", loss_.f);
+}
 
 InnerLoss half_squared_error() {
   return {"1/2 |f(k) - v|^2", [](Tensor p, Tensor v) { return 0.5 * per_token(square(p - v)); }};

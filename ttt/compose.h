@@ -38,7 +38,7 @@ Model gated(const Params& params, const ModelSizes& s);   // silu(x W) * x
 Model depthwise3x3(const Params& params, std::int64_t heads, std::int64_t dim, std::int64_t height,
                    std::int64_t width);
 // The model that `make` makes, whose weights [heads, ..] start from these, in its own order, instead of parameters of its
-// own: `make` is given parameters that are thrown away.
+// own: `make` is given parameters that are thrown away. ConfigError without weights, and for more or fewer than the model has.
 Model starting_from(const std::vector<Tensor>& start, const std::function<Model(const Params&)>& make);
 // Each model reads its own features, one after the other; so does the loss.
 Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths);
@@ -60,8 +60,11 @@ InnerLoss cross_entropy_with();
 
 class Composed : public Learner {
  public:
-  Composed(Model model, InnerLoss loss, InnerOptimizer optimizer = {})
-      : model_(std::move(model)), loss_(std::move(loss)), optimizer_(std::move(optimizer)) {}
+  // ConfigError for a model or a loss without a function, as Model{} and one that was moved from are.
+  Composed(Model model, InnerLoss loss, InnerOptimizer optimizer = {});
+  // Moving copies: one that was moved from is still a learner.
+  Composed(const Composed&) = default;
+  Composed& operator=(const Composed&) = default;
   Weights init() const override { return model_.start; }
   Tensor predict(const Weights& w, Tensor x) const override { return model_.f(w, x); }
   Tensor loss(const Weights& w, Tensor k, Tensor v) const override { return loss_.f(model_.f(w, k), v); }

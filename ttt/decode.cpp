@@ -167,10 +167,15 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   Views views = given_views;
   if (policy.query_is_key) views.q = views.k;
   policy.check();
+  check(options);
   if (policy.chunk == Policy::kWholeSequence)
     throw ConfigError(fmt::format(
         "[decode] a chunk that is the whole sequence ends nowhere when tokens come one by one ({})",
         policy.str()));
+  if (views.position.defined() && views.position.shape() != Shape{policy.chunk})
+    throw ShapeError(fmt::format(
+        "[decode] position rates are {} ({}); they must be {}, one for each place of a chunk",
+        to_string(views.position.spec()), describe(views.position), to_string(Shape{policy.chunk})));
   if (const std::string why = why_not_causal(given, policy, start, views.q.spec()); !why.empty())
     throw ConfigError("[decode] " + why);
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);

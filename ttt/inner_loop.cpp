@@ -54,6 +54,16 @@ void check_gates(const Learner& learner, const Weights& weights, const Gates& ga
     }
 }
 
+// One number for each place of a chunk, or for each token of a sequence that is shorter.
+void check_position(const Policy& policy, Tensor position, std::int64_t time) {
+  if (!position.defined()) return;
+  const std::int64_t chunk = policy.chunk_of(time), least = std::min(chunk, time);
+  if (position.rank() == 1 && position.dim(0) >= least && position.dim(0) <= chunk) return;
+  throw ShapeError(
+      fmt::format("[inner_loop] position rates are {} ({}); they must be [{}], one for each place of a chunk",
+                  to_string(position.spec()), describe(position), chunk));
+}
+
 // The tokens that are asked, and the position rates.
 void check_tokens(const Policy& policy, const Views& views) {
   const std::int64_t time = views.k.dim(2);
@@ -64,17 +74,18 @@ void check_tokens(const Policy& policy, const Views& views) {
         fmt::format("[inner_loop] q is {} and k is {}: only a policy with one step for the whole sequence "
                     "may ask more or fewer tokens than it learns from",
                     to_string(views.q.spec()), to_string(views.k.spec())));
-  const std::int64_t chunk = policy.chunk_of(time);
   if (views.position.defined() && after)
     throw ConfigError(
         "[inner_loop] position rates are for update = per_token: a step per chunk has no token's place");
-  if (views.position.defined() && views.position.dim(0) < std::min(chunk, time))
-    throw ShapeError(fmt::format("[inner_loop] position rates are {}, chunks have {} tokens",
-                                 to_string(views.position.spec()), chunk));
+  check_position(policy, views.position, time);
 }
 
 void check_views(const Policy& policy, const Views& views) {
   policy.check();
+  if (views.alignment < 1)
+    throw ConfigError(fmt::format(
+        "[inner_loop] packed documents begin at multiples of {} tokens (Views::alignment); it must be 1 or more",
+        views.alignment));
   if (views.k.rank() != 4 || views.q.rank() != 4 || views.v.rank() != 4)
     throw ShapeError(fmt::format("[inner_loop] views are [batch, heads, time, dim]; q is {}, k {}, v {}",
                                  to_string(views.q.spec()), to_string(views.k.spec()),
@@ -368,6 +379,16 @@ class BlockWalk {
 
 }  // namespace
 
+void check(const InnerLoopOptions& options) {
+  if (options.block < 1)
+    throw ConfigError(fmt::format(
+        "[inner_loop] {} tokens are to be worked on at once (InnerLoopOptions::block); it must be 1 or more",
+        options.block));
+  if (options.checkpoint_every < 0)
+    throw ConfigError(fmt::format("[inner_loop] checkpoint_every is {}; it must be 0 or positive",
+                                  options.checkpoint_every));
+}
+
 std::vector<Tensor> zero_offsets(const Weights& weights, std::int64_t chunks) {
   std::vector<Tensor> out;
   for (const Tensor& w : weights.values()) {
@@ -397,6 +418,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
                             const InnerLoopOptions& options) {
   const Scope scope("inner loop");
   const Policy& policy = options.policy;
+  check(options);
   Views views = given_views;
   if (policy.query_is_key) views.q = views.k;
   check_views(policy, views);

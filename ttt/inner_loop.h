@@ -9,7 +9,8 @@ namespace nestgrad::ttt {
 struct InnerLoopOptions {
   Policy policy = {};
   FormChoice form = FormChoice::automatic;
-  std::int64_t block = 64;   // tokens (parallel, wy) that are worked on at once; never changes the meaning
+  std::int64_t block =
+      64;  // tokens (parallel, wy) that are worked on at once, 1 or more; never changes the meaning
   int checkpoint_every = 0;  // as in ScanOptions
   bool track_loss = false;
   // Per weight [chunks, batch, heads, in, out], or empty: added to the weights
@@ -21,6 +22,9 @@ struct InnerLoopOptions {
   std::vector<Tensor> state_offset = {};
   bool keep_points = false;  // give InnerLoopResult::points
 };
+
+// ConfigError for a number that makes no sense.
+void check(const InnerLoopOptions& options);
 
 // Such zeros, [chunks, ..] beside each weight, each a variable of its own.
 std::vector<Tensor> zero_offsets(const Weights& weights, std::int64_t chunks);

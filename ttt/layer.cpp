@@ -252,6 +252,7 @@ Tensor TTTLayer::learnt(const Learner& learner, const Views& views, Stream& stre
 }
 
 Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
+  moved_.check("ttt", "layer");
   const Scope scope(name_);
   const Task::Joined joined = task_->views(x, stream);
   Tensor slot;  // stepping: the token's place in its chunk

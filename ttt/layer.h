@@ -2,6 +2,7 @@
 // three views of each token; the learner is trained on (k, v) and answers for q.
 #pragma once
 
+#include "engine/core/moved_from.h"
 #include "ttt/system.h"
 
 namespace nestgrad::ttt {
@@ -58,7 +59,10 @@ class TTTLayer {
   TTTLayer(const Params& params, const TTTLayerOptions& options, std::unique_ptr<Task> task, System system,
            std::string name);
   Tensor operator()(Tensor x, Stream& stream) const;
-  const Learner& learner() const { return *learner_; }
+  const Learner& learner() const {
+    moved_.check("ttt", "layer");
+    return *learner_;
+  }
 
  private:
   // What the learner is given of x; slot: the token's place in its chunk, where tokens come one by one.
@@ -85,6 +89,7 @@ class TTTLayer {
   std::unique_ptr<Learner> learner_;
   std::shared_ptr<std::map<std::string, Params::Request>> asked_;  // what the learner has asked for, by name
   std::string name_;
+  MovedFrom moved_;
 };
 
 // Each token's place in its chunk, 0, 1, .., chunk - 1, 0, 1, ..: [tokens].

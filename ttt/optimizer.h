@@ -36,6 +36,7 @@ struct Hyper {
   }
   // What `fn` makes of a gate's columns, in words: decay = gate("dt", "exp(-A dt)", ..).
   static Hyper gate(std::string name, std::string text, std::function<Tensor(Tensor)> fn) {
+    require_function("gate", "what is made of the gate", fn);
     Hyper h = gate(std::move(name));
     h.text = std::move(text);
     h.of_gate = std::move(fn);
@@ -92,6 +93,10 @@ struct Anchor {
 
 class InnerOptimizer {
  public:
+  InnerOptimizer() = default;  // W <- W - g
+  // Moving copies: one that was moved from would be another optimiser.
+  InnerOptimizer(const InnerOptimizer&) = default;
+  InnerOptimizer& operator=(const InnerOptimizer&) = default;
   // ---- on the gradient, in the order of the calls; what is over all weights (Per::all) acts before all others ----
   InnerOptimizer& scale(Hyper factor);
   // m <- beta m + g, g <- m; nesterov: g <- g + beta m.

@@ -79,6 +79,7 @@ class Params {
   }
   // A view of which every request goes to `answer`, which may ask this one (get) for something else and change what it gives.
   Params through(Answer answer) const {
+    require_function("params", "what answers requests", answer);
     Params out = *this;
     out.answer_ = std::move(answer);
     return out;

@@ -8,6 +8,10 @@ void Policy::check() const {
   const auto refuse = [](const std::string& why) { throw ConfigError("[policy] " + why); };
   if (chunk < 0)
     refuse(fmt::format("the chunk must have at least 1 token (0: the whole sequence), it has {}", chunk));
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 47;  // more than any memory holds
+  if (chunk > kMostTokens)
+    refuse(fmt::format("the chunk has at most {} tokens (0: the whole sequence), it is to have {}",
+                       kMostTokens, chunk));
   if (steps < 1) refuse(fmt::format("there must be at least 1 step a chunk, there are {}", steps));
   if (horizon < 1) refuse(fmt::format("the horizon must be at least 1 chunk, it is {}", horizon));
   if (update == Update::per_token && steps > 1)

@@ -16,12 +16,13 @@ struct Views {
          v = {};  // [batch, heads, time, dim]; q may have another length if the whole sequence is one chunk
   Gates gates = {};  // [batch, heads, time, 1 or in]
   // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights
-  // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers).
+  // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers). Of a sequence shorter than a chunk as many as it
+  // has tokens will do.
   Tensor position = {};
   // Packed documents: [batch, 1, time, 1], 1 where a token begins one: there the state is the first one again, weights and
   // slots. Undefined: the sequence is one document.
   Tensor starts = {};
-  // They begin at multiples of so many tokens, and thus with chunks: of `starts` only the first token of a chunk is looked at.
+  // They begin at multiples of so many tokens, 1 or more, and thus with chunks: of `starts` only the first token of a chunk is looked at.
   std::int64_t alignment = 1;
 };
 

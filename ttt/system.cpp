@@ -105,6 +105,7 @@ std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DTy
 Function trace_system(const System& system, const ProgramSizes& s, DType dtype,
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn) {
   check_complete(system);
+  require_function("ttt", "what makes the outputs of a system's program", fn);
   if (std::min({s.batch, s.heads, s.dim, s.time}) < 1 || s.chunk < 0)
     throw ConfigError(fmt::format(
         "[ttt] '{}' of batch {}, heads {}, dim {}, time {}, chunk {}: each must be at least 1, the chunk 0 (the "

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/core/index.h"
 #include "ttt/attention.h"
 #include "ttt/effective_attention.h"
 #include "ttt/layer.h"
@@ -43,9 +44,9 @@ void check_sizes(std::string_view what, Tensor x, std::int64_t width, std::int64
 }
 
 void check_image(std::string_view what, Tensor x, std::int64_t height, std::int64_t width) {
-  if (height < 1 || width < 1 || x.dim(1) != height * width)
-    throw ShapeError(fmt::format("[{}] x is {}, an image of {} x {} has {} tokens", what, to_string(x.spec()),
-                                 height, width, height * width));
+  if (!is_grid(x.dim(1), height, width))
+    throw ShapeError(fmt::format("[{}] x is {}, whose {} tokens are no image of {} x {}", what,
+                                 to_string(x.spec()), x.dim(1), height, width));
 }
 
 // A learner and what it is given of all tokens.

@@ -153,6 +153,7 @@ Array read_array(Cursor in, const std::string& name) {
 
 std::map<std::string, Array> parse_flax_stream(std::span<const std::byte> bytes, const std::string& what,
                                                const std::function<bool(const std::string&)>& wanted) {
+  require_function("flax", "what is wanted", wanted);
   std::map<std::string, Array> out;
   Cursor in(bytes, what);
   while (!in.done()) {

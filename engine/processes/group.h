@@ -13,6 +13,9 @@ class ProcessGroup {
  public:
   ProcessGroup();  // this process alone: number 0
   explicit ProcessGroup(std::shared_ptr<Transport> processes);
+  // Moving copies: one that was moved from is still a group.
+  ProcessGroup(const ProcessGroup&) = default;
+  ProcessGroup& operator=(const ProcessGroup&) = default;
 
   int id() const { return id_; }
   int size() const { return processes_->size(); }

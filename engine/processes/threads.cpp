@@ -204,6 +204,7 @@ std::shared_ptr<Transport> RankThreads::rank(int rank) const {
 }
 
 void RankThreads::run(const std::function<void(Transport& rank)>& fn) {
+  require_function("processes", "what the ranks do", fn);
   Mail& m = *mail_;
   m.begin();
   {

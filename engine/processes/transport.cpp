@@ -111,6 +111,7 @@ void Transport::broadcast(std::span<std::byte> bytes, int root) {
 }
 
 void Transport::on_first(const std::function<void()>& fn) {
+  require_function("processes", "what the first process does", fn);
   from_first([&] {
     fn();
     return std::string();
@@ -140,6 +141,7 @@ std::string Transport::from_first(const std::function<std::string()>& fn) {
 
 std::vector<std::vector<double>> Transport::shared_out(
     std::int64_t count, const std::function<std::vector<double>(std::int64_t i)>& make) {
+  require_function("processes", "what is shared out", make);
   const IndexRange own = part_of(count, rank(), size());
   Bytes mine;
   const auto append = [&](const void* from, std::size_t bytes) {

@@ -67,10 +67,19 @@ using TraceFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 // The inputs are named in0, in1, ..; loc is their line in messages.
 Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc = Loc::current());
 
+// ConfigError for an empty std::function; any other callable is there.
+template <class Fn>
+void require_traceable(const Fn&) {}
+template <class Signature>
+void require_traceable(const std::function<Signature>& fn) {
+  require_function("trace", "what is to be traced", fn);
+}
+
 // The same, for one output: a callable (const vector<Tensor>&) -> Tensor.
 template <class Fn>
 requires std::same_as < std::invoke_result_t < Fn&, const std::vector<Tensor>
 & >, Tensor > Function trace(Fn&& fn, const std::vector<Spec>& inputs, Loc loc = Loc::current()) {
+  require_traceable(fn);
   return trace(TraceFn([&](const std::vector<Tensor>& in) { return std::vector<Tensor>{fn(in)}; }), inputs,
                loc);
 }
@@ -79,6 +88,7 @@ requires std::same_as < std::invoke_result_t < Fn&, const std::vector<Tensor>
 template <class Fn, class... S>
 requires(sizeof...(S) > 0 && (std::same_as<std::remove_cvref_t<S>, Spec> && ...)) Function
     trace(Fn&& fn, const S&... specs) {
+  require_traceable(fn);
   return trace(TraceFn([&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
                  return [&]<std::size_t... I>(std::index_sequence<I...>)->std::vector<Tensor> {
                    return {fn(in[I]...)};

@@ -29,8 +29,18 @@ Tensor depthwise_conv_of(Tensor x, const Params& params, std::int64_t height, st
   return reshape(depthwise_conv3x3(image, weight, params("bias", {width}, Init::zeros())), x.shape());
 }
 
+namespace {
+
+void check_at_most(const char* who, const char* field, std::int64_t value, std::int64_t most) {
+  if (value > most)
+    throw ConfigError(fmt::format("[{}] {} must be at most {}, it is {}", who, field, most, value));
+}
+
+}  // namespace
+
 void check_positive(const char* who, const char* field, std::int64_t value) {
   if (value < 1) throw ConfigError(fmt::format("[{}] {} must be positive, it is {}", who, field, value));
+  check_at_most(who, field, value, std::int64_t{1} << 30);
 }
 
 void check_sizes(const char* who, const ImageModelSizes& s) {
@@ -41,6 +51,11 @@ void check_sizes(const char* who, const ImageModelSizes& s) {
   positive("patch", s.patch);
   positive("width", s.width);
   positive("heads", s.heads);
+  constexpr std::int64_t kMostPixels =
+      1 << 20;  // of a side; a patch then has no more numbers than 64 bits count
+  check_at_most(who, "height", s.height, kMostPixels);
+  check_at_most(who, "image_width", s.image_width, kMostPixels);
+  check_at_most(who, "channels", s.channels, kMostPixels);
   if (s.height % s.patch || s.image_width % s.patch)
     throw ConfigError(fmt::format("[{}] patches of {} x {} do not divide images of {} x {}", who, s.patch,
                                   s.patch, s.height, s.image_width));

@@ -23,7 +23,7 @@ struct ImageModelSizes {
 };
 // ConfigError in the name of `who`, saying which of them does not make sense and why.
 void check_sizes(const char* who, const ImageModelSizes& sizes);
-// ConfigError unless value is positive.
+// ConfigError unless value is positive, and at most 2^30.
 void check_positive(const char* who, const char* field, std::int64_t value);
 
 }  // namespace nestgrad::vision

@@ -115,7 +115,7 @@ Array sample_ddim(const EpsFunction& eps, const NoiseSchedule& schedule, const A
                                  noise.shape()[0]));
   if (o.guidance != 1 && o.no_label < 0)
     throw ConfigError("[sampling] guidance needs the label that stands for none; give no_label");
-  if (!eps) throw ConfigError("[sampling] the function that predicts the noise is empty");
+  require_function("sampling", "what predicts the noise", eps);
   if (!(o.clip >= 0))
     throw ConfigError(fmt::format("[sampling] clip must be positive, or 0 for none; it is {}", o.clip));
   Array x = noise.clone();

@@ -17,6 +17,9 @@ class NoiseSchedule {
   static NoiseSchedule linear(std::int64_t levels = 200);
   // kept[t] in (0, 1), falling. ConfigError otherwise.
   explicit NoiseSchedule(std::vector<double> kept);
+  // Moving copies: one that was moved from still has its levels.
+  NoiseSchedule(const NoiseSchedule&) = default;
+  NoiseSchedule& operator=(const NoiseSchedule&) = default;
 
   std::int64_t levels() const { return static_cast<std::int64_t>(kept_.size()); }
   // Share of an image's variance that is left, the product of 1 - beta up to t (alpha bar). ValueError for a

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/core/index.h"
 #include "ops/ops.h"
 #include "ttt/layer.h"
 
@@ -24,9 +25,12 @@ Tensor patches_of(Tensor images, std::int64_t patch) {
 }
 
 Tensor images_of(Tensor tokens, std::int64_t height, std::int64_t width, std::int64_t patch) {
-  const bool divides = patch > 0 && height > 0 && width > 0 && height % patch == 0 && width % patch == 0;
+  constexpr std::int64_t kMostPatch = 1 << 20;
+  const bool divides = patch > 0 && patch <= kMostPatch && height > 0 && width > 0 && height % patch == 0 &&
+                       width % patch == 0;
   const std::int64_t rows = divides ? height / patch : 0, columns = divides ? width / patch : 0;
-  if (!divides || tokens.rank() != 3 || tokens.dim(1) != rows * columns || tokens.dim(2) % (patch * patch))
+  if (!divides || tokens.rank() != 3 || !is_grid(tokens.dim(1), rows, columns) ||
+      tokens.dim(2) % (patch * patch))
     throw ShapeError(
         fmt::format("[patches] tokens {} are not those of an image of {} x {} in patches of {} x {}",
                     to_string(tokens.spec()), height, width, patch, patch));

@@ -3,6 +3,7 @@
 #include "autograd/scan.h"
 #include "engine/core/threads.h"
 #include "engine/processes/threads.h"
+#include "tests/lent_transport.h"
 #include "tests/testing.h"
 
 using namespace nestgrad;
@@ -26,6 +27,17 @@ TEST_CASE("an empty function is refused wherever one is taken, by the name of wh
   refused("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(forward, RuleFn(), {x}); }, row); });
   refused("threads", [] { in_parallel(3, 2, {}); });
   refused("processes", [] { run_as_processes(2, {}); });
+  refused("processes", [] { RankThreads(2, nullptr).run({}); });
+  refused("processes", [] { OneProcess().from_first({}); });
+  refused("processes", [] { OneProcess().on_first({}); });
+  refused("processes", [] { OneProcess().shared_out(1, {}); });
+  // Of signatures of one's own, which trace() wraps.
+  refused("trace", [&] { trace(std::function<Tensor(Tensor)>(), row); });
+  refused("trace", [&] { trace(std::function<Tensor(const Tensors&)>(), std::vector<Spec>{row}); });
+  refused("trace", [&] {
+    const std::function<Tensors(Tensor, Tensor)> none;
+    trace(none, row, row);
+  });
 }
 
 TEST_CASE("a plan that was moved from says so, whatever it is asked") {
@@ -45,6 +57,19 @@ TEST_CASE("a plan that was moved from says so, whatever it is asked") {
   refused([&] { static_cast<void>(from.buffers()); });
   refused([&] { static_cast<void>(from.profile({Array::zeros(DType::f64, {2})}, 1)); });
   CHECK(to.stats().nodes > 0);
+}
+
+TEST_CASE("a group of processes that was moved from is still one") {
+  run_as_processes(2, [](Transport& all) {
+    ProcessGroup from(lent(all));
+    const ProcessGroup to = std::move(from);
+    if (from.size() != 2 || from.rank() != to.rank() || from.id() != to.id()) throw ValueError("it is none");
+  });
+}
+
+TEST_CASE("the version is the same as numbers and as text") {
+  CHECK(std::string(NESTGRAD_VERSION) ==
+        fmt::format("{}.{}.{}", NESTGRAD_VERSION_MAJOR, NESTGRAD_VERSION_MINOR, NESTGRAD_VERSION_PATCH));
 }
 
 TEST_CASE("a constant without numbers, and nodes that a graph does not have, are refused") {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 using namespace nestgrad;
 
@@ -32,6 +33,10 @@ bool runs(const Op& op, const OpSample& sample) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
+  if (std::strcmp(NESTGRAD_VERSION, PACKAGE_VERSION) != 0)
+    return std::printf("the headers are of version %s, the package of %s\n", NESTGRAD_VERSION,
+                       PACKAGE_VERSION),
+           1;
   const auto rows = static_cast<std::size_t>(std::atoi(argv[1]));
   std::size_t run = 0;
   for (const Op* op : op_table()) {

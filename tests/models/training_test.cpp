@@ -252,7 +252,46 @@ TEST_CASE("training: before add() there is nothing to save, to load or to start 
   CHECK_FALSE(training.why_not_finite());
   training.add(kPairs, fit);
   CHECK_FALSE(training.why_not_finite());
-  CHECK(contains(message_of<ConfigError>([&] { training.step_grains(0, {}, 0.1); }), "is empty"));
+  CHECK(contains(message_of<ConfigError>([&] { training.step_grains(0, {}, 0.1); }), "is an empty function"));
+}
+
+TEST_CASE(
+    "training: a checkpoint whose numbers no step leaves behind is refused by name, and changes nothing") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint.safetensors", spoilt = folder / "spoilt.safetensors";
+  const auto begun = [] {
+    Training out(TrainingSetup{.average_decay = 0.5});
+    out.add({{DType::f32, {2}}}, towards(1));
+    out.step(0, {numbers(3, -4)}, 0.1);
+    return out;
+  };
+  Training training = begun();
+  training.save(path, {});
+  const StateDict before = training.parameters();
+  training.load(path, {});
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  struct Damage {
+    const char* name;
+    double number;
+  };
+  for (const Damage& d :
+       {Damage{"w", std::nan("")}, Damage{"adamw.m.w", kInfinite}, Damage{"adamw.m.w", std::nan("")},
+        Damage{"adamw.v.w", kInfinite}, Damage{"adamw.v.w", -1e-9}, Damage{"average.w", -kInfinite}}) {
+    CAPTURE(d.name);
+    CAPTURE(d.number);
+    SafeTensors file = read_safetensors(path);
+    file.tensors.at(d.name).as<float>()[1] = static_cast<float>(d.number);
+    write_safetensors(spoilt, file);
+    const std::string text = message_of<ValueError>([&] { training.load(spoilt, {}); });
+    CHECK(contains(text, fmt::format("'{}' has ", d.name)));
+    CHECK(contains(text, "at 1, which no step leaves behind"));
+    CHECK(training.parameters().at("w").same_bits(before.at("w")));
+    CHECK(training.steps_done() == 1);
+  }
+  SafeTensors file = read_safetensors(path);
+  file.tensors.at("adamw.m.w").as<float>()[0] = -3;  // a mean of gradients may be
+  write_safetensors(spoilt, file);
+  training.load(spoilt, {});
 }
 
 TEST_CASE("training: the running average is the one written by hand, and changes nothing else") {
@@ -317,6 +356,13 @@ TEST_CASE("a part of a model is taken by name from another, and what was taken, 
   CHECK(load.str() == "1 parameters loaded; 1 left: 'other'; 1 new: 'b'");
   CHECK(params.at("a").same_bits(Array::of({1, 2}, {2}, DType::f32)));
   CHECK(params.at("b").same_bits(Array::zeros(DType::f32, {3})));
+  // Copies, of the model's type or not: neither sees what becomes of the other.
+  StateDict file{{"w", Array::of({1, 2}, {2}, DType::f32)}}, mine{{"w", Array::zeros(DType::f32, {2})}};
+  load_by_name(mine, file, "a file");
+  file.at("w").as<float>()[0] = 5;
+  CHECK(mine.at("w").to_vector() == std::vector<double>{1, 2});
+  mine.at("w").as<float>()[1] = 7;
+  CHECK(file.at("w").to_vector() == std::vector<double>{5, 2});
 
   StateDict kept{{"a", Array::zeros(DType::f32, {2})}};
   const PartialLoad none = load_by_name(kept, {{"a", Array::of({1, 2}, {2})}, {"b", Array::of({1}, {1})}},

@@ -45,6 +45,20 @@ expect 1 'wy is impossible' "$bin/learners" explain ttt-mlp --form wy
 expect 1 'chunk-parallel is impossible: the gradient of' "$bin/learners" explain lact --form chunk-parallel
 expect 0 '"passed":true' "$bin/learners" check gated-delta-net --json
 expect 2 'not in' "$bin/learners" explain nothing
+# .. and those that are no system say what they are, and why there is nothing to choose or to prove.
+expect 0 'not primal, dual, parallel, wy, chunk-parallel: there are no weights' "$bin/learners" explain nadaraya-watson
+expect 0 'not primal, dual, parallel, wy, chunk-parallel: the loss is that of the model' "$bin/learners" explain ttt-e2e
+expect 0 '"name":"ttt-e2e".*"refused":{"primal":"the loss is' "$bin/learners" explain ttt-e2e --json
+expect 0 'slices     heads' "$bin/learners" explain nadaraya-watson --slices 2
+expect 1 'cannot be shared by 4 slices' "$bin/learners" explain nadaraya-watson --slices 4
+expect 1 'its sequences cannot be cut' "$bin/learners" explain ttt-e2e --slices 2
+expect 1 'dual is impossible: there are no weights' "$bin/learners" explain nadaraya-watson --form dual
+for name in nadaraya-watson ttt-e2e; do
+  expect 0 "^$name " "$bin/learners"
+  expect 2 "of $name there is no inner loop of a layer.*learners explain $name" "$bin/learners" check "$name"
+  expect 2 "of $name there is no inner loop of a layer" "$bin/reference" --system "$name" --describe
+  expect 2 "of $name there is no inner loop of a layer" "$bin/inspect" --learner "$name"
+done
 expect 2 'or --all' "$bin/learners" check
 
 # Options that would change nothing.
@@ -245,6 +259,10 @@ expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
 # evaluate.
 score=("$bin/evaluate" --checkpoint "$whole" --data "$text" --segment 24 --bytes 600)
 expect 0 'as it is +[0-9.]+ nats per token' "${score[@]}"
+expect 0 'the validation part of .*/text.txt: 600 bytes, 599 tokens in segments of 24' "${score[@]}"
+expect 0 '"data":".*/text.txt","part":"validation","bytes":600,"tokens":599' "${score[@]}" --json
+expect 0 '^/.*/text.txt: [0-9]+ bytes.*' "${score[@]}" --all
+expect 0 '"part":"all"' "${score[@]}" --all --json
 for what in sgd norms lora; do expect 0 "\"adapt\":\"$what\".*\"no_look_ahead\"" "${score[@]}" --adapt "$what" --prove --json; done
 "${score[@]}" --adapt sgd | grep -v segments > "$work/a"; "${score[@]}" --adapt sgd | grep -v segments > "$work/b"; same "$work/a" "$work/b"
 expect 0 '^sgd ' "${score[@]}" --adapt sgd --all --bytes 0
@@ -306,6 +324,13 @@ cp "$whole/report.html" "$work/report-before.html"
 expect 2 'holds a training run' "${looks[@]}" --checkpoint "$whole" --data "$text" --out "$whole"
 expect 2 'holds a training run' "${looks[@]}" --learner delta-net --dim 4 --out "$whole"
 same "$whole/report.html" "$work/report-before.html"
+# .. and no run in place of a page or of a model.
+cp "$work/layer/report.html" "$work/report-before.html"
+expect 1 'layer holds report.html of an inspection or a model' "${run[@]}" --out "$work/layer"
+same "$work/layer/report.html" "$work/report-before.html"
+[ ! -e "$work/layer/config.json" ] || fail "train_lm: writes into the folder of an inspection"
+expect 1 'holds model.safetensors.index.json of' "$bin/train_lm" "${small[@]}" --steps 1 --out "$work/torch"
+same "$torch/config.json" "$work/torch/config.json"
 expect 0 'report' "$bin/train_lm" "${small[@]}" --mini-batch 24 --steps 1 --out "$work/long-batches"
 expect 2 '510 tokens are 528 in whole mini-batches of 24 \(mini_batch_size\).*ask for 504' "$bin/inspect" --checkpoint "$work/long-batches" --data "$text" --tokens 510 --out "$work/long"
 expect 2 '512 tokens are 1000 in whole mini-batches of 500' "$bin/inspect" --learner ttt-linear --tokens 512 --chunk 500 --out "$work/long"

@@ -286,7 +286,7 @@ TEST_CASE(
   CHECK(contains(refusal(by_token, FormChoice::automatic), "tokens are not independent"));
   by_token.policy = {.chunk = 6, .update = Update::per_chunk};
   CHECK(contains(message_of<ShapeError>([&] { trace_case(by_token, in_form(FormChoice::automatic)); }),
-                 "an image of 3 x 4 has 12 tokens"));
+                 "tokens are no image of 3 x 4"));
 }
 
 // ---- wrong use ----

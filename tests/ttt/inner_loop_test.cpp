@@ -1,5 +1,6 @@
 // Promises of the inner loop as a whole: its closed forms, and who may influence whom.
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "tests/ttt/named_learners.h"
@@ -179,6 +180,55 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
   });
   const Arrays g = f(numbers_for(f));
   CHECK(relative_error(g[0], g[1]) > 0.01);
+}
+
+TEST_CASE(
+    "an inner loop refuses blocks, alignments and position rates that make no sense, read whole and by tokens") {
+  const Sizes sizes;  // chunks of 4
+  const auto along_with = [&](const auto& change) {
+    static_cast<void>(reading(plain(sizes), sizes, [&](const Reading& r) {
+      InnerLoopOptions options{.policy = {.chunk = sizes.mini_batch}};
+      Views views = r.views;
+      change(options, views);
+      return Tensors{ttt::train_along(r.learner, r.start, views, options).output};
+    }));
+  };
+  const auto by_tokens = [&](const auto& change) {
+    static_cast<void>(reading(plain(sizes), sizes, [&](const Reading& r) {
+      InnerLoopOptions options{.policy = {.chunk = sizes.mini_batch}};
+      Views views = ttt::part(r.views, 0, 1);
+      change(options, views);
+      ttt::Stream stream(ttt::Stream::Mode::step);
+      return Tensors{ttt::train_step(r.learner, r.start, views, stream.counter("slot", 4, DType::f64),
+                                     options, stream, "loop")};
+    }));
+  };
+  const auto as_it_is = [](InnerLoopOptions&, Views&) {};
+  along_with(as_it_is), by_tokens(as_it_is);
+  for (const std::int64_t wrong : {0, -1}) {
+    CAPTURE(wrong);
+    const auto block = [&](InnerLoopOptions& o, Views&) { o.block = wrong; };
+    CHECK(contains(message_of<ConfigError>([&] { along_with(block); }), "InnerLoopOptions::block"));
+    CHECK(contains(message_of<ConfigError>([&] { by_tokens(block); }), "InnerLoopOptions::block"));
+    const auto alignment = [&](InnerLoopOptions&, Views& v) { v.alignment = wrong; };
+    CHECK(contains(message_of<ConfigError>([&] { along_with(alignment); }), "Views::alignment"));
+  }
+  const auto schedule = [](InnerLoopOptions& o, Views&) { o.checkpoint_every = -1; };
+  CHECK(contains(message_of<ConfigError>([&] { along_with(schedule); }), "checkpoint_every is -1"));
+  for (const Shape& shape : {Shape{3}, Shape{5}, Shape{10}, Shape{4, 1}, Shape{}}) {
+    CAPTURE(to_string(shape));
+    const auto position = [&](InnerLoopOptions&, Views& v) { v.position = full(DType::f64, shape, 1); };
+    const std::string whole = message_of<ShapeError>([&] { along_with(position); });
+    CHECK(contains(whole, "position rates are f64" + to_string(shape)));
+    CHECK(contains(whole, "they must be [4]"));
+    CHECK(contains(message_of<ShapeError>([&] { by_tokens(position); }),
+                   "position rates are f64" + to_string(shape)));
+  }
+  // A chunk that is longer than any memory has sizes that no arithmetic holds.
+  const auto chunk = [](InnerLoopOptions& o, Views&) {
+    o.policy.chunk = std::numeric_limits<std::int64_t>::max();
+  };
+  CHECK(contains(message_of<ConfigError>([&] { along_with(chunk); }), "the chunk has at most"));
 }
 
 TEST_CASE("an eager graph gives the numbers of the traced program") {

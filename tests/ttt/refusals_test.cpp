@@ -223,5 +223,5 @@ TEST_CASE("a misshapen weight, an unknown weight and a mini-batch of nothing are
   const Run empty = along({.policy = {.chunk = -1}});
   CHECK(contains(message_of<ConfigError>([&] { derivatives(with_loss({}), {}, empty, 0); }), "the chunk must have at least 1 token (0: the whole sequence), it has -1"));
   const Run longer = along({.policy = {.chunk = 8}});
-  CHECK(contains(message_of<ShapeError>([&] { derivatives(with_loss({}), {}, longer, 0); }), "position rates are f64[4], chunks have 8 tokens"));
+  CHECK(contains(message_of<ShapeError>([&] { derivatives(with_loss({}), {}, longer, 0); }), "they must be [8], one for each place of a chunk"));
 }
