@@ -126,14 +126,14 @@ TEST_SUITE("slow") {
 }
 
 TEST_CASE("a step of small rate lowers the loss of its own token") {
-  const Sizes sizes;
+  const Sizes sizes{.mini_batch = 1};
   for (const NamedLearner& named : named_learners(sizes)) {
     CAPTURE(named.name);
     const Function f = reading(named, sizes, [&](const Reading& r) {
       Views small = r.views;
       small.gates["rate"] = small.gates["rate"] * 0.01;
-      const InnerLoopResult out =
-          ttt::train_along(r.learner, r.start, small, {.policy = {.chunk = 1}, .track_loss = true});
+      const InnerLoopResult out = ttt::train_along(
+          r.learner, r.start, small, {.policy = {.chunk = sizes.mini_batch}, .track_loss = true});
       return Tensors{out.loss_before - out.loss_after};
     });
     for (double fall : run(f)[0].to_vector()) CHECK(fall > 0);
