@@ -40,7 +40,7 @@ struct EndToEndConfig {
   // rate_init + (rate - rate_init) min(1, (n + 1) / rate_warmup_steps). 0 steps: there is none.
   double rate_init = 0;
   std::int64_t rate_warmup_steps = 0;
-  double clip = 1.0;  // largest norm of an inner gradient, over all prime MLPs of a sequence
+  double clip = 1.0;  // largest norm of an inner gradient, over a sequence's prime MLPs; 0 or less: any norm
   // full: as published; first_order: the weights at which an inner gradient is taken count as constants.
   ttt::Policy::Meta meta = ttt::Policy::Meta::full;
   // The token that begins a text: where it is the target, the loss is left out of every mean (EndToEndReading::counts).
@@ -65,7 +65,7 @@ struct EndToEndReading {
   Tensor clipped_norm;  // of the inner gradient of each chunk but a partial last one, [batch, chunks]
   ttt::Weights last;    // [batch, in, out] each, after these chunks
 
-  Tensor mean_loss() const;  // over all tokens that count, []
+  Tensor mean_loss() const;  // over all tokens that count (officially the mean of chunks' own means), []
 };
 
 // A chunk of a text and its inner step, laid open to be looked at.

@@ -37,7 +37,7 @@ inline StateDict with_prefix(const SafeTensors& file, const std::string& prefix,
 
 // The worst of several tensors, with its name.
 inline void note(double error, const std::string& name, double& worst, std::string& worst_name) {
-  if (!(error > worst)) return;
+  if (error <= worst) return;
   worst = error;
   worst_name = name;
 }

@@ -1,6 +1,7 @@
 // The promise: whole language models, and single operations, give the numbers of the official
 // implementations, gradients and decoding included, in every form that is possible; and a file with one wrong
 // number is noticed.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -316,6 +317,42 @@ TEST_CASE("a golden number that is not finite, or of another shape, is no pass")
                       [](SafeTensors& f) { f.tensors.at("loss") = Array::zeros(DType::f64, {2}); });
   CHECK(contains(message_of<IoError>([&] { verify_golden(shape.path()); }),
                  "'loss' is f64[2], the model of this configuration gives f64[1]"));
+}
+
+TEST_CASE("an infinity in a golden file is no pass, whatever ours is there") {
+  struct Place {
+    const char *file, *tensor;
+  };
+  for (const Place& at :
+       {Place{"delta_rule", "out.o"}, Place{"delta_rule", "out.final_state"}, Place{"delta_rule", "grad.q"},
+        Place{"ttt_linear_transformer", "loss"}, Place{"ttt_linear_transformer", "logits"},
+        Place{"ttt_linear_transformer", "tap.layers.0.seq_modeling_block.output"},
+        Place{"ttt_linear_transformer", "grad.model.norm.weight"},
+        Place{"end_to_end_one_suffix_block", "token_loss"},
+        Place{"end_to_end_one_suffix_block", "clipped_norm"},
+        Place{"end_to_end_one_suffix_block", "grad.language_model.model.ln_f.weight"}})
+    for (const double value : {HUGE_VAL, -HUGE_VAL}) {
+      CAPTURE(at.tensor);
+      for (const bool whole : {false, true}) {
+        const Changed file(at.file, [&](SafeTensors& f) {
+          const auto numbers = f.tensors.at(at.tensor).as<double>();
+          if (whole) std::ranges::fill(numbers, value);
+          else numbers[numbers.size() / 2] = value;
+        });
+        const GoldenReport r = verify_golden(file.path());
+        CHECK(!r.passes(1e300));
+        CHECK(std::max({r.loss_error, r.output_error, r.worst_grad_error}) == HUGE_VAL);
+      }
+    }
+  // An infinity on both sides is none either: nothing is known of how far apart they are.
+  const Changed both("linear_attention", [](SafeTensors& f) {
+    std::ranges::fill(f.tensors.at("in.v").as<double>(), 1e308);
+    std::ranges::fill(f.tensors.at("in.k").as<double>(), 1e308);
+    for (auto& [name, value] : f.tensors)
+      if (name.starts_with("out.") || name.starts_with("grad."))
+        std::ranges::fill(value.as<double>(), HUGE_VAL);
+  });
+  CHECK(!verify_golden(both.path()).passes(1e300));
 }
 
 TEST_CASE("a file that is no golden file of a known kind is an IoError that says what is missing") {
