@@ -373,6 +373,31 @@ TEST_CASE("a file that is no golden file of a known kind is an IoError that says
   CHECK_THROWS_AS(verify_golden(golden("no_such_file")), IoError);
 }
 
+TEST_CASE("a file that is refused has its line, which names it, and throws nothing") {
+  using Kind = GoldenVerdict::Kind;
+  const auto of = [](const std::string& path, GoldenOptions options = {}) {
+    return golden_verdict(path, options, 1e-9);
+  };
+  const GoldenVerdict none = of(golden("no_such_file"));
+  CHECK(none.kind == Kind::refused);
+  CHECK(none.line.starts_with(golden("no_such_file") + " REFUSED "));
+  const Changed empty("delta_rule", [](SafeTensors& f) { f.metadata.clear(); });
+  CHECK(of(empty.path()).kind == Kind::refused);
+  CHECK(contains(of(empty.path()).line, "not a golden file of a known kind"));
+  const Changed misfit("ttt_linear_transformer",
+                       [](SafeTensors& f) { f.tensors.erase("param.model.norm.weight"); });
+  CHECK(contains(of(misfit.path()).line, "REFUSED"));
+  const GoldenVerdict form = of(golden("delta_rule"), {.form = FormChoice::parallel});
+  CHECK(form.kind == Kind::refused);
+  CHECK(form.line.starts_with(golden("delta_rule") + " REFUSED "));
+  CHECK(!contains(form.line, "\n"));
+  CHECK(of(golden("delta_rule")).kind == Kind::passes);
+  CHECK(of(golden("delta_rule")).line.starts_with(golden("delta_rule") + " PASS - "));
+  const Changed wrong("delta_rule", [](SafeTensors& f) { nudge(f, "out.o"); });
+  CHECK(of(wrong.path()).kind == Kind::differs);
+  CHECK(contains(of(wrong.path()).line, " FAIL - "));
+}
+
 TEST_CASE("a damaged file of an operation is an IoError that says what is missing or wrong") {
   const auto refused = [](const std::string& name, const std::function<void(SafeTensors&)>& change) {
     const Changed file(name, change);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "autograd/grad.h"
 #include "models/decoder.h"
@@ -178,6 +179,26 @@ GoldenReport verify_golden(const std::string& path, const GoldenOptions& options
       "{}: not a golden file of a known kind: whole language models (ttt_*) have 'config' in their metadata "
       "and 'input_ids', those that train while they read (end_to_end_*) the kind 'ttt_e2e', single operations 'op'",
       path));
+}
+
+GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& options, double tolerance) {
+  using Kind = GoldenVerdict::Kind;
+  const auto refused = [&](std::string why) -> GoldenVerdict {
+    std::ranges::replace(why, '\n', ' ');
+    return {Kind::refused, fmt::format("{} REFUSED {}", path, why)};
+  };
+  try {
+    const GoldenReport r = verify_golden(path, options);
+    const Kind kind = r.passes(tolerance) ? Kind::passes : Kind::differs;
+    const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
+    return {kind, fmt::format("{} {} {} {:.1e} {:.1e} {} {}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
+                              of_model(r.loss_error), r.output_error, r.worst_grad_error, r.worst_grad_name,
+                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "")};
+  } catch (const std::bad_alloc&) {
+    return refused("out of memory");
+  } catch (const std::exception& e) {
+    return refused(e.what());
+  }
 }
 
 }  // namespace nestgrad

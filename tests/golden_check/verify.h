@@ -1,6 +1,7 @@
 // Golden files: numbers that the official implementations computed, and how far ours are from them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/core/array.h"
@@ -36,5 +37,16 @@ struct GoldenOptions {
 //   sum(output * cotangent) with respect to every input and parameter.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
+
+// What is to be said of a file, in one line without its end:
+//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form]
+//   FILE REFUSED why
+// No file throws: it is refused for whatever verify_golden throws, and others can still be tried.
+struct GoldenVerdict {
+  enum class Kind : std::uint8_t { passes, differs, refused };
+  Kind kind;
+  std::string line;
+};
+GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& options, double tolerance);
 
 }  // namespace nestgrad
