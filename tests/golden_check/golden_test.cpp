@@ -115,6 +115,17 @@ TEST_CASE("a model of each learner and backbone, in the form that is chosen for 
     CHECK(verify_golden(golden(name)).passes(1e-9));
 }
 
+// With the exact slope it is 3e-10.
+TEST_CASE("TTT-MLP is within rounding of the official numbers, whose inner gradient has rounded constants") {
+  for (const FormChoice form : {FormChoice::dual, FormChoice::primal}) {
+    const GoldenReport r = verify_golden(golden("ttt_mlp_transformer_remainder"), {.form = form});
+    CHECK(r.loss_error < 1e-14);
+    CHECK(r.output_error < 1e-13);
+    CHECK(r.decode_error < 1e-13);
+    CHECK(r.worst_grad_error < 1e-12);
+  }
+}
+
 TEST_CASE("a model that trains while it reads, with one block that learns and with two") {
   for (const std::string name : {"end_to_end_one_suffix_block", "end_to_end_two_suffix_blocks"}) {
     CAPTURE(name);

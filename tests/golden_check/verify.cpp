@@ -10,6 +10,7 @@
 #include "models/decoder.h"
 #include "models/language_model.h"
 #include "tests/golden_check/golden_file.h"
+#include "tests/golden_check/official_mlp.h"
 #include "tests/golden_check/operations.h"
 
 namespace nestgrad {
@@ -26,10 +27,10 @@ Array column(const Array& tokens, std::int64_t t) {
   return out;
 }
 
-double decode_error(const LanguageModelConfig& config, const StateDict& params, DType dtype,
-                    ttt::FormChoice form, const Array& tokens, const Array& logits) {
-  const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1], vocab = config.vocab_size;
-  Decoder decoder(config, params, dtype, batch, time, form);
+double decode_error(const LogitsFn& model, const StateDict& params, DType dtype, const Array& tokens,
+                    const Array& logits) {
+  const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1], vocab = logits.shape()[2];
+  Decoder decoder(model, params, dtype, batch);
   Array decoded(dtype, logits.shape());
   for (std::int64_t t = 0; t < time; ++t) {
     const Array step = decoder.step(column(tokens, t));
@@ -43,18 +44,19 @@ double decode_error(const LanguageModelConfig& config, const StateDict& params, 
 
 GoldenReport verify_model(const SafeTensors& file, const std::string& path, const GoldenOptions& options) {
   const DType dtype = options.dtype;
-  const ttt::FormChoice form = options.form;
   const LanguageModelConfig config = LanguageModelConfig::from_json(file.metadata.at("config"), path);
   const Array& tokens = find_tokens(file, "input_ids", path);
   const StateDict params = with_prefix(file, "param.", dtype);
   config.check_against(parameter_count(params), path);
 
+  LanguageModelOptions how{.form = options.form, .attention_capacity = tokens.shape()[1]};
+  if (config.ttt_layer_type == "mlp" || config.ttt_layer_type == "ttt-mlp") how.system = official_ttt_mlp();
+
   std::vector<std::string> taps;
   const TracedModel model =
       trace_model(dtype, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
         ttt::Stream stream;
-        const LanguageModel lm(config, Params(table), {.form = form});
-        const Tensor logits = lm.logits(given[0], stream);
+        const Tensor logits = LanguageModel(config, Params(table), how).logits(given[0], stream);
         const std::int64_t time = logits.dim(1);
         const Tensor loss = mean(cross_entropy(slice(logits, 1, 0, time - 1), slice(given[0], 1, 1, time)));
         std::vector<Tensor> out{loss, logits};
@@ -80,7 +82,8 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   for (const ParamSpec& p : model.params)
     note(error_of(out[k++], file, "grad." + p.name, path), p.name, report.worst_grad_error,
          report.worst_grad_name);
-  report.decode_error = decode_error(config, params, dtype, form, tokens, find(file, "logits", path));
+  report.decode_error =
+      decode_error(language_model(config, how), params, dtype, tokens, find(file, "logits", path));
   return report;
 }
 

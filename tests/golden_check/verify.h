@@ -35,6 +35,7 @@ struct GoldenOptions {
 //   token by token. Those that train while they read (end_to_end_*): losses, inner norms and weights, gradients;
 //   their form is the chunk's own. Single operations ("op" in the metadata): every output, and the gradient of
 //   sum(output * cotangent) with respect to every input and parameter.
+// TTT-MLP runs with the rounded constants of the official program's inner gradient, golden_check/official_mlp.h.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
 
