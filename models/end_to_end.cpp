@@ -132,11 +132,14 @@ class EndToEndModel::Learner {
     if (config_.bos_token < 0) return {};
     return 1.0 - equal(cast(next, dtype()), static_cast<double>(config_.bos_token));
   }
-  // Of each next token, [batch, time]; 0 where it does not count.
-  Tensor loss(Tensor h, Tensor next) const {
-    const Tensor each = cross_entropy(logits(h), next), counted = counts(next);
+  // The loss of each next token, [batch, time].
+  Tensor of_all(Tensor h, Tensor next) const { return cross_entropy(logits(h), next); }
+  // 0 where a token does not count.
+  Tensor counted(Tensor each, Tensor next) const {
+    const Tensor counted = counts(next);
     return counted.defined() ? each * counted : each;
   }
+  Tensor loss(Tensor h, Tensor next) const { return counted(of_all(h, next), next); }
   // The inner loss of each sequence's chunk, [batch, 1].
   Tensor inner_loss(Tensor loss, Tensor next) const {
     const Tensor counted = counts(next);
@@ -229,7 +232,7 @@ struct EndToEndModel::Memory {
 
 // A chunk read and learnt from.
 struct EndToEndModel::Chunk {
-  Tensor loss, clipped_norm;  // [batch, tokens]; [batch]
+  Tensor of_all, clipped_norm;  // [batch, tokens]; [batch]
   Memory after;
 
   // rows: of the chunk, as the first blocks leave them; next: its labels.
@@ -237,11 +240,12 @@ struct EndToEndModel::Chunk {
     const bool full = learner.config().meta == ttt::Policy::Meta::full;
     std::vector<Tensor> at = before.weights;
     for (Tensor& w : at) w = probe(full ? w : stop_gradient(w));
-    loss = learner.loss(after.read(learner, at, rows), next);
+    of_all = learner.of_all(after.read(learner, at, rows), next);
+    const Tensor loss = learner.counted(of_all, next);
     const std::vector<Tensor> gradients = grad(sum(learner.inner_loss(loss, next)), at);
     if (!full) {
       after = before;
-      loss = learner.loss(after.read(learner, before.weights, rows), next);
+      of_all = learner.of_all(after.read(learner, before.weights, rows), next);
     }
     const std::int64_t batch = rows.dim(0);
     const auto [weights, squares] = learner.step(learner.start(batch).with(before.weights), gradients);
@@ -294,7 +298,7 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
     const ScanResult r = scan(
         [&](const std::vector<Tensor>& before, const std::vector<Tensor>& xs) -> StepOutput {
           const Chunk chunk(*learner_, memory.with(before), xs[0], xs[1]);
-          return {chunk.after.flat(), {chunk.loss, chunk.clipped_norm}};
+          return {chunk.after.flat(), {chunk.of_all, chunk.clipped_norm}};
         },
         memory.flat(), {in_chunks(h, c.chunk), in_chunks(next, c.chunk)},
         {.checkpoint_every = c.checkpoint_every});
@@ -304,9 +308,10 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
   }
   out.last = learner_->start(batch).with(memory.weights);
   if (whole < time)
-    losses.push_back(learner_->loss(memory.read(*learner_, memory.weights, slice(h, 1, whole, time)),
-                                    slice(next, 1, whole, time)));
-  out.loss = losses.size() == 1 ? losses[0] : concat(losses, 1);
+    losses.push_back(learner_->of_all(memory.read(*learner_, memory.weights, slice(h, 1, whole, time)),
+                                      slice(next, 1, whole, time)));
+  out.of_all = losses.size() == 1 ? losses[0] : concat(losses, 1);
+  out.loss = out.counts.defined() ? out.of_all * out.counts : out.of_all;
   return out;
 }
 

@@ -8,7 +8,8 @@
 //   outer loss = 1/time sum over chunks i, t in i of loss_t(W_i)
 //
 // Targets that are the token which begins a text are left out: L_i is then the mean over the others of the chunk (0 where
-// there are none, which teaches nothing), the outer loss that over the others of the text.
+// there are none, which teaches nothing), the outer loss that over the others of the text. (The official program's outer
+// loss is the mean of the chunks' L_i instead: the same where no target is left out, or as many of each chunk.)
 //
 // A block is h <- h + norm(f(norm(h))) for f the attention, the prime MLP if it has one, and the MLP, with RMS norms
 // before and behind; queries and keys are RMS-normed per head, then rotated.
@@ -61,11 +62,12 @@ EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoi
 // What a model made of a text.
 struct EndToEndReading {
   Tensor loss;    // of each next token under the weights learnt so far, in nats, [batch, time]
+  Tensor of_all;  // the same, where the loss is 0 because the token does not count as well
   Tensor counts;  // 0 where that token is bos_token, else 1, [batch, time]; undefined: there is no such token
   Tensor clipped_norm;  // of the inner gradient of each chunk but a partial last one, [batch, chunks]
   ttt::Weights last;    // [batch, in, out] each, after these chunks
 
-  Tensor mean_loss() const;  // over all tokens that count (officially the mean of chunks' own means), []
+  Tensor mean_loss() const;  // over all tokens that count, []
 };
 
 // A chunk of a text and its inner step, laid open to be looked at.

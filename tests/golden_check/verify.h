@@ -33,7 +33,8 @@ struct GoldenOptions {
 // Runs a golden file.
 //   Whole language models (ttt_*): loss, logits, block outputs, gradient of every parameter, and decoding
 //   token by token. Those that train while they read (end_to_end_*): losses, inner norms and weights, gradients;
-//   their form is the chunk's own. Single operations ("op" in the metadata): every output, and the gradient of
+//   their form is the chunk's own; where the configuration has a bos_token_id, the file's own numbers say whether such
+//   targets were left out. Single operations ("op" in the metadata): every output, and the gradient of
 //   sum(output * cotangent) with respect to every input and parameter.
 // TTT-MLP runs with the rounded constants of the official program's inner gradient, golden_check/official_mlp.h.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
