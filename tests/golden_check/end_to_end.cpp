@@ -168,6 +168,7 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
           names.push_back(
               fmt::format("inner.language_model.model.h.prime_storage.feed_forward_prime.w{}.weight", j + 1));
         }
+        if (!has_gradients(file)) return out;
         const std::vector<Tensor> grads = grad(loss, table.tensors());
         out.insert(out.end(), grads.begin(), grads.end());
         return out;
@@ -179,7 +180,8 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
   report.loss_error = error_of(out[0], file, "loss", path);
   for (std::size_t k = 1; k < names.size(); ++k)
     note(error_of(out[k], file, names[k], path), names[k], report.output_error, report.worst_output_name);
-  for (std::size_t i = 0; i < model.params.size(); ++i)
+  report.gradients = has_gradients(file);
+  for (std::size_t i = 0; report.gradients && i < model.params.size(); ++i)
     note(error_of(out[names.size() + i], file, "grad." + model.params[i].name, path), model.params[i].name,
          report.worst_grad_error, report.worst_grad_name);
   return report;

@@ -475,6 +475,33 @@ TEST_CASE("a file that is no golden file of a known kind is an IoError that says
   CHECK_THROWS_AS(verify_golden(golden("no_such_file")), IoError);
 }
 
+TEST_CASE("a file without gradients is held to what it has, and its line says that it has none") {
+  const auto no_gradients = [](SafeTensors& f) {
+    std::erase_if(f.tensors, [](const auto& each) {
+      return each.first.starts_with("grad.") || each.first.starts_with("cotangent.");
+    });
+  };
+  for (const std::string name :
+       {"delta_rule", "lact_muon_plain", "ttt_linear_transformer", "end_to_end_one_suffix_block"}) {
+    CAPTURE(name);
+    const Changed file(name, no_gradients);
+    const GoldenReport r = verify_golden(file.path());
+    CHECK(!r.gradients);
+    CHECK(r.passes(1e-9));
+    CHECK(golden_verdict(file.path(), {}, 1e-9).line.ends_with("(no gradients)"));
+    CHECK(verify_golden(golden(name)).gradients);
+    CHECK(!contains(golden_verdict(golden(name), {}, 1e-9).line, "no gradients"));
+  }
+  for (const std::string tensor : {"out.o", "in.k"}) {
+    const Changed file("delta_rule", [&](SafeTensors& f) { no_gradients(f), nudge(f, tensor); });
+    CHECK(!verify_golden(file.path()).passes(1e-9));
+  }
+  const Changed no_cotangent("delta_rule", [](SafeTensors& f) {
+    std::erase_if(f.tensors, [](const auto& each) { return each.first.starts_with("cotangent."); });
+  });
+  CHECK(contains(message_of<IoError>([&] { verify_golden(no_cotangent.path()); }), "no cotangent.*"));
+}
+
 TEST_CASE("a file that is refused has its line, which names it, and throws nothing") {
   using Kind = GoldenVerdict::Kind;
   const auto of = [](const std::string& path, GoldenOptions options = {}) {

@@ -64,6 +64,7 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
           taps.push_back(name);
           out.push_back(value);
         }
+        if (!has_gradients(file)) return out;
         const std::vector<Tensor> grads = grad(loss, table.tensors());
         out.insert(out.end(), grads.begin(), grads.end());
         return out;
@@ -79,7 +80,8 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   output(out[1], "logits");
   std::size_t k = 2;
   for (const std::string& name : taps) output(out[k++], "tap." + name);
-  for (const ParamSpec& p : model.params)
+  report.gradients = has_gradients(file);
+  for (const ParamSpec& p : report.gradients ? model.params : std::vector<ParamSpec>{})
     note(error_of(out[k++], file, "grad." + p.name, path), p.name, report.worst_grad_error,
          report.worst_grad_name);
   report.decode_error =
@@ -109,12 +111,12 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
       given.push_back(find(file, "in." + name, path).cast(dtype));
       specs.push_back(given.back().spec());
     }
-  if (outputs.empty() || wrt.empty())
-    throw IoError(
-        fmt::format("{}: not a golden file of a known kind: operations have tensors out.* and grad.*", path));
+  if (outputs.empty())
+    throw IoError(fmt::format("{}: not a golden file of a known kind: operations have tensors out.*", path));
 
   GoldenReport report;
   report.operation = true;
+  report.gradients = !wrt.empty();
   const TracedModel model = trace_model(dtype, specs, [&](ParamTable& table, const std::vector<Tensor>& in) {
     GoldenOperation operation{path, file.metadata, {}, Params(table), options.form, options.block};
     for (std::size_t i = 0; i < names.size(); ++i) operation.in[names[i]] = in[i];
@@ -139,6 +141,9 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
         throw IoError(fmt::format("{}: there is 'grad.{}', but the operation has no such input", path, name));
       sources.push_back(operation.in[name]);
     }
+    if (wrt.empty()) return out;
+    if (seen.empty())
+      throw IoError(fmt::format("{}: there are gradients, but no cotangent.* of an output", path));
     const std::vector<Tensor> grads = vjp(seen, cotangents, sources, {.allow_zero = true});
     out.insert(out.end(), grads.begin(), grads.end());
     return out;
@@ -194,9 +199,11 @@ GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& optio
     const GoldenReport r = verify_golden(path, options);
     const Kind kind = r.passes(tolerance) ? Kind::passes : Kind::differs;
     const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
-    return {kind, fmt::format("{} {} {} {:.1e} {:.1e} {} {}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
-                              of_model(r.loss_error), r.output_error, r.worst_grad_error, r.worst_grad_name,
-                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "")};
+    const std::string gradient = r.gradients ? fmt::format("{:.1e}", r.worst_grad_error) : "-";
+    return {kind, fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
+                              of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
+                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
+                              r.gradients ? "" : " (no gradients)")};
   } catch (const std::bad_alloc&) {
     return refused("out of memory");
   } catch (const std::exception& e) {

@@ -16,6 +16,7 @@ struct GoldenReport {
   double output_error = 0;
   double worst_grad_error = 0;
   std::string worst_output_name = "-", worst_grad_name = "-";
+  bool gradients = true;  // false: the file has none, and nothing is known of them
   // Of whole language models only (decode_error: of those that do not train while they read):
   double loss_error = 0, decode_error = 0;
   // Of single operations only:
@@ -35,13 +36,13 @@ struct GoldenOptions {
 //   token by token. Those that train while they read (end_to_end_*): losses, inner norms and weights, gradients;
 //   their form is the chunk's own; where the configuration has a bos_token_id, the file's own numbers say whether such
 //   targets were left out. Single operations ("op" in the metadata): every output, and the gradient of
-//   sum(output * cotangent) with respect to every input and parameter.
+//   sum(output * cotangent) with respect to every input and parameter. A file may have no gradients at all.
 // TTT-MLP runs with the rounded constants of the official program's inner gradient, golden_check/official_mlp.h.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
 
 // What is to be said of a file, in one line without its end:
-//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form]
+//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)]
 //   FILE REFUSED why
 // No file throws: it is refused for whatever verify_golden throws, and others can still be tried.
 struct GoldenVerdict {
