@@ -32,6 +32,11 @@ Tensor GoldenOperation::input(const std::string& name, int rank) const {
   return at->second;
 }
 
+bool GoldenOperation::says(const std::string& key) const {
+  const auto at = metadata.find(key);
+  return at != metadata.end() && at->second != "None";
+}
+
 const std::string& GoldenOperation::text(const std::string& key) const {
   const auto at = metadata.find(key);
   if (at == metadata.end())
@@ -173,38 +178,72 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
 
 // ---- Titans ----
 
-GoldenOutputs titans(const GoldenOperation& op, const std::vector<const char*>& weights) {
-  const std::int64_t tokens = op.integer("chunk_size", 1), batch = op.integer("batch_size", 1);
+// Tokens whose gradients are taken at the same weights: those of all of `time`, at the first weights, if the file does not
+// say.
+std::int64_t titans_batch(const GoldenOperation& op, std::int64_t tokens, std::int64_t time) {
+  if (!op.says("batch_size")) return (time + tokens - 1) / tokens * tokens;
+  const std::int64_t batch = op.integer("batch_size", 1);
   if (batch % tokens != 0)
     throw IoError(fmt::format("{}: 'batch_size' {} in the metadata is no multiple of 'chunk_size' {}",
                               op.path, batch, tokens));
+  return batch;
+}
+
+// Does the update have momentum? Officially it is of order 1, or there is none.
+bool titans_momentum(const GoldenOperation& op) {
+  if (!op.says("momentum_order")) return op.has("momentum");
+  const std::int64_t order = op.integer("momentum_order", 0);
+  if (order > 1)
+    throw IoError(fmt::format("{}: 'momentum_order' in the metadata is {}; only 0 and 1 can be checked",
+                              op.path, order));
+  return order == 1;
+}
+
+// The only activation that the official perceptron has.
+void check_titans_activation(const GoldenOperation& op, std::size_t matrices) {
+  if (!op.says("activation")) return;
+  const std::string& activation = op.text("activation");
+  if (activation == "gelu (erf)" || activation == "gelu" || (activation == "-" && matrices == 1)) return;
+  throw IoError(fmt::format("{}: 'activation' in the metadata is '{}'; only 'gelu (erf)' can be checked",
+                            op.path, activation));
+}
+
+GoldenOutputs titans(const GoldenOperation& op, const std::vector<std::string>& weights) {
+  const std::int64_t tokens = op.integer("chunk_size", 1);
   Views views = heads_of(op);
-  const Tensor keep = 1.0 - gate_rows(op, "decay");
-  views.gates = ttt::titans_gates(gate_rows(op, "lr"), gate_rows(op, "momentum"), keep, tokens);
+  const std::int64_t batch = titans_batch(op, tokens, views.k.dim(2));
+  const bool momentum = titans_momentum(op);
+  const Tensor decay = gate_rows(op, "decay"), keep = 1.0 - decay;
+  const Tensor eta = momentum ? gate_rows(op, "momentum") : zeros(decay.dtype(), decay.shape());
+  views.gates = ttt::titans_gates(gate_rows(op, "lr"), eta, keep, tokens);
+  check_titans_activation(op, weights.size());
   std::vector<Tensor> start;
-  for (const char* name : weights) start.push_back(op.input(name, 3));
-  const std::int64_t heads = start[0].dim(0), dim = start[0].dim(1);
+  for (const std::string& name : weights) start.push_back(op.input(name, 3));
+  std::vector<std::int64_t> widths{start[0].dim(1)};
+  for (const Tensor& w : start) widths.push_back(w.dim(2));
   Graph scratch;  // for the weights that a model of its own would start from
   ParamTable unused(scratch, views.k.dtype());
-  const Params params(unused);
-  const ttt::Model model = start.size() == 1
-                               ? ttt::linear(params, {.heads = heads, .in = dim, .out = start[0].dim(2)})
-                               : ttt::mlp(
-                                     params, heads, {dim, start[0].dim(2), start[1].dim(2)},
-                                     [](Tensor x) { return gelu(x); }, "gelu");
+  const ttt::Model model = ttt::mlp(
+      Params(unused), start[0].dim(0), widths, [](Tensor x) { return gelu(x); }, "gelu");
   const ttt::Composed learner(model, ttt::mean_squared_error(), ttt::titans_optimizer(tokens));
   const Weights first = ttt::for_batch(learner.init().with(start), views.k.dim(0));
   const InnerLoopResult r = run(op, learner, first, views, {.chunk = batch});
   GoldenOutputs out{{{"o", r.output}}, r.plan.form};
   for (std::size_t i = 0; i < weights.size(); ++i) {
     out.out[fmt::format("final_{}", weights[i])] = r.last().at(i).value;
-    out.out[fmt::format("final_momentum_{}", weights[i])] = -r.state.of(i)[1];  // theirs is of descent
+    if (momentum)
+      out.out[fmt::format("final_momentum_{}", weights[i])] = -r.state.of(i)[1];  // theirs is of descent
   }
   return out;
 }
 
 GoldenOutputs titans_linear(const GoldenOperation& op) { return titans(op, {"w"}); }
-GoldenOutputs titans_mlp(const GoldenOperation& op) { return titans(op, {"w1", "w2"}); }
+GoldenOutputs titans_mlp(const GoldenOperation& op) {
+  std::vector<std::string> weights{"w1"};  // and as many more as there are
+  while (op.has(fmt::format("w{}", weights.size() + 1)))
+    weights.push_back(fmt::format("w{}", weights.size() + 1));
+  return titans(op, weights);
+}
 
 // ---- LaCT: heads are folded into the batch ----
 

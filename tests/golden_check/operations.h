@@ -23,6 +23,8 @@ class GoldenOperation {
   // IoError if the file has no such thing, or it cannot be read as what it should be.
   Tensor input(const std::string& name, int rank) const;
   bool has(const std::string& name) const { return in.contains(name); }
+  // Does the metadata have such a key? What is None has no value.
+  bool says(const std::string& key) const;
   const std::string& text(const std::string& key) const;
   std::int64_t integer(const std::string& key, std::int64_t least) const;
   double number(const std::string& key) const;
