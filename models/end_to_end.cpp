@@ -33,6 +33,9 @@ void EndToEndConfig::check() const {
     throw ConfigError(fmt::format("[end_to_end] the rate must be {}, it is {}",
                                   learned_rate ? "positive if it is learned" : "finite and not negative",
                                   rate));
+  if (!std::isfinite(clip))
+    throw ConfigError(
+        fmt::format("[end_to_end] clip must be finite (0 or less clips nothing), it is {}", clip));
   if (!(rate_init >= 0) || !std::isfinite(rate_init))
     throw ConfigError(
         fmt::format("[end_to_end] rate_init must be finite and not negative, it is {}", rate_init));
@@ -83,7 +86,8 @@ class EndToEndModel::Learner {
       (i < fixed ? prefix_ : suffix_)
           .emplace_back(config_, h, i, config_.suffix_len, i < fixed ? -1 : i - fixed);
     norm_ = model("ln_f.weight", {config_.hidden_size}, Init::ones());
-    optimizer_.clip(ttt::Per::all, config_.clip).scale(rate_in(step, params));
+    if (config_.clip > 0) optimizer_.clip(ttt::Per::all, config_.clip);
+    optimizer_.scale(rate_in(step, params));
   }
 
   const EndToEndConfig& config() const { return config_; }

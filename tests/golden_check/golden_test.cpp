@@ -172,10 +172,10 @@ namespace {
 constexpr std::int64_t kBos =
     46;  // of one_suffix_block: a target of the first sequence's first and third chunk alone
 
-// What the official program gives where targets that are kBos are left out, and the configuration that says so; in_tokens:
-// of the losses of tokens too, which it does not do itself. Of the library's model, which tests/models/end_to_end_test.cpp
-// holds to a calculation by hand; the loss is the mean of the chunks' own means.
-void leave_out(SafeTensors& f, bool in_tokens) {
+// The numbers of a file like one_suffix_block with another bos_token and clip. They are of the library's model, which
+// tests/models/end_to_end_test.cpp holds to a calculation by hand; the loss is the mean of the chunks' own means. in_tokens:
+// the losses of tokens are 0 where a target does not count, too, which the official program does not do itself.
+void compute_anew(SafeTensors& f, std::int64_t bos, double clip, bool in_tokens = false) {
   const EndToEndConfig config{.vocab_size = 61,
                               .hidden_size = 24,
                               .intermediate_size = 16,
@@ -185,8 +185,8 @@ void leave_out(SafeTensors& f, bool in_tokens) {
                               .window = 12,
                               .chunk = 8,
                               .rate = 0.46,
-                              .clip = 0.8,
-                              .bos_token = kBos};
+                              .clip = clip,
+                              .bos_token = bos};
   StateDict params;
   for (const auto& [name, value] : f.tensors)
     if (name.starts_with("param.")) params.emplace(name.substr(6), value);
@@ -195,7 +195,7 @@ void leave_out(SafeTensors& f, bool in_tokens) {
       trace_model(DType::f64, {tokens.spec()}, [&](ParamTable& table, const Tensors& in) {
         const EndToEndReading r = EndToEndModel(config, Params(table)).read(in[0]);
         const auto sums = [](Tensor x) { return sum(reshape(x, {2, 4, 8}), {2}); };
-        const Tensor of_chunks = sums(r.loss) / sums(r.counts);
+        const Tensor of_chunks = r.counts.defined() ? sums(r.loss) / sums(r.counts) : sums(r.loss) / 8.0;
         Tensors out{reshape(mean(of_chunks), {1}), in_tokens ? r.loss : r.of_all, of_chunks, r.clipped_norm};
         for (const Tensor& w : r.last.values()) out.push_back(reshape(w, {2, 1, w.dim(1), w.dim(2)}));
         const Tensors grads = grad(mean(of_chunks), table.tensors());
@@ -213,6 +213,8 @@ void leave_out(SafeTensors& f, bool in_tokens) {
     f.tensors.at(names[i]) = numbers[i];
   }
 }
+
+void leave_out(SafeTensors& f, bool in_tokens) { compute_anew(f, kBos, 0.8, in_tokens); }
 
 void name_bos(SafeTensors& f) {
   std::string& config = f.metadata.at("config");
@@ -252,6 +254,21 @@ TEST_CASE("TTT-E2E: targets that begin a text are left out where the file's numb
                                  }).path());
                  }),
                  "'bos_token_id' of its 'config'"));
+}
+
+TEST_CASE("TTT-E2E: a clip_gradient of 0 or less clips nothing") {
+  for (const char* clip : {"0", "0.0", "-1.0"}) {
+    const auto no_clip = [&](SafeTensors& f) {
+      std::string& config = f.metadata.at("config");
+      const std::string field = "\"clip_gradient\": ";
+      config.replace(config.find(field), field.size() + 3, field + clip);  // it is 0.8
+    };
+    CHECK(!verify_golden(Changed("end_to_end_one_suffix_block", no_clip).path()).passes(1e-3));
+    CHECK(verify_golden(Changed("end_to_end_one_suffix_block",
+                                [&](SafeTensors& f) { compute_anew(f, -1, 1e9), no_clip(f); })
+                            .path())
+              .passes(1e-12));
+  }
 }
 
 TEST_CASE("every operation within 1e-9, in the form that is chosen for it") {
