@@ -411,6 +411,56 @@ TEST_CASE("other sizes: the first tokens of a causal operation alone give the fi
   }
 }
 
+namespace {
+
+// What MesaNet has of the first `tokens` tokens: H <- e^g H + beta k x', x the keys or the values.
+Array mesa_state(const SafeTensors& f, const std::string& x, std::int64_t tokens) {
+  const auto at = [&](const std::string& name, std::int64_t b, std::int64_t t, std::int64_t h,
+                      std::int64_t i) {
+    const Array& a = f.tensors.at("in." + name);
+    const Shape& s = a.shape();
+    const std::int64_t last = s.size() == 4 ? s[3] : 1;
+    return a.at(((b * s[1] + t) * s[2] + h) * last + i);
+  };
+  const Shape& s = f.tensors.at("in.k").shape();
+  std::vector<double> out;
+  for (std::int64_t b = 0; b < s[0]; ++b)
+    for (std::int64_t h = 0; h < s[2]; ++h)
+      for (std::int64_t i = 0; i < s[3]; ++i)
+        for (std::int64_t j = 0; j < s[3]; ++j) {
+          double sum = 0;
+          for (std::int64_t t = 0; t < tokens; ++t)
+            sum = std::exp(at("g", b, t, h, 0)) * sum +
+                  at("beta", b, t, h, 0) * at("k", b, t, h, i) * at(x, b, t, h, j);
+          out.push_back(sum);
+        }
+  return Array::of(out, {s[0], s[2], s[3], s[3]});
+}
+
+}  // namespace
+
+TEST_CASE("MesaNet: the rest of a text, from the memories of its beginning") {
+  for (const std::string name : {"mesa_net", "mesa_net_exact"})
+    for (const std::int64_t begin : {1, 5}) {
+      CAPTURE(name);
+      const auto rest = [&](SafeTensors& f) {
+        const Array kk = mesa_state(f, "k", begin), kv = mesa_state(f, "v", begin);
+        f.tensors.erase("grad.lamb");  // the beginning has its part in it
+        for (auto& [tensor, value] : f.tensors)
+          if (!tensor.ends_with("lamb") && !contains(tensor, ".h_")) value = cut(value, 1, begin, 12);
+        f.tensors.emplace("in.h_kk_init", kk);
+        f.tensors.emplace("in.h_kv_init", kv);
+      };
+      for (const FormChoice form : {FormChoice::automatic, FormChoice::primal}) {
+        CHECK(verify_golden(Changed(name, rest).path(), {.form = form}).passes(1e-9));
+        for (const char* memory : {"in.h_kk_init", "in.h_kv_init"})
+          CHECK(!verify_golden(Changed(name, [&](SafeTensors& f) { rest(f), nudge(f, memory); }).path(),
+                               {.form = form})
+                     .passes(1e-9));
+      }
+    }
+}
+
 TEST_CASE("other sizes: one sequence of the batch alone") {
   for (const std::string& name : all_operations()) {
     CAPTURE(name);
@@ -690,6 +740,19 @@ TEST_CASE("a damaged file of an operation is an IoError that says what is missin
       refused("delta_rule",
               [](SafeTensors& f) { f.tensors.emplace("grad.extra", Array::zeros(DType::f64, {1})); }),
       "the operation has no such input"));
+  // What is not read is no input of the operation, or not of this one.
+  const auto gives = [](const std::string& name) {
+    return [name](SafeTensors& f) { f.tensors.emplace(name, Array::zeros(DType::f64, {2, 20, 1})); };
+  };
+  CHECK(contains(refused("delta_rule", gives("in.extra")),
+                 "'in.extra', which the operation 'delta_rule' does not read"));
+  CHECK(contains(refused("lact_sgd_plain", gives("in.momentum")), "'in.momentum', which the operation"));
+  CHECK(contains(refused("linear_attention", gives("in.beta")), "'in.beta', which the operation"));
+  CHECK(contains(refused("linear_attention", [](SafeTensors& f) { f.metadata["normalize"] = "True"; }),
+                 "'normalize' in the metadata is True"));
+  CHECK(verify_golden(
+            Changed("linear_attention", [](SafeTensors& f) { f.metadata["normalize"] = "False"; }).path())
+            .passes(1e-9));
   CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata.erase("chunk_size"); }),
                  "its metadata has no 'chunk_size'"));
   CHECK(contains(refused("lact_sgd_plain", [](SafeTensors& f) { f.metadata["chunk_size"] = "four"; }),

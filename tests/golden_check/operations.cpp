@@ -23,6 +23,7 @@ using ttt::Weights;
 // ---- what the file says ----
 
 Tensor GoldenOperation::input(const std::string& name, int rank) const {
+  asked.insert(name);
   const auto at = in.find(name);
   if (at == in.end())
     throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor 'in.{}'", path, name));
@@ -136,6 +137,10 @@ GoldenOutputs matrix_memory(const GoldenOperation& op, const std::string& system
 }
 
 GoldenOutputs linear_attention(const GoldenOperation& op) {
+  if (op.says("normalize") && op.flag("normalize"))
+    throw IoError(fmt::format(
+        "{}: 'normalize' in the metadata is True; linear attention is checked without its normaliser",
+        op.path));
   return matrix_memory(op, "linear-attention", heads_of(op));
 }
 
@@ -170,8 +175,13 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
                                                       : static_cast<int>(op.integer("cg_iterations", 1));
   const ttt::MesaNet learner(ttt::MesaNet::memories(lamb.dtype(), heads, dim, views.v.dim(3)),
                              reshape(lamb, {heads, 1, dim}), steps);
-  const InnerLoopResult r = run(op, learner, ttt::for_batch(learner.init(), views.k.dim(0)), views,
-                                ttt::system_named("mesa-net").policy({heads, dim}));
+  const Weights zeros = ttt::for_batch(learner.init(), views.k.dim(0));
+  const auto initial = [&](const char* name, std::size_t i) {
+    return op.has(name) ? op.input(name, 4) : zeros.at(i).value;
+  };
+  const Weights start = zeros.with({initial("h_kk_init", 0), initial("h_kv_init", 1)});
+  const InnerLoopResult r =
+      run(op, learner, start, views, ttt::system_named("mesa-net").policy({heads, dim}));
   return {{{"o", swap_if(time_first(op), r.output)}, {"h_kk", r.last()["H_kk"]}, {"h_kv", r.last()["H_kv"]}},
           r.plan.form};
 }
@@ -355,8 +365,14 @@ constexpr std::pair<std::string_view, Run> kOperations[] = {
 GoldenOutputs run_golden_operation(const GoldenOperation& op) {
   std::vector<std::string_view> known;
   for (const auto& [name, run_it] : kOperations) {
-    if (name == op.text("op")) return run_it(op);
     known.push_back(name);
+    if (name != op.text("op")) continue;
+    GoldenOutputs out = run_it(op);
+    for (const auto& [input, value] : op.in)
+      if (!op.asked.contains(input))
+        throw IoError(fmt::format("{}: there is 'in.{}', which the operation '{}' does not read here",
+                                  op.path, input, name));
+    return out;
   }
   throw IoError(fmt::format("{}: not a golden file of a known kind: there is no operation '{}'; there are {}",
                             op.path, op.text("op"), fmt::join(known, ", ")));

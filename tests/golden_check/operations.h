@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "ttt/inner_loop.h"
@@ -19,6 +20,7 @@ class GoldenOperation {
   Params params;                     // in.param.*
   ttt::FormChoice form;
   std::int64_t block;
+  mutable std::set<std::string> asked = {};  // inputs that the operation has asked for
 
   // IoError if the file has no such thing, or it cannot be read as what it should be.
   Tensor input(const std::string& name, int rank) const;
@@ -37,6 +39,7 @@ struct GoldenOutputs {
   ttt::FormChoice form;               // in which it ran
 };
 
+// IoError for an input that the operation does not read.
 GoldenOutputs run_golden_operation(const GoldenOperation& operation);
 
 }  // namespace nestgrad

@@ -193,6 +193,7 @@ GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& optio
   using Kind = GoldenVerdict::Kind;
   const auto refused = [&](std::string why) -> GoldenVerdict {
     std::ranges::replace(why, '\n', ' ');
+    if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);
     return {Kind::refused, fmt::format("{} REFUSED {}", path, why)};
   };
   try {
