@@ -461,6 +461,73 @@ TEST_CASE("MesaNet: the rest of a text, from the memories of its beginning") {
     }
 }
 
+namespace {
+
+// T^5 attention of one head of 2 features and a learner 3 wide, its step written out; no bias of q, k and v.
+SafeTensors t5_by_hand() {
+  const std::vector<std::string> names{"x",        "param.qkv.weight", "param.proj.weight", "param.proj.bias",
+                                       "param.w1", "param.w2"};
+  const std::vector<Spec> specs{{DType::f64, {2, 4, 2}},    {DType::f64, {6, 2}},
+                                {DType::f64, {2, 2}},       {DType::f64, {2}},
+                                {DType::f64, {1, 1, 2, 3}}, {DType::f64, {1, 1, 3, 2}}};
+  const Arrays in = random(specs, 5);
+  const Array cotangent = random({DType::f64, {2, 4, 2}}, 9);
+  const Arrays out = trace(
+      [&](const Tensors& t) {
+        const Tensor y = matmul(t[0], t[1], {.b = true}), w1 = reshape(t[4], {1, 2, 3}),
+                     w2 = reshape(t[5], {1, 3, 2});
+        const Tensor q = slice(y, 2, 0, 2), raw = slice(y, 2, 2, 4), v = slice(y, 2, 4, 6);
+        const Tensor centred = raw - mean(raw, {1}, kKeep);
+        const Tensor k = centred * rsqrt(mean(square(centred), {1}, kKeep) + 1.0);
+        const Tensor z = matmul(k, w1), s = sigmoid(z), e = v * (-0.25 / std::sqrt(2.0));
+        const Tensor g2 = matmul(z * s, e, {.a = true}),
+                     g1 = matmul(k, matmul(e, w2, {.b = true}) * s * (1.0 + z * (1.0 - s)), {.a = true});
+        const Tensor hidden = matmul(q, w1 - g1);
+        const Tensor o = matmul(matmul(hidden * sigmoid(hidden), w2 - g2), t[2], {.b = true}) + t[3];
+        Tensors all{o};
+        for (const Tensor& g : grad(sum(o * constant(cotangent)), t)) all.push_back(g);
+        return all;
+      },
+      specs)(in);
+  SafeTensors f;
+  f.metadata = {
+      {"op", "t5_attention_2layer"}, {"dim", "2"}, {"num_heads", "1"}, {"instance_norm_eps", "1.0"}};
+  f.tensors.emplace("out.o", out[0]), f.tensors.emplace("cotangent.o", cotangent);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    f.tensors.emplace("in." + names[i], in[i]), f.tensors.emplace("grad." + names[i], out[i + 1]);
+  return f;
+}
+
+}  // namespace
+
+TEST_CASE("T5 attention with a learner of its own width, and without a bias of q, k and v") {
+  for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
+    const auto report = [&](const std::function<void(SafeTensors&)>& change) {
+      return verify_golden(
+          Changed("t5_attention", [&](SafeTensors& f) { f = t5_by_hand(), change(f); }).path(),
+          {.form = form});
+    };
+    CHECK(report([](SafeTensors&) {}).passes(1e-12));
+    for (const char* tensor : {"out.o", "grad.param.w1", "grad.param.qkv.weight"})
+      CHECK(!report([&](SafeTensors& f) { nudge(f, tensor); }).passes(1e-9));
+  }
+}
+
+TEST_CASE("a ViT3 block without a bias of its projection is one with a bias of zeros") {
+  const auto zero = [](SafeTensors& f) {
+    std::ranges::fill(f.tensors.at("in.param.qkv.bias").as<double>(), 0.0);
+  };
+  const GoldenReport other = verify_golden(Changed("vittt_block", zero).path());
+  const GoldenReport r = verify_golden(Changed("vittt_block", [](SafeTensors& f) {
+                                         f.tensors.erase("in.param.qkv.bias");
+                                         f.tensors.erase("grad.param.qkv.bias");
+                                       }).path());
+  CHECK(r.output_error == doctest::Approx(other.output_error));
+  CHECK(r.output_error > 1e-6);  // the file's own is not zero
+  const Changed no_other("vittt_block", [](SafeTensors& f) { f.tensors.erase("in.param.proj.bias"); });
+  CHECK(contains(message_of<ConfigError>([&] { verify_golden(no_other.path()); }), "'proj.bias'"));
+}
+
 TEST_CASE("other sizes: one sequence of the batch alone") {
   for (const std::string& name : all_operations()) {
     CAPTURE(name);

@@ -319,8 +319,16 @@ GoldenOutputs lact_nvs(const GoldenOperation& op) {
 
 // ---- layers for images ----
 
+// The projection of q, k and v has a bias or, officially an option, none: it is then zero.
+Params with_qkv_bias(const GoldenOperation& op) {
+  if (op.param_shapes.contains("qkv.bias")) return op.params;
+  return op.params.through([own = op.params](const Params::Request& request) {
+    return request.name == "qkv.bias" ? zeros(own.dtype(), request.shape) : own.get(request);
+  });
+}
+
 GoldenOutputs vittt(const GoldenOperation& op) {
-  const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), op.params,
+  const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), with_qkv_bias(op),
                                                {.width = op.integer("dim", 1),
                                                 .heads = op.integer("num_heads", 1),
                                                 .height = op.integer("h", 1),
@@ -332,10 +340,13 @@ GoldenOutputs vittt(const GoldenOperation& op) {
 }
 
 GoldenOutputs t5(const GoldenOperation& op, ttt::FastModel model) {
-  const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), op.params,
+  const auto w1 = op.param_shapes.find("w1");  // [1, heads, in, hidden]
+  const std::int64_t hidden = w1 != op.param_shapes.end() && w1->second.size() == 4 ? w1->second[3] : 0;
+  const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), with_qkv_bias(op),
                                                 {.width = op.integer("dim", 1),
                                                  .heads = op.integer("num_heads", 1),
                                                  .model = model,
+                                                 .hidden = hidden,
                                                  .norm_eps = op.number("instance_norm_eps"),
                                                  .form = op.form});
   return {{{"o", r.output}}, r.plan.form};

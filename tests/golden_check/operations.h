@@ -18,6 +18,7 @@ class GoldenOperation {
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> in;  // in.*
   Params params;                     // in.param.*
+  std::map<std::string, Shape> param_shapes;
   ttt::FormChoice form;
   std::int64_t block;
   mutable std::set<std::string> asked = {};  // inputs that the operation has asked for

@@ -118,7 +118,8 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
   report.operation = true;
   report.gradients = !wrt.empty();
   const TracedModel model = trace_model(dtype, specs, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    GoldenOperation operation{path, file.metadata, {}, Params(table), options.form, options.block};
+    GoldenOperation operation{path, file.metadata, {}, Params(table), {}, options.form, options.block};
+    for (const auto& [name, value] : params) operation.param_shapes.emplace(name, value.shape());
     for (std::size_t i = 0; i < names.size(); ++i) operation.in[names[i]] = in[i];
     GoldenOutputs ran = run_golden_operation(operation);
     report.form = ran.form;
