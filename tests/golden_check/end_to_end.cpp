@@ -182,7 +182,7 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
     note(error_of(out[k], file, names[k], path), names[k], report.output_error, report.worst_output_name);
   report.gradients = has_gradients(file);
   for (std::size_t i = 0; report.gradients && i < model.params.size(); ++i)
-    note(error_of(out[names.size() + i], file, "grad." + model.params[i].name, path), model.params[i].name,
+    note(gradient_error_of(out[names.size() + i], file, model.params[i].name, path), model.params[i].name,
          report.worst_grad_error, report.worst_grad_name);
   return report;
 }

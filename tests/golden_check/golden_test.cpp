@@ -172,17 +172,18 @@ namespace {
 constexpr std::int64_t kBos =
     46;  // of one_suffix_block: a target of the first sequence's first and third chunk alone
 
-// The numbers of a file like one_suffix_block with another bos_token and clip. They are of the library's model, which
+// The numbers of a file like one_suffix_block with another bos_token, clip and window. They are of the library's model, which
 // tests/models/end_to_end_test.cpp holds to a calculation by hand; the loss is the mean of the chunks' own means. in_tokens:
 // the losses of tokens are 0 where a target does not count, too, which the official program does not do itself.
-void compute_anew(SafeTensors& f, std::int64_t bos, double clip, bool in_tokens = false) {
+void compute_anew(SafeTensors& f, std::int64_t bos, double clip, bool in_tokens = false,
+                  std::int64_t window = 12) {
   const EndToEndConfig config{.vocab_size = 61,
                               .hidden_size = 24,
                               .intermediate_size = 16,
                               .num_hidden_layers = 3,
                               .num_attention_heads = 2,
                               .suffix_len = 1,
-                              .window = 12,
+                              .window = window,
                               .chunk = 8,
                               .rate = 0.46,
                               .clip = clip,
@@ -758,6 +759,43 @@ TEST_CASE("Titans: any depth, gradients at the first weights of all, and no mome
       refused([](SafeTensors& f) { f.metadata["momentum_order"] = "1", f.tensors.erase("in.momentum"); }),
       "'in.momentum'"));
   CHECK(contains(refused([](SafeTensors& f) { f.metadata["momentum_order"] = "0"; }), "final_momentum_w1"));
+}
+
+TEST_CASE("a gradient that is zero in the file is within rounding of zero, and any other is noticed") {
+  // A window of one token: whatever queries and keys are, it reads itself.
+  const std::string name = "end_to_end_one_suffix_block",
+                    keys = "grad.language_model.model.h.blocks.seq_modeling_block.wk.weight";
+  const auto one_token = [&](SafeTensors& f) {
+    compute_anew(f, -1, 0.8, false, 1);
+    std::string& config = f.metadata.at("config");
+    const std::string field = "\"sliding_window_size\": ";
+    config.replace(config.find(field), field.size() + 2, field + "1");  // it is 12
+    for (const char* of : {"wq", "wk"})
+      std::ranges::fill(
+          f.tensors.at(fmt::format("grad.language_model.model.h.blocks.seq_modeling_block.{}.weight", of))
+              .as<double>(),
+          0.0);
+  };
+  CHECK(verify_golden(Changed(name, one_token).path()).passes(1e-12));
+  // Ours is zero, the file's is not: by its own size.
+  const Changed wrong(name, [&](SafeTensors& f) {
+    one_token(f);
+    f.tensors.at(keys).as<double>()[3] = 1e-12;
+  });
+  CHECK(verify_golden(wrong.path()).worst_grad_error == doctest::Approx(1));
+  // Ours is not, the file's is.
+  for (const char* other : {"delta_rule", "ttt_linear_transformer"}) {
+    const Changed zero(other, [](SafeTensors& f) {
+      const auto at = f.tensors.lower_bound("grad.");
+      std::ranges::fill(at->second.as<double>(), 0.0);
+    });
+    CHECK(verify_golden(zero.path()).worst_grad_error > 1e-3);
+    const Changed all(other, [](SafeTensors& f) {
+      for (auto& [tensor, value] : f.tensors)
+        if (tensor.starts_with("grad.")) std::ranges::fill(value.as<double>(), 0.0);
+    });
+    CHECK(verify_golden(all.path()).worst_grad_error > 1e-3);
+  }
 }
 
 TEST_CASE("a file that is refused has its line, which names it, and throws nothing") {

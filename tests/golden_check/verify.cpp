@@ -82,7 +82,7 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   for (const std::string& name : taps) output(out[k++], "tap." + name);
   report.gradients = has_gradients(file);
   for (const ParamSpec& p : report.gradients ? model.params : std::vector<ParamSpec>{})
-    note(error_of(out[k++], file, "grad." + p.name, path), p.name, report.worst_grad_error,
+    note(gradient_error_of(out[k++], file, p.name, path), p.name, report.worst_grad_error,
          report.worst_grad_name);
   report.decode_error =
       decode_error(language_model(config, how), params, dtype, tokens, find(file, "logits", path));
@@ -157,7 +157,7 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
     note(error_of(values[k++], file, "out." + name, path), name, report.output_error,
          report.worst_output_name);
   for (const std::string& name : wrt)
-    note(error_of(values[k++], file, "grad." + name, path), name, report.worst_grad_error,
+    note(gradient_error_of(values[k++], file, name, path), name, report.worst_grad_error,
          report.worst_grad_name);
   return report;
 }

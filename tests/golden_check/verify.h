@@ -9,7 +9,7 @@
 
 namespace nestgrad {
 
-// Worst relative errors, max |a-b| / max |b| of a tensor.
+// Worst relative errors, max |a-b| / max |b| of a tensor; of a gradient that is zero by the largest gradient of the file.
 struct GoldenReport {
   // Logits and block outputs; outputs and last states of an operation; of a model that trains while it reads the
   // losses of tokens and chunks, the norms of its inner gradients and its last inner weights.
