@@ -133,6 +133,7 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
                                const GoldenOptions& options) {
   const OfficialConfig official(file, path);
   EndToEndConfig config = official.model();
+  config.check();
   const Array& tokens = find_tokens(file, "tokens", path);
   if ((tokens.shape()[1] - 1) % config.chunk != 0)
     throw IoError(

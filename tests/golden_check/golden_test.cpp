@@ -160,6 +160,14 @@ TEST_CASE("negative control: one wrong number of a model that trains while it re
   CHECK(contains(refused([](SafeTensors& f) { f.metadata["inner_rate"] = "fast"; }), "'fast', not a number"));
   CHECK(contains(refused([](SafeTensors& f) { f.metadata.erase("inner_rate"); }), "has no 'inner_rate'"));
   CHECK(contains(refused([](SafeTensors& f) { f.metadata["inner_rate"] = "0.5"; }), "its ramp says 1"));
+  CHECK(contains(message_of<ConfigError>([&] {
+                   verify_golden(Changed(name, [](SafeTensors& f) {
+                                   std::string& config = f.metadata.at("config");
+                                   const std::string field = "\"mini_batch_size\": 8";
+                                   config.replace(config.find(field), field.size(), "\"mini_batch_size\": 0");
+                                 }).path());
+                 }),
+                 "chunk must be at least 1"));
   CHECK(contains(refused([](SafeTensors& f) { f.metadata["config"] = "[]"; }), "no JSON object"));
   CHECK(contains(refused([](SafeTensors& f) { f.metadata["config"] = "{}"; }), "'prime' of its 'config'"));
   CHECK(

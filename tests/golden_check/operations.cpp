@@ -191,7 +191,7 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
 // Tokens whose gradients are taken at the same weights: those of all of `time`, at the first weights, if the file does not
 // say.
 std::int64_t titans_batch(const GoldenOperation& op, std::int64_t tokens, std::int64_t time) {
-  if (!op.says("batch_size")) return (time + tokens - 1) / tokens * tokens;
+  if (!op.says("batch_size")) return (time / tokens + (time % tokens > 0)) * tokens;
   const std::int64_t batch = op.integer("batch_size", 1);
   if (batch % tokens != 0)
     throw IoError(fmt::format("{}: 'batch_size' {} in the metadata is no multiple of 'chunk_size' {}",
