@@ -148,11 +148,11 @@ TEST_CASE("a model that trains while it reads, with one block that learns and wi
 TEST_CASE("negative control: one wrong number of a model that trains while it reads is noticed") {
   const std::string name = "end_to_end_two_suffix_blocks";
   const SafeTensors original = read_safetensors(golden(name));
-  for (const auto& [tensor, value] : original.tensors) {
-    if (value.dtype() != DType::f64) continue;
+  for (const auto& each : original.tensors) {
+    const std::string& tensor = each.first;
+    if (each.second.dtype() != DType::f64) continue;
     CAPTURE(tensor);
-    CHECK(
-        !verify_golden(Changed(name, [&, t = tensor](SafeTensors& f) { nudge(f, t); }).path()).passes(1e-9));
+    CHECK(!verify_golden(Changed(name, [&](SafeTensors& f) { nudge(f, tensor); }).path()).passes(1e-9));
   }
   const auto refused = [&](const std::function<void(SafeTensors&)>& change) {
     return message_of<IoError>([&] { verify_golden(Changed(name, change).path()); });
