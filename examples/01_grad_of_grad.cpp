@@ -38,7 +38,7 @@ double show(const std::string& title, const Function& function, int order, const
   for (double v : x.to_vector()) expected.push_back(closed_form(order, v));
   if (order == 0) expected = {expected[0] + expected[1] + expected[2]};
   double error = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) error = std::max(error, std::abs(got[i] - expected[i]));
+  for (std::size_t i = 0; i < got.size(); ++i) error = worse(error, std::abs(got[i] - expected[i]));
   fmt::print("{}\n\n{}\nvalue      {}\nclosed form{}\nplanned as {} instructions\n\n", title, function.str(),
              numbers(got), numbers(expected), function.plan().stats().instructions);
   return error;

@@ -104,7 +104,7 @@ double show(const Problem& problem) {
   fmt::print("  = {:>14.9g}   and grad() of the whole program says {:.9g}\n\n", sum, lambda[0]);
 
   double worst = std::abs(sum - lambda[0]);
-  for (std::size_t i = 0; i < hand.size(); ++i) worst = std::max(worst, std::abs(engine[i] - hand[i]));
+  for (std::size_t i = 0; i < hand.size(); ++i) worst = worse(worst, std::abs(engine[i] - hand[i]));
   return worst;
 }
 
@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
     for (const Problem& problem : problems()) {
       const double error = show(problem);
       errors[problem.inner_text == "w^4 / 4" ? "quartic_error" : "quadratic_error"] = error;
-      worst = std::max(worst, error);
+      worst = worse(worst, error);
     }
     if (json) fmt::print("{}\n", errors.dump());
     if (!(worst < 1e-12)) throw ValueError("the engine and the calculation by hand disagree");

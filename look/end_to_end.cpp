@@ -118,7 +118,7 @@ Arrays stacked(const Arrays& of_blocks) {
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b, std::size_t count) {
   double out = 0;
   for (std::size_t i = 0; i < count; ++i)
-    out = std::max(out, std::abs(a[i] - b[i]) / std::max(1.0, std::abs(b[i])));
+    out = worse(out, std::abs(a[i] - b[i]) / std::max(1.0, std::abs(b[i])));
   return out;
 }
 

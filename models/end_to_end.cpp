@@ -33,6 +33,9 @@ void EndToEndConfig::check() const {
     throw ConfigError(fmt::format("[end_to_end] the rate must be {}, it is {}",
                                   learned_rate ? "positive if it is learned" : "finite and not negative",
                                   rate));
+  if (!std::isfinite(clip))
+    throw ConfigError(
+        fmt::format("[end_to_end] clip must be finite (0 or less clips nothing), it is {}", clip));
   if (!(rate_init >= 0) || !std::isfinite(rate_init))
     throw ConfigError(
         fmt::format("[end_to_end] rate_init must be finite and not negative, it is {}", rate_init));
@@ -83,7 +86,8 @@ class EndToEndModel::Learner {
       (i < fixed ? prefix_ : suffix_)
           .emplace_back(config_, h, i, config_.suffix_len, i < fixed ? -1 : i - fixed);
     norm_ = model("ln_f.weight", {config_.hidden_size}, Init::ones());
-    optimizer_.clip(ttt::Per::all, config_.clip).scale(rate_in(step, params));
+    if (config_.clip > 0) optimizer_.clip(ttt::Per::all, config_.clip);
+    optimizer_.scale(rate_in(step, params));
   }
 
   const EndToEndConfig& config() const { return config_; }
@@ -132,11 +136,14 @@ class EndToEndModel::Learner {
     if (config_.bos_token < 0) return {};
     return 1.0 - equal(cast(next, dtype()), static_cast<double>(config_.bos_token));
   }
-  // Of each next token, [batch, time]; 0 where it does not count.
-  Tensor loss(Tensor h, Tensor next) const {
-    const Tensor each = cross_entropy(logits(h), next), counted = counts(next);
+  // The loss of each next token, [batch, time].
+  Tensor of_all(Tensor h, Tensor next) const { return cross_entropy(logits(h), next); }
+  // 0 where a token does not count.
+  Tensor counted(Tensor each, Tensor next) const {
+    const Tensor counted = counts(next);
     return counted.defined() ? each * counted : each;
   }
+  Tensor loss(Tensor h, Tensor next) const { return counted(of_all(h, next), next); }
   // The inner loss of each sequence's chunk, [batch, 1].
   Tensor inner_loss(Tensor loss, Tensor next) const {
     const Tensor counted = counts(next);
@@ -229,7 +236,7 @@ struct EndToEndModel::Memory {
 
 // A chunk read and learnt from.
 struct EndToEndModel::Chunk {
-  Tensor loss, clipped_norm;  // [batch, tokens]; [batch]
+  Tensor of_all, clipped_norm;  // [batch, tokens]; [batch]
   Memory after;
 
   // rows: of the chunk, as the first blocks leave them; next: its labels.
@@ -237,11 +244,12 @@ struct EndToEndModel::Chunk {
     const bool full = learner.config().meta == ttt::Policy::Meta::full;
     std::vector<Tensor> at = before.weights;
     for (Tensor& w : at) w = probe(full ? w : stop_gradient(w));
-    loss = learner.loss(after.read(learner, at, rows), next);
+    of_all = learner.of_all(after.read(learner, at, rows), next);
+    const Tensor loss = learner.counted(of_all, next);
     const std::vector<Tensor> gradients = grad(sum(learner.inner_loss(loss, next)), at);
     if (!full) {
       after = before;
-      loss = learner.loss(after.read(learner, before.weights, rows), next);
+      of_all = learner.of_all(after.read(learner, before.weights, rows), next);
     }
     const std::int64_t batch = rows.dim(0);
     const auto [weights, squares] = learner.step(learner.start(batch).with(before.weights), gradients);
@@ -294,7 +302,7 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
     const ScanResult r = scan(
         [&](const std::vector<Tensor>& before, const std::vector<Tensor>& xs) -> StepOutput {
           const Chunk chunk(*learner_, memory.with(before), xs[0], xs[1]);
-          return {chunk.after.flat(), {chunk.loss, chunk.clipped_norm}};
+          return {chunk.after.flat(), {chunk.of_all, chunk.clipped_norm}};
         },
         memory.flat(), {in_chunks(h, c.chunk), in_chunks(next, c.chunk)},
         {.checkpoint_every = c.checkpoint_every});
@@ -304,9 +312,10 @@ EndToEndReading EndToEndModel::read(Tensor tokens) const {
   }
   out.last = learner_->start(batch).with(memory.weights);
   if (whole < time)
-    losses.push_back(learner_->loss(memory.read(*learner_, memory.weights, slice(h, 1, whole, time)),
-                                    slice(next, 1, whole, time)));
-  out.loss = losses.size() == 1 ? losses[0] : concat(losses, 1);
+    losses.push_back(learner_->of_all(memory.read(*learner_, memory.weights, slice(h, 1, whole, time)),
+                                      slice(next, 1, whole, time)));
+  out.of_all = losses.size() == 1 ? losses[0] : concat(losses, 1);
+  out.loss = out.counts.defined() ? out.of_all * out.counts : out.of_all;
   return out;
 }
 

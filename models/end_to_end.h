@@ -8,7 +8,8 @@
 //   outer loss = 1/time sum over chunks i, t in i of loss_t(W_i)
 //
 // Targets that are the token which begins a text are left out: L_i is then the mean over the others of the chunk (0 where
-// there are none, which teaches nothing), the outer loss that over the others of the text.
+// there are none, which teaches nothing), the outer loss that over the others of the text. (The official program's outer
+// loss is the mean of the chunks' L_i instead: the same where no target is left out, or as many of each chunk.)
 //
 // A block is h <- h + norm(f(norm(h))) for f the attention, the prime MLP if it has one, and the MLP, with RMS norms
 // before and behind; queries and keys are RMS-normed per head, then rotated.
@@ -40,7 +41,7 @@ struct EndToEndConfig {
   // rate_init + (rate - rate_init) min(1, (n + 1) / rate_warmup_steps). 0 steps: there is none.
   double rate_init = 0;
   std::int64_t rate_warmup_steps = 0;
-  double clip = 1.0;  // largest norm of an inner gradient, over all prime MLPs of a sequence
+  double clip = 1.0;  // largest norm of an inner gradient, over a sequence's prime MLPs; 0 or less: any norm
   // full: as published; first_order: the weights at which an inner gradient is taken count as constants.
   ttt::Policy::Meta meta = ttt::Policy::Meta::full;
   // The token that begins a text: where it is the target, the loss is left out of every mean (EndToEndReading::counts).
@@ -61,6 +62,7 @@ EndToEndConfig end_to_end_config(const LanguageModelConfig& config, int checkpoi
 // What a model made of a text.
 struct EndToEndReading {
   Tensor loss;    // of each next token under the weights learnt so far, in nats, [batch, time]
+  Tensor of_all;  // the same, where the loss is 0 because the token does not count as well
   Tensor counts;  // 0 where that token is bos_token, else 1, [batch, time]; undefined: there is no such token
   Tensor clipped_norm;  // of the inner gradient of each chunk but a partial last one, [batch, chunks]
   ttt::Weights last;    // [batch, in, out] each, after these chunks

@@ -233,7 +233,7 @@ double relative_error(const Array& a, const Array& b, double floor) {
   double worst = 0, scale = floor;
   for (std::int64_t i = 0; i < a.size(); ++i) {
     const double x = a.at(i), y = b.at(i);
-    if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<double>::infinity();
+    if (!std::isfinite(x) || !std::isfinite(y)) return std::numeric_limits<double>::infinity();
     worst = std::max(worst, std::abs(x - y));
     scale = std::max(scale, std::abs(y));
   }

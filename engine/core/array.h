@@ -137,7 +137,7 @@ void copy(const Array& from, Array& to);
 // Flat index of the first element that is not finite; -1: all are.
 std::int64_t first_not_finite(const Array& a);
 
-// max|a-b| / max(floor, max|b|); NaN anywhere gives infinity. Specs must agree in shape.
+// max|a-b| / max(floor, max|b|); infinity where a number of either is not finite. Specs must agree in shape.
 double relative_error(const Array& a, const Array& b, double floor = 1e-300);
 
 }  // namespace nestgrad

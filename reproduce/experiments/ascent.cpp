@@ -5,6 +5,7 @@
 #include "reproduce/claims.h"
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/language_runs.h"
+#include "ttt/claim.h"
 
 namespace nestgrad::reproduce {
 
@@ -101,7 +102,7 @@ Agreement agreement(const Results& results, const Case& c) {
     for (std::size_t i = 0; i < a.size(); ++i) {
       ++out.steps;
       out.same += a[i] == b[i];
-      out.largest = std::max(out.largest, std::abs(a[i] - b[i]));
+      out.largest = worse(out.largest, std::abs(a[i] - b[i]));
     }
     ++out.steps;
     out.same += down->numbers.at("loss") == up->numbers.at("loss");

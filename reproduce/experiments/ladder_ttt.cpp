@@ -10,6 +10,7 @@
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/ladder_ttt_rows.h"
 #include "reproduce/statistics.h"
+#include "ttt/claim.h"
 #include "ttt/explain.h"
 
 namespace nestgrad::reproduce {
@@ -79,12 +80,12 @@ Equivalence equivalence(const Results& results) {
     const Measured *two = results.finished(rung(2), seed), *three = results.finished(rung(3), seed);
     if (!two || !three) continue;
     ++out.seeds;
-    out.losses = std::max(out.losses, three->numbers.at("losses apart from row 2 (f64)"));
-    out.gradients = std::max(out.gradients, three->numbers.at("gradients apart from row 2 (f64)"));
+    out.losses = worse(out.losses, three->numbers.at("losses apart from row 2 (f64)"));
+    out.gradients = worse(out.gradients, three->numbers.at("gradients apart from row 2 (f64)"));
     const std::vector<double>&a = two->curves.at("training loss"), &b = three->curves.at("training loss");
-    out.first_step = std::max(out.first_step, std::abs(a[0] - b[0]));
+    out.first_step = worse(out.first_step, std::abs(a[0] - b[0]));
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-      out.all_steps = std::max(out.all_steps, std::abs(a[i] - b[i]));
+      out.all_steps = worse(out.all_steps, std::abs(a[i] - b[i]));
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // Arrays and sizes: what no number can count is refused, and no number is changed in silence.
 #include "engine/core/array.h"
 
+#include <cmath>
 #include <limits>
 
 #include "engine/run/function.h"
@@ -146,4 +147,18 @@ TEST_CASE("The least of integers is found, also the least that there is") {
   const Function f = trace([](Tensor x) { return min(x); }, Spec{DType::i32, {3}});
   for (const double least : {-2147483648.0, -5.0, 2147483646.0})
     CHECK(f(Array::of({2147483647, least, 2147483647}, {3}, DType::i32)).item() == least);
+}
+
+TEST_CASE("The relative error of numbers that are not finite, on either side or on both, is infinite") {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const auto error = [](std::vector<double> a, std::vector<double> b) {
+    return relative_error(Array::of(a, {2}), Array::of(b, {2}));
+  };
+  CHECK(error({1, 3}, {1, 2}) == 0.5);
+  for (const double bad : {kInf, -kInf, std::nan("")}) {
+    CHECK(error({bad, 1}, {2, 1}) == kInf);
+    CHECK(error({2, 1}, {bad, 1}) == kInf);
+    CHECK(error({bad, 1}, {bad, 1}) == kInf);
+    CHECK(error({bad, 7}, {bad, 1}) == kInf);
+  }
 }

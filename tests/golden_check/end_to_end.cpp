@@ -22,6 +22,8 @@ class OfficialConfig {
     if (!json_.is_object()) refuse("its 'config' is no JSON object");
     step_ = number(file, "step_index");
     rate_ = number(file, "inner_rate");
+    const auto labels = file.metadata.find("labels");
+    none_is_masked_ = labels != file.metadata.end() && labels->second.ends_with("none is masked");
   }
 
   double step() const { return step_; }  // of the outer training, from 0
@@ -42,8 +44,17 @@ class OfficialConfig {
             .rate_init = get<double>(json_, "ilr_init"),
             .rate_warmup_steps = get<std::int64_t>(json_, "ilr_warmup_steps"),
             .clip = get<double>(inner(), "clip_gradient"),
+            .bos_token = bos_token(),
             .rms_norm_eps = get<double>(json_, "rms_norm_eps"),
             .rope_theta = get<double>(json_, "rope_theta")};
+  }
+
+  // The token that the official program leaves out where it is the target; -1: there is none, or the file says that no
+  // target was left out.
+  std::int64_t bos_token() const {
+    if (none_is_masked_ || !json_.contains("bos_token_id") || json_["bos_token_id"].is_null()) return -1;
+    const auto token = get<std::int64_t>(json_, "bos_token_id");
+    return token < get<std::int64_t>(json_, "vocab_size") ? std::max<std::int64_t>(token, -1) : -1;
   }
 
  private:
@@ -82,18 +93,53 @@ class OfficialConfig {
   std::string path_;
   nlohmann::json json_;
   double step_ = 0, rate_ = 0;
+  bool none_is_masked_ = false;
 };
+
+// Of a file whose configuration names the token that begins a text: which of its numbers leave such targets out. The
+// official program masks them in a chunk's loss, and so in gradients, not in the losses of tokens.
+struct Masked {
+  bool chunks = false, tokens = false;
+};
+
+// A chunk's loss that is not the mean over all of its tokens was made with a mask, and so was a 0 for every such target.
+Masked masked_in(const SafeTensors& file, std::int64_t bos, std::int64_t chunk, const std::string& path) {
+  const Array &tokens = find_tokens(file, "tokens", path), &of_token = find(file, "token_loss", path),
+              &of_chunk = find(file, "chunk_loss", path);
+  const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1] - 1;
+  if (of_token.shape() != Shape{batch, time} || of_chunk.shape() != Shape{batch, time / chunk}) return {};
+  Masked out;
+  std::int64_t targets = 0, zeros = 0;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t c = 0; c < time / chunk; ++c) {
+      double sum = 0;
+      for (std::int64_t t = c * chunk; t < (c + 1) * chunk; ++t) {
+        const double loss = of_token.at(b * time + t);
+        const bool is_bos = tokens.at(b * (time + 1) + t + 1) == static_cast<double>(bos);
+        targets += is_bos, zeros += is_bos && loss == 0;
+        sum += loss;
+      }
+      const double mean = sum / static_cast<double>(chunk);
+      if (!(std::abs(of_chunk.at(b * (time / chunk) + c) - mean) <= 1e-6 * std::abs(mean))) out.chunks = true;
+    }
+  out.tokens = targets > 0 && zeros == targets;
+  out.chunks = targets > 0 && (out.chunks || out.tokens);
+  return out;
+}
 
 }  // namespace
 
 GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
                                const GoldenOptions& options) {
   const OfficialConfig official(file, path);
-  const EndToEndConfig config = official.model();
+  EndToEndConfig config = official.model();
+  config.check();
   const Array& tokens = find_tokens(file, "tokens", path);
   if ((tokens.shape()[1] - 1) % config.chunk != 0)
     throw IoError(
         fmt::format("{}: {} tokens are no whole chunks of {}", path, tokens.shape()[1] - 1, config.chunk));
+  const Masked masked = masked_in(file, config.bos_token, config.chunk, path);
+  if (!masked.chunks) config.bos_token = -1;
   const StateDict params = with_prefix(file, "param.", options.dtype);
 
   // Outputs by name, then the gradients.
@@ -103,8 +149,14 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
         const Tensor step = constant(official.step(), options.dtype);
         const EndToEndReading r = EndToEndModel(config, Params(table), step).read(given[0]);
         const std::int64_t batch = r.loss.dim(0), chunks = r.loss.dim(1) / config.chunk;
-        std::vector<Tensor> out{reshape(mean(r.loss), {1}), r.loss,
-                                mean(reshape(r.loss, {batch, chunks, config.chunk}), {2}), r.clipped_norm};
+        const auto in_chunks = [&](Tensor x) { return reshape(x, {batch, chunks, config.chunk}); };
+        // Of the targets that count; the loss is the mean of these, also where they are of unequal numbers of targets.
+        const Tensor of_chunks = r.counts.defined()
+                                     ? sum(in_chunks(r.loss), {2}) / max(sum(in_chunks(r.counts), {2}), 1.0)
+                                     : mean(in_chunks(r.loss), {2});
+        const Tensor loss = mean(of_chunks);
+        std::vector<Tensor> out{reshape(loss, {1}), masked.tokens ? r.loss : r.of_all, of_chunks,
+                                r.clipped_norm};
         names = {"loss", "token_loss", "chunk_loss", "clipped_norm"};
         const std::size_t weights = r.last.size();
         for (std::size_t j = 0; j < 3; ++j) {
@@ -117,7 +169,8 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
           names.push_back(
               fmt::format("inner.language_model.model.h.prime_storage.feed_forward_prime.w{}.weight", j + 1));
         }
-        const std::vector<Tensor> grads = grad(mean(r.loss), table.tensors());
+        if (!has_gradients(file)) return out;
+        const std::vector<Tensor> grads = grad(loss, table.tensors());
         out.insert(out.end(), grads.begin(), grads.end());
         return out;
       });
@@ -128,8 +181,9 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
   report.loss_error = error_of(out[0], file, "loss", path);
   for (std::size_t k = 1; k < names.size(); ++k)
     note(error_of(out[k], file, names[k], path), names[k], report.output_error, report.worst_output_name);
-  for (std::size_t i = 0; i < model.params.size(); ++i)
-    note(error_of(out[names.size() + i], file, "grad." + model.params[i].name, path), model.params[i].name,
+  report.gradients = has_gradients(file);
+  for (std::size_t i = 0; report.gradients && i < model.params.size(); ++i)
+    note(gradient_error_of(out[names.size() + i], file, model.params[i].name, path), model.params[i].name,
          report.worst_grad_error, report.worst_grad_name);
   return report;
 }

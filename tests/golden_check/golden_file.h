@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "engine/io/safetensors.h"
@@ -28,6 +30,33 @@ inline double error_of(const Array& ours, const SafeTensors& file, const std::st
   return relative_error(ours, theirs);
 }
 
+// Does the file have gradients? All of them, or none.
+inline bool has_gradients(const SafeTensors& file) {
+  const auto at = file.tensors.lower_bound("grad.");
+  return at != file.tensors.end() && at->first.starts_with("grad.");
+}
+
+// How far a gradient is from the file's grad.NAME. One that is zero throughout says nothing about its size: what is there
+// instead is then measured by the largest of the file's gradients, 1 if all are zero.
+inline double gradient_error_of(const Array& ours, const SafeTensors& file, const std::string& name,
+                                const std::string& path) {
+  const auto largest = [](const Array& a) {
+    double out = 0;
+    for (const double x : a.to_vector())
+      if (!(std::abs(x) <= out)) out = std::abs(x);
+    return out;
+  };
+  const double error = error_of(ours, file, "grad." + name, path);
+  const Array& theirs = find(file, "grad." + name, path);
+  if (largest(theirs) != 0) return error;
+  double scale = 0;
+  for (auto at = file.tensors.lower_bound("grad."); at != file.tensors.end(); ++at) {
+    if (!at->first.starts_with("grad.")) break;
+    if (first_not_finite(at->second) < 0) scale = std::max(scale, largest(at->second));
+  }
+  return relative_error(ours, theirs, scale > 0 ? scale : 1);
+}
+
 inline StateDict with_prefix(const SafeTensors& file, const std::string& prefix, DType dtype) {
   StateDict out;
   for (const auto& [name, value] : file.tensors)
@@ -37,7 +66,7 @@ inline StateDict with_prefix(const SafeTensors& file, const std::string& prefix,
 
 // The worst of several tensors, with its name.
 inline void note(double error, const std::string& name, double& worst, std::string& worst_name) {
-  if (!(error > worst)) return;
+  if (error <= worst) return;
   worst = error;
   worst_name = name;
 }

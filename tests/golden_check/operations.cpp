@@ -23,6 +23,7 @@ using ttt::Weights;
 // ---- what the file says ----
 
 Tensor GoldenOperation::input(const std::string& name, int rank) const {
+  asked.insert(name);
   const auto at = in.find(name);
   if (at == in.end())
     throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor 'in.{}'", path, name));
@@ -30,6 +31,11 @@ Tensor GoldenOperation::input(const std::string& name, int rank) const {
     throw IoError(fmt::format("{}: 'in.{}' is {}; it must have {} axes", path, name,
                               to_string(at->second.spec()), rank));
   return at->second;
+}
+
+bool GoldenOperation::says(const std::string& key) const {
+  const auto at = metadata.find(key);
+  return at != metadata.end() && at->second != "None";
 }
 
 const std::string& GoldenOperation::text(const std::string& key) const {
@@ -131,6 +137,10 @@ GoldenOutputs matrix_memory(const GoldenOperation& op, const std::string& system
 }
 
 GoldenOutputs linear_attention(const GoldenOperation& op) {
+  if (op.says("normalize") && op.flag("normalize"))
+    throw IoError(fmt::format(
+        "{}: 'normalize' in the metadata is True; linear attention is checked without its normaliser",
+        op.path));
   return matrix_memory(op, "linear-attention", heads_of(op));
 }
 
@@ -165,46 +175,85 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
                                                       : static_cast<int>(op.integer("cg_iterations", 1));
   const ttt::MesaNet learner(ttt::MesaNet::memories(lamb.dtype(), heads, dim, views.v.dim(3)),
                              reshape(lamb, {heads, 1, dim}), steps);
-  const InnerLoopResult r = run(op, learner, ttt::for_batch(learner.init(), views.k.dim(0)), views,
-                                ttt::system_named("mesa-net").policy({heads, dim}));
+  const Weights zeros = ttt::for_batch(learner.init(), views.k.dim(0));
+  const auto initial = [&](const char* name, std::size_t i) {
+    return op.has(name) ? op.input(name, 4) : zeros.at(i).value;
+  };
+  const Weights start = zeros.with({initial("h_kk_init", 0), initial("h_kv_init", 1)});
+  const InnerLoopResult r =
+      run(op, learner, start, views, ttt::system_named("mesa-net").policy({heads, dim}));
   return {{{"o", swap_if(time_first(op), r.output)}, {"h_kk", r.last()["H_kk"]}, {"h_kv", r.last()["H_kv"]}},
           r.plan.form};
 }
 
 // ---- Titans ----
 
-GoldenOutputs titans(const GoldenOperation& op, const std::vector<const char*>& weights) {
-  const std::int64_t tokens = op.integer("chunk_size", 1), batch = op.integer("batch_size", 1);
+// Tokens whose gradients are taken at the same weights: those of all of `time`, at the first weights, if the file does not
+// say.
+std::int64_t titans_batch(const GoldenOperation& op, std::int64_t tokens, std::int64_t time) {
+  if (!op.says("batch_size")) return (time / tokens + (time % tokens > 0)) * tokens;
+  const std::int64_t batch = op.integer("batch_size", 1);
   if (batch % tokens != 0)
     throw IoError(fmt::format("{}: 'batch_size' {} in the metadata is no multiple of 'chunk_size' {}",
                               op.path, batch, tokens));
+  return batch;
+}
+
+// Does the update have momentum? Officially it is of order 1, or there is none.
+bool titans_momentum(const GoldenOperation& op) {
+  if (!op.says("momentum_order")) return op.has("momentum");
+  const std::int64_t order = op.integer("momentum_order", 0);
+  if (order > 1)
+    throw IoError(fmt::format("{}: 'momentum_order' in the metadata is {}; only 0 and 1 can be checked",
+                              op.path, order));
+  return order == 1;
+}
+
+// The only activation that the official perceptron has.
+void check_titans_activation(const GoldenOperation& op, std::size_t matrices) {
+  if (!op.says("activation")) return;
+  const std::string& activation = op.text("activation");
+  if (activation == "gelu (erf)" || activation == "gelu" || (activation == "-" && matrices == 1)) return;
+  throw IoError(fmt::format("{}: 'activation' in the metadata is '{}'; only 'gelu (erf)' can be checked",
+                            op.path, activation));
+}
+
+GoldenOutputs titans(const GoldenOperation& op, const std::vector<std::string>& weights) {
+  const std::int64_t tokens = op.integer("chunk_size", 1);
   Views views = heads_of(op);
-  const Tensor keep = 1.0 - gate_rows(op, "decay");
-  views.gates = ttt::titans_gates(gate_rows(op, "lr"), gate_rows(op, "momentum"), keep, tokens);
+  const std::int64_t batch = titans_batch(op, tokens, views.k.dim(2));
+  const bool momentum = titans_momentum(op);
+  const Tensor decay = gate_rows(op, "decay"), keep = 1.0 - decay;
+  const Tensor eta = momentum ? gate_rows(op, "momentum") : zeros(decay.dtype(), decay.shape());
+  views.gates = ttt::titans_gates(gate_rows(op, "lr"), eta, keep, tokens);
+  check_titans_activation(op, weights.size());
   std::vector<Tensor> start;
-  for (const char* name : weights) start.push_back(op.input(name, 3));
-  const std::int64_t heads = start[0].dim(0), dim = start[0].dim(1);
+  for (const std::string& name : weights) start.push_back(op.input(name, 3));
+  std::vector<std::int64_t> widths{start[0].dim(1)};
+  for (const Tensor& w : start) widths.push_back(w.dim(2));
   Graph scratch;  // for the weights that a model of its own would start from
   ParamTable unused(scratch, views.k.dtype());
-  const Params params(unused);
-  const ttt::Model model = start.size() == 1
-                               ? ttt::linear(params, {.heads = heads, .in = dim, .out = start[0].dim(2)})
-                               : ttt::mlp(
-                                     params, heads, {dim, start[0].dim(2), start[1].dim(2)},
-                                     [](Tensor x) { return gelu(x); }, "gelu");
+  const ttt::Model model = ttt::mlp(
+      Params(unused), start[0].dim(0), widths, [](Tensor x) { return gelu(x); }, "gelu");
   const ttt::Composed learner(model, ttt::mean_squared_error(), ttt::titans_optimizer(tokens));
   const Weights first = ttt::for_batch(learner.init().with(start), views.k.dim(0));
   const InnerLoopResult r = run(op, learner, first, views, {.chunk = batch});
   GoldenOutputs out{{{"o", r.output}}, r.plan.form};
   for (std::size_t i = 0; i < weights.size(); ++i) {
     out.out[fmt::format("final_{}", weights[i])] = r.last().at(i).value;
-    out.out[fmt::format("final_momentum_{}", weights[i])] = -r.state.of(i)[1];  // theirs is of descent
+    if (momentum)
+      out.out[fmt::format("final_momentum_{}", weights[i])] = -r.state.of(i)[1];  // theirs is of descent
   }
   return out;
 }
 
 GoldenOutputs titans_linear(const GoldenOperation& op) { return titans(op, {"w"}); }
-GoldenOutputs titans_mlp(const GoldenOperation& op) { return titans(op, {"w1", "w2"}); }
+GoldenOutputs titans_mlp(const GoldenOperation& op) {
+  std::vector<std::string> weights{"w1"};  // and as many more as there are
+  while (op.has(fmt::format("w{}", weights.size() + 1)))
+    weights.push_back(fmt::format("w{}", weights.size() + 1));
+  return titans(op, weights);
+}
 
 // ---- LaCT: heads are folded into the batch ----
 
@@ -270,8 +319,16 @@ GoldenOutputs lact_nvs(const GoldenOperation& op) {
 
 // ---- layers for images ----
 
+// The projection of q, k and v has a bias or, officially an option, none: it is then zero.
+Params with_qkv_bias(const GoldenOperation& op) {
+  if (op.param_shapes.contains("qkv.bias")) return op.params;
+  return op.params.through([own = op.params](const Params::Request& request) {
+    return request.name == "qkv.bias" ? zeros(own.dtype(), request.shape) : own.get(request);
+  });
+}
+
 GoldenOutputs vittt(const GoldenOperation& op) {
-  const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), op.params,
+  const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), with_qkv_bias(op),
                                                {.width = op.integer("dim", 1),
                                                 .heads = op.integer("num_heads", 1),
                                                 .height = op.integer("h", 1),
@@ -283,10 +340,13 @@ GoldenOutputs vittt(const GoldenOperation& op) {
 }
 
 GoldenOutputs t5(const GoldenOperation& op, ttt::FastModel model) {
-  const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), op.params,
+  const auto w1 = op.param_shapes.find("w1");  // [1, heads, in, hidden]
+  const std::int64_t hidden = w1 != op.param_shapes.end() && w1->second.size() == 4 ? w1->second[3] : 0;
+  const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), with_qkv_bias(op),
                                                 {.width = op.integer("dim", 1),
                                                  .heads = op.integer("num_heads", 1),
                                                  .model = model,
+                                                 .hidden = hidden,
                                                  .norm_eps = op.number("instance_norm_eps"),
                                                  .form = op.form});
   return {{{"o", r.output}}, r.plan.form};
@@ -316,8 +376,14 @@ constexpr std::pair<std::string_view, Run> kOperations[] = {
 GoldenOutputs run_golden_operation(const GoldenOperation& op) {
   std::vector<std::string_view> known;
   for (const auto& [name, run_it] : kOperations) {
-    if (name == op.text("op")) return run_it(op);
     known.push_back(name);
+    if (name != op.text("op")) continue;
+    GoldenOutputs out = run_it(op);
+    for (const auto& [input, value] : op.in)
+      if (!op.asked.contains(input))
+        throw IoError(fmt::format("{}: there is 'in.{}', which the operation '{}' does not read here",
+                                  op.path, input, name));
+    return out;
   }
   throw IoError(fmt::format("{}: not a golden file of a known kind: there is no operation '{}'; there are {}",
                             op.path, op.text("op"), fmt::join(known, ", ")));

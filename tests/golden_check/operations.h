@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "ttt/inner_loop.h"
@@ -17,12 +18,16 @@ class GoldenOperation {
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> in;  // in.*
   Params params;                     // in.param.*
+  std::map<std::string, Shape> param_shapes;
   ttt::FormChoice form;
   std::int64_t block;
+  mutable std::set<std::string> asked = {};  // inputs that the operation has asked for
 
   // IoError if the file has no such thing, or it cannot be read as what it should be.
   Tensor input(const std::string& name, int rank) const;
   bool has(const std::string& name) const { return in.contains(name); }
+  // Does the metadata have such a key? What is None has no value.
+  bool says(const std::string& key) const;
   const std::string& text(const std::string& key) const;
   std::int64_t integer(const std::string& key, std::int64_t least) const;
   double number(const std::string& key) const;
@@ -35,6 +40,7 @@ struct GoldenOutputs {
   ttt::FormChoice form;               // in which it ran
 };
 
+// IoError for an input that the operation does not read.
 GoldenOutputs run_golden_operation(const GoldenOperation& operation);
 
 }  // namespace nestgrad

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "autograd/grad.h"
 #include "models/decoder.h"
 #include "models/language_model.h"
 #include "tests/golden_check/golden_file.h"
+#include "tests/golden_check/official_mlp.h"
 #include "tests/golden_check/operations.h"
 
 namespace nestgrad {
@@ -25,10 +27,10 @@ Array column(const Array& tokens, std::int64_t t) {
   return out;
 }
 
-double decode_error(const LanguageModelConfig& config, const StateDict& params, DType dtype,
-                    ttt::FormChoice form, const Array& tokens, const Array& logits) {
-  const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1], vocab = config.vocab_size;
-  Decoder decoder(config, params, dtype, batch, time, form);
+double decode_error(const LogitsFn& model, const StateDict& params, DType dtype, const Array& tokens,
+                    const Array& logits) {
+  const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1], vocab = logits.shape()[2];
+  Decoder decoder(model, params, dtype, batch);
   Array decoded(dtype, logits.shape());
   for (std::int64_t t = 0; t < time; ++t) {
     const Array step = decoder.step(column(tokens, t));
@@ -42,18 +44,19 @@ double decode_error(const LanguageModelConfig& config, const StateDict& params, 
 
 GoldenReport verify_model(const SafeTensors& file, const std::string& path, const GoldenOptions& options) {
   const DType dtype = options.dtype;
-  const ttt::FormChoice form = options.form;
   const LanguageModelConfig config = LanguageModelConfig::from_json(file.metadata.at("config"), path);
   const Array& tokens = find_tokens(file, "input_ids", path);
   const StateDict params = with_prefix(file, "param.", dtype);
   config.check_against(parameter_count(params), path);
 
+  LanguageModelOptions how{.form = options.form, .attention_capacity = tokens.shape()[1]};
+  if (config.ttt_layer_type == "mlp" || config.ttt_layer_type == "ttt-mlp") how.system = official_ttt_mlp();
+
   std::vector<std::string> taps;
   const TracedModel model =
       trace_model(dtype, {tokens.spec()}, [&](ParamTable& table, const std::vector<Tensor>& given) {
         ttt::Stream stream;
-        const LanguageModel lm(config, Params(table), {.form = form});
-        const Tensor logits = lm.logits(given[0], stream);
+        const Tensor logits = LanguageModel(config, Params(table), how).logits(given[0], stream);
         const std::int64_t time = logits.dim(1);
         const Tensor loss = mean(cross_entropy(slice(logits, 1, 0, time - 1), slice(given[0], 1, 1, time)));
         std::vector<Tensor> out{loss, logits};
@@ -61,6 +64,7 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
           taps.push_back(name);
           out.push_back(value);
         }
+        if (!has_gradients(file)) return out;
         const std::vector<Tensor> grads = grad(loss, table.tensors());
         out.insert(out.end(), grads.begin(), grads.end());
         return out;
@@ -76,10 +80,12 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   output(out[1], "logits");
   std::size_t k = 2;
   for (const std::string& name : taps) output(out[k++], "tap." + name);
-  for (const ParamSpec& p : model.params)
-    note(error_of(out[k++], file, "grad." + p.name, path), p.name, report.worst_grad_error,
+  report.gradients = has_gradients(file);
+  for (const ParamSpec& p : report.gradients ? model.params : std::vector<ParamSpec>{})
+    note(gradient_error_of(out[k++], file, p.name, path), p.name, report.worst_grad_error,
          report.worst_grad_name);
-  report.decode_error = decode_error(config, params, dtype, form, tokens, find(file, "logits", path));
+  report.decode_error =
+      decode_error(language_model(config, how), params, dtype, tokens, find(file, "logits", path));
   return report;
 }
 
@@ -105,14 +111,15 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
       given.push_back(find(file, "in." + name, path).cast(dtype));
       specs.push_back(given.back().spec());
     }
-  if (outputs.empty() || wrt.empty())
-    throw IoError(
-        fmt::format("{}: not a golden file of a known kind: operations have tensors out.* and grad.*", path));
+  if (outputs.empty())
+    throw IoError(fmt::format("{}: not a golden file of a known kind: operations have tensors out.*", path));
 
   GoldenReport report;
   report.operation = true;
+  report.gradients = !wrt.empty();
   const TracedModel model = trace_model(dtype, specs, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    GoldenOperation operation{path, file.metadata, {}, Params(table), options.form, options.block};
+    GoldenOperation operation{path, file.metadata, {}, Params(table), {}, options.form, options.block};
+    for (const auto& [name, value] : params) operation.param_shapes.emplace(name, value.shape());
     for (std::size_t i = 0; i < names.size(); ++i) operation.in[names[i]] = in[i];
     GoldenOutputs ran = run_golden_operation(operation);
     report.form = ran.form;
@@ -135,6 +142,9 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
         throw IoError(fmt::format("{}: there is 'grad.{}', but the operation has no such input", path, name));
       sources.push_back(operation.in[name]);
     }
+    if (wrt.empty()) return out;
+    if (seen.empty())
+      throw IoError(fmt::format("{}: there are gradients, but no cotangent.* of an output", path));
     const std::vector<Tensor> grads = vjp(seen, cotangents, sources, {.allow_zero = true});
     out.insert(out.end(), grads.begin(), grads.end());
     return out;
@@ -147,7 +157,7 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
     note(error_of(values[k++], file, "out." + name, path), name, report.output_error,
          report.worst_output_name);
   for (const std::string& name : wrt)
-    note(error_of(values[k++], file, "grad." + name, path), name, report.worst_grad_error,
+    note(gradient_error_of(values[k++], file, name, path), name, report.worst_grad_error,
          report.worst_grad_name);
   return report;
 }
@@ -178,6 +188,29 @@ GoldenReport verify_golden(const std::string& path, const GoldenOptions& options
       "{}: not a golden file of a known kind: whole language models (ttt_*) have 'config' in their metadata "
       "and 'input_ids', those that train while they read (end_to_end_*) the kind 'ttt_e2e', single operations 'op'",
       path));
+}
+
+GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& options, double tolerance) {
+  using Kind = GoldenVerdict::Kind;
+  const auto refused = [&](std::string why) -> GoldenVerdict {
+    std::ranges::replace(why, '\n', ' ');
+    if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);
+    return {Kind::refused, fmt::format("{} REFUSED {}", path, why)};
+  };
+  try {
+    const GoldenReport r = verify_golden(path, options);
+    const Kind kind = r.passes(tolerance) ? Kind::passes : Kind::differs;
+    const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
+    const std::string gradient = r.gradients ? fmt::format("{:.1e}", r.worst_grad_error) : "-";
+    return {kind, fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
+                              of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
+                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
+                              r.gradients ? "" : " (no gradients)")};
+  } catch (const std::bad_alloc&) {
+    return refused("out of memory");
+  } catch (const std::exception& e) {
+    return refused(e.what());
+  }
 }
 
 }  // namespace nestgrad

@@ -1,6 +1,7 @@
 // Golden files: numbers that the official implementations computed, and how far ours are from them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/core/array.h"
@@ -8,13 +9,14 @@
 
 namespace nestgrad {
 
-// Worst relative errors, max |a-b| / max |b| of a tensor.
+// Worst relative errors, max |a-b| / max |b| of a tensor; of a gradient that is zero by the largest gradient of the file.
 struct GoldenReport {
   // Logits and block outputs; outputs and last states of an operation; of a model that trains while it reads the
   // losses of tokens and chunks, the norms of its inner gradients and its last inner weights.
   double output_error = 0;
   double worst_grad_error = 0;
   std::string worst_output_name = "-", worst_grad_name = "-";
+  bool gradients = true;  // false: the file has none, and nothing is known of them
   // Of whole language models only (decode_error: of those that do not train while they read):
   double loss_error = 0, decode_error = 0;
   // Of single operations only:
@@ -32,9 +34,22 @@ struct GoldenOptions {
 // Runs a golden file.
 //   Whole language models (ttt_*): loss, logits, block outputs, gradient of every parameter, and decoding
 //   token by token. Those that train while they read (end_to_end_*): losses, inner norms and weights, gradients;
-//   their form is the chunk's own. Single operations ("op" in the metadata): every output, and the gradient of
-//   sum(output * cotangent) with respect to every input and parameter.
+//   their form is the chunk's own; where the configuration has a bos_token_id, the file's own numbers say whether such
+//   targets were left out. Single operations ("op" in the metadata): every output, and the gradient of
+//   sum(output * cotangent) with respect to every input and parameter. A file may have no gradients at all.
+// TTT-MLP runs with the rounded constants of the official program's inner gradient, golden_check/official_mlp.h.
 // IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
+
+// What is to be said of a file, in one line without its end:
+//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)]
+//   FILE REFUSED why
+// No file throws: it is refused for whatever verify_golden throws, and others can still be tried.
+struct GoldenVerdict {
+  enum class Kind : std::uint8_t { passes, differs, refused };
+  Kind kind;
+  std::string line;
+};
+GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& options, double tolerance);
 
 }  // namespace nestgrad

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/models/model_testing.h"
+#include "ttt/claim.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -52,8 +53,7 @@ ByHand by_hand(const LanguageModelConfig& config, const StateDict& params,
 
 double error_between(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::max(worst, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = worse(worst, std::abs(a[i] - b[i]));
   return worst;
 }
 

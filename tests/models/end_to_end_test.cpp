@@ -311,6 +311,19 @@ TEST_CASE("a target that begins a text is left out: of the loss, of the inner me
   CHECK(r[2].at(4) > 0);   // sequence 1, chunk 1
 }
 
+TEST_CASE("with a clip of 0 or less no gradient is clipped") {
+  EndToEndConfig config = tiny();
+  const Array tokens = random_tokens(2, 11, config.vocab_size);
+  const auto numbers = [&](double clip) {
+    config.clip = clip;
+    return run(traced(config, tokens.spec(), learnt_loss, true), tokens);
+  };
+  const Arrays all = numbers(1e9);
+  CHECK(max_error(numbers(0), all) < kTolerance);
+  CHECK(max_error(numbers(-1), all) < kTolerance);
+  CHECK(max_error(numbers(0.4), all) > 1e-4);  // the control: some would be
+}
+
 TEST_CASE("with rate zero it is the ordinary transformer") {
   EndToEndConfig config = tiny();
   config.rate = 0;
@@ -370,6 +383,8 @@ TEST_CASE("a checkpoint schedule changes no bit, and sizes that do not fit are n
   CHECK(
       contains(refuses([](auto& c) { c.rate_warmup_steps = -1; }), "rate_warmup_steps must not be negative"));
   CHECK(contains(refuses([](auto& c) { c.bos_token = 7; }), "one of 7 tokens, or -1"));
+  for (const double clip : {HUGE_VAL, std::nan("")})
+    CHECK(contains(refuses([&](auto& c) { c.clip = clip; }), "clip must be finite"));
   CHECK(contains(refuses([](auto& c) { c.num_attention_heads = 4; }), "an even dimension"));
 }
 

@@ -9,6 +9,7 @@
 #include "models/trainer.h"
 #include "tests/models/model_testing.h"
 #include "tests/temporary_folder.h"
+#include "ttt/claim.h"
 #include "ttt/learners/catalogue.h"
 
 using namespace nestgrad;
@@ -74,7 +75,7 @@ double decoding_error(const LogitsFn& model, const StateDict& params) {
   for (std::int64_t t = 0; t < 9; ++t) {
     const Array logits = decoder.step(Array::of({tokens.at(t)}, {1}, DType::i32));
     for (std::int64_t i = 0; i < 256; ++i)
-      worst = std::max(worst, std::abs(logits.at(i) - expected.at(t * 256 + i)));
+      worst = worse(worst, std::abs(logits.at(i) - expected.at(t * 256 + i)));
   }
   return worst;
 }

@@ -15,6 +15,7 @@
 #include "ops/ops.h"
 #include "tests/temporary_folder.h"
 #include "tests/testing.h"
+#include "ttt/claim.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -90,7 +91,7 @@ const std::vector<Spec> kPairs{{DType::f32, {5, 3}}, {DType::f32, {5, 2}}};
 std::vector<Array> pairs(std::uint64_t i) { return {random(kPairs[0], 2 * i), random(kPairs[1], 2 * i + 1)}; }
 double max_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) most = worse(most, std::abs(a[i] - b[i]));
   return most;
 }
 Training of(TrainingSetup setup, int steps, double rate = 0.1) {

@@ -1,5 +1,6 @@
 // Matrix products against naive loops.
 #include "tests/ops/by_loops.h"
+#include "ttt/claim.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -145,14 +146,14 @@ TEST_CASE_TEMPLATE("products of all small extents are the triple loop, with the 
           for (std::int64_t j = 0; j < n; ++j) {
             double sum = 0;
             for (std::int64_t p = 0; p < k; ++p) sum += double{a[uz(i * k + p)]} * double{b[uz(p * n + j)]};
-            worst = std::max(worst, std::abs(sum - y[uz(i * n + j)]));
+            worst = worse(worst, std::abs(sum - y[uz(i * n + j)]));
           }
         const std::vector<T> at = flipped(a, m, k), bt = flipped(b, k, n);
         if (m == 1 || n == 1) {  // a vector: its own order of additions
           for (const auto& z : {product(at, b, m, n, k, true, false), product(a, bt, m, n, k, false, true),
                                 product(at, bt, m, n, k, true, true)})
             for (std::size_t i = 0; i < z.size(); ++i)
-              worst = std::max(worst, std::abs(double{z[i]} - double{y[i]}));
+              worst = worse(worst, std::abs(double{z[i]} - double{y[i]}));
           continue;
         }
         other_bits += product(at, b, m, n, k, true, false) != y;

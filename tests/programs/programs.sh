@@ -399,7 +399,9 @@ expect 0 'PASS .* wy$' "$bin/verify_golden" --form wy "$data/golden/delta_rule.s
 expect 1 'parallel is impossible' "$bin/verify_golden" --form parallel "$data/golden/delta_rule.safetensors"
 expect 2 'form' "$bin/verify_golden" --form nothing "$data/golden/delta_rule.safetensors"
 expect 1 'known kind' "$bin/verify_golden" "$work/saved"
-expect 1 'text.txt' "$bin/verify_golden" "$text"
+expect 1 'text.txt REFUSED' "$bin/verify_golden" "$text"
+expect 1 'delta_rule.safetensors PASS' "$bin/verify_golden" "$text" "$work/no_such_file" "$data/golden/delta_rule.safetensors"
+expect 1 'of 3 files 0 differ by more than 1e-09 and 2 are refused' "$bin/verify_golden" "$text" "$work/no_such_file" "$data/golden/delta_rule.safetensors"
 
 # reference and verify.
 ref=("$bin/reference" --system delta-net) case=$work/case.safetensors

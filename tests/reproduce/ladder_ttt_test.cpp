@@ -5,6 +5,7 @@
 #include "reproduce/experiments/catalogue.h"
 #include "reproduce/experiments/ladder_ttt_rows.h"
 #include "tests/testing.h"
+#include "ttt/claim.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -65,7 +66,7 @@ Matrix attended(const Matrix& q, const Matrix& k, const Matrix& u, Matrix start,
 double apart(const Matrix& a, const Matrix& b) {
   double worst = 0;
   REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) worst = worse(worst, std::abs(a[i] - b[i]));
   return worst;
 }
 

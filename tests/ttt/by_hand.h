@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tests/ttt/named_learners.h"
+#include "ttt/claim.h"
 
 namespace nestgrad::testing {
 
@@ -283,12 +284,12 @@ inline double error_of(const Arrays& a, const Arrays& b) {
   for (std::size_t i = 0; i < b.size(); ++i) {
     const std::vector<double> numbers_b = b[i].to_vector();
     if (std::ranges::all_of(numbers_b, [](double x) { return x == 0; })) {
-      for (const double x : a[i].to_vector()) worst = std::max(worst, std::abs(x));
+      for (const double x : a[i].to_vector()) worst = worse(worst, std::abs(x));
       continue;
     }
     a_left.push_back(a[i]), b_left.push_back(b[i]);
   }
-  return std::max(worst, worst_error(a_left, b_left));
+  return worse(worst, worst_error(a_left, b_left));
 }
 
 // The names of the forms in `forms` whose numbers are not those of `expected`, with their errors; empty if

@@ -2,6 +2,7 @@
 // its trace; the dual form, the primal form and the steps made by hand, one
 // after the other, give the same numbers, as values and derivatives.
 #include "tests/ttt/methods.h"
+#include "ttt/claim.h"
 #include "ttt/forms/law.h"
 
 using namespace nestgrad;
@@ -159,7 +160,7 @@ double worst(const Array& table, std::int64_t rows, std::int64_t columns, const 
   double out = 0;
   for (std::int64_t t = 0; t < rows; ++t)
     for (std::int64_t s = 0; s < columns; ++s)
-      out = std::max(out, std::abs(table.at(t * columns + s) - entry(t, s)));
+      out = worse(out, std::abs(table.at(t * columns + s) - entry(t, s)));
   return out;
 }
 
