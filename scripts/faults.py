@@ -1154,10 +1154,19 @@ FAULTS = [
     ("delayed-keys", "ttt/layer.cpp", (files("ttt/in_place_ttt"),), [
         ("keys-of-the-token-itself", "return {joined.q, «stream.before(name_ + \".k\", joined.k)», joined.v}", "joined.k"),
     ]),
-    ("learners", "ttt/learners/titans.cpp", (files("ttt/titans", "golden_check/"),), [
+    ("learners", "ttt/learners/titans.cpp", (files("ttt/titans", "golden_check/", "ttt/bounded_steps"),), [
         ("decay-at-every-token", "{\"keep\", by_token({beside(«1», tokens - 1), keep}, 1)}", "0.5"),
         ("writes-at-once", "{\"write\", by_token({beside(«0», tokens - 1), beside(1, 1)}, 0)}", "1"),
         ("rest-writes", "{\"rate\", rate * by_token({beside(1, tokens)}, «0»)}", "1"),
+        ("chunk-steps-as-far-as-its-tokens", "titans_optimizer().scale(«kMostOfChunk / tokens»)", "kMostOfChunk"),
+    ]),
+    ("learners", "ttt/layer.cpp", (files("ttt/layer_test", "models/language_model"),), [
+        ("order-forgotten", "if («system_.rotary_in_sequence») rotate(", "false"),
+        ("rotated-as-the-first", "rotate(«stream.positions(name_ + \".position\", joined.q)»)",
+         "0.0 * stream.positions(name_ + \".position\", joined.q)"),
+    ]),
+    ("learners", "models/language_model.cpp", (files("models/language_model"),), [
+        ("rotated-behind-convolutions", "if («config_.share_qk || config_.pre_conv») system.rotary_in_sequence = false;", "false"),
     ]),
     ("learners", "ttt/learners/kv_binding.cpp", (files("ttt/bounded_steps", "ttt/systems"),), [
         ("kv-binding-unbounded", "/ (1.0 + «gradient_bound(w, k, v)»)", "0.0 * gradient_bound(w, k, v)"),

@@ -1,6 +1,7 @@
 // The promise: a learner whose loss or targets nothing bounds has a step that is bounded, whatever it reads; and it is that
 // piece which does it: without it the same text is the end of it.
 #include <cmath>
+#include <map>
 
 #include "tests/ttt/system_testing.h"
 #include "ttt/learners/titans.h"
@@ -95,6 +96,34 @@ TEST_CASE("Titans, deep: values of any size leave weights of a size with the nor
   }
   CHECK(bounded[2][0] != bounded[0][0]);                                       // it learns
   CHECK_FALSE(norms_of(titans_without_norm(), sizes, 100, {64})[1][0] < 1e6);  // or no number at all
+}
+
+TEST_CASE(
+    "Titans, deep: a chunk of equal tokens moves the weights as far as one token alone, and no further") {
+  // The weights before and after a chunk of so many times the same token, with all gates open but that of momentum.
+  // With one head the first numbers of a view, and those of the weights, are the same for any number of tokens.
+  const auto learnt = [](std::int64_t tokens) {
+    const ProgramSizes sizes{.batch = 1, .heads = 1, .dim = 4, .time = tokens, .chunk = tokens};
+    const Function f =
+        ttt::trace_system(system_named("titans-mlp"), sizes, DType::f64, [](const SystemProgram& p) {
+          ttt::Views views = p.views;
+          for (Tensor* each : {&views.q, &views.k, &views.v}) *each = 0.0 * *each + slice(*each, -2, 0, 1);
+          for (const auto& [name, value] :
+               std::map<std::string, double>{{"rate", 1}, {"eta", 0}, {"keep", 1}})
+            views.gates.at(name) = 0.0 * views.gates.at(name) + value;
+          Tensors out = p.start.values();
+          const InnerLoopResult r = ttt::train_along(*p.learner, p.start, views, {.policy = p.policy});
+          for (const Tensor& weight : r.last().values()) out.push_back(weight);
+          return out;
+        });
+    return f(ttt::numbers_for(f, 1));
+  };
+  const Arrays one = learnt(1);
+  CHECK(max_error({one[0]}, {one[one.size() / 2]}) > 1e-4);  // it moves
+  for (const std::int64_t tokens : {2, 16}) {
+    CAPTURE(tokens);
+    CHECK(max_error(learnt(tokens), one) < 1e-12);
+  }
 }
 
 TEST_CASE("self-modifying memory: a chunk adds at most 1 to a memory's norm, whatever it reads") {
