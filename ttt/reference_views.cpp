@@ -87,8 +87,10 @@ std::vector<ReferenceTensor> raw_inputs(const System& system, const Policy& poli
   };
   std::vector<ReferenceTensor> out{rows("q", s.queries, s.dim), rows("k", s.time, s.dim),
                                    rows("v", s.time, s.value_dim)};
-  for (const GateSpec& gate : system.gates)
+  for (const GateSpec& gate : system.gates) {
     out.push_back(rows(gate.name, s.time, gate.per_feature ? s.dim : 1));
+    if (gate.bias != 0) out.back().text += fmt::format(", without its bias: {:g} is added to it", gate.bias);
+  }
   if (system.position_rates) {
     out.push_back(rows("rate", s.time, 1));
     out.push_back({"position",

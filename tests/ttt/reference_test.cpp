@@ -169,6 +169,9 @@ TEST_CASE("every published learner has a reference: the same in the primal form,
     }
     for (const auto& [name, value] : ttt::random_inputs(system, sizes, options))
       CHECK(value.same_bits(raw_in.at(name)));
+    for (const ttt::ReferenceTensor& input : describe_reference(system, sizes, options).inputs)
+      for (const ttt::GateSpec& gate : system.gates)
+        if (gate.name == input.name) CHECK(contains(input.text, "without its bias") == (gate.bias != 0));
   }
 }
 
