@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ttt/inner_loop.h"
 #include "ttt/params.h"
@@ -36,11 +37,11 @@ class GoldenOperation {
 };
 
 struct GoldenOutputs {
-  std::map<std::string, Tensor> out;  // by the names of out.*
-  ttt::FormChoice form;               // in which it ran
+  std::map<std::string, Tensor> out;     // by the names of out.*
+  ttt::FormChoice form;                  // in which it ran
+  std::vector<std::string> unread = {};  // inputs of the file that are none of the operation
 };
 
-// IoError for an input that the operation does not read.
 GoldenOutputs run_golden_operation(const GoldenOperation& operation);
 
 }  // namespace nestgrad

@@ -123,6 +123,7 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
     for (std::size_t i = 0; i < names.size(); ++i) operation.in[names[i]] = in[i];
     GoldenOutputs ran = run_golden_operation(operation);
     report.form = ran.form;
+    report.unread = ran.unread;
     for (std::size_t i = 0; i < table.specs().size(); ++i)
       operation.in["param." + table.specs()[i].name] = table.tensors()[i];
 
@@ -202,10 +203,12 @@ GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& optio
     const Kind kind = r.passes(tolerance) ? Kind::passes : Kind::differs;
     const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
     const std::string gradient = r.gradients ? fmt::format("{:.1e}", r.worst_grad_error) : "-";
-    return {kind, fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
-                              of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
-                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
-                              r.gradients ? "" : " (no gradients)")};
+    return {kind,
+            fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
+                        of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
+                        of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
+                        r.gradients ? "" : " (no gradients)") +
+                (r.unread.empty() ? "" : fmt::format(" (not read: in.{})", fmt::join(r.unread, ", in.")))};
   } catch (const std::bad_alloc&) {
     return refused("out of memory");
   } catch (const std::exception& e) {

@@ -22,6 +22,8 @@ struct GoldenReport {
   // Of single operations only:
   bool operation = false;
   ttt::FormChoice form = ttt::FormChoice::automatic;  // in which it ran
+  std::vector<std::string> unread =
+      {};  // inputs of the file that are none of the operation: nothing may depend on them
   bool passes(double tolerance) const;
 };
 
@@ -42,7 +44,7 @@ struct GoldenOptions {
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
 
 // What is to be said of a file, in one line without its end:
-//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)]
+//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)] [(not read: in.NAME, ..)]
 //   FILE REFUSED why
 // No file throws: it is refused for whatever verify_golden throws, and others can still be tried.
 struct GoldenVerdict {
