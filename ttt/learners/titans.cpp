@@ -12,7 +12,7 @@
 // first weights. So the rates of its tokens add up to 0.1 at most, what one token's is where that program trains a
 // language model (train_mac.py), and eta starts at 0.12, not one half. With rates of up to 0.1 for each token the outer
 // gradient of a context of 256 has a norm of 3,500 at random weights (so: 2.1), and training stays at the loss of a bigram
-// model (2.54 nats, so 2.30; with contexts of 64 2.04, so 1.95: docs/learners.md).
+// model (2.54 nats, so 2.33; with contexts of 64 2.04, so 1.97: docs/learners.md).
 #include "ttt/learners/titans.h"
 
 #include <fmt/format.h>
