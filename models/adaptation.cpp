@@ -22,8 +22,10 @@ constexpr std::array<std::pair<std::string_view, Adapted>, 4> kNames{{{"nothing"
                                                                       {"lora", Adapted::lora}}};
 
 bool has_product_beside(const ParamSpec& p) {
-  return p.shape.size() == 2 && p.init.kind == Init::Kind::normal &&
-         p.name.find("embed") == std::string::npos;
+  const auto named = [&](const char* part) { return p.name.find(part) != std::string::npos; };
+  const bool stacked = named(".h.blocks.") || named(".h.prime_storage.");  // TTT-E2E: [blocks, rows, columns]
+  return p.shape.size() == (stacked ? 3 : 2) && p.init.kind == Init::Kind::normal && !named("embed") &&
+         !named(".wte.");
 }
 
 // What learns of a model with these parameters.
@@ -35,22 +37,25 @@ std::vector<ParamSpec> learning_of(const std::vector<ParamSpec>& params, const A
     for (ParamSpec& factor : lora_factors(p, o.rank)) out.push_back(std::move(factor));
   }
   if (out.empty() && o.what != Adapted::nothing)
-    throw ConfigError(
-        fmt::format("[adaptation] nothing of this model can learn by '{}': it has no {}; take sgd",
-                    name(o.what), o.what == Adapted::norms ? "parameter named norm" : "matrix"));
+    throw ConfigError(fmt::format(
+        "[adaptation] nothing of this model can learn by '{}': it has no {}; take sgd", name(o.what),
+        o.what == Adapted::norms ? "parameter named norm" : "matrix beside the embedding"));
   return out;
 }
 
 }  // namespace
 
-bool is_norm(const ParamSpec& p) { return p.name.find("norm") != std::string::npos; }
+bool is_norm(const ParamSpec& p) {
+  return p.name.find("norm") != std::string::npos || p.name.find("ln_f") != std::string::npos;
+}
 
 std::array<ParamSpec, 2> lora_factors(const ParamSpec& matrix, std::int64_t rank) {
-  const std::int64_t rows = matrix.shape[0], columns = matrix.shape[1];
-  return {ParamSpec{matrix.name + ".lora_B", {rows, rank}, Init::zeros()},
-          ParamSpec{matrix.name + ".lora_A",
-                    {rank, columns},
-                    Init::normal(1 / std::sqrt(static_cast<double>(columns)))}};
+  Shape of_b = matrix.shape, of_a = matrix.shape;
+  const std::int64_t columns = of_b.back();
+  of_b.back() = rank, of_a[of_a.size() - 2] = rank;
+  return {
+      ParamSpec{matrix.name + ".lora_B", of_b, Init::zeros()},
+      ParamSpec{matrix.name + ".lora_A", of_a, Init::normal(1 / std::sqrt(static_cast<double>(columns)))}};
 }
 
 std::string matrix_of_factor(const std::string& name) { return name.substr(0, name.rfind('.')); }
@@ -76,6 +81,11 @@ void AdaptationOptions::check() const {
     throw ConfigError(
         fmt::format("[adaptation] rate must be positive and finite, or 0 for its default; it is {}", rate));
   if (!(clip > 0)) throw ConfigError(fmt::format("[adaptation] clip must be positive, it is {}", clip));
+  for (const auto& [field, value] : {std::pair{"rate", rate}, std::pair{"clip", clip}})
+    if (value > 0 &&
+        (static_cast<float>(value) == 0 || (std::isfinite(value) && std::isinf(static_cast<float>(value)))))
+      throw ConfigError(
+          fmt::format("[adaptation] {} is {}; steps are made in f32, which does not hold it", field, value));
   if (rank < 1 || rank > kMostExtent)
     throw ConfigError(fmt::format("[adaptation] rank must be 1 to {}, it is {}", kMostExtent, rank));
 }

@@ -28,8 +28,8 @@ std::string_view name(Adapted adapted);
 
 // A gain or shift of a normalisation, by its name.
 bool is_norm(const ParamSpec& param);
-// The factors of the product beside a matrix [rows, columns]: its name and .lora_B [rows, rank], from zeros, then its name and
-// .lora_A [rank, columns].
+// The factors of the product beside a matrix [rows, columns], or those of all blocks, [blocks, rows, columns]: its name and
+// .lora_B [.., rows, rank], from zeros, then its name and .lora_A [.., rank, columns].
 std::array<ParamSpec, 2> lora_factors(const ParamSpec& matrix, std::int64_t rank);
 std::string matrix_of_factor(const std::string& name);  // the name of the matrix that a factor stands beside
 

@@ -49,8 +49,15 @@ std::vector<std::string> streams_in(const fs::path& folder) {
 
 // The file of weights in a folder.
 fs::path weights_in(const fs::path& folder) {
-  for (const char* name : {"model.safetensors", kIndex, "checkpoint.safetensors"})
-    if (is_there(folder / name)) return folder / name;
+  const char* const own = "checkpoint.safetensors";
+  for (const char* name : {"model.safetensors", kIndex}) {
+    if (!is_there(folder / name)) continue;
+    if (is_there(folder / own))
+      throw ConfigError(fmt::format("[checkpoint] {} holds {} and {}; give the path of one of them",
+                                    printable(folder.string()), own, name));
+    return folder / name;
+  }
+  if (is_there(folder / own)) return folder / own;
   const std::vector<std::string> streams = streams_in(folder);
   if (streams.size() > 1)
     throw ConfigError(fmt::format("[checkpoint] {} holds {}; give the path of one of them",

@@ -139,6 +139,9 @@ void LanguageModelConfig::check() const {
     throw ConfigError(fmt::format(
         "[config] use_gate, share_qk and pre_conv are of layers between blocks (--backbone mamba); {} has none",
         kEndToEnd));
+  if (ttt_layer_type == kEndToEnd && !tie_word_embeddings)
+    throw ConfigError(fmt::format(
+        "[config] tie_word_embeddings is false; {} reads and writes with one embedding", kEndToEnd));
   const auto real = [](const char* field, double value, bool fine, const char* wanted) {
     if (!fine || !std::isfinite(value))
       throw ConfigError(fmt::format("[config] {} must be {}, it is {}", field, wanted, value));

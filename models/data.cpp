@@ -79,10 +79,13 @@ struct Joined {
 // Where parts begin that empty lines divide.
 std::vector<std::size_t> paragraphs_of(const Bytes& text) {
   std::vector<std::size_t> out;
-  bool empty = true;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\n' && empty) out.push_back(out.empty() ? 0 : i);
-    empty = text[i] == '\n' && (empty || (i > 0 && text[i - 1] == '\n'));
+  bool after_empty = true;
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = static_cast<std::size_t>(
+        std::find(text.begin() + static_cast<std::ptrdiff_t>(begin), text.end(), '\n') - text.begin());
+    const bool empty = end == begin || (end == begin + 1 && text[begin] == '\r');  // lines may end in \r\n
+    if (!empty && after_empty) out.push_back(out.empty() ? 0 : begin);
+    after_empty = empty;
   }
   if (out.empty()) out.push_back(0);
   return out;

@@ -132,7 +132,7 @@ void TrainingOptions::check_without_model() const {
     throw ConfigError(
         fmt::format("[train] {} sequences of {} bytes are more than the {} that a step can take", batch,
                     context, kMostTokens));
-  if (!(lr > 0) || !std::isfinite(lr))
+  if (!(static_cast<float>(lr) > 0) || !std::isfinite(static_cast<float>(lr)))  // steps are made in f32
     throw ConfigError(
         fmt::format("[train] lr, the learning rate, must be positive and finite, it is {}", lr));
   adamw.check();

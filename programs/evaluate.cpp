@@ -32,20 +32,22 @@ double mean_of(std::span<const double> losses) {
   return sum / static_cast<double>(losses.size());
 }
 
-// Means of the four quarters of a text.
+// Means of the four quarters of a text; not a number where a quarter has no token.
 std::vector<double> quarters(std::span<const double> losses) {
   std::vector<double> out;
   for (std::size_t i = 0; i < 4; ++i) {
     const std::size_t begin = losses.size() * i / 4, end = losses.size() * (i + 1) / 4;
-    if (end > begin) out.push_back(mean_of(losses.subspan(begin, end - begin)));
+    out.push_back(mean_of(losses.subspan(begin, end - begin)));
   }
   return out;
 }
 
 void tell(std::string_view what, const std::vector<double>& losses, double bytes_per_token) {
-  fmt::print("{:<9} {:.4f} nats per token ({:.4f} bits per byte); quarters of the text {:.4f}\n", what,
-             mean_of(losses), mean_of(losses) / std::numbers::ln2 / bytes_per_token,
-             fmt::join(quarters(losses), ", "));
+  std::vector<std::string> parts;
+  for (const double loss : quarters(losses))
+    parts.push_back(std::isnan(loss) ? "-" : fmt::format("{:.4f}", loss));
+  fmt::print("{:<9} {:.4f} nats per token ({:.4f} bits per byte); quarters of the text {}\n", what,
+             mean_of(losses), mean_of(losses) / std::numbers::ln2 / bytes_per_token, fmt::join(parts, ", "));
 }
 
 nlohmann::ordered_json in_json(const std::vector<double>& losses, double bytes_per_token) {
@@ -84,7 +86,9 @@ void evaluate(Options& o) {
   const auto tokenizer = read_tokenizer(o.checkpoint, model.config.vocab_size, o.tokenizer);
   const std::string text = text_of(o);
   const std::vector<std::int32_t> tokens = tokenizer->encode(text);
-  const double bytes_per_token = static_cast<double>(text.size()) / static_cast<double>(tokens.size());
+  // A token that only begins the text is read, not scored.
+  const std::size_t of_text = tokens.size() - tokenizer->encode("").size();
+  const double bytes_per_token = static_cast<double>(text.size()) / static_cast<double>(of_text);
   const auto start = std::chrono::steady_clock::now();
   const bool learns = o.adaptation.what != Adapted::nothing;
   std::vector<double> frozen, adapted;

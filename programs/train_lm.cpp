@@ -473,7 +473,7 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_flag(
       "--pack", o.pack,
-      "Train on documents (files of a folder, or what empty lines divide), several in a sequence, each read\n"
+      "Train on documents (files of a folder of ten or more, or what empty lines divide), several in a sequence, each read\n"
       "as if it stood alone, instead of windows of the running text");
   of_model(
       app.add_option("--width", o.width, "Model width")->check(CLI::Range(std::int64_t{1}, kMostExtent)));
@@ -528,7 +528,8 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
   app.add_flag("--resume", o.resume,
-               "Go on from the checkpoint in --out; bit-identical to not having stopped");
+               "Go on from the checkpoint in --out; bit-identical to not having stopped (but with\n"
+               "another --steps, whose learning rates are those of the new number)");
   app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
 }
 

@@ -156,7 +156,8 @@ TEST_CASE("adaptation: no score looks ahead, whatever learns; a model that does 
     const std::vector<std::int32_t> tokens = text(3 * kSegment - 1, config.vocab_size);
     for (const Adapted what : kThatLearn) {
       AdaptingScorer scorer(config, params, {.what = what});
-      if (what == Adapted::sgd || learner == "ttt-linear") check_no_look_ahead(scorer, tokens, kSegment);
+      if (what == Adapted::sgd || learner == "ttt-linear" || learner == kEndToEnd)
+        check_no_look_ahead(scorer, tokens, kSegment);
     }
   }
   const LogitsFn ahead = [](const Params& p, Tensor tokens, ttt::Stream&) {
@@ -202,6 +203,28 @@ TEST_CASE("adaptation: a text that repeats itself is learnt, and reset forgets i
   }
 }
 
+TEST_CASE(
+    "adaptation: of TTT-E2E the last normalisation learns too, and a product beside each matrix of each block") {
+  const LanguageModelConfig config = small_model(kEndToEnd);
+  const TracedModel model = trace_model(DType::f32, {i32({1, 4})}, [&](ParamTable& table, const Tensors& in) {
+    ttt::Stream stream;
+    return Tensors{next_token_loss(config, Params(table), in[0], stream)};
+  });
+  const StateDict params = random_parameters(model, DType::f32);
+  const auto learning = [&](Adapted what) {
+    return AdaptingScorer(config, params, {.what = what, .rank = 2}).learning_parameters();
+  };
+  std::int64_t norms = 0, products = 0;
+  for (const auto& [name, value] : params) {
+    const Shape& shape = value.shape();
+    if (contains(name, "norm") || contains(name, "ln_f")) norms += numel(shape);
+    if (shape.size() == 3) products += shape[0] * 2 * (shape[1] + shape[2]);
+  }
+  CHECK(params.contains("language_model.model.ln_f.weight"));
+  CHECK(learning(Adapted::norms) == norms);
+  CHECK(learning(Adapted::lora) == products);
+}
+
 TEST_CASE("adaptation: what makes no sense is refused, and a step that is not finite teaches nothing") {
   const LanguageModelConfig config = small_model("linear");
   const StateDict params = params_of(config);
@@ -210,6 +233,9 @@ TEST_CASE("adaptation: what makes no sense is refused, and a step that is not fi
   };
   CHECK(contains(why({.rate = -1}), "rate must be positive"));
   CHECK(contains(why({.clip = 0}), "clip must be positive"));
+  CHECK(contains(why({.rate = 1e-50}), "rate is 1e-50; steps are made in f32, which does not hold it"));
+  CHECK(contains(why({.rate = 1e39}), "rate is 1e+39; steps are made in f32"));
+  CHECK(contains(why({.clip = 1e-50}), "clip is 1e-50; steps are made in f32"));
   CHECK(contains(why({.what = Adapted::lora, .rank = 0}), "rank must be 1 to"));
   CHECK(contains(message_of<ConfigError>([] { adapted_named("all"); }),
                  "'all' is none of nothing, sgd, norms, lora"));

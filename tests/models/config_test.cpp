@@ -79,7 +79,8 @@ TEST_CASE("the ramp of an inner rate is of the model that has one, and is read a
   CHECK(contains(refusal([](auto& c) { c.ilr_init = -1; }), "ilr_init must be 0 or positive"));
 }
 
-TEST_CASE("LaCT and KV binding have attention over a mini-batch beside them, unless it is configured otherwise") {
+TEST_CASE(
+    "LaCT and KV binding have attention over a mini-batch beside them, unless it is configured otherwise") {
   LanguageModelConfig config;
   config.mini_batch_size = 24;
   const auto window = [&](const std::string& learner) { return window_of(config, learner_system(learner)); };
@@ -95,6 +96,14 @@ TEST_CASE("LaCT and KV binding have attention over a mini-batch beside them, unl
   CHECK(window("linear") == 7);
   config.attention_window = 0;
   CHECK(window("lact") == 0);
+}
+
+TEST_CASE("TTT-E2E has one embedding, to read and to write with") {
+  LanguageModelConfig config;
+  config.ttt_layer_type = kEndToEnd;
+  config.check();
+  config.tie_word_embeddings = false;
+  CHECK(contains(message_of<ConfigError>([&] { config.check(); }), "tie_word_embeddings is false; ttt-e2e"));
 }
 
 TEST_CASE("a value that makes no sense is refused by the field's name") {

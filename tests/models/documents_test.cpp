@@ -187,6 +187,10 @@ TEST_CASE("documents: a text's are its files, or what empty lines divide") {
   const auto begins = corpus.documents(Split::training);
   CHECK(std::vector(begins.begin(), begins.end()) == std::vector<std::size_t>{0, 10, 17});
   CHECK(corpus.documents(Split::validation).size() == 1);
+  const ByteCorpus returns(as_bytes("one\r\ntwo\r\n\r\n\r\nthree\r\n\r\nfour"), as_bytes("\r\n\r\nfive"));
+  const auto lines = returns.documents(Split::training);
+  CHECK(std::vector(lines.begin(), lines.end()) == std::vector<std::size_t>{0, 14, 23});
+  CHECK(returns.documents(Split::validation).size() == 1);
 
   const TemporaryFolder folder;
   for (int i = 0; i < 12; ++i) std::ofstream(folder / fmt::format("{:02}", i)) << "file " << i << "\n\nends";

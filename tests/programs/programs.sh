@@ -160,6 +160,9 @@ for program in train_lm generate reproduce; do
     expect 1 'standard output cannot be written' streamed "ulimit -f 0;" '>"$0.log"' "$bin/$program" "$option"
   done
 done
+# Whoever reads them may go.
+expect 0 '' bash -c '"$@" 2>&1 >/dev/null | true; exit "${PIPESTATUS[0]}"' left "${tiny[@]}" --out "$work/stream-left"
+same "$work/stream-1/checkpoint.safetensors" "$work/stream-left/checkpoint.safetensors"
 expect 1 'standard output cannot be written' streamed "" '>&-' "${tiny[@]}" --out "$work/stream-closed"
 same "$work/stream-1/checkpoint.safetensors" "$work/stream-closed/checkpoint.safetensors"
 
@@ -266,6 +269,17 @@ expect 0 '"part":"all"' "${score[@]}" --all --json
 for what in sgd norms lora; do expect 0 "\"adapt\":\"$what\".*\"no_look_ahead\"" "${score[@]}" --adapt "$what" --prove --json; done
 "${score[@]}" --adapt sgd | grep -v segments > "$work/a"; "${score[@]}" --adapt sgd | grep -v segments > "$work/b"; same "$work/a" "$work/b"
 expect 0 '^sgd ' "${score[@]}" --adapt sgd --all --bytes 0
+# Bits per byte are of the text's bytes: a token that only begins a text has none.
+echo "the hidden state is a model" > "$work/hidden.txt"
+"$bin/evaluate" --checkpoint "$data/published/pytorch" --data "$work/hidden.txt" --all --json | tail -n 1 > "$work/scored"
+awk -v line="$(cat "$work/scored")" 'function of(name) { match(line, "\"" name "\":[0-9.]+"); return substr(line, RSTART + length(name) + 3, RLENGTH - length(name) - 3) }
+  BEGIN { bits = of("loss") * of("tokens") / log(2) / of("bytes"); exit !(bits > 0 && (bits / of("bits_per_byte") - 1) ^ 2 < 1e-12) }' ||
+  fail "bits per byte are not those of the bytes: $(cat "$work/scored")"
+expect 0 '"loss_by_quarter":\[null,' "$bin/evaluate" --checkpoint "$whole" --data "$text" --bytes 4 --json
+expect 0 'quarters of the text -, ' "$bin/evaluate" --checkpoint "$whole" --data "$text" --bytes 4
+expect 2 'rate is 1e-50; steps are made in f32' "${score[@]}" --adapt sgd --rate 1e-50
+cp -r "$whole" "$work/two-models"; cp "$whole/checkpoint.safetensors" "$work/two-models/model.safetensors"
+expect 1 'holds checkpoint.safetensors and model.safetensors; give the path of one of them' "$bin/evaluate" --checkpoint "$work/two-models" --data "$text"
 expect 1 'after [0-9]+ steps the .* is not finite; lower the rate' "${score[@]}" --adapt sgd --rate 1e30 --clip 1e30
 expect 2 'see --help' "${score[@]}" --adapt all
 expect 2 'give --adapt as well' "${score[@]}" --prove
