@@ -103,6 +103,11 @@ void evaluate(Options& o) {
     if (learns) {
       AdaptingScorer scorer(model.config, model.params, o.adaptation);
       if (o.prove) {
+        if (tokens.size() < static_cast<std::size_t>(o.segment) + 2)
+          throw ConfigError(fmt::format(
+              "[evaluate] --prove: {} tokens are one segment of {}, and no step is made before a score; give more text or "
+              "a shorter --segment",
+              tokens.size(), o.segment));
         const std::span some =
             std::span(tokens).first(std::min(tokens.size(), static_cast<std::size_t>(3 * o.segment + 1)));
         check_no_look_ahead(scorer, some, o.segment);

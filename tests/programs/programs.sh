@@ -269,6 +269,7 @@ expect 0 '"part":"all"' "${score[@]}" --all --json
 for what in sgd norms lora; do expect 0 "\"adapt\":\"$what\".*\"no_look_ahead\"" "${score[@]}" --adapt "$what" --prove --json; done
 "${score[@]}" --adapt sgd | grep -v segments > "$work/a"; "${score[@]}" --adapt sgd | grep -v segments > "$work/b"; same "$work/a" "$work/b"
 expect 0 '^sgd ' "${score[@]}" --adapt sgd --all --bytes 0
+expect 1 'no step is made before a score; give more text' "${score[@]}" --adapt sgd --prove --bytes 20
 # Bits per byte are of the text's bytes: a token that only begins a text has none.
 echo "the hidden state is a model" > "$work/hidden.txt"
 "$bin/evaluate" --checkpoint "$data/published/pytorch" --data "$work/hidden.txt" --all --json | tail -n 1 > "$work/scored"
