@@ -14,7 +14,7 @@ namespace nestgrad {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95;  // in [0, 1)
   double eps = 1e-8;                 // positive
-  // Of parameters that start random; gains and biases start constant and do not decay. Not negative.
+  // Of parameters that start normal; what starts constant or drawn otherwise (gains, biases) does not decay. Not negative.
   double weight_decay = 0.1;
   double clip = 1.0;  // largest global norm of the gradient, positive
 

@@ -498,7 +498,10 @@ void add_options(CLI::App& app, Options& o) {
                ->check(not_negative, "NONNEGATIVE"));
   of_model(app.add_option("--inner-rate-start", o.inner_start, "ttt-e2e: where that rise begins")
                ->check(not_negative, "NONNEGATIVE"));
-  app.add_option("--lr", o.training.lr, "Peak learning rate of the outer optimiser")
+  app.add_option(
+         "--lr", o.training.lr,
+         "Peak learning rate of the outer optimiser (AdamW with decay 0.1 and clip 1): reached after 50 steps, then falling\n"
+         "as a cosine to a tenth")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--seed", o.training.seed, "Seed of parameters, batches and sample")->capture_default_str();
