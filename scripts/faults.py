@@ -1074,7 +1074,8 @@ FAULTS = [
     ]),
     ("training", "models/partial_load.cpp", TRAINING, [
         ("shapes-unlooked-at", "} else if («at->second.shape() != value.shape()») {", "false"),
-        ("buffers-shared", "in_type(at->second, value.dtype(), name, what)«.unshared()»", None),
+        ("buffers-shared", "found.emplace(name, «in_type(at->second, value.dtype(), name, what).unshared()»)",
+         "in_type(at->second, value.dtype(), name, what)"),
         ("unwanted-loaded", "} else if («wanted && !wanted(name)») {", "false"),
     ]),
     ("validation", "models/validation.cpp", TRAINING, [
