@@ -89,8 +89,8 @@ void keep_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(stream, F_GETFD) == -1 && errno == EBADF)
       std::ignore = open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-  std::signal(SIGPIPE,
-              SIG_IGN);  // whoever read of them may go: then they are as full ones, and the work goes on
+  // Whoever reads of them may go: then they are as streams that are full, and the work goes on.
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
 // All that was printed is where it belongs.

@@ -63,17 +63,14 @@ Gates titans_gates(Tensor rate, Tensor eta, Tensor keep, std::int64_t tokens) {
 
 namespace {
 
-// A memory and what trains it.
-using MakeLearner = std::unique_ptr<Learner> (*)(const Params& params, const SystemSizes& s);
-
-System titans(std::string name, std::string title, GateSpec eta, MakeLearner learner) {
+System titans(std::string name, std::string title, GateSpec eta, decltype(System::learner) learner) {
   return {.name = std::move(name),
           .title = std::move(title),
           .source = "Behrouz et al. 2024, sections 3.1 and 3.2",
           .gates = {sigmoid_gate("rate", 0), std::move(eta),
                     // 1 - alpha, 0.98: half a memory a token (bias 0) would hold nothing
                     sigmoid_gate("keep", 4)},
-          .learner = learner,
+          .learner = std::move(learner),
           .policy = [](const SystemSizes& s) { return Policy{.chunk = s.chunk}; },
           .prepare = [](Views& views) {  // section 4.4
             unit_lengths(views);
@@ -87,7 +84,7 @@ constexpr double kMostOfChunk = 0.1;  // the rates of its tokens, together
 
 System titans_linear() {
   return titans("titans-linear", "Titans, linear memory", sigmoid_gate("eta", 0),
-                [](const Params& p, const SystemSizes& s) -> std::unique_ptr<Learner> {
+                [](const Params& p, const SystemSizes& s) {
                   return std::make_unique<Composed>(linear(p, {.heads = s.heads, .in = s.dim, .out = s.dim}),
                                                     mean_squared_error(), titans_optimizer());
                 });
@@ -95,7 +92,7 @@ System titans_linear() {
 
 System titans_mlp() {
   return titans("titans-mlp", "Titans, deep memory", sigmoid_gate("eta", -2),
-                [](const Params& p, const SystemSizes& s) -> std::unique_ptr<Learner> {
+                [](const Params& p, const SystemSizes& s) {
                   constexpr bool bias = false, residual_norm = true;
                   Model memory = mlp(
                       p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu", bias,
