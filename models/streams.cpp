@@ -47,20 +47,6 @@ void put_rows(const Array& from, const std::vector<std::size_t>& which, Array& r
   if (!here) rows = copy.to(rows.device());
 }
 
-// Parts [rows, ..] on the CPU, one below the other.
-Array stacked(const std::vector<Array>& parts, const Device& device) {
-  Shape shape = parts.at(0).shape();
-  shape[0] = 0;
-  for (const Array& part : parts) shape[0] += part.shape()[0];
-  Array out(parts[0].dtype(), shape);
-  std::byte* to = out.data();
-  for (const Array& part : parts) {
-    std::memcpy(to, part.data(), part.bytes());
-    to += part.bytes();
-  }
-  return out.to(device);
-}
-
 // alone: as a Decoder carries the states of one sequence.
 StateDict state_of(const CarriedStates& alone, const std::vector<Array>& states) {
   StateDict out;
@@ -96,39 +82,66 @@ struct Streams::Row {
 };
 
 struct Streams::Group {
+  // Where a stream's states are: in a row of those of the group or, of one that has come since the last step, by
+  // themselves. So of many that come or go between two steps each is copied once.
+  struct Place {
+    std::size_t row = 0;
+    std::vector<Array> own = {};  // [1, ..] each, on the CPU, that nobody writes to; empty: in the row
+  };
+
   std::vector<Id> ids;
   std::vector<std::int64_t> positions;
-  std::vector<Array> states;  // [streams, ..] each
+  std::vector<Place> places;
+  std::vector<Array> states;  // [rows, ..] each; after settle() the streams' own rows, in their order
   // By how many streams, and what is learnt (0: a token is read).
   std::map<std::pair<std::size_t, std::int64_t>, std::unique_ptr<StateProgram>> programs;
 
   std::size_t size() const { return ids.size(); }
 
-  void add(const Row& row, const Device& device) {
-    for (std::size_t i = 0; i < row.states.size(); ++i) {
-      if (ids.empty()) states.resize(row.states.size());
-      const Array& one = row.states[i];
-      states[i] = ids.empty() ? one.clone().to(device) : stacked({states[i].to(Device::cpu()), one}, device);
-    }
+  void add(Row row) {
     ids.push_back(row.id);
     positions.push_back(row.position);
+    places.push_back({0, std::move(row.states)});
   }
 
   Row row(std::size_t at) const {
     Row out{ids[at], positions[at], {}};
-    for (const Array& rows : states) out.states.push_back(rows_of(rows, {at}));
+    for (const Array& own : places[at].own) out.states.push_back(own.clone());
+    if (out.states.empty())
+      for (const Array& rows : states) out.states.push_back(rows_of(rows, {places[at].row}));
     return out;
   }
 
-  Row take(std::size_t at, const Device& device) {
+  Row take(std::size_t at) {
     Row out = row(at);
-    std::vector<std::size_t> rest;
-    for (std::size_t i = 0; i < size(); ++i)
-      if (i != at) rest.push_back(i);
-    for (Array& rows : states) rows = rest.empty() ? Array() : rows_of(rows, rest).to(device);
-    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(at));
-    positions.erase(positions.begin() + static_cast<std::ptrdiff_t>(at));
+    const auto erase = [at](auto& of) { of.erase(of.begin() + static_cast<std::ptrdiff_t>(at)); };
+    erase(ids), erase(positions), erase(places);
+    if (ids.empty()) states.clear();
     return out;
+  }
+
+  void settle(const Device& device) {
+    bool settled = states.empty() || states[0].shape()[0] == std::ssize(places);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      settled = settled && places[i].own.empty() && places[i].row == i;
+    if (settled) return;
+    const std::size_t count = std::max(states.size(), places.back().own.size());
+    std::vector<Array> now;
+    for (std::size_t s = 0; s < count; ++s) {
+      const Array old = states.empty() ? Array() : states[s].to(Device::cpu());
+      Spec spec = old.defined() ? old.spec() : places.back().own[s].spec();
+      spec.shape[0] = std::ssize(places);
+      Array all(spec);
+      for (std::size_t i = 0; i < places.size(); ++i) {
+        const auto& [row, own] = places[i];
+        const Array& from = own.empty() ? old : own[s];
+        const std::size_t bytes = row_bytes(from);
+        std::memcpy(all.data() + i * bytes, from.data() + row * bytes, bytes);
+      }
+      now.push_back(all.to(device));
+    }
+    states = std::move(now);
+    for (std::size_t i = 0; i < places.size(); ++i) places[i] = {i};
   }
 
   // Those whose chunk of so many tokens is complete.
@@ -215,10 +228,10 @@ std::int64_t Streams::position(Id stream) const {
   return groups_[group]->positions[row];
 }
 
-Streams::Id Streams::enter(std::int64_t position, const std::vector<Array>& states) {
+Streams::Id Streams::enter(std::int64_t position, std::vector<Array> states) {
   ids_.push_back(next_++);
   make_groups();
-  smallest_group().add({ids_.back(), position, states}, device_);
+  smallest_group().add({ids_.back(), position, std::move(states)});
   level();
   return ids_.back();
 }
@@ -234,7 +247,7 @@ Streams::Id Streams::join() {
   require_whole();
   std::vector<Array> states;
   for (const Array& initial : apart_.initial) states.push_back(initial.to(Device::cpu()));
-  return enter(0, states);
+  return enter(0, std::move(states));
 }
 
 Streams::Id Streams::join(const Stopped& stopped) {
@@ -246,9 +259,11 @@ Streams::Id Streams::join(const Stopped& stopped) {
         "saved from");
   alone_.check_fits(stopped.state, stopped.position);
   std::vector<Array> states;
-  for (std::size_t i = 0; i < apart_.names.size(); ++i)
-    states.push_back(stopped.state.at(apart_.names[i]).to(Device::cpu()).reshaped(apart_.initial[i].shape()));
-  return enter(stopped.position, states);
+  for (std::size_t i = 0; i < apart_.names.size(); ++i) {
+    const Array& given = stopped.state.at(apart_.names[i]);
+    states.push_back(given.to(Device::cpu()).clone().reshaped(apart_.initial[i].shape()));
+  }
+  return enter(stopped.position, std::move(states));
 }
 
 Stopped Streams::look(Id stream) const {
@@ -261,7 +276,7 @@ Stopped Streams::look(Id stream) const {
 Stopped Streams::leave(Id stream) {
   require_whole();
   const auto [group, at] = place_of(stream);
-  const Row row = groups_[group]->take(at, device_);
+  const Row row = groups_[group]->take(at);
   std::erase(ids_, stream);
   level();
   return {state_of(alone_, row.states), row.position, fingerprint()};
@@ -284,7 +299,7 @@ void Streams::level() {
     const auto [least, most] =
         std::ranges::minmax_element(groups_, {}, [](const std::unique_ptr<Group>& g) { return g->size(); });
     if ((*most)->size() < (*least)->size() + 2) return;
-    (*least)->add((*most)->take((*most)->size() - 1, device_), device_);
+    (*least)->add((*most)->take((*most)->size() - 1));
   }
 }
 
@@ -328,6 +343,7 @@ Array Streams::step(const std::vector<std::int32_t>& tokens) {
   for (const std::unique_ptr<Group>& group : groups_) {
     if (group->size() == 0) continue;
     reading.push_back(group.get());
+    group->settle(device_);
     program(*group, group->size(), 0);
     for (const std::int64_t chunk : apart_.chunks)
       if (const std::size_t due = group->due(chunk).size(); due > 0) program(*group, due, chunk);

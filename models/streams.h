@@ -61,7 +61,7 @@ class Streams {
   void require_whole() const;  // ConfigError after a step that failed part way
   std::pair<std::size_t, std::size_t> place_of(Id stream) const;  // its group, and its row there
   StateProgram& program(Group& group, std::size_t rows, std::int64_t learns);
-  Id enter(std::int64_t position, const std::vector<Array>& states);
+  Id enter(std::int64_t position, std::vector<Array> states);
   const std::string& fingerprint() const;
   void make_groups();  // as many as there are to be
   Group& smallest_group() const;

@@ -152,9 +152,11 @@ void prepare_folder(const Options& o) {
   if (has_checkpoint && !o.resume)
     throw ConfigError(
         fmt::format("{} already holds a training run; go on with --resume, or choose another --out", o.out));
-  // What stands there and is not of a run that was broken off: a page of inspect, a model that others read.
-  for (const char* name :
-       {"report.html", "summary.jsonl", "model.safetensors", "model.safetensors.index.json"})
+  // What stands there and is not of a run: a page of inspect, a model that others read. A run whose checkpoint was
+  // taken away has a report of its own, and its log beside it.
+  std::vector<const char*> of_others = {"summary.jsonl", "model.safetensors", "model.safetensors.index.json"};
+  if (!std::filesystem::exists(o.out + "/metrics.jsonl")) of_others.push_back("report.html");
+  for (const char* name : of_others)
     if (!has_checkpoint && !o.resume && std::filesystem::exists(o.out + "/" + name))
       throw ConfigError(fmt::format(
           "{} holds {} of an inspection or a model, and a training run would write its own files in place of "

@@ -1180,6 +1180,12 @@ FAULTS = [
     ("streams", "models/streams.cpp", (files("models/streams"),), [
         ("leaves-with-the-first-row", "const Row row = groups_[group]->row(«at»)", "0"),
         ("learns-for-all", "if («due.size() == group.size()») return program.run", "true"),
+        ("shares-what-a-stream-begins-with", "out.states.push_back(«own.clone()»);", "own"),
+        ("shares-what-it-was-given", "states.push_back(«given.to(Device::cpu()).clone()».reshaped", "given"),
+        ("settled-when-none-has-come", "«places[i].own.empty()» && places[i].row == i", "true"),
+        ("settled-though-some-have-left", "states.empty() || «states[0].shape()[0] == std::ssize(places)»;", "true"),
+        ("settled-in-another-order", "places[i].own.empty() && «places[i].row == i»;", "true"),
+        ("rows-stay-where-they-were", "i < places.size(); ++i) «places[i] = {i};»", None),
         ("learns-in-the-first-rows", "put_rows(states[i].to(Device::cpu()), «due», group.states[i])",
          "std::vector<std::size_t>(due.size(), 0)"),
         ("learns-a-token-early", "positions[i] > 0 && «positions[i] % chunk == 0»", "positions[i] % chunk == chunk - 1"),

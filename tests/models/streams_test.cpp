@@ -162,6 +162,65 @@ TEST_CASE("streams: what has left is a file that another object, or a Decoder, g
   }
 }
 
+TEST_CASE(
+    "streams: any number may come and go between two steps, and what the caller does to its copies is nobody's") {
+  const LanguageModelConfig config = small_model("lact");
+  const StateDict params = params_of(config, DType::f32);
+  for (const int threads : {1, 2, 3}) {
+    const Threads used(threads);
+    CAPTURE(threads);
+    Alone alone(config, params, DType::f32, ttt::FormChoice::automatic);
+    Streams streams(config, params, DType::f32, kTokens);
+    std::map<Streams::Id, std::int64_t> name;
+    for (std::int64_t i = 0; i < 5; ++i) name[streams.join()] = i;
+    const auto spoil = [](Stopped& stopped) {
+      for (auto& [state, value] : stopped.state) std::ranges::fill(value.as<float>(), 7.0f);
+    };
+    const auto same_states = [](const Stopped& a, const Stopped& b) {
+      return a.position == b.position &&
+             std::ranges::equal(a.state, b.state, [](const auto& x, const auto& y) {
+               return x.first == y.first && x.second.same_bits(y.second);
+             });
+    };
+    // Of one that has not read: what it begins with, which is the others' too.
+    Stopped unread = streams.look(streams.ids()[0]);
+    spoil(unread);
+    unread = streams.leave(streams.ids()[4]);
+    name[streams.join(unread)] = 4;
+    spoil(unread);
+    for (int round = 0; round < 3; ++round)
+      REQUIRE(wrong_in_step(streams, name, alone, config.vocab_size) == -1);
+    for (int round = 0; round < 4; ++round) {
+      CAPTURE(round);
+      // Three leave, come back in another order, and one leaves again before it has read.
+      std::vector<std::pair<std::int64_t, Stopped>> gone;
+      for (const std::size_t at : {3, 0, 1}) {
+        const Streams::Id id = streams.ids()[at];
+        const Stopped seen = streams.look(id);
+        gone.emplace_back(name.at(id), streams.leave(id));
+        CHECK(same_states(seen, gone.back().second));
+      }
+      for (auto& [who, stopped] : gone) {
+        const Stopped kept = stopped;
+        Stopped given{{}, kept.position, kept.model};
+        for (const auto& [state, value] : kept.state) given.state.emplace(state, value.clone());
+        name[streams.join(given)] = who;
+        spoil(given);
+        CHECK(same_states(streams.look(streams.ids().back()), kept));
+      }
+      const Streams::Id last = streams.ids().back();
+      const Stopped again = streams.leave(last);
+      CHECK(same_states(again, gone.back().second));
+      REQUIRE(wrong_in_step(streams, name, alone, config.vocab_size) == -1);
+      name[streams.join(again)] = name.at(last);
+      CHECK(streams.ids().size() == 5);
+    }
+    while (!streams.ids().empty()) streams.leave(streams.ids().front());
+    name[streams.join()] = 8;
+    REQUIRE(wrong_in_step(streams, name, alone, config.vocab_size) == -1);
+  }
+}
+
 TEST_CASE("streams: wrong calls are refused with what to do, and change nothing") {
   const TemporaryFolder folder;
   const LanguageModelConfig config = small_model("linear");

@@ -179,6 +179,11 @@ for learner in ttt-linear ttt-mlp attention; do
     for file in report.html config.json; do [ -s "$work/$kind-whole/$file" ] || fail "$kind: no $file"; done
   done
 done
+# .. and a run that ended and lost its checkpoint is made again, in its own place.
+rm "$work/ttt-mlp-mamba-whole/checkpoint.safetensors"
+again=("$bin/train_lm" "${small[@]}" --learner ttt-mlp --backbone mamba --steps 6)
+expect 0 'report' "${again[@]}" --out "$work/ttt-mlp-mamba-whole"
+same "$work/ttt-mlp-mamba-whole/checkpoint.safetensors" "$work/ttt-mlp-mamba-parts/checkpoint.safetensors"
 whole=$work/ttt-linear-transformer-whole
 run=("$bin/train_lm" "${small[@]}" --steps 6)
 expect 0 'report' "${run[@]}" --checkpoint-every 2 --out "$work/every"
@@ -341,7 +346,7 @@ expect 2 'holds a training run' "${looks[@]}" --learner delta-net --dim 4 --out 
 same "$whole/report.html" "$work/report-before.html"
 # .. and no run in place of a page or of a model.
 cp "$work/layer/report.html" "$work/report-before.html"
-expect 1 'layer holds report.html of an inspection or a model' "${run[@]}" --out "$work/layer"
+expect 1 'layer holds summary.jsonl of an inspection or a model' "${run[@]}" --out "$work/layer"
 same "$work/layer/report.html" "$work/report-before.html"
 [ ! -e "$work/layer/config.json" ] || fail "train_lm: writes into the folder of an inspection"
 expect 1 'holds model.safetensors.index.json of' "$bin/train_lm" "${small[@]}" --steps 1 --out "$work/torch"
