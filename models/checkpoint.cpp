@@ -132,11 +132,15 @@ Weights read_weights(const fs::path& file) {
 }
 
 // The parameters of the model itself, in f32.
-StateDict model_params(const StateDict& params, const LanguageModelConfig& config, const std::string& path) {
+StateDict model_params(const StateDict& params, const LanguageModelConfig& config, const std::string& path,
+                       std::vector<std::string>& rounded) {
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
   StateDict out;
   for (const auto& [name, value] : params)
-    if (!name.starts_with(kMomentPrefix)) out.emplace(name, in_type(value, DType::f32, name, path));
+    if (!name.starts_with(kMomentPrefix)) {
+      out.emplace(name, in_type(value, DType::f32, name, path));
+      if (loses_digits(value, DType::f32)) rounded.push_back(name);
+    }
   if (!config.tie_word_embeddings) return out;
   if (auto tied = out.extract(head)) {
     tied.key() = embedding;  // which some files leave out instead
@@ -179,7 +183,7 @@ Checkpoint read_checkpoint(const std::string& path) {
           printable(config.string()),
           fields_apart(parse_json(out.config.to_json()), parse_json(trained.to_json())),
           printable(file.filename().string())));
-  out.params = model_params(weights.params, out.config, path);
+  out.params = model_params(weights.params, out.config, path, out.rounded);
   out.config.check_against(parameter_count(out.params), path);
   return out;
 }

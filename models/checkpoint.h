@@ -13,6 +13,7 @@ struct Checkpoint {
   LanguageModelConfig config;
   StateDict params;          // f32, under the names of the published state dict
   std::string assumed = {};  // what the files do not tell and every published run has; empty: nothing
+  std::vector<std::string> rounded = {};  // parameters that the file has in f64, with more digits than f32
 };
 
 // Reads a folder, which is recognised by what it holds:

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "engine/core/nearest_name.h"
 #include "engine/io/file.h"
 #include "models/json.h"
 #include "ttt/system.h"
@@ -123,11 +125,19 @@ void LanguageModelConfig::check() const {
         "[config] hidden_size / num_attention_heads is {}; rotary embeddings need an even head dimension",
         hidden_size / num_attention_heads));
   if (ttt_layer_type != "attention" && ttt_layer_type != kEndToEnd) {
-    const ttt::System& system = learner_system(ttt_layer_type);
-    if (!is_causal(system))
-      throw ConfigError(
-          fmt::format("[config] ttt_layer_type '{}' is not causal; a language model needs one of {}",
-                      ttt_layer_type, fmt::join(layer_names(), ", ")));
+    const std::string name = learner_name(ttt_layer_type);
+    const std::deque<ttt::System>& systems = ttt::systems();
+    const auto at = std::ranges::find(systems, name, &ttt::System::name);
+    if (at == systems.end() || !is_causal(*at)) {
+      std::vector<std::string> layers;  // as this field names them
+      for (const std::string& layer : layer_names())
+        if (layer != "nadaraya-watson") layers.push_back(layer_type(layer));
+      throw ConfigError(fmt::format(
+          "[config] ttt_layer_type '{}' is not {}{}; a language model needs one of {}, or one made known by "
+          "register_system",
+          printable(ttt_layer_type), at == systems.end() ? "known" : "causal",
+          did_you_mean(ttt_layer_type, layers), fmt::join(layers, ", ")));
+    }
   }
   if (attention_window != 0 && attention_window != kAsPublished)
     check_extent("config", "attention_window", attention_window, kMostWindow);

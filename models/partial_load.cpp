@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/core/index.h"
@@ -16,6 +17,7 @@ std::string PartialLoad::str() const {
   if (!fresh.empty()) out += fmt::format("; {} new: {}", fresh.size(), listed(fresh));
   if (!passed_over.empty())
     out += fmt::format("; {} passed over: {}", passed_over.size(), listed(passed_over));
+  if (!rounded.empty()) out += fmt::format("; {} rounded to f32: {}", rounded.size(), listed(rounded));
   return out;
 }
 
@@ -32,6 +34,13 @@ Array in_type(const Array& value, DType type, std::string_view name, std::string
             fmt::format("[load] {}: '{}' holds {}, which f32 does not hold; give weights that it does",
                         printable(what), printable(name), value.as<double>()[i]));
   return out;
+}
+
+bool loses_digits(const Array& value, DType type) {
+  if (type != DType::f32 || value.dtype() != DType::f64) return false;
+  return std::ranges::any_of(value.as<double>(), [](double x) {
+    return std::isfinite(x) && static_cast<double>(static_cast<float>(x)) != x;
+  });
 }
 
 PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::string& what,
@@ -51,6 +60,7 @@ PartialLoad load_by_name(StateDict& params, const StateDict& source, const std::
                                  printable(name), to_string(at->second.shape()), to_string(value.shape()));
     } else {
       out.loaded.push_back(name);
+      if (loses_digits(at->second, value.dtype())) out.rounded.push_back(name);
       found.emplace(name, in_type(at->second, value.dtype(), name, what).unshared());
     }
   }

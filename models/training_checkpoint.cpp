@@ -24,6 +24,35 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
   return step;
 }
 
+constexpr const char* kFormat = "nestgrad training checkpoint";
+
+std::string generator(std::uint64_t seed) {
+  return fmt::format("philox4x32-10, seed {}, counter from step", seed);
+}
+
+// What a checkpoint says of itself, where it does: that it is one, how its random numbers were drawn, and where in its
+// data it is.
+void check_described(const SafeTensors& file, std::int64_t steps, std::uint64_t seed,
+                     const std::string& path) {
+  const auto said = [&](const char* key, const std::string& as) {
+    const auto at = file.metadata.find(key);
+    return at == file.metadata.end() ? as : at->second;
+  };
+  if (const std::string format = said("format", kFormat); format != kFormat)
+    throw IoError(
+        fmt::format("{}: its header says that it is '{}', not '{}'; resume from a folder that training wrote",
+                    printable(path), printable(format), kFormat));
+  if (const std::string at = said("data_position", std::to_string(steps)); at != std::to_string(steps))
+    throw IoError(fmt::format(
+        "{}: its header says step {} and data_position {}, which are the same in every run; the file is damaged, bring it back",
+        printable(path), steps, printable(at)));
+  if (const std::string rng = said("rng", generator(seed)); rng != generator(seed))
+    throw ConfigError(fmt::format(
+        "[train] {} drew its random numbers by '{}', this run draws them by '{}'; resume with the version that wrote it, or "
+        "start anew in another folder",
+        printable(path), printable(rng), generator(seed)));
+}
+
 // The settings of a checkpoint that are not this run's. Settings that earlier versions did not write are taken for what
 // they were then.
 void check_same(const SafeTensors& file, const std::string& key, const std::string& ours,
@@ -108,11 +137,11 @@ std::string fingerprint_of(const StateDict& params) {
 
 void describe(SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup, std::int64_t steps,
               const std::string& start) {
-  file.metadata = {{"format", "nestgrad training checkpoint"},
+  file.metadata = {{"format", kFormat},
                    {"step", std::to_string(steps)},
                    {"data_position", std::to_string(steps)},
                    {"text", identity.data},
-                   {"rng", fmt::format("philox4x32-10, seed {}, counter from step", identity.seed)},
+                   {"rng", generator(identity.seed)},
                    {"start", start},
                    {"config", object_text(identity.config)},
                    {"training", object_text(identity.training)},
@@ -125,6 +154,7 @@ WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, c
   WrittenRun out{step_from(file, path), ""};
   check_same(file, "config", object_text(identity.config), identity.written_later, path);
   check_same(file, "training", object_text(identity.training), identity.written_later, path);
+  check_described(file, out.step, identity.seed, path);
   if (file.metadata.contains("setup")) {  // checkpoints of earlier versions do not say
     nlohmann::json mine = parse_json(setup_json(setup));
     if (setup.average_decay == 0) mine.erase("average_decay");  // an average that is there is not needed

@@ -9,9 +9,9 @@
 
 #include "engine/io/file.h"
 #include "models/adaptation.h"
-#include "models/checkpoint.h"
 #include "models/data.h"
 #include "models/tokenizer.h"
+#include "programs/given_model.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -82,7 +82,7 @@ void evaluate(Options& o) {
   }
   if (o.prove && o.adaptation.what == Adapted::nothing)
     throw CLI::ValidationError("--prove", "is about a model that learns: give --adapt as well");
-  const Checkpoint model = read_checkpoint(o.checkpoint);
+  const Checkpoint model = given_model(o.checkpoint);
   const auto tokenizer = read_tokenizer(o.checkpoint, model.config.vocab_size, o.tokenizer);
   const std::string text = text_of(o);
   const std::vector<std::int32_t> tokens = tokenizer->encode(text);

@@ -4,8 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 
-#include "models/checkpoint.h"
 #include "models/sample.h"
+#include "programs/given_model.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -40,10 +40,8 @@ int nestgrad::programs::generate(int argc, char** argv) {
     if (!std::isfinite(temperature)) throw CLI::ValidationError("--temperature", "must be a finite number");
     if (temperature == 0 && seed_option->count() > 0)
       throw CLI::ValidationError("--seed", "changes nothing at --temperature 0, which takes the likeliest");
-    const nestgrad::Checkpoint model = nestgrad::read_checkpoint(checkpoint);
+    const nestgrad::Checkpoint model = nestgrad::given_model(checkpoint);
     const auto tokenizer = nestgrad::read_tokenizer(checkpoint, model.config.vocab_size, tokenizer_path);
-    if (!model.assumed.empty())
-      say(fmt::format("{}: no config.json; as in every published run: {}", checkpoint, model.assumed));
     fmt::print("{}", prompt);
     const auto show = [](char c) {
       std::fputc(c, stdout);

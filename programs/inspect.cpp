@@ -11,6 +11,7 @@
 #include "look/inspection.h"
 #include "models/data.h"
 #include "models/tokenizer.h"
+#include "programs/given_model.h"
 #include "programs/inspect_images.h"
 #include "programs/other_learners.h"
 #include "programs/program.h"
@@ -136,8 +137,7 @@ Inspected of_model(const Options& o, const InspectionOptions& options, Facts& fa
   if (const auto kind = vision::image_model_of(o.checkpoint)) return of_images(o, *kind, options, facts);
   for (const auto& [name, value] : {std::pair{"--image", o.image}, {"--level", o.level}})
     if (value) throw CLI::ValidationError(name, "is for a model of images; this one reads text");
-  const Checkpoint checkpoint = read_checkpoint(o.checkpoint);
-  check_finite(checkpoint.params, o.checkpoint);
+  const Checkpoint checkpoint = given_model(o.checkpoint);
   facts = {{"checkpoint", o.checkpoint}, {"text", text_path(o)}};
   if (!checkpoint.assumed.empty()) facts.emplace_back("no config.json, so as published", checkpoint.assumed);
   return of_checkpoint(o, checkpoint, options);

@@ -10,6 +10,7 @@
 #include "models/images/glyphs.h"
 #include "models/images/resized.h"
 #include "models/images/scenes.h"
+#include "programs/given_model.h"
 
 namespace nestgrad::programs {
 
@@ -91,6 +92,7 @@ template <class Config>
 vision::ModelCheckpoint<Config> opened_model(const ImageQuestion& asked) {
   auto model = vision::read_checkpoint<Config>(asked.checkpoint);
   check_finite(model.params, asked.checkpoint);
+  say_rounded(asked.checkpoint, model.rounded);
   return model;
 }
 

@@ -18,12 +18,12 @@
 #include "engine/io/no_pipe.h"
 #include "engine/processes/mpi.h"
 #include "look/training_report.h"
-#include "models/checkpoint.h"
 #include "models/json.h"
 #include "models/metrics.h"
 #include "models/sample.h"
 #include "models/trainer.h"
 #include "models/training_checkpoint.h"
+#include "programs/given_model.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -180,8 +180,7 @@ void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& p
 
 // The model and its weights of --from, and what its layers are called.
 void take_model(Options& o) {
-  o.start = read_checkpoint(o.from);
-  check_finite(o.start->params, o.from);
+  o.start = given_model(o.from, o.training.processes->rank() == 0);
   o.training.model = o.start->config;
   o.learner = learner_name(o.start->config.ttt_layer_type);
   o.backbone = o.start->config.use_gate ? "mamba" : "transformer";

@@ -929,6 +929,7 @@ FAULTS = [
     ("published", "models/checkpoint.cpp", PUBLISHED, [
         ("tied-output-not-compared", "«!at->second.same_bits(tied.mapped())»", "false"),
         ("weights-that-are-no-numbers", "first_not_finite(here); «at >= 0»)", "false"),
+        ("rounded-in-silence", "if («loses_digits(value, DType::f32)») rounded", "false"),
     ]),
     ("published", "models/tokenizer.cpp", PUBLISHED, [
         ("text-without-its-first-token", "if («processor_.bos_id() >= 0») out.push_back", "false"),
@@ -1066,6 +1067,9 @@ FAULTS = [
     ("training", "models/training_checkpoint.cpp", TRAINING, [
         ("settings-unchecked-at-resume", "«check_same(file, \"training\", object_text(identity.training), identity.written_later, path);»", None),
         ("setup-not-compared", "«check_same(file, \"setup\", mine.dump(), \"\", path);»", None),
+        ("format-not-looked-at", "«format != kFormat») throw", "false"),
+        ("another-place-in-the-data", "«at != std::to_string(steps)») throw", "false"),
+        ("another-generator", "«rng != generator(seed)») throw", "false"),
         ("absent-settings-accepted", "(!there && later.contains(name) && «later[name] == mine[name]»)", "true"),
         ("other-start-accepted", "start != kFromSeed && «out.start != start»)", "false"),
         ("no-grains-in-a-file", "if («grains < 1» || batch", "false"),
@@ -1077,6 +1081,11 @@ FAULTS = [
         ("buffers-shared", "found.emplace(name, «in_type(at->second, value.dtype(), name, what).unshared()»)",
          "in_type(at->second, value.dtype(), name, what)"),
         ("unwanted-loaded", "} else if («wanted && !wanted(name)») {", "false"),
+    ]),
+    ("published", "models/partial_load.cpp", PUBLISHED, [
+        ("all-f64-rounds", "return std::isfinite(x) && «static_cast<double>(static_cast<float>(x)) != x»;", "true"),
+        ("nan-rounds", "return «std::isfinite(x)» &&", "true"),
+        ("part-rounded-in-silence", "if («loses_digits(at->second, value.dtype())») out.rounded", "false"),
     ]),
     ("validation", "models/validation.cpp", TRAINING, [
         ("quarter-without-tokens-is-zero", "if («first == last») return", "false"),
@@ -1318,7 +1327,7 @@ FAULTS = [
         ("queries-kept", "if («mixer.query_is_key») out.q = out.k", "false"),
     ]),
     ("vision", "models/vision/vision_checkpoint.cpp", VISION, [
-        ("moments-for-parameters", "if («is_parameter(name)») out.params", "true"),
+        ("moments-for-parameters", "if («is_parameter(name)») {", "true"),
         ("changed-mixer-kept-by-name", "!c.mixer.name.empty() && «mixer_named(c.mixer.name) == c.mixer»", "true"),
         ("size-not-looked-at", "!(«least <= 1.001 * held»)", "true"),
         ("levels-not-bounded", "within(\"num_levels\", «c.levels», kMostLevels)", "0"),

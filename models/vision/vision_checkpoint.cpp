@@ -273,7 +273,7 @@ ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
                               printable(path)));
   const std::string config = config_beside(path).string();
   check_no_pipe(config);
-  ModelCheckpoint<Config> out{config_from_json<Config>(read_file(config), config), {}};
+  ModelCheckpoint<Config> out{config_from_json<Config>(read_file(config), config), {}, {}};
   std::string weights = path;
   std::error_code error;
   if (fs::is_directory(path, error)) {
@@ -283,7 +283,10 @@ ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
     check_no_pipe(weights);
   }
   for (auto& [name, value] : read_safetensors(weights).tensors)
-    if (is_parameter(name)) out.params.emplace(name, in_type(value, DType::f32, name, weights));
+    if (is_parameter(name)) {
+      out.params.emplace(name, in_type(value, DType::f32, name, weights));
+      if (loses_digits(value, DType::f32)) out.rounded.push_back(name);
+    }
   check_belong_together(out, weights);
   return out;
 }

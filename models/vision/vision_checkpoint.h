@@ -30,7 +30,8 @@ namespace nestgrad::vision {
 template <class Config>
 struct ModelCheckpoint {
   Config config;
-  StateDict params;  // f32
+  StateDict params;                       // f32
+  std::vector<std::string> rounded = {};  // parameters that the file has in f64, with more digits than f32
 };
 using VisionCheckpoint = ModelCheckpoint<VisionConfig>;
 using DiffusionCheckpoint = ModelCheckpoint<DiffusionConfig>;

@@ -133,7 +133,10 @@ TEST_CASE("a value that makes no sense is refused by the field's name") {
   CHECK(contains(refusal_of([](Config& c) { c.hidden_size = 6; }),
                  "rotary embeddings need an even head dimension"));
   CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "rwkv"; }),
-                 "there is no learner 'rwkv'; there are ttt-linear, ttt-mlp"));
+                 "ttt_layer_type 'rwkv' is not known; a language model needs one of linear, mlp, "));
+  CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "gated-deltanet"; }),
+                 "did you mean 'gated-delta-net'?"));
+  CHECK(contains(refusal_of([](Config& c) { c.ttt_layer_type = "lact-nvs"; }), "'lact-nvs' is not causal"));
 }
 
 TEST_CASE("a field of the wrong type is refused by name, with the source and what it holds") {

@@ -146,6 +146,27 @@ TEST_CASE("weights in bfloat16 and float16 are the same numbers, rounded, and a 
   CHECK(read_checkpoint(copy.path).params.at("model.embed_tokens.weight").shape() == Shape{61, 32});
 }
 
+TEST_CASE("weights in f64 are rounded to f32, and those that have more digits are named") {
+  const Copy copy("pytorch_half");
+  SafeTensors file = read_safetensors(copy / "model.safetensors");
+  for (const char* name : {"model.norm.weight", "model.embed_tokens.weight"})
+    file.tensors.at(name) = file.tensors.at(name).cast(DType::f64);
+  file.tensors.at("model.norm.weight").as<double>()[3] = 1 + 1e-12;
+  file.types = {};
+  write_safetensors(copy / "model.safetensors", file);
+  const Checkpoint model = read_checkpoint(copy.path);
+  CHECK(model.rounded == std::vector<std::string>{"model.norm.weight"});
+  CHECK(model.params.at("model.norm.weight").at(3) == 1);
+  CHECK(read_checkpoint(published("pytorch_half")).rounded.empty());
+
+  StateDict params{{"model.norm.weight", Array::zeros(DType::f32, {32})}};
+  CHECK(contains(load_by_name(params, file.tensors, "x").str(), "; 1 rounded to f32: 'model.norm.weight'"));
+  StateDict exact{{"model.norm.weight", Array::zeros(DType::f64, {32})}};
+  CHECK(load_by_name(exact, file.tensors, "x").rounded.empty());
+  CHECK(exact.at("model.norm.weight").at(3) == 1 + 1e-12);
+  CHECK(!loses_digits(Array::of({std::nan(""), 0.5, 1e300 * 1e300}, {3}), DType::f32));
+}
+
 TEST_CASE("a training state of the JAX release: its parameters, by its own configuration") {
   const Golden wanted = golden("ttt_linear_transformer");
   const Checkpoint model = read_checkpoint(published("jax_train_state"));

@@ -211,6 +211,33 @@ TEST_CASE("a checkpoint that does not say beta1, beta2 and eps is one of their d
                  "written with beta2 = nothing, this run has 0.99; resume"));
 }
 
+TEST_CASE(
+    "what a checkpoint says of itself is believed: its format, its place in the data, how numbers were drawn") {
+  const ByteCorpus corpus = small_corpus();
+  const TemporaryFolder folder;
+  Trainer trained(small_options(), corpus);
+  trained.step();
+  trained.save(folder / "now");
+  const auto changed = [&](const std::string& key, const std::string& to) {
+    SafeTensors file = read_safetensors(folder / "now");
+    REQUIRE(file.metadata.contains(key));
+    if (to.empty()) file.metadata.erase(key);
+    else file.metadata[key] = to;
+    write_safetensors(folder / "changed", file);
+    Trainer again(small_options(), corpus);
+    again.load(folder / "changed");
+    CHECK(again.steps_done() == 1);
+  };
+  for (const char* key : {"format", "data_position", "rng"}) {
+    changed(key, "");  // an earlier version did not say
+    changed(key, read_safetensors(folder / "now").metadata.at(key));
+  }
+  CHECK(contains(message_of<IoError>([&] { changed("format", "a model of clay"); }), "'a model of clay'"));
+  CHECK(contains(message_of<IoError>([&] { changed("data_position", "7"); }), "step 1 and data_position 7"));
+  CHECK(contains(message_of<ConfigError>([&] { changed("rng", "dice"); }),
+                 "drew its random numbers by 'dice'"));
+}
+
 TEST_CASE("a run that began with given weights is not gone on with from others") {
   const ByteCorpus corpus = small_corpus();
   const TemporaryFolder folder;

@@ -287,6 +287,15 @@ expect 2 'rate is 1e-50; steps are made in f32' "${score[@]}" --adapt sgd --rate
 cp -r "$whole" "$work/two-models"; cp "$whole/checkpoint.safetensors" "$work/two-models/model.safetensors"
 expect 1 'holds checkpoint.safetensors and model.safetensors; give the path of one of them' "$bin/evaluate" --checkpoint "$work/two-models" --data "$text"
 expect 1 'after [0-9]+ steps the .* is not finite; lower the rate' "${score[@]}" --adapt sgd --rate 1e30 --clip 1e30
+# Weights that are not those of the configuration: before anything is read, written or made, by the folder's name.
+cp -r "$data/published/pytorch_half" "$work/gateless"
+sed -i 's/"use_gate": false/"use_gate": true/' "$work/gateless/config.json"
+misfit="$work/gateless does not fit the model; it lacks the parameter '.*g_proj.weight'"
+expect 1 "$misfit" "$bin/evaluate" --checkpoint "$work/gateless" --data "$text"
+expect 1 "^generate: error: .*$misfit" "$bin/generate" --checkpoint "$work/gateless" --prompt x
+expect 1 "$misfit" "$bin/inspect" --tokens 8 --checkpoint "$work/gateless" --out "$work/no-page"
+expect 1 "$misfit" "$bin/train_lm" --data "$text" --from "$work/gateless" --out "$work/no-run"
+[ ! -e "$work/no-page" ] && [ ! -e "$work/no-run" ] || fail "a folder is made for a model that does not fit"
 expect 2 'see --help' "${score[@]}" --adapt all
 expect 2 'give --adapt as well' "${score[@]}" --prove
 expect 2 'see --help' "${score[@]}" --adapt sgd --rate nan
