@@ -48,8 +48,8 @@ void check_described(const SafeTensors& file, std::int64_t steps, std::uint64_t 
         printable(path), steps, printable(at)));
   if (const std::string rng = said("rng", generator(seed)); rng != generator(seed))
     throw ConfigError(fmt::format(
-        "[train] {} drew its random numbers by '{}', this run draws them by '{}'; resume with the version that wrote it, or "
-        "start anew in another folder",
+        "[train] {} drew its random numbers by '{}', this run draws them by '{}'; resume with that seed and the version that "
+        "wrote it, or start anew in another folder",
         printable(path), printable(rng), generator(seed)));
 }
 
