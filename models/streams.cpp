@@ -120,16 +120,17 @@ struct Streams::Group {
     return out;
   }
 
+  // Brings every stream's states into a row of the group's, in the order of the streams. Each is copied once.
   void settle(const Device& device) {
     bool settled = states.empty() || states[0].shape()[0] == std::ssize(places);
     for (std::size_t i = 0; i < places.size(); ++i)
       settled = settled && places[i].own.empty() && places[i].row == i;
     if (settled) return;
-    const std::size_t count = std::max(states.size(), places.back().own.size());
+    const std::vector<Array>& like = states.empty() ? places[0].own : states;
     std::vector<Array> now;
-    for (std::size_t s = 0; s < count; ++s) {
-      const Array old = states.empty() ? Array() : states[s].to(Device::cpu());
-      Spec spec = old.defined() ? old.spec() : places.back().own[s].spec();
+    for (std::size_t s = 0; s < like.size(); ++s) {
+      const Array old = like[s].to(Device::cpu());
+      Spec spec = old.spec();
       spec.shape[0] = std::ssize(places);
       Array all(spec);
       for (std::size_t i = 0; i < places.size(); ++i) {

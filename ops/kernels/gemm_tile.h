@@ -46,7 +46,7 @@ constexpr Partition partition(Size rows, int most) {
 // How many packets wide the first panels of a product are. Four packets take the fewest loads, two the fewest
 // tiles. Two are for copies, where all loads are near, and where a tile of four has so few rows that it comes back
 // to the same columns too often, if those are long. Of so few rows that it does twice at most, it reads more of a row of
-// B at once instead: from beyond the second-level cache that is two to four times as fast (AVX2).
+// B at once instead: from beyond the second-level cache that is 1.6 to 4 times as fast (AVX2).
 constexpr int first_packets(Size rows, Size k, bool copies_b, bool copies_a) {
   int packets = copies_b ? kMaxPackedPackets : kMaxPackets;
   const bool often = max_rows(4) < 4 && k > 64 && partition(rows, max_rows(4)).count > 3;
