@@ -1,4 +1,4 @@
-// CUDA's compiler at run time, played by the system's C++ compiler: what it makes is a shared library, which stands in for machine
+// CUDA's compiler at run time, played by the compiler of this build: what it makes is a shared library, which stands in for machine
 // code of a GPU. cudaLibraryLoadData opens it.
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -61,8 +61,8 @@ class CompiledHead {
     if (folder_.empty()) return "";
     text_ = text, file_ = fmt::format("{}/head{}.h", folder_, ++made_);
     std::ofstream(file_) << text;
-    const std::string command =
-        fmt::format("c++ -x c++-header {0} -o {1}.gch {1} > /dev/null 2>&1", flags(), file_);
+    const std::string command = fmt::format("{0} -x c++-header {1} -o {2}.gch {2} > /dev/null 2>&1",
+                                            NESTGRAD_EMULATOR_COMPILER, flags(), file_);
     static_cast<void>(std::system(command.c_str()));  // where this fails, each kernel compiles the text
     return file_;
   }
@@ -117,9 +117,10 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int, const char* const*) {
     const std::string before = head.of(text.substr(0, begin)), folder = new_folder();
     if (before.empty() || folder.empty()) return kCompilation;
     const fs::path work = folder;
-    std::ofstream(work / "kernel.cpp") << "#include \"" << before << "\"\n" << text.substr(begin);
+    std::ofstream(work / "kernel.cpp") << text.substr(begin);
     const std::string command =
-        fmt::format("c++ -shared {0} -o {1}/kernel.so {1}/kernel.cpp > {1}/log 2>&1", flags(), folder);
+        fmt::format("{0} -shared {1} -include {2} -o {3}/kernel.so {3}/kernel.cpp > {3}/log 2>&1",
+                    NESTGRAD_EMULATOR_COMPILER, flags(), before, folder);
     const bool done = std::system(command.c_str()) == 0;
     program->log = read_file(work / "log");
     if (done) program->code = read_file(work / "kernel.so");

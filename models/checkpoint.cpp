@@ -10,9 +10,9 @@
 #include "engine/io/no_pipe.h"
 #include "engine/io/safetensors.h"
 #include "models/json.h"
-#include "models/optimizer.h"
 #include "models/partial_load.h"
 #include "models/published.h"
+#include "models/training_checkpoint.h"
 
 namespace nestgrad {
 
@@ -135,12 +135,7 @@ Weights read_weights(const fs::path& file) {
 StateDict model_params(const StateDict& params, const LanguageModelConfig& config, const std::string& path,
                        std::vector<std::string>& rounded) {
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
-  StateDict out;
-  for (const auto& [name, value] : params)
-    if (!name.starts_with(kMomentPrefix)) {
-      out.emplace(name, in_type(value, DType::f32, name, path));
-      if (loses_digits(value, DType::f32)) rounded.push_back(name);
-    }
+  StateDict out = parameters_in_f32(params, path, rounded);
   if (!config.tie_word_embeddings) return out;
   if (auto tied = out.extract(head)) {
     tied.key() = embedding;  // which some files leave out instead

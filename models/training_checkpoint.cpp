@@ -5,6 +5,7 @@
 #include "engine/core/hash.h"
 #include "engine/io/file.h"
 #include "models/json.h"
+#include "models/partial_load.h"
 
 namespace nestgrad {
 
@@ -108,6 +109,17 @@ void check(const RunIdentity& identity) {
 
 bool is_parameter(std::string_view name) {
   return !name.starts_with(kMomentPrefix) && !name.starts_with(kAveragePrefix);
+}
+
+StateDict parameters_in_f32(const StateDict& tensors, const std::string& path,
+                            std::vector<std::string>& rounded) {
+  StateDict out;
+  for (const auto& [name, value] : tensors) {
+    if (!is_parameter(name)) continue;
+    out.emplace(name, in_type(value, DType::f32, name, path));
+    if (loses_digits(value, DType::f32)) rounded.push_back(name);
+  }
+  return out;
 }
 
 std::int64_t grains_of_checkpoint(const SafeTensors& file, const std::string& path) {

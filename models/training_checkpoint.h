@@ -9,6 +9,10 @@ namespace nestgrad {
 // A name in a checkpoint that is a parameter's, and not a moment's of AdamW or an average's.
 bool is_parameter(std::string_view name);
 
+// The parameters among a checkpoint's tensors, in f32. rounded: the names of those that had more digits are added. path: of the file.
+// ConfigError as of in_type (models/partial_load.h).
+StateDict parameters_in_f32(const StateDict& tensors, const std::string& path, std::vector<std::string>& rounded);
+
 inline constexpr const char* kFromSeed = "random, of the seed";  // what training began with
 // Of names and numbers, wherever they are.
 std::string fingerprint_of(const StateDict& params);

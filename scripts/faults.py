@@ -929,7 +929,6 @@ FAULTS = [
     ("published", "models/checkpoint.cpp", PUBLISHED, [
         ("tied-output-not-compared", "«!at->second.same_bits(tied.mapped())»", "false"),
         ("weights-that-are-no-numbers", "first_not_finite(here); «at >= 0»)", "false"),
-        ("rounded-in-silence", "if («loses_digits(value, DType::f32)») rounded", "false"),
     ]),
     ("published", "models/tokenizer.cpp", PUBLISHED, [
         ("text-without-its-first-token", "if («processor_.bos_id() >= 0») out.push_back", "false"),
@@ -1081,6 +1080,13 @@ FAULTS = [
         ("buffers-shared", "found.emplace(name, «in_type(at->second, value.dtype(), name, what).unshared()»)",
          "in_type(at->second, value.dtype(), name, what)"),
         ("unwanted-loaded", "} else if («wanted && !wanted(name)») {", "false"),
+    ]),
+    ("vision", "models/training_checkpoint.cpp", VISION, [
+        ("moments-for-parameters", "if («!is_parameter(name)») continue;", "false"),
+    ]),
+    ("published", "models/training_checkpoint.cpp", PUBLISHED, [
+        ("rounded-in-silence", "if («loses_digits(value, DType::f32)») rounded", "false"),
+        ("averages-for-parameters", "&& «!name.starts_with(kAveragePrefix)»", "true"),
     ]),
     ("published", "models/partial_load.cpp", PUBLISHED, [
         ("all-f64-rounds", "return std::isfinite(x) && «static_cast<double>(static_cast<float>(x)) != x»;", "true"),
@@ -1327,7 +1333,6 @@ FAULTS = [
         ("queries-kept", "if («mixer.query_is_key») out.q = out.k", "false"),
     ]),
     ("vision", "models/vision/vision_checkpoint.cpp", VISION, [
-        ("moments-for-parameters", "if («is_parameter(name)») {", "true"),
         ("changed-mixer-kept-by-name", "!c.mixer.name.empty() && «mixer_named(c.mixer.name) == c.mixer»", "true"),
         ("size-not-looked-at", "!(«least <= 1.001 * held»)", "true"),
         ("levels-not-bounded", "within(\"num_levels\", «c.levels», kMostLevels)", "0"),

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
 # NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way. With --browser also Chromium, in which
-# tests open pages; with --docs also doxygen, for the site of the documents (scripts/site.sh); with --cross also clang and
-# what builds and runs programs for arm64 (on Debian and Ubuntu), for scripts/bits_elsewhere.sh; with --mpi also Open MPI and
-# MPICH, for programs on several processes (docs/many-machines.md). Without them these tests are skipped.
+# tests open pages; with --docs also doxygen, for the site of the documents (scripts/site.sh); with --cross also clang, for
+# the build with sanitizers, and what builds and runs programs for arm64 (on Debian and Ubuntu), for scripts/bits_arm64.sh;
+# with --mpi also Open MPI and MPICH, for programs on several processes (docs/many-machines.md). Without them these tests
+# are skipped.
 set -euo pipefail
 
 debian_packages=(cmake ninja-build g++ libeigen3-dev libfmt-dev libcli11-dev nlohmann-json3-dev doctest-dev libmpfr-dev libpng-dev

@@ -14,13 +14,13 @@ if(NESTGRAD_SANITIZE)
   set(NESTGRAD_EMULATOR_FLAGS -fsanitize=${NESTGRAD_SANITIZE})
 endif()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda_emulator/nvrtc.cpp PROPERTIES COMPILE_DEFINITIONS
-  "NESTGRAD_EMULATOR_ROOT=\"${PROJECT_SOURCE_DIR}\";NESTGRAD_EMULATOR_FLAGS=\"${NESTGRAD_EMULATOR_FLAGS}\"")
+  "NESTGRAD_EMULATOR_COMPILER=\"${CMAKE_CXX_COMPILER}\";NESTGRAD_EMULATOR_ROOT=\"${PROJECT_SOURCE_DIR}\";NESTGRAD_EMULATOR_FLAGS=\"${NESTGRAD_EMULATOR_FLAGS}\"")
 
 file(GLOB NESTGRAD_EMULATOR_TESTS CONFIGURE_DEPENDS cuda/emulator_*_test.cpp cuda/emulator_test.cpp)
 add_library(nestgrad_emulator_test_objects OBJECT ${NESTGRAD_EMULATOR_TESTS})
 target_include_directories(nestgrad_emulator_test_objects BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_emulator_test_objects PRIVATE ${PROJECT_SOURCE_DIR})
-target_link_libraries(nestgrad_emulator_test_objects PRIVATE nestgrad_options doctest::doctest fmt::fmt)
+target_link_libraries(nestgrad_emulator_test_objects PRIVATE nestgrad_options nestgrad_options_outside doctest::doctest fmt::fmt)
 
 # Every CUDA thread is a fiber that the sanitizer knows; what switches between them must not be watched itself.
 if(NESTGRAD_SANITIZE MATCHES "thread")

@@ -13,6 +13,13 @@
 #include "engine/core/random.h"
 #include "nestgrad.h"
 
+// CAPTURE of a structured binding, or of a number made of one. What doctest captures with is a lambda, for which such a name is none
+// in clang before version 16.
+#define CAPTURE_BOUND(value) CAPTURE_THROUGH(value, DOCTEST_ANONYMOUS(bound_))
+#define CAPTURE_THROUGH(value, name) \
+  const auto& name = value;          \
+  INFO(#value " := ", name)
+
 namespace nestgrad::testing {
 
 using Arrays = std::vector<Array>;
@@ -20,7 +27,7 @@ using Arrays = std::vector<Array>;
 inline Spec f64(Shape shape = {}) { return {DType::f64, std::move(shape)}; }
 inline Spec f32(Shape shape = {}) { return {DType::f32, std::move(shape)}; }
 // Under sanitizers, which take ten to twenty times as long: a test that takes minutes there makes less of the same.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef NESTGRAD_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

@@ -282,11 +282,7 @@ ModelCheckpoint<Config> read_checkpoint(const std::string& path) {
       weights = path + "/checkpoint.safetensors";
     check_no_pipe(weights);
   }
-  for (auto& [name, value] : read_safetensors(weights).tensors)
-    if (is_parameter(name)) {
-      out.params.emplace(name, in_type(value, DType::f32, name, weights));
-      if (loses_digits(value, DType::f32)) out.rounded.push_back(name);
-    }
+  out.params = parameters_in_f32(read_safetensors(weights).tensors, weights, out.rounded);
   check_belong_together(out, weights);
   return out;
 }

@@ -81,7 +81,7 @@ struct KernelTable {
 };
 
 // Of each set, in its own files.
-namespace NESTGRAD_ISA {
+inline namespace NESTGRAD_ISA {
 extern const ElementKernels elementwise;
 extern const ReduceKernel<float> reduce_f32;
 extern const ReduceKernel<double> reduce_f64;

@@ -398,7 +398,7 @@ TEST_CASE("CUDA: the texts of kernels of the published layers") {
   for (const auto& [system, precision, chunk] :
        {std::tuple{"ttt-linear", Precision::f32, 16}, std::tuple{"ttt-linear", Precision::tf32, 16},
         std::tuple{"delta-net", Precision::f32, 1}}) {
-    INFO(std::string(system));
+    CAPTURE_BOUND(system);
     CHECK(contains(texts_of(program(system, {8, 12, 64, 64, chunk}, DType::f32, 1), system, precision),
                    "nestgrad_scan("));
   }

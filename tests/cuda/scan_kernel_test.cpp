@@ -60,7 +60,9 @@ TEST_CASE("CUDA: a scan's kernel that is compiled for it has the bits of the one
           [&](const ttt::SystemProgram& p) { return with_derivatives(p, in_form(FormChoice::dual), 1); });
       const Arrays inputs = ttt::numbers_for(f, 1);
       Plan compiled = f.plan({.device = gpu(), .compile = Compile::now});
-      INFO(std::string(system), " ", name(dtype), " ", chunk);
+      CAPTURE_BOUND(system);
+      CAPTURE_BOUND(chunk);
+      CAPTURE(name(dtype));
       CHECK(contains(compiled.str(), "compiled for it"));
       CHECK(
           same_bits(compiled.run(inputs), f.plan({.device = gpu(), .compile = Compile::never}).run(inputs)));

@@ -86,7 +86,8 @@ std::string source_of(const Function& f) { return f.plan({.compile = Compile::ne
 
 }  // namespace
 
-TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the extents") {
+TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the extents" *
+          doctest::test_suite("slow")) {
   const std::string before{kernels().name};
   for (const std::string_view isa : instruction_sets()) {
     set_instruction_set(isa);
@@ -102,10 +103,10 @@ TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the exten
              {f32, {}, 16, 33, 64},
              {f32, {}, 3, 300, 5},  // an element is several sums
              {f32, {1, 2}, 13, 1, 8}}) {
-      CAPTURE(name(dtype));
-      CAPTURE(rows);
-      CAPTURE(in);
-      CAPTURE(out);
+      CAPTURE_BOUND(name(dtype));
+      CAPTURE_BOUND(rows);
+      CAPTURE_BOUND(in);
+      CAPTURE_BOUND(out);
       const Function f = taught(dtype, batch, rows, in, out);
       check_bits(f, numbers_for(f, 3));
     }
@@ -265,8 +266,8 @@ TEST_CASE("sums over other axes than the last are a part of compiled bodies") {
                          {{3, 11, 21}, {0, 2}, ""},
                          {{3, 4, 5, 6}, {0, 2}, ""},
                          {{1, 7, 1, 33}, {0, 3}, ""}}) {
-    CAPTURE(shape.size());
-    CAPTURE(text);
+    CAPTURE_BOUND(shape.size());
+    CAPTURE_BOUND(text);
     CHECK(contains(source_of(sums(DType::f32, shape, axes)), "column_sum<") == !text.empty());
     if (!text.empty()) CHECK(contains(source_of(sums(DType::f32, shape, axes)), text));
     for (const DType dtype : {DType::f32, DType::f64}) {

@@ -71,12 +71,13 @@ Function waiting_values(int n) {
 
 }  // namespace
 
-TEST_CASE("planning costs what the program is long: scans, a long body, values that wait") {
-  constexpr int kFactor = kSanitized ? 4 : 16;
+TEST_CASE("planning costs what the program is long: scans, a long body, values that wait" *
+          doctest::test_suite("slow")) {
+  constexpr int kFactor = 16;
   for (const auto& [name, make, n] : {std::tuple<const char*, Make, int>{"many scans", many_scans, 500},
                                       {"a long body", long_body, 1000},
                                       {"waiting values", waiting_values, 2000}}) {
-    CAPTURE(name);
+    CAPTURE_BOUND(name);
     const double few = seconds_of_planning(make, n), many = seconds_of_planning(make, kFactor * n);
     CAPTURE(few);
     CAPTURE(many);

@@ -130,6 +130,18 @@ Arrays numbers_for(const Function& f) {
   return random(specs, 7, -0.5, 0.5);
 }
 
+// With every NaN the same one. Which operand's NaN an operation passes on is the compiler's choice, and loops are not always compiled by
+// the compiler of this build.
+Arrays with_one_nan(Arrays arrays) {
+  for (Array& each : arrays)
+    dispatch(each.dtype(), [&]<class T>(T) {
+      if constexpr (std::is_floating_point_v<T>)
+        for (T& x : each.as<T>())
+          if (std::isnan(x)) x = std::numeric_limits<T>::quiet_NaN();
+    });
+  return arrays;
+}
+
 }  // namespace
 
 TEST_CASE("compiled loops have the bits of interpreted ones") {
@@ -158,9 +170,9 @@ TEST_CASE("compiled loops have the bits of interpreted ones") {
       Plan compiled = f.plan({.compile = Compile::now}), interpreted = f.plan({.compile = Compile::never});
       CHECK(native_report().compiled > start.compiled + 30);
       CHECK_MESSAGE(native_report().failed == start.failed, native_report().last_failure);
-      const Arrays expected = interpreted.run(in);
-      CHECK(same_bits(compiled.run(in), expected));
-      CHECK(same_bits(f.plan({.compile = Compile::now, .workers = 1}).run(in), expected));
+      const Arrays expected = with_one_nan(interpreted.run(in));
+      CHECK(same_bits(with_one_nan(compiled.run(in)), expected));
+      CHECK(same_bits(with_one_nan(f.plan({.compile = Compile::now, .workers = 1}).run(in)), expected));
     }
   }
   set_instruction_set(before);

@@ -864,7 +864,7 @@ TEST_CASE("a damaged file of an operation is an IoError that says what is missin
   };
   for (const auto& [op, name] : std::map<std::string, std::string>{
            {"delta_rule", "extra"}, {"lact_sgd_plain", "momentum"}, {"linear_attention", "beta"}}) {
-    CAPTURE(op);
+    CAPTURE_BOUND(op);
     const std::string idle = line(op, name, 0), matters = line(op, name, 0.5);
     CHECK(contains(idle, " PASS "));
     CHECK(contains(idle, fmt::format("(not read: in.{})", name)));

@@ -115,7 +115,8 @@ ByteCorpus letters(int count) {
 
 }  // namespace
 
-TEST_CASE("documents: packed, each is read and differentiated as if it stood alone: every learner") {
+TEST_CASE("documents: packed, each is read and differentiated as if it stood alone: every learner" *
+          doctest::test_suite("slow")) {
   for (const std::string& learner : layer_names()) {
     if (learner == kEndToEnd) continue;
     for (const Backbone backbone : {Backbone::transformer, Backbone::mamba}) {

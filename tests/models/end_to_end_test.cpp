@@ -49,8 +49,8 @@ Arrays run(const TracedModel& model, const Array& tokens) {
 Tensor learnt_loss(const EndToEndModel& model, Tensor tokens) { return model.loss(tokens); }
 
 // The losses of each chunk by the whole ordinary transformer, and grad between them.
-std::function<Tensor(const EndToEndModel&, Tensor)> by_hand(EndToEndConfig c, Tensor rate = {}) {
-  return [c, rate](const EndToEndModel& model, Tensor tokens) {
+std::function<Tensor(const EndToEndModel&, Tensor)> by_hand(EndToEndConfig c) {
+  return [c](const EndToEndModel& model, Tensor tokens) {
     const std::int64_t batch = tokens.dim(0), time = tokens.dim(1) - 1;
     ttt::Weights w = model.start(batch);
     Tensors losses;
@@ -227,7 +227,7 @@ TEST_CASE("the inner rate rises over training steps as the official program has 
   const Array tokens = random_tokens(2, 13, ramp.vocab_size);
   for (const auto& [step, rate] :
        {std::pair{0.0, 0.14}, {3.0, 0.26}, {8.0, 0.46}, {9.0, 0.5}, {1000.0, 0.5}, {-1.0, 0.5}}) {
-    CAPTURE(step);
+    CAPTURE_BOUND(step);
     fixed.rate = rate;
     CHECK(max_error(in_step(ramp, step, tokens), in_step(fixed, -1, tokens)) < kTolerance);
   }
@@ -408,8 +408,8 @@ std::vector<double> losses_of(const Array& logits, const Array& labels) {
 TEST_CASE("decoding, token by token with an inner step behind each chunk, is reading the whole") {
   constexpr std::int64_t kTime = 15;
   for (const auto& [layers, window] : {std::pair{1, 3}, {2, 1}, {5, 3}, {8, 6}, {8, 20}}) {
-    CAPTURE(layers);  // of 8 the last two learn
-    CAPTURE(window);
+    CAPTURE_BOUND(layers);  // of 8 the last two learn
+    CAPTURE_BOUND(window);
     const LanguageModelConfig config = decoded(layers, window);
     const Array tokens = random_tokens(2, kTime + 1, config.vocab_size);
     const TracedModel whole = traced(end_to_end_config(config), tokens.spec(), learnt_loss, false);

@@ -53,7 +53,7 @@ Array logits_of(const Checkpoint& model, const Array& tokens) {
 // Every number is the golden's within what rounding to so many bits may do.
 void check_rounded(const StateDict& params, const StateDict& exact, int bits) {
   for (const auto& [name, value] : params) {
-    CAPTURE(name);
+    CAPTURE_BOUND(name);
     const std::vector<double> a = value.to_vector(), b = exact.at(name).to_vector();
     REQUIRE(value.shape() == exact.at(name).shape());
     for (std::size_t i = 0; i < a.size(); ++i)
@@ -125,8 +125,10 @@ TEST_CASE("a model of the JAX release, a stream alone, computes what the officia
     const Checkpoint model = read_checkpoint(published(path));
     CHECK(model.config == wanted.config);
     CHECK(model.assumed == "ttt_base_lr 0.1, rms_norm_eps 1e-06, rope_theta 10000");
-    for (const auto& [name, value] : wanted.params)
-      CHECK_MESSAGE(model.params.at(name).same_bits(value.cast(DType::f32)), name);
+    for (const auto& [name, value] : wanted.params) {
+      CAPTURE_BOUND(name);
+      CHECK(model.params.at(name).same_bits(value.cast(DType::f32)));
+    }
     CHECK(relative_error(logits_of(model, wanted.tokens), wanted.logits) < 2e-5);
   }
 }
@@ -144,6 +146,23 @@ TEST_CASE("weights in bfloat16 and float16 are the same numbers, rounded, and a 
   file.tensors.erase("model.embed_tokens.weight");  // the other half of the tie
   write_safetensors(copy / "model.safetensors", file);
   CHECK(read_checkpoint(copy.path).params.at("model.embed_tokens.weight").shape() == Shape{61, 32});
+}
+
+TEST_CASE("what training keeps beside the parameters, moments and averages, is no part of a model") {
+  const Copy copy("pytorch_half");
+  SafeTensors file = read_safetensors(copy / "model.safetensors");
+  const Array norm = file.tensors.at("model.norm.weight");
+  for (const char* more : {"adamw.m.", "adamw.v.", "average."})
+    file.tensors.emplace(std::string(more) + "model.norm.weight", norm);
+  write_safetensors(copy / "model.safetensors", file);
+  const StateDict read = read_checkpoint(copy.path).params,
+                  expected = read_checkpoint(published("pytorch_half")).params;
+  CHECK(read.size() == expected.size());
+  for (const auto& [name, value] : read) {
+    CAPTURE_BOUND(name);
+    REQUIRE(expected.contains(name));
+    CHECK(value.same_bits(expected.at(name)));
+  }
 }
 
 TEST_CASE("weights in f64 are rounded to f32, and those that have more digits are named") {

@@ -109,7 +109,8 @@ TEST_CASE("streams: each reads as if it were alone, to the bit: every learner, w
   }
 }
 
-TEST_CASE("streams: so it is with every backbone, form, type, number of heads and of threads") {
+TEST_CASE("streams: so it is with every backbone, form, type, number of heads and of threads" *
+          doctest::test_suite("slow")) {
   for (const int threads : {1, 3}) {
     const Threads used(threads);
     for (LanguageModelConfig config : small_models())

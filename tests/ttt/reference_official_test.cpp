@@ -89,7 +89,7 @@ void check_matrix_memory(const std::string& file, const std::string& system, boo
   same("grad.v", rows("grad.v"));
   if (starts) same("grad.start.W", g.tensors.at("grad.initial_state"));
   for (const auto& [name, theirs] : gates) {
-    CAPTURE(name);
+    CAPTURE_BOUND(name);
     const Array grad = theirs == "g" ? times(out.at("grad." + name), in[name]) : out.at("grad." + name);
     CHECK(error_of(grad, rows("grad." + theirs)) < 1e-9);
   }
@@ -146,7 +146,7 @@ void check_lact(const std::string& file, const std::string& system, bool momentu
   const NamedArrays out = reference(system_named(system), in, {.policy = "chunk=4"}).outputs;
   CHECK(error_of(out.at("output"), one_head("out.o")) < 1e-9);
   for (const auto& [ours, theirs] : same) {
-    CAPTURE(ours);
+    CAPTURE_BOUND(ours);
     CHECK(error_of(out.at("grad." + ours), one_head("grad." + theirs)) < 1e-9);
   }
   for (const std::string i : {"0", "1", "2"})

@@ -59,7 +59,7 @@ TEST_CASE("a reference's states are what the sequence leaves that ends there, sl
     std::size_t states = 0;
     for (const auto& [output, value] : whole.outputs)
       if (output.starts_with("state.")) {
-        CAPTURE(output);
+        CAPTURE_BOUND(output);
         ++states;
         REQUIRE(value.shape()[0] == 3);  // after 4, 8 and 10 tokens
         for (const std::int64_t part : {0, 1, 2}) {
@@ -88,7 +88,7 @@ TEST_CASE("a reference goes on from the state of another, slots included") {
       if (output.starts_with("state.")) rest["start." + output.substr(6)] = part_of(value, 0);
     const NamedArrays resumed = reference(system, rest, options).outputs;
     for (const auto& [output, value] : resumed) {
-      CAPTURE(output);
+      CAPTURE_BOUND(output);
       if (output.starts_with("final.")) CHECK(relative_error(value, whole.at(output), 1e-6) < 1e-11);
     }
   }
@@ -162,7 +162,7 @@ TEST_CASE("every published learner has a reference: the same in the primal form,
     REQUIRE(out.size() == primal.size());
     // Muon's derivative magnifies rounding (ttt/optimizer.h); zeros are held to the largest.
     for (const auto& [name, value] : out) {
-      CAPTURE(name);
+      CAPTURE_BOUND(name);
       CHECK(relative_error(value, primal.at(name), 1e-3) < 1e-9);
       if (!name.starts_with("grad.") && raw.contains(name))
         CHECK(relative_error(value, raw.at(name), 1e-3) < 1e-11);

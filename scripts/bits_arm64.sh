@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Are the digests of tests/bits the same on arm64? Builds the program `bits` for it, without CMake, and runs it under qemu-user.
+#   scripts/bits_arm64.sh [FOLDER]     objects go there (default: build/bits); a second call builds what changed
+# Without the compiler and the emulator it says SKIPPED; scripts/setup.sh --cross installs both.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+out=${1:-build/bits}
+compiler=aarch64-linux-gnu-g++
+if ! command -v $compiler >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+  echo "SKIPPED: there is no compiler or emulator for arm64; install g++-aarch64-linux-gnu and qemu-user"
+  exit 0
+fi
+
+# What `bits` does not need stays out, above all what needs libraries that are here for this machine's processor alone.
+unneeded=" engine/io/png.cpp engine/io/idx.cpp engine/io/npy.cpp engine/io/flax_stream.cpp engine/look/chrome_trace.cpp
+  models/images/labelled_images.cpp models/images/invented.cpp models/images/turned.cpp
+  models/adaptation.cpp models/checkpoint.cpp models/decoder.cpp models/metrics.cpp models/partial_load.cpp models/published.cpp
+  models/sample.cpp models/state_program.cpp models/streams.cpp models/tokenizer.cpp
+  ttt/conformance.cpp ttt/effective_attention.cpp ttt/explain.cpp ttt/policy_text.cpp ttt/reference.cpp ttt/reference_formulas.cpp
+  ttt/reference_program.cpp ttt/reference_states.cpp ttt/reference_views.cpp ttt/verification.cpp ttt/vision.cpp "
+shopt -s nullglob
+sources=()
+for source in engine/*/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp models/images/*.cpp \
+  cuda/no_cuda.cpp tests/bits/bits.cpp; do
+  [[ $unneeded =~ [[:space:]]"$source"[[:space:]] ]] || sources+=("$source")
+done
+
+# What CMake makes for the library.
+mkdir -p "$out"
+cmake "-DNESTGRAD_NATIVE_SOURCE=$(realpath "$out")/native_headers.cpp" -P cmake/NestgradNative.cmake
+sources+=("$out/native_headers.cpp")
+
+# Libraries of headers alone, apart from those of this machine's processor; fmt's functions, which are not, once.
+mkdir -p "$out/include"
+for header in fmt nlohmann eigen3; do ln -sfn "/usr/include/$header" "$out/include/$header"; done
+printf '#define FMT_HEADER_ONLY\n#include <fmt/format.h>\n' >"$out/fmt.cpp"
+# What most sources include, precompiled.
+printf '#include <%s>\n' fmt/format.h algorithm cmath functional map memory optional string vector >"$out/common.h"
+echo '#include "ops/ops.h"' >>"$out/common.h"
+
+{
+  echo "builddir = $out"
+  echo "compiler = $compiler -std=c++20 -O1 -ffp-contract=off -Wno-psabi -I. -I$out/include -I$out/include/eigen3"
+  echo "rule compile"
+  echo "  command = \$compiler \$flags -MMD -MF \$out.d -c \$in -o \$out"
+  echo "  depfile = \$out.d"
+  echo "  deps = gcc"
+  echo "rule precompile"
+  echo "  command = \$compiler -x c++-header \$in -MMD -MF \$out.d -o \$out"
+  echo "  depfile = \$out.d"
+  echo "  deps = gcc"
+  echo "rule link"
+  echo "  command = $compiler \$in -o \$out -pthread"
+  echo "build $out/common.h.gch: precompile $out/common.h"
+  objects=("$out/fmt.o")
+  echo "build $out/fmt.o: compile $out/fmt.cpp"
+  echo "  flags = -fkeep-inline-functions"
+  for source in "${sources[@]}"; do
+    object=$out/objects/${source%.cpp}.o
+    objects+=("$object")
+    echo "build $object: compile $source | $out/common.h.gch"
+    echo "  flags = -include $out/common.h"
+  done
+  for source in ops/kernels/*.cpp; do
+    object=$out/neon/$(basename "${source%.cpp}").o
+    objects+=("$object")
+    echo "build $object: compile $source"
+    echo "  flags = -DNESTGRAD_ISA=neon -fno-math-errno"
+  done
+  echo "build $out/bits: link ${objects[*]}"
+} >"$out/build.ninja"
+ninja -j "$(nproc)" -f "$out/build.ninja" "$out/bits" >"$out/log" || { tail -n 30 "$out/log"; exit 1; }
+
+NESTGRAD_THREADS=1 qemu-aarch64 -L /usr/aarch64-linux-gnu "$out/bits" --check tests/bits/digests.txt
