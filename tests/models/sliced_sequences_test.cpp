@@ -153,7 +153,8 @@ TEST_CASE("slices: with convolutions, shared projections, windows and packed doc
     }
 }
 
-TEST_CASE("slices: laws are exchanged and states passed on: the same loss and gradients to order 2") {
+TEST_CASE("slices: laws are exchanged and states passed on: the same loss and gradients to order 2" *
+          doctest::test_suite("slow")) {
   struct Way {
     ttt::SliceForm form;
     std::string layer;

@@ -178,8 +178,8 @@ NamedLearner damped(const Sizes& s) {
   });
 }
 
-TEST_CASE(
-    "WY: weighted squares, W used transposed, fixed features, other widths, read before write, ascent") {
+TEST_CASE("WY: weighted squares, W used transposed, fixed features, other widths, read before write, ascent" *
+          doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 7, .dim = 4},
       wide{.batch = 2, .heads = 2, .time = 7, .dim = 4, .value_dim = 3};
   const std::vector<std::int64_t> blocks{1, 3, 4, 7, 64};

@@ -274,7 +274,8 @@ TEST_CASE(
 }
 TEST_CASE(
     "parallel, a step a chunk: the running sum of whole "
-    "chunks, for any length of block, = by hand to order 2") {
+    "chunks, for any length of block, = by hand to order 2" *
+    doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   std::vector<Method> methods = linear_methods(sizes);
   for (const Method& method : feature_methods(sizes)) methods.push_back(method);

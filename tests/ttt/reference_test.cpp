@@ -47,7 +47,8 @@ double sum_of_products(const NamedArrays& a, const NamedArrays& b, const std::st
 
 }  // namespace
 
-TEST_CASE("a reference's states are what the sequence leaves that ends there, slots included") {
+TEST_CASE("a reference's states are what the sequence leaves that ends there, slots included" *
+          doctest::test_suite("slow")) {
   for (const std::string name :
        {"ttt-linear", "titans-linear", "lact", "lact-prenorm", "lact-v1", "delta-net"}) {
     CAPTURE(name);
@@ -145,7 +146,8 @@ TEST_CASE("a reference's gradients are derivatives of its outputs and of its las
   CHECK(sum_of_products(at.outputs, direction, "grad.") != doctest::Approx(slope).epsilon(1e-7));
 }
 
-TEST_CASE("every published learner has a reference: the same in the primal form, and from raw inputs") {
+TEST_CASE("every published learner has a reference: the same in the primal form, and from raw inputs" *
+          doctest::test_suite("slow")) {
   for (const ttt::System& system : ttt::systems()) {
     CAPTURE(system.name);
     const ReferenceSizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};

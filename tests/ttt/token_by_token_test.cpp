@@ -76,7 +76,8 @@ TEST_SUITE("slow") {
 }
 TEST_CASE(
     "token by token: gates per feature, gates before the gradient, "
-    "gradients that depend on no weight, some weights only") {
+    "gradients that depend on no weight, some weights only" *
+    doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 6, .dim = 4};
   for (const Read read : {Read::after_write, Read::before_write}) {
     for (const Method& method : feature_methods(sizes))
