@@ -9,9 +9,11 @@ phase setup scripts/setup.sh
 phase "configure release" cmake --preset release
 phase "build release" cmake --build --preset release
 phase "test release" ctest --preset release
-# By clang where it is: another compiler, whose results have to have the same bits (`bits` is among its tests).
+# By clang where it and its sanitizers are: another compiler, whose results have to have the same bits (`bits` is among its tests).
 sanitizers=(cmake --preset asan)
-if command -v clang++ >/dev/null; then sanitizers+=(-DCMAKE_CXX_COMPILER=clang++); fi
+if echo 'int main() {}' | clang++ -x c++ -fsanitize=address,undefined - -o /dev/null 2>/dev/null; then
+  sanitizers+=(-DCMAKE_CXX_COMPILER=clang++)
+fi
 phase "configure asan" "${sanitizers[@]}"
 phase "build asan" cmake --build --preset asan
 phase "test asan (quick)" ctest --preset asan
