@@ -138,6 +138,17 @@ class Writer {
     return p.b == q.b && p.of.b == q.of.b && p.of.n == q.of.n && p.of.k == q.of.k && p.dtype == q.dtype;
   }
 
+  // Is it cheaper to transpose what is small of each product (is_turned() of ops/kernels/fixed_product.h) than to
+  // transpose the right operand of all of them once? Registers have 16 lanes at most.
+  static bool are_turned(const std::vector<BodyProducts>& all) {
+    std::int64_t copied = 0;
+    for (const BodyProducts& p : all) {
+      if (p.of.m % 16 != 0 || p.of.n % 16 != 0) return false;
+      copied += p.of.m * (p.of.k + p.of.n);
+    }
+    return copied < all[0].of.n * all[0].of.k;
+  }
+
   // One, or several whose right operand is the same, which is then transposed once.
   std::string multiplications(const std::vector<BodyProducts>& all) {
     has_text_ = true;
@@ -145,7 +156,8 @@ class Writer {
     const OpProducts& of = first.of;
     std::string tables, calls;
     std::string b = address_of(first, first.b, begin_of(of.b, tables));
-    if (all.size() > 1) {
+    const bool shared = all.size() > 1 && !are_turned(all);
+    if (shared) {
       calls +=
           fmt::format("      const Transposed<{}, {}, {}> b({});\n", type_of(first.dtype), of.n, of.k, b);
       b = "b";
@@ -157,7 +169,7 @@ class Writer {
                            b, address_of(p, p.d, c), address_of(p, p.c, c));
     }
     return fmt::format("  {{  // {}\n    {}for (std::int64_t i = 0; i < {}; ++i) {{\n{}    }}\n  }}\n",
-                       all.size() > 1 ? "with one matrix" : "matmul", tables, of.count(), calls);
+                       shared ? "with one matrix" : "matmul", tables, of.count(), calls);
   }
 
   BodyProducts products(int i) const { return *products_of(body_, body_.code[uz(i)]); }

@@ -62,8 +62,8 @@ NESTGRAD_MEMBER_FN void product_with(const T* a, const T* b, const T* d, T* c) {
 template <class T, Size M, Size N, Size K, bool TA, Size Rows>
 __attribute__((noinline)) void product_rows(const T* a, const T* b, const T* d, T* c, Size row) {
   constexpr Size a_row = TA ? 1 : K, a_step = TA ? M : 1;
-  fixed_columns<T, Rows, N, K, a_row, a_step, first_packets(M, K, false, false)>(a + row * a_row, b, d + row * N,
-                                                                                c + row * N);
+  fixed_columns<T, Rows, N, K, a_row, a_step, first_packets(M, K, false, false)>(a + row * a_row, b,
+                                                                                 d + row * N, c + row * N);
 }
 
 // B' of B[N,K], for several products with it. (Copies write whole registers.)
@@ -72,6 +72,35 @@ struct Transposed {
   alignas(64) T at[K * N + Pack<T>::size];
   NESTGRAD_MEMBER_FN explicit Transposed(const T* b) { pack_transposed(b, K, N, K, at, N); }
 };
+
+// Is C = A B' + D cheaper as the transpose of B A'? Then A and C are transposed instead of B, by whole registers.
+template <class T>
+constexpr bool is_turned(Size m, Size n, Size k) {
+  constexpr Size size = Pack<T>::size;
+  return m % size == 0 && n % size == 0 && m * (k + n) < n * k;
+}
+
+// C[M,N] = op(A) B' + D as (B op(A)')' + D; D may be C. The sums are the same ones: each product is of the same two
+// numbers, in the same order.
+template <class T, Size M, Size N, Size K, bool TA>
+NESTGRAD_MEMBER_FN void turned_product(const T* a, const T* b, const T* d, T* c) {
+  constexpr Size size = Pack<T>::size;
+  alignas(64) T turned[N * M];
+  if constexpr (TA) product_with<T, N, M, K, false, true>(b, a, nullptr, turned);
+  else product_with<T, N, M, K, false, true>(b, Transposed<T, M, K>(a).at, nullptr, turned);
+  for (Size i = 0; i < M; i += size)
+    for (Size j = 0; j < N; j += size) {
+      Pack<T> square[size];
+#pragma GCC unroll 16
+      for (int r = 0; r < size; ++r) square[r] = Pack<T>::load(turned + (j + r) * M + i);
+      transpose<T>(square);
+#pragma GCC unroll 16
+      for (int r = 0; r < size; ++r) {
+        const Size at = (i + r) * N + j;
+        (d ? Pack<T>::load(d + at) + square[r] : square[r]).store(c + at);
+      }
+    }
+}
 
 // C[M,N] = op(A) B' + D; TB is true.
 template <class T, Size M, Size N, Size K, bool TA, bool TB>
@@ -89,6 +118,8 @@ __attribute__((noinline)) void fixed_product(const T* a, const T* b, const T* d,
     run_along(a, b, K, d, c, 0, M);
   } else if constexpr (N == 1) {  // C' = B' A': columns fill registers
     fixed_product<T, 1, M, K, false, false>(b, a, d, c);
+  } else if constexpr (TB && is_turned<T>(M, N, K)) {
+    turned_product<T, M, N, K, TA>(a, b, d, c);
   } else if constexpr (TB) {
     fixed_product<T, M, N, K, TA, TB>(a, Transposed<T, N, K>(b), d, c);
   } else {

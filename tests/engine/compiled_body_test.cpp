@@ -101,7 +101,9 @@ TEST_CASE("compiled bodies have the bits of interpreted ones, whatever the exten
              {f32, {}, 1, 70, 1},
              {f64, {2}, 5, 17, 9},
              {f32, {}, 16, 33, 64},
-             {f32, {}, 3, 300, 5},  // an element is several sums
+             {f32, {2}, 16, 32, 64},  // the transpose of a product, and two that share a transposed matrix
+             {f64, {}, 16, 96, 128},  // the transposes of both
+             {f32, {}, 3, 300, 5},    // an element is several sums
              {f32, {1, 2}, 13, 1, 8}}) {
       CAPTURE_BOUND(name(dtype));
       CAPTURE_BOUND(rows);
@@ -149,6 +151,33 @@ TEST_CASE("products over one matrix go over it once") {
   CHECK(contains(source_of(steps), "walk<float, 16, 16, 0, 2>("));
   for (const Function& f : {reads, step, steps})
     if (is_compiled_here()) check_bits(f, numbers_for(f, 11));
+}
+
+TEST_CASE(
+    "few rows times a large transposed matrix: what is small is transposed, the matrix only where it pays") {
+  const auto shared = [](std::int64_t dim, std::int64_t rows) {
+    const auto times = [](Tensor x, Tensor w) { return matmul(x, w, {.b = true}); };
+    const Function f = one_row(
+        [&](Tensor w, Tensor k, Tensor v) -> StepOutput {
+          return {{w * 0.9}, {times(k, w) + v, times(v, w)}};
+        },
+        dim, rows);
+    if (is_compiled_here()) check_bits(f, numbers_for(f, 3));
+    return contains(source_of(f), "with one matrix");
+  };
+  CHECK(shared(48, 16));
+  CHECK_FALSE(shared(96, 16));
+  CHECK(shared(96, 17));  // rows that fill no register
+  CHECK(shared(100, 16));
+  if (!is_compiled_here()) return;
+  // Both operands transposed, and a sum that is written where its other term was.
+  const Function f = one_row(
+      [](Tensor w, Tensor k, Tensor v) -> StepOutput {
+        const Tensor large = matmul(v, k, {.b = true});
+        return {{w * 0.9}, {v * 2.0 + permute(matmul(k, large, {.a = true, .b = true}), {0, 2, 1})}};
+      },
+      16, 64);
+  check_bits(f, numbers_for(f, 3));
 }
 
 TEST_CASE("products over one matrix that wait for each other do not go over it at once") {
