@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "autograd/reverse.h"
 #include "autograd/why.h"
 #include "engine/core/index.h"
@@ -12,8 +14,26 @@ namespace nestgrad {
 
 namespace {
 
+// What is differentiated: the y that a user gave, or, for second derivatives, its gradients.
+enum class Of : std::uint8_t { values, gradients };
+
+// Why no seed depends on x.
+std::string why_none(std::span<const GradSeed> seeds, Of of, Tensor x) {
+  const Tensor y = seeds[0].value;
+  if (!y.graph().descends_from(x.graph())) return "x never meets y";
+  const Tensor here = y.graph().tensor(y.graph().lift(x));
+  const auto meets = [&](const GradSeed& seed) {
+    return &seed.value.graph() == &here.graph() && why_disconnected(seed.value, here).meets;
+  };
+  const auto first = std::ranges::find_if(seeds, meets);
+  if (of == Of::gradients && first == seeds.end())
+    return "y is linear in it, so there is no second derivative";
+  return where_cut((first == seeds.end() ? seeds[0] : *first).value, here.id());
+}
+
 std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const GradSeed> seeds,
-                                      const std::vector<Tensor>& x, GradOptions options, Loc loc) {
+                                      const std::vector<Tensor>& x, GradOptions options, Loc loc,
+                                      Of of = Of::values) {
   if (seeds.empty())
     throw GradError(fmt::format("[{}] there is nothing to differentiate (at {})", rule, describe(loc)));
   check_defined(rule, "x", x, loc);
@@ -31,13 +51,15 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
   std::vector<Tensor> out = pull_back(seeds, x);
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (out[i].defined()) continue;
-    const Tensor y = seeds[0].value;
     if (!options.allow_zero) {
-      const bool reachable = y.graph().descends_from(x[i].graph());
+      const std::string y = describe(seeds[0].value);
       throw GradError(fmt::format(
-          "[{}] y = {} does not depend on x = {}: {}. If zero is what you mean, ask for it with allow_zero (at {})",
-          rule, describe(y), describe(x[i]),
-          reachable ? where_cut(y, y.graph().lift(x[i])) : "x never meets y", describe(loc)));
+          "[{}] {} on x = {}: {}. If zero is what you mean, ask for it with allow_zero (at {})", rule,
+          of == Of::gradients ? "no gradient of y depends"
+          : seeds.size() > 1
+              ? fmt::format("none of {} values, of which y = {} is the first, depends", seeds.size(), y)
+              : fmt::format("y = {} does not depend", y),
+          describe(x[i]), why_none(seeds, of, x[i]), describe(loc)));
     }
     out[i] = zeros(x[i].dtype(), x[i].shape());
   }
@@ -75,14 +97,21 @@ GradSeed seed_of_ones(Tensor value, Loc loc) {
   return {value, broadcast_to({one, loc}, value.shape())};
 }
 
-std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options, Loc loc) {
-  check_defined("grad", "y", std::span(&y, 1), loc);
+namespace {
+std::vector<Tensor> gradients(std::string_view rule, Tensor y, const std::vector<Tensor>& x,
+                              GradOptions options, Loc loc) {
+  check_defined(rule, "y", std::span(&y, 1), loc);
   if (y.spec().size() != 1 || !is_float(y.dtype()))
     throw GradError(
-        fmt::format("[grad] y must be one floating number, it is {} (at {}); sum() it, or use vjp()",
+        fmt::format("[{}] y must be one floating number, it is {} (at {}); sum() it, or use vjp()", rule,
                     describe(y), describe(loc)));
   const GradSeed seed = seed_of_ones(y, loc);
-  return pull_back_or_fail("grad", std::span(&seed, 1), x, options, loc);
+  return pull_back_or_fail(rule, std::span(&seed, 1), x, options, loc);
+}
+}  // namespace
+
+std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options, Loc loc) {
+  return gradients("grad", y, x, options, loc);
 }
 
 std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,
@@ -128,7 +157,10 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
 std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v,
                         GradOptions options, Loc loc) {
   check_pairs("hvp", "vector", x, v, loc);
-  return vjp(grad(y, x, options, loc), v, x, options, loc);
+  const std::vector<Tensor> g = gradients("hvp", y, x, options, loc);
+  std::vector<GradSeed> seeds;
+  for (std::size_t i = 0; i < g.size(); ++i) seeds.push_back({g[i], v[i]});
+  return pull_back_or_fail("hvp", seeds, x, options, loc, Of::gradients);
 }
 
 }  // namespace nestgrad

@@ -131,7 +131,7 @@ void require_window(std::span<const std::uint8_t> bytes, Split split, std::int64
   if (std::ssize(bytes) <= context)
     throw ConfigError(fmt::format(
         "[data] the {} part has {} bytes, but a window with context {} needs one more than that; give more "
-        "text or a shorter context",
+        "text, or ask for shorter windows",
         name(split), bytes.size(), context));
 }
 
@@ -232,7 +232,7 @@ ByteCorpus ByteCorpus::load(const fs::path& path, std::int64_t min_bytes) {
     if (std::cmp_less(size, min_bytes))
       throw ConfigError(
           fmt::format("[data] '{}': the {} part has {} bytes, but at least "
-                      "{} are needed; give more text or a shorter context",
+                      "{} are needed; give more text, or ask for shorter windows",
                       path.string(), name(split), size, min_bytes));
   }
   return corpus;

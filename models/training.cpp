@@ -281,7 +281,7 @@ Training::Step Training::finished(Step made) {
   if (!std::isfinite(made.loss) || !std::isfinite(made.grad_norm))
     throw ValueError(fmt::format(
         "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
-        "Lower the learning rate (lr), or raise warmup",
+        "Lower the learning rate",
         steps_ + 1, std::isfinite(made.loss) ? "gradient" : "loss", made.loss, made.grad_norm));
   ++steps_;
   return made;
@@ -358,7 +358,7 @@ void Training::save(const std::string& path, const RunIdentity& identity) const 
     if (const std::size_t bad = first_not_finite(all); bad < all.size())
       throw ValueError(fmt::format(
           "[train] after step {}, '{}' is not finite: nothing is written, and what was saved before is intact. Lower the "
-          "learning rate (lr), or raise warmup",
+          "learning rate",
           steps_, name(bad)));
     SafeTensors file;
     for (std::size_t i = 0; i < all.size(); ++i) file.tensors.emplace(name(i), all[i]);

@@ -29,14 +29,24 @@ struct Before {
   bool operator==(const Before&) const = default;
 };
 
-// An axis survives if as much stands before it, and its extent is the same.
+// An axis survives if as much stands before it, and its extent is the same. Of axes of extent 1 there may be several
+// that it can be. Then it keeps its place if nothing before it has changed (what is behind it was split or joined), else
+// its place from the end if nothing behind it has changed.
 int reshape_axes(const OpCall& c, int, int axis) {
   const Shape& from = c.in[0].shape;
+  const Shape& to = c.out.shape;
   Before before, prefix;
   for (int i = 0; i < axis; ++i) before.pass(from[uz(i)]);
-  for (int to = 0; to < c.out.rank(); prefix.pass(c.out.shape[uz(to++)]))
-    if (prefix == before && c.out.shape[uz(to)] == from[uz(axis)]) return to;
-  return -1;
+  std::vector<int> places;
+  for (int i = 0; i < c.out.rank(); prefix.pass(to[uz(i++)]))
+    if (prefix == before && to[uz(i)] == from[uz(axis)]) places.push_back(i);
+  const auto is_place = [&](int i) { return std::ranges::find(places, i) != places.end(); };
+  if (is_place(axis) && std::equal(from.begin(), from.begin() + axis, to.begin())) return axis;
+  const auto behind = static_cast<int>(from.size()) - axis;
+  if (const int place = c.out.rank() - behind;
+      is_place(place) && std::equal(from.begin() + axis, from.end(), to.begin() + place))
+    return place;
+  return places.empty() ? -1 : places[0];
 }
 
 Tensor simplify_reshape(Tensor t) {

@@ -282,10 +282,7 @@ Device device_named(const std::string& name) {
 }  // namespace
 
 void add_device_option(CLI::App& app) {
-  if (const char* asked = std::getenv("NESTGRAD_DEVICE");
-      asked && std::string_view(asked) == "cuda" && launch().local > 1)
-    set_default_device(device_named(asked));
-  app.add_option_function<std::string>(
+  const CLI::Option* const given = app.add_option_function<std::string>(
       "--device",
       [](const std::string& name) {
         try {
@@ -301,7 +298,10 @@ void add_device_option(CLI::App& app) {
          "Of matrix products on a GPU: f32, tf32, or bf16 operands "
          "added up in f32; all else stays f32 (default: f32)")
       ->check(CLI::IsMember({"f32", "tf32", "bf16"}));
-  app.final_callback([] {
+  app.final_callback([given] {
+    const char* const asked = std::getenv("NESTGRAD_DEVICE");
+    if (given->count() == 0 && asked && std::string_view(asked) == "cuda" && launch().local > 1)
+      set_default_device(device_named(asked));
     // Interpreted, kernels take ten times as long. What the variable says, holds.
     if (!default_device().is_cpu()) set_default_compile(Compile::now);
     if (default_precision() != Precision::f32 && default_device().is_cpu())

@@ -87,6 +87,24 @@ LanguageModelConfig model_config(const Options& o) {
   return c;
 }
 
+// What a ConfigError says in fields of the configuration, with the options that set them.
+std::string with_options(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
+      {"hidden_size", "--width"},
+      {"num_hidden_layers", "--layers"},
+      {"num_attention_heads", "--heads"},
+      {"mini_batch_size", "--mini-batch"},
+      {"attention_window", "--attention-window"},
+      {"ttt_layer_type", "--learner"},
+      {"ilr_init", "--inner-rate-start"},
+      {"ilr_warmup_steps", "--inner-rate-warmup"},
+      {"use_gate", "--backbone"}};
+  std::vector<std::string> named;
+  for (const auto& [field, option] : kOptions)
+    if (text.find(field) != text.npos) named.push_back(fmt::format("{} is {}", field, option));
+  return named.empty() ? text : fmt::format("{} ({})", text, fmt::join(named, ", "));
+}
+
 // Where packed documents may begin: with the chunks of the layers' inner loops.
 std::int64_t alignment_of(const LanguageModelConfig& c) {
   if (c.ttt_layer_type == "attention") return 1;
@@ -147,6 +165,22 @@ void make_folder(const std::string& folder) {
     throw IoError(fmt::format("{}: cannot be created ({}); choose another --out", folder, error.message()));
 }
 
+// Of a folder without a checkpoint: config.json is a run's, which may take its place, if it is what a run writes.
+void check_own_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!std::filesystem::exists(path) || std::filesystem::exists(folder + "/metrics.jsonl")) return;
+  bool own = false;
+  try {
+    const std::string text = read_found_file(path);
+    own = LanguageModelConfig::from_json(text, path).to_json() + "\n" == text;
+  } catch (const Error&) {
+  }
+  if (!own)
+    throw ConfigError(fmt::format(
+        "{} is of something else, and a training run would write its own in its place; choose another --out",
+        printable(path)));
+}
+
 void prepare_folder(const Options& o) {
   const bool has_checkpoint = std::filesystem::exists(o.out + "/checkpoint.safetensors");
   if (has_checkpoint && !o.resume)
@@ -162,6 +196,7 @@ void prepare_folder(const Options& o) {
           "{} holds {} of an inspection or a model, and a training run would write its own files in place of "
           "theirs; choose another --out",
           printable(o.out), name));
+  if (!has_checkpoint && !o.resume) check_own_config(o.out);
   if (!has_checkpoint && o.resume)
     throw IoError(fmt::format(
         "{}: there is no checkpoint.safetensors to resume from; leave --resume out to start", o.out));
@@ -219,7 +254,8 @@ ByteCorpus checked_corpus(Options& o) {
   try {
     o.training.check();
   } catch (const ConfigError& e) {
-    throw CLI::ValidationError(e.what());  // options that do not go together are a wrong call
+    // Options that do not go together are a wrong call.
+    throw CLI::ValidationError(with_options(e.what()));
   }
   ByteCorpus corpus = ByteCorpus::load(o.data, o.training.context + 1);
   all.check_same(fmt::format("{:016x}", corpus.fingerprint()), "text");
@@ -245,7 +281,7 @@ Trainer trainer_of(const TrainingOptions& options, const ByteCorpus& corpus) {
     return {options, corpus};
   } catch (const ConfigError& e) {
     if (std::string_view(e.what()).starts_with("[plan]")) throw;
-    throw CLI::ValidationError(e.what());
+    throw CLI::ValidationError(with_options(e.what()));
   }
 }
 

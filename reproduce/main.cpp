@@ -335,6 +335,9 @@ void go(const Options& o) {
   const auto is_named = [&](const Experiment& e) {
     return all_of_them || std::ranges::find(o.names, e.name) != o.names.end();
   };
+  // So is the data of each: one experiment's may not do for another.
+  for (const Experiment& e : experiments())
+    if (is_named(e) && !o.data.empty()) source_of(e, settings_of(o, e));
   for (const Experiment& e : experiments())
     for (const std::string& folder : {o.expect, o.against}) {
       if (folder.empty() || !is_named(e)) continue;

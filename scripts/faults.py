@@ -293,7 +293,7 @@ FAULTS = [
     ("reverse", "autograd/grad.cpp", DERIVATIVES, [
         ("seed-of-two", "constant(Array::scalar(«1», value.dtype()), loc)", "2"),
         ("jvp-first-tangent-for-all", "second.push_back({g[i], tangents[«i»]})", "0"),
-        ("silent-zero", "if («!options.allow_zero») { const bool reachable", "false"),
+        ("silent-zero", "if («!options.allow_zero») { const std::string y", "false"),
     ]),
     ("reverse", "autograd/custom.cpp", (files("autograd/custom"), files("autograd/")), [
         ("region-not-marked", "«context().emit.region = ++regions;»", None),
@@ -405,6 +405,7 @@ FAULTS = [
     ]),
     ("plan", "engine/plan/body_source.cpp", BODIES, [
         ("transposed-once-for-another-matrix", "return «p.b == q.b» && p.of.b == q.of.b", "true"),
+        ("one-matrix-never-shared", "return «copied < all[0].of.n * all[0].of.k»;", "true"),
         ("batch-member-of-another", "if («offsets[i] == static_cast<std::int64_t>(i) * step») continue", "true"),
         ("second-step-from-the-old-matrix", "«from = to;»", None),
         ("rows-that-are-left-forgotten", "if («whole < rows») body +=", "false"),
@@ -460,6 +461,10 @@ FAULTS = [
         ("stack-of-mixed", "if («flows[uz(id)].kind == AxisFlow::Kind::mixed») return", "false"),
         ("nothing-sliced", "if («extent < 2») return;", "true"),
     ]),
+    ("slicing", "ops/reshape.cpp", (*FORMS, *PLANS), [
+        ("place-from-the-front-forgotten", "if («is_place(axis)» && std::equal", "false"),
+        ("place-from-the-end-forgotten", "«is_place(place)» && std::equal", "false"),
+    ]),
     ("slicing", "engine/plan/flow.cpp", (*FORMS, *PLANS), [
         ("sum-through-nonlinear", "if (sums == n.inputs.size()) return «n.op->is_linear»;", "true"),
         ("sum-times-what-varies", "kind != AxisFlow::Kind::free) «return false»;", "return FAULT"),
@@ -469,6 +474,7 @@ FAULTS = [
         ("carry-changes-once", "if («changed») continue", "false"),
         ("sum-inside-a-scan", "«inner.partial = false;»", None),
         ("sum-enters-a-scan", "if («f.kind == AxisFlow::Kind::partial») f = mixed", "false"),
+        ("function-alike-for-all", "const auto given_varies = [&](NodeId i, int axis) { return «varies(n.inputs[uz(i)], axis)»; };", "false"),
         ("stack-axis-unshifted", "n.op->kind == OpKind::stack) «f.axis += 1;»", None),
     ]),
     ("stepped", "engine/plan/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
@@ -900,6 +906,7 @@ FAULTS = [
     ("reference", "ttt/reference.cpp", REFERENCE, [
         ("infinite-input-taken", "if (const std::int64_t at = «first_not_finite(given)»; at >= 0)", "-1"),
         ("precision-lost", "if (!is_float(given.dtype()) || «size_of(given.dtype()) > size_of(t.spec.dtype)»)", "false"),
+        ("start-of-dotted-names-forgotten", "options.random_start && «!p.is_slot[i]»", "t.name.find('.') == t.name.npos"),
         ("unknown-input-ignored", "«refuse_unknown(system, inputs, p);»", None),
         ("diverged-reference-given", "if (const std::int64_t at = «first_not_finite(values[i])»; at >= 0)", "-1"),
     ]),
@@ -1189,7 +1196,8 @@ FAULTS = [
         ("kv-binding-bounded-in-one-matrix", "squares(phi) * squares(v) + «squares(back)»;", "0.0 * squares(back)"),
     ]),
     ("learners", "ttt/learners/self_modifying.cpp", (files("ttt/bounded_steps", "ttt/self_modifying"),), [
-        ("targets-unbounded", "target = «bounded(matmul(v, w.held(name)))»", "matmul(v, w.held(name))"),
+        ("targets-unbounded", "target = «name == \"M_eta\" ? tanh(u) : l2_norm(u)»", "u"),
+        ("target-by-its-width", "target = «name == \"M_eta\"» ?", "u.dim(-1) == 1"),
         ("rates-add-up", "eta = «most_» * sigmoid", "1.0"),
     ]),
     ("streams", "models/streams.cpp", (files("models/streams"),), [

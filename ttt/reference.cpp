@@ -178,12 +178,13 @@ NamedArrays random_inputs(const System& system, const ReferenceSizes& sizes,
       for (std::size_t i = 0; i < values.size(); ++i) values[i] += noise.as<double>()[i];
     }
   }
-  for (const ReferenceTensor& t : p.state) {
+  for (std::size_t i = 0; i < p.state.size(); ++i) {
+    const ReferenceTensor& t = p.state[i];
     const auto draw = [&](std::string_view prefix, double spread) {
       const std::string name = std::string(prefix) + t.name;
       out[name] = drawn(name, t.spec.shape, spread, options.seed);
     };
-    if (options.random_start && t.name.find('.') == t.name.npos) draw(kStartPrefix, kParameterSpread);
+    if (options.random_start && !p.is_slot[i]) draw(kStartPrefix, kParameterSpread);
     if (options.random_final_cotangent) draw(kFinalCotangentPrefix, 1);
   }
   out["cotangent.output"] =

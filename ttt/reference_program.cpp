@@ -120,6 +120,7 @@ class Tracer {
 
   void describe_state(const State& start) {
     program_.state.clear();
+    program_.is_slot.clear();
     const std::vector<std::string> names = state_names(start);
     const std::vector<Tensor> flat = start.flat();
     for (std::size_t i = 0, at = 0; i < start.weights.size(); ++i)
@@ -127,6 +128,7 @@ class Tracer {
         const WeightKind kind = slot ? start.slots[i][slot - 1].kind : start.weights.at(i).kind;
         program_.state.push_back({names[at], flat[at].spec(), weight_axes("batch head ", kind),
                                   program_.formulas.start.at(names[at]), true});
+        program_.is_slot.push_back(slot > 0);
       }
   }
 

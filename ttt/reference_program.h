@@ -13,6 +13,7 @@ struct ReferenceProgram {
   Function function;
   std::vector<ReferenceTensor> inputs, outputs;  // in the function's order
   std::vector<ReferenceTensor> state;            // fast weights and slots, by names of the state
+  std::vector<bool> is_slot;                     // of the state
   std::vector<ParamSpec> params;                 // the last of the inputs
   std::vector<bool> read;                        // of the inputs: does any output mention it
   Explanation explanation;

@@ -68,6 +68,13 @@ State State::start(const Learner& learner, const Weights& weights) {
   const InnerOptimizer optimizer = learner.optimizer();
   State out{weights, {}};
   for (std::size_t i = 0; i < weights.size(); ++i) out.slots.push_back(optimizer.slots(weights.at(i)));
+  std::vector<std::string> names = out.names();
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+    throw ConfigError(fmt::format(
+        "[inner_loop] '{}' is the name of a fast weight and of what the optimiser keeps for another ({}); "
+        "give the weight another name",
+        *twice, optimizer.str()));
   return out;
 }
 

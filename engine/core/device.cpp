@@ -5,6 +5,7 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 
 #include "engine/core/context.h"
 #include "engine/core/device_memory.h"
@@ -35,8 +36,13 @@ Device Device::of(std::string_view name) {
 }
 
 namespace {
-Device& the_default() {
-  static Device device = [] {
+// What set_default_device() was given; the environment is not looked at then.
+std::optional<Device>& given_default() {
+  static std::optional<Device> device;
+  return device;
+}
+const Device& default_of_environment() {
+  static const Device device = [] {
     const char* name = std::getenv("NESTGRAD_DEVICE");
     return name ? Device::of(name) : Device::cpu();
   }();
@@ -72,8 +78,11 @@ std::atomic<Precision>& the_default_precision() {
 Precision default_precision() { return context().precision.value_or(the_default_precision()); }
 void set_default_precision(Precision precision) { the_default_precision() = precision; }
 
-Device default_device() { return context().device ? *context().device : the_default(); }
-void set_default_device(Device device) { the_default() = std::move(device); }
+Device default_device() {
+  if (context().device) return *context().device;
+  return given_default() ? *given_default() : default_of_environment();
+}
+void set_default_device(Device device) { given_default() = std::move(device); }
 
 int Device::cuda_count() { return cuda_device_count(); }
 std::string Device::why_no_cuda() { return why_no_cuda_device(); }

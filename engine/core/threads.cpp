@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMost = 256;
 
-int default_count() {
+int count_of_environment() {
   const int cores = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMost);
   const char* asked = std::getenv("NESTGRAD_THREADS");
   if (!asked) return cores;
@@ -36,10 +36,8 @@ int default_count() {
   return threads;
 }
 
-std::atomic<int>& count() {
-  static std::atomic<int> threads = default_count();
-  return threads;
-}
+// What set_thread_count() was given; 0: nothing yet.
+std::atomic<int> given_count{0};
 
 // A thread that sleeps takes longer to wake than most parts take to do, so it looks for a while first.
 void wait_for_change(const std::atomic<int>& value, int seen) {
@@ -121,12 +119,17 @@ class Pool {
 
 }  // namespace
 
-int thread_count() { return count(); }
+int thread_count() {
+  const int given = given_count;
+  if (given > 0) return given;
+  static const int asked = count_of_environment();
+  return asked;
+}
 
 void set_thread_count(int threads) {
   if (threads < 1 || threads > kMost)
     throw ConfigError(fmt::format("[threads] {} threads; it must be 1 to {}", threads, kMost));
-  count() = threads;
+  given_count = threads;
 }
 
 SingleThreadScope::SingleThreadScope() : was_single_(std::exchange(inside, true)) {}

@@ -154,6 +154,8 @@ Array read_array(Cursor in, const std::string& name) {
 std::map<std::string, Array> parse_flax_stream(std::span<const std::byte> bytes, const std::string& what,
                                                const std::function<bool(const std::string&)>& wanted) {
   require_function("flax", "what is wanted", wanted);
+  if (bytes.empty())
+    throw IoError(fmt::format("[msgpack] {}: the file is empty; copy it again", printable(what)));
   std::map<std::string, Array> out;
   Cursor in(bytes, what);
   while (!in.done()) {

@@ -63,7 +63,7 @@ class Follower {
         flows_[uz(id)] = projected(id);
         return;
       case OpKind::value:
-        flows_[uz(id)] = through_op(id);
+        flows_[uz(id)] = n.attrs.find<CustomAttrs>() ? through_function(id) : through_op(id);
         return;
     }
   }
@@ -111,6 +111,21 @@ class Follower {
           return mixed(id, fmt::format("%{} is a constant that differs from slice to slice", n.inputs[i]));
     }
     return out;
+  }
+
+  // A function with a rule of its own: what its forward pass does. (The rule is followed where it has been written out.)
+  AxisFlow through_function(NodeId id) {
+    const GraphNode& n = node(id);
+    const GraphBody& forward = *n.attrs.as<CustomAttrs>().forward;
+    std::vector<std::pair<NodeId, AxisFlow>> given;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const AxisFlow& in = flows_[uz(n.inputs[i])];
+      if (in.kind == AxisFlow::Kind::mixed) return in;
+      given.emplace_back(static_cast<NodeId>(i), in);
+    }
+    const auto given_varies = [&](NodeId i, int axis) { return varies(n.inputs[uz(i)], axis); };
+    const AxisFlow out = Follower(forward.nodes, options_, given_varies).run(given)[uz(forward.outs[0])];
+    return out.kind == AxisFlow::Kind::mixed ? mixed(id, "inside the function: " + out.why) : out;
   }
 
   // ---- scans: the body's flows, carries to a fixpoint; the time axis itself is not followed ----

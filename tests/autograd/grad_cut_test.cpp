@@ -99,7 +99,16 @@ TEST_CASE("Zeros are given when asked for, and only then") {
   CHECK_NOTHROW(hvp(sum(s.x), {s.x}, {s.x}, zero));
   message_of<GradError>([&] { grad(sum(square(s.x)), {s.x, s.other}); });
   message_of<GradError>([&] { jvp({s.x, sin(s.other)}, {s.x}, {s.x}); });
-  message_of<GradError>([&] { hvp(sum(s.x), {s.x}, {s.x}); });  // a linear function has no curvature
+  // A linear function has no curvature, and the message is about the user's y, not about its gradient.
+  const std::string linear = message_of<GradError>([&] {
+    hvp(sum(s.x * s.x * s.x) + sum(s.other), {s.x, s.other}, {s.x, s.other});
+  });
+  CHECK_MESSAGE(contains(linear, fmt::format("[hvp] no gradient of y depends on x = {}: y is linear in it",
+                                             describe(s.other))),
+                linear);
+  CHECK(contains(message_of<GradError>([&] { hvp(sum(s.x), {s.other}, {s.other}); }), "[hvp] y = "));
+  const std::string none = message_of<GradError>([&] { vjp({s.x, sin(s.x)}, {s.x, s.x}, {s.other}); });
+  CHECK_MESSAGE(contains(none, "none of 2 values, of which y = "), none);
 }
 
 TEST_CASE("Zeros can be had without an open graph") {

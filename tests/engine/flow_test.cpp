@@ -1,6 +1,7 @@
 // The promise: what is said of slices is so, and what cannot be said is called mixed.
 #include "engine/plan/flow.h"
 
+#include "autograd/custom.h"
 #include "autograd/scan.h"
 #include "tests/testing.h"
 
@@ -102,4 +103,54 @@ TEST_CASE("Flow: a loop neither makes a sum over slices in its steps nor reads o
       },
       {sum(x, {0}, kKeep)}, {}, {.steps = 5});
   CHECK(f.kind(doubles.carries[0]) == Kind::mixed);
+}
+
+TEST_CASE(
+    "Flow: an axis of one slice keeps its place, whatever is split or left out behind it or before it") {
+  // What becomes of the axis that is followed when x takes this shape. Only axes of extent 1 have a choice.
+  const auto goes = [](const Shape& from, int axis, const Shape& to) {
+    Followed f;
+    const AxisFlow flow = f.flow(reshape(f.input(f64(from), axis), to));
+    return flow.kind == Kind::along ? flow.axis : -1;
+  };
+  CHECK(goes({2, 1, 1}, 2, {2, 1, 1, 1}) == 2);  // the sum over features, kept
+  CHECK(goes({1, 1, 1}, 2, {1, 1, 1, 1}) == 2);
+  CHECK(goes({2, 1, 1, 1}, 2, {2, 1, 1}) == 2);        // and left out
+  CHECK(goes({1, 1, 1, 4}, 2, {1, 1, 1, 2, 2}) == 2);  // groups of features
+  CHECK(goes({1, 1, 1, 2, 2}, 2, {1, 1, 1, 4}) == 2);
+  CHECK(goes({1, 1, 1, 4}, 2, {1, 1, 4}) == 1);  // sequences and heads joined
+  CHECK(goes({2, 3, 1, 4}, 2, {6, 1, 4}) == 1);
+  CHECK(goes({6, 1, 4}, 1, {2, 3, 1, 4}) == 2);
+  CHECK(goes({2, 3, 4}, 1, {2, 12}) == -1);
+  CHECK(goes({2, 1, 4}, 1, {2, 4}) == -1);
+}
+
+TEST_CASE("Flow: a function with a rule of its own lets slices through as its forward pass does") {
+  Followed f;
+  const Tensor x = f.input(f64({3, 4}), 0), y = f.input(f64({3, 4}), 0), row = f.input(f64({1, 4})),
+               places = f.graph.input(f64({3, 1}));
+  const RuleFn rule = [](const Tensors& in, Tensor, Tensor ct) {
+    Tensors out;
+    for (const Tensor& t : in) out.push_back(broadcast_to(sum(ct), t.shape()));
+    return out;
+  };
+  const auto flow = [&](const ForwardFn& forward, const Tensors& in, const FlowOptions& options = {}) {
+    return f.flow(custom_vjp(forward, rule, in), options);
+  };
+  const AxisFlow across =
+      flow([](const Tensors& in) { return transpose(tanh(in[0]) * in[1] + in[2]); }, {x, y, row});
+  CHECK(across.kind == Kind::along);
+  CHECK(across.axis == 1);
+  CHECK(flow([](const Tensors& in) { return exp(in[0]); }, {row}).kind == Kind::free);
+  const AxisFlow mixed = flow([](const Tensors& in) { return softmax(in[0], 0); }, {x});
+  CHECK(mixed.kind == Kind::mixed);
+  CHECK_MESSAGE(contains(mixed.why, "inside the function: it combines slices"), mixed.why);
+  CHECK(flow([](const Tensors& in) { return matmul(in[0], transpose(in[1])); }, {x, y}).kind == Kind::mixed);
+  // A constant that differs from slice to slice, and a sum over them: where the caller allows it.
+  const ForwardFn times = [](const Tensors& in) { return in[0] * in[1]; };
+  CHECK(flow(times, {x, places}).kind == Kind::mixed);
+  CHECK(flow(times, {x, places}, {.positional = true}).kind == Kind::along);
+  const ForwardFn total = [](const Tensors& in) { return sum(in[0], {0}); };
+  CHECK(flow(total, {x}).kind == Kind::mixed);
+  CHECK(flow(total, {x}, {.partial = true}).kind == Kind::partial);
 }

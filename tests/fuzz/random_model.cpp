@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "autograd/custom.h"
 #include "engine/run/function.h"
 
 namespace nestgrad::fuzz {
@@ -22,6 +23,24 @@ struct Activation {
   Tensor (*fn)(Tensor x);
   bool smooth = true;
 };
+// Axes that come and go behind the tokens'.
+Tensor less_the_sum(Tensor x) {
+  Shape column = x.shape();
+  column.back() = 1;
+  return x - 0.25 * reshape(sum(x, {-1}), column);
+}
+Tensor softmax_of_pairs(Tensor x) {
+  if (x.dim(-1) % 2 != 0) return softmax(x, -1);
+  Shape pairs = x.shape();
+  pairs.back() /= 2;
+  pairs.push_back(2);
+  return reshape(softmax(reshape(x, pairs), -1), x.shape());
+}
+Tensor tanh_with_a_rule(Tensor x) {
+  return custom_vjp([](const Tensors& in) { return tanh(in[0]); },
+                    [](const Tensors&, Tensor y, Tensor ct) { return Tensors{ct * (1.0 - square(y))}; }, {x});
+}
+
 const std::vector<Activation> kActivations{
     {"x", [](Tensor x) { return x; }},
     {"tanh", [](Tensor x) { return tanh(x); }},
@@ -36,6 +55,9 @@ const std::vector<Activation> kActivations{
     {"softmax", [](Tensor x) { return softmax(x, -1); }},
     {"l2 norm", [](Tensor x) { return l2_norm(x, kEps); }},
     {"less the largest feature", [](Tensor x) { return x - max(x, {-1}, kKeep); }, false},
+    {"less a quarter of the sum", less_the_sum},
+    {"softmax of pairs", softmax_of_pairs},
+    {"tanh with a rule", tanh_with_a_rule},
 };
 
 enum class Product { plain, transposed, transposed_by_op, gated, half_held, none, fixed };

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::string published(const std::string& name) {
-  return std::string(NESTGRAD_TEST_DATA) + "/published/" + name;
+  return fmt::format("{}/published/{}", NESTGRAD_TEST_DATA, name);
 }
 
 struct Golden {
@@ -299,6 +299,8 @@ TEST_CASE(
   CHECK(contains(copy.refusal<ConfigError>(), "'model/h/0/seq_modeling_block/ttt_sense_0'"));
   copy.write("streaming_params_2", "");
   CHECK(contains(copy.refusal<ConfigError>(), "'streaming_params' and 'streaming_params_2'; give the path"));
+  CHECK(contains(copy.refusal<IoError>("streaming_params_2"), "streaming_params_2: the file is empty"));
+  copy.write("streaming_params_2", "\x92\x91\xa4step\xc4\x01\x07");  // of the optimiser, and no more
   CHECK(contains(copy.refusal<ConfigError>("streaming_params_2"), "there is no 'model.embed_tokens.weight'"));
   fs::rename(copy.path / "streaming_params", copy.path / "pytorch_model.bin");
   fs::remove(copy.path / "streaming_params_2");

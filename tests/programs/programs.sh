@@ -114,7 +114,11 @@ expect 2 'cannot go along 4 slices.*packed documents.*see --help' "$bin/train_lm
 expect 2 'each rank has slices of 2: cut sequences into fewer' "$bin/train_lm" "${cut[@]}" --learner delta-net --heads 4 --backbone mamba --slices 12
 expect 2 '2 heads cannot be shared by 4 slices' "$bin/train_lm" "${cut[@]}" --learner attention --heads 2 --slices 4
 [ ! -e "$work/cut" ] || fail "a wrong call made a folder"
-expect 2 'not a multiple' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
+expect 2 'not a multiple.*(hidden_size is --width, num_attention_heads is --heads)' "$bin/train_lm" --data "$text" --width 16 --heads 3 --out "$work/heads"
+expect 2 'ilr_warmup_steps is --inner-rate-warmup' "$bin/train_lm" --data "$text" --width 16 --heads 2 --inner-rate-warmup 5 --out "$work/heads"
+mkdir "$work/of-others"; echo 'not ours' > "$work/of-others/config.json"
+expect 1 'of-others/config.json is of something else' "$bin/train_lm" --data "$text" --width 16 --heads 2 --context 24 --batch 2 --steps 1 --out "$work/of-others"
+grep -q 'not ours' "$work/of-others/config.json" || fail "a config.json of something else was written over"
 
 # Experiments.
 expect 0 '^ascent .*mirrored start' "$bin/reproduce"
@@ -130,6 +134,8 @@ printf '%s\n' '{"experiment":"ascent","extent":"full","seeds":2,"first_seed":0,"
 expect 1 'holds results --full' "$bin/reproduce" ascent --quick --resume --out "$work/reproduce"
 grep -q '"full"' "$work/reproduce/ascent/results.jsonl" || fail "a refused resume changed the results"
 expect 2 'recall draws its own data' "$bin/reproduce" recall --data "$text" --out "$work/reproduce-2"
+expect 1 'no folder|images|idx' "$bin/reproduce" ascent t5 --data "$text" --out "$work/reproduce-3"
+[ ! -e "$work/reproduce-3" ] || fail "an experiment was begun whose companion has no data"
 expect 1 'missing.txt' "$bin/reproduce" ascent --data "$work/missing.txt" --out "$work/reproduce-2"
 expect 1 'no runs are kept there' "$bin/reproduce" --report --kept "$work/reproduce" --page "$work/none/page.md"
 
@@ -250,6 +256,10 @@ done
 
 # generate.
 gen=("$bin/generate" --checkpoint "$whole" --prompt "line 1" --bytes 40)
+# What the command line says holds, whatever the environment asks for.
+expect 0 '^line 1' env NESTGRAD_DEVICE=cuda:77 "${gen[@]}" --device cpu
+expect 1 'cuda:77 was asked for' env NESTGRAD_DEVICE=cuda:77 "${gen[@]}"
+expect 1 'empty.txt: the file is empty' "$bin/generate" --checkpoint "$work/empty.txt" --prompt x
 expect 0 '^line 1' "${gen[@]}"
 "${gen[@]}" --seed 3 > "$work/a"; "${gen[@]}" --seed 3 > "$work/b"; same "$work/a" "$work/b"
 expect 0 '^line 1' "$bin/generate" --checkpoint "$work/attention-mamba-whole" --prompt "line 1" --bytes 20 --temperature 0

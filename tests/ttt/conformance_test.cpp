@@ -1,6 +1,7 @@
 // The promise: every published system passes the battery, and the battery sees what is wrong.
 #include "ttt/conformance.h"
 
+#include "autograd/custom.h"
 #include "tests/testing.h"
 #include "ttt/explain.h"
 
@@ -74,6 +75,30 @@ TEST_SUITE("slow") {
         CHECK(report.passed());
       }
   }
+}
+
+TEST_CASE("the battery passes a prediction that splits features, and a function with a rule of its own") {
+  const auto groups = [](const ttt::Weights& w, Tensor x) {
+    const Tensor y = matmul(x, w["W"]);
+    Shape split = y.shape();
+    split.back() /= 2;
+    split.push_back(2);
+    return reshape(softmax(reshape(y, split), -1), y.shape());
+  };
+  const auto ruled = [](const ttt::Weights& w, Tensor x) {
+    return custom_vjp([](const Tensors& in) { return tanh(in[0]); },
+                      [](const Tensors&, Tensor y, Tensor ct) { return Tensors{ct * (1.0 - square(y))}; },
+                      {matmul(x, w["W"])});
+  };
+  for (const System& s : {with_predict(groups), with_predict(ruled)})
+    for (const auto& [batch, heads, time] : {std::tuple{2, 2, 9}, {2, 1, 9}, {1, 1, 10}, {1, 1, 1}}) {
+      CAPTURE_BOUND(batch);
+      CAPTURE_BOUND(heads);
+      CAPTURE_BOUND(time);
+      const ttt::ConformanceReport r =
+          ttt::conformance(s, {.batch = batch, .heads = heads, .dim = 4, .time = time, .chunk = 4});
+      CHECK_MESSAGE(r.passed(), r.str());
+    }
 }
 
 TEST_CASE("negative control: a gradient that is cut, and a norm without a derivative at zero, are found") {
@@ -247,6 +272,17 @@ TEST_CASE(
                        f64({2}));
                  }),
                  "two fast weights are called 'W'"));
+  struct Named : Absolute {
+    Named(const Params& p) : Absolute(p, false) {}
+    ttt::Weights init() const override { return {ttt::matrix("W", W), ttt::matrix("W.momentum", W)}; }
+    ttt::InnerOptimizer optimizer() const override { return ttt::InnerOptimizer().momentum(0.5); }
+  };
+  System s{.name = "test", .title = "test", .source = "test"};
+  s.learner = [](const Params& p, const ttt::SystemSizes&) { return std::make_unique<Named>(p); };
+  s.policy = [](const ttt::SystemSizes& sizes) { return ttt::Policy{.chunk = sizes.chunk}; };
+  const std::string twice = message_of<ConfigError>([&] { ttt::conformance(s, {}); });
+  CHECK_MESSAGE(contains(twice, "'W.momentum' is the name of a fast weight and of what the optimiser keeps"),
+                twice);
 }
 
 TEST_CASE("the battery sees a prepare in which tokens meet, and a prediction that a layer cannot give") {

@@ -146,6 +146,20 @@ TEST_CASE("a reference's gradients are derivatives of its outputs and of its las
   CHECK(sum_of_products(at.outputs, direction, "grad.") != doctest::Approx(slope).epsilon(1e-7));
 }
 
+TEST_CASE("a random start is one of every weight, whatever its name, and of no slot") {
+  const auto started = [](const char* system) {
+    ReferenceOptions options = in_chunks(4);
+    options.random_start = true;
+    std::string names;
+    for (const auto& [name, value] :
+         ttt::random_inputs(system_named(system), {.batch = 1, .heads = 1, .time = 5, .dim = 2}, options))
+      if (name.starts_with("start.")) names += name.substr(6) + " ";
+    return names;
+  };
+  CHECK(started("hope") == "M_alpha M_eta M_k M_memory M_v P_1.W1 P_1.W2 P_2.W1 P_2.W2 ");
+  CHECK(started("titans-linear") == "W ");  // and not W.momentum
+}
+
 TEST_CASE("every published learner has a reference: the same in the primal form, and from raw inputs" *
           doctest::test_suite("slow")) {
   for (const ttt::System& system : ttt::systems()) {

@@ -74,6 +74,12 @@ TEST_CASE("the system is the text's: values and order 1, in chunks and online") 
     }
 }
 
+TEST_CASE("with one feature a row's target still has length 1, and a number's is its tanh") {
+  const ProgramSizes narrow{.dim = 1, .time = 10, .chunk = 4};
+  CHECK(worst_error(run_system(system_named("self-modifying"), narrow, in_form(FormChoice::dual), 1),
+                    run_system(system_named("self-modifying"), narrow, from_the_text(4), 1)) < kTolerance);
+}
+
 TEST_CASE("dual and primal agree at values and orders 1 and 2; there is no other form") {
   const System& system = system_named("self-modifying");
   CHECK(refused(system, kPartial, 2) == "parallel wy");

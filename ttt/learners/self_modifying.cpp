@@ -47,8 +47,9 @@ class SelfModifying : public Learner {
     const Tensor k = l2_norm(matmul(x_k, w.held("M_k"))), v = matmul(x_v, w.held("M_v"));
     const Tensor eta = most_ * sigmoid(matmul(x_k, w.held("M_eta")) + bias_);
     Tensor total;
-    for (const char* name : {"M_memory", "M_k", "M_v", "M_eta"}) {
-      const Tensor target = bounded(matmul(v, w.held(name)));
+    for (const std::string_view name : {"M_memory", "M_k", "M_v", "M_eta"}) {
+      const Tensor u = matmul(v, w.held(name));
+      const Tensor target = name == "M_eta" ? tanh(u) : l2_norm(u);  // a number, or a row
       const Tensor error = sum(square(matmul(k, w[name]) - target), {-1}, kKeep);
       accumulate(total, error);
     }
@@ -60,9 +61,6 @@ class SelfModifying : public Learner {
   }
 
  private:
-  // u [.., tokens, dim], or numbers [.., tokens, 1].
-  static Tensor bounded(Tensor u) { return u.dim(-1) == 1 ? tanh(u) : l2_norm(u); }
-
   Weights start_;
   Tensor bias_;
   double most_ = 1;  // that a rate can be
