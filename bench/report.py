@@ -317,7 +317,8 @@ def floors(lines):
         "## Floors",
         "",
         "A floor is what a work costs when everything is written by hand for its shape (`bench/floors`: sizes known "
-        "to the compiler, values in registers, no pass over memory that could be part of another), on one thread. "
+        "to the compiler, values in registers, no pass over memory that could be part of another), on one thread, and "
+        "forward for all heads before backward for any, as in a model, whose loss reads them all. "
         "No general engine is expected to be faster; how many times the floor we take says how much is left to "
         "gain. It is checked in f64 as the peers are, and is no peer: the ratios above leave it out.",
         "",

@@ -4,7 +4,13 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <new>
 #include <string>
+#include <vector>
+
+#if __has_include(<sys/mman.h>)
+#include <sys/mman.h>
+#endif
 
 #include "bench/floors/rows.h"
 #include "engine/core/array.h"
@@ -17,6 +23,26 @@ struct Sizes {
   std::int64_t batch = 0, heads = 0, dim = 0, time = 0, chunk = 0;
   bool backward = false;
 };
+
+// Memory on huge pages, as the library's large arrays are.
+template <class T>
+struct HugePages {
+  using value_type = T;
+  static constexpr std::size_t kPage = std::size_t{2} << 20;
+  T* allocate(std::size_t count) {
+    const std::size_t bytes = (count * sizeof(T) + kPage - 1) / kPage * kPage;
+    void* memory = ::operator new (bytes, std::align_val_t{kPage});
+#ifdef MADV_HUGEPAGE
+    madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, std::size_t) { ::operator delete (memory, std::align_val_t{kPage}); }
+  bool operator==(const HugePages&) const = default;
+};
+// What a forward pass keeps of all sequences.
+template <class T>
+using Kept = std::vector<T, HugePages<T>>;
 
 class Floor {
  public:

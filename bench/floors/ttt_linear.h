@@ -141,12 +141,11 @@ class TttLinear : public Floor {
     if (sizes_.backward)
       for (const char* name : {"W1", "b1", "ttt_norm_weight", "ttt_norm_bias", "position"})
         clear(fmt::format("grad.{}", name));
-    for (std::int64_t i = 0; i < sizes_.batch * sizes_.heads; ++i) {
-      const Sequence<T> s = sequence(i);
-      form_.forward(s);
-      if (sizes_.backward) form_.backward(s);
-    }
+    // In a model the loss reads all heads, so that no backward pass begins before the last forward pass has ended.
+    const std::int64_t sequences = sizes_.batch * sizes_.heads;
+    for (std::int64_t i = 0; i < sequences; ++i) form_.forward(sequence(i), i);
     if (!sizes_.backward) return;
+    for (std::int64_t i = 0; i < sequences; ++i) form_.backward(sequence(i), i);
     sigmoid_back(rates_.data(), first_.drate, tokens());
     sigmoid_back(positions_.data(), first_.dposition, chunk());
   }

@@ -17,27 +17,27 @@ class TttLinearCore {
  public:
   static constexpr int chunk = 16;
 
-  // With a backward pass the states and intermediate values of all mini-batches of a sequence are kept.
+  // With a backward pass the states and intermediate values of all mini-batches of all sequences are kept.
   explicit TttLinearCore(const Sizes& sizes)
       : keep_(sizes.backward),
-        states_(keep_ ? static_cast<std::size_t>(sizes.time / chunk + 1) : 1),
-        saved_(keep_ ? static_cast<std::size_t>(sizes.time / chunk) : 1) {}
+        states_(keep_ ? of_all(sizes, sizes.time / chunk + 1) : 1),
+        saved_(keep_ ? of_all(sizes, sizes.time / chunk) : 1) {}
 
-  void forward(const Sequence<T>& s) {
-    std::memcpy(states_[0].W, s.W, sizeof states_[0].W);
-    std::memcpy(states_[0].b, s.b, sizeof states_[0].b);
+  // Of sequence n of all.
+  void forward(const Sequence<T>& s, std::int64_t n) {
+    State* const states = states_of(s, n);
+    std::memcpy(states[0].W, s.W, sizeof states[0].W);
+    std::memcpy(states[0].b, s.b, sizeof states[0].b);
     for (std::int64_t t = 0; t < s.time; t += chunk) {
-      const auto c = static_cast<std::size_t>(keep_ ? t / chunk : 0);
-      forward_chunk(s, t, states_[c], states_[keep_ ? c + 1 : 0], saved_[c]);
+      const std::int64_t c = keep_ ? t / chunk : 0;
+      forward_chunk(s, t, states[c], states[keep_ ? c + 1 : 0], saved_of(s, n)[c]);
     }
   }
 
-  void backward(const Sequence<T>& s) {
+  void backward(const Sequence<T>& s, std::int64_t n) {
     d_ = State{};
-    for (std::int64_t t = s.time - chunk; t >= 0; t -= chunk) {
-      const auto c = static_cast<std::size_t>(t / chunk);
-      backward_chunk(s, t, states_[c], saved_[c]);
-    }
+    for (std::int64_t t = s.time - chunk; t >= 0; t -= chunk)
+      backward_chunk(s, t, states_of(s, n)[t / chunk], saved_of(s, n)[t / chunk]);
     for (int i = 0; i < kDim; ++i) add_to(s.dW[i], row(d_.W[i]));
     add_to(s.db, row(d_.b));
   }
@@ -53,6 +53,16 @@ class TttLinearCore {
     Scores S;
     T r[chunk], r_out[chunk];
   };
+
+  static std::size_t of_all(const Sizes& sizes, std::int64_t each) {
+    return static_cast<std::size_t>(sizes.batch * sizes.heads * each);
+  }
+  State* states_of(const Sequence<T>& s, std::int64_t n) {
+    return states_.data() + (keep_ ? n * (s.time / chunk + 1) : 0);
+  }
+  Saved* saved_of(const Sequence<T>& s, std::int64_t n) {
+    return saved_.data() + (keep_ ? n * (s.time / chunk) : 0);
+  }
 
   // -1 where a token reads what another has taught.
   struct Causal {
@@ -171,8 +181,8 @@ class TttLinearCore {
   }
 
   bool keep_;
-  std::vector<State> states_;
-  std::vector<Saved> saved_;
+  Kept<State> states_;
+  Kept<Saved> saved_;
   State d_;
 };
 

@@ -19,37 +19,40 @@ class TttLinearOnline {
  public:
   static constexpr int chunk = 1;
 
-  explicit TttLinearOnline(const Sizes& sizes) : keep_(sizes.backward), biases_(1), saved_(1), kept_(1) {
+  explicit TttLinearOnline(const Sizes& sizes) : keep_(sizes.backward), saved_(1), kept_(1), last_(1) {
     if (!keep_) return;
-    const auto time = static_cast<std::size_t>(sizes.time);
-    biases_.resize(time);
-    saved_.resize(time);
-    kept_.resize(time / kEvery + 1);
+    const std::int64_t sequences = sizes.batch * sizes.heads;
+    saved_.resize(static_cast<std::size_t>(sequences * sizes.time));
+    kept_.resize(static_cast<std::size_t>(sequences * (sizes.time / kEvery + 1)));
+    last_.resize(static_cast<std::size_t>(sequences));
   }
 
-  void forward(const Sequence<T>& s) {
+  // Of sequence n of all.
+  void forward(const Sequence<T>& s, std::int64_t n) {
+    Saved* const saved = saved_of(s, n);
     std::memcpy(W_.at, s.W, sizeof W_.at);
     Row<T> b = row(s.b);
     const T* G = nullptr;
     for (std::int64_t t = 0; t < s.time; ++t) {
-      const auto i = static_cast<std::size_t>(keep_ ? t : 0);
+      Saved& now = saved[keep_ ? t : 0];
       alignas(64) T z[kDim], y[kDim];
       if (t == 0) step_and_read<false>(nullptr, T{0}, nullptr, s.k[t], s.q[t], z, y);
       else step_and_read<true>(s.k[t - 1], step(s, t - 1), G, s.k[t], s.q[t], z, y);
-      if (keep_ && t % kEvery == 0) kept_[i / kEvery] = W_;
-      forward_token(s, t, b, row(z), row(y), saved_[i]);
-      store(biases_[i].at, b);
-      G = saved_[i].G;
+      if (keep_ && t % kEvery == 0) kept_of(s, n)[t / kEvery] = W_;
+      forward_token(s, t, b, row(z), row(y), now);
+      G = now.G;
       b = b + step(s, t) * row(G);
     }
+    if (keep_) last_[static_cast<std::size_t>(n)] = W_;
   }
 
-  void backward(const Sequence<T>& s) {
+  void backward(const Sequence<T>& s, std::int64_t n) {
+    W_ = last_[static_cast<std::size_t>(n)];
     dW_ = Matrix{};
     db_ = Vector{};
     for (std::int64_t t = s.time - 1; t >= 0; --t) {
-      if (t + 1 < s.time && (t + 1) % kEvery == 0) W_ = kept_[static_cast<std::size_t>((t + 1) / kEvery)];
-      backward_token(s, t, saved_[static_cast<std::size_t>(t)]);
+      if (t + 1 < s.time && (t + 1) % kEvery == 0) W_ = kept_of(s, n)[(t + 1) / kEvery];
+      backward_token(s, t, saved_of(s, n)[t]);
     }
     for (int i = 0; i < kDim; ++i) add_to(s.dW[i], row(dW_.at[i]));
     add_to(s.db, row(db_.at));
@@ -67,6 +70,9 @@ class TttLinearOnline {
     T x[kDim], G[kDim], x_out[kDim];
     T r, r_out, read;  // read: q . k + 1
   };
+
+  Saved* saved_of(const Sequence<T>& s, std::int64_t n) { return saved_.data() + (keep_ ? n * s.time : 0); }
+  Matrix* kept_of(const Sequence<T>& s, std::int64_t n) { return kept_.data() + n * (s.time / kEvery + 1); }
 
   static T step(const Sequence<T>& s, std::int64_t t) { return -s.position[0] * s.rate[t]; }
 
@@ -192,9 +198,8 @@ class TttLinearOnline {
   }
 
   bool keep_;
-  std::vector<Vector> biases_;
-  std::vector<Saved> saved_;
-  std::vector<Matrix> kept_;
+  Kept<Saved> saved_;
+  Kept<Matrix> kept_, last_;  // last_: before the last token's step
   Matrix W_, dW_;
   Vector db_;
 };
