@@ -156,7 +156,11 @@ void through_outside(Graph& g, Tensor x, std::span<const GradSeed> seeds, Tensor
 
 std::vector<Tensor> pull_back(std::span<const GradSeed> seeds, std::span<const Tensor> wrt,
                               std::span<const Tensor> initial) {
-  if (seeds.empty()) return {initial.begin(), initial.end()};
+  if (seeds.empty()) {
+    std::vector<Tensor> out(initial.begin(), initial.end());
+    out.resize(wrt.size());
+    return out;
+  }
   const OpenGraph open(seeds[0].value);
   // Seeds of an outer graph cannot depend on anything inside; the deepest seed decides where the walk runs.
   Graph* g = &seeds[0].value.graph();

@@ -208,11 +208,14 @@ void ByteCorpus::check() const {
   }
 }
 
-std::uint64_t ByteCorpus::fingerprint() const {
+std::uint64_t ByteCorpus::fingerprint(bool with_documents) const {
   std::uint64_t hash = fnv1a(std::string_view());
   for (const Split split : {Split::training, Split::validation}) {
     const std::uint64_t size = bytes(split).size();
     hash = fnv1a(bytes(split), fnv1a(std::bit_cast<std::array<std::uint8_t, 8>>(size), hash));
+    if (!with_documents) continue;
+    for (const std::uint64_t begin : documents(split))
+      hash = fnv1a(std::bit_cast<std::array<std::uint8_t, 8>>(begin), hash);
   }
   return hash;
 }

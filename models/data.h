@@ -49,8 +49,9 @@ class ByteCorpus {
     return split == Split::training ? *training_documents_ : *validation_documents_;
   }
 
-  // A number that another text has with a chance of 2^-64: FNV-1a over the parts and where they end.
-  std::uint64_t fingerprint() const;
+  // A number that another text has with a chance of 2^-64: FNV-1a over the parts and where they end; with `documents`
+  // also over where those begin, which decide what is packed.
+  std::uint64_t fingerprint(bool documents = false) const;
 
   // i32 [batch, context+1]: windows at random offsets; columns [0, context) are inputs, [1, context] targets.
   // Row r depends only on (split, seed, step, r), never on earlier calls: a resumed run sees the same

@@ -223,7 +223,7 @@ void Trainer::trace() {
 RunIdentity Trainer::identity() const {
   return {.config = config_,
           .training = options_.to_json(),
-          .data = fmt::format("{:016x}", corpus_.fingerprint()),
+          .data = fmt::format("{:016x}", corpus_.fingerprint(options_.pack > 0)),
           .seed = options_.seed,
           .written_later = written_later()};
 }

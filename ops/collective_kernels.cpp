@@ -66,7 +66,7 @@ OpKernel copying(const OpCall& call, Memory memory) {
   };
 }
 
-// parts[first] to parts[first + count - 1] added into parts[first], in the tree of TreeSum.
+// parts[leaves.begin] to parts[leaves.end - 1], added into the first of them, in the tree of TreeSum.
 void add_tree(CollectiveMemory& memory, DType dtype, const std::vector<std::byte*>& parts, IndexRange leaves,
               std::int64_t n) {
   if (leaves.size() < 2) return;

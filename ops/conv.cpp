@@ -22,6 +22,9 @@ void check_1d(std::string_view op, Tensor x, Tensor w, Tensor bias) {
   if (x.rank() != 3)
     throw ShapeError(fmt::format("[{}] x must be [batch, time, dim], it is {} (at {})", op, describe(x),
                                  describe(*context().emit.loc)));
+  if (w.rank() == 3 && w.dim(-1) < 1)
+    throw ShapeError(fmt::format("[{}] the weight has no taps: {}; it needs at least one (at {})", op,
+                                 describe(w), describe(*context().emit.loc)));
   check(op, x, w, {x.dim(2), 1, w.dim(-1)}, bias);
 }
 

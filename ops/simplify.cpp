@@ -112,7 +112,9 @@ Tensor plus_zero(Tensor t) {
 
 Tensor minus_zero(Tensor t) {
   const Tensor a = input_of(t, 0), b = input_of(t, 1);
-  if (known_number(b) == 0.0) return if_same_spec(t, a);
+  // x - (-0) is x + 0, which is not x where that is -0.
+  if (known_number(b) == 0.0 && (t.graph().options().round || !std::signbit(*known_number(b))))
+    return if_same_spec(t, a);
   return is(b, neg_op) ? a + input_of(b) : Tensor();
 }
 

@@ -57,13 +57,17 @@ nlohmann::ordered_json in_json(const std::vector<double>& losses, double bytes_p
 }
 
 std::string text_of(const Options& o) {
-  const ByteCorpus corpus = ByteCorpus::load(o.data, 2);
+  constexpr std::size_t kLeast = 2;  // a byte, and one that is predicted
+  const ByteCorpus corpus = ByteCorpus::load(o.data, o.all ? 0 : kLeast);
   std::string out;
   for (const Split split : {Split::training, Split::validation})
     if (o.all || split == Split::validation) {
       const auto bytes = corpus.bytes(split);
       out.append(bytes.begin(), bytes.end());
     }
+  if (out.size() < kLeast)
+    throw ConfigError(fmt::format("[data] '{}' has {} bytes, but at least {} are needed; give more text",
+                                  o.data, out.size(), kLeast));
   if (o.bytes > 0) out.resize(std::min(out.size(), static_cast<std::size_t>(o.bytes)));
   return out;
 }

@@ -45,6 +45,14 @@ std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk, std::string_v
   return whole;
 }
 
+// Tokens of a chunk of the layers' learner, which may be other than the configuration's; 0: it has none.
+std::int64_t own_chunk(const LanguageModelConfig& c) {
+  if (c.ttt_layer_type == "attention" || c.ttt_layer_type == kEndToEnd) return 0;
+  return learner_system(c.ttt_layer_type)
+      .policy({c.num_attention_heads, c.hidden_size / c.num_attention_heads, c.mini_batch_size})
+      .chunk;
+}
+
 // A page takes the place of another page, and not of what training wrote.
 void check_out(const Options& o) {
   std::error_code error;
@@ -105,7 +113,9 @@ Inspected of_loop(const Options& o, const look::InspectedLoop& loop, const Inspe
 }
 
 Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, InspectionOptions options) {
-  const std::int64_t time = whole_chunks(o.tokens, checkpoint.config.mini_batch_size, "mini_batch_size");
+  const std::int64_t usual = checkpoint.config.mini_batch_size, own = own_chunk(checkpoint.config);
+  const std::int64_t time = own > 0 && own != usual ? whole_chunks(o.tokens, own, "the learner's chunk")
+                                                    : whole_chunks(o.tokens, usual, "mini_batch_size");
   if (checkpoint.config.ttt_layer_type == kEndToEnd) {
     if (o.layer || o.token >= 0)
       throw CLI::ValidationError(

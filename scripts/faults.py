@@ -405,6 +405,7 @@ FAULTS = [
     ]),
     ("plan", "engine/plan/body_source.cpp", BODIES, [
         ("transposed-once-for-another-matrix", "return «p.b == q.b» && p.of.b == q.of.b", "true"),
+        ("member-of-one-after-another", "if («p.of.count() == 1 && q.of.count() == 1») return true;", "true"),
         ("one-matrix-never-shared", "return «copied < all[0].of.n * all[0].of.k»;", "true"),
         ("batch-member-of-another", "if («offsets[i] == static_cast<std::int64_t>(i) * step») continue", "true"),
         ("second-step-from-the-old-matrix", "«from = to;»", None),
@@ -1247,7 +1248,7 @@ FAULTS = [
         ("documents-go-on-outside", "if («views_.starts.defined()») state_ = begun(", "false"),
         ("slots-go-on", "flat[i] = «select(starts, start[i], flat[i])»",
          "(i < s.weights.size() ? select(starts, start[i], flat[i]) : flat[i])"),
-        ("one-chunk-of-documents", "if («views.starts.defined() && policy.chunk_of(time) >= time») throw", "false"),
+        ("one-chunk-of-documents", "if («begins_inside && policy.chunk_of(time) >= time») throw", "false"),
     ]),
     ("documents", "ttt/derived_learner.cpp", (files("models/documents"),), [
         ("documents-in-a-block", "Property::one_document, «!views.starts.defined()»,", "true"),

@@ -105,11 +105,13 @@ void check_views(const Policy& policy, const Views& views) {
         fmt::format("[inner_loop] starts of packed documents are {}; they must be {} beside k {}",
                     to_string(views.starts.spec()), to_string(Shape{views.k.dim(0), 1, time, 1}),
                     to_string(views.k.spec())));
-  if (views.starts.defined() && policy.chunk_of(time) >= time)
+  // Documents that are at least as long as the sequence begin with it, whatever its chunks are.
+  const bool begins_inside = views.starts.defined() && views.alignment < time;
+  if (begins_inside && policy.chunk_of(time) >= time)
     throw ConfigError(
         "[inner_loop] documents are packed, but the whole sequence is one chunk: the state can begin anew only between "
         "chunks. Give the policy chunks, of which each document has whole ones, or one document a sequence");
-  if (views.starts.defined() && views.alignment % policy.chunk != 0)
+  if (begins_inside && views.alignment % policy.chunk != 0)
     throw ConfigError(fmt::format(
         "[inner_loop] packed documents begin at multiples of {} tokens, and chunks at multiples of {}: a document could "
         "begin inside of a chunk, whose tokens all learn from the same weights. Pack them at multiples of {}",

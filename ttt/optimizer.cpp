@@ -201,8 +201,7 @@ InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
 }
 
 InnerOptimizer& InnerOptimizer::piece(std::string name, Piece fn, std::vector<std::string> slots) {
-  require_function("optimiser", "a piece's step", fn);
-  if (!fn) throw ConfigError(fmt::format("[optimizer] the piece '{}' has no function", name));
+  require_function("optimiser", fmt::format("the step of the piece '{}'", name).c_str(), fn);
   parts_.push_back({std::move(name), std::move(slots),
                     [fn = std::move(fn)](Tensor g, std::span<Tensor> s, const Gates& gates, WeightKind) {
                       const OwnLines lines;

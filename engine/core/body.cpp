@@ -51,6 +51,12 @@ std::shared_ptr<const GraphBody> intern(GraphBody body) {
     if (known && *known == body && std::ranges::equal(known->nodes, body.nodes, same_labels)) return known;
     first = known ? std::next(first) : bodies.erase(first);
   }
+  // Bodies that are gone are forgotten when their number may have become that of all that were known.
+  static std::size_t swept_at = 64;
+  if (bodies.size() >= swept_at) {
+    std::erase_if(bodies, [](const auto& entry) { return entry.second.expired(); });
+    swept_at = std::max<std::size_t>(64, 2 * bodies.size());
+  }
   auto fresh = std::make_shared<const GraphBody>(std::move(body));
   bodies.emplace(fresh->hash, fresh);
   return fresh;

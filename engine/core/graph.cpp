@@ -177,7 +177,7 @@ Tensor Graph::input(Array value, std::string name, Loc loc) {
     throw ValueError(
         fmt::format("[input] the array{} holds no numbers", name.empty() ? "" : " '" + name + "'"));
   Tensor t = input(value.spec(), std::move(name), loc);
-  node(t.id()).value = std::move(value).unshared();
+  node(t.id()).value = std::move(value).unshared().to(Device::cpu());  // where eager graphs compute
   return t;
 }
 

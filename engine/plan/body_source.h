@@ -1,6 +1,6 @@
 // The C++ text of a loop's body: all that a step does, one instruction after the other, as a person would write it
 // for its shapes. Groups of elementwise ops are as of engine/plan/cluster_source.h, products have extents that the
-// compiler knows (Op::kernel_text), operands have fixed addresses in the step's memory. What has no text, or is so
+// compiler knows (Op::products), operands have fixed addresses in the step's memory. What has no text, or is so
 // large that threads share it, is called: the kernel that the interpreter would call. The bits are the interpreter's.
 #pragma once
 

@@ -27,7 +27,13 @@ class Follower {
   }
 
   // May a free value differ along this axis?
-  bool varies(NodeId id, int axis) const {
+  bool varies(NodeId id, int axis) {
+    if (const auto known = varies_.find({id, axis}); known != varies_.end()) return known->second;
+    return varies_[{id, axis}] = finds_varying(id, axis);
+  }
+
+ private:
+  bool finds_varying(NodeId id, int axis) {
     const GraphNode& n = node(id);
     if (n.spec.shape[uz(axis)] == 1) return false;
     if (n.op->kind == OpKind::input && given_varies_) return given_varies_(id, axis);
@@ -45,7 +51,6 @@ class Follower {
     return false;
   }
 
- private:
   const GraphNode& node(NodeId id) const { return nodes_[uz(id)]; }
 
   AxisFlow mixed(NodeId id, std::string why) const { return {AxisFlow::Kind::mixed, -1, id, std::move(why)}; }
@@ -187,6 +192,7 @@ class Follower {
   FlowOptions options_;
   std::function<bool(NodeId i, int axis)> given_varies_;
   std::map<NodeId, std::vector<AxisFlow>> bodies_;
+  std::map<std::pair<NodeId, int>, bool> varies_;  // what is known: paths to a node are many
 };
 
 }  // namespace

@@ -10,29 +10,6 @@
 
 namespace nestgrad {
 
-void Graph::run(GraphNode& node) {
-  if (node.op->kind == OpKind::constant) {
-    node.value = literal_of(node);
-    return;
-  }
-  if (is_scan(node)) return;  // its values are read through final and stack
-  std::vector<const std::byte*> in;
-  for (NodeId id : node.inputs) in.push_back(this->node(id).value.data());
-  if (node.op->cpu) {
-    node.value = Array(node.spec);
-    try {
-      node.op->cpu(NodeCall(nodes_, node))(in.data(), node.value.data());
-    } catch (const ValueError& e) {
-      throw value_error(e, nodes_, size() - 1);
-    }
-  } else {
-    node.value = eval(tensor(size() - 1));  // node is the last one
-  }
-  if (options_.check_finite && first_not_finite(node.value) >= 0)
-    throw ValueError(fmt::format("[{}] first value that is not finite, at {}", node.op->name,
-                                 describe(tensor(size() - 1))));
-}
-
 namespace {
 
 // GraphError if `wanted` needs an input that has no value; the values of `known` are there.
@@ -48,6 +25,33 @@ void check_has_numbers(const Graph& g, NodeId wanted, std::span<const NodeId> kn
 }
 
 }  // namespace
+
+void Graph::run(GraphNode& node) {
+  if (node.op->kind == OpKind::constant) {
+    node.value = literal_of(node);
+    return;
+  }
+  if (is_scan(node)) return;  // its values are read through final and stack
+  std::vector<const std::byte*> in;
+  for (NodeId id : node.inputs) {
+    const Array& value = this->node(id).value;
+    if (!value.defined() && !is_scan(this->node(id))) check_has_numbers(*this, id, {});
+    in.push_back(value.data());
+  }
+  if (node.op->cpu) {
+    node.value = Array(node.spec);
+    try {
+      node.op->cpu(NodeCall(nodes_, node))(in.data(), node.value.data());
+    } catch (const ValueError& e) {
+      throw value_error(e, nodes_, size() - 1);
+    }
+  } else {
+    node.value = eval(tensor(size() - 1));  // node is the last one
+  }
+  if (options_.check_finite && first_not_finite(node.value) >= 0)
+    throw ValueError(fmt::format("[{}] first value that is not finite, at {}", node.op->name,
+                                 describe(tensor(size() - 1))));
+}
 
 std::vector<Array> eval(std::span<const Tensor> ts) {
   if (ts.empty()) return {};

@@ -137,6 +137,10 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
     Tensor& t = made[uz(id)];
     const GraphNode& n = graph.node(id);
     if (t.defined() || !live[uz(id)]) continue;
+    if (n.op->kind == OpKind::input)
+      throw GraphError(
+          fmt::format("[function] {} is needed but was not given; make it an input of the function",
+                      describe(graph.nodes(), id)));
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
     context().emit.level = n.level;

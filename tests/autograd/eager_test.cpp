@@ -54,6 +54,14 @@ TEST_CASE("An eager graph needs no open scope, scans and zeros included") {
   CHECK(eval(y).to_vector() == std::vector<double>{3, 16});
 }
 
+TEST_CASE("An input of an eager graph that has no numbers is named by the first op that reads it") {
+  Graph g(GraphMode::eager);
+  const Tensor x = g.input(f64({3}), "x");
+  const std::string message = message_of<GraphError>([&] { x* x; });
+  CHECK_MESSAGE(contains(message, "has no numbers yet"), message);
+  CHECK(contains(message, "'x'"));
+}
+
 TEST_CASE("check_finite stops at the first op whose output is not finite, and names it") {
   Graph g(GraphOptions{.mode = GraphMode::eager, .check_finite = true});
   const GraphScope scope(g);

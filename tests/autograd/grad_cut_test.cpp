@@ -109,6 +109,8 @@ TEST_CASE("Zeros are given when asked for, and only then") {
   CHECK(contains(message_of<GradError>([&] { hvp(sum(s.x), {s.other}, {s.other}); }), "[hvp] y = "));
   const std::string none = message_of<GradError>([&] { vjp({s.x, sin(s.x)}, {s.x, s.x}, {s.other}); });
   CHECK_MESSAGE(contains(none, "none of 2 values, of which y = "), none);
+  message_of<GradError>([&] { jvp({s.x}, {}, {}); });  // of no x at all
+  CHECK(eval(jvp({s.x}, {}, {}, zero).at(0)).to_vector() == std::vector<double>{0, 0, 0});
 }
 
 TEST_CASE("Zeros can be had without an open graph") {

@@ -143,6 +143,14 @@ TEST_CASE("What is empty costs nothing, whatever its other extents are") {
   CHECK(out[2].size() == 0);
 }
 
+TEST_CASE("A view has a shape that an array can have") {
+  const Array empty = Array::zeros(DType::f32, {0});
+  CHECK(empty.reshaped({4, 0, 2}).shape() == Shape{4, 0, 2});
+  message_of<ShapeError>([&] { empty.reshaped({0, std::int64_t{1} << 62, 8}); });
+  message_of<ShapeError>([&] { empty.reshaped({std::int64_t{1} << 62, 8, 0}); });
+  message_of<ShapeError>([&] { empty.reshaped({0, -1}); });
+}
+
 TEST_CASE("The least of integers is found, also the least that there is") {
   const Function f = trace([](Tensor x) { return min(x); }, Spec{DType::i32, {3}});
   for (const double least : {-2147483648.0, -5.0, 2147483646.0})

@@ -154,6 +154,30 @@ TEST_CASE("products over one matrix go over it once") {
 }
 
 TEST_CASE(
+    "products with one transposed matrix of several heads do not write over what the next head's reads") {
+  if (!is_compiled_here()) return;
+  // Small heads are taken two at a time; the second product's output lies where the first one's left operand was.
+  const auto program = [](bool reads_the_first) {
+    return trace(
+        [=](const Tensors& in) {
+          const ScanResult r = scan(
+              [=](const Tensors& c, const Tensors& x) -> StepOutput {
+                const Tensor first = matmul(tanh(x[0]), c[0], {.b = true});
+                const Tensor other = reads_the_first ? slice(first, -1, 0, 8) : exp(x[1]);
+                return {{c[0] * 0.9}, {first * matmul(other, c[0], {.b = true})}};
+              },
+              {in[0]}, {in[1], in[2]});
+          return Tensors{r.carries[0], r.ys[0]};
+        },
+        {f32({8, 16, 8}), f32({3, 8, 4, 8}), f32({3, 8, 4, 8})});
+  };
+  for (const bool reads_the_first : {false, true}) {
+    const Function f = program(reads_the_first);
+    check_bits(f, numbers_for(f, 3));
+  }
+}
+
+TEST_CASE(
     "few rows times a large transposed matrix: what is small is transposed, the matrix only where it pays") {
   const auto shared = [](std::int64_t dim, std::int64_t rows) {
     const auto times = [](Tensor x, Tensor w) { return matmul(x, w, {.b = true}); };

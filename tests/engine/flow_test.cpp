@@ -125,6 +125,14 @@ TEST_CASE(
   CHECK(goes({2, 1, 4}, 1, {2, 4}) == -1);
 }
 
+TEST_CASE("Flow: whether a constant differs from slice to slice is asked once of each value") {
+  Followed f;
+  const Tensor x = f.input(f64({3, 4}), 0);
+  Tensor s = full(DType::f64, {3, 4}, 0.5);
+  for (int i = 0; i < 60; ++i) s = s * s;  // 2^60 ways from the last to the first
+  CHECK(f.kind(x * s) == Kind::along);
+}
+
 TEST_CASE("Flow: a function with a rule of its own lets slices through as its forward pass does") {
   Followed f;
   const Tensor x = f.input(f64({3, 4}), 0), y = f.input(f64({3, 4}), 0), row = f.input(f64({1, 4})),

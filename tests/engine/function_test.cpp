@@ -115,6 +115,12 @@ TEST_CASE("A function called with tensors is inlined, and shared with what is th
   CHECK_NOTHROW(grad(once, {w}));
   CHECK(contains(message_of<GraphError>([&] { f(std::vector{w}); }), "1 inputs given, the function has 2"));
   CHECK(contains(message_of<ShapeError>([&] { f(std::vector{x, w}); }), "input 0 is " + describe(x)));
+  const auto inner = std::make_shared<Graph>();
+  const Function without(inner, {}, {[&] {
+                           const GraphScope within(*inner);
+                           return (inner->input(f64({2}), "a") * 2.0).id();
+                         }()});
+  CHECK(contains(message_of<GraphError>([&] { without(std::vector<Tensor>{}); }), "'a' f64[2]"));
 }
 
 TEST_CASE(

@@ -81,6 +81,33 @@ TEST_CASE("Attributes survive exactly, and those of another op are refused") {
   }
 }
 
+TEST_CASE("Attributes that an op cannot have are refused, whichever op it is, and never used") {
+  int refused = 0;
+  for (const Op* op : op_table()) {
+    if (!op->read_attrs || !op->samples || !op->infer) continue;
+    CAPTURE(op->name);
+    for (const OpSample& sample : op->samples()) {
+      std::vector<Spec> in;
+      for (const OpSample::Input& each : sample.inputs)
+        in.push_back({each.dtype.value_or(DType::f32), each.shape});
+      const Shape numbers = sample.attrs.numbers();
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        for (const std::int64_t wrong : {std::int64_t{-7}, std::int64_t{7}, std::int64_t{1} << 32}) {
+          Shape changed = numbers;
+          changed[i] = wrong;
+          const std::optional<Attrs> attrs = op->read_attrs(changed);
+          try {
+            if (attrs) infer(*op, in, *attrs);
+            else ++refused;
+          } catch (const Error&) {
+            ++refused;
+          }
+        }
+    }
+  }
+  CHECK(refused > 50);
+}
+
 TEST_CASE("An op with a body is saved for people, and says that it cannot be run again") {
   const TemporaryFolder folder;
   const std::string path = folder / "nan.safetensors";

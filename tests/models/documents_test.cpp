@@ -156,6 +156,12 @@ TEST_CASE(
                        [&] { packed_model(config, DType::f64, ttt::FormChoice::automatic, kAny, align); }),
                    fmt::format("begin at multiples of {} tokens, and chunks at multiples of 4", align)));
   CHECK_NOTHROW(packed_model(config, DType::f64, ttt::FormChoice::automatic, kAny, 8));
+  // Documents as long as the sequence all begin with it: of one chunk, or of chunks that would not fit.
+  for (const std::int64_t chunk : {4, 7, 12, 64}) {
+    LanguageModelConfig whole = config;
+    whole.mini_batch_size = chunk;
+    CHECK_NOTHROW(packed_model(whole, DType::f64, ttt::FormChoice::automatic, kAny, 64));
+  }
   config.mini_batch_size = 64;  // the whole sequence is a chunk
   config.ttt_layer_type = "lact";
   CHECK(

@@ -78,6 +78,16 @@ TEST_CASE("rope preserves norms, and products depend on relative positions only"
   CHECK(std::abs(dot(turned(q, 1), turned(k, 0)) - dot(q, k)) > 1e-3);
 }
 
+TEST_CASE("a convolution has at least one tap") {
+  trace(
+      [](const std::vector<Tensor>& in) {
+        CHECK(contains(message_of<ShapeError>([&] { conv1d(in[0], in[1], Tensor()); }), "has no taps"));
+        CHECK(contains(message_of<ShapeError>([&] { causal_conv1d(in[0], in[1], in[2]); }), "has no taps"));
+        return in;
+      },
+      {f64({1, 4, 3}), f64({3, 1, 0}), f64({3})});
+}
+
 TEST_CASE("causal_conv1d is the naive loop, and never looks ahead") {
   const std::int64_t batch = 2, time = 6, dim = 3;
   for (const std::int64_t taps : {1, 2, 4, 8}) {

@@ -207,6 +207,15 @@ same "$work/packed/checkpoint.safetensors" "$work/packed-parts/checkpoint.safete
 expect 1 'written with pack = 4' "$bin/train_lm" "${small[@]}" --data "$documents" --steps 6 --resume --out "$work/packed"
 expect 2 'ttt-e2e goes on training over the whole' "${packed[@]}" --learner ttt-e2e --out "$work/packed-e2e"
 expect 2 'context' "${packed[@]}" --mini-batch 64 --out "$work/packed-long"
+expect 0 '"val_loss":' "${packed[@]}" --mini-batch 24 --out "$work/packed-whole" --json  # a context is a chunk, and one document
+# The same bytes in other documents are other data.
+mkdir "$work/files" "$work/fewer"
+for i in 01 02 03 04 05 06 07 08 09 10 11 12; do for j in 1 2 3 4; do echo "line $i $j"; done > "$work/files/$i"; done
+cp "$work/files"/* "$work/fewer"; { cat "$work/files/11"; echo; cat "$work/files/12"; } > "$work/fewer/11"; rm "$work/fewer/12"
+expect 0 'stopped after 2 of 6' "$bin/train_lm" "${small[@]}" --data "$work/files" --pack --steps 6 --stop-after 2 --out "$work/of-files"
+expect 1 'other text' "$bin/train_lm" "${small[@]}" --data "$work/fewer" --pack --steps 6 --resume --out "$work/of-files"
+mkdir "$work/bytes"; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo a > "$work/bytes/$i"; done
+expect 0 '"val_loss":' "$bin/train_lm" "${small[@]}" --data "$work/bytes" --pack --steps 1 --out "$work/of-bytes" --json
 
 # Training that starts from weights: those of the first run go on from where its loss is.
 from=("$bin/train_lm" --data "$text" --context 24 --batch 2 --validation-windows 4 --steps 2 --from "$whole")
@@ -276,6 +285,9 @@ expect 1 'hidden_size' "$bin/generate" --checkpoint "$work/misfit" --prompt x
 
 # evaluate.
 score=("$bin/evaluate" --checkpoint "$whole" --data "$text" --segment 24 --bytes 600)
+printf abcdefghij > "$work/ten.txt"; printf a > "$work/one.txt"
+expect 0 '' "$bin/evaluate" --checkpoint "$whole" --data "$work/ten.txt" --all
+expect 1 'has 1 bytes, but at least 2 are needed' "$bin/evaluate" --checkpoint "$whole" --data "$work/one.txt" --all
 expect 0 'as it is +[0-9.]+ nats per token' "${score[@]}"
 expect 0 'the validation part of .*/text.txt: 600 bytes, 599 tokens in segments of 24' "${score[@]}"
 expect 0 '"data":".*/text.txt","part":"validation","bytes":600,"tokens":599' "${score[@]}" --json

@@ -192,10 +192,8 @@ BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DTy
     if (r.rank() < 2) r = broadcast_to(r, {tokens, 1});
     if (r.dim(-1) == 1) {
       Shape rows = r.shape();
-      rows[rows.size() - 1] = 1;
       rows[rows.size() - 2] = tokens;
       r = transpose(broadcast_to(r, rows));
-      rows[rows.size() - 2] = tokens;
       rows[rows.size() - 1] = tokens;
       r = broadcast_to(r, rows);
       out.after.keeps = out.before.keeps = true;
