@@ -14,6 +14,12 @@ namespace nestgrad {
 
 namespace {
 
+std::vector<GradSeed> seeds_of(std::span<const Tensor> values, std::span<const Tensor> cotangents) {
+  std::vector<GradSeed> out;
+  for (std::size_t i = 0; i < values.size(); ++i) out.push_back({values[i], cotangents[i]});
+  return out;
+}
+
 // What is differentiated: the y that a user gave, or, for second derivatives, its gradients.
 enum class Of : std::uint8_t { values, gradients };
 
@@ -117,9 +123,7 @@ std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions opt
 std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,
                         const std::vector<Tensor>& x, GradOptions options, Loc loc) {
   check_pairs("vjp", "cotangent", y, cotangents, loc);
-  std::vector<GradSeed> seeds;
-  for (std::size_t i = 0; i < y.size(); ++i) seeds.push_back({y[i], cotangents[i]});
-  return pull_back_or_fail("vjp", seeds, x, options, loc);
+  return pull_back_or_fail("vjp", seeds_of(y, cotangents), x, options, loc);
 }
 
 std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>& x,
@@ -157,10 +161,8 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
 std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v,
                         GradOptions options, Loc loc) {
   check_pairs("hvp", "vector", x, v, loc);
-  const std::vector<Tensor> g = gradients("hvp", y, x, options, loc);
-  std::vector<GradSeed> seeds;
-  for (std::size_t i = 0; i < g.size(); ++i) seeds.push_back({g[i], v[i]});
-  return pull_back_or_fail("hvp", seeds, x, options, loc, Of::gradients);
+  return pull_back_or_fail("hvp", seeds_of(gradients("hvp", y, x, options, loc), v), x, options, loc,
+                           Of::gradients);
 }
 
 }  // namespace nestgrad

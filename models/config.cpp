@@ -56,6 +56,11 @@ const ttt::System& learner_system(const std::string& ttt_layer_type) {
   return ttt::system_named(learner_name(ttt_layer_type));
 }
 
+ttt::Policy layer_policy(const LanguageModelConfig& c) {
+  return learner_system(c.ttt_layer_type)
+      .policy({c.num_attention_heads, c.hidden_size / c.num_attention_heads, c.mini_batch_size});
+}
+
 std::int64_t window_of(const LanguageModelConfig& config, const ttt::System& system) {
   if (config.attention_window != kAsPublished) return config.attention_window;
   return system.attention_beside ? config.mini_batch_size : 0;

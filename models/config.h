@@ -7,6 +7,7 @@
 #include <vector>
 
 namespace nestgrad::ttt {
+struct Policy;
 struct System;
 }
 
@@ -71,6 +72,8 @@ inline constexpr const char* kEndToEnd = "ttt-e2e";
 
 // The learner that a configuration's ttt_layer_type names; ConfigError if there is none.
 const ttt::System& learner_system(const std::string& ttt_layer_type);
+// How it learns in a layer of this model; ConfigError where the layer is no learner.
+ttt::Policy layer_policy(const LanguageModelConfig& config);
 // Tokens of attention beside that learner; 0: none.
 std::int64_t window_of(const LanguageModelConfig& config, const ttt::System& system);
 // What `train_lm --learner` may be: every causal system, and attention.

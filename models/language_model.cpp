@@ -113,11 +113,7 @@ std::string why_not_cut(const LanguageModelConfig& config, std::int64_t tokens, 
       fmt::format("{} heads cannot be shared by {} slices of a sequence", config.num_attention_heads, slices);
   if (config.ttt_layer_type == "attention" || window_of(config, learner_system(config.ttt_layer_type)) > 0)
     return heads + ", which attention needs: choose a divisor of the heads";
-  const std::int64_t chunk =
-      learner_system(config.ttt_layer_type)
-          .policy({config.num_attention_heads, config.hidden_size / config.num_attention_heads,
-                   config.mini_batch_size})
-          .chunk;
+  const std::int64_t chunk = layer_policy(config).chunk;
   if (chunk == ttt::Policy::kWholeSequence || tokens % chunk != 0)
     return fmt::format(
         "{}, and states are passed on only between whole chunks: choose a divisor of the heads, or slices "

@@ -15,8 +15,7 @@ constexpr std::size_t kMaxParts = 32;  // longer lists become a tree
 Spec infer_concat(const OpCall& c) {
   const auto axis = uz(c.attrs.as<ConcatAttrs>().axis);
   Spec out = c.in[0];
-  if (axis >= out.shape.size())
-    c.shape_error(fmt::format("axis {} does not exist", c.attrs.as<ConcatAttrs>().axis));
+  c.check_axis(c.attrs.as<ConcatAttrs>().axis, out.shape);
   for (std::size_t i = 1; i < c.in.size(); ++i) {
     Spec expected = out;
     if (c.in[i].rank() == out.rank()) expected.shape[axis] = c.in[i].shape[axis];

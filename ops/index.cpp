@@ -36,8 +36,7 @@ constinit const Op iota_op = {
     .infer =
         [](const OpCall& c) {
           const IotaAttrs& a = c.attrs.as<IotaAttrs>();
-          if (a.axis < 0 || a.axis >= std::ssize(a.shape))
-            c.shape_error(fmt::format("axis {} does not exist", a.axis));
+          c.check_axis(a.axis, a.shape);
           return Spec{a.dtype, a.shape};
         },
     .why_no_derivative = "it has no inputs",
@@ -127,8 +126,7 @@ constinit const Op cumsum_op = {
     .doc = "Running sum along one axis, from either end.",
     .infer =
         [](const OpCall& c) {
-          const int axis = c.attrs.as<CumsumAttrs>().axis;
-          if (axis < 0 || axis >= c.in[0].rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
+          c.check_axis(c.attrs.as<CumsumAttrs>().axis, c.in[0].shape);
           return c.in[0];
         },
     .vjp =

@@ -21,7 +21,7 @@ const Shape& axes_of(const Attrs& a) { return a.as<ReduceAttrs>().axes; }
 Spec infer_reduce(const OpCall& c) {
   Spec out = c.in[0];
   for (std::int64_t axis : axes_of(c.attrs)) {
-    if (axis < 0 || axis >= out.rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
+    c.check_axis(axis, out.shape);
     out.shape[uz(axis)] = 1;
   }
   return out;
@@ -195,10 +195,10 @@ constinit const Op max_over_op = {
     .doc = "Largest value over axes, which stay with extent 1.",
     .infer =
         [](const OpCall& c) {
+          Spec out = infer_reduce(c);
           for (std::int64_t axis : axes_of(c.attrs))
-            if (axis < c.in[0].rank() && c.in[0].shape[uz(axis)] == 0)
-              c.shape_error("nothing to take the maximum of");
-          return infer_reduce(c);
+            if (c.in[0].shape[uz(axis)] == 0) c.shape_error("nothing to take the maximum of");
+          return out;
         },
     // Shared equally among equals, so that the rule is symmetric.
     .vjp =

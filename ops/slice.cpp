@@ -14,7 +14,7 @@ namespace {
 Spec infer_slice(const OpCall& c) {
   const auto [axis, begin, end] = c.attrs.as<SliceAttrs>();
   Spec out = c.in[0];
-  if (axis < 0 || axis >= out.rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
+  c.check_axis(axis, out.shape);
   std::int64_t& extent = out.shape[uz(axis)];
   if (begin < 0 || begin > end || end > extent)
     c.shape_error(fmt::format("range {}..{} does not fit axis {} of extent {}", begin, end, axis, extent));
@@ -31,7 +31,7 @@ OpView slice_view(const OpCall& c) {
 Spec infer_pad(const OpCall& c) {
   const auto [axis, before, after] = c.attrs.as<PadAttrs>();
   Spec out = c.in[0];
-  if (axis < 0 || axis >= out.rank()) c.shape_error(fmt::format("axis {} does not exist", axis));
+  c.check_axis(axis, out.shape);
   if (before < 0 || after < 0)
     c.shape_error(fmt::format("padding {},{} is negative; use slice()", before, after));
   std::int64_t& extent = out.shape[uz(axis)];

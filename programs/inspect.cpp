@@ -48,9 +48,7 @@ std::int64_t whole_chunks(std::int64_t tokens, std::int64_t chunk, std::string_v
 // Tokens of a chunk of the layers' learner, which may be other than the configuration's; 0: it has none.
 std::int64_t own_chunk(const LanguageModelConfig& c) {
   if (c.ttt_layer_type == "attention" || c.ttt_layer_type == kEndToEnd) return 0;
-  return learner_system(c.ttt_layer_type)
-      .policy({c.num_attention_heads, c.hidden_size / c.num_attention_heads, c.mini_batch_size})
-      .chunk;
+  return layer_policy(c).chunk;
 }
 
 // A page takes the place of another page, and not of what training wrote.

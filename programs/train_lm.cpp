@@ -26,6 +26,7 @@
 #include "programs/given_model.h"
 #include "programs/program.h"
 #include "programs/programs.h"
+#include "programs/training_folder.h"
 
 using namespace nestgrad;
 
@@ -111,9 +112,7 @@ std::int64_t alignment_of(const LanguageModelConfig& c) {
   if (c.ttt_layer_type == kEndToEnd)
     throw CLI::ValidationError(
         "--pack: ttt-e2e goes on training over the whole of a sequence, and reads one document in each; leave --pack out");
-  const std::int64_t dim = c.hidden_size / c.num_attention_heads;
-  const std::int64_t chunk =
-      learner_system(c.ttt_layer_type).policy({c.num_attention_heads, dim, c.mini_batch_size}).chunk;
+  const std::int64_t chunk = layer_policy(c).chunk;
   if (chunk == ttt::Policy::kWholeSequence)
     throw CLI::ValidationError(
         "--pack: this learner has one chunk for the whole sequence, and reads one document in each");
@@ -156,52 +155,6 @@ Facts facts_of(const Options& o, const TrainingResults& r) {
           {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
           {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
           {"time", format_seconds(r.seconds)}};
-}
-
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    throw IoError(fmt::format("{}: cannot be created ({}); choose another --out", folder, error.message()));
-}
-
-// Of a folder without a checkpoint: config.json is a run's, which may take its place, if it is what a run writes.
-void check_own_config(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  if (!std::filesystem::exists(path) || std::filesystem::exists(folder + "/metrics.jsonl")) return;
-  bool own = false;
-  try {
-    const std::string text = read_found_file(path);
-    own = LanguageModelConfig::from_json(text, path).to_json() + "\n" == text;
-  } catch (const Error&) {
-  }
-  if (!own)
-    throw ConfigError(fmt::format(
-        "{} is of something else, and a training run would write its own in its place; choose another --out",
-        printable(path)));
-}
-
-void prepare_folder(const Options& o) {
-  const bool has_checkpoint = std::filesystem::exists(o.out + "/checkpoint.safetensors");
-  if (has_checkpoint && !o.resume)
-    throw ConfigError(
-        fmt::format("{} already holds a training run; go on with --resume, or choose another --out", o.out));
-  // What stands there and is not of a run: a page of inspect, a model that others read. A run whose checkpoint was
-  // taken away has a report of its own, and its log beside it.
-  std::vector<const char*> of_others = {"summary.jsonl", "model.safetensors", "model.safetensors.index.json"};
-  if (!std::filesystem::exists(o.out + "/metrics.jsonl")) of_others.push_back("report.html");
-  for (const char* name : of_others)
-    if (!has_checkpoint && !o.resume && std::filesystem::exists(o.out + "/" + name))
-      throw ConfigError(fmt::format(
-          "{} holds {} of an inspection or a model, and a training run would write its own files in place of "
-          "theirs; choose another --out",
-          printable(o.out), name));
-  if (!has_checkpoint && !o.resume) check_own_config(o.out);
-  if (!has_checkpoint && o.resume)
-    throw IoError(fmt::format(
-        "{}: there is no checkpoint.safetensors to resume from; leave --resume out to start", o.out));
-  // Fails now, not after the training, if nothing can be written here.
-  write_file_atomically(o.out + "/config.json", o.training.model.to_json() + "\n");
 }
 
 // Where a step's first NaN or infinity came from, and a file that makes it again.
@@ -303,7 +256,7 @@ class Run {
                                     o.out, trainer_.steps_done(), o.training.steps));
     processes_.on_first([&] {
       if (trainer_.steps_done() > 0) metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
-      prepare_folder(o);
+      prepare_folder(o.out, o.resume, o.training.model);
       lock_->remove_temporaries();
       for (const Metric& m : metrics_) log_ += to_line(m);
     });

@@ -26,7 +26,7 @@ struct Views {
   std::int64_t alignment = 1;
 };
 
-// Tokens [begin, end) of them; position whole.
+// Tokens [begin, end) of them, as one document (without starts); position whole.
 Views part(const Views& views, std::int64_t begin, std::int64_t end);
 
 // Consecutive tokens of a sequence, as a form is given them; position cut to their number.

@@ -4,13 +4,7 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <new>
 #include <string>
-#include <vector>
-
-#if __has_include(<sys/mman.h>)
-#include <sys/mman.h>
-#endif
 
 #include "bench/floors/rows.h"
 #include "engine/core/array.h"
@@ -23,26 +17,20 @@ struct Sizes {
   std::int64_t batch = 0, heads = 0, dim = 0, time = 0, chunk = 0;
   bool backward = false;
 };
+// Of things of which each sequence has so many.
+inline std::int64_t of_all(const Sizes& sizes, std::int64_t each) { return sizes.batch * sizes.heads * each; }
 
-// Memory on huge pages, as the library's large arrays are.
+// What a forward pass keeps of all sequences, in memory as the library takes it for arenas.
 template <class T>
-struct HugePages {
-  using value_type = T;
-  static constexpr std::size_t kPage = std::size_t{2} << 20;
-  T* allocate(std::size_t count) {
-    const std::size_t bytes = (count * sizeof(T) + kPage - 1) / kPage * kPage;
-    void* memory = ::operator new (bytes, std::align_val_t{kPage});
-#ifdef MADV_HUGEPAGE
-    madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-    return static_cast<T*>(memory);
-  }
-  void deallocate(T* memory, std::size_t) { ::operator delete (memory, std::align_val_t{kPage}); }
-  bool operator==(const HugePages&) const = default;
+class Kept {
+ public:
+  explicit Kept(std::int64_t count)
+      : memory_(DType::i32, {count * static_cast<std::int64_t>(sizeof(T) / sizeof(std::int32_t))}) {}
+  T* data() { return reinterpret_cast<T*>(memory_.data()); }
+
+ private:
+  Array memory_;
 };
-// What a forward pass keeps of all sequences.
-template <class T>
-using Kept = std::vector<T, HugePages<T>>;
 
 class Floor {
  public:

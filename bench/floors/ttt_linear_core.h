@@ -54,9 +54,6 @@ class TttLinearCore {
     T r[chunk], r_out[chunk];
   };
 
-  static std::size_t of_all(const Sizes& sizes, std::int64_t each) {
-    return static_cast<std::size_t>(sizes.batch * sizes.heads * each);
-  }
   State* states_of(const Sequence<T>& s, std::int64_t n) {
     return states_.data() + (keep_ ? n * (s.time / chunk + 1) : 0);
   }

@@ -19,13 +19,11 @@ class TttLinearOnline {
  public:
   static constexpr int chunk = 1;
 
-  explicit TttLinearOnline(const Sizes& sizes) : keep_(sizes.backward), saved_(1), kept_(1), last_(1) {
-    if (!keep_) return;
-    const std::int64_t sequences = sizes.batch * sizes.heads;
-    saved_.resize(static_cast<std::size_t>(sequences * sizes.time));
-    kept_.resize(static_cast<std::size_t>(sequences * (sizes.time / kEvery + 1)));
-    last_.resize(static_cast<std::size_t>(sequences));
-  }
+  explicit TttLinearOnline(const Sizes& sizes)
+      : keep_(sizes.backward),
+        saved_(keep_ ? of_all(sizes, sizes.time) : 1),
+        kept_(keep_ ? of_all(sizes, sizes.time / kEvery + 1) : 1),
+        last_(keep_ ? of_all(sizes, 1) : 1) {}
 
   // Of sequence n of all.
   void forward(const Sequence<T>& s, std::int64_t n) {
@@ -43,11 +41,11 @@ class TttLinearOnline {
       G = now.G;
       b = b + step(s, t) * row(G);
     }
-    if (keep_) last_[static_cast<std::size_t>(n)] = W_;
+    if (keep_) last_.data()[n] = W_;
   }
 
   void backward(const Sequence<T>& s, std::int64_t n) {
-    W_ = last_[static_cast<std::size_t>(n)];
+    W_ = last_.data()[n];
     dW_ = Matrix{};
     db_ = Vector{};
     for (std::int64_t t = s.time - 1; t >= 0; --t) {

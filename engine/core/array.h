@@ -68,8 +68,8 @@ struct Spec {
 std::string to_string(const Shape& shape);  // [2,3]
 std::string to_string(const Spec& spec);    // f64[2,3]
 
-// ShapeError, in the name of `who`, unless an array of this spec can be thought of: no extent is negative,
-// and it has at most 2^47 bytes (as many as a processor addresses), also if extents of zero were one. Every
+// ShapeError, in the name of `who`, if an extent is negative, or if the array had more than 2^47 bytes (as many as a
+// processor addresses) with extents of zero counted as one. Every
 // node of a graph and every array keeps it, so that arithmetic on sizes and strides never overflows.
 void check_spec(std::string_view who, const Spec& spec);
 

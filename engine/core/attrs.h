@@ -130,8 +130,8 @@ class Attrs {
   std::shared_ptr<const attrs_detail::Held> held_;
 };
 
-// Attributes of struct T with these numbers(); none if there are more or fewer than it has. T is made of
-// numbers alone.
+// Attributes of struct T with these numbers(); none if there are more or fewer than it has, or one does not fit its
+// field. T is made of numbers alone.
 template <class T>
 std::optional<Attrs> attrs_from(std::span<const std::int64_t> numbers) {
   T out;
@@ -144,6 +144,8 @@ std::optional<Attrs> attrs_from(std::span<const std::int64_t> numbers) {
       fits = fits && !numbers.empty();
       if (!fits) return;
       field = static_cast<Field>(numbers.front());
+      fits = static_cast<std::int64_t>(field) == numbers.front();
+      if constexpr (std::is_same_v<Field, DType>) fits = fits && field <= DType::i32;
       numbers = numbers.subspan(1);
     }
   };

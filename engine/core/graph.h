@@ -3,7 +3,7 @@
 //   Graph g;                                  // lazy: nodes are only recorded
 //   Tensor x = g.input({DType::f64, {3}}, "x");
 //   Tensor y = sum(x * x);                    // appends to g
-//   Tensor dx = grad(y, x);              // appends more
+//   Tensor dx = grad(y, x);                   // appends more
 //
 // A graph is used by one thread at a time. Tensors of a destroyed graph are detected, never dereferenced.
 #pragma once

@@ -22,6 +22,9 @@ void OpCall::shape_error(const std::string& message) const {
 void OpCall::dtype_error(const std::string& message) const {
   throw DTypeError(fmt::format("[{}] {}: {}", called(op.name), message, operands()));
 }
+void OpCall::check_axis(std::int64_t axis, const Shape& shape) const {
+  if (axis < 0 || axis >= std::ssize(shape)) shape_error(fmt::format("axis {} does not exist", axis));
+}
 
 Spec infer(const OpCall& call) {
   Spec out = call.op.infer(call);

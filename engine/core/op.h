@@ -29,6 +29,8 @@ struct OpCall {
   std::span<const NodeId> ids = {};
   [[noreturn]] void shape_error(const std::string& message) const;  // "[op] message: operands"
   [[noreturn]] void dtype_error(const std::string& message) const;
+  // ShapeError if what has this shape has no such axis: attributes may come from a file.
+  void check_axis(std::int64_t axis, const Shape& shape) const;
   std::string operands() const;  // a is f64[2,3] from input 'x' (file.cpp:9), b is ..
 };
 

@@ -1,6 +1,6 @@
 // Rewriter: makes a graph anew, node after node, with changes. A pass says what becomes of the nodes that it
 // is about; all others are copied. Copies are labelled like what they are copies of: level, line, scope,
-// region. A rewriter is used by one thread; the thread's Context is as before when it is gone.
+// region. A rewriter is used by one thread; the thread's ThreadContext is as before when it is gone.
 //
 //   Rewriter to(old.nodes());
 //   for (NodeId id = 0; id < old.size(); ++id)

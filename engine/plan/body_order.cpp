@@ -251,6 +251,19 @@ std::optional<BodyProducts> products_of(const Program& body, const Instruction& 
                       ins.out};
 }
 
+bool may_alternate(const Program& body, int first, int second) {
+  const auto count = [&](int i) { return products_of(body, body.code[uz(i)])->of.count(); };
+  if (count(first) == 1 && count(second) == 1) return true;
+  const Access a = access_of(body, body.code[uz(first)]), b = access_of(body, body.code[uz(second)]);
+  const auto any_external = [](const std::vector<Range>& ranges) {
+    return std::ranges::any_of(ranges, [](const Range& r) { return r.place.kind == Place::Kind::external; });
+  };
+  // Two externals may be one array.
+  const bool may_meet = (any_external(a.writes) && (any_external(b.reads) || any_external(b.writes))) ||
+                        (any_external(b.writes) && any_external(a.reads));
+  return !may_meet && !depend(a, b);
+}
+
 std::vector<BodyGroup> body_order(const Program& body) { return Order(body).run(); }
 
 }  // namespace nestgrad

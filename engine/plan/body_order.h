@@ -21,6 +21,10 @@ struct BodyGroup {
 // All instructions of the program. Each group finds what it would find if the instructions ran in their order.
 std::vector<BodyGroup> body_order(const Program& body);
 
+// May the batch members of two products be multiplied in turns, first, second, first, ..? Not where the second, which
+// comes later, writes over what the first reads, as the arena lets it, or reads what the first writes.
+bool may_alternate(const Program& body, int first, int second);
+
 // The products of an instruction, if it is some and nothing else.
 struct BodyProducts {
   OpProducts of;

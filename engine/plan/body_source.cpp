@@ -35,7 +35,10 @@ class Writer {
       while (!same.empty() && g + same.size() < order.size()) {
         std::vector<BodyProducts> next = with_transposed(order[g + same.size()]);
         if (next.empty() || !multiply_same(same[0], next[0])) break;
-        if (!std::ranges::all_of(same, [&](const BodyProducts& p) { return are_apart(p, next[0]); })) break;
+        const auto may_alternate_with_next = [&](const BodyGroup& group) {
+          return may_alternate(body_, group.alone, order[g + same.size()].alone);
+        };
+        if (!std::ranges::all_of(std::span(order).subspan(g, same.size()), may_alternate_with_next)) break;
         same.push_back(std::move(next[0]));
       }
       if (same.size() > 1) parts.back() += multiplications(same);
@@ -137,34 +140,6 @@ class Writer {
   }
   static bool multiply_same(const BodyProducts& p, const BodyProducts& q) {
     return p.b == q.b && p.of.b == q.of.b && p.of.n == q.of.n && p.of.k == q.of.k && p.dtype == q.dtype;
-  }
-
-  // May batch member 1 of p be multiplied after member 0 of q, which comes later? Not where q writes over what p reads,
-  // as the arena lets it, or reads what p writes.
-  static bool are_apart(const BodyProducts& p, const BodyProducts& q) {
-    if (p.of.count() == 1 && q.of.count() == 1) return true;
-    struct Range {
-      const Place& place;
-      std::int64_t elements;
-    };
-    const auto read = [](const Place& place, const std::vector<std::int64_t>& begins, std::int64_t elements) {
-      return Range{place, *std::ranges::max_element(begins) + elements};
-    };
-    const auto dense = [](const BodyProducts& x, const Place& place) {
-      return Range{place, x.of.count() * x.of.m * x.of.n};
-    };
-    const auto meet = [&](const Range& x, const Range& y) {
-      if (x.place.kind != y.place.kind || x.place.kind == Place::Kind::none) return false;
-      if (x.place.kind != Place::Kind::arena) return true;  // two externals may be one array
-      const std::size_t size = size_of(p.dtype);
-      return x.place.at < y.place.at + uz(y.elements) * size &&
-             y.place.at < x.place.at + uz(x.elements) * size;
-    };
-    const Range first = dense(p, p.c), second = dense(q, q.c);
-    return !meet(second, read(p.a, p.of.a, p.of.m * p.of.k)) &&
-           !meet(second, read(p.b, p.of.b, p.of.k * p.of.n)) && !meet(second, dense(p, p.d)) &&
-           !meet(second, first) && !meet(first, read(q.a, q.of.a, q.of.m * q.of.k)) &&
-           !meet(first, dense(q, q.d));
   }
 
   // Is it cheaper to transpose what is small of each product (is_turned() of ops/kernels/fixed_product.h) than to

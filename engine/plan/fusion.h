@@ -23,7 +23,7 @@ struct Fusion {
   std::vector<NodeId> inputs_of(const Graph& graph, NodeId id) const;
 };
 
-// readers: as readers_of(graph, live, ..) tells; sums: whether kernels of products may add (Op::plus).
+// readers: as readers_of(graph, live, ..) tells; sums: whether kernels of products may add (Op::kernel_adding_to).
 Fusion fuse(const Graph& graph, const std::vector<char>& live, const Readers& readers, bool sums);
 // Brings products together that go over one matrix (engine/plan/gather_products.cpp).
 void gather_products(const Graph& graph, Fusion& fusion);

@@ -15,7 +15,7 @@ namespace nestgrad {
 enum class Compile : std::uint8_t { never, background, now };
 // What NESTGRAD_COMPILE says, else what was set, else never. ConfigError if the variable says something else.
 Compile default_compile();
-// For plans that name no word, from any thread; of programs on a GPU (programs/program.h) it is now.
+// For plans whose options do not say `compile`, from any thread; of programs on a GPU (programs/program.h) it is now.
 void set_default_compile(Compile compile);
 
 // Output number `output` is written over input number `input`.

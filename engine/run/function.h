@@ -19,7 +19,7 @@ class Function {
   // Takes over a graph; inputs and outputs are nodes of it.
   Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs);
 
-  // GraphError from here on if the function is empty: default made, or moved from.
+  // GraphError if the function is empty: default made, or moved from. inputs() and outputs() are empty lists then.
   const Graph& graph() const;
   const std::vector<NodeId>& inputs() const { return inputs_; }
   const std::vector<NodeId>& outputs() const { return outputs_; }

@@ -1,4 +1,5 @@
-// Laws (StepLaw, of one step; BlockLaw, of a block): what an optimiser's steps add up to, found on the trace of its step (never typed in).
+// Laws: what an optimiser's steps add up to (StepLaw: one step; BlockLaw: a block), found on the trace of its step
+// (never typed in).
 //
 // If a step is linear in the state S (the weight S_0 and its slots) and in
 // the gradient, with coefficients P, r that depend on the token's gates
