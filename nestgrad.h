@@ -3,6 +3,7 @@
 
 #include "autograd/custom.h"
 #include "autograd/grad.h"
+#include "autograd/jacobian.h"
 #include "autograd/scan.h"
 #include "autograd/why.h"
 #include "engine/core/random.h"

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-
 #include "engine/core/index.h"
 #include "ops/table.h"
 
@@ -88,9 +86,8 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
 
 Tensors checkpoint(const std::function<Tensors()>& fn) {
   require_function("checkpoint", "what is to be computed again", fn);
-  static std::atomic<int> regions{0};
   ContextGuard guard;
-  context().emit.region = ++regions;
+  context().emit.region = new_region();
   return fn();
 }
 

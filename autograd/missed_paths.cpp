@@ -97,9 +97,12 @@ std::vector<Capture> captures_made_of(Graph& g, Tensor x, std::span<const GradSe
   for (const Capture& s : made.sources(g))
     if (meets(seeds, dependents(g.nodes(), marks(g, {s.id}))))
       throw GradError(fmt::format(
-          "[grad] inside a body, the derivative with respect to {} would miss its path through {}, of which a carry starts or a "
-          "sequence is made. {}, pass x in as a carry or an input of the body",
-          describe(x), describe(s.outer), kRemedies));
+          "[grad] inside a body, the derivative of {} with respect to {} would miss its path through {}. {}, pass x in as a "
+          "carry or an input of the body",
+          describe(seeds.front().value), describe(x),
+          s.outer == x ? "the carry that starts from it, or the sequence that it is"
+                       : fmt::format("{}, of which a carry starts or a sequence is made", describe(s.outer)),
+          kRemedies));
   std::vector<Capture> out;
   for (const Capture& c : made.captures(g))
     if (meets(seeds, dependents(g.nodes(), marks(g, {c.id})))) out.push_back(c);

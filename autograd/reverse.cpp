@@ -1,7 +1,5 @@
 #include "autograd/reverse.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "autograd/missed_paths.h"

@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
-#include <cstring>
 #include <new>
 
 #include "cuda_emulator/sanitizers.h"

@@ -69,14 +69,15 @@ struct TrainingSetup {
 // What a checkpoint says of the run that wrote it, and what a run that goes on with it must be equal in.
 // The numbers of a TrainingSetup that shape a step (AdamW's, groups, the average, grains and slices) are compared besides.
 struct RunIdentity {
-  std::string config = {};  // of the model: a JSON object; "": {}
-  std::string
-      training;  // settings: a JSON object; "steps" may differ, as it only shapes the schedule; "": {}
+  // Of the model: a JSON object; "": {}.
+  std::string config = {};
+  // Settings: a JSON object; "steps" may differ, as it only shapes the schedule; "": {}.
+  std::string training = {};
   std::string data = {};         // fingerprint of what is trained on
   std::string data_is = "text";  // what that is, for messages: "text", "images"
   std::uint64_t seed = 0;        // of the random numbers, for people
-  std::string written_later =
-      {};  // JSON: settings that earlier versions did not write, with the values they had
+  // JSON: settings that earlier versions did not write, with the values they had.
+  std::string written_later = {};
 };
 
 class Training {

@@ -33,8 +33,6 @@ Extents extents(const OpCall& c) {
           flag_b(c.attrs) ? b1 : b0};
 }
 
-Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
-
 Spec infer_matmul(const OpCall& c) {
   if (c.in[0].dtype != c.in[1].dtype || !is_float(c.in[0].dtype))
     c.dtype_error("needs two operands of one floating type; cast() them");
@@ -49,22 +47,6 @@ Spec infer_matmul(const OpCall& c) {
   return {c.in[0].dtype, std::move(shape)};
 }
 
-// Element offsets of each batch member of an operand under broadcasting.
-std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own, std::int64_t matrix) {
-  std::vector<std::int64_t> offsets{0};
-  if (numel(batch) == 0) return {};
-  const Shape strides = strides_of(own);
-  for (std::size_t d = 0; d < batch.size(); ++d) {
-    const std::size_t skip = batch.size() - own.size();
-    const std::int64_t stride = d < skip || own[d - skip] == 1 ? 0 : strides[d - skip] * matrix;
-    std::vector<std::int64_t> next;
-    for (std::int64_t base : offsets)
-      for (std::int64_t i = 0; i < batch[d]; ++i) next.push_back(base + i * stride);
-    offsets = std::move(next);
-  }
-  return offsets;
-}
-
 // The products of which a call consists.
 OpProducts products_of(const OpCall& c) {
   const Extents e = extents(c);
@@ -75,8 +57,8 @@ OpProducts products_of(const OpCall& c) {
   if (!p.transpose_a && numel(batch_b) == 1 && numel(batch_a) == numel(batch)) {
     p.m *= numel(batch);
   } else {
-    p.a = batch_offsets(batch, batch_a, p.m * p.k);
-    p.b = batch_offsets(batch, batch_b, p.n * p.k);
+    p.a = matrix_offsets(batch, c.in[0].shape);
+    p.b = matrix_offsets(batch, c.in[1].shape);
   }
   return p;
 }

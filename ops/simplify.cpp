@@ -118,6 +118,15 @@ Tensor minus_zero(Tensor t) {
   return is(b, neg_op) ? a + input_of(b) : Tensor();
 }
 
+Tensor known_power(Tensor t) {
+  const Tensor x = input_of(t);
+  const auto n = known_number(input_of(t, 1));
+  if (!n || x.spec() != t.spec() || !t.graph().options().round) return {};
+  if (*n == 2) return square(x);
+  if (*n == 3) return x * square(x);
+  return *n == -1 ? reciprocal(x) : Tensor();
+}
+
 Tensor double_negation(Tensor t) {
   const Tensor x = input_of(t);
   if (is(x, neg_op)) return input_of(x);

@@ -11,6 +11,7 @@ Tensor times_one(Tensor t);        // x * 1; (x * a) * b and (-x) * b for number
 Tensor over_one(Tensor t);         // x / 1
 Tensor plus_zero(Tensor t);        // x + 0; x + (-y); A X + .. + B X, as (A + B) X + ..
 Tensor minus_zero(Tensor t);       // x - 0; x - (-y)
+Tensor known_power(Tensor t);      // x^2, x^3 and x^-1
 Tensor double_negation(Tensor t);  // -(-x); -(x * a); -(x - y)
 // Of every elementwise op: numbers are computed, and operands are spread only as far as they have to be.
 Tensor simplify_elementwise(Tensor t);

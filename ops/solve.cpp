@@ -15,7 +15,6 @@ namespace nestgrad {
 namespace {
 
 std::int64_t equations(const OpCall& c) { return c.in[0].shape.back(); }
-Shape batch_of(const Shape& s) { return {s.begin(), s.end() - 2}; }
 
 // ---- what both ops share: shapes, axes, the walk over the systems ----
 
@@ -50,25 +49,12 @@ Tensor matrix_ct(Tensor ct_b, Tensor x, bool transposed) {
   return -(transposed ? matmul(x, ct_b, {false, true}) : matmul(ct_b, x, {false, true}));
 }
 
-// Where an operand of this shape begins for each member of the batch, in elements.
-std::vector<std::int64_t> batch_offsets(const Shape& batch, const Shape& own) {
-  const Shape strides = strides_of(own);
-  const std::size_t skip = batch.size() + 2 - own.size();
-  std::vector<std::int64_t> offsets(uz(numel(batch)), 0);
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    auto rest = static_cast<std::int64_t>(i);
-    for (std::size_t d = batch.size(); d-- > skip; rest /= batch[d])
-      if (own[d - skip] != 1) offsets[i] += rest % batch[d] * strides[d - skip];
-  }
-  return offsets;
-}
-
 // Calls solver(A, is A another than in the last call, b, x, n, m) for every system: A [n, n], b and x [n, m].
 template <class T, class Solver>
 OpKernel each_system(const OpCall& c, Solver solver) {
   const Shape batch = batch_of(c.out.shape);
-  return [solver, n = equations(c), m = c.out.shape.back(), at_a = batch_offsets(batch, c.in[0].shape),
-          at_b = batch_offsets(batch, c.in[1].shape)](const std::byte* const* in, std::byte* out) mutable {
+  return [solver, n = equations(c), m = c.out.shape.back(), at_a = matrix_offsets(batch, c.in[0].shape),
+          at_b = matrix_offsets(batch, c.in[1].shape)](const std::byte* const* in, std::byte* out) mutable {
     const T* a = reinterpret_cast<const T*>(in[0]);
     const T* b = reinterpret_cast<const T*>(in[1]);
     T* x = reinterpret_cast<T*>(out);

@@ -82,6 +82,22 @@ class StridedCopy {
   bool empty_ = false;
 };
 
+// Of operands that are matrices in a batch: the leading axes of [.., rows, columns].
+inline Shape batch_of(const Shape& matrices) { return {matrices.begin(), matrices.end() - 2}; }
+// Where the matrix of an operand begins for each member of the batch, in elements; axes of one are repeated.
+//   matrix_offsets({2, 3}, {3, 4, 5})    // 0 20 40 0 20 40
+inline std::vector<std::int64_t> matrix_offsets(const Shape& batch, const Shape& matrices) {
+  const Shape strides = strides_of(matrices);
+  const std::size_t skip = batch.size() + 2 - matrices.size();
+  std::vector<std::int64_t> offsets(uz(numel(batch)), 0);
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    auto rest = static_cast<std::int64_t>(i);
+    for (std::size_t d = batch.size(); d-- > skip; rest /= batch[d])
+      if (matrices[d - skip] != 1) offsets[i] += rest % batch[d] * strides[d - skip];
+  }
+  return offsets;
+}
+
 // The kernel of an op with Op::view.
 inline OpKernel copy_view(const OpCall& call) {
   const OpView view = call.op.view(call);

@@ -247,7 +247,7 @@ int nestgrad::programs::inspect(int argc, char** argv) {
   app.add_flag("--json", o.json, "Last line of output: the invariants with their measured errors");
   return run_program(argc, argv, app, [&] {
     if (o.checkpoint.empty() == o.learner.empty())
-      throw CLI::ValidationError("inspect", "wants --checkpoint DIR or --learner NAME");
+      throw CLI::ValidationError("--checkpoint", "wants a DIR, or give --learner NAME");
     run(o);
   });
 }

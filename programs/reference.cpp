@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -232,8 +231,8 @@ int nestgrad::programs::reference(int argc, char** argv) {
     }
     if (o.describe) return describe(o);
     if (o.inputs.empty() && o.random.empty())
-      throw CLI::ValidationError("reference",
-                                 "wants --inputs FILE, --random BATCH,HEADS,TIME,DIM or --describe");
+      throw CLI::ValidationError("--inputs",
+                                 "wants a FILE, or give --random BATCH,HEADS,TIME,DIM or --describe");
     if (o.out.empty()) throw CLI::ValidationError("--out", "wants the name of the file to write");
     compute(o);
   });

@@ -296,7 +296,7 @@ FAULTS = [
         ("silent-zero", "if («!options.allow_zero») { const std::string y", "false"),
     ]),
     ("reverse", "autograd/custom.cpp", (files("autograd/custom"), files("autograd/")), [
-        ("region-not-marked", "«context().emit.region = ++regions;»", None),
+        ("region-not-marked", "«context().emit.region = new_region();»", None),
         ("rule-of-first-input", "[uz(rule.outs[«uz(c.input)»])]",
          "0"),
     ]),
@@ -414,6 +414,7 @@ FAULTS = [
         ("columns-of-the-first-rows", "type_of(c.out.dtype), rows, columns, «rows * columns»);", "0"),
     ]),
     ("scan-plan", "engine/plan/compile_scan.cpp", PLANS, [
+        ("carries-kept-for-nobody", "«if (!is_made_again()) scan_->every = 0;»", None),
         ("one-checkpoint-too-few", "scan_->copies = «(table_.steps - 1) / scan_->every»",
          "std::max(1, (table_.steps - 1) / scan_->every - 1)"),
         ("other-schedule-recomputed", "return («other == 0 || other == every») &&", "true"),
@@ -499,7 +500,7 @@ FAULTS = [
     ]),
     ("memory", "engine/plan/recompute_carries.cpp", (files("engine/recompute_carries"), *PLANS), [
         ("no-carry-recomputed", "if («out.carries.empty()» || out.served.empty())", "true"),
-        ("read-as-a-whole", "return «reads_step_by_step(graph_, r)»; }))\n        served_", "true"),
+        ("read-as-a-whole", "if («all_read_step_by_step(graph_, readers_[uz(stack)])») served_", "true"),
         ("dear-carries", "cut.compute(v, «running»)", "std::optional<Bytes>(0)"),
         ("slices-unlike", "if («!alike(again)») unlike", "false"),
     ]),
@@ -527,7 +528,18 @@ FAULTS = [
         ("axes-of-ones-count", "if («from[uz(axis)] == 1») continue; if (axis < last)", "false"),
         ("order-that-does-not-go-back", "out[uz(order[i])] = «static_cast<int>(i)»;", "order[i]"),
     ]),
+    ("functions", "engine/run/function.cpp", (files("autograd/custom", "engine/function"),), [
+        ("region-of-a-called-function-forgotten", "emission.region = «region»;", "0"),
+        ("scope-of-a-called-function-forgotten", "n.scope.empty() ? around.scope : «ScopeName(around.scope, n.scope.str())»",
+         "around.scope"),
+    ]),
+    ("budget", "engine/run/plan.cpp", (files("engine/plan_test"),), [
+        ("cheap-values-kept", "for (const std::size_t above : {options.recompute_above, «std::size_t{0}»})",
+         "options.recompute_above"),
+    ]),
     ("simplify", "ops/simplify.cpp", SIMPLIFY, [
+        ("cube-for-square", "if (*n == 3) return «x * square(x)»;", "square(x)"),
+        ("quotient-for-any-power", "return «*n == -1» ? reciprocal(x)", "true"),
         ("factors-leave-the-range", "return «std::abs(x) > 1e-6 && std::abs(x) < 1e6»", "true"),
         ("negated-factor", "times(inner.x, «-inner.by»)", "inner.by"),
         ("products-of-other-flags", "|| «flags(a)[shared] != flags(b)[shared]»)", "false"),

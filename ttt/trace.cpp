@@ -65,18 +65,21 @@ LearnerTrace::LearnerTrace(std::string_view what, const Weights& weights, const 
   out_ = graph_->lift(fn(weights.with(values).with_held(held), data));
 }
 
+void require_loss_per_token(Tensor loss, const Shape& rows) {
+  Shape wanted = rows;
+  wanted.back() = 1;
+  if (loss.shape() == wanted) return;
+  throw FormError(fmt::format(
+      "[loss] the inner loss must be per token, {}; it is {} at {}. Sum over features only, with the axis kept",
+      to_string(wanted), to_string(loss.spec()), describe(loss)));
+}
+
 LearnerTrace LearnerTrace::of_loss(const Learner& learner, const Weights& weights, const Spec& k,
                                    const Spec& v) {
   LearnerTrace trace("loss", weights, {k, v}, [&](const Weights& w, const std::vector<Tensor>& rows) {
     return learner.loss(w, rows[0], rows[1]);
   });
-  Shape wanted = k.shape;
-  wanted.back() = 1;
-  if (const Spec& got = trace.graph_->node(trace.out_).spec; got.shape != wanted)
-    throw FormError(
-        fmt::format("[loss] the inner loss must be per token, {}; it is "
-                    "{} at {}. Sum over features only, with the axis kept",
-                    to_string(wanted), to_string(got), describe(trace.graph_->tensor(trace.out_))));
+  require_loss_per_token(trace.output_tensor(), k.shape);
   trace.prove_independence();
   trace.find_uses();
   return trace;

@@ -26,6 +26,9 @@ bool mentions(Tensor y, Tensor x);
 // ShapeError unless every fast weight has the leading axes of rows [lead.., tokens, dim].
 void require_fit(std::string_view what, const Weights& weights, const Spec& rows);
 
+// FormError unless an inner loss of rows [lead.., tokens, dim] is one number per token, [lead.., tokens, 1].
+void require_loss_per_token(Tensor loss, const Shape& rows);
+
 class LearnerTrace {
  public:
   // Traced on rows [lead.., tokens, dim] and weights of the shapes given (all leading axes present). What

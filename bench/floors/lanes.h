@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #define FLOORS_INLINE [[gnu::always_inline]] inline

@@ -5,7 +5,6 @@
 // backward pass needs of the forward pass is that of one sequence.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "bench/floors/floor.h"

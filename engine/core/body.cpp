@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_map>
 
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"

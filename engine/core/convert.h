@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <type_traits>
 
 #include "engine/core/error.h"

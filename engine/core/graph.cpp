@@ -241,10 +241,14 @@ NodeId Graph::lift(Tensor t) {
 
 // ---- emitting ----
 
+int new_region() {
+  static std::atomic<int> last{0};
+  return ++last;
+}
+
 Scope::Scope(std::string_view name, Loc loc) {
   ThreadContext::Emit& state = context().emit;
-  state.scope =
-      ScopeName(state.scope.empty() ? std::string(name) : fmt::format("{}/{}", state.scope.str(), name));
+  state.scope = {state.scope, name};
   if (!state.loc) state.loc = loc;
 }
 

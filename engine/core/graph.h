@@ -126,6 +126,8 @@ Tensor constant(double value, DType dtype, Loc loc = Loc::current());
 // The operand as a tensor; a number becomes a constant of the type of the tensor `like`, in its graph.
 Tensor as_tensor(const Operand& operand, const Operand& like);
 
+int new_region();  // for GraphNode::region: a number that no other checkpoint region of the process has
+
 extern const Op input_op;
 extern const Op constant_op;
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace nestgrad {
 
@@ -11,6 +12,9 @@ class ScopeName {
   ScopeName() = default;
   explicit ScopeName(std::string text)
       : text_(text.empty() ? nullptr : std::make_shared<const std::string>(std::move(text))) {}
+  // The scope `name` within another.
+  ScopeName(const ScopeName& outer, std::string_view name)
+      : ScopeName(outer.empty() ? std::string(name) : outer.str() + '/' + std::string(name)) {}
   const std::string& str() const {
     static const std::string nothing;
     return text_ ? *text_ : nothing;

@@ -7,7 +7,6 @@
 #include <array>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "engine/core/index.h"
 #include "engine/io/file.h"

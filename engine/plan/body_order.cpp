@@ -82,7 +82,6 @@ class Order {
   }
 
  private:
-  static constexpr std::size_t kFarthest = 48;    // groups that a product looks back to
   static constexpr std::size_t kMostMembers = 4;  // of a group: what they add up is in registers
 
   bool is_read(std::size_t i) const {
@@ -207,7 +206,7 @@ class Order {
   // Moves the instruction up to a group, or the group down to it.
   bool joins(int i) {
     bool may_move_up = true;
-    for (std::size_t g = groups_.size(); g-- > 0 && groups_.size() - g <= kFarthest;) {
+    for (std::size_t g = groups_.size(); g-- > 0 && groups_.size() - g <= kFarthestProduct;) {
       if (const auto joined = with(groups_[g], i)) {
         if (may_move_up) {
           groups_[g] = *joined;

@@ -10,6 +10,10 @@
 
 namespace nestgrad {
 
+constexpr std::size_t kMostInstructions =
+    2000;  // of a body that is compiled; more would take a compiler too long
+constexpr std::size_t kFarthestProduct = 48;  // groups that a product looks back to for one of its matrix
+
 // Products over one matrix W[m,n] of each of some batch members, f32 or f64: `reads`, C = A W (+ D) with one row; then
 // `steps`, W = W + A B, each from what the one before has made. After reads there are only steps of A[m,1] and B[1,n].
 // Numbers of instructions. An instruction by itself is a group of that one, in `alone`.

@@ -15,10 +15,9 @@ namespace nestgrad {
 
 namespace {
 
-constexpr std::size_t kMostInstructions = 2000;  // of a body; more would take a compiler too long
-constexpr std::int64_t kMostCopied = 1 << 16;    // elements of a matrix that is copied to be multiplied
-constexpr std::int64_t kBlockRows = 16;          // of a matrix that several steps add to
-constexpr std::size_t kPart = 64;  // instructions of a function: compilers take n log n for more
+constexpr std::int64_t kMostCopied = 1 << 16;  // elements of a matrix that is copied to be multiplied
+constexpr std::int64_t kBlockRows = 16;        // of a matrix that several steps add to
+constexpr std::size_t kPart = 64;              // instructions of a function: compilers take n log n for more
 
 class Writer {
  public:

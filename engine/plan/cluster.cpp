@@ -1,7 +1,6 @@
 #include "engine/plan/cluster.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
@@ -209,9 +208,8 @@ Spec narrow_spec(Spec spec) {
 }
 
 ClusterKernel cluster_kernel(const ClusterCall& call) {
-  return dispatch(call.shape.dtype, [&]<class T>(T) -> ClusterKernel {
-    return Cluster<T>(call.ops, call.in, call.shape);
-  });
+  return dispatch(call.shape.dtype,
+                  [&]<class T>(T) -> ClusterKernel { return Cluster<T>(call.ops, call.in, call.shape); });
 }
 
 }  // namespace nestgrad

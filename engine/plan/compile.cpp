@@ -1,5 +1,4 @@
 // From a lowered graph to a Program: where each value lives and when it dies.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>

@@ -46,8 +46,7 @@ bool Compiler::fuse_scans() {
   bool all = true;
   for (Instruction& ins : program_.code) {
     if (!ins.scan || !is_fused(ins.node)) continue;
-    auto [kernel, why_not] = backend()->loop_kernel(
-        *ins.scan, program_, {.precision = options_.precision, .compile = options_.compile});
+    auto [kernel, why_not] = backend()->loop_kernel(*ins.scan, program_, kernel_options());
     ins.scan->kernel = std::move(kernel);
     if (ins.scan->kernel) continue;
     op_by_op_.emplace(ins.node, std::move(why_not));
@@ -130,6 +129,7 @@ class ScanCompiler {
     scan_->every = c_.every_of(node_);
     for (NodeId p : results_.stacks)
       if (const NodeId again = c_.recomputed_by(p); again >= 0) scan_->every = c_.every_of(c_.node(again));
+    if (!is_made_again()) scan_->every = 0;
     if (scan_->every) scan_->copies = (table_.steps - 1) / scan_->every;
     else if (c_.is_fused(id_) &&
              std::ranges::any_of(node_.inputs, [&](NodeId in) { return c_.lazy_stacks_.contains(in); }))
@@ -166,6 +166,14 @@ class ScanCompiler {
   }
   StepPart part(const SliceOf& p) { return table_.part(p.bytes, p.at, p.owner); }
   StepPart part(const SliceOf& p, const Stepped& where) { return table_.part(p.bytes, where.at, p.owner); }
+
+  // Are steps of this scan computed again where they are read? Else no carries are kept for that: those of a
+  // derivative hold its sums over all steps, as large as the weights that the steps share.
+  bool is_made_again() const {
+    return attrs_.recomputes || std::ranges::any_of(results_.stacks, [&](NodeId p) {
+             return c_.recomputed_by(p) >= 0 || c_.is_lazy(p, c_.every_of(node_));
+           });
+  }
 
   // Which carries and inputs matter: those asked for, and those that feed what matters.
   void find_live() {

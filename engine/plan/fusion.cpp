@@ -38,10 +38,7 @@ class Fuser {
   };
 
   const GraphNode& node(NodeId id) const { return graph_.node(id); }
-  NodeId root_of(NodeId id) const {
-    while (node(id).op->is_alias) id = node(id).inputs[0];
-    return id;
-  }
+  NodeId root_of(NodeId id) const { return root_of_alias(graph_, id); }
 
   // Sums of which the kernel of one term adds the other.
   void find_sums() {

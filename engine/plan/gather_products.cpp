@@ -6,21 +6,19 @@
 #include "engine/core/body.h"
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
+#include "engine/plan/body_order.h"
 #include "engine/plan/fusion.h"
 
 namespace nestgrad {
 
 namespace {
 
-constexpr std::size_t kFarthest = 48;      // groups that a product looks back to
-constexpr std::size_t kMostGroups = 2000;  // of a body: longer ones are not compiled
-
 class Gatherer {
  public:
   Gatherer(const Graph& graph, Fusion& fusion) : graph_(graph), fusion_(fusion), order_(fusion.order) {}
 
   void run() {
-    if (order_.size() > kMostGroups) return;
+    if (order_.size() > kMostInstructions) return;
     for (std::size_t i = 1; i < order_.size(); ++i)
       if (const Matrix matrix = matrix_of(order_[i]); matrix.node >= 0) gather(i, matrix);
   }
@@ -28,10 +26,7 @@ class Gatherer {
  private:
   using Group = Fusion::Group;
 
-  NodeId root_of(NodeId id) const {
-    while (graph_.node(id).op->is_alias) id = graph_.node(id).inputs[0];
-    return id;
-  }
+  NodeId root_of(NodeId id) const { return root_of_alias(graph_, id); }
 
   struct Matrix {
     NodeId node = -1;
@@ -66,7 +61,7 @@ class Gatherer {
   // Moves group i up to an earlier product of the same matrix, or that one down to it.
   void gather(std::size_t i, Matrix matrix) {
     bool up = true;
-    for (std::size_t other = i; other-- > 0 && i - other <= kFarthest;) {
+    for (std::size_t other = i; other-- > 0 && i - other <= kFarthestProduct;) {
       const Group& group = order_[other];
       if (is_scan(graph_.node(group.nodes[0]))) return;
       const bool follows = matrix == Matrix{group.nodes[0]};  // a step from what the other step makes

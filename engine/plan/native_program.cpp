@@ -1,5 +1,4 @@
 // Which texts a program has, and where their machine code is used.
-#include <functional>
 
 #include "engine/core/threads.h"
 #include "engine/plan/body_source.h"

@@ -1,5 +1,6 @@
 #include "engine/plan/readers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/core/index.h"
@@ -20,6 +21,11 @@ std::vector<char> live_nodes(const std::deque<GraphNode>& nodes, std::span<const
   return live;
 }
 
+NodeId root_of_alias(const Graph& graph, NodeId id) {
+  while (graph.node(id).op->is_alias) id = graph.node(id).inputs[0];
+  return id;
+}
+
 std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,
                                             std::span<const NodeId> outputs) {
   std::vector<std::vector<Reader>> readers(uz(graph.size()));
@@ -36,6 +42,11 @@ bool reads_step_by_step(const Graph& graph, const Reader& reader) {
   if (reader.id < 0 || !is_scan(graph.node(reader.id))) return false;
   const GraphBody& body = body_of(graph.node(reader.id));
   return reader.operand >= body.carries && reader.operand < body.carries + body.xs;
+}
+
+bool all_read_step_by_step(const Graph& graph, const std::vector<Reader>& readers) {
+  return !readers.empty() &&
+         std::ranges::all_of(readers, [&](const Reader& r) { return reads_step_by_step(graph, r); });
 }
 
 bool begins_segments(const Graph& graph, const Reader& reader) {

@@ -12,6 +12,9 @@ namespace nestgrad {
 std::vector<char> live_nodes(const std::deque<GraphNode>& nodes, std::span<const NodeId> wanted,
                              std::span<const NodeId> cuts);
 
+// The node whose bytes an alias shows; a node that is none of them is its own root.
+NodeId root_of_alias(const Graph& graph, NodeId id);
+
 // Who reads a value, as which operand; id -1: the caller.
 struct Reader {
   NodeId id, operand;
@@ -21,6 +24,8 @@ using Readers = std::vector<std::vector<Reader>>;
 Readers readers_of(const Graph& graph, const std::vector<char>& live, std::span<const NodeId> outputs);
 // Is the reader a scan that cuts this operand along its first axis, a step each?
 bool reads_step_by_step(const Graph& graph, const Reader& reader);
+// Are these all such scans, and is there one?
+bool all_read_step_by_step(const Graph& graph, const std::vector<Reader>& readers);
 // Is it a scan that recomputes carries, and begins its segments with this operand (ScanAttrs::recomputes)?
 bool begins_segments(const Graph& graph, const Reader& reader);
 

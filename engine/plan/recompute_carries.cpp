@@ -66,12 +66,10 @@ class Chooser {
   void find_stacks() {
     there_.assign(body_.nodes.size(), 0);
     for (NodeId stack : results_of(graph_, readers_, scan_).stacks) {
-      const auto& readers = readers_[uz(stack)];
-      if (readers.empty()) continue;
+      if (readers_[uz(stack)].empty()) continue;
       const NodeId what = graph_.node(stack).attrs.as<StackAttrs>().node;
       if (!stacks_.emplace(what, stack).second) continue;
-      if (std::ranges::all_of(readers, [&](const Reader& r) { return reads_step_by_step(graph_, r); }))
-        served_.insert(what);
+      if (all_read_step_by_step(graph_, readers_[uz(stack)])) served_.insert(what);
       else there_[uz(what)] = 1;
     }
   }

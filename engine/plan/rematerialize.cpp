@@ -1,5 +1,4 @@
 // The pass that decides what scans keep and what is computed again.
-#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -50,11 +49,7 @@ class Rematerialize {
   }
 
  private:
-  bool is_read_step_by_step(NodeId stack) const {
-    const auto& readers = readers_[uz(stack)];
-    return !readers.empty() &&
-           std::ranges::all_of(readers, [&](const Reader& r) { return reads_step_by_step(old_, r); });
-  }
+  bool is_read_step_by_step(NodeId stack) const { return all_read_step_by_step(old_, readers_[uz(stack)]); }
 
   // The stack of a node of a scan's new body, made when it is first asked for.
   Tensor stack_of(Scan& scan, const GraphNode& old) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <mutex>
 #include <new>
 
@@ -132,6 +133,8 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
     made[uz(inputs_[i])] = inputs[i];
   }
   ContextGuard guard;
+  const ThreadContext::Emit around = context().emit;
+  std::map<int, int> regions;  // the function's -> this call's: what one call computes again is no other's
   std::vector<Tensor> in;
   for (NodeId id = 0; id < graph.size(); ++id) {
     Tensor& t = made[uz(id)];
@@ -143,7 +146,15 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
                       describe(graph.nodes(), id)));
     in.clear();
     for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
-    context().emit.level = n.level;
+    ThreadContext::Emit& emission = context().emit;
+    emission.level = n.level;
+    emission.region = around.region;
+    if (n.region != 0) {
+      int& region = regions[n.region];
+      if (region == 0) region = new_region();
+      emission.region = region;
+    }
+    emission.scope = n.scope.empty() ? around.scope : ScopeName(around.scope, n.scope.str());
     t = emit(*n.op, in, n.attrs, n.loc);
   }
   std::vector<Tensor> out;

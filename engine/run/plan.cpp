@@ -172,19 +172,25 @@ Program compile_within(const std::deque<GraphNode>& nodes, const std::vector<Nod
   if (budget == 0 || best.arena_bytes <= budget) return best;
   const std::size_t asked = best.arena_bytes;
   const int steps = most_steps(nodes);
-  for (std::int64_t every = 0; every <= steps; every = std::max<std::int64_t>(1, every * 2)) {
-    options.checkpoint_every = static_cast<int>(every);
-    Program next = compile(nodes, inputs, outputs, options);
-    const auto rank = [&](const Program& p) {
-      return std::tuple(p.arena_bytes > budget, p.arena_bytes > budget ? 0 : p.flops, p.arena_bytes);
-    };
-    if (rank(next) < rank(best)) best = std::move(next);
+  const auto rank = [&](const Program& p) {
+    return std::tuple(p.arena_bytes > budget, p.arena_bytes > budget ? 0 : p.flops, p.arena_bytes);
+  };
+  for (const std::size_t above : {options.recompute_above, std::size_t{0}}) {
+    options.recompute_above = above;
+    for (std::int64_t every = 0; every <= steps; every = std::max<std::int64_t>(1, every * 2)) {
+      options.checkpoint_every = static_cast<int>(every);
+      Program next = compile(nodes, inputs, outputs, options);
+      if (rank(next) < rank(best)) best = std::move(next);
+    }
   }
   if (best.arena_bytes > budget)
     throw ConfigError(fmt::format(
-        "[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, with "
-        "the best checkpoint schedule {}; give at least that, or make the batch or the context smaller",
-        budget, asked, best.arena_bytes));
+        "[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, {} {}; give at least that, "
+        "make the inputs smaller (a batch, a context), or {}",
+        budget, asked, steps == 0 ? "with what is cheap computed again" : "with the best checkpoint schedule",
+        best.arena_bytes,
+        steps == 0 ? "write loops with scan() and long parts inside checkpoint(), which can be computed again"
+                   : "put long parts outside of scans inside checkpoint()"));
   return best;
 }
 

@@ -2,7 +2,6 @@
 // of certain addresses; callers alternate between few sets of arrays. Owned by the plan, and used by one thread at a time.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

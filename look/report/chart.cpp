@@ -1,4 +1,6 @@
 // Line charts.
+#include <algorithm>
+
 #include "engine/core/error.h"
 #include "look/report/axis.h"
 

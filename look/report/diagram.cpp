@@ -1,6 +1,5 @@
 // Boxes and arrows.
 #include <array>
-#include <numeric>
 #include <set>
 
 #include "engine/core/error.h"

@@ -1,5 +1,7 @@
 #include "look/report/drawing.h"
 
+#include <algorithm>
+
 namespace nestgrad::drawing {
 
 namespace {

@@ -1,5 +1,6 @@
 // Matrices as colours. The cells of one shade are one path of horizontal strokes, in units of cells, one
 // stroke for a run of neighbours: a few bytes for each cell.
+#include <algorithm>
 #include <array>
 #include <tuple>
 

@@ -1,7 +1,6 @@
 #include "look/report/layered_layout.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace nestgrad::drawing {

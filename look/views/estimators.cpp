@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "autograd/grad.h"
 #include "look/gradient_parts.h"

@@ -1,7 +1,6 @@
 // The inner loss of each token, and the outer loss of its answer.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "look/open_loop.h"

@@ -1,7 +1,6 @@
 // One inner step in full.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "autograd/grad.h"

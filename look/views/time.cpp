@@ -1,5 +1,4 @@
 // Where the program's time goes.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>

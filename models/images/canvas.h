@@ -3,7 +3,6 @@
 // 1/2).
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "models/images/draws.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"

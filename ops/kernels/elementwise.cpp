@@ -1,5 +1,4 @@
 // Elementwise kernels: one loop for all formulas of elementwise.def.
-#include <cstring>
 #include <type_traits>
 #include <utility>
 

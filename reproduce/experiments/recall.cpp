@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "models/images/labelled_images.h"
 #include "models/language_model.h"

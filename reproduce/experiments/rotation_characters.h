@@ -2,8 +2,6 @@
 // hardly say how they are turned.
 #pragma once
 
-#include <optional>
-
 #include "models/images/labelled_images.h"
 #include "reproduce/experiment.h"
 

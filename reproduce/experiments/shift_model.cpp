@@ -1,7 +1,5 @@
 #include "reproduce/experiments/shift_model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 

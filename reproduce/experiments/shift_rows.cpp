@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "reproduce/claims.h"
 #include "reproduce/statistics.h"

@@ -213,6 +213,34 @@ TEST_CASE("checkpoint() recomputes what is inside a region once, and not its out
   CHECK(count(plan(true), " add ") == count(plan(false), " add "));
 }
 
+TEST_CASE("checkpoint() inside a function that is called with tensors is kept, for each call by itself") {
+  const Function f = trace([](const Tensors& in) { return Tensors{network(true)(in)}; }, layer_specs());
+  const Function plain = derivative(network(false), layer_specs(), 1),
+                 called = derivative([&](const Tensors&in) { return f(in)[0]; }, layer_specs(), 1);
+  const Arrays at = random(layer_specs(), 12, -.3, .3);
+  CHECK(same_bits(called(at), plain(at)));
+  CHECK(called.plan().stats().arena_bytes ==
+        derivative(network(true), layer_specs(), 1).plan().stats().arena_bytes);
+  CHECK(called.plan().stats().arena_bytes < plain.plan().stats().arena_bytes * 2 / 3);
+  // The scopes, too, and two calls have no region in common.
+  const Function block = trace(
+      [](Tensor x) {
+        return checkpoint([&] {
+          const Scope scope("block");
+          return Tensors{tanh(x)};
+        })[0];
+      },
+      f64({3}));
+  Graph g;
+  const GraphScope open(g);
+  const Scope model("model");
+  const Tensor once = block(std::vector{g.input(f64({3}), "x")})[0], twice = block(std::vector{once})[0];
+  CHECK(g.node(once.id()).scope.str() == "model/block");
+  CHECK(g.node(once.id()).region != 0);
+  CHECK(g.node(twice.id()).region != 0);
+  CHECK(g.node(once.id()).region != g.node(twice.id()).region);
+}
+
 TEST_CASE("checkpoint() around nested learning gives the same bits") {
   const std::vector<Spec> specs{f64({4, 3}), f64({4, 3}), f64({3, 3})};
   for (int order = 1; order <= 2; ++order) {

@@ -141,6 +141,33 @@ TEST_CASE("What a checkpointed scan reads is kept until its last recomputation")
   check_every_schedule(f, random(specs, 5));
 }
 
+// A derivative's scan carries the sums of its gradients, and nothing of it is computed again: no n-th of them is kept.
+TEST_CASE("A scan of which nothing is computed again keeps no carries, whatever its schedule") {
+  const std::vector<Spec> specs{f64({1, 8}), f64({8, 8}), f64({64, 1, 8})};
+  const auto recurrent = [](const Tensors& in) {
+    return sum(square(scan(
+                          [&](const Tensors& c, const Tensors& x) -> StepOutput {
+                            return {{tanh(matmul(c[0], in[1]) + x[0])}, {}};
+                          },
+                          {in[0]}, {in[2]})
+                          .carries[0]));
+  };
+  const auto bytes = [&](const Function& f, int every) {
+    return f.plan({.checkpoint_every = every}).stats().arena_bytes;
+  };
+  const Function value = derivative(recurrent, specs, 0), gradient = derivative(recurrent, specs, 1);
+  check_every_schedule(gradient, random(specs, 5));
+  for (const int every : kSchedules) {
+    CAPTURE(every);
+    CHECK(bytes(value, every) == bytes(value, 0));
+  }
+  // The shared weights are larger than all carries between the steps: keeping them once a segment would cost more than the
+  // schedule saves.
+  CHECK(bytes(gradient, 8) < bytes(gradient, 0));
+  const std::size_t weights = 8 * 8 * sizeof(double);
+  CHECK(bytes(gradient, 1) < bytes(gradient, 0) + 2 * weights);
+}
+
 TEST_CASE("Checkpointing keeps less for long sequences") {
   const auto specs = learner_specs(256);
   for (int order = 1; order <= 2; ++order) {

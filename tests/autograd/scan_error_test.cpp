@@ -64,6 +64,16 @@ TEST_CASE(
     });
   };
   CHECK(missed([&] { nested(true); }));
+  // Of a carry that starts from it, it is not named twice.
+  CHECK(contains(
+      message_of<GradError>([&] {
+        scan(
+            [&](const Tensors& c, const Tensors&) -> StepOutput {
+              return {{c[0]}, {slope(c[0], s.w)}};
+            },
+            {s.w}, {s.x});
+      }),
+      "would miss its path through the carry that starts from it, or the sequence that it is. A body's"));
   CHECK_NOTHROW(nested(false));
 }
 

@@ -1,7 +1,6 @@
 // Arrays and sizes: what no number can count is refused, and no number is changed in silence.
 #include "engine/core/array.h"
 
-#include <cmath>
 #include <limits>
 
 #include "engine/run/function.h"

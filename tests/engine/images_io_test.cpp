@@ -1,9 +1,6 @@
 // PNG and idx files.
 #include <doctest/doctest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "engine/core/error.h"
 #include "engine/core/random.h"
 #include "engine/io/file.h"

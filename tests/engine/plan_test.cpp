@@ -266,6 +266,23 @@ TEST_CASE("A memory budget chooses the checkpoint schedule, and changes no bit")
   const std::string why = message_of<ConfigError>([&] { f.plan({.memory_budget = 1000}); });
   CHECK(contains(why, "a memory budget of 1000 bytes is too small"));
   CHECK(contains(why, fmt::format("as asked for the plan needs {}", f.plan().stats().arena_bytes)));
+  CHECK(contains(why, "with the best checkpoint schedule"));
+  // Where there is no scan, what is cheap is computed again, however small it is.
+  const Function chain = trace(
+      [](Tensor x, Tensor w) {
+        Tensor y = x;
+        for (int layer = 0; layer < 8; ++layer) y = matmul(tanh(sin(square(y))), w);
+        return grad(sum(y), w);
+      },
+      f64({64, 4}), f64({4, 4}));
+  const std::size_t kept = chain.plan().stats().arena_bytes,
+                    least_kept = chain.plan({.recompute_above = 0}).stats().arena_bytes;
+  REQUIRE(least_kept < kept);
+  CHECK(chain.plan({.memory_budget = least_kept}).stats().arena_bytes == least_kept);
+  CHECK(contains(message_of<ConfigError>([&] { chain.plan({.memory_budget = 1000}); }),
+                 fmt::format("with what is cheap computed again {}; give at least that, make the inputs smaller (a batch, a "
+                             "context), or write loops with scan()",
+                             least_kept)));
   // Four times the length needs about twice the memory.
   const auto least = [&](std::int64_t time) {
     std::size_t bytes = 0;

@@ -1,6 +1,5 @@
 // A profile measures the memory that the plan predicted.
 #include <cstring>
-#include <map>
 
 #include "engine/plan/arena.h"
 #include "engine/plan/program.h"

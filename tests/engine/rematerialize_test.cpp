@@ -1,7 +1,6 @@
 // The promise: what a derivative reads of a scan is kept or computed again, whichever moves fewer bytes, and
 // the bits are the same.
 #include <algorithm>
-#include <numeric>
 #include <random>
 
 #include "engine/plan/cut.h"

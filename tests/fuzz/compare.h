@@ -1,8 +1,6 @@
 // What has to be the same about one program, however it is run. Each check throws a Finding, in words.
 #pragma once
 
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "nestgrad.h"

@@ -3,7 +3,6 @@
 // must have been in one.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 
 #include "tests/fuzz/campaign.h"

@@ -1,7 +1,5 @@
 // Bars and points.
-#include <cstdlib>
 #include <regex>
-#include <set>
 
 #include "tests/look/pictures.h"
 

@@ -1,7 +1,5 @@
 // Diagrams: layers, arrows, legends.
-#include <cstdlib>
 #include <regex>
-#include <set>
 
 #include "tests/look/pictures.h"
 

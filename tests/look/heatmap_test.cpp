@@ -1,5 +1,4 @@
 // Heat maps: colours, scales, sizes.
-#include <cstdlib>
 #include <regex>
 #include <set>
 

@@ -1,6 +1,5 @@
 // The promise: the loop that is inspected of a vision transformer's block is the one that the model runs, with what its
 // loss wants of it; and its page shows the image.
-#include <cmath>
 #include <numeric>
 
 #include "autograd/grad.h"

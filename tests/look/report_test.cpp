@@ -1,6 +1,4 @@
 // Pages: tables, trees, views with their claims.
-#include <cstdio>
-#include <set>
 
 #include "engine/io/file.h"
 #include "tests/look/pictures.h"

@@ -2,8 +2,6 @@
 // from which token on it differs.
 #include <doctest/doctest.h>
 
-#include <cmath>
-
 #include "models/decoder.h"
 #include "tests/models/model_testing.h"
 

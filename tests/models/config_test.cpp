@@ -2,7 +2,6 @@
 // does not make sense is refused with the field's name.
 #include "models/config.h"
 
-#include <cmath>
 #include <limits>
 
 #include "tests/testing.h"

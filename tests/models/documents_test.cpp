@@ -1,7 +1,6 @@
 // The promise: of documents that share a sequence each is read, and trained on, as if it stood alone.
 #include "models/documents.h"
 
-#include <filesystem>
 #include <fstream>
 #include <numeric>
 

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <mutex>
-#include <numeric>
 
 #include "engine/core/error.h"
 #include "engine/io/file.h"

@@ -2,7 +2,6 @@
 // back meanwhile, and however many threads there are.
 #include "models/streams.h"
 
-#include <filesystem>
 #include <fstream>
 
 #include "engine/io/safetensors.h"

@@ -1,6 +1,5 @@
 // The promise: self-supervised heads share the encoder's parameters, hidden patches are never seen, and only they are
 // scored.
-#include <algorithm>
 
 #include "models/vision/heads.h"
 #include "models/vision/patches.h"

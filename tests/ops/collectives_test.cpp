@@ -4,8 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <mutex>
-
 #include "engine/processes/threads.h"
 #include "tests/lent_transport.h"
 #include "tests/ops/collective_cases.h"

@@ -1,6 +1,5 @@
 // Elementwise ops: what holds for each row of elementwise.def, whatever its formula.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>

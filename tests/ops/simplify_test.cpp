@@ -1,12 +1,12 @@
 // The simplifier of plans: each rule fires, changes no number, and hides no NaN or infinity.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -37,6 +37,9 @@ const std::vector<Rule>& rules() {
       {"x + 0", [](Tensor x) { return x + 0.0; }, 1},
       {"0 + x", [](Tensor x) { return 0.0 + x; }, 1},
       {"x - 0", [](Tensor x) { return x - 0.0; }, 1},
+      {"x^2", [](Tensor x) { return pow(x, 2.0); }, 1, 0, false},
+      {"x^3", [](Tensor x) { return pow(x, 3.0); }, 0, 0, false},
+      {"x^-1", [](Tensor x) { return pow(x + 2.0, -1.0); }, 1, 0, false},
       {"-(-x)", [](Tensor x) { return -(-x); }, 1},
       {"-(-(-x))", [](Tensor x) { return -(-(-x)); }, 2},
       {"reshape to its own shape", [](Tensor x) { return reshape(x, x.shape()); }, 1},
@@ -226,6 +229,16 @@ TEST_CASE("products with a common factor that are added up are one product, the 
             {a, b, x}) == 2);
   CHECK(products([](In in) { return Tensors{matmul(in[0], in[2]) + matmul(in[1], in[2])}; },
                  {a, uniform({DType::f64, {4, 4}}, 9), x}) == 2);
+}
+
+TEST_CASE("powers that products make are no powers in a plan, where it may round") {
+  for (const auto& [exponent, is_product] :
+       {std::pair{2.0, true}, {3.0, true}, {-1.0, true}, {0.5, false}, {2.5, false}}) {
+    CAPTURE_BOUND(exponent);
+    const Function f = trace([e = exponent](Tensor x) { return pow(x, e); }, Spec{DType::f64, {3}});
+    CHECK(contains(f.plan().str(), " pow ") != is_product);
+    CHECK(contains(f.plan({.simplify = false}).str(), " pow "));
+  }
 }
 
 TEST_CASE("simplification hides no NaN and no infinity") {

@@ -361,7 +361,7 @@ for folder in inspected layer; do
     [ -s "$work/$folder/$file" ] || fail "inspect: no $folder/$file"
   done
 done
-expect 2 'wants --checkpoint DIR or --learner NAME' "$bin/inspect"
+expect 2 '--checkpoint: wants a DIR, or give --learner NAME' "$bin/inspect"
 expect 2 'excludes' "$bin/inspect" --learner delta-net --checkpoint "$whole"
 expect 2 'there are 8 tokens' "${looks[@]}" --learner delta-net --token 8
 expect 2 'learner' "$bin/inspect" --learner nothing
@@ -484,7 +484,7 @@ expect 1 'missing.st' "$bin/verify" --reference "$case" --kernel "$work/missing.
 expect 1 'text.txt' "$bin/verify" --reference "$text" --kernel "$case"
 expect 2 'not in' "$bin/reference" --system nothing --describe
 expect 2 "did you mean 'chunk'" "${ref[@]}" --describe --policy chnk=4
-expect 2 'wants --inputs FILE' "${ref[@]}" --out "$work/x"
+expect 2 '--inputs: wants a FILE, or give --random' "${ref[@]}" --out "$work/x"
 expect 2 'name of the file to write' "${ref[@]}" --random 1,1,4,2
 expect 2 'excludes' "${ref[@]}" --random 1,1,4,2 --inputs "$case" --out "$work/x"
 expect 2 'random' "${ref[@]}" --random 1,1,4 --out "$work/x"

@@ -1,7 +1,5 @@
 #include "ttt/forms/factors.h"
 
-#include <fmt/format.h>
-
 #include "autograd/grad.h"
 #include "ops/accumulate.h"
 

@@ -3,8 +3,6 @@
 // q, k, v [batch, heads, tokens, dim]; weights [batch, heads, in, out]; gates [batch, heads, tokens, 1 or in].
 #pragma once
 
-#include <memory>
-
 #include "ttt/state.h"
 
 namespace nestgrad::ttt {

@@ -35,13 +35,7 @@ std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Bloc
     const OwnLines lines;
     l = learner_.loss(seen, probe(block.k), probe(block.v));
   }
-  Shape wanted = block.k.shape();
-  wanted.back() = 1;
-  if (l.shape() != wanted)
-    throw FormError(
-        fmt::format("[loss] the inner loss must be per token, {}; it "
-                    "is {}. Sum over features only, with the axis kept",
-                    to_string(wanted), describe(l)));
+  require_loss_per_token(l, block.k.shape());
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < probes.size(); ++i) {
     const Tensor rate = rate_of(block.gates, at.at(i));

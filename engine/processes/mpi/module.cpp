@@ -3,8 +3,6 @@
 
 #include <mpi.h>
 
-#include <cstring>
-
 namespace {
 
 using nestgrad::MpiModule;

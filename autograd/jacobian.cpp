@@ -1,0 +1,38 @@
+#include "autograd/jacobian.h"
+
+#include "autograd/scan.h"
+#include "ops/ops.h"
+
+namespace nestgrad {
+
+namespace {
+
+Shape joined(Shape a, const Shape& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+Tensor jacobian(Tensor y, Tensor x, GradOptions options, Loc loc) {
+  const GraphScope open(context().emit.graph ? *context().emit.graph : y.graph());  // where the identity goes
+  const Scope scope("jacobian", loc);
+  const std::int64_t elements = y.spec().size();
+  const Shape shape = joined(y.shape(), x.shape());
+  if (elements == 0) return zeros(x.dtype(), shape);
+  if (elements == 1) return reshape(vjp({y}, {seed_of_ones(y, loc).cotangent}, {x}, options, loc)[0], shape);
+  const Tensor places = iota(y.dtype(), {elements, elements}, 0);
+  const Tensor identity = equal(places, transpose(places));
+  const ScanResult rows = scan(
+      [&](const std::vector<Tensor>&, const std::vector<Tensor>& cotangent) -> StepOutput {
+        return {{}, {vjp({y}, cotangent, {x}, options, loc)[0]}};
+      },
+      {}, {reshape(identity, joined({elements}, y.shape()))}, {}, loc);
+  return reshape(rows.ys[0], shape);
+}
+
+Tensor hessian(Tensor y, Tensor x, GradOptions options, Loc loc) {
+  return jacobian(grad(y, x, options, loc), x, options, loc);
+}
+
+}  // namespace nestgrad
