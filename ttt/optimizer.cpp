@@ -303,7 +303,7 @@ Tensor InnerOptimizer::pull(std::span<Tensor> slots, Tensor w, Tensor gradient, 
 }
 
 std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g, const Gates& all_gates,
-                                         const FastWeight& weight) const {
+                                         const FastWeight& weight, Tensor* moved) const {
   const Scope scope(kStepScope);
   const Gates gates = gates_of(weight.name, all_gates);
   const WeightKind kind = weight.kind;
@@ -321,11 +321,16 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
   const bool master = normalising && norm_ == Norm::master;
   Tensor w = master ? next[at + 1] : next[0];
   const Tensor found = w;
-  if (!keep_.is_one()) w = keep_.at(gates, w) * w;
+  Tensor kept, pulled;
+  if (!keep_.is_one()) {
+    kept = keep_.at(gates, w);
+    w = kept * w;
+  }
   w = w - g;
   if (anchored_) {
     const Scope anchor_scope("anchor");
-    w = w - pull(std::span(next).subspan(anchor), found, gradient, gates);
+    pulled = pull(std::span(next).subspan(anchor), found, gradient, gates);
+    w = w - pulled;
     if (anchor_.follow > 0) next[anchor] = (1.0 - anchor_.follow) * next[anchor] + anchor_.follow * w;
   }
   if (master) next[at + 1] = w;
@@ -334,6 +339,13 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
     w = w / (norm(w, {-2}, kKeep) + norm_eps_) * next[at];
   }
   next[0] = w;
+  if (!moved) return next;
+  if (normalising) {
+    *moved = w - state[0];
+    return next;
+  }
+  *moved = kept.defined() ? (kept - 1.0) * found - g : -g;
+  if (pulled.defined()) *moved = *moved - pulled;
   return next;
 }
 

@@ -133,9 +133,10 @@ class InnerOptimizer {
   std::vector<Tensor> joint(std::vector<Tensor> gradients) const;
   bool stops_gradients() const { return detached_; }
   bool couples_weights() const { return !joint_.empty(); }
-  // The state after one step. weight: its name and kind; its value is in state.
+  // The state after one step. weight: its name and kind; its value is in state. moved: becomes what the weight has moved
+  // by, in all its digits, of which the difference of the two weights keeps few where a step is small.
   std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates,
-                           const FastWeight& weight) const;
+                           const FastWeight& weight, Tensor* moved = nullptr) const;
   std::vector<std::string> gates() const;  // names of the gates that it needs
   std::string str() const;
 

@@ -120,14 +120,16 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
   const std::int64_t tokens = block.tokens();
   Gates columns;
   for (const auto& [name, rows] : block.gates) columns[name] = transpose(tokens_first(rows));
-  const auto stepped = [&](const State& s, std::span<const Tensor> gradients, const Gates& gates) {
-    std::vector<Tensor> flat;
-    for (std::size_t i = 0; i < s.weights.size(); ++i)
-      for (const Tensor& t : optimizer_.step(s.of(i), gradients[i], gates, s.weights.at(i)))
-        flat.push_back(t);
-    return s.with(flat);
-  };
+  // With position rates the scan carries, behind the state, how far each weight has gone from where the chunk found it: that
+  // is what they multiply, and so their gradient. after - w would have lost the digits of small steps.
   const std::size_t weights = state.weights.size();
+  const bool placed = block.position.defined();
+  std::vector<Tensor> carried = state.flat();
+  const std::size_t states = carried.size();
+  for (std::size_t i = 0; placed && i < weights; ++i) {
+    const Tensor now = state.weights.at(i).value;
+    carried.push_back(block.earlier.defined() ? now - at.weights.at(i).value : zeros(now.dtype(), now.shape()));
+  }
   std::vector<Tensor> before, after;
   Tensors xs = g;
   std::vector<std::string> names;
@@ -139,31 +141,42 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
       [&](const Tensors& carry, const Tensors& x) -> StepOutput {
         Gates now;
         for (std::size_t i = 0; i < names.size(); ++i) now[names[i]] = x[weights + i];
-        const State s = state.with(carry), next = stepped(s, std::span(x).first(weights), now);
-        StepOutput step{next.flat(), s.weights.values()};
-        for (const Tensor& t : next.weights.values()) step.ys.push_back(t);
+        const State s = state.with(std::span(carry).first(states));
+        StepOutput step;
+        std::vector<Tensor> ways;
+        for (std::size_t i = 0; i < weights; ++i) {
+          Tensor moved;
+          for (const Tensor& t :
+               optimizer_.step(s.of(i), x[i], now, s.weights.at(i), placed ? &moved : nullptr))
+            step.carries.push_back(t);
+          if (placed) ways.push_back(carry[states + i] + moved);
+        }
+        step.ys = placed ? std::vector(carry.begin() + static_cast<std::ptrdiff_t>(states), carry.end())
+                         : s.weights.values();
+        const std::vector<Tensor> gone = placed ? ways : s.with(step.carries).weights.values();
+        step.ys.insert(step.ys.end(), gone.begin(), gone.end());
+        step.carries.insert(step.carries.end(), ways.begin(), ways.end());
         return step;
       },
-      state.flat(), xs);
-  const State unplaced = state.with(r.carries);
+      carried, xs);
+  const State unplaced = state.with(std::span(r.carries).first(states));
   State end = unplaced;
   for (std::size_t i = 0; i < weights; ++i) {
     before.push_back(r.ys[i]);
     after.push_back(r.ys[weights + i]);
   }
-  if (block.position.defined()) {
+  if (placed) {
     const Tensor earlier =
         block.earlier.defined() ? block.earlier : pad(slice(block.position, 0, 0, tokens - 1), 0, 1, 0);
     const Weights from = for_each_token(at.weights, tokens);
-    std::vector<Tensor> last = end.weights.values();
+    std::vector<Tensor> last;
     for (std::size_t i = 0; i < weights; ++i) {
       const Tensor w = from.at(i).value;
-      before[i] = w + for_each_weight(earlier, w) * (before[i] - w);
-      after[i] = w + for_each_weight(block.position, w) * (after[i] - w);
-      const Tensor start = at.weights.at(i).value;
+      before[i] = w + for_each_weight(earlier, w) * before[i];
+      after[i] = w + for_each_weight(block.position, w) * after[i];
       const Tensor way =
           block.position.rank() == 1 ? slice(block.position, 0, tokens - 1, tokens) : block.position;
-      last[i] = start + way * (last[i] - start);
+      last.push_back(at.weights.at(i).value + way * r.carries[states + i]);
     }
     end.weights = end.weights.with(last);
   }
