@@ -1,6 +1,7 @@
 // The promise: the dual form that is derived from a learner's trace gives the numbers of the primal form, and
 // both give those of the inner loop done by hand; as values and as derivatives with respect to everything.
 #include "tests/ttt/named_learners.h"
+#include "ttt/compose.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -137,5 +138,47 @@ TEST_CASE("a step of small rate lowers the loss of its own token") {
       return Tensors{out.loss_before - out.loss_after};
     });
     for (double fall : run(f)[0].to_vector()) CHECK(fall > 0);
+  }
+}
+
+// What a position rate multiplies is the sum of the steps; the difference of the weights has lost it at this rate.
+TEST_CASE("the derivative by a position rate has all its digits, however small the steps are") {
+  constexpr std::int64_t kTime = 4, kDim = 2;
+  constexpr double kRate = 1e-12;
+  const Spec rows{DType::f64, {1, 1, kTime, kDim}};
+  const std::vector<Spec> specs{rows, rows, rows, rows, {DType::f64, {kTime}}, {DType::f64, {1, kDim, kDim}}};
+  const Arrays in = random(specs, 3);  // q, k, v, cotangent, position, W
+  const auto at = [&](std::size_t of, std::int64_t t, std::int64_t i) { return in[of].at(t * kDim + i); };
+  for (const double beta : {0.0, 0.5}) {
+    std::vector<double> expected;
+    double momentum[kDim][kDim] = {}, way[kDim][kDim] = {};
+    for (std::int64_t t = 0; t < kTime; ++t) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < kDim; ++i)
+        for (std::int64_t j = 0; j < kDim; ++j) {
+          momentum[i][j] = beta * momentum[i][j] + kRate * at(1, t, i) * at(2, t, j);
+          way[i][j] += momentum[i][j];
+          sum += at(0, t, i) * way[i][j] * at(3, t, j);
+        }
+      expected.push_back(sum);
+    }
+    for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
+      CAPTURE(ttt::name(form));
+      const Arrays out = trace(
+          [&](const Tensors& t) {
+            const ttt::Composed learner(
+                {"x W",
+                 {ttt::matrix("W", t[5])},
+                 [](const Weights& w, Tensor x) { return matmul(x, w["W"]); }},
+                ttt::inner_product(),
+                beta > 0 ? ttt::InnerOptimizer().momentum(beta) : ttt::InnerOptimizer());
+            const Views views{t[0], t[1], t[2], {{"rate", full(DType::f64, {1, 1, kTime, 1}, kRate)}}, t[4]};
+            const InnerLoopResult r = ttt::train_along(learner, ttt::for_batch(learner.init(), 1), views,
+                                                       {.policy = {.chunk = kTime}, .form = form});
+            return grad(sum(r.output * t[3]), {t[4]});
+          },
+          specs)(in);
+      CHECK(relative_error(out[0], Array::of(expected, {kTime})) < 1e-14);
+    }
   }
 }

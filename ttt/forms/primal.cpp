@@ -128,7 +128,8 @@ PrimalForm::Walk PrimalForm::step_along(const State& at, const State& state, con
   const std::size_t states = carried.size();
   for (std::size_t i = 0; placed && i < weights; ++i) {
     const Tensor now = state.weights.at(i).value;
-    carried.push_back(block.earlier.defined() ? now - at.weights.at(i).value : zeros(now.dtype(), now.shape()));
+    carried.push_back(block.earlier.defined() ? now - at.weights.at(i).value
+                                              : zeros(now.dtype(), now.shape()));
   }
   std::vector<Tensor> before, after;
   Tensors xs = g;
