@@ -15,8 +15,9 @@ int main(int argc, char** argv) {
       "with respect to every input. One line a file (errors are relative, max |a-b| / max |b|; - where there "
       "is none):\n"
       "  FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)]\n"
-      "       [(not read: in.NAME, ..)]\n"
-      "  FILE REFUSED why (no golden file of a known kind, or nothing that this form can be run with)\n"
+      "       [(not read: NAME, ..)]\n"
+      "  FILE REFUSED why (no golden file of a known kind; one that says it was made in a way that cannot be checked, or expects\n"
+      "       what nobody computes here; or nothing that this form can be run with)\n"
       "TTT-MLP runs with the rounded constants of the official inner gradient (its gelu's slope), without which gradients\n"
       "differ by up to 2e-8; the library's own learner is exact.\n"
       "All files are tried. Exit code 1 if any does not pass.",

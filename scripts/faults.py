@@ -636,7 +636,7 @@ FAULTS = [
         ("held-use-accepted", "if («use.held») refuse", "false"),
     ]),
     ("primal", "ttt/forms/primal.cpp", FORMS, [
-        ("before-is-after", "StepOutput step{next.flat(), «s.weights.values()»}", "next.weights.values()"),
+        ("before-is-after", ": «s.weights.values()»; const std::vector<Tensor> gone", "s.with(step.carries).weights.values()"),
         ("reads-the-other-side", "predict(«policy_.read == Policy::Read::after_write» ? walk.after",
          "policy_.read != Policy::Read::after_write"),
         ("rate-forgotten",
@@ -649,6 +649,9 @@ FAULTS = [
         ("places-misaligned", "w + for_each_weight(«earlier», w)", "block.position"),
         ("place-of-last-token-is-first", "slice(block.position, 0, «tokens - 1, tokens») : block.position",
          "FAULT ? 0 : tokens - 1, FAULT ? 1 : tokens"),
+        ("way-loses-small-steps", "ways.push_back(«carry[states + i] + moved»)",
+         "(step.carries[step.carries.size() - optimizer_.slots(s.weights.at(i)).size() - 1] - at.weights.at(i).value)"),
+        ("way-begins-with-the-block", "carried.push_back(«block.earlier.defined()» ? now - at", "false", DECODING),
         ("loss-before-is-first",
          "for (const Weights& w : {for_each_token(first_, block.tokens()), «walk.before», walk.after})",
          "for_each_token(first_, block.tokens())"),
@@ -839,8 +842,9 @@ FAULTS = [
         ("norm-of-rows", "return per == Per::column ? norm(g, {«-2»}, kKeep)", "-1"),
         ("clip-lengthens", "return g * (most / «max(length, most)»)", "length"),
         ("joint-norm-of-the-last", "return «norm(concat(each, -1), {-1}, kKeep)»", "each.back()"),
-        ("decay-after-the-step", "«if (!keep_.is_one()) w = keep_.at(gates, w) * w; w = w - g;»",
-         "if (FAULT) w = w - g; if (!keep_.is_one()) w = keep_.at(gates, w) * w; if (!FAULT) w = w - g;"),
+        ("decay-after-the-step", "«if (!keep_.is_one()) { kept = keep_.at(gates, w); w = kept * w; } w = w - g;»",
+         "if (FAULT) w = w - g; if (!keep_.is_one()) { kept = keep_.at(gates, w); w = kept * w; } if (!FAULT) w = w - g;"),
+        ("moved-without-decay", "*moved = «kept.defined()» ? (kept - 1.0)", "false", FORMS),
         ("decay-forgotten-where-gradient-is", "return «keep_first_» ? keep_.at", "false"),
         ("weight-norm-of-the-new-weight", "w = w / (norm(w, {-2}, kKeep) + norm_eps_) * «next[at]»",
          "norm(w, {-2}, kKeep)"),
@@ -1150,6 +1154,20 @@ FAULTS = [
         ("empty-rows-are-read", "reads = «reads * concat({there, broadcast_to(constant(1.0, h.dtype()), {own})}, 0)»",
          "reads"),
         ("queries-from-the-start", "rotated(v.q, «before»)", "0"),
+    ]),
+    ("golden-check", "tests/golden_check/golden_file.h", (files("golden_check/"),), [
+        ("expected-and-not-compared", "if («!name.starts_with(\"in.\") && !known.contains(name)») throw", "false"),
+    ]),
+    ("golden-check", "tests/golden_check/verify.cpp", (files("golden_check/"),), [
+        ("padding-read-past", "if («std::ranges::count(tokens.as<std::int32_t>(), token) > 0») throw", "false"),
+        ("any-output-matrix-is-tied", "at != out.end() && «!at->second.same_bits(head.mapped())») throw", "false"),
+    ]),
+    ("golden-check", "tests/golden_check/end_to_end.cpp", (files("golden_check/"),), [
+        ("options-read-past", "if («from.at(field) != wanted») refuse_option", "false"),
+        ("first-blocks-learn-too", "if («named(first) != prime || named(last) != prime») return false;", "named(last) != prime"),
+    ]),
+    ("golden-check", "tests/golden_check/operations.cpp", (files("golden_check/"),), [
+        ("any-layout", "if («std::ranges::count(known, text(key)) > 0») return;", "true"),
     ]),
     ("learners", "ttt/learners/step_size.cpp", (files("ttt/state_space"),), [
         ("memory-does-not-fade", "exp(«-(rate * dt)»)", "0.0 * dt"),

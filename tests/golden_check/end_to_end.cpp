@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <set>
+#include <string_view>
 
 #include "autograd/grad.h"
 #include "models/json.h"
@@ -14,12 +17,75 @@ namespace nestgrad {
 
 namespace {
 
+using nlohmann::json;
+
+// What the official configuration says where it leaves a field out. Sizes are always asked of the file.
+json official_defaults() {
+  return {{"prime", false},
+          {"qk_norm", true},
+          {"pre_norm", true},
+          {"post_norm", true},
+          {"tie_word_embeddings", false},
+          {"seq_modeling_block", "self_attention"},
+          {"feed_forward_prime", "swiglu"},
+          {"train_mode", "pretrain"},
+          {"resid_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"attn_pdrop", 0.0},
+          {"spec_inner", json::array({"**"})},
+          {"optimizer_inner", json::object()},
+          {"ilr_init", 1.0},
+          {"ilr_warmup_steps", 0},
+          {"bos_token_id", 1},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0}};
+}
+json official_sgd() { return {{"optimizer_type", "sgd"}, {"lr", 0.01}, {"clip_gradient", 0.0}}; }
+
+// Is the whole of a sequence matched by a pattern, of which some items stand for any number of the sequence's?
+template <class Pattern, class Items>
+bool matches(const Pattern& pattern, const Items& items, const auto& is_any, const auto& same) {
+  std::vector<bool> up_to(items.size() + 1, false);  // are so many of them matched by the pattern so far
+  up_to[0] = true;
+  for (const auto& p : pattern) {
+    if (is_any(p)) {
+      for (std::size_t i = 1; i <= items.size(); ++i) up_to[i] = up_to[i] || up_to[i - 1];
+      continue;
+    }
+    for (std::size_t i = items.size(); i > 0; --i) up_to[i] = up_to[i - 1] && same(p, items[i - 1]);
+    up_to[0] = false;
+  }
+  return up_to.back();
+}
+std::vector<std::string> parts_of(const std::string& name) {
+  std::vector<std::string> out{""};
+  for (const char c : name)
+    if (c == '.') out.emplace_back();
+    else out.back() += c;
+  return out;
+}
+
+// Of names with dots: ** is any number of parts, * any letters of one.
+bool names(const std::string& pattern, const std::string& name) {
+  const auto in_part = [](const std::string& p, const std::string& part) {
+    return matches(
+        p, part, [](char c) { return c == '*'; }, std::equal_to<char>());
+  };
+  return matches(
+      parts_of(pattern), parts_of(name), [](const std::string& p) { return p == "**"; }, in_part);
+}
+
 // The official configuration, as far as it is ours: what it says otherwise is no file that can be checked.
 class OfficialConfig {
  public:
-  OfficialConfig(const SafeTensors& file, std::string path) : path_(std::move(path)) {
+  OfficialConfig(const SafeTensors& file, std::string path)
+      : path_(std::move(path)), parameters_(names_under(file, "param.")) {
     json_ = parse_json(text(file, "config"));
     if (!json_.is_object()) refuse("its 'config' is no JSON object");
+    complete(json_, official_defaults());
+    inner_ = json_["optimizer_inner"];
+    if (!inner_.is_object()) refuse_option("optimizer_inner", inner_, "a step of SGD");
+    complete(inner_, official_sgd());
     step_ = number(file, "step_index");
     rate_ = number(file, "inner_rate");
     const auto labels = file.metadata.find("labels");
@@ -29,8 +95,7 @@ class OfficialConfig {
   double step() const { return step_; }  // of the outer training, from 0
 
   EndToEndConfig model() const {
-    for (const char* on : {"prime", "qk_norm", "pre_norm", "post_norm", "tie_word_embeddings"})
-      if (!get<bool>(json_, on)) refuse(fmt::format("'{}' is off", on));
+    check_options();
     check_ramp();
     return {.vocab_size = get<std::int64_t>(json_, "vocab_size"),
             .hidden_size = get<std::int64_t>(json_, "hidden_size"),
@@ -40,10 +105,10 @@ class OfficialConfig {
             .suffix_len = get<std::int64_t>(json_, "suffix_len"),
             .window = get<std::int64_t>(json_, "sliding_window_size"),
             .chunk = get<std::int64_t>(json_, "mini_batch_size"),
-            .rate = get<double>(inner(), "lr"),
+            .rate = get<double>(inner_, "lr"),
             .rate_init = get<double>(json_, "ilr_init"),
             .rate_warmup_steps = get<std::int64_t>(json_, "ilr_warmup_steps"),
-            .clip = get<double>(inner(), "clip_gradient"),
+            .clip = get<double>(inner_, "clip_gradient"),
             .bos_token = bos_token(),
             .rms_norm_eps = get<double>(json_, "rms_norm_eps"),
             .rope_theta = get<double>(json_, "rope_theta")};
@@ -52,21 +117,74 @@ class OfficialConfig {
   // The token that the official program leaves out where it is the target; -1: there is none, or the file says that no
   // target was left out.
   std::int64_t bos_token() const {
-    if (none_is_masked_ || !json_.contains("bos_token_id") || json_["bos_token_id"].is_null()) return -1;
+    if (none_is_masked_ || json_.at("bos_token_id").is_null()) return -1;
     const auto token = get<std::int64_t>(json_, "bos_token_id");
     return token < get<std::int64_t>(json_, "vocab_size") ? std::max<std::int64_t>(token, -1) : -1;
   }
 
  private:
+  void complete(json& config, const json& defaults) {
+    for (const auto& [field, value] : defaults.items())
+      if (!config.contains(field)) {
+        config[field] = value;
+        left_out_.insert(field);
+      }
+  }
+
+  // What changes the numbers and is one thing here.
+  void check_options() const {
+    const auto only = [&](const json& from, const char* field, const json& wanted) {
+      if (from.at(field) != wanted) refuse_option(field, from.at(field), wanted.dump());
+    };
+    for (const char* on : {"prime", "qk_norm", "pre_norm", "post_norm", "tie_word_embeddings"})
+      only(json_, on, true);
+    only(json_, "seq_modeling_block", "SWA");
+    only(json_, "feed_forward_prime", "swiglu");
+    only(json_, "train_mode", "meta");
+    for (const char* dropout : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) only(json_, dropout, 0.0);
+    only(inner_, "optimizer_type", "sgd");
+    if (const json& spec = json_.at("spec_inner"); !learns_prime(spec))
+      refuse_option("spec_inner", spec, "what names w1, w2 and w3 of feed_forward_prime and nothing else");
+  }
+
+  // Does it name the prime MLPs of the last blocks, whole and alone? In the inner loop the official program calls the
+  // first blocks prefix_blocks, the last ones suffix_blocks, and stores the prime MLPs in these.
+  bool learns_prime(const json& spec) const {
+    if (!spec.is_array()) return false;
+    const auto named = [&](const std::string& name) {
+      return std::ranges::any_of(spec, [&](const json& pattern) {
+        return pattern.is_string() && names(pattern.get<std::string>(), name);
+      });
+    };
+    const std::string blocks = "h.blocks.", storage = "h.prime_storage.";
+    for (const std::string& name : parameters_) {
+      const bool prime = name.find(storage + "feed_forward_prime.") != name.npos;
+      std::string first = name, last = name;
+      if (const std::size_t at = name.find(blocks); at != name.npos) {
+        first.replace(at, blocks.size(), "h.prefix_blocks.");
+        last.replace(at, blocks.size(), "h.suffix_blocks.");
+      }
+      if (const std::size_t at = name.find(storage); at != name.npos)
+        first = last.replace(at, storage.size(), "h.suffix_blocks.");
+      if (named(first) != prime || named(last) != prime) return false;
+    }
+    return true;
+  }
+
   void check_ramp() const {
-    const double lr = get<double>(inner(), "lr"), init = get<double>(json_, "ilr_init"),
+    const double lr = get<double>(inner_, "lr"), init = get<double>(json_, "ilr_init"),
                  steps = get<double>(json_, "ilr_warmup_steps");
     const double ramp = steps > 0 ? init + (lr - init) * std::min(1.0, (step_ + 1) / steps) : lr;
     if (!(std::abs(ramp - rate_) < 1e-12))
       refuse(fmt::format("its 'inner_rate' is {}, its ramp says {} in step {}", rate_, ramp, step_));
   }
   [[noreturn]] void refuse(const std::string& why) const {
-    throw IoError(fmt::format("{}: not a golden file of a known kind: {}", path_, why));
+    throw IoError(fmt::format("{}: a model that trains while it reads: {}", path_, why));
+  }
+  [[noreturn]] void refuse_option(const char* field, const json& value, const std::string& wanted) const {
+    refuse(fmt::format("'{}' of its 'config' is {}{}; only {} can be checked", field, shown(value),
+                       left_out_.contains(field) ? ", as it is officially where it is left out" : "",
+                       wanted));
   }
   const std::string& text(const SafeTensors& file, const std::string& key) const {
     const auto at = file.metadata.find(key);
@@ -81,9 +199,8 @@ class OfficialConfig {
       refuse(fmt::format("its '{}' is '{}', not a number", key, written));
     return out;
   }
-  nlohmann::json inner() const { return json_.value("optimizer_inner", nlohmann::json::object()); }
   template <class T>
-  T get(const nlohmann::json& from, const char* field) const {
+  T get(const json& from, const char* field) const {
     const auto at = from.find(field);
     if (at == from.end() || !fits(*at, T{}))
       refuse(fmt::format("'{}' of its 'config' is missing or of another type", field));
@@ -91,7 +208,9 @@ class OfficialConfig {
   }
 
   std::string path_;
-  nlohmann::json json_;
+  std::vector<std::string> parameters_;
+  std::set<std::string> left_out_;
+  json json_, inner_;
   double step_ = 0, rate_ = 0;
   bool none_is_masked_ = false;
 };
@@ -185,6 +304,10 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
   for (std::size_t i = 0; report.gradients && i < model.params.size(); ++i)
     note(gradient_error_of(out[names.size() + i], file, model.params[i].name, path), model.params[i].name,
          report.worst_grad_error, report.worst_grad_name);
+  std::set<std::string> seen(names.begin(), names.end());
+  seen.insert("tokens");
+  for (const ParamSpec& p : model.params) seen.insert({"param." + p.name, "grad." + p.name});
+  report.unread = unread_inputs(file, seen, path);
   return report;
 }
 

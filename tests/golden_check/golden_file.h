@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "engine/io/safetensors.h"
 #include "models/traced_model.h"
@@ -16,8 +18,24 @@ namespace nestgrad {
 inline const Array& find(const SafeTensors& file, const std::string& name, const std::string& path) {
   const auto at = file.tensors.find(name);
   if (at == file.tensors.end())
-    throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor '{}'", path, name));
+    throw IoError(fmt::format("{}: it has no tensor '{}', which files of this kind have", path, name));
   return at->second;
+}
+
+// What the file has besides what was read and compared, `seen`. An input has its name returned, to be told: nothing is
+// known of what depends on it. Anything else is an expected value that nobody has computed: IoError, naming it.
+inline std::vector<std::string> unread_inputs(const SafeTensors& file, const std::set<std::string>& seen,
+                                              const std::string& path) {
+  static const std::set<std::string> known{"labels", "attention_mask", "position_ids"};  // of whole models
+  std::vector<std::string> out;
+  for (const auto& [name, value] : file.tensors) {
+    if (seen.contains(name)) continue;
+    if (!name.starts_with("in.") && !known.contains(name))
+      throw IoError(
+          fmt::format("{}: it expects '{}', and nothing is computed here to compare it with", path, name));
+    out.push_back(name);
+  }
+  return out;
 }
 
 // How far `ours` is from the file's tensor of that name.
@@ -55,6 +73,14 @@ inline double gradient_error_of(const Array& ours, const SafeTensors& file, cons
     if (first_not_finite(at->second) < 0) scale = std::max(scale, largest(at->second));
   }
   return relative_error(ours, theirs, scale > 0 ? scale : 1);
+}
+
+// What the file has under a prefix, by the rest of the name.
+inline std::vector<std::string> names_under(const SafeTensors& file, const std::string& prefix) {
+  std::vector<std::string> out;
+  for (const auto& [name, value] : file.tensors)
+    if (name.starts_with(prefix)) out.push_back(name.substr(prefix.size()));
+  return out;
 }
 
 inline StateDict with_prefix(const SafeTensors& file, const std::string& prefix, DType dtype) {

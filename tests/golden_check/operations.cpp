@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "engine/core/error.h"
 #include "ttt/learners/lact.h"
+#include "ttt/learners/matrix_memory.h"
 #include "ttt/learners/mesa_net.h"
 #include "ttt/learners/titans.h"
 #include "ttt/system.h"
@@ -26,7 +28,8 @@ Tensor GoldenOperation::input(const std::string& name, int rank) const {
   asked.insert(name);
   const auto at = in.find(name);
   if (at == in.end())
-    throw IoError(fmt::format("{}: not a golden file of a known kind: it has no tensor 'in.{}'", path, name));
+    throw IoError(
+        fmt::format("{}: it has no tensor 'in.{}', which files of this operation have", path, name));
   if (at->second.rank() != rank)
     throw IoError(fmt::format("{}: 'in.{}' is {}; it must have {} axes", path, name,
                               to_string(at->second.spec()), rank));
@@ -41,7 +44,7 @@ bool GoldenOperation::says(const std::string& key) const {
 const std::string& GoldenOperation::text(const std::string& key) const {
   const auto at = metadata.find(key);
   if (at == metadata.end())
-    throw IoError(fmt::format("{}: not a golden file of a known kind: its metadata has no '{}'", path, key));
+    throw IoError(fmt::format("{}: its metadata has no '{}', which files of this operation have", path, key));
   return at->second;
 }
 
@@ -77,12 +80,18 @@ bool GoldenOperation::flag(const std::string& key) const {
   return value == "True";
 }
 
+void GoldenOperation::only(const std::string& key, const std::vector<std::string>& known) const {
+  if (std::ranges::count(known, text(key)) > 0) return;
+  throw IoError(fmt::format("{}: '{}' in the metadata is '{}'; only '{}' can be checked", path, key,
+                            text(key), fmt::join(known, "' and '")));
+}
+
 std::vector<std::int64_t> GoldenOperation::integers(const std::string& key) const {
   std::vector<std::int64_t> out;
   std::string_view rest = text(key);
   while (!rest.empty()) {
-    const std::size_t from = rest.find_first_not_of("[], "),
-                      to = std::min(rest.find_first_of("],", from), rest.size());
+    const std::size_t from = rest.find_first_not_of("[]() ,"),
+                      to = std::min(rest.find_first_of("]) ,", from), rest.size());
     if (from == rest.npos) break;
     out.push_back(parsed<std::int64_t>(*this, key, rest.substr(from, to - from), "a list of integers"));
     rest.remove_prefix(to);
@@ -96,7 +105,9 @@ namespace {
 // ----
 
 bool time_first(const GoldenOperation& op) {
-  return op.metadata.contains("layout") && op.text("layout") == "B T H D";
+  if (!op.says("layout")) return false;
+  op.only("layout", {"B T H D", "B H T D"});
+  return op.text("layout") == "B T H D";
 }
 
 Tensor swap_if(bool swap, Tensor x) { return swap ? permute(x, {0, 2, 1, 3}) : x; }
@@ -126,26 +137,53 @@ InnerLoopResult run(const GoldenOperation& op, const ttt::Learner& learner, cons
 
 // ---- memories that are one matrix ----
 
-GoldenOutputs matrix_memory(const GoldenOperation& op, const std::string& system_name, const Views& views) {
-  const ttt::System& system = ttt::system_named(system_name);
-  const ttt::SystemSizes sizes{views.k.dim(1), views.k.dim(3)};
-  const auto learner = system.learner(op.params, sizes);
-  const Shape shape{views.k.dim(0), views.k.dim(1), views.k.dim(3), views.v.dim(3)};
+// values: how many features what it reads has.
+GoldenOutputs matrix_memory(const GoldenOperation& op, const ttt::Learner& learner, const Policy& policy,
+                            const Views& views, std::int64_t values) {
+  const Shape shape{views.k.dim(0), views.k.dim(1), views.k.dim(3), values};
   const Tensor start = op.has("initial_state") ? op.input("initial_state", 4) : zeros(views.k.dtype(), shape);
-  const InnerLoopResult r = run(op, *learner, learner->init().with({start}), views, system.policy(sizes));
+  const InnerLoopResult r = run(op, learner, learner.init().with({start}), views, policy);
   return {{{"o", swap_if(time_first(op), r.output)}, {"final_state", r.last()["W"]}}, r.plan.form};
 }
 
+GoldenOutputs matrix_memory(const GoldenOperation& op, const std::string& system_name, const Views& views) {
+  const ttt::System& system = ttt::system_named(system_name);
+  const ttt::SystemSizes sizes{views.k.dim(1), views.k.dim(3)};
+  return matrix_memory(op, *system.learner(op.params, sizes), system.policy(sizes), views, views.v.dim(3));
+}
+
 GoldenOutputs linear_attention(const GoldenOperation& op) {
-  if (op.says("normalize") && op.flag("normalize"))
-    throw IoError(fmt::format(
-        "{}: 'normalize' in the metadata is True; linear attention is checked without its normaliser",
-        op.path));
-  return matrix_memory(op, "linear-attention", heads_of(op));
+  const Views views = heads_of(op);
+  GoldenOutputs out = matrix_memory(op, "linear-attention", views);
+  if (!op.says("normalize") || !op.flag("normalize")) return out;
+  // Officially by the keys of this text alone, whatever the first state is.
+  const Tensor keys = sum(views.q * cumsum(views.k, 2), {-1}, kKeep);
+  out.out["o"] = out.out["o"] / (swap_if(time_first(op), keys) + 1e-10);
+  return out;
+}
+
+// beta as a number of each value, which is an official option, weighs the features of the loss: the learner's targets are
+// the values and, behind them, the weights.
+GoldenOutputs delta_net_per_value(const GoldenOperation& op, Views views) {
+  const std::int64_t values = views.v.dim(3);
+  const Tensor beta = rows(op, "beta");
+  if (beta.shape() != views.v.shape())
+    throw IoError(fmt::format("{}: 'in.beta' is {}; it must be as 'in.v' or have 3 axes", op.path,
+                              to_string(op.input("beta", 4).spec())));
+  views.v = concat({views.v, beta}, 3);
+  const ttt::InnerLoss loss{"1/2 sum beta (f(k) - v)^2", [values](Tensor f, Tensor target) {
+                              const Tensor off = f - slice(target, -1, 0, values);
+                              return 0.5 *
+                                     sum(slice(target, -1, values, 2 * values) * square(off), {-1}, kKeep);
+                            }};
+  const ttt::SystemSizes sizes{views.k.dim(1), views.k.dim(3)};
+  return matrix_memory(op, ttt::Composed(ttt::matrix_memory(op.params, sizes), loss), {.chunk = 1}, views,
+                       values);
 }
 
 GoldenOutputs delta_net(const GoldenOperation& op) {
   Views views = heads_of(op);
+  if (op.has("beta") && op.in.at("beta").rank() == 4) return delta_net_per_value(op, views);
   views.gates["rate"] = gate_rows(op, "beta");
   return matrix_memory(op, "delta-net", views);
 }
@@ -166,6 +204,7 @@ GoldenOutputs gated_linear_attention(const GoldenOperation& op) {
 // ---- MesaNet ----
 
 GoldenOutputs mesa_net(const GoldenOperation& op) {
+  if (op.says("start")) op.only("start", {"x0 = 0"});
   Views views = heads_of(op);
   views.gates["rate"] = gate_rows(op, "beta");
   views.gates["forget"] = exp(gate_rows(op, "g"));
@@ -238,7 +277,7 @@ GoldenOutputs titans(const GoldenOperation& op, const std::vector<std::string>& 
   const ttt::Composed learner(model, ttt::mean_squared_error(), ttt::titans_optimizer(tokens));
   const Weights first = ttt::for_batch(learner.init().with(start), views.k.dim(0));
   const InnerLoopResult r = run(op, learner, first, views, {.chunk = batch});
-  GoldenOutputs out{{{"o", r.output}}, r.plan.form};
+  GoldenOutputs out{{{"o", swap_if(time_first(op), r.output)}}, r.plan.form};
   for (std::size_t i = 0; i < weights.size(); ++i) {
     out.out[fmt::format("final_{}", weights[i])] = r.last().at(i).value;
     if (momentum)
@@ -284,6 +323,7 @@ InnerLoopResult run_lact(const GoldenOperation& op, const Views& views, const tt
 }
 
 GoldenOutputs lact(const GoldenOperation& op) {
+  if (op.says("order")) op.only("order", {"apply then update; last chunk only applied"});
   Views views = lact_views(op);
   const ttt::LactOptions options{.momentum = op.flag("use_momentum"),
                                  .muon = op.flag("use_muon"),
@@ -353,6 +393,8 @@ GoldenOutputs t5(const GoldenOperation& op, ttt::FastModel model) {
 }
 
 GoldenOutputs t5_two_layers(const GoldenOperation& op) { return t5(op, ttt::FastModel::two_layers); }
+GoldenOutputs t5_three_layers(const GoldenOperation& op) { return t5(op, ttt::FastModel::three_layers); }
+GoldenOutputs t5_swiglu(const GoldenOperation& op) { return t5(op, ttt::FastModel::swiglu); }
 
 using Run = GoldenOutputs (*)(const GoldenOperation& op);
 constexpr std::pair<std::string_view, Run> kOperations[] = {
@@ -369,6 +411,8 @@ constexpr std::pair<std::string_view, Run> kOperations[] = {
     {"lact_nvs_swiglu", lact_nvs},
     {"vittt_block", vittt},
     {"t5_attention_2layer", t5_two_layers},
+    {"t5_attention_3layer", t5_three_layers},
+    {"t5_attention_swiglu", t5_swiglu},
 };
 
 }  // namespace

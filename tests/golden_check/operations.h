@@ -33,7 +33,9 @@ class GoldenOperation {
   std::int64_t integer(const std::string& key, std::int64_t least) const;
   double number(const std::string& key) const;
   bool flag(const std::string& key) const;
-  std::vector<std::int64_t> integers(const std::string& key) const;  // "[0, 12]"
+  std::vector<std::int64_t> integers(const std::string& key) const;  // "[0, 12]" or "(0, 12)"
+  // IoError unless the text is one of these.
+  void only(const std::string& key, const std::vector<std::string>& known) const;
 };
 
 struct GoldenOutputs {

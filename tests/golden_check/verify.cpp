@@ -8,7 +8,9 @@
 
 #include "autograd/grad.h"
 #include "models/decoder.h"
+#include "models/json.h"
 #include "models/language_model.h"
+#include "models/published.h"
 #include "tests/golden_check/golden_file.h"
 #include "tests/golden_check/official_mlp.h"
 #include "tests/golden_check/operations.h"
@@ -42,11 +44,57 @@ double decode_error(const LogitsFn& model, const StateDict& params, DType dtype,
   return relative_error(decoded, logits);
 }
 
+constexpr const char *kEmbedding = "model.embed_tokens.weight", *kHead = "lm_head.weight";
+
+// The published configuration's pad_token_id is nn.Embedding's padding_idx: to look this token up gives its row no
+// gradient, so that a file of such gradients is no file of ours. Nothing else depends on it.
+void refuse_padding(const SafeTensors& file, const LanguageModelConfig& config, const Array& tokens,
+                    const std::string& path) {
+  const nlohmann::json json = parse_json(file.metadata.at("config"));
+  const auto pad = json.find("pad_token_id");
+  if (pad == json.end() || pad->is_null() || !has_gradients(file)) return;
+  if (!fits(*pad, std::int64_t{}))
+    throw IoError(fmt::format("{}: 'pad_token_id' of its 'config' is {}, no token", path, shown(*pad)));
+  const auto asked = pad->get<std::int64_t>(), token = asked < 0 ? asked + config.vocab_size : asked;
+  if (std::ranges::count(tokens.as<std::int32_t>(), token) > 0)
+    throw IoError(fmt::format(
+        "{}: 'pad_token_id' of its 'config' is {}, and the token occurs: officially the embedding has no gradient from "
+        "where it is looked up; such files can be checked without grad.*, or without this token",
+        path, asked));
+}
+
+// The parameters of a file, in which the output matrix of a tied model may stand beside the embedding, or in its place.
+StateDict parameters(const SafeTensors& file, const LanguageModelConfig& config, DType dtype,
+                     const std::string& path) {
+  StateDict out = with_prefix(file, "param.", dtype);
+  if (!config.tie_word_embeddings) return out;
+  if (auto head = out.extract(kHead)) {
+    head.key() = kEmbedding;
+    if (const auto at = out.find(kEmbedding); at != out.end() && !at->second.same_bits(head.mapped()))
+      throw ConfigError(
+          fmt::format("[config] {}: 'param.{}' is not 'param.{}', which tie_word_embeddings says", path,
+                      kHead, kEmbedding));
+    out.insert(std::move(head));
+  }
+  return out;
+}
+
+// Under which names the file has a parameter's gradient.
+std::vector<std::string> gradients_of(const std::string& name, const LanguageModelConfig& config,
+                                      const SafeTensors& file) {
+  const bool also = config.tie_word_embeddings && name == kEmbedding &&
+                    file.tensors.contains(fmt::format("grad.{}", kHead));
+  if (!also) return {name};
+  return file.tensors.contains("grad." + name) ? std::vector<std::string>{name, kHead}
+                                               : std::vector<std::string>{kHead};
+}
+
 GoldenReport verify_model(const SafeTensors& file, const std::string& path, const GoldenOptions& options) {
   const DType dtype = options.dtype;
-  const LanguageModelConfig config = LanguageModelConfig::from_json(file.metadata.at("config"), path);
+  const LanguageModelConfig config = published_config(file.metadata.at("config"), path);
   const Array& tokens = find_tokens(file, "input_ids", path);
-  const StateDict params = with_prefix(file, "param.", dtype);
+  refuse_padding(file, config, tokens, path);
+  const StateDict params = parameters(file, config, dtype, path);
   config.check_against(parameter_count(params), path);
 
   LanguageModelOptions how{.form = options.form, .attention_capacity = tokens.shape()[1]};
@@ -73,28 +121,29 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   const std::vector<Array> out = model.function(model.bind({tokens}, {&params}));
 
   GoldenReport report;
+  std::set<std::string> seen{"input_ids", "loss"};
   report.loss_error = error_of(out[0].reshaped({1}), file, "loss", path);
   const auto output = [&](const Array& value, const std::string& name) {
+    seen.insert(name);
     note(error_of(value, file, name, path), name, report.output_error, report.worst_output_name);
   };
   output(out[1], "logits");
   std::size_t k = 2;
   for (const std::string& name : taps) output(out[k++], "tap." + name);
   report.gradients = has_gradients(file);
-  for (const ParamSpec& p : report.gradients ? model.params : std::vector<ParamSpec>{})
-    note(gradient_error_of(out[k++], file, p.name, path), p.name, report.worst_grad_error,
-         report.worst_grad_name);
+  for (const ParamSpec& p : report.gradients ? model.params : std::vector<ParamSpec>{}) {
+    for (const std::string& name : gradients_of(p.name, config, file)) {
+      seen.insert("grad." + name);
+      note(gradient_error_of(out[k], file, name, path), name, report.worst_grad_error,
+           report.worst_grad_name);
+    }
+    ++k;
+  }
+  for (const std::string& name : names_under(file, "param.")) seen.insert("param." + name);
+  report.unread = unread_inputs(file, seen, path);
   report.decode_error =
       decode_error(language_model(config, how), params, dtype, tokens, find(file, "logits", path));
   return report;
-}
-
-// What the file has under a prefix, by the rest of the name.
-std::vector<std::string> names_under(const SafeTensors& file, const std::string& prefix) {
-  std::vector<std::string> out;
-  for (const auto& [name, value] : file.tensors)
-    if (name.starts_with(prefix)) out.push_back(name.substr(prefix.size()));
-  return out;
 }
 
 GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
@@ -112,10 +161,14 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
       specs.push_back(given.back().spec());
     }
   if (outputs.empty())
-    throw IoError(fmt::format("{}: not a golden file of a known kind: operations have tensors out.*", path));
+    throw IoError(fmt::format("{}: it has no out.*, which files of operations have", path));
 
   GoldenReport report;
   report.operation = true;
+  std::set<std::string> known;  // expected numbers among them are looked at below
+  for (const char* prefix : {"in.", "out.", "cotangent.", "grad."})
+    for (const std::string& name : names_under(file, prefix)) known.insert(prefix + name);
+  report.unread = unread_inputs(file, known, path);
   report.gradients = !wrt.empty();
   const TracedModel model = trace_model(dtype, specs, [&](ParamTable& table, const std::vector<Tensor>& in) {
     GoldenOperation operation{path, file.metadata, {}, Params(table), {}, options.form, options.block};
@@ -123,20 +176,21 @@ GoldenReport verify_operation(const SafeTensors& file, const std::string& path,
     for (std::size_t i = 0; i < names.size(); ++i) operation.in[names[i]] = in[i];
     GoldenOutputs ran = run_golden_operation(operation);
     report.form = ran.form;
-    report.unread = ran.unread;
+    for (const std::string& name : ran.unread) report.unread.push_back("in." + name);
     for (std::size_t i = 0; i < table.specs().size(); ++i)
       operation.in["param." + table.specs()[i].name] = table.tensors()[i];
 
     std::vector<Tensor> out, seen, cotangents, sources;
-    for (const std::string& name : outputs) {
+    const auto output = [&](const std::string& name) {
       if (!ran.out.contains(name))
         throw IoError(
             fmt::format("{}: the operation '{}' has no output '{}'", path, file.metadata.at("op"), name));
-      out.push_back(ran.out[name]);
-      const auto at = file.tensors.find("cotangent." + name);
-      if (at == file.tensors.end()) continue;
-      seen.push_back(ran.out[name]);
-      cotangents.push_back(constant(at->second.cast(dtype)));
+      return ran.out[name];
+    };
+    for (const std::string& name : outputs) out.push_back(output(name));
+    for (const std::string& name : names_under(file, "cotangent.")) {
+      seen.push_back(output(name));
+      cotangents.push_back(constant(find(file, "cotangent." + name, path).cast(dtype)));
     }
     for (const std::string& name : wrt) {
       if (!operation.in.contains(name))
@@ -203,12 +257,11 @@ GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& optio
     const Kind kind = r.passes(tolerance) ? Kind::passes : Kind::differs;
     const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
     const std::string gradient = r.gradients ? fmt::format("{:.1e}", r.worst_grad_error) : "-";
-    return {kind,
-            fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
-                        of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
-                        of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
-                        r.gradients ? "" : " (no gradients)") +
-                (r.unread.empty() ? "" : fmt::format(" (not read: in.{})", fmt::join(r.unread, ", in.")))};
+    return {kind, fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
+                              of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
+                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
+                              r.gradients ? "" : " (no gradients)") +
+                      (r.unread.empty() ? "" : fmt::format(" (not read: {})", fmt::join(r.unread, ", ")))};
   } catch (const std::bad_alloc&) {
     return refused("out of memory");
   } catch (const std::exception& e) {

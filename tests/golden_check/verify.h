@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/core/array.h"
 #include "ttt/forms/form.h"
@@ -17,13 +18,13 @@ struct GoldenReport {
   double worst_grad_error = 0;
   std::string worst_output_name = "-", worst_grad_name = "-";
   bool gradients = true;  // false: the file has none, and nothing is known of them
+  std::vector<std::string> unread =
+      {};  // inputs of the file that are none of ours: nothing may depend on them
   // Of whole language models only (decode_error: of those that do not train while they read):
   double loss_error = 0, decode_error = 0;
   // Of single operations only:
   bool operation = false;
   ttt::FormChoice form = ttt::FormChoice::automatic;  // in which it ran
-  std::vector<std::string> unread =
-      {};  // inputs of the file that are none of the operation: nothing may depend on them
   bool passes(double tolerance) const;
 };
 
@@ -40,11 +41,13 @@ struct GoldenOptions {
 //   targets were left out. Single operations ("op" in the metadata): every output, and the gradient of
 //   sum(output * cotangent) with respect to every input and parameter. A file may have no gradients at all.
 // TTT-MLP runs with the rounded constants of the official program's inner gradient, golden_check/official_mlp.h.
-// IoError for a file that is not a golden file of a known kind, FormError for a form that is impossible.
+// IoError for a file that is not a golden file of a known kind, says that it was computed in a way that cannot be checked,
+// or expects numbers that nobody computes here; ConfigError for a model that is none of ours; FormError for a form that is
+// impossible.
 GoldenReport verify_golden(const std::string& path, const GoldenOptions& options = {});
 
 // What is to be said of a file, in one line without its end:
-//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)] [(not read: in.NAME, ..)]
+//   FILE PASS|FAIL loss_err output_err worst_grad_err worst_grad_name decode_err [form] [(no gradients)] [(not read: NAME, ..)]
 //   FILE REFUSED why
 // No file throws: it is refused for whatever verify_golden throws, and others can still be tried.
 struct GoldenVerdict {

@@ -1,0 +1,45 @@
+// A golden file with something changed: what notices that, and what refuses it?
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "engine/io/safetensors.h"
+#include "tests/testing.h"
+
+namespace nestgrad::testing {
+
+inline std::string golden(const std::string& name) {
+  return std::string(NESTGRAD_TEST_DATA) + "/golden/" + name + ".safetensors";
+}
+
+// Which is removed at the end.
+class Changed {
+ public:
+  Changed(const std::string& name, const std::function<void(SafeTensors&)>& change) {
+    SafeTensors file = read_safetensors(golden(name));
+    change(file);
+    path_ = (std::filesystem::temp_directory_path() /
+             fmt::format("nestgrad-{}-{}.safetensors", name, reinterpret_cast<std::uintptr_t>(this)))
+                .string();
+    write_safetensors(path_, file);
+  }
+  ~Changed() { std::filesystem::remove(path_); }
+  Changed(const Changed&) = delete;
+  Changed& operator=(const Changed&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Moves one number, about this far into the tensor, by a millionth of the largest.
+inline void nudge(SafeTensors& file, const std::string& name, double place = 0.5) {
+  REQUIRE(file.tensors.contains(name));
+  Array& a = file.tensors.at(name);
+  a.as<double>()[static_cast<std::size_t>(place * static_cast<double>(a.size()))] +=
+      1e-6 * relative_error(a, Array::zeros(a.dtype(), a.shape()), 1);
+}
+
+}  // namespace nestgrad::testing
