@@ -6,6 +6,7 @@
 
 #include "models/attention.h"
 #include "models/end_to_end.h"
+#include "ttt/slices.h"
 
 namespace nestgrad {
 
@@ -113,12 +114,11 @@ std::string why_not_cut(const LanguageModelConfig& config, std::int64_t tokens, 
       fmt::format("{} heads cannot be shared by {} slices of a sequence", config.num_attention_heads, slices);
   if (config.ttt_layer_type == "attention" || window_of(config, learner_system(config.ttt_layer_type)) > 0)
     return heads + ", which attention needs: choose a divisor of the heads";
-  const std::int64_t chunk = layer_policy(config).chunk;
-  if (chunk == ttt::Policy::kWholeSequence || tokens % chunk != 0)
+  if (const std::string why = ttt::why_not_whole_chunks(layer_policy(config), tokens); !why.empty())
     return fmt::format(
-        "{}, and states are passed on only between whole chunks: choose a divisor of the heads, or slices "
-        "of a multiple of {} tokens, not {}",
-        heads, config.mini_batch_size, tokens);
+        "{}, and states are passed on only between whole chunks: {}; choose a divisor of the heads, or slices "
+        "of a multiple of {} tokens",
+        heads, why, config.mini_batch_size);
   return {};
 }
 

@@ -21,7 +21,7 @@ struct ConformanceReport {
 //   taylor         what the linear model of the outer loss leaves shrinks with the square of the step
 //   contributions  first-order gradient + each inner step's own part = full gradient
 //   online         with chunks of one token: token after token from the carried state = the whole sequence at once
-//   resume         the sequence in two parts, cut at a chunk = in one
+//   resume         the sequence in two parts, cut at a chunk = in one: values and gradients
 //   documents      packed sequences, restarting at a document's start = the documents one after the other
 //   decode         token by token through streams = the whole sequence (causal policies)
 //   independence   another sequence in the batch changes no bit of this one

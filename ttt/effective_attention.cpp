@@ -49,7 +49,7 @@ struct Part {
 
 Part part_of(const Run& run, const State& state, const Block& block, const Use& last) {
   const FactoredChunkForm form(run.learner, {});
-  Factors factors = factors_at(run.learner, state.weights.with(form.points(state, block)), block.k, block.v);
+  Factors factors = factors_at(run.learner, form.gradient_point(state, block), block.k, block.v);
   Part out;
   for (Factor& f : factors) {
     Tensor& derivative = f.transposed ? f.a : f.b;
@@ -83,10 +83,20 @@ Part part_of(const Run& run, const State& state, const Block& block, const Use& 
   return out;
 }
 
+// 1 where a chunk begins a document, [batch, 1, chunks, 1]; undefined: nowhere.
+Tensor starts_of_chunks(const Run& run) {
+  if (!run.views.starts.defined()) return {};
+  std::vector<Tensor> firsts;
+  walk_chunks(0, run.time, run.chunk, [&](std::int64_t begin, std::int64_t) {
+    firsts.push_back(slice(run.views.starts, 2, begin, begin + 1));
+  });
+  return concat(firsts, 2);
+}
+
 // A step per token.
 Reads reads_of_tokens(const Run& run, const State& start, const Use& last) {
   const StepLaw step = StepLaw::of(run.learner.optimizer(), start, last.weight, run.views.gates);
-  const BlockLaw law = sum_up(step, run.lead, run.time, run.dtype, {});
+  const BlockLaw law = sum_up(step, run.lead, run.time, run.dtype, {}, run.views.starts);
   Reads out = run.reads_after() ? law.after : law.before;
   if (!run.views.position.defined()) return out;
   // Position rates: of earlier chunks what their last token was given.
@@ -120,7 +130,7 @@ Reads reads_of_chunks(const Run& run, const State& start, const Use& last) {
     return concat(parts, 2);
   });
   const BlockLaw law = sum_up(StepLaw::of(run.learner.optimizer(), start, last.weight, means), run.lead,
-                              chunks, run.dtype, {});
+                              chunks, run.dtype, {}, starts_of_chunks(run));
   Reads out = run.reads_after() ? law.after : law.before, before = law.before;
   spread_over_tokens(out, run.chunk, true);
   spread_over_tokens(before, run.chunk, true);
@@ -148,6 +158,33 @@ Reads reads_of_chunks(const Run& run, const State& start, const Use& last) {
   return out;
 }
 
+// What multiplies W at the start: what is left of it, and of what began as it did, as the anchor of an optimiser does. All other
+// slots begin with zeros.
+Tensor left_of_start(const Run& run, const Reads& reads, const FastWeight& w) {
+  if (reads.keeps) return constant(1.0, run.dtype);
+  FastWeight own = w;
+  own.value = probe(w.value);
+  const std::vector<FastWeight> slots = run.learner.optimizer().slots(own);
+  Tensor left = reads.c[0];
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    if (slots[i].value.id() == own.value.id()) left = left + reads.c[i + 1];
+  return left;
+}
+
+// A matrix over all tokens has no place where its gradient would be cut, and documents begin with chunks.
+void require_matrix(const Run& run) {
+  const Policy& policy = run.policy();
+  const std::int64_t chunks = (run.time + run.chunk - 1) / run.chunk;
+  if (policy.meta == Policy::Meta::truncated && chunks > policy.horizon)
+    refuse(fmt::format(
+        "the meta-gradient is cut every {} chunks, and a matrix over all tokens has no cuts; its numbers are "
+        "those of meta = full",
+        policy.horizon));
+  if (run.views.starts.defined() && run.views.alignment < run.time && run.views.alignment % run.chunk != 0)
+    refuse(fmt::format("packed documents begin at multiples of {} tokens, and chunks at multiples of {}",
+                       run.views.alignment, run.chunk));
+}
+
 }  // namespace
 
 Tensor EffectiveAttention::output() const { return matmul(queries * decay, base) + matmul(matrix, values); }
@@ -167,6 +204,7 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   const Run run{
       learner,        views, time, std::min(learner.chunk(), time), {views.k.dim(0), views.k.dim(1)},
       views.k.dtype()};
+  require_matrix(run);
   State state = trained.start;
   const Block first = block_of(views, policy, 0, run.chunk);
   const Use last = last_use(learner.predict(state.weights, first.q.spec()),
@@ -174,6 +212,7 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   EffectiveAttention out;
   std::vector<Tensor> queries, keys, values;
   walk_chunks(0, time, run.chunk, [&](std::int64_t begin, std::int64_t end) {
+    if (views.starts.defined()) state = begun(state, trained.start, slice(views.starts, 2, begin, begin + 1));
     const Part part = part_of(run, state, block_of(views, policy, begin, end), last);
     queries.push_back(part.query);
     keys.push_back(part.key);
@@ -190,7 +229,7 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   if (reads.feature_axis && last.transposed)
     refuse("gates per feature with a weight that is used transposed");
   out.matrix = scores(reads, out.queries, out.keys);
-  out.decay = reads.keeps ? constant(1.0, run.dtype) : reads.c[0];
+  out.decay = left_of_start(run, reads, trained.start.weights.at(last.weight));
   return out;
 }
 

@@ -6,7 +6,7 @@
 // with effective queries q_t = phi(q_t; Theta_t), keys k_s = phi(k_s; Theta at s's gradient) and values v_s =
 // the rate of s times the derivative of its inner loss by its prediction; Z is what the optimiser's steps of
 // W add up to (-1 below the diagonal for plain descent; sums of products of the momentum factors in
-// theorem 5.3). Theta may learn in any way; the step of W must be linear.
+// theorem 5.3), and 0 where s is in another document than t. Theta may learn in any way; the step of W must be linear.
 #pragma once
 
 #include "ttt/inner_loop.h"
@@ -17,13 +17,15 @@ struct EffectiveAttention {
   Tensor queries, keys;  // [batch, heads, time, hidden]
   Tensor values;         // [batch, heads, time, out]
   Tensor base;           // W at the start, [batch, heads, hidden, out]
-  Tensor decay;          // [batch, heads, time, 1]; what is left of W at the start when t reads
-  Tensor matrix;         // [batch, heads, time, time]
+  Tensor
+      decay;  // [batch, heads, time, 1]; what is left of W at the start, and of an anchor there, when t reads
+  Tensor matrix;  // [batch, heads, time, time]
   Tensor output() const;
 };
 
 // FormError, naming the node, for a learner whose last layer is not a linear, bias-free use of one fast
-// weight, or whose step of that weight is not linear.
+// weight, or whose step of that weight is not linear; and for a truncated meta-gradient, which a matrix does not have (the
+// numbers are those of meta = full).
 EffectiveAttention effective_attention(const Learner& learner, const Weights& start, const Views& views,
                                        const Policy& policy);
 

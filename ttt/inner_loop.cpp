@@ -129,17 +129,9 @@ State cut_state(const State& s, Tensor cut) {
   return s.with(flat);
 }
 
-// The first state again where `starts` is 1, [batch, 1, 1, 1]; undefined: nowhere.
-State begun(const State& s, const State& first, Tensor starts) {
-  if (!starts.defined()) return s;
-  std::vector<Tensor> flat = s.flat();
-  const std::vector<Tensor> start = first.flat();
-  for (std::size_t i = 0; i < flat.size(); ++i) flat[i] = select(starts, start[i], flat[i]);
-  return s.with(flat);
-}
-
-// Of each chunk of packed documents, its number in its document, [chunks, batch, 1, 1, 1].
-Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chunks) {
+// Of each chunk of packed documents, its number in its document, [chunks, batch, 1, 1, 1]. before: of chunks of the first
+// document, before those here.
+Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chunks, Tensor before) {
   const std::int64_t batch = starts.dim(0), time = starts.dim(2);
   const Tensor whole = concat({starts, zeros(starts.dtype(), {batch, 1, chunks * chunk - time, 1})}, 2);
   const Tensor first = slice(reshape(whole, {batch, chunks, chunk, 1, 1}), 2, 0, 1);
@@ -147,16 +139,23 @@ Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chun
     const Tensor number = (1.0 - begins[0]) * (carry[0] + 1.0);
     return {{number}, {number}};
   };
-  const Tensor none = zeros(starts.dtype(), {batch, 1, 1, 1}) - 1.0;
+  Tensor none = zeros(starts.dtype(), {batch, 1, 1, 1}) - 1.0;
+  if (before.defined()) none = none + before;
   return scan(next, {none}, {permute(first, {1, 0, 2, 3, 4})}).ys[0];
 }
 
 // 1 where the weights that a chunk begins with are cut from their past, [chunks, batch or 1, 1, 1, 1]: where the horizon
-// divides the chunk's number in its sequence or document, but for 0, which has no past.
-Tensor cuts_of_chunks(const Views& views, std::int64_t chunk, std::int64_t horizon) {
+// divides the chunk's number in its sequence or document, but for 0, which has no past. before: as
+// InnerLoopOptions::chunks_before.
+Tensor cuts_of_chunks(const Views& views, std::int64_t chunk, std::int64_t horizon, Tensor before) {
   const std::int64_t chunks = (views.k.dim(2) + chunk - 1) / chunk;
-  const Tensor number = views.starts.defined() ? numbers_in_documents(views.starts, chunk, chunks)
-                                               : iota(views.k.dtype(), {chunks, 1, 1, 1, 1}, 0);
+  Tensor number;
+  if (views.starts.defined()) {
+    number = numbers_in_documents(views.starts, chunk, chunks, before);
+  } else {
+    number = iota(views.k.dtype(), {chunks, 1, 1, 1, 1}, 0);
+    if (before.defined()) number = number + before;
+  }
   const auto period = static_cast<double>(horizon);
   const Tensor multiple = cast(cast(number / period, DType::i32), number.dtype()) * period;
   return equal(multiple, number) * (1.0 - equal(number, 0.0));
@@ -222,7 +221,7 @@ class BlockWalk {
         points_(state_.weights.size()) {
     if (options.track_loss) first_ = state_.weights;
     if (policy_.meta == Policy::Meta::truncated)
-      cuts_ = cuts_of_chunks(views, learner.chunk(), policy_.horizon);
+      cuts_ = cuts_of_chunks(views, learner.chunk(), policy_.horizon, options.chunks_before);
   }
 
   void run(const FormRow& row) {
@@ -389,6 +388,9 @@ void check(const InnerLoopOptions& options) {
   if (options.checkpoint_every < 0)
     throw ConfigError(fmt::format("[inner_loop] checkpoint_every is {}; it must be 0 or positive",
                                   options.checkpoint_every));
+  if (options.chunks_before.defined() && options.chunks_before.shape() != Shape{1})
+    throw ShapeError(fmt::format("[inner_loop] chunks_before is {}; it must be [1], how many there are",
+                                 to_string(options.chunks_before.spec())));
 }
 
 std::vector<Tensor> zero_offsets(const Weights& weights, std::int64_t chunks) {

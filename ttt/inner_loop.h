@@ -21,6 +21,9 @@ struct InnerLoopOptions {
   // them is lambda, what the outer loss wants of the weights at that time.
   std::vector<Tensor> state_offset = {};
   bool keep_points = false;  // give InnerLoopResult::points
+  // [1], or undefined: none. Chunks of the same sequence before its part that is given: where a truncated meta-gradient is cut
+  // goes by a chunk's number in the whole, so that parts one after the other have the gradient of the whole.
+  Tensor chunks_before = {};
 };
 
 // ConfigError for a number that makes no sense.

@@ -9,6 +9,8 @@
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
 #include "ops/collectives.h"
+#include "ttt/agreement.h"
+#include "ttt/derived_learner.h"
 
 namespace nestgrad::ttt {
 
@@ -78,36 +80,102 @@ std::vector<Tensor> moved_by(const SliceLaw& law, const std::vector<Tensor>& sta
   return out;
 }
 
-// Two slices of a small sequence: do they answer by their laws as the whole does?
-bool laws_add_up(const System& system, const InnerLoopOptions& given, std::int64_t heads) {
+// The views of a small sequence with a chunk's position rates for chunks of this length.
+Views with_places(Views views, std::int64_t chunk) {
+  if (Tensor& at = views.position; at.defined() && at.dim(0) != chunk)
+    at = broadcast_to(slice(at, 0, 0, 1), {chunk});
+  return views;
+}
+
+// Two slices of a small sequence, cut where those in question are: do they answer by their laws as the whole does, and are
+// the derivatives those of the whole? The policy is the caller's own, with short chunks, cut at each of them where it cuts.
+bool laws_add_up(const System& system, const InnerLoopOptions& given, const Views& slices) {
   constexpr std::int64_t kChunk = 3;
-  const std::int64_t half = 2 * kChunk;
-  const Function both =
-      trace_system(system, {.batch = 1, .heads = heads, .dim = 4, .time = 2 * half, .chunk = kChunk},
-                   DType::f64, [&](const SystemProgram& p) -> std::vector<Tensor> {
-                     InnerLoopOptions options = given;
-                     options.policy = p.policy;
-                     const Tensor whole = train_along(*p.learner, p.start, p.views, options).output;
-                     const State start = State::start(*p.learner, p.start);
-                     const SliceLaw law = law_of(*p.learner, start, part(p.views, 0, half), options);
-                     const State between = start.with(moved_by(law, start.flat()));
-                     return {slice(whole, 2, half, 2 * half),
-                             train_along(*p.learner, between, part(p.views, half, 2 * half), options).output};
-                   });
+  Policy policy = given.policy;
+  const bool is_whole = policy.chunk != Policy::kWholeSequence && slices.k.dim(2) % policy.chunk == 0;
+  if (policy.chunk != Policy::kWholeSequence) policy.chunk = std::min(policy.chunk, kChunk);
+  policy.horizon = 1;
+  const std::int64_t half = 2 * kChunk + (is_whole ? 0 : 1);
+  const std::int64_t chunk = policy.chunk_of(half);
+  const Function both = trace_system(
+      system,
+      {.batch = 1, .heads = slices.k.dim(1), .dim = slices.k.dim(3), .time = 2 * half, .chunk = chunk},
+      DType::f64, [&](const SystemProgram& p) -> std::vector<Tensor> {
+        InnerLoopOptions options = given;
+        options.policy = policy;
+        const Views views = with_places(p.views, policy.chunk_of(2 * half)),
+                    small = with_places(p.views, chunk);
+        const State start = State::start(*p.learner, p.start);
+        const SliceLaw law = law_of(*p.learner, start, part(small, 0, half), options);
+        const State between = start.with(moved_by(law, start.flat()));
+        const Tensor wanted = train_along(*p.learner, p.start, views, options).output;
+        std::vector<Tensor> out;
+        for (const Tensor& answers :
+             {slice(wanted, 2, half, 2 * half),
+              train_along(*p.learner, between, part(small, half, 2 * half), options).output}) {
+          out.push_back(answers);
+          for (const Tensor& d : grad(outer_loss({answers}), p.inputs, {.allow_zero = true}))
+            out.push_back(d);
+        }
+        return out;
+      });
   const std::vector<Array> out = both(numbers_for(both, 7));
-  return relative_error(out[0], out[1], 1) < 1e-9;
+  const auto middle = out.begin() + static_cast<std::ptrdiff_t>(out.size() / 2);
+  return worst_error({middle, out.end()}, {out.begin(), middle}) < 1e-9;
+}
+
+// What a policy keeps from being exchanged or passed on.
+struct Facts {
+  Policy policy;
+  bool is_packed = false, has_places = false;
+  std::int64_t tokens = 0;  // of a slice
+  std::string follows;      // why what a token teaches depends on what was learnt before; empty: it does not
+};
+
+Facts facts_of(const Learner& given, const State& start, const Views& views, const Policy& policy) {
+  using enum Property;
+  const Trained trained = restrict_to(given, start, policy.trained);
+  const DerivedLearner learner(*trained.learner, policy, trained.start, views);
+  std::string why = learner.why_not({separate_tokens, factored_uses, constant_factors});
+  if (!learner.own_gates().empty()) why = "the learner makes gates of its weights";
+  return {policy, views.starts.defined(), views.position.defined(), views.k.dim(2), why};
+}
+
+// Both ways begin a slice with one state, where the whole has one too: at the borders of chunks. Elsewhere the tokens of the
+// chunk before still learn from its first weights; that is the same only where they do not ask any, each makes a step of its own, and
+// nothing goes by a token's place in its chunk or by the chunk's number.
+std::string why_no_state_between(const Facts& of) {
+  if (of.is_packed) return "packed documents would begin with what the slice before has left";
+  const bool has_chunks = of.policy.update == Policy::Update::per_chunk || of.has_places ||
+                          of.policy.meta == Policy::Meta::truncated || !of.follows.empty();
+  return has_chunks ? why_not_whole_chunks(of.policy, of.tokens) : std::string();
+}
+
+// The law is a derivative, and lacks what a policy holds constant.
+std::string why_no_law(const Facts& of) {
+  if (of.policy.meta == Policy::Meta::truncated)
+    return fmt::format(
+        "its meta-gradient is cut every {} chunks, and so would be the law of a slice, a derivative",
+        of.policy.horizon);
+  if (of.policy.meta == Policy::Meta::first_order && !of.follows.empty())
+    return "its meta-gradient is first-order: the law of a slice, a derivative, would lack what inner gradients do";
+  return {};
 }
 
 std::string why_not_exchanged(const System& system, const Learner& learner, const State& start,
                               const Views& views, const InnerLoopOptions& options) {
+  const Facts facts = facts_of(learner, start, views, options.policy);
+  if (std::string why = why_no_state_between(facts); !why.empty()) return why;
+  if (std::string why = why_no_law(facts); !why.empty()) return why;
   for (const Tensor& x : start.flat())
     if (x.rank() != 4 || x.dim(2) != x.dim(3))
       return fmt::format("a state is {}: only square ones are moved by a matrix of their own size",
                          to_string(x.spec()));
   if (!law_of(learner, start, views, options).is_affine)
     return "the last state is not affine in the first: its derivative depends on it";
-  if (!laws_add_up(system, options, views.k.dim(1)))
-    return "columns of a state meet: it is not moved by a matrix from the left";
+  if (!laws_add_up(system, options, views))
+    return "columns of a state meet, or a derivative is not that of what is computed (stop_gradient, custom_vjp): it is "
+           "not moved by a matrix from the left";
   return {};
 }
 
@@ -147,15 +215,6 @@ State exchanged(const State& first, const SliceLaw& law, const ProcessGroup& ran
 
 // ---- pipeline ----
 
-std::string why_not_passed_on(const Policy& policy, const Views& views) {
-  const std::int64_t time = views.k.dim(2);
-  if (policy.chunk == Policy::kWholeSequence) return "it learns from the whole sequence at once";
-  if (time % policy.chunk != 0)
-    return fmt::format("slices of {} tokens are not whole chunks of {}", time, policy.chunk);
-  if (views.starts.defined()) return "packed documents would begin with what the rank before has left";
-  return {};
-}
-
 // The sequence that a rank works on in each round.
 Tensor sequence_of_round(std::int64_t batch, const ProcessGroup& ranks) {
   std::vector<double> sequences;
@@ -175,6 +234,10 @@ Tensor passed_on(const Learner& learner, const State& start, const Views& views,
   // 0 at the first rank, which no one passes anything on to, and 1 elsewhere: no rank's program may lack what others wait for.
   const Tensor has_before = rank_before(zero_like(views.q) + 1.0, ranks);
   const Tensor mask = slice(reshape(has_before, {has_before.spec().size()}), 0, 0, 1);
+  // Chunks are cut from their past where those of the whole sequence are.
+  InnerLoopOptions later = options;
+  if (options.policy.meta == Policy::Meta::truncated)
+    later.chunks_before = mask * static_cast<double>(ranks.rank() * (views.k.dim(2) / options.policy.chunk));
   std::vector<Tensor> firsts;  // of one sequence
   for (const Tensor& x : start.flat()) firsts.push_back(slice(x, 0, 0, 1));
   const StepFn round = [&](const Tensors& left, const Tensors& x) -> StepOutput {
@@ -183,7 +246,7 @@ Tensor passed_on(const Learner& learner, const State& start, const Views& views,
       begin.push_back(select(mask, rank_before(left[i], ranks), firsts[i]));
     Views own{of_one(x[0]), of_one(x[1]), of_one(x[2]), {}, views.position};
     for (std::size_t i = 0; i < gates.size(); ++i) own.gates[gates[i]] = of_one(x[3 + i]);
-    const InnerLoopResult r = train_along(learner, start.with(begin), own, options);
+    const InnerLoopResult r = train_along(learner, start.with(begin), own, later);
     return {r.state.flat(), {r.output}};
   };
   const Tensor answers = scan(round, firsts, rows).ys[0];  // [rounds, 1, heads, time, dim]
@@ -208,6 +271,12 @@ std::string_view name(SliceForm form) {
   return {};
 }
 
+std::string why_not_whole_chunks(const Policy& policy, std::int64_t tokens) {
+  if (policy.chunk == Policy::kWholeSequence) return "it learns from the whole sequence at once";
+  if (tokens % policy.chunk == 0) return {};
+  return fmt::format("slices of {} tokens are not whole chunks of {}", tokens, policy.chunk);
+}
+
 SlicePlan choose_slices(const System& system, const Learner& learner, const Weights& start,
                         const Views& views, const InnerLoopOptions& options, std::int64_t slices,
                         const std::string& who, SliceForm wanted) {
@@ -228,15 +297,13 @@ SlicePlan choose_slices(const System& system, const Learner& learner, const Weig
                    ? ""
                    : fmt::format("{} heads cannot be shared equally by {} slices", heads, slices)))
     return take(SliceForm::heads);
+  const State state = State::start(learner, start);
   const auto can_exchange = [&] {
-    const std::string packed =
-        views.starts.defined() ? "packed documents begin anew within a slice" : std::string();
-    const State state = State::start(learner, start);
-    return possible(SliceForm::exchange,
-                    packed.empty() ? why_not_exchanged(system, learner, state, views, options) : packed);
+    return possible(SliceForm::exchange, why_not_exchanged(system, learner, state, views, options));
   };
   const auto can_pass_on = [&] {
-    return possible(SliceForm::pipeline, why_not_passed_on(options.policy, views));
+    return possible(SliceForm::pipeline,
+                    why_no_state_between(facts_of(learner, state, views, options.policy)));
   };
   // A slice three times (S, M, answers) at all ranks at once, or once for each sequence and then for each rank that waits.
   const bool few_sequences = batch + slices - 1 > 3 * batch;

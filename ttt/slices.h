@@ -5,16 +5,20 @@
 //   exchange   where the last state of a slice is affine in its first one, W -> M W + S: each rank finds M and S of its slice, all have
 //              those of all (two matrices for each weight and head), and each begins with what those before it add up to
 //              (flash-linear-attention does so for a few layers, by hand). M is the derivative of the last state with respect to
-//              the first; that it does not depend on any state is seen on its trace, that it moves the columns of a state one by one
-//              on numbers: two slices of a small sequence must answer as the whole.
+//              the first, which a meta-gradient that is cut would not be; that it does not depend on any state is seen on its trace, that it
+//              moves the columns of a state one by one on numbers: two slices of a small sequence must answer as the whole.
 //   pipeline   each rank takes the sequences of the batch one after the other, and begins its slice of one with what the rank before has
-//              left of it. Any learner with chunks, and the work of one rank while others wait for the first sequence:
+//              left of it. Any learner with chunks, and the work of one rank while others wait for the first sequence. A truncated
+//              meta-gradient is cut where that of the whole sequence is:
 //
 //                round     0    1    2    3        batch + ranks - 1 rounds, in each of which a rank works on one sequence
 //                rank 0    a0   b0   c0   -        (at the ends on one whose result no one reads)
 //                rank 1    -    a1   b1   c1
 //
 //              It is a scan over the rounds, whose body passes states on; its derivative passes their cotangents back.
+//
+// Exchange and pipeline hand over one state at the borders of slices. Slices are whole chunks then, unless each token makes a step of
+// its own with a gradient that does not depend on what was learnt before, as in linear attention: chunks are nothing there.
 #pragma once
 
 #include "engine/processes/group.h"
@@ -35,6 +39,9 @@ struct SlicePlan {
   std::vector<Refusal> refused;
   std::string str() const;  // several lines
 };
+
+// Why slices of so many tokens are not whole chunks, in words; empty if they are.
+std::string why_not_whole_chunks(const Policy& policy, std::int64_t tokens);
 
 // views: of a slice, [batch, heads, time here, ..], start [batch, heads, ..], of so many slices. heads if they can be shared out; else what
 // takes less time for the batch. ConfigError that says why if the one asked for is impossible, or all are; in the name of `who`.

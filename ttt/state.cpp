@@ -103,6 +103,14 @@ State State::with(std::span<const Tensor> flat) const {
   return out;
 }
 
+State begun(const State& s, const State& first, Tensor starts) {
+  if (!starts.defined()) return s;
+  std::vector<Tensor> flat = s.flat();
+  const std::vector<Tensor> start = first.flat();
+  for (std::size_t i = 0; i < flat.size(); ++i) flat[i] = select(starts, start[i], flat[i]);
+  return s.with(flat);
+}
+
 std::vector<std::string> State::names() const {
   std::vector<std::string> out;
   for (std::size_t i = 0; i < weights.size(); ++i) {

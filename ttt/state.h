@@ -60,6 +60,9 @@ struct State {
   std::vector<std::string> names() const;  // of flat()
 };
 
+// The first state again where `starts` is 1, [batch, 1, 1, 1]; undefined: nowhere.
+State begun(const State& s, const State& first, Tensor starts);
+
 // Learner and start with only policy.trained learning; the rest are constants.
 struct Trained {
   std::unique_ptr<Learner> holder;  // owns the restricted learner, if there is one

@@ -34,8 +34,9 @@ AttentionMaps attention_maps(const InspectedLoop& inspected) {
   })()[0];
   try {
     const Arrays r = OpenProgram(inspected, {}, [&](OpenLoop& loop, const Tensors&) {
-      const EffectiveAttention e =
-          effective_attention(*loop.learner, loop.start, loop.views, inspected.policy);
+      Policy policy = inspected.policy;  // no derivative is taken
+      policy.meta = Policy::Meta::full;
+      const EffectiveAttention e = effective_attention(*loop.learner, loop.start, loop.views, policy);
       return Tensors{e.matrix, e.output(), loop.run(loop.options).output};
     })();
     out.effective = r[0];

@@ -3,7 +3,8 @@
 //   forms       every form that the plan allows, and the loop by hand: answers, losses, the last state with
 //               its slots, gradients with respect to everything, for some those of |gradient|^2
 //   resume      the sequence in two parts, cut at a chunk, and two sequences one after the other
-//   attention   effective_attention, where it does not refuse
+//   slices      the sequence cut among ranks, laws exchanged and states passed on, where that is not refused
+//   attention   effective_attention, where it does not refuse; of packed documents too
 //   decoding    token by token, from nothing but the states of the token before
 //   layer       TTTLayer, whole and token by token
 //   views       the claims of look/views
@@ -16,6 +17,7 @@
 
 #include "tests/fuzz/answers.h"
 #include "tests/fuzz/loop_by_hand.h"
+#include "tests/fuzz/slice_checks.h"
 #include "tests/fuzz/system_checks.h"
 #include "ttt/effective_attention.h"
 
@@ -101,19 +103,25 @@ Named outcome(Tensor output, const ttt::State& state) {
   return out;
 }
 
-void check_resume(const LoopCase& l) {
+void check_resume(const LoopCase& l, int order) {
   const std::int64_t chunk = l.chunk(), chunks = (l.time + chunk - 1) / chunk;
   if (chunks < 2) return;
   const std::int64_t cut = chunk * (chunks / 2);
   const InnerLoopOptions options = options_of(l, FormChoice::automatic);
   const Answers whole = answers_of(l, [&](const TracedCase& s) {
     const InnerLoopResult r = ttt::train_along(s.learner, s.start, s.views, options);
-    return outcome(r.output, r.state);
+    Named out = outcome(r.output, r.state);
+    out.add_derivatives(s.inputs, order);
+    return out;
   });
   const Answers parts = answers_of(l, [&](const TracedCase& s) {
+    InnerLoopOptions later = options;
+    later.chunks_before = constant(Array::of({static_cast<double>(cut / chunk)}, {1}));
     const InnerLoopResult a = ttt::train_along(s.learner, s.start, ttt::part(s.views, 0, cut), options),
-                          b = ttt::train_along(s.learner, a.state, ttt::part(s.views, cut, l.time), options);
-    return outcome(concat({a.output, b.output}, 2), b.state);
+                          b = ttt::train_along(s.learner, a.state, ttt::part(s.views, cut, l.time), later);
+    Named out = outcome(concat({a.output, b.output}, 2), b.state);
+    out.add_derivatives(s.inputs, order);
+    return out;
   });
   require_same(fmt::format("cut after {} tokens", cut), parts, whole);
   if (!l.policy.carry) return;
@@ -122,17 +130,31 @@ void check_resume(const LoopCase& l) {
         s.learner, s.start, {ttt::part(s.views, 0, cut), ttt::part(s.views, cut, l.time)}, options);
     return outcome(concat({r[0].output, r[1].output}, 2), r[1].state);
   });
-  require_same("two sequences, carried", each, whole);
+  require_same("two sequences, carried", each, up_to(0, whole));
 }
 
 // ---- effective attention ----
 
-void check_attention(const LoopCase& l) {
+// Documents that begin at chunks drawn by `which`, of sequences that are longer than a chunk.
+ttt::Views packed(const LoopCase& l, ttt::Views views, std::uint64_t which) {
+  std::vector<double> begins;
+  for (std::int64_t b = 0; b < l.batch; ++b)
+    for (std::int64_t t = 0; t < l.time; ++t)
+      begins.push_back(t == 0 || (t % l.chunk() == 0 && (which >> (b + t / l.chunk()) % 16 & 1) == 1) ? 1
+                                                                                                      : 0);
+  views.starts = constant(Array::of(begins, {l.batch, 1, l.time, 1}));
+  views.alignment = l.chunk();
+  return views;
+}
+
+void check_attention(const LoopCase& l, std::uint64_t documents) {
   const auto outputs = [&](const std::function<Tensor(const TracedCase&)>& fn) {
     return answers_of(l, [&](const TracedCase& s) {
       Named out;
-      out.add("the output", fn(s));
-      if (l.policy.meta == Policy::Meta::full) out.add_derivatives(s.inputs, 1);
+      TracedCase with = s;
+      if (documents > 0) with.views = packed(l, s.views, documents);
+      out.add("the output", fn(with));
+      out.add_derivatives(s.inputs, 1);
       return out;
     });
   };
@@ -224,15 +246,18 @@ void check(Draws& draws) {
   const int order = draws.of<int>({0, 1, 0, 1, 0, 1, 0, 2});
   const bool losses = draws.one_in(2);
   const int more = draws.below(100);  // what else is checked
+  const Cut cut{draws.between(2, 3), draws.between(1, 2), draws.of<int>({0, 0, 0, 1, -1})};
   const LoopCase l = draw_loop_case(draws);
   if (!check_forms(l, order, losses) || mixes_steps(l)) return;
-  check_resume(l);
-  check_attention(l);
+  check_resume(l, std::min(order, 1));
+  check_attention(l, 0);
+  if (more % 3 == 0 && l.chunk() < l.time && !l.asked) check_attention(l, 1 + l.seed);
   if (l.asked) return;
   if (more % 4 == 1) check_decoding(l, FormChoice::automatic);
   if (more % 8 == 2) check_decoding(l, FormChoice::primal);
   if (!is_system(l)) return;
   if (more % 16 == 3) check_layer(l);
+  if (more % 4 == 2) check_slices(l, cut, order);
   if (more % 50 == 4 && !l.learner.mixes) check_views(l);
   if (more % 25 == 5 && l.smooth()) check_battery(l);
 }

@@ -78,6 +78,8 @@ class Hand {
       if (p.kind == Kind::momentum || p.kind == Kind::nesterov) s.push_back(zero);
       if (p.kind == Kind::adam || p.kind == Kind::leapfrog) s.insert(s.end(), {zero, zero});
     }
+    if (loop_.optimizer.anchored) s.push_back(w.value);
+    if (has_fisher()) s.push_back(zero);
     const Optimizer::Norm norm = loop_.optimizer.norm;
     if (norm == Optimizer::Norm::none || w.kind == ttt::WeightKind::row) return s;
     const Tensor kept = norm == Optimizer::Norm::detached ? stop_gradient(w.value) : w.value;
@@ -85,6 +87,8 @@ class Hand {
     if (norm == Optimizer::Norm::prenorm) s.push_back(w.value);
     return s;
   }
+
+  bool has_fisher() const { return loop_.optimizer.anchored && loop_.optimizer.anchor.fisher_memory > 0; }
 
   Tensor value_of(const Number& n, const Now& now) const {
     switch (n.from) {
@@ -173,9 +177,22 @@ class Hand {
         d = after_piece(p, d, std::span(s).subspan(at, slots_of(p)), now, is_row);
         at += slots_of(p);
       }
+      const std::size_t anchor = at;
+      at += (o.anchored ? 1U : 0U) + (has_fisher() ? 1U : 0U);
       const bool normed = o.norm != Optimizer::Norm::none && !is_row;
       Tensor& moved = normed && o.norm == Optimizer::Norm::prenorm ? s[at + 1] : s[0];
-      moved = value_of(o.keep, now) * moved - d;
+      const Tensor found = moved;
+      moved = value_of(o.keep, now) * found - d;
+      if (o.anchored) {
+        Tensor pull = found - s[anchor];
+        if (has_fisher()) {
+          const double memory = o.anchor.fisher_memory;
+          s[anchor + 1] = memory * s[anchor + 1] + (1 - memory) * g[i] * g[i];
+          pull = pull * s[anchor + 1];
+        }
+        moved = moved - value_of(o.pull, now) * pull;
+        s[anchor] = s[anchor] + o.anchor.follow * (moved - s[anchor]);
+      }
       if (normed) s[0] = moved * s[at] / (length(moved, ttt::Per::column) + o.norm_eps);
     }
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/core/random.h"
+#include "ops/collectives.h"
 
 namespace nestgrad::fuzz {
 
@@ -155,6 +156,12 @@ class Lecturer {
       o.keep = number("keep");
       o.keep_before = (loop_.per_chunk() || loop_.policy.chunk == 1) && draws_.one_in(3);
     }
+    if (draws_.one_in(5)) {
+      o.anchored = true;
+      o.pull = number("pull");
+      o.anchor = {.fisher_memory = linear_ ? 0 : draws_.of<double>({0, 0.6}),
+                  .follow = draws_.of<double>({0, 0, 0.3})};
+    }
     if (linear_ && draws_.below(4) < 3) return;
     o.norm = draws_.of<Optimizer::Norm>({Optimizer::Norm::none, Optimizer::Norm::none, Optimizer::Norm::none,
                                          Optimizer::Norm::none, Optimizer::Norm::none,
@@ -225,6 +232,9 @@ std::string Optimizer::text() const {
   std::vector<std::string> out;
   for (const Piece& p : pieces) out.push_back(p.text());
   out.push_back(fmt::format("keep {}{}", keep.text(), keep_before ? " before the gradient" : ""));
+  if (anchored)
+    out.push_back(fmt::format("anchor {}, Fisher over {}, following by {}", pull.text(), anchor.fisher_memory,
+                              anchor.follow));
   constexpr const char* kNorms[] = {"", "weight norm", "weight norm detached",
                                     "weight norm of a master copy"};
   if (norm != Norm::none) out.emplace_back(kNorms[static_cast<int>(norm)]);
@@ -272,6 +282,7 @@ InnerOptimizer Optimizer::make(const Params& params) const {
     }
   }
   out.keep(hyper(keep, params), keep_before);
+  if (anchored) out.anchor(hyper(pull, params), anchor);
   if (norm == Norm::prenorm) out.prenorm(norm_eps);
   else if (norm != Norm::none) out.weight_norm(norm_eps, norm == Norm::detached);
   return out;
@@ -300,7 +311,7 @@ LoopCase draw_loop_case(Draws& draws) {
 }
 
 Function program(const LoopCase& l, std::int64_t time,
-                 const std::function<std::vector<Tensor>(const TracedCase&)>& fn) {
+                 const std::function<std::vector<Tensor>(const TracedCase&)>& fn, const ProcessGroup* ranks) {
   const auto rows = [&](std::int64_t tokens, std::int64_t dim) {
     return Spec{DType::f64, {l.batch, l.heads, tokens, dim}};
   };
@@ -310,12 +321,19 @@ Function program(const LoopCase& l, std::int64_t time,
   return trace(
       [&](const std::vector<Tensor>& in) {
         ParamTable table(*context().emit.graph, DType::f64);
-        const Params params(table);
+        Params params(table);
+        std::vector<Tensor> here = in;
+        if (ranks) {
+          params = params.through(
+              [whole = params, ranks](const Params::Request& r) { return vary(whole.get(r), *ranks); });
+          for (std::size_t i = 0; i < here.size(); ++i)
+            here[i] = i < 3 + l.gates.size() ? own(in[i], *ranks) : vary(in[i], *ranks);
+        }
         const std::unique_ptr<ttt::Learner> learner = l.make(params);
-        ttt::Views views{in[0], in[1], in[2], {}, {}};
+        ttt::Views views{here[0], here[1], here[2], {}, {}};
         for (std::size_t i = 0; i < l.gates.size(); ++i)
-          views.gates[l.gates[i].name] = l.gates[i].shape()(in[3 + i]);
-        if (l.position) views.position = sigmoid(in.back());
+          views.gates[l.gates[i].name] = l.gates[i].shape()(here[3 + i]);
+        if (l.position) views.position = sigmoid(here.back());
         std::vector<Tensor> inputs = in;
         inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
         return fn({l, params, *learner, ttt::for_batch(learner->init(), l.batch), views, inputs});

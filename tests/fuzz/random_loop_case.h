@@ -2,6 +2,7 @@
 // which they meet.
 #pragma once
 
+#include "engine/processes/group.h"
 #include "engine/run/function.h"
 #include "tests/fuzz/random_learner.h"
 #include "ttt/inner_loop.h"
@@ -43,6 +44,9 @@ struct Optimizer {
   std::vector<Piece> pieces;
   Number keep;
   bool keep_before = false;
+  bool anchored = false;
+  Number pull;  // towards the anchor
+  ttt::Anchor anchor;
   enum class Norm { none, weight_norm, detached, prenorm } norm = Norm::none;
   double norm_eps = 0.05;
   bool smooth() const;
@@ -95,9 +99,10 @@ struct TracedCase {
   ttt::Views views;
   std::vector<Tensor> inputs;  // q, k, v, raw gates, position, then the parameters
 };
-// The program has this many tokens; fn makes its outputs.
+// The program has this many tokens; fn makes its outputs. ranks: those are a slice of them, one for each rank.
 Function program(const LoopCase& loop, std::int64_t time,
-                 const std::function<std::vector<Tensor>(const TracedCase&)>& fn);
+                 const std::function<std::vector<Tensor>(const TracedCase&)>& fn,
+                 const ProcessGroup* ranks = nullptr);
 // Numbers for the inputs of a program of the whole sequence.
 std::vector<Array> numbers_for(const LoopCase& loop, const Function& program);
 

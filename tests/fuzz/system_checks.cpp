@@ -18,6 +18,12 @@ namespace {
 using ttt::Policy;
 using ttt::System;
 
+ttt::ProgramSizes sizes_of(const LoopCase& l) {
+  return {.batch = l.batch, .heads = l.heads, .dim = l.in, .time = l.time, .chunk = l.policy.chunk};
+}
+
+}  // namespace
+
 // With views of its own making, as small as those of a case, of which each token's depend on that token
 // alone.
 System system_of(const LoopCase& l) {
@@ -36,12 +42,6 @@ System system_of(const LoopCase& l) {
   };
   return out;
 }
-
-ttt::ProgramSizes sizes_of(const LoopCase& l) {
-  return {.batch = l.batch, .heads = l.heads, .dim = l.in, .time = l.time, .chunk = l.policy.chunk};
-}
-
-}  // namespace
 
 bool is_system(const LoopCase& l) { return l.in == l.out && !l.asked; }
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include "tests/fuzz/random_loop_case.h"
+#include "ttt/system.h"
 
 namespace nestgrad::fuzz {
 
 // Are queries, keys and values alike?
 bool is_system(const LoopCase& loop);
+// The case must outlive it.
+ttt::System system_of(const LoopCase& loop);
 // conformance()
 void check_battery(const LoopCase& loop);
 // The claims of look/numbers.h.

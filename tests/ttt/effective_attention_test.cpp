@@ -24,6 +24,9 @@ struct Case {
   Policy policy;
   bool position = false;
   std::int64_t time = kTime;
+  std::vector<std::int64_t> begins =
+      {};  // of the documents in each sequence; of the second they begin a chunk later
+  std::int64_t align = 1;
 };
 
 ttt::Model two_layers(const Params& p) {
@@ -37,7 +40,17 @@ ttt::Model three_layers(const Params& p) {
 ttt::Model swiglu(const Params& p) { return ttt::swiglu(p, {kHeads, kDim, 6, kDim}); }
 ttt::Model one_layer(const Params& p) { return ttt::linear(p, {kHeads, kDim, 0, kDim}); }
 
-// Output of the inner loop, and of its effective attention; then the pieces.
+Tensor starts_of(const Case& c) {
+  std::vector<double> begins(static_cast<std::size_t>(kBatch * c.time));
+  for (std::int64_t b = 0; b < kBatch; ++b) {
+    begins[static_cast<std::size_t>(b * c.time)] = 1;
+    for (const std::int64_t t : c.begins)
+      begins[static_cast<std::size_t>(b * c.time + std::min(c.time - 1, t + b * c.align))] = 1;
+  }
+  return constant(Array::of(begins, {kBatch, 1, c.time, 1}));
+}
+
+// Output of the inner loop, and of its effective attention; then the pieces, and derivatives of both outputs.
 Arrays both(const Case& c, std::uint64_t seed) {
   const Spec rows = f64({kBatch, kHeads, c.time, kDim}), one = f64({kBatch, kHeads, c.time, 1});
   ParamTable* table_of = nullptr;
@@ -55,16 +68,29 @@ Arrays both(const Case& c, std::uint64_t seed) {
                           {"decay", sigmoid(in[6] + 2.0)}},
                          {}};
         if (c.position) views.position = exp(in[7]);
+        if (!c.begins.empty()) views.starts = starts_of(c), views.alignment = c.align;
         const Weights start = ttt::for_batch(learner.init(), kBatch);
         const ttt::EffectiveAttention e = ttt::effective_attention(learner, start, views, c.policy);
-        return Tensors{
+        Tensors out{
             ttt::train_along(learner, start, views, {.policy = c.policy, .form = FormChoice::primal}).output,
             e.output(), e.matrix, matmul(e.queries * e.decay, e.base)};
+        Tensors inputs = in;
+        inputs.insert(inputs.end(), table.tensors().begin(), table.tensors().end());
+        for (int i = 0; i < 2; ++i)
+          for (const Tensor& g :
+               grad(sum(sin(out[static_cast<std::size_t>(i)])), inputs, {.allow_zero = true}))
+            out.push_back(g);
+        return out;
       },
       {rows, rows, rows, one, one, one, rows, f64({4})});
   Arrays in;
   for (std::size_t i = 0; i < f.inputs().size(); ++i) in.push_back(random(f.input_spec(i), seed + i));
   return f(in);
+}
+
+Policy with(Policy p, Policy::Meta meta, std::int64_t horizon = 1) {
+  p.meta = meta, p.horizon = horizon;
+  return p;
 }
 
 std::vector<Case> cases() {
@@ -108,6 +134,42 @@ std::vector<Case> cases() {
       {"position rates, a factor per input", one_layer, ttt::half_squared_error(), by_input, chunks, true},
       {"the same, of one chunk", one_layer, ttt::half_squared_error(), by_input, chunks, true, 4},
       {"the same, before", one_layer, ttt::half_squared_error(), by_input, before, true},
+      {"an anchor", two_layers, ttt::half_squared_error(), InnerOptimizer().anchor(0.3), chunks},
+      {"an anchor that follows", one_layer, ttt::half_squared_error(),
+       InnerOptimizer().momentum(gate("beta")).keep(gate("decay")).anchor(gate("forget"), {.follow = 0.2}),
+       before},
+      {"an anchor, a step per chunk", swiglu, ttt::inner_product(),
+       InnerOptimizer().anchor(gate("beta"), {.follow = 0.4}), silent},
+      {"first-order", two_layers, ttt::half_squared_error(), momentum,
+       with(chunks, Policy::Meta::first_order)},
+      {"first-order, a step per chunk", swiglu, ttt::half_squared_error(), titans,
+       with(lact, Policy::Meta::first_order)},
+      {"first-order, online", one_layer, ttt::half_squared_error(), gla,
+       with(online, Policy::Meta::first_order)},
+      {"a horizon that no cut reaches", two_layers, ttt::half_squared_error(), plain,
+       with(chunks, Policy::Meta::truncated, 3)},
+      {"packed", two_layers, ttt::half_squared_error(), plain, chunks, false, kTime, {4}, 4},
+      {"packed, online", three_layers, ttt::half_squared_error(), titans, online, false, kTime, {2, 5}, 1},
+      {"packed, position rates", two_layers, ttt::half_squared_error(), plain, chunks, true, kTime, {4}, 4},
+      {"packed, before, an anchor",
+       one_layer,
+       ttt::half_squared_error(),
+       InnerOptimizer().keep(gate("decay")).anchor(0.2),
+       before,
+       false,
+       kTime,
+       {4},
+       4},
+      {"packed, a step per chunk", swiglu, ttt::inner_product(), momentum, silent, false, kTime, {4}, 4},
+      {"packed, a step per chunk, before",
+       two_layers,
+       ttt::half_squared_error(),
+       titans,
+       mean,
+       false,
+       kTime,
+       {4},
+       4},
   };
 }
 
@@ -119,6 +181,10 @@ TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, r
       CAPTURE(c.name);
       const Arrays r = both(c, seed);
       CHECK(relative_error(r[1], r[0]) < 1e-12);
+      for (std::size_t i = 4, half = (r.size() - 4) / 2; i < 4 + half; ++i) {
+        CAPTURE(i);
+        CHECK(relative_error(r[i + half], r[i], 1e-3) < 1e-10);
+      }
       // Both parts matter, or nothing was tested.
       CHECK((relative_error(r[3], r[0]) > 1e-3) == c.policy.writes(std::min(c.time, c.policy.chunk), c.time));
     }
@@ -154,6 +220,17 @@ TEST_CASE("the matrix is zero where a token cannot have been read yet") {
       if (s > t || (s == t && c.policy.read == Policy::Read::before_write)) CHECK(m[i] == 0);
     }
   }
+}
+
+TEST_CASE("effective attention: what a matrix over all tokens does not have is refused") {
+  const auto refusal = [](const Policy& policy, std::int64_t align) {
+    return message_of<FormError>([&] {
+      both({"", one_layer, ttt::half_squared_error(), {}, policy, false, kTime, {4}, align}, 1);
+    });
+  };
+  CHECK(contains(refusal(with({.chunk = 4}, Policy::Meta::truncated, 2), 4),
+                 "the meta-gradient is cut every 2 chunks"));
+  CHECK(contains(refusal({.chunk = 4}, 2), "packed documents begin at multiples of 2 tokens"));
 }
 
 TEST_CASE("a last layer that is not linear and bias-free, or a step that is not linear, is refused by name") {

@@ -41,14 +41,14 @@ class Form {
   Block with_own_gates(const State& state, Block block, Tensor place = {}) const;
   // The weights where the block's gradients are taken, before a policy makes constants of them.
   std::vector<Tensor> points(const State& state, const Block& block) const;
+  // The same with policy and offset heeded.
+  Weights gradient_point(const State& state, const Block& block) const;
   Tensor rate_of(const Gates& gates, const FastWeight& weight) const {
     return ttt::rate_of(policy_, gates, weight);
   }
 
  protected:
   bool tracking() const { return first_.size() > 0; }
-  // Where a block's gradients are taken, with policy and offset heeded.
-  Weights gradient_point(const State& state, const Block& block) const;
   const DerivedLearner& derived_;
   const Learner& learner_;
   const Policy& policy_;

@@ -50,7 +50,8 @@ Tensors next_sums(const StepLaw& law, const Tensors& carry, Tensor e, const Shap
   return out;
 }
 
-Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype, std::int64_t width) {
+Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype, std::int64_t width,
+         Tensor starts = {}) {
   const std::size_t n = law.p.size();
   Shape one = lead, all = lead;
   one.insert(one.end(), {1, width});
@@ -74,6 +75,7 @@ Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype
   }
   const Tensor identity = equal(iota(dtype, {tokens, tokens, 1}, 0), iota(dtype, {tokens, tokens, 1}, 1));
   xs.push_back(identity);  // [time, tokens, 1]
+  if (starts.defined()) xs.push_back(permute(reshape(starts, {lead[0], 1, tokens, 1, 1}), {2, 0, 1, 3, 4}));
 
   Tensors init;
   for (std::size_t i = 0; i < n; ++i) init.push_back(zeros(dtype, all));
@@ -84,7 +86,10 @@ Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype
         StepLaw now = law;
         const std::vector<Tensor*> own = coefficients(now);
         for (std::size_t i = 0; i < varying.size(); ++i) *own[varying[i]] = x[i];
-        StepOutput step{next_sums(now, carry, x.back(), all, one), carry};
+        Tensors before = carry;
+        if (starts.defined())
+          for (std::size_t i = 0; i < before.size(); ++i) before[i] = select(x.back(), init[i], carry[i]);
+        StepOutput step{next_sums(now, before, x[varying.size()], all, one), before};
         step.ys.insert(step.ys.end(), step.carries.begin(), step.carries.end());
         return step;
       },
@@ -182,12 +187,13 @@ std::vector<Tensor*> Laws::tensors() {
   return out;
 }
 
-BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DType dtype, Tensor position) {
+BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DType dtype, Tensor position,
+                Tensor starts) {
   const Scope scope("update law");
   BlockLaw out;
   const std::size_t n = step.p.size();
   const Tensor last = position.defined() ? slice(position, 0, tokens - 1, tokens) : position;
-  if (step.accumulates()) {
+  if (step.accumulates() && !starts.defined()) {
     Tensor r = step.r[0];
     if (r.rank() < 2) r = broadcast_to(r, {tokens, 1});
     if (r.dim(-1) == 1) {
@@ -211,7 +217,7 @@ BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DTy
       return out;
     }
   }
-  const Sums sums = run(step, lead, tokens, dtype, step.width());
+  const Sums sums = run(step, lead, tokens, dtype, step.width(), starts);
   out.after = reads_of(sums.z_after[0], sums.c_after[0], sums.width);
   out.before = reads_of(sums.z_before[0], sums.c_before[0], sums.width);
   for (std::size_t i = 0; i < n; ++i) {

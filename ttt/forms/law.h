@@ -60,8 +60,10 @@ struct Laws {
 void spread_over_tokens(Reads& reads, std::int64_t chunk, bool rows);
 
 // tokens: of the block. lead: the leading axes of its rows. position: undefined, or [tokens]: how far the
-// reading token goes along the way from the block's first weight (TTT's learnable position rate).
-BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DType dtype, Tensor position);
+// reading token goes along the way from the block's first weight (TTT's learnable position rate). starts: undefined, or
+// [batch, 1, tokens, 1], 1 where the states are again what they were at the beginning of the block; then lead is {batch, heads}.
+BlockLaw sum_up(const StepLaw& step, const Shape& lead, std::int64_t tokens, DType dtype, Tensor position,
+                Tensor starts = {});
 // Where the gradient of each token is taken in an online block (before its step): `point` applied to the
 // states before each token.
 Reads gradient_points(const StepLaw& step, const StepLaw& point, const Shape& lead, std::int64_t tokens,
