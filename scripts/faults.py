@@ -755,7 +755,7 @@ FAULTS = [
         ("slots-of-some-weights-lost", "«whole.slots[place] = learnt.slots[i];»", None),
         ("held-weights-forgotten", "«held[places_[i]] = w.held(w.at(i).name);»", None),
     ]),
-    ("inner-loop", "ttt/inner_loop.cpp", FORMS, [
+    ("inner-loop", "ttt/inner_loop.cpp", (*FORMS, files("ttt/slices")), [
         ("last-part-does-not-learn", "«state_ = r.next;» }", "if (!FAULT || begin == 0) state_ = r.next;"),
         ("carry-without-gradient", "State state = moved_by(begun(state_.with(«carry»), start_",
          "[&] { Tensors cut = carry; if (FAULT) for (Tensor& t : cut) t = stop_gradient(t); return cut; }()"),
@@ -1082,6 +1082,14 @@ FAULTS = [
         ("nonlinear-exchanged", "if («!law_of(learner, start, views, options).is_affine»)", "false"),
         ("state-of-the-rank-after", "«at = moved_by(of_r, at);»", "if (!FAULT || r > 0) at = moved_by(of_r, at);"),
     ]),
+    ("effective-attention", "ttt/effective_attention.cpp", (files("ttt/effective_attention"), LEARNERS), [
+        ("anchor-not-counted", "if («slots[i].value.id() == own.value.id()») left", "false"),
+        ("points-followed", "factors_at(run.learner, «form.gradient_point(state, block)», block.k", "state.weights.with(form.points(state, block))"),
+        ("cut-not-refused", "if («policy.meta == Policy::Meta::truncated && chunks > policy.horizon»)", "false"),
+        ("states-of-another-document", "if («views.starts.defined()») state = begun", "false"),
+        ("laws-of-another-document", "sum_up(step, run.lead, run.time, run.dtype, {}, «run.views.starts»)", "Tensor()"),
+        ("chunk-laws-of-another-document", "chunks, run.dtype, {}, «starts_of_chunks(run)»)", "Tensor()"),
+    ]),
     ("slices", "models/trainer.cpp", SLICES, [
         ("unheeded-cut-accepted", "if («options_.slices > 1 && !stream.heeds_cut()»)", "false"),
         ("same-slice-for-all", "{«slice * tokens, (slice + 1) * tokens + more»}", "FAULT ? 0 : slice * tokens, FAULT ? tokens + more : (slice + 1) * tokens + more"),
@@ -1282,9 +1290,11 @@ FAULTS = [
         ("begin-inside-of-chunks", "«views.alignment % policy.chunk != 0»", "false"),
         ("documents-go-on-in-a-loop", "moved_by(begun(state_.with(carry), start_, «now.starts»), now", "Tensor()"),
         ("documents-go-on-outside", "if («views_.starts.defined()») state_ = begun(", "false"),
+        ("one-chunk-of-documents", "if («begins_inside && policy.chunk_of(time) >= time») throw", "false"),
+    ]),
+    ("documents", "ttt/state.cpp", (files("models/documents"), files("ttt/conformance")), [
         ("slots-go-on", "flat[i] = «select(starts, start[i], flat[i])»",
          "(i < s.weights.size() ? select(starts, start[i], flat[i]) : flat[i])"),
-        ("one-chunk-of-documents", "if («begins_inside && policy.chunk_of(time) >= time») throw", "false"),
     ]),
     ("documents", "ttt/derived_learner.cpp", (files("models/documents"),), [
         ("documents-in-a-block", "Property::one_document, «!views.starts.defined()»,", "true"),

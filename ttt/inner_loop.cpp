@@ -129,9 +129,8 @@ State cut_state(const State& s, Tensor cut) {
   return s.with(flat);
 }
 
-// Of each chunk of packed documents, its number in its document, [chunks, batch, 1, 1, 1]. before: of chunks of the first
-// document, before those here.
-Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chunks, Tensor before) {
+// Of each chunk of packed documents, its number in its document, [chunks, batch, 1, 1, 1].
+Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chunks) {
   const std::int64_t batch = starts.dim(0), time = starts.dim(2);
   const Tensor whole = concat({starts, zeros(starts.dtype(), {batch, 1, chunks * chunk - time, 1})}, 2);
   const Tensor first = slice(reshape(whole, {batch, chunks, chunk, 1, 1}), 2, 0, 1);
@@ -139,8 +138,7 @@ Tensor numbers_in_documents(Tensor starts, std::int64_t chunk, std::int64_t chun
     const Tensor number = (1.0 - begins[0]) * (carry[0] + 1.0);
     return {{number}, {number}};
   };
-  Tensor none = zeros(starts.dtype(), {batch, 1, 1, 1}) - 1.0;
-  if (before.defined()) none = none + before;
+  const Tensor none = zeros(starts.dtype(), {batch, 1, 1, 1}) - 1.0;
   return scan(next, {none}, {permute(first, {1, 0, 2, 3, 4})}).ys[0];
 }
 
@@ -151,7 +149,7 @@ Tensor cuts_of_chunks(const Views& views, std::int64_t chunk, std::int64_t horiz
   const std::int64_t chunks = (views.k.dim(2) + chunk - 1) / chunk;
   Tensor number;
   if (views.starts.defined()) {
-    number = numbers_in_documents(views.starts, chunk, chunks, before);
+    number = numbers_in_documents(views.starts, chunk, chunks);
   } else {
     number = iota(views.k.dtype(), {chunks, 1, 1, 1, 1}, 0);
     if (before.defined()) number = number + before;
@@ -426,6 +424,10 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   Views views = given_views;
   if (policy.query_is_key) views.q = views.k;
   check_views(policy, views);
+  if (views.starts.defined() && options.chunks_before.defined())
+    throw ConfigError(
+        "[inner_loop] chunks_before is for sequences of one document: chunks of packed documents are counted from "
+        "the start of each");
   const Trained trained = restrict_to(given, start, policy.trained);
   check_gates(*trained.learner, trained.start.weights, views.gates);
 

@@ -192,3 +192,39 @@ TEST_CASE("slices: laws are held against numbers of the caller's own policy and 
   CHECK_MESSAGE(contains(why, "a derivative is not that of what is computed"), why);
   check(c, SliceForm::pipeline);
 }
+
+TEST_CASE("parts of a sequence, one after the other, have the truncated meta-gradient of the whole") {
+  constexpr std::int64_t kTime = 12, kChunk = 2;
+  const ttt::InnerLoopOptions options{.policy = with({.chunk = kChunk}, Meta::truncated, 2)};
+  for (const std::int64_t cut : {2, 6, 8}) {
+    CAPTURE(cut);
+    const Function f = trace(
+        TraceFn([&](const Tensors& in) {
+          const ttt::Composed learner({"x W", ttt::Weights({ttt::matrix("W", in[3])}),
+                                       [](const ttt::Weights& w, Tensor x) { return matmul(x, w["W"]); }},
+                                      ttt::half_squared_error());
+          const ttt::Weights start = ttt::for_batch(learner.init(), kBatch);
+          const ttt::Views all{in[0], in[1], in[2], {{"rate", 0.3 * sigmoid(in[4])}}};
+          ttt::InnerLoopOptions later = options;
+          later.chunks_before = constant(Array::of({static_cast<double>(cut / kChunk)}, {1}));
+          const ttt::InnerLoopResult first =
+              ttt::train_along(learner, start, ttt::part(all, 0, cut), options);
+          const Tensor whole = ttt::train_along(learner, start, all, options).output;
+          Tensors out;
+          const ttt::InnerLoopResult second =
+              ttt::train_along(learner, first.state, ttt::part(all, cut, kTime), later);
+          for (const Tensor& y : {whole, concat({first.output, second.output}, 2)}) {
+            out.push_back(y);
+            for (const Tensor& g : grad(sum(sin(y)), in)) out.push_back(g);
+          }
+          return out;
+        }),
+        {f64({kBatch, 1, kTime, kDim}), f64({kBatch, 1, kTime, kDim}), f64({kBatch, 1, kTime, kDim}),
+         f64({1, kDim, kDim}), f64({kBatch, 1, kTime, 1})});
+    Arrays in;
+    for (std::size_t i = 0; i < f.inputs().size(); ++i) in.push_back(random(f.input_spec(i), 5 + i));
+    const Arrays r = f(in);
+    for (std::size_t i = 0; i < r.size() / 2; ++i)
+      CHECK(relative_error(r[i + r.size() / 2], r[i], 1e-3) < 1e-10);
+  }
+}
