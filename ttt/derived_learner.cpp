@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 #include "ttt/forms/chunk_parallel.h"
 #include "ttt/forms/step_members.h"
 #include "ttt/forms/wy.h"
+#include "ttt/one_text.h"
 
 namespace nestgrad::ttt {
 
@@ -35,6 +38,13 @@ std::string dependence_of(const Factors& factors, const Weights& w) {
                 w.at(of).name, w.at(on).name, of == on ? "itself" : "another learning weight");
       }
   return {};
+}
+
+[[noreturn]] void refuse_text(const std::string& why) {
+  throw FormError(fmt::format(
+      "{}. A learner computes the same for any number of tokens, chunks, sequences and heads: count axes "
+      "from the end, and make nothing of the rows' shape but of their features",
+      why));
 }
 
 }  // namespace
@@ -94,48 +104,71 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
 
 // The forms trace the learner's text on rows of other shapes: a token at a time, chunks side by side. What it computes must not
 // depend on that: it is traced again, with another axis in front, of an extent that no other has, and with other numbers of tokens.
+// Two traces of several tokens are compared op by op; that of a single token may lack what only moves numbers.
 void DerivedLearner::require_one_text(const Weights& w, const LearnerTrace& loss, const LearnerTrace& predict,
                                       const Spec& q, const Spec& k, const Spec& v) const {
   const std::int64_t tokens = k.shape[k.shape.size() - 2];
   std::int64_t front = 2;
   while (std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0) ++front;
-  const auto with_front = [&](Spec spec) {
-    spec.shape.insert(spec.shape.begin(), front);
+  const auto on = [&](Spec spec, std::int64_t count, bool in_front) {
+    if (count > 0) spec.shape[spec.shape.size() - 2] = count;
+    if (in_front) spec.shape.insert(spec.shape.begin(), front);
     return spec;
   };
   Graph scratch(GraphOptions{.parent = &home_, .hoist = false});
   const GraphScope scope(scratch);
   std::vector<Tensor> values;
   for (std::size_t i = 0; i < w.size(); ++i)
-    values.push_back(scratch.input(with_front(w.at(i).value.spec()), w.at(i).name));
-  const Weights weights = w.with(values);
-  // Where a step takes a chunk, a token less alone, as it may look at whether there is a chunk before (why_chunks_meet).
-  std::vector<std::int64_t> others{tokens + 1, 1};
-  if (per_chunk()) others = {std::max<std::int64_t>(1, tokens - 1)};
-  for (const std::int64_t count : others) {
-    const auto other = [&](Spec spec) {
-      spec.shape[spec.shape.size() - 2] = count;
-      return with_front(std::move(spec));
-    };
-    std::string why;
+    values.push_back(scratch.input(on(w.at(i).value.spec(), 0, true), w.at(i).name));
+  const Weights weights_in_front = w.with(values);
+  struct Pair {
+    LearnerTrace loss, predict;
+  };
+  const auto traced = [&](std::int64_t count, bool in_front) -> std::optional<Pair> {
     try {
-      why = loss.why_differs(LearnerTrace::of_loss(learner_, weights, other(k), other(v)));
-      if (why.empty()) why = predict.why_differs(LearnerTrace::of_predict(learner_, weights, other(q)));
+      const Weights& weights = in_front ? weights_in_front : w;
+      return Pair{LearnerTrace::of_loss(learner_, weights, on(k, count, in_front), on(v, count, in_front)),
+                  LearnerTrace::of_predict(learner_, weights, on(q, count, in_front))};
     } catch (const std::exception&) {
-      continue;  // a text that takes such rows not at all: forms that need them say so
+      return std::nullopt;  // a text that takes such rows not at all: forms that need them say so
     }
-    if (!why.empty())
-      throw FormError(fmt::format(
-          "{}. A learner computes the same for any number of tokens, chunks, sequences and heads: count axes "
-          "from the end, and make nothing of the rows' shape but of their features",
-          why));
-  }
+  };
+  const auto require_same = [&](const LearnerTrace& one_loss, const LearnerTrace& one_predict,
+                                const std::optional<Pair>& other) {
+    if (!other) return;
+    std::string why = one_loss.why_differs(other->loss);
+    if (why.empty()) why = one_predict.why_differs(other->predict);
+    if (!why.empty()) refuse_text(why);
+  };
+  const auto meet = [](const std::optional<Pair>& p) {
+    return p && !(p->loss.mixing().empty() && p->predict.mixing().empty());
+  };
+  // Where a step takes a chunk, a token less, as the text may look at whether there is a chunk before (why_chunks_meet); with
+  // fewer tokens than three that leaves too few to compare, and one that then lets tokens meet may be such a text.
+  const bool less = per_chunk() && tokens > 2, more = per_chunk() && !less;
+  const std::int64_t count = less ? tokens - 1 : tokens + 1 + (tokens == 1);
+  std::optional<Pair> other = traced(count, true);
+  if (!other) other = traced(count, false);
+  if (!(more && meet(other))) require_same(loss, predict, other);
+  if (tokens > 1) return require_same(loss, predict, traced(1, true));
+  if (const std::optional<Pair> two = traced(2, false); two && !meet(two) && !meet(other))
+    require_same(two->loss, two->predict, other);
+}
+
+Tensor DerivedLearner::answers(const Weights& w, Tensor x) const {
+  const OwnLines lines;
+  return learner_.predict(w.apart(), probe(x));
+}
+
+Tensor DerivedLearner::losses(const Weights& w, Tensor k, Tensor v) const {
+  const OwnLines lines;
+  return learner_.loss(w.apart(), probe(k), probe(v));
 }
 
 Gates DerivedLearner::made_gates(const Weights& spread, Tensor k, Tensor v, Tensor place) const {
   const Scope scope("own gates");
   const OwnLines lines;
-  Gates out = learner_.gates(spread, k, v, place);
+  Gates out = learner_.gates(spread.apart(), probe(k), probe(v), probe(place));
   Shape wanted = k.shape();
   wanted.back() = 1;
   for (const std::string& name : own_gates_)
@@ -163,7 +196,8 @@ void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor&
   const int axis = k.rank() - 2;
   const std::vector<AxisFlow> flows = follow(
       graph.nodes(),
-      {{k.id(), AxisFlow::along(axis)}, {v.id(), AxisFlow::along(axis)}, {place.id(), AxisFlow::along(0)}});
+      {{k.id(), AxisFlow::along(axis)}, {v.id(), AxisFlow::along(axis)}, {place.id(), AxisFlow::along(0)}},
+      {.rules = true});
   for (const auto& [name, rows] : made) {
     const AxisFlow& flow = flows[static_cast<std::size_t>(rows.id())];
     if (has(Property::separate_tokens) && flow.kind == AxisFlow::Kind::mixed)
@@ -180,8 +214,9 @@ void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor&
               name, describe(rows)));
     for (int member = 0; member < axis && has(Property::separate_members); ++member) {
       if (k.dim(member) == 1) continue;
-      const AxisFlow of_members = follow(graph.nodes(), member_seeds(graph.nodes(), member, k.rank()),
-                                         {.positional = true})[static_cast<std::size_t>(rows.id())];
+      const AxisFlow of_members =
+          follow(graph.nodes(), member_seeds(graph.nodes(), member, k.rank()),
+                 {.positional = true, .rules = true})[static_cast<std::size_t>(rows.id())];
       if (of_members.kind == AxisFlow::Kind::mixed)
         refuse(Property::separate_members,
                fmt::format("[gates] sequences and heads are not independent: in the gate '{}', at {}, {}",
@@ -189,10 +224,47 @@ void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor&
     }
     gates[name] = rows;
   }
+  if (has(Property::separate_tokens)) require_one_text_of_gates(state.weights, k, v);
   const std::string why = fmt::format("the learner makes its gates ('{}') of the weights that a chunk finds",
                                       fmt::join(own_gates_, "', '"));
   for (const Property p : {Property::constant_factors, Property::affine_use})
     if (has(p)) refuse(p, why);
+}
+
+// Gates are made for a whole chunk, for the rest of a sequence that fills none, and in decoding for a token.
+void DerivedLearner::require_one_text_of_gates(const Weights& w, const Tensor& k, const Tensor& v) const {
+  struct Traced {
+    std::unique_ptr<Graph> graph;
+    std::vector<NodeId> outs;
+  };
+  const auto traced = [&](std::int64_t tokens) -> std::optional<Traced> {
+    auto graph = std::make_unique<Graph>(GraphOptions{.parent = &home_, .hoist = false});
+    const GraphScope scope(*graph);
+    std::vector<Tensor> weights;
+    for (const Tensor& value : w.values()) weights.push_back(graph->input(value.spec()));
+    const auto rows = [&](Spec spec) {
+      spec.shape[spec.shape.size() - 2] = tokens;
+      return graph->input(spec);
+    };
+    const Tensor keys = rows(k.spec()), values = rows(v.spec()),
+                 place = graph->input(Spec{k.dtype(), {tokens, 1}});
+    std::vector<NodeId> outs;
+    try {
+      for (const auto& [name, made] : made_gates(w.with(weights).spread(tokens), keys, values, place))
+        outs.push_back(graph->lift(made));
+    } catch (const std::exception&) {
+      return std::nullopt;  // as in require_one_text
+    }
+    return Traced{std::move(graph), std::move(outs)};
+  };
+  const std::int64_t tokens = std::max<std::int64_t>(2, k.dim(-2));
+  const std::optional<Traced> several = traced(tokens), more = traced(tokens + 1), one = traced(1);
+  for (const auto& [other, one_token] : {std::pair(&more, false), {&one, true}}) {
+    if (!several || !*other) continue;
+    const std::string why =
+        why_not_one_text({*several->graph, several->outs}, {*(*other)->graph, (*other)->outs}, one_token);
+    if (!why.empty()) refuse_text(fmt::format("[gates] {}", why));
+  }
 }
 
 void DerivedLearner::prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v) {
@@ -252,8 +324,11 @@ std::string DerivedLearner::why_not(const std::vector<Property>& all) const {
 std::string DerivedLearner::why_chunks_meet() const {
   if (chunk() >= time_) return {};
   try {
-    const std::string& learnt = loss(start_, k_, v_).mixing();
-    return learnt.empty() ? predict(start_, q_).mixing() : learnt;
+    const LearnerTrace &learnt = loss(start_, k_, v_), &answered = predict(start_, q_);
+    if (!learnt.mixing().empty()) return learnt.mixing();
+    if (!answered.mixing().empty()) return answered.mixing();
+    const std::string why = losses_.front().why_differs(learnt);
+    return why.empty() ? predictions_.front().why_differs(answered) : why;
   } catch (const Error& e) {
     return fmt::format("the learner takes a chunk, but not the whole sequence: {}", e.what());
   }

@@ -49,6 +49,11 @@ class DerivedLearner {
   std::int64_t time() const { return time_; }        // tokens
   std::int64_t chunk() const { return policy_.chunk_of(time_); }
 
+  // What the learner's text gives for these weights (rows spread over tokens) and rows. A derivative that it takes itself is by
+  // what it is given, not by what else was made of the same tensors.
+  Tensor answers(const Weights& spread, Tensor x) const;
+  Tensor losses(const Weights& spread, Tensor k, Tensor v) const;
+
   // Gates that the learner makes itself (Learner::gates), as rows [.., tokens, 1]. ConfigError for others than it says
   // that it makes, or of another shape.
   const std::vector<std::string>& own_gates() const { return own_gates_; }
@@ -74,6 +79,7 @@ class DerivedLearner {
   void prove_uses(const Weights& weights, const Spec& q, const Tensor& k, const Tensor& v);
   void require_one_text(const Weights& weights, const LearnerTrace& loss, const LearnerTrace& predict,
                         const Spec& q, const Spec& k, const Spec& v) const;
+  void require_one_text_of_gates(const Weights& weights, const Tensor& k, const Tensor& v) const;
   void prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v);
   void prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v);
   void prove_policy(const Views& views);

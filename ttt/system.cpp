@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "engine/core/random.h"
 #include "engine/plan/flow.h"
+#include "ttt/one_text.h"
 
 namespace nestgrad::ttt {
 
@@ -68,38 +71,92 @@ std::vector<Spec> input_specs(const System& system, const ProgramSizes& s, DType
 
 }  // namespace
 
-std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype) {
-  constexpr int kSequences = 0, kTokens = 2;  // axes
-  Graph scratch(GraphOptions{.parent = context().emit.graph, .hoist = false});
-  const GraphScope scope(scratch);
+namespace {
+
+// What prepare and the shapes of gates make of inputs of these sizes.
+struct PreparedViews {
+  std::unique_ptr<Graph> graph;
+  std::vector<NodeId> inputs;
+  std::vector<std::string> names;
+  std::vector<NodeId> outs;  // beside names
+};
+
+PreparedViews prepared(const System& system, const ProgramSizes& sizes, DType dtype) {
+  PreparedViews out;
+  out.graph = std::make_unique<Graph>(GraphOptions{.parent = context().emit.graph, .hoist = false});
+  const GraphScope scope(*out.graph);
   std::vector<Tensor> in;
-  std::vector<std::pair<NodeId, AxisFlow>> seeds, sequences;
   for (const Spec& spec : input_specs(system, sizes, dtype)) {
-    in.push_back(scratch.input(spec));
-    if (spec.rank() != 4) continue;
-    seeds.emplace_back(in.back().id(), AxisFlow::along(kTokens));
-    if (sizes.batch > 1) sequences.emplace_back(in.back().id(), AxisFlow::along(kSequences));
+    in.push_back(out.graph->input(spec));
+    out.inputs.push_back(in.back().id());
   }
   const Views views = views_of(system, in);
-  std::vector<std::pair<std::string, Tensor>> results{{"q", views.q}, {"k", views.k}, {"v", views.v}};
-  results.insert(results.end(), views.gates.begin(), views.gates.end());
-  for (auto& [name, value] : results) value = scratch.tensor(scratch.lift(value));
-  const std::vector<AxisFlow> flows = follow(scratch.nodes(), seeds);
-  for (const auto& [name, value] : results) {
-    const AxisFlow& flow = flows[static_cast<std::size_t>(value.id())];
+  const auto take = [&](const std::string& name, Tensor value) {
+    out.names.push_back(name);
+    out.outs.push_back(out.graph->lift(value));
+  };
+  take("q", views.q);
+  take("k", views.k);
+  take("v", views.v);
+  for (const auto& [name, gate] : views.gates) take(name, gate);
+  return out;
+}
+
+// A layer reads a sequence whole, a token at a time, and as many sequences as there are.
+std::string why_prepares_otherwise(const System& system, const ProgramSizes& sizes, DType dtype,
+                                   const PreparedViews& views) {
+  ProgramSizes more = sizes, one = sizes;
+  more.batch += 1, more.time += 1, one.time = 1;
+  for (const ProgramSizes& other : {more, one}) {
+    std::optional<PreparedViews> found;
+    try {
+      found = prepared(system, other, dtype);
+    } catch (const std::exception&) {
+      continue;  // it takes no such rows at all: whoever has them is told
+    }
+    if (found->names != views.names)
+      return fmt::format("it gives '{}', of other sizes '{}'", fmt::join(views.names, "', '"),
+                         fmt::join(found->names, "', '"));
+    for (std::size_t i = 0; i < views.outs.size(); ++i) {
+      const bool one_token = std::min(sizes.time, other.time) == 1;
+      const std::string why =
+          why_not_one_text({*views.graph, {views.outs[i]}}, {*found->graph, {found->outs[i]}}, one_token);
+      if (!why.empty()) return fmt::format("in '{}', {}", views.names[i], why);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype) {
+  constexpr int kSequences = 0, kTokens = 2;  // axes
+  const PreparedViews views = prepared(system, sizes, dtype);
+  Graph& graph = *views.graph;
+  std::vector<std::pair<NodeId, AxisFlow>> seeds, sequences;
+  for (const NodeId id : views.inputs) {
+    if (graph.node(id).spec.rank() != 4) continue;
+    seeds.emplace_back(id, AxisFlow::along(kTokens));
+    if (sizes.batch > 1) sequences.emplace_back(id, AxisFlow::along(kSequences));
+  }
+  const std::vector<AxisFlow> flows = follow(graph.nodes(), seeds, {.rules = true});
+  for (std::size_t i = 0; i < views.outs.size(); ++i) {
+    const NodeId id = views.outs[i];
+    const AxisFlow& flow = flows[static_cast<std::size_t>(id)];
     if (flow.kind == AxisFlow::Kind::along && flow.axis == kTokens) continue;
-    if (flow.kind == AxisFlow::Kind::free && !may_vary(scratch.nodes(), value.id(), kTokens)) continue;
+    if (flow.kind == AxisFlow::Kind::free && !may_vary(graph.nodes(), id, kTokens)) continue;
     const bool mixed = flow.kind == AxisFlow::Kind::mixed;
-    return fmt::format("in '{}', at {}{}", name, describe(mixed ? scratch.tensor(flow.culprit) : value),
+    return fmt::format("in '{}', at {}{}", views.names[i], describe(graph.tensor(mixed ? flow.culprit : id)),
                        mixed ? ", " + flow.why : ", which does not follow the tokens");
   }
-  const std::vector<AxisFlow> of_sequences = follow(scratch.nodes(), sequences, {.positional = true});
-  for (const auto& [name, value] : results)
-    if (const AxisFlow& flow = of_sequences[static_cast<std::size_t>(value.id())];
+  const std::vector<AxisFlow> of_sequences =
+      follow(graph.nodes(), sequences, {.positional = true, .rules = true});
+  for (std::size_t i = 0; i < views.outs.size(); ++i)
+    if (const AxisFlow& flow = of_sequences[static_cast<std::size_t>(views.outs[i])];
         flow.kind == AxisFlow::Kind::mixed)
-      return fmt::format("in '{}', at {}, {}: sequences meet", name, describe(scratch.tensor(flow.culprit)),
-                         flow.why);
-  return {};
+      return fmt::format("in '{}', at {}, {}: sequences meet", views.names[i],
+                         describe(graph.tensor(flow.culprit)), flow.why);
+  return why_prepares_otherwise(system, sizes, dtype, views);
 }
 
 Function trace_system(const System& system, const ProgramSizes& s, DType dtype,

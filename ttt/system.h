@@ -76,8 +76,8 @@ Function trace_system(const System& system, const ProgramSizes& sizes, DType dty
                       const std::function<std::vector<Tensor>(const SystemProgram&)>& fn);
 // The views of such a program, of its first inputs: q, k, v, the raw gates (then rates and position).
 Views views_of(const System& system, std::span<const Tensor> inputs);
-// Where prepare or the shape of a gate lets tokens meet, or treats them by their place, in words; empty if
-// each token is treated by itself, which a layer that decodes needs.
+// Where prepare or the shape of a gate lets tokens or sequences meet, treats tokens by their place, or computes something else
+// for another number of tokens or sequences, in words; empty if each token is treated by itself, which a layer that decodes needs.
 std::string why_tokens_meet(const System& system, const ProgramSizes& sizes, DType dtype);
 // Numbers for such a program: views and parameters around 0, the same for the same seed.
 std::vector<Array> numbers_for(const Function& program, std::uint64_t seed);

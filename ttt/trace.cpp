@@ -6,6 +6,7 @@
 
 #include "ops/attrs.h"
 #include "ops/rules.h"
+#include "ttt/one_text.h"
 
 namespace nestgrad::ttt {
 
@@ -114,7 +115,8 @@ void LearnerTrace::prove_independence() {
   const auto obstacle = [&](int axis, std::string_view noun,
                             const std::vector<std::pair<NodeId, AxisFlow>>& seeds,
                             bool positional) -> std::string {
-    const std::vector<AxisFlow> flows = follow(graph_->nodes(), seeds, {.positional = positional});
+    const std::vector<AxisFlow> flows =
+        follow(graph_->nodes(), seeds, {.positional = positional, .rules = true});
     const AxisFlow& f = flows[static_cast<std::size_t>(out_)];
     if (f.kind == AxisFlow::Kind::along && f.axis == axis) return {};
     if (f.kind == AxisFlow::Kind::mixed)
@@ -134,42 +136,14 @@ void LearnerTrace::prove_independence() {
 }
 
 std::string LearnerTrace::why_differs(const LearnerTrace& other) const {
-  if (mixing_.empty() != other.mixing_.empty()) {
-    // Of one token alone nothing can be said: it meets no other.
-    const auto is_alone = [](const LearnerTrace& t) { return t.graph_->tensor(t.rows_[0]).dim(-2) == 1; };
+  const auto is_alone = [](const LearnerTrace& t) { return t.graph_->tensor(t.rows_[0]).dim(-2) == 1; };
+  // Of one token alone nothing can be said: it meets no other.
+  if (mixing_.empty() != other.mixing_.empty())
     return is_alone(*this) || is_alone(other) ? "" : mixing_ + other.mixing_;
-  }
   if (members_.empty() != other.members_.empty()) return members_ + other.members_;
-  const auto numbers = [](const Graph& graph) {
-    std::vector<std::pair<double, NodeId>> out;
-    for (NodeId id = 0; id < graph.size(); ++id)
-      if (const GraphNode& n = graph.node(id); n.op->kind == OpKind::constant && literal_of(n).size() == 1)
-        out.emplace_back(literal_of(n).item(), id);
-    std::ranges::stable_sort(out, {}, [](const auto& number) { return number.first; });
-    return out;
-  };
-  const auto mine = numbers(*graph_), theirs = numbers(*other.graph_);
-  for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i)
-    if (i >= mine.size() || i >= theirs.size() || mine[i].first != theirs[i].first)
-      return fmt::format(
-          "[{}] a number is made of how many tokens or axes there are, {}", what_,
-          i < mine.size() ? fmt::format("{} at {}", mine[i].first, describe(graph_->tensor(mine[i].second)))
-                          : fmt::format("{} on other rows", theirs[i].first));
-  // Ops that move numbers or add them up may be left out where an extent is 1; those that compute each of its own may not.
-  const auto elementwise = [](const Graph& graph) {
-    std::vector<const GraphNode*> out;
-    for (const GraphNode& n : graph.nodes())
-      if (n.op->element_loop) out.push_back(&n);
-    return out;
-  };
-  const auto ours = elementwise(*graph_), others = elementwise(*other.graph_);
-  for (std::size_t i = 0; i < std::max(ours.size(), others.size()); ++i)
-    if (i >= ours.size() || i >= others.size() || ours[i]->op != others[i]->op) {
-      const GraphNode& n = i < ours.size() ? *ours[i] : *others[i];
-      return fmt::format("[{}] an op is there or not by how many tokens or axes there are, '{}' at {}", what_,
-                         n.op->name, nestgrad::describe(n.loc));
-    }
-  return {};
+  const std::string why =
+      why_not_one_text({*graph_, {out_}}, {*other.graph_, {other.out_}}, is_alone(*this) || is_alone(other));
+  return why.empty() ? "" : fmt::format("[{}] {}", what_, why);
 }
 
 void LearnerTrace::require_independence() const {

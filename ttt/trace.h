@@ -52,8 +52,8 @@ class LearnerTrace {
   Tensor output_tensor() const { return graph_->tensor(out_); }
   std::string describe_output() const { return describe(output_tensor()); }
 
-  // Why this trace and that of the same text on other rows are not the same computation: a number that is made of the rows' shape,
-  // tokens or members that meet in one of them alone. Empty if they are.
+  // Why this trace and that of the same text on other rows are not the same computation (ttt/one_text.h), or tokens or members meet
+  // in one of them alone. Empty if they are.
   std::string why_differs(const LearnerTrace& other) const;
 
   // What a re-emission puts in place of the fast weights.

@@ -51,6 +51,13 @@ Weights Weights::spread(std::int64_t tokens) const {
   return Weights(std::move(out));
 }
 
+Weights Weights::apart() const {
+  Weights out = *this;
+  for (FastWeight& w : out.list_) w.value = probe(w.value);
+  for (Tensor& value : out.held_) value = probe(value);
+  return out;
+}
+
 Weights Weights::with_held(const std::vector<Tensor>& values) const {
   Weights out = *this;
   out.held_ = values;

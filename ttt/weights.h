@@ -41,6 +41,8 @@ class Weights {
   // As a learner's text sees them: rows spread over tokens, [.., tokens, dim].
   Weights spread(std::int64_t tokens) const;
   Weights with_held(const std::vector<Tensor>& values) const;
+  // The same weights, each under a name of its own (probe): a derivative by one of them goes through no other use of its tensor.
+  Weights apart() const;
 
  private:
   std::vector<FastWeight> list_;

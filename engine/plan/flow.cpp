@@ -118,7 +118,8 @@ class Follower {
     return out;
   }
 
-  // A function with a rule of its own: what its forward pass does. (The rule is followed where it has been written out.)
+  // A function with a rule of its own: what its forward pass does, and its rule if that is asked for. (It is followed anyway where
+  // it has been written out.)
   AxisFlow through_function(NodeId id) {
     const GraphNode& n = node(id);
     const GraphBody& forward = *n.attrs.as<CustomAttrs>().forward;
@@ -130,7 +131,36 @@ class Follower {
     }
     const auto given_varies = [&](NodeId i, int axis) { return varies(n.inputs[uz(i)], axis); };
     const AxisFlow out = Follower(forward.nodes, options_, given_varies).run(given)[uz(forward.outs[0])];
-    return out.kind == AxisFlow::Kind::mixed ? mixed(id, "inside the function: " + out.why) : out;
+    if (out.kind == AxisFlow::Kind::mixed) return mixed(id, "inside the function: " + out.why);
+    if (options_.rules)
+      if (const std::string why = why_rule_mixes(n, given, out); !why.empty())
+        return mixed(id, "inside the function's rule: " + why);
+    return out;
+  }
+
+  // The rule is given the inputs, the output and its cotangent, which has the output's slices. An input's cotangent has those
+  // of the input; that of an input which has none is what the slices add up to.
+  std::string why_rule_mixes(const GraphNode& n, std::vector<std::pair<NodeId, AxisFlow>> given,
+                             const AxisFlow& out) {
+    if (out.kind != AxisFlow::Kind::along) return {};
+    const GraphBody& rule = *n.attrs.as<CustomAttrs>().rule;
+    for (int i = 0; i < 2; ++i) given.emplace_back(static_cast<NodeId>(given.size()), out);
+    FlowOptions options = options_;
+    options.partial = true;
+    Follower follower(rule.nodes, options, [&](NodeId i, int axis) { return varies(n.inputs[uz(i)], axis); });
+    const std::vector<AxisFlow> flows = follower.run(given);
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const AxisFlow &of = given[i].second, &back = flows[uz(rule.outs[i])];
+      if (back.kind == AxisFlow::Kind::mixed) return back.why;
+      if (of.kind != AxisFlow::Kind::along) continue;
+      if (back.kind == AxisFlow::Kind::partial)
+        return fmt::format("the cotangent of input {} is a sum over slices", i);
+      if (back.kind == AxisFlow::Kind::along && back.axis != of.axis)
+        return fmt::format("the cotangent of input {} has its slices along another axis", i);
+      if (back.kind == AxisFlow::Kind::free && !options.positional && follower.varies(rule.outs[i], of.axis))
+        return fmt::format("the cotangent of input {} differs from slice to slice by itself", i);
+    }
+    return {};
   }
 
   // ---- scans: the body's flows, carries to a fixpoint; the time axis itself is not followed ----

@@ -33,6 +33,9 @@ struct FlowOptions {
   bool positional = false;
   // Is a sum over the slices, and what is linear in such sums, `partial`? Otherwise it is mixed.
   bool partial = false;
+  // Are the rules of functions that have their own (custom_vjp) followed too, as a derivative follows them? Then a function whose
+  // rule combines slices is mixed, whatever its forward pass does.
+  bool rules = false;
 };
 
 // One flow per node, given those of the inputs (all other leaves are free).

@@ -155,3 +155,94 @@ TEST_CASE("gates that a learner makes of a gradient by its rows are those of the
     }
   }
 }
+
+namespace {
+
+// The answer is that of the row after a step down an energy of its own, E(u) = sum softplus(u b).
+struct SteppedRow : Learner {
+  Tensor W, b;
+  SteppedRow(Tensor w, Tensor own) : W(w), b(own) {}
+  Weights init() const override { return {matrix("W", W)}; }
+  Tensor predict(const Weights& w, Tensor x) const override {
+    return matmul(x - 0.5 * grad(sum(softplus(x * b)), x), w["W"]);
+  }
+};
+
+// Every token answers with the weight after a step of its own on the token: W - 0.3 dE(x; W)/dW, W spread over tokens.
+struct SteppedWeight : Learner {
+  Tensor W;
+  explicit SteppedWeight(Tensor w) : W(w) {}
+  Weights init() const override { return {matrix("W", W)}; }
+  Tensor predict(const Weights& w, Tensor x) const override {
+    const Tensor own = w["W"];
+    Shape one = own.shape(), each = own.shape(), rows = x.shape();
+    one.insert(one.end() - 2, 1);
+    each.insert(each.end() - 2, x.dim(-2));
+    rows.insert(rows.end() - 1, 1);
+    const Tensor row = reshape(x, rows), of_row = broadcast_to(reshape(own, one), each);
+    const Tensor energy = sum(square(tanh(matmul(row, of_row)) - row));
+    return reshape(matmul(row, of_row - 0.3 * grad(energy, of_row)), x.shape());
+  }
+};
+
+// What a pass along a sequence makes of (k, v, W, b), and which of them it gives anew.
+using Pass =
+    std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const InnerLoopOptions& options)>;
+
+InnerLoopResult along(const Learner& learner, Weights start, const std::vector<Tensor>& in,
+                      const InnerLoopOptions& options) {
+  return train_along(learner, start, Views{.q = in[0], .k = in[0], .v = in[1]}, options);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "two passes of a learner that differentiates by what it is given are the same in one function as in two") {
+  const Spec rows{DType::f64, {1, 1, 4, 2}}, weight{DType::f64, {1, 1, 2, 2}}, own{DType::f64, {1, 1, 2}};
+  const std::vector<Spec> specs{rows, rows, weight, own};
+  std::vector<Array> numbers;
+  for (const Spec& spec : specs) numbers.push_back(random_normal(spec, 0, 0.7, 1, numbers.size()));
+  const auto start = [](Tensor w) { return Weights{matrix("W", w)}; };
+  const auto heads = [](Tensor w) { return reshape(w, {1, 2, 2}); };
+  // The second pass begins with the weights, or reads the answers, or has the parameters that the first one gave.
+  const std::vector<std::pair<const char*, Pass>> passes{
+      {"weights of before",
+       [&](const std::vector<Tensor>& in, const InnerLoopOptions& o) {
+         const InnerLoopResult r = along(Energy(heads(in[2])), start(in[2]), in, o);
+         return std::vector<Tensor>{in[0], r.output, r.last()["W"], in[3]};
+       }},
+      {"weights of before, own rates",
+       [&](const std::vector<Tensor>& in, const InnerLoopOptions& o) {
+         const InnerLoopResult r = along(EnergyWithRate(heads(in[2])), start(in[2]), in, o);
+         return std::vector<Tensor>{in[0], r.output, r.last()["W"], in[3]};
+       }},
+      {"answers of before",
+       [&](const std::vector<Tensor>& in, const InnerLoopOptions& o) {
+         const InnerLoopResult r = along(SteppedWeight(heads(in[2])), start(in[2]), in, o);
+         return std::vector<Tensor>{r.output, in[1], in[2], in[3]};
+       }},
+      {"parameters learnt from the answers", [&](const std::vector<Tensor>& in, const InnerLoopOptions& o) {
+         const InnerLoopResult r = along(SteppedRow(heads(in[2]), in[3]), start(in[2]), in, o);
+         const std::vector<Tensor> slopes =
+             grad(mean(square(r.output - in[1])), std::vector<Tensor>{in[2], in[3]});
+         return std::vector<Tensor>{in[0], in[1], in[2] - 0.5 * slopes[0], in[3] - 0.5 * slopes[1]};
+       }}};
+  for (const auto& [what, pass] : passes)
+    for (const Policy::Update update : {Policy::Update::per_token, Policy::Update::per_chunk})
+      for (const Policy::Read read : {Policy::Read::before_write, Policy::Read::after_write})
+        for (const std::int64_t chunk : {1, 2, 4})
+          for (const FormChoice form : {FormChoice::primal, FormChoice::automatic}) {
+            CAPTURE(what);
+            CAPTURE(chunk);
+            CAPTURE(name(form));
+            const InnerLoopOptions options{.policy = {.chunk = chunk, .update = update, .read = read},
+                                           .form = form};
+            const Function once =
+                trace(TraceFn([&](const std::vector<Tensor>& in) { return pass(in, options); }), specs);
+            const Function twice = trace(
+                TraceFn([&](const std::vector<Tensor>& in) { return pass(pass(in, options), options); }),
+                specs);
+            const std::vector<Array> wanted = once(once(numbers)), found = twice(numbers);
+            for (std::size_t i = 0; i < found.size(); ++i) CHECK(relative_error(found[i], wanted[i]) < 1e-12);
+          }
+}

@@ -114,6 +114,35 @@ TEST_CASE("a layer refuses a system that treats a token by what stands beside it
   expect(s, "rate", "cumsum");
 }
 
+TEST_CASE("a layer refuses a system that makes something of how many tokens or sequences it is given") {
+  const auto expect = [](const System& s, const std::string& view) {
+    for (const bool by_token : {false, true}) {
+      const std::string why = refusal(s, by_token);
+      CAPTURE(why);
+      CHECK(contains(why, "[ttt] test is not causal"));
+      CHECK(contains(why, "in '" + view + "', "));
+      CHECK(contains(why, "how many tokens or axes there are"));
+    }
+  };
+  const auto ones = [](Tensor x) { return full(x.dtype(), {x.dim(2), 1}, 1); };
+  const auto of = [](Tensor x, int axis) { return static_cast<double>(x.dim(axis)); };
+  expect(with_prepare([&](Views& v) { v.q = v.q / of(v.q, 2); }), "q");
+  expect(with_prepare([&](Views& v) { v.v = v.v / of(v.v, 0); }), "v");
+  expect(with_prepare([&](Views& v) { v.k = v.k / sum(ones(v.k), {-2}, kKeep); }), "k");
+  expect(with_prepare([](Views& v) {
+           if (v.k.dim(2) > 1) v.k = tanh(v.k);
+         }),
+         "k");
+  System s = plain_system();
+  s.gates[0].shape = [&](Tensor raw) { return sigmoid(raw) / of(raw, 2); };
+  expect(s, "rate");
+  s.gates[0].shape = [&](Tensor raw) { return sigmoid(raw) / sum(ones(raw), {-2}, kKeep); };
+  expect(s, "rate");
+  // Features may be counted.
+  const System by_features = with_prepare([&](Views& v) { v.q = v.q / of(v.q, -1); });
+  CHECK(max_error(run(by_features, true), run(by_features, false)) < 1e-12);
+}
+
 TEST_CASE("a layer refuses a learner in whose prediction tokens meet, per chunk, read before write") {
   System s = plain_system();
   s.policy = [](const SystemSizes&) {

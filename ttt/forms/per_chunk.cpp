@@ -9,10 +9,7 @@
 namespace nestgrad::ttt {
 
 Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
-  const Tensor out = [&] {
-    const OwnLines lines;
-    return learner_.predict(w.spread(x.dim(-2)), probe(x));
-  }();
+  const Tensor out = derived_.answers(w.spread(x.dim(-2)), x);
   Shape wanted = x.shape();
   if (out.rank() == x.rank()) wanted.back() = out.dim(-1);
   if (out.shape() != wanted)
@@ -22,19 +19,14 @@ Tensor PerChunkForm::predict(const Weights& w, Tensor x) const {
 }
 
 Tensor PerChunkForm::loss(const Weights& w, Tensor k, Tensor v) const {
-  const OwnLines lines;
-  return learner_.loss(w.spread(k.dim(-2)), probe(k), probe(v));
+  return derived_.losses(w.spread(k.dim(-2)), k, v);
 }
 
 std::vector<Tensor> PerChunkForm::summed_gradients(const Weights& at, const Block& block) const {
   std::vector<Tensor> probes = at.values();
   for (Tensor& t : probes) t = probe(t);
   const Weights seen = at.with(probes).spread(block.k.dim(-2)).with_held(at.spread(block.k.dim(-2)).values());
-  Tensor l;
-  {
-    const OwnLines lines;
-    l = learner_.loss(seen, probe(block.k), probe(block.v));
-  }
+  const Tensor l = derived_.losses(seen, block.k, block.v);
   require_loss_per_token(l, block.k.shape());
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < probes.size(); ++i) {

@@ -64,28 +64,18 @@ struct PrimalForm::Walk {
   State end, unplaced;
 };
 
-Tensor PrimalForm::predict(const Weights& w, Tensor x) const {
-  const OwnLines lines;
-  return learner_.predict(w, x);
-}
-
-Tensor PrimalForm::loss(const Weights& w, Tensor k, Tensor v) const {
-  const OwnLines lines;
-  return learner_.loss(w, k, v);
-}
-
 BlockResult PrimalForm::run_from(const State& at, const State& running, const Block& block) const {
   require_fit("primal", at.weights, block.k.spec());
   const Walk walk = step_along(at, running, gradients(at, block), block);
   BlockResult out;
   out.next = walk.end;
   out.unplaced = walk.unplaced;
-  out.output = tokens_back(
-      predict(policy_.read == Policy::Read::after_write ? walk.after : walk.before, tokens_first(block.q)));
+  out.output = tokens_back(derived_.answers(
+      policy_.read == Policy::Read::after_write ? walk.after : walk.before, tokens_first(block.q)));
   if (!tracking()) return out;
   const Tensor k = tokens_first(block.k), v = tokens_first(block.v);
   for (const Weights& w : {for_each_token(first_, block.tokens()), walk.before, walk.after})
-    out.losses.push_back(tokens_back(loss(w, k, v)));
+    out.losses.push_back(tokens_back(derived_.losses(w, k, v)));
   return out;
 }
 
@@ -97,7 +87,7 @@ std::vector<Tensor> PrimalForm::gradients(const State& state, const Block& block
   std::vector<Tensor> probes = at.values();
   for (Tensor& t : probes) t = probe(t);
   const Tensor rows = tokens_first(block.k);
-  const Tensor l = loss(at.with(probes).with_held(at.values()), rows, tokens_first(block.v));
+  const Tensor l = derived_.losses(at.with(probes).with_held(at.values()), rows, tokens_first(block.v));
   Shape wanted = rows.shape();
   wanted.back() = 1;
   if (l.shape() != wanted)

@@ -17,8 +17,6 @@ class PrimalForm : public Form {
 
  private:
   struct Walk;
-  Tensor predict(const Weights& w, Tensor x) const;
-  Tensor loss(const Weights& w, Tensor k, Tensor v) const;
   std::vector<Tensor> gradients(const State& at, const Block& block) const;
   Walk step_along(const State& at, const State& running, const std::vector<Tensor>& g,
                   const Block& block) const;
