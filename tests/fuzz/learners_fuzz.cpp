@@ -10,7 +10,7 @@
 //   views       the claims of look/views
 //   battery     conformance()
 // A refusal has to be a FormError or a ConfigError. The primal form refuses nothing that is drawn, and some
-// form runs everything but learners that mix tokens and make a step per token.
+// form runs everything but learners that mix tokens and make a step per token; but what counts its tokens is refused.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,6 +65,14 @@ Answers up_to(int order, Answers all) {
 
 // Only the primal form may run it.
 bool mixes_steps(const LoopCase& l) { return l.learner.mixes && !l.per_chunk(); }
+
+// What counts tokens gives other numbers in one form than in the other. (Where tokens meet, a chunk of as many is a learner's own
+// business.)
+void require_refusals(const LoopCase& l) {
+  for (const FormChoice form : {FormChoice::automatic, FormChoice::primal, FormChoice::dual})
+    if (refusal([&] { answers_of(l, in_form(form, false), 0); }).empty())
+      throw Finding(fmt::format("the {} form runs what counts tokens", name(form)));
+}
 
 // Returns whether the learner stays within bounds; if not there is nothing to compare.
 bool check_forms(const LoopCase& l, int order, bool losses) {
@@ -248,6 +256,7 @@ void check(Draws& draws) {
   const int more = draws.below(100);  // what else is checked
   const Cut cut{draws.between(2, 3), draws.between(1, 2), draws.of<int>({0, 0, 0, 1, -1})};
   const LoopCase l = draw_loop_case(draws);
+  if (l.learner.counts && !l.learner.mixes) return require_refusals(l);
   if (!check_forms(l, order, losses) || mixes_steps(l)) return;
   check_resume(l, std::min(order, 1));
   check_attention(l, 0);

@@ -139,6 +139,7 @@ RandomLearner draw_learner(Draws& draws, std::int64_t in, std::int64_t out) {
   learner.weights = model.weights;
   const LossPlan plan = draw_loss(draws, model, learner.weights, in, out);
   learner.mixes = model.mixes;
+  learner.counts = model.counts;
   learner.smooth = model.smooth && plan.smooth && plan.extra != Extra::stopped;
   const std::vector<Weight> of_loss(
       learner.weights.begin() + static_cast<std::ptrdiff_t>(model.weights.size()), learner.weights.end());

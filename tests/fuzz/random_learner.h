@@ -14,6 +14,7 @@ struct RandomLearner {
   };
   std::string text;                          // for people
   bool mixes = false;                        // tokens meet in f
+  bool counts = false;                       // f makes a number of how many tokens there are
   bool smooth = true;                        // no kinks, nothing constant, no gradient that is stopped
   std::vector<RandomModel::Weight> weights;  // in the order of init()
   std::function<Made(const Params& params, std::int64_t heads)> make;

@@ -63,7 +63,8 @@ const std::vector<Activation> kActivations{
 enum class Product { plain, transposed, transposed_by_op, gated, half_held, none, fixed };
 enum class Row { none, bias, gain, exponent, half_held, squared };
 enum class Norm { none, rms, layer };
-enum class Mixing { none, shift, sum_so_far, mean };
+// by_rule: a derivative of its own lets tokens meet. counted, summed: none do, but a number is made of how many there are.
+enum class Mixing { none, shift, sum_so_far, mean, by_rule, counted, summed };
 
 struct Layer {
   Product product = Product::plain;
@@ -124,6 +125,14 @@ Tensor mixed(Mixing mixing, Tensor x) {
       return x + 0.1 * cumsum(x, -2);
     case Mixing::mean:
       return x - 0.5 * mean(x, {-2}, kKeep);
+    case Mixing::by_rule:
+      return custom_vjp(
+          [](const Tensors& in) { return 1.0 * in[0]; },
+          [](const Tensors&, Tensor, Tensor ct) { return Tensors{ct - 0.5 * mean(ct, {-2}, kKeep)}; }, {x});
+    case Mixing::counted:
+      return x * (1.0 / static_cast<double>(tokens));
+    case Mixing::summed:
+      return x / sum(full(x.dtype(), {tokens, 1}, 1.0), {-2}, kKeep);
     case Mixing::none:
       break;
   }
@@ -137,8 +146,13 @@ std::string text_of(const Layer& l) {
   constexpr const char* kRows[] = {
       "", " + {}", " * (1 + {})", " * exp(0.3 {})", " + {0} tanh(held {0})", " - 1/2 {}^2"};
   constexpr const char* kNorms[] = {"", ", rms norm", ", layer norm"};
-  constexpr const char* kMixing[] = {"", ", plus half the token before", ", plus the sum so far",
-                                     ", less half the tokens' mean"};
+  constexpr const char* kMixing[] = {"",
+                                     ", plus half the token before",
+                                     ", plus the sum so far",
+                                     ", less half the tokens' mean",
+                                     ", less half the mean in a rule",
+                                     ", over the number of tokens",
+                                     ", over ones for all tokens"};
   std::string out = fmt::format(fmt::runtime(kProducts[static_cast<int>(l.product)]), l.first, l.second);
   out += fmt::format(fmt::runtime(kRows[static_cast<int>(l.row)]), l.row_name);
   out += kNorms[static_cast<int>(l.norm)];
@@ -224,7 +238,7 @@ class Architect {
     if (l.norm != Norm::none) l.outer = fmt::format("gain{}", ++count_);
     l.activation = draws_.one_in(2) ? draws_.below(static_cast<int>(kActivations.size())) : 0;
     l.residual = width == next && draws_.one_in(4);
-    if (may_mix) l.mixing = static_cast<Mixing>(draws_.below(4));
+    if (may_mix) l.mixing = static_cast<Mixing>(draws_.below(7));
     return l;
   }
 
@@ -338,7 +352,10 @@ RandomModel draw_model(Draws& draws, std::int64_t in, std::int64_t out) {
   const std::vector<Layer> layers = model.is_memory ? architect.memory() : architect.layers();
   for (const Layer& l : layers) {
     model.text += fmt::format("{}[{}]", model.text.empty() ? "" : " -> ", text_of(l));
-    model.mixes = model.mixes || l.mixing != Mixing::none;
+    const bool counts = l.mixing == Mixing::counted || l.mixing == Mixing::summed;
+    model.counts = model.counts || counts;
+    model.mixes = model.mixes || (l.mixing != Mixing::none && !counts);
+    if (l.mixing == Mixing::by_rule) model.smooth = false;  // a derivative of another function
     model.smooth = model.smooth && kActivations[static_cast<std::size_t>(l.activation)].smooth;
     if (l.width == 1 && (l.norm == Norm::layer || l.activation > 0))
       model.smooth = false;  // it may be constant

@@ -19,6 +19,7 @@ struct RandomModel {
   std::string text;             // for people
   bool is_memory = false;       // one linear layer that learns
   bool mixes = false;           // tokens meet
+  bool counts = false;          // it makes a number of how many tokens there are
   bool smooth = true;           // no kinks, and none that may be constant
   std::vector<Weight> weights;  // in the order of start
   std::function<ttt::Model(const Params& params, std::int64_t heads)> make;
