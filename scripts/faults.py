@@ -479,6 +479,11 @@ FAULTS = [
         ("function-alike-for-all", "const auto given_varies = [&](NodeId i, int axis) { return «varies(n.inputs[uz(i)], axis)»; };", "false"),
         ("stack-axis-unshifted", "n.op->kind == OpKind::stack) «f.axis += 1;»", None),
     ]),
+    ("slicing", "engine/plan/flow.cpp", (files("engine/flow", "ttt/one_text"), LEARNERS), [
+        ("rule-not-followed", "if («options_.rules») if (const std::string why = why_rule_mixes", "false"),
+        ("cotangent-is-a-sum", "if («back.kind == AxisFlow::Kind::partial») return", "false"),
+        ("cotangent-along-another-axis", "if («back.kind == AxisFlow::Kind::along && back.axis != of.axis») return", "false"),
+    ]),
     ("stepped", "engine/plan/stepped.cpp", (files("engine/stepped", "engine/slicing"), *PLANS), [
         ("read-in-pieces", "if («extent > 1 && stride(axis) != inside») return std::nullopt", "false"),
         ("backwards-view", "if («view.strides[0] < 0») return", "false"),
@@ -637,7 +642,7 @@ FAULTS = [
     ]),
     ("primal", "ttt/forms/primal.cpp", FORMS, [
         ("before-is-after", ": «s.weights.values()»; const std::vector<Tensor> gone", "s.with(step.carries).weights.values()"),
-        ("reads-the-other-side", "predict(«policy_.read == Policy::Read::after_write» ? walk.after",
+        ("reads-the-other-side", "answers( «policy_.read == Policy::Read::after_write» ? walk.after",
          "policy_.read != Policy::Read::after_write"),
         ("rate-forgotten",
          "rate.defined()) «d[i] = d[i] * (rate.rank() ? tokens_first(rate) : rate);»", None),
@@ -660,9 +665,11 @@ FAULTS = [
         ("meeting-members-accepted", "«f.kind == AxisFlow::Kind::mixed») return fmt::format", "false"),
         ("chunks-not-in-front", "if («chunks») spec.shape.insert", "false"),
     ]),
-    ("own-rows", "ttt/forms/per_chunk.cpp", (files("ttt/energy_learner"),), [
-        ("rows-of-the-sequence", "learner_.predict(w.spread(x.dim(-2)), «probe(x)»)", "x"),
-        ("keys-of-the-sequence", "l = learner_.loss(seen, «probe(block.k)», probe(block.v))", "block.k"),
+    ("own-rows", "ttt/derived_learner.cpp", (files("ttt/energy_learner"),), [
+        ("rows-of-the-sequence", "learner_.predict(w.apart(), «probe(x)»)", "x"),
+        ("weights-of-the-sequence", "learner_.predict(«w.apart()», probe(x))", "w"),
+        ("keys-of-the-sequence", "learner_.loss(w.apart(), «probe(k)», probe(v))", "k"),
+        ("keys-of-the-sequence-in-gates", "learner_.gates(spread.apart(), «probe(k)», probe(v), probe(place))", "k"),
     ]),
     ("misuse", "models/training.cpp", (files("models/misuse"),), [
         ("gradient-of-any-shape", "if («gradients[i].defined() && gradients[i].spec() != params[i].spec()»)", "false"),
@@ -708,7 +715,7 @@ FAULTS = [
         ("one-use-counts-alone", "«accumulate(out[f.weight], g);»",
          "if (FAULT) out[f.weight] = g; else accumulate(out[f.weight], g);"),
         ("norm-over-all-weights-forgotten", "return «optimizer_.joint(std::move(g))»", "g"),
-        ("held-use-learns", "«.with_held(at.spread(block.k.dim(-2)).values())»; Tensor l",
+        ("held-use-learns", "«.with_held(at.spread(block.k.dim(-2)).values())»; const Tensor l",
          ".with_held((FAULT ? at.with(probes) : at).spread(block.k.dim(-2)).values())"),
         ("chunk-gates-unaveraged", "const Gates columns = «chunk_gates(block.gates)»; for (int step",
          "[&] { Gates first; for (const auto& [gate, rows] : block.gates)"
@@ -781,9 +788,6 @@ FAULTS = [
         ("members-ignored", "return «d.members() > 1» ||", "false"),
         ("slower-chosen", "if («row.slower && row.slower(d)») {", "false"),
         ("chunks-that-meet-at-once", "row.block != BlockSize::one_chunk ? «d.why_chunks_meet()» : why", "why"),
-    ]),
-    ("derived-learner", "ttt/trace.cpp", (files("ttt/step_members"),), [
-        ("numbers-of-the-shape-accepted", "|| i >= theirs.size() || «mine[i].first != theirs[i].first») return", "false"),
     ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
@@ -1210,11 +1214,28 @@ FAULTS = [
     ]),
     ("one-text", "ttt/derived_learner.cpp", (files("ttt/step_members"),), [
         ("extent-in-front-that-is-there", "while («std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0») ++front", "false"),
-        ("token-alone-not-traced", "others{tokens + 1, «1»}", "tokens + 1"),
-        ("token-more-not-traced", "others{«tokens + 1», 1}", "1"),
+        ("token-alone-not-traced", "require_same(loss, predict, traced(«1», true))", "tokens + 1"),
+        ("token-more-not-traced", "less ? tokens - 1 : «tokens + 1 + (tokens == 1)»;", "1"),
     ]),
-    ("one-text", "ttt/trace.cpp", (files("ttt/step_members"),), [
-        ("ops-not-compared", "i >= others.size() || «ours[i]->op != others[i]->op»", "false"),
+    ("one-text", "ttt/derived_learner.cpp", (files("ttt/one_text"),), [
+        ("gates-not-compared", "if («has(Property::separate_tokens)») require_one_text_of_gates", "false"),
+        ("two-tokens-not-traced", "if (const std::optional<Pair> two = traced(2, false); «two && !meet(two) && !meet(other)»)", "false"),
+    ]),
+    ("one-text", "ttt/one_text.cpp", (files("ttt/one_text", "ttt/step_members"), LEARNERS), [
+        ("numbers-not-compared", "if («same_numbers(literal, literal_of(m))») return {};", "true"),
+        ("ops-not-compared", "if («n.op != m.op» || n.inputs.size()", "FAULT ? n.inputs.size() != m.inputs.size() : n.op != m.op"),
+        ("counting-accepted", "return adds_up || «same_axes(n, m)» ?", "true"),
+        ("steps-not-compared", "if («scan->steps != other.steps» || scan->reverse", "false"),
+        ("steps-not-looked-into", "return «in_bodies(*scan->body, *other.body)»;", "std::string()"),
+        ("functions-not-looked-into", "if (std::string why = in_bodies(*function->forward, *other.forward); «!why.empty()») return why;", "false"),
+        ("rules-not-looked-into", "return «in_bodies(*function->rule, *other.rule)»;", "std::string()"),
+        ("places-of-slices-not-compared", "same_axis(a->axis, b.axis) && «a->begin == b.begin && a->end == b.end»;", "true"),
+        ("what-a-parameter-gets-counts", "const bool adds_up = «!made_of_cotangent_.empty()»", "false"),
+    ]),
+    ("one-text", "ttt/system.cpp", (files("ttt/layer_test"),), [
+        ("views-not-compared", "return «why_prepares_otherwise(system, sizes, dtype, views)»;", "std::string()"),
+        ("sequences-not-counted", "«more.batch += 1», more.time += 1", "0"),
+        ("token-alone-not-prepared", "one.time = «1»;", "sizes.time"),
     ]),
     ("own-gates", "ttt/forms/form.cpp", (files("ttt/hope"), files("models/check_decoding")), [
         ("place-of-the-first", "place.rank() == 1) place = «reshape(place, {1, 1})»", "reshape(0.0 * place, {1, 1})"),
