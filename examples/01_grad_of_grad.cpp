@@ -56,8 +56,8 @@ int main(int argc, char** argv) {
   std::string dot;
   bool json = false;
   app.add_option("--x", point, "Where to evaluate: three numbers")->expected(3)->capture_default_str();
-  app.add_option("--dot", dot,
-                 "Write the graph of the second gradient to this file, in DOT, levels coloured");
+  app.add_option("--dot", dot, "Write the graph of the second gradient to this file, in DOT, levels coloured")
+      ->check(not_empty);
   app.add_flag("--json", json, "Last line of output: the largest errors as a JSON object");
   return run_program(argc, argv, app, [&] {
     const Spec spec{DType::f64, {3}};

@@ -3,8 +3,12 @@
 // With a folder as its argument it writes the last model there, to look inside: inspect --checkpoint FOLDER.
 #include <nestgrad/nestgrad.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+
+#include "programs/out_folder.h"
+#include "programs/program.h"
 
 using namespace nestgrad;
 
@@ -65,7 +69,13 @@ double right(const vision::VisionConfig& config, const StateDict& params) {
   return count / (8.0 * kBatch);
 }
 
-int main(int argc, char** argv) try {
+// folder: for the last model; "": it is not kept.
+void convert(const std::string& folder) {
+  if (!folder.empty()) {  // which is looked at before the training, not after it
+    make_folder(folder, "FOLDER");
+    check_replaceable(folder, image_model_rule(folder, "FOLDER"));
+    check_writable(folder, {"config.json", "model.safetensors"});
+  }
   std::printf("softmax attention:\n");
   Training softmax = prepared(model("softmax"));
   run(softmax);
@@ -86,9 +96,13 @@ int main(int argc, char** argv) try {
   run(learner);
   const double after = right(converted, learner.parameters());
   std::printf("  %.0f %% right, %.0f %% before\n", 100 * after, 100 * untrained);
-  if (argc > 1) vision::write_checkpoint(argv[1], {converted, learner.parameters()});
-  return before > 0.5 && after > untrained ? 0 : 1;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "%s\n", e.what());
-  return 1;
+  if (!folder.empty()) vision::write_checkpoint(folder, {converted, learner.parameters()});
+  if (!(before > 0.5 && after > untrained)) throw ValueError("the models have not learnt");
+}
+
+int main(int argc, char** argv) {
+  CLI::App app{"Trains a small vision transformer, and T^5 from it."};
+  std::string folder;
+  app.add_option("FOLDER", folder, "Folder for the last model")->check(not_empty);
+  return run_program(argc, argv, app, [&] { convert(folder); });
 }

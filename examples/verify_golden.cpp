@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
       const nestgrad::GoldenVerdict verdict = nestgrad::golden_verdict(file, options, limit);
       differ += verdict.kind == Kind::differs, refused += verdict.kind == Kind::refused;
       fmt::print("{}\n", verdict.line);
-      std::fflush(stdout);
+      nestgrad::pass_on();
     }
     if (differ + refused > 0)
       throw nestgrad::ValueError(fmt::format("of {} files {} differ by more than {:g} and {} are refused",

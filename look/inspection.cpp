@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/io/file.h"
+#include "engine/io/no_pipe.h"
 #include "engine/io/npy.h"
 #include "look/views.h"
 
@@ -14,6 +16,7 @@ namespace nestgrad {
 
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // Empty for what is no drawing: tables, trees and images.
@@ -24,6 +27,33 @@ std::string svg_of(const Picture& picture) {
         else return {};
       },
       picture);
+}
+
+std::string array_file(const std::string& name) { return fmt::format("views/{}.npy", name); }
+
+// What is text of the files that report.html and summary.jsonl go with, by name.
+std::map<std::string, std::string> beside_arrays(const Inspection& page) {
+  std::map<std::string, std::string> out;
+  for (const ReportView& view : page.views) {
+    int number = 0;
+    for (const Picture& picture : view.pictures)
+      if (std::string image = svg_of(picture); !image.empty())
+        out.emplace(fmt::format("views/{}-{}.svg", view.id, ++number), std::move(image));
+  }
+  for (const auto& [name, text] : {std::pair{"graph.dot", &page.graph_dot},
+                                   {"graph.txt", &page.graph_text},
+                                   {"trace.json", &page.trace}})
+    if (!text->empty()) out.emplace(name, *text);
+  return out;
+}
+
+std::string list_line(const std::vector<std::string>& names) { return Json{{"files", names}}.dump() + "\n"; }
+
+// Whatever a list says, no other files are removed.
+bool may_be_of_a_page(const std::string& name) {
+  const fs::path path = name;
+  if (name == "graph.dot" || name == "graph.txt" || name == "trace.json") return true;
+  return path.parent_path() == "views" && (path.extension() == ".npy" || path.extension() == ".svg");
 }
 
 // A number that is not finite is written as null.
@@ -84,22 +114,49 @@ std::string Inspection::summary() const {
 
 void Inspection::save(const std::string& folder) const {
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder + "/views", error);
+  if (!folder.empty()) fs::create_directories(folder + "/views", error);
   if (folder.empty() || error)
     throw IoError(fmt::format("[inspect] no folder '{}' for the page can be made{}{}; give another",
                               printable(folder), error ? ": " : "", error ? error.message() : ""));
-  for (const auto& [name, array] : arrays) write_npy(fmt::format("{}/views/{}.npy", folder, name), array);
-  for (const ReportView& view : views) {
-    int number = 0;
-    for (const Picture& picture : view.pictures)
-      if (const std::string image = svg_of(picture); !image.empty())
-        write_file_atomically(fmt::format("{}/views/{}-{}.svg", folder, view.id, ++number), image);
-  }
-  for (const auto& [name, text] :
-       {std::pair{"graph.dot", &graph_dot}, {"graph.txt", &graph_text}, {"trace.json", &trace}})
-    if (!text->empty()) write_file_atomically(fmt::format("{}/{}", folder, name), *text);
-  write_file_atomically(folder + "/summary.jsonl", summary());
+  const std::map<std::string, std::string> pictures = beside_arrays(*this);
+  std::vector<std::string> names;
+  for (const auto& [name, text] : pictures) names.push_back(name);
+  for (const auto& [name, array] : arrays) names.push_back(array_file(name));
+  std::vector<std::string> left_over;  // of an earlier page
+  for (const std::string& name : inspected_files(folder).value_or(std::vector<std::string>()))
+    if (std::ranges::find(names, name) == names.end()) left_over.push_back(name);
+  // The summary comes first: whatever ends this half way, all files that are there are in its list.
+  std::vector<std::string> there = names;
+  there.insert(there.end(), left_over.begin(), left_over.end());
+  const std::string path = folder + "/summary.jsonl";
+  write_file_atomically(path, summary() + list_line(there));
+  for (const auto& [name, array] : arrays) write_npy(folder + "/" + array_file(name), array);
+  for (const auto& [name, text] : pictures) write_file_atomically(folder + "/" + name, text);
   write_file_atomically(folder + "/report.html", html());
+  for (const std::string& name : left_over) fs::remove(folder + "/" + name, error);
+  if (!left_over.empty()) write_file_atomically(path, summary() + list_line(names));
+}
+
+std::optional<std::vector<std::string>> inspected_files(const std::string& folder) try {
+  std::istringstream lines(read_found_file(folder + "/summary.jsonl"));
+  std::vector<std::string> out;
+  std::size_t views = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && json.size() == 1 && json.contains("files")) {
+      for (const Json& name : json["files"])
+        if (name.is_string() && may_be_of_a_page(name)) out.push_back(name);
+    } else if (json.is_object() && json.contains("view") && json.contains("question") &&
+               json.contains("invariants")) {
+      ++views;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (views == 0) return std::nullopt;
+  return out;
+} catch (const IoError&) {
+  return std::nullopt;
 }
 
 }  // namespace nestgrad

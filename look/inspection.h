@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "look/numbers.h"
 #include "look/report.h"
@@ -30,10 +31,14 @@ struct Inspection {
   bool holds() const;           // every invariant of every view
   std::string html() const;     // report.html
   std::string summary() const;  // one JSON object a line, one line a view: its invariants, measured
-  // report.html, graph.dot, graph.txt and trace.json where there are such, summary.jsonl, views/*.npy and the pictures as
-  // views/*.svg, each complete or not at all.
+  // report.html, graph.dot, graph.txt and trace.json where there are such, summary.jsonl with a last line that names the other files,
+  // views/*.npy and the pictures as views/*.svg, each complete or not at all. What an earlier page of that folder has listed and
+  // this one has not is removed.
   void save(const std::string& folder) const;
 };
+
+// The files that the summary.jsonl of a page lists beside itself and report.html; none where no such page is in the folder.
+std::optional<std::vector<std::string>> inspected_files(const std::string& folder);
 
 Inspection inspect(const look::InspectedLoop& loop, const InspectionOptions& options = {});
 

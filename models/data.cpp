@@ -16,6 +16,7 @@
 
 #include "engine/core/hash.h"
 #include "engine/core/random.h"
+#include "engine/io/file.h"
 #include "ops/numerics/functions.h"
 
 namespace nestgrad {
@@ -31,12 +32,14 @@ constexpr std::uint64_t kDataStream = 0x64617461ull << 32;  // "data": apart fro
 
 Bytes read_bytes(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw IoError(fmt::format("[data] cannot open '{}'; check that it may be read", path.string()));
+  if (!in)
+    throw IoError(
+        fmt::format("[data] cannot open '{}'; check that it may be read", printable(path.string())));
   Bytes bytes;
   std::array<char, 1 << 16> chunk;
   while (in.read(chunk.data(), chunk.size()) || in.gcount() > 0)
     bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + in.gcount());
-  if (in.bad()) throw IoError(fmt::format("[data] reading '{}' failed part way", path.string()));
+  if (in.bad()) throw IoError(fmt::format("[data] reading '{}' failed part way", printable(path.string())));
   return bytes;
 }
 
@@ -58,7 +61,8 @@ std::vector<std::string> list_files(const fs::path& folder) {
         files.push_back(it->path().lexically_relative(folder).generic_string());
     }
   } catch (const fs::filesystem_error& e) {
-    throw IoError(fmt::format("[data] cannot list folder '{}': {}", folder.string(), e.code().message()));
+    throw IoError(
+        fmt::format("[data] cannot list folder '{}': {}", printable(folder.string()), e.code().message()));
   }
   std::ranges::sort(files);
   return files;
@@ -98,10 +102,11 @@ ByteCorpus split_at_nine_tenths(const Bytes& text) {
 
 ByteCorpus load_file(const fs::path& path) {
   const Bytes text = read_bytes(path);
-  if (text.empty()) throw IoError(fmt::format("[data] '{}' is empty; give a file with text", path.string()));
+  if (text.empty())
+    throw IoError(fmt::format("[data] '{}' is empty; give a file with text", printable(path.string())));
   if (is_binary(text))
-    throw IoError(
-        fmt::format("[data] '{}' has NUL bytes, so it is not text; give a text file", path.string()));
+    throw IoError(fmt::format("[data] '{}' has NUL bytes, so it is not text; give a text file",
+                              printable(path.string())));
   return split_at_nine_tenths(text);
 }
 
@@ -114,7 +119,7 @@ ByteCorpus load_folder(const fs::path& folder) {
   if (texts.empty())
     throw IoError(
         fmt::format("[data] folder '{}' holds no text; give a folder with text files that are not hidden",
-                    folder.string()));
+                    printable(folder.string())));
   Joined training, validation;
   const bool by_file = texts.size() >= kEveryNthFile;
   for (std::size_t i = 0; i < texts.size(); ++i)
@@ -224,11 +229,11 @@ ByteCorpus ByteCorpus::load(const fs::path& path, std::int64_t min_bytes) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status))
-    throw IoError(
-        fmt::format("[data] '{}' does not exist; give a text file or a folder of text files", path.string()));
+    throw IoError(fmt::format("[data] '{}' does not exist; give a text file or a folder of text files",
+                              printable(path.string())));
   if (!fs::is_directory(status) && !fs::is_regular_file(status))
     throw IoError(fmt::format("[data] '{}' is a device or a pipe; give a text file or a folder of text files",
-                              path.string()));
+                              printable(path.string())));
   ByteCorpus corpus = fs::is_directory(status) ? load_folder(path) : load_file(path);
   for (Split split : {Split::training, Split::validation}) {
     const std::size_t size = corpus.bytes(split).size();
@@ -236,7 +241,7 @@ ByteCorpus ByteCorpus::load(const fs::path& path, std::int64_t min_bytes) {
       throw ConfigError(
           fmt::format("[data] '{}': the {} part has {} bytes, but at least "
                       "{} are needed; give more text, or ask for shorter windows",
-                      path.string(), name(split), size, min_bytes));
+                      printable(path.string()), name(split), size, min_bytes));
   }
   return corpus;
 }

@@ -8,6 +8,7 @@
 
 #include "engine/core/index.h"
 #include "models/language_model.h"
+#include "models/training_checkpoint.h"
 #include "ops/collectives.h"
 #include "ops/ops.h"
 
@@ -99,6 +100,12 @@ std::int64_t default_grains(std::int64_t batch) {
   std::int64_t grains = 8;
   while (batch % grains != 0) --grains;
   return grains;
+}
+
+std::int64_t resumed_grains(const SafeTensors& file, TrainingOptions asked, const std::string& path) {
+  asked.grains = grains_of_checkpoint(file, path);
+  check_settings(file, asked.to_json(), written_later(), path);
+  return asked.grains;
 }
 
 void TrainingOptions::check_without_model() const {

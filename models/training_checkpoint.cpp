@@ -70,7 +70,7 @@ void check_same(const SafeTensors& file, const std::string& key, const std::stri
   if (!different.empty())
     throw ConfigError(fmt::format(
         "[train] {} was written with {}; resume with the same settings, or start anew in another folder",
-        path, different));
+        printable(path), different));
 }
 
 // What of a setup shapes the numbers of a step. A seed is of the start, which is in the file.
@@ -138,6 +138,11 @@ std::int64_t grains_of_checkpoint(const SafeTensors& file, const std::string& pa
   return grains;
 }
 
+void check_settings(const SafeTensors& file, const std::string& training, const std::string& written_later,
+                    const std::string& path) {
+  check_same(file, "training", training, written_later, path);
+}
+
 std::string fingerprint_of(const StateDict& params) {
   std::uint64_t hash = fnv1a(std::string_view());
   for (const auto& [name, value] : params) {
@@ -165,7 +170,7 @@ WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, c
   check(identity);
   WrittenRun out{step_from(file, path), ""};
   check_same(file, "config", object_text(identity.config), identity.written_later, path);
-  check_same(file, "training", object_text(identity.training), identity.written_later, path);
+  check_settings(file, object_text(identity.training), identity.written_later, path);
   check_described(file, out.step, identity.seed, path);
   if (file.metadata.contains("setup")) {  // checkpoints of earlier versions do not say
     nlohmann::json mine = parse_json(setup_json(setup));
@@ -177,13 +182,13 @@ WrittenRun check_written(const SafeTensors& file, const RunIdentity& identity, c
     throw ConfigError(
         fmt::format("[train] {} was trained on other {} (fingerprint {}, this one has {}): a file or its "
                     "place changed; resume with the same {}, or start anew in another folder",
-                    path, identity.data_is, data->second, identity.data, identity.data_is));
+                    printable(path), identity.data_is, data->second, identity.data, identity.data_is));
   if (const auto at = file.metadata.find("start"); at != file.metadata.end()) out.start = at->second;
   if (!out.start.empty() && start != kFromSeed && out.start != start)
     throw ConfigError(fmt::format(
         "[train] {} was not trained from the weights that this run starts from (theirs: {}, these: {}); resume "
         "with the same, or start anew in another folder",
-        path, out.start, start));
+        printable(path), out.start, start));
   return out;
 }
 

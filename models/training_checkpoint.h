@@ -6,12 +6,15 @@
 
 namespace nestgrad {
 
+struct TrainingOptions;  // models/trainer.h
+
 // A name in a checkpoint that is a parameter's, and not a moment's of AdamW or an average's.
 bool is_parameter(std::string_view name);
 
 // The parameters among a checkpoint's tensors, in f32. rounded: the names of those that had more digits are added. path: of the file.
 // ConfigError as of in_type (models/partial_load.h).
-StateDict parameters_in_f32(const StateDict& tensors, const std::string& path, std::vector<std::string>& rounded);
+StateDict parameters_in_f32(const StateDict& tensors, const std::string& path,
+                            std::vector<std::string>& rounded);
 
 inline constexpr const char* kFromSeed = "random, of the seed";  // what training began with
 // Of names and numbers, wherever they are.
@@ -24,6 +27,15 @@ void describe(SafeTensors& file, const RunIdentity& identity, const TrainingSetu
 
 // Of the run that wrote it: 1 where it does not say. IoError for what is no number of grains.
 std::int64_t grains_of_checkpoint(const SafeTensors& file, const std::string& path);
+
+// ConfigError that says which settings of training the run that wrote it had otherwise; written_later: those that earlier versions did
+// not write, as they were then. All in JSON.
+void check_settings(const SafeTensors& file, const std::string& training, const std::string& written_later,
+                    const std::string& path);
+
+// The grains of a run of a Trainer that is gone on with. ConfigError where it was written with other settings than `asked`, of which the
+// grains do not count; IoError as above.
+std::int64_t resumed_grains(const SafeTensors& file, TrainingOptions asked, const std::string& path);
 
 struct WrittenRun {
   std::int64_t step;

@@ -67,7 +67,7 @@ std::string text_of(const Options& o) {
     }
   if (out.size() < kLeast)
     throw ConfigError(fmt::format("[data] '{}' has {} bytes, but at least {} are needed; give more text",
-                                  o.data, out.size(), kLeast));
+                                  printable(o.data), out.size(), kLeast));
   if (o.bytes > 0) out.resize(std::min(out.size(), static_cast<std::size_t>(o.bytes)));
   return out;
 }
@@ -158,11 +158,13 @@ int nestgrad::programs::evaluate(int argc, char** argv) {
       "goes on learning: each segment is scored first, and then makes a step of gradient descent on its own loss.",
       "evaluate"};
   Options o;
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--checkpoint", o.checkpoint, "Folder of a model, or its file of weights")->required();
+  app.add_option("--checkpoint", o.checkpoint, "Folder of a model, or its file of weights")
+      ->required()
+      ->check(not_empty);
   app.add_option("--tokenizer", o.tokenizer, "tokenizer.model (default: that beside the weights, or bytes)")
       ->check(not_empty);
   app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
+      ->check(not_empty)
       ->capture_default_str();
   app.add_flag("--all", o.all,
                "Score the part that models are trained on too, not only the part that validates");

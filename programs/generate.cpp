@@ -14,14 +14,14 @@ int nestgrad::programs::generate(int argc, char** argv) {
       "Continues a prompt with a model that train_lm trained, or a published one. "
       "The layers go on learning from what they read and write.",
       "generate"};
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   std::string checkpoint, prompt, tokenizer_path;
   std::int64_t bytes = 400;
   double temperature = 0.8;
   std::uint64_t seed = 0;
   app.add_option("--checkpoint", checkpoint,
                  "Folder of a model, or its file of weights (docs/published-models.md)")
-      ->required();
+      ->required()
+      ->check(not_empty);
   app.add_option("--tokenizer", tokenizer_path,
                  "tokenizer.model (default: that beside the weights, or bytes)")
       ->check(not_empty);
@@ -45,7 +45,7 @@ int nestgrad::programs::generate(int argc, char** argv) {
     fmt::print("{}", prompt);
     const auto show = [](char c) {
       std::fputc(c, stdout);
-      std::fflush(stdout);
+      pass_on();  // and no more is made for a reader who has gone
     };
     nestgrad::sample_text(model.config, model.params, prompt, bytes, temperature, seed, show, *tokenizer);
     fmt::print("\n");

@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -14,6 +16,7 @@
 #include "programs/given_model.h"
 #include "programs/inspect_images.h"
 #include "programs/other_learners.h"
+#include "programs/out_folder.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 
@@ -51,18 +54,6 @@ std::int64_t own_chunk(const LanguageModelConfig& c) {
   return layer_policy(c).chunk;
 }
 
-// A page takes the place of another page, and not of what training wrote.
-void check_out(const Options& o) {
-  std::error_code error;
-  for (const char* name : {"checkpoint.safetensors", "config.json"})
-    if (std::filesystem::exists(std::filesystem::path(o.out) / name, error))
-      throw CLI::ValidationError(
-          "--out",
-          fmt::format("{} holds a training run or a model ({}), whose report.html would be replaced; "
-                      "give another folder",
-                      printable(o.out), name));
-}
-
 std::string text_path(const Options& o) { return o.data.empty() ? NESTGRAD_DEFAULT_DATA : o.data; }
 
 // The first tokens of the validation text, i32 [1, time + 1], as the model of the checkpoint reads text.
@@ -78,7 +69,7 @@ Array first_tokens(const Options& o, const Checkpoint& checkpoint, std::int64_t 
   if (tokens.size() < static_cast<std::size_t>(out.size()))
     throw ConfigError(
         fmt::format("[inspect] the validation part of {} has {} tokens, {} are read; give more text",
-                    text_path(o), tokens.size(), out.size()));
+                    printable(text_path(o)), tokens.size(), out.size()));
   std::copy_n(tokens.begin(), out.size(), out.as<std::int32_t>().begin());
   return out;
 }
@@ -96,18 +87,18 @@ look::InspectedLoop of_learner(const Options& o) {
                                  o.seed);
 }
 
-// What was inspected: what it is called, how many tokens it read, and what there is to see.
+// What is inspected: what it is called, how many tokens it reads, and what makes all that there is to see.
 struct Inspected {
   std::string name;
   std::int64_t tokens = 0;
-  Inspection page;
+  std::function<Inspection()> look;
 };
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 Inspected of_loop(const Options& o, const look::InspectedLoop& loop, const InspectionOptions& options) {
   if (o.token >= loop.time())
     throw CLI::ValidationError("--token", fmt::format("there are {} tokens, counted from 0", loop.time()));
-  return {loop.name, loop.time(), inspect(loop, options)};
+  return {loop.name, loop.time(), [=] { return inspect(loop, options); }};
 }
 
 Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, InspectionOptions options) {
@@ -120,10 +111,11 @@ Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, Inspecti
           o.layer ? "--layer" : "--token",
           "is for a layer with an inner loop of its own; of ttt-e2e the whole model learns");
     const Array tokens = first_tokens(o, checkpoint, time);
-    return {"a ttt-e2e language model", time, inspect_end_to_end(checkpoint, tokens, options)};
+    return {"a ttt-e2e language model", time,
+            [=] { return inspect_end_to_end(checkpoint, tokens, options); }};
   }
   const Array tokens = first_tokens(o, checkpoint, time);
-  options.precision = [&] { return model_precision(checkpoint, tokens); };
+  options.precision = [=] { return model_precision(checkpoint, tokens); };
   return of_loop(o, inspected_layer(checkpoint, tokens, o.layer.value_or(0)), options);
 }
 
@@ -151,8 +143,21 @@ Inspected of_model(const Options& o, const InspectionOptions& options, Facts& fa
   return of_checkpoint(o, checkpoint, options);
 }
 
+// The folder of the page, which is this process's own from now on.
+std::unique_ptr<FolderLock> opened_folder(const std::string& folder) {
+  make_folder(folder);
+  auto lock = std::make_unique<FolderLock>(folder);
+  lock->remove_temporaries();
+  make_folder(folder + "/views");
+  FolderLock(folder + "/views").remove_temporaries();
+  check_replaceable(folder, inspection_rule(folder));
+  check_writable(folder,
+                 {"report.html", "summary.jsonl", "graph.dot", "graph.txt", "trace.json", "views/.tried"});
+  return lock;
+}
+
 void run(const Options& o) {
-  check_out(o);
+  check_replaceable(o.out, inspection_rule(o.out));
   ProgressLine progress(1);
   InspectionOptions options;
   options.token = o.token;
@@ -168,7 +173,8 @@ void run(const Options& o) {
   } else {
     inspected = of_model(o, options, facts);
   }
-  Inspection& inspection = inspected.page;
+  const std::unique_ptr<FolderLock> lock = opened_folder(o.out);
+  Inspection inspection = inspected.look();
   inspection.facts.insert(inspection.facts.begin(), facts.begin(), facts.end());
   inspection.save(o.out);
 
@@ -186,7 +192,8 @@ void run(const Options& o) {
                             {"tolerance", c.tolerance},
                             {"holds", c.holds()}});
     }
-  fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), inspected.name, o.out);
+  fmt::print("{} views of {}\nreport: {}/report.html\n", inspection.views.size(), inspected.name,
+             printable(o.out));
   if (o.json)
     print_json({{"name", inspected.name},
                 {"tokens", inspected.tokens},
@@ -207,6 +214,7 @@ int nestgrad::programs::inspect(int argc, char** argv) {
   Options o;
   CLI::Option* checkpoint = app.add_option(
       "--checkpoint", o.checkpoint, "Folder of a model, or its file of weights (docs/published-models.md)");
+  checkpoint->check(not_empty);
   CLI::Option* learner =
       app.add_option("--learner", o.learner, "A published learner, on a task that it can learn")
           ->check(system_name());
@@ -243,7 +251,7 @@ int nestgrad::programs::inspect(int argc, char** argv) {
       ->capture_default_str()
       ->needs(learner);
   app.add_option("--seed", o.seed, "Seed of the task's numbers")->capture_default_str()->needs(learner);
-  app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
+  app.add_option("--out", o.out, "Folder for the results")->check(not_empty)->capture_default_str();
   app.add_flag("--json", o.json, "Last line of output: the invariants with their measured errors");
   return run_program(argc, argv, app, [&] {
     if (o.checkpoint.empty() == o.learner.empty())

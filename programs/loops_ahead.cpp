@@ -8,6 +8,7 @@
 #include <set>
 
 #include "autograd/grad.h"
+#include "engine/io/file.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 #include "ttt/inner_loop.h"
@@ -60,7 +61,7 @@ void run(const Options& o) {
   progress.update(fmt::format("compiling {} loops", texts.size()), 1);
   const std::string path = compile_ahead(native_target(), {texts.begin(), texts.end()}, o.out);
   if (o.json) return print_json({{"library", path}, {"loops", texts.size()}});
-  fmt::print("{}: {} loops\n", path, texts.size());
+  fmt::print("{}: {} loops\n", printable(path), texts.size());
 }
 
 }  // namespace
@@ -76,7 +77,7 @@ int nestgrad::programs::loops_ahead(int argc, char** argv) {
   app.add_option("--chunk", o.chunks, "Tokens of a chunk")->check(positive)->capture_default_str();
   app.add_option("--heads", o.heads, "Number of heads")->check(positive)->capture_default_str();
   app.add_option("--batch", o.batch, "Number of sequences")->check(positive)->capture_default_str();
-  app.add_option("--out", o.out, "Folder of the library")->required();
+  app.add_option("--out", o.out, "Folder of the library")->required()->check(not_empty);
   app.add_flag("--json", o.json, "Print the result as a JSON object");
   return run_program(argc, argv, app, [&] {
     for (const std::string& name : o.learners) {

@@ -23,6 +23,7 @@
 #include "engine/core/error.h"
 #include "engine/core/threads.h"
 #include "engine/core/version.h"
+#include "engine/io/file.h"
 #include "engine/plan/plan_options.h"
 #include "engine/processes/mpi.h"
 #include "engine/processes/stall.h"
@@ -33,6 +34,7 @@ namespace nestgrad {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1;
+constexpr const char* kOutputFails = "standard output cannot be written";
 
 double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -62,7 +64,7 @@ std::string on_one_line(std::string_view text) {
   for (char c : text) {
     const bool at_break = line.empty() || line.ends_with("; ");
     if (c == '\n') line += at_break ? "" : "; ";
-    else if (c != ' ' || !at_break) line += c;  // no indentation
+    else if (c != ' ' || !at_break) line += printable({&c, 1});  // no indentation
   }
   while (line.ends_with("; ")) line.resize(line.size() - 2);
   return line;
@@ -153,30 +155,50 @@ void share_cores(const Launch& of) {
   set_thread_count(std::min(thread_count(), std::max(1, cores / std::max(1, of.local))));
 }
 
+bool is_integer_type(std::string_view type) { return type.starts_with("UINT") || type.starts_with("INT"); }
+
 // Why an option of this type does not take the number, in words; empty if it does. CLI11 takes nothing at all for 0, -1 for an
-// unsigned one, and the nearest that there is for one that is too large.
+// unsigned one, "true" for 1, and the nearest that there is for one that is too large.
 std::string why_not_number(std::string_view type, const std::string& text) {
   char* end = nullptr;
   errno = 0;
   const bool is_real = type.starts_with("FLOAT"), is_unsigned = type.starts_with("UINT");
-  if (!is_real && !is_unsigned && !type.starts_with("INT")) return "";
+  if (!is_real && !is_integer_type(type)) return "";
   if (text.empty()) return "expected a number";
   if (is_real) return std::isfinite(std::strtod(text.c_str(), &end)) ? "" : "expected a finite number";
+  const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  if (text.size() == sign || text.find_first_not_of("0123456789", sign) != text.npos)
+    return "wants an integer, in decimal digits";
   if (is_unsigned && text.starts_with('-')) return "expected a number that is not negative";
-  if (is_unsigned) std::ignore = std::strtoull(text.c_str(), &end, 0);
-  else std::ignore = std::strtoll(text.c_str(), &end, 0);
+  if (is_unsigned) std::ignore = std::strtoull(text.c_str(), &end, 10);
+  else std::ignore = std::strtoll(text.c_str(), &end, 10);
   return errno == ERANGE ? "the number is too large" : "";
 }
 
-void check_numbers(CLI::App& app) {
-  for (CLI::Option* option : app.get_options({}))
-    option->transform([type = option->get_type_name()](std::string text) {
+// CLI11 reads 010 as C++ does, in octal; people mean ten.
+std::string without_leading_zeros(const std::string& text) {
+  const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  const std::size_t begin = std::min(text.find_first_not_of('0', sign), text.size() - 1);
+  return text.substr(0, sign) + text.substr(begin);
+}
+
+// What holds for the options of every program.
+void prepare_options(CLI::App& app) {
+  for (CLI::Option* option : app.get_options({})) {
+    const std::string type = option->get_type_name();
+    // Of an option that is given twice the last holds, so that scripts can add to a call. (A list is added to.)
+    if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw)
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (type.starts_with("TEXT"))
+      option->check([](const std::string& text) { return text.empty() ? "must not be empty" : ""; });
+    option->transform([type](const std::string& text) {
       if (const std::string why = why_not_number(type, text); !why.empty())
         throw CLI::ValidationError(
             fmt::format("{}: {}", text.empty() ? "''" : text, why));  // CLI11 names the option
-      return text;
+      return is_integer_type(type) ? without_leading_zeros(text) : text;
     });
-  for (CLI::App* sub : app.get_subcommands({})) check_numbers(*sub);
+  }
+  for (CLI::App* sub : app.get_subcommands({})) prepare_options(*sub);
 }
 
 // What the environment asks for is part of the call: ConfigError where it asks for what does not exist.
@@ -200,9 +222,7 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
   keep_standard_streams();
   std::signal(SIGXFSZ,
               SIG_IGN);  // a stream at the limit of file sizes cannot be written, as one on a full disk
-  const auto done = [&] {
-    return output_is_written() ? 0 : fail(program, "standard output cannot be written", processes);
-  };
+  const auto done = [&] { return output_is_written() ? 0 : fail(program, kOutputFails, processes); };
   try {
     check_environment();
     share_cores(launch());
@@ -220,7 +240,7 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
                                       : fmt::format("no CUDA: {}", Device::why_no_cuda()));
         },
         "Version, instruction set, number of threads, GPUs");
-    check_numbers(app);
+    prepare_options(app);
     app.parse(argc, argv);
     if (const Launch l = launch(); processes == Processes::one && l.size > 1)
       throw CLI::ValidationError(fmt::format(
@@ -239,9 +259,20 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
     return refuse(program, fmt::format("{}; see --help", e.what()), processes);
   } catch (const std::bad_alloc&) {
     return fail(program, "out of memory", processes);
+  } catch (const std::system_error& e) {  // of fmt::print, where the stream fails
+    return fail(program, std::ferror(stdout) ? kOutputFails : e.what(), processes);
   } catch (const std::exception& e) {
     return fail(program, e.what(), processes);
   }
+}
+
+int run_program(int argc, char** argv, const std::string& about, const std::function<void()>& body) {
+  CLI::App app{about};
+  return run_program(argc, argv, app, body);
+}
+
+void pass_on(std::FILE* out) {
+  if (std::fflush(out) != 0 || std::ferror(out)) throw IoError(kOutputFails);
 }
 
 void check_same_call(Transport& processes, const std::string& text) {
@@ -325,13 +356,15 @@ void ProgressLine::update(std::string_view text, double fraction_done) {
   if (!first_fraction_) first_fraction_ = fraction_done, start_ = now;
   const bool last = fraction_done >= 1;
   if (last_shown_ && !last && seconds_between(*last_shown_, now) < interval_) return;
+  const bool only = !last_shown_ && last;  // nothing is known of how long it took
   last_shown_ = now;
 
   // The speed counts from the first update: a resumed job did not do the earlier part in this time.
   const double elapsed = seconds_between(start_, now), done = fraction_done - *first_fraction_;
   std::string line(text);
-  if (last) line += fmt::format(", took {}", format_seconds(elapsed));
-  else if (done > 0) line += fmt::format(", {} left", format_seconds(elapsed / done * (1 - fraction_done)));
+  if (last && !only) line += fmt::format(", took {}", format_seconds(elapsed));
+  else if (done > 0 && !last)
+    line += fmt::format(", {} left", format_seconds(elapsed / done * (1 - fraction_done)));
 
   if (terminal_) {
     shown_ = cut_to(line, terminal_width(out_) - 1);

@@ -23,8 +23,9 @@ class Transport;  // engine/processes/transport.h
 //   1  the run failed: "program: error: ..." on stderr, one line
 //   2  wrong call: what is wrong, and "see --help". body may throw CLI::ValidationError to say the same of
 //      options that do not go together.
-// No option takes a number that is not finite, negative where it is unsigned, or too large for its type: each is a
-// wrong call, and so is nothing in place of a number. Any std::exception counts as a failed run, so does standard output that
+// No option takes a number that is not finite, negative where it is unsigned, or too large for its type, nor, where it is an
+// integer, anything but decimal digits (010 is ten): each is a wrong call, and so is an empty text in place of a value. Of an option
+// that is given twice the last holds. Any std::exception counts as a failed run, so does standard output that
 // cannot be written, also where a disk is full or a file at the limit of its size (SIGXFSZ is ignored from then on). That standard
 // error cannot be written changes nothing.
 //
@@ -42,6 +43,11 @@ class Transport;  // engine/processes/transport.h
 enum class Processes { one, several };
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body,
                 Processes processes = Processes::one);
+// The same of a program without options of its own; what it is about is what --help says.
+int run_program(int argc, char** argv, const std::string& about, const std::function<void()>& body);
+
+// What was printed so far is with its reader: IoError where it cannot be, so that long work for one who has gone ends.
+void pass_on(std::FILE* out = stdout);
 
 // Of several processes, before anything that only some of them might do: a wrong call where their versions of nestgrad differ, or
 // what decides their work, all of which `text` says. It names the ranks.

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "engine/core/version.h"
+#include "engine/io/file.h"
 #include "engine/io/safetensors.h"
 #include "programs/other_learners.h"
 #include "programs/program.h"
@@ -103,7 +104,7 @@ ttt::NamedArrays inputs_in(const Options& o) {
     const auto theirs = file.metadata.find(key);
     if (theirs != file.metadata.end() && theirs->second != ours)
       throw ConfigError(fmt::format("{}: was written with {} {}; give the same, its numbers are for no other",
-                                    o.inputs, option, theirs->second));
+                                    printable(o.inputs), option, theirs->second));
   };
   require("gates", "--gates", o.gates);
   const auto system = file.metadata.find("system");
@@ -127,6 +128,7 @@ void compute(const Options& o) {
     if (o.seed_given && inputs.contains("cotangent.output"))
       throw CLI::ValidationError("--seed", "nothing is drawn: the file has all inputs; leave it out");
   }
+  { const AtomicFile tried(o.out); }  // that it cannot be written is found before it is computed
   const ttt::ReferenceResult r = ttt::reference(system, inputs, o.reference);
   SafeTensors file{r.inputs, r.description.metadata, {}};
   file.tensors.insert(r.outputs.begin(), r.outputs.end());
@@ -134,7 +136,7 @@ void compute(const Options& o) {
   write_safetensors(o.out, file);
   const auto& facts = r.description.metadata;
   fmt::print("{}, {}: {} inputs and {} outputs, {}, in {}\n", facts.at("title"), facts.at("policy"),
-             r.inputs.size(), r.outputs.size(), o.dtype, o.out);
+             r.inputs.size(), r.outputs.size(), o.dtype, printable(o.out));
   if (!o.json) return;
   Json out = facts_of(file.metadata);
   out["out"] = o.out;
@@ -148,14 +150,16 @@ void compute(const Options& o) {
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--system", o.system, "The layer (learners lists them)")->required()->check(system_name());
   auto* inputs =
-      app.add_option("--inputs", o.inputs, "File with the named inputs (safetensors); --describe lists them");
+      app.add_option("--inputs", o.inputs, "File with the named inputs (safetensors); --describe lists them")
+          ->check(not_empty);
   auto* random =
       app.add_option("--random", o.random, "Draw the inputs instead, of these sizes: BATCH,HEADS,TIME,DIM")
           ->delimiter(',')
           ->expected(4)
           ->check(CLI::Range(1, 1 << 20))
           ->excludes(inputs);
-  app.add_option("--out", o.out, "File that is written: inputs, outputs, and what they are (safetensors)");
+  app.add_option("--out", o.out, "File that is written: inputs, outputs, and what they are (safetensors)")
+      ->check(not_empty);
   app.add_flag("--describe", o.describe,
                "Names, shapes and formulas of all inputs and outputs; computes nothing");
   app.add_option("--seed", o.reference.seed, "Of what is drawn: inputs, and a cotangent that is not given")

@@ -24,6 +24,7 @@
 #include "models/trainer.h"
 #include "models/training_checkpoint.h"
 #include "programs/given_model.h"
+#include "programs/out_folder.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 #include "programs/training_folder.h"
@@ -127,7 +128,7 @@ std::vector<Metric> read_metrics(const std::string& path, std::int64_t up_to) {
     throw IoError(
         fmt::format("{}: its last line is of step {}, the checkpoint of step "
                     "{}; bring the file back, or delete it to go on without it",
-                    path, out.empty() ? 0 : out.back().step, up_to));
+                    printable(path), out.empty() ? 0 : out.back().step, up_to));
   std::erase_if(out, [&](const Metric& m) { return m.step > up_to; });
   return out;
 }
@@ -163,7 +164,7 @@ void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& p
   if (!found) return;
   const std::string path = o.out + "/nonfinite.safetensors";
   save_reproducer(*found, path);
-  progress.print(fmt::format("{}\nthis op and its operands are in {}", found->str(), path));
+  progress.print(fmt::format("{}\nthis op and its operands are in {}", found->str(), printable(path)));
 }
 
 // The model and its weights of --from, and what its layers are called.
@@ -174,13 +175,14 @@ void take_model(Options& o) {
   o.backbone = o.start->config.use_gate ? "mamba" : "transformer";
 }
 
-// How many grains a batch is cut into where --grains does not say it: as many as it was before, in a run that is gone on with.
+// How many grains a batch is cut into where --grains does not say it: as many as it was before, in a run that is gone on with, whose
+// other settings are this call's.
 std::int64_t usual_grains(const Options& o) {
   const std::string path = o.out + "/checkpoint.safetensors";
   const std::string written = o.training.processes->from_first([&]() -> std::string {
     if (!o.resume || !std::filesystem::exists(path)) return "";
     check_no_pipe(path);
-    return std::to_string(grains_of_checkpoint(read_safetensors(path), path));
+    return std::to_string(resumed_grains(read_safetensors(path), o.training, path));
   });
   if (!written.empty()) return std::stoll(written);
   if (o.training.slices > 1) return 1;  // else they would be made one after another
@@ -221,7 +223,8 @@ ByteCorpus checked_corpus(Options& o) {
       if (const auto theirs = LanguageModelConfig::from_json(read_found_file(path), path);
           theirs != o.training.model)
         throw ConfigError(fmt::format(
-            "{} describes another model than the one asked for: {}; resume with the same settings", path,
+            "{} describes another model than the one asked for: {}; resume with the same settings",
+            printable(path),
             fields_apart(parse_json(theirs.to_json()), parse_json(o.training.model.to_json()))));
     }
   });
@@ -253,10 +256,10 @@ class Run {
     if (!processes_.from_first(here).empty()) trainer_.load(checkpoint());
     if (trainer_.steps_done() > o.training.steps)
       throw ConfigError(fmt::format("{}: this run has made {} steps, and --steps asks for {}; ask for more",
-                                    o.out, trainer_.steps_done(), o.training.steps));
+                                    printable(o.out), trainer_.steps_done(), o.training.steps));
     processes_.on_first([&] {
       if (trainer_.steps_done() > 0) metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
-      prepare_folder(o.out, o.resume, o.training.model);
+      prepare_folder(o.out, o.resume, o.training.model, std::min(o.save_every, last_step()));
       lock_->remove_temporaries();
       for (const Metric& m : metrics_) log_ += to_line(m);
     });
@@ -300,6 +303,11 @@ class Run {
 
   bool speaks() const { return processes_.rank() == 0; }
 
+  // Of this call.
+  std::int64_t last_step() const {
+    return o_.stop_after > 0 ? std::min(o_.stop_after, o_.training.steps) : o_.training.steps;
+  }
+
   // Null for a folder that is not there, of which prepare_folder tells, and where others write.
   std::unique_ptr<FolderLock> locked() const {
     std::unique_ptr<FolderLock> lock;
@@ -329,8 +337,7 @@ class Run {
     const double tokens_per_step = static_cast<double>(o_.training.batch * o_.training.context);
     const auto start = Clock::now();
     const std::int64_t first = trainer_.steps_done();
-    const std::int64_t stop =
-        o_.stop_after > 0 ? std::min(o_.stop_after, o_.training.steps) : o_.training.steps;
+    const std::int64_t stop = last_step();
     while (trainer_.steps_done() < stop) {
       StepResult s{};
       try {
@@ -399,7 +406,7 @@ class Run {
     fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB{}\nreport: {}/report.html\n", o_.learner,
                format_seconds(r.seconds), r.tokens_per_second, std::ranges::max(peaks_),
                processes_.size() > 1 ? fmt::format(" in the largest of {} processes", processes_.size()) : "",
-               o_.out);
+               printable(o_.out));
     if (o_.json)
       print_json({{"val_loss", v.loss},
                   {"val_bpb", v.loss / std::numbers::ln2},
@@ -427,9 +434,8 @@ class Run {
 };
 
 void add_options(CLI::App& app, Options& o) {
-  app.option_defaults()->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeLast);  // so that scripts can add to a call
   app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
+      ->check(not_empty)
       ->capture_default_str();
   CLI::Option* from = app.add_option(
       "--from", o.from, "Start from the weights of this model, a folder or a file, instead of random ones");
@@ -505,7 +511,7 @@ void add_options(CLI::App& app, Options& o) {
          "--memory-budget",
          [&](double mb) {
            if (!std::isfinite(mb)) throw CLI::ValidationError("--memory-budget", "must be a finite number");
-           o.training.memory_budget = static_cast<std::size_t>(mb * 1e6);
+           o.training.memory_budget = static_cast<std::size_t>(std::round(mb * 1e6));
          },
          "MB that the training plan may take: what "
          "is not kept is recomputed, as little as "
@@ -520,7 +526,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--validation-windows", o.validation_windows, "Most windows of validation text")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
-  app.add_option("--out", o.out, "Folder for the results")->capture_default_str();
+  app.add_option("--out", o.out, "Folder for the results")->check(not_empty)->capture_default_str();
   app.add_flag("--resume", o.resume,
                "Go on from the checkpoint in --out; bit-identical to not having stopped (but with\n"
                "another --steps, whose learning rates are those of the new number)");

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/file.h"
 #include "programs/program.h"
 #include "programs/programs.h"
 #include "ttt/verification.h"
@@ -63,9 +64,10 @@ int nestgrad::programs::verify(int argc, char** argv) {
   std::string reference, kernel;
   ttt::VerifyOptions options;
   bool json = false;
-  app.add_option("--reference", reference, "File that `reference` wrote")->required();
+  app.add_option("--reference", reference, "File that `reference` wrote")->required()->check(not_empty);
   app.add_option("--kernel", kernel, "File with the kernel's outputs, and its inputs if you like")
-      ->required();
+      ->required()
+      ->check(not_empty);
   app.add_option("--tolerance", options.tolerance,
                  "Largest max |a-b| / max |b| that passes (default, by the coarser of the types of both: f64 "
                  "1e-9, f32 2e-4, f16 and bf16 2e-2)")
@@ -76,6 +78,7 @@ int nestgrad::programs::verify(int argc, char** argv) {
     const ttt::Verification v = ttt::verify(read_safetensors(reference), read_safetensors(kernel), options);
     fmt::print("{}", v.str());
     if (json) print_json(to_json(v));
-    if (!v.passed()) throw ValueError(fmt::format("{} does not agree with {}", kernel, reference));
+    if (!v.passed())
+      throw ValueError(fmt::format("{} does not agree with {}", printable(kernel), printable(reference)));
   });
 }

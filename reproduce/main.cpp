@@ -14,6 +14,7 @@
 #include "engine/io/no_pipe.h"
 #include "engine/processes/mpi.h"
 #include "ops/kernels.h"
+#include "programs/out_folder.h"
 #include "programs/program.h"
 #include "reproduce/agreement.h"
 #include "reproduce/claims.h"
@@ -109,14 +110,13 @@ class Reproduction {
         where_(circumstances(e, results_.settings())) {
     // Rank 0 alone has the folder; the others hear what is known already.
     const std::string known = processes_.from_first([&] {
-      std::error_code error;
-      std::filesystem::create_directories(folder_, error);
-      if (error)
-        throw IoError(
-            fmt::format("{}: cannot be created ({}); choose another --out", folder_, error.message()));
+      make_folder(folder_);
       lock_.emplace(folder_);
       lock_->remove_temporaries();
-      return known_text();
+      const std::string text = known_text();
+      if (text.empty()) check_replaceable(folder_, page_rule());
+      check_writable(folder_, {"results.jsonl", "page.html"});
+      return text;
     });
     processes_.check_same(where_.fingerprint, "data");
     processes_.on_first([&] { try_models_folder(); });
@@ -187,26 +187,32 @@ class Reproduction {
   void try_models_folder() const {
     const std::string models = models_of(results_.experiment());
     if (models.empty()) return;
-    std::error_code error;
-    std::filesystem::create_directories(models, error);
-    if (error)
-      throw IoError(
-          fmt::format("{}: cannot be created ({}); choose another --models", models, error.message()));
-    write_file_atomically(models + "/.writable", "");
-    std::filesystem::remove(models + "/.writable", error);
+    make_folder(models, "--models");
+    check_writable(models, {".tried"});
+    for (const std::string& row : results_.rows())
+      for (const std::uint64_t seed : results_.seeds()) {
+        const std::string folder = models + "/" + model_folder_name(row, seed);
+        check_replaceable(folder, image_model_rule(folder, "--models"));
+      }
+  }
+  // A page has the results beside it.
+  static FolderRule page_rule() {
+    return {.kind = "an experiment that begins",
+            .concerns = [](const std::string& name) { return name == "page.html"; },
+            .may_replace = [](const std::string&) { return false; }};
   }
 
   // The runs that there are; "" if none.
   std::string known_text() const {
     if (!std::filesystem::exists(path())) {
       if (o_.resume)
-        throw IoError(
-            fmt::format("{}: there are no results to go on from; leave --resume out to start", path()));
+        throw IoError(fmt::format("{}: there are no results to go on from; leave --resume out to start",
+                                  printable(path())));
       return "";
     }
     if (!o_.resume)
-      throw ConfigError(
-          fmt::format("{} already holds results; go on with --resume, or choose another --out", folder_));
+      throw ConfigError(fmt::format("{} already holds results; go on with --resume, or choose another --out",
+                                    printable(folder_)));
     return read_found_file(path());
   }
 
@@ -233,8 +239,9 @@ class Reproduction {
       claims.push_back({{"claim", c.text}, {"verdict", text_of(c.verdict)}, {"found", c.evidence.shown}});
     }
     const std::string of_all = digest(results_, where_);
-    if (speaks) fmt::print("digest {}, {}; {}/page.html\n", of_all, format_seconds(seconds_), folder_);
-    std::fflush(stdout);  // where it is piped, before the next experiment's progress
+    if (speaks)
+      fmt::print("digest {}, {}; {}/page.html\n", of_all, format_seconds(seconds_), printable(folder_));
+    pass_on();  // where it is piped, before the next experiment's progress
     json_ = {{"experiment", e.name},
              {"claims", claims},
              {"digest", of_all},
@@ -370,7 +377,6 @@ int main(int argc, char** argv) {
       "runs them and writes a page and results.jsonl. Exit code 1 with --check if a claim is contradicted.",
       "reproduce"};
   Options o;
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   std::vector<std::string> names{"all"};
   for (const Experiment& e : experiments()) names.push_back(e.name);
   app.add_option("NAME", o.names, "Experiments, or all")
@@ -383,22 +389,28 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1000));
   app.add_option("--first-seed", o.first_seed, "Their first seed; the others follow")->capture_default_str();
   app.add_option(
-      "--data", o.data,
-      "Data of the experiments named, instead of what they have (a text or a folder of texts; of digits or characters,\nwhere an experiment reads images)");
-  app.add_option("--out", o.out, "Each experiment has a folder in this one")->capture_default_str();
+         "--data", o.data,
+         "Data of the experiments named, instead of what they have (a text or a folder of texts; of digits or characters,\nwhere an experiment reads images)")
+      ->check(not_empty);
+  app.add_option("--out", o.out, "Each experiment has a folder in this one")
+      ->check(not_empty)
+      ->capture_default_str();
   app.add_option("--models", o.models,
                  "Folder for the trained models of experiments on images, one for each row and seed: for\n"
-                 "inspect --checkpoint (runs that --resume finds done leave none)");
+                 "inspect --checkpoint (runs that --resume finds done leave none)")
+      ->check(not_empty);
   app.add_option("--jobs", o.jobs,
                  "Runs side by side, each in one thread (default: the number of threads); of several\n"
                  "processes, which mpirun starts, each has as many, and they share the runs")
       ->check(CLI::Range(1, 256));
   app.add_flag("--resume", o.resume, "Go on with the runs of a call that was stopped");
   app.add_option("--expect", o.expect,
-                 "Folder of results.jsonl files by experiment (NAME.jsonl) that must have the same numbers");
+                 "Folder of results.jsonl files by experiment (NAME.jsonl) that must have the same numbers")
+      ->check(not_empty);
   app.add_option(
-      "--against", o.against,
-      "Folder of such files with runs of other seeds: do they agree? (docs/reproductions has those\nof --full)");
+         "--against", o.against,
+         "Folder of such files with runs of other seeds: do they agree? (docs/reproductions has those\nof --full)")
+      ->check(not_empty);
   app.add_flag(
       "--check", o.check,
       "Fail if a claim is contradicted, or runs of --against do not agree; with --report, if the\npage is another");
@@ -412,8 +424,13 @@ int main(int argc, char** argv) {
   app.add_option(
          "--kept", o.kept,
          "--report: folder of these runs: NAME.jsonl, again/NAME.jsonl with other seeds, quick/NAME.jsonl")
+      ->check(not_empty)
+      ->needs(report)
       ->capture_default_str();
-  app.add_option("--page", o.page, "--report: the page")->capture_default_str();
+  app.add_option("--page", o.page, "--report: the page")
+      ->check(not_empty)
+      ->needs(report)
+      ->capture_default_str();
   app.add_flag("--json", o.json, "The last line of output is a JSON object")->excludes(report);
   return run_program(
       argc, argv, app,

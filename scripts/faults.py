@@ -93,6 +93,7 @@ STATISTICS = (files("reproduce/statistics"),)
 REPRODUCE = (files("reproduce/experiment"), files("reproduce/"))
 REFERENCE = (files("ttt/reference", "ttt/verification"),)
 PUBLISHED = (files("models/published"),)
+PROGRAM_FOLDERS = (files("programs/out_folder"),)
 
 # Tests of the emulator itself want a process of their own, in which no backend has allocated anything.
 CUDA = (files("cuda/device", "cuda/scan_kernel", "cuda/emulator_backend", "cuda/emulator_kernels", "cuda/emulator_passes", "cuda/processes"),)
@@ -1106,7 +1107,7 @@ FAULTS = [
         ("same-summed", "if («all == Spread::same») fail(nodes_, id, \"wants what is each process's own\")", "false"),
     ]),
     ("training", "models/training_checkpoint.cpp", TRAINING, [
-        ("settings-unchecked-at-resume", "«check_same(file, \"training\", object_text(identity.training), identity.written_later, path);»", None),
+        ("settings-unchecked-at-resume", "«check_settings(file, object_text(identity.training), identity.written_later, path);»", None),
         ("setup-not-compared", "«check_same(file, \"setup\", mine.dump(), \"\", path);»", None),
         ("format-not-looked-at", "«format != kFormat») throw", "false"),
         ("another-place-in-the-data", "«at != std::to_string(steps)») throw", "false"),
@@ -1479,6 +1480,22 @@ FAULTS = [
     ("reproduce", "reproduce/experiments/meta_learning.cpp", (files("reproduce/few_shot"),), [
         ("first-order-is-exact", "problem.rate * («first_order» ? stop_gradient(g) : g)", "false"),
         ("direction-is-the-residual", "direction = add(residual, «ratio(next, size)», direction)", "zero_like(next)"),
+    ]),
+    ("programs", "programs/training_folder.cpp", PROGRAM_FOLDERS, [
+        ("any-metrics-are-its-own", "return «std::ssize(parse_metrics(read_found_file(metrics_path), metrics_path)) <= first_save»;", "true"),
+    ]),
+    ("programs", "programs/out_folder.cpp", PROGRAM_FOLDERS, [
+        ("page-in-place-of-anything", "return of_page(name) && «inspected_files(folder).has_value()»;", "true"),
+    ]),
+    ("programs", "look/inspection.cpp", INSPECTION, [
+        ("earlier-page-left-over", "for (const std::string& name : left_over) «fs::remove(folder + \"/\" + name, error);»", None),
+        ("list-names-any-file", "if (name.is_string() && «may_be_of_a_page(name)») out.push_back(name);", "true"),
+    ]),
+    ("programs", "programs/program.cpp", PROGRAM_FOLDERS, [
+        ("reader-gone-unnoticed", "if («std::fflush(out) != 0 || std::ferror(out)») throw IoError(kOutputFails);", "false"),
+    ]),
+    ("programs", "models/trainer.cpp", TRAINING, [
+        ("grains-before-settings", "«check_settings(file, asked.to_json(), written_later(), path);» return asked.grains;", None),
     ]),
     ("model", "models/language_model.cpp", TRAINING, [
         ("target-is-the-input", "«slice(tokens, 1, 1, time + 1)»", "slice(tokens, 1, 0, time)"),

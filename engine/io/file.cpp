@@ -52,6 +52,8 @@ std::string_view advice(int error) {
       return "the file does not fit into memory";
     case EISDIR:
       return "give the path of a file";
+    case ELOOP:
+      return "its symbolic links lead round in a circle; remove them";
     default:
       return "check the disk and try again";
   }
@@ -97,6 +99,15 @@ ssize_t write_within_limit(int descriptor, const void* bytes, std::size_t size) 
   return put;
 }
 
+// Where a chain of links leads, whether or not there is a file yet; a link where it leads round in a circle.
+std::string end_of_links(std::filesystem::path at) {
+  constexpr int kMostLinks = 40;  // as many as the system follows
+  std::error_code ignored;
+  for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(at, ignored); ++links)
+    at = at.parent_path() / std::filesystem::read_symlink(at, ignored);
+  return at.string();
+}
+
 bool is_temporary(const std::string& name) {
   return name.starts_with(".nestgrad-") && name.ends_with(".tmp");
 }
@@ -130,11 +141,8 @@ std::string read_file(const std::string& path) try {
   fail_to("read", path, ENOMEM);
 }
 
-AtomicFile::AtomicFile(const std::string& path) : target_(path) {
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(path, ignored))
-    target_ = std::filesystem::weakly_canonical(path, ignored).string();
-  if (target_.empty()) target_ = path;
+AtomicFile::AtomicFile(const std::string& path) : target_(end_of_links(path)) {
+  if (std::error_code ignored; std::filesystem::is_symlink(target_, ignored)) fail(ELOOP);
   const auto parent = std::filesystem::path(target_).parent_path();
   folder_ = parent.empty() ? "." : parent.string();
 

@@ -143,6 +143,19 @@ TEST_CASE("a write follows a symbolic link, keeps permissions, and replaces no f
   CHECK(read_file(folder / "file") == "new");
   CHECK(fs::status(folder / "file").permissions() == (fs::perms::owner_read | fs::perms::owner_write));
 
+  // Also where the file is still to come, and through several links.
+  fs::create_directory(folder / "elsewhere");
+  fs::create_symlink("elsewhere/new", folder / "first");
+  fs::create_symlink("first", folder / "second");
+  write_file_atomically(folder / "second", "there");
+  CHECK(fs::is_symlink(folder / "first"));
+  CHECK(fs::is_symlink(folder / "second"));
+  CHECK(read_file(folder / "elsewhere/new") == "there");
+  fs::create_symlink("round", folder / "circle");
+  fs::create_symlink("circle", folder / "round");
+  check_contains(refusal([&] { write_file_atomically(folder / "circle", ""); }, "c"), "round in a circle");
+  CHECK(fs::is_symlink(folder / "circle"));
+
   check_contains(refusal([&] { write_file_atomically(folder / "no/file", ""); }, "no/file"), "folder exists");
   check_contains(refusal([&] { write_file_atomically(folder.path.string(), ""); }, ""), "Is a directory");
   check_contains(refusal([&] { write_file_atomically("/dev/null", ""); }, "/dev/null"), "device");

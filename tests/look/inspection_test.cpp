@@ -129,8 +129,10 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
   CHECK(nlohmann::json::parse(read_file(folder / "trace.json")).contains("traceEvents"));
   std::istringstream lines(read_file(folder / "summary.jsonl"));
   std::size_t count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
+  for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
+    if (json.contains("files")) continue;
+    ++count;
     for (const auto& invariant : json["invariants"]) CHECK(invariant["holds"] == true);
   }
   CHECK(count == r.views.size());
@@ -139,6 +141,48 @@ TEST_CASE("inspection: every view has its picture, its numbers and its invariant
   r.views[0].claims[0].error = 1;
   CHECK_FALSE(r.holds());
   CHECK(contains(r.summary(), "\"holds\":false"));
+}
+
+TEST_CASE("inspection: a page leaves nothing of the page before it, and everything else") {
+  const TemporaryFolder folder;
+  Inspection first;
+  first.views.push_back({.id = "old", .title = "Old", .question = "What was?"});
+  first.views[0].pictures.push_back(
+      Chart{.title = "t", .x_label = "x", .y_label = "y", .series = {look::line("a", {1, 2})}});
+  first.arrays.emplace("both", Array::scalar(1));
+  first.arrays.emplace("before", Array::scalar(1));
+  first.graph_dot = "digraph {}", first.graph_text = "text", first.trace = "{}";
+  CHECK_FALSE(inspected_files(folder.path));
+  first.save(folder.path);
+  const std::vector<std::string> of_first = {"graph.dot",       "graph.txt",        "trace.json",
+                                             "views/old-1.svg", "views/before.npy", "views/both.npy"};
+  CHECK(inspected_files(folder.path) == of_first);
+  for (const std::string& name : of_first) CHECK(std::filesystem::exists(folder / name));
+  write_file_atomically(folder / "views/mine.npy", "mine");
+  write_file_atomically(folder / "mine.txt", "mine");
+
+  Inspection second;
+  second.views.push_back({.id = "new", .title = "New", .question = "What is?"});
+  second.arrays.emplace("both", Array::scalar(2));
+  second.save(folder.path);
+  CHECK(inspected_files(folder.path) == std::vector<std::string>{"views/both.npy"});
+  for (const std::string& name : of_first)
+    CHECK(std::filesystem::exists(folder / name) == (name == "views/both.npy"));
+  CHECK(read_npy(folder / "views/both.npy").item() == 2);
+  CHECK(read_file(folder / "views/mine.npy") == "mine");
+  CHECK(read_file(folder / "mine.txt") == "mine");
+
+  // A list that names files of others.
+  const std::string summary = second.summary();
+  write_file_atomically(
+      folder / "summary.jsonl",
+      summary +
+          R"({"files": ["mine.txt", "../x.npy", "views/../mine.npy", "views/a/b.npy", "views/x.npy", 3]})");
+  CHECK(inspected_files(folder.path) == std::vector<std::string>{"views/x.npy"});
+  for (const char* other : {"", "{}\n", "notes\n", "{\"files\": []}\n"}) {
+    write_file_atomically(folder / "summary.jsonl", other);
+    CHECK_FALSE(inspected_files(folder.path));
+  }
 }
 
 TEST_CASE("inspection: the precision of a model's gradients is told tensor by tensor") {

@@ -55,6 +55,19 @@ TEST_CASE("a number of grains that no training has is damage of the file, which 
   }
 }
 
+TEST_CASE("a run that is gone on with keeps its grains, and settings of another run are named before them") {
+  TrainingOptions o = small_options();
+  o.batch = 4, o.grains = 4;
+  SafeTensors file;
+  file.metadata["training"] = o.to_json();
+  o.grains = 1, o.steps = 7;  // nobody said how many, and there are more steps now
+  CHECK(resumed_grains(file, o, "run") == 4);
+  o.batch = 6;
+  const std::string said = message_of<ConfigError>([&] { resumed_grains(file, o, "run"); });
+  CHECK_MESSAGE(contains(said, "run was written with batch = 4, this run has 6"), said);
+  CHECK_MESSAGE(!contains(said, "grains"), said);
+}
+
 TEST_CASE("a resumed training run is bit-identical to an uninterrupted one, and not to a cold start") {
   const ByteCorpus corpus = small_corpus();
   const TemporaryFolder folder;
