@@ -180,7 +180,8 @@ int nestgrad::programs::learners(int argc, char** argv) {
   return run_program(argc, argv, app, [&] {
     if (*explaining) return explain(which, sizes, form, slices, json);
     if (!*checking) return list(json);
-    if (all == !which.empty()) throw CLI::ValidationError("--all", "or a learner's name, one of the two");
+    if (all == !which.empty())
+      throw CLI::ValidationError("name", "wants a learner, or --all, one of the two");
     check(all ? names : std::vector<std::string>{which}, json);
   });
 }

@@ -187,7 +187,8 @@ void prepare_options(CLI::App& app) {
   for (CLI::Option* option : app.get_options({})) {
     const std::string type = option->get_type_name();
     // Of an option that is given twice the last holds, so that scripts can add to a call. (A list is added to.)
-    if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw)
+    if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw &&
+        option->get_items_expected_max() == 1)
       option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     if (type.starts_with("TEXT"))
       option->check([](const std::string& text) { return text.empty() ? "must not be empty" : ""; });

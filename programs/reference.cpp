@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -147,17 +148,31 @@ void compute(const Options& o) {
   print_json(out);
 }
 
+// BATCH,HEADS,TIME,DIM
+std::vector<std::int64_t> sizes_in(const std::string& text) {
+  constexpr std::int64_t kMost = 1 << 20;
+  std::vector<std::int64_t> out;
+  std::istringstream parts(text + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    const bool is_number =
+        !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == part.npos;
+    out.push_back(is_number ? std::stoll(part) : 0);
+  }
+  if (out.size() != 4 || std::ranges::any_of(out, [](std::int64_t n) { return n < 1 || n > kMost; }))
+    throw CLI::ValidationError(
+        "--random", fmt::format("{}: wants four integers from 1 to {}: BATCH,HEADS,TIME,DIM", text, kMost));
+  return out;
+}
+
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--system", o.system, "The layer (learners lists them)")->required()->check(system_name());
   auto* inputs =
       app.add_option("--inputs", o.inputs, "File with the named inputs (safetensors); --describe lists them")
           ->check(not_empty);
-  auto* random =
-      app.add_option("--random", o.random, "Draw the inputs instead, of these sizes: BATCH,HEADS,TIME,DIM")
-          ->delimiter(',')
-          ->expected(4)
-          ->check(CLI::Range(1, 1 << 20))
-          ->excludes(inputs);
+  auto* random = app.add_option_function<std::string>(
+                        "--random", [&o](const std::string& text) { o.random = sizes_in(text); },
+                        "Draw the inputs instead, of these sizes: BATCH,HEADS,TIME,DIM")
+                     ->excludes(inputs);
   app.add_option("--out", o.out, "File that is written: inputs, outputs, and what they are (safetensors)")
       ->check(not_empty);
   app.add_flag("--describe", o.describe,

@@ -16,7 +16,7 @@ for name in metrics.jsonl config.json report.html loss_by_position.svg inner_los
 done
 # A run that has ended has something to lose, wherever its checkpoint is.
 cp -r "$whole" "$work/moved"; mv "$work/moved/checkpoint.safetensors" "$work/elsewhere.safetensors"
-expect_kept "$work/moved/inner_loss.0.svg" "${run[@]}" --out "$work/moved"
+expect_kept "$work/moved/inner_loss.layers.0.svg" "${run[@]}" --out "$work/moved"
 rm "$work/moved"/*.svg; expect_kept "$work/moved/metrics.jsonl" "${begin[@]}" --out "$work/moved"
 rm "$work/moved/metrics.jsonl"; expect_kept "$work/moved/report.html" "${begin[@]}" --out "$work/moved"
 # .. one that was killed before its first checkpoint has not: it begins with the same command.

@@ -8,7 +8,7 @@ expect 2 'steps: 0: expected a number above 0' "${wrong[@]}" --steps 00
 expect 2 'seed: -1: expected a number that is not negative' "${wrong[@]}" --seed=-1
 expect 2 'tokens: 1e2: wants an integer' "$bin/inspect" --learner delta-net --tokens 1e2
 expect 2 'layer: 0x1: wants an integer' "$bin/inspect" --checkpoint "$work/none" --layer 0x1
-expect 2 'random: 1e1: wants an integer' "$bin/reference" --system delta-net --random 1,1e1,4,2 --out "$work/x"
+expect 2 'random: 1,1e1,4,2: wants four integers' "$bin/reference" --system delta-net --random 1,1e1,4,2 --out "$work/x"
 expect 0 'stopped after 8 of 10' "$bin/train_lm" "${small[@]}" --steps=010 --stop-after 08 --out "$work/ten"
 expect 0 '"length":|tokens|form' "$bin/learners" explain delta-net --length 0128 --chunk 016
 "$bin/reference" --system delta-net --random 01,1,010,2 --seed=010 --out "$work/ten.st" > /dev/null || fail "reference --seed=010"
@@ -27,7 +27,12 @@ expect 0 'PASS' "$bin/verify_golden" --tolerance 1e-20 --tolerance 1e-9 "$data/g
 expect 0 '"passed":true' "$bin/verify" --reference "$text" --reference "$work/10.st" --kernel "$text" --kernel "$work/ten.st" --json --json
 expect 0 '"holds":true' "$bin/inspect" --learner lact --learner delta-net --tokens 9 --tokens 4 --dim 4 --out "$work/x" --out "$work/twice" --json
 [ -s "$work/twice/report.html" ] && [ ! -e "$work/x" ] || fail "inspect: --out given twice"
-expect 0 'policy +chunks of 8|chunk' "$bin/learners" explain ttt-linear --chunk 4 --chunk 8
+expect 0 'policy +.*chunks? of 8' "$bin/learners" explain ttt-linear --chunk 4 --chunk 8
+# .. but of a list of fixed length, which is as long as it has to be.
+for sizes in 1,1,4 1,1,4,2,2 1,1,,2 1,1,4,2, 1,1,0,2 1,1,4,2x 1,1,4,2000000000; do
+  expect 2 "random: $sizes: wants four integers" "$bin/reference" --system delta-net --random "$sizes" --out "$work/x"
+done
+for point in '1 2' '1 2 3 4' '1 2 x' '1 2 3 --x 4 5'; do expect 2 'see --help' "$bin/01_grad_of_grad" --x $point; done
 
 # Nothing in place of a path is a wrong call, whatever the option.
 empty() { expect 2 "$1: (wants a folder or a file|must not be empty); see --help" "$bin/$2" "${@:3}" "$1" ""; }
@@ -48,7 +53,7 @@ for option in --page --kept; do expect 2 "$option requires --report" "$bin/repro
 
 # What is printed of a path has nothing in it that a terminal would obey.
 escape=$'\e[31mred'
-for call in "train_lm --data $work/$escape" "train_lm --data $text --out $text/$escape" "verify --reference $work/$escape --kernel x" \
+for call in "train_lm --data $work/$escape" "train_lm --data $text --out $text/$escape" "verify --reference $work/$escape --kernel $work/$escape" \
   "evaluate --checkpoint $work/$escape" "reproduce ascent --out $text/$escape" "inspect --learner delta-net --out $text/$escape" "07_images $text/$escape"; do
   checks=$((checks + 1))
   "$bin/"$call 2>&1 | grep -q $'\e' && fail "an escape sequence is printed: $call"
