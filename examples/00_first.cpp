@@ -3,11 +3,9 @@
 
 #include <cstdio>
 
-#include "programs/program.h"
-
 using namespace nestgrad;
 
-void first() {
+int main() {
   const Spec row{DType::f64, {1, 4}}, square_matrix{DType::f64, {4, 4}}, number{DType::f64, {}};
   const Function outer = trace(
       [](Tensor x, Tensor y, Tensor w, Tensor rate) {
@@ -26,8 +24,4 @@ void first() {
   const double difference = (at(0.010001)[0].item() - at(0.009999)[0].item()) / 2e-6;
   std::printf("loss %.5f; its derivative by the learning rate %.5f, by differences %.5f\n", out[0].item(),
               out[1].item(), difference);
-}
-
-int main(int argc, char** argv) {
-  return run_program(argc, argv, "The gradient of a loss through three steps, by their rate", first);
 }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "programs/program.h"
-
 using namespace nestgrad;
 using namespace nestgrad::ttt;
 
@@ -24,7 +22,7 @@ struct GatedMemory : Learner {
   InnerOptimizer optimizer() const override { return InnerOptimizer().momentum(gate("beta")); }
 };
 
-void learn() {
+int main() try {
   System mine{.name = "gated-memory", .title = "Gated memory", .source = "this file"};
   mine.gates = {{.name = "rate", .shape = [](Tensor x) { return 0.2 * sigmoid(x); }},
                 {.name = "beta", .shape = [](Tensor x) { return sigmoid(x); }}};
@@ -48,7 +46,8 @@ void learn() {
   }
   const ConformanceReport proofs = conformance(mine);
   fmt::print("\n{}", proofs.str());
-  if (!proofs.passed()) throw ValueError("not all is proved");
+  return proofs.passed() ? 0 : 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }
-
-int main(int argc, char** argv) { return run_program(argc, argv, "A learner of one's own", learn); }

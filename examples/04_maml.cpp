@@ -5,8 +5,6 @@
 
 #include <cstdio>
 
-#include "programs/program.h"
-
 using namespace nestgrad;
 
 constexpr std::int64_t kTasks = 16, kPoints = 10, kWidth = 32;
@@ -36,7 +34,7 @@ Tensors outer_step(const Tensors& in, bool first_order) {
   return out;
 }
 
-void train() {
+int main() {
   const Spec task{DType::f32, {kTasks, 1, 1}}, points{DType::f32, {kTasks, 2 * kPoints, 1}};
   std::vector<Spec> specs{task, task, points};
   for (const Shape& s : {Shape{1, kWidth}, {1, kWidth}, {kWidth, kWidth}, {1, kWidth}, {kWidth, 1}, {1, 1}})
@@ -56,9 +54,5 @@ void train() {
     std::printf("%-11s  loss after three inner steps: %.4f in the first 100 outer steps, %.4f in the last\n",
                 exact ? "exact" : "first order", first[exact], last[exact]);
   }
-  if (!(last[0] < first[0] && last[1] < first[1])) throw ValueError("no start was learnt");
-}
-
-int main(int argc, char** argv) {
-  return run_program(argc, argv, "A start from which three gradient steps fit a sine (MAML)", train);
+  return last[0] < first[0] && last[1] < first[1] ? 0 : 1;
 }

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "programs/program.h"
-
 using namespace nestgrad;
 
 const Spec kRows{DType::f64, {12, 6}}, kColumn{DType::f64, {12, 1}}, kNumber{DType::f64, {}};
@@ -34,7 +32,7 @@ Function derivatives(std::size_t by) {
       {kRows, kColumn, kRows, kColumn, kNumber, kNumber});
 }
 
-void compare() {
+int main() {
   std::vector<Array> in{random_normal(kRows, 0, 1, 1, 0),
                         random_normal(kColumn, 0, 1, 1, 1),
                         random_normal(kRows, 0, 1, 1, 2),
@@ -57,9 +55,5 @@ void compare() {
       agree = agree && std::abs(exact - difference) <= 1e-6 * std::max(1.0, std::abs(exact));
     }
   }
-  if (!agree) throw ValueError("derivatives and differences disagree");
-}
-
-int main(int argc, char** argv) {
-  return run_program(argc, argv, "Derivatives through training, orders 1 to 3", compare);
+  return agree ? 0 : 1;
 }

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <cstdio>
 
-#include "programs/program.h"
-
 using namespace nestgrad;
 
 constexpr std::int64_t kTime = 300, kDim = 32;
@@ -30,7 +28,7 @@ Tensors loss_and_gradient(Tensor w0, Tensor x, Loop loop) {
   return {loss, grad(loss, w0)};
 }
 
-void compare() {
+int main() {
   const Spec square_matrix{DType::f64, {kDim, kDim}}, rows{DType::f64, {kTime, 1, kDim}};
   const std::vector<Array> in{random_normal(square_matrix, 0, 0.2, 1, 0), random_normal(rows, 0, 0.5, 1, 1)};
   const auto ms_since = [](std::chrono::steady_clock::time_point start) {
@@ -55,9 +53,5 @@ void compare() {
     for (std::size_t i = 0; i < out.size(); ++i) same = same && out[i].same_bits(first[i]);
   }
   std::printf("%s\n", same ? "the same bits three times" : "different bits");
-  if (!same) throw ValueError("a scan has other bits than the loop");
-}
-
-int main(int argc, char** argv) {
-  return run_program(argc, argv, "A loop unrolled, as a scan and with checkpoints: time and memory", compare);
+  return same ? 0 : 1;
 }

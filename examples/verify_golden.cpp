@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
     for (const std::string& file : files) {
       const nestgrad::GoldenVerdict verdict = nestgrad::golden_verdict(file, options, limit);
       differ += verdict.kind == Kind::differs, refused += verdict.kind == Kind::refused;
-      fmt::print("{}\n", verdict.line);
+      fmt::print("{}\n", nestgrad::escaped(verdict.line));
       nestgrad::pass_on();
     }
     if (differ + refused > 0)

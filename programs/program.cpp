@@ -64,7 +64,7 @@ std::string on_one_line(std::string_view text) {
   for (char c : text) {
     const bool at_break = line.empty() || line.ends_with("; ");
     if (c == '\n') line += at_break ? "" : "; ";
-    else if (c != ' ' || !at_break) line += printable({&c, 1});  // no indentation
+    else if (c != ' ' || !at_break) line += c;  // no indentation
   }
   while (line.ends_with("; ")) line.resize(line.size() - 2);
   return line;
@@ -107,7 +107,8 @@ void complain(std::string_view program, std::string_view message) {
   const int rank = launched().rank;
   if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   std::fflush(stdout);
-  say(fmt::format("{}: {}{}", program, rank > 0 ? fmt::format("rank {}: ", rank) : "", on_one_line(message)));
+  say(fmt::format("{}: {}{}", program, rank > 0 ? fmt::format("rank {}: ", rank) : "",
+                  escaped(on_one_line(message))));
 }
 
 // The exit status of a process that has said why.
@@ -267,11 +268,6 @@ int run_program(int argc, char** argv, CLI::App& app, const std::function<void()
   }
 }
 
-int run_program(int argc, char** argv, const std::string& about, const std::function<void()>& body) {
-  CLI::App app{about};
-  return run_program(argc, argv, app, body);
-}
-
 void pass_on(std::FILE* out) {
   if (std::fflush(out) != 0 || std::ferror(out)) throw IoError(kOutputFails);
 }
@@ -296,6 +292,14 @@ std::string not_empty(const std::string& text) { return text.empty() ? "wants a 
 std::string not_negative(const std::string& text) {
   return std::strtod(text.c_str(), nullptr) >= 0 ? ""
                                                  : fmt::format("{}: expected 0 or a number above it", text);
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char& c : text)
+    if (c == '\n') out += c;
+    else out += printable({&c, 1});
+  return out;
 }
 
 void print_json(const nlohmann::ordered_json& json) {

@@ -43,8 +43,6 @@ class Transport;  // engine/processes/transport.h
 enum class Processes { one, several };
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body,
                 Processes processes = Processes::one);
-// The same of a program without options of its own; what it is about is what --help says.
-int run_program(int argc, char** argv, const std::string& about, const std::function<void()>& body);
 
 // What was printed so far is with its reader: IoError where it cannot be, so that long work for one who has gone ends.
 void pass_on(std::FILE* out = stdout);
@@ -58,6 +56,9 @@ std::string positive(const std::string& text);
 std::string not_negative(const std::string& text);
 // Of an option that names a file or a folder.
 std::string not_empty(const std::string& text);
+
+// Text that is printed and was found in a path or a file: its control characters, but for line breaks, as \x1b.
+std::string escaped(std::string_view text);
 
 // Prints it as one line. Text that is not UTF-8, as names of files may be, has a replacement in it.
 void print_json(const nlohmann::ordered_json& json);

@@ -76,7 +76,7 @@ int nestgrad::programs::verify(int argc, char** argv) {
   app.add_flag("--json", json, "Last line of output: the results as one JSON object");
   return run_program(argc, argv, app, [&] {
     const ttt::Verification v = ttt::verify(read_safetensors(reference), read_safetensors(kernel), options);
-    fmt::print("{}", v.str());
+    fmt::print("{}", escaped(v.str()));
     if (json) print_json(to_json(v));
     if (!v.passed())
       throw ValueError(fmt::format("{} does not agree with {}", printable(kernel), printable(reference)));

@@ -151,7 +151,7 @@ class Reproduction {
     json_["agreement"] = {
         {"numbers", found.numbers.size()}, {"overlapping", found.overlapping}, {"apart", found.apart.size()}};
     if (processes_.rank() == 0) {
-      fmt::print("with {}: {}\n", other, text_of(found));
+      fmt::print("with {}: {}\n", printable(other), text_of(found));
       for (const ComparedNumber& c : found.apart)
         fmt::print("  {}, {}: {} here, {} there (p {:.2g})\n", c.row, c.number, mean_text(c.again, 4),
                    mean_text(c.first, 4), c.p);
@@ -167,12 +167,12 @@ class Reproduction {
     const Journal expected = parse_jsonl(read_found_file(other), other);
     if (expected.where.fingerprint != where_.fingerprint) {
       if (processes_.rank() == 0)
-        fmt::print("{} was made of other data: its numbers are not compared\n", other);
+        fmt::print("{} was made of other data: its numbers are not compared\n", printable(other));
       return;
     }
     if (const std::string found = first_difference(results_, expected.results); !found.empty())
       throw ValueError(fmt::format("{}: {} in {}", results_.experiment().name, found, other));
-    if (processes_.rank() == 0) fmt::print("every number is that of {}\n", other);
+    if (processes_.rank() == 0) fmt::print("every number is that of {}\n", printable(other));
   }
 
  private:

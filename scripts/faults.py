@@ -1219,7 +1219,7 @@ FAULTS = [
         ("token-more-not-traced", "less ? tokens - 1 : «tokens + 1 + (tokens == 1)»;", "1"),
     ]),
     ("one-text", "ttt/derived_learner.cpp", (files("ttt/one_text"),), [
-        ("gates-not-compared", "if («has(Property::separate_tokens)») require_one_text_of_gates", "false"),
+        ("gates-not-compared", "if («has(Property::separate_tokens)») prove_one_text_of_gates", "false"),
         ("two-tokens-not-traced", "if (const std::optional<Pair> two = traced(2, false); «two && !meet(two) && !meet(other)»)", "false"),
     ]),
     ("one-text", "ttt/one_text.cpp", (files("ttt/one_text", "ttt/step_members"), LEARNERS), [

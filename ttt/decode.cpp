@@ -192,6 +192,7 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   }
   for (Property p : {Property::separate_members, Property::separate_tokens})
     if (options.form != FormChoice::primal && !learner.has(p)) throw FormError(learner.why_not(p));
+  learner.require_one_text();
   if (dual && policy.chunk > 1) {
     const State state = chunk.carried(trained.start);
     const BlockResult r = DualDecoding(learner, {}).step(state, block, slot, chunk);

@@ -92,7 +92,12 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
   const LearnerTrace &loss = this->loss(w, k.spec(), v.spec()), &predict = this->predict(w, q);
   refuse(Property::separate_members, loss.members().empty() ? predict.members() : loss.members());
   refuse(Property::separate_tokens, loss.mixing().empty() ? predict.mixing() : loss.mixing());
-  if (has(Property::separate_tokens)) require_one_text(w, loss, predict, q, k.spec(), v.spec());
+  if (has(Property::separate_tokens)) try {
+      prove_one_text(w, loss, predict, q, k.spec(), v.spec());
+    } catch (const FormError& e) {
+      if (has(Property::separate_members)) throw;
+      other_texts_ = e.what();  // that members meet comes first
+    }
   refuse(Property::factored_uses, loss.obstacle().empty() ? predict.obstacle() : loss.obstacle());
   for (std::size_t i = 0; i < w.size(); ++i)
     uses_.push_back(fmt::format("{}", fmt::join(loss.uses_of(i), "; ")));
@@ -105,8 +110,8 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
 // The forms trace the learner's text on rows of other shapes: a token at a time, chunks side by side. What it computes must not
 // depend on that: it is traced again, with another axis in front, of an extent that no other has, and with other numbers of tokens.
 // Two traces of several tokens are compared op by op; that of a single token may lack what only moves numbers.
-void DerivedLearner::require_one_text(const Weights& w, const LearnerTrace& loss, const LearnerTrace& predict,
-                                      const Spec& q, const Spec& k, const Spec& v) const {
+void DerivedLearner::prove_one_text(const Weights& w, const LearnerTrace& loss, const LearnerTrace& predict,
+                                    const Spec& q, const Spec& k, const Spec& v) const {
   const std::int64_t tokens = k.shape[k.shape.size() - 2];
   std::int64_t front = 2;
   while (std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0) ++front;
@@ -224,7 +229,7 @@ void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor&
     }
     gates[name] = rows;
   }
-  if (has(Property::separate_tokens)) require_one_text_of_gates(state.weights, k, v);
+  if (has(Property::separate_tokens)) prove_one_text_of_gates(state.weights, k, v);
   const std::string why = fmt::format("the learner makes its gates ('{}') of the weights that a chunk finds",
                                       fmt::join(own_gates_, "', '"));
   for (const Property p : {Property::constant_factors, Property::affine_use})
@@ -232,7 +237,7 @@ void DerivedLearner::prove_gates(const State& state, Gates& gates, const Tensor&
 }
 
 // Gates are made for a whole chunk, for the rest of a sequence that fills none, and in decoding for a token.
-void DerivedLearner::require_one_text_of_gates(const Weights& w, const Tensor& k, const Tensor& v) const {
+void DerivedLearner::prove_one_text_of_gates(const Weights& w, const Tensor& k, const Tensor& v) const {
   struct Traced {
     std::unique_ptr<Graph> graph;
     std::vector<NodeId> outs;
@@ -253,7 +258,7 @@ void DerivedLearner::require_one_text_of_gates(const Weights& w, const Tensor& k
       for (const auto& [name, made] : made_gates(w.with(weights).spread(tokens), keys, values, place))
         outs.push_back(graph->lift(made));
     } catch (const std::exception&) {
-      return std::nullopt;  // as in require_one_text
+      return std::nullopt;  // as in prove_one_text
     }
     return Traced{std::move(graph), std::move(outs)};
   };
@@ -313,6 +318,10 @@ void DerivedLearner::prove_policy(const Views& views) {
   require(
       Property::one_document, !views.starts.defined(),
       "documents are packed: the state begins anew between chunks, which must therefore come one after the other");
+}
+
+void DerivedLearner::require_one_text() const {
+  if (!other_texts_.empty()) throw FormError(other_texts_);
 }
 
 std::string DerivedLearner::why_not(const std::vector<Property>& all) const {

@@ -63,6 +63,8 @@ class DerivedLearner {
   const std::string& why_not(Property p) const { return why_not_[static_cast<std::size_t>(p)]; }
   bool has(Property p) const { return why_not(p).empty(); }
   std::string why_not(const std::vector<Property>& all) const;  // of the first that fails
+  // FormError where members meet and the text, on other rows, is another one. (Where they do not, the constructor has thrown.)
+  void require_one_text() const;
   // Why chunks of this sequence cannot be worked on at once though inside of each no tokens meet: those of
   // several do, as in a learner that looks further back than a chunk is long. Empty if they can.
   std::string why_chunks_meet() const;
@@ -77,9 +79,9 @@ class DerivedLearner {
 
  private:
   void prove_uses(const Weights& weights, const Spec& q, const Tensor& k, const Tensor& v);
-  void require_one_text(const Weights& weights, const LearnerTrace& loss, const LearnerTrace& predict,
-                        const Spec& q, const Spec& k, const Spec& v) const;
-  void require_one_text_of_gates(const Weights& weights, const Tensor& k, const Tensor& v) const;
+  void prove_one_text(const Weights& weights, const LearnerTrace& loss, const LearnerTrace& predict,
+                      const Spec& q, const Spec& k, const Spec& v) const;
+  void prove_one_text_of_gates(const Weights& weights, const Tensor& k, const Tensor& v) const;
   void prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v);
   void prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v);
   void prove_policy(const Views& views);
@@ -95,6 +97,7 @@ class DerivedLearner {
   Graph& home_;  // the graph that it was made in, of which all traces are children
   std::array<std::string, static_cast<std::size_t>(Property::count)> why_not_;
   std::vector<std::string> uses_;
+  std::string other_texts_;
   bool feature_gates_ = false;
   mutable std::deque<LearnerTrace> losses_, predictions_;
 };

@@ -35,7 +35,7 @@ CHECKPOINT, METRICS, CONFIG = "checkpoint.safetensors", "metrics.jsonl", "config
 CLEAR = re.compile(
     "already holds a training run|in use by another process|there is no checkpoint|is truncated"
     "|free some space on that disk|larger than the system allows|out of memory|does not fit into memory"
-    "|starts no more than . threads|is not a JSON object|bring the file back"
+    "|starts no more than . threads|is not a JSON object|bring the file back|or move it away"
 )
 
 LEARNERS = [

@@ -76,6 +76,12 @@ TEST_CASE("inspect: attention maps are those of the closed forms") {
       }
       CHECK(share == doctest::Approx(1));
     }
+  // Where the meta-gradient is cut changes no number of it.
+  InspectedLoop cut = of("linear-attention", 6, 2);
+  cut.policy.meta = Policy::Meta::truncated;
+  const look::AttentionMaps same = look::attention_maps(cut);
+  CHECK(same.effective.defined());
+  check_all(same.claims);
   // A learner without a linear last layer says why it has none.
   const look::AttentionMaps none = look::attention_maps(of("ttt-linear"));
   CHECK_FALSE(none.effective.defined());

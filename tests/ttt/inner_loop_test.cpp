@@ -224,6 +224,16 @@ TEST_CASE(
     CHECK(contains(message_of<ShapeError>([&] { by_tokens(position); }),
                    "position rates are f64" + to_string(shape)));
   }
+  const auto before = [](InnerLoopOptions& o, Views&) { o.chunks_before = full(DType::f64, {2}, 1); };
+  CHECK(contains(message_of<ShapeError>([&] { along_with(before); }),
+                 "chunks_before is f64[2]; it must be [1]"));
+  const auto packed = [](InnerLoopOptions& o, Views& v) {
+    o.chunks_before = full(DType::f64, {1}, 1);
+    v.starts = full(DType::f64, {v.k.dim(0), 1, v.k.dim(2), 1}, 0);
+    v.alignment = v.k.dim(2);
+  };
+  CHECK(contains(message_of<ConfigError>([&] { along_with(packed); }),
+                 "chunks_before is for sequences of one document"));
   // A chunk that is longer than any memory has sizes that no arithmetic holds.
   const auto chunk = [](InnerLoopOptions& o, Views&) {
     o.policy.chunk = std::numeric_limits<std::int64_t>::max();

@@ -110,6 +110,14 @@ TEST_CASE("a number of the rows' count is refused, wherever in the text it is an
       }
 }
 
+TEST_CASE(
+    "a text in which sequences meet by an axis counted from the front is refused in the primal form, asked for by name") {
+  const LoopCase loop =
+      with_factor([](Tensor k) { return sigmoid(sum(sum(k, {-1}, kKeep), {0}, kKeep)); }, {.chunk = 4});
+  CHECK(contains(refusal(loop, FormChoice::automatic), "sequences and heads are not independent"));
+  CHECK(contains(refusal(loop, FormChoice::primal), kRefused));
+}
+
 TEST_CASE("a number of the rows' count in the rule of a function is refused") {
   const RuleFn rule = [](const Tensors& in, Tensor, Tensor ct) { return Tensors{ct / tokens_of(in[0])}; };
   for (const Update update : {Update::per_token, Update::per_chunk})

@@ -39,6 +39,7 @@ void require_meaning(const DerivedLearner& d, FormChoice wanted) {
     const bool needed = p == Property::separate_members || !d.per_chunk();
     if (needed && wanted != FormChoice::primal && !d.has(p)) throw FormError(d.why_not(p));
   }
+  d.require_one_text();
   if (!d.per_chunk() && d.policy().chunk != 1 && d.optimizer().moves_gradient_point())
     throw ConfigError(
         "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the "

@@ -1,5 +1,6 @@
 # Programs answer, wrong calls are refused, and so are bad data. (A part of programs.sh.)
-examples=(00_first 01_grad_of_grad 02_inner_step 03_new_learner 04_maml 05_hyper_gradients 06_scan 07_images)
+# (Examples without options are the text of a lecture, and look at no argument.)
+examples=(01_grad_of_grad 02_inner_step 07_images)
 for program in "${examples[@]}" inspect learners loops_ahead train_lm generate evaluate verify_golden reference verify reproduce; do
   expect 0 'Usage|OPTIONS|--help' "$bin/$program" --help
   expect 0 'nestgrad .*, kernels for .*, [0-9]+ threads' "$bin/$program" --version

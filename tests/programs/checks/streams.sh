@@ -16,7 +16,7 @@ for program in train_lm generate reproduce; do
     expect 1 'standard output cannot be written' streamed "ulimit -f 0;" '>"$0.log"' "$bin/$program" "$option"
   done
 done
-for call in 00_first 05_hyper_gradients learners 'learners explain delta-net' reproduce 'reproduce --json'; do
+for call in learners 'learners explain delta-net' reproduce 'reproduce --json'; do
   expect 1 '^[a-z0-9_]+: error: standard output cannot be written$' streamed "" '>/dev/full' "$bin/"$call
 done
 # Whoever reads them may go.
