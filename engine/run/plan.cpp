@@ -186,8 +186,7 @@ Program compile_within(const std::deque<GraphNode>& nodes, const std::vector<Nod
   if (best.arena_bytes > budget)
     throw ConfigError(fmt::format(
         "[plan] a memory budget of {} bytes is too small: as asked for the plan needs {}, {} {} ({} MB); give at least "
-        "that, "
-        "make the inputs smaller (a batch, a context), or {}",
+        "that, make the inputs smaller (a batch, a context), or {}",
         budget, asked, steps == 0 ? "with what is cheap computed again" : "with the best checkpoint schedule",
         best.arena_bytes, static_cast<double>(best.arena_bytes) / 1e6,
         steps == 0 ? "write loops with scan() and long parts inside checkpoint(), which can be computed again"

@@ -279,10 +279,9 @@ TEST_CASE("A memory budget chooses the checkpoint schedule, and changes no bit")
                     least_kept = chain.plan({.recompute_above = 0}).stats().arena_bytes;
   REQUIRE(least_kept < kept);
   CHECK(chain.plan({.memory_budget = least_kept}).stats().arena_bytes == least_kept);
-  CHECK(contains(message_of<ConfigError>([&] { chain.plan({.memory_budget = 1000}); }),
-                 fmt::format("with what is cheap computed again {}; give at least that, make the inputs smaller (a batch, a "
-                             "context), or write loops with scan()",
-                             least_kept)));
+  const std::string nothing_left = message_of<ConfigError>([&] { chain.plan({.memory_budget = 1000}); });
+  CHECK(contains(nothing_left, fmt::format("with what is cheap computed again {} (", least_kept)));
+  CHECK(contains(nothing_left, "make the inputs smaller (a batch, a context), or write loops with scan()"));
   // Four times the length needs about twice the memory.
   const auto least = [&](std::int64_t time) {
     std::size_t bytes = 0;
