@@ -10,8 +10,8 @@
 
 namespace nestgrad {
 
-constexpr std::size_t kMostInstructions =
-    2000;  // of a body that is compiled; more would take a compiler too long
+// Of a body that is compiled; more would take a compiler too long.
+constexpr std::size_t kMostInstructions = 2000;
 constexpr std::size_t kFarthestProduct = 48;  // groups that a product looks back to for one of its matrix
 
 // Products over one matrix W[m,n] of each of some batch members, f32 or f64: `reads`, C = A W (+ D) with one row; then

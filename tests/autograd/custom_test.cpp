@@ -213,7 +213,8 @@ TEST_CASE("checkpoint() recomputes what is inside a region once, and not its out
   CHECK(count(plan(true), " add ") == count(plan(false), " add "));
 }
 
-TEST_CASE("checkpoint() inside a function that is called with tensors is kept, for each call by itself") {
+TEST_CASE(
+    "checkpoint() inside a function that is called with tensors is kept, each call by itself, with a smaller arena") {
   const Function f = trace([](const Tensors& in) { return Tensors{network(true)(in)}; }, layer_specs());
   const Function plain = derivative(network(false), layer_specs(), 1),
                  called = derivative([&](const Tensors&in) { return f(in)[0]; }, layer_specs(), 1);

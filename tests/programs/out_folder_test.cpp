@@ -51,7 +51,7 @@ TEST_CASE(
       {"inner_loss.1.svg", "a picture"}, {"nonfinite.safetensors", "an op"},
       {"summary.jsonl", "{}"},           {"model.safetensors", "weights"}};
   for (const auto& [name, text] : protected_files) {
-    CAPTURE(name);
+    CAPTURE_BOUND(name);
     write_file_atomically(folder / name, text);
     const std::string said = begins(folder.path);
     CHECK_MESSAGE(contains(said, folder.path.string() + " holds " + name), said);

@@ -232,16 +232,18 @@ TEST_CASE(
       for (const Policy::Read read : {Policy::Read::before_write, Policy::Read::after_write})
         for (const std::int64_t chunk : {1, 2, 4})
           for (const FormChoice form : {FormChoice::primal, FormChoice::automatic}) {
-            CAPTURE(what);
+            CAPTURE_BOUND(what);
             CAPTURE(chunk);
             CAPTURE(name(form));
+            const auto& once_along = pass;
             const InnerLoopOptions options{.policy = {.chunk = chunk, .update = update, .read = read},
                                            .form = form};
             const Function once =
-                trace(TraceFn([&](const std::vector<Tensor>& in) { return pass(in, options); }), specs);
-            const Function twice = trace(
-                TraceFn([&](const std::vector<Tensor>& in) { return pass(pass(in, options), options); }),
-                specs);
+                trace(TraceFn([&](const std::vector<Tensor>& in) { return once_along(in, options); }), specs);
+            const Function twice = trace(TraceFn([&](const std::vector<Tensor>& in) {
+                                           return once_along(once_along(in, options), options);
+                                         }),
+                                         specs);
             const std::vector<Array> wanted = once(once(numbers)), found = twice(numbers);
             for (std::size_t i = 0; i < found.size(); ++i) CHECK(relative_error(found[i], wanted[i]) < 1e-12);
           }

@@ -100,7 +100,7 @@ TEST_CASE("a number of the rows' count is refused, wherever in the text it is an
   for (const auto& [what, factor] : factors)
     for (const Update update : {Update::per_token, Update::per_chunk})
       for (const std::int64_t chunk : {1, 2, 4}) {
-        CAPTURE(what);
+        CAPTURE_BOUND(what);
         CAPTURE(chunk);
         const LoopCase loop = with_factor(factor, {.chunk = chunk, .update = update});
         for (const FormChoice form : {FormChoice::primal, FormChoice::dual, FormChoice::automatic}) {
@@ -152,7 +152,7 @@ TEST_CASE("what is made of features, and numbers that stay the same, is accepted
   for (const auto& [what, factor] : factors)
     for (const Update update : {Update::per_token, Update::per_chunk})
       for (const std::int64_t chunk : {1, 2, 4}) {
-        CAPTURE(what);
+        CAPTURE_BOUND(what);
         const LoopCase loop = with_factor(factor, {.chunk = chunk, .update = update});
         CHECK(differing(loop, numbers(loop, in_form(FormChoice::primal), 1), 1,
                         {FormChoice::automatic, FormChoice::dual, FormChoice::parallel}) == "");

@@ -167,7 +167,7 @@ TEST_CASE("slices that are not whole chunks are refused, unless the learner know
            std::pair{Case{"cut", with({.chunk = 3}, Meta::truncated), 4, 2, linear},
                      "slices of 4 tokens are not whole"},
        }) {
-    CAPTURE(c.name);
+    CAPTURE_BOUND(c.name);
     for (const SliceForm form : {SliceForm::pipeline, SliceForm::exchange, SliceForm::automatic}) {
       const std::string text = refused(c, form);
       CHECK_MESSAGE(contains(text, why), text);
