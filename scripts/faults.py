@@ -540,7 +540,7 @@ FAULTS = [
          "around.scope"),
     ]),
     ("budget", "engine/run/plan.cpp", (files("engine/plan_test"),), [
-        ("cheap-values-kept", "for (const std::size_t above : {options.recompute_above, «std::size_t{0}»})",
+        ("cheap-values-kept", "std::greater<>>{options.recompute_above, «std::size_t{0}»})",
          "options.recompute_above"),
     ]),
     ("simplify", "ops/simplify.cpp", SIMPLIFY, [
@@ -1215,7 +1215,7 @@ FAULTS = [
     ]),
     ("one-text", "ttt/derived_learner.cpp", (files("ttt/step_members"),), [
         ("extent-in-front-that-is-there", "while («std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0») ++front", "false"),
-        ("token-alone-not-traced", "require_same(loss, predict, traced(«1», true))", "tokens + 1"),
+        ("token-alone-not-traced", "return why_differs(loss, predict, traced(«1», true))", "tokens + 1"),
         ("token-more-not-traced", "less ? tokens - 1 : «tokens + 1 + (tokens == 1)»;", "1"),
     ]),
     ("one-text", "ttt/derived_learner.cpp", (files("ttt/one_text"),), [

@@ -92,12 +92,8 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
   const LearnerTrace &loss = this->loss(w, k.spec(), v.spec()), &predict = this->predict(w, q);
   refuse(Property::separate_members, loss.members().empty() ? predict.members() : loss.members());
   refuse(Property::separate_tokens, loss.mixing().empty() ? predict.mixing() : loss.mixing());
-  if (has(Property::separate_tokens)) try {
-      prove_one_text(w, loss, predict, q, k.spec(), v.spec());
-    } catch (const FormError& e) {
-      if (has(Property::separate_members)) throw;
-      other_texts_ = e.what();  // that members meet comes first
-    }
+  if (has(Property::separate_tokens)) other_text_ = why_other_text(w, loss, predict, q, k.spec(), v.spec());
+  if (has(Property::separate_members)) require_one_text();  // else that members meet comes first
   refuse(Property::factored_uses, loss.obstacle().empty() ? predict.obstacle() : loss.obstacle());
   for (std::size_t i = 0; i < w.size(); ++i)
     uses_.push_back(fmt::format("{}", fmt::join(loss.uses_of(i), "; ")));
@@ -110,8 +106,9 @@ void DerivedLearner::prove_uses(const Weights& w, const Spec& q, const Tensor& k
 // The forms trace the learner's text on rows of other shapes: a token at a time, chunks side by side. What it computes must not
 // depend on that: it is traced again, with another axis in front, of an extent that no other has, and with other numbers of tokens.
 // Two traces of several tokens are compared op by op; that of a single token may lack what only moves numbers.
-void DerivedLearner::prove_one_text(const Weights& w, const LearnerTrace& loss, const LearnerTrace& predict,
-                                    const Spec& q, const Spec& k, const Spec& v) const {
+std::string DerivedLearner::why_other_text(const Weights& w, const LearnerTrace& loss,
+                                           const LearnerTrace& predict, const Spec& q, const Spec& k,
+                                           const Spec& v) const {
   const std::int64_t tokens = k.shape[k.shape.size() - 2];
   std::int64_t front = 2;
   while (std::ranges::count(k.shape, front) + std::ranges::count(v.shape, front) > 0) ++front;
@@ -138,12 +135,11 @@ void DerivedLearner::prove_one_text(const Weights& w, const LearnerTrace& loss, 
       return std::nullopt;  // a text that takes such rows not at all: forms that need them say so
     }
   };
-  const auto require_same = [&](const LearnerTrace& one_loss, const LearnerTrace& one_predict,
-                                const std::optional<Pair>& other) {
-    if (!other) return;
-    std::string why = one_loss.why_differs(other->loss);
-    if (why.empty()) why = one_predict.why_differs(other->predict);
-    if (!why.empty()) refuse_text(why);
+  const auto why_differs = [](const LearnerTrace& one_loss, const LearnerTrace& one_predict,
+                              const std::optional<Pair>& other) -> std::string {
+    if (!other) return {};
+    const std::string why = one_loss.why_differs(other->loss);
+    return why.empty() ? one_predict.why_differs(other->predict) : why;
   };
   const auto meet = [](const std::optional<Pair>& p) {
     return p && !(p->loss.mixing().empty() && p->predict.mixing().empty());
@@ -154,10 +150,12 @@ void DerivedLearner::prove_one_text(const Weights& w, const LearnerTrace& loss, 
   const std::int64_t count = less ? tokens - 1 : tokens + 1 + (tokens == 1);
   std::optional<Pair> other = traced(count, true);
   if (!other) other = traced(count, false);
-  if (!(more && meet(other))) require_same(loss, predict, other);
-  if (tokens > 1) return require_same(loss, predict, traced(1, true));
+  if (!(more && meet(other)))
+    if (std::string why = why_differs(loss, predict, other); !why.empty()) return why;
+  if (tokens > 1) return why_differs(loss, predict, traced(1, true));
   if (const std::optional<Pair> two = traced(2, false); two && !meet(two) && !meet(other))
-    require_same(two->loss, two->predict, other);
+    return why_differs(two->loss, two->predict, other);
+  return {};
 }
 
 Tensor DerivedLearner::answers(const Weights& w, Tensor x) const {
@@ -258,7 +256,7 @@ void DerivedLearner::prove_one_text_of_gates(const Weights& w, const Tensor& k, 
       for (const auto& [name, made] : made_gates(w.with(weights).spread(tokens), keys, values, place))
         outs.push_back(graph->lift(made));
     } catch (const std::exception&) {
-      return std::nullopt;  // as in prove_one_text
+      return std::nullopt;  // as in why_other_text
     }
     return Traced{std::move(graph), std::move(outs)};
   };
@@ -321,7 +319,7 @@ void DerivedLearner::prove_policy(const Views& views) {
 }
 
 void DerivedLearner::require_one_text() const {
-  if (!other_texts_.empty()) throw FormError(other_texts_);
+  if (!other_text_.empty()) refuse_text(other_text_);
 }
 
 std::string DerivedLearner::why_not(const std::vector<Property>& all) const {

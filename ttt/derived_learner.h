@@ -79,8 +79,9 @@ class DerivedLearner {
 
  private:
   void prove_uses(const Weights& weights, const Spec& q, const Tensor& k, const Tensor& v);
-  void prove_one_text(const Weights& weights, const LearnerTrace& loss, const LearnerTrace& predict,
-                      const Spec& q, const Spec& k, const Spec& v) const;
+  std::string why_other_text(const Weights& weights, const LearnerTrace& loss, const LearnerTrace& predict,
+                             const Spec& q, const Spec& k,
+                             const Spec& v) const;  // on other rows; empty: it is the same
   void prove_one_text_of_gates(const Weights& weights, const Tensor& k, const Tensor& v) const;
   void prove_step(const State& state, const Gates& gates, const Tensor& k, const Tensor& v);
   void prove_gates(const State& state, Gates& gates, const Tensor& k, const Tensor& v);
@@ -97,7 +98,7 @@ class DerivedLearner {
   Graph& home_;  // the graph that it was made in, of which all traces are children
   std::array<std::string, static_cast<std::size_t>(Property::count)> why_not_;
   std::vector<std::string> uses_;
-  std::string other_texts_;
+  std::string other_text_;  // why the text is another one on other rows; empty: it is not, or tokens meet
   bool feature_gates_ = false;
   mutable std::deque<LearnerTrace> losses_, predictions_;
 };

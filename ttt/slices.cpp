@@ -163,8 +163,7 @@ std::string why_no_law(const Facts& of) {
 }
 
 std::string why_not_exchanged(const System& system, const Learner& learner, const State& start,
-                              const Views& views, const InnerLoopOptions& options) {
-  const Facts facts = facts_of(learner, start, views, options.policy);
+                              const Views& views, const InnerLoopOptions& options, const Facts& facts) {
   if (std::string why = why_no_state_between(facts); !why.empty()) return why;
   if (std::string why = why_no_law(facts); !why.empty()) return why;
   for (const Tensor& x : start.flat())
@@ -298,13 +297,11 @@ SlicePlan choose_slices(const System& system, const Learner& learner, const Weig
                    : fmt::format("{} heads cannot be shared equally by {} slices", heads, slices)))
     return take(SliceForm::heads);
   const State state = State::start(learner, start);
+  const Facts facts = facts_of(learner, state, views, options.policy);
   const auto can_exchange = [&] {
-    return possible(SliceForm::exchange, why_not_exchanged(system, learner, state, views, options));
+    return possible(SliceForm::exchange, why_not_exchanged(system, learner, state, views, options, facts));
   };
-  const auto can_pass_on = [&] {
-    return possible(SliceForm::pipeline,
-                    why_no_state_between(facts_of(learner, state, views, options.policy)));
-  };
+  const auto can_pass_on = [&] { return possible(SliceForm::pipeline, why_no_state_between(facts)); };
   // A slice three times (S, M, answers) at all ranks at once, or once for each sequence and then for each rank that waits.
   const bool few_sequences = batch + slices - 1 > 3 * batch;
   if (any && few_sequences) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "engine/core/body.h"
@@ -175,7 +177,8 @@ Program compile_within(const std::deque<GraphNode>& nodes, const std::vector<Nod
   const auto rank = [&](const Program& p) {
     return std::tuple(p.arena_bytes > budget, p.arena_bytes > budget ? 0 : p.flops, p.arena_bytes);
   };
-  for (const std::size_t above : {options.recompute_above, std::size_t{0}}) {
+  for (const std::size_t above :
+       std::set<std::size_t, std::greater<>>{options.recompute_above, std::size_t{0}}) {
     options.recompute_above = above;
     for (std::int64_t every = 0; every <= steps; every = std::max<std::int64_t>(1, every * 2)) {
       options.checkpoint_every = static_cast<int>(every);
