@@ -21,8 +21,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kMostFiles = 400;  // of one kind; of more, the older half goes
-
 std::string footer_of(std::string_view code) { return fmt::format("nestgrad{:016x}", fnv1a(code)); }
 constexpr std::size_t kFooter = 24;
 
@@ -48,14 +46,14 @@ fs::path cache_folder() {
   return is_private(folder, true) ? folder : fs::path();
 }
 
-// Those that were made first.
-void drop_oldest(const fs::path& folder, const std::string& extension) {
+// Those that were made first, if there are more than `most`.
+void drop_oldest(const fs::path& folder, const std::string& extension, std::size_t most) {
   std::error_code ignored;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
     if (entry.path().extension() == extension)
       files.emplace_back(entry.last_write_time(ignored), entry.path());
-  if (files.size() <= kMostFiles) return;
+  if (files.size() <= most) return;
   std::ranges::sort(files);
   for (std::size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
 }
@@ -111,7 +109,7 @@ void CodeCache::keep(const std::string& key, const std::string& code) const {
   std::error_code failed;
   fs::rename(part, folder / (key + extension_), failed);
   if (failed) fs::remove(part, failed);
-  drop_oldest(folder, extension_);
+  drop_oldest(folder, extension_, most_);
 }
 
 }  // namespace nestgrad

@@ -1,15 +1,19 @@
 // CodeCache: machine code that was made of text before, in a folder of the user's: NESTGRAD_CACHE, or nestgrad in XDG_CACHE_HOME
 // or ~/.cache. A file there is used only if it is the user's own, nobody else may write it, and it ends with the right
-// checksum. Files are written aside and renamed, so that several processes may do so at once. Of too many the older half goes.
+// checksum. Files are written aside and renamed, so that several processes may do so at once. Of more than `most` of one kind
+// the older half goes.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <utility>
 
 namespace nestgrad {
 
 class CodeCache {
  public:
-  explicit CodeCache(std::string extension) : extension_(std::move(extension)) {}  // ".so"
+  explicit CodeCache(std::string extension, std::size_t most = 400)  // ".so"
+      : extension_(std::move(extension)), most_(most) {}
 
   // Of all that decides what the code is: its text, flags, compiler.
   static std::string key_of(const std::string& all);
@@ -22,6 +26,7 @@ class CodeCache {
 
  private:
   std::string extension_;
+  std::size_t most_;
 };
 
 }  // namespace nestgrad

@@ -24,7 +24,7 @@ constexpr auto kLimit = std::chrono::seconds(60);
 
 // Texts of one plan, compiled together.
 struct Job {
-  std::string text;
+  NativeText text;
   std::vector<std::string> flags;
   std::vector<std::shared_ptr<NativeCode>> codes;  // of the functions loop0, loop1, ..
 };
@@ -85,10 +85,10 @@ class Compiled {
   Job job_of_wanted() {
     const NativeTarget target = native_target();
     Job job;
-    for (const std::string_view header : target.headers) job.text += header;
-    job.text += "using namespace nestgrad;\n";
+    for (const std::string_view header : target.headers) job.text.head += header;
+    job.text.head += "using namespace nestgrad;\n";
     for (auto& [text, code] : wanted_) {
-      job.text += "\n" + named(text, fmt::format("loop{}", job.codes.size()));
+      job.text.own += "\n" + named(text, fmt::format("loop{}", job.codes.size()));
       job.codes.push_back(std::move(code));
     }
     wanted_.clear();

@@ -9,10 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <thread>
 
@@ -81,9 +84,18 @@ class WorkFolder {
   fs::path path_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+// When a job has to have ended.
+struct Limit {
+  std::chrono::milliseconds time;
+  Clock::time_point end = Clock::now() + time;
+  const std::stop_token& stop;
+  bool is_over() const { return stop.stop_requested() || Clock::now() > end; }
+};
+
 // Runs the program, with what it prints in a file. Why it failed; empty: it did not.
-std::string run(const std::vector<std::string>& command, const fs::path& log, std::chrono::milliseconds limit,
-                const std::stop_token& stop) {
+std::string run(const std::vector<std::string>& command, const fs::path& log, const Limit& limit) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -100,16 +112,16 @@ std::string run(const std::vector<std::string>& command, const fs::path& log, st
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&how);
   if (failed != 0) return fmt::format("{} could not be started", command[0]);
-  const auto begin = std::chrono::steady_clock::now();
   int status = 0;
   for (pid_t done = 0; done == 0;) {
     done = waitpid(child, &status, WNOHANG);
     if (done < 0) return fmt::format("{} was not waited for", command[0]);
     if (done > 0) break;
-    if (stop.stop_requested() || std::chrono::steady_clock::now() - begin > limit) {
+    if (limit.is_over()) {
       kill(-child, SIGKILL);
       waitpid(child, &status, 0);
-      return fmt::format("{} took more than {} s", command[0], static_cast<double>(limit.count()) / 1000);
+      return fmt::format("{} took more than {} s", command[0],
+                         static_cast<double>(limit.time.count()) / 1000);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -131,17 +143,98 @@ void* open(const fs::path& path, const std::string& key) {
 constexpr std::string_view kNoCompiler =
     "there is no C++ compiler: NESTGRAD_CXX names one, or c++ is on the PATH";
 
-// Why it failed; empty: it did not.
-std::string compile(const Compiler& compiler, const std::string& text, const std::vector<std::string>& flags,
-                    const WorkFolder& work, const fs::path& library, std::chrono::milliseconds limit,
-                    const std::stop_token& stop) {
-  if (work.path().empty()) return "there is no folder for temporary files";
-  const fs::path source = work.path() / "text.cpp";
-  std::ofstream(source) << text;
-  std::vector<std::string> command{compiler.path, "-std=c++20", "-shared", "-fPIC"};
+std::vector<std::string> command_of(const Compiler& compiler, const std::vector<std::string>& flags,
+                                    const std::vector<std::string>& rest) {
+  std::vector<std::string> command{compiler.path, "-std=c++20", "-fPIC"};
   command.insert(command.end(), flags.begin(), flags.end());
-  command.insert(command.end(), {"-o", library.string(), source.string()});
-  return run(command, work.path() / "log", limit, stop);
+  command.insert(command.end(), rest.begin(), rest.end());
+  return command;
+}
+
+// Heads that the compiler has read before, as files of the cache: some 30 MB each. Any thread may ask.
+class PrecompiledHeads {
+ public:
+  static PrecompiledHeads& instance() {
+    static PrecompiledHeads all;
+    return all;
+  }
+
+  // Its file, made now if this process has compiled the head before. Empty: there is none.
+  std::string path_of(const Compiler& compiler, const std::string& head,
+                      const std::vector<std::string>& flags, const WorkFolder& work, const Limit& limit) {
+    // clang's would be for the same file of text alone, which is gone.
+    if (head.empty() || compiler.identity.find("clang") != std::string::npos) return "";
+    const std::string key = key_of(compiler, flags, head);
+    const CodeCache cache(".gch", 4);
+    std::unique_lock lock(mutex_);
+    Head& known = known_[key];  // elements of a map stay where they are
+    if (!known.path.empty() || known.is_tried) return known.path;
+    known.path = cache.path(key);
+    if (!known.path.empty() || !known.was_compiled) {
+      known.was_compiled = true;
+      return known.path;
+    }
+    known.is_tried = true;  // by this thread: others go without until it is there
+    lock.unlock();
+    const fs::path made = work.path() / "made.gch";
+    const std::string why =
+        run(command_of(compiler, flags,
+                       {"-x", "c++-header", (work.path() / kHead).string(), "-o", made.string()}),
+            work.path() / "log", limit);
+    if (!why.empty()) return "";
+    cache.keep(key, read_file(made));
+    std::string path = cache.path(key);
+    lock.lock();
+    return known.path = path;
+  }
+
+  // It was of no use.
+  void forget(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [key, head] : known_)
+      if (head.path == path) head = {.is_tried = true};
+  }
+
+  static std::string key_of(const Compiler& compiler, const std::vector<std::string>& flags,
+                            const std::string& text) {
+    std::string all = compiler.identity;
+    for (const std::string& flag : flags) all += "\n" + flag;
+    return CodeCache::key_of(all + "\n" + text);
+  }
+
+  static constexpr const char* kHead = "head.h";
+
+ private:
+  struct Head {
+    bool was_compiled = false, is_tried = false;
+    std::string path;
+  };
+  std::mutex mutex_;
+  std::map<std::string, Head> known_;
+};
+
+// Why it failed; empty: it did not.
+std::string compile(const Compiler& compiler, const NativeText& text, const std::vector<std::string>& flags,
+                    const WorkFolder& work, const fs::path& library, const Limit& limit) {
+  if (work.path().empty()) return "there is no folder for temporary files";
+  const fs::path source = work.path() / "text.cpp", head = work.path() / PrecompiledHeads::kHead;
+  std::ofstream(source) << text.own;
+  std::ofstream(head) << text.head;
+  PrecompiledHeads& heads = PrecompiledHeads::instance();
+  const std::string precompiled = heads.path_of(compiler, text.head, flags, work, limit);
+  std::error_code failed;
+  const fs::path beside = head.string() + ".gch";  // where the compiler looks for it
+  if (!precompiled.empty()) fs::create_symlink(precompiled, beside, failed);
+  const std::vector<std::string> command = command_of(
+      compiler, flags, {"-shared", "-include", head.string(), "-o", library.string(), source.string()});
+  const auto attempt = [&] { return run(command, work.path() / "log", limit); };
+  std::string why = attempt();
+  if (!why.empty() && !precompiled.empty() && !limit.is_over()) {
+    heads.forget(precompiled);
+    fs::remove(beside, failed);
+    why = attempt();
+  }
+  return why;
 }
 
 }  // namespace
@@ -150,7 +243,7 @@ void* NativeLibrary::symbol(const std::string& name) const {
   return handle ? dlsym(handle, name.c_str()) : nullptr;
 }
 
-NativeLibrary native_library(const std::string& text, const std::vector<std::string>& flags,
+NativeLibrary native_library(const NativeText& text, const std::vector<std::string>& flags,
                              std::chrono::milliseconds limit, const std::stop_token& stop) {
   NativeLibrary out;
   const Compiler compiler = find_compiler();
@@ -158,20 +251,16 @@ NativeLibrary native_library(const std::string& text, const std::vector<std::str
     out.failure = kNoCompiler;
     return out;
   }
-  std::string all = compiler.identity;
-  for (const std::string& flag : flags) all += "\n" + flag;
-  all += "\n" + text;
   const CodeCache cache(".so");
-  const std::string key = CodeCache::key_of(all);
+  const std::string key = PrecompiledHeads::key_of(compiler, flags, text.head + text.own);
   if (const std::string path = cache.path(key); !path.empty() && (out.handle = open(path, key))) {
     out.from_cache = true;
     return out;
   }
   const WorkFolder work;
   const fs::path library = work.path() / "text.so";
-  out.failure =
-      compile(compiler, text + fmt::format("\nextern \"C\" const char nestgrad_key[] = \"{}\";\n", key),
-              flags, work, library, limit, stop);
+  const std::string own = text.own + fmt::format("\nextern \"C\" const char nestgrad_key[] = \"{}\";\n", key);
+  out.failure = compile(compiler, {own, text.head}, flags, work, library, {.time = limit, .stop = stop});
   if (!out.failure.empty()) return out;
   const std::string bytes = read_file(library);
   out.handle = open(library, key);
@@ -192,7 +281,7 @@ std::string compile_library(const std::string& text, const std::vector<std::stri
   const Compiler compiler = find_compiler();
   if (compiler.path.empty()) return std::string(kNoCompiler);
   const std::string part = fmt::format("{}.{}.part", path, getpid());
-  std::string why = compile(compiler, text, flags, WorkFolder(), part, limit, {});
+  std::string why = compile(compiler, {text}, flags, WorkFolder(), part, {.time = limit, .stop = {}});
   std::error_code failed;
   if (why.empty()) fs::rename(part, path, failed);
   if (failed) why = failed.message();

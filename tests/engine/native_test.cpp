@@ -294,7 +294,7 @@ TEST_CASE("a compiler that is missing, fails, hangs or writes rubbish costs noth
   const Variable cache("NESTGRAD_CACHE", folder.path / "cache");
   const auto failure = [&](const std::string& compiler, std::chrono::milliseconds limit) {
     const Variable cxx("NESTGRAD_CXX", compiler);
-    const NativeLibrary library = native_library(kText, {}, limit);
+    const NativeLibrary library = native_library({kText}, {}, limit);
     CHECK(library.handle == nullptr);
     return library.failure;
   };
@@ -323,7 +323,7 @@ TEST_CASE("what is kept is opened again, unless it was damaged or may be another
   const fs::path cache = folder.path / "cache";
   const Variable at("NESTGRAD_CACHE", cache);
   const auto from_cache = [](const std::string& text, const std::vector<std::string>& flags = {}) {
-    const NativeLibrary library = native_library(text, flags);
+    const NativeLibrary library = native_library({text}, flags);
     CHECK(answer_of(library) == 42);
     return library.from_cache;
   };
@@ -367,13 +367,58 @@ TEST_CASE("what is kept is opened again, unless it was damaged or may be another
   CHECK(!from_cache(kText));
 }
 
+TEST_CASE("what texts begin with is kept as the compiler has read it, from the second text on") {
+  if (contains(fs::canonical("/usr/bin/c++").string(), "clang")) return;
+  const TemporaryFolder folder;
+  const fs::path cache = folder.path / "cache";
+  const Variable at("NESTGRAD_CACHE", cache);
+  const std::string seconds =
+      script(folder.path, "exec c++ \"$@\"");  // whose heads no other test has compiled
+  const Variable cxx("NESTGRAD_CXX", seconds);
+  const std::string head = "#include <cstdint>\nconstexpr int kAnswer = 42;\n";
+  int texts = 0;
+  const auto is_right = [&] {  // of a text that is not in the cache
+    const std::string own =
+        fmt::format("extern \"C\" int answer() {{ return kAnswer + {0} - {0}; }}", ++texts);
+    const NativeLibrary library = native_library({own, head}, {});
+    return !library.from_cache && answer_of(library) == 42;
+  };
+  const auto kept = [&] {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(cache))
+      if (entry.path().extension() == ".gch") found.push_back(entry.path());
+    return found;
+  };
+  CHECK(is_right());
+  CHECK(kept().empty());
+  CHECK(is_right());
+  REQUIRE(kept().size() == 1);
+  const fs::path file = kept()[0];
+  CHECK(is_right());
+  // It is used: of another text with the same name, the answer is the other's.
+  const std::string other = "constexpr int kAnswer = 43;\n";
+  std::ofstream(folder.path / "other.h") << other;
+  REQUIRE(std::system(fmt::format("c++ -std=c++20 -fPIC -x c++-header {} -o {}",
+                                  (folder.path / "other.h").string(), (folder.path / "other.gch").string())
+                          .c_str()) == 0);
+  fs::remove(file);
+  fs::rename(folder.path / "other.gch", file);
+  CHECK(answer_of(native_library({"extern \"C\" int answer() { return kAnswer; }", head}, {})) == 43);
+  // Rubbish and nothing in its place cost the time alone.
+  fs::remove(file);
+  std::ofstream(file) << "rubbish";
+  CHECK(is_right());
+  fs::remove(file);
+  CHECK(is_right());
+}
+
 TEST_CASE("without a place to keep anything, loops are compiled all the same") {
   const TemporaryFolder folder;
   std::ofstream(folder.path / "file") << "not a folder";
   for (const fs::path& place : {folder.path / "file", folder.path / "file" / "below", fs::path("relative")}) {
     const Variable at("NESTGRAD_CACHE", place);
-    CHECK(answer_of(native_library(kText, {})) == 42);
-    CHECK(!native_library(kText, {}).from_cache);
+    CHECK(answer_of(native_library({kText}, {})) == 42);
+    CHECK(!native_library({kText}, {}).from_cache);
   }
 }
 
@@ -384,10 +429,10 @@ TEST_CASE("several threads that compile the same text at once all have it") {
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 4; ++i)
-      threads.emplace_back([&] { right += answer_of(native_library(kText, {})) == 42; });
+      threads.emplace_back([&] { right += answer_of(native_library({kText}, {})) == 42; });
   }
   CHECK(right == 4);
-  CHECK(native_library(kText, {}).from_cache);
+  CHECK(native_library({kText}, {}).from_cache);
 }
 
 TEST_CASE("several processes that compile the same text at once all have it, and keep one file") {
@@ -398,7 +443,7 @@ TEST_CASE("several processes that compile the same text at once all have it, and
   for (int i = 0; i < 4; ++i) {
     const pid_t child = fork();
     REQUIRE(child >= 0);
-    if (child == 0) _exit(answer_of(native_library(kText, {})) == 42 ? 0 : 1);
+    if (child == 0) _exit(answer_of(native_library({kText}, {})) == 42 ? 0 : 1);
     children.push_back(child);
   }
   for (const pid_t child : children) {
@@ -406,7 +451,7 @@ TEST_CASE("several processes that compile the same text at once all have it, and
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
   }
-  CHECK(native_library(kText, {}).from_cache);
+  CHECK(native_library({kText}, {}).from_cache);
   CHECK(std::distance(fs::directory_iterator(cache), {}) == 1);
 }
 
