@@ -21,13 +21,11 @@ Tensor jacobian(Tensor y, Tensor x, GradOptions options, Loc loc) {
   const Shape shape = joined(y.shape(), x.shape());
   if (elements == 0) return zeros(x.dtype(), shape);
   if (elements == 1) return reshape(vjp({y}, {seed_of_ones(y, loc).cotangent}, {x}, options, loc)[0], shape);
-  const Tensor places = iota(y.dtype(), {elements, elements}, 0);
-  const Tensor identity = equal(places, transpose(places));
   const ScanResult rows = scan(
       [&](const std::vector<Tensor>&, const std::vector<Tensor>& cotangent) -> StepOutput {
         return {{}, {vjp({y}, cotangent, {x}, options, loc)[0]}};
       },
-      {}, {reshape(identity, joined({elements}, y.shape()))}, {}, loc);
+      {}, {reshape(eye(y.dtype(), elements), joined({elements}, y.shape()))}, {}, loc);
   return reshape(rows.ys[0], shape);
 }
 

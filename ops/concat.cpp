@@ -1,4 +1,4 @@
-// concat: arrays one after another along an axis.
+// concat: arrays one after another along an axis. What is made of it: stack, and split, which undoes it.
 #include <fmt/format.h>
 
 #include "ops/attrs.h"
@@ -78,6 +78,49 @@ Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc) {
                 parts.begin() + static_cast<std::ptrdiff_t>(std::min(i + kMaxParts, parts.size()))},
                normal, loc));
   return concat(groups, normal, loc);
+}
+
+Tensor stack(const std::vector<Tensor>& parts, int axis, Loc loc) {
+  const CompositeScope scope("stack", loc);
+  if (parts.empty()) throw ShapeError(fmt::format("[stack] needs at least one part (at {})", describe(loc)));
+  check_defined("stack", "part", parts, loc);
+  const int rank = parts[0].rank();
+  if (axis < -rank - 1 || axis > rank)
+    throw ShapeError(
+        fmt::format("[stack] axis {} does not exist, rank is {} with the new one: part 0 is {} (at {})", axis,
+                    rank + 1, describe(parts[0]), describe(loc)));
+  const int normal = axis < 0 ? axis + rank + 1 : axis;
+  std::vector<Tensor> rows;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].shape() != parts[0].shape())
+      throw ShapeError(fmt::format("[stack] parts must have one shape: part 0 is {}, part {} is {} (at {})",
+                                   describe(parts[0]), i, describe(parts[i]), describe(loc)));
+    Shape row = parts[i].shape();
+    row.insert(row.begin() + normal, 1);
+    rows.push_back(reshape({parts[i], loc}, row));
+  }
+  return concat(rows, normal, loc);
+}
+
+std::vector<Tensor> split(Operand x, int axis, const std::vector<std::int64_t>& sizes) {
+  const CompositeScope scope("split", x.loc);
+  const int normal = normal_axis("split", axis, x);
+  std::int64_t rest = x.tensor().dim(normal);
+  bool fits = true;
+  for (const std::int64_t size : sizes) {
+    fits = fits && 0 <= size && size <= rest;
+    rest -= fits ? size : 0;
+  }
+  if (!fits || rest != 0)
+    throw ShapeError(fmt::format("[split] the sizes {} do not add up to axis {} of x, {} (at {})",
+                                 to_string(sizes), normal, describe(x.tensor()), describe(x.loc)));
+  std::vector<Tensor> parts;
+  std::int64_t at = 0;
+  for (const std::int64_t size : sizes) {
+    parts.push_back(slice(x, normal, at, at + size));
+    at += size;
+  }
+  return parts;
 }
 
 }  // namespace nestgrad

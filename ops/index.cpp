@@ -164,6 +164,11 @@ Tensor cumsum(Operand x, int axis, bool reverse) {
   return emit(cumsum_op, {x.tensor()}, CumsumAttrs{normal_axis("cumsum", axis, x), reverse}, x.loc);
 }
 
+Tensor eye(DType dtype, std::int64_t n, Loc loc) {
+  const CompositeScope scope("eye", loc);
+  return equal(iota(dtype, {n, n}, 0, loc), iota(dtype, {n, n}, 1, loc));
+}
+
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {
   const CompositeScope scope("one_hot", indices.loc);
   if (indices.tensor().dtype() != DType::i32)

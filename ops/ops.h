@@ -92,6 +92,10 @@ Tensor broadcast_to(Operand x, const Shape& shape);
 Tensor slice(Operand x, int axis, std::int64_t begin, std::int64_t end);
 Tensor pad(Operand x, int axis, std::int64_t before, std::int64_t after);  // with zeros
 Tensor concat(const std::vector<Tensor>& parts, int axis, Loc loc = Loc::current());
+// Parts of one shape [..] side by side along a new axis: [.., n, ..]. With axis -1 the new one is the last.
+Tensor stack(const std::vector<Tensor>& parts, int axis, Loc loc = Loc::current());
+// The parts that concat() along the axis would make x of; the sizes add up to x's.
+std::vector<Tensor> split(Operand x, int axis, const std::vector<std::int64_t>& sizes);
 
 // ---- indices ----
 // Rows of table [n, ...] at indices i32 [...]: -> [indices..,
@@ -100,7 +104,8 @@ Tensor gather(Operand table, Operand indices);
 // Zeros [n, ...] plus updates [indices.., ...] added at their rows, in index order.
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n);
 Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc = Loc::current());  // 0, 1, 2, .. along axis
-Tensor one_hot(Operand indices, std::int64_t n, DType dtype);                      // i32 [...] -> [..., n]
+Tensor eye(DType dtype, std::int64_t n, Loc loc = Loc::current());  // [n, n], ones on the diagonal
+Tensor one_hot(Operand indices, std::int64_t n, DType dtype);       // i32 [...] -> [..., n]
 Tensor tril(Operand x, int diagonal = 0);  // keeps x[.., i, j] where j <= i + diagonal
 Tensor cumsum(Operand x, int axis, bool reverse = false);
 

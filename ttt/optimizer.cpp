@@ -84,7 +84,7 @@ Tensor orthogonalize(Tensor x, const QuinticSteps& steps, double eps, bool in_f6
   if (tall) x = transpose(x);  // for the smaller X X'
   x = x / (norm(x, {-2, -1}, kKeep) + eps);
   const std::int64_t n = x.dim(-2);
-  const Tensor identity = equal(iota(x.dtype(), {n, n}, 0), iota(x.dtype(), {n, n}, 1));
+  const Tensor identity = eye(x.dtype(), n);
   for (const auto& [a, b, c] : steps) {
     const Tensor gram = matmul(x, x, {.b = true});
     // One product, a with the rest: what is rounded in

@@ -34,9 +34,7 @@ struct SliceLaw {
 
 // 1 where row and column are the same, of the shape of a square state.
 Tensor unit_matrices(const Spec& state) {
-  const Shape square{state.shape[2], state.shape[3]};
-  const Tensor rows = iota(state.dtype, square, 0), columns = iota(state.dtype, square, 1);
-  return broadcast_to(equal(rows, columns), state.shape);
+  return broadcast_to(eye(state.dtype, state.shape[2]), state.shape);
 }
 
 bool depends(const std::vector<Tensor>& values, const std::vector<Tensor>& on) {

@@ -224,6 +224,70 @@ TEST_CASE("select and one_hot choose") {
   CHECK(hot.spec() == Spec{DType::f32, {2, 2, 3}});
 }
 
+TEST_CASE(
+    "stack sets parts side by side along a new axis, split undoes concat, eye has ones on its diagonal") {
+  const Array a = f64({2, 3}, 1), b = f64({2, 3}, 2), c = f64({2, 3}, 3);
+  for (int axis = -3; axis < 3; ++axis) {
+    const Array y = run(one([&](const auto& in) { return stack(in, axis); }), {a, b, c});
+    const std::size_t place = static_cast<std::size_t>(axis < 0 ? axis + 3 : axis);
+    Shape expected{2, 3};
+    expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(place), 3);
+    REQUIRE(y.shape() == expected);
+    for (std::int64_t part = 0; part < 3; ++part)
+      for (std::int64_t i = 0; i < 2; ++i)
+        for (std::int64_t j = 0; j < 3; ++j) {
+          std::vector<std::int64_t> at{i, j};
+          at.insert(at.begin() + static_cast<std::ptrdiff_t>(place), part);
+          const std::int64_t flat = (at[0] * expected[1] + at[1]) * expected[2] + at[2];
+          CHECK(y.at(flat) == (part == 0 ? a : part == 1 ? b : c).at(i * 3 + j));
+        }
+  }
+  Subject s{.what = "stack",
+            .fn = one([](const auto& in) {
+              return square(stack({in[0], in[1], in[0] * in[1]}, 1));
+            }),
+            .inputs = {a, b},
+            .orders = 2};
+  CHECK(join(check_grads(s)) == "");
+  const Array x = f64({2, 5}, 4);
+  s = {.what = "split",
+       .fn =
+           [](const std::vector<Tensor>& in) {
+             const std::vector<Tensor> parts = split(in[0], -1, {2, 0, 3});
+             return std::vector<Tensor>{square(parts[0]), parts[1], exp(parts[2])};
+           },
+       .inputs = {x},
+       .orders = 2};
+  CHECK(join(check_grads(s)) == "");
+  const TraceFn parts = [](const std::vector<Tensor>& in) { return split(in[0], 1, {2, 0, 3}); };
+  const Arrays cut = trace(parts, std::vector<Spec>{x.spec()})(Arrays{x});
+  CHECK(cut[0].shape() == Shape{2, 2});
+  CHECK(cut[1].shape() == Shape{2, 0});
+  CHECK(cut[2].shape() == Shape{2, 3});
+  const Array joined = run(one([&](const auto& in) { return concat(parts(in), 1); }), {x});
+  CHECK(same_bits(std::vector<Array>{joined}, {x}));
+  for (const DType type : {DType::f32, DType::f64, DType::i32}) {
+    const Array unit = run(one([&](const auto&) { return eye(type, 3); }), {x});
+    CHECK(unit.spec() == Spec{type, {3, 3}});
+    CHECK(unit.to_vector() == std::vector<double>{1, 0, 0, 0, 1, 0, 0, 0, 1});
+  }
+  const auto message = [&](const auto& op) {
+    return message_of<ShapeError>([&] { trace([&](Tensor t) { return op(t); }, x.spec()); });
+  };
+  const std::string axis = message([](Tensor t) { return stack({t, t}, 3); });
+  CHECK_MESSAGE(
+      (contains(axis, "[stack] axis 3 does not exist, rank is 3") && contains(axis, "composites_test.cpp")),
+      axis);
+  const std::string shapes = message([](Tensor t) { return stack({t, transpose(t)}, 0); });
+  CHECK_MESSAGE((contains(shapes, "[stack] parts must have one shape") && contains(shapes, "[5,2]")), shapes);
+  const std::string none = message([](Tensor) { return stack({}, 0); });
+  CHECK_MESSAGE(contains(none, "[stack] needs at least one part"), none);
+  for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{2, 2}, {2, 4}, {-1, 6}, {}}) {
+    const std::string sum = message([&](Tensor t) { return split(t, 1, sizes)[0]; });
+    CHECK_MESSAGE((contains(sum, "do not add up to axis 1") && contains(sum, "[2,5]")), sum);
+  }
+}
+
 TEST_CASE("a maximum is that of all elements, and NaN wherever one of them is") {
   const std::int64_t n = 37;  // more than a register, and not a multiple
   for (DType dtype : {DType::f32, DType::f64})

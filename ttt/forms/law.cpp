@@ -73,8 +73,7 @@ Sums run(const StepLaw& law, const Shape& lead, std::int64_t tokens, DType dtype
     varying.push_back(i);
     xs.push_back(reshape(permute(broadcast_to(*each[i], all), order), moved));
   }
-  const Tensor identity = equal(iota(dtype, {tokens, tokens, 1}, 0), iota(dtype, {tokens, tokens, 1}, 1));
-  xs.push_back(identity);  // [time, tokens, 1]
+  xs.push_back(reshape(eye(dtype, tokens), {tokens, tokens, 1}));  // [time, tokens, 1]
   if (starts.defined()) xs.push_back(permute(reshape(starts, {lead[0], 1, tokens, 1, 1}), {2, 0, 1, 3, 4}));
 
   Tensors init;

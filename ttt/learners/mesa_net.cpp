@@ -29,9 +29,7 @@ Weights MesaNet::memories(DType dtype, std::int64_t heads, std::int64_t dim, std
 // x (H_kk + diag(lamb)) = q; the matrix is symmetric.
 Tensor MesaNet::solved(const Weights& w, Tensor q) const {
   if (steps_ == kExact) {
-    const std::int64_t dim = q.dim(-1);
-    const Tensor identity = equal(iota(q.dtype(), {dim, dim}, -2), iota(q.dtype(), {dim, dim}, -1));
-    return transpose(solve(w["H_kk"] + lamb_ * identity, transpose(q)));
+    return transpose(solve(w["H_kk"] + lamb_ * eye(q.dtype(), q.dim(-1)), transpose(q)));
   }
   Tensor x = zeros(q.dtype(), q.shape()), residual = q, direction = q, length = dot(q, q);
   for (int step = 0; step < steps_; ++step) {
