@@ -10,10 +10,26 @@
 namespace nestgrad {
 
 // ---- elementwise (ops/elementwise.def has the formulas) ----
+// A user's macros with the names of elementwise.def stay what they are.
+#pragma push_macro("UNARY")
+#pragma push_macro("BINARY")
+#pragma push_macro("TERNARY")
+#pragma push_macro("UNARY_STEP")
+#pragma push_macro("BINARY_STEP")
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+#undef UNARY_STEP
+#undef BINARY_STEP
 #define UNARY(name, ...) Tensor name(Operand x);
 #define BINARY(name, ...) Tensor name(Operand a, Operand b);
 #define TERNARY(name, ...) Tensor name(Operand a, Operand b, Operand c);
 #include "ops/elementwise.def"
+#pragma pop_macro("UNARY")
+#pragma pop_macro("BINARY")
+#pragma pop_macro("TERNARY")
+#pragma pop_macro("UNARY_STEP")
+#pragma pop_macro("BINARY_STEP")
 
 Tensor operator+(Operand a, Operand b);
 Tensor operator-(Operand a, Operand b);

@@ -1,6 +1,11 @@
 // The promise: a program that links the installed archive and names no op has them all, and may use them before
-// main begins.
+// main begins; and its own macros are what they were.
+#define UNARY 1
+#define BINARY 2
+#define TERNARY 3
+#define SYSTEM 4
 #include <nestgrad/nestgrad.h>
+static_assert(UNARY == 1 && BINARY == 2 && TERNARY == 3 && SYSTEM == 4);
 
 #include <cmath>
 #include <cstdio>
