@@ -1,6 +1,9 @@
 #include "autograd/jacobian.h"
 
+#include <fmt/format.h>
+
 #include "autograd/scan.h"
+#include "autograd/why.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -10,6 +13,12 @@ namespace {
 Shape joined(Shape a, const Shape& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+// Is y made of x, in whichever way?
+bool meets(Tensor y, Tensor x) {
+  Graph& graph = y.graph();
+  return graph.descends_from(x.graph()) && why_disconnected(y, graph.tensor(graph.lift(x))).meets;
 }
 
 }  // namespace
@@ -30,7 +39,13 @@ Tensor jacobian(Tensor y, Tensor x, GradOptions options, Loc loc) {
 }
 
 Tensor hessian(Tensor y, Tensor x, GradOptions options, Loc loc) {
-  return jacobian(grad(y, x, options, loc), x, options, loc);
+  const Tensor slope = grad(y, x, options, loc);
+  if (!options.allow_zero && !meets(slope, x))
+    throw GradError(fmt::format(
+        "[hessian] y = {} is linear in x = {}, so there is no second derivative. If zero is what you "
+        "mean, ask for it with allow_zero (at {})",
+        describe(y), describe(x), describe(loc)));
+  return jacobian(slope, x, options, loc);
 }
 
 }  // namespace nestgrad

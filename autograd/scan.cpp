@@ -92,8 +92,12 @@ std::int64_t common_steps(const Tensors& xs, const ScanOptions& options, Loc loc
         fmt::format("[scan] {} steps; it can have {} at most (at {})", steps, kMost, describe(loc)));
   if (steps < 1)
     throw ShapeError(
-        fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps (at {})", steps,
-                    describe(loc)));
+        xs.empty()
+            ? fmt::format("[scan] needs at least one step, got {}; give xs, or ScanOptions::steps (at {})",
+                          steps, describe(loc))
+            : fmt::format(
+                  "[scan] needs at least one step; the first axis of xs, its steps, is {}: {} (at {})", steps,
+                  describe(xs[0]), describe(loc)));
   return steps;
 }
 

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "engine/core/index.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -10,7 +11,16 @@ namespace nestgrad {
 namespace {
 
 // The maximum only keeps exp() in range; it cancels, so nothing is differentiated through it.
-Tensor shifted(Tensor x, int axis) { return x - stop_gradient(max(x, {axis}, kKeep)); }
+Tensor largest(Tensor x, int axis) { return stop_gradient(max(x, {axis}, kKeep)); }
+Tensor shifted(Tensor x, int axis) { return x - largest(x, axis); }
+
+// The maximum, and 0 where it is infinite: of infinities nothing is taken away, as inf - inf would be NaN.
+Tensor largest_or_zero(Tensor x, int axis) {
+  const Tensor top = largest(x, axis);
+  const double finite =
+      x.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  return where(greater(abs(top), finite), 0.0, top);
+}
 
 }  // namespace
 
@@ -28,11 +38,7 @@ Tensor log_softmax(Operand x, int axis) {
 
 Tensor logsumexp(Operand x, int axis, bool keep) {
   const CompositeScope scope("logsumexp", x.loc);
-  const Tensor largest = stop_gradient(max(x.tensor(), {axis}, kKeep));
-  // Of infinities nothing is taken away: inf - inf would be NaN.
-  const double finite = x.tensor().dtype() == DType::f32 ? std::numeric_limits<float>::max()
-                                                         : std::numeric_limits<double>::max();
-  const Tensor top = where(greater(abs(largest), finite), 0.0, largest);
+  const Tensor top = largest_or_zero(x.tensor(), axis);
   const Tensor kept = log(sum(exp(x.tensor() - top), {axis}, kKeep)) + top;
   return keep ? kept : sum(kept, {axis});
 }
@@ -40,7 +46,7 @@ Tensor logsumexp(Operand x, int axis, bool keep) {
 Tensor cross_entropy(Operand logits, Operand labels) {
   const CompositeScope scope("cross_entropy", logits.loc);
   const Tensor x = logits.tensor();
-  const std::int64_t classes = x.dim(-1);
+  const std::int64_t classes = x.shape()[uz(normal_axis("cross_entropy", -1, logits))];
   Shape one_each = x.shape();
   one_each.pop_back();
   if (const Tensor ids = labels.tensor(); ids.dtype() != DType::i32 || ids.shape() != one_each) {
@@ -53,8 +59,10 @@ Tensor cross_entropy(Operand logits, Operand labels) {
   }
   // Looked up in 0, 1, 2, ..: the label itself, or an error where there is no such class.
   const Tensor known = gather(iota(DType::i32, {classes}, 0), labels);
-  // Chosen and not multiplied, so that classes masked by -infinity do no harm.
-  return logsumexp(x, -1) - sum(select(one_hot(known, classes, x.dtype()), x, 0.0), {-1});
+  // Both of what is left when the largest logit is taken away: what a sure and right row loses is far below the rounding of
+  // its logits. Chosen and not multiplied, so that classes masked by -infinity do no harm.
+  const Tensor s = x - largest_or_zero(x, -1);
+  return log(sum(exp(s), {-1})) - sum(select(one_hot(known, classes, x.dtype()), s, 0.0), {-1});
 }
 
 }  // namespace nestgrad

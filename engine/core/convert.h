@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <string_view>
 #include <type_traits>
 
 #include "engine/core/error.h"
@@ -16,16 +18,22 @@ template <class To, class From>
 To converted(From v, std::string_view who) {
   if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>)
     if (!has_i32(v))
-      throw ValueError(fmt::format("[{}] {} is no i32, which goes from -2147483648 to 2147483647", who, v));
+      throw ValueError(fmt::format("[{}] {} is no i32, which goes from -2147483648 to 2147483647", who,
+                                   static_cast<double>(v)));
   return static_cast<To>(v);
 }
 
-// The same, for a number that a user wrote: with a fraction it is no i32 either.
+// Is it finite, and infinite as an f32?
+inline bool is_beyond_f32(double v) { return std::isfinite(v) && std::isinf(static_cast<float>(v)); }
+
+// The same, for a number that a user wrote: with a fraction it is no i32 either, and beyond the largest f32 no f32.
 template <class To>
 To exactly(double v, std::string_view who) {
   const To t = converted<To>(v, who);
   if constexpr (std::is_integral_v<To>)
     if (t != v) throw ValueError(fmt::format("[{}] {} is no i32, but lies between two", who, v));
+  if constexpr (std::is_same_v<To, float>)
+    if (is_beyond_f32(v)) throw ValueError(fmt::format("[{}] {} is no f32, which ends at 3.4e38", who, v));
   return t;
 }
 

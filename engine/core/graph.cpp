@@ -109,7 +109,9 @@ const Spec& Tensor::spec() const { return graph().node(id_).spec; }
 std::int64_t Tensor::dim(int axis) const {
   const int r = rank();
   if (axis < -r || axis >= r)
-    throw ShapeError(fmt::format("[dim] axis {} of {} does not exist", axis, describe(*this)));
+    throw ShapeError(
+        fmt::format("[{}] axis {} of {} does not exist{}", called("dim"), axis, describe(*this),
+                    context().emit.loc ? fmt::format(" (at {})", describe(*context().emit.loc)) : ""));
   return shape()[uz(axis < 0 ? axis + r : axis)];
 }
 
@@ -339,7 +341,8 @@ Tensor as_tensor(const Operand& operand, const Operand& other) {
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
     throw DTypeError(fmt::format("[{}] {} would be rounded to meet {} (at {}); cast() the tensor first",
                                  called("operand"), operand.number, describe(like), describe(loc)));
-  if (!is_float(like.dtype()) && !has_i32(operand.number))
+  if ((like.dtype() == DType::i32 && !has_i32(operand.number)) ||
+      (like.dtype() == DType::f32 && is_beyond_f32(operand.number)))
     throw DTypeError(fmt::format("[{}] {} is too large to meet {} (at {}); cast() the tensor first",
                                  called("operand"), operand.number, describe(like), describe(loc)));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);

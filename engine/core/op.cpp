@@ -16,14 +16,16 @@ std::string OpCall::operands() const {
 }
 
 void OpCall::shape_error(const std::string& message) const {
-  throw ShapeError(fmt::format("[{}] {}: {}", called(op.name), message, operands()));
+  throw ShapeError(fmt::format("[{}] {}{}{}", called(op.name), message, in.empty() ? "" : ": ", operands()));
 }
 
 void OpCall::dtype_error(const std::string& message) const {
   throw DTypeError(fmt::format("[{}] {}: {}", called(op.name), message, operands()));
 }
 void OpCall::check_axis(std::int64_t axis, const Shape& shape) const {
-  if (axis < 0 || axis >= std::ssize(shape)) shape_error(fmt::format("axis {} does not exist", axis));
+  if (axis < 0 || axis >= std::ssize(shape))
+    shape_error(fmt::format("axis {} does not exist{}", axis,
+                            in.empty() ? fmt::format(", the shape is {}", to_string(shape)) : ""));
 }
 
 Spec infer(const OpCall& call) {

@@ -154,7 +154,10 @@ TEST_CASE("A scan whose carries do not keep their shape, type or number is refus
 TEST_CASE("A scan needs a number of steps, the same for all inputs") {
   Sandbox s;
   const StepFn keep = [](const Tensors& c, const Tensors&) -> StepOutput { return {c, {}}; };
-  CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {}); }), "at least one step"));
+  CHECK(
+      contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {}); }), "at least one step, got -1; give xs"));
+  const std::string empty = message_of<ShapeError>([&] { scan(keep, {s.w}, {slice(s.x, 0, 0, 0)}); });
+  CHECK_MESSAGE(contains(empty, "at least one step; the first axis of xs, its steps, is 0"), empty);
   CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {s.x, s.w}); }), "others 4"));
   CHECK(contains(message_of<ShapeError>([&] { scan(keep, {s.w}, {sum(s.x)}); }), "no time axis"));
   message_of<ConfigError>([&] { scan(keep, {s.w}, {s.x}, {.checkpoint_every = -1}); });

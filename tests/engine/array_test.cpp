@@ -70,7 +70,26 @@ TEST_CASE("A number that is no i32 is refused where it would become one") {
       CHECK(contains(message_of<ValueError>([&] { f(x); }), "is no i32"));
       message_of<ValueError>([&] { x.cast(DType::i32); });
     }
+    const Array first = Array::of({0, 2147483648, 0}, {3}, from);  // the first that is none
+    CHECK(contains(message_of<ValueError>([&] { f(first); }), "2147483648 is no i32"));
   }
+}
+
+TEST_CASE("A number that a user writes beyond the largest f32 is refused as one; infinity is not") {
+  const double inf = std::numeric_limits<double>::infinity(), most = std::numeric_limits<float>::max();
+  for (const double bad : {1e300, -1e39, 2 * most}) {
+    INFO(bad);
+    CHECK(contains(message_of<ValueError>([&] { Array::full(DType::f32, {2}, bad); }), "is no f32"));
+    message_of<ValueError>([&] { Array::of({1, bad}, {2}, DType::f32); });
+    message_of<ValueError>(
+        [&] { trace([&](Tensor x) { return x + full(DType::f32, {3}, bad); }, f32({3})); });
+    CHECK(contains(message_of<DTypeError>([&] { trace([&](Tensor x) { return x * bad; }, f32({3})); }),
+                   "too large to meet"));
+    CHECK(trace([&](Tensor x) { return x * bad; }, f64({3}))(Array::full(DType::f64, {3}, 1)).at(2) == bad);
+  }
+  for (const double good : {inf, -inf, most, -most, 1e-300})
+    CHECK(trace([&](Tensor x) { return x * good; }, f32({1}))(Array::full(DType::f32, {1}, 1)).item() ==
+          static_cast<float>(good));
 }
 
 TEST_CASE("A graph's numbers are its own: the caller's array may be used again") {

@@ -209,6 +209,62 @@ TEST_CASE("normalisations are their formulas over the last axis") {
   }
 }
 
+TEST_CASE("cross_entropy of a sure row is as exact as log_softmax, however large the logits") {
+  const Array label = Array::of({0}, {1}, DType::i32);
+  const TraceFn fn = [](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{cross_entropy(in[0], in[1]), grad(sum(cross_entropy(in[0], in[1])), in[0])};
+  };
+  struct Row {
+    DType dtype;
+    double label, other, loss;
+  };
+  for (const Row& r : {Row{DType::f32, 15, 0, std::log1p(std::exp(-15.0))},
+                       {DType::f32, 10, 0, std::log1p(std::exp(-10.0))},
+                       {DType::f32, 1e4, 9990, std::log1p(std::exp(-10.0))},
+                       {DType::f32, 1e8, 1e8, std::log(2.0)},
+                       {DType::f32, -3e4, -3e4, std::log(2.0)},
+                       {DType::f32, 0, 80, 80},
+                       {DType::f64, 36, 0, std::log1p(std::exp(-36.0))},
+                       {DType::f64, 1e16, 1e16, std::log(2.0)}}) {
+    CAPTURE(r.label);
+    CAPTURE(r.other);
+    const Array x = Array::of({r.label, r.other}, {1, 2}, r.dtype);
+    const Arrays out = trace(fn, std::vector<Spec>{x.spec(), label.spec()})(Arrays{x, label});
+    // 1 + e^-d is rounded to a number near 1.
+    const double rounding = r.dtype == DType::f32 ? 6e-8 : 1.2e-16;
+    CHECK(std::abs(out[0].item() - r.loss) <= rounding * std::max(2.0, 2 * r.loss));
+    const double other = 1 / (1 + std::exp(r.label - r.other));
+    CHECK(std::abs(out[1].at(0) + other) <= 2 * rounding);
+    CHECK(std::abs(out[1].at(1) - other) <= 2 * rounding);
+  }
+  // A class that is masked by -infinity has no part in it.
+  const Array masked = Array::of({1, -std::numeric_limits<double>::infinity()}, {1, 2});
+  const Arrays out = trace(fn, std::vector<Spec>{masked.spec(), label.spec()})(Arrays{masked, label});
+  CHECK(out[0].item() == 0);
+  CHECK(out[1].to_vector() == std::vector<double>{0, 0});
+}
+
+TEST_CASE("composites name themselves and the line where an axis is not there") {
+  const auto check = [](const std::string& what, const auto& op) {
+    const std::string said = message_of<ShapeError>([&] {
+      trace([&](Tensor t) { return op(t); }, Spec{DType::f32, {}});
+    });
+    CAPTURE(said);
+    CHECK(contains(said, "[" + what));
+    CHECK(contains(said, "composites_test.cpp"));
+  };
+  check("cross_entropy", [](Tensor t) { return cross_entropy(t, cast(t, DType::i32)); });
+  check("rope", [](Tensor t) { return rope(t, t); });
+  check("conv1d", [](Tensor t) { return conv1d(t, t, t); });
+  check("causal_conv1d", [](Tensor t) { return causal_conv1d(t, t, t); });
+  check("depthwise_conv3x3", [](Tensor t) { return depthwise_conv3x3(t, t, t); });
+  check("softmax", [](Tensor t) { return softmax(t, -1); });
+  check("logsumexp", [](Tensor t) { return logsumexp(t, -1); });
+  check("layer_norm", [](Tensor t) { return layer_norm(t, 1.0, 0.0); });
+  check("rms_norm", [](Tensor t) { return rms_norm(t, 1.0); });
+  check("l2_norm", [](Tensor t) { return l2_norm(t); });
+}
+
 TEST_CASE("select and one_hot choose") {
   const Array mask = Array::of({1, 0, -2, 0.5, 0, 0}, {2, 3}), a = f64({2, 3}, 6), b = f64({3}, 7);
   const TraceFn choose = [](const std::vector<Tensor>& in) {
