@@ -84,7 +84,7 @@ AdamWResult adamw(const std::vector<Tensor>& params, const std::vector<Tensor>& 
 std::vector<Donation> donations(std::size_t count, std::size_t output, std::size_t input);
 
 // Linear warm-up to `peak` over the first `warmup` steps, then a cosine down to `floor` times peak at the
-// last of `steps`. step counts from 0.
+// last of `steps` (which is at the peak where it is the only one after the warm-up). step counts from 0.
 double cosine_rate(std::int64_t step, std::int64_t steps, std::int64_t warmup, double peak,
                    double floor = 0.1);
 

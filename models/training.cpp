@@ -202,8 +202,17 @@ std::size_t Training::add(const std::vector<Spec>& batch, const SliceObjectiveFn
     program.traced.push_back(traced(inputs, given, objective, slices, programs_.empty() && i == 0));
   }
   const std::vector<ParamSpec>& params = program.traced[0].params;
-  if (!programs_.empty() && !same(specs_, params))
-    throw ConfigError("[train] two kinds of batches of one training ask for different parameters");
+  if (!programs_.empty() && !same(specs_, params)) {
+    const auto by_name = [](std::vector<ParamSpec> specs) {
+      std::ranges::sort(specs, {}, &ParamSpec::name);
+      return specs;
+    };
+    throw ConfigError(
+        same(by_name(specs_), by_name(params))
+            ? "[train] two kinds of batches of one training ask for the same parameters in another order; ask for each in a "
+              "statement of its own: of f(p(..)) + p(..) a compiler may call either first"
+            : "[train] two kinds of batches of one training ask for different parameters");
+  }
   PlanOptions options{.memory_budget = setup_.memory_budget};
   if (!has_parts()) options.donate = donations(copies() * params.size(), kResults, given + numbers);
   for (const TracedModel& one : program.traced)

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -37,6 +39,8 @@ constinit const Op iota_op = {
         [](const OpCall& c) {
           const IotaAttrs& a = c.attrs.as<IotaAttrs>();
           c.check_axis(a.axis, a.shape);
+          if (a.dtype == DType::i32 && a.shape[uz(a.axis)] - 1 > std::numeric_limits<std::int32_t>::max())
+            c.shape_error(fmt::format("{} is more than the numbers of i32 from 0 on", a.shape[uz(a.axis)]));
           return Spec{a.dtype, a.shape};
         },
     .why_no_derivative = "it has no inputs",

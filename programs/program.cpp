@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <locale.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -203,6 +204,24 @@ void prepare_options(CLI::App& app) {
   for (CLI::App* sub : app.get_subcommands({})) prepare_options(*sub);
 }
 
+// While it lives, this thread reads and prints numbers with a point, whatever the locale that a main of one's own has set.
+class PointInNumbers {
+ public:
+  PointInNumbers() : c_(newlocale(LC_NUMERIC_MASK, "C", duplocale(LC_GLOBAL_LOCALE))) {
+    if (c_) before_ = uselocale(c_);
+  }
+  ~PointInNumbers() {
+    if (!c_) return;
+    uselocale(before_);
+    freelocale(c_);
+  }
+  PointInNumbers(const PointInNumbers&) = delete;
+  PointInNumbers& operator=(const PointInNumbers&) = delete;
+
+ private:
+  locale_t c_, before_ = nullptr;
+};
+
 // What the environment asks for is part of the call: ConfigError where it asks for what does not exist.
 void check_environment() {
   kernels();
@@ -219,6 +238,7 @@ void check_environment() {
 
 int run_program(int argc, char** argv, CLI::App& app, const std::function<void()>& body,
                 Processes processes) {
+  const PointInNumbers point;
   std::string program = app.get_name();
   if (program.empty() && argc > 0) program = std::filesystem::path(argv[0]).filename().string();
   keep_standard_streams();

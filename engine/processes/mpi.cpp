@@ -190,9 +190,10 @@ Opened& opened() {
 std::chrono::milliseconds asked_stall_limit() {
   const std::string text = text_of("NESTGRAD_STALL_LIMIT");
   if (text.empty()) return std::chrono::minutes(10);
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (*end != 0 || !(seconds >= 0.1 && seconds <= 1e6))
+  double seconds = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seconds);
+  if (error != std::errc() || stop != end || !(seconds >= 0.1 && seconds <= 1e6))
     throw ConfigError(fmt::format(
         "[processes] NESTGRAD_STALL_LIMIT is '{}'; it must be a number of seconds from 0.1 to 1000000",
         text));

@@ -128,6 +128,8 @@ TEST_CASE("what functions refuse before there is a node names the input too") {
   const Tensor nothing = slice(w, 0, 0, 0);
   refused([&] { max(nothing, {0}); }, {"[max: max_over] nothing to take the maximum of"});
   refused([&] { full(DType::i32, {2}, 1.5); }, {"1.5 is no i32"});
+  refused([&] { iota(DType::i32, {std::int64_t{1} << 32}, 0); },
+          {"[iota] 4294967296 is more than the numbers of i32"});
   refused([&] { iota(DType::f32, {2, 3}, 3); }, {"[iota] axis 3 does not exist, the shape is [2,3] ("});
   refused([&] { concat({}, 0); }, {"[concat] needs at least one part"});
   CHECK(permute(image, {0, -1, 1, 2}).shape() == Shape{1, 2, 4, 4});

@@ -75,6 +75,19 @@ TEST_CASE("training: a step that is not finite changes nothing; other parameters
                    });
                  }),
                  "different parameters"));
+  Training two({.seed = 1});
+  const auto in_order = [&](const std::vector<std::string>& names) {
+    two.add({{DType::f32, {2}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+      Tensor x = in[0];
+      for (const std::string& name : names) x = x * table.get(name, {2}, Init::zeros());
+      return Training::Objective{sum(x)};
+    });
+  };
+  in_order({"a", "b"});
+  CHECK(contains(message_of<ConfigError>([&] {
+                   in_order({"b", "a"});
+                 }),
+                 "the same parameters in another order"));
 }
 
 namespace {
