@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,29 +17,10 @@ namespace {
 bool has_comma() { return std::string(std::localeconv()->decimal_point) == ","; }
 
 int train(const std::string& folder, const std::string& rate) {
-  std::vector<std::string> words{"train_lm",
-                                 "--data",
-                                 folder + "/text",
-                                 "--out",
-                                 folder + "/run",
-                                 "--lr",
-                                 rate,
-                                 "--steps",
-                                 "2",
-                                 "--batch",
-                                 "2",
-                                 "--context",
-                                 "16",
-                                 "--width",
-                                 "8",
-                                 "--layers",
-                                 "1",
-                                 "--heads",
-                                 "1",
-                                 "--validation-windows",
-                                 "2",
-                                 "--sample",
-                                 "0"};
+  std::istringstream call(
+      "train_lm --data " + folder + "/text --out " + folder + "/run --lr " + rate +
+      " --steps 2 --batch 2 --context 16 --width 8 --layers 1 --heads 1 --validation-windows 2");
+  std::vector<std::string> words(std::istream_iterator<std::string>(call), {});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
