@@ -37,7 +37,7 @@ struct ScanResult {
 
 using StepFn = std::function<StepOutput(const Tensors& carries, const Tensors& xs)>;
 
-// init: carries before the first step. xs: [time, ...] each, one slice per step.
+// init: carries before the first step. xs: [time, ...] each, one slice per step; ShapeError where there is no step at all.
 ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options = {},
                 Loc loc = Loc::current());
 
