@@ -52,7 +52,7 @@ Tensors GradientParts::outputs(OpenLoop& loop, Tensor reads, Tensor steps, const
   const Tensor sizes = probe(full(DType::f64, {inspected.batch(), inspected.heads(), time_, 1}, 1));
   loop.views = with_sizes(loop.views, sizes);
   weights_ = loop.learning.size();
-  point_per_token_ = loop.learner->optimizer().moves_gradient_point();
+  point_per_token_ = loop.learner->optimizer().moves_gradient_point_by_token();
   Tensors wrt;
   for (std::size_t i = 0; i < weights_; ++i) wrt.push_back(loop.start[loop.learning.at(i).name]);
   wrt.push_back(sizes);

@@ -790,6 +790,12 @@ FAULTS = [
         ("slower-chosen", "if («row.slower && row.slower(d)») {", "false"),
         ("chunks-that-meet-at-once", "row.block != BlockSize::one_chunk ? «d.why_chunks_meet()» : why", "why"),
     ]),
+    ("table", "ttt/forms/table.cpp", (files("ttt/compose"),), [
+        ("moved-for-each-token", "d.policy().chunk != 1 && «d.optimizer().moves_gradient_point_by_token()»", "false"),
+    ]),
+    ("form", "ttt/forms/form.cpp", (files("ttt/optimizers"),), [
+        ("even-point-not-moved", "else if («optimizer_.moves_gradient_point_by_token()»)", "true"),
+    ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
          "if («side.defined() && mentions(side, w.at(on).value)») return", "false"),
