@@ -73,7 +73,9 @@ StepContributions contributions_by_step(const InspectedLoop& inspected);
 // moves the points where later gradients are taken (Sun et al. 2024, section 2.5).
 struct Channels {
   Array full, cumsum, gradient;  // [time, time]
-  std::vector<Claim> claims;  // they add up; with one mini-batch, where there may be one, `gradient` is zero
+  // They add up; the size of a write is that of the token's inner loss; with one mini-batch, where there may be one,
+  // `gradient` is zero.
+  std::vector<Claim> claims;
 };
 Channels channels(const InspectedLoop& inspected);
 

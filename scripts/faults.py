@@ -796,6 +796,12 @@ FAULTS = [
     ("form", "ttt/forms/form.cpp", (files("ttt/optimizers"),), [
         ("even-point-not-moved", "else if («optimizer_.moves_gradient_point_by_token()»)", "true"),
     ]),
+    ("looking", "look/gradient_parts.cpp", (files("look/numbers_test"),), [
+        ("sizes-are-the-rate", "loop.views.gates[«kWriteSize»] = sizes", "\"rate\""),
+    ]),
+    ("looking", "look/views/one_token.cpp", (files("look/numbers_test"),), [
+        ("own-rates-forgotten", "«gates[name] = rows»;", None),
+    ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
          "if («side.defined() && mentions(side, w.at(on).value)») return", "false"),
