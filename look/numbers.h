@@ -96,8 +96,10 @@ struct Estimate {
 };
 struct Estimators {
   std::vector<Estimate> estimates;  // full, first order, truncated after 1, 2, 4, .. steps
-  // Cosine of first order and full gradient of the starting weights when all steps are this much smaller.
+  // Cosine of first order and full gradient of the starting weights when all steps are this much smaller; gates that the
+  // learner makes itself are constants in both.
   std::vector<double> scale, cosine;
+  bool own_gates = false;  // does it make any
   std::vector<Claim> claims;
 };
 Estimators estimators(const InspectedLoop& inspected);

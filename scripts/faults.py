@@ -799,6 +799,9 @@ FAULTS = [
     ("looking", "look/gradient_parts.cpp", (files("look/numbers_test"),), [
         ("sizes-are-the-rate", "loop.views.gates[«kWriteSize»] = sizes", "\"rate\""),
     ]),
+    ("looking", "look/views/estimators.cpp", (files("look/numbers_test"),), [
+        ("own-gates-not-held", "w.with(«constants(w.values())»).with_held(", "w.values()"),
+    ]),
     ("looking", "look/views/one_token.cpp", (files("look/numbers_test"),), [
         ("own-rates-forgotten", "«gates[name] = rows»;", None),
     ]),

@@ -320,6 +320,21 @@ TEST_CASE("inspect: a learner that makes its rate itself has the channels of its
   CHECK(relative_error(look::curvature(s, 200).radius, look::curvature(given, 200).radius) < 1e-9);
 }
 
+TEST_CASE(
+    "inspect: first order and full gradient agree for small steps, own gates held, which do not become small") {
+  for (const char* gate : {"keep", "rate"}) {
+    CAPTURE(gate);
+    for (const std::int64_t chunk : {1, 4}) {
+      const look::Estimators r = look::estimators(look::inspected_learner(
+          with_own_gates(gate), {.batch = 1, .heads = 2, .dim = 4, .time = 8, .chunk = chunk}, 5));
+      check_all(r.claims);
+      CHECK(r.own_gates);
+      CHECK(contains(r.claims[0].claim, "own gates held"));
+    }
+  }
+  CHECK_FALSE(look::estimators(of("delta-net")).own_gates);
+}
+
 TEST_CASE("inspect: an optimiser that divides by the gradient's size leaves channels that are rounding") {
   const Array rows = random(f64({1, 1, 4, 3}), 1);
   InspectedLoop s = one_matrix(rows, rows, rows, random(f64({1, 1, 4, 3}), 2), 0.1, 1);
