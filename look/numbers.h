@@ -130,7 +130,7 @@ InnerLosses inner_losses(const InspectedLoop& inspected);
 struct AttentionMaps {
   Array effective;      // [batch, heads, time, time]: EffectiveAttention::matrix; undefined if there is none
   std::string why_not;  // then: why
-  Array softmax;        // of the same q and k
+  Array softmax;        // of the same q and k; undefined where they have other widths
   std::vector<Claim> claims;  // with it and the effective values the output is the learner's
 };
 AttentionMaps attention_maps(const InspectedLoop& inspected);
@@ -156,7 +156,8 @@ struct KeyStatistics {
     Array first, second;
     double explained = 0;  // share of the variance in the plane
   };
-  std::vector<Plane> queries_keys, values_outputs;  // per head, batch entry 0
+  // Per head, batch entry 0; none where the two have other widths.
+  std::vector<Plane> queries_keys, values_outputs;
   std::vector<Claim> claims;
 };
 KeyStatistics key_statistics(const InspectedLoop& inspected);

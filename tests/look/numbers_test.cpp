@@ -335,6 +335,41 @@ TEST_CASE(
   CHECK_FALSE(look::estimators(of("delta-net")).own_gates);
 }
 
+TEST_CASE(
+    "inspect: a learner whose keys are wider than its queries has a page without what compares the two") {
+  ttt::System system{.name = "two keys", .title = "test", .source = "test"};
+  system.gates = {{.name = "rate", .shape = [](Tensor raw) { return 0.2 * sigmoid(raw); }}};
+  system.learner = [](const Params& p, const ttt::SystemSizes& n) {
+    class TwoKeys : public ttt::Learner {
+     public:
+      explicit TwoKeys(Tensor w) : w_(w) {}
+      ttt::Weights init() const override { return {ttt::matrix("W", w_)}; }
+      Tensor predict(const ttt::Weights& w, Tensor x) const override { return matmul(x, w["W"]); }
+      Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override {
+        const std::int64_t dim = k.dim(-1) / 2;
+        return 0.5 * sum(square(matmul(slice(k, -1, 0, dim), w["W"]) - v), {-1}, kKeep) -
+               sum(matmul(slice(k, -1, dim, 2 * dim), w["W"]) * v, {-1}, kKeep);
+      }
+
+     private:
+      Tensor w_;
+    };
+    return std::make_unique<TwoKeys>(p("W", {n.heads, n.dim, n.dim}));
+  };
+  system.policy = [](const ttt::SystemSizes&) { return Policy{.chunk = 1}; };
+  system.prepare = [](Views& v) { v.k = concat({v.k, 0.1 * silu(v.k)}, -1); };
+  const InspectedLoop s = look::inspected_learner(system, {.batch = 1, .heads = 1, .dim = 3, .time = 5}, 5);
+  CHECK(s.k.shape()[3] == 6);
+  CHECK_FALSE(look::attention_maps(s).softmax.defined());
+  const look::KeyStatistics keys = look::key_statistics(s);
+  CHECK(keys.queries_keys.empty());
+  CHECK(keys.values_outputs.size() == 1);
+  const Inspection page = inspect(s);
+  CHECK(page.holds());
+  CHECK(contains(page.html(), "no softmax attention to compare with: queries have 3 features and keys 6"));
+  CHECK(contains(page.html(), "queries and keys have 3 and 6 features"));
+}
+
 TEST_CASE("inspect: an optimiser that divides by the gradient's size leaves channels that are rounding") {
   const Array rows = random(f64({1, 1, 4, 3}), 1);
   InspectedLoop s = one_matrix(rows, rows, rows, random(f64({1, 1, 4, 3}), 2), 0.1, 1);
