@@ -939,12 +939,16 @@ FAULTS = [
     ]),
     ("reference", "ttt/reference_formulas.cpp", REFERENCE, [
         ("parameter-taken-as-it-is", "if («text != name») out[name] = text;", "false"),
-        ("gradient-at-the-weight-itself", "formula(«optimizer.gradient_point(states[i], gates, w)»)", "states[i][0]"),
+        ("rate-of-no-mean", "const bool mean = «policy.update == Policy::Update::per_chunk»;",
+         "policy.update == Policy::Update::per_chunk && !name.starts_with(\"rate\")"),
+        ("place-in-the-chunk-not-told", "if («views.contains(\"position\")»)", "false"),
+        ("gradient-at-the-weight-itself", "formula(«optimizer.gradient_point(states[i], gates.of_steps, w)»)", "states[i][0]"),
     ]),
     ("reference", "ttt/reference.cpp", REFERENCE, [
         ("infinite-input-taken", "if (const std::int64_t at = «first_not_finite(given)»; at >= 0)", "-1"),
         ("precision-lost", "if (!is_float(given.dtype()) || «size_of(given.dtype()) > size_of(t.spec.dtype)»)", "false"),
         ("start-of-dotted-names-forgotten", "options.random_start && «!p.is_slot[i]»", "t.name.find('.') == t.name.npos"),
+        ("head-as-wide-as-its-keys", "if (options.raw || «!system.prepare») return width;", "true"),
         ("unknown-input-ignored", "«refuse_unknown(system, inputs, p);»", None),
         ("diverged-reference-given", "if (const std::int64_t at = «first_not_finite(values[i])»; at >= 0)", "-1"),
     ]),
