@@ -805,6 +805,9 @@ FAULTS = [
     ("looking", "look/views/one_token.cpp", (files("look/numbers_test"),), [
         ("own-rates-forgotten", "«gates[name] = rows»;", None),
     ]),
+    ("conformance", "ttt/conformance.cpp", (files("ttt/conformance"),), [
+        ("overflow-not-told", "«finite(first) && std::isfinite(worst)» ? \"\" :", "true"),
+    ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
          "if («side.defined() && mentions(side, w.at(on).value)») return", "false"),
@@ -1270,6 +1273,7 @@ FAULTS = [
         ("chunk-steps-as-far-as-its-tokens", "titans_optimizer().scale(«kMostOfChunk / tokens»)", "kMostOfChunk"),
     ]),
     ("learners", "ttt/layer.cpp", (files("ttt/layer_test", "models/language_model"),), [
+        ("answers-of-any-width", "if («out.dim(-1) != sizes_.dim»)", "false"),
         ("order-forgotten", "if («system_.rotary_in_sequence») rotate(", "false"),
         ("rotated-as-the-first", "rotate(«stream.positions(name_ + \".position\", joined.q)»)",
          "0.0 * stream.positions(name_ + \".position\", joined.q)"),
