@@ -6,21 +6,8 @@
 
 namespace nestgrad::look {
 
-namespace {
-
 using Tensors = std::vector<Tensor>;
 using Arrays = std::vector<Array>;
-
-// With the size of each token's gradient as a variable, [batch, heads, time, 1] of ones.
-Views with_sizes(const Views& views, Tensor sizes) {
-  Views out = views;
-  const auto rate = out.gates.find("rate");
-  if (rate == out.gates.end()) out.gates["rate"] = sizes;
-  else rate->second = rate->second * sizes;
-  return out;
-}
-
-}  // namespace
 
 GradientParts::GradientParts(const InspectedLoop& inspected)
     : time_(inspected.time()),
@@ -50,9 +37,9 @@ Tensors GradientParts::outputs(OpenLoop& loop, Tensor reads, Tensor steps, const
                     "carried back to the point of each; take policies with one step a chunk",
                     inspected.name, inspected.policy.steps));
   const Tensor sizes = probe(full(DType::f64, {inspected.batch(), inspected.heads(), time_, 1}, 1));
-  loop.views = with_sizes(loop.views, sizes);
+  loop.views.gates[kWriteSize] = sizes;
   weights_ = loop.learning.size();
-  point_per_token_ = loop.learner->optimizer().moves_gradient_point();
+  point_per_token_ = loop.learner->optimizer().moves_gradient_point_by_token();
   Tensors wrt;
   for (std::size_t i = 0; i < weights_; ++i) wrt.push_back(loop.start[loop.learning.at(i).name]);
   wrt.push_back(sizes);

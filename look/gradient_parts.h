@@ -24,7 +24,7 @@ class GradientParts {
   // `gradient` is the part through the steps that `steps` marks.
   Result run(const Array& reads, const Array& steps) const;
   // Has every token a point of its own where its gradient
-  // is taken (InnerOptimizer::keep before the gradient)?
+  // is taken (InnerOptimizer::keep before the gradient, by a gate)?
   bool point_per_token() const { return point_per_token_; }
   Array every_token() const { return Array::full(DType::f64, {1, 1, time_, 1}, 1); }
   Array every_step() const { return Array::full(DType::f64, {chunks_, 1, 1, 1, 1}, 1); }

@@ -109,8 +109,8 @@ InspectedLoop inspected_learner(const System& system, const ProgramSizes& sizes,
   out.q = views[0], out.k = views[1], out.v = views[2];
   for (std::size_t i = 0; i < gates.size(); ++i) out.gates[gates[i]] = views[3 + i];
   if (system.position_rates) {  // as the published layers start: eta[i, j] = sigmoid(..) / (i + 1) / dim
-    Array& rate = out.gates.at("rate");
-    for (double& r : rate.as<double>()) r /= static_cast<double>(sizes.dim);
+    if (const auto rate = out.gates.find("rate"); rate != out.gates.end())
+      for (double& r : rate->second.as<double>()) r /= static_cast<double>(sizes.dim);
     out.position = Array(DType::f64, {out.chunk()});
     for (std::int64_t i = 0; i < out.chunk(); ++i)
       out.position.as<double>()[static_cast<std::size_t>(i)] = 1 / static_cast<double>(i + 1);
@@ -122,6 +122,11 @@ InspectedLoop inspected_learner(const System& system, const ProgramSizes& sizes,
   const Array answers = OpenProgram(out, {}, [](OpenLoop& loop, const std::vector<Tensor>&) {
     return std::vector<Tensor>{loop.run(loop.options).output};
   })()[0];
+  if (answers.shape() != rows.shape)
+    throw ShapeError(fmt::format(
+        "[inspect] {}: predict() gives answers {}, and the task asks for {}; let predict() give as many "
+        "features as a head has, {}",
+        system.name, to_string(answers.spec()), to_string(rows), sizes.dim));
   const std::span<double> c = out.cotangent.as<double>();
   const double members = static_cast<double>(sizes.batch * sizes.heads);
   out.outer_loss.assign(static_cast<std::size_t>(sizes.time), 0);

@@ -73,7 +73,9 @@ StepContributions contributions_by_step(const InspectedLoop& inspected);
 // moves the points where later gradients are taken (Sun et al. 2024, section 2.5).
 struct Channels {
   Array full, cumsum, gradient;  // [time, time]
-  std::vector<Claim> claims;  // they add up; with one mini-batch, where there may be one, `gradient` is zero
+  // They add up; the size of a write is that of the token's inner loss; with one mini-batch, where there may be one,
+  // `gradient` is zero.
+  std::vector<Claim> claims;
 };
 Channels channels(const InspectedLoop& inspected);
 
@@ -94,8 +96,10 @@ struct Estimate {
 };
 struct Estimators {
   std::vector<Estimate> estimates;  // full, first order, truncated after 1, 2, 4, .. steps
-  // Cosine of first order and full gradient of the starting weights when all steps are this much smaller.
+  // Cosine of first order and full gradient of the starting weights when all steps are this much smaller; gates that the
+  // learner makes itself are constants in both.
   std::vector<double> scale, cosine;
+  bool own_gates = false;  // does it make any
   std::vector<Claim> claims;
 };
 Estimators estimators(const InspectedLoop& inspected);
@@ -126,7 +130,7 @@ InnerLosses inner_losses(const InspectedLoop& inspected);
 struct AttentionMaps {
   Array effective;      // [batch, heads, time, time]: EffectiveAttention::matrix; undefined if there is none
   std::string why_not;  // then: why
-  Array softmax;        // of the same q and k
+  Array softmax;        // of the same q and k; undefined where they have other widths
   std::vector<Claim> claims;  // with it and the effective values the output is the learner's
 };
 AttentionMaps attention_maps(const InspectedLoop& inspected);
@@ -152,7 +156,8 @@ struct KeyStatistics {
     Array first, second;
     double explained = 0;  // share of the variance in the plane
   };
-  std::vector<Plane> queries_keys, values_outputs;  // per head, batch entry 0
+  // Per head, batch entry 0; none where the two have other widths.
+  std::vector<Plane> queries_keys, values_outputs;
   std::vector<Claim> claims;
 };
 KeyStatistics key_statistics(const InspectedLoop& inspected);

@@ -92,8 +92,10 @@ void describe(const Options& o) {
   print_json(out);
 }
 
-ttt::ReferenceSizes sizes_of(const Array& k) {
-  return {.batch = k.shape()[0], .heads = k.shape()[1], .time = k.shape()[2], .dim = k.shape()[3]};
+ttt::ReferenceSizes sizes_of(const ttt::System& system, const ttt::NamedArrays& inputs, const Shape& k,
+                             const ttt::ReferenceOptions& options) {
+  if (std::ranges::find(k, 0) == k.end()) return ttt::reference_sizes(system, inputs, options);
+  return {.batch = k[0], .heads = k[1], .time = k[2], .dim = k[3]};  // of which none is a reference
 }
 
 // What the file has; of one that this program wrote, the inputs, which must be for the same computation.
@@ -125,7 +127,7 @@ void compute(const Options& o) {
   } else {
     inputs = inputs_in(o);
     if (const auto k = inputs.find("k"); k != inputs.end() && k->second.shape().size() == 4)
-      checked_description(o, sizes_of(k->second));
+      checked_description(o, sizes_of(system, inputs, k->second.shape(), o.reference));
     if (o.seed_given && inputs.contains("cotangent.output"))
       throw CLI::ValidationError("--seed", "nothing is drawn: the file has all inputs; leave it out");
   }

@@ -790,6 +790,24 @@ FAULTS = [
         ("slower-chosen", "if («row.slower && row.slower(d)») {", "false"),
         ("chunks-that-meet-at-once", "row.block != BlockSize::one_chunk ? «d.why_chunks_meet()» : why", "why"),
     ]),
+    ("table", "ttt/forms/table.cpp", (files("ttt/compose"),), [
+        ("moved-for-each-token", "d.policy().chunk != 1 && «d.optimizer().moves_gradient_point_by_token()»", "false"),
+    ]),
+    ("form", "ttt/forms/form.cpp", (files("ttt/optimizers"),), [
+        ("even-point-not-moved", "else if («optimizer_.moves_gradient_point_by_token()»)", "true"),
+    ]),
+    ("looking", "look/gradient_parts.cpp", (files("look/numbers_test"),), [
+        ("sizes-are-the-rate", "loop.views.gates[«kWriteSize»] = sizes", "\"rate\""),
+    ]),
+    ("looking", "look/views/estimators.cpp", (files("look/numbers_test"),), [
+        ("own-gates-not-held", "w.with(«constants(w.values())»).with_held(", "w.values()"),
+    ]),
+    ("looking", "look/views/one_token.cpp", (files("look/numbers_test"),), [
+        ("own-rates-forgotten", "«gates[name] = rows»;", None),
+    ]),
+    ("conformance", "ttt/conformance.cpp", (files("ttt/conformance"),), [
+        ("overflow-not-told", "«finite(first) && std::isfinite(worst)» ? \"\" :", "true"),
+    ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [
         ("gradient-that-depends-on-a-weight",
          "if («side.defined() && mentions(side, w.at(on).value)») return", "false"),
@@ -924,12 +942,16 @@ FAULTS = [
     ]),
     ("reference", "ttt/reference_formulas.cpp", REFERENCE, [
         ("parameter-taken-as-it-is", "if («text != name») out[name] = text;", "false"),
-        ("gradient-at-the-weight-itself", "formula(«optimizer.gradient_point(states[i], gates, w)»)", "states[i][0]"),
+        ("rate-of-no-mean", "const bool mean = «policy.update == Policy::Update::per_chunk»;",
+         "policy.update == Policy::Update::per_chunk && !name.starts_with(\"rate\")"),
+        ("place-in-the-chunk-not-told", "if («views.contains(\"position\")»)", "false"),
+        ("gradient-at-the-weight-itself", "formula(«optimizer.gradient_point(states[i], gates.of_steps, w)»)", "states[i][0]"),
     ]),
     ("reference", "ttt/reference.cpp", REFERENCE, [
         ("infinite-input-taken", "if (const std::int64_t at = «first_not_finite(given)»; at >= 0)", "-1"),
         ("precision-lost", "if (!is_float(given.dtype()) || «size_of(given.dtype()) > size_of(t.spec.dtype)»)", "false"),
         ("start-of-dotted-names-forgotten", "options.random_start && «!p.is_slot[i]»", "t.name.find('.') == t.name.npos"),
+        ("head-as-wide-as-its-keys", "if (options.raw || «!system.prepare») return width;", "true"),
         ("unknown-input-ignored", "«refuse_unknown(system, inputs, p);»", None),
         ("diverged-reference-given", "if (const std::int64_t at = «first_not_finite(values[i])»; at >= 0)", "-1"),
     ]),
@@ -1251,6 +1273,7 @@ FAULTS = [
         ("chunk-steps-as-far-as-its-tokens", "titans_optimizer().scale(«kMostOfChunk / tokens»)", "kMostOfChunk"),
     ]),
     ("learners", "ttt/layer.cpp", (files("ttt/layer_test", "models/language_model"),), [
+        ("answers-of-any-width", "if («out.dim(-1) != sizes_.dim»)", "false"),
         ("order-forgotten", "if («system_.rotary_in_sequence») rotate(", "false"),
         ("rotated-as-the-first", "rotate(«stream.positions(name_ + \".position\", joined.q)»)",
          "0.0 * stream.positions(name_ + \".position\", joined.q)"),

@@ -21,6 +21,10 @@ Array scaled_by(double factor, const Array& a) {
   return out;
 }
 
+bool finite(const Arrays& arrays) {
+  return std::ranges::all_of(arrays, [](const Array& a) { return first_not_finite(a) < 0; });
+}
+
 class ConformanceChecks {
  public:
   ConformanceChecks(const System& system, const ProgramSizes& sizes, std::uint64_t seed)
@@ -106,6 +110,18 @@ class ConformanceChecks {
     report_.checks.push_back({std::move(name), 0, 0, "relative", std::move(why), false});
   }
 
+  // Of the reference itself, so that it says nothing about the forms; empty: its numbers are finite.
+  std::string why_not_finite() const {
+    static constexpr const char* kWhat[] = {"values", "gradients", "gradients of |gradient|^2"};
+    for (const int order : {0, 1, 2})
+      if (!finite(run_program(derivatives(FormChoice::primal, order))))
+        return fmt::format(
+            "the primal form's own {} are not finite, so there is nothing to compare with: the learner diverges or its "
+            "numbers overflow; make its steps smaller (a rate, InnerOptimizer::scale or clip)",
+            kWhat[order]);
+    return {};
+  }
+
   void forms() {
     std::string names;
     for (FormChoice form : valid_) names += fmt::format("{}{}", names.empty() ? "" : ", ", ttt::name(form));
@@ -113,7 +129,9 @@ class ConformanceChecks {
     double worst = 0;
     for (std::size_t i = 1; i < valid_.size(); ++i)
       worst = worse(worst, worst_error(run_program(derivatives(valid_[i], 2)), first));
-    if (valid_.size() == 1) skip("forms", fmt::format("only {} is valid", names));
+    if (const std::string why = finite(first) && std::isfinite(worst) ? "" : why_not_finite(); !why.empty())
+      add("forms", HUGE_VAL, 1e-9, why);
+    else if (valid_.size() == 1) skip("forms", fmt::format("only {} is valid", names));
     else add("forms", worst, 1e-9, names);
   }
 

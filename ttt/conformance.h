@@ -16,7 +16,8 @@ struct ConformanceReport {
 };
 
 // clang-format off
-//   forms          all valid forms agree: values, gradients, gradients of |gradient|^2 (order 2)
+//   forms          all valid forms agree: values, gradients, gradients of |gradient|^2 (order 2); fails as well where
+//                  these numbers are not finite in the primal form, as of a learner whose steps are too large
 //   differences    the meta-gradient against central differences along a random direction
 //   taylor         what the linear model of the outer loss leaves shrinks with the square of the step
 //   contributions  first-order gradient + each inner step's own part = full gradient

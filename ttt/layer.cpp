@@ -272,6 +272,11 @@ Tensor TTTLayer::operator()(Tensor x, Stream& stream) const {
   } else {
     out = learnt(*learner_, views, stream);
   }
+  if (out.dim(-1) != sizes_.dim)
+    throw ShapeError(fmt::format(
+        "[ttt] {}: predict() gives answers of {} features, and a head of the layer has {} (the width {} by {} "
+        "heads); let predict() give as many as a head has",
+        system_.name, out.dim(-1), sizes_.dim, options_.width, options_.heads));
   const Tensor shift = params_("post_norm.bias", {options_.width}, Init::zeros());
   const Tensor gain = params_("post_norm.weight", {options_.width}, Init::ones());
   out = layer_norm(join_heads(out), gain, shift);

@@ -113,7 +113,9 @@ class InnerOptimizer {
   InnerOptimizer& piece(std::string name, Piece fn, std::vector<std::string> slots = {});
 
   // ---- on the weight: W <- keep W - g ----
-  // Forget gate, or 1 - weight decay. before_gradient: the gradient is taken at keep W (gated delta rule).
+  // Forget gate, or 1 - weight decay. before_gradient: the gradient is taken at keep W (gated delta rule), where W are the
+  // chunk's first weights. A gate of each token's own moves that point for each token, and so wants chunks of one token, or
+  // a step per chunk, which takes its mean; a constant or an outer parameter moves it for all tokens alike.
   InnerOptimizer& keep(Hyper factor, bool before_gradient = false);
   // A pull towards the anchor, where the weight started: W <- .. - strength F (W - anchor). It acts beside the
   // gradient, not through momentum or Muon.
@@ -128,7 +130,8 @@ class InnerOptimizer {
   std::vector<FastWeight> slots(const FastWeight& w) const;
   // Where the gradient is taken; state[0] is the weight, then the slots.
   Tensor gradient_point(std::span<const Tensor> state, const Gates& gates, const FastWeight& weight) const;
-  bool moves_gradient_point() const { return keep_first_; }
+  // Does each token's own gate move it?
+  bool moves_gradient_point_by_token() const { return keep_first_ && !keep_.gate_name.empty(); }
   // Gradients of all weights, before each weight's own step (Per::all).
   std::vector<Tensor> joint(std::vector<Tensor> gradients) const;
   bool stops_gradients() const { return detached_; }

@@ -36,7 +36,8 @@ struct Policy {
   // How far the outer gradient follows the learning.
   enum class Meta : std::uint8_t {
     full,         // through every inner gradient
-    first_order,  // the weights at which an inner gradient is taken count as constants
+    first_order,  // the weights at which an inner gradient is taken count as constants, also for gates that the
+                  // learner makes of them (Learner::own_gates)
     truncated,    // weights are cut from their past every `horizon` chunks
   } meta = Meta::full;
   std::int64_t horizon = 1;

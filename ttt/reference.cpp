@@ -140,14 +140,40 @@ void refuse_unknown(const System& system, const NamedArrays& inputs, const Refer
                                     did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
+// Features of a view as the layer makes it.
+std::int64_t width_of(const char* view, const System& system, const ReferenceSizes& sizes,
+                      const ReferenceOptions& options) {
+  const std::vector<ReferenceTensor> views =
+      effective_inputs(system, reference_policy(system, sizes, options), sizes, options);
+  return std::ranges::find(views, view, &ReferenceTensor::name)->spec.shape[3];
+}
+
+// Features of a head, where `sizes` has those of k, which System::prepare may have widened: so many that it makes k as wide.
+// Where several do, those of q are tried first; where none do, those of k are told what is wrong.
+std::int64_t head_dim_of(const System& system, const NamedArrays& inputs, ReferenceSizes sizes,
+                         const ReferenceOptions& options) {
+  const std::int64_t width = sizes.dim;
+  if (options.raw || !system.prepare) return width;
+  const auto makes_it = [&](std::int64_t dim) {
+    sizes.dim = dim;
+    try {
+      return width_of("k", system, sizes, options) == width;
+    } catch (const Error&) {
+      return false;  // it takes no heads of so many features
+    }
+  };
+  if (makes_it(width)) return width;
+  if (const auto q = inputs.find("q"); q != inputs.end() && q->second.spec().rank() == 4)
+    if (const std::int64_t dim = q->second.shape()[3]; dim > 0 && makes_it(dim)) return dim;
+  for (std::int64_t dim = 1; dim <= width; ++dim)
+    if (makes_it(dim)) return dim;
+  return width;
+}
+
 // Sizes as k has them; q may ask more or fewer tokens of a policy with one step for the whole sequence, and
 // values may be narrower or wider than keys where the start state is given.
 ReferenceShape shape_of(const System& system, const NamedArrays& inputs, const ReferenceOptions& options) {
-  const Array& k = find(inputs, "k", "[batch, heads, time, dim]");
-  if (k.spec().rank() != 4 || k.size() == 0)
-    throw ShapeError(
-        fmt::format("[reference] 'k' is {}; expected [batch, heads, time, dim]", to_string(k.spec())));
-  ReferenceShape out({k.shape()[0], k.shape()[1], k.shape()[2], k.shape()[3]});
+  ReferenceShape out(reference_sizes(system, inputs, options));
   const Policy policy = reference_policy(system, out, options);
   const auto q = inputs.find("q"), v = inputs.find("v");
   if (q != inputs.end() && q->second.spec().rank() == 4 && policy.update == Policy::Update::per_chunk &&
@@ -155,11 +181,24 @@ ReferenceShape shape_of(const System& system, const NamedArrays& inputs, const R
     out.queries = q->second.shape()[2];
   const bool starts =
       std::ranges::any_of(inputs, [](const auto& t) { return t.first.starts_with(kStartPrefix); });
-  if (v != inputs.end() && v->second.spec().rank() == 4 && starts) out.value_dim = v->second.shape()[3];
+  if (v != inputs.end() && v->second.spec().rank() == 4 && starts &&
+      (options.raw || width_of("v", system, out, options) == out.dim))
+    out.value_dim = v->second.shape()[3];
   return out;
 }
 
 }  // namespace
+
+ReferenceSizes reference_sizes(const System& system, const NamedArrays& inputs,
+                               const ReferenceOptions& options) {
+  const Array& k = find(inputs, "k", "[batch, heads, time, dim]");
+  if (k.spec().rank() != 4 || k.size() == 0)
+    throw ShapeError(
+        fmt::format("[reference] 'k' is {}; expected [batch, heads, time, dim]", to_string(k.spec())));
+  ReferenceSizes out{k.shape()[0], k.shape()[1], k.shape()[2], k.shape()[3]};
+  out.dim = head_dim_of(system, inputs, out, options);
+  return out;
+}
 
 ReferenceDescription describe_reference(const System& system, const ReferenceSizes& sizes,
                                         const ReferenceOptions& options) {
@@ -187,8 +226,8 @@ NamedArrays random_inputs(const System& system, const ReferenceSizes& sizes,
     if (options.random_start && !p.is_slot[i]) draw(kStartPrefix, kParameterSpread);
     if (options.random_final_cotangent) draw(kFinalCotangentPrefix, 1);
   }
-  out["cotangent.output"] =
-      drawn("cotangent.output", {sizes.batch, sizes.heads, sizes.time, sizes.dim}, 1, options.seed);
+  const auto cotangent = std::ranges::find(p.inputs, "cotangent.output", &ReferenceTensor::name);
+  out["cotangent.output"] = drawn("cotangent.output", cotangent->spec.shape, 1, options.seed);
   for (auto& [name, value] : out) value = value.cast(options.dtype);
   return out;
 }

@@ -59,6 +59,11 @@ struct ReferenceDescription {
   std::map<std::string, std::string> metadata;
 };
 
+// Sizes of the problem that these inputs are: those of k, where System::prepare does not widen it. ConfigError, ShapeError:
+// there is no k, or it is not [batch, heads, time, dim].
+ReferenceSizes reference_sizes(const System& system, const NamedArrays& inputs,
+                               const ReferenceOptions& options);
+
 // What reference() takes, optional inputs included, and gives for those that are needed. ConfigError for sizes
 // or settings that do not fit the system, FormError for a form that is impossible.
 ReferenceDescription describe_reference(const System& system, const ReferenceSizes& sizes,

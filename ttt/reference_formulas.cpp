@@ -124,23 +124,29 @@ std::string constants_in(const Graph& graph, const std::vector<Tensor>& values) 
   return out.empty() ? "none" : fmt::format("{}", fmt::join(out, ", "));
 }
 
-// Gates as an optimiser sees them, columns; those of a step per chunk are means over it.
-Gates gate_inputs(Graph& graph, const System& system, const Learner& learner, const ReferenceSizes& s,
-                  const Policy& policy, DType dtype) {
-  Gates out;
+// Gates in formulas: as the tokens' gradients are multiplied by them, and as an optimiser sees them, columns; of a step per
+// chunk these are means over it.
+struct GateInputs {
+  Gates of_tokens, of_steps;
+};
+GateInputs gate_inputs(Graph& graph, const NamedTensors& views, const Learner& learner, std::int64_t heads,
+                       const Policy& policy, DType dtype) {
+  GateInputs out;
   const auto add = [&](const std::string& name, std::int64_t width) {
-    const bool mean = policy.update == Policy::Update::per_chunk && !name.starts_with("rate");
-    out[name] = graph.input(Spec{dtype, {s.heads, width, 1}}, mean ? "mean(" + name + ")" : name);
+    const Spec column{dtype, {heads, width, 1}};
+    out.of_tokens[name] = graph.input(column, name);
+    const bool mean = policy.update == Policy::Update::per_chunk;
+    out.of_steps[name] = mean ? graph.input(column, "mean(" + name + ")") : out.of_tokens[name];
   };
-  for (const GateSpec& gate : system.gates) add(gate.name, gate.per_feature ? s.dim : 1);
-  if (system.position_rates) add("rate", 1);
+  for (const auto& [name, rows] : views)
+    if (name != "q" && name != "k" && name != "v" && name != "position") add(name, rows.dim(-1));
   for (const std::string& name : learner.own_gates()) add(name, 1);
   return out;
 }
 
 // What a step does to each weight that learns and to its slots: W <- .. with g, the gradient.
 void describe_steps(Graph& graph, const Learner& learner, const State& start, const Policy& policy,
-                    const Gates& gates, LearnerFormulas& out) {
+                    const GateInputs& gates, LearnerFormulas& out) {
   const InnerOptimizer optimizer = learner.optimizer();
   const std::vector<std::string> names = state_names(start);
   std::vector<std::string> gradients, updates;
@@ -155,14 +161,14 @@ void describe_steps(Graph& graph, const Learner& learner, const State& start, co
   at = 0;
   for (std::size_t i = 0; i < states.size(); ++i) {
     const FastWeight& w = start.weights.at(i);
-    const Tensor rate = rate_of(policy, gates, w);
+    const Tensor rate = rate_of(policy, gates.of_tokens, w);
     gradients.push_back(fmt::format("g.{0} = {1}{2}dloss/d{0} at {3}", w.name,
                                     policy.update == Policy::Update::per_token ? ""
                                     : policy.average                           ? "mean over the chunk of "
                                                                                : "sum over the chunk of ",
                                     rate.defined() ? formula(rate) + " * " : "",
-                                    formula(optimizer.gradient_point(states[i], gates, w))));
-    for (const Tensor& next : optimizer.step(states[i], joint[i], gates, w)) {
+                                    formula(optimizer.gradient_point(states[i], gates.of_steps, w))));
+    for (const Tensor& next : optimizer.step(states[i], joint[i], gates.of_steps, w)) {
       const std::string text = formula(next);
       if (text != names[at]) updates.push_back(names[at] + " <- " + text);
       ++at;
@@ -199,18 +205,29 @@ LearnerFormulas learner_formulas(const System& system, const ReferenceSizes& s,
   const std::vector<Tensor> flat = start.flat();
   for (std::size_t i = 0; i < flat.size(); ++i) out.start[names[i]] = formula(flat[i]);
 
+  // Views and gates are those that System::prepare makes: it may widen them.
+  NamedTensors raw;
+  for (const ReferenceTensor& t : raw_inputs(system, policy, s, options.dtype))
+    raw[t.name] = graph.input(t.spec);
+  const NamedTensors views = named_views(views_from_raw(system, policy, raw, options));
   const auto rows = [&](const char* name) {
-    return graph.input(Spec{options.dtype, {s.heads, s.time, s.dim}}, name);
+    const Shape& shape = views.at(name).shape();
+    return graph.input(Spec{options.dtype, {shape.begin() + 1, shape.end()}}, name);
   };
   const Weights weights = start.weights.spread(s.time);
   const std::vector<Tensor> made{learner->predict(weights, rows("q")),
                                  learner->loss(weights, rows("k"), rows("v"))};
+  out.answer_dim = made[0].dim(-1);
   out.taken = expressions_of(graph, table, made);
   out.constants = constants_in(graph, made);
 
   const Trained trained = restrict_to(*learner, start, policy.trained);
   describe_steps(graph, *trained.learner, trained.start, policy,
-                 gate_inputs(graph, system, *learner, s, policy, options.dtype), out);
+                 gate_inputs(graph, views, *learner, s.heads, policy, options.dtype), out);
+  if (views.contains("position"))
+    out.update +=
+        "; token i of a chunk reads W0 + position[i] (W - W0) of each weight W, where W0 is what the chunk began with, and "
+        "the chunk leaves that of its last token";
   return out;
 }
 

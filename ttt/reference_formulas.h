@@ -14,6 +14,7 @@ struct LearnerFormulas {
   std::map<std::string, std::string> start;  // by names of the state: what the first token finds
   std::string gradient, update;              // of each weight that learns, and of its slots
   std::string constants;                     // in f and in the loss
+  std::int64_t answer_dim = 0;               // features of f(q)
 };
 LearnerFormulas learner_formulas(const System& system, const ReferenceSizes& sizes,
                                  const ReferenceOptions& options);

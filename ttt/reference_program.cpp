@@ -46,7 +46,7 @@ class Tracer {
                             : effective_inputs(system_, policy_, shape_, options_);
     views_ = p.inputs.size();
     p.inputs.push_back({"cotangent.output",
-                        {options_.dtype, {shape_.batch, shape_.heads, shape_.queries, shape_.value_dim}},
+                        {options_.dtype, {shape_.batch, shape_.heads, shape_.queries, answer_dim()}},
                         view_axes("output"),
                         "gradients are those of sum(output * cotangent.output); drawn if it is not given",
                         true});
@@ -60,6 +60,10 @@ class Tracer {
   }
 
  private:
+  // Features of an answer: those of f, or where values are wider or narrower than keys, those of a value.
+  std::int64_t answer_dim() const {
+    return shape_.value_dim == shape_.dim ? program_.formulas.answer_dim : shape_.value_dim;
+  }
   // Tokens between the states that are given.
   std::int64_t state_every() const {
     const std::int64_t chunk = policy_.chunk_of(shape_.time), every = options_.state_every;

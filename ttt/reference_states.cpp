@@ -85,10 +85,10 @@ InnerSteps inner_steps(const Learner& learner, const State& start, const Views& 
   // Chunks [begin, end), whole ones side by side or the last.
   const auto take = [&](std::int64_t begin, std::int64_t end, std::int64_t tokens) {
     const Views own = part(views, begin * parts.tokens, begin * parts.tokens + (end - begin) * tokens);
-    const Block block = split_chunks(Block{own, true, {}, {}}, end - begin);
     std::vector<Tensor> flat;
     for (const Tensor& t : before) flat.push_back(slice(t, 0, begin, end));
     const Trained now = restrict_to(learner, start.with(flat), policy.trained);
+    const Block block = steps.with_own_gates(now.start, split_chunks(Block{own, true, {}, {}}, end - begin));
     const Weights at = now.start.weights.with(steps.points(now.start, block));
     const std::vector<Tensor> g = steps.gradients(at, block);
     for (std::size_t i = 0; i < weights; ++i) gradients[i].push_back(g[i]);

@@ -32,13 +32,14 @@ std::map<std::string, std::string> view_formulas(const System& system, const Pol
                     ? fmt::format("rope(raw {}, place in the chunk, theta {})", t.name, options.rope_theta)
                     : "raw " + t.name);
   Views views{raw["q"], raw["k"], raw["v"], {}, {}};
+  if (system.position_rates) {
+    views.gates["rate"] = graph.input(raw.at("rate").spec(),
+                                      fmt::format("{} * sigmoid(raw rate) / {}", options.base_lr, shape.dim));
+    views.position = graph.input(raw.at("position").spec(), "max(1 / (place + 1) + raw position, 0)");
+  }
   shape_views(system, raw, views);
   std::map<std::string, std::string> out;
   for (const auto& [name, value] : named_views(views)) out[name] = formula(graph.tensor(graph.lift(value)));
-  if (system.position_rates) {
-    out["rate"] = fmt::format("{} * sigmoid(raw rate) / {}", options.base_lr, shape.dim);
-    out["position"] = "max(1 / (place + 1) + raw position, 0)";
-  }
   return out;
 }
 

@@ -22,7 +22,7 @@ Gates chunk_gates(const Gates& rows) {
 
 Tensor rate_of(const Policy& policy, const Gates& gates, const FastWeight& weight) {
   Tensor out;
-  for (const std::string& name : {std::string("rate"), "rate." + weight.name})
+  for (const std::string& name : {std::string("rate"), "rate." + weight.name, std::string(kWriteSize)})
     if (const auto at = gates.find(name); at != gates.end())
       out = out.defined() ? out * at->second : at->second;
   if (!policy.ascent) return out;

@@ -78,6 +78,10 @@ Gates each(const Gates& gates, const std::function<Tensor(Tensor)>& fn);
 // tokens.
 Gates columns_of(const Gates& rows);
 Gates chunk_gates(const Gates& rows);
+// A gate that multiplies the gradient of each token as "rate" does, and that no optimiser reads: the size of what a token
+// writes. Who looks at a loop gives ones, to differentiate by them. (A learner may make its rates itself, and its
+// optimiser may read them: Mamba-2 forgets by its rate.)
+inline constexpr const char* kWriteSize = "size of the write";
 // What multiplies the gradients of a weight, [.., tokens, 1]; undefined: nothing.
 Tensor rate_of(const Policy& policy, const Gates& gates, const FastWeight& weight);
 

@@ -35,7 +35,13 @@ struct System {
   std::vector<GateSpec> gates = {};
   std::function<std::unique_ptr<Learner>(const Params& params, const SystemSizes& sizes)> learner = {};
   std::function<Policy(const SystemSizes& sizes)> policy = {};
-  // q, k, v as projected -> as the inner loop sees them; identity if empty. Decoding calls it (and the gates'
+  // q, k, v as projected and the gates -> as the inner loop sees them; identity if empty. It may make gates, erase them and
+  // widen views: Longhorn makes its rates and its forgetting of one gate `beta`,
+  //
+  //   Tensor beta = v.gates.at("beta"), d = beta / (1.0 + beta * sum(square(v.k), {-1}, kKeep));
+  //   v.gates = {{"rate", d}, {"forget", 1.0 - d * square(v.k)}};
+  //
+  // and RWKV-7 gives its learner three keys side by side, v.k = concat({..}, -1). Decoding calls it (and the gates'
   // shapes) for one token at a time, so it must treat each token by itself (why_tokens_meet).
   std::function<void(Views& views)> prepare = {};
   // A layer gives each token's value to the key of the token before (of the first: zeros), so that what is learnt is

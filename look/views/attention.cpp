@@ -1,4 +1,6 @@
 // The learner as attention over effective keys and values, and softmax attention beside it.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "look/open_loop.h"
@@ -25,13 +27,14 @@ Array causal_mask(std::int64_t time) {
 
 AttentionMaps attention_maps(const InspectedLoop& inspected) {
   AttentionMaps out;
-  out.softmax = OpenProgram(inspected, {}, [&](OpenLoop& loop, const Tensors&) {
-    const double scale = 1 / std::sqrt(static_cast<double>(loop.views.k.dim(-1)));
-    const Tensor k = loop.views.k, q = inspected.policy.query_is_key ? k : loop.views.q;
-    Tensor scores = matmul(q * scale, k, {.b = true});
-    if (inspected.policy.causal()) scores = scores + constant(causal_mask(inspected.time()));
-    return Tensors{softmax(scores, -1)};
-  })()[0];
+  if (inspected.policy.query_is_key || inspected.q.shape()[3] == inspected.k.shape()[3])
+    out.softmax = OpenProgram(inspected, {}, [&](OpenLoop& loop, const Tensors&) {
+      const double scale = 1 / std::sqrt(static_cast<double>(loop.views.k.dim(-1)));
+      const Tensor k = loop.views.k, q = inspected.policy.query_is_key ? k : loop.views.q;
+      Tensor scores = matmul(q * scale, k, {.b = true});
+      if (inspected.policy.causal()) scores = scores + constant(causal_mask(inspected.time()));
+      return Tensors{softmax(scores, -1)};
+    })()[0];
   try {
     const Arrays r = OpenProgram(inspected, {}, [&](OpenLoop& loop, const Tensors&) {
       Policy policy = inspected.policy;  // no derivative is taken
@@ -59,6 +62,10 @@ ReportView attention_view(ViewContext& context) {
       r.claims};
   if (!r.effective.defined())
     view.preformatted = "This learner has no effective attention matrix: " + r.why_not + "\n";
+  if (!r.softmax.defined())
+    view.preformatted +=
+        fmt::format("There is no softmax attention to compare with: queries have {} features and keys {}.\n",
+                    inspected.q.shape()[3], inspected.k.shape()[3]);
   for (std::int64_t h = 0; h < context.drawn_heads; ++h) {
     if (r.effective.defined()) {
       Heatmap picture = token_map(head_title("Effective attention", h, inspected.heads()), "weight (no unit)",
@@ -66,11 +73,12 @@ ReportView attention_view(ViewContext& context) {
       picture.diverging = true;
       view.pictures.push_back(picture);
     }
-    view.pictures.push_back(
-        token_map(head_title("Softmax attention", h, inspected.heads()), "weight (share)", r.softmax, h));
+    if (r.softmax.defined())
+      view.pictures.push_back(
+          token_map(head_title("Softmax attention", h, inspected.heads()), "weight (share)", r.softmax, h));
   }
   if (r.effective.defined()) context.out.arrays["effective_attention"] = r.effective;
-  context.out.arrays["softmax_attention"] = r.softmax;
+  if (r.softmax.defined()) context.out.arrays["softmax_attention"] = r.softmax;
   return view;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/grad.h"
 #include "look/gradient_parts.h"
 #include "look/views.h"
 
@@ -15,6 +16,45 @@ Policy one_step_for_everything(Policy policy) {
   policy.chunk = Policy::kWholeSequence;
   policy.steps = 1;
   return policy;
+}
+
+// A learner whose loss of each token is multiplied by a number, which stands behind the token's values.
+class SizedLosses : public Learner {
+ public:
+  explicit SizedLosses(std::unique_ptr<Learner> whole) : whole_(std::move(whole)) {}
+  Weights init() const override { return whole_->init(); }
+  Tensor predict(const Weights& w, Tensor x) const override { return whole_->predict(w, x); }
+  Tensor loss(const Weights& w, Tensor k, Tensor v) const override {
+    return slice(v, -1, v.dim(-1) - 1, v.dim(-1)) * whole_->loss(w, k, values_of(v));
+  }
+  InnerOptimizer optimizer() const override { return whole_->optimizer(); }
+  std::vector<std::string> own_gates() const override { return whole_->own_gates(); }
+  Gates gates(const Weights& w, Tensor k, Tensor v, Tensor place) const override {
+    return whole_->gates(w, k, values_of(v), place);
+  }
+
+ private:
+  static Tensor values_of(Tensor v) { return slice(v, -1, 0, v.dim(-1) - 1); }
+  std::unique_ptr<Learner> whole_;
+};
+
+// The outer loss differentiated by the size of each token's inner loss: what its writes count, found without any gate.
+std::vector<double> by_size_of_loss(const InspectedLoop& inspected) {
+  const std::int64_t time = inspected.time();
+  const OpenProgram program(inspected, {}, [&](OpenLoop& loop, const std::vector<Tensor>&) {
+    const SizedLosses learner(std::move(loop.learner));
+    const Tensor sizes = probe(full(DType::f64, {inspected.batch(), inspected.heads(), time, 1}, 1));
+    loop.views.v = concat({loop.views.v, sizes}, -1);
+    const Tensor output = train_along(learner, loop.start, loop.views, loop.options).output;
+    return grad(sum(output * loop.cotangent), {sizes}, {.allow_zero = true});
+  });
+  return sum_over_members(program()[0], time);
+}
+
+std::vector<double> sum_of_rows(const Array& map, std::int64_t time) {
+  std::vector<double> out(static_cast<std::size_t>(time), 0);
+  for (std::int64_t i = 0; i < map.size(); ++i) out[static_cast<std::size_t>(i % time)] += map.at(i);
+  return out;
 }
 
 double largest(const Array& a) {
@@ -43,7 +83,10 @@ Channels channels(const InspectedLoop& inspected) {
   // An optimiser that divides by the size of what it is given takes every size as the same: then all of it is
   // rounding, which is small beside the loss.
   out.claims = {{"cumsum channel + gradient channel = whole derivative",
-                 relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}, 1e-2 * loss_size),
+                 relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}, 1e-2 * loss_size), kExact},
+                {"by the size of a write = by the size of the token's inner loss, all answers together",
+                 relative_distance({array_of(sum_of_rows(out.full, time))},
+                                   {array_of(by_size_of_loss(inspected))}, 1e-2 * loss_size),
                  kExact}};
   if (parts.point_per_token()) return out;  // such a learner has no larger mini-batches
   InspectedLoop alone = inspected;

@@ -29,6 +29,23 @@ Tensor steps_as_batch(Tensor weights) {  // [chunks, batch, ..] -> [chunks * bat
   return reshape(weights, shape);
 }
 
+// The gates that the learner makes itself of the points where its gradients are taken, steps as sequences.
+Gates gates_made_at(const OpenLoop& loop, const Policy& policy, const Tensors& points, Tensor k, Tensor v) {
+  if (loop.learner->own_gates().empty()) return {};
+  const std::int64_t chunks = k.dim(0) / loop.views.k.dim(0), tokens = k.dim(2);
+  Tensors start = loop.start.values();
+  for (Tensor& w : start) {
+    Shape shape = w.shape();
+    shape.insert(shape.begin(), chunks);
+    w = steps_as_batch(broadcast_to(w, shape));
+  }
+  const Trained now =
+      restrict_to(*loop.learner, State::start(*loop.learner, loop.start.with(start)), policy.trained);
+  const Tensors spread = now.start.weights.with(points).spread(tokens).values();
+  return now.learner->gates(now.start.weights.with(spread).with_held(spread), k, v,
+                            iota(k.dtype(), {tokens, 1}, 0));
+}
+
 // What the inner steps are taken with, steps as sequences.
 struct Steps {
   Arrays points;   // per weight, where the gradient is taken
@@ -50,19 +67,22 @@ Steps steps_of(const InspectedLoop& inspected) {
     for (const Tensor& point : r.points) out.push_back(steps_as_batch(point));
     for (const Tensor& lambda : grad(sum(r.output * loop.cotangent), with.state_offset, {.allow_zero = true}))
       out.push_back(steps_as_batch(lambda));
-    const Shape one{inspected.batch(), inspected.heads(), inspected.time(), 1};
+    const Tensor k = steps_as_batch(loop.views.k, chunks), v = steps_as_batch(loop.views.v, chunks);
+    Gates gates = each(loop.views.gates, [&](Tensor rows) { return steps_as_batch(rows, chunks); });
+    const Tensors points(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(n));
+    for (const auto& [name, rows] : gates_made_at(loop, inspected.policy, points, k, v)) gates[name] = rows;
+    const Shape one{chunks * inspected.batch(), inspected.heads(), inspected.chunk(), 1};
     for (std::size_t i = 0; i < n; ++i) {
       Tensor rate = full(DType::f64, one, 1);
-      if (const Tensor gates = rate_of(inspected.policy, loop.views.gates, loop.learning.at(i));
-          gates.defined())
-        rate = rate * gates;
+      if (const Tensor own = rate_of(inspected.policy, gates, loop.learning.at(i)); own.defined())
+        rate = rate * own;
       if (loop.views.position.defined())
         rate = rate * slice(loop.views.position, 0, inspected.chunk() - 1, inspected.chunk());
       if (inspected.policy.average) rate = rate * (1.0 / static_cast<double>(inspected.chunk()));
-      out.push_back(steps_as_batch(rate, chunks));
+      out.push_back(rate);
     }
-    out.push_back(steps_as_batch(loop.views.k, chunks));
-    out.push_back(steps_as_batch(loop.views.v, chunks));
+    out.push_back(k);
+    out.push_back(v);
     return out;
   });
   const Arrays all = program();

@@ -70,11 +70,14 @@ KeyStatistics key_statistics(const InspectedLoop& inspected) {
     const double mean_norm = k.rowwise().norm().mean();
     out.shift.push_back(mean_norm == 0 ? 0 : k.colwise().mean().norm() / mean_norm);
     beyond = worse(beyond, out.shift.back() - 1);
-    const Projection qk = project(rows_of(inspected.q, head), k),
-                     vo = project(rows_of(inspected.v, head), rows_of(output, head));
-    out.queries_keys.push_back(qk.plane);
-    out.values_outputs.push_back(vo.plane);
-    variance_error = worse(variance_error, worse(qk.variance_error, vo.variance_error));
+    const auto add = [&](std::vector<KeyStatistics::Plane>& planes, const Array& a, const Array& b) {
+      if (a.shape()[3] != b.shape()[3]) return;
+      const Projection both = project(rows_of(a, head), rows_of(b, head));
+      planes.push_back(both.plane);
+      variance_error = worse(variance_error, both.variance_error);
+    };
+    add(out.queries_keys, inspected.q, inspected.k);
+    add(out.values_outputs, inspected.v, output);
   }
   out.claims = {{"the shift ratio is at most 1", worse(0.0, beyond), 1e-12},
                 {"the plane shows the variance of the two largest eigenvalues", variance_error, 1e-12}};
@@ -105,11 +108,19 @@ ReportView keys_view(ViewContext& context) {
   };
   for (std::int64_t h = 0; h < context.drawn_heads; ++h) {
     const auto at = static_cast<std::size_t>(h);
-    view.pictures.push_back(
-        picture(head_title("Queries and keys", h, inspected.heads()), r.queries_keys[at], "queries", "keys"));
-    view.pictures.push_back(picture(head_title("Values and answers", h, inspected.heads()),
-                                    r.values_outputs[at], "values", "answers"));
+    if (!r.queries_keys.empty())
+      view.pictures.push_back(picture(head_title("Queries and keys", h, inspected.heads()),
+                                      r.queries_keys[at], "queries", "keys"));
+    if (!r.values_outputs.empty())
+      view.pictures.push_back(picture(head_title("Values and answers", h, inspected.heads()),
+                                      r.values_outputs[at], "values", "answers"));
   }
+  const auto missing = [&](const auto& planes, const char* what, std::int64_t a, std::int64_t b) {
+    if (planes.empty())
+      view.preformatted += fmt::format("{} have {} and {} features: there is no plane of both\n", what, a, b);
+  };
+  missing(r.queries_keys, "queries and keys", inspected.q.shape()[3], inspected.k.shape()[3]);
+  missing(r.values_outputs, "values and answers", inspected.v.shape()[3], inspected.cotangent.shape()[3]);
   for (std::size_t h = 0; h < r.shift.size(); ++h)
     view.preformatted += fmt::format("key shift ratio, head {}: {:.3f}\n", h, r.shift[h]);
   context.out.arrays["key_shift_ratio"] = array_of(r.shift);

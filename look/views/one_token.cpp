@@ -1,6 +1,7 @@
 // One inner step in full.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/grad.h"
@@ -39,8 +40,14 @@ Tensors gradients_of_step(const OpenLoop& loop, const Policy& policy, const Step
   for (Tensor& h : held) h = stop_gradient(h);
   point = point.with(values).spread(count).with_held(held);
   const Tensor loss = loop.learner->loss(point, own.k, own.v);
+  Gates gates = own.gates;  // and those that the learner makes itself
+  const std::int64_t time = loop.views.k.dim(2), chunk = std::min(policy.chunk_of(time), time);
+  const Tensor place =
+      iota(own.k.dtype(), {count, 1}, 0) + static_cast<double>(step.from - step.step * chunk);
+  for (const auto& [name, rows] : loop.learner->gates(point, own.k, own.v, place)) gates[name] = rows;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    const Tensor rate = rate_of(policy, own.gates, loop.learning.at(i));
+    Tensor rate = rate_of(policy, gates, loop.learning.at(i));
+    if (rate.defined()) rate = stop_gradient(rate);
     const Tensor rated = rate.defined() ? loss * rate : loss;
     gradients.push_back(grad(sum(rated), {at[i]}, {.allow_zero = true})[0]);
   }

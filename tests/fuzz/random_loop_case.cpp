@@ -154,7 +154,8 @@ class Lecturer {
     for (int n = 0; n < 3 && draws_.below(5) >= 3; ++n) piece();
     if (draws_.one_in(3)) {
       o.keep = number("keep");
-      o.keep_before = (loop_.per_chunk() || loop_.policy.chunk == 1) && draws_.one_in(3);
+      const bool evenly = o.keep.from != Number::From::gate;
+      o.keep_before = (loop_.per_chunk() || loop_.policy.chunk == 1 || evenly) && draws_.one_in(3);
     }
     if (draws_.one_in(5)) {
       o.anchored = true;

@@ -1,6 +1,7 @@
 // The meta-gradient taken apart: each part keeps its claims, agrees with a closed form, and can be broken.
 #include <cmath>
 
+#include "look/inspection.h"
 #include "ops/accumulate.h"
 #include "tests/look/inspected_loops.h"
 
@@ -135,6 +136,238 @@ TEST_CASE("inspect: the two channels add up, and the gradient channel needs two 
   const look::Channels r = look::channels(of("linear-attention", 6));
   check_all(r.claims);
   for (double x : r.gradient.to_vector()) CHECK(x == 0);
+}
+
+namespace {
+
+// A memory by hand, one sequence and one head: where token t takes its gradient, and what it makes of the weights.
+struct MemoryByHand {
+  std::function<Tensor(Tensor w, std::int64_t t)> point;  // of the gradient
+  std::function<Tensor(Tensor w, Tensor at, Tensor size, std::int64_t t)> step;
+};
+
+// The outer loss at each token by the size of each token's gradient: of the whole, and with the points of gradients held.
+struct ChannelsByHand {
+  Array full, cumsum;
+};
+ChannelsByHand channels_by_hand(const InspectedLoop& s, const std::function<MemoryByHand()>& make) {
+  const std::int64_t time = s.time(), dim = s.v.shape()[3];
+  const Function f = trace(
+      [&](const Tensors& in) {
+        const MemoryByHand memory = make();
+        Tensors out;
+        for (const bool held : {false, true}) {
+          Tensors losses, sizes;
+          for (std::int64_t t = 0; t < time; ++t) sizes.push_back(probe(slice(in[0], 0, t, t + 1)));
+          const auto start = s.params.find("W");  // or zeros
+          Tensor w = start == s.params.end() ? zeros(DType::f64, {dim, dim})
+                                             : constant(start->second.reshaped({dim, dim}));
+          for (std::int64_t t = 0; t < time; ++t) {
+            Tensor at = memory.point(w, t);
+            if (held) at = stop_gradient(at);
+            w = memory.step(w, at, sizes[static_cast<std::size_t>(t)], t);
+            const Tensor q = slice(constant(s.q.reshaped({time, dim})), 0, t, t + 1),
+                         c = slice(constant(s.cotangent.reshaped({time, dim})), 0, t, t + 1);
+            losses.push_back(sum(matmul(q, w) * c));
+          }
+          for (const Tensor& loss : losses)
+            for (const Tensor& g : grad(loss, sizes, {.allow_zero = true})) out.push_back(g);
+        }
+        return out;
+      },
+      {f64({time})});
+  const Arrays r = f(Arrays{Array::full(DType::f64, {time}, 1)});
+  ChannelsByHand out;
+  for (Array* map : {&out.full, &out.cumsum}) {
+    *map = Array::zeros(DType::f64, {time, time});
+    for (std::int64_t i = 0; i < time * time; ++i)
+      map->as<double>()[static_cast<std::size_t>(i)] =
+          r[static_cast<std::size_t>(i + (map == &out.full ? 0 : time * time))].at(0);
+  }
+  return out;
+}
+
+// Row t of what is given one a token, and as a column.
+Tensor row_of(const Array& rows, std::int64_t t) {
+  return slice(constant(rows.reshaped({rows.shape()[2], rows.shape()[3]})), 0, t, t + 1);
+}
+
+// A memory x W whose rate, or forgetting, is made of how wrong it was.
+class OwnGates : public ttt::Learner {
+ public:
+  OwnGates(const Params& p, const ttt::SystemSizes& s, std::string gate)
+      : w_(p("W", {s.heads, s.dim, s.dim}, Init::normal(0.5))), gate_(std::move(gate)) {}
+  ttt::Weights init() const override { return {ttt::matrix("W", w_)}; }
+  Tensor predict(const ttt::Weights& w, Tensor x) const override { return matmul(x, w["W"]); }
+  std::vector<std::string> own_gates() const override { return {gate_}; }
+  ttt::Gates gates(const ttt::Weights& w, Tensor k, Tensor v, Tensor) const override {
+    const Tensor wrong = sum(square(matmul(k, w["W"]) - v), {-1}, kKeep);
+    return {{gate_, gate_ == "rate" ? 0.3 / (1.0 + wrong) : exp(-0.1 * sigmoid(wrong))}};
+  }
+  ttt::InnerOptimizer optimizer() const override {
+    return gate_ == "rate" ? ttt::InnerOptimizer() : ttt::InnerOptimizer().keep(ttt::gate(gate_));
+  }
+
+ private:
+  Tensor w_;
+  std::string gate_;
+};
+
+ttt::System with_own_gates(const std::string& gate) {
+  ttt::System s{.name = "own gates", .title = "test", .source = "test"};
+  if (gate != "rate") s.gates = {{.name = "rate", .shape = [](Tensor raw) { return sigmoid(raw); }}};
+  s.learner = [gate](const Params& p, const ttt::SystemSizes& n) {
+    return std::make_unique<OwnGates>(p, n, gate);
+  };
+  s.policy = [](const ttt::SystemSizes& n) { return Policy{.chunk = n.chunk}; };
+  return s;
+}
+
+void check_channels(const InspectedLoop& s, const std::function<MemoryByHand()>& make) {
+  const look::Channels r = look::channels(s);
+  check_all(r.claims);
+  const ChannelsByHand hand = channels_by_hand(s, make);
+  CHECK(relative_error(r.full, hand.full) < 1e-11);
+  CHECK(relative_error(r.cumsum, hand.cumsum) < 1e-11);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "inspect: the channels of memories are those of their recurrences, also where a rate decides what is forgotten") {
+  for (const std::string system :
+       {"mamba-2", "gated-linear-attention", "kimi-delta-attention", "mamba-3-trapezoid"}) {
+    CAPTURE(system);
+    const InspectedLoop s = look::inspected_learner(
+        ttt::system_named(system), {.batch = 1, .heads = 1, .dim = 3, .time = 6, .chunk = 1}, 5);
+    check_channels(s, [&] {
+      const auto gate = [&s](const char* name, std::int64_t t) {
+        return transpose(row_of(s.gates.at(name), t));
+      };
+      const auto decay = [&s, gate](const char* name, std::int64_t t) {
+        const double a = std::exp(s.params.at("A_log").at(0));
+        return exp(-a * gate(name, t));
+      };
+      const auto kv = [&s](std::int64_t t) { return matmul(transpose(row_of(s.k, t)), row_of(s.v, t)); };
+      MemoryByHand out;
+      out.point = [](Tensor w, std::int64_t) { return w; };
+      if (system == "mamba-2")
+        out.step = [=](Tensor w, Tensor, Tensor size, std::int64_t t) {
+          return decay("rate", t) * w + size * gate("rate", t) * kv(t);
+        };
+      else if (system == "gated-linear-attention")
+        out.step = [=](Tensor w, Tensor, Tensor size, std::int64_t t) {
+          return gate("forget", t) * w + size * kv(t);
+        };
+      else if (system == "kimi-delta-attention") {
+        out.point = [=](Tensor w, std::int64_t t) { return decay("dt", t) * w; };
+        out.step = [=, &s](Tensor w, Tensor at, Tensor size, std::int64_t t) {
+          const Tensor k = row_of(s.k, t);
+          return decay("dt", t) * w -
+                 size * gate("rate", t) * matmul(transpose(k), matmul(k, at) - row_of(s.v, t));
+        };
+      } else {
+        out.step = [=, before = std::make_shared<Tensor>()](Tensor w, Tensor, Tensor size, std::int64_t t) {
+          const Tensor dt = gate("dt", t), lambda = gate("lambda", t), a = decay("dt", t), g = size * kv(t);
+          Tensor next = a * w + lambda * dt * g;
+          if (t > 0) next = next + (1.0 - lambda) * dt * a * *before;
+          *before = g;
+          return next;
+        };
+      }
+      return out;
+    });
+  }
+}
+
+TEST_CASE("inspect: a learner that makes its rate itself has the channels of its recurrence, and a page") {
+  const InspectedLoop s = look::inspected_learner(
+      with_own_gates("rate"), {.batch = 1, .heads = 1, .dim = 3, .time = 6, .chunk = 1}, 5);
+  const auto wrong = [&s](Tensor w, std::int64_t t) { return matmul(row_of(s.k, t), w) - row_of(s.v, t); };
+  check_channels(s, [&] {
+    MemoryByHand out;
+    out.point = [](Tensor w, std::int64_t) { return w; };
+    out.step = [=, &s](Tensor w, Tensor at, Tensor size, std::int64_t t) {
+      const Tensor d = wrong(at, t);
+      return w - size * 0.3 / (1.0 + sum(square(d))) * matmul(transpose(row_of(s.k, t)), d);
+    };
+    return out;
+  });
+  check_all(look::contributions_by_step(s).claims);
+  // Of the step of token 4: |rate x gradient| is what it writes, and eta H along it has the rate that it made.
+  const look::StepCard card = look::explain_step(s, 4, look::channels(s));
+  CHECK(card.gradient == doctest::Approx(card.written).epsilon(1e-12));
+  InspectedLoop given = s;  // the same rates, given as a gate
+  given.learner = [](const Params& p) {
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {1, 3, 0, 3}), ttt::half_squared_error());
+  };
+  const Function rates = trace(
+      [&](const Tensors&) {
+        Tensor w = constant(s.params.at("W").reshaped({3, 3}));
+        Tensors out;
+        for (std::int64_t t = 0; t < 6; ++t) {
+          const Tensor d = wrong(w, t);
+          out.push_back(0.3 / (1.0 + sum(square(d))));
+          w = w - out.back() * matmul(transpose(row_of(s.k, t)), d);
+        }
+        return out;
+      },
+      {});
+  given.gates["rate"] = Array::zeros(DType::f64, {1, 1, 6, 1});
+  const Arrays found = rates(Arrays{});
+  for (std::size_t t = 0; t < 6; ++t) given.gates["rate"].as<double>()[t] = found[t].at(0);
+  // The radius of I - eta H, H = k k' of each token, is made of the rate and k alone.
+  CHECK(relative_error(look::curvature(s, 200).radius, look::curvature(given, 200).radius) < 1e-9);
+}
+
+TEST_CASE(
+    "inspect: first order and full gradient agree for small steps, own gates held, which do not become small") {
+  for (const char* gate : {"keep", "rate"}) {
+    CAPTURE(gate);
+    for (const std::int64_t chunk : {1, 4}) {
+      const look::Estimators r = look::estimators(look::inspected_learner(
+          with_own_gates(gate), {.batch = 1, .heads = 2, .dim = 4, .time = 8, .chunk = chunk}, 5));
+      check_all(r.claims);
+      CHECK(r.own_gates);
+      CHECK(contains(r.claims[0].claim, "own gates held"));
+    }
+  }
+  CHECK_FALSE(look::estimators(of("delta-net")).own_gates);
+}
+
+TEST_CASE(
+    "inspect: a learner whose keys are wider than its queries has a page without what compares the two") {
+  ttt::System system{.name = "two keys", .title = "test", .source = "test"};
+  system.gates = {{.name = "rate", .shape = [](Tensor raw) { return 0.2 * sigmoid(raw); }}};
+  system.learner = [](const Params& p, const ttt::SystemSizes& n) {
+    class TwoKeys : public ttt::Learner {
+     public:
+      explicit TwoKeys(Tensor w) : w_(w) {}
+      ttt::Weights init() const override { return {ttt::matrix("W", w_)}; }
+      Tensor predict(const ttt::Weights& w, Tensor x) const override { return matmul(x, w["W"]); }
+      Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override {
+        const std::int64_t dim = k.dim(-1) / 2;
+        return 0.5 * sum(square(matmul(slice(k, -1, 0, dim), w["W"]) - v), {-1}, kKeep) -
+               sum(matmul(slice(k, -1, dim, 2 * dim), w["W"]) * v, {-1}, kKeep);
+      }
+
+     private:
+      Tensor w_;
+    };
+    return std::make_unique<TwoKeys>(p("W", {n.heads, n.dim, n.dim}));
+  };
+  system.policy = [](const ttt::SystemSizes&) { return Policy{.chunk = 1}; };
+  system.prepare = [](Views& v) { v.k = concat({v.k, 0.1 * silu(v.k)}, -1); };
+  const InspectedLoop s = look::inspected_learner(system, {.batch = 1, .heads = 1, .dim = 3, .time = 5}, 5);
+  CHECK(s.k.shape()[3] == 6);
+  CHECK_FALSE(look::attention_maps(s).softmax.defined());
+  const look::KeyStatistics keys = look::key_statistics(s);
+  CHECK(keys.queries_keys.empty());
+  CHECK(keys.values_outputs.size() == 1);
+  const Inspection page = inspect(s);
+  CHECK(page.holds());
+  CHECK(contains(page.html(), "no softmax attention to compare with: queries have 3 features and keys 6"));
+  CHECK(contains(page.html(), "queries and keys have 3 and 6 features"));
 }
 
 TEST_CASE("inspect: an optimiser that divides by the gradient's size leaves channels that are rounding") {

@@ -116,6 +116,16 @@ TEST_CASE("negative control: a gradient that is cut, and a norm without a deriva
   CHECK(check_of(sharp, "differences").holds());
 }
 
+TEST_CASE("the battery says of a learner that overflows that its numbers are not finite, in no form") {
+  const ttt::ConformanceReport r = ttt::conformance(with_predict([](const ttt::Weights& w, Tensor x) {
+    const Tensor h = 30 * matmul(x, w["W"]);
+    return matmul(h * h, w["W"]) + matmul(h, w["W"], {.b = true});
+  }));
+  CHECK(!check_of(r, "forms").holds());
+  CHECK(contains(check_of(r, "forms").note, "are not finite"));
+  CHECK(contains(r.str(), "make its steps smaller"));
+}
+
 TEST_CASE("a learner that mixes tokens is refused by the battery as everywhere") {
   const std::string why = message_of<FormError>([] {
     ttt::conformance(with_predict(

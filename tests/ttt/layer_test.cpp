@@ -184,3 +184,17 @@ TEST_CASE("a layer without a learner, a policy, weights or tokens says so") {
   CHECK(contains(refusal(s, false), "weight"));
   CHECK(contains(message_of<ShapeError>([] { run(plain_system(), false, 0); }), "no token"));
 }
+
+TEST_CASE("a layer refuses answers of another width than its heads have, naming predict and both widths") {
+  System s = plain_system();
+  s.learner = [](const Params& p, const SystemSizes& n) {
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {.heads = n.heads, .in = n.dim, .out = 2 * n.dim}),
+                                           ttt::half_squared_error());
+  };
+  s.prepare = [](Views& v) { v.v = concat({v.v, silu(v.v)}, -1); };
+  for (const bool by_token : {false, true}) {
+    const std::string message = message_of<ShapeError>([&] { run(s, by_token); });
+    CAPTURE(message);
+    CHECK(contains(message, "predict() gives answers of 8 features, and a head of the layer has 4"));
+  }
+}

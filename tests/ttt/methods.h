@@ -196,6 +196,25 @@ inline std::vector<Method> moving_methods() {
   };
 }
 
+// The same by a constant, or by an outer parameter: for all tokens of a chunk alike.
+inline std::vector<Method> evenly_moving_methods() {
+  const auto hand_of = [](const std::function<Tensor(Tensor w)>& kept) {
+    Hand hand;
+    hand.point = [=](Tensor w, const Now&) { return kept(w); };
+    hand.step = [=](Tensors& w, Tensor g, const Now&) { w[0] = kept(w[0]) - g; };
+    return hand;
+  };
+  return {{"keep 0.8 before the gradient",
+           {},
+           [=](const Params&) {
+             return std::pair(InnerOptimizer().keep(0.8, true), hand_of([](Tensor w) { return 0.8 * w; }));
+           }},
+          {"keep a parameter before the gradient", {}, [=](const Params& p) {
+             const Tensor keep = sigmoid(p("keep", {2, 1, 1}));
+             return std::pair(InnerOptimizer().keep(keep, true), hand_of([=](Tensor w) { return keep * w; }));
+           }}};
+}
+
 // Unit vectors times what is inside the brackets of Jordan et al.'s Newton-Schulz step, written per matrix.
 inline Tensor newton_schulz(Tensor x, const ttt::QuinticSteps& steps, double eps) {
   x = x / (sqrt(sum(square(x), {-2, -1}, kKeep)) + eps);

@@ -163,7 +163,6 @@ TEST_CASE("two levels: an inner learner with momentum and forgetting, and one wi
       InnerOptimizer().momentum(0.5).scale(0.1).muon(ttt::muon_published(1), 0.1).weight_norm()};
   for (const InnerOptimizer& optimizer : inside)
     for (const std::int64_t chunk : {1, 2}) {
-      if (chunk == 2 && optimizer.moves_gradient_point()) continue;
       const NamedLearner equipped{
           "equipped", [&](const Params& p) -> std::unique_ptr<ttt::Learner> {
             return std::make_unique<Equipped>(perceptron("x W + b", 2, {3, 3}, tanh).make(p), optimizer);

@@ -54,6 +54,23 @@ TEST_CASE("one step a chunk, of any optimiser, is the one made by hand, in both 
     CHECK(wrong(method, matrix_of(sizes), {.chunk = 3, .update = Update::per_chunk}, sizes, 2, false,
                 {FormChoice::primal, FormChoice::dual}) == "");
 }
+TEST_CASE(
+    "a point of the gradient that moves for all tokens alike is that of the loop by hand, in every form and chunk") {
+  const Sizes sizes{.batch = 2, .heads = 2, .time = 7, .dim = 4};
+  const NamedLearner deep = perceptron("x W + b", 2, {4, 4}, tanh);
+  const std::vector<FormChoice> recurrent{FormChoice::primal, FormChoice::dual};
+  for (const Method& method : evenly_moving_methods()) {
+    for (const auto read : {Policy::Read::after_write, Policy::Read::before_write}) {
+      CHECK(wrong(method, deep, {.chunk = 3, .read = read}, sizes, 2, false, recurrent) == "");
+      CHECK(wrong(method, deep, {.chunk = 3, .read = read}, sizes, 1, true, recurrent) == "");
+    }
+    CHECK(wrong(method, matrix_of(sizes), {.chunk = 3, .meta = Policy::Meta::first_order}, sizes, 1, false,
+                recurrent) == "");
+    CHECK(wrong(method, matrix_of(sizes), {.chunk = 1}, sizes, 2, false,
+                {FormChoice::primal, FormChoice::dual, FormChoice::wy}) == "");
+    CHECK(wrong(method, deep, {.chunk = 3, .update = Update::per_chunk}, sizes, 1, false, recurrent) == "");
+  }
+}
 TEST_CASE("Muon's iteration turns singular values towards one, whichever side is longer") {
   const Array x = random(f64({3, 5}), 4);
   const Function f = trace(

@@ -298,3 +298,177 @@ TEST_CASE(
     says = says || contains(in.text, "softplus");
   CHECK(says);
 }
+
+TEST_CASE(
+    "formulas of a step per chunk have the mean of a rate where the optimiser reads it, and the rate where it is a gradient's") {
+  const auto m =
+      ttt::describe_reference(system_named("mamba-2"), kSmall, {.policy = "chunk=4,update=per-chunk"})
+          .metadata;
+  CAPTURE(m.at("update"));
+  CHECK(contains(m.at("update"), "mean(rate)"));
+  CHECK(contains(m.at("gradient"), "sum over the chunk of rate * dloss/dW"));
+  // By hand: after the first chunk W is a W_0 + the sum of rate k' v, a = exp(-A mean(rate)).
+  ReferenceOptions options{.policy = "chunk=4,update=per-chunk"};
+  options.random_start = true;
+  const NamedArrays in =
+      ttt::random_inputs(system_named("mamba-2"), {.batch = 1, .heads = 1, .time = 4, .dim = 2}, options);
+  const Array w = reference(system_named("mamba-2"), in, options).outputs.at("final.W");
+  double mean = 0;
+  for (const double r : in.at("rate").to_vector()) mean += r / 4;
+  const double a = std::exp(-std::exp(in.at("A_log").at(0)) * mean);
+  for (std::int64_t i = 0; i < 2; ++i)
+    for (std::int64_t j = 0; j < 2; ++j) {
+      double expected = a * in.at("start.W").at(2 * i + j);
+      for (std::int64_t t = 0; t < 4; ++t)
+        expected += in.at("rate").at(t) * in.at("k").at(2 * t + i) * in.at("v").at(2 * t + j);
+      CHECK(w.at(2 * i + j) == doctest::Approx(expected).epsilon(1e-12));
+    }
+}
+
+TEST_CASE("a description says that position rates multiply the way from where the chunk began") {
+  for (const char* name : {"ttt-linear", "ttt-mlp"}) {
+    const std::string update = ttt::describe_reference(system_named(name), kSmall, {}).metadata.at("update");
+    CAPTURE(update);
+    CHECK(contains(update, "reads W0 + position[i] (W - W0)"));
+  }
+  CHECK(!contains(ttt::describe_reference(system_named("delta-net"), kSmall, {}).metadata.at("update"),
+                  "position"));
+}
+
+namespace {
+
+ttt::System of_test(std::string name) {
+  ttt::System out{.name = std::move(name), .title = "test", .source = "test"};
+  out.policy = [](const ttt::SystemSizes&) { return ttt::Policy{.chunk = 1}; };
+  return out;
+}
+
+// Longhorn (Liu et al. 2024): its rate and its forgetting are made of one gate.
+ttt::System longhorn() {
+  ttt::System out = of_test("longhorn");
+  out.gates = {{.name = "beta", .shape = [](Tensor raw) { return sigmoid(raw); }}};
+  out.learner = [](const Params& p, const ttt::SystemSizes& s) {
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {.heads = s.heads, .in = s.dim, .out = s.dim}),
+                                           ttt::inner_product(),
+                                           ttt::InnerOptimizer().keep(ttt::gate("forget")));
+  };
+  out.prepare = [](ttt::Views& v) {
+    const Tensor beta = v.gates.at("beta"), d = beta / (1.0 + beta * sum(square(v.k), {-1}, kKeep));
+    v.gates = {{"rate", d}, {"forget", 1.0 - d * square(v.k)}};
+  };
+  return out;
+}
+
+// RWKV-7 (Peng et al. 2025): W <- (diag(w) - (a kappa)' kappa) W + k' v, with kappa, a kappa and k side by side.
+class Rwkv7 : public ttt::Learner {
+ public:
+  Rwkv7(const Params& p, const ttt::SystemSizes& s) : w_(p("W", {s.heads, s.dim, s.dim})), dim_(s.dim) {}
+  ttt::Weights init() const override { return {ttt::matrix("W", w_)}; }
+  Tensor predict(const ttt::Weights& w, Tensor x) const override { return matmul(x, w["W"]); }
+  Tensor loss(const ttt::Weights& w, Tensor k, Tensor v) const override {
+    const auto part = [&](std::int64_t i) { return slice(k, -1, i * dim_, (i + 1) * dim_); };
+    const Tensor taken = sum(matmul(part(1), w["W"]) * matmul(part(0), w.held("W")), {-1}, kKeep);
+    return taken - sum(matmul(part(2), w["W"]) * v, {-1}, kKeep);
+  }
+  ttt::InnerOptimizer optimizer() const override { return ttt::InnerOptimizer().keep(ttt::gate("forget")); }
+
+ private:
+  Tensor w_;
+  std::int64_t dim_;
+};
+ttt::System rwkv7() {
+  const auto shape = [](Tensor raw) { return sigmoid(raw); };
+  ttt::System out = of_test("rwkv-7");
+  out.gates = {{.name = "forget", .per_feature = true, .shape = shape},
+               {.name = "a", .per_feature = true, .shape = shape}};
+  out.learner = [](const Params& p, const ttt::SystemSizes& s) { return std::make_unique<Rwkv7>(p, s); };
+  out.prepare = [](ttt::Views& v) {
+    const Tensor a = v.gates.at("a"), kappa = l2_norm(v.k);
+    v.gates.erase("a");
+    v.k = concat({kappa, a * kappa, v.k * (0.5 + 0.5 * a)}, -1);
+  };
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a reference takes what prepare makes: gates that it makes or erases, and keys that it widens") {
+  for (const ttt::System& system : {longhorn(), rwkv7()}) {
+    CAPTURE(system.name);
+    const bool wide = system.name == "rwkv-7";
+    ReferenceOptions options;
+    options.random_start = true;
+    const NamedArrays in = ttt::random_inputs(system, kSmall, options);
+    CHECK(in.at("k").shape()[3] == (wide ? 12 : 4));
+    CHECK(in.contains("rate") == !wide);
+    CHECK(!in.contains("beta"));
+    CHECK(!in.contains("a"));
+    const auto sizes = ttt::reference_sizes(system, in, options);
+    CHECK(sizes.dim == 4);
+    const auto description = ttt::describe_reference(system, sizes, options);
+    CHECK(contains(description.metadata.at("update"), "forget"));
+    const NamedArrays out = reference(system, in, options).outputs;
+    // By hand, token after token.
+    const auto at = [&](const char* name, std::int64_t member, std::int64_t t, std::int64_t i) {
+      const Array& a = in.at(name);
+      return a.at((member * 10 + t) * a.shape()[3] + i);
+    };
+    for (std::int64_t member = 0; member < 4; ++member) {
+      double w[4][4];
+      for (std::int64_t i = 0; i < 4; ++i)
+        for (std::int64_t j = 0; j < 4; ++j) w[i][j] = in.at("start.W").at((member * 4 + i) * 4 + j);
+      for (std::int64_t t = 0; t < 10; ++t)
+        for (std::int64_t j = 0; j < 4; ++j) {
+          double taken = 0;
+          for (std::int64_t i = 0; wide && i < 4; ++i) taken += at("k", member, t, i) * w[i][j];
+          for (std::int64_t i = 0; i < 4; ++i) {
+            w[i][j] *= at("forget", member, t, i);
+            const double k = at("k", member, t, wide ? 8 + i : i) * (wide ? 1 : at("rate", member, t, 0));
+            w[i][j] += k * at("v", member, t, j) - (wide ? at("k", member, t, 4 + i) * taken : 0);
+          }
+        }
+      for (std::int64_t i = 0; i < 4; ++i)
+        for (std::int64_t j = 0; j < 4; ++j)
+          CHECK(out.at("final.W").at((member * 4 + i) * 4 + j) == doctest::Approx(w[i][j]).epsilon(1e-12));
+    }
+    ReferenceOptions raw;
+    raw.raw = true;
+    NamedArrays raw_in = ttt::random_inputs(system, kSmall, raw);
+    raw_in["start.W"] = in.at("start.W");
+    CHECK(relative_error(reference(system, raw_in, raw).outputs.at("output"), out.at("output")) < 1e-12);
+  }
+}
+
+TEST_CASE("the inner gradients of a reference have the rates that the learner makes itself") {
+  class OwnRate : public ttt::Learner {
+   public:
+    explicit OwnRate(Tensor w) : w_(w) {}
+    ttt::Weights init() const override { return {ttt::matrix("W", w_)}; }
+    Tensor predict(const ttt::Weights& w, Tensor x) const override { return matmul(x, w["W"]); }
+    std::vector<std::string> own_gates() const override { return {"rate"}; }
+    ttt::Gates gates(const ttt::Weights& w, Tensor k, Tensor v, Tensor place) const override {
+      const Tensor wrong = sum(square(matmul(k, w["W"]) - v), {-1}, kKeep);
+      return {{"rate", 0.3 / (1.0 + wrong + place)}};
+    }
+
+   private:
+    Tensor w_;
+  };
+  ttt::System system = of_test("own-rate");
+  system.policy = [](const ttt::SystemSizes& s) { return ttt::Policy{.chunk = s.chunk}; };
+  system.learner = [](const Params& p, const ttt::SystemSizes& s) {
+    return std::make_unique<OwnRate>(p("W", {s.heads, s.dim, s.dim}));
+  };
+  ReferenceOptions options = in_chunks(4);
+  options.intermediates = true;
+  const ReferenceResult r = reference(system, ttt::random_inputs(system, kSmall, options), options);
+  const Array &states = r.outputs.at("state.W"), &steps = r.outputs.at("inner_gradient.W");
+  const std::int64_t each = states.size() / 3;  // after 4, 8 and 10 tokens
+  double largest = 0;
+  for (std::int64_t i = each; i < 3 * each; ++i) {
+    largest = std::max(largest, std::abs(steps.at(i)));
+    CHECK(states.at(i - each) - states.at(i) == doctest::Approx(steps.at(i)).epsilon(1e-11));
+  }
+  CHECK(largest > 1e-3);
+  CHECK(contains(r.description.metadata.at("gradient"), "rate * dloss/dW"));
+}

@@ -39,7 +39,7 @@ std::vector<Tensor> Form::points(const State& state, const Block& block) const {
   Gates columns;  // those of the step that the gradient is for, if there is only one
   if (policy_.update == Policy::Update::per_chunk) columns = chunk_gates(block.gates);
   else if (block.tokens() == 1) columns = columns_of(block.gates);
-  else if (optimizer_.moves_gradient_point())
+  else if (optimizer_.moves_gradient_point_by_token())
     return state.weights.values();  // one a token, and no gradient depends on it
   std::vector<Tensor> out;
   for (std::size_t i = 0; i < state.weights.size(); ++i)

@@ -40,10 +40,10 @@ void require_meaning(const DerivedLearner& d, FormChoice wanted) {
     if (needed && wanted != FormChoice::primal && !d.has(p)) throw FormError(d.why_not(p));
   }
   d.require_one_text();
-  if (!d.per_chunk() && d.policy().chunk != 1 && d.optimizer().moves_gradient_point())
+  if (!d.per_chunk() && d.policy().chunk != 1 && d.optimizer().moves_gradient_point_by_token())
     throw ConfigError(
         "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the "
-        "gradient must be taken token by token: use chunk = 1");
+        "gradient must be taken token by token: use chunk = 1, or a step per chunk, which takes the gate's mean");
 }
 
 }  // namespace
