@@ -4,13 +4,11 @@
 
 #include "ttt/attention.h"
 #include "ttt/layer.h"
+#include "ttt/masked_softmax.h"
 
 namespace nestgrad {
 
 namespace {
-
-// A score that no softmax notices, finite in every type.
-constexpr double kUnread = -1e9;
 
 Tensor swiglu(Tensor x, Tensor w1, Tensor w2, Tensor w3) {
   return matmul(silu(matmul(x, w1)) * matmul(x, w3), w2);
@@ -107,8 +105,7 @@ Tensor EndToEndBlock::chunk(Tensor h, std::span<const Tensor> w, EndToEndCache& 
   }
   const double scale = 1.0 / std::sqrt(static_cast<double>(v.q.dim(3)));
   const Tensor scores = matmul(rotated(v.q, before), rotated(keys, 0), {.b = true}) * scale;
-  const Tensor weights = softmax(select(reads, scores, constant(kUnread, h.dtype())), -1);
-  return behind_attention(h, matmul(weights, values), w);
+  return behind_attention(h, matmul(ttt::masked_softmax(reads, scores), values), w);
 }
 
 Tensor EndToEndBlock::token(Tensor h, Tensor position, ttt::Stream& stream, const std::string& name) const {

@@ -1326,6 +1326,15 @@ FAULTS = [
         ("taps-in-the-other-order", "rows_back(name, x, «taps - 1 - k»)", "k"),
         ("history-across-documents", "if («is_packed()») throw ConfigError(fmt::format( \"[stream] '{}' asks", "false"),
     ]),
+    ("attention", "ttt/masked_softmax.cpp", (files("ttt/attention"), files("ttt/causal_attention")), [
+        ("largest-of-all-scores", "max(«select(reads, scores, lowest)», {-1}", "scores"),
+        ("mask-of-a-number", "select(reads, scores, «lowest»)", "-1e30"),
+        ("rest-forgotten", "if («rest.defined()») below =", "false"),
+        ("hidden-have-weight", "return «select(reads, exp(below), 0.0)»", "exp(below)"),
+    ]),
+    ("attention", "ttt/causal_attention_in_ops.cpp", (files("ttt/causal_attention"),), [
+        ("nothing-was-rounded", "stop_gradient(«(top - lse) + log_total»)", "0.0 * lse"),
+    ]),
     ("documents", "ttt/attention.cpp", (files("models/documents"),), [
         ("reads-the-document-before", "less_equal(back, «reshape(cast(places, q.dtype()), {batch, 1, time, 1})»)",
          "0.0 * reshape(cast(places, q.dtype()), {batch, 1, time, 1}) + static_cast<double>(time)"),

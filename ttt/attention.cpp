@@ -7,12 +7,11 @@
 
 #include "engine/core/index.h"
 #include "ttt/causal_attention.h"
+#include "ttt/masked_softmax.h"
 
 namespace nestgrad::ttt {
 
 namespace {
-
-constexpr double kMasked = -1e30;  // finite, so that a fully masked row cannot become NaN
 
 // Without q only keys and values are checked.
 void check(std::string_view op, Tensor q, Tensor k, Tensor v, bool as_many_queries) {
@@ -109,9 +108,8 @@ Tensor times(Tensor x, Tensor y, bool transposed) {
 
 // softmax(scale q k') v, reading where the mask is not zero; everywhere if there is none.
 Tensor read(Tensor q, Tensor k, Tensor v, double scale, Tensor mask) {
-  Tensor scores = times(scaled(q, scale), k, true);
-  if (mask.defined()) scores = select(mask, scores, kMasked);
-  return times(softmax(scores, -1), v, false);
+  const Tensor scores = times(scaled(q, scale), k, true);
+  return times(mask.defined() ? masked_softmax(mask, scores) : softmax(scores, -1), v, false);
 }
 
 }  // namespace
@@ -200,7 +198,7 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
   const Tensor keys = carried(k, name + ".keys"), values = carried(v, name + ".values");
   const Tensor here = equal(reshape(places, {1, rows}), place), asked = scaled(q, scale);
   const Tensor scores = select(here, times(asked, k, true), times(asked, keys, true));
-  const Tensor weights = softmax(select(less_equal(reshape(places, {1, rows}), seen), scores, kMasked), -1);
+  const Tensor weights = masked_softmax(less_equal(reshape(places, {1, rows}), seen), scores);
   return times(select(here, zero_like(weights), weights), values, false) +
          times(sum(select(here, weights, zero_like(weights)), {-1}, kKeep), v, false);
 }

@@ -9,9 +9,10 @@
 // (grouped-query attention, Ainslie et al. 2023; with one group multi-query attention, Shazeer 2019). They are
 // not repeated in memory.
 //
-// Scores of tokens that are not read become a large negative number, their weights zero. Causal attention
-// never has all scores at once, nor does its derivative (ttt/causal_attention.h). With a window around a token
-// the mask is a constant of [time, time]. Errors: ShapeError, DTypeError and ConfigError, with op and operands.
+// Weights of tokens that are not read are zero, whatever the scores (ttt/masked_softmax.h). Scores may be large, as long as they
+// are finite themselves: products that leave the range of the type, such as those of f32 q and k of 1e20, make infinities and NaN.
+// Causal attention never has all scores at once, nor does its derivative (ttt/causal_attention.h). With a window around a
+// token the mask is a constant of [time, time]. Errors: ShapeError, DTypeError and ConfigError, with op and operands.
 #pragma once
 
 #include "ttt/stream.h"
@@ -63,7 +64,8 @@ class NadarayaWatson {
   explicit NadarayaWatson(double scale = 1);
   // Adds examples: k [batch, groups, tokens, dim], v [batch, groups, tokens, out].
   void train(Tensor k, Tensor v, Loc loc = Loc::current());
-  // q [batch, heads, queries, dim] -> [batch, heads, queries, out]. Any size of scores is safe.
+  // q [batch, heads, queries, dim] -> [batch, heads, queries, out]. Scores scale * <q, k> of any size are safe, as
+  // long as they are finite in the type of q; those that are not make infinities and NaN.
   Tensor predict(Tensor q, Loc loc = Loc::current()) const;
   std::int64_t examples() const { return k_.defined() ? k_.dim(2) : 0; }
 

@@ -37,7 +37,7 @@ Spec infer_attention(const OpCall& c) {
   if (window_of(c.attrs) < 0 || window_of(c.attrs) > kMostWindow)
     c.shape_error(fmt::format("the window must be positive, up to {}, or 0 for no bound", kMostWindow));
   Spec out = c.in[0];
-  out.shape[3] = v[3] + 1;
+  out.shape[3] = v[3] + 2;
   return out;
 }
 
@@ -84,9 +84,9 @@ Tensor attention_vjp(const VjpCall& c) {
 constinit const Op causal_attention_op = {
     .name = "causal_attention",
     .doc =
-        "Rows of softmax(q k') v, where q reads its own key and those before it, and the logarithm of the sum "
-        "of the exponentials of the scores behind each. Heads of k and v may be fewer, each read by as many "
-        "heads of q.",
+        "Rows of softmax(q k') v, where q reads its own key and those before it, and behind each the logarithm "
+        "of the sum of the exponentials of the scores and what rounding took from that. Heads of k and v may "
+        "be fewer, each read by as many heads of q.",
     .infer = infer_attention,
     .vjp = attention_vjp,
     .expand = causal_attention_in_ops,
@@ -140,17 +140,17 @@ constinit const Op causal_attention_derivative_op = {
     .describe = window_text,
     .read_attrs = attrs_from<CausalAttentionAttrs>,
     .samples = []() -> std::vector<OpSample> {
-      return {{.inputs = {{{2, 1, 3, 2}}, {{2, 1, 3, 2}}, {{2, 1, 3, 4}}, {{2, 1, 3, 5}}, {{2, 1, 3, 5}}},
+      return {{.inputs = {{{2, 1, 3, 2}}, {{2, 1, 3, 2}}, {{2, 1, 3, 4}}, {{2, 1, 3, 6}}, {{2, 1, 3, 6}}},
                .attrs = CausalAttentionAttrs{0}},
-              {.inputs = {{{1, 2, 4, 3}}, {{1, 2, 4, 3}}, {{1, 2, 4, 1}}, {{1, 2, 4, 2}}, {{1, 2, 4, 2}}},
+              {.inputs = {{{1, 2, 4, 3}}, {{1, 2, 4, 3}}, {{1, 2, 4, 1}}, {{1, 2, 4, 3}}, {{1, 2, 4, 3}}},
                .attrs = CausalAttentionAttrs{2}},
-              {.inputs = {{{2, 4, 3, 2}}, {{2, 2, 3, 2}}, {{2, 2, 3, 1}}, {{2, 4, 3, 2}}, {{2, 4, 3, 2}}},
+              {.inputs = {{{2, 4, 3, 2}}, {{2, 2, 3, 2}}, {{2, 2, 3, 1}}, {{2, 4, 3, 3}}, {{2, 4, 3, 3}}},
                .attrs = CausalAttentionAttrs{0}},
-              {.inputs = {{{1, 3, 4, 1}}, {{1, 1, 4, 1}}, {{1, 1, 4, 2}}, {{1, 3, 4, 3}}, {{1, 3, 4, 3}}},
+              {.inputs = {{{1, 3, 4, 1}}, {{1, 1, 4, 1}}, {{1, 1, 4, 2}}, {{1, 3, 4, 4}}, {{1, 3, 4, 4}}},
                .attrs = CausalAttentionAttrs{2}},
-              {.inputs = {{{1, 2, 3, 4}}, {{1, 2, 3, 4}}, {{1, 2, 3, 4}}, {{1, 2, 3, 5}}, {{1, 2, 3, 4}}},
+              {.inputs = {{{1, 2, 3, 4}}, {{1, 2, 3, 4}}, {{1, 2, 3, 4}}, {{1, 2, 3, 6}}, {{1, 2, 3, 4}}},
                .attrs = CausalAttentionAttrs{0},
-               .error = "needs an output and a cotangent of causal_attention, f64[1,2,3,5] each"}};
+               .error = "needs an output and a cotangent of causal_attention, f64[1,2,3,6] each"}};
     }};
 
 namespace ttt {

@@ -7,6 +7,7 @@
 #include "engine/core/index.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "ttt/masked_softmax.h"
 
 namespace nestgrad {
 
@@ -14,16 +15,13 @@ namespace {
 
 std::int64_t window_of(const Attrs& a) { return a.as<CausalAttentionAttrs>().window; }
 
-constexpr double kUnread = -1e30;  // the score of what is not read; finite, for it may be a row's largest
-
 // Blocks of kBlock queries, whose scores stay in the cache and are computed again for the derivative. They are
 // loops over the keys that the last of kGroup blocks reads.
 constexpr std::int64_t kBlock = 64, kGroup = 4;
 
-// What some queries make of the keys and values before them. rows: what there is of each query, q first;
-// unread(scores) are the scores of which those that are not read are kUnread.
-using ReadFn = std::function<Tensor(const Tensors& rows, Tensor keys, Tensor values,
-                                    const std::function<Tensor(Tensor)>& unread)>;
+// What some queries make of the keys and values before them. rows: what there is of each query, q first; reads,
+// [queries, keys]: not zero where a query reads a key.
+using ReadFn = std::function<Tensor(const Tensors& rows, Tensor keys, Tensor values, Tensor reads)>;
 
 // [batch, heads, time, ..] as rows of the groups: [batch, groups, time * heads / groups, ..].
 Tensor in_groups(Tensor x, std::int64_t groups) {
@@ -49,11 +47,9 @@ struct Reading {
   }
   // Of queries at the times `now`, [queries, 1], and keys at `times`, [1, keys].
   Tensor at(const Tensors& queries, Tensor keys, Tensor values, Tensor now, Tensor times) const {
-    return read(queries, keys, values, [&](Tensor scores) {
-      Tensor mask = less_equal(times, now);
-      if (window != 0) mask = mask * less(now - static_cast<double>(window), times);
-      return select(mask, scores, kUnread);
-    });
+    Tensor reads = less_equal(times, now);
+    if (window != 0) reads = reads * less(now - static_cast<double>(window), times);
+    return read(queries, keys, values, reads);
   }
   Tensor group(std::int64_t begin, std::int64_t end) const;
   Tensor all() const;
@@ -119,32 +115,36 @@ Tensor rows_of_heads(Tensor x, std::int64_t each) {
 }
 
 Tensor causal_attention_in_ops(std::span<const Tensor> in, const Attrs& attrs) {
-  const auto read = [](const Tensors& rows, Tensor keys, Tensor values, const auto& unread) {
-    const Tensor scores = unread(matmul(rows[0], keys, {.b = true}));
-    return concat({matmul(softmax(scores, -1), values), logsumexp(scores, -1, kKeep)}, -1);
+  const auto read = [](const Tensors& rows, Tensor keys, Tensor values, Tensor reads) {
+    const Tensor scores = matmul(rows[0], keys, {.b = true}), top = ttt::largest_read(reads, scores),
+                 e = ttt::exponentials(reads, scores, top), total = sum(e, {-1}, kKeep),
+                 log_total = log(total), lse = top + log_total;
+    return concat({matmul(e / total, values), lse, stop_gradient((top - lse) + log_total)}, -1);
   };
   const std::int64_t groups = in[1].dim(1), each = in[0].dim(1) / groups;
   return rows_of_heads(Reading{{in_groups(in[0], groups)}, each, in[1], in[2], window_of(attrs), read}.all(),
                        each);
 }
 
-// With weights w = e^(scores - lse), where lse is held fixed: the derivative of w v and of the sums of w,
-// whose cotangents are those of the output and -delta. For w sums to one.
+// With weights w = e^(scores - lse - rest), where lse and rest are held fixed: the derivative of w v and of the sums
+// of w, whose cotangents are those of the output and -delta. For w sums to one. The rest is zero but for rounding, and
+// so is its derivative: its cotangent is not read.
 Tensor causal_attention_derivative_in_ops(std::span<const Tensor> in, const Attrs& attrs) {
   const std::int64_t groups = in[1].dim(1), each = in[0].dim(1) / groups, time = in[1].dim(2),
                      out = in[2].dim(3);
   const Tensor q = in_groups(in[0], groups), y = in_groups(in[3], groups), ct = in_groups(in[4], groups);
   const auto values = [&](Tensor x) { return slice(x, 3, 0, out); };
   const auto lse = [&](Tensor x) { return slice(x, 3, out, out + 1); };
+  const Tensor rest = slice(y, 3, out + 1, out + 2);
   const Tensor delta = sum(values(y) * values(ct), {-1}, kKeep) - lse(ct);
-  const Tensor operands[] = {q, in[1], in[2], lse(y), concat({values(ct), -delta}, 3)};
+  const Tensor operands[] = {q, in[1], in[2], lse(y), rest, concat({values(ct), -delta}, 3)};
   Tensors d = apart(operands, [&](const Tensors& x) {
-    const auto read = [](const Tensors& rows, Tensor keys, Tensor v, const auto& unread) {
-      const Tensor w = exp(unread(matmul(rows[0], keys, {.b = true}) - rows[1]));
+    const auto read = [](const Tensors& rows, Tensor keys, Tensor v, Tensor reads) {
+      const Tensor w = ttt::exponentials(reads, matmul(rows[0], keys, {.b = true}), rows[1], rows[2]);
       return concat({matmul(w, v), sum(w, {-1}, kKeep)}, -1);
     };
-    const Reading sums{{x[0], x[3]}, each, x[1], x[2], window_of(attrs), read};
-    return vjp({sums.all()}, {x[4]}, {x[0], x[1], x[2]});
+    const Reading sums{{x[0], x[3], x[4]}, each, x[1], x[2], window_of(attrs), read};
+    return vjp({sums.all()}, {x[5]}, {x[0], x[1], x[2]});
   });
   if (each != 1) d[0] = reshape(d[0], {q.dim(0), groups, time, each * q.dim(3)});
   return concat(d, 3);

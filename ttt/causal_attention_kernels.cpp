@@ -143,8 +143,8 @@ class Backward {
                        {.q = in[0] + row * s_.dim,
                         .k = in[1] + key * s_.dim,
                         .v = in[2] + key * s_.out,
-                        .y = in[3] + row * (s_.out + 1),
-                        .ct = in[4] + row * (s_.out + 1),
+                        .y = in[3] + row * s_.row(),
+                        .ct = in[4] + row * s_.row(),
                         .begin = parts_.begins[part],
                         .end = parts_.begins[part + 1],
                         .dq = d + i * s_.dim,
@@ -189,8 +189,8 @@ OpKernel forward_kernel(const OpCall& c) {
       // The last queries of a head read the most keys, and come first, so that threads end together.
       const std::int64_t head = part / s.blocks(), queries = s.blocks() - 1 - part % s.blocks();
       const std::int64_t row = head * s.time, key = head / heads.each * s.time;
-      kernel.forward(s, in[0] + row * s.dim, in[1] + key * s.dim, in[2] + key * s.out,
-                     out + row * (s.out + 1), queries, scratch.of(worker));
+      kernel.forward(s, in[0] + row * s.dim, in[1] + key * s.dim, in[2] + key * s.out, out + row * s.row(),
+                     queries, scratch.of(worker));
     });
   };
 }

@@ -204,42 +204,56 @@ void forward(const AttentionSizes& s, const T* q, const T* k, const T* v, T* y, 
                         {sums + i * width, width}, add);
     }
   }
-  T total[kBlock];
+  T total[kBlock], lse[kBlock], rest[kBlock];
   for (Size i = 0; i < kBlock; ++i) total[i] = static_cast<T>(about.total[i]);
-  for (Size i = 0; i < kBlock; i += Pack<T>::size)
-    (Pack<T>::load(about.top + i) + m::log(Pack<T>::load(total + i))).store(about.top + i);
+  for (Size i = 0; i < kBlock; i += Pack<T>::size) {
+    const Pack<T> top = Pack<T>::load(about.top + i), log_total = m::log(Pack<T>::load(total + i)),
+                  sum = top + log_total;
+    sum.store(lse + i);
+    ((top - sum) + log_total).store(rest + i);
+  }
   for (Size i = 0; i < rows; ++i) {
-    T* const to = y + (first + i) * (s.out + 1);
+    T* const to = y + (first + i) * s.row();
     for (Size c = 0; c < s.out; ++c) to[c] = sums[i * width + c] / total[i];
-    to[s.out] = about.top[i];
+    to[s.out] = lse[i], to[s.out + 1] = rest[i];
   }
 }
 
 // ---- backward ----
 
-// Rows of a tile, queries x keys: scores become weights e^(score - lse), their cotangents `d` those of the
-// scores, weight (d - delta).
+// What is known of each query: the logarithm of its sum, what rounding took from that, and the product of cotangent
+// and output.
 template <class T>
-__attribute__((noinline)) void weights(T* scores, T* d, const T* lse, const T* delta, Size rows) {
+struct Known {
+  T *lse, *rest, *delta;
+  NESTGRAD_MEMBER_FN Known from(Size row) const { return {lse + row, rest + row, delta + row}; }
+};
+
+// Rows of a tile, queries x keys: scores become weights e^(score - lse - rest), their cotangents `d` those of the
+// scores, weight (d - delta). The larger numbers are subtracted first, so that what is rounded is the small number that
+// is left of them.
+template <class T>
+__attribute__((noinline)) void weights(T* scores, T* d, Known<T> of, Size rows) {
   for (Size i = 0; i < rows; ++i) {
-    const Pack<T> log_sum = Pack<T>::load_repeated(lse + i), minus = Pack<T>::load_repeated(delta + i);
+    const Pack<T> lse = Pack<T>::load_repeated(of.lse + i), rest = Pack<T>::load_repeated(of.rest + i),
+                  minus = Pack<T>::load_repeated(of.delta + i);
 #pragma GCC unroll 2
     for (Size j = i * kBlock; j < (i + 1) * kBlock; j += Pack<T>::size) {
-      const Pack<T> e = m::exp(Pack<T>::load(scores + j) - log_sum);
+      const Pack<T> e = m::exp((Pack<T>::load(scores + j) - lse) - rest);
       e.store(scores + j);
       (e * (Pack<T>::load(d + j) - minus)).store(d + j);
     }
   }
 }
 
-// What the rows begin .. end of y say: the logarithms of sums, and the products of the cotangents with the
-// outputs.
+// What the rows begin .. end of y say. The rest is zero but for rounding, and so is its derivative: its cotangent
+// is not read.
 template <class T>
-__attribute__((noinline)) void read_rows(const AttentionSizes& s, Range rows, const T* y, const T* ct, T* lse,
-                                         T* delta) {
+__attribute__((noinline)) void read_rows(const AttentionSizes& s, Range rows, const T* y, const T* ct,
+                                         Known<T> to) {
   constexpr int kParts = 8;
-  y += rows.begin * (s.out + 1), ct += rows.begin * (s.out + 1);
-  for (Size i = rows.begin; i < rows.end; ++i, y += s.out + 1, ct += s.out + 1) {
+  y += rows.begin * s.row(), ct += rows.begin * s.row();
+  for (Size i = rows.begin; i < rows.end; ++i, y += s.row(), ct += s.row()) {
     double part[kParts] = {};
     Size c = 0;
     for (; c + kParts <= s.out; c += kParts)
@@ -248,8 +262,8 @@ __attribute__((noinline)) void read_rows(const AttentionSizes& s, Range rows, co
     for (; c < s.out; ++c) part[0] += static_cast<double>(y[c]) * static_cast<double>(ct[c]);
     const double sum =
         ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
-    lse[i] = y[s.out];
-    delta[i] = static_cast<T>(sum - static_cast<double>(ct[s.out]));
+    to.lse[i] = y[s.out], to.rest[i] = y[s.out + 1];
+    to.delta[i] = static_cast<T>(sum - static_cast<double>(ct[s.out]));
   }
 }
 
@@ -266,9 +280,9 @@ void backward(const AttentionSizes& s, const AttentionBackward<T>& head, T* scra
   T* const q_copy = k_copy + kBlock * k_width;
   T* const ct_copy = q_copy + kBlock * k_width;
   T* const lse = ct_copy + kBlock * v_width;
-  T* const delta = lse + s.time;
+  const Known<T> known{lse, lse + s.time, lse + 2 * s.time};
   read_rows(s, {head.begin * kBlock, smaller((s.last_queries(head.end - 1) + 1) * kBlock, s.time)}, head.y,
-            head.ct, lse, delta);
+            head.ct, known);
   for (Size block = head.begin; block < head.end; ++block) {
     const Size at = block * kBlock, keys = smaller(kBlock, s.time - at), last = s.last_queries(block);
     const T* const k = head.k + at * s.dim;
@@ -277,7 +291,7 @@ void backward(const AttentionSizes& s, const AttentionBackward<T>& head, T* scra
     const Rows<const T> k_rows = right_operand<T>({k, s.dim}, keys, s.dim, k_copy);
     for (Size queries = block; queries <= last; ++queries) {
       const Size first = queries * kBlock, rows = smaller(kBlock, s.time - first);
-      const Rows<const T> q{head.q + first * s.dim, s.dim}, ct{head.ct + first * (s.out + 1), s.out + 1};
+      const Rows<const T> q{head.q + first * s.dim, s.dim}, ct{head.ct + first * s.row(), s.row()};
       const bool masked = is_masked(s, queries, block);
       const Size part = masked ? kHalf : kBlock;
       for (Size i = 0; i < rows; i += part) {
@@ -289,7 +303,7 @@ void backward(const AttentionSizes& s, const AttentionBackward<T>& head, T* scra
         multiply_tiles<T>(count, width, s.out, {ct.from(i).at, ct.step, 1}, {v_columns + j, kBlock},
                           {d_scores + i * kBlock + j, kBlock}, false);
       }
-      weights(scores, d_scores, lse + first, delta + first, rows);
+      weights(scores, d_scores, known.from(first), rows);
       if (masked)
         for (Size i = 0; i < rows; ++i)
           for (T* const row : {scores + i * kBlock, d_scores + i * kBlock})

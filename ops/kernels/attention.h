@@ -12,11 +12,12 @@ namespace nestgrad {
 // Queries, and keys, of a tile.
 constexpr std::int64_t kAttentionBlock = 64;
 
-// Of one head: q and k [time, dim], v [time, out], y and ct [time, out + 1], dense and row-major. A query reads
+// Of one head: q and k [time, dim], v [time, out], y and ct [time, out + 2], dense and row-major. A query reads
 // its own key and those before it; of them the last `window`, 0: all.
 struct AttentionSizes {
   std::int64_t time, dim, out, window;
 
+  std::int64_t row() const { return out + 2; }  // of y
   std::int64_t blocks() const { return (time + kAttentionBlock - 1) / kAttentionBlock; }
   // The first block of keys that a block of queries reads, and the last block of queries that reads a block
   // of keys.
@@ -33,7 +34,7 @@ struct AttentionSizes {
   // Elements of memory that a kernel works in.
   std::int64_t scratch() const {
     constexpr std::int64_t kSpare = 64;  // a register of the smallest elements, for each of the tiles
-    return kAttentionBlock * (4 * kAttentionBlock + 4 * (dim + kSpare) + 4 * (out + kSpare)) + 2 * time;
+    return kAttentionBlock * (4 * kAttentionBlock + 4 * (dim + kSpare) + 4 * (out + kSpare)) + 3 * time;
   }
 };
 
@@ -56,8 +57,8 @@ struct AttentionBackward {
 template <class T>
 struct AttentionKernel {
   // The rows of y of one block of queries: softmax(q k') v, and behind it the logarithm of the sum of the
-  // exponentials of the scores. By blocks of keys, in ascending order, with the largest score and the sum of
-  // exponentials so far; what was added up is scaled where the largest score grows.
+  // exponentials of the scores, and what rounding took from that. By blocks of keys, in ascending order, with
+  // the largest score and the sum of exponentials so far; what was added up is scaled where the largest score grows.
   void (*forward)(const AttentionSizes& sizes, const T* q, const T* k, const T* v, T* y, std::int64_t queries,
                   T* scratch);
   // Cotangents of q, k and v from that of y: by blocks of keys, and of queries that read them, both in

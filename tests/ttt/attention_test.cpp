@@ -1,5 +1,9 @@
 // The promise: attention reads the tokens that its options name and no others, token by token as at once.
 // Compared with loops over tokens in plain numbers.
+#include <limits>
+
+#include "ops/attrs.h"
+#include "ops/table.h"
 #include "tests/ttt/attention_by_loops.h"
 
 using namespace nestgrad;
@@ -148,6 +152,126 @@ TEST_CASE("extreme scores give finite outputs and gradients, and what is masked 
       if (options.causal)  // the first token reads itself only
         for (const std::size_t i : {4, 5})
           for (std::int64_t at = 2; at < 8; ++at) CHECK(out[i].at(at) == 0);
+    }
+}
+
+namespace {
+
+// Of three tokens whose scores rise each reads itself in all of these, and none after it.
+struct Masked {
+  std::string what;
+  Attend attend;
+};
+
+std::vector<Masked> masked_in_every_way() {
+  const auto places = [](const std::vector<double>& at) {
+    return [at](Tensor q, Tensor k, Tensor v) {
+      std::vector<double> all;
+      for (std::int64_t n = 0; n < q.dim(0); ++n) all.insert(all.end(), at.begin(), at.end());
+      const Tensor of = constant(Array::of(all, {q.dim(0), q.dim(2)}, DType::i32));
+      return ttt::attention(q, k, v, {.scale = 1, .places = of});
+    };
+  };
+  const auto in_ops = [](std::int64_t window) {
+    return [window](Tensor q, Tensor k, Tensor v) {
+      return slice(causal_attention_op.expand(Tensors{q, k, v}, CausalAttentionAttrs{window}), 3, 0,
+                   v.dim(3));
+    };
+  };
+  return {{"causal", with({.scale = 1})},
+          {"causal, window 1", with({.window = 1, .scale = 1})},
+          {"causal in ops", in_ops(0)},
+          {"causal in ops, window 2", in_ops(2)},
+          {"around", with({.window = 1, .causal = false, .scale = 1})},
+          {"documents", places({0, 0, 1})},
+          {"one document", places({0, 1, 2})},
+          {"image", [](Tensor q, Tensor k, Tensor v) {
+             return ttt::neighbourhood_attention_2d(q, k, v, 1, 3, 1, 1);
+           }}};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "what is not read has no weight, however small the scores are that are read; nor have derivatives") {
+  struct Case {
+    DType dtype;
+    double q;
+    std::vector<double> k;
+  };
+  const double f32_most = std::numeric_limits<float>::max(), f64_most = std::numeric_limits<double>::max();
+  // Scores rise from token to token: of itself and what is before it a token reads itself.
+  const std::vector<Case> cases{{DType::f32, -1e15, {4e15, 3e15, 2e15}},
+                                {DType::f32, -1e15, {4e22, 3e22, 2e22}},
+                                {DType::f32, -1, {f32_most, f32_most / 2, f32_most / 4}},
+                                {DType::f32, 1, {-f32_most / 4, f32_most / 4, f32_most / 2}},
+                                {DType::f64, -1e15, {4e15, 3e15, 2e15}},
+                                {DType::f64, -1e150, {4e157, 3e157, 2e157}},
+                                {DType::f64, -1, {f64_most, f64_most / 2, f64_most / 4}},
+                                {DType::f64, 1, {1e4, 2e4, 3e4}}};
+  for (const auto& [dtype, query, keys] : cases)
+    for (const Masked& each : masked_in_every_way()) {
+      CAPTURE(each.what);
+      CAPTURE_BOUND(query);
+      CAPTURE(keys[0]);
+      const int orders =
+          keys[0] == f32_most || keys[0] == f64_most ? 1 : 2;  // twice the key has to be finite
+      const Shape shape{1, 1, 3, 1};
+      const Array q = Array::of({query, query, query}, shape, dtype), k = Array::of(keys, shape, dtype),
+                  v = Array::of({1, 2, 4}, shape, dtype);
+      const Arrays out = trace(
+          [&](const Tensors& in) {
+            Tensors all{each.attend(in[0], in[1], in[2])};
+            Tensor of = sum(all[0]);
+            for (int order = 1; order <= orders; ++order) {
+              const Tensors g = grad(of, in, {.allow_zero = true});
+              all.insert(all.end(), g.begin(), g.end());
+              of = sum(square(g[2]));
+            }
+            return all;
+          },
+          {q.spec(), k.spec(), v.spec()})({q, k, v});
+      // One weight of each row is one, the others are zero: all derivatives vanish but that of the values.
+      CHECK(out[0].to_vector() == std::vector<double>{1, 2, 4});
+      CHECK(out[3].to_vector() == std::vector<double>{1, 1, 1});
+      for (std::size_t i = 1; i < out.size(); ++i)
+        if (i != 3)
+          for (const double x : out[i].to_vector()) CHECK(x == 0);
+      // No infinity is made on the way.
+      Graph eager(GraphOptions{.mode = GraphMode::eager, .check_finite = true});
+      const GraphScope scope(eager);
+      const Tensors in{eager.input(q), eager.input(k), eager.input(v)};
+      const Tensor y = each.attend(in[0], in[1], in[2]);
+      CHECK(eager.node(y.id()).value.to_vector() == std::vector<double>{1, 2, 4});
+      CHECK(eager.node(grad(sum(y), in)[2].id()).value.to_vector() == std::vector<double>{1, 1, 1});
+    }
+  // Where the lowest number is the largest score, those who are read share alone.
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Masked& each : masked_in_every_way()) {
+      CAPTURE(each.what);
+      const double most = dtype == DType::f32 ? f32_most : f64_most;
+      const Shape shape{1, 1, 3, 1};
+      const Array q = Array::of({-1, -1, -1}, shape, dtype), k = Array::of({most, most, most}, shape, dtype),
+                  v = Array::of({1, 2, 4}, shape, dtype), zero = Array::zeros(dtype, shape);
+      const Function f = trace(traced(each.attend), {q.spec(), k.spec(), v.spec()});
+      CHECK(relative_error(f({q, k, v})[0], f({zero, zero, v})[0]) < (dtype == DType::f32 ? 2e-7 : 1e-15));
+    }
+}
+
+TEST_CASE(
+    "token by token, rows that nothing was written to have no weight, however small the scores that are read") {
+  for (const AttentionOptions& options :
+       {AttentionOptions{.scale = 1, .capacity = 5}, {.window = 2, .scale = 1}})
+    for (const double size : {1e15, 1e18}) {
+      const AttentionSizes s{.batch = 1, .heads = 1, .time = 3, .dim = 1, .out = 1};
+      const Shape shape{1, 1, 3, 1};
+      const Array q = Array::of({-size, -size, -size}, shape, DType::f32),
+                  k = Array::of({4 * size, 3 * size, 2 * size}, shape, DType::f32),
+                  v = Array::of({1, 2, 4}, shape, DType::f32);
+      const Arrays steps = token_by_token(s, options, {q, k, v});
+      CHECK(steps[0].at(0) == 1);
+      CHECK(steps[1].at(0) == 2);
+      CHECK(steps[2].at(0) == 4);
     }
 }
 

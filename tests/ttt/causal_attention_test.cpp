@@ -5,12 +5,14 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/core/index.h"
 #include "engine/core/threads.h"
 #include "ops/attrs.h"
 #include "ops/kernels.h"
 #include "ops/table.h"
 #include "tests/ops/check_grads.h"
 #include "tests/testing.h"
+#include "ttt/attention.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -196,8 +198,8 @@ TEST_CASE("causal attention: scores of any size, and what is not a number reache
           CAPTURE(odd);
           CAPTURE(operand);
           for (std::int64_t t = 0; t < time; ++t)
-            for (std::int64_t c = 0; c <= dim; ++c) {
-              const double is = y.at(t * (dim + 1) + c), should = in_ops.at(t * (dim + 1) + c);
+            for (std::int64_t c = 0; c < dim + 2; ++c) {
+              const double is = y.at(t * (dim + 2) + c), should = in_ops.at(t * (dim + 2) + c);
               const bool reads = operand == 0 ? t == at : at <= t && (window == 0 || t - at < window);
               // A zero weight in the same block makes NaN of it too.
               if (reads && !std::isfinite(should)) CHECK_FALSE(std::isfinite(is));
@@ -211,8 +213,145 @@ TEST_CASE("causal attention: scores of any size, and what is not a number reache
   const Array y = trace([](Tensor q, Tensor k, Tensor x) { return ttt::causal_attention(q, k, x, 0); },
                         large.spec(), large.spec(), v.spec())(large, large, v);
   CHECK(y.at(0) == 1);
-  CHECK(y.at(2) == doctest::Approx(1.5));
-  CHECK(y.at(4) == doctest::Approx(3));
+  CHECK(y.at(3) == doctest::Approx(1.5));
+  CHECK(y.at(6) == doctest::Approx(3));
+}
+
+namespace {
+
+// Queries [1, large] and keys [x, 1], whose scores x + large are exact, x few small multiples of `unit`: many are equal.
+Arrays with_large_scores(const Sizes& s, DType dtype, double large, double unit) {
+  Arrays in;
+  for (const Array& a : random(s.specs(), 8, -1, 1)) in.push_back(a.clone());
+  for (std::int64_t i = 0; i < in[0].spec().size() / 2; ++i)
+    in[0].as<double>()[uz(2 * i)] = 1, in[0].as<double>()[uz(2 * i + 1)] = large;
+  for (std::int64_t i = 0; i < in[1].spec().size() / 2; ++i) {
+    double& x = in[1].as<double>()[uz(2 * i)];
+    x = std::round(2 * x) * unit, in[1].as<double>()[uz(2 * i + 1)] = 1;
+  }
+  for (Array& a : in) a = a.cast(dtype);
+  return in;
+}
+
+// In one matrix of scores for each head: the derivative of softmax() takes its own weights, and none from a logarithm.
+Tensor attention_at_once(const Tensors& in, const Sizes& s) {
+  const DType dtype = in[0].dtype();
+  const auto of_heads = [&](Tensor x) {
+    const Shape each{x.dim(0), x.dim(1), s.each, x.dim(2), x.dim(3)};
+    return reshape(broadcast_to(reshape(x, {x.dim(0), x.dim(1), 1, x.dim(2), x.dim(3)}), each),
+                   {x.dim(0), s.heads, x.dim(2), x.dim(3)});
+  };
+  const Tensor back = iota(dtype, {s.time, 1}, 0) - iota(dtype, {1, s.time}, 1);
+  const double window = static_cast<double>(s.window == 0 ? s.time : s.window);
+  const Tensor scores = matmul(in[0], of_heads(in[1]), {.b = true});
+  const Tensor reads = less_equal(0.0, back) * less(back, window);
+  return matmul(softmax(select(reads, scores, -1e30), -1), of_heads(in[2]));
+}
+
+// The output and its derivatives of orders 1 to `orders`: of each order those of a weighted sum of the elements of the order
+// before, with which large numbers are divided by `large`.
+Function of_orders(const Sizes& s, DType dtype, int orders, double large,
+                   const std::function<Tensor(const Tensors&)>& attend) {
+  return trace(
+      [&](const Tensors& in) {
+        const auto sum_of = [&](Tensor x, std::uint64_t seed, double share) {
+          Array weights = random(f64(x.shape()), seed, 0.5, 1.5).clone();
+          if (share != 1)
+            for (std::int64_t i = 1; i < weights.spec().size(); i += 2) weights.as<double>()[uz(i)] *= share;
+          return sum(x * constant(weights.cast(dtype)));
+        };
+        Tensors out{attend(in)};
+        Tensor of = sum_of(out[0], 9, 1);
+        for (int order = 1; order <= orders; ++order) {
+          const Tensors g = grad(of, in);
+          out.insert(out.end(), g.begin(), g.end());
+          of = sum_of(g[0], 10, 1) + sum_of(g[1], 11, 1 / large) + sum_of(g[2], 12, 1);
+        }
+        return out;
+      },
+      s.specs(dtype));
+}
+
+// The largest difference in a column of the last axis, relative to the largest number of that column, or to 1, of the
+// second column to `least_of_second`, where that is larger.
+double error_of_columns(const Array& a, const Array& b, double least_of_second = 1) {
+  const std::int64_t columns = a.shape().back(), rows = a.spec().size() / columns;
+  double worst = 0;
+  for (std::int64_t c = 0; c < columns; ++c) {
+    double difference = 0, most = c == 1 ? least_of_second : 1;
+    for (std::int64_t i = c; i < rows * columns; i += columns) {
+      if (!std::isfinite(a.at(i))) return std::numeric_limits<double>::infinity();
+      difference = std::max(difference, std::abs(a.at(i) - b.at(i)));
+      most = std::max(most, std::abs(b.at(i)));
+    }
+    worst = std::max(worst, difference / most);
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "derivatives of causal attention are as exact for large scores as for small ones, at orders 1 to 3") {
+  struct Case {
+    DType dtype;
+    double large, unit;
+  };
+  for (const auto& [dtype, large, unit] : {Case{DType::f32, 1e3, 0.25},
+                                           {DType::f32, 1e5, 0.5},
+                                           {DType::f32, 1e7, 1},
+                                           {DType::f32, 1e8, 8},
+                                           {DType::f32, -1e6, 0.5},
+                                           {DType::f64, 1e8, 0.5},
+                                           {DType::f64, 1e16, 2},
+                                           {DType::f64, -1e15, 0.5}})
+    for (const Sizes& s : {Sizes{5, 0, 2, 3, 2}, Sizes{6, 3, 2, 2, 4, 2}, Sizes{70, 0, 2, 3, 2, 2},
+                           Sizes{133, 66, 2, 1, 3, 3}}) {
+      CAPTURE_BOUND(large);
+      CAPTURE(s.time);
+      CAPTURE(s.window);
+      const int orders = s.time < 10 ? 3 : 2;
+      const double bound = dtype == DType::f32 ? 2e-6 : 1e-14;
+      const Arrays in = with_large_scores(s, dtype, large, unit);
+      Arrays wide;
+      for (const Array& a : in) wide.push_back(a.cast(DType::f64));
+      const auto attend = [&](const Tensors& x) {
+        return ttt::attention(x[0], x[1], x[2], {.window = s.window, .scale = 1});
+      };
+      const auto at_once = [&](const Tensors& x) { return attention_at_once(x, s); };
+      const Arrays is = of_orders(s, dtype, orders, large, attend)(in),
+                   should = of_orders(s, DType::f64, orders, large, at_once)(wide);
+      for (std::size_t i = 0; i < is.size(); ++i) {
+        CAPTURE(i);
+        const std::size_t order = (i + 2) / 3;  // of which each multiplies with keys as large as the unit
+        const double of_order = bound * (order < 2 ? 1 : 10) * std::pow(std::max(1.0, unit), order);
+        // The derivative by the keys' second column is that of the scores, times `large`.
+        const double least = i % 3 == 2 ? std::abs(large) : 1;
+        CHECK(error_of_columns(is[i].cast(DType::f64), should[i], least) < of_order);
+      }
+      // The kernels are what is written in ops.
+      const DeviceScope on(Device::cpu());
+      const Arrays kernels_are = trace(program(s, false), s.specs(dtype))(in),
+                   in_ops = trace(program(s, true), s.specs(dtype))(in);
+      CHECK(relative_error(kernels_are[0], in_ops[0]) < bound);
+      CHECK(relative_error(kernels_are[1], in_ops[1]) < bound * std::max(1.0, unit));
+    }
+}
+
+TEST_CASE("two equal keys weigh a half each, forward and backward, however large their scores") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const double b : {0.0, 1.0, 1e3, 1e5, 1e8, 1e16, 1e30, -1e5, -1e8, -1e30}) {
+      CAPTURE(b);
+      const Array q = Array::of({1, 1}, {1, 1, 2, 1}, dtype), k = Array::of({b, b}, {1, 1, 2, 1}, dtype),
+                  v = Array::of({1, 2}, {1, 1, 2, 1}, dtype);
+      const Array dv = trace(
+          [](Tensor q, Tensor k, Tensor v) {
+            return grad(sum(slice(ttt::attention(q, k, v, {.scale = 1}), 2, 1, 2)), {v})[0];
+          },
+          q.spec(), k.spec(), v.spec())(q, k, v);
+      for (const std::int64_t s : {0, 1})
+        CHECK(dv.at(s) == doctest::Approx(0.5).epsilon(dtype == DType::f32 ? 3e-7 : 1e-15));
+    }
 }
 
 TEST_CASE("long causal attention needs memory for its rows alone, forward and backward") {
