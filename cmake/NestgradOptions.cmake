@@ -32,6 +32,9 @@ if(NESTGRAD_SANITIZE)
   target_compile_options(nestgrad_options INTERFACE -fsanitize=${NESTGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(nestgrad_options INTERFACE -fsanitize=${NESTGRAD_SANITIZE})
   target_compile_definitions(nestgrad_options INTERFACE NESTGRAD_SANITIZED=1)  # compilers have different words for it
+  if(NESTGRAD_SANITIZE STREQUAL "thread")
+    target_compile_definitions(nestgrad_options INTERFACE NESTGRAD_SANITIZED_THREADS=1)
+  endif()
 endif()
 # Linked after nestgrad_options by what is no part of the library. Of that UBSan watches nothing: it makes a build half as long again.
 add_library(nestgrad_options_outside INTERFACE)

@@ -114,6 +114,7 @@ AdaptingScorer::AdaptingScorer(const LogitsFn& model, StateDict params, const Ad
 
 AdaptingScorer::AdaptingScorer(LossFn loss, StateDict params, const AdaptationOptions& options)
     : loss_(std::move(loss)), options_(options), params_(std::move(params)) {
+  for (auto& [name, value] : params_) value = std::move(value).unshared();
   options_.check();
   if (options_.rate == 0) options_.rate = default_rate(options_.what);
   const TracedModel model =
@@ -122,6 +123,22 @@ AdaptingScorer::AdaptingScorer(LossFn loss, StateDict params, const AdaptationOp
   check_fits(model.params, params_, "what is to be adapted");
   learning_ = learning_of(model.params, options_);
   reset();
+}
+
+// The programs are made anew at need.
+AdaptingScorer::AdaptingScorer(const AdaptingScorer& other)
+    : loss_(other.loss_),
+      options_(other.options_),
+      params_(other.params_),
+      learning_(other.learning_),
+      values_(other.values_),
+      steps_(other.steps_),
+      moved_(other.moved_) {
+  for (Array& value : values_) value = value.clone();
+}
+
+AdaptingScorer& AdaptingScorer::operator=(const AdaptingScorer& other) {
+  return *this = AdaptingScorer(other);
 }
 
 void AdaptingScorer::reset() {

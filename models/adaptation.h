@@ -51,9 +51,15 @@ double default_rate(Adapted what);
 class AdaptingScorer {
  public:
   // params, f32, must be the model's (ConfigError); so is lora for one without matrices, and norms for one without
-  // normalisations.
+  // normalisations. Copies of them are read, where the caller keeps its own.
   AdaptingScorer(const LanguageModelConfig& config, StateDict params, const AdaptationOptions& options);
   AdaptingScorer(const LogitsFn& model, StateDict params, const AdaptationOptions& options);
+  // A copy has learnt what this one has, and learns on by itself.
+  AdaptingScorer(const AdaptingScorer& other);
+  AdaptingScorer& operator=(const AdaptingScorer& other);
+  AdaptingScorer(AdaptingScorer&&) = default;
+  AdaptingScorer& operator=(AdaptingScorer&&) = default;
+  ~AdaptingScorer() = default;
 
   // The loss of each of tokens[1..], given those before it in the segment; then, if learn, the step. ShapeError for
   // fewer than two tokens; ValueError for one that is no token of the model, and where a loss or the gradient is not
@@ -78,7 +84,7 @@ class AdaptingScorer {
   StateDict params_;
   std::vector<ParamSpec> learning_;  // what learns: parameters, or the factors of products beside them
   std::vector<Array> values_;        // of learning_
-  std::map<std::int64_t, std::shared_ptr<Program>> programs_;
+  std::map<std::int64_t, std::shared_ptr<Program>> programs_;  // no one else's: steps write over their arrays
   std::int64_t steps_ = 0;
   MovedFrom moved_;
 };

@@ -31,12 +31,15 @@ struct CarriedStates {
 // reads; 0: no bound.
 void check_position(const char* who, std::int64_t position, std::int64_t capacity);
 
-// A model's parameters as its programs read them. Matrices W that products x W' read are kept transposed, in panels of
+// A model's parameters as its programs read them: numbers of its own, whatever the caller writes into its arrays later (copies where the
+// caller keeps these). Matrices W that products x W' read are kept transposed, in panels of
 // columns, once for all programs: with the few rows of x that there are, to bring them into that order at each product
 // takes longer than to multiply.
 class FixedParameters {
  public:
-  explicit FixedParameters(StateDict params) : params_(std::move(params)) {}
+  explicit FixedParameters(StateDict params) : params_(std::move(params)) {
+    for (auto& [name, value] : params_) value = std::move(value).unshared();
+  }
   const StateDict& all() const { return params_; }
   const Array& named(const std::string& name) const { return params_.at(name); }
   const Array& in_panels(const std::string& name);  // a matrix

@@ -100,7 +100,7 @@ std::shared_ptr<const Tokenizer> read_sentencepiece(const std::string& path) {
 }  // namespace
 
 const Tokenizer& byte_tokenizer() {
-  static const Bytes bytes;
+  static const auto& bytes = *new Bytes;
   return bytes;
 }
 

@@ -151,12 +151,18 @@ std::vector<Tensor> Training::updated(const Objective& objective, ParamTable& ta
   for (const std::vector<Tensor>& part : {r.params, r.m, r.v})
     out.insert(out.end(), part.begin(), part.end());
   if (copies() > 3)
-    for (std::size_t i = 0; i < params.size(); ++i)
-      out.push_back(r.params[i] == params[i]
-                        ? state[2][i]
-                        : where(r.may_step,
-                                state[2][i] * setup_.average_decay + r.params[i] * (1 - setup_.average_decay),
-                                state[2][i]));
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const Tensor before = state[2][i];
+      if (rules[i].rate == 0) {
+        out.push_back(before);
+        continue;
+      }
+      // Of a parameter that this kind of batch does not move, but perhaps another one: written so that an average that has arrived stays.
+      const Tensor average = gradients[i].defined()
+                                 ? before * setup_.average_decay + r.params[i] * (1 - setup_.average_decay)
+                                 : before + (1 - setup_.average_decay) * (params[i] - before);
+      out.push_back(where(r.may_step, average, before));
+    }
   return out;
 }
 

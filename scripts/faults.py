@@ -877,7 +877,8 @@ FAULTS = [
         ("weight-norm-of-biases", "normalising = norm_ != Norm::none && «kind == WeightKind::matrix»",
          "true"),
         ("anchor-at-zero", "strength * slots[1] * «(w - slots[0])»", "w"),
-        ("anchor-does-not-follow", "if («anchor_.follow > 0») next[anchor]", "false"),
+        ("anchor-does-not-follow", "if (anchored_ && «anchor_.follow > 0») {", "false"),
+        ("anchor-follows-what-is-not-normalised", "next[anchor] + anchor_.follow * «w»", "(master ? next[at + 1] : w)"),
         ("Fisher-of-g", "(1 - memory) * «square(gradient)»", "gradient"),
         ("Fisher-of-the-step", "found, «gradient», gates)", "g"),
         ("anchor-of-the-new-weight", "subspan(anchor), «found», gradient", "w"),
@@ -1026,6 +1027,7 @@ FAULTS = [
         ("surplus-dropped-at-resume", "«check_fits(specs_, params, path);»", None),
         ("own-gradients-forgotten", "if («gradients.empty()») {", "true"),
         ("frozen-learns", "if («rules[i].rate == 0») gradients[i] = {}", "false"),
+        ("average-stands-still-where-nothing-moves", "before + «(1 - setup_.average_decay)» * (params[i] - before)", "0.0"),
         ("average-of-the-step-before", "«r.params[i]» * (1 - setup_.average_decay)", "params[i]"),
         ("averages-begin-at-zero", "copy == 3 ? «params.at(p.name).clone()»", "Array::zeros(kType, p.shape)"),
     ]),
@@ -1363,6 +1365,16 @@ FAULTS = [
         ("all-tokens-count", "if («!counted.defined()») return mean(losses);", "true"),
         ("blind-models-packed", "if («places.defined() && !stream.has_looked()») throw", "false"),
     ]),
+    ("streams", "models/state_program.h", (files("models/decoder"),), [
+        ("callers-arrays-read-live", "for (auto& [name, value] : params_) «value = std::move(value).unshared();»", None),
+    ]),
+    ("threads", "engine/core/process_wide.h", (files("engine/threads"),), [
+        ("child-waits-for-its-parents-threads", "Held* const parents = «now_.exchange(nullptr)»;", "nullptr"),
+    ]),
+    ("compile", "engine/plan/native_library.cpp", (files("engine/native"),), [
+        ("compiler-outlives-who-asked", "pipe2(ends_, «O_CLOEXEC»)", "0"),
+        ("status-of-the-shell", "if («read_file(written) == \"0\\n\"») return {};", "WIFEXITED(status) && WEXITSTATUS(status) == 0"),
+    ]),
     ("adaptation", "models/adaptation.cpp", (files("models/adaptation"),), [
         ("learns-first", "std::vector<double> out = «(learns ? p.outputs[0] : p.score.run(p.inputs)[0]).to_vector()»;",
          "[&] { for (std::size_t i = 0; FAULT && i < values_.size(); ++i) p.inputs[p.inputs.size() - values_.size() + i] ="
@@ -1374,6 +1386,8 @@ FAULTS = [
         ("factors-exchanged", "now[at] + «matmul(learning[i], learning[i + 1])»", "0.0 * now[at]"),
         ("reset-forgets-nothing", "«values_.clear();» for", "if (!FAULT || values_.empty()) values_.clear(); else return; "),
         ("not-finite-learnt", "if («!std::isfinite(p.outputs[1].item())») refuse", "false"),
+        ("copies-share-what-learns", "for (Array& value : values_) «value = value.clone()»;", "value"),
+        ("callers-arrays-read-live", "for (auto& [name, value] : params_) «value = std::move(value).unshared();»", None),
         ("overlap-of-segments-lost", "tokens.subspan(begin, «length + 1»)", "length"),
     ]),
     ("data", "models/data.cpp", TRAINING, [

@@ -331,7 +331,6 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
     const Scope anchor_scope("anchor");
     pulled = pull(std::span(next).subspan(anchor), found, gradient, gates);
     w = w - pulled;
-    if (anchor_.follow > 0) next[anchor] = (1.0 - anchor_.follow) * next[anchor] + anchor_.follow * w;
   }
   if (master) next[at + 1] = w;
   if (normalising) {
@@ -339,6 +338,10 @@ std::vector<Tensor> InnerOptimizer::step(std::span<const Tensor> state, Tensor g
     w = w / (norm(w, {-2}, kKeep) + norm_eps_) * next[at];
   }
   next[0] = w;
+  if (anchored_ && anchor_.follow > 0) {
+    const Scope anchor_scope("anchor");
+    next[anchor] = (1.0 - anchor_.follow) * next[anchor] + anchor_.follow * w;
+  }
   if (!moved) return next;
   if (normalising) {
     *moved = w - state[0];

@@ -71,8 +71,8 @@ Setting one_of(std::string key, T Policy::*field, Strings names) {
 }
 
 const std::vector<Setting>& settings() {
-  static const Strings no_yes{"false", "true"};
-  static const std::vector<Setting> all{
+  const Strings no_yes{"false", "true"};
+  static const auto& all = *new std::vector<Setting>{
       number("chunk", &Policy::chunk),
       one_of("update", &Policy::update, {"per-token", "per-chunk"}),
       one_of("read", &Policy::read, {"after-write", "before-write"}),

@@ -41,7 +41,7 @@ std::size_t structural_hash(const GraphBody& body) {
 
 std::shared_ptr<const GraphBody> intern(GraphBody body) {
   static std::mutex mutex;
-  static std::unordered_multimap<std::size_t, std::weak_ptr<const GraphBody>> bodies;
+  static auto& bodies = *new std::unordered_multimap<std::size_t, std::weak_ptr<const GraphBody>>;
   body.hash = structural_hash(body);
   const std::lock_guard lock(mutex);
   auto [first, last] = bodies.equal_range(body.hash);

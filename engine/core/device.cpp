@@ -38,14 +38,14 @@ Device Device::of(std::string_view name) {
 namespace {
 // What set_default_device() was given; the environment is not looked at then.
 std::optional<Device>& given_default() {
-  static std::optional<Device> device;
+  static auto& device = *new std::optional<Device>;
   return device;
 }
 const Device& default_of_environment() {
-  static const Device device = [] {
+  static const auto& device = *new Device([] {
     const char* name = std::getenv("NESTGRAD_DEVICE");
     return name ? Device::of(name) : Device::cpu();
-  }();
+  }());
   return device;
 }
 }  // namespace

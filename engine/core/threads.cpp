@@ -16,6 +16,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/index.h"
+#include "engine/core/process_wide.h"
 
 namespace nestgrad {
 
@@ -55,13 +56,10 @@ thread_local bool inside = false;  // of a part, or of a SingleThreadScope
 
 class Pool {
  public:
-  ~Pool() {
-    stopping_ = true;  // first: who sees the new job without it waits for another, and is never joined
-    job_.fetch_add(1);
-    job_.notify_all();
-  }
-
-  void run(int parts, int workers, const std::function<void(int, int)>& fn) {
+  // False: another thread has the pool, or the program ends; nothing is done then.
+  bool run(int parts, int workers, const std::function<void(int, int)>& fn) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || stopping_) return false;
     while (static_cast<int>(threads_.size()) < workers - 1) start_thread();
     fn_ = &fn, parts_ = parts, workers_ = workers, next_ = 0;
     errors_.assign(uz(parts), nullptr);
@@ -72,6 +70,18 @@ class Pool {
     for (int left = busy_; left > 0; left = busy_) wait_for_change(busy_, left);
     for (const std::exception_ptr& e : errors_)
       if (e) std::rethrow_exception(e);
+    return true;
+  }
+
+  // Ends the threads. Where exit() is called while they work, they are left to it: they need nothing that goes.
+  void end() {
+    if (inside) return;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return;
+    stopping_ = true;  // first: who sees the new job without it waits for another, and is never joined
+    job_.fetch_add(1);
+    job_.notify_all();
+    threads_.clear();
   }
 
  private:
@@ -109,12 +119,13 @@ class Pool {
     inside = false;
   }
 
+  std::mutex mutex_;
   const std::function<void(int, int)>* fn_ = nullptr;
   int parts_ = 0, workers_ = 0;
   std::atomic<int> job_ = 0, next_ = 0, busy_ = 0;
   std::atomic<bool> stopping_ = false;
   std::vector<std::exception_ptr> errors_;
-  std::vector<std::jthread> threads_;  // last: joined before the rest goes
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace
@@ -137,14 +148,8 @@ SingleThreadScope::~SingleThreadScope() { inside = was_single_; }
 
 void in_parallel(int parts, int workers, const std::function<void(int part, int worker)>& fn) {
   require_function("threads", "what is to be done in parallel", fn);
-  static std::mutex mutex;
-  static Pool pool;
-  std::unique_lock lock(mutex, std::defer_lock);
-  if (parts < 2 || workers < 2 || inside || !lock.try_lock()) {
-    for (int part = 0; part < parts; ++part) fn(part, 0);
-    return;
-  }
-  pool.run(parts, workers, fn);
+  if (parts > 1 && workers > 1 && !inside && ProcessWide<Pool>::get().run(parts, workers, fn)) return;
+  for (int part = 0; part < parts; ++part) fn(part, 0);
 }
 
 }  // namespace nestgrad

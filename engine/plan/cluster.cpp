@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/index.h"
+#include "engine/core/thread_memory.h"
 #include "engine/core/threads.h"
 
 namespace nestgrad {
@@ -157,7 +158,11 @@ class Cluster {
 
   void run_block(const std::byte* const* in, std::byte* const* out, std::int64_t row,
                  std::int64_t rows) const {
-    alignas(64) thread_local T memory[kMostSlots * std::max(kBlock, kMostClusterRow)];
+    // For the widest type, since clusters of all types share it.
+    constexpr std::size_t kBytes = kMostSlots * uz(std::max(kBlock, kMostClusterRow)) * sizeof(double);
+    std::byte* bytes = memory_of_clusters;
+    if (!bytes) bytes = make_thread_memory(memory_of_clusters, kBytes, "elementwise ops");
+    T* const memory = reinterpret_cast<T*>(bytes);
     const std::int64_t begin = row * row_, n = rows * row_;
     T* at[kMostSlots];
     for (std::size_t s = 0; s < blocks_.size(); ++s)

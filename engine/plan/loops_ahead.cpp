@@ -27,8 +27,7 @@ struct Loop {
   std::uint64_t key[2];
   NativeFunction run;
 };
-constexpr std::string_view kTable =
-    "struct Loop { unsigned long key[2]; void* run; };\n";
+constexpr std::string_view kTable = "struct Loop { unsigned long key[2]; void* run; };\n";
 
 std::string headers_of(const NativeTarget& target) {
   std::string out;
@@ -66,13 +65,13 @@ NativeFunction LoopLibrary::find(const std::string& text) const {
 }
 
 NativeFunction loop_ahead(const NativeTarget& target, const std::string& text) {
-  static const LoopLibrary library = [&] {  // a process has one instruction set
+  static const LoopLibrary& library = *new LoopLibrary([&] {  // a process has one instruction set
     const char* const asked = std::getenv("NESTGRAD_LOOPS");
     std::istringstream folders(asked ? asked : NESTGRAD_LOOPS_FOLDERS);
     for (std::string folder; std::getline(folders, folder, ':');)
       if (LoopLibrary found(target, folder); found.size() > 0) return found;
     return LoopLibrary(target, "");
-  }();
+  }());
   return library.find(text);
 }
 

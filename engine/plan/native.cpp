@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "engine/core/error.h"
+#include "engine/core/process_wide.h"
 #include "engine/plan/loops_ahead.h"
 #include "engine/plan/native_library.h"
 
@@ -32,9 +33,17 @@ struct Job {
 // All that the process has compiled. Any thread may ask.
 class Compiled {
  public:
-  static Compiled& instance() {
-    static Compiled all;
-    return all;
+  static Compiled& instance() { return ProcessWide<Compiled>::get(); }
+
+  // Gives up what is under way; later plans of the ending program are not compiled in the background.
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      has_ended_ = true;
+      jobs_.clear();
+    }
+    changed_.notify_all();
+    thread_ = std::jthread();
   }
 
   std::shared_ptr<NativeCode> code(const std::string& text) {
@@ -101,8 +110,9 @@ class Compiled {
     changed_.wait(lock, [&] { return jobs_.empty() && running_ == 0; });
   }
 
-  // False: the job has failed, since the system starts no thread for it.
+  // False: there is none for the job, as the program ends or, and then it has failed, the system starts none.
   bool start_thread(const Job& job) {
+    if (has_ended_) return false;
     if (thread_.joinable()) return true;
     try {
       thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
@@ -161,7 +171,8 @@ class Compiled {
   std::vector<Job> jobs_;
   int running_ = 0;  // jobs that a thread works on
   NativeReport report_;
-  std::jthread thread_;  // last: it ends before what it uses
+  bool has_ended_ = false;
+  std::jthread thread_;
 };
 
 }  // namespace

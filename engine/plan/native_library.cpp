@@ -18,7 +18,9 @@
 #include <mutex>
 #include <sstream>
 #include <thread>
+#include <utility>
 
+#include "engine/core/process_wide.h"
 #include "engine/plan/code_cache.h"
 
 extern char** environ;
@@ -94,29 +96,74 @@ struct Limit {
   bool is_over() const { return stop.stop_requested() || Clock::now() > end; }
 };
 
-// Runs the program, with what it prints in a file. Why it failed; empty: it did not.
-std::string run(const std::vector<std::string>& command, const fs::path& log, const Limit& limit) {
+// A pipe whose writer nobody but this process has: its reader sees the end when the process has ended, however it did.
+class LifeLine {
+ public:
+  LifeLine() {
+    if (pipe2(ends_, O_CLOEXEC) != 0) ends_[0] = ends_[1] = -1;
+  }
+  ~LifeLine() {
+    close_reader();
+    if (ends_[1] >= 0) close(ends_[1]);
+  }
+  LifeLine(const LifeLine&) = delete;
+  LifeLine& operator=(const LifeLine&) = delete;
+  int reader() const { return ends_[0]; }
+  void close_reader() {
+    if (ends_[0] >= 0) close(std::exchange(ends_[0], -1));
+  }
+
+ private:
+  int ends_[2];
+};
+
+// What runs the words behind $0, a folder: the compiler, whose exit status is then in a file of the folder, and beside it what waits for
+// this process to end, and then ends the compiler with all that it has started, and removes the folder.
+constexpr const char* kShell = "/bin/sh";
+constexpr const char* kStatus = "status";
+constexpr const char* kScript =
+    "exec 3<&0 </dev/null\n"
+    "{ trap '' TERM; read -r line <&3; kill -TERM 0; rm -rf -- \"$0\"; kill -KILL 0; } &\n"
+    "TMPDIR=$0 \"$@\" 3<&-\n"
+    "echo $? >\"$0/status\"\n"
+    "kill -KILL $!\n";
+
+// Runs the program, with files of its own in the folder. Why it failed; empty: it did not.
+std::string run(const std::vector<std::string>& command, const fs::path& folder, const Limit& limit) {
+  const fs::path log = folder / "log", written = folder / kStatus;
+  std::error_code ignored;
+  fs::remove(written, ignored);
+  std::vector<std::string> words{kShell, "-c", kScript, folder.string()};
+  words.insert(words.end(), command.begin(), command.end());
   std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  LifeLine life;
+  if (life.reader() < 0) return fmt::format("{} could not be started: there is no pipe", command[0]);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, life.reader(), 0);
   posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_adddup2(&files, 1, 2);
   posix_spawnattr_t how;
   posix_spawnattr_init(&how);
-  posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);  // so that all that it starts ends with it
+  // A group of its own, so that all that it starts ends with it; and the signals of a program that nobody has touched.
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&how, &signals);
+  for (const int each : {SIGCHLD, SIGTERM, SIGPIPE}) sigaddset(&signals, each);
+  posix_spawnattr_setsigdefault(&how, &signals);
+  posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t child = 0;
   const int failed = posix_spawn(&child, arguments[0], &files, &how, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&how);
+  life.close_reader();
   if (failed != 0) return fmt::format("{} could not be started", command[0]);
   int status = 0;
   for (pid_t done = 0; done == 0;) {
     done = waitpid(child, &status, WNOHANG);
-    if (done < 0) return fmt::format("{} was not waited for", command[0]);
-    if (done > 0) break;
+    if (done != 0) break;  // negative: whoever uses the library waits for all children, or for none
     if (limit.is_over()) {
       kill(-child, SIGKILL);
       waitpid(child, &status, 0);
@@ -125,7 +172,7 @@ std::string run(const std::vector<std::string>& command, const fs::path& log, co
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  if (read_file(written) == "0\n") return {};
   std::string said = read_file(log);
   return fmt::format("{} failed: {}", command[0], said.substr(0, said.find('\n')));
 }
@@ -154,10 +201,7 @@ std::vector<std::string> command_of(const Compiler& compiler, const std::vector<
 // Heads that the compiler has read before, as files of the cache: some 30 MB each. Any thread may ask.
 class PrecompiledHeads {
  public:
-  static PrecompiledHeads& instance() {
-    static PrecompiledHeads all;
-    return all;
-  }
+  static PrecompiledHeads& instance() { return ProcessWide<PrecompiledHeads>::get(); }
 
   // Its file, made now if this process has compiled the head before. Empty: there is none.
   std::string path_of(const Compiler& compiler, const std::string& head,
@@ -180,7 +224,7 @@ class PrecompiledHeads {
     const std::string why =
         run(command_of(compiler, flags,
                        {"-x", "c++-header", (work.path() / kHead).string(), "-o", made.string()}),
-            work.path() / "log", limit);
+            work.path(), limit);
     if (!why.empty()) return "";
     cache.keep(key, read_file(made));
     std::string path = cache.path(key);
@@ -227,7 +271,7 @@ std::string compile(const Compiler& compiler, const NativeText& text, const std:
   if (!precompiled.empty()) fs::create_symlink(precompiled, beside, failed);
   const std::vector<std::string> command = command_of(
       compiler, flags, {"-shared", "-include", head.string(), "-o", library.string(), source.string()});
-  const auto attempt = [&] { return run(command, work.path() / "log", limit); };
+  const auto attempt = [&] { return run(command, work.path(), limit); };
   std::string why = attempt();
   if (!why.empty() && !precompiled.empty() && !limit.is_over()) {
     heads.forget(precompiled);

@@ -13,12 +13,12 @@ struct Groups {
   std::map<int, std::weak_ptr<Transport>> known;
 };
 Groups& groups() {
-  static Groups out;
+  static auto& out = *new Groups;
   return out;
 }
 
 const std::shared_ptr<Transport>& alone() {
-  static const std::shared_ptr<Transport> out = std::make_shared<OneProcess>();
+  static const auto& out = *new std::shared_ptr<Transport>(std::make_shared<OneProcess>());
   return out;
 }
 

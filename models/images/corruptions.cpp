@@ -176,15 +176,15 @@ Array changed(const Array& images, const ImageSize& size, std::uint64_t first, F
 }  // namespace
 
 const std::vector<CorruptionRow>& corruptions() {
-  static const std::vector<CorruptionRow> rows{
-      {Corruption::noise, "noise", "noise"},
-      {Corruption::blur, "blur", "blur"},
-      {Corruption::low_contrast, "low_contrast", "low contrast"},
-      {Corruption::inverted_ground, "inverted_ground", "inverted ground"},
-      {Corruption::shear, "shear", "shear"},
-      {Corruption::occlusion, "occlusion", "occlusion"},
-      {Corruption::fog_ramp, "fog_ramp", "fog ramp"},
-      {Corruption::pixels, "pixels", "pixels"}};
+  static const auto& rows =
+      *new std::vector<CorruptionRow>{{Corruption::noise, "noise", "noise"},
+                                      {Corruption::blur, "blur", "blur"},
+                                      {Corruption::low_contrast, "low_contrast", "low contrast"},
+                                      {Corruption::inverted_ground, "inverted_ground", "inverted ground"},
+                                      {Corruption::shear, "shear", "shear"},
+                                      {Corruption::occlusion, "occlusion", "occlusion"},
+                                      {Corruption::fog_ramp, "fog_ramp", "fog ramp"},
+                                      {Corruption::pixels, "pixels", "pixels"}};
   return rows;
 }
 

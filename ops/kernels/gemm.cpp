@@ -1,5 +1,6 @@
 #include "ops/kernels/gemm.h"
 
+#include "engine/core/thread_memory.h"
 #include "ops/kernels/gemm_along.h"
 #include "ops/kernels/gemm_pack.h"
 #include "ops/kernels/gemm_tile.h"
@@ -110,9 +111,11 @@ __attribute__((noinline)) void mirror(T* c, Size n) {
     }
 }
 
-// Copies of what is multiplied, a buffer of each thread for all types: panels of B, then tiles of A. A packet
-// more: copies write whole ones.
-alignas(64) thread_local char buffer[kRangeBytes + kChunkBytes + kRegisterBytes];
+// Copies of what is multiplied, in memory of each thread for all types: panels of B, then tiles of A. A packet more: copies
+// write whole ones; the widest of any instruction set, as sets share the memory.
+constexpr Size kWidestRegister = 64;
+static_assert(kRegisterBytes <= kWidestRegister);
+constexpr Size kCopiesBytes = kRangeBytes + kChunkBytes + kWidestRegister;
 
 // Rows of op(A) over some of k, as tiles one after the other, the rows of each side by side, kMaxRows apart.
 // `end`: of A.
@@ -201,8 +204,10 @@ void run_any(const GemmPlan& g, const T* a, const T* b, const T* d, T* c, Size b
     const T* const other = a;
     a = b, b = other;
   }
-  T* const panels = reinterpret_cast<T*>(buffer);
-  T* const tiles = reinterpret_cast<T*>(buffer + kRangeBytes);
+  std::byte* copies = memory_of_products;
+  if (!copies) copies = make_thread_memory(memory_of_products, kCopiesBytes, "matrix products");
+  T* const panels = reinterpret_cast<T*>(copies);
+  T* const tiles = reinterpret_cast<T*>(copies + kRangeBytes);
   const Size a_row = g.ta ? 1 : g.k, a_step = g.ta ? g.m : 1, all = end - begin;
   // Rows of A that meet all of B before the next ones do.
   const bool large = all * smaller(g.k, kGemmBlock) * Size{sizeof(T)} > kFarBytes / 2;

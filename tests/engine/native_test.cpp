@@ -4,6 +4,7 @@
 #include "engine/plan/native.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -453,6 +454,104 @@ TEST_CASE("several processes that compile the same text at once all have it, and
   }
   CHECK(native_library({kText}, {}).from_cache);
   CHECK(std::distance(fs::directory_iterator(cache), {}) == 1);
+}
+
+#ifndef NESTGRAD_SANITIZED_THREADS  // which lets no child of a program with threads start any
+TEST_CASE("a child of fork() compiles by itself, also while a compiler works for its parent") {
+  if (native_target().flags.empty()) return;
+  const TemporaryFolder folder;
+  const Variable cache("NESTGRAD_CACHE", folder.path / "cache");
+  const HeldCompiler compiler(folder.path);
+  const Function f = learner_and_loops(31), other = learner_and_loops(32);
+  const Arrays in = numbers_for(f), expected = f.plan({.compile = Compile::never}).run(in);
+  Plan plan = f.plan({.compile = Compile::background});
+  compiler.wait_until_begun();
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    alarm(300);  // ends a child that hangs
+    setenv("NESTGRAD_CXX", "c++", 1);
+    wait_for_compiler();  // for nothing: what is under way is the parent's
+    const bool found = same_bits(plan.run(in), expected);
+    const Plan own = other.plan({.compile = Compile::background});
+    wait_for_compiler();
+    _exit(!found ? 1 : compiled_loops(own) != std::ssize(own.loops()) ? 2 : 0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  compiler.release();
+  wait_for_compiler();
+  CHECK(compiled_loops(plan) == std::ssize(plan.loops()));
+}
+#endif
+
+namespace {
+
+// Of a process that may be no child of this one. One that nobody has waited for yet has ended.
+bool is_running(pid_t process) {
+  std::ifstream in(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  std::getline(in, text);
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text[name_end + 2] != 'Z';
+}
+
+}  // namespace
+
+TEST_CASE("a process that is ended while the compiler works takes it along, and leaves no folder behind") {
+  const TemporaryFolder folder;
+  const fs::path temporary = folder.path / "temporary", began = folder.path / "began";
+  const Variable cache("NESTGRAD_CACHE", folder.path / "cache"), place("TMPDIR", temporary);
+  const Variable cxx(
+      "NESTGRAD_CXX",
+      script(folder.path,
+             fmt::format("sleep 1000 & echo $$ $! > {0}.part; mv {0}.part {0}; wait", began.string())));
+  fs::create_directory(temporary);
+  for (const int signal : {SIGTERM, SIGINT, SIGKILL}) {
+    CAPTURE(signal);
+    fs::remove(began);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::signal(signal, SIG_DFL);  // the test framework has its own
+      native_library({kText}, {});
+      _exit(0);
+    }
+    while (!fs::exists(began)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(!fs::is_empty(temporary));
+    pid_t compiler = 0, started_by_it = 0;
+    std::ifstream(began) >> compiler >> started_by_it;
+    REQUIRE(is_running(compiler));
+    REQUIRE(is_running(started_by_it));
+    kill(child, signal);
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    const auto is_over = [&] {
+      return !is_running(compiler) && !is_running(started_by_it) && fs::is_empty(temporary);
+    };
+    for (int i = 0; i < 3000 && !is_over(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(is_over());
+  }
+}
+
+TEST_CASE(
+    "a program that does not wait for its children, or waits for all of them, has its loops all the same") {
+  const TemporaryFolder folder;
+  const Variable cache("NESTGRAD_CACHE", folder.path / "cache");
+  const auto works = [&](const std::string& text) {
+    CHECK(answer_of(native_library({text}, {})) == 42);
+    const Variable cxx("NESTGRAD_CXX", script(folder.path, "echo 'out of luck' >&2; exit 1"));
+    CHECK(contains(native_library({text}, {}).failure, "failed: out of luck"));
+  };
+  const auto before = signal(SIGCHLD, SIG_IGN);
+  works(kText + " // ignored");
+  signal(SIGCHLD, before);
+  std::jthread waits([](const std::stop_token& stop) {
+    while (!stop.stop_requested()) waitpid(-1, nullptr, WNOHANG);
+  });
+  works(kText + " // waited for");
 }
 
 TEST_CASE("loops that were compiled ahead of time are found by their text, and no others") {

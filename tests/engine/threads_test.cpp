@@ -1,9 +1,13 @@
 #include "engine/core/threads.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
 
 #include "tests/testing.h"
+#include "tests/thread_count.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -87,3 +91,37 @@ TEST_CASE("a number of threads that makes no sense is refused") {
   CHECK(thread_count() == 3);
   set_thread_count(before);
 }
+
+// ThreadSanitizer lets no child of a program with threads start any.
+#ifndef NESTGRAD_SANITIZED_THREADS
+TEST_CASE(
+    "a child of fork() has threads of its own: plans have their bits there, new ones and those that it found") {
+  const Threads three(3);
+  const Spec spec = f32({500, 500});
+  const Function f =
+      trace([](Tensor a, Tensor b) { return exp(matmul(tanh(matmul(a, b)), b) * 0.01); }, spec, spec);
+  const Arrays in{random(spec, 1), random(spec, 2)};
+  Plan plan = f.plan();
+  const Arrays expected = plan.run(in);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    alarm(120);  // ends a child that hangs
+    const bool found = same_bits(plan.run(in), expected), anew = same_bits(f.plan().run(in), expected);
+    std::atomic<int> arrived = 0;  // each waits for the other: there are two threads
+    in_parallel(2, 2, [&](int, int) {
+      ++arrived;
+      while (arrived < 2) std::this_thread::yield();
+    });
+    int status = -1;  // and so it is with a child of the child
+    const pid_t next = fork();
+    if (next == 0) _exit(same_bits(plan.run(in), expected) ? 0 : 1);
+    waitpid(next, &status, 0);
+    _exit(!found ? 1 : !anew ? 2 : status != 0 ? 3 : 0);
+  }
+  CHECK(same_bits(plan.run(in), expected));
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif

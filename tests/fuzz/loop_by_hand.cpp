@@ -191,9 +191,9 @@ class Hand {
           pull = pull * s[anchor + 1];
         }
         moved = moved - value_of(o.pull, now) * pull;
-        s[anchor] = s[anchor] + o.anchor.follow * (moved - s[anchor]);
       }
       if (normed) s[0] = moved * s[at] / (length(moved, ttt::Per::column) + o.norm_eps);
+      if (o.anchored) s[anchor] = s[anchor] + o.anchor.follow * (s[0] - s[anchor]);
     }
   }
 

@@ -3,6 +3,7 @@
 #include "models/adaptation.h"
 
 #include <cmath>
+#include <ranges>
 
 #include "tests/models/model_testing.h"
 #include "ttt/claim.h"
@@ -276,4 +277,44 @@ TEST_CASE("adaptation: what makes no sense is refused, and a step that is not fi
   CHECK(contains(message_of<ValueError>([&] { steep.score(std::span(tokens).first(kSegment + 1)); }),
                  "the gradient of a text is not finite before anything was learnt"));
   CHECK(steep.steps() == 0);
+}
+
+TEST_CASE("adaptation: a copy has learnt what the other one has, and each learns on by itself") {
+  const LanguageModelConfig config = small_model("linear");
+  const StateDict params = params_of(config);
+  const std::vector<std::int32_t> tokens = text(4 * kSegment + 1, config.vocab_size);
+  const auto segment = [&](std::size_t i) { return std::span(tokens).subspan(i * kSegment, kSegment + 1); };
+  for (const Adapted what : kThatLearn) {
+    AdaptingScorer first(config, params, {.what = what}), other(config, params, {.what = what});
+    for (AdaptingScorer* each : {&first, &other})
+      for (const std::size_t i : {0, 1}) each->score(segment(i));
+    AdaptingScorer copy = first, assigned(config, params, {.what = what});
+    assigned = first;
+    const std::vector<double> before = copy.score(segment(2), false);
+    CHECK(before == other.score(segment(2), false));
+    for (int i = 0; i < 3; ++i) first.score(segment(3));
+    CHECK(copy.score(segment(2), false) == before);
+    CHECK(assigned.score(segment(2), false) == before);
+    CHECK(copy.steps() == 2);
+    for (int i = 0; i < 3; ++i) copy.score(segment(2)), other.score(segment(2));
+    CHECK(copy.score(segment(3), false) == other.score(segment(3), false));
+    CHECK(assigned.score(segment(2), false) == before);
+    copy.reset();
+    CHECK(copy.score(segment(0), false) ==
+          AdaptingScorer(config, params, {.what = what}).score(segment(0), false));
+  }
+}
+
+TEST_CASE("adaptation: what the caller writes into its arrays afterwards changes no score") {
+  const LanguageModelConfig config = small_model("linear");
+  const std::vector<std::int32_t> tokens = text(kSegment + 1, config.vocab_size);
+  for (const Adapted what : {Adapted::nothing, Adapted::sgd, Adapted::norms, Adapted::lora}) {
+    const StateDict params = params_of(config);
+    AdaptingScorer scorer(config, params, {.what = what});
+    const std::vector<double> expected = scorer.score(tokens, false);
+    for (Array array : std::views::values(params)) std::ranges::fill(array.as<float>(), 0.25F);
+    CHECK(scorer.score(tokens, false) == expected);
+    scorer.reset();
+    CHECK(scorer.score(tokens, false) == expected);
+  }
 }

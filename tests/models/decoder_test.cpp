@@ -3,8 +3,12 @@
 #include "models/decoder.h"
 
 #include <filesystem>
+#include <ranges>
+#include <type_traits>
 
 #include "engine/io/safetensors.h"
+#include "models/streams.h"
+#include "models/trainer.h"
 #include "tests/models/model_testing.h"
 
 using namespace nestgrad;
@@ -205,3 +209,26 @@ TEST_CASE("a token outside of the vocabulary is an error, and the decoder can go
   CHECK(decoder.position() == 2);
   CHECK(same_bits(read(decoder, s.tokens, 2, 5), read(twin, s.tokens, 2, 5)));
 }
+
+TEST_CASE("what the caller writes into its arrays afterwards changes no decoder and no streams") {
+  for (const char* layer : {"linear", "mlp", "attention"}) {
+    CAPTURE(layer);
+    const Setup s = setup(small_model(layer), DType::f32), same = setup(small_model(layer), DType::f32);
+    Decoder decoder = decoder_of(s, DType::f32), expected = decoder_of(same, DType::f32);
+    Streams streams(s.config, s.params, DType::f32, kTime),
+        wanted(same.config, same.params, DType::f32, kTime);
+    streams.join(), wanted.join();
+    for (Array array : std::views::values(s.params)) std::ranges::fill(array.as<float>(), 0.25F);
+    CHECK(same_bits(read(decoder, s.tokens, 0, kTime), read(expected, s.tokens, 0, kTime)));
+    for (std::int64_t t = 0; t < kTime; ++t) {
+      if (t == 3) streams.join(), wanted.join();  // for which new programs are made
+      std::vector<std::int32_t> tokens(streams.ids().size(), 1);
+      CHECK(streams.step(tokens).same_bits(wanted.step(tokens)));
+    }
+  }
+}
+
+// What steps write over is no one else's, so these are not copied. (Streams neither, which a trait does not see.)
+static_assert(!std::is_copy_constructible_v<Decoder> && !std::is_copy_constructible_v<StateProgram> &&
+              !std::is_copy_constructible_v<Training> && !std::is_copy_constructible_v<Trainer> &&
+              !std::is_copy_constructible_v<Plan> && !std::is_copy_constructible_v<ShardedAdamW>);

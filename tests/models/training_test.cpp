@@ -325,6 +325,38 @@ TEST_CASE("training: the running average is the one written by hand, and changes
 }
 
 TEST_CASE(
+    "training: the average goes after every parameter at each step, also of those that this batch does not move") {
+  constexpr double kDecay = 0.5;
+  Training training({.seed = 1, .groups = {{.names = "frozen", .rate = 0}}, .average_decay = kDecay});
+  const auto kind = [&](bool uses_b) {
+    training.add({{DType::f32, {2}}}, [=](ParamTable& table, const std::vector<Tensor>& in) {
+      const Tensor w = table.get("w", {2}, Init::normal(1)), b = table.get("b", {2}, Init::normal(1));
+      table.get("unused", {2}, Init::normal(1));
+      table.get("frozen", {2}, Init::normal(1));
+      return Training::Objective{sum(square(uses_b ? w + b - in[0] : w - in[0]))};
+    });
+  };
+  kind(true), kind(false);
+  const StateDict start = training.parameters();
+  std::map<std::string, std::vector<double>> wanted;
+  for (const auto& [name, value] : start) wanted[name] = value.to_vector();
+  for (const std::size_t k : {0, 1, 1, 0, 1}) {
+    training.step(k, {numbers(3, -4)}, 0.1);
+    const StateDict now = training.parameters(), averages = training.averages();
+    for (auto& [name, average] : wanted) {
+      CAPTURE(name);
+      const std::vector<double> value = now.at(name).to_vector();
+      for (std::size_t i = 0; i < average.size(); ++i)
+        average[i] = kDecay * average[i] + (1 - kDecay) * value[i];
+      CHECK(max_difference(averages.at(name).to_vector(), average) < 1e-6);
+    }
+    for (const char* name : {"unused", "frozen"}) CHECK(averages.at(name).same_bits(start.at(name)));
+  }
+  CHECK(max_difference(wanted.at("b"), training.parameters().at("b").to_vector()) >
+        1e-3);  // it had not arrived
+}
+
+TEST_CASE(
     "training: stopped and gone on with, in groups and with an average, bit for bit; other runs are refused") {
   const TemporaryFolder folder;
   const std::string path = folder / "checkpoint.safetensors";

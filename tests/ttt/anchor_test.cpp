@@ -1,5 +1,7 @@
 // The promise: the anchor of an inner optimiser pulls a weight back to where it started, as much as the Fisher estimate
 // says, in every form that is possible; without Fisher information the step stays linear.
+#include <cmath>
+
 #include "tests/ttt/methods.h"
 
 using namespace nestgrad;
@@ -120,4 +122,44 @@ TEST_CASE("wrong use: an anchor's shares lie in [0, 1)") {
                  "fisher_memory is 1"));
   CHECK(contains(message_of<ConfigError>([] { InnerOptimizer().anchor(0.1, {.follow = -0.5}); }),
                  "follow -0.5"));
+}
+
+TEST_CASE("an anchor that follows goes after the weight as it is read after the step: normalised") {
+  constexpr double kPull = 0.1, kFollow = 0.25;
+  const std::vector<double> start{1, 2, 3, 4}, g{0.5, -0.3, 0.2, 0.7};
+  const auto column_norm = [](const std::vector<double>& w, std::size_t i) {
+    return std::hypot(w[i % 2], w[2 + i % 2]);
+  };
+  for (const bool master : {false, true}) {
+    CAPTURE(master);
+    InnerOptimizer optimizer;
+    optimizer.anchor(kPull, {.follow = kFollow});
+    if (master) optimizer.prenorm(1e-12);
+    else optimizer.weight_norm(1e-12);
+    const Function f = trace(
+        [&](Tensor w, Tensor gradient) {
+          const ttt::FastWeight weight{"W", ttt::WeightKind::matrix, w};
+          Tensors state{w}, out;
+          for (const ttt::FastWeight& slot : optimizer.slots(weight)) state.push_back(slot.value);
+          for (int step = 0; step < 3; ++step) {
+            state = optimizer.step(state, gradient, {}, weight);
+            out.push_back(state[0]);
+            out.push_back(state[1]);
+          }
+          return out;
+        },
+        f64({2, 2}), f64({2, 2}));
+    const Arrays found = f({Array::of(start, {2, 2}), Array::of(g, {2, 2})});
+    std::vector<double> w = start, stepped = start, anchor = start;
+    for (std::size_t step = 0; step < 3; ++step) {
+      CAPTURE(step);
+      std::vector<double> next(4);
+      for (std::size_t i = 0; i < 4; ++i) next[i] = stepped[i] - g[i] - kPull * (stepped[i] - anchor[i]);
+      for (std::size_t i = 0; i < 4; ++i) w[i] = next[i] / column_norm(next, i) * column_norm(start, i);
+      for (std::size_t i = 0; i < 4; ++i) anchor[i] += kFollow * (w[i] - anchor[i]);
+      stepped = master ? next : w;
+      CHECK(relative_error(found[2 * step], Array::of(w, {2, 2})) < 1e-10);
+      CHECK(relative_error(found[2 * step + 1], Array::of(anchor, {2, 2})) < 1e-10);
+    }
+  }
 }

@@ -72,7 +72,7 @@ std::vector<std::string> form_names() {
 const std::vector<FormRow>& form_rows() {
   using enum Property;
   using Update = Policy::Update;
-  static const std::vector<FormRow> rows{
+  static const auto& rows = *new std::vector<FormRow>{
       {FormChoice::parallel,
        Update::per_token,
        "linear attention: no factor of a gradient depends on a learning weight and the step is linear, so "

@@ -24,19 +24,19 @@ bool is_word(std::string_view name) {
 
 // Names of the systems that were registered -> where.
 std::map<std::string, Loc, std::less<>>& places() {
-  static std::map<std::string, Loc, std::less<>> all;
+  static auto& all = *new std::map<std::string, Loc, std::less<>>;
   return all;
 }
 
 std::deque<System>& mutable_systems() {
-  static std::deque<System> all = [] {
+  static auto& all = *new std::deque<System>([] {
     std::deque<System> list;
     const auto add = [&](std::vector<System> more) { std::ranges::move(more, std::back_inserter(list)); };
 #define SYSTEM(NAME) add({NAME()});
 #define SYSTEMS(NAME) add(NAME());
 #include "ttt/learners/catalogue.def"
     return list;
-  }();
+  }());
   return all;
 }
 
