@@ -126,7 +126,8 @@ constexpr const char* kScript =
     "{ trap '' TERM; read -r line <&3; kill -TERM 0; rm -rf -- \"$0\"; kill -KILL 0; } &\n"
     "TMPDIR=$0 \"$@\" 3<&-\n"
     "echo $? >\"$0/status\"\n"
-    "kill -KILL $!\n";
+    "kill -KILL $!\n"
+    "wait $!\n";
 
 // Runs the program, with files of its own in the folder. Why it failed; empty: it did not.
 std::string run(const std::vector<std::string>& command, const fs::path& folder, const Limit& limit) {
