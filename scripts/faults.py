@@ -806,6 +806,7 @@ FAULTS = [
         ("own-rates-forgotten", "«gates[name] = rows»;", None),
     ]),
     ("conformance", "ttt/conformance.cpp", (files("ttt/conformance"),), [
+        ("overflow-of-both-ways-not-told", "if («!finite(one) && !finite(other)») note", "false"),
         ("overflow-not-told", "«finite(first) && std::isfinite(worst)» ? \"\" :", "true"),
     ]),
     ("derived-learner", "ttt/derived_learner.cpp", (files("ttt/refusals", "ttt/parallel_forms", "ttt/policies"), *FORMS), [

@@ -25,6 +25,9 @@ bool finite(const Arrays& arrays) {
   return std::ranges::all_of(arrays, [](const Array& a) { return first_not_finite(a) < 0; });
 }
 
+constexpr std::string_view kDiverges =
+    "the learner diverges or its numbers overflow; make its steps smaller (a rate, InnerOptimizer::scale or clip)";
+
 class ConformanceChecks {
  public:
   ConformanceChecks(const System& system, const ProgramSizes& sizes, std::uint64_t seed)
@@ -103,8 +106,10 @@ class ConformanceChecks {
   void compare(std::string name, double tolerance, std::string note, const Fn& fn) {
     const Arrays both = run_program(program(fn));
     const auto half = both.begin() + static_cast<std::ptrdiff_t>(both.size() / 2);
-    add(std::move(name), worst_error(Arrays(half, both.end()), Arrays(both.begin(), half)), tolerance,
-        std::move(note));
+    const Arrays one(both.begin(), half), other(half, both.end());
+    if (!finite(one) && !finite(other))
+      note = fmt::format("the numbers are finite in neither way: {}", kDiverges);
+    add(std::move(name), worst_error(other, one), tolerance, std::move(note));
   }
   void skip(std::string name, std::string why) {
     report_.checks.push_back({std::move(name), 0, 0, "relative", std::move(why), false});
@@ -115,10 +120,8 @@ class ConformanceChecks {
     static constexpr const char* kWhat[] = {"values", "gradients", "gradients of |gradient|^2"};
     for (const int order : {0, 1, 2})
       if (!finite(run_program(derivatives(FormChoice::primal, order))))
-        return fmt::format(
-            "the primal form's own {} are not finite, so there is nothing to compare with: the learner diverges or its "
-            "numbers overflow; make its steps smaller (a rate, InnerOptimizer::scale or clip)",
-            kWhat[order]);
+        return fmt::format("the primal form's own {} are not finite, so there is nothing to compare with: {}",
+                           kWhat[order], kDiverges);
     return {};
   }
 

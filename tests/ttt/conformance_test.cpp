@@ -122,6 +122,7 @@ TEST_CASE("the battery says of a learner that overflows that its numbers are not
     return matmul(h * h, w["W"]) + matmul(h, w["W"], {.b = true});
   }));
   CHECK(!check_of(r, "forms").holds());
+  CHECK(contains(check_of(r, "online").note, "finite in neither way"));
   CHECK(contains(check_of(r, "forms").note, "are not finite"));
   CHECK(contains(r.str(), "make its steps smaller"));
 }
