@@ -37,12 +37,15 @@ Tensor unit_matrices(const Spec& state) {
   return broadcast_to(eye(state.dtype, state.shape[2]), state.shape);
 }
 
-bool depends(const std::vector<Tensor>& values, const std::vector<Tensor>& on) {
+// The largest mark of the values where `on` are marked.
+char dependence(const std::vector<Tensor>& values, const std::vector<Tensor>& on, Follow follow) {
   const std::deque<GraphNode>& nodes = on[0].graph().nodes();
   std::vector<char> marked(nodes.size(), 0);
   for (const Tensor& x : on) marked[uz(x.id())] = 1;
-  const std::vector<char> found = dependents(nodes, marked, Follow::values);
-  return std::ranges::any_of(values, [&](const Tensor& v) { return found[uz(v.id())] != 0; });
+  const std::vector<char> found = dependents(nodes, marked, follow);
+  char most = 0;
+  for (const Tensor& v : values) most = std::max(most, found[uz(v.id())]);
+  return most;
 }
 
 SliceLaw law_of(const Learner& learner, const State& start, const Views& views,
@@ -63,7 +66,9 @@ SliceLaw law_of(const Learner& learner, const State& start, const Views& views,
     for (std::size_t i = 0; i < moved.size(); ++i) law.moved[i].push_back(moved[i]);
     all_moved.insert(all_moved.end(), moved.begin(), moved.end());
   }
-  law.is_affine = !depends(all_moved, none);
+  // Nor may the state have a part of which the derivative knows nothing, as the side of a kink that a token is on.
+  law.is_affine =
+      dependence(all_moved, none, Follow::values) == 0 && dependence(law.added, none, Follow::cuts) != kCut;
   return law;
 }
 
@@ -169,9 +174,10 @@ std::string why_not_exchanged(const System& system, const Learner& learner, cons
       return fmt::format("a state is {}: only square ones are moved by a matrix of their own size",
                          to_string(x.spec()));
   if (!law_of(learner, start, views, options).is_affine)
-    return "the last state is not affine in the first: its derivative depends on it";
+    return "the last state is not affine in the first: its derivative depends on it, or does not know all that does "
+           "(a comparison, stop_gradient)";
   if (!laws_add_up(system, options, views))
-    return "columns of a state meet, or a derivative is not that of what is computed (stop_gradient, custom_vjp): it is "
+    return "columns of a state meet, or a derivative is not that of what is computed (custom_vjp): it is "
            "not moved by a matrix from the left";
   return {};
 }

@@ -26,7 +26,8 @@ std::vector<char> marked_inputs(const GraphNode& scan, const std::vector<char>& 
 std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<char> marked, Follow follow,
                              NodeId first) {
   std::unordered_map<NodeId, std::vector<char>> bodies;
-  const auto is_marked = [&](NodeId id) { return id >= first && marked[uz(id - first)]; };
+  const auto mark_of = [&](NodeId id) { return id < first ? char{0} : marked[uz(id - first)]; };
+  const char most = follow == Follow::cuts ? kCut : 1;
   for (std::size_t at = 0; at < marked.size(); ++at) {
     const NodeId id = first + static_cast<NodeId>(at);
     const GraphNode& n = nodes[uz(id)];
@@ -36,14 +37,18 @@ std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<cha
       case OpKind::constant:
         break;
       case OpKind::value:
-        for (std::size_t i = 0; i < n.inputs.size() && !marked[at]; ++i)
-          marked[at] =
-              is_marked(n.inputs[i]) && (follow == Follow::values || passes(n, i, nodes[uz(n.inputs[i])]));
+        for (std::size_t i = 0; i < n.inputs.size() && marked[at] < most; ++i) {
+          const char mark = mark_of(n.inputs[i]);
+          if (mark == 0) continue;
+          if (follow == Follow::values || passes(n, i, nodes[uz(n.inputs[i])]))
+            marked[at] = std::max(marked[at], mark);
+          else if (follow == Follow::cuts) marked[at] = kCut;
+        }
         break;
       case OpKind::scan: {
         std::vector<char> in;
-        for (NodeId input : n.inputs) in.push_back(is_marked(input));
-        marked[at] = std::ranges::find(in, 1) != in.end();
+        for (NodeId input : n.inputs) in.push_back(mark_of(input));
+        marked[at] = std::ranges::max(in);
         if (marked[at]) bodies.emplace(id, active_in_body(body_of(n), in, follow));
         break;
       }
@@ -64,7 +69,8 @@ std::vector<char> dependents_over_steps(const std::deque<GraphNode>& nodes, std:
     std::vector<char> found = dependents(nodes, marked, follow);
     bool grew = false;
     for (std::size_t k = 0; k < carries.size(); ++k)
-      if (found[uz(nexts[k])] && !marked[uz(carries[k])]) marked[uz(carries[k])] = grew = true;
+      if (found[uz(nexts[k])] > marked[uz(carries[k])])
+        marked[uz(carries[k])] = found[uz(nexts[k])], grew = true;
     if (!grew) return found;
   }
 }

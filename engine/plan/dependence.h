@@ -19,7 +19,9 @@ inline bool passes(const GraphNode& node, std::size_t input, const GraphNode& so
 enum class Follow : std::uint8_t {
   derivatives,  // only where one passes
   values,       // every use
+  cuts,         // every use; the mark is kCut where one of the ways has a use on it that no derivative passes
 };
+constexpr char kCut = 2;
 
 // Which nodes depend on the marked ones. A scan is marked if any of its values is. marked[i], given and
 // returned, is of node first + i; nodes before `first` are not looked at and count as not marked.

@@ -189,8 +189,23 @@ TEST_CASE("slices: laws are held against numbers of the caller's own policy and 
                           }};
   const Case c{"stopped", {.chunk = 1}, 4, 2, stopped};
   const std::string why = refused(c, SliceForm::exchange);
-  CHECK_MESSAGE(contains(why, "a derivative is not that of what is computed"), why);
+  CHECK_MESSAGE(contains(why, "its derivative depends on it, or does not know all that does"), why);
   check(c, SliceForm::pipeline);
+}
+
+TEST_CASE("slices: laws are not exchanged where a token's step goes by the side of a kink that it is on") {
+  // The derivative by the weights is that of the identity on both sides; which one it is depends on them.
+  for (const InnerLoss& loss :
+       {InnerLoss{"max(v - p, 0)", [](Tensor p, Tensor v) { return sum(max(v - p, 0.0), {-1}, true); }},
+        InnerLoss{"|p - v|", [](Tensor p, Tensor v) { return sum(abs(p - v), {-1}, true); }}}) {
+    for (const std::int64_t tokens : {1, 4}) {
+      const Case c{loss.text, {.chunk = 1}, tokens, 2, loss};
+      const std::string why = refused(c, SliceForm::exchange);
+      CHECK_MESSAGE(contains(why, "does not know all that does (a comparison, stop_gradient)"), why);
+      check(c, SliceForm::pipeline);
+      check(c, SliceForm::automatic);
+    }
+  }
 }
 
 TEST_CASE("parts of a sequence, one after the other, have the truncated meta-gradient of the whole") {
