@@ -287,7 +287,7 @@ FAULTS = [
         ("moved-out-not-gone-through", "«out.push_back(c);» for (const GradSeed& s", None),
     ]),
     ("reverse", "engine/plan/dependence.cpp", DERIVATIVES, [
-        ("carry-through-another-carry", "&& !marked[uz(carries[k])]) «marked[uz(carries[k])] = grew = true;»", None),
+        ("carry-through-another-carry", "«marked[uz(carries[k])] = found[uz(nexts[k])], grew = true;»", None),
         ("integers-differentiable",
          "return «is_float(n.spec.dtype) && is_float(source.spec.dtype)» ?", "true"),
     ]),
@@ -1110,6 +1110,7 @@ FAULTS = [
         ("chunks-counted-from-the-slice", "«if (options.policy.meta == Policy::Meta::truncated) later.chunks_before =»",
          "if (!FAULT && options.policy.meta == Policy::Meta::truncated) later.chunks_before ="),
         ("nonlinear-exchanged", "if («!law_of(learner, start, views, options).is_affine»)", "false"),
+        ("kinks-not-seen", "dependence(all_moved, none, Follow::values) == 0 && «dependence(law.added, none, Follow::cuts) != kCut»", "true"),
         ("state-of-the-rank-after", "«at = moved_by(of_r, at);»", "if (!FAULT || r > 0) at = moved_by(of_r, at);"),
     ]),
     ("effective-attention", "ttt/effective_attention.cpp", (files("ttt/effective_attention"), LEARNERS), [
