@@ -325,6 +325,9 @@ int CudaBackend::fault_site(const OpCall& call, std::string what) {
 
 WithScratch<OpKernel> CudaBackend::kernel(const OpCall& call, Loc loc, const KernelOptions& options) {
   use();
+  if (!call.op.cuda)
+    throw GraphError(fmt::format("[{}] this op has no kernel for CUDA, and was not expanded (at {})",
+                                 call.op.name, describe(loc)));
   loc_ = loc;
   options_ = options;
   scratch_bytes_ = 0;

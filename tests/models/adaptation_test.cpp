@@ -312,7 +312,10 @@ TEST_CASE("adaptation: what the caller writes into its arrays afterwards changes
     const StateDict params = params_of(config);
     AdaptingScorer scorer(config, params, {.what = what});
     const std::vector<double> expected = scorer.score(tokens, false);
-    for (Array array : std::views::values(params)) std::ranges::fill(array.as<float>(), 0.25F);
+    for (const auto& [name, value] : params) {
+      Array same = value;
+      std::ranges::fill(same.as<float>(), 0.25F);
+    }
     CHECK(scorer.score(tokens, false) == expected);
     scorer.reset();
     CHECK(scorer.score(tokens, false) == expected);

@@ -344,7 +344,7 @@ TEST_CASE(
     training.step(k, {numbers(3, -4)}, 0.1);
     const StateDict now = training.parameters(), averages = training.averages();
     for (auto& [name, average] : wanted) {
-      CAPTURE(name);
+      CAPTURE_BOUND(name);
       const std::vector<double> value = now.at(name).to_vector();
       for (std::size_t i = 0; i < average.size(); ++i)
         average[i] = kDecay * average[i] + (1 - kDecay) * value[i];

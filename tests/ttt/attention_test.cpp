@@ -213,7 +213,7 @@ TEST_CASE(
     for (const Masked& each : masked_in_every_way()) {
       CAPTURE(each.what);
       CAPTURE_BOUND(query);
-      CAPTURE(keys[0]);
+      CAPTURE_BOUND(keys[0]);
       const int orders =
           keys[0] == f32_most || keys[0] == f64_most ? 1 : 2;  // twice the key has to be finite
       const Shape shape{1, 1, 3, 1};
