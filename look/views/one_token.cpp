@@ -64,7 +64,11 @@ Tensors outputs_of_step(const OpenLoop& loop, const Policy& policy, const StepCa
   options.track_loss = options.keep_points = false;
   const auto weights_at = [&](std::int64_t end) {
     if (end == 0) return loop.start;
-    return train_along(*loop.learner, loop.start, part(loop.views, 0, end), options).last();
+    Views before = part(loop.views, 0, end);
+    // A chunk that is the whole sequence has as many places as there are tokens.
+    if (Tensor& at = before.position; at.defined() && at.dim(0) > policy.chunk_of(end))
+      at = slice(at, 0, 0, policy.chunk_of(end));
+    return train_along(*loop.learner, loop.start, before, options).last();
   };
   const Weights found = weights_at(step.from), written = weights_at(step.to);
   Tensors results;

@@ -426,4 +426,7 @@ TEST_CASE("inspect: position rates of a policy with the whole sequence as one ch
   const InspectedLoop s = look::inspected_learner(system, {.batch = 1, .heads = 2, .dim = 4, .time = 6}, 5);
   CHECK(s.position.shape() == Shape{6});
   check_all(look::contributions_by_step(s).claims);
+  const look::Channels reach = look::channels(s);
+  check_all(reach.claims);
+  for (const std::int64_t token : {0, 2, 5}) check_all(look::explain_step(s, token, reach).claims);
 }
