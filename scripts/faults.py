@@ -803,7 +803,7 @@ FAULTS = [
         ("own-gates-not-held", "w.with(«constants(w.values())»).with_held(", "w.values()"),
     ]),
     ("looking", "look/views/one_token.cpp", (files("look/numbers_test"),), [
-        ("own-rates-forgotten", "«gates[name] = rows»;", None),
+        ("own-rates-forgotten", "«gates[name] = rows;»", None),
     ]),
     ("conformance", "ttt/conformance.cpp", (files("ttt/conformance"),), [
         ("overflow-of-both-ways-not-told", "if («!finite(one) && !finite(other)») note", "false"),
