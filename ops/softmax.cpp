@@ -3,7 +3,6 @@
 
 #include <limits>
 
-#include "engine/core/index.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -46,7 +45,7 @@ Tensor logsumexp(Operand x, int axis, bool keep) {
 Tensor cross_entropy(Operand logits, Operand labels) {
   const CompositeScope scope("cross_entropy", logits.loc);
   const Tensor x = logits.tensor();
-  const std::int64_t classes = x.shape()[uz(normal_axis("cross_entropy", -1, logits))];
+  const std::int64_t classes = x.dim(-1);
   Shape one_each = x.shape();
   one_each.pop_back();
   if (const Tensor ids = labels.tensor(); ids.dtype() != DType::i32 || ids.shape() != one_each) {
