@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <numbers>
 
+#include "engine/core/convert.h"
 #include "engine/io/file.h"
 #include "ops/accumulate.h"
 #include "ops/numerics/functions.h"
@@ -16,11 +16,7 @@ namespace nestgrad {
 namespace {
 
 // 1 where x is finite, else 0.
-Tensor is_finite(Tensor x) {
-  const double largest =
-      x.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
-  return less_equal(abs(x), largest);
-}
+Tensor is_finite(Tensor x) { return less_equal(abs(x), largest_finite(x.dtype())); }
 
 // Does the whole name match, with * for any characters and ? for one?
 bool matches(std::string_view pattern, std::string_view name) {

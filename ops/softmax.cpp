@@ -1,8 +1,7 @@
 // softmax and its relatives, as composites: their derivatives of every order come from their parts.
 #include <fmt/format.h>
 
-#include <limits>
-
+#include "engine/core/convert.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -16,9 +15,7 @@ Tensor shifted(Tensor x, int axis) { return x - largest(x, axis); }
 // The maximum, and 0 where it is infinite: of infinities nothing is taken away, as inf - inf would be NaN.
 Tensor largest_or_zero(Tensor x, int axis) {
   const Tensor top = largest(x, axis);
-  const double finite =
-      x.dtype() == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
-  return where(greater(abs(top), finite), 0.0, top);
+  return where(greater(abs(top), largest_finite(x.dtype())), 0.0, top);
 }
 
 }  // namespace

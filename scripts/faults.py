@@ -1331,8 +1331,8 @@ FAULTS = [
         ("history-across-documents", "if («is_packed()») throw ConfigError(fmt::format( \"[stream] '{}' asks", "false"),
     ]),
     ("attention", "ttt/masked_softmax.cpp", (files("ttt/attention"), files("ttt/causal_attention")), [
-        ("largest-of-all-scores", "max(«select(reads, scores, lowest)», {-1}", "scores"),
-        ("mask-of-a-number", "select(reads, scores, «lowest»)", "-1e30"),
+        ("largest-of-all-scores", "max(«select(reads, scores, -largest_finite(scores.dtype()))», {-1}", "scores"),
+        ("mask-of-a-number", "select(reads, scores, «-largest_finite(scores.dtype())»)", "-1e30"),
         ("rest-forgotten", "if («rest.defined()») below =", "false"),
         ("hidden-have-weight", "return «select(reads, exp(below), 0.0)»", "exp(below)"),
     ]),

@@ -1,15 +1,12 @@
 #include "ttt/masked_softmax.h"
 
-#include <limits>
-
+#include "engine/core/convert.h"
 #include "ops/ops.h"
 
 namespace nestgrad::ttt {
 
 Tensor largest_read(Tensor reads, Tensor scores) {
-  const double lowest = scores.dtype() == DType::f32 ? std::numeric_limits<float>::lowest()
-                                                     : std::numeric_limits<double>::lowest();
-  return stop_gradient(max(select(reads, scores, lowest), {-1}, kKeep));
+  return stop_gradient(max(select(reads, scores, -largest_finite(scores.dtype())), {-1}, kKeep));
 }
 
 Tensor exponentials(Tensor reads, Tensor scores, Tensor top, Tensor rest) {

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 
+#include "engine/core/array.h"
 #include "engine/core/error.h"
 #include "ops/numerics/number.h"
 
@@ -21,6 +23,11 @@ To converted(From v, std::string_view who) {
       throw ValueError(fmt::format("[{}] {} is no i32, which goes from -2147483648 to 2147483647", who,
                                    static_cast<double>(v)));
   return static_cast<To>(v);
+}
+
+// The largest finite number of a floating type.
+inline double largest_finite(DType dtype) {
+  return dtype == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
 }
 
 // Is it finite, and infinite as an f32?

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <string_view>
 #include <utility>
 
+#include "engine/core/convert.h"
 #include "engine/core/device_memory.h"
 
 namespace nestgrad {
@@ -68,9 +68,7 @@ Array random_uniform(Spec spec, double lo, double hi, std::uint64_t seed, std::u
 Array random_normal(Spec spec, double mean, double stddev, std::uint64_t seed, std::uint64_t stream,
                     const Device& device) {
   require_float(spec, "random_normal");
-  const double most =
-      spec.dtype == DType::f32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
-  if (!(stddev >= 0) || !(std::abs(mean) + kFurthest * stddev <= most))
+  if (!(stddev >= 0) || !(std::abs(mean) + kFurthest * stddev <= largest_finite(spec.dtype)))
     throw ValueError(
         fmt::format("[random_normal] mean {} and stddev {} for {}; need stddev >= 0, and every number finite",
                     mean, stddev, name(spec.dtype)));
