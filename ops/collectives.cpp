@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "ops/attrs.h"
 #include "ops/collective_kernels.h"
 #include "ops/ops.h"
@@ -50,9 +51,9 @@ GroupAttrs of(const ProcessGroup& processes) { return {processes.id()}; }
 std::int64_t part_extent(const char* op, const Operand& x, int axis, const ProcessGroup& processes) {
   const std::int64_t extent = x.tensor().shape()[uz(axis)];
   if (extent % processes.size() != 0)
-    throw ShapeError(
-        fmt::format("[{}] axis {} of {} cannot be cut into {} equal parts, one for each process (at {})", op,
-                    axis, describe(x.tensor()), processes.size(), describe(x.loc)));
+    throw call_error<ShapeError>(op, x.loc,
+                                 "axis {} of {} cannot be cut into {} equal parts, one for each process",
+                                 axis, describe(x.tensor()), processes.size());
   return extent / processes.size();
 }
 

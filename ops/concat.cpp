@@ -1,6 +1,7 @@
 // concat: arrays one after another along an axis. What is made of it: stack, and split, which undoes it.
 #include <fmt/format.h>
 
+#include "engine/core/node_text.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
@@ -112,8 +113,8 @@ std::vector<Tensor> split(Operand x, int axis, const std::vector<std::int64_t>& 
     rest -= fits ? size : 0;
   }
   if (!fits || rest != 0)
-    throw ShapeError(fmt::format("[split] the sizes {} do not add up to axis {} of x, {} (at {})",
-                                 to_string(sizes), normal, describe(x.tensor()), describe(x.loc)));
+    throw call_error<ShapeError>("split", x.loc, "the sizes {} do not add up to axis {} of x, {}",
+                                 to_string(sizes), normal, describe(x.tensor()));
   std::vector<Tensor> parts;
   std::int64_t at = 0;
   for (const std::int64_t size : sizes) {

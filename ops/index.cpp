@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "engine/core/node_text.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/strided.h"
@@ -176,8 +177,8 @@ Tensor eye(DType dtype, std::int64_t n, Loc loc) {
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype) {
   const CompositeScope scope("one_hot", indices.loc);
   if (indices.tensor().dtype() != DType::i32)
-    throw DTypeError(fmt::format("[one_hot] indices must be i32; cast() them: they are {} (at {})",
-                                 describe(indices.tensor()), describe(indices.loc)));
+    throw call_error<DTypeError>("one_hot", indices.loc, "indices must be i32; cast() them: they are {}",
+                                 describe(indices.tensor()));
   Shape column = indices.tensor().shape();
   column.push_back(1);
   return cast(equal(reshape(indices, column), iota(DType::i32, {n}, 0)), dtype);

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "engine/core/node_text.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -101,8 +102,7 @@ Tensor permute(Operand x, const std::vector<int>& order) {
 Tensor transpose(Operand x) {
   const int rank = x.tensor().rank();
   if (rank < 2)
-    throw ShapeError(
-        fmt::format("[transpose] needs two axes, x is {} (at {})", describe(x.tensor()), describe(x.loc)));
+    throw call_error<ShapeError>("transpose", x.loc, "needs two axes, x is {}", describe(x.tensor()));
   std::vector<int> order(uz(rank));
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[uz(rank - 1)], order[uz(rank - 2)]);

@@ -46,9 +46,8 @@ std::vector<std::int64_t> reduced_axes(std::string_view op, const std::vector<in
   for (int axis : axes) out.push_back(normal_axis(op, axis, x));
   std::ranges::sort(out);
   if (std::ranges::adjacent_find(out) != out.end())
-    throw ShapeError(fmt::format("[{}] an axis is named twice in {}: x is {} (at {})", called(op),
-                                 fmt::join(axes, ","), describe(x.tensor()),
-                                 describe(context().emit.loc.value_or(x.loc))));
+    throw call_error<ShapeError>(op, x.loc, "an axis is named twice in {}: x is {}", fmt::join(axes, ","),
+                                 describe(x.tensor()));
   return out;
 }
 
@@ -237,9 +236,9 @@ Tensor sum(Operand x) { return sum(x, all_axes(x)); }
 Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
   const CompositeCall call("mean");
   if (!is_float(x.tensor().dtype()))
-    throw DTypeError(
-        fmt::format("[mean] integers have no mean of their own type; cast() first: x is {} (at {})",
-                    describe(x.tensor()), describe(x.loc)));
+    throw call_error<DTypeError>("mean", x.loc,
+                                 "integers have no mean of their own type; cast() first: x is {}",
+                                 describe(x.tensor()));
   reduced_axes("mean", axes, x);  // so that an error speaks of the mean
   const Tensor total = sum(x, axes, keep);
   const double count = static_cast<double>(x.tensor().spec().size()) /
@@ -280,9 +279,9 @@ Tensor sum_to(Operand x, const Shape& shape) {
   for (int d = std::max(lead, 0); fits && d < t.rank(); ++d)
     fits = shape[uz(d - lead)] == 1 || shape[uz(d - lead)] == t.dim(d);
   if (!fits)
-    throw ShapeError(
-        fmt::format("[{}] {} does not broadcast to x, so x has no sum of that shape: x is {} (at {})",
-                    called("sum_to"), to_string(shape), describe(t), describe(x.loc)));
+    throw call_error<ShapeError>("sum_to", x.loc,
+                                 "{} does not broadcast to x, so x has no sum of that shape: x is {}",
+                                 to_string(shape), describe(t));
   std::vector<int> axes;
   for (int d = 0; d < t.rank(); ++d)
     if (d < lead || (shape[uz(d - lead)] == 1 && t.dim(d) != 1)) axes.push_back(d);

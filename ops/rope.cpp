@@ -1,10 +1,9 @@
 // Rotary position embedding, interleaved pairs: (x_2i,
 // x_2i+1) is turned by the angle position * theta^(-2i/dim).
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "ops/numerics/functions.h"
 #include "ops/ops.h"
 
@@ -30,21 +29,21 @@ Tensor rope(Operand input, Operand positions, double theta) {
   const Tensor x = input.tensor();
   const std::int64_t dim = x.dim(-1), half = dim / 2;
   if (dim % 2)
-    throw ShapeError(fmt::format("[rope] the last axis must be even to be turned in pairs: x is {} (at {})",
-                                 describe(x), describe(input.loc)));
+    throw call_error<ShapeError>("rope", input.loc,
+                                 "the last axis must be even to be turned in pairs: x is {}", describe(x));
   if (!(theta > 0 && std::isfinite(theta)))
-    throw ConfigError(
-        fmt::format("[rope] theta is {}; the base of the frequencies must be above 0 and finite (at {})",
-                    theta, describe(input.loc)));
+    throw call_error<ConfigError>(
+        "rope", input.loc, "theta is {}; the base of the frequencies must be above 0 and finite", theta);
   const Tensor frequency =
       exp(iota(x.dtype(), {1, half, 1}, 1) * (-2.0 * m::log(theta) / static_cast<double>(dim)));
   const std::int64_t time = x.rank() < 2 ? 1 : x.dim(-2);
   const Shape lead = lead_of(positions.tensor().shape(), x, time);
   if (positions.tensor().spec().size() != time * numel(lead))
-    throw ShapeError(fmt::format(
-        "[rope] needs one position for each of {} tokens, [time], or [.., time, 1] whose leading axes broadcast "
-        "against x: positions are {}, x is {} (at {})",
-        time, describe(positions.tensor()), describe(x), describe(input.loc)));
+    throw call_error<ShapeError>(
+        "rope", input.loc,
+        "needs one position for each of {} tokens, [time], or [.., time, 1] whose leading axes broadcast against x: "
+        "positions are {}, x is {}",
+        time, describe(positions.tensor()), describe(x));
   const auto rows = [&](std::initializer_list<std::int64_t> own) {
     Shape shape = lead;
     shape.insert(shape.end(), own);

@@ -124,9 +124,8 @@ Tensor drop_if_nothing_changes(Tensor t) {
 int normal_axis(std::string_view name, int axis, const Operand& x) {
   const int rank = x.tensor().rank();
   if (axis < -rank || axis >= rank)
-    throw ShapeError(fmt::format("[{}] axis {} does not exist, rank is {}: x is {} (at {})", called(name),
-                                 axis, rank, describe(x.tensor()),
-                                 describe(context().emit.loc.value_or(x.loc))));
+    throw call_error<ShapeError>(name, x.loc, "axis {} does not exist, rank is {}: x is {}", axis, rank,
+                                 describe(x.tensor()));
   return axis < 0 ? axis + rank : axis;
 }
 

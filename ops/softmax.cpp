@@ -1,7 +1,6 @@
 // softmax and its relatives, as composites: their derivatives of every order come from their parts.
-#include <fmt/format.h>
-
 #include "engine/core/convert.h"
+#include "engine/core/node_text.h"
 #include "ops/ops.h"
 
 namespace nestgrad {
@@ -45,14 +44,16 @@ Tensor cross_entropy(Operand logits, Operand labels) {
   const std::int64_t classes = x.dim(-1);
   Shape one_each = x.shape();
   one_each.pop_back();
-  if (const Tensor ids = labels.tensor(); ids.dtype() != DType::i32 || ids.shape() != one_each) {
-    const std::string why = fmt::format(
-        "[cross_entropy] labels must be {}, one for each row of the logits {}; they are {} (at {}): cast() or "
-        "reshape() them",
-        to_string(Spec{DType::i32, one_each}), describe(x), describe(ids), describe(labels.loc));
-    if (ids.dtype() != DType::i32) throw DTypeError(why);
-    throw ShapeError(why);
-  }
+  const Tensor ids = labels.tensor();
+  const auto check_that = [&]<class Error = ShapeError>(bool holds) {
+    if (!holds)
+      throw call_error<Error>(
+          "cross_entropy", labels.loc,
+          "labels must be {}, one for each row of the logits {}; they are {}: cast() or reshape() them",
+          to_string(Spec{DType::i32, one_each}), describe(x), describe(ids));
+  };
+  check_that.operator()<DTypeError>(ids.dtype() == DType::i32);
+  check_that(ids.shape() == one_each);
   // Looked up in 0, 1, 2, ..: the label itself, or an error where there is no such class.
   const Tensor known = gather(iota(DType::i32, {classes}, 0), labels);
   // Both of what is left when the largest logit is taken away: what a sure and right row loses is far below the rounding of

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "ttt/causal_attention.h"
 #include "ttt/masked_softmax.h"
 
@@ -14,51 +15,50 @@ namespace nestgrad::ttt {
 namespace {
 
 // Without q only keys and values are checked.
-void check(std::string_view op, Tensor q, Tensor k, Tensor v, bool as_many_queries) {
+void check(std::string_view op, Tensor q, Tensor k, Tensor v, bool as_many_queries, Loc loc) {
   const std::string queries = q.defined() ? fmt::format("q is {}, ", to_string(q.spec())) : "";
-  const auto operands = [&](std::string_view what) {
-    return fmt::format("[{}] {}: {}k is {}, v is {}", op, what, queries, to_string(k.spec()),
-                       to_string(v.spec()));
+  const auto check_that = [&]<class Error = ShapeError>(bool holds, std::string_view why) {
+    if (!holds)
+      throw call_error<Error>(op, loc, "{}: {}k is {}, v is {}", why, queries, to_string(k.spec()),
+                              to_string(v.spec()));
   };
   if (!q.defined()) q = k;
-  for (const Tensor& x : {q, k, v})
-    if (x.rank() != 4 || x.spec().size() == 0)
-      throw ShapeError(operands(
-          "needs q [batch, heads, time, dim], k [batch, groups, time, dim] and v [batch, groups, time, "
-          "out], none empty"));
-  for (const Tensor& x : {q, k, v})
-    if (!is_float(x.dtype()) || x.dtype() != q.dtype())
-      throw DTypeError(operands("operands must be of one floating type, cast() first"));
-  if (k.dim(0) != q.dim(0) || v.dim(0) != q.dim(0) || v.dim(1) != k.dim(1))
-    throw ShapeError(
-        operands("batch, or heads of k and v, differ; repeat operands with broadcast_to() first"));
-  if (q.dim(1) % k.dim(1) != 0)
-    throw ShapeError(
-        operands("every head of k and v is read by as many heads of q; need q.heads to be a multiple of "
-                 "k.heads"));
-  if (q.dim(3) != k.dim(3)) throw ShapeError(operands("need q.dim == k.dim"));
-  if (k.dim(2) != v.dim(2)) throw ShapeError(operands("need k.time == v.time, one value a key"));
-  if (as_many_queries && q.dim(2) != k.dim(2))
-    throw ShapeError(operands("need q.time == k.time; only attention without a mask takes other queries"));
+  const auto each = [&](auto holds) { return holds(q) && holds(k) && holds(v); };
+  check_that(
+      each([](Tensor x) { return x.rank() == 4 && x.spec().size() != 0; }),
+      "needs q [batch, heads, time, dim], k [batch, groups, time, dim] and v [batch, groups, time, out], none empty");
+  check_that.operator()<DTypeError>(
+      each([&](Tensor x) { return is_float(x.dtype()) && x.dtype() == q.dtype(); }),
+      "operands must be of one floating type, cast() first");
+  check_that(k.dim(0) == q.dim(0) && v.dim(0) == q.dim(0) && v.dim(1) == k.dim(1),
+             "batch, or heads of k and v, differ; repeat operands with broadcast_to() first");
+  check_that(q.dim(1) % k.dim(1) == 0,
+             "every head of k and v is read by as many heads of q; need q.heads to be a multiple of k.heads");
+  check_that(q.dim(3) == k.dim(3), "need q.dim == k.dim");
+  check_that(k.dim(2) == v.dim(2), "need k.time == v.time, one value a key");
+  check_that(!as_many_queries || q.dim(2) == k.dim(2),
+             "need q.time == k.time; only attention without a mask takes other queries");
 }
 
-double checked_scale(std::string_view op, double scale) {
+double checked_scale(std::string_view op, double scale, Loc loc) {
   if (!std::isfinite(scale) || scale < 0)
-    throw ConfigError(
-        fmt::format("[{}] scale must be positive and finite, or 0 for 1/sqrt(dim); it is {}", op, scale));
+    throw call_error<ConfigError>(op, loc,
+                                  "scale must be positive and finite, or 0 for 1/sqrt(dim); it is {}", scale);
   return scale;
 }
 
 // A neighbourhood of `window` along an axis of `extent` tokens.
-void check_window(std::string_view op, std::int64_t window, std::int64_t extent, std::string_view axis) {
+void check_window(std::string_view op, std::int64_t window, std::int64_t extent, std::string_view axis,
+                  Loc loc) {
   if (window < 1 || window % 2 == 0)
-    throw ConfigError(fmt::format(
-        "[{}] a window around a token must be odd and positive, it is {}; need 1, 3, 5, ..", op, window));
+    throw call_error<ConfigError>(
+        op, loc, "a window around a token must be odd and positive, it is {}; need 1, 3, 5, ..", window);
   if (window > extent)
-    throw ConfigError(
-        fmt::format("[{}] a window of {} tokens does not fit into a {} of {}; need a window of "
-                    "at most that, or attention without a window",
-                    op, window, axis, extent));
+    throw call_error<ConfigError>(
+        op, loc,
+        "a window of {} tokens does not fit into a {} of {}; need a window of at most that, or "
+        "attention without a window",
+        window, axis, extent);
 }
 
 // Is s in the neighbourhood of t? The window is moved inside at the borders.
@@ -80,12 +80,12 @@ Array mask_of(DType dtype, std::int64_t time, const Reads& reads) {
 }
 
 // [batch, 1, time, time]: 1 where token t reads s, of the same document, not later, and in the window.
-Tensor within_documents(Tensor places, std::int64_t window, Tensor q) {
+Tensor within_documents(Tensor places, std::int64_t window, Tensor q, Loc loc) {
   const std::int64_t batch = q.dim(0), time = q.dim(2);
   if (places.shape() != Shape{batch, time})
-    throw ShapeError(fmt::format("[attention] places of packed documents are {}; they must be {}: q is {}",
-                                 to_string(places.spec()), to_string(Shape{batch, time}),
-                                 to_string(q.spec())));
+    throw call_error<ShapeError>(
+        "attention", loc, "places of packed documents are {}; they must be {}: q is {}",
+        to_string(places.spec()), to_string(Shape{batch, time}), to_string(q.spec()));
   const Tensor back =
       iota(q.dtype(), {time, time}, 0) - iota(q.dtype(), {time, time}, 1);  // how far s lies behind t
   const Tensor reads =
@@ -118,18 +118,19 @@ Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, 
   const CompositeScope scope("attention", loc);
   const std::int64_t window = options.window;
   const bool masked = options.causal || window != 0;
-  check("attention", q, k, v, masked);
-  const double scale = checked_scale("attention", options.scale);
+  check("attention", q, k, v, masked, loc);
+  const double scale = checked_scale("attention", options.scale, loc);
   if (!masked) return read(q, k, v, scale, {});
   const std::int64_t time = q.dim(2);
   if (options.causal) {
     if (window < 0)
-      throw ConfigError(
-          fmt::format("[attention] the window must be positive, or 0 for no bound; it is {}", window));
-    if (options.places.defined()) return read(q, k, v, scale, within_documents(options.places, window, q));
+      throw call_error<ConfigError>("attention", loc,
+                                    "the window must be positive, or 0 for no bound; it is {}", window);
+    if (options.places.defined())
+      return read(q, k, v, scale, within_documents(options.places, window, q, loc));
     return slice(causal_attention(scaled(q, scale), k, v, window, loc), 3, 0, v.dim(3));
   }
-  check_window("attention", window, time, "sequence");
+  check_window("attention", window, time, "sequence", loc);
   const auto reads = [&](auto t, auto s) { return in_neighbourhood(t, s, window, time); };
   return read(q, k, v, scale, q.graph().constant(mask_of(q.dtype(), time, reads)));
 }
@@ -138,15 +139,15 @@ Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t hei
                                   std::int64_t window, double scale, Loc loc) {
   constexpr std::string_view op = "neighbourhood_attention_2d";
   const CompositeScope scope(op, loc);
-  check(op, q, k, v, true);
-  checked_scale(op, scale);
+  check(op, q, k, v, true, loc);
+  checked_scale(op, scale, loc);
   if (!is_grid(q.dim(2), height, width))
-    throw ShapeError(
-        fmt::format("[{}] an image of height {} and width {} does not have {} tokens; need "
-                    "height * width == time: q is {}",
-                    op, height, width, q.dim(2), to_string(q.spec())));
-  check_window(op, window, height, "height");
-  check_window(op, window, width, "width");
+    throw call_error<ShapeError>(
+        op, loc,
+        "an image of height {} and width {} does not have {} tokens; need height * width == time: q is {}",
+        height, width, q.dim(2), to_string(q.spec()));
+  check_window(op, window, height, "height", loc);
+  check_window(op, window, width, "width", loc);
   Array mask = mask_of(q.dtype(), height * width, [&](auto t, auto s) {
     return in_neighbourhood(t / width, s / width, window, height) &&
            in_neighbourhood(t % width, s % width, window, width);
@@ -157,24 +158,24 @@ Tensor neighbourhood_attention_2d(Tensor q, Tensor k, Tensor v, std::int64_t hei
 Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, Stream& stream,
                       const std::string& name, Loc loc) {
   const CompositeScope scope("attention_step", loc);
-  check("attention_step", q, k, v, true);
-  const double scale = checked_scale("attention_step", options.scale);
+  check("attention_step", q, k, v, true, loc);
+  const double scale = checked_scale("attention_step", options.scale, loc);
   if (q.dim(2) != 1)
-    throw ShapeError(
-        fmt::format("[attention_step] reads one token, q has {}; use attention() for the whole "
-                    "of a sequence: q is {}",
-                    q.dim(2), to_string(q.spec())));
+    throw call_error<ShapeError>(
+        "attention_step", loc,
+        "reads one token, q has {}; use attention() for the whole of a sequence: q is {}", q.dim(2),
+        to_string(q.spec()));
   if (!options.causal)
-    throw ConfigError(
-        "[attention_step] a token cannot read what comes after it; "
-        "set causal, or use attention() on the whole of a sequence");
+    throw call_error<ConfigError>(
+        "attention_step", loc,
+        "a token cannot read what comes after it; set causal, or use attention() on the whole of a sequence");
   const bool ring = options.window != 0;
   const std::int64_t rows = ring ? options.window : options.capacity;
   if (rows < 1)
-    throw ConfigError(
-        fmt::format("[attention_step] needs a window or a capacity, the "
-                    "most tokens that it will read; they are {} and {}",
-                    options.window, options.capacity));
+    throw call_error<ConfigError>(
+        "attention_step", loc,
+        "needs a window or a capacity, the most tokens that it will read; they are {} and {}", options.window,
+        options.capacity);
   const DType dtype = q.dtype();
   const Tensor places = iota(dtype, {rows, 1}, 0);
   // Tokens before this one. In a ring the count turns back from 2 rows to rows, so that its place (modulo
@@ -214,14 +215,15 @@ Tensor attention_along(Tensor q, Tensor k, Tensor v, const AttentionOptions& opt
   return stream.whole_heads(attention(all_q, all_k, all_v, of_all, loc));
 }
 
-NadarayaWatson::NadarayaWatson(double scale) : scale_(checked_scale("nadaraya_watson", scale)) {
+NadarayaWatson::NadarayaWatson(double scale, Loc loc) : scale_(checked_scale("nadaraya_watson", scale, loc)) {
   if (scale == 0)
-    throw ConfigError("[nadaraya_watson] scale 0 makes every example count alike; need more than 0");
+    throw call_error<ConfigError>("nadaraya_watson", loc,
+                                  "scale 0 makes every example count alike; need more than 0");
 }
 
 void NadarayaWatson::train(Tensor k, Tensor v, Loc loc) {
   const CompositeScope scope("nadaraya_watson", loc);
-  check("nadaraya_watson", {}, k, v, false);
+  check("nadaraya_watson", {}, k, v, false, loc);
   if (examples() == 0) {
     k_ = k;
     v_ = v;
@@ -232,10 +234,10 @@ void NadarayaWatson::train(Tensor k, Tensor v, Loc loc) {
            more.dim(3) == set.dim(3);
   };
   if (!joins(k_, k) || !joins(v_, v))
-    throw ShapeError(
-        fmt::format("[nadaraya_watson] examples differ from those before in more than their number: k is {} "
-                    "and was {}, v is {} and was {}",
-                    to_string(k.spec()), to_string(k_.spec()), to_string(v.spec()), to_string(v_.spec())));
+    throw call_error<ShapeError>(
+        "nadaraya_watson", loc,
+        "examples differ from those before in more than their number: k is {} and was {}, v is {} and was {}",
+        to_string(k.spec()), to_string(k_.spec()), to_string(v.spec()), to_string(v_.spec()));
   k_ = concat({k_, k}, 2);
   v_ = concat({v_, v}, 2);
 }
@@ -243,10 +245,10 @@ void NadarayaWatson::train(Tensor k, Tensor v, Loc loc) {
 Tensor NadarayaWatson::predict(Tensor q, Loc loc) const {
   const CompositeScope scope("nadaraya_watson", loc);
   if (examples() == 0)
-    throw ShapeError(
-        fmt::format("[nadaraya_watson] there is no example to predict from; train() first: q is {}",
-                    to_string(q.spec())));
-  check("nadaraya_watson", q, k_, v_, false);
+    throw call_error<ShapeError>("nadaraya_watson", loc,
+                                 "there is no example to predict from; train() first: q is {}",
+                                 to_string(q.spec()));
+  check("nadaraya_watson", q, k_, v_, false, loc);
   return read(q, k_, v_, scale_, {});
 }
 

@@ -61,7 +61,7 @@ Tensor attention_along(Tensor q, Tensor k, Tensor v, const AttentionOptions& opt
 class NadarayaWatson {
  public:
   // The kernel's bandwidth lies in the views that make q and k; scale is a number in front of it.
-  explicit NadarayaWatson(double scale = 1);
+  explicit NadarayaWatson(double scale = 1, Loc loc = Loc::current());
   // Adds examples: k [batch, groups, tokens, dim], v [batch, groups, tokens, out].
   void train(Tensor k, Tensor v, Loc loc = Loc::current());
   // q [batch, heads, queries, dim] -> [batch, heads, queries, out]. Scores scale * <q, k> of any size are safe, as

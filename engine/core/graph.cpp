@@ -323,10 +323,7 @@ void check_defined(std::string_view rule, std::string_view what, std::span<const
 }
 
 Tensor Operand::tensor() const {
-  const auto refuse = [&](std::string_view why) {
-    throw GraphError(
-        fmt::format("[{}] {} (at {})", called("operand"), why, describe(context().emit.loc.value_or(loc))));
-  };
+  const auto refuse = [&](std::string_view why) { throw call_error<GraphError>("operand", loc, "{}", why); };
   if (is_number)
     refuse(fmt::format("{} is a number, and a tensor has to stand here: write constant({}, dtype)", number,
                        number));
@@ -337,14 +334,15 @@ Tensor Operand::tensor() const {
 Tensor as_tensor(const Operand& operand, const Operand& other) {
   if (!operand.is_number) return operand.tensor();
   const Tensor like = other.tensor();
-  const Loc loc = context().emit.loc.value_or(operand.loc);
   if (!is_float(like.dtype()) && operand.number != std::trunc(operand.number))
-    throw DTypeError(fmt::format("[{}] {} would be rounded to meet {} (at {}); cast() the tensor first",
-                                 called("operand"), operand.number, describe(like), describe(loc)));
+    throw call_error<DTypeError>("operand", operand.loc,
+                                 "{} would be rounded to meet {}; cast() the tensor first", operand.number,
+                                 describe(like));
   if ((like.dtype() == DType::i32 && !has_i32(operand.number)) ||
       (like.dtype() == DType::f32 && is_beyond_f32(operand.number)))
-    throw DTypeError(fmt::format("[{}] {} is too large to meet {} (at {}); cast() the tensor first",
-                                 called("operand"), operand.number, describe(like), describe(loc)));
+    throw call_error<DTypeError>("operand", operand.loc,
+                                 "{} is too large to meet {}; cast() the tensor first", operand.number,
+                                 describe(like));
   return like.graph().constant(Array::scalar(operand.number, like.dtype()), operand.loc);
 }
 

@@ -94,6 +94,12 @@ std::vector<std::pair<std::string, Call>> calls(Tensor w, Tensor i) {
   return out;
 }
 
+// Does it say where the caller's line is, and name no line of the library?
+bool names_the_caller_alone(std::string_view text) {
+  const std::size_t here = count(text, "wrong_operands_test.cpp:");
+  return here > 0 && here == count(text, ".cpp:") + count(text, ".h:");
+}
+
 TEST_CASE("whatever operand a function cannot take, the error names the caller's line") {
   Graph g, other;
   const GraphScope scope(g);
@@ -123,7 +129,7 @@ TEST_CASE("whatever operand a function cannot take, the error names the caller's
         (void)use.second(each.second());
       } catch (const Error& e) {
         ++refusals;
-        CHECK_MESSAGE(contains(e.what(), "wrong_operands_test.cpp:"), std::string(e.what()));
+        CHECK_MESSAGE(names_the_caller_alone(e.what()), std::string(e.what()));
         CHECK_MESSAGE(std::string_view(e.what()).starts_with("["), std::string(e.what()));
       }
     }
@@ -219,7 +225,7 @@ TEST_CASE("what autograd is given and cannot take is refused with the caller's l
     }
     CAPTURE(text);
     CHECK(found == use.first);
-    CHECK(contains(text, "wrong_operands_test.cpp:"));
+    CHECK(names_the_caller_alone(text));
   }
 }
 

@@ -79,7 +79,8 @@ TEST_CASE("Nadaraya-Watson refuses what it cannot learn from or answer") {
   CHECK(contains(message_of<ShapeError>([&] {
                    learner.train(k, x({2, 3, 4, 6}));
                  }),
-                 "need k.time == v.time, one value a key: k is f64[2,3,5,4], v is f64[2,3,4,6]"));
+                 "need k.time == v.time, one value a key: k is f64[2,3,5,4], v is f64[2,3,4,6] (at "
+                 "nadaraya_watson_test.cpp:"));
   learner.train(k, v);
   CHECK(contains(
       message_of<ShapeError>([&] { learner.train(k, k); }),
