@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "autograd/reverse.h"
 #include "autograd/why.h"
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
 #include "ops/ops.h"
+#include "ops/table.h"
 
 namespace nestgrad {
 
@@ -23,10 +25,37 @@ std::vector<GradSeed> seeds_of(std::span<const Tensor> values, std::span<const T
 // What is differentiated: the y that a user gave, or, for second derivatives, its gradients.
 enum class Of : std::uint8_t { values, gradients };
 
+// Is t made of numbers alone, as zeros() and eye() are? Equal ones are one node, whoever wrote them.
+bool is_made_of_numbers(Tensor t) {
+  const std::deque<GraphNode>& nodes = t.graph().nodes();
+  std::set<NodeId> seen{t.id()};
+  for (std::vector<NodeId> todo{t.id()}; !todo.empty();) {
+    const GraphNode& n = nodes[uz(todo.back())];
+    todo.pop_back();
+    if (n.op->kind == OpKind::input || n.op == &probe_op) return false;
+    for (const NodeId in : n.inputs)
+      if (seen.insert(in).second) todo.push_back(in);
+  }
+  return true;
+}
+
+// How y, in a graph below that of x, depends on x through what ops outside make of it; empty if it does not.
+std::string why_none_through_outside(Tensor y, Tensor x) {
+  for (const Capture& c : y.graph().captures()) {
+    if (&c.outer.graph() != &x.graph() || c.outer == x) continue;
+    if (!why_disconnected(y, y.graph().tensor(c.id)).meets) continue;
+    const Disconnection outside = why_disconnected(c.outer, x);
+    if (outside.meets) return outside.connected ? where_cut(y, c.id) : where_cut(c.outer, x.id());
+  }
+  return {};
+}
+
 // Why no seed depends on x.
 std::string why_none(std::span<const GradSeed> seeds, Of of, Tensor x) {
   const Tensor y = seeds[0].value;
   if (!y.graph().descends_from(x.graph())) return "x never meets y";
+  if (&y.graph() != &x.graph())
+    if (std::string why = why_none_through_outside(y, x); !why.empty()) return why;
   const Tensor here = y.graph().tensor(y.graph().lift(x));
   const auto meets = [&](const GradSeed& seed) {
     return &seed.value.graph() == &here.graph() && why_disconnected(seed.value, here).meets;
@@ -47,9 +76,9 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
     if (!is_float(t.dtype()))
       throw GradError(fmt::format("[{}] {} is an integer and has no derivative (at {})", rule, describe(t),
                                   describe(loc)));
-    if (t.graph().node(t.id()).op->kind == OpKind::constant)
+    if (is_made_of_numbers(t))
       throw GradError(
-          fmt::format("[{}] x = {} is a number, and equal numbers are one "
+          fmt::format("[{}] x = {} is a number, or made of numbers alone, and equal numbers are one "
                       "node; give the use that you mean a name with probe() (at {})",
                       rule, describe(t), describe(loc)));
   }
@@ -81,6 +110,14 @@ bool reads(Tensor t, const std::vector<Tensor>& values) {
   for (const Tensor& v : values)
     if (&v.graph() == &t.graph() && v.id() <= t.id()) marked[uz(v.id() - first)] = 1;
   return dependents(t.graph().nodes(), std::move(marked), Follow::values, first)[uz(t.id() - first)];
+}
+
+// Where the way from a cotangent to one of the gradients is cut; empty if it is nowhere.
+std::string where_cut(Tensor cotangent, const std::vector<Tensor>& gradients) {
+  for (const Tensor& g : gradients)
+    if (g.defined() && &g.graph() == &cotangent.graph() && !why_disconnected(g, cotangent).cuts.empty())
+      return where_cut(g, cotangent.id());
+  return {};
 }
 
 void check_pairs(std::string_view rule, std::string_view what, const std::vector<Tensor>& values,
@@ -144,6 +181,11 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
   for (std::size_t i = 0; i < g.size(); ++i) second.push_back({g[i], tangents[i]});
   std::vector<Tensor> out = pull_back(second, u);
   for (std::size_t i = 0; i < out.size(); ++i) {
+    if (const std::string cut = where_cut(u[i], g); !cut.empty())
+      throw GradError(fmt::format(
+          "[jvp] a derivative rule between x and y = {} does not pass its cotangent on: {}, so there is no forward derivative "
+          "that belongs to it (at {}). Use grad or vjp, or a linear rule",
+          describe(y[i]), cut, describe(loc)));
     if (out[i].defined() && reads(out[i], u))
       throw GradError(fmt::format(
           "[jvp] a derivative rule between x and y = {} is not linear in its cotangent (a rule of custom_vjp that clips it, "

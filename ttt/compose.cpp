@@ -196,15 +196,18 @@ InnerLoss inner_product(double scale) {
 InnerLoss huber(double delta) {
   if (!(delta > 0)) throw ConfigError(fmt::format("[huber] delta must be positive, it is {}", delta));
   return {fmt::format("Huber, delta {}", delta), [=](Tensor p, Tensor v) {
-            const Tensor size = abs(p - v), inside = min(size, delta);
-            return per_token(inside * (size - 0.5 * inside));
+            const Tensor apart = p - v, inside = max(min(apart, delta), -delta);
+            return per_token(inside * (apart - 0.5 * inside));
           }};
 }
 
 InnerLoss lp(double power) {
   if (!(power > 1)) throw ConfigError(fmt::format("[lp] the power must be above 1, it is {}", power));
-  // |x|^p through a logarithm that never sees zero; there, value and derivatives are zero.
+  const bool even = std::fmod(power, 2) == 0;
   return {fmt::format("sum |f(k) - v|^{}", power), [=](Tensor p, Tensor v) {
+            // An even power is one of a square, without a kink. |x| to another never sees zero; there value and
+            // derivatives are zero.
+            if (even) return per_token(pow(square(p - v), power / 2));
             const Tensor size = abs(p - v), none = equal(size, 0.0);
             return per_token(select(none, size, pow(select(none, 1.0 + zero_like(size), size), power)));
           }};

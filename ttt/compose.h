@@ -53,8 +53,9 @@ InnerLoss squared_error();                  // |p - v|^2
 InnerLoss mean_squared_error();             // |p - v|^2 / dim
 InnerLoss inner_product(double scale = 1);  // -scale <p, v>
 InnerLoss huber(double delta = 1);          // per feature, summed
-InnerLoss lp(double power);                 // sum |p - v|^power, power > 1
-InnerLoss cosine(double eps = 1e-6);        // 1 - cos(p, v)
+// sum |p - v|^power, power > 1. Below 2 its second derivative at p = v is infinite, and taken as zero.
+InnerLoss lp(double power);
+InnerLoss cosine(double eps = 1e-6);  // 1 - cos(p, v)
 // Cross-entropy of softmax(p) against the distribution v.
 InnerLoss cross_entropy_with();
 

@@ -432,10 +432,15 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   check_gates(*trained.learner, trained.start.weights, views.gates);
 
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
-  const FormPlan plan = choose_form(learner, options.form);
-  const FormRow& row = row_of(plan.form, policy.update);
+  FormPlan plan = choose_form(learner, options.form);
   const bool by_step =
       !options.gradient_offset.empty() || !options.state_offset.empty() || options.keep_points;
+  if (by_step && options.form == FormChoice::automatic &&
+      row_of(plan.form, policy.update).block != BlockSize::one_chunk) {
+    const bool dual = why_impossible(row_of(FormChoice::dual, policy.update), learner).empty();
+    plan = choose_form(learner, dual ? FormChoice::dual : FormChoice::primal);
+  }
+  const FormRow& row = row_of(plan.form, policy.update);
   if (by_step && row.block != BlockSize::one_chunk)
     throw ConfigError(
         fmt::format("[inner_loop] offsets and points belong to chunks one after the other, which "

@@ -76,7 +76,7 @@ class Normalised : public ttt::Learner {
 };
 
 // elu(x) + 1 (Katharopoulos et al. 2020): x + 1, below 0 exp(x).
-Tensor feature_map(Tensor x) { return max(x, 0.0) + exp(min(x, 0.0)); }
+Tensor feature_map(Tensor x) { return relu(x) + exp(min(x, 0.0)); }
 
 }  // namespace
 

@@ -57,6 +57,27 @@ TEST_CASE("A right rule agrees with the derived one at orders 1 to 3, in a scan 
     }
 }
 
+TEST_CASE("a rule that does not pass its cotangent on has no jvp") {
+  const auto jvp_of = [](const std::function<Tensor(Tensor ct)>& rule) {
+    return message_of<GradError>([&] {
+      trace(
+          [&](Tensor x) {
+            const Tensor y =
+                custom_vjp([](const Tensors& in) { return in[0] * 1.0; },
+                           [&](const Tensors&, Tensor, Tensor ct) -> Tensors { return {rule(ct)}; }, {x});
+            return jvp({y}, {x}, {x})[0];
+          },
+          f64({2}));
+    });
+  };
+  for (const auto& why : {jvp_of([](Tensor ct) { return ct + stop_gradient(2.0 * ct); }),
+                          jvp_of([](Tensor ct) { return stop_gradient(3.0 * ct); })})
+    CHECK_MESSAGE((contains(why, "does not pass its cotangent on") && contains(why, "stop_gradient")), why);
+  CHECK(contains(jvp_of([](Tensor ct) { return ct + sign(ct); }), "sign f64[2]"));
+  CHECK(
+      contains(jvp_of([](Tensor ct) { return ct + cast(cast(ct, DType::i32), DType::f64); }), "cast i32[2]"));
+}
+
 TEST_CASE("a rule that clips its cotangent works in grad and vjp, and has no jvp") {
   const auto with_rule = [](const std::function<Tensor(Tensor)>& rule) {
     return [rule](Tensor x) {

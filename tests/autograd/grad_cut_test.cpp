@@ -88,6 +88,50 @@ TEST_CASE("A number is no variable: equal numbers are one node") {
   CHECK_NOTHROW(grad(sum(square(s.x) * named), {named}));
 }
 
+TEST_CASE(
+    "What is made of numbers alone is no variable either: equal ones are one node, whoever wrote them") {
+  Sandbox s;
+  const Shape three{3};
+  const std::vector<std::function<Tensor()>> makers{
+      [&] { return zeros(DType::f64, three); }, [&] { return full(DType::f64, three, 0.5); },
+      [&] { return cast(iota(DType::i32, three, 0), DType::f64); },
+      [&] { return sum(eye(DType::f64, 3), {0}); }};
+  for (const auto& make : makers) {
+    const Tensor a = make(), b = make();
+    CHECK(contains(refusal(sum(s.x * a + 10.0 * b), a), "made of numbers alone"));
+    const Tensor here = probe(a), there = probe(b);
+    const Tensors g = grad(sum(s.x * here + 10.0 * there), {here, there});
+    CHECK(eval(g[1]).to_vector() == std::vector<double>{10, 10, 10});
+  }
+}
+
+TEST_CASE(
+    "In the body of a loop second derivatives by a tensor from outside are found, and what cuts them is named") {
+  Sandbox s;
+  const Function f = trace(
+      [](Tensor w, Tensor c) {
+        return scan(
+                   [&](const Tensors& carry, const Tensors&) -> StepOutput {
+                     const Tensor h = hessian(sum(c * square(w)), w);
+                     return {{carry[0] + h}, {}};
+                   },
+                   {zeros(DType::f64, {2, 2})}, {}, {.steps = 2})
+            .carries[0];
+      },
+      f64({2}), f64({2}));
+  CHECK(f({Array::of({1, 2}, {2}), Array::of({3, 5}, {2})})[0].to_vector() ==
+        std::vector<double>{12, 0, 0, 20});
+  const auto within = [&](const std::function<void(Tensor carry)>& body) {
+    scan(
+        [&](const Tensors& carry, const Tensors&) -> StepOutput {
+          body(carry[0]);
+          return {{carry[0]}, {}};
+        },
+        {s.other}, {}, {.steps = 2});
+  };
+  within([&](Tensor carry) { CHECK(contains(refusal(sum(carry * sign(s.x)), s.x), "sign f64[3]")); });
+}
+
 TEST_CASE("Zeros are given when asked for, and only then") {
   Sandbox s;
   const GradOptions zero{.allow_zero = true};

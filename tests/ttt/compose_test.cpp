@@ -94,6 +94,25 @@ TEST_CASE("inner losses are their formulas, one number a token, and so are their
   }
 }
 TEST_CASE(
+    "where a prediction is the target, the second derivatives of inner losses are those of their formulas") {
+  const Spec rows = f64({2, 3, 4});
+  for (const Named& named : losses()) {
+    if (contains(named.loss.text, "1.5") || contains(named.loss.text, "^3"))
+      continue;  // none, and one with a kink
+    CAPTURE(named.loss.text);
+    Array target = random(rows, 4), near = target.clone();  // some features are met, the others missed
+    for (std::int64_t i = 0; i < near.spec().size(); i += 2)
+      near.as<double>()[static_cast<std::size_t>(i)] += 0.1;
+    const Subject s{.what = named.loss.text,
+                    .fn = [&](const Tensors& x) { return Tensors{named.loss.f(x[0], x[1])}; },
+                    .inputs = {near, target},
+                    .active = {},
+                    .orders = 2};
+    CHECK(join(check_grads(s)) == "");
+    CHECK(join(check_products(s)) == "");
+  }
+}
+TEST_CASE(
     "inner losses of nothing: zero differences and zero rows have finite values and derivatives to order 3") {
   const Spec rows = f64({2, 3, 4});
   for (const Named& named : losses()) {
@@ -392,5 +411,13 @@ TEST_CASE("wrong use: offsets and points in a form without chunks") {
       });
     });
     CHECK(contains(why, "ask for the dual or the primal form"));
+    // Left to choose, it takes the form that has them.
+    trace_case(loop, [&](const TracedCase& c) {
+      const ttt::InnerLoopResult r =
+          ttt::train_along(c.learner, c.start, c.views, {.policy = loop.policy, .keep_points = true});
+      CHECK(r.plan.form == FormChoice::dual);
+      CHECK(r.points.size() == 1);
+      return Tensors{r.output};
+    });
   }
 }
