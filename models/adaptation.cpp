@@ -50,6 +50,9 @@ bool is_norm(const ParamSpec& p) {
 }
 
 std::array<ParamSpec, 2> lora_factors(const ParamSpec& matrix, std::int64_t rank) {
+  if (matrix.shape.size() < 2)
+    throw ShapeError(fmt::format("[adaptation] '{}' is {}: a parameter of at least two axes has factors",
+                                 matrix.name, to_string(matrix.shape)));
   Shape of_b = matrix.shape, of_a = matrix.shape;
   const std::int64_t columns = of_b.back();
   of_b.back() = rank, of_a[of_a.size() - 2] = rank;

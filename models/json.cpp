@@ -3,24 +3,19 @@
 #include <fmt/format.h>
 
 #include "engine/io/file.h"
+#include "engine/io/json_check.h"
 
 namespace nestgrad {
 
 namespace {
-constexpr int kDepthLimit = 16;
-struct TooDeep {};  // never leaves this file
+constexpr std::size_t kMostOpen = 16;  // objects and arrays, one in the other
 }  // namespace
 
 nlohmann::json parse_json(const std::string& text) {
-  const auto watch = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > kDepthLimit) throw TooDeep();
-    return true;
-  };
-  try {
-    return nlohmann::json::parse(text, watch, false);
-  } catch (const TooDeep&) {
+  JsonCheck check(kMostOpen);
+  if (text.find('\0') != text.npos || !nlohmann::json::sax_parse(text, &check))
     return nlohmann::json(nlohmann::json::value_t::discarded);
-  }
+  return nlohmann::json::parse(text, nullptr, false);
 }
 
 std::string shown(const nlohmann::json& value) { return printable(value.dump()); }

@@ -8,8 +8,8 @@
 
 namespace nestgrad {
 
-// Discarded (is_discarded()) if the text is no JSON, or nests deeper than anything that we write: functions
-// of the JSON library call themselves once for each level.
+// Discarded (is_discarded()) if the text is no JSON, has a zero byte, gives a key twice, or nests deeper than anything that we
+// write.
 nlohmann::json parse_json(const std::string& text);
 
 // A value for one line of an error message.

@@ -144,6 +144,10 @@ Tensor next_token_loss(const LanguageModelConfig& config, const Params& params, 
   if (config.ttt_layer_type != kEndToEnd)
     return next_token_loss(language_model(config, {.checkpoint_every = checkpoint_every}), params, tokens,
                            stream);
+  if (stream.is_packed())
+    throw ConfigError(
+        "[language_model] ttt-e2e goes on training over the whole of a sequence, and reads one document in each; give each "
+        "a sequence of its own");
   if (stream.is_cut())
     throw ConfigError("[language_model] " + why_not_cut(config, tokens.dim(1) - 1, stream.ranks().size()));
   return EndToEndModel(end_to_end_config(config, checkpoint_every), params, step).loss(tokens);

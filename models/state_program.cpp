@@ -125,17 +125,24 @@ Array panels_of(const TracedModel& model, NodeId id, FixedParameters& params) {
   return in_panels(Plan(nodes, inputs, {id}, {}).run(values)[0]);
 }
 
+// ValueError unless rows are put at places of a state that there are.
+void check_places(const Array& places, const Array& state) {
+  const std::int64_t rows = state.shape()[state.shape().size() - 2];
+  for (std::int64_t i = 0; i < places.size(); ++i) {
+    const double at = places.at(i);
+    if (!(at >= 0 && at < static_cast<double>(rows) && at == std::floor(at)))
+      throw ValueError(fmt::format(
+          "[decoder] a row is to be put at place {} of {}: what counts the places is no counter", at, rows));
+  }
+}
+
 // row [batch, .., 1, dim] into state [batch, .., rows, dim], for each of the batch at its place: one, or [batch, 1, 1, 1].
 void put_row(const Array& row, const Array& places, Array& state) {
   const Shape& shape = state.shape();
   const std::int64_t rows = shape[shape.size() - 2], all = row.size() / shape.back(), each = all / shape[0];
   const std::size_t bytes = row.bytes() / uz(all);
   for (std::int64_t i = 0; i < all; ++i) {
-    const double at = places.at(places.size() == 1 ? 0 : i / each);
-    if (!(at >= 0 && at < static_cast<double>(rows) && at == std::floor(at)))
-      throw ValueError(fmt::format(
-          "[decoder] a row is to be put at place {} of {}: what counts the places is no counter", at, rows));
-    const auto place = static_cast<std::int64_t>(at);
+    const auto place = static_cast<std::int64_t>(places.at(places.size() == 1 ? 0 : i / each));
     std::memcpy(state.data() + uz(i * rows + place) * bytes, row.data() + uz(i) * bytes, bytes);
   }
 }
@@ -294,6 +301,8 @@ void StateProgram::run(const Array& tokens, std::vector<Array>& states) {
   inputs_[0] = tokens;
   for (const auto& [input, state] : states_) inputs_[input] = states[state];
   plan_->run(inputs_, outputs_);
+  for (const Row& row : rows_) check_places(outputs_[row.place], states[row.state]);
+  // From here on nothing throws: states are all as before, or all as after.
   for (std::size_t i = 0; i < changes_.size(); ++i)
     std::swap(states[changes_[i]], outputs_[first_change_ + i]);
   for (const Row& row : rows_) put_row(outputs_[row.row], outputs_[row.place], states[row.state]);

@@ -106,12 +106,13 @@ const Tokenizer& byte_tokenizer() {
 
 std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& model, std::int64_t vocab_size,
                                                 const std::string& given) {
-  if (given.empty() && model.ends_with(".model")) return read_tokenizer("", vocab_size, model);
+  std::error_code error;
+  if (given.empty() && model.ends_with(".model") && !fs::is_directory(model, error))
+    return read_tokenizer("", vocab_size, model);
   if (!given.empty() && vocab_size == 256)
     throw ConfigError(
         fmt::format("[tokenizer] {} is given, and the model, of 256 tokens, reads bytes: leave it out",
                     printable(given)));
-  std::error_code error;
   const std::string& path = given.empty() ? model : given;
   const bool is_folder = fs::is_directory(path, error);
   const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();

@@ -325,6 +325,17 @@ Validation Trainer::validate(const PackedWindows& windows) const {
   if (options_.pack == 0)
     throw ConfigError(
         "[train] this model is trained on windows of running text; validate it on validation_windows()");
+  // Their numbers are looked at where losses are counted.
+  const auto is = [&](const Array& a, DType dtype, std::int64_t width) {
+    return a.defined() && a.dtype() == dtype && a.shape().size() == 2 && a.shape()[1] == width &&
+           a.shape()[0] == windows.tokens.shape()[0];
+  };
+  if (!is(windows.tokens, DType::i32, options_.context + 1) ||
+      !is(windows.places, DType::f32, options_.context))
+    throw ShapeError(fmt::format(
+        "[train] packed windows must be tokens i32 [windows, {}] and places f32 [windows, {}], as validation_documents() "
+        "gives them",
+        options_.context + 1, options_.context));
   if (options_.slices > 1)
     return validation_of_losses(losses_of_slices({windows.tokens, windows.places}, 1), windows);
   const DocumentLossFn losses = [this](const Params& params, Tensor tokens, Tensor places) {

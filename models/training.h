@@ -75,7 +75,7 @@ struct RunIdentity {
   std::string training = {};
   std::string data = {};         // fingerprint of what is trained on
   std::string data_is = "text";  // what that is, for messages: "text", "images"
-  std::uint64_t seed = 0;        // of the random numbers, for people
+  std::uint64_t seed = 0;        // of the random numbers; load() refuses another
   // JSON: settings that earlier versions did not write, with the values they had.
   std::string written_later = {};
 };

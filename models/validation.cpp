@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace nestgrad {
@@ -33,6 +34,27 @@ std::string shown_name(const std::string& layer) {
   return layer.substr(0, std::min(layer.size(), layer.find(".seq_modeling_block")));
 }
 
+// ShapeError, or ValueError for places that a window does not have.
+void check(const PackedWindows& windows) {
+  const Shape tokens = windows.tokens.defined() ? windows.tokens.shape() : Shape{};
+  const auto is = [](const Array& a, DType dtype, const Shape& shape) {
+    return a.defined() && a.dtype() == dtype && a.shape() == shape;
+  };
+  const Shape rows = tokens.size() == 2 ? Shape{tokens[0], tokens[1] - 1} : Shape{};
+  if (tokens.size() != 2 || rows[0] < 1 || rows[1] < 1 || windows.tokens.dtype() != DType::i32 ||
+      !is(windows.places, DType::f32, rows) || !is(windows.counted, DType::f32, rows)) {
+    const auto text = [](const Array& a) { return a.defined() ? to_string(a.spec()) : "nothing"; };
+    throw ShapeError(fmt::format(
+        "[validation] packed windows are tokens {}, places {}, counted {}; they must be i32 [windows, context + 1] and twice f32 "
+        "[windows, context], as packed_validation() gives them",
+        text(windows.tokens), text(windows.places), text(windows.counted)));
+  }
+  for (const float place : windows.places.as<float>())
+    if (!(place >= 0 && place < static_cast<float>(rows[1]) && place == std::floor(place)))
+      throw ValueError(fmt::format(
+          "[validation] a token stands at place {} of its document, in windows of {}", place, rows[1]));
+}
+
 }  // namespace
 
 std::optional<double> Validation::mean_between(double from, double to) const {
@@ -52,7 +74,14 @@ std::optional<double> Validation::mean_between(double from, double to) const {
 Validation validation_of(const TokenLossFn& losses, const StateDict& params, const Array& windows,
                          std::int64_t batch, Transport& processes) {
   require_function("validation", "what makes the losses", losses);
+  if (!windows.defined() || windows.dtype() != DType::i32 || windows.shape().size() != 2 ||
+      windows.shape()[1] < 2)
+    throw ShapeError(fmt::format("[validation] windows are {}; they must be i32 [windows, context + 1]",
+                                 windows.defined() ? to_string(windows.spec()) : "nothing"));
   const std::int64_t count = windows.shape()[0], width = windows.shape()[1];
+  if (batch < 1 || batch > count)
+    throw ConfigError(fmt::format("[validation] {} windows at a time are to be read of {}; give 1 to {}",
+                                  batch, count, count));
   std::vector<std::string> layers;
   const TracedModel model = trace_model(
       kType, {Spec{DType::i32, {batch, width}}}, [&](ParamTable& table, const std::vector<Tensor>& in) {
@@ -97,7 +126,8 @@ Validation validation_of(const TokenLossFn& losses, const StateDict& params, con
 Validation validation_of(const DocumentLossFn& losses, const StateDict& params, const PackedWindows& windows,
                          Transport& processes) {
   require_function("validation", "what makes the losses", losses);
-  const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
+  check(windows);
+  const std::int64_t count = windows.tokens.shape()[0], context = windows.tokens.shape()[1] - 1;
   const TracedModel model =
       trace_model(kType, {Spec{DType::i32, {1, context + 1}}, Spec{kType, {1, context}}},
                   [&](ParamTable& table, const std::vector<Tensor>& in) {
@@ -128,7 +158,13 @@ Validation validation_of_losses(const std::vector<std::vector<double>>& batches)
 }
 
 Validation validation_of_losses(const std::vector<std::vector<double>>& all, const PackedWindows& windows) {
-  const std::int64_t count = windows.tokens.shape().at(0), context = windows.tokens.shape().at(1) - 1;
+  check(windows);
+  const std::int64_t count = windows.tokens.shape()[0], context = windows.tokens.shape()[1] - 1;
+  if (std::ssize(all) != count ||
+      std::ranges::any_of(all, [&](const std::vector<double>& loss) { return std::ssize(loss) != context; }))
+    throw ShapeError(
+        fmt::format("[validation] losses are of {} windows; they must be those of {}, {} numbers each",
+                    all.size(), count, context));
   std::vector<double> sums(static_cast<std::size_t>(context)), counts(sums.size());
   Validation out;
   out.context = context;

@@ -137,14 +137,14 @@ Tensor probe(Operand x);  // x under a name of its own: never shared, never simp
 Tensor softmax(Operand x, int axis);
 Tensor log_softmax(Operand x, int axis);
 Tensor logsumexp(Operand x, int axis, bool keep = false);
-// Per-token loss [...] in nats from logits [..., classes] and labels i32 [...]: -log_softmax at the label, as exact where it
-// is tiny. ValueError for a label that is no class.
+// Per-token loss [...] in nats from logits [..., classes] and labels i32 [...]: -log_softmax at the label, to about a
+// rounding of 1 however large the logits are; a loss far below that is 0. ValueError for a label that is no class.
 Tensor cross_entropy(Operand logits, Operand labels);
 // Over the last axis, biased variance (Ba et al. 2016); gain and shift broadcast against x.
 Tensor layer_norm(Operand x, Operand gain, Operand shift, double eps = 1e-6);
 Tensor rms_norm(Operand x, Operand gain, double eps = 1e-6);  // Zhang and Sennrich 2019
 Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^2 + eps) over the last axis
-// All three are zeros, and their derivatives NaN, where x^2 overflows: |x| from 1.8e19 on in f32, 1.3e154 in f64.
+// All three are zeros, and so are their derivatives, where x^2 overflows: |x| from 1.8e19 on in f32, 1.3e154 in f64.
 // sqrt(sum x^2) over the axes. Where the sum is zero the norm is zero and so are its derivatives of every
 // order (it has none there); NaN stays NaN. Squares that underflow count as zero: |x| below 1e-23 in f32,
 // 1e-162 in f64.

@@ -292,6 +292,8 @@ FAULTS = [
          "return «is_float(n.spec.dtype) && is_float(source.spec.dtype)» ?", "true"),
     ]),
     ("reverse", "autograd/grad.cpp", DERIVATIVES, [
+        ("numbers-are-variables", "if («is_made_of_numbers(t)») throw", "false"),
+        ("cotangent-may-be-cut", "if (const std::string cut = where_cut(u[i], g); «!cut.empty()»)", "false"),
         ("seed-of-two", "constant(Array::scalar(«1», value.dtype()), loc)", "2"),
         ("jvp-first-tangent-for-all", "second.push_back({g[i], tangents[«i»]})", "0"),
         ("silent-zero", "if («!options.allow_zero») { const std::string y", "false"),
@@ -364,6 +366,7 @@ FAULTS = [
          "if («homes_[k].at < source_.inputs.size()») over_inputs.push_back", "false"),
     ]),
     ("plan", "engine/run/arguments.cpp", PLANS, [
+        ("input-twice", "if (const auto before = std::ranges::find(inputs.first(i), inputs[i]); «before != inputs.first(i).end()»)", "false"),
         ("input-given-to-two-outputs", "if («uz(earlier) < donors.size()») throw", "false"),
         ("output-over-two-inputs", "if («donors[output] >= 0») throw", "false"),
         ("donated-of-another-spec", "if («inputs.specs[input] != outputs.specs[output]») throw", "false"),
@@ -806,6 +809,7 @@ FAULTS = [
         ("own-rates-forgotten", "«gates[name] = rows;»", None),
     ]),
     ("conformance", "ttt/conformance.cpp", (files("ttt/conformance"),), [
+        ("alone-beside-itself", "worst = worse(worst, relative_error(«here», part_of(together, {b, h, 0, 0}, here.shape())));", "part_of(together, {b, h, 0, 0}, here.shape())"),
         ("overflow-of-both-ways-not-told", "if («!finite(one) && !finite(other)») note", "false"),
         ("overflow-not-told", "«finite(first) && std::isfinite(worst)» ? \"\" :", "true"),
     ]),
@@ -822,6 +826,7 @@ FAULTS = [
         ("mini-batch-solved-for", "require(Property::online, «policy_.chunk == 1»,", "true"),
     ]),
     ("decoding", "ttt/decode.cpp", DECODING, [
+        ("gates-that-have-not-come-are-zeros", "stream_.is_learning() ? rows : «select(later_, row, rows)»", "rows"),
         ("row-of-the-token-before", "here_ = equal(places, «slot»)", "slot - 1.0"),
         ("chunk-ends-one-token-early", "static_cast<double>(«policy.chunk - 1»)",
          "policy.chunk > 1 ? policy.chunk - 2 : 0"),
@@ -1163,6 +1168,7 @@ FAULTS = [
         ("part-rounded-in-silence", "if («loses_digits(at->second, value.dtype())») out.rounded", "false"),
     ]),
     ("validation", "models/validation.cpp", TRAINING, [
+        ("any-place", "if («!(place >= 0 && place < static_cast<float>(rows[1]) && place == std::floor(place))»)", "false"),
         ("quarter-without-tokens-is-zero", "if («first == last») return", "false"),
         ("mean-over-windows", "/ static_cast<double>(«batches»)", "count"),
         ("first-windows-again", "static_cast<std::size_t>(«b * batch * width»)", "0"),

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "autograd/grad.h"
+#include "engine/core/index.h"
 #include "engine/core/random.h"
 #include "ttt/agreement.h"
 #include "ttt/explain.h"
@@ -18,6 +20,22 @@ namespace {
 Array scaled_by(double factor, const Array& a) {
   Array out = a.clone();
   for (double& x : out.as<double>()) x *= factor;
+  return out;
+}
+
+// The part of an array (f64) that begins at `begin` and has this shape.
+Array part_of(const Array& whole, const Shape& begin, const Shape& shape) {
+  Array out(whole.spec().dtype, shape);
+  const auto from = whole.as<double>();
+  const auto to = out.as<double>();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    std::size_t left = i, at = 0, stride = 1;
+    for (std::size_t axis = shape.size(); axis-- > 0; stride *= uz(whole.shape()[axis])) {
+      at += (left % uz(shape[axis]) + uz(begin[axis])) * stride;
+      left /= uz(shape[axis]);
+    }
+    to[i] = from[at];
+  }
   return out;
 }
 
@@ -43,6 +61,7 @@ class ConformanceChecks {
     documents();
     decode();
     independence();
+    alone();
     causality();
     checkpoints();
     threads();
@@ -64,6 +83,7 @@ class ConformanceChecks {
       const Trained trained = restrict_to(*p.learner, State::start(*p.learner, p.start), p.policy.trained);
       const DerivedLearner learner(*trained.learner, p.policy, trained.start, p.views);
       stops_gradients_ = learner.optimizer().stops_gradients();
+      members_meet_ = learner.why_not(Property::separate_members);
       for (const FormRow& row : form_rows())
         if (row.update == p.policy.update && why_impossible(row, learner).empty()) valid_.push_back(row.form);
       std::ranges::sort(valid_);
@@ -373,8 +393,10 @@ class ConformanceChecks {
   // How many of a program's inputs are rows, one a token.
   std::size_t token_inputs() const { return 3 + system_.gates.size() + (system_.position_rates ? 1 : 0); }
 
-  Function outputs() const {
-    return program([&](const SystemProgram& p) { return std::vector<Tensor>{learnt(p).output}; });
+  Function outputs() const { return outputs(sizes_); }
+  Function outputs(const ProgramSizes& sizes) const {
+    return trace_system(system_, sizes, DType::f64,
+                        [&](const SystemProgram& p) { return std::vector<Tensor>{learnt(p).output}; });
   }
 
   void independence() {
@@ -385,6 +407,47 @@ class ConformanceChecks {
     const std::size_t first = a.spec().bytes() / static_cast<std::size_t>(sizes_.batch);
     const bool same = std::memcmp(a.data(), b.data(), first) == 0, moved = !a.same_bits(b);
     add("independence", same && moved ? 0 : 1, 0, "bits");
+  }
+
+  // Each head of each sequence by itself. Of a parameter that has parts for heads it is given its own.
+  void alone() {
+    if (sizes_.batch * sizes_.heads == 1) return skip("alone", "there is one head of one sequence");
+    if (!members_meet_.empty()) return skip("alone", members_meet_);
+    ProgramSizes one = sizes_;
+    one.batch = one.heads = 1;
+    const Function all = outputs(), single = outputs(one);
+    const Arrays in = numbers_for(all, seed_);
+    if (single.inputs().size() != in.size())
+      return skip("alone", "with one head the learner has other parameters");
+    const Array together = all(in)[0];
+    double worst = 0;
+    for (std::int64_t b = 0; b < sizes_.batch; ++b)
+      for (std::int64_t h = 0; h < sizes_.heads; ++h) {
+        Arrays own;
+        for (std::size_t i = 0; i < in.size(); ++i) {
+          const Shape shape = single.input_spec(i).shape;
+          const auto begin = begin_of(in[i].shape(), shape, i < token_inputs(), b, h);
+          if (!begin) return skip("alone", "a parameter is not made of equal parts for heads");
+          own.push_back(part_of(in[i], *begin, shape));
+        }
+        const Array here = single(own)[0];
+        worst = worse(worst, relative_error(here, part_of(together, {b, h, 0, 0}, here.shape())));
+      }
+    add("alone", worst, 1e-10);
+  }
+  // Where the part of an input that is head h's of sequence b begins. Rows of tokens have an axis of sequences; of the axes along
+  // which one head has less than all, the others are of heads.
+  std::optional<Shape> begin_of(const Shape& whole, const Shape& shape, bool tokens, std::int64_t b,
+                                std::int64_t h) const {
+    if (whole.size() != shape.size()) return {};
+    Shape begin(whole.size(), 0);
+    for (std::size_t axis = 0; axis < whole.size(); ++axis) {
+      if (whole[axis] == shape[axis]) continue;
+      const bool of_sequences = tokens && axis == 0;
+      if (whole[axis] != shape[axis] * (of_sequences ? sizes_.batch : sizes_.heads)) return {};
+      begin[axis] = shape[axis] * (of_sequences ? b : h);
+    }
+    return begin;
   }
 
   void causality() {
@@ -441,7 +504,8 @@ class ConformanceChecks {
   std::uint64_t seed_;
   Policy policy_;
   bool stops_gradients_ = false;
-  std::string not_causal_;  // why token by token is not asked for; empty if it is
+  std::string members_meet_;  // why heads or sequences are not computed each by itself; empty if they are
+  std::string not_causal_;    // why token by token is not asked for; empty if it is
   std::vector<FormChoice> valid_;
   ConformanceReport report_;
 };

@@ -26,6 +26,7 @@ struct ConformanceReport {
 //   documents      packed sequences, restarting at a document's start = the documents one after the other
 //   decode         token by token through streams = the whole sequence (causal policies)
 //   independence   another sequence in the batch changes no bit of this one
+//   alone          a head of a sequence by itself = beside other heads and sequences
 //   causality      a later token changes no earlier output (causal policies)
 //   checkpoints    every checkpoint schedule: the same bits of values and gradients
 //   threads        any number of threads: the same bits

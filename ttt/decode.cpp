@@ -19,7 +19,8 @@ class ChunkSoFar {
   ChunkSoFar(const Policy& policy, Tensor slot, Stream& stream, std::string name)
       : policy_(policy), stream_(stream), name_(std::move(name)), slot_(slot) {
     const Tensor places = iota(slot.dtype(), {policy.chunk, 1}, 0);
-    here_ = equal(places, slot);  // [chunk, 1] or [batch, 1, chunk, 1]
+    here_ = equal(places, slot);     // [chunk, 1] or [batch, 1, chunk, 1]
+    later_ = greater(places, slot);  // the same
     full_ = equal(slot, static_cast<double>(policy.chunk - 1));
   }
 
@@ -54,8 +55,7 @@ class ChunkSoFar {
     return now.with(flat);
   }
 
-  // This token's row among those of its chunk, [.., chunk,
-  // dim]; rows of later places are left from the chunk before.
+  // This token's row among those of its chunk, [.., chunk, dim]; rows of later places are left from the chunk before, or zeros.
   Tensor remember(Tensor row, const std::string& id) {
     if (!row.defined()) return row;
     Shape shape = row.shape();
@@ -66,9 +66,13 @@ class ChunkSoFar {
     stream_.carry_row(state, rows, row, slot_);
     return rows;
   }
+  // Of later places this token's: what is made of a gate, its logarithm say, need not be finite of a zero.
   Gates remember(const Gates& gates) {
     Gates out;
-    for (const auto& [name, row] : gates) out[name] = remember(row, "gate." + name);
+    for (const auto& [name, row] : gates) {
+      const Tensor rows = remember(row, "gate." + name);
+      out[name] = stream_.is_learning() ? rows : select(later_, row, rows);
+    }
     return out;
   }
 
@@ -83,7 +87,7 @@ class ChunkSoFar {
   const Policy& policy_;
   Stream& stream_;
   std::string name_;
-  Tensor slot_, here_, full_;
+  Tensor slot_, here_, later_, full_;
 };
 
 // A chunk's factors and gates are carried; the law is that
@@ -172,6 +176,11 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
     throw ConfigError(fmt::format(
         "[decode] a chunk that is the whole sequence ends nowhere when tokens come one by one ({})",
         policy.str()));
+  for (const Tensor& view : {views.q, views.k, views.v})
+    if (view.rank() < 2 || view.dim(-2) != 1)
+      throw ShapeError(
+          fmt::format("[decode] takes one token at a time, a view is {} ({}); let train_along read several",
+                      to_string(view.spec()), describe(view)));
   if (views.position.defined() && views.position.shape() != Shape{policy.chunk})
     throw ShapeError(fmt::format(
         "[decode] position rates are {} ({}); they must be {}, one for each place of a chunk",

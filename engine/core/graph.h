@@ -1,7 +1,7 @@
 // Graph: an append-only list of nodes. A node is one use of an op, and knows where it came from.
 //
 //   Graph g;                                  // lazy: nodes are only recorded
-//   Tensor x = g.input({DType::f64, {3}}, "x");
+//   Tensor x = g.input(Spec{DType::f64, {3}}, "x");
 //   Tensor y = sum(x * x);                    // appends to g
 //   Tensor dx = grad(y, x);                   // appends more
 //

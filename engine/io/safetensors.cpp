@@ -4,16 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/io/file.h"
+#include "engine/io/json_check.h"
 #include "engine/io/packed_numbers.h"
 
 namespace nestgrad {
@@ -91,22 +90,16 @@ class Reader {
     if (text.empty() || text[0] != '{')
       fail("the header, at byte {}, does not begin with '{{'; is this a safetensors file?", kLengthBytes);
 
-    // Keys seen so far in the open object of each depth.
-    std::array<std::set<std::string>, kDepthLimit + 1> keys;
-    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-      const auto level = static_cast<std::size_t>(depth);
-      if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-        if (depth >= kDepthLimit)
-          fail("the header nests deeper than {} levels; is this a safetensors file?", kDepthLimit);
-        keys[level + 1].clear();
-      } else if (event == json::parse_event_t::key && !keys[level].insert(parsed.get<std::string>()).second) {
-        fail("the header has two entries named '{}'; write the file again with unique names",
-             printable(parsed.get<std::string>()));
-      }
-      return true;
-    };
     try {
-      return json::parse(text.begin(), text.end(), watch);
+      JsonCheck check(kDepthLimit);
+      if (!json::sax_parse(text.begin(), text.end(), &check)) {
+        if (check.too_deep)
+          fail("the header nests deeper than {} levels; is this a safetensors file?", kDepthLimit);
+        if (check.twice)
+          fail("the header has two entries named '{}'; write the file again with unique names",
+               printable(*check.twice));
+      }
+      return json::parse(text.begin(), text.end());
     } catch (const json::parse_error& error) {
       fail("the header is not valid JSON (at byte {}); the file is damaged, copy it again",
            kLengthBytes + std::max<std::size_t>(error.byte, 1) - 1);

@@ -4,6 +4,9 @@
 
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
@@ -26,29 +29,49 @@ class Follower {
     return std::move(flows_);
   }
 
-  // May a free value differ along this axis?
+  // May a free value differ along this axis? It does where an operand does from which the axis comes; these are followed without
+  // calls, as chains of ops are long.
   bool varies(NodeId id, int axis) {
     if (const auto known = varies_.find({id, axis}); known != varies_.end()) return known->second;
-    return varies_[{id, axis}] = finds_varying(id, axis);
+    std::set<Along> seen{{id, axis}};
+    for (std::vector<Along> todo{{id, axis}}; !todo.empty();) {
+      const Along at = todo.back();
+      todo.pop_back();
+      const std::optional<std::vector<Along>> sources = sources_of(at);
+      if (!sources) return varies_[{id, axis}] = true;
+      for (const Along& source : *sources) {
+        const auto known = varies_.find(source);
+        if (known != varies_.end() && known->second) return varies_[{id, axis}] = true;
+        if (known == varies_.end() && seen.insert(source).second) todo.push_back(source);
+      }
+    }
+    for (const Along& at : seen) varies_[at] = false;
+    return false;
   }
 
  private:
-  bool finds_varying(NodeId id, int axis) {
+  using Along = std::pair<NodeId, int>;  // a node, and one of its axes
+
+  // The operands, and their axes, from which an axis comes: without a variation in one of these it has none. Nothing: it may have
+  // one of its own.
+  std::optional<std::vector<Along>> sources_of(Along at) {
+    const auto [id, axis] = at;
     const GraphNode& n = node(id);
-    if (n.spec.shape[uz(axis)] == 1) return false;
-    if (n.op->kind == OpKind::input && given_varies_) return given_varies_(id, axis);
-    if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return true;
+    std::vector<Along> out;
+    if (n.spec.shape[uz(axis)] == 1) return out;
+    if (n.op->kind == OpKind::input && given_varies_) {
+      if (given_varies_(id, axis)) return {};
+      return out;
+    }
+    if (n.op->kind != OpKind::value || !n.op->axes || n.inputs.empty()) return {};
     const NodeCall call(nodes_, n);
     for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-      bool mapped = false;
-      for (int a = 0; a < call.in(i).rank(); ++a) {
-        if (n.op->axes(call, static_cast<int>(i), a) != axis) continue;
-        mapped = true;
-        if (varies(n.inputs[i], a)) return true;
-      }
-      if (!mapped && !n.op->broadcasts) return true;
+      const std::size_t before = out.size();
+      for (int a = 0; a < call.in(i).rank(); ++a)
+        if (n.op->axes(call, static_cast<int>(i), a) == axis) out.emplace_back(n.inputs[i], a);
+      if (out.size() == before && !n.op->broadcasts) return {};
     }
-    return false;
+    return out;
   }
 
   const GraphNode& node(NodeId id) const { return nodes_[uz(id)]; }
@@ -222,7 +245,7 @@ class Follower {
   FlowOptions options_;
   std::function<bool(NodeId i, int axis)> given_varies_;
   std::map<NodeId, std::vector<AxisFlow>> bodies_;
-  std::map<std::pair<NodeId, int>, bool> varies_;  // what is known: paths to a node are many
+  std::map<Along, bool> varies_;  // what is known: paths to a node are many
 };
 
 }  // namespace

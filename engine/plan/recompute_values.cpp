@@ -1,5 +1,6 @@
 // The pass that computes large values again where a derivative reads them, outside of loops.
 #include <algorithm>
+#include <limits>
 
 #include "engine/core/index.h"
 #include "engine/plan/passes.h"
@@ -80,7 +81,9 @@ std::vector<char> computed_again(const Lowered& from, Bytes least) {
 
 Lowered recompute_values(const Lowered& from, const PlanOptions& options) {
   const Graph& g = *from.graph;
-  const std::vector<char> again = computed_again(from, static_cast<Bytes>(options.recompute_above));
+  const std::vector<char> again = computed_again(
+      from,
+      static_cast<Bytes>(std::min(options.recompute_above, std::size_t{std::numeric_limits<Bytes>::max()})));
   if (std::ranges::count(again, 1) == 0) return from;
   return recompute(from, {.reads_copy =
                               [&](NodeId reader, NodeId in) {

@@ -5,16 +5,26 @@
 #include <algorithm>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 
 namespace nestgrad {
 
 void check_nodes(std::string_view rule, std::span<const NodeId> inputs, std::span<const NodeId> outputs,
-                 std::int64_t nodes) {
+                 const std::deque<GraphNode>& nodes) {
   for (const auto& [what, ids] : {std::pair{"input", inputs}, std::pair{"output", outputs}})
-    for (const NodeId id : ids)
-      if (id < 0 || id >= nodes)
+    for (const NodeId id : ids) {
+      if (id < 0 || id >= std::ssize(nodes))
         throw GraphError(
-            fmt::format("[{}] node {} is to be an {}; the graph has {} nodes", rule, id, what, nodes));
+            fmt::format("[{}] node {} is to be an {}; the graph has {} nodes", rule, id, what, nodes.size()));
+      if (nodes[uz(id)].op->kind == OpKind::scan)
+        throw GraphError(fmt::format(
+            "[{}] {} is to be an {}; a loop has no value of its own, take one of its carries or stacks", rule,
+            describe(nodes, id), what));
+    }
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (const auto before = std::ranges::find(inputs.first(i), inputs[i]); before != inputs.first(i).end())
+      throw GraphError(fmt::format("[{}] inputs {} and {} are the same node, {}; name it once", rule,
+                                   before - inputs.begin(), i, describe(nodes, inputs[i])));
 }
 
 void check_given(std::string_view what, std::span<const Array> given, const Signature& wanted) {

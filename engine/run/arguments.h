@@ -1,6 +1,7 @@
 // Arguments of a plan: is what it is given what it was made for, and does each output have memory of its own?
 #pragma once
 
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/array.h"
+#include "engine/core/graph.h"
 #include "engine/core/tensor.h"
 #include "engine/plan/plan_options.h"
 
@@ -19,9 +21,10 @@ struct Signature {
   std::span<const std::string> names;
 };
 
-// GraphError that names `rule` for an input or an output that a graph of so many nodes does not have.
+// GraphError that names `rule` for an input or an output that a graph of these nodes does not have, or that has no value of its own (a
+// loop), and for an input that is there twice.
 void check_nodes(std::string_view rule, std::span<const NodeId> inputs, std::span<const NodeId> outputs,
-                 std::int64_t nodes);
+                 const std::deque<GraphNode>& nodes);
 
 // ShapeError unless there are as many arrays as are wanted, each of its spec. what: "input" or "output".
 void check_given(std::string_view what, std::span<const Array> given, const Signature& wanted);

@@ -75,7 +75,7 @@ Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std
       outputs_(std::move(outputs)),
       plans_(std::make_shared<Plans>()) {
   if (!graph_) throw GraphError("[function] a function needs a graph");
-  check_nodes("function", inputs_, outputs_, graph_->size());
+  check_nodes("function", inputs_, outputs_, graph_->nodes());
 }
 
 const Graph& Function::graph() const {

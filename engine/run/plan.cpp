@@ -208,7 +208,7 @@ std::string ops_of(const Program& program, const Instruction& instruction) {
 Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::vector<NodeId> outputs,
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
-  check_nodes("plan", inputs, outputs, std::ssize(nodes));
+  check_nodes("plan", inputs, outputs, nodes);
   check_spread(nodes);
   for (const auto& [name, value] :
        {std::pair{"checkpoint_every", options.checkpoint_every.value_or(0)}, {"workers", options.workers}})

@@ -72,6 +72,30 @@ TEST_CASE("the version is the same as numbers and as text") {
         fmt::format("{}.{}.{}", NESTGRAD_VERSION_MAJOR, NESTGRAD_VERSION_MINOR, NESTGRAD_VERSION_PATCH));
 }
 
+TEST_CASE("loops and the same node twice are no inputs of a function") {
+  const auto graph = std::make_shared<Graph>();
+  const GraphScope scope(*graph);
+  const Tensor x = graph->input(f64({2}), "x"), two = constant(Array::of({3, 4}, {2})), y = x * two;
+  const Tensor last = scan(
+                          [](const Tensors& c, const Tensors&) -> StepOutput {
+                            return {{c[0] * 2.0}, {}};
+                          },
+                          {y}, {}, {.steps = 3})
+                          .carries[0];
+  const NodeId loop = graph->node(last.id()).inputs[0];
+  const auto refusal = [&](std::vector<NodeId> in, std::vector<NodeId> out) {
+    const std::string text = message_of<GraphError>([&] { Function(graph, in, out); });
+    CHECK(contains(message_of<GraphError>([&] { Plan(graph->nodes(), in, out, {}); }),
+                   text.substr(text.find(']'))));
+    return text;
+  };
+  CHECK(contains(refusal({x.id(), x.id()}, {y.id()}), "inputs 0 and 1 are the same node, %"));
+  CHECK(contains(refusal({loop}, {last.id()}), "a loop has no value of its own"));
+  CHECK(contains(refusal({x.id()}, {loop}), "a loop has no value of its own"));
+  CHECK(Function(graph, {y.id()}, {last.id()}).plan().run({Array::of({1, 2}, {2})})[0].to_vector() ==
+        std::vector<double>{8, 16});
+}
+
 TEST_CASE("a constant without numbers, and nodes that a graph does not have, are refused") {
   CHECK(contains(message_of<ValueError>([] { static_cast<void>(eval(constant(Array()))); }),
                  "holds no numbers"));

@@ -201,4 +201,6 @@ TEST_CASE("deep nesting is no configuration, and what a field holds is shown cut
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   CHECK(contains(refusal_of_json("{\"hidden_size\": " + deep + "}"), "is not a JSON object"));
   CHECK(refusal_of_json("{\"hidden_size\": \"" + std::string(100'000, 'x') + "\"}").size() < 400);
+  CHECK(contains(refusal_of_json(R"({"hidden_size": 64, "hidden_size": 32})"), "is not a JSON object"));
+  CHECK(contains(refusal_of_json(std::string("{}\0 and more", 11)), "is not a JSON object"));
 }

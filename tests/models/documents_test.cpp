@@ -301,6 +301,17 @@ TEST_CASE("documents: training on them goes on to the bit, and scores each by it
   CHECK(bigram_loss(corpus.bytes(Split::training), windows.tokens, windows.counted) < 1);
   CHECK(contains(message_of<ConfigError>([&] { straight.validate(straight.validation_windows(4)); }),
                  "packed documents"));
+  CHECK(contains(message_of<ShapeError>([&] { straight.validate(packed_validation(corpus, 16, kChunk, 4)); }),
+                 "must be tokens i32 [windows, 25]"));
+  CHECK(contains(message_of<ShapeError>([&] { straight.validate(PackedWindows()); }), "must be tokens i32"));
+  for (const float place : {-1.0f, 24.0f, 1e9f, 0.5f, std::nanf("")}) {
+    PackedWindows wrong{windows.tokens, windows.places.clone(), windows.counted};
+    wrong.places.as<float>()[3] = place;
+    CHECK(contains(message_of<ValueError>([&] { straight.validate(wrong); }), "a token stands at place"));
+  }
+  PackedWindows fewer = windows;
+  fewer.counted = Array::full(DType::f32, {1}, 1);
+  CHECK(contains(message_of<ShapeError>([&] { straight.validate(fewer); }), "counted f32[1]"));
 
   TrainingOptions plain = options;
   plain.pack = 0;
@@ -321,6 +332,5 @@ TEST_CASE("documents: training on them goes on to the bit, and scores each by it
                  "does not look where they begin"));
   TrainingOptions end_to_end = options;
   end_to_end.model.ttt_layer_type = kEndToEnd;
-  CHECK(contains(message_of<ConfigError>([&] { Trainer(end_to_end, corpus); }),
-                 "does not look where they begin"));
+  CHECK(contains(message_of<ConfigError>([&] { Trainer(end_to_end, corpus); }), "reads one document in each"));
 }

@@ -454,6 +454,29 @@ TEST_CASE("decoding, token by token with an inner step behind each chunk, is rea
   }
 }
 
+TEST_CASE("steps in one program, which never come to the end of a chunk, and packed documents are refused") {
+  const LanguageModelConfig config = decoded(2, 3);
+  const auto refusal = [](const std::function<void(const Params&)>& reads) {
+    return message_of<ConfigError>([&] {
+      trace_model(DType::f64, {}, [&](ParamTable& table, const Tensors&) {
+        reads(Params(table));
+        return Tensors{zeros(DType::f64, {1})};
+      });
+    });
+  };
+  CHECK(contains(refusal([&](const Params& params) {
+                   ttt::Stream stream(std::map<std::string, Tensor>{});
+                   decoding_model(config, 16)(params, zeros(DType::i32, {1, 1}), stream);
+                 }),
+                 "steps that stand in one program never come to it"));
+  CHECK(contains(refusal([&](const Params& params) {
+                   ttt::Stream stream;
+                   stream.pack(zeros(DType::f64, {1, 8}), 4);
+                   next_token_loss(config, params, zeros(DType::i32, {1, 9}), stream);
+                 }),
+                 "reads one document in each"));
+}
+
 TEST_CASE("a token outside of the vocabulary teaches nothing, and the decoder can go on") {
   const LanguageModelConfig config = decoded(2, 3);
   const Array tokens = random_tokens(2, 6, config.vocab_size);

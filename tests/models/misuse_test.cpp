@@ -292,6 +292,56 @@ TEST_CASE("a decoder whose step failed stands where it was, or says that it stan
   CHECK(decoder.state().at("held").same_bits(start.at("held")));
 }
 
+TEST_CASE("a decoder whose model puts a row where there is none stands where it was") {
+  const LogitsFn puts = [](const Params& params, Tensor tokens, ttt::Stream& stream) {
+    const Tensor table = params("table", {8, 4}, Init::normal(1));
+    Tensor h = gather(table, tokens);
+    if (stream.stepping()) {
+      const Tensor held = stream.state("held", zeros(h.dtype(), {tokens.dim(0), 4, 4})),
+                   count = stream.state("count", zeros(h.dtype(), {1}));
+      const Tensor place = cast(slice(tokens, 0, 0, 1), h.dtype());  // of 4 rows
+      stream.carry("count", count + 1.0);
+      stream.carry_row(
+          "held", select(equal(reshape(iota(h.dtype(), {4}, 0), {4, 1}), reshape(place, {1, 1})), h, held), h,
+          reshape(place, {1}));
+      h = h + sum(held, {-2}, kKeep) + count;
+    }
+    return matmul(h, table, {false, true});
+  };
+  const StateDict params{{"table", random(f64({8, 4}), 1)}};
+  Decoder decoder(puts, params, DType::f64, 1), other(puts, params, DType::f64, 1);
+  decoder.step(one_token(1)), other.step(one_token(1));
+  CHECK(contains(message_of<ValueError>([&] { decoder.step(one_token(7)); }),
+                 "a row is to be put at place 7 of 4"));
+  CHECK(decoder.position() == 1);
+  for (const auto& [name, state] : decoder.state()) CHECK(state.same_bits(other.state().at(name)));
+  CHECK(decoder.step(one_token(2)).same_bits(other.step(one_token(2))));
+}
+
+TEST_CASE("windows, losses and batches of a validation fit each other, or are refused") {
+  const TokenLossFn losses = [](const Params&, Tensor tokens, Tensor, ttt::Stream&) {
+    return cast(slice(tokens, 1, 1, tokens.dim(1)), DType::f32);
+  };
+  OneProcess alone;
+  const Array windows = Array::full(DType::i32, {3, 5}, 1);
+  CHECK(validation_of(losses, {}, windows, 3, alone).loss == 1);
+  CHECK(contains(message_of<ShapeError>([&] { validation_of(losses, {}, Array(), 1, alone); }),
+                 "windows are nothing"));
+  for (const std::int64_t batch : {0, 4})
+    CHECK(contains(message_of<ConfigError>([&] { validation_of(losses, {}, windows, batch, alone); }),
+                   "give 1 to 3"));
+  const PackedWindows packed = packed_validation(small_corpus(), 4, 1, 2);
+  CHECK(contains(message_of<ShapeError>([&] {
+                   validation_of_losses({{1, 2, 3, 4}}, packed);
+                 }),
+                 "losses are of 1 windows"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   validation_of_losses({{1, 2, 3, 4}, {1}}, packed);
+                 }),
+                 "4 numbers each"));
+  CHECK(contains(message_of<ShapeError>([] { lora_factors({"b", {3}, Init::zeros()}, 2); }), "'b' is [3]"));
+}
+
 TEST_CASE("an empty function is refused by every part of a model and of training that takes one") {
   const auto refused = [](const char* who, const auto& call) {
     CAPTURE(who);

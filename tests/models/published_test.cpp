@@ -345,6 +345,9 @@ TEST_CASE("bytes are tokens, and a tokenizer that does not go with the model is 
   CHECK(contains(message_of<ValueError>([&] { bytes.bytes(256); }), "no token 256"));
   const TemporaryFolder empty;
   CHECK(&*read_tokenizer(empty.path, 256) == &bytes);
+  std::filesystem::create_directory(empty / "run.model");  // a folder, whatever its name ends in
+  CHECK(&*read_tokenizer(empty / "run.model", 256) == &bytes);
+  std::filesystem::remove(empty / "run.model");
   CHECK(contains(message_of<ConfigError>([&] { read_tokenizer(empty.path, 61); }), "no tokenizer.model in"));
   std::ofstream(empty.path / "tokenizer.json") << "{}";
   CHECK(contains(message_of<ConfigError>([&] { read_tokenizer(empty.path, 61); }),

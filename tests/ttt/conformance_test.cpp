@@ -116,6 +116,57 @@ TEST_CASE("negative control: a gradient that is cut, and a norm without a deriva
   CHECK(check_of(sharp, "differences").holds());
 }
 
+// A matrix whose optimiser, loss and gates are given.
+System with_parts(ttt::InnerOptimizer optimizer, std::function<Tensor(Tensor loss, Tensor k)> loss = {}) {
+  System s{.name = "test", .title = "test", .source = "test"};
+  s.gates = {{.name = "rate", .shape = [](Tensor r) { return 0.3 * sigmoid(r); }},
+             {.name = "warmth", .shape = [](Tensor r) { return 1.0 + sigmoid(r); }}};
+  s.learner = [=](const Params& p, const SystemSizes& n) {
+    const ttt::InnerLoss half = ttt::half_squared_error();
+    return std::make_unique<ttt::Composed>(
+        ttt::linear(p, {.heads = n.heads, .in = n.dim, .out = n.dim}),
+        loss ? ttt::InnerLoss{"own", [=](Tensor f, Tensor v) { return loss(half.f(f, v), f); }} : half,
+        optimizer);
+  };
+  s.policy = [](const SystemSizes& n) { return ttt::Policy{.chunk = n.chunk}; };
+  return s;
+}
+
+TEST_CASE("negative control: what is made of how many sequences or heads there are is found") {
+  const auto piece = [](auto count) {
+    return ttt::InnerOptimizer()
+        .scale(ttt::gate("warmth"))
+        .piece("counts",
+               [=](Tensor g, std::span<Tensor>, const ttt::Gates&) { return g * (1.0 / count(g)); });
+  };
+  const auto sequences = [](Tensor g) { return static_cast<double>(g.dim(0)); };
+  const auto heads = [](Tensor g) { return static_cast<double>(g.dim(1)); };
+  for (const auto& r :
+       {ttt::conformance(with_parts(piece(sequences))), ttt::conformance(with_parts(piece(heads))),
+        ttt::conformance(with_parts(ttt::InnerOptimizer().scale(ttt::gate("warmth")), [](Tensor l, Tensor k) {
+          return l * (1.0 / static_cast<double>(k.dim(-3)));
+        }))}) {
+    CHECK(!check_of(r, "alone").holds());
+    CHECK(check_of(r, "independence").holds());
+  }
+  CHECK(check_of(ttt::conformance(with_parts(piece([](Tensor) { return 2.0; }))), "alone").holds());
+}
+
+TEST_CASE("what is made of a gate need not be finite of a zero: tokens that have not come are none") {
+  const ttt::Hyper part = ttt::gate("warmth", "1 / warmth", [](Tensor w) { return 1.0 / w; });
+  const ttt::Hyper log =
+      ttt::gate("warmth", "1 - 0.1 log warmth", [](Tensor w) { return 1.0 - 0.1 * nestgrad::log(w); });
+  const auto cool = [](Tensor g, std::span<Tensor>, const ttt::Gates& gates) {
+    return g / gates.at("warmth");
+  };
+  for (const ttt::InnerOptimizer& optimizer :
+       {ttt::InnerOptimizer().scale(part), ttt::InnerOptimizer().keep(part), ttt::InnerOptimizer().keep(log),
+        ttt::InnerOptimizer().momentum(part), ttt::InnerOptimizer().piece("cool", cool)}) {
+    const ttt::ConformanceReport r = ttt::conformance(with_parts(optimizer));
+    CHECK_MESSAGE(r.passed(), r.str());
+  }
+}
+
 TEST_CASE("the battery says of a learner that overflows that its numbers are not finite, in no form") {
   const ttt::ConformanceReport r = ttt::conformance(with_predict([](const ttt::Weights& w, Tensor x) {
     const Tensor h = 30 * matmul(x, w["W"]);

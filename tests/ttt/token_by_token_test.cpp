@@ -159,6 +159,19 @@ TEST_CASE("token by token: what is not causal, or has no chunks, is refused") {
   CHECK(contains(why({.chunk = 0, .update = Update::per_chunk, .read = Read::before_write}), "token"));
   CHECK(contains(why({.chunk = 0}), "token"));
 }
+TEST_CASE("token by token: several tokens at once are refused") {
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 2, .dim = 4};
+  trace_case({matrix_of(sizes), sgd(), {.chunk = 2}, sizes}, [&](const TracedCase& c) {
+    ttt::Stream stream(std::map<std::string, Tensor>{});
+    CHECK(contains(message_of<ShapeError>([&] {
+                     ttt::train_step(c.learner, c.start, c.views, constant(Array::full(DType::f64, {1}, 0)),
+                                     {.policy = {.chunk = 2}}, stream, "layer");
+                   }),
+                   "takes one token at a time"));
+    return Tensors{c.views.q};
+  });
+}
+
 TEST_CASE("token by token: a prediction in which tokens meet is refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
   const Policy policy{.chunk = 3, .update = Update::per_chunk, .read = Read::before_write};
