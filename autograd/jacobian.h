@@ -10,8 +10,8 @@
 namespace nestgrad {
 
 // Of every element of y the derivative by every element of x: [y.., x..]. A scan with a step for each element of y: the time of
-// so many gradients, the memory of one, of the result and of the identity [y.., y..]. It can be differentiated like any value. GradError as vjp, where y
-// does not depend on x.
+// so many gradients, the memory of one, of the result and of the identity [y.., y..]. It can be differentiated like any value.
+// GradError as vjp, where y does not depend on x.
 Tensor jacobian(Tensor y, Tensor x, GradOptions options = {}, Loc loc = Loc::current());
 
 // The second derivatives of a y of one element: [x.., x..], the Jacobian of its gradient. GradError where y does not depend on x, and

@@ -20,7 +20,8 @@ struct InnerLoopOptions {
   // Shaped likewise: added to the weights that each chunk finds. Zeros; the outer derivative with respect to
   // them is lambda, what the outer loss wants of the weights at that time.
   std::vector<Tensor> state_offset = {};
-  // Give InnerLoopResult::points. As offsets do, that takes a form that learns chunk after chunk: FormChoice::automatic is then dual or primal.
+  // Give InnerLoopResult::points. As offsets do, that takes a form that learns chunk after chunk: FormChoice::automatic is then
+  // dual or primal.
   bool keep_points = false;
   // [1], or undefined: none. Chunks of the same sequence before its part that is given: where a truncated meta-gradient is cut
   // goes by a chunk's number in the whole, so that parts one after the other have the gradient of the whole.
