@@ -150,6 +150,12 @@ TEST_CASE("negative control: what is made of how many sequences or heads there a
     CHECK(check_of(r, "independence").holds());
   }
   CHECK(check_of(ttt::conformance(with_parts(piece([](Tensor) { return 2.0; }))), "alone").holds());
+  System of_two = with_parts(piece([](Tensor) { return 2.0; }));
+  of_two.learner = [inner = of_two.learner](const Params& p, const SystemSizes& n) {
+    return inner(p, {2, n.dim, n.chunk});
+  };
+  CHECK(
+      contains(check_of(ttt::conformance(of_two), "alone").note, "with one head the learner cannot be made"));
 }
 
 TEST_CASE("what is made of a gate need not be finite of a zero: tokens that have not come are none") {
