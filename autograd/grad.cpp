@@ -101,22 +101,22 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
   return out;
 }
 
-// Is t made of one of the values, in whichever way?
-bool reads(Tensor t, const std::vector<Tensor>& values) {
+// How t depends on the values: 0 (not at all), or its mark as dependents() gives it. Nodes before the first of the values are not
+// looked at.
+char dependence(Tensor t, const std::vector<Tensor>& values, Follow follow) {
   NodeId first = t.id();
   for (const Tensor& v : values)
     if (&v.graph() == &t.graph()) first = std::min(first, v.id());
   std::vector<char> marked(uz(t.id() - first + 1), 0);
   for (const Tensor& v : values)
     if (&v.graph() == &t.graph() && v.id() <= t.id()) marked[uz(v.id() - first)] = 1;
-  return dependents(t.graph().nodes(), std::move(marked), Follow::values, first)[uz(t.id() - first)];
+  return dependents(t.graph().nodes(), std::move(marked), follow, first)[uz(t.id() - first)];
 }
 
 // Where the way from a cotangent to one of the gradients is cut; empty if it is nowhere.
 std::string where_cut(Tensor cotangent, const std::vector<Tensor>& gradients) {
   for (const Tensor& g : gradients)
-    if (g.defined() && &g.graph() == &cotangent.graph() && !why_disconnected(g, cotangent).cuts.empty())
-      return where_cut(g, cotangent.id());
+    if (dependence(g, {cotangent}, Follow::cuts) == kCut) return where_cut(g, cotangent.id());
   return {};
 }
 
@@ -186,7 +186,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
           "[jvp] a derivative rule between x and y = {} does not pass its cotangent on: {}, so there is no forward derivative "
           "that belongs to it (at {}). Use grad or vjp, or a linear rule",
           describe(y[i]), cut, describe(loc)));
-    if (out[i].defined() && reads(out[i], u))
+    if (out[i].defined() && dependence(out[i], u, Follow::values) != 0)
       throw GradError(fmt::format(
           "[jvp] a derivative rule between x and y = {} is not linear in its cotangent (a rule of custom_vjp that clips it, "
           "say), so there is no forward derivative that belongs to it (at {}). Use grad or vjp, or a linear rule",

@@ -169,7 +169,7 @@ Tensor Graph::input(Spec spec, std::string name, Loc loc) {
   GraphNode node{.op = &input_op,
                  .attrs = InputAttrs{std::move(name)},
                  .spec = std::move(spec),
-                 .loc = context().emit.loc.value_or(loc)};
+                 .loc = users_line(loc)};
   inputs_.push_back(push(std::move(node)));
   return tensor(inputs_.back());
 }
@@ -293,9 +293,9 @@ Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) 
   try {
     return target_graph(op, inputs).append(op, inputs, std::move(attrs), loc);
   } catch (const ShapeError& e) {
-    throw ShapeError(fmt::format("{} (at {})", e.what(), describe(context().emit.loc.value_or(loc))));
+    throw ShapeError(fmt::format("{} (at {})", e.what(), describe(users_line(loc))));
   } catch (const DTypeError& e) {
-    throw DTypeError(fmt::format("{} (at {})", e.what(), describe(context().emit.loc.value_or(loc))));
+    throw DTypeError(fmt::format("{} (at {})", e.what(), describe(users_line(loc))));
   }
 }
 

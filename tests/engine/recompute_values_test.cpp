@@ -70,6 +70,7 @@ TEST_CASE("Small values, and what is there anyway, are not computed again") {
   CHECK(f.plan({.recompute_above = 16 * 32 * sizeof(double) + 1}).stats().flops == kept);
   CHECK(f.plan({.recompute_above = 16 * 32 * sizeof(double)}).stats().flops > kept);
   CHECK(f.plan().stats().flops == kept);
+  CHECK(f.plan({.recompute_above = std::numeric_limits<std::size_t>::max()}).stats().flops == kept);
 
   // The caller gets the value, or a scan reads it.
   const Function given = trace(

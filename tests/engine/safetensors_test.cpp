@@ -115,7 +115,7 @@ TEST_CASE("safetensors: a damaged file is refused with the right words") {
   const std::string good = file_with("{" + b + "," + a + "}", data);
   CHECK(parse(good).tensors.size() == 2);
   const std::string deep = R"({"__metadata__":{"a":)" + std::string(100000, '[');
-  std::string many;  // in one look each: in one at all for each of the others it would be a minute
+  std::string many;  // read in one pass; with a look at all of them for each it would take a minute
   for (int i = 0; i < 40000; ++i) many += tensor(fmt::format("t{}", i), "[0]", 16, 16) + ",";
   CHECK(parse(file_with("{" + many + b + "," + a + "}", data)).tensors.size() == 40002);
 
