@@ -43,7 +43,7 @@ Function everything() {
 }  // namespace
 
 TEST_CASE("passes: the documentation has the table's rows, in their order") {
-  const std::string text = text_of(std::string(NESTGRAD_TEST_DATA) + "/../docs/performance.md");
+  const std::string text = text_of(NESTGRAD_TEST_DATA "/../docs/performance.md");
   std::size_t at = 0;
   for (const Pass& pass : passes()) {
     const std::string option = pass.option.empty() ? "" : fmt::format("`{}`", pass.option);

@@ -11,7 +11,7 @@
 namespace nestgrad::testing {
 
 inline std::string golden(const std::string& name) {
-  return std::string(NESTGRAD_TEST_DATA) + "/golden/" + name + ".safetensors";
+  return fmt::format("{}/golden/{}.safetensors", NESTGRAD_TEST_DATA, name);
 }
 
 // Which is removed at the end.

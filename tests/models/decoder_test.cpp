@@ -219,8 +219,8 @@ TEST_CASE("what the caller writes into its arrays afterwards changes no decoder 
         wanted(same.config, same.params, DType::f32, kTime);
     streams.join(), wanted.join();
     for (const auto& [name, value] : s.params) {
-      Array same = value;
-      std::ranges::fill(same.as<float>(), 0.25F);
+      Array written = value;
+      std::ranges::fill(written.as<float>(), 0.25F);
     }
     CHECK(same_bits(read(decoder, s.tokens, 0, kTime), read(expected, s.tokens, 0, kTime)));
     for (std::int64_t t = 0; t < kTime; ++t) {

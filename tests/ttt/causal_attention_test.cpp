@@ -345,8 +345,8 @@ TEST_CASE("two equal keys weigh a half each, forward and backward, however large
       const Array q = Array::of({1, 1}, {1, 1, 2, 1}, dtype), k = Array::of({b, b}, {1, 1, 2, 1}, dtype),
                   v = Array::of({1, 2}, {1, 1, 2, 1}, dtype);
       const Array dv = trace(
-          [](Tensor q, Tensor k, Tensor v) {
-            return grad(sum(slice(ttt::attention(q, k, v, {.scale = 1}), 2, 1, 2)), {v})[0];
+          [](Tensor query, Tensor keys, Tensor values) {
+            return grad(sum(slice(ttt::attention(query, keys, values, {.scale = 1}), 2, 1, 2)), {values})[0];
           },
           q.spec(), k.spec(), v.spec())(q, k, v);
       for (const std::int64_t s : {0, 1})
