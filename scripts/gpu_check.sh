@@ -148,9 +148,9 @@ if has tests || has sanitizers; then step device 30 bash -c 'device nestgrad_gpu
 # Of these each needs a processor and little of the GPU: side by side.
 if has tests; then
   gpu_tests() { NESTGRAD_DEVICE=cuda beside "$1" 240 "$bin/nestgrad_gpu_tests" "${@:2}"; }
-  gpu_tests kernels --test-suite=cuda
+  gpu_tests kernels "--test-suite=cuda*"
   # NVRTC takes a while for each of many small programs.
-  compiled() { NESTGRAD_COMPILE=now gpu_tests "compiled-$1" --test-suite=cuda "--test-case=$2"; }
+  compiled() { NESTGRAD_COMPILE=now gpu_tests "compiled-$1" "--test-suite=cuda*" "--test-case=$2"; }
   compiled kernels "*every kernel*,*elementwise*,*sums and maxima*"
   compiled scans "*scan*"
   compiled systems "*published system*"
@@ -164,7 +164,7 @@ if has training; then
   beside train-cpu 120 bash -c 'train cpu'
 fi
 if has sanitizers && command -v compute-sanitizer >/dev/null; then
-  quick=(--test-suite=cuda "--test-case=*every kernel*,*any axes*,*one kernel is*,*order of their indices*")
+  quick=("--test-suite=cuda*" "--test-case=*every kernel*,*any axes*,*one kernel is*,*order of their indices*")
   for tool in memcheck racecheck; do
     beside $tool 200 compute-sanitizer --tool $tool --error-exitcode 9 "$bin/nestgrad_gpu_tests" "${quick[@]}"
   done

@@ -298,7 +298,7 @@ TEST_CASE("CUDA: programs drawn at random, with their gradients, under any sched
   }
 }
 
-TEST_CASE("CUDA: every published system, with gradients") {
+TEST_CASE("CUDA: every published system, with gradients" * doctest::test_suite("cuda;slow")) {
   for (const ttt::System& s : ttt::systems()) {
     const Function f = system_derivatives(s, {.batch = 2, .heads = 2, .dim = 4, .time = 6, .chunk = 3},
                                           in_form(FormChoice::automatic), 1);

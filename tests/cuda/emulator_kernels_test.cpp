@@ -96,7 +96,8 @@ Function loop(const std::function<Tensors(Tensor, Tensor)>& step, const Shape& c
 
 }  // namespace
 
-TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that interprets it: learners") {
+TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that interprets it: learners" *
+          doctest::test_suite("cuda;slow")) {
   const Reset reset;
   for (const char* system : {"ttt-linear", "ttt-mlp", "delta-net", "lact", "titans-linear"})
     for (const DType dtype : {DType::f32, DType::f64}) {
@@ -113,7 +114,8 @@ TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that inter
 }
 
 TEST_CASE(
-    "CUDA: a kernel compiled for a scan has the bits of the one that interprets it: ops of all kinds and sizes") {
+    "CUDA: a kernel compiled for a scan has the bits of the one that interprets it: ops of all kinds and sizes" *
+    doctest::test_suite("cuda;slow")) {
   const Reset reset;
   struct Case {
     const char* name;
@@ -368,7 +370,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("CUDA: the texts of kernels of the published layers") {
+TEST_CASE("CUDA: the texts of kernels of the published layers" * doctest::test_suite("cuda;slow")) {
   const Reset reset;
   // With NESTGRAD_KERNEL_TEXTS=FOLDER they are written there, for tests of what nvcc makes of them.
   const char* const folder = std::getenv("NESTGRAD_KERNEL_TEXTS");

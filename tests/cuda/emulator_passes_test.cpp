@@ -162,7 +162,8 @@ TEST_CASE("CUDA: a scan of one step is part of the graph around it, unless it is
       "scan"));
 }
 
-TEST_CASE("CUDA: what a scan of one step made again for its derivative is made again as part of a graph") {
+TEST_CASE("CUDA: what a scan of one step made again for its derivative is made again as part of a graph" *
+          doctest::test_suite("cuda;slow")) {
   const std::vector<Spec> specs{f64({2, 160, 160}), f64({1, 2, 200, 160})};
   const auto in_layers = [&](int every) {
     return trace(
@@ -337,7 +338,8 @@ TEST_CASE("CUDA: sums over matrices begin with their rows, in the kernel that ma
   CHECK(count(text, "sum") == 4);
 }
 
-TEST_CASE("CUDA: programs over chunks, drawn at random, are what they are on the CPU, under any schedule") {
+TEST_CASE("CUDA: programs over chunks, drawn at random, are what they are on the CPU, under any schedule" *
+          doctest::test_suite("cuda;slow")) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     INFO("program ", seed);
     fuzz::Draws draws(seed);

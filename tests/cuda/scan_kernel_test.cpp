@@ -17,7 +17,8 @@ Device gpu() { return Device::cuda(); }
 
 }  // namespace
 
-TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in values and gradients") {
+TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in values and gradients" *
+          doctest::test_suite("cuda;slow")) {
   struct Check {
     const char* system;
     DType dtype;
@@ -47,7 +48,8 @@ TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in value
   }
 }
 
-TEST_CASE("CUDA: a scan's kernel that is compiled for it has the bits of the one that interprets it") {
+TEST_CASE("CUDA: a scan's kernel that is compiled for it has the bits of the one that interprets it" *
+          doctest::test_suite("cuda;slow")) {
   struct Sizes {
     const char* system;
     std::int64_t dim, chunk;  // of many rows a warp takes two or four at once

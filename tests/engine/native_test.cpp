@@ -147,7 +147,7 @@ Arrays with_one_nan(Arrays arrays) {
 
 }  // namespace
 
-TEST_CASE("compiled loops have the bits of interpreted ones") {
+TEST_CASE("compiled loops have the bits of interpreted ones" * doctest::test_suite("slow")) {
   const TemporaryFolder cache;
   const Variable at("NESTGRAD_CACHE", cache.path / "cache");
   const std::string before{kernels().name};

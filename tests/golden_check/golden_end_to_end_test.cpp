@@ -30,7 +30,8 @@ TEST_CASE("a model that trains while it reads, with one block that learns and wi
   }
 }
 
-TEST_CASE("negative control: one wrong number of a model that trains while it reads is noticed") {
+TEST_CASE("negative control: one wrong number of a model that trains while it reads is noticed" *
+          doctest::test_suite("slow")) {
   const std::string name = "end_to_end_two_suffix_blocks";
   const SafeTensors original = read_safetensors(golden(name));
   for (const auto& each : original.tensors) {

@@ -107,7 +107,8 @@ TEST_CASE("every operation within 1e-9, in the form that is chosen for it") {
   }
 }
 
-TEST_CASE("an operation is verified in the forms that its text allows, and no other") {
+TEST_CASE("an operation is verified in the forms that its text allows, and no other" *
+          doctest::test_suite("slow")) {
   const auto forms = [](const std::string& name) { return check_operation(name, DType::f64, 1e-9); };
   CHECK(forms("linear_attention") == "primal dual [parallel] wy ");
   CHECK(forms("gated_linear_attention") == "primal dual [parallel] wy ");
@@ -500,7 +501,7 @@ TEST_CASE("a golden number that is not finite, or of another shape, is no pass")
                  "'loss' is f64[2], the model of this configuration gives f64[1]"));
 }
 
-TEST_CASE("an infinity in a golden file is no pass, whatever ours is there") {
+TEST_CASE("an infinity in a golden file is no pass, whatever ours is there" * doctest::test_suite("slow")) {
   struct Place {
     const char *file, *tensor;
   };

@@ -105,7 +105,8 @@ TEST_CASE("inspect: a quadratic with one number has the contributions of its clo
   }
 }
 
-TEST_CASE("inspect: the two channels add up, and the gradient channel needs two mini-batches") {
+TEST_CASE("inspect: the two channels add up, and the gradient channel needs two mini-batches" *
+          doctest::test_suite("slow")) {
   for (const std::string system : {"ttt-linear", "delta-net", "titans-linear"}) {
     CAPTURE(system);
     const InspectedLoop s = of(system, 8, 4);

@@ -144,7 +144,8 @@ TEST_CASE("adaptation: lora starts as the model itself, and then descends along 
   CHECK(error_between(scorer.score(second), by_hand(config, stepped, second).losses) < 1e-4);
 }
 
-TEST_CASE("adaptation: no score looks ahead, whatever learns; a model that does is found") {
+TEST_CASE("adaptation: no score looks ahead, whatever learns; a model that does is found" *
+          doctest::test_suite("slow")) {
   for (const std::string& learner : layer_names()) {
     CAPTURE(learner);
     const LanguageModelConfig config = small_model(layer_type(learner));
@@ -269,8 +270,8 @@ TEST_CASE("adaptation: what makes no sense is refused, and a step that is not fi
                    "the loss of a text is not finite before anything was learnt"));
   }
   // A finite loss whose gradient is not.
-  const LogitsFn rooted = [](const Params& p, Tensor tokens, ttt::Stream&) {
-    return gather(p("t", {13, 13}), tokens) * (1.0 + sqrt(p("s", {1})));
+  const LogitsFn rooted = [](const Params& p, Tensor read, ttt::Stream&) {
+    return gather(p("t", {13, 13}), read) * (1.0 + sqrt(p("s", {1})));
   };
   const StateDict at_zero{{"s", Array::zeros(DType::f32, {1})}, {"t", table.at("t")}};
   AdaptingScorer steep(rooted, at_zero, {.what = Adapted::sgd});

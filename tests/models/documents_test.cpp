@@ -129,7 +129,7 @@ TEST_CASE("documents: packed, each is read and differentiated as if it stood alo
   }
 }
 
-TEST_CASE("documents: where forms go chunk by chunk, to the bit") {
+TEST_CASE("documents: where forms go chunk by chunk, to the bit" * doctest::test_suite("slow")) {
   for (const char* layer : {"linear", "mlp", "lact", "delta-net"})
     for (const ttt::FormChoice form : {ttt::FormChoice::dual, ttt::FormChoice::primal}) {
       CAPTURE(layer);
@@ -332,5 +332,6 @@ TEST_CASE("documents: training on them goes on to the bit, and scores each by it
                  "does not look where they begin"));
   TrainingOptions end_to_end = options;
   end_to_end.model.ttt_layer_type = kEndToEnd;
-  CHECK(contains(message_of<ConfigError>([&] { Trainer(end_to_end, corpus); }), "reads one document in each"));
+  CHECK(
+      contains(message_of<ConfigError>([&] { Trainer(end_to_end, corpus); }), "reads one document in each"));
 }

@@ -264,7 +264,8 @@ TEST_CASE(
   CHECK(fine == std::vector<char>{1, 1});
 }
 
-TEST_CASE("grains: language models too, packed and within a budget, the loss that of the whole batch") {
+TEST_CASE("grains: language models too, packed and within a budget, the loss that of the whole batch" *
+          doctest::test_suite("slow")) {
   const ByteCorpus corpus = text_of_documents();
   for (const std::int64_t pack : {0, 4}) {
     TrainingOptions o = small_training("ttt-linear");

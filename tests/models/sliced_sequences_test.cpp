@@ -190,7 +190,8 @@ TEST_CASE("slices: every learner's loss and gradients are those of whole sequenc
   }
 }
 
-TEST_CASE("slices: the same file for any number of processes, with grains, packed and within a budget") {
+TEST_CASE("slices: the same file for any number of processes, with grains, packed and within a budget" *
+          doctest::test_suite("slow")) {
   const ByteCorpus corpus = text_of_documents();
   for (const std::int64_t pack : {0, 4})
     for (const std::int64_t grains : {1, 2}) {

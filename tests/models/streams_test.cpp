@@ -100,7 +100,8 @@ void comings_and_goings(const LanguageModelConfig& config, DType dtype, ttt::For
 
 }  // namespace
 
-TEST_CASE("streams: each reads as if it were alone, to the bit: every learner, while others come and go") {
+TEST_CASE("streams: each reads as if it were alone, to the bit: every learner, while others come and go" *
+          doctest::test_suite("slow")) {
   for (const std::string& learner : layer_names()) {
     if (learner == kEndToEnd) continue;
     CAPTURE(learner);

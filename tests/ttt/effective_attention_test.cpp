@@ -175,7 +175,8 @@ std::vector<Case> cases() {
 
 }  // namespace
 
-TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, random numbers") {
+TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, random numbers" *
+          doctest::test_suite("slow")) {
   for (const Case& c : cases())
     for (std::uint64_t seed : {1, 20, 300}) {
       CAPTURE(c.name);

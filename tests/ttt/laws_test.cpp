@@ -41,7 +41,8 @@ TEST_CASE("linear steps: dual = primal = by hand to order 2, online") {
   CHECK(all_differing(moving_methods(), matrix_of(sizes), {.chunk = 1}, sizes, 2) == "");
 }
 TEST_CASE(
-    "linear steps: dual = primal = by hand to order 1, deep learners, read before write, whole sequence") {
+    "linear steps: dual = primal = by hand to order 1, deep learners, read before write, whole sequence" *
+    doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
   const NamedLearner deep = perceptron("two layers", 2, {4, 6, 4}, gelu_tanh);
   using Read = Policy::Read;
@@ -49,7 +50,8 @@ TEST_CASE(
   CHECK(all_differing(linear_methods(sizes), deep, {.chunk = Policy::kWholeSequence}, sizes, 1) == "");
   CHECK(all_differing(linear_methods(sizes), deep, {.chunk = 8, .ascent = true}, sizes, 1) == "");
 }
-TEST_CASE("linear steps: dual = primal = by hand to order 1 with position rates") {
+TEST_CASE("linear steps: dual = primal = by hand to order 1 with position rates" *
+          doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 1, .heads = 3, .time = 10, .dim = 4};
   const NamedLearner named = perceptron("x W + b", 3, {4, 4}, tanh);
   using Read = Policy::Read;

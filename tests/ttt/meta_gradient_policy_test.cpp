@@ -31,7 +31,8 @@ std::vector<FormChoice> forms_of(const LoopCase& loop) {
 
 TEST_CASE(
     "first-order and truncated meta-gradients are those of the "
-    "programs with stop_gradient written by hand, to order 2") {
+    "programs with stop_gradient written by hand, to order 2" *
+    doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   for (LoopCase loop : meta_loops(sizes)) {
     const Arrays full = numbers(loop, by_hand(), 1);
@@ -74,7 +75,8 @@ TEST_CASE(
     CHECK(contains(refusal(loop, form), "the meta-gradient is cut between chunks"));
 }
 
-TEST_CASE("the full meta-gradient is the first-order one and what each step's gradient adds to it") {
+TEST_CASE("the full meta-gradient is the first-order one and what each step's gradient adds to it" *
+          doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   const NamedLearner deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
   std::vector<Method> methods{sgd(), linear_methods(sizes)[3], linear_methods(sizes)[4],
@@ -133,7 +135,8 @@ TEST_CASE("the full meta-gradient is the first-order one and what each step's gr
       }
 }
 
-TEST_CASE("truncated: packed documents are cut as each alone would be, chunks counted from its own start") {
+TEST_CASE("truncated: packed documents are cut as each alone would be, chunks counted from its own start" *
+          doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 11, .dim = 4};
   const std::vector<std::vector<std::int64_t>> begins{{0, 2, 8},
                                                       {0, 6}};  // of the documents of each sequence

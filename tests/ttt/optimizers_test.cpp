@@ -31,7 +31,8 @@ TEST_CASE("steps that are not linear are those made by hand, token after token, 
 }
 TEST_CASE(
     "steps that are not linear, of a deep learner, read before "
-    "write and with position rates, are those made by hand") {
+    "write and with position rates, are those made by hand" *
+    doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
   const NamedLearner deep = perceptron("two layers", 2, {4, 4, 4}, tanh);
   using Read = Policy::Read;
@@ -41,7 +42,8 @@ TEST_CASE(
       CHECK(wrong(method, deep, {.chunk = 2, .read = read}, sizes, 1, true) == "");
     }
 }
-TEST_CASE("one step a chunk, of any optimiser, is the one made by hand, in both recurrent forms") {
+TEST_CASE("one step a chunk, of any optimiser, is the one made by hand, in both recurrent forms" *
+          doctest::test_suite("slow")) {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 7, .dim = 4};
   const NamedLearner deep = perceptron("two layers", 2, {4, 6, 4}, tanh);
   std::vector<Method> methods = linear_methods(sizes);

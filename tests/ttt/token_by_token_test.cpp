@@ -64,13 +64,15 @@ void check_stepping(std::size_t step) {
 
 }  // namespace
 
-TEST_CASE("token by token = the whole sequence = by hand: steps per token, linear or not") {
+TEST_CASE("token by token = the whole sequence = by hand: steps per token, linear or not" *
+          doctest::test_suite("slow")) {
   check_stepping(7);  // seven and the eight policies have no factor in common: every optimiser, every policy
 }
 TEST_SUITE("slow") {
   TEST_CASE(
       "token by token = the whole sequence = by hand: steps per "
-      "token, linear or not, with position rates or without") {
+      "token, linear or not, with position rates or without" *
+      doctest::test_suite("slow")) {
     check_stepping(1);
   }
 }
