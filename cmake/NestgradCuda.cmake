@@ -96,7 +96,7 @@ if(NESTGRAD_WITH_CUDA)
     CUDA_ARCHITECTURES "${NESTGRAD_CUDA_TARGETS}")
   # Without contraction, so that formulas have the bits that they have on the CPU; what should be fused is written as fma().
   target_compile_options(nestgrad_device PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers>
     "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Werror=all-warnings;-Xptxas=-warn-spills,-Werror;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
   # Static, so that what is built here runs, and is linked with, where there is no toolkit.
   target_link_libraries(nestgrad_device PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS})

@@ -23,7 +23,8 @@ endif()
 # -ffp-contract=off: the same formula gives the same bits wherever the compiler puts it. Products and sums that
 # should be fused are written as such.
 target_compile_options(nestgrad_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Wno-missing-field-initializers -ffp-contract=off)
+  -Wall -Wextra -Wpedantic -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Wno-missing-field-initializers -ffp-contract=off
+  $<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-shadow>)  # where files are compiled together: of what another has for its own
 if(NESTGRAD_WARNINGS_AS_ERRORS)
   target_compile_options(nestgrad_options INTERFACE -Werror)
 endif()
@@ -36,8 +37,11 @@ if(NESTGRAD_SANITIZE)
     target_compile_definitions(nestgrad_options INTERFACE NESTGRAD_SANITIZED_THREADS=1)
   endif()
 endif()
-# Linked after nestgrad_options by what is no part of the library. Of that UBSan watches nothing: it makes a build half as long again.
+# Linked after nestgrad_options by what is no part of the library, and so has none of what takes time: it is compiled for a short
+# build. UBSan watches nothing of it: it makes a build half as long again.
 add_library(nestgrad_options_outside INTERFACE)
 if(NESTGRAD_SANITIZE)
   target_compile_options(nestgrad_options_outside INTERFACE -O0 -fno-sanitize=undefined)
+else()
+  target_compile_options(nestgrad_options_outside INTERFACE $<$<CONFIG:Release>:-O1>)
 endif()

@@ -20,24 +20,43 @@ unneeded=" engine/io/png.cpp engine/io/idx.cpp engine/io/npy.cpp engine/io/flax_
   ttt/conformance.cpp ttt/effective_attention.cpp ttt/explain.cpp ttt/policy_text.cpp ttt/reference.cpp ttt/reference_formulas.cpp
   ttt/reference_program.cpp ttt/reference_states.cpp ttt/reference_views.cpp ttt/verification.cpp ttt/vision.cpp "
 shopt -s nullglob
-sources=()
+sources=()                  # compiled each by itself
+declare -A together=()      # by folder: what is compiled as one, a line each
 for source in engine/*/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp models/images/*.cpp \
   cuda/no_cuda.cpp tests/bits/bits.cpp; do
-  [[ $unneeded =~ [[:space:]]"$source"[[:space:]] ]] || sources+=("$source")
+  if [[ $unneeded =~ [[:space:]]"$source"[[:space:]] ]]; then continue; fi
+  if grep -qx "$source" cmake/apart.txt; then
+    sources+=("$source")
+  else
+    together[$(dirname "$source")]+="#include \"$source\""$'\n'
+  fi
 done
+
+# FILE: what is read, unless the file has it already and may stay as old as it is.
+keep() {
+  local text
+  text=$(cat; echo .)
+  cmp -s "$1" <(printf %s "${text%.}") || printf %s "${text%.}" >"$1"
+}
 
 # What CMake makes for the library.
 mkdir -p "$out"
 cmake "-DNESTGRAD_NATIVE_SOURCE=$(realpath "$out")/native_headers.cpp" -P cmake/NestgradNative.cmake
 sources+=("$out/native_headers.cpp")
+mkdir -p "$out/together"
+for folder in "${!together[@]}"; do
+  file=$out/together/${folder//\//_}.cpp
+  keep "$file" <<<"${together[$folder]}"
+  sources+=("$file")
+done
 
 # Libraries of headers alone, apart from those of this machine's processor; fmt's functions, which are not, once.
 mkdir -p "$out/include"
 for header in fmt nlohmann eigen3; do ln -sfn "/usr/include/$header" "$out/include/$header"; done
-printf '#define FMT_HEADER_ONLY\n#include <fmt/format.h>\n' >"$out/fmt.cpp"
+printf '#define FMT_HEADER_ONLY\n#include <fmt/format.h>\n' | keep "$out/fmt.cpp"
 # What most sources include, precompiled.
-printf '#include <%s>\n' fmt/format.h algorithm cmath functional map memory optional string vector >"$out/common.h"
-echo '#include "ops/ops.h"' >>"$out/common.h"
+{ printf '#include <%s>\n' fmt/format.h algorithm cmath functional map memory optional string vector && echo '#include "ops/ops.h"'; } |
+  keep "$out/common.h"
 
 {
   echo "builddir = $out"
