@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <vector>
 
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"
@@ -30,8 +31,17 @@ std::byte* resolve(const Place& place, const Program& program, const Frame& fram
 
 namespace {
 
-// Enough for every op; concat with more operands is split by its builder.
-constexpr std::size_t kMaxOperands = 64;
+// Where the operands of an instruction lie: on the stack, but for one of an op that somebody gave more than concat() ever does.
+struct OperandPlaces {
+  static constexpr std::size_t kFew = 64;
+  explicit OperandPlaces(std::size_t count) {
+    if (count > kFew) many.resize(count);
+  }
+  const std::byte** data() { return many.empty() ? few : many.data(); }
+
+  const std::byte* few[kFew];
+  std::vector<const std::byte*> many;
+};
 
 struct Untimed {
   Untimed(const Frame&, const Instruction&) {}
@@ -39,7 +49,8 @@ struct Untimed {
 
 void run(Instruction& ins, Program& program, const Frame& frame) {
   if (ins.scan) return run_scan(*ins.scan, program, frame);
-  const std::byte* in[kMaxOperands];
+  OperandPlaces places(ins.in.size());
+  const std::byte** const in = places.data();
   for (std::size_t i = 0; i < ins.in.size(); ++i) in[i] = resolve(ins.in[i], program, frame);
   if (ins.cluster) {
     std::byte* outs[kMostClusterOps];

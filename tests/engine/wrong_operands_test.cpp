@@ -2,6 +2,7 @@
 // that names the caller's line, or a value.
 #include "autograd/custom.h"
 #include "autograd/grad.h"
+#include "ops/attrs.h"
 #include "tests/testing.h"
 
 namespace nestgrad::testing {
@@ -237,6 +238,21 @@ TEST_CASE("memory that the system does not have is an error that says for what")
   const Function f =
       trace([](Tensor i, Tensor u) { return scatter_add(i, u, kHuge); }, i32({1}), Spec{DType::f32, {1}});
   message_of<DeviceError>([&] { f(Array::zeros(DType::i32, {1}), Array::zeros(DType::f32, {1})); });
+}
+
+TEST_CASE("an op that is given by itself may read more values than its builder gives it") {
+  constexpr std::int64_t kMany = 100;
+  const auto joined = [](const Tensors& parts) { return emit(*find_op("concat"), parts, ConcatAttrs{0}); };
+  std::vector<Spec> specs(uz(kMany), f64({1}));
+  std::vector<Array> numbers;
+  for (std::int64_t i = 0; i < kMany; ++i)
+    numbers.push_back(Array::of({static_cast<double>(i)}, {1}, DType::f64));
+  const Array traced = trace([&](const Tensors& in) { return Tensors{joined(in)}; }, specs)(numbers)[0];
+  Tensors parts;
+  for (const Array& x : numbers) parts.push_back(constant(x));
+  const Array eager = eval(joined(parts));
+  for (std::int64_t i = 0; i < kMany; ++i)
+    CHECK((traced.at(i) == static_cast<double>(i) && eager.at(i) == static_cast<double>(i)));
 }
 
 TEST_CASE("a function has only the inputs and outputs that it has") {
