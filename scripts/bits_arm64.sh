@@ -25,7 +25,7 @@ declare -A together=()      # by folder: what is compiled as one, a line each
 for source in engine/*/*.cpp ops/*.cpp autograd/*.cpp ttt/*.cpp ttt/{forms,learners}/*.cpp models/*.cpp models/images/*.cpp \
   cuda/no_cuda.cpp tests/bits/bits.cpp; do
   if [[ $unneeded =~ [[:space:]]"$source"[[:space:]] ]]; then continue; fi
-  if grep -qx "$source" cmake/apart.txt; then
+  if grep -qxF "$source" cmake/apart.txt; then
     sources+=("$source")
   else
     together[$(dirname "$source")]+="#include \"$source\""$'\n'
@@ -34,9 +34,8 @@ done
 
 # FILE: what is read, unless the file has it already and may stay as old as it is.
 keep() {
-  local text
-  text=$(cat; echo .)
-  cmp -s "$1" <(printf %s "${text%.}") || printf %s "${text%.}" >"$1"
+  cat >"$1.new"
+  if cmp -s "$1.new" "$1"; then rm "$1.new"; else mv "$1.new" "$1"; fi
 }
 
 # What CMake makes for the library.
