@@ -173,6 +173,7 @@ Array Decoder::step(const Array& tokens) {
     throw ConfigError(fmt::format(
         "[decoder] the attention cache holds {} tokens and is full; make a decoder with more capacity",
         capacity_));
+  carried_.check_counts("decoder", position_);
   check_tokens(tokens);
   const auto is_due = [&](const auto& program) { return position_ > 0 && position_ % program.first == 0; };
   const bool learns = std::ranges::any_of(learn_, is_due);

@@ -215,13 +215,22 @@ void CarriedStates::check_fits(const StateDict& state, std::int64_t position) co
     // Rows are written where a counter says: it has to be right.
     if (const auto counter = counters.find(names[i]); counter != counters.end())
       for (std::int64_t n = 0; n < at->second.size(); ++n)
-        if (const double found = at->second.at(n), wanted = static_cast<double>(position % counter->second);
+        if (const double found = at->second.at(n),
+            wanted = static_cast<double>(counter->second.after(position));
             found != wanted)
           throw ConfigError(fmt::format(
-              "[decoder] the state does not fit the position; '{}' counts {} in a period of {}, after {} tokens it is {}: "
+              "[decoder] the state does not fit the position; '{}' counts {}, after {} tokens it is {}: "
               "give the state and the position that were saved together",
-              names[i], found, counter->second, position, wanted));
+              names[i], found, position, wanted));
   }
+}
+
+void CarriedStates::check_counts(const char* who, std::int64_t position) const {
+  for (const auto& [name, count] : counters)
+    if (count.ends() && position >= count.end)
+      throw ConfigError(fmt::format(
+          "[{}] '{}' counts to {} tokens, which have been read: begin a new sequence, or make the model with more capacity",
+          who, name, count.end));
 }
 
 void check_position(const char* who, std::int64_t position, std::int64_t capacity) {

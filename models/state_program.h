@@ -16,7 +16,7 @@ struct CarriedStates {
   std::vector<std::string> names;
   std::vector<Array> initial;     // before the first token
   std::set<std::int64_t> chunks;  // behind every so many tokens something is learnt (Stream::carry_chunk)
-  std::map<std::string, std::int64_t> counters;  // those that count tokens, with their periods
+  std::map<std::string, ttt::Stream::Count> counters;  // those that count tokens
 
   // apart: each of the `batch` sequences stands at a place of its own (Stream::counter_shape). ConfigError for
   // parameters that are not the model's, GraphError for a state that is never carried on.
@@ -25,6 +25,8 @@ struct CarriedStates {
   std::size_t find(const std::string& name) const;  // its place, or names.size()
   // ConfigError unless it holds these states, in these shapes, and counters that stand where they do after so many tokens.
   void check_fits(const StateDict& state, std::int64_t position) const;
+  // ConfigError, in the name of `who`, where a counter ends before the token behind so many.
+  void check_counts(const char* who, std::int64_t position) const;
 };
 
 // ConfigError, in the name of `who`, unless a model may have read so many tokens and reads on. capacity: the most that it

@@ -319,6 +319,7 @@ void Streams::check(const std::vector<std::int32_t>& tokens) const {
           "[streams] the attention cache of stream {} holds {} tokens and is full; let it leave, or make Streams with "
           "more capacity",
           ids_[i], capacity_));
+    apart_.check_counts("streams", position(ids_[i]));
   }
 }
 

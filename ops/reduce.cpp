@@ -195,7 +195,7 @@ constinit const Op max_over_op = {
         [](const OpCall& c) {
           Spec out = infer_reduce(c);
           for (std::int64_t axis : axes_of(c.attrs))
-            if (c.in[0].shape[uz(axis)] == 0) c.shape_error("nothing to take the maximum of");
+            if (c.in[0].shape[uz(axis)] == 0) c.shape_error("no elements, so none is the largest or least");
           return out;
         },
     // Shared equally among equals, so that the rule is symmetric.

@@ -114,6 +114,7 @@ Inspected of_checkpoint(const Options& o, const Checkpoint& checkpoint, Inspecti
     return {"a ttt-e2e language model", time,
             [=] { return inspect_end_to_end(checkpoint, tokens, options); }};
   }
+  programs::check_layer(o.layer.value_or(0), checkpoint.config.num_hidden_layers);
   const Array tokens = first_tokens(o, checkpoint, time);
   options.precision = [=] { return model_precision(checkpoint, tokens); };
   return of_loop(o, inspected_layer(checkpoint, tokens, o.layer.value_or(0)), options);

@@ -14,6 +14,11 @@
 
 namespace nestgrad::programs {
 
+void check_layer(std::int64_t layer, std::int64_t layers) {
+  if (layer >= layers)
+    throw CLI::ValidationError("--layer", fmt::format("the model has {}, counted from 0", layers));
+}
+
 namespace {
 
 constexpr std::uint64_t kUnseen = 0x756e7365656e;  // seed of drawn characters and scenes
@@ -93,6 +98,7 @@ vision::ModelCheckpoint<Config> opened_model(const ImageQuestion& asked) {
   auto model = vision::read_checkpoint<Config>(asked.checkpoint);
   check_finite(model.params, asked.checkpoint);
   say_rounded(asked.checkpoint, model.rounded);
+  check_layer(asked.layer, model.config.depth);
   return model;
 }
 

@@ -26,6 +26,9 @@ struct OpenedImages {
   std::function<look::PrecisionProbe()> precision;         // of the whole model's gradients
   std::vector<std::pair<std::string, std::string>> facts;  // of the page: what the model looks at
 };
+// CLI::ValidationError for a layer that a model of so many does not have.
+void check_layer(std::int64_t layer, std::int64_t layers);
+
 // CLI::ValidationError for a question that this kind of model has no answer to; ConfigError and IoError for files.
 OpenedImages opened_images(vision::ImageModel kind, const ImageQuestion& question);
 

@@ -99,6 +99,22 @@ std::string file_in(const std::string& folder, const Experiment& e) {
   return fmt::format("{}/{}.jsonl", folder, e.name);
 }
 
+std::string results_path(const Options& o, const Experiment& e) {
+  return fmt::format("{}/{}/results.jsonl", o.out, e.name);
+}
+
+// Before hours have gone into the first of them.
+void check_begun(const Options& o, const std::vector<const Experiment*>& named) {
+  const auto begun = std::ranges::find_if(
+      named, [&](const Experiment* e) { return std::filesystem::exists(results_path(o, *e)); });
+  if (o.resume && begun == named.end())
+    throw IoError(fmt::format("{}: there are no results to go on from; leave --resume out to start",
+                              printable(named.size() == 1 ? results_path(o, *named.front()) : o.out)));
+  if (!o.resume && begun != named.end())
+    throw ConfigError(fmt::format("{}/{} already holds results; go on with --resume, or choose another --out",
+                                  printable(o.out), (*begun)->name));
+}
+
 // One experiment: from the options to a folder with results.jsonl and page.html. -> whether every claim stands
 class Reproduction {
  public:
@@ -123,7 +139,7 @@ class Reproduction {
     if (!known.empty()) take_known(known);
   }
 
-  std::string path() const { return folder_ + "/results.jsonl"; }
+  std::string path() const { return results_path(o_, results_.experiment()); }
 
   bool go() {
     const auto start = std::chrono::steady_clock::now();
@@ -202,19 +218,8 @@ class Reproduction {
             .may_replace = [](const std::string&) { return false; }};
   }
 
-  // The runs that there are; "" if none.
-  std::string known_text() const {
-    if (!std::filesystem::exists(path())) {
-      if (o_.resume)
-        throw IoError(fmt::format("{}: there are no results to go on from; leave --resume out to start",
-                                  printable(path())));
-      return "";
-    }
-    if (!o_.resume)
-      throw ConfigError(fmt::format("{} already holds results; go on with --resume, or choose another --out",
-                                    printable(folder_)));
-    return read_found_file(path());
-  }
+  // The runs that there are; "" if none: a call of several experiments may have been stopped before this one began.
+  std::string known_text() const { return std::filesystem::exists(path()) ? read_found_file(path()) : ""; }
 
   void take_known(const std::string& text) {
     Journal known = parse_jsonl(text, path());
@@ -338,27 +343,27 @@ void go(const Options& o) {
     if (!o.models.empty() && name != "all" && !experiment_named(name).keeps_models)
       throw CLI::ValidationError(
           fmt::format("--models: {} has no models of images to keep; leave --models out", name));
+  std::vector<const Experiment*> named;
+  for (const Experiment& e : experiments())
+    if (all_of_them || std::ranges::find(o.names, e.name) != o.names.end()) named.push_back(&e);
   // What the runs are to be compared with is read now, and not only when hours have gone into them.
-  const auto is_named = [&](const Experiment& e) {
-    return all_of_them || std::ranges::find(o.names, e.name) != o.names.end();
-  };
   // So is the data of each: one experiment's may not do for another.
-  for (const Experiment& e : experiments())
-    if (is_named(e) && !o.data.empty()) source_of(e, settings_of(o, e));
-  for (const Experiment& e : experiments())
+  for (const Experiment* e : named)
+    if (!o.data.empty()) source_of(*e, settings_of(o, *e));
+  for (const Experiment* e : named)
     for (const std::string& folder : {o.expect, o.against}) {
-      if (folder.empty() || !is_named(e)) continue;
-      const std::string path = file_in(folder, e);
+      if (folder.empty()) continue;
+      const std::string path = file_in(folder, *e);
       parse_jsonl(read_found_file(path), path);
     }
+  processes->on_first([&] { check_begun(o, named); });
   std::vector<std::string> contradicted, apart;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const Experiment& e : experiments()) {
-    if (!is_named(e)) continue;
-    Reproduction one(o, e, *processes);
-    if (!of_runs(one.path(), [&] { return one.go(); })) contradicted.push_back(e.name);
+  for (const Experiment* e : named) {
+    Reproduction one(o, *e, *processes);
+    if (!of_runs(one.path(), [&] { return one.go(); })) contradicted.push_back(e->name);
     if (!o.against.empty() && !of_runs(o.against, [&] { return one.agrees(o.against); }))
-      apart.push_back(e.name);
+      apart.push_back(e->name);
     all.push_back(one.json());
     if (!o.expect.empty()) one.compare(o.expect);
   }

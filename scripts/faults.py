@@ -537,7 +537,8 @@ FAULTS = [
         ("axes-of-ones-count", "if («from[uz(axis)] == 1») continue; if (axis < last)", "false"),
         ("order-that-does-not-go-back", "out[uz(order[i])] = «static_cast<int>(i)»;", "order[i]"),
     ]),
-    ("functions", "engine/run/function.cpp", (files("autograd/custom", "engine/function"),), [
+    ("functions", "engine/run/function.cpp", (files("autograd/custom", "engine/function", "engine/misuse"),), [
+        ("computed-inputs-accepted", "if («graph_->node(id).op->kind != OpKind::input»)", "false"),
         ("region-of-a-called-function-forgotten", "emission.region = «region»;", "0"),
         ("scope-of-a-called-function-forgotten", "n.scope.empty() ? around.scope : «ScopeName(around.scope, n.scope.str())»",
          "around.scope"),
@@ -562,7 +563,8 @@ FAULTS = [
     ("graph", "engine/core/body.cpp", PLANS, [
         ("bodies-with-other-attributes-shared", "(a.op->kind == OpKind::input || «a.attrs == b.attrs»)",
          "true"),
-        ("bodies-with-other-outputs-shared", "&& «outs == o.outs» &&", "true"),
+        ("bodies-with-other-outputs-shared", "«a.outs == b.outs» &&", "true"),
+        ("equal-bodies-counted-apart", "«body.computation = known->computation;»", None),
     ]),
     ("graph", "engine/core/attrs.h", (files("engine/attrs"), *PLANS), [
         ("attributes-of-one-struct-equal", "«held_->same_as(*other.held_)»", "true"),
@@ -844,8 +846,9 @@ FAULTS = [
         ("not-causal-accepted", "«!why.empty()») throw ConfigError(\"[decode] \"", "false"),
     ]),
     ("decoding", "ttt/stream.cpp", DECODING, [
-        ("counter-one-token-late", "equal(now, «static_cast<double>(period - 1)»)",
-         "static_cast<double>(period)"),
+        ("counter-one-token-late", "const auto end = «static_cast<double>(count.end)»;",
+         "static_cast<double>(count.end + 1)"),
+        ("counter-goes-on-from-0", "equal(next, end), «static_cast<double>(count.again)», next)", "0.0"),
         ("history-one-row-old", "slice(all, 1, «x.dim(1), x.dim(1) + rows»)",
          "FAULT ? x.dim(1) - 1 : x.dim(1), FAULT ? x.dim(1) + rows - 1 : x.dim(1) + rows"),
     ]),
@@ -995,6 +998,9 @@ FAULTS = [
         ("tokenizer-passed-over", "«given.empty() || is_folder» ? folder", "!given.ends_with(\".model\")"),
         ("tokenizer-for-bytes", "«!given.empty() && vocab_size == 256»", "false"),
     ]),
+    ("files", "engine/io/file.cpp", (files("engine/io"),), [
+        ("temporaries-of-the-living-removed", "if («!in_use») std::filesystem::remove", "true"),
+    ]),
     ("published", "engine/io/packed_numbers.cpp", (files("engine/safetensors"),) + PUBLISHED, [
         ("bfloat16-as-float16", "= «format.numpy == \"float16\"» ?", "true"),
     ]),
@@ -1139,7 +1145,7 @@ FAULTS = [
     ]),
     ("training", "models/training_checkpoint.cpp", TRAINING, [
         ("settings-unchecked-at-resume", "«check_settings(file, object_text(identity.training), identity.written_later, path);»", None),
-        ("setup-not-compared", "«check_same(file, \"setup\", mine.dump(), \"\", path);»", None),
+        ("setup-not-compared", "«check_same(file, \"setup\", setup_json(setup), \"\", path);»", None),
         ("format-not-looked-at", "«format != kFormat») throw", "false"),
         ("another-place-in-the-data", "«at != std::to_string(steps)») throw", "false"),
         ("another-generator", "«rng != generator(seed)») throw", "false"),
@@ -1321,6 +1327,7 @@ FAULTS = [
     ]),
     ("streams", "models/state_program.cpp", (files("models/streams"), files("models/decoder")), [
         ("counter-that-does-not-fit", "«found != wanted») throw", "false"),
+        ("count-that-ends-read-on", "if (count.ends() && «position >= count.end»)", "false"),
         ("row-of-the-first-sequence", "places.size() == 1 ? 0 : «i / each»", "0"),
         ("rows-next-to-their-places", "uz(i * rows + «place»)", "(place + 1) % rows"),
         ("panels-exchanged", "transpose(reshape(w, {«shape[0], shape[2]», shape[1]}))",

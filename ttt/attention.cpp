@@ -176,20 +176,22 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
         "attention_step", loc,
         "needs a window or a capacity, the most tokens that it will read; they are {} and {}", options.window,
         options.capacity);
+  if (rows > Stream::kForever / 2)
+    throw call_error<ConfigError>("attention_step", loc, "keeps {} tokens, and counts to {} of them at most",
+                                  rows, Stream::kForever / 2);
   const DType dtype = q.dtype();
   const Tensor places = iota(dtype, {rows, 1}, 0);
   // Tokens before this one. In a ring the count turns back from 2 rows to rows, so that its place (modulo
   // rows) and whether the ring is full stay known, and exact in f32, for ever.
-  const Tensor seen = stream.state(name + ".seen", zeros(dtype, stream.counter_shape()));
-  Tensor place, next = seen + 1.0;
+  const Tensor seen =
+      stream.counter(name + ".seen", ring ? Stream::Count{2 * rows, rows} : Stream::Count{rows, rows}, dtype);
+  Tensor place;
   if (ring) {
     const double full = static_cast<double>(rows);
     place = select(less(seen, full), seen, seen - full);
-    next = select(equal(next, 2 * full), full, next);
   } else {  // looked up in 0, 1, 2, ..: the count itself, or an error when there is no such row
     place = cast(gather(iota(DType::i32, {rows}, 0), cast(seen, DType::i32)), dtype);
   }
-  stream.carry(name + ".seen", next);
   const auto carried = [&](Tensor row, const std::string& id) {
     const Tensor before = stream.state(id, zeros(dtype, {row.dim(0), row.dim(1), rows, row.dim(3)}));
     stream.carry_row(id, select(equal(places, place), row, before), row, place);

@@ -78,13 +78,17 @@ void Stream::carry_row(const std::string& name, Tensor next, Tensor row, Tensor 
   find(name).place = place;
 }
 
-Tensor Stream::counter(const std::string& name, std::int64_t period, DType dtype) {
-  if (period < 1)
+Tensor Stream::counter(const std::string& name, Count count, DType dtype) {
+  if (count.end < 1)
     throw ConfigError(fmt::format("[stream] '{}' is to count in a period of {} tokens; it must be at least 1",
-                                  name, period));
-  const Tensor first = zeros(dtype, counter_shape()), now = state(name, first);
-  counters_[name] = period;
-  carry(name, select(equal(now, static_cast<double>(period - 1)), first, now + 1.0));
+                                  name, count.end));
+  if (count.again < 0 || count.again > count.end)
+    throw ConfigError(fmt::format("[stream] '{}' counts to {} and is to go on from {}; it must be 0 to {}",
+                                  name, count.end, count.again, count.end));
+  const Tensor now = state(name, zeros(dtype, counter_shape())), next = now + 1.0;
+  counters_[name] = count;
+  const auto end = static_cast<double>(count.end);
+  carry(name, count.ends() ? next : select(equal(next, end), static_cast<double>(count.again), next));
   return now;
 }
 
@@ -138,7 +142,7 @@ Tensor Stream::conv(const std::string& name, Tensor x, Tensor weight, Tensor bia
 }
 
 Tensor Stream::positions(const std::string& name, Tensor x, std::int64_t capacity) {
-  if (stepping()) return counter(name, capacity, x.dtype());
+  if (stepping()) return counter(name, Count{capacity, capacity}, x.dtype());
   if (is_packed()) return reshape(cast(places(), x.dtype()), {x.dim(0), 1, x.dim(1), 1});
   return own_tokens(iota(x.dtype(), {all_tokens(x.dim(1))}, 0));
 }

@@ -53,14 +53,26 @@ class Stream {
   void write_rows_outside() { rows_outside_ = true; }
   // Whether states are asked for as the last token of a chunk leaves them: what it has gathered is complete.
   bool is_learning() const { return mode_ == Mode::learn; }
-  // Counts 0 .. period-1 and around; as a one-element tensor [1], or where each sequence stands at a place of its own
-  // [batch, 1, 1, 1], which broadcasts against [batch, heads, time, dim]. kForever: the last number that f32 counts
-  // to.
-  static constexpr std::int64_t kForever = 1 << 24;
-  Tensor counter(const std::string& name, std::int64_t period, DType dtype);
+  // How tokens are counted: 0, 1, .. end - 1, then on from `again`. Where that is `end` itself there is no token behind,
+  // and whoever decodes refuses it.
+  static constexpr std::int64_t kForever = 1 << 24;  // the last number that f32 counts to
+  struct Count {
+    std::int64_t end = kForever, again = kForever;
+    bool ends() const { return again == end; }
+    std::int64_t after(std::int64_t tokens) const {
+      return tokens < end || ends() ? tokens : again + (tokens - end) % (end - again);
+    }
+  };
+  // A count from 0 on as a one-element tensor [1], or where each sequence stands at a place of its own [batch, 1, 1, 1],
+  // which broadcasts against [batch, heads, time, dim].
+  Tensor counter(const std::string& name, Count count, DType dtype);
+  // 0 .. period-1 and around; kForever: it ends there.
+  Tensor counter(const std::string& name, std::int64_t period, DType dtype) {
+    return counter(name, Count{period, period == kForever ? kForever : 0}, dtype);
+  }
   Shape counter_shape() const { return sequences_ > 0 ? Shape{sequences_, 1, 1, 1} : Shape{1}; }
-  // The counters that the model asked for, by name, with their periods.
-  const std::map<std::string, std::int64_t>& counters() const { return counters_; }
+  // The counters that the model asked for, by name.
+  const std::map<std::string, Count>& counters() const { return counters_; }
   // The sizes of chunks that carry_chunk() was told of, ascending.
   const std::set<std::int64_t>& chunks() const { return chunks_; }
 
@@ -71,7 +83,7 @@ class Stream {
   Tensor before(const std::string& name, Tensor x);
   // conv1d (ops/ops.h) of x and the rows before it: weight [dim, 1, taps], bias [dim].
   Tensor conv(const std::string& name, Tensor x, Tensor weight, Tensor bias);
-  // Each token's place in its sequence or document, as rope() takes it. capacity: as counter's period.
+  // Each token's place in its sequence or document, as rope() takes it. capacity: where a count of tokens ends.
   Tensor positions(const std::string& name, Tensor x, std::int64_t capacity = kForever);
 
   // ---- packed documents ----
@@ -130,7 +142,7 @@ class Stream {
   Mode mode_;
   std::int64_t sequences_ = 0, learnt_chunk_ = 0;
   std::set<std::int64_t> chunks_;
-  std::map<std::string, std::int64_t> counters_;
+  std::map<std::string, Count> counters_;
   bool rows_outside_ = false, learns_outside_ = false;
   Tensor places_;
   std::int64_t alignment_ = 1;

@@ -26,6 +26,12 @@ bool same_labels(const GraphNode& a, const GraphNode& b) {
          std::string_view(a.loc.file_name()) == b.loc.file_name();
 }
 
+// Bodies within these have their numbers, so this looks at each node once however deep loops are nested.
+bool same_computation(const GraphBody& a, const GraphBody& b) {
+  return a.hash == b.hash && a.carries == b.carries && a.xs == b.xs && a.consts == b.consts &&
+         a.outs == b.outs && std::ranges::equal(a.nodes, b.nodes, same_node);
+}
+
 std::size_t structural_hash(const GraphBody& body) {
   std::size_t h = 14695981039346656037ULL;
   const auto mix = [&h](std::size_t v) { h = (h ^ v) * 1099511628211ULL; };
@@ -42,12 +48,16 @@ std::size_t structural_hash(const GraphBody& body) {
 std::shared_ptr<const GraphBody> intern(GraphBody body) {
   static std::mutex mutex;
   static auto& bodies = *new std::unordered_multimap<std::size_t, std::weak_ptr<const GraphBody>>;
+  static std::uint64_t computations = 0;
   body.hash = structural_hash(body);
   const std::lock_guard lock(mutex);
   auto [first, last] = bodies.equal_range(body.hash);
   while (first != last) {
     const auto known = first->second.lock();
-    if (known && *known == body && std::ranges::equal(known->nodes, body.nodes, same_labels)) return known;
+    if (known && same_computation(*known, body)) {
+      if (std::ranges::equal(known->nodes, body.nodes, same_labels)) return known;
+      body.computation = known->computation;
+    }
     first = known ? std::next(first) : bodies.erase(first);
   }
   // Bodies that are gone are forgotten when their number may have become that of all that were known.
@@ -56,17 +66,13 @@ std::shared_ptr<const GraphBody> intern(GraphBody body) {
     std::erase_if(bodies, [](const auto& entry) { return entry.second.expired(); });
     swept_at = std::max<std::size_t>(64, 2 * bodies.size());
   }
+  if (body.computation == 0) body.computation = ++computations;
   auto fresh = std::make_shared<const GraphBody>(std::move(body));
   bodies.emplace(fresh->hash, fresh);
   return fresh;
 }
 
 }  // namespace
-
-bool GraphBody::operator==(const GraphBody& o) const {
-  return this == &o || (hash == o.hash && carries == o.carries && xs == o.xs && consts == o.consts &&
-                        outs == o.outs && std::ranges::equal(nodes, o.nodes, same_node));
-}
 
 // Group 0 is this process alone: there every value is the same in all processes, and its own.
 bool goes_over_processes(const Op& op, const Attrs& attrs) {

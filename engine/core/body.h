@@ -3,6 +3,7 @@
 // is unrolled ten thousand times has one.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "engine/core/graph.h"
@@ -17,9 +18,10 @@ struct GraphBody {
   std::vector<NodeId> outs;      // next carries (scan), results (custom_vjp)
   bool has_collectives = false;  // ops over processes, also in bodies of its own
   std::size_t hash = 0;
+  std::uint64_t computation =
+      0;  // equal where the computation is, wherever it was written; close_body() gives it
 
-  // The same computation, wherever it was written.
-  bool operator==(const GraphBody& other) const;
+  bool operator==(const GraphBody& other) const { return computation == other.computation; }
   int inputs() const { return carries + xs + consts; }
   const Spec& spec(NodeId id) const { return nodes[static_cast<std::size_t>(id)].spec; }
 };

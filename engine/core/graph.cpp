@@ -296,6 +296,10 @@ Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs, Loc loc) 
     throw ShapeError(fmt::format("{} (at {})", e.what(), describe(users_line(loc))));
   } catch (const DTypeError& e) {
     throw DTypeError(fmt::format("{} (at {})", e.what(), describe(users_line(loc))));
+  } catch (const GraphError& e) {  // of an operand's graph, which does not know what is made of it
+    const std::string_view why = e.what();
+    throw GraphError(fmt::format("[{}]{} (at {})", called(op.name), why.substr(why.find(']') + 1),
+                                 describe(users_line(loc))));
   }
 }
 
@@ -328,6 +332,8 @@ Tensor Operand::tensor() const {
     refuse(fmt::format("{} is a number, and a tensor has to stand here: write constant({}, dtype)", number,
                        number));
   if (!tensor_.defined()) refuse("this tensor names nothing: assign it the result of an op first");
+  if (!tensor_.alive())
+    refuse("the graph of this tensor is gone: it escaped from a trace or a scan body; return it from there");
   return tensor_;
 }
 

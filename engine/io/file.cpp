@@ -167,6 +167,8 @@ AtomicFile::AtomicFile(const std::string& path) : target_(end_of_links(path)) {
     temporary_.clear();  // not ours to remove
     fail(error);
   }
+  // Says that its owner lives; where files cannot be locked, nothing says so.
+  static_cast<void>(retry([&] { return ::flock(descriptor_, LOCK_EX | LOCK_NB); }));
   if (exists && ::fchmod(descriptor_, old.st_mode & 07777) != 0) fail(errno);
 }
 
@@ -202,10 +204,11 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 void AtomicFile::commit() {
   write(std::string_view());  // refuses a second commit
   if (retry([&] { return ::fsync(descriptor_); }) != 0) fail(errno);
-  // Linux closes the descriptor even when close reports an error, so it must not be closed twice.
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail(errno);
+  // Open until it has its name: closed, it would be nobody's, and whoever removes temporaries would take it.
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
   temporary_.clear();
+  // All is on the disk: an error has nothing more to say. (Linux closes the descriptor also then.)
+  ::close(std::exchange(descriptor_, -1));
 
   const Descriptor folder{retry([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); })};
   // A folder that may be written but not read cannot be opened, and some file systems cannot sync one
@@ -237,8 +240,15 @@ FolderLock::~FolderLock() { ::close(descriptor_); }
 
 void FolderLock::remove_temporaries() const {
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored))
-    if (is_temporary(entry.path().filename().string())) std::filesystem::remove(entry.path(), ignored);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored)) {
+    if (!is_temporary(entry.path().filename().string())) continue;
+    const Descriptor file{
+        retry([&] { return ::open(entry.path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); })};
+    const bool in_use = file.value >= 0 &&
+                        retry([&] { return ::flock(file.value, LOCK_EX | LOCK_NB); }) != 0 &&
+                        errno == EWOULDBLOCK;
+    if (!in_use) std::filesystem::remove(entry.path(), ignored);
+  }
 }
 
 std::string printable(std::string_view text, std::size_t limit) {

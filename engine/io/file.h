@@ -59,8 +59,8 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  // Temporaries of AtomicFiles that killed processes left in the folder. Only where nobody writes to it
-  // without the lock.
+  // Temporaries of AtomicFiles that killed processes left in the folder. Those that a living process writes,
+  // also one without this lock, stay.
   void remove_temporaries() const;
 
  private:

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/io/file.h"
+#include "engine/io/packed_numbers.h"
 
 namespace nestgrad {
 namespace {
@@ -158,11 +159,9 @@ class Reader {
   }
 
   Array read_numbers(const Format& format) const {
-    // Counted with 0 as 1, so that no product of extents, in whatever order, overflows later.
-    std::int64_t most = 8;
-    for (const std::int64_t extent : *shape_)
-      if (__builtin_mul_overflow(most, std::max<std::int64_t>(extent, 1), &most))
-        fail("the size of shape {} overflows; the file is damaged, copy it again", to_string(*shape_));
+    if (!is_any_array(*shape_))
+      fail("an array of shape {} is larger than any memory; the file is damaged, copy it again",
+           to_string(*shape_));
     const std::size_t need = static_cast<std::size_t>(numel(*shape_)) * format.width;
     if (data_.size() < need)
       fail("the file is truncated: {} {} takes {} data bytes, file has {}; copy it again", format.descr,

@@ -43,10 +43,17 @@ const NumberFormat* format_of_safetensors(std::string_view name) {
 }
 const NumberFormat* format_of_numpy(std::string_view name) { return named(&NumberFormat::numpy, name); }
 
+bool is_any_array(const Shape& shape) {
+  try {
+    check_spec("file", {DType::f64, shape});
+    return true;
+  } catch (const ShapeError&) {
+    return false;
+  }
+}
+
 std::optional<std::int64_t> packed_bytes(const NumberFormat& format, const Shape& shape) {
-  std::int64_t most = 8;  // counted with 0 as 1
-  for (const std::int64_t extent : shape)
-    if (__builtin_mul_overflow(most, std::max<std::int64_t>(extent, 1), &most)) return std::nullopt;
+  if (!is_any_array(shape)) return std::nullopt;
   return numel(shape) * static_cast<std::int64_t>(format.width);
 }
 

@@ -18,8 +18,10 @@ struct NumberFormat {
 const NumberFormat* format_of_safetensors(std::string_view name);
 const NumberFormat* format_of_numpy(std::string_view name);
 
-// Bytes that an array takes in the file; nothing where they, or a product of extents in whatever order, are
-// no 64-bit number.
+// Whether an array of eight-byte numbers can have these extents (check_spec): a reader that asks first can name the file.
+bool is_any_array(const Shape& shape);
+
+// Bytes that an array takes in the file; nothing where it cannot be one.
 std::optional<std::int64_t> packed_bytes(const NumberFormat& format, const Shape& shape);
 
 // Copies out.size() little-endian numbers (no alignment needed). Returns the index of the first i64 outside of

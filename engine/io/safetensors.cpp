@@ -150,7 +150,7 @@ class Reader {
               kRankLimit);
     const std::optional<std::int64_t> bytes = packed_bytes(*entry.format, entry.shape);
     if (!bytes)
-      fail_in(tensor, "has shape {}, whose size overflows; the file is damaged, copy it again",
+      fail_in(tensor, "has shape {}, which is larger than any memory; the file is damaged, copy it again",
               to_string(entry.shape));
 
     const Shape offsets = read_integers(tensor, value["data_offsets"], "data_offsets");

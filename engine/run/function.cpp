@@ -76,6 +76,11 @@ Function::Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std
       plans_(std::make_shared<Plans>()) {
   if (!graph_) throw GraphError("[function] a function needs a graph");
   check_nodes("function", inputs_, outputs_, graph_->nodes());
+  for (const NodeId id : inputs_)
+    if (graph_->node(id).op->kind != OpKind::input)
+      throw GraphError(fmt::format(
+          "[function] {} is to be an input, and it is computed; trace the part behind it as a function of its own",
+          describe(graph_->nodes(), id)));
 }
 
 const Graph& Function::graph() const {

@@ -16,7 +16,8 @@ namespace nestgrad {
 class Function {
  public:
   Function() = default;
-  // Takes over a graph; inputs and outputs are nodes of it.
+  // Takes over a graph; inputs and outputs are nodes of it. GraphError for an input that is computed (a Plan may
+  // begin there).
   Function(std::shared_ptr<Graph> graph, std::vector<NodeId> inputs, std::vector<NodeId> outputs);
 
   // GraphError if the function is empty: default made, or moved from. inputs() and outputs() are empty lists then.

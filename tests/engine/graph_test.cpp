@@ -1,6 +1,7 @@
 // Graphs: what is shared, what is refused, who owns what.
 #include "engine/core/graph.h"
 
+#include <functional>
 #include <memory>
 
 #include "tests/testing.h"
@@ -102,6 +103,23 @@ TEST_CASE("Tensors of unrelated graphs do not mix") {
   CHECK(contains(message_of<GraphError>([&] { sin(y); }), "another graph"));
   CHECK(contains(message_of<GraphError>([&] { x + y; }), "input 'y' f64[2]"));
   CHECK_NOTHROW(x + h.constant(Array::scalar(1)));  // numbers may be copied anywhere
+}
+
+TEST_CASE("What is wrong with an operand's graph names the call and the user's line") {
+  Graph g, h;
+  const Tensor x = g.input(f64({2}), "x"), y = h.input(f64({2}), "y");
+  const auto gone = [] {
+    Graph short_lived;
+    return short_lived.input(f64({2}));
+  }();
+  const std::vector<std::function<void()>> calls{[&] { add(x, y); }, [&] { add(x, gone); },
+                                                 [&] { add(gone, 2.0); }, [&] { sum(gone); }};
+  for (const auto& call : calls) {
+    const std::string why = message_of<GraphError>(call);
+    CAPTURE(why);
+    CHECK(contains(why, "(at graph_test.cpp:"));
+    CHECK((why.starts_with("[add] ") || why.starts_with("[operand] ")));
+  }
 }
 
 TEST_CASE("Leaves need an open graph, other ops follow their operands") {

@@ -132,6 +132,20 @@ TEST_CASE("a folder is locked by one process at a time, and what a killed one le
   refusal([&] { FolderLock none(folder / "missing"); }, "missing");
 }
 
+TEST_CASE("temporaries of those that write without the folder's lock stay") {
+  const TemporaryFolder folder;
+  const FolderLock lock(folder.path.string());
+  AtomicFile file(folder / "file");
+  file.write(std::string_view("whole"));
+  std::ofstream(folder / ".nestgrad-1-0.tmp") << "left";
+  CHECK(folder.files() == 2);
+  lock.remove_temporaries();
+  CHECK(folder.files() == 1);
+  file.commit();
+  CHECK(read_file(folder / "file") == "whole");
+  CHECK(folder.files() == 1);
+}
+
 TEST_CASE("a write follows a symbolic link, keeps permissions, and replaces no folder or device") {
   const TemporaryFolder folder;
   namespace fs = std::filesystem;
@@ -203,7 +217,10 @@ TEST_CASE("npy: headers are read as Python would, and refused with the right wor
       {header("{'descr': '<f8', 'fortran_order': False, 'shape': (2), }"), "a tuple of one needs a comma"},
       {header("{'descr': '<f8', 'fortran_order': False, 'shape': (-2,), }"), "extent"},
       {header("{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999999999999,), }"), "extent"},
-      {header("{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296), }"), "overflows"},
+      {header("{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296), }"),
+       "larger than any memory"},
+      {header("{'descr': '<f8', 'fortran_order': False, 'shape': (0, 70368744177664), }"),
+       "larger than any memory"},
       {header("{'descr': '<f8', 'fortran_order': False}"), "lacks"},
       {header("{'descr': '<f8', 'descr': '<f4', " + rest), "two entries named 'descr'"},
       {header("{'other': '<f8', " + rest), "unknown key 'other'"},

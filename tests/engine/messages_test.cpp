@@ -126,7 +126,7 @@ TEST_CASE("what functions refuse before there is a node names the input too") {
       },
       {"[depthwise_conv3x3] bias must be [2]", "input 'layer.s'"});
   const Tensor nothing = slice(w, 0, 0, 0);
-  refused([&] { max(nothing, {0}); }, {"[max: max_over] nothing to take the maximum of"});
+  refused([&] { max(nothing, {0}); }, {"[max: max_over] no elements, so none is the largest or least"});
   refused([&] { full(DType::i32, {2}, 1.5); }, {"1.5 is no i32"});
   refused([&] { iota(DType::i32, {std::int64_t{1} << 32}, 0); },
           {"[iota] 4294967296 is more than the numbers of i32"});

@@ -92,8 +92,10 @@ TEST_CASE("loops and the same node twice are no inputs of a function") {
   CHECK(contains(refusal({x.id(), x.id()}, {y.id()}), "inputs 0 and 1 are the same node, %"));
   CHECK(contains(refusal({loop}, {last.id()}), "a loop has no value of its own"));
   CHECK(contains(refusal({x.id()}, {loop}), "a loop has no value of its own"));
-  CHECK(Function(graph, {y.id()}, {last.id()}).plan().run({Array::of({1, 2}, {2})})[0].to_vector() ==
+  // A plan may begin at what is computed; a function, which is also printed and interpreted, begins at inputs.
+  CHECK(Plan(graph->nodes(), {y.id()}, {last.id()}, {}).run({Array::of({1, 2}, {2})})[0].to_vector() ==
         std::vector<double>{8, 16});
+  CHECK(contains(message_of<GraphError>([&] { Function(graph, {y.id()}, {last.id()}); }), "it is computed"));
 }
 
 TEST_CASE("a constant without numbers, and nodes that a graph does not have, are refused") {

@@ -10,6 +10,7 @@
 #include "models/streams.h"
 #include "models/trainer.h"
 #include "tests/models/model_testing.h"
+#include "ttt/attention.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -188,6 +189,54 @@ TEST_CASE("a state that does not fit is a ConfigError, and leaves the decoder as
                  "'" + weight + "' is f64[1], the model wants f64[2,2,4,4]"));
   CHECK(decoder.position() == 5);
   CHECK(same_bits(read(decoder, s.tokens, 5, kTime), read(twin, s.tokens, 5, kTime)));
+}
+
+TEST_CASE(
+    "a count of tokens that ends is not begun again, and one that does not fit the position is refused") {
+  const StateDict params{{"table", Array::full(DType::f32, {5, 5}, 0.5)}};
+  const auto counting = [](std::int64_t capacity) -> LogitsFn {
+    return [capacity](const Params& p, Tensor tokens, ttt::Stream& stream) {
+      const Tensor h = gather(p("table", {5, 5}), tokens);
+      const Tensor at = stream.positions("place", h, capacity);
+      return h + (stream.stepping() ? reshape(at, {at.dim(0), 1, 1}) : reshape(at, {1, at.dim(0), 1}));
+    };
+  };
+  const Array token = Array::full(DType::i32, {1}, 2);
+  const auto ends = [&](std::int64_t capacity) {
+    Decoder decoder(counting(capacity), params, DType::f32, 1);
+    Streams streams(counting(capacity), params, DType::f32);
+    const auto last = static_cast<double>(capacity - 1);
+    decoder.restore({{"place", Array::of({last}, {1}, DType::f32)}}, capacity - 1);
+    streams.join(Stopped{decoder.state(), capacity - 1});
+    CHECK(decoder.step(token).at(0) == last + 0.5);
+    CHECK(streams.step({2}).at(0) == last + 0.5);
+    const std::string behind = fmt::format("'place' counts to {} tokens, which have been read", capacity);
+    CHECK(contains(message_of<ConfigError>([&] { decoder.step(token); }), behind));
+    CHECK(contains(message_of<ConfigError>([&] { streams.step({2}); }), behind));
+    CHECK(decoder.position() == capacity);
+  };
+  ends(3);
+  // 0.5 more than 2^24 - 1 is no f32: it rounds to even.
+  Decoder far(counting(ttt::Stream::kForever), params, DType::f32, 1);
+  far.restore({{"place", Array::full(DType::f32, {1}, (1 << 24) - 1)}}, (1 << 24) - 1);
+  CHECK(far.step(token).at(0) == (1 << 24));
+  CHECK(contains(message_of<ConfigError>([&] { far.step(token); }), "counts to 16777216 tokens"));
+
+  // A window's ring of two: 0, 1, 2, 3, and on from 2.
+  const LogitsFn windowed = [](const Params& p, Tensor tokens, ttt::Stream& stream) {
+    const Tensor h = gather(p("table", {5, 5}), tokens), x = reshape(h, {h.dim(0), 1, h.dim(1), 5});
+    return reshape(ttt::attention_along(x, x, x, {.window = 2}, stream, "a"), h.shape());
+  };
+  Decoder ring(windowed, params, DType::f32, 1);
+  for (const double seen : {0, 1, 2, 3, 2, 3, 2}) {
+    CHECK(ring.state().at("a.seen").item() == seen);
+    ring.restore(ring.state(), ring.position());
+    ring.step(token);
+  }
+  StateDict wrong = ring.state();
+  wrong["a.seen"] = Array::full(DType::f32, {1}, 2);
+  CHECK(contains(message_of<ConfigError>([&] { ring.restore(wrong, ring.position()); }),
+                 "'a.seen' counts 2, after 7 tokens it is 3"));
 }
 
 TEST_CASE("a token outside of the vocabulary is an error, and the decoder can go on") {

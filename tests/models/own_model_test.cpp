@@ -151,7 +151,7 @@ TEST_CASE("text of a function and of its configuration is the same text; wrong r
   const StateDict params = Trainer(options, text()).parameters();
   const LogitsFn model = language_model(config, {.attention_capacity = 23});
   CHECK(sample_text(model, params, "abc", 20, 1, 4) == sample_text(config, params, "abc", 20, 1, 4));
-  CHECK_THROWS_AS(sample_text(model, params, "abc", 22, 1, 4), ValueError);  // more than it has room for
+  CHECK_THROWS_AS(sample_text(model, params, "abc", 22, 1, 4), ConfigError);  // more than it has room for
   const auto refused = [&](const std::string& prompt, std::int64_t bytes, double temperature) {
     return message_of<ConfigError>([&] { sample_text(model, params, prompt, bytes, temperature, 4); });
   };

@@ -105,6 +105,8 @@ expect 2 'ascent has no models of images' "$bin/reproduce" ascent --models "$wor
 expect 1 'no results to go on from' "$bin/reproduce" ascent --resume --out "$work/reproduce"
 mkdir -p "$work/reproduce/ascent"; echo '{"experiment": "ascent"' > "$work/reproduce/ascent/results.jsonl"
 expect 1 'already holds results' "$bin/reproduce" ascent --out "$work/reproduce"
+expect 1 'ascent already holds results' "$bin/reproduce" ladder-ttt ascent --out "$work/reproduce"
+[ ! -e "$work/reproduce/ladder-ttt" ] || fail "reproduce: one experiment began although another cannot"
 expect 1 'line 1: is no JSON object' "$bin/reproduce" ascent --resume --out "$work/reproduce"
 printf '%s\n' '{"experiment":"ascent","extent":"full","seeds":2,"first_seed":0,"data":"","fingerprint":"","machine":"","date":""}' > "$work/reproduce/ascent/results.jsonl"
 expect 1 'holds results --full' "$bin/reproduce" ascent --quick --resume --out "$work/reproduce"

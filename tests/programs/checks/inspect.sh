@@ -13,7 +13,7 @@ expect 2 'excludes' "$bin/inspect" --learner delta-net --checkpoint "$whole"
 expect 2 'there are 8 tokens' "${looks[@]}" --learner delta-net --token 8
 expect 2 'learner' "$bin/inspect" --learner nothing
 expect 2 'checkpoint' "${looks[@]}" --learner delta-net --layer 1
-expect 1 'no layer 5' "${looks[@]}" --checkpoint "$whole" --data "$text" --layer 5
+expect 2 'layer: the model has' "${looks[@]}" --checkpoint "$whole" --data "$text" --layer 5
 expect 1 'no inner loop' "${looks[@]}" --checkpoint "$work/attention-mamba-whole" --data "$text"
 expect 1 'there is no such file or folder' "${looks[@]}" --checkpoint "$work/none"
 expect 1 'text.txt/out' "${looks[@]}" --learner delta-net --dim 4 --out "$text/out"
@@ -46,7 +46,7 @@ for file in report.html summary.jsonl views/image.npy views/patches-2.svg; do
 done
 grep -q 'a drawn character, number 4' "$work/patches/report.html" || fail "inspect: the page does not say which image"
 expect 0 'block 0 of a vision transformer with t5-swiglu' "$bin/inspect" --checkpoint "$work/images/model.safetensors" --out "$work/patches"
-expect 1 'no layer 1' "$bin/inspect" --checkpoint "$work/images" --layer 1
+expect 2 'layer: the model has 1, counted from 0' "$bin/inspect" --checkpoint "$work/images" --layer 1
 expect 2 'there are 49 tokens' "$bin/inspect" --checkpoint "$work/images" --token 49
 expect 2 'is for text' "$bin/inspect" --checkpoint "$work/images" --tokenizer "$text"
 expect 2 'is for a model of images' "${looks[@]}" --checkpoint "$whole" --data "$text" --image 1
