@@ -73,6 +73,14 @@ std::string training_report(const std::string& subtitle,
           "just before and just after the gradient step on that token (Sun et al. 2024, Figure 4)."};
   for (const Validation::Inner& layer : r.validation.inner) inner.pictures.push_back(inner_chart(layer));
   if (!inner.pictures.empty()) views.push_back(inner);
+  if (!r.why_no_sample.empty())
+    views.push_back(
+        {.id = "sample",
+         .title = "A sample",
+         .question = "What does it write?",
+         .reading =
+             "The model was to read the first lines of the validation text and to go on, which failed.",
+         .preformatted = r.why_no_sample});
   if (!r.sample.empty())
     views.push_back({.id = "sample",
                      .title = "A sample",

@@ -13,6 +13,7 @@ struct TrainingResults {
   double tokens_per_second = 0;  // of training
   double seconds = 0;            // of everything
   std::string prompt, sample;    // what the model was given to go on with, and wrote; empty: nothing
+  std::string why_no_sample;     // where it was to write, and failed
 };
 
 // Validation loss by position in the context, and the loss of one layer's own task; smoothed over 17 bytes.

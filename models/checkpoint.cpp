@@ -83,9 +83,12 @@ Weights from_safetensors(SafeTensors file) {
 
 // Which file each tensor is in, by the index of a model in several files.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& path) {
-  const nlohmann::json index = parse_json(read_file(path));
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (!index.is_object() || map == index.end() || !map->is_object() || map->empty())
+  const std::string text = read_file(path);
+  if (const std::string why = why_no_object(text); !why.empty())
+    throw IoError(fmt::format("[checkpoint] {} {}; copy it again", printable(path), why));
+  const nlohmann::json index = parse_json(text);
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object() || map->empty())
     throw IoError(fmt::format("[checkpoint] {}: there is no weight_map from tensors to files; copy it again",
                               printable(path)));
   std::map<std::string, std::vector<std::string>> out;
@@ -128,6 +131,12 @@ Weights read_weights(const fs::path& file) {
   const std::string text = read_file(path);
   const auto bytes = std::as_bytes(std::span(text));
   if (text.size() > 8 && text[8] == '{') return from_safetensors(parse_safetensors(bytes, path));
+  // A stream begins with an array of two: a name, and what it names.
+  if (!text.empty() && static_cast<unsigned char>(text[0]) != 0x92)
+    throw IoError(fmt::format(
+        "[checkpoint] {} is neither a safetensors file nor a stream of the JAX release (streaming_params); give one, or the "
+        "folder of a model",
+        printable(path)));
   return {from_jax_names(parse_flax_stream(bytes, path, is_jax_parameter), path), "", true};
 }
 

@@ -198,7 +198,7 @@ std::string LanguageModelConfig::to_json() const {
 
 LanguageModelConfig LanguageModelConfig::from_json(const std::string& text, const std::string& what) {
   const nlohmann::json json = parse_json(text);
-  if (!json.is_object()) throw ConfigError(fmt::format("[config] {} is not a JSON object", what));
+  if (!json.is_object()) throw ConfigError(fmt::format("[config] {} {}", what, why_no_object(text)));
   LanguageModelConfig config;
   for_each_field(config, [&](const char* name, auto& value) {
     const auto field = json.find(name);

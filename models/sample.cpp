@@ -94,7 +94,10 @@ std::string sample_text(const LanguageModelConfig& config, const StateDict& para
                         const std::function<void(char)>& on_byte, const Tokenizer& tokenizer) {
   check_vocabulary(tokenizer, config.vocab_size);
   const std::vector<std::int32_t> tokens = checked_prompt(prompt, bytes, temperature, tokenizer);
-  Decoder decoder(config, params, DType::f32, 1, static_cast<std::int64_t>(tokens.size()) + bytes);
+  const std::int64_t most = static_cast<std::int64_t>(tokens.size()) + bytes;
+  LanguageModelConfig read = config;  // a window that is longer than all that is read is as long as that
+  if (read.attention_window > most) read.attention_window = most;
+  Decoder decoder(read, params, DType::f32, 1, most);
   return sample(decoder, tokens, bytes, temperature, seed, on_byte, tokenizer);
 }
 

@@ -141,7 +141,7 @@ void TrainingOptions::check_without_model() const {
                     context, kMostTokens));
   if (!(static_cast<float>(lr) > 0) || !std::isfinite(static_cast<float>(lr)))  // steps are made in f32
     throw ConfigError(
-        fmt::format("[train] lr, the learning rate, must be positive and finite, it is {}", lr));
+        fmt::format("[train] lr, the learning rate, must be positive and finite in f32, it is {}", lr));
   adamw.check();
 }
 

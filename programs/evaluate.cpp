@@ -58,7 +58,7 @@ nlohmann::ordered_json in_json(const std::vector<double>& losses, double bytes_p
 
 std::string text_of(const Options& o) {
   constexpr std::size_t kLeast = 2;  // a byte, and one that is predicted
-  const ByteCorpus corpus = ByteCorpus::load(o.data, o.all ? 0 : kLeast);
+  const ByteCorpus corpus = ByteCorpus::load(o.data, 0);
   std::string out;
   for (const Split split : {Split::training, Split::validation})
     if (o.all || split == Split::validation) {
@@ -66,8 +66,9 @@ std::string text_of(const Options& o) {
       out.append(bytes.begin(), bytes.end());
     }
   if (out.size() < kLeast)
-    throw ConfigError(fmt::format("[data] '{}' has {} bytes, but at least {} are needed; give more text",
-                                  printable(o.data), out.size(), kLeast));
+    throw ConfigError(fmt::format("[data] {}'{}' has {} bytes, but at least {} are needed; give more text{}",
+                                  o.all ? "" : "the validation part of ", printable(o.data), out.size(),
+                                  kLeast, o.all ? "" : ", or ask for --all of it"));
   if (o.bytes > 0) out.resize(std::min(out.size(), static_cast<std::size_t>(o.bytes)));
   return out;
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
@@ -95,6 +96,7 @@ std::string with_options(std::string text) {
       {"hidden_size", "--width"},
       {"num_hidden_layers", "--layers"},
       {"num_attention_heads", "--heads"},
+      {"intermediate_size", "--width"},
       {"mini_batch_size", "--mini-batch"},
       {"attention_window", "--attention-window"},
       {"ttt_layer_type", "--learner"},
@@ -142,7 +144,8 @@ nlohmann::ordered_json in_json(std::optional<double> loss) {
 }
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
-Facts facts_of(const Options& o, const TrainingResults& r) {
+// first: steps that calls before this one have made.
+Facts facts_of(const Options& o, const TrainingResults& r, std::int64_t first) {
   const LanguageModelConfig& c = o.training.model;
   return {{"data", o.data},
           {"width, layers, heads",
@@ -155,7 +158,7 @@ Facts facts_of(const Options& o, const TrainingResults& r) {
           {"last quarter of the context", nats(r.validation.mean_between(0.75, 1), " per byte")},
           {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
           {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
-          {"time", format_seconds(r.seconds)}};
+          {"time", format_seconds(r.seconds) + (first > 0 ? fmt::format(" since step {}", first) : "")}};
 }
 
 // Where a step's first NaN or infinity came from, and a file that makes it again.
@@ -257,6 +260,7 @@ class Run {
     if (trainer_.steps_done() > o.training.steps)
       throw ConfigError(fmt::format("{}: this run has made {} steps, and --steps asks for {}; ask for more",
                                     printable(o.out), trainer_.steps_done(), o.training.steps));
+    first_step_ = trainer_.steps_done();
     processes_.on_first([&] {
       if (trainer_.steps_done() > 0) metrics_ = read_metrics(metrics_path(), trainer_.steps_done());
       prepare_folder(o.out, o.resume, o.training.model, std::min(o.save_every, last_step()));
@@ -336,7 +340,7 @@ class Run {
   void train(ProgressLine& progress) {
     const double tokens_per_step = static_cast<double>(o_.training.batch * o_.training.context);
     const auto start = Clock::now();
-    const std::int64_t first = trainer_.steps_done();
+    const std::int64_t first = first_step_;
     const std::int64_t stop = last_step();
     while (trainer_.steps_done() < stop) {
       StepResult s{};
@@ -358,6 +362,7 @@ class Run {
       if (saves) save();
     }
     save();
+    if (first == stop && !metrics_.empty()) results_.tokens_per_second = metrics_.back().tokens_per_second;
   }
 
   void evaluate() {
@@ -381,14 +386,20 @@ class Run {
     const auto text = corpus_.bytes(Split::validation);
     const auto prompt = text.first(std::min<std::size_t>(64, text.size()));
     r.prompt = std::string(prompt.begin(), prompt.end());
-    r.sample = sample_text(o_.training.model, trainer_.parameters(), r.prompt, o_.sample_bytes, 0.8,
-                           o_.training.seed);
+    // What training and validation have found is not lost where reading token by token takes more memory.
+    try {
+      r.sample = sample_text(o_.training.model, trainer_.parameters(), r.prompt, o_.sample_bytes, 0.8,
+                             o_.training.seed);
+    } catch (const Error& e) {
+      r.why_no_sample = e.what();
+      fmt::print(stderr, "train_lm: no sample was written: {}\n", e.what());
+    }
     r.seconds = seconds_since(start_);
     write_file_atomically(
         o_.out + "/report.html",
         training_report(fmt::format("{} layers, {} backbone, {} parameters, {} steps", o_.learner,
                                     o_.backbone, trainer_.parameter_count(), trainer_.steps_done()),
-                        facts_of(o_, r), metrics_, r));
+                        facts_of(o_, r, first_step_), metrics_, r));
     write_file_atomically(o_.out + "/loss_by_position.svg", svg(position_chart(r)));
     for (const Validation::Inner& layer : r.validation.inner)
       write_file_atomically(fmt::format("{}/inner_loss.{}.svg", o_.out, layer.layer),
@@ -424,6 +435,7 @@ class Run {
   const Options& o_;
   Transport& processes_;
   const Clock::time_point start_ = Clock::now();
+  std::int64_t first_step_ = 0;  // how many the calls before this one have made
   const ByteCorpus corpus_;
   Trainer trainer_;
   const std::unique_ptr<FolderLock> lock_;
@@ -465,8 +477,8 @@ void add_options(CLI::App& app, Options& o) {
          "their number changes bits")
       ->check(positive, "POSITIVE")
       ->capture_default_str();
-  app.add_option("--context", o.training.context, "Bytes in a sequence")
-      ->check(positive, "POSITIVE")
+  app.add_option("--context", o.training.context, "Bytes in a sequence, at least 2")
+      ->check(CLI::Range(std::int64_t{2}, std::numeric_limits<std::int64_t>::max()), "INT >= 2")
       ->capture_default_str();
   app.add_flag(
       "--pack", o.pack,
@@ -502,11 +514,12 @@ void add_options(CLI::App& app, Options& o) {
       ->check(positive, "POSITIVE")
       ->capture_default_str();
   app.add_option("--seed", o.training.seed, "Seed of parameters, batches and sample")->capture_default_str();
-  app.add_option("--checkpoint-every", o.training.checkpoint_every,
-                 "Keep inner states of every n-th mini-batch only, "
-                 "recompute the rest (0: keep all); same bits, less memory")
-      ->check(not_negative, "NONNEGATIVE")
-      ->capture_default_str();
+  app.add_option_function<std::int64_t>(
+         "--checkpoint-every", [&](std::int64_t n) { o.training.checkpoint_every = static_cast<int>(n); },
+         "Keep inner states of every n-th mini-batch only, "
+         "recompute the rest (0: keep all); same bits, less memory")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{std::numeric_limits<int>::max()}))
+      ->default_str("0");
   app.add_option_function<double>(
          "--memory-budget",
          [&](double mb) {

@@ -440,6 +440,8 @@ int main(int argc, char** argv) {
   return run_program(
       argc, argv, app,
       [&] {
+        if (o.names.empty() && !o.report && o.check)
+          throw CLI::ValidationError("--check", "is about runs, or --report: name an experiment, or `all`");
         if (o.names.empty() && !o.report)
           for (const CLI::Option* option : of_runs_alone)
             if (option->count() > 0)

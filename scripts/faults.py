@@ -927,6 +927,7 @@ FAULTS = [
         ("cosine-ends-late", "std::max<std::int64_t>(1, «steps - 1 - warmup»)", "steps - warmup"),
     ]),
     ("reference", "ttt/reference_program.cpp", REFERENCE, [
+        ("mean-called-a-sum", "«policy_.average» ? \"mean\" : \"sum\"", "false"),
         ("final-cotangent-forgotten", "cotangents.push_back(«at->second»);", "at->second * 0.0"),
         ("given-slots-ignored", "flat[i] = «given(program_.state[i].name, flat[i])»;", "flat[i]"),
         ("given-weights-ignored", "values.push_back(«given(own.at(i).name, own.at(i).value)»);", "own.at(i).value"),
@@ -1238,7 +1239,11 @@ FAULTS = [
         ("past-is-present", "decay.at(gates, g) * «before»", "g"),
         ("past-does-not-fade", "* dt * «decay.at(gates, g)» * before", "0.0 * decay.at(gates, g) + 1.0"),
     ]),
-    ("learners", "ttt/learners/hope.cpp", (files("ttt/hope"),), [
+    ("learners", "ttt/learners/bounded_chunk.h", (files("ttt/bounded_steps"),), [
+        ("chunk-of-any-length", "if («policy.chunk != Policy::kWholeSequence») return {}", "true"),
+    ]),
+    ("learners", "ttt/learners/hope.cpp", (files("ttt/hope", "ttt/bounded_steps"),), [
+        ("one-step-a-chunk-accepted", "if («policy.update == Policy::Update::per_chunk»)", "false"),
         ("no-delta-gradient", "+ «error(said)»", "0.0 * error(said)"),
         ("levels-in-step", "out[\"write.\" + name] = «level.every_token» ? one : last;", "false"),
         ("steps-are-not-emptied", "«1.0 - first»", "1.0 + 0.0 * first"),

@@ -194,16 +194,18 @@ class ConformanceChecks {
     // Two step sizes, extrapolated (errors of order h^4), where truncation and rounding are least.
     const auto central = [&](double h) { return (value(h) - value(-h)) / (2 * h); };
     double best = HUGE_VAL;
-    for (double h : {4e-4, 1e-4, 3e-5, 1e-5})
+    for (double h : {4e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6})
       best = std::min(best, std::abs((4 * central(h / 2) - central(h)) / 3 - slope));
     add("differences", best / std::max(1e-3, std::abs(slope)), 1e-6);
     const auto left = [&](double step) { return std::abs(value(step) - y - step * slope); };
-    double rate = HUGE_VAL;  // the nearest to 2: large steps see the third order, small ones rounding
-    for (double step : {3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5}) {
+    // The largest: small steps see rounding. It may be more than 2, where the third order is larger than the second; of a
+    // wrong slope it is 1.
+    double rate = -HUGE_VAL;
+    for (double step : {3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6}) {
       const double found = std::log2(left(2 * step) / left(step));
-      if (std::abs(found - 2) < std::abs(rate - 2)) rate = found;
+      if (std::isfinite(found)) rate = std::max(rate, found);
     }
-    add("taylor", std::abs(rate - 2), 0.1, fmt::format("rate {:.3f}", rate));
+    add("taylor", std::max(0.0, 2 - rate), 0.1, fmt::format("rate {:.3f}", rate));
   }
 
   void contributions() {

@@ -229,7 +229,8 @@ EffectiveAttention effective_attention(const Learner& given, const Weights& star
   if (reads.feature_axis && last.transposed)
     refuse("gates per feature with a weight that is used transposed");
   out.matrix = scores(reads, out.queries, out.keys);
-  out.decay = left_of_start(run, reads, trained.start.weights.at(last.weight));
+  const Tensor left = left_of_start(run, reads, trained.start.weights.at(last.weight));
+  out.decay = broadcast_to(left, {views.k.dim(0), views.k.dim(1), time, left.rank() == 0 ? 1 : left.dim(-1)});
   return out;
 }
 

@@ -1,8 +1,9 @@
 // Effective linear attention ("Test-time training with KV binding is secretly linear attention", theorems 5.1
 // to 5.3): a learner whose last layer is linear and bias-free, f(x; W, Theta) = phi(x; Theta) W, answers
 //
-//   o_t = decay_t (q_t base) + sum_s matrix[t, s] v_s,     matrix[t, s] = Z[t, s] <q_t, k_s>
+//   o_t = (decay_t * q_t) base + sum_s matrix[t, s] v_s,     matrix[t, s] = Z[t, s] <q_t, k_s>
 //
+// (where gates are per feature, decay_t and Z[t, s] have a number for each, within the product)
 // with effective queries q_t = phi(q_t; Theta_t), keys k_s = phi(k_s; Theta at s's gradient) and values v_s =
 // the rate of s times the derivative of its inner loss by its prediction; Z is what the optimiser's steps of
 // W add up to (-1 below the diagonal for plain descent; sums of products of the momentum factors in
@@ -17,8 +18,9 @@ struct EffectiveAttention {
   Tensor queries, keys;  // [batch, heads, time, hidden]
   Tensor values;         // [batch, heads, time, out]
   Tensor base;           // W at the start, [batch, heads, hidden, out]
-  Tensor
-      decay;  // [batch, heads, time, 1]; what is left of W at the start, and of an anchor there, when t reads
+  // [batch, heads, time, 1], or hidden where gates are per feature: what is left of W at the start, and of an anchor there,
+  // when t reads.
+  Tensor decay;
   Tensor matrix;  // [batch, heads, time, time]
   Tensor output() const;
 };

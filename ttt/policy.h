@@ -35,10 +35,11 @@ struct Policy {
 
   // How far the outer gradient follows the learning.
   enum class Meta : std::uint8_t {
-    full,         // through every inner gradient
-    first_order,  // the weights at which an inner gradient is taken count as constants, also for gates that the
-                  // learner makes of them (Learner::own_gates)
-    truncated,    // weights are cut from their past every `horizon` chunks
+    full,  // through every inner gradient
+    first_order,  // the weights that learn (trained) count as constants where an inner gradient is taken, also for gates
+                  // that the learner makes of them (Learner::own_gates)
+    truncated,  // weights that learn are cut from their past every `horizon` chunks; a token that is read by itself
+                // (train_step) does not know where that is, and cuts nothing
   } meta = Meta::full;
   std::int64_t horizon = 1;
 

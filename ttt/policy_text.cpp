@@ -32,7 +32,7 @@ std::int64_t integer(std::string_view key, std::string_view value) {
   std::int64_t out = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
   if (error != std::errc() || end != value.data() + value.size() || out < 0 || out > INT32_MAX)
-    refuse(key, value, "a whole number that is not negative");
+    refuse(key, value, fmt::format("a whole number from 0 to {}", INT32_MAX));
   return out;
 }
 

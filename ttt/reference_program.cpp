@@ -227,9 +227,11 @@ class Tracer {
         give("view." + name, value, view_axes(name), "as the inner loop is given it");
     const InnerSteps steps = inner_steps(learner, start, views, policy_, options_.form);
     for (std::size_t i = 0; i < steps.names.size(); ++i)
-      give("inner_gradient." + steps.names[i], steps.gradients[i],
-           weight_axes("chunk batch head ", start.weights.at(start.weights.index(steps.names[i])).kind),
-           "sum over the chunk's tokens of rate * dloss/dW where the chunk's gradients are taken");
+      give(
+          "inner_gradient." + steps.names[i], steps.gradients[i],
+          weight_axes("chunk batch head ", start.weights.at(start.weights.index(steps.names[i])).kind),
+          fmt::format("{} over the chunk's tokens of {}rate * dloss/dW where the chunk's gradients are taken",
+                      policy_.average ? "mean" : "sum", policy_.ascent ? "-" : ""));
     give("inner_prediction", steps.predictions, view_axes("k"), "f(k; W) where the gradients are taken");
   }
 

@@ -231,7 +231,7 @@ void write(const std::string& folder, const ModelCheckpoint<Config>& checkpoint)
 template <class Config>
 Config config_from_json(const std::string& text, const std::string& what) {
   const Json json = parse_json(text);
-  if (!json.is_object()) throw ConfigError(fmt::format("[vision] {} is not a JSON object", what));
+  if (!json.is_object()) throw ConfigError(fmt::format("[vision] {} {}", what, why_no_object(text)));
   const Fields fields{json, what};
   if (fields.get<std::string>("model_type") != Format<Config>::kType)
     throw ConfigError(fmt::format("[vision] {}: model_type is {}, {} has \"{}\"", what,

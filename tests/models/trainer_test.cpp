@@ -479,8 +479,9 @@ TEST_CASE("settings that make no sense are refused by name") {
   refused([](TrainingOptions& o) { o.checkpoint_every = -1; }, "checkpoint_every must be at least 0");
   const double nan = std::nan(""), infinity = HUGE_VAL;
   for (const double wrong : {0.0, -1.0, nan, infinity}) {
-    const std::string it_is = fmt::format("must be positive and finite, it is {}", wrong);
-    refused([&](TrainingOptions& o) { o.lr = wrong; }, ("lr, the learning rate, " + it_is).c_str());
+    const std::string it_is = fmt::format("must be positive and finite, it is {}", wrong),
+                      in_f32 = fmt::format("must be positive and finite in f32, it is {}", wrong);
+    refused([&](TrainingOptions& o) { o.lr = wrong; }, ("lr, the learning rate, " + in_f32).c_str());
     refused([&](TrainingOptions& o) { o.adamw.eps = wrong; }, ("eps " + it_is).c_str());
     refused([&](TrainingOptions& o) { o.adamw.clip = wrong; }, "clip must be positive and finite");
   }

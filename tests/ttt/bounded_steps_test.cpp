@@ -5,6 +5,7 @@
 
 #include "tests/ttt/system_testing.h"
 #include "ttt/learners/titans.h"
+#include "ttt/reference.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -161,6 +162,29 @@ double norm_after(bool unit_targets, double rate, std::int64_t tokens_of_a_chunk
 }
 
 }  // namespace
+
+TEST_CASE("learners that bound what the tokens of a chunk do together are told how many there are") {
+  for (const char* name : {"self-modifying", "titans-mlp"}) {
+    CAPTURE(name);
+    const ttt::System& system = ttt::system_named(name);
+    CHECK(contains(message_of<ConfigError>([&] {
+                     ttt::describe_reference(system, {.batch = 1, .heads = 1, .time = 4, .dim = 2},
+                                             {.policy = "chunk=0"});
+                   }),
+                   "any number of them; give the number"));
+    CHECK(contains(message_of<ConfigError>([&] {
+                     ttt::trace_system(system, {.chunk = 0}, DType::f64,
+                                       [](const ttt::SystemProgram&) { return Tensors(); });
+                   }),
+                   "any number of them"));
+  }
+  CHECK(contains(message_of<ConfigError>([] {
+                   ttt::describe_reference(ttt::system_named("hope"),
+                                           {.batch = 1, .heads = 1, .time = 4, .dim = 2},
+                                           {.policy = "chunk=4,update=per-chunk"});
+                 }),
+                 "leave update at per-token"));
+}
 
 TEST_CASE(
     "each of the two pieces is needed: targets that a memory makes longer, rates that add up in a chunk") {

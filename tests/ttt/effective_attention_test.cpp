@@ -175,6 +175,20 @@ std::vector<Case> cases() {
 
 }  // namespace
 
+TEST_CASE(
+    "what is left of the start has the shape of queries, or one feature, whatever the optimiser forgets by") {
+  for (const auto& [name, features] :
+       {std::pair{"linear-attention", 1}, {"mamba-2", 1}, {"gated-linear-attention", 4}}) {
+    CAPTURE_BOUND(name);
+    const ttt::System& system = ttt::system_named(name);
+    const ttt::ProgramSizes sizes{.batch = 2, .heads = 3, .dim = 4, .time = 5};
+    const Function f = ttt::trace_system(system, sizes, DType::f64, [](const ttt::SystemProgram& p) {
+      return Tensors{ttt::effective_attention(*p.learner, p.start, p.views, p.policy).decay};
+    });
+    CHECK(f.output_spec(0).shape == Shape{2, 3, 5, features});
+  }
+}
+
 TEST_CASE("effective attention is the learner: depth, momentum, decay, chunks, random numbers" *
           doctest::test_suite("slow")) {
   for (const Case& c : cases())

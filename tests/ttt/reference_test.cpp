@@ -300,6 +300,21 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "what is called the sum of inner gradients is a mean where the policy says so, and its negative where it climbs") {
+  const auto text = [](const char* name, const std::string& policy) {
+    const ReferenceOptions options{.policy = policy, .intermediates = true};
+    const ttt::System& system = system_named(name);
+    for (const ttt::ReferenceTensor& out : ttt::describe_reference(system, kSmall, options).outputs)
+      if (out.name.starts_with("inner_gradient.")) return out.text;
+    return std::string();
+  };
+  CHECK(text("delta-net", "").starts_with("sum over the chunk's tokens of rate * dloss/dW"));
+  CHECK(text("t5-gated", "").starts_with("mean over the chunk's tokens of rate * dloss/dW"));
+  CHECK(
+      text("linear-attention", "ascent=true").starts_with("sum over the chunk's tokens of -rate * dloss/dW"));
+}
+
+TEST_CASE(
     "formulas of a step per chunk have the mean of a rate where the optimiser reads it, and the rate where it is a gradient's") {
   const auto m =
       ttt::describe_reference(system_named("mamba-2"), kSmall, {.policy = "chunk=4,update=per-chunk"})

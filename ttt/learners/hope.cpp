@@ -129,25 +129,29 @@ class Hope : public Learner {
 }  // namespace
 
 System hope() {
-  return {.name = "hope",
-          .title = "Hope (self-modifying, continuum memory)",
-          .source = "Behrouz et al. 2025, Nested Learning, equations 70, 71, 88 and 94 to 97",
-          .gates = {},
-          .learner = [](const Params& p, const SystemSizes& s) { return std::make_unique<Hope>(p, s); },
-          .policy =
-              [](const SystemSizes& s) {
-                return Policy{.chunk = tokens_of_chunk(s), .read = Policy::Read::before_write};
-              },
-          .prepare =
-              [](Views& views) {
-                views.q = l2_norm(silu(views.q));
-                views.k = silu(views.k);
-              },
-          .why_not = [](const Policy& policy) -> std::string {
-            if (policy.chunk >= 1 && policy.chunk <= kMostTokens) return {};
-            return fmt::format("its second perceptron steps at a place in a chunk of 1 to {} tokens",
-                               kMostTokens);
-          }};
+  return {
+      .name = "hope",
+      .title = "Hope (self-modifying, continuum memory)",
+      .source = "Behrouz et al. 2025, Nested Learning, equations 70, 71, 88 and 94 to 97",
+      .gates = {},
+      .learner = [](const Params& p, const SystemSizes& s) { return std::make_unique<Hope>(p, s); },
+      .policy =
+          [](const SystemSizes& s) {
+            return Policy{.chunk = tokens_of_chunk(s), .read = Policy::Read::before_write};
+          },
+      .prepare =
+          [](Views& views) {
+            views.q = l2_norm(silu(views.q));
+            views.k = silu(views.k);
+          },
+      .why_not = [](const Policy& policy) -> std::string {
+        if (policy.update == Policy::Update::per_chunk)
+          return "its second perceptron steps once, at a place in a chunk, and one step a chunk has none: its gates "
+                 "would be means over the chunk; leave update at per-token";
+        if (policy.chunk >= 1 && policy.chunk <= kMostTokens) return {};
+        return fmt::format("its second perceptron steps at a place in a chunk of 1 to {} tokens",
+                           kMostTokens);
+      }};
 }
 
 }  // namespace nestgrad::ttt

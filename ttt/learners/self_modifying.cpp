@@ -19,6 +19,7 @@
 
 #include "ops/accumulate.h"
 #include "ops/numerics/functions.h"
+#include "ttt/learners/bounded_chunk.h"
 #include "ttt/learners/catalogue.h"
 
 namespace nestgrad::ttt {
@@ -35,9 +36,10 @@ class SelfModifying : public Learner {
               matrix("M_v", params("M_v", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_eta", params("M_eta", {s.heads, s.dim, 1}))};
     // Rates start at 1/32, or half of what they can be: the memories that make keys and values change slowly.
-    const double share = s.chunk > 0 ? std::min(0.5, static_cast<double>(s.chunk) / 32) : 0.5;
+    const auto tokens = static_cast<double>(bounded_chunk("self-modifying", s));
+    const double share = std::min(0.5, tokens / 32);
     bias_ = params("eta_bias", {s.heads, 1, 1}, {Init::Kind::constant, m::log(share / (1 - share))});
-    most_ = s.chunk > 0 ? 1.0 / static_cast<double>(s.chunk) : 1;  // 0: one chunk, of any length
+    most_ = 1 / tokens;
   }
   Weights init() const override { return start_; }
   Tensor predict(const Weights& w, Tensor q) const override { return matmul(q, w["M_memory"]); }
@@ -77,7 +79,8 @@ System self_modifying() {
       .learner = [](const Params& p, const SystemSizes& s) { return std::make_unique<SelfModifying>(p, s); },
       .policy =
           [](const SystemSizes& s) { return Policy{.chunk = s.chunk, .read = Policy::Read::before_write}; },
-      .prepare = [](Views& views) { views.q = l2_norm(views.q); }};
+      .prepare = [](Views& views) { views.q = l2_norm(views.q); },
+      .why_not = why_not_of_any_length};
 }
 
 }  // namespace nestgrad::ttt

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 
+#include "ttt/learners/bounded_chunk.h"
 #include "ttt/learners/catalogue.h"
 #include "ttt/learners/matrix_memory.h"
 
@@ -91,16 +92,18 @@ System titans_linear() {
 }
 
 System titans_mlp() {
-  return titans("titans-mlp", "Titans, deep memory", sigmoid_gate("eta", -2),
-                [](const Params& p, const SystemSizes& s) {
-                  constexpr bool bias = false, residual_norm = true;
-                  Model memory = mlp(
-                      p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu", bias,
-                      residual_norm);
-                  const double tokens = static_cast<double>(std::max<std::int64_t>(s.chunk, 1));
-                  return std::make_unique<Composed>(std::move(memory), mean_squared_error(),
-                                                    titans_optimizer().scale(kMostOfChunk / tokens));
-                });
+  System out = titans("titans-mlp", "Titans, deep memory", sigmoid_gate("eta", -2),
+                      [](const Params& p, const SystemSizes& s) {
+                        constexpr bool bias = false, residual_norm = true;
+                        Model memory = mlp(
+                            p, s.heads, {s.dim, 2 * s.dim, s.dim}, [](Tensor x) { return gelu(x); }, "gelu",
+                            bias, residual_norm);
+                        const auto tokens = static_cast<double>(bounded_chunk("titans-mlp", s));
+                        return std::make_unique<Composed>(std::move(memory), mean_squared_error(),
+                                                          titans_optimizer().scale(kMostOfChunk / tokens));
+                      });
+  out.why_not = why_not_of_any_length;
+  return out;
 }
 
 }  // namespace nestgrad::ttt

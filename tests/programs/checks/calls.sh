@@ -100,6 +100,7 @@ grep -q 'not ours' "$work/of-others/config.json" || fail "a config.json of somet
 expect 0 '^ascent .*mirrored start' "$bin/reproduce"
 expect 2 'NAME' "$bin/reproduce" nothing
 expect 2 'excludes' "$bin/reproduce" ascent --quick --full
+expect 2 'check: is about runs' "$bin/reproduce" --check
 expect 2 'seeds' "$bin/reproduce" ascent --seeds 0
 expect 2 'ascent has no models of images' "$bin/reproduce" ascent --models "$work/models" --out "$work/reproduce-2"
 expect 1 'no results to go on from' "$bin/reproduce" ascent --resume --out "$work/reproduce"

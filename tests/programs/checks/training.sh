@@ -66,7 +66,15 @@ touch "$whole/.nestgrad-1-1.tmp"
 exec {lock}< "$whole"; flock -n "$lock"
 expect 1 'in use by another process' "${run[@]}" --resume --out "$whole"
 exec {lock}<&-
-expect 0 'report' "${run[@]}" --resume --out "$whole"
+speed() { sed -E 's/.*"tokens_per_second":([0-9.e+-]+).*/\1/' <<< "$1"; }
+"${run[@]}" --resume --out "$whole" --json > "$work/log" 2>&1 || fail "a finished run is not resumed"
+[ "$(speed "$(tail -1 "$work/log")")" = "$(speed "$(tail -1 "$whole/metrics.jsonl")")" ] ||
+  fail "a finished run that is resumed has another speed"
+grep -q ' since step ' "$whole/report.html" || fail "the page does not say which steps its time is of"
+# Windows longer than all that is read; a sample that takes more memory than there is leaves the rest as it is.
+expect 0 'report' "$bin/train_lm" "${small[@]}" --attention-window 8388609 --steps 2 --out "$work/endless-window"
+expect 0 'no sample was written: .*larger than any memory' "$bin/train_lm" "${small[@]}" --mini-batch 16777216 --steps 2 --out "$work/no-sample"
+grep -q 'larger than any memory' "$work/no-sample/report.html" || fail "the page does not say why there is no sample"
 [ ! -e "$whole/.nestgrad-1-1.tmp" ] || fail "what a killed run left behind is still there"
 expect 1 'not finite.*--lr is 1e\+30' "$bin/train_lm" "${small[@]}" --steps 60 --lr 1e30 --out "$work/diverged" --save-every 1
 [ -s "$work/diverged/nonfinite.safetensors" ] || fail "no reproducer of the value that is not finite"
