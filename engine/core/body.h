@@ -18,8 +18,8 @@ struct GraphBody {
   std::vector<NodeId> outs;      // next carries (scan), results (custom_vjp)
   bool has_collectives = false;  // ops over processes, also in bodies of its own
   std::size_t hash = 0;
-  std::uint64_t computation =
-      0;  // equal where the computation is, wherever it was written; close_body() gives it
+  // Equal where the computation is, wherever it was written; close_body() gives it.
+  std::uint64_t computation = 0;
 
   bool operator==(const GraphBody& other) const { return computation == other.computation; }
   int inputs() const { return carries + xs + consts; }
