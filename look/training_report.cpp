@@ -73,22 +73,18 @@ std::string training_report(const std::string& subtitle,
           "just before and just after the gradient step on that token (Sun et al. 2024, Figure 4)."};
   for (const Validation::Inner& layer : r.validation.inner) inner.pictures.push_back(inner_chart(layer));
   if (!inner.pictures.empty()) views.push_back(inner);
-  if (!r.why_no_sample.empty())
+  const bool failed = !r.why_no_sample.empty();
+  if (failed || !r.sample.empty())
     views.push_back(
         {.id = "sample",
          .title = "A sample",
          .question = "What does it write?",
          .reading =
-             "The model was to read the first lines of the validation text and to go on, which failed.",
-         .preformatted = r.why_no_sample});
-  if (!r.sample.empty())
-    views.push_back({.id = "sample",
-                     .title = "A sample",
-                     .question = "What does it write?",
-                     .reading =
-                         "The model read the first lines, from the validation text, and wrote what "
-                         "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
-                     .preformatted = r.prompt + "▌" + r.sample});
+             failed
+                 ? "The model was to read the first lines of the validation text and to go on, which failed."
+                 : "The model read the first lines, from the validation text, and wrote what "
+                   "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
+         .preformatted = failed ? r.why_no_sample : r.prompt + "▌" + r.sample});
   return html_report("nestgrad: a language model that learns while it reads", subtitle, facts, views);
 }
 

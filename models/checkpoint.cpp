@@ -84,9 +84,9 @@ Weights from_safetensors(SafeTensors file) {
 // Which file each tensor is in, by the index of a model in several files.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& path) {
   const std::string text = read_file(path);
-  if (const std::string why = why_no_object(text); !why.empty())
-    throw IoError(fmt::format("[checkpoint] {} {}; copy it again", printable(path), why));
   const nlohmann::json index = parse_json(text);
+  if (!index.is_object())
+    throw IoError(fmt::format("[checkpoint] {} {}; copy it again", printable(path), why_no_object(text)));
   const auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object() || map->empty())
     throw IoError(fmt::format("[checkpoint] {}: there is no weight_map from tensors to files; copy it again",

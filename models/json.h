@@ -12,8 +12,7 @@ namespace nestgrad {
 // write.
 nlohmann::json parse_json(const std::string& text);
 
-// Why parse_json() makes no object of it, to be read after a name: "is not a JSON object", "gives the key 'a' twice". "": it
-// does.
+// Why parse_json() made no object of it, to be read after a name: "is not a JSON object", "gives the key 'a' twice".
 std::string why_no_object(const std::string& text);
 
 // A value for one line of an error message.

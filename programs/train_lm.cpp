@@ -340,7 +340,6 @@ class Run {
   void train(ProgressLine& progress) {
     const double tokens_per_step = static_cast<double>(o_.training.batch * o_.training.context);
     const auto start = Clock::now();
-    const std::int64_t first = first_step_;
     const std::int64_t stop = last_step();
     while (trainer_.steps_done() < stop) {
       StepResult s{};
@@ -351,7 +350,7 @@ class Run {
         throw ValueError(fmt::format("{}; --lr is {}", e.what(), o_.training.lr));
       }
       double& rate = results_.tokens_per_second;
-      rate = static_cast<double>(s.step - first) * tokens_per_step / seconds_since(start);
+      rate = static_cast<double>(s.step - first_step_) * tokens_per_step / seconds_since(start);
       metrics_.push_back({s.step, s.loss, s.grad_norm, s.rate, rate});
       const bool saves = s.step % o_.save_every == 0;
       if (saves || s.step == stop) metrics_.back().peak_mb = peaks();
@@ -362,7 +361,8 @@ class Run {
       if (saves) save();
     }
     save();
-    if (first == stop && !metrics_.empty()) results_.tokens_per_second = metrics_.back().tokens_per_second;
+    if (first_step_ == stop && !metrics_.empty())
+      results_.tokens_per_second = metrics_.back().tokens_per_second;
   }
 
   void evaluate() {

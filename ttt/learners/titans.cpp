@@ -17,8 +17,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "ttt/learners/bounded_chunk.h"
 #include "ttt/learners/catalogue.h"
 #include "ttt/learners/matrix_memory.h"
