@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "autograd/reverse.h"
 #include "autograd/why.h"
@@ -24,20 +23,6 @@ std::vector<GradSeed> seeds_of(std::span<const Tensor> values, std::span<const T
 
 // What is differentiated: the y that a user gave, or, for second derivatives, its gradients.
 enum class Of : std::uint8_t { values, gradients };
-
-// Is t made of numbers alone, as zeros() and eye() are? Equal ones are one node, whoever wrote them.
-bool is_made_of_numbers(Tensor t) {
-  const std::deque<GraphNode>& nodes = t.graph().nodes();
-  std::set<NodeId> seen{t.id()};
-  for (std::vector<NodeId> todo{t.id()}; !todo.empty();) {
-    const GraphNode& n = nodes[uz(todo.back())];
-    todo.pop_back();
-    if (n.op->kind == OpKind::input || n.op == &probe_op) return false;
-    for (const NodeId in : n.inputs)
-      if (seen.insert(in).second) todo.push_back(in);
-  }
-  return true;
-}
 
 // How y, in a graph below that of x, depends on x through what ops outside make of it; empty if it does not.
 std::string why_none_through_outside(Tensor y, Tensor x) {
@@ -76,7 +61,7 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
     if (!is_float(t.dtype()))
       throw GradError(fmt::format("[{}] {} is an integer and has no derivative (at {})", rule, describe(t),
                                   describe(loc)));
-    if (is_made_of_numbers(t))
+    if (t.graph().node(t.id()).of_numbers)
       throw GradError(
           fmt::format("[{}] x = {} is a number, or made of numbers alone, and equal numbers are one "
                       "node; give the use that you mean a name with probe() (at {})",
@@ -192,9 +177,18 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
           "say), so there is no forward derivative that belongs to it (at {}). Use grad or vjp, or a linear rule",
           describe(y[i]), describe(loc)));
     if (out[i].defined()) continue;
-    if (!options.allow_zero)
-      throw GradError(
-          fmt::format("[jvp] y = {} does not depend on any x (at {})", describe(y[i]), describe(loc)));
+    if (!options.allow_zero) {
+      const auto meets = [&](Tensor from) {
+        return &y[i].graph() == &from.graph() && why_disconnected(y[i], from).meets;
+      };
+      const auto met = std::ranges::find_if(x, meets);
+      const std::string why =
+          x.empty() ? "there is none"
+                    : why_none(std::span(&seeds[i], 1), Of::values, met == x.end() ? x[0] : *met);
+      throw GradError(fmt::format(
+          "[jvp] y = {} does not depend on any x: {}. If zero is what you mean, ask for it with allow_zero (at {})",
+          describe(y[i]), why, describe(loc)));
+    }
     out[i] = zeros(y[i].dtype(), y[i].shape());
   }
   return out;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "autograd/scan.h"
 #include "autograd/why.h"
 #include "ops/ops.h"
@@ -15,13 +17,24 @@ Shape joined(Shape a, const Shape& b) {
   return a;
 }
 
+// fn's GradErrors in the name of what the user called.
+template <class Fn>
+auto in_name_of(std::string_view rule, const Fn& fn) {
+  try {
+    return fn();
+  } catch (const GradError& e) {
+    const std::string_view text = e.what();
+    const std::size_t end = text.starts_with('[') ? text.find(']') : std::string_view::npos;
+    if (end == std::string_view::npos) throw;
+    throw GradError(fmt::format("[{}{}", rule, text.substr(end)));
+  }
+}
+
 // Is y made of x, in whichever way? In the body of a loop what is made of an x outside may be outside too: there
 // the derivative itself finds out.
 bool may_meet(Tensor y, Tensor x) { return &y.graph() != &x.graph() || why_disconnected(y, x).meets; }
 
-}  // namespace
-
-Tensor jacobian(Tensor y, Tensor x, GradOptions options, Loc loc) {
+Tensor jacobian_of(Tensor y, Tensor x, GradOptions options, Loc loc) {
   const GraphScope open(context().emit.graph ? *context().emit.graph : y.graph());  // where the identity goes
   const Scope scope("jacobian", loc);
   const std::int64_t elements = y.spec().size();
@@ -36,14 +49,24 @@ Tensor jacobian(Tensor y, Tensor x, GradOptions options, Loc loc) {
   return reshape(rows.ys[0], shape);
 }
 
-Tensor hessian(Tensor y, Tensor x, GradOptions options, Loc loc) {
+Tensor hessian_of(Tensor y, Tensor x, GradOptions options, Loc loc) {
   const Tensor slope = grad(y, x, options, loc);
   if (!options.allow_zero && !may_meet(slope, x))
     throw GradError(fmt::format(
         "[hessian] y = {} is linear in x = {}, so there is no second derivative. If zero is what you "
         "mean, ask for it with allow_zero (at {})",
         describe(y), describe(x), describe(loc)));
-  return jacobian(slope, x, options, loc);
+  return jacobian_of(slope, x, options, loc);
+}
+
+}  // namespace
+
+Tensor jacobian(Tensor y, Tensor x, GradOptions options, Loc loc) {
+  return in_name_of("jacobian", [&] { return jacobian_of(y, x, options, loc); });
+}
+
+Tensor hessian(Tensor y, Tensor x, GradOptions options, Loc loc) {
+  return in_name_of("hessian", [&] { return hessian_of(y, x, options, loc); });
 }
 
 }  // namespace nestgrad

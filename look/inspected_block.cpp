@@ -18,9 +18,9 @@ using look::check_layer, look::take_numbers;
 
 // f32 [height, width, channels] of the sizes of a model as a batch of one.
 template <class Config>
-Array image_batch(const Config& c, const Array& image) {
+Array image_batch(const Config& c, const Array& image, const char* what = "image") {
   if (image.spec() != Spec{DType::f32, {c.height, c.image_width, c.channels}})
-    throw ShapeError(fmt::format("[inspect] the image is {}, the model sees f32[{},{},{}]",
+    throw ShapeError(fmt::format("[inspect] the {} is {}, the model sees f32[{},{},{}]", what,
                                  to_string(image.spec()), c.height, c.image_width, c.channels));
   return image.reshaped({1, c.height, c.image_width, c.channels});
 }
@@ -62,6 +62,8 @@ std::string what_it_says(const vision::VisionCheckpoint& checkpoint, const std::
       });
   const std::vector<double> p = model.function(model.bind({batch[0]}, {&checkpoint.params}))[0].to_vector();
   const auto best = std::ranges::max_element(p);
+  if (!std::isfinite(*best))
+    return fmt::format("class {}, what the model says is not finite", batch[1].at(0));
   return fmt::format("class {}, the model says {} ({:.0f} %)", batch[1].at(0), best - p.begin(), 100 * *best);
 }
 
@@ -88,7 +90,7 @@ look::InspectedLoop inspected_block(const vision::VisionCheckpoint& checkpoint, 
 namespace {
 
 std::vector<Array> batch_of(const vision::DiffusionConfig& c, const NoisyImage& noisy) {
-  return {image_batch(c, noisy.image), image_batch(c, noisy.noise), one_number(noisy.level),
+  return {image_batch(c, noisy.image), image_batch(c, noisy.noise, "noise"), one_number(noisy.level),
           one_number(noisy.label)};
 }
 
@@ -100,6 +102,7 @@ look::InspectedLoop inspected_block(const vision::DiffusionCheckpoint& checkpoin
   const vision::DiffusionConfig& config = checkpoint.config;
   const std::vector<Array> batch = batch_of(config, noisy);
   check_layer(layer, config.depth);
+  vision::check_levels(schedule, config);
   look::InspectedLoop out;
   out.outer_unit = "squared error of the noise";
   ttt::VisionLoop loop;
@@ -112,12 +115,12 @@ look::InspectedLoop inspected_block(const vision::DiffusionCheckpoint& checkpoin
                                           loop.answers, loop.views};
                });
   const Array shown =
-      trace([&](const Tensors& in) { return Tensors{schedule.noisy(in[0], in[1], in[2])}; },
+      trace([&](const Tensors& in) { return Tensors{(schedule.noisy(in[0], in[1], in[2]) + 1.0) * 0.5}; },
             {batch[0].spec(), batch[1].spec(), batch[2].spec()})({batch[0], batch[1], batch[2]})[0];
   describe(out, config, mixer_of(config), "diffusion transformer", layer, loop);
-  out.patches->images = {
-      {shown.reshaped(noisy.image.shape()),
-       fmt::format("class {} at noise level {} of {}", noisy.label, noisy.level, config.levels)}};
+  out.patches->images = {{shown.reshaped(noisy.image.shape()),
+                          fmt::format("class {} at noise level {} of {}, -1 black and 1 white", noisy.label,
+                                      noisy.level, config.levels)}};
   return out;
 }
 

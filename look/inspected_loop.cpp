@@ -24,10 +24,19 @@ void InspectedLoop::check() const {
   if (cotangent.shape()[2] != q.shape()[2])
     shape_error(fmt::format("the cotangent is {} and q {}: they must have as many tokens",
                             to_string(cotangent.spec()), to_string(q.spec())));
+  for (const Array* a : {&q, &v, &cotangent})
+    if (a->shape()[0] != batch() || a->shape()[1] != heads())
+      shape_error(fmt::format("q {}, k {}, v {} and the cotangent {} must have as many sequences and heads",
+                              to_string(q.spec()), to_string(k.spec()), to_string(v.spec()),
+                              to_string(cotangent.spec())));
+  if (outer_loss.size() > 1 && std::ssize(outer_loss) != time())
+    shape_error(fmt::format("outer_loss has {} numbers; it may have one, or one for each of the {} tokens",
+                            outer_loss.size(), time()));
   if (q.shape()[2] != time())
     shape_error(fmt::format("q is {} and k {}: they must have as many tokens", to_string(q.spec()),
                             to_string(k.spec())));
   if (time() < 1) shape_error("there is no token to look at");
+  if (patches) patches->check(time());
   if (time() % chunk())
     throw ConfigError(fmt::format("[inspect] {}: {} tokens are not whole chunks of {}; give a multiple", name,
                                   time(), chunk()));
@@ -36,6 +45,35 @@ void InspectedLoop::check() const {
         "[inspect] {}: {} tokens are less than a chunk of {}, and by the policy ({}) a partial chunk "
         "does not write: there is nothing to look into; give at least a whole chunk",
         name, time(), policy.chunk, policy.str()));
+}
+
+void InspectedLoop::Patches::check(std::int64_t tokens_there) const {
+  if (rows < 1 || columns < 1 || images.empty())
+    throw ConfigError(fmt::format(
+        "[inspect] patches: there must be an image, and rows and columns of patches on it; there are {} "
+        "images, {} rows and {} columns",
+        images.size(), rows, columns));
+  for (const std::vector<Captioned>* list : {&images, &made})
+    for (const Captioned& x : *list)
+      if (!x.image.defined() || x.image.dtype() != DType::f32 || x.image.shape().size() != 3 ||
+          (x.image.shape()[2] != 1 && x.image.shape()[2] != 3))
+        throw ShapeError(
+            fmt::format("[inspect] patches: an image is {}; it must be f32 [height, width, 1 or 3]",
+                        x.image.defined() ? to_string(x.image.spec()) : "not defined"));
+  const Shape& one = images[0].image.shape();
+  for (const Captioned& x : images)
+    if (x.image.shape() != one)
+      throw ShapeError(fmt::format("[inspect] patches: the images are of two sizes, {} and {}",
+                                   to_string(one), to_string(x.image.shape())));
+  if (one[0] % rows != 0 || one[1] % columns != 0 || one[0] / rows != one[1] / columns)
+    throw ShapeError(
+        fmt::format("[inspect] patches: {} rows and {} columns do not cut an image of {} x {} into squares",
+                    rows, columns, one[0], one[1]));
+  if (tokens_there != tokens() && tokens_there != tokens() + 1)
+    throw ShapeError(fmt::format(
+        "[inspect] patches: {} images have {} patches, and there are {} tokens; there must be one for "
+        "each, or one more, a class token",
+        images.size(), tokens(), tokens_there));
 }
 
 namespace {
@@ -120,7 +158,7 @@ InspectedLoop inspected_learner(const System& system, const ProgramSizes& sizes,
   // Outer loss: half the squared distance of each answer, a mean over all tokens of one sequence and head.
   out.cotangent = Array::zeros(DType::f64, rows.shape);
   const Array answers = OpenProgram(out, {}, [](OpenLoop& loop, const std::vector<Tensor>&) {
-    return std::vector<Tensor>{loop.run(loop.options).output};
+    return std::vector<Tensor>{train_along(*loop.learner, loop.start, loop.views, loop.options).output};
   })()[0];
   if (answers.shape() != rows.shape)
     throw ShapeError(fmt::format(

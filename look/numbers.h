@@ -26,8 +26,8 @@ struct InspectedLoop {
   std::map<std::string, Array> gates;   // [batch, heads, time, 1 or in]
   Array position;                       // [chunk], or undefined: see Views
   std::map<std::string, Array> params;  // what the learner asks for, by name
-  Array cotangent;                      // outer loss differentiated by the output, [batch, heads, time, dim]
-  std::vector<double> outer_loss;       // of each token, or one number of all together
+  Array cotangent;  // outer loss differentiated by the output, of its shape: [batch, heads, time, dim]
+  std::vector<double> outer_loss;       // of each token, or one number of all together, or not known: empty
   std::string outer_unit;               // its unit: "nats per byte"
   // Of images: what the tokens lie on, patches of the first image, then of the next. Behind a class token, if there is one.
   struct Patches {
@@ -39,6 +39,7 @@ struct InspectedLoop {
     std::int64_t rows = 0, columns = 0;  // of patches of each
     std::vector<Captioned> made = {};    // by the model, of no token
     std::int64_t tokens() const { return std::ssize(images) * rows * columns; }
+    void check(std::int64_t tokens_there) const;  // ConfigError, ShapeError
   };
   std::optional<Patches> patches = {};
 
@@ -68,8 +69,9 @@ StepContributions contributions_by_step(const InspectedLoop& inspected);
 
 // ---- the two channels ----
 
-// How token s's write reaches the answer to token t: the derivative of the outer loss at t by the size of s's
-// gradient, all heads together, [t, s]. cumsum: W_s is a term of the sum that W_t is; gradient: W_s also
+// How token s's write reaches the answer to token t: the derivative of the outer loss (one number of the whole sequence, whose
+// derivative by the answers is InspectedLoop::cotangent), through the answer to t alone, by the size of s's gradient, all heads
+// together, [t, s]. cumsum: W_s is a term of the sum that W_t is; gradient: W_s also
 // moves the points where later gradients are taken (Sun et al. 2024, section 2.5).
 struct Channels {
   Array full, cumsum, gradient;  // [time, time]
@@ -106,12 +108,13 @@ Estimators estimators(const InspectedLoop& inspected);
 
 // ---- curvature ----
 
-// Of eta H_t, per inner step and head: [steps, heads], the worst of the batch. eta has the rates and the
-// position, not what an optimiser does to the gradient afterwards.
+// Of J, the weights that a step makes differentiated by those that it finds, what the optimiser carries besides being held
+// (I - eta H_t of a plain step); per inner step and head: [steps, heads], the worst of the batch.
 struct Curvature {
-  Array along;                // lambda' eta H lambda / lambda' lambda; NaN where lambda is zero
-  Array radius;               // of I - eta H, by power iteration; above 1 the step expands
-  std::vector<Claim> claims;  // |1 - along| <= radius
+  Array along;  // lambda' (I - J) lambda / lambda' lambda; NaN where lambda is zero
+  Array
+      expansion;  // largest |J v| / |v|, by power iteration, which comes from below; above 1 the step expands
+  std::vector<Claim> claims;  // |1 - along| <= expansion
 };
 Curvature curvature(const InspectedLoop& inspected, int iterations = 40);
 
@@ -168,10 +171,11 @@ struct StepCard {
   std::int64_t token = 0, step = 0;  // its inner step (chunk)
   std::int64_t from = 0, to = 0;     // tokens that the step takes in: [from, to)
   double state = 0, written = 0;     // |W| that it finds, |change of W|
-  double gradient = 0;               // |rate x gradient|, before the optimiser
+  double gradient = 0;  // |rate x gradient|, of a policy that says so the mean; before the optimiser
   double loss_initial = 0, loss_before = 0, loss_after = 0;
   std::int64_t first_reader = 0;      // first token that reads the write; -1: none
-  std::int64_t next_gradient = 0;     // first token whose gradient is taken after it; -1: none
+  std::int64_t next_gradient =
+      0;  // first token whose gradient is taken after it, if that reaches an answer; -1: none
   std::int64_t strongest_reader = 0;  // for which the outer loss depends most on it; -1: none
   std::vector<Claim> claims;          // the losses, evaluated again at the weights found and written
   std::string str() const;            // several lines

@@ -84,6 +84,15 @@ OpenProgram::OpenProgram(const InspectedLoop& inspected, const std::vector<Spec>
       specs);
 }
 
+InnerLoopResult OpenLoop::run(const InnerLoopOptions& with) const {
+  InnerLoopResult out = train_along(*learner, start, views, with);
+  if (out.output.shape() != cotangent.shape())
+    throw ShapeError(
+        fmt::format("[inspect] the cotangent is {}; it must be shaped as the answers, which are {}",
+                    to_string(cotangent.spec()), to_string(out.output.spec())));
+  return out;
+}
+
 std::vector<Array> OpenProgram::operator()(std::vector<Array> extra) const {
   extra.insert(extra.end(), fixed_.begin(), fixed_.end());
   return function_(extra);

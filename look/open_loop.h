@@ -21,9 +21,8 @@ struct OpenLoop {
   std::vector<std::string> names;  // of what the outer model trains: the learner's parameters, q, k, v, gates
   std::vector<Tensor> trained;
 
-  InnerLoopResult run(const InnerLoopOptions& with) const {
-    return train_along(*learner, start, views, with);
-  }
+  InnerLoopResult run(
+      const InnerLoopOptions& with) const;  // ShapeError unless the cotangent is shaped as the output
 };
 
 class OpenProgram {

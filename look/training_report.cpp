@@ -1,5 +1,7 @@
 #include "look/training_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace nestgrad {
@@ -27,7 +29,7 @@ Series by_position(std::string name, const std::vector<double>& y) {
 
 Chart position_chart(const TrainingResults& r) {
   return {"Validation loss by position",
-          "position in the context (bytes)",
+          r.validation.packed ? "position in its document (bytes)" : "position in the context (bytes)",
           "loss (nats per byte)",
           {by_position("validation loss", r.validation.loss_by_position)},
           {{"bigram", r.bigram}}};
@@ -59,9 +61,11 @@ std::string training_report(const std::string& subtitle,
       {.id = "positions",
        .title = "It learns while it reads",
        .question = "Does the loss fall as the model reads on?",
-       .reading = "Validation loss by position in the context, smoothed over 17 bytes. All weights that the "
-                  "outer training found are fixed here; what falls from left to right is what the "
-                  "layers learn from the text in front of them.",
+       .reading =
+           fmt::format("Validation loss by position in the {}, smoothed over 17 bytes. All weights that the "
+                       "outer training found are fixed here; what falls from left to right is what the "
+                       "layers learn from the text in front of them.",
+                       r.validation.packed ? "document" : "context"),
        .pictures = {position_chart(r)}}};
   ReportView inner{
       .id = "inner-loss",

@@ -296,7 +296,7 @@ Training::Step Training::finished(Step made) {
   if (!std::isfinite(made.loss) || !std::isfinite(made.grad_norm))
     throw ValueError(fmt::format(
         "[train] step {}: the {} is not finite (loss {}, gradient norm {}); what was saved before is intact. "
-        "Lower the learning rate",
+        "Lower the learning rate; if that does not help, look for a NaN in what is read and for what the model divides by",
         steps_ + 1, std::isfinite(made.loss) ? "gradient" : "loss", made.loss, made.grad_norm));
   ++steps_;
   return made;

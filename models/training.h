@@ -4,7 +4,7 @@
 //
 //   Training training({.seed = 0, .groups = {{.names = "blocks.*", .rate = 0.1}}});
 //   training.add({f32_images, i32_labels}, [&](ParamTable& table, const std::vector<Tensor>& batch) {
-//     return Training::Objective{mean(cross_entropy(class_logits(Params(table), batch[0], config), batch[1]))};
+//     return Training::Objective{mean(cross_entropy(class_logits(batch[0], Params(table), config), batch[1]))};
 //   });
 //   for (std::int64_t i = 0; i < steps; ++i)
 //     training.step(0, batch_of(i), cosine_rate(i, steps, warmup, 1e-3));

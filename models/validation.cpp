@@ -180,6 +180,7 @@ Validation validation_of_losses(const std::vector<std::vector<double>>& all, con
       out.loss += loss[t], total += 1;
     }
   }
+  out.packed = true;
   out.loss /= std::max(total, 1.0);
   for (std::size_t place = 0; place < sums.size() && counts[place] > 0; ++place)
     out.loss_by_position.push_back(sums[place] / counts[place]);

@@ -24,6 +24,7 @@ struct Validation {
   std::vector<Inner> inner;
 
   std::int64_t context = 0;
+  bool packed = false;  // of packed documents
   // Of loss_by_position, fractions of the context. Nothing where no token stands there: a context of 3 has no first quarter, and
   // short documents have no last one.
   // ValueError for numbers that are no part of it.

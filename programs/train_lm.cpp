@@ -147,6 +147,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 // first: steps that calls before this one have made.
 Facts facts_of(const Options& o, const TrainingResults& r, std::int64_t first) {
   const LanguageModelConfig& c = o.training.model;
+  const std::string where = r.validation.packed ? " (by place in a document)" : "";
   return {{"data", o.data},
           {"width, layers, heads",
            fmt::format("{}, {}, {}", c.hidden_size, c.num_hidden_layers, c.num_attention_heads)},
@@ -154,8 +155,8 @@ Facts facts_of(const Options& o, const TrainingResults& r, std::int64_t first) {
           {"context, batch", fmt::format("{} bytes, {}", o.training.context, o.training.batch)},
           {"validation loss", fmt::format("{:.4f} nats per byte ({:.4f} bits)", r.validation.loss,
                                           r.validation.loss / std::numbers::ln2)},
-          {"first quarter of the context", nats(r.validation.mean_between(0, 0.25), " per byte")},
-          {"last quarter of the context", nats(r.validation.mean_between(0.75, 1), " per byte")},
+          {"first quarter of the context" + where, nats(r.validation.mean_between(0, 0.25), " per byte")},
+          {"last quarter of the context" + where, nats(r.validation.mean_between(0.75, 1), " per byte")},
           {"bigram model", fmt::format("{:.4f} nats per byte", r.bigram)},
           {"speed", fmt::format("{:.0f} tokens per second", r.tokens_per_second)},
           {"time", format_seconds(r.seconds) + (first > 0 ? fmt::format(" since step {}", first) : "")}};
@@ -410,10 +411,10 @@ class Run {
     const TrainingResults& r = results_;
     const Validation& v = r.validation;
     fmt::print(
-        "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context "
+        "validation loss {:.4f} nats per byte ({:.4f} bits); bigram {:.4f}; first quarter of the context{} "
         "{}, last quarter {}\n",
-        v.loss, v.loss / std::numbers::ln2, r.bigram, nats(v.mean_between(0, 0.25)),
-        nats(v.mean_between(0.75, 1)));
+        v.loss, v.loss / std::numbers::ln2, r.bigram, v.packed ? ", by place in a document," : "",
+        nats(v.mean_between(0, 0.25)), nats(v.mean_between(0.75, 1)));
     fmt::print("{} in {}, {:.0f} tokens/s, peak memory {:.0f} MB{}\nreport: {}/report.html\n", o_.learner,
                format_seconds(r.seconds), r.tokens_per_second, std::ranges::max(peaks_),
                processes_.size() > 1 ? fmt::format(" in the largest of {} processes", processes_.size()) : "",

@@ -16,6 +16,20 @@ namespace {
 constexpr std::string_view kStepScope = "inner optimiser";
 }
 
+Hyper::Hyper(double v) : value(v) {
+  if (std::isnan(v))
+    throw ConfigError("[optimizer] a number that it is given is NaN; give one, a gate or a tensor");
+}
+
+Hyper Hyper::gate(std::string name) {
+  if (name.empty())
+    throw ConfigError(
+        "[optimizer] gate(\"\") names no gate; give the name that Views::gates has it under, as gate(\"forget\")");
+  Hyper h(0.0);
+  h.gate_name = std::move(name);
+  return h;
+}
+
 Hyper::Hyper(Tensor t) : tensor(t) {
   if (!t.defined())
     throw GraphError("[optimizer] this tensor names nothing; give a number, a gate or a tensor of the graph");

@@ -27,13 +27,9 @@ using Gates = std::map<std::string, Tensor>;
 // A number that an optimiser needs: a constant, a gate (or what is made of one), or an outer parameter (a column
 // [.., 1, 1]).
 struct Hyper {
-  Hyper(double v) : value(v) {}
+  Hyper(double v);  // ConfigError for what is not a number
   Hyper(Tensor t);  // GraphError for a tensor that names nothing
-  static Hyper gate(std::string name) {
-    Hyper h(0.0);
-    h.gate_name = std::move(name);
-    return h;
-  }
+  static Hyper gate(std::string name);  // ConfigError for no name
   // What `fn` makes of a gate's columns, in words: decay = gate("dt", "exp(-A dt)", ..).
   static Hyper gate(std::string name, std::string text, std::function<Tensor(Tensor)> fn) {
     require_function("gate", "what is made of the gate", fn);

@@ -160,6 +160,8 @@ bool Graph::descends_from(const Graph& other) const {
 }
 
 NodeId Graph::push(GraphNode node) {
+  node.of_numbers = node.op->is_shared &&
+                    std::ranges::all_of(node.inputs, [&](NodeId in) { return this->node(in).of_numbers; });
   nodes_.push_back(std::move(node));
   return size() - 1;
 }

@@ -26,6 +26,7 @@ struct GraphNode {
   int level = 0;  // 0: the program as written; n+1: emitted by a gradient of something that contains level n
   NodeId vjp_of = -1;  // the node whose derivative emitted this one
   int region = 0;      // checkpoint region, 0: none
+  bool of_numbers = false;  // made of constants alone, as zeros() and eye() are: of no input and no probe()
   Loc loc;             // the user's line
   ScopeName scope;     // names of enclosing scopes, joined by '/'
   Array value;         // eager graphs only

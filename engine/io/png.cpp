@@ -59,13 +59,15 @@ void on_read(png_structp png, png_bytep to, std::size_t n) {
 bool read_header(png_structp png, png_infop info, Layout* layout) {
   if (setjmp(png_jmpbuf(png))) return false;
   png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+  png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
   png_read_info(png, info);
+  layout->width = png_get_image_width(png, info);
+  layout->height = png_get_image_height(png, info);
+  if (layout->width * layout->height > kMostPixels) return true;  // refused before there is memory for a row
   layout->packed_row_bytes = png_get_rowbytes(png, info);
   png_set_expand(png);
   png_set_interlace_handling(png);
   png_read_update_info(png, info);
-  layout->width = png_get_image_width(png, info);
-  layout->height = png_get_image_height(png, info);
   layout->row_bytes = png_get_rowbytes(png, info);
   layout->channels = png_get_channels(png, info);
   layout->bits = png_get_bit_depth(png, info);

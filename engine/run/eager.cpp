@@ -1,6 +1,8 @@
 // Eager graphs (GraphMode::eager): a node is computed when it is appended, and keeps its value.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "engine/core/body.h"
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
@@ -53,21 +55,36 @@ void Graph::run(GraphNode& node) {
                                  describe(tensor(size() - 1))));
 }
 
+// What is there is read; what is not is run from what it is made of that is there, so that it costs as much as what is run.
 std::vector<Array> eval(std::span<const Tensor> ts) {
   if (ts.empty()) return {};
   Graph& g = ts[0].graph();
   std::vector<NodeId> cuts, wanted;
-  std::vector<Array> values;
-  for (NodeId id = 0; id < g.size(); ++id) {
-    if (!g.node(id).value.defined()) continue;
-    cuts.push_back(id);
-    values.push_back(g.node(id).value);
+  std::vector<Array> values, out(ts.size());
+  std::vector<std::size_t> places;  // of `wanted` among ts
+  std::set<NodeId> seen;
+  for (std::size_t i = 0; i < ts.size(); ++i) {
+    const NodeId id = g.lift(ts[i]);
+    if (g.node(id).value.defined()) {
+      out[i] = g.node(id).value.clone();
+      continue;
+    }
+    wanted.push_back(id);
+    places.push_back(i);
+    for (std::vector<NodeId> todo{id}; !todo.empty();) {
+      const NodeId at = todo.back();
+      todo.pop_back();
+      if (!seen.insert(at).second) continue;
+      const GraphNode& node = g.node(at);
+      if (node.value.defined()) cuts.push_back(at), values.push_back(node.value);
+      else todo.insert(todo.end(), node.inputs.begin(), node.inputs.end());
+    }
   }
-  for (const Tensor& t : ts) {
-    wanted.push_back(g.lift(t));
-    check_has_numbers(g, wanted.back(), cuts);
-  }
-  return Plan(g.nodes(), cuts, wanted, {}).run(values);
+  if (wanted.empty()) return out;
+  for (const NodeId id : wanted) check_has_numbers(g, id, cuts);
+  std::vector<Array> made = Plan(g.nodes(), cuts, wanted, {}).run(values);
+  for (std::size_t i = 0; i < wanted.size(); ++i) out[places[i]] = std::move(made[i]);
+  return out;
 }
 
 Array eval(Tensor t) { return eval(std::span<const Tensor>(&t, 1)).at(0); }

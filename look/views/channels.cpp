@@ -107,8 +107,8 @@ ReportView channels_view(ViewContext& context) {
       "A write is the gradient step on one token. It reaches later answers in two ways: it is a term of "
       "the sum that the weights are (cumsum channel), and it moves the points at which later gradients are "
       "taken (gradient channel; Sun et al. 2024, section 2.5).\n\n"
-      "Row t, column s: by how much the outer loss at token t changes with the size of the write of token "
-      "s, all heads together. Within one mini-batch the gradient channel is empty: its gradients are taken "
+      "Row t, column s: by how much the outer loss, one number of the whole sequence, changes through the answer to token t "
+      "alone with the size of the write of token s, all heads together. Within one mini-batch the gradient channel is empty: its gradients are taken "
       "at the same weights.",
       r.claims};
   const std::string unit = fmt::format("change of the outer loss ({})", inspected.outer_unit);

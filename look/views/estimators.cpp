@@ -147,7 +147,7 @@ ReportView estimators_view(ViewContext& context) {
       "What does a cheaper meta-gradient lose, and what does it save?",
       "First order treats inner gradients as constants. Truncated after k steps cuts the weights from "
       "their "
-      "past every k inner steps. Cosine 1: the same direction as the full gradient. Costs are those of one "
+      "past every k inner steps. Cosine 1: the same direction as the full gradient; NaN: one of the two is zero. Costs are those of one "
       "forward and backward pass of this inner loop on this machine.\n\n"
       "The smaller the inner steps, the less the second-order terms matter: the curve below ends at 0.",
       r.claims};
@@ -160,18 +160,18 @@ ReportView estimators_view(ViewContext& context) {
               .columns = {"estimator", "norm", "1 - cosine with full", "time (ms)", "memory (kB)",
                           "flops (k)", "graph (nodes)"}};
   for (const Estimate& e : r.estimates)
-    table.rows.push_back({e.name, format_number(e.norm), format_number(std::max(0.0, 1 - e.cosine)),
+    table.rows.push_back({e.name, format_number(e.norm), format_number(worse(0, 1 - e.cosine)),
                           format_number(e.seconds * 1e3), format_number(static_cast<double>(e.bytes) / 1e3),
                           format_number(e.flops / 1e3), std::to_string(e.nodes)});
   Table parameters{.title = "First order against full, by what the outer model trains",
                    .columns = {"tensor", "norm, full", "1 - cosine", "ratio of norms"}};
   for (std::size_t i = 0; i < r.estimates[0].parameters.size(); ++i) {
     const auto &full = r.estimates[0].parameters[i], &first = r.estimates[1].parameters[i];
-    parameters.rows.push_back({full.name, format_number(full.norm),
-                               format_number(std::max(0.0, 1 - first.cosine)), format_number(first.ratio)});
+    parameters.rows.push_back({full.name, format_number(full.norm), format_number(worse(0, 1 - first.cosine)),
+                               format_number(first.ratio)});
   }
   std::vector<double> gap;
-  for (double c : r.cosine) gap.push_back(std::max(1 - c, 1e-16));  // what is less is rounding
+  for (double c : r.cosine) gap.push_back(worse(1e-16, 1 - c));  // what is less is rounding
   view.pictures = {table, parameters,
                    Chart{.title = "Smaller inner steps",
                          .x_label = "inner steps, times those of the layer",

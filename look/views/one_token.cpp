@@ -48,8 +48,9 @@ Tensors gradients_of_step(const OpenLoop& loop, const Policy& policy, const Step
   for (std::size_t i = 0; i < points.size(); ++i) {
     Tensor rate = rate_of(policy, gates, loop.learning.at(i));
     if (rate.defined()) rate = stop_gradient(rate);
-    const Tensor rated = rate.defined() ? loss * rate : loss;
-    gradients.push_back(grad(sum(rated), {at[i]}, {.allow_zero = true})[0]);
+    const Tensor rated = sum(rate.defined() ? loss * rate : loss);
+    const double share = policy.average ? 1 / static_cast<double>(count) : 1;
+    gradients.push_back(grad(rated * share, {at[i]}, {.allow_zero = true})[0]);
   }
   return gradients;
 }
@@ -125,7 +126,10 @@ StepCard explain_step(const InspectedLoop& inspected, std::int64_t token, const 
 
   out.first_reader = after ? (per_chunk ? out.from : token) : out.to;
   if (out.first_reader >= time) out.first_reader = -1;
-  out.next_gradient = (out.step + 1) * chunk < time ? (out.step + 1) * chunk : -1;
+  // Where no later gradient has moved with the write, as of a loss that is linear in the weights, it is in none.
+  bool moves = false;
+  for (std::int64_t t = 0; t < time; ++t) moves = moves || reach.gradient.at(t * time + token) != 0;
+  out.next_gradient = moves && (out.step + 1) * chunk < time ? (out.step + 1) * chunk : -1;
   out.strongest_reader = -1;
   double most = 0;
   for (std::int64_t t = 0; t < time; ++t)
@@ -153,7 +157,8 @@ std::string StepCard::str() const {
   out += fmt::format("  gradient         |rate x gradient| = {:.4g}\n", gradient);
   out += fmt::format("  state written    |change of W| = {:.4g}\n", written);
   out += fmt::format("  read first by    {}\n", token_text(first_reader));
-  out += fmt::format("  in the gradient  of {} and later\n", token_text(next_gradient));
+  out += fmt::format("  in the gradient  of {}{}\n", token_text(next_gradient),
+                     next_gradient < 0 ? "" : " and later");
   out += fmt::format("  matters most to  {}\n", token_text(strongest_reader));
   return out;
 }
@@ -162,12 +167,13 @@ ReportView one_token_view(ViewContext& context) {
   const InspectedLoop& inspected = context.inspected;
   const std::int64_t token = context.token();
   const StepCard card = explain_step(inspected, token, context.channels());
-  ReportView view{"one-token", fmt::format("One step: token {}", token),
-                  "What happens when one token is read?",
-                  "The weights that the step finds, what it does to "
-                  "them, and who reads them next. Norms are taken "
-                  "over all weights of all heads; losses are means.",
-                  card.claims};
+  ReportView view{
+      "one-token", fmt::format("One step: token {}", token), "What happens when one token is read?",
+      "The weights that the step finds, what it does to "
+      "them, and who reads them next. Norms are taken "
+      "over all weights of all heads; losses are means. The gradient is as the optimiser is given it, before the "
+      "place of a token in its chunk (position rates) counts.",
+      card.claims};
   view.preformatted = card.str();
   return view;
 }

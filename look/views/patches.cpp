@@ -118,12 +118,13 @@ ReportView patches_view(ViewContext& context) {
       "patches", one ? "The image, patch by patch" : "The images, patch by patch",
       "Where does the answer at a patch come from?",
       fmt::format(
-          "Each token is a patch of {}, {} rows of {}. The maps show how much the learner's answer "
+          "Each token{} is a patch of {}, {} rows of {}. The maps show how much the learner's answer "
           "at the framed patch depends on the value of each patch: the size of the derivative of the "
           "one by the other (T^5, Figure 4). The learner itself has no notion of places: what it says "
           "of a patch hangs on the keys of all, in whatever order. The last map shows by how much the "
           "step on all patches{} lowers the inner loss of each.",
-          one ? "the image" : "one of the images", p.rows, p.columns, one ? "" : " that it learns from"),
+          first > 0 ? " but the first, the class token," : "", one ? "the image" : "one of the images",
+          p.rows, p.columns, one ? "" : " that it learns from"),
       order_of_tokens(inspected)};
   Images seen = images_of(p, token - first), made{.title = "What the model makes", .scale = seen.scale};
   for (const InspectedLoop::Patches::Captioned& x : p.made) made.tiles.push_back({x.image, x.caption});

@@ -36,7 +36,12 @@ void check(const LabelledImages& all) {
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
-bool is_png(const fs::path& path) { return path.extension() == ".png" || path.extension() == ".PNG"; }
+bool is_png(const fs::path& path) {
+  std::string end = path.extension().string();
+  std::ranges::transform(end, end.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return end == ".png";
+}
 
 // What lies in a folder and is not hidden, sorted.
 std::vector<fs::path> inside(const fs::path& folder) {
@@ -121,9 +126,10 @@ LabelledImages read_image_folder(const fs::path& path) {
       images.push_back(read_png(file.string()));
       labels.push_back(static_cast<std::int32_t>(out.classes.size()));
       if (images.back().shape() != images[0].shape())
-        throw ConfigError(fmt::format("[image folder] {} is {}, {} is {}; need images of one size",
-                                      printable(classes[0].second[0].string()), to_string(images[0].shape()),
-                                      printable(file.string()), to_string(images.back().shape())));
+        throw ConfigError(fmt::format(
+            "[image folder] {} is {}, {} is {}; need images of one size, all grey or all in colour",
+            printable(classes[0].second[0].string()), to_string(images[0].shape()), printable(file.string()),
+            to_string(images.back().shape())));
     }
     out.classes.push_back(name);
   }

@@ -160,11 +160,15 @@ Tensor predicted_noise(Tensor images, Tensor levels, Tensor labels, const Params
   return predicted_noise(images, levels, labels, params, c, block, &loop);
 }
 
-Tensor denoising_loss(Tensor images, Tensor noise, Tensor levels, Tensor labels, const Params& params,
-                      const DiffusionConfig& config, const NoiseSchedule& schedule) {
+void check_levels(const NoiseSchedule& schedule, const DiffusionConfig& config) {
   if (schedule.levels() != config.levels)
     throw ConfigError(fmt::format("[diffusion] the schedule has {} levels, the model {}", schedule.levels(),
                                   config.levels));
+}
+
+Tensor denoising_loss(Tensor images, Tensor noise, Tensor levels, Tensor labels, const Params& params,
+                      const DiffusionConfig& config, const NoiseSchedule& schedule) {
+  check_levels(schedule, config);
   const Tensor eps = predicted_noise(schedule.noisy(images, noise, levels), levels, labels, params, config);
   return mean(square(eps - noise), {1, 2, 3});
 }

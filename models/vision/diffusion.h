@@ -49,6 +49,9 @@ Tensor predicted_noise(Tensor x, Tensor levels, Tensor labels, const Params& par
 Tensor denoising_loss(Tensor images, Tensor noise, Tensor levels, Tensor labels, const Params& params,
                       const DiffusionConfig& config, const NoiseSchedule& schedule);
 
+// ConfigError unless the schedule has as many levels as the model knows.
+void check_levels(const NoiseSchedule& schedule, const DiffusionConfig& config);
+
 // Names, shapes and starts of all that predicted_noise asks for, in that order.
 std::vector<ParamSpec> parameters_of(const DiffusionConfig& config);
 

@@ -60,6 +60,20 @@ TEST_CASE("A Hessian is symmetric, that of a cubic is known, and that of a linea
   for (std::int64_t i = 0; i < 3; ++i)
     for (std::int64_t j = 0; j < 3; ++j)
       CHECK(out[1].at(i * 3 + j) == doctest::Approx(i == j ? 6 * at[1].at(i) : 0.0));
+  const auto said = [&](const std::function<Tensor(Tensor)>& of) {
+    return message_of<GradError>([&] { trace([&](const Tensors& in) { return Tensors{of(in[1])}; }, kIn); });
+  };
+  CHECK(said([](Tensor x) { return jacobian(sign(x), x); }).starts_with("[jacobian] y = "));
+  CHECK(said([](Tensor x) { return hessian(x, x); }).starts_with("[hessian] y must be one floating number"));
+  // Of several values the one that does not depend says where its path is cut, as it does alone.
+  for (const bool alone : {true, false}) {
+    CAPTURE(alone);
+    const std::string text = said([&](Tensor x) {
+      return jvp(alone ? Tensors{sign(x)} : Tensors{square(x), sign(x)}, {x}, {x}).back();
+    });
+    CHECK(contains(text, "piecewise constant"));
+    CHECK(contains(text, "ask for it with allow_zero"));
+  }
   CHECK(contains(message_of<GradError>([&] {
                    trace([](const Tensors& in) { return Tensors{hessian(sum(in[1] * 2.0), in[1])}; }, kIn);
                  }),

@@ -279,6 +279,28 @@ TEST_CASE("eval in an eager graph reads the values that are there") {
   const Tensor y = eager.input(Array::scalar(3)) * 2.0;
   CHECK(eval(y).item() == 6);
   CHECK(eval(square(y)).item() == 36);
+  eval(y).as<double>()[0] = 7;  // the caller's own numbers
+  CHECK(eval(y).item() == 6);
+  // Of a scan's values some are there and some are not; each is asked for once and twice.
+  const GraphScope scope(eager);
+  const ScanResult r = scan(
+      [](const Tensors& c, const Tensors&) {
+        return StepOutput{{c[0] * 2.0}, {c[0]}};
+      },
+      {y}, {}, {.steps = 3});
+  const std::vector all{y, r.carries[0], r.ys[0], y, r.carries[0]};
+  const std::vector<Array> values = eval(all);
+  CHECK(values[0].item() == 6);
+  CHECK(values[1].item() == 48);
+  CHECK(values[2].to_vector() == std::vector<double>{6, 12, 24});
+  CHECK(values[3].item() == 6);
+  CHECK(values[4].item() == 48);
+  // What has been computed is not computed, nor planned, anew: minutes, if each call looked at all.
+  Tensor x = y;
+  for (int i = 0; i < 20'000; ++i) {
+    x = x - 0.1 * square(x);
+    eval(x);
+  }
 }
 
 TEST_CASE("Dead nodes do not count as live") {

@@ -77,6 +77,11 @@ TEST_CASE("png: alpha is laid on black") {
             .to_vector() == Numbers{0, 0, 0, share(1, 255), share(2, 255), share(3, 255)});
 }
 
+TEST_CASE("png: a picture may be one long row") {
+  const Array row = png(png_with(1000001, 1, 8, 0, '\0' + std::string(1000001, '\xff')));
+  CHECK(row.same_bits(Array::full(DType::f32, {1, 1000001, 1}, 1)));
+}
+
 TEST_CASE("png: a damaged file is refused in one line, wherever it ends") {
   const std::string good = format_png(random_uniform({DType::f32, {6, 6, 3}}, 0, 1, 1, 0));
   for (std::size_t size = 0; size < good.size() - 12; ++size)  // the end of the picture's data
@@ -90,6 +95,8 @@ TEST_CASE("png: a damaged file is refused in one line, wherever it ends") {
                  {png_with(0, 1, 8, 0, "\0"), "damaged near byte"},
                  {png_with(1, 1, 3, 0, "\0\0"), "damaged near byte"},
                  {png_with(100000, 100000, 1, 0, "\0"), "more than the 16777216 that are read"},
+                 {png_with(2147483647, 2147483647, 16, 6, "\0"), "more than the 16777216 that are read"},
+                 {png_with(1, 16777217, 8, 0, "\0"), "more than the 16777216 that are read"},
                  {png_with(4096, 4096, 16, 6, std::string(10, '\0')), "cannot be in"},
                  {png_with(3, 3, 8, 0, std::string(5, '\0')), "damaged near byte"},
                  {png_with(2, 1, 8, 3, std::string(3, '\0')), "damaged near byte"}},

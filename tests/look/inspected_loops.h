@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "look/numbers.h"
 #include "models/traced_model.h"
@@ -67,6 +68,23 @@ inline InspectedLoop one_matrix(const Array& k, const Array& v, const Array& q, 
       },
       {});
   return out;
+}
+
+// The most by which a matrix [n, n] lengthens a vector: the root of the largest eigenvalue of A' A, by squarings.
+inline double largest_factor(const Array& a) {
+  const std::int64_t n = a.shape()[0];
+  const Function gram = trace([](Tensor x) { return matmul(transpose(x), x); }, f64({n, n})),
+                 squared = trace([](Tensor x) { return matmul(x, x); }, f64({n, n}));
+  Array m = gram(a);
+  double log_size = 0;  // of the largest eigenvalue
+  for (int s = 0; s < 30; ++s) {
+    double size = 0;
+    for (const double x : m.to_vector()) size = std::max(size, std::abs(x));
+    log_size += std::log(size) / std::ldexp(1, s);
+    for (double& x : m.as<double>()) x /= size;
+    m = squared(m);
+  }
+  return std::exp(log_size / 2);
 }
 
 }  // namespace nestgrad::testing

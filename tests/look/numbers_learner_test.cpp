@@ -1,6 +1,7 @@
 // The learner looked at: curvature, losses, attention, keys, steps, precision; each agrees with a closed form.
 #include <cmath>
 
+#include "look/open_loop.h"
 #include "tests/look/inspected_loops.h"
 
 using namespace nestgrad;
@@ -23,7 +24,7 @@ TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
       double radius = 0;
       for (double x : a) radius = std::max(radius, std::abs(1 - rate * x));
       for (std::int64_t step = 0; step < 2; ++step)
-        CHECK(r.radius.at(step) == doctest::Approx(radius).epsilon(1e-9));
+        CHECK(r.expansion.at(step) == doctest::Approx(radius).epsilon(1e-9));
       CHECK(r.along.at(0) == doctest::Approx(rate * a[axis]).epsilon(1e-12));
       CHECK(std::isnan(r.along.at(1)));  // nothing reads what the last step writes to the end
     }
@@ -36,10 +37,120 @@ TEST_CASE("inspect: curvature of every kind of system, rows, gates and several w
     const InspectedLoop s = of(system);
     const look::Curvature r = look::curvature(s);
     check_all(r.claims);
-    for (double x : r.radius.to_vector()) CHECK(x > 0);
+    for (double x : r.expansion.to_vector()) CHECK(x > 0);
   }
   // Keys of length one, rate beta: the eigenvalues of I - beta k k' are 1 - beta and 1.
-  for (double x : look::curvature(of("linear-attention")).radius.to_vector()) CHECK(x == doctest::Approx(1));
+  for (double x : look::curvature(of("linear-attention")).expansion.to_vector())
+    CHECK(x == doctest::Approx(1));
+}
+
+TEST_CASE("inspect: the expansion is that of the learner's own steps, differentiated by differences") {
+  // Optimisers with a scale, momentum, decay, orthogonalisation; own gates; rates per weight; several weights.
+  for (const std::string system :
+       {"naive-ttt", "ttt-mlp", "titans-linear", "titans-mlp", "lact", "lact-v1", "hope", "delta-net"}) {
+    CAPTURE(system);
+    const InspectedLoop s = look::inspected_learner(
+        ttt::system_named(system), {.batch = 1, .heads = 1, .dim = 3, .time = 8, .chunk = 4}, 5);
+    const look::Curvature r = look::curvature(s, 1000);
+    check_all(r.claims);
+    // The last step, from what all others have left: weights and slots.
+    const std::int64_t last = s.chunks() - 1, begin = last * s.chunk();
+    std::vector<std::size_t> weights;  // places in the state of those that learn
+    const Arrays found = look::OpenProgram(s, {}, [&](look::OpenLoop& loop, const std::vector<Tensor>&) {
+      ttt::State state = ttt::State::start(*loop.learner, loop.start);
+      std::size_t at = 0;
+      for (std::size_t w = 0; w < state.weights.size(); at += state.of(w++).size()) {
+        for (std::size_t l = 0; l < loop.learning.size(); ++l)
+          if (loop.learning.at(l).name == state.weights.at(w).name) weights.push_back(at);
+      }
+      if (begin > 0)
+        state = ttt::train_along(*loop.learner, state, ttt::part(loop.views, 0, begin), loop.options).state;
+      return state.flat();
+    })();
+    std::vector<Spec> specs;
+    for (const Array& a : found) specs.push_back(a.spec());
+    const look::OpenProgram step(s, specs, [&](look::OpenLoop& loop, const std::vector<Tensor>& state) {
+      loop.options.form = ttt::FormChoice::primal;
+      return ttt::train_along(*loop.learner, ttt::State::start(*loop.learner, loop.start).with(state),
+                              ttt::part(loop.views, begin, s.time()), loop.options)
+          .state.flat();
+    });
+    constexpr double kStep = 1e-6;
+    std::vector<double> transposed;  // as a matrix lengthens, so does its transpose
+    std::int64_t rows = 0;
+    for (const std::size_t w : weights)
+      for (std::size_t e = 0; e < static_cast<std::size_t>(found[w].size()); ++e, ++rows) {
+        const auto moved = [&](double by) {
+          Arrays state = found;
+          state[w] = state[w].clone();
+          state[w].as<double>()[e] += by;
+          return step(state);
+        };
+        const Arrays up = moved(kStep), down = moved(-kStep);
+        for (const std::size_t to : weights)
+          for (std::int64_t j = 0; j < up[to].size(); ++j)
+            transposed.push_back((up[to].at(j) - down[to].at(j)) / (2 * kStep));
+      }
+    CHECK(r.expansion.at(last) ==
+          doctest::Approx(largest_factor(Array::of(transposed, {rows, rows}))).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("inspect: what an InspectedLoop holds fits its tokens, or it is refused") {
+  const InspectedLoop good = of("delta-net", 8, 4);
+  const auto refused = [&](const auto& change, std::string_view says) {
+    InspectedLoop s = good;
+    change(s);
+    std::string text;
+    try {
+      look::channels(s);
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    CAPTURE(text);
+    CHECK(contains(text, says));
+  };
+  const auto patches = [&](const Array& image, std::int64_t rows, std::int64_t columns) {
+    return [=](InspectedLoop& s) { s.patches = {.images = {{image}}, .rows = rows, .columns = columns}; };
+  };
+  const auto image = [](Shape shape) { return Array::zeros(DType::f32, std::move(shape)); };
+  refused(patches(image({4, 8, 1}), 0, 0), "rows and columns");
+  refused([](InspectedLoop& s) { s.patches = {.images = {}, .rows = 2, .columns = 4}; },
+          "there must be an image");
+  refused(patches({}, 2, 4), "not defined");
+  refused(patches(image({4, 8}), 2, 4), "f32[4,8]");
+  refused(patches(image({4, 8, 2}), 2, 4), "f32[4,8,2]");
+  refused(patches(image({5, 8, 1}), 2, 4), "into squares");
+  refused(patches(image({4, 4, 1}), 2, 2), "4 patches, and there are 8 tokens");
+  refused(patches(image({8, 8, 1}), 4, 4), "16 patches, and there are 8 tokens");
+  refused(
+      [&](InspectedLoop& s) {
+        s.patches = {.images = {{image({4, 4, 1})}, {image({2, 2, 1})}}, .rows = 2, .columns = 2};
+      },
+      "two sizes");
+  refused(
+      [](InspectedLoop& s) {
+        s.cotangent = random(f64({1, 1, 8, 4}), 1);
+      },
+      "as many sequences and heads");
+  refused([](InspectedLoop& s) { s.cotangent = random(f64({1, 2, 8, 1}), 1); }, "shaped as the answers");
+  refused([](InspectedLoop& s) { s.outer_loss.resize(7); }, "outer_loss has 7");
+  InspectedLoop fits = good;
+  patches(image({4, 8, 1}), 2, 4)(fits);
+  check_all(look::channels(fits).claims);
+}
+
+TEST_CASE("inspect: a gradient that the first order leaves out has no direction, and is not the full one's") {
+  // Momentum's gate in one step: the first order has nothing of it, the full gradient something.
+  const look::Estimators r = look::estimators(of("hope", 8, 4));
+  bool none = false;
+  for (std::size_t i = 0; i < r.estimates[0].parameters.size(); ++i) {
+    const auto &full = r.estimates[0].parameters[i], &first = r.estimates[1].parameters[i];
+    if (full.norm == 0 || first.norm != 0) continue;
+    none = true;
+    CHECK(std::isnan(first.cosine));
+  }
+  CHECK(none);
 }
 
 TEST_CASE("inspect: inner losses begin at the first weights and fall where the task can be learnt") {

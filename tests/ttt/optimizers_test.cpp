@@ -22,6 +22,12 @@ std::string wrong(const Method& method, const NamedLearner& named, const Policy&
 
 }  // namespace
 
+TEST_CASE("a gate without a name and a number that is none are refused where they are written") {
+  CHECK(contains(message_of<ConfigError>([] { gate(""); }), "names no gate"));
+  CHECK(contains(message_of<ConfigError>([] { gate("", "exp", [](Tensor x) { return exp(x); }); }),
+                 "names no gate"));
+  CHECK(contains(message_of<ConfigError>([] { ttt::InnerOptimizer().keep(NAN); }), "NaN"));
+}
 TEST_CASE("steps that are not linear are those made by hand, token after token, to order 2") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
   for (const Method& method : nonlinear_methods(sizes)) {
