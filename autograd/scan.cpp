@@ -165,8 +165,9 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
   for (const Tensor& t : slices) closing.xs.push_back(t.id());
   for (std::size_t i = 0; i < init.size(); ++i) {
     if (next.carries[i].spec() != init[i].spec())
-      throw ShapeError(fmt::format("[scan] carry {} is {} before the step and {} after it (at {})", i,
-                                   describe(init[i]), describe(next.carries[i]), describe(loc)));
+      throw ShapeError(fmt::format(
+          "[scan] carry {} is {} before the step and {} after it; both must have one type and shape (at {})",
+          i, describe(init[i]), describe(next.carries[i]), describe(loc)));
     closing.outs.push_back(graph.lift(next.carries[i]));
   }
   check_ways_through_steps(graph, closing.carries, closing.outs, loc);

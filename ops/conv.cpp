@@ -31,6 +31,11 @@ Tensor conv1d(Operand input, Operand weight, Tensor bias) {
   const Tensor x = input.tensor(), w = weight.tensor();
   check_1d("conv1d", x, w, bias, input.loc);
   const std::int64_t dim = x.dim(2), taps = w.dim(-1), time = x.dim(1) - taps + 1;
+  if (time < 0)
+    throw call_error<ShapeError>(
+        "conv1d", input.loc,
+        "x has {} rows, fewer than the {} taps need: {}; pad() it, or use causal_conv1d()", x.dim(1), taps,
+        describe(x));
   const Tensor rows = permute(reshape(w, {dim, taps}), {1, 0});  // [taps, dim]
   Tensor y = bias;
   for (std::int64_t k = 0; k < taps; ++k) {

@@ -88,7 +88,14 @@ Tensor reshape(Operand x, const Shape& wanted) {
                                    "only one extent can be -1, to be found: {} wanted of x = {}",
                                    to_string(wanted), describe(x.tensor()));
     else if (__builtin_mul_overflow(known, shape[i], &known)) break;  // infer refuses it
-  if (open >= 0) shape[uz(open)] = known ? x.tensor().spec().size() / known : 0;
+  if (open >= 0) {
+    const std::int64_t size = x.tensor().spec().size();
+    if (known > 0 && size % known != 0)
+      throw call_error<ShapeError>("reshape", x.loc,
+                                   "{} elements cannot be arranged as {}, whatever stands for -1: x = {}",
+                                   size, to_string(wanted), describe(x.tensor()));
+    shape[uz(open)] = known ? size / known : 0;
+  }
   return emit(reshape_op, {x.tensor()}, ShapeAttrs{shape}, x.loc);
 }
 

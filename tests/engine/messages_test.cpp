@@ -106,6 +106,11 @@ TEST_CASE("what functions refuse before there is a node names the input too") {
   refused([&] { i * 1e12; }, {"input 'layer.i'", "too large"});
   refused([&] { transpose(s); }, {"input 'layer.s'", "[transpose]"});
   refused([&] { reshape(w, {-1, -1}); }, {"only one extent can be -1", "input 'layer.w'"});
+  refused(
+      [&] {
+        reshape(w, {7, -1});
+      },
+      {"elements cannot be arranged as [7,-1], whatever", "input 'layer.w'"});
   refused([&] { sum_to(w, {1, 2, 3}); }, {"[sum_to] [1,2,3] does not broadcast", "input 'layer.w'"});
   refused([&] { sum_to(w, {2, 2}); }, {"[sum_to] [2,2] does not broadcast", "input 'layer.w'"});
   refused([&] { one_hot(w, 3, DType::f64); }, {"[one_hot] indices must be i32", "input 'layer.w'"});

@@ -78,11 +78,15 @@ TEST_CASE("rope preserves norms, and products depend on relative positions only"
   CHECK(std::abs(dot(turned(q, 1), turned(k, 0)) - dot(q, k)) > 1e-3);
 }
 
-TEST_CASE("a convolution has at least one tap") {
+TEST_CASE("a convolution has at least one tap, and rows for them") {
   trace(
       [](const std::vector<Tensor>& in) {
         CHECK(contains(message_of<ShapeError>([&] { conv1d(in[0], in[1], Tensor()); }), "has no taps"));
         CHECK(contains(message_of<ShapeError>([&] { causal_conv1d(in[0], in[1], in[2]); }), "has no taps"));
+        CHECK(contains(message_of<ShapeError>([&] {
+                         conv1d(in[0], zeros(DType::f64, {3, 1, 6}), Tensor());
+                       }),
+                       "x has 4 rows, fewer than the 6 taps need"));
         return in;
       },
       {f64({1, 4, 3}), f64({3, 1, 0}), f64({3})});
