@@ -100,12 +100,8 @@ class StepJacobian {
       from.push_back(found.weights[loop.learning.at(i).name]);
       to.push_back(made[loop.learning.at(i).name]);
     }
-    if (!transposed) return jvp(to, from, direction, {.allow_zero = true});
-    Tensors terms;
-    for (std::size_t i = 0; i < to.size(); ++i) terms.push_back(sum(to[i] * direction[i]));
-    Tensor all = terms[0];
-    for (std::size_t i = 1; i < terms.size(); ++i) all = all + terms[i];
-    return grad(all, from, {.allow_zero = true});
+    return transposed ? vjp(to, direction, from, {.allow_zero = true})
+                      : jvp(to, from, direction, {.allow_zero = true});
   }
 
   Arrays states_;
