@@ -35,6 +35,9 @@ std::string why_none_through_outside(Tensor y, Tensor x) {
   return {};
 }
 
+// Is y made of x, in one graph?
+bool meets(Tensor y, Tensor x) { return &y.graph() == &x.graph() && why_disconnected(y, x).meets; }
+
 // Why no seed depends on x.
 std::string why_none(std::span<const GradSeed> seeds, Of of, Tensor x) {
   const Tensor y = seeds[0].value;
@@ -42,10 +45,8 @@ std::string why_none(std::span<const GradSeed> seeds, Of of, Tensor x) {
   if (&y.graph() != &x.graph())
     if (std::string why = why_none_through_outside(y, x); !why.empty()) return why;
   const Tensor here = y.graph().tensor(y.graph().lift(x));
-  const auto meets = [&](const GradSeed& seed) {
-    return &seed.value.graph() == &here.graph() && why_disconnected(seed.value, here).meets;
-  };
-  const auto first = std::ranges::find_if(seeds, meets);
+  const auto first =
+      std::ranges::find_if(seeds, [&](const GradSeed& seed) { return meets(seed.value, here); });
   if (of == Of::gradients && first == seeds.end())
     return "y is linear in it, so there is no second derivative";
   return where_cut((first == seeds.end() ? seeds[0] : *first).value, here.id());
@@ -125,9 +126,8 @@ GradSeed seed_of_ones(Tensor value, Loc loc) {
   return {value, broadcast_to({one, loc}, value.shape())};
 }
 
-namespace {
-std::vector<Tensor> gradients(std::string_view rule, Tensor y, const std::vector<Tensor>& x,
-                              GradOptions options, Loc loc) {
+std::vector<Tensor> grad_for(std::string_view rule, Tensor y, const std::vector<Tensor>& x,
+                             GradOptions options, Loc loc) {
   check_defined(rule, "y", std::span(&y, 1), loc);
   if (y.spec().size() != 1 || !is_float(y.dtype()))
     throw GradError(
@@ -136,16 +136,21 @@ std::vector<Tensor> gradients(std::string_view rule, Tensor y, const std::vector
   const GradSeed seed = seed_of_ones(y, loc);
   return pull_back_or_fail(rule, std::span(&seed, 1), x, options, loc);
 }
-}  // namespace
 
 std::vector<Tensor> grad(Tensor y, const std::vector<Tensor>& x, GradOptions options, Loc loc) {
-  return gradients("grad", y, x, options, loc);
+  return grad_for("grad", y, x, options, loc);
+}
+
+std::vector<Tensor> vjp_for(std::string_view rule, const std::vector<Tensor>& y,
+                            const std::vector<Tensor>& cotangents, const std::vector<Tensor>& x,
+                            GradOptions options, Loc loc) {
+  check_pairs(rule, "cotangent", y, cotangents, loc);
+  return pull_back_or_fail(rule, seeds_of(y, cotangents), x, options, loc);
 }
 
 std::vector<Tensor> vjp(const std::vector<Tensor>& y, const std::vector<Tensor>& cotangents,
                         const std::vector<Tensor>& x, GradOptions options, Loc loc) {
-  check_pairs("vjp", "cotangent", y, cotangents, loc);
-  return pull_back_or_fail("vjp", seeds_of(y, cotangents), x, options, loc);
+  return vjp_for("vjp", y, cotangents, x, options, loc);
 }
 
 std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>& x,
@@ -178,10 +183,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
           describe(y[i]), describe(loc)));
     if (out[i].defined()) continue;
     if (!options.allow_zero) {
-      const auto meets = [&](Tensor from) {
-        return &y[i].graph() == &from.graph() && why_disconnected(y[i], from).meets;
-      };
-      const auto met = std::ranges::find_if(x, meets);
+      const auto met = std::ranges::find_if(x, [&](Tensor from) { return meets(y[i], from); });
       const std::string why =
           x.empty() ? "there is none"
                     : why_none(std::span(&seeds[i], 1), Of::values, met == x.end() ? x[0] : *met);
@@ -197,7 +199,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
 std::vector<Tensor> hvp(Tensor y, const std::vector<Tensor>& x, const std::vector<Tensor>& v,
                         GradOptions options, Loc loc) {
   check_pairs("hvp", "vector", x, v, loc);
-  return pull_back_or_fail("hvp", seeds_of(gradients("hvp", y, x, options, loc), v), x, options, loc,
+  return pull_back_or_fail("hvp", seeds_of(grad_for("hvp", y, x, options, loc), v), x, options, loc,
                            Of::gradients);
 }
 

@@ -21,6 +21,13 @@ class OpenGraph : ContextGuard {
   }
 };
 
+// grad() and vjp() for a function that is made of them: its name, `rule`, stands before their errors.
+std::vector<Tensor> grad_for(std::string_view rule, Tensor y, const std::vector<Tensor>& x,
+                             GradOptions options, Loc loc);
+std::vector<Tensor> vjp_for(std::string_view rule, const std::vector<Tensor>& y,
+                            const std::vector<Tensor>& cotangents, const std::vector<Tensor>& x,
+                            GradOptions options, Loc loc);
+
 class Reverse {
  public:
   Reverse(Graph& graph, std::span<const GradSeed> seeds, std::span<const NodeId> wrt,

@@ -7,23 +7,36 @@
 #include "engine/core/index.h"
 #include "engine/core/node_call.h"
 #include "engine/core/node_text.h"
-#include "engine/plan/readers.h"
 #include "engine/run/function.h"
 
 namespace nestgrad {
 
 namespace {
 
-// GraphError if `wanted` needs an input that has no value; the values of `known` are there.
-void check_has_numbers(const Graph& g, NodeId wanted, std::span<const NodeId> known) {
-  const std::vector<char> live = live_nodes(g.nodes(), std::span(&wanted, 1), known);
-  for (NodeId id = 0; id < g.size(); ++id)
-    if (live[uz(id)] && g.node(id).op->kind == OpKind::input && !g.node(id).value.defined())
-      throw GraphError(fmt::format(
-          "[eval] {} has no numbers yet: {} gets its value when the traced function is called. Inside of a "
-          "trace, choose with where(mask, a, b) (or select) and loop with scan(); for numbers, return the "
-          "tensor from the trace and call the function",
-          describe(g.nodes(), wanted), id == wanted ? "an input" : describe(g.nodes(), id)));
+// The nearest nodes that have values, of what `wanted` is made of: a plan of the rest starts at them. GraphError if it needs an
+// input that has none.
+std::vector<NodeId> valued_before(const Graph& g, std::span<const NodeId> wanted) {
+  std::vector<NodeId> out;
+  std::set<NodeId> seen;
+  for (const NodeId end : wanted)
+    for (std::vector<NodeId> todo{end}; !todo.empty();) {
+      const NodeId id = todo.back();
+      todo.pop_back();
+      if (!seen.insert(id).second) continue;
+      const GraphNode& node = g.node(id);
+      if (node.value.defined()) {
+        out.push_back(id);
+        continue;
+      }
+      if (node.op->kind == OpKind::input)
+        throw GraphError(fmt::format(
+            "[eval] {} has no numbers yet: {} gets its value when the traced function is called. Inside of a "
+            "trace, choose with where(mask, a, b) (or select) and loop with scan(); for numbers, return the "
+            "tensor from the trace and call the function",
+            describe(g.nodes(), end), id == end ? "an input" : describe(g.nodes(), id)));
+      todo.insert(todo.end(), node.inputs.rbegin(), node.inputs.rend());  // the first input first
+    }
+  return out;
 }
 
 }  // namespace
@@ -37,7 +50,7 @@ void Graph::run(GraphNode& node) {
   std::vector<const std::byte*> in;
   for (NodeId id : node.inputs) {
     const Array& value = this->node(id).value;
-    if (!value.defined() && !is_scan(this->node(id))) check_has_numbers(*this, id, {});
+    if (!value.defined() && !is_scan(this->node(id))) valued_before(*this, std::span(&id, 1));
     in.push_back(value.data());
   }
   if (node.op->cpu) {
@@ -59,29 +72,17 @@ void Graph::run(GraphNode& node) {
 std::vector<Array> eval(std::span<const Tensor> ts) {
   if (ts.empty()) return {};
   Graph& g = ts[0].graph();
-  std::vector<NodeId> cuts, wanted;
-  std::vector<Array> values, out(ts.size());
+  std::vector<Array> out(ts.size()), values;
+  std::vector<NodeId> wanted;
   std::vector<std::size_t> places;  // of `wanted` among ts
-  std::set<NodeId> seen;
   for (std::size_t i = 0; i < ts.size(); ++i) {
     const NodeId id = g.lift(ts[i]);
-    if (g.node(id).value.defined()) {
-      out[i] = g.node(id).value.clone();
-      continue;
-    }
-    wanted.push_back(id);
-    places.push_back(i);
-    for (std::vector<NodeId> todo{id}; !todo.empty();) {
-      const NodeId at = todo.back();
-      todo.pop_back();
-      if (!seen.insert(at).second) continue;
-      const GraphNode& node = g.node(at);
-      if (node.value.defined()) cuts.push_back(at), values.push_back(node.value);
-      else todo.insert(todo.end(), node.inputs.begin(), node.inputs.end());
-    }
+    if (const Array& value = g.node(id).value; value.defined()) out[i] = value.clone();
+    else wanted.push_back(id), places.push_back(i);
   }
   if (wanted.empty()) return out;
-  for (const NodeId id : wanted) check_has_numbers(g, id, cuts);
+  const std::vector<NodeId> cuts = valued_before(g, wanted);
+  for (const NodeId id : cuts) values.push_back(g.node(id).value);
   std::vector<Array> made = Plan(g.nodes(), cuts, wanted, {}).run(values);
   for (std::size_t i = 0; i < wanted.size(); ++i) out[places[i]] = std::move(made[i]);
   return out;

@@ -206,16 +206,9 @@ RandomGraph::Value RandomGraph::index_below(std::int64_t n) {
 Tensors RandomGraph::variables() {
   // What is made of numbers alone is none: equal ones are one node.
   const Graph& here = *context().emit.graph;
-  std::vector<char> varies(static_cast<std::size_t>(here.size()), 0);
-  for (NodeId id = 0; id < here.size(); ++id) {
-    const GraphNode& n = here.node(id);
-    varies[static_cast<std::size_t>(id)] =
-        n.op->kind == OpKind::input || n.op->name == "probe" ||
-        std::ranges::any_of(n.inputs, [&](NodeId in) { return varies[static_cast<std::size_t>(in)] != 0; });
-  }
   Tensors out;
   for (const Value& v : visible([&](Tensor t) {
-         return is_float(t.dtype()) && &t.graph() == &here && varies[static_cast<std::size_t>(t.id())];
+         return is_float(t.dtype()) && &t.graph() == &here && !here.node(t.id()).of_numbers;
        }))
     out.push_back(v.t);
   return out;

@@ -90,6 +90,10 @@ TEST_CASE("inspection: a block's inner loop has the gradients of the whole diffu
           doctest::Approx(gradients[0].item()).epsilon(1e-12));
     CHECK(check_same_gradients(s, whole, gradients, "blocks.1.attn.") == 2);
     CHECK(contains(s.patches->images[0].caption, "class 3 at noise level 17 of 30"));
+    CHECK(contains(message_of<ConfigError>([&] {
+                     inspected_block({c, params}, vision::NoiseSchedule::linear(60), noisy, 1);
+                   }),
+                   "the schedule has 60 levels, the model 30"));
     CHECK(inspect(s).holds());
   }
 }

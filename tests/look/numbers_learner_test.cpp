@@ -1,6 +1,7 @@
 // The learner looked at: curvature, losses, attention, keys, steps, precision; each agrees with a closed form.
 #include <cmath>
 
+#include "look/inspection.h"
 #include "look/open_loop.h"
 #include "tests/look/inspected_loops.h"
 
@@ -151,6 +152,20 @@ TEST_CASE("inspect: a gradient that the first order leaves out has no direction,
     CHECK(std::isnan(first.cosine));
   }
   CHECK(none);
+  // The page says so too.
+  const Inspection page = inspect(of("hope", 8, 4));
+  std::int64_t rows = 0, without = 0;
+  for (const ReportView& view : page.views)
+    for (const Picture& picture : view.pictures)
+      if (const Table* table = std::get_if<Table>(&picture);
+          table && view.id == "estimators" && table->columns[0] == "tensor")
+        for (std::size_t i = 0; i < table->rows.size(); ++i, ++rows)
+          if (r.estimates[1].parameters[i].norm == 0) {
+            ++without;
+            CHECK(contains(table->rows[i][2], "NaN"));
+          }
+  CHECK(rows == std::ssize(r.estimates[0].parameters));
+  CHECK(without > 0);
 }
 
 TEST_CASE("inspect: inner losses begin at the first weights and fall where the task can be learnt") {
@@ -272,6 +287,14 @@ TEST_CASE("inspect: the card of a step has the losses of the weights that it fou
   CHECK(card.loss_before == doctest::Approx(error / 2));
   CHECK(card.first_reader == 0);
   CHECK(card.next_gradient == 1);
+  // Of a policy that takes the mean over a chunk the gradient is the mean; one that is linear in the weights meets no later one.
+  InspectedLoop together = s;
+  together.policy.chunk = 2, together.policy.update = Policy::Update::per_chunk,
+  together.policy.average = true;
+  const look::StepCard mean = look::explain_step(together, 0, look::channels(together));
+  CHECK(mean.gradient == doctest::Approx(mean.written));
+  const InspectedLoop linear = of("linear-attention");
+  CHECK(look::explain_step(linear, 0, look::channels(linear)).next_gradient == -1);
 }
 
 TEST_CASE("inspect: the precision probe finds the tensor that f32 spoils") {

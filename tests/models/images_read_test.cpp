@@ -182,7 +182,7 @@ TEST_CASE("images: a folder's folders are classes, in sorted order, however deep
   folder.write("b/2.png", 1);
   folder.write("b/10.png", 0.2);
   folder.write("a/y/1.PNG", 0.4);
-  folder.write("a/x/1.png", 0.6);
+  folder.write("a/x/1.Png", 0.6);
   folder.write("a-b/1.png", 0.8);
   std::ofstream(folder / "a/notes.txt") << "not an image";
   std::ofstream(folder / ".hidden") << "no";

@@ -331,6 +331,8 @@ TEST_CASE("windows, losses and batches of a validation fit each other, or are re
     CHECK(contains(message_of<ConfigError>([&] { validation_of(losses, {}, windows, batch, alone); }),
                    "give 1 to 3"));
   const PackedWindows packed = packed_validation(small_corpus(), 4, 1, 2);
+  CHECK(validation_of_losses({{1, 2, 3, 4}, {1, 2, 3, 4}}, packed).packed);
+  CHECK_FALSE(validation_of(losses, {}, windows, 3, alone).packed);
   CHECK(contains(message_of<ShapeError>([&] {
                    validation_of_losses({{1, 2, 3, 4}}, packed);
                  }),
