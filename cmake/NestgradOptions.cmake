@@ -23,8 +23,7 @@ endif()
 # -ffp-contract=off: the same formula gives the same bits wherever the compiler puts it. Products and sums that
 # should be fused are written as such.
 target_compile_options(nestgrad_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Wno-missing-field-initializers -ffp-contract=off
-  $<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-shadow>)  # where files are compiled together: of what another has for its own
+  -Wall -Wextra -Wpedantic -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Wno-missing-field-initializers -ffp-contract=off)
 if(NESTGRAD_WARNINGS_AS_ERRORS)
   target_compile_options(nestgrad_options INTERFACE -Werror)
 endif()

@@ -5,7 +5,6 @@ add_library(nestgrad_cuda_emulated OBJECT ${NESTGRAD_CUDA_SOURCES} ${PROJECT_SOU
 set(NESTGRAD_EMULATED_KERNELS ${NESTGRAD_CUDA_SOURCES})
 list(FILTER NESTGRAD_EMULATED_KERNELS INCLUDE REGEX "\\.cu$")
 set_source_files_properties(${NESTGRAD_EMULATED_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
-nestgrad_unity(nestgrad_cuda_emulated ${NESTGRAD_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/cuda/nccl.cpp ${NESTGRAD_EMULATOR})
 target_include_directories(nestgrad_cuda_emulated BEFORE PUBLIC ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_cuda_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(nestgrad_cuda_emulated PRIVATE nestgrad_options Eigen3::Eigen PUBLIC fmt::fmt)
@@ -40,3 +39,5 @@ if(NESTGRAD_SANITIZE MATCHES "thread")
       PASS_REGULAR_EXPRESSION "WARNING: ThreadSanitizer: data race" LABELS cuda-emulated)
   endforeach()
 endif()
+
+nestgrad_unity(nestgrad_cuda_emulated ${NESTGRAD_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/cuda/nccl.cpp ${NESTGRAD_EMULATOR})

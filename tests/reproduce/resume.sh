@@ -10,21 +10,28 @@ fail() { echo "FAIL: $*"; exit 1; }
 cat "$work/log"
 [ -s "$work/whole/ascent/page.html" ] || fail "no page"
 
-# Killed at two moments, once a run is kept. --resume from the first call on: another experiment has ended there, and this one has yet
-# to begin.
+# Killed at two moments, each once a run is kept. --resume from the first call on: another experiment has ended there, and this one has
+# yet to begin. Between the two all but four of the other runs are put beside the kept one, as if they had been made.
 mkdir -p "$work/parts/few-shot"
 cp "$kept/quick/few-shot.jsonl" "$work/parts/few-shot/results.jsonl" || fail "no kept runs"
 call=("$bin/reproduce" few-shot ascent --quick --resume --out "$work/parts")
-"${call[@]}" >"$work/log" 2>&1 &
-for wait in $(seq 600); do [ -e "$work/parts/ascent/results.jsonl" ] && break; sleep 0.1; done
-sleep 0.7
-kill -9 $!
-wait $! 2>/dev/null
-"${call[@]}" >"$work/log" 2>&1 &
-sleep 5
-kill -9 $!
-wait $! 2>/dev/null
-[ ! -e "$work/parts/ascent/page.html" ] || fail "it had ended before it was killed: this shows nothing"
+runs=$work/parts/ascent/results.jsonl
+lines() { if [ -e "$runs" ]; then wc -l <"$runs"; else echo 0; fi; }
+
+# NUMBER: a call that is killed soon after the kept runs have that many lines.
+killed_at() {
+  "${call[@]}" >"$work/log" 2>&1 &
+  for _ in $(seq 1200); do [ "$(lines)" -ge "$1" ] && break; sleep 0.1; done
+  sleep 0.7
+  kill -9 $!
+  wait $! 2>/dev/null
+  [ "$(lines)" -ge "$1" ] || fail "no run was kept in two minutes"
+  [ ! -e "$work/parts/ascent/page.html" ] || fail "it had ended before it was killed: this shows nothing"
+}
+killed_at 2
+awk -F '"numbers"' 'NR == FNR { made[$1] = 1; next } FNR > 1 && !($1 in made)' "$runs" "$work/whole/ascent/results.jsonl" |
+  head -n -4 >>"$runs"
+killed_at $(($(lines) + 1))
 "${call[@]}" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 [ -s "$work/parts/few-shot/page.html" ] || fail "no page of the experiment that had ended"
 cmp "$kept/quick/few-shot.jsonl" "$work/parts/few-shot/results.jsonl" || fail "the runs of the experiment that had ended are others"
