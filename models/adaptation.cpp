@@ -16,6 +16,7 @@ namespace nestgrad {
 namespace {
 
 constexpr DType kType = DType::f32;
+constexpr double kOwnTokenError = 1e-3;  // of a score, among lengths of a segment: roundings, which f32 has
 constexpr std::array<std::pair<std::string_view, Adapted>, 4> kNames{{{"nothing", Adapted::nothing},
                                                                       {"sgd", Adapted::sgd},
                                                                       {"norms", Adapted::norms},
@@ -257,6 +258,25 @@ std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int3
   return out;
 }
 
+namespace {
+
+// A token's score is the same where the model is not given it, as the last of a segment, and where it is.
+void check_own_token_unread(AdaptingScorer& scorer, std::span<const std::int32_t> tokens,
+                            std::int64_t segment) {
+  const std::size_t length = std::min(uz(segment), tokens.size() - 1), place = (length + 1) / 2;
+  if (place == length) return;  // segments of one token: none is ever given
+  scorer.reset();
+  const double unread = scorer.score(tokens.first(place + 1), false).back(),
+               read = scorer.score(tokens.first(length + 1), false)[place - 1];
+  if (std::abs(read - unread) <= kOwnTokenError * std::max(1.0, std::abs(unread))) return;
+  throw ConfigError(fmt::format(
+      "[adaptation] a score looks at its own token: that of token {} is {:.9g} where the model is given the token, and {:.9g} "
+      "where it is the last of its segment and is not",
+      place, read, unread));
+}
+
+}  // namespace
+
 void check_no_look_ahead(AdaptingScorer& scorer, std::span<const std::int32_t> tokens, std::int64_t segment) {
   const std::vector<double> scores = score_text(scorer, tokens, segment);
   const auto different = std::ranges::find_if(tokens, [&](std::int32_t t) { return t != tokens[0]; });
@@ -283,6 +303,7 @@ void check_no_look_ahead(AdaptingScorer& scorer, std::span<const std::int32_t> t
           "[adaptation] no score depends on the tokens from {} on: nothing is proved, and the model does not read them",
           place));
   }
+  check_own_token_unread(scorer, tokens, segment);
 }
 
 }  // namespace nestgrad

@@ -94,9 +94,10 @@ class AdaptingScorer {
 std::vector<double> score_text(AdaptingScorer& scorer, std::span<const std::int32_t> tokens,
                                std::int64_t segment, const std::function<void(double)>& progress = {});
 
-// Proves by example that no score depends on what comes after it: from each of some places on, all later tokens are
-// replaced by others; the scores before must keep their bits, and some after it must change. ConfigError that says
-// where they did not. tokens: a few segments.
+// Proves by example that no score depends on its own token or on what comes after it. From each of some places on, all
+// later tokens are replaced by others; the scores before must keep their bits, and some after it must change. And a token's
+// score must be the same, but for f32's roundings, where it ends a segment, so that the model is not given it. ConfigError
+// that says where they did not. tokens: a few segments.
 void check_no_look_ahead(AdaptingScorer& scorer, std::span<const std::int32_t> tokens, std::int64_t segment);
 
 }  // namespace nestgrad

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -153,6 +154,20 @@ std::optional<Place> place_of(std::string_view jax) {
   return Place{fmt::format("model.layers.{}.{}", layer, at->torch), at->layout};
 }
 
+// As many as parameters name, whichever of a layer's there are: what is missing is told with the others of its layer there.
+std::int64_t layers_in(const StateDict& params) {
+  const std::string before = "model.layers.";
+  std::int64_t out = 0;
+  for (const auto& [name, value] : params) {
+    if (!name.starts_with(before)) continue;
+    const std::string number = name.substr(before.size(), name.find('.', before.size()) - before.size());
+    if (number.empty() || number.size() > 6 || number.find_first_not_of("0123456789") != number.npos)
+      continue;
+    out = std::max<std::int64_t>(out, std::stoll(number) + 1);
+  }
+  return out;
+}
+
 }  // namespace
 
 LanguageModelConfig published_config(const std::string& text, const std::string& what) {
@@ -169,10 +184,18 @@ bool is_jax_parameter(const std::string& name) { return name != "step" && !name.
 StateDict from_jax_names(const StateDict& params, const std::string& what) {
   StateDict out;
   std::vector<std::string> unknown;
-  for (const auto& [name, value] : params)
-    if (const auto place = place_of(name);
-        !place || !out.emplace(place->name, in_layout(value, place->layout)).second)
+  std::map<std::string, std::string> named;  // by our name, the one it has there
+  for (const auto& [name, value] : params) {
+    const auto place = place_of(name);
+    if (!place) {
       unknown.push_back(name);
+      continue;
+    }
+    if (const auto [first, is_new] = named.emplace(place->name, name); !is_new)
+      throw ConfigError(fmt::format("[checkpoint] {}: '{}' and '{}' are one parameter; leave one of them out",
+                                    printable(what), printable(first->second), printable(name)));
+    out.emplace(place->name, in_layout(value, place->layout));
+  }
   if (!unknown.empty())
     throw ConfigError(fmt::format("[checkpoint] {}: {} are no parameters of the TTT models of ttt-lm-jax",
                                   printable(what), listed(unknown)));
@@ -200,8 +223,7 @@ LanguageModelConfig config_from_shapes(const StateDict& params, const std::strin
   c.intermediate_size = extent(first + "mlp.gate_proj.weight", 0);
   c.num_attention_heads = extent(block + "W1", 0);
   c.mini_batch_size = extent(block + "learnable_token_idx", 0);
-  c.num_hidden_layers = 0;
-  while (has(fmt::format("model.layers.{}.seq_norm.weight", c.num_hidden_layers))) ++c.num_hidden_layers;
+  c.num_hidden_layers = layers_in(params);
   const bool mlp = has(block + "W2");
   c.ttt_layer_type = mlp ? "mlp" : "linear";
   c.ttt_base_lr = mlp ? 0.1 : 1.0;

@@ -11,6 +11,7 @@
 #include "engine/core/rewrite.h"
 #include "engine/io/file.h"
 #include "engine/plan/dependence.h"
+#include "engine/plan/flow.h"
 #include "engine/plan/readers.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -153,6 +154,43 @@ ttt::Stream stream_of(const StateProgram::Sizes& sizes) {
                           : ttt::Stream(ttt::Stream::Mode::step, apart);
 }
 
+// What a token, or the end of a chunk, makes of the states, [batch, ..] each: logits [batch, vocab] where a token is read, then the
+// states that become others, then a row and its place of each that becomes itself with a row put into it.
+struct TracedStep {
+  TracedModel model;
+  std::vector<std::string> changed, rows;  // names of states
+};
+TracedStep traced_step(const LogitsFn& model, DType dtype, const StateProgram::Sizes& sizes) {
+  TracedStep out;
+  out.model = trace_model(dtype, {{DType::i32, {sizes.batch}}},
+                          [&](ParamTable& table, const std::vector<Tensor>& given) {
+                            ttt::Stream stream = stream_of(sizes);
+                            stream.learn_outside();
+                            if (default_device().is_cpu()) stream.write_rows_outside();
+                            const Tensor tokens = reshape(given[0], {sizes.batch, 1});
+                            std::vector<Tensor> made;
+                            if (sizes.learns == 0) {
+                              const Tensor logits = logits_of(model, Params(table), tokens, stream);
+                              made.push_back(reshape(logits, {sizes.batch, logits.dim(-1)}));
+                            } else {
+                              model(Params(table), tokens, stream);
+                            }
+                            out.changed.clear(), out.rows.clear();
+                            for (const ttt::Stream::State& s : stream.states()) {
+                              if (!s.next.defined() || s.next.id() == s.value.id()) continue;
+                              out.changed.push_back(s.name);
+                              made.push_back(s.next);
+                            }
+                            for (const ttt::Stream::State& s : stream.states())
+                              if (s.row.defined()) {
+                                out.rows.push_back(s.name);
+                                made.insert(made.end(), {s.row, s.place});
+                              }
+                            return made;
+                          });
+  return out;
+}
+
 }  // namespace
 
 CarriedStates CarriedStates::of(const LogitsFn& model, const StateDict& params, DType dtype,
@@ -248,32 +286,14 @@ const Array& FixedParameters::in_panels(const std::string& name) {
 
 StateProgram::StateProgram(const LogitsFn& model, const CarriedStates& carried, FixedParameters& params,
                            DType dtype, const Sizes& sizes) {
-  const TracedModel traced = trace_model(
-      dtype, {{DType::i32, {sizes.batch}}}, [&](ParamTable& table, const std::vector<Tensor>& given) {
-        ttt::Stream stream = stream_of(sizes);
-        stream.learn_outside();
-        if (default_device().is_cpu()) stream.write_rows_outside();
-        const Tensor tokens = reshape(given[0], {sizes.batch, 1});
-        std::vector<Tensor> out;
-        if (sizes.learns == 0) {
-          const Tensor logits = logits_of(model, Params(table), tokens, stream);
-          out.push_back(reshape(logits, {sizes.batch, logits.dim(-1)}));
-        } else {
-          model(Params(table), tokens, stream);
-        }
-        first_change_ = out.size();
-        for (const ttt::Stream::State& s : stream.states()) {
-          if (!s.next.defined() || s.next.id() == s.value.id()) continue;
-          changes_.push_back(carried.find(s.name));
-          out.push_back(s.next);
-        }
-        for (const ttt::Stream::State& s : stream.states())
-          if (s.row.defined()) {
-            rows_.push_back({carried.find(s.name), out.size(), out.size() + 1});
-            out.insert(out.end(), {s.row, s.place});
-          }
-        return out;
-      });
+  const TracedStep step = traced_step(model, dtype, sizes);
+  const TracedModel& traced = step.model;
+  first_change_ = sizes.learns == 0 ? 1 : 0;
+  for (const std::string& state : step.changed) changes_.push_back(carried.find(state));
+  for (const std::string& state : step.rows) {
+    const std::size_t row = first_change_ + changes_.size() + 2 * rows_.size();
+    rows_.push_back({carried.find(state), row, row + 1});
+  }
   const InPanels own = with_panels(traced);
   StateDict values;
   for (const std::string& name : own.model.inputs) {
@@ -315,6 +335,27 @@ void StateProgram::run(const Array& tokens, std::vector<Array>& states) {
   for (std::size_t i = 0; i < changes_.size(); ++i)
     std::swap(states[changes_[i]], outputs_[first_change_ + i]);
   for (const Row& row : rows_) put_row(outputs_[row.row], outputs_[row.place], states[row.state]);
+}
+
+void check_apart(const LogitsFn& model, DType dtype, std::int64_t learns) {
+  const TracedStep step = traced_step(model, dtype, {.batch = 2, .apart = true, .learns = learns});
+  const Function& function = step.model.function;
+  const std::deque<GraphNode>& nodes = function.graph().nodes();
+  std::set<std::string> params;
+  for (const ParamSpec& p : step.model.params) params.insert(p.name);
+  std::vector<std::pair<NodeId, AxisFlow>> seeds;
+  for (NodeId in : function.inputs())
+    if (!params.contains(input_name(nodes[uz(in)]))) seeds.emplace_back(in, AxisFlow::along(0));
+  const std::vector<AxisFlow> flows = follow(nodes, seeds, {.positional = true});
+  for (NodeId out : function.outputs()) {
+    const AxisFlow& flow = flows[uz(out)];
+    if (flow.kind == AxisFlow::Kind::free || (flow.kind == AxisFlow::Kind::along && flow.axis == 0)) continue;
+    const NodeId at = flow.kind == AxisFlow::Kind::mixed ? flow.culprit : out;
+    throw ConfigError(fmt::format(
+        "[streams] what a sequence is answered, or remembers, depends on the others that are read with it: {}{}{}. Each must "
+        "be read as if it were alone; keep the first axis apart, or read each text with a Decoder of its own",
+        describe(nodes, at), flow.why.empty() ? "" : ": ", flow.why));
+  }
 }
 
 }  // namespace nestgrad

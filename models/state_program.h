@@ -88,4 +88,8 @@ class StateProgram {
   std::vector<Array> inputs_, outputs_;
 };
 
+// ConfigError, with the op, unless a model keeps sequences that are read together apart: what it answers each, and carries of it, is
+// made of its own tokens and states. Shown on its trace. learns: as in StateProgram::Sizes.
+void check_apart(const LogitsFn& model, DType dtype, std::int64_t learns);
+
 }  // namespace nestgrad

@@ -162,8 +162,12 @@ Streams::Streams(const LanguageModelConfig& config, StateDict params, DType dtyp
         "[streams] ttt-e2e counts what its caches hold for all sequences at once, so that none can join or leave; read "
         "each text with a Decoder of its own");
   if (config.ttt_layer_type == "attention") capacity_ = capacity;
-  config_ = config.to_json();
   trace(decoding_model(config, capacity, form));
+  // Two ways to write one model are one.
+  LanguageModelConfig settled = config;
+  if (config.ttt_layer_type != "attention")
+    settled.attention_window = window_of(config, learner_system(config.ttt_layer_type));
+  config_ = settled.to_json();
 }
 
 Streams::Streams(const LogitsFn& model, StateDict params, DType dtype)
@@ -188,6 +192,8 @@ void Streams::trace(const LogitsFn& model) {
         "take its row along; counts are to be those of Stream::counter, which are then [2, 1, 1, 1]",
         two.names[i], to_string(shape)));
   }
+  check_apart(model_, dtype_, 0);
+  for (const std::int64_t chunk : apart_.chunks) check_apart(model_, dtype_, chunk);
   // A Decoder refuses a model that remembers nothing and yet is another when it is read as a whole.
   if (alone_.names.empty()) const Decoder refuses(model_, params_.all(), dtype_, 1);
   groups_.push_back(std::make_unique<Group>());

@@ -34,8 +34,8 @@ class Streams {
   // params must fit the configuration (ConfigError). capacity: most tokens that a stream of an attention model reads.
   Streams(const LanguageModelConfig& config, StateDict params, DType dtype, std::int64_t capacity = 0,
           ttt::FormChoice form = ttt::FormChoice::automatic);
-  // Of any model that a Decoder takes. ConfigError for one with a state that sequences share: its first axis must be
-  // the batch's.
+  // Of any model that a Decoder takes. ConfigError for one with a state that sequences share (its first axis must be the
+  // batch's), or in which what one sequence reads changes what another is answered.
   Streams(const LogitsFn& model, StateDict params, DType dtype);
   ~Streams();
 

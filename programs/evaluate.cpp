@@ -73,6 +73,13 @@ std::string text_of(const Options& o) {
   return out;
 }
 
+// Is the text what its tokens write? Some tokenizers write a space before it.
+bool keeps(const Tokenizer& tokenizer, const std::vector<std::int32_t>& tokens, const std::string& text) {
+  std::string written;
+  for (const std::int32_t token : tokens) written += tokenizer.bytes(token);
+  return written == text || written == " " + text;
+}
+
 // What is scored, for people.
 std::string text_name(const Options& o, std::size_t bytes) {
   return fmt::format("{}{}: {} bytes", o.all ? "" : "the validation part of ", printable(o.data), bytes);
@@ -129,6 +136,9 @@ void evaluate(Options& o) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{}, {} tokens in segments of {}, {}\n", text_name(o, text.size()), frozen.size(), o.segment,
              format_seconds(seconds));
+  const bool is_kept = keeps(*tokenizer, tokens, text);
+  if (!is_kept)
+    fmt::print("the tokenizer loses a part of this text: its bits per byte are no length of a code of it\n");
   tell("as it is", frozen, bytes_per_token);
   if (learns) {
     tell(o.adapt, adapted, bytes_per_token);
@@ -137,9 +147,13 @@ void evaluate(Options& o) {
                quarters(frozen).back() - quarters(adapted).back());
   }
   if (!o.json) return;
-  nlohmann::ordered_json json{{"data", o.data},       {"part", o.all ? "all" : "validation"},
-                              {"bytes", text.size()}, {"tokens", frozen.size()},
-                              {"segment", o.segment}, {"as_it_is", in_json(frozen, bytes_per_token)}};
+  nlohmann::ordered_json json{{"data", o.data},
+                              {"part", o.all ? "all" : "validation"},
+                              {"bytes", text.size()},
+                              {"tokens", frozen.size()},
+                              {"segment", o.segment},
+                              {"text_is_kept", is_kept},
+                              {"as_it_is", in_json(frozen, bytes_per_token)}};
   if (learns) {
     const double rate = o.adaptation.rate > 0 ? o.adaptation.rate : default_rate(o.adaptation.what);
     json["adapt"] = o.adapt, json["rate"] = rate, json["steps"] = steps,

@@ -110,6 +110,7 @@ ttt::NamedArrays inputs_in(const Options& o) {
                                     printable(o.inputs), option, theirs->second));
   };
   require("gates", "--gates", o.gates);
+  if (o.reference.raw) require("base_lr", "--base-lr", fmt::format("{}", o.reference.base_lr));
   const auto system = file.metadata.find("system");
   if (o.reference.policy.empty() && system != file.metadata.end() && system->second == o.system)
     require("settings", "--policy", o.default_settings);
@@ -204,7 +205,8 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_flag("--intermediates", o.reference.intermediates,
                "Inner gradients, predictions, and the views that raw inputs become");
-  app.add_flag("--random-start", o.reference.random_start, "With --random: start states too, start.*")
+  app.add_flag("--random-start", o.reference.random_start,
+               "With --random: starts of the weights too, start.*; slots of the optimiser start as ever")
       ->needs(random);
   app.add_flag("--random-final-cotangent", o.reference.random_final_cotangent,
                "With --random: cotangents of the final state too, cotangent.final.*")

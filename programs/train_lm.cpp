@@ -527,9 +527,8 @@ void add_options(CLI::App& app, Options& o) {
            if (!std::isfinite(mb)) throw CLI::ValidationError("--memory-budget", "must be a finite number");
            o.training.memory_budget = static_cast<std::size_t>(std::round(mb * 1e6));
          },
-         "MB that the training plan may take: what "
-         "is not kept is recomputed, as little as "
-         "possible; same bits (default: any)")
+         "MB that the training plan may take: what is not kept is recomputed, by the schedule of a few that computes "
+         "least and fits; same bits (default: any)")
       ->check(CLI::Range(1e-6, 1e12));
   app.add_option("--save-every", o.save_every, "Steps between checkpoints")
       ->check(positive, "POSITIVE")

@@ -26,12 +26,13 @@ std::string start_text(const ReferenceProgram& p) {
   return fmt::format("{}", fmt::join(out, "; "));
 }
 
+// with_optional: of a reference that may be given more than this one is.
 ReferenceDescription description_of(const ReferenceProgram& p, const System& system,
-                                    const ReferenceOptions& options) {
+                                    const ReferenceOptions& options, bool with_optional) {
   ReferenceDescription out;
   for (std::size_t i = 0; i < p.inputs.size(); ++i)
     if (p.read[i]) out.inputs.push_back(p.inputs[i]);
-  std::ranges::copy(p.not_given(), std::back_inserter(out.inputs));
+  if (with_optional) std::ranges::copy(p.not_given(), std::back_inserter(out.inputs));
   out.outputs = p.outputs;
   const Explanation& e = p.explanation;
   out.metadata = {{"system", system.name},
@@ -51,6 +52,8 @@ ReferenceDescription description_of(const ReferenceProgram& p, const System& sys
                   {"gates", options.raw ? "raw" : "effective"},
                   {"seed", fmt::format("{}", options.seed)},
                   {"state_every", fmt::format("{}", p.state_every)}};
+  if (options.raw && system.position_rates) out.metadata["base_lr"] = fmt::format("{}", options.base_lr);
+  if (options.raw && system.rotary) out.metadata["rope_theta"] = fmt::format("{}", options.rope_theta);
   const auto list = [&](const std::string& key, const std::vector<ReferenceTensor>& tensors) {
     std::vector<std::string> names;
     for (const ReferenceTensor& t : tensors) {
@@ -187,6 +190,23 @@ ReferenceShape shape_of(const System& system, const NamedArrays& inputs, const R
   return out;
 }
 
+// Values that are wider than keys meet start states in the learner alone: what does not fit there is told with their names.
+ReferenceProgram traced_for(const NamedArrays& inputs, const System& system, const ReferenceShape& shape,
+                            const ReferenceOptions& options, const std::map<std::string, Shape>& given) {
+  try {
+    return trace_reference(system, shape, options, given);
+  } catch (const ShapeError& e) {
+    if (shape.value_dim == shape.dim) throw;
+    std::string starts;
+    for (const auto& [name, of] : given)
+      if (name.starts_with(kStartPrefix))
+        starts +=
+            fmt::format("{}'{}' {}", starts.empty() ? "" : ", ", name, to_string(inputs.at(name).spec()));
+    throw ShapeError(fmt::format("[reference] 'v' is {}, which does not fit the start states {}: {}",
+                                 to_string(inputs.at("v").spec()), starts, e.what()));
+  }
+}
+
 }  // namespace
 
 ReferenceSizes reference_sizes(const System& system, const NamedArrays& inputs,
@@ -202,7 +222,7 @@ ReferenceSizes reference_sizes(const System& system, const NamedArrays& inputs,
 
 ReferenceDescription describe_reference(const System& system, const ReferenceSizes& sizes,
                                         const ReferenceOptions& options) {
-  return description_of(trace_reference(system, sizes, options, {}), system, options);
+  return description_of(trace_reference(system, sizes, options, {}), system, options, true);
 }
 
 NamedArrays random_inputs(const System& system, const ReferenceSizes& sizes,
@@ -238,7 +258,7 @@ ReferenceResult reference(const System& system, const NamedArrays& inputs, const
   for (const auto& [name, value] : inputs)
     if (name.starts_with(kStartPrefix) || name.starts_with(kFinalCotangentPrefix))
       given[name] = value.shape();
-  const ReferenceProgram p = trace_reference(system, shape, options, given);
+  const ReferenceProgram p = traced_for(inputs, system, shape, options, given);
   refuse_unknown(system, inputs, p);
 
   ReferenceResult out;
@@ -259,7 +279,7 @@ ReferenceResult reference(const System& system, const NamedArrays& inputs, const
           values[i].at(at), place_text(at, values[i].shape(), p.outputs[i].axes)));
     out.outputs[p.outputs[i].name] = values[i];
   }
-  out.description = description_of(p, system, options);
+  out.description = description_of(p, system, options, false);
   return out;
 }
 

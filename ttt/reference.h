@@ -32,7 +32,7 @@ struct ReferenceOptions {
   std::int64_t state_every = 0;         // tokens between the states that are given, whole chunks; 0: a chunk
   bool intermediates = false;           // give what a kernel's author debugs with as well
   std::uint64_t seed = 0;               // of what is drawn
-  bool random_start = false;            // random_inputs: draw start.* too
+  bool random_start = false;            // random_inputs: draw start.* of the weights too
   bool random_final_cotangent = false;  // .. and cotangent.final.*
   double base_lr = 1;                   // raw, systems with position rates: as of the published layer
   double rope_theta = 10000;            // raw, systems that rotate q and k
@@ -55,7 +55,8 @@ struct ReferenceDescription {
   std::vector<ReferenceTensor> inputs, outputs;
   // system, title, source, model, inner_loss, constants (of both), start (what each weight and slot starts
   // from), optimiser, gradient (g.W) and update (W <- ..), policy (words), settings (for --policy), form, dtype,
-  // gates (raw or effective), seed, state_every; axes.NAME for every tensor; inputs, outputs: names.
+  // gates (raw or effective), seed, state_every; base_lr and rope_theta of raw inputs that these change; axes.NAME for
+  // every tensor; inputs, outputs: names, in what reference() gives of the inputs that there were.
   std::map<std::string, std::string> metadata;
 };
 

@@ -310,11 +310,13 @@ void Compiler::finish() {
 
 Program compile(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
                 const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan) {
-  const Lowered lowered = run_passes(nodes, inputs, outputs, options, of_scan);
+  const Passed passed = run_passes(nodes, inputs, outputs, options, of_scan);
   OpByOp op_by_op;
   for (;;)  // each time one scan more, at least, runs op by op
-    if (std::optional<Program> program = Compiler(lowered, options, of_scan, op_by_op).run())
+    if (std::optional<Program> program = Compiler(passed.lowered, options, of_scan, op_by_op).run()) {
+      program->recomputed_flops += passed.recomputed_flops;
       return std::move(*program);
+    }
 }
 
 }  // namespace nestgrad

@@ -1,11 +1,32 @@
 #include "engine/plan/passes.h"
 
+#include "engine/core/node_call.h"
 #include "engine/plan/backend.h"
+#include "engine/plan/liveness.h"
 #include "engine/plan/slicing.h"
 
 namespace nestgrad {
 
 namespace {
+
+// Of what is live of a graph, or of a step of a body.
+double flops_of(const std::deque<GraphNode>& nodes, const Live& live) {
+  double out = 0;
+  for (std::size_t id = 0; id < nodes.size(); ++id) {
+    const GraphNode& n = nodes[id];
+    if (!live.nodes[id]) continue;
+    if (const ScanAttrs* scan = n.attrs.find<ScanAttrs>())
+      out += static_cast<double>(scan->steps) *
+             flops_of(scan->body->nodes, *live.scans.at(static_cast<NodeId>(id)).body);
+    else if (n.op->kind == OpKind::value && !n.op->is_alias && n.op->cost)
+      out += n.op->cost(NodeCall(nodes, n)).flops;
+  }
+  return out;
+}
+
+double flops_of(const Lowered& of) {
+  return flops_of(of.graph->nodes(), liveness(of.graph->nodes(), of.outputs));
+}
 
 // A scan that reads other values may be cut in slices otherwise, and its sums be added up in another order:
 // then nothing is moved.
@@ -35,6 +56,7 @@ constexpr Pass kPasses[] = {
     {.name = "recompute regions",
      .sentence = "what `checkpoint` marks is computed again where a derivative reads it",
      .where = "engine/plan/recompute_regions.cpp",
+     .recomputes = true,
      .is_on = kAlways,
      .run = [](const Lowered& from, const PlanOptions&) { return recompute_regions(from); }},
     {.name = "rematerialize",
@@ -43,6 +65,7 @@ constexpr Pass kPasses[] = {
          "compute again",
      .where = "engine/plan/rematerialize.cpp, engine/plan/cut.cpp, engine/plan/price.cpp",
      .option = "rematerialize",
+     .recomputes = true,
      .is_on = [](const PlanOptions& o, bool) { return o.rematerialize; },
      .run = rematerialize_keeping_bits},
     {.name = "recompute carries",
@@ -61,6 +84,7 @@ constexpr Pass kPasses[] = {
                  "derivative reads them",
      .where = "engine/plan/recompute_values.cpp, engine/plan/cut.cpp, engine/plan/price.cpp",
      .option = "rematerialize",
+     .recomputes = true,
      .is_on = [](const PlanOptions& o, bool of_scan) { return o.rematerialize && !of_scan; },
      .run = recompute_values},
     {.name = "suit the backend",
@@ -102,15 +126,18 @@ constexpr Pass kPasses[] = {
 
 std::span<const Pass> passes() { return kPasses; }
 
-Lowered run_passes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
-                   const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
-                   const std::function<void(const Pass&, const Lowered&)>& after) {
-  Lowered out = simplify_graph(nodes, inputs, outputs, options, of_scan);
-  if (after) after(kPasses[0], out);
+Passed run_passes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
+                  const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
+                  const std::function<void(const Pass&, const Lowered&)>& after) {
+  Passed out{simplify_graph(nodes, inputs, outputs, options, of_scan)};
+  if (after) after(kPasses[0], out.lowered);
   for (const Pass& pass : kPasses) {
     if (!pass.run || !pass.is_on(options, of_scan)) continue;
-    out = pass.run(out, options);
-    if (after) after(pass, out);
+    Lowered made = pass.run(out.lowered, options);
+    if (pass.recomputes && made.graph != out.lowered.graph)
+      out.recomputed_flops += flops_of(made) - flops_of(out.lowered);
+    out.lowered = std::move(made);
+    if (after) after(pass, out.lowered);
   }
   return out;
 }

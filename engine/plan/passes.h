@@ -16,6 +16,7 @@ struct Pass {
   std::string_view where;     // the files that do it
   std::string_view option;    // the member of PlanOptions that turns it off; empty: nothing does
   bool keeps_bits = true;     // false: equal values, but numbers may be added in another order
+  bool recomputes = false;    // what flops the graph has more behind it are spent on values that are not kept
   // Is it run on this graph? of_scan: on the body of a scan, when that is compiled in its turn.
   bool (*is_on)(const PlanOptions& options, bool of_scan) = nullptr;
   // Null: no pass over a graph, but a decision of the compiler (engine/plan/compiler.h).
@@ -25,13 +26,18 @@ struct Pass {
 // In the order in which they happen. The first one makes the graph that the others are given.
 std::span<const Pass> passes();
 
+struct Passed {
+  Lowered lowered;
+  double recomputed_flops = 0;  // of a run, those that the passes which recompute have added
+};
+
 // A plan's graph is lowered once, with the bodies of its scans: what changes roundings is decided before
 // anything moves between bodies. Each body is then lowered again when it is compiled (of_scan), perhaps for
 // one slice: expressions of the same bits, and stacked products. after: told of the graph that each pass
 // made.
-Lowered run_passes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
-                   const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
-                   const std::function<void(const Pass&, const Lowered&)>& after = {});
+Passed run_passes(const std::deque<GraphNode>& nodes, const std::vector<NodeId>& inputs,
+                  const std::vector<NodeId>& outputs, const PlanOptions& options, bool of_scan,
+                  const std::function<void(const Pass&, const Lowered&)>& after = {});
 
 // ---- passes over graphs ----
 

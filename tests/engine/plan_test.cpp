@@ -236,6 +236,45 @@ TEST_CASE("Carries that nobody reads are not computed") {
   CHECK(instructions(true) == 6);
 }
 
+TEST_CASE(
+    "What is computed again is counted: in checkpoint(), of large values, of values and carries of scans") {
+  const auto layers = [](bool marked) {
+    return trace(
+        [=](Tensor x, Tensor w) {
+          Tensor h = x;
+          for (int i = 0; i < 4; ++i) {
+            const auto layer = [&] { return Tensors{h + matmul(square(matmul(h, w)) + 1.0, w)}; };
+            h = (marked ? checkpoint(layer) : layer())[0];
+          }
+          return grad(sum(square(h)), w);
+        },
+        f64({16, 8}), f64({8, 8}));
+  };
+  const double once = layers(false).plan({.rematerialize = false}).stats().flops;
+  const auto check = [](const Plan& plan, double without) {
+    CHECK(plan.stats().flops > without);
+    CHECK(plan.stats().recompute_factor == doctest::Approx(plan.stats().flops / without).epsilon(1e-9));
+  };
+  check(layers(true).plan({.rematerialize = false}), once);
+  check(layers(false).plan({.recompute_above = 0}), once);
+  CHECK(layers(false).plan().stats().recompute_factor == 1);
+
+  const Function scanned = trace(
+      [](const Tensors& in) {
+        const ScanResult r = scan(
+            [](const Tensors& c, const Tensors& x) -> StepOutput {
+              const Tensor y = x[0] * 2.0 + 1.0;
+              return {{c[0] * y}, {tanh(matmul(c[0], y))}};
+            },
+            {in[0]}, {in[1]});
+        return grad(sum(square(r.ys[0])), in);
+      },
+      std::vector<Spec>{f64({8, 8}), f64({40, 8, 8})});
+  const double kept = scanned.plan({.rematerialize = false}).stats().flops;
+  check(scanned.plan(), kept);
+  check(scanned.plan({.rematerialize = false, .checkpoint_every = 5}), kept);
+}
+
 TEST_CASE("A memory budget chooses the checkpoint schedule, and changes no bit") {
   const std::int64_t steps = 256, dim = 12;
   const auto gradient = [&](std::int64_t time) {

@@ -24,6 +24,8 @@ TEST_CASE("a model that trains while it reads, with one block that learns and wi
     CHECK(r.loss_error < 1e-9);
     CHECK(r.output_error < 1e-9);
     CHECK(r.worst_grad_error < 1e-9);
+    CHECK(golden_verdict(golden(name), {}, 1e-9)
+              .line.ends_with(r.worst_grad_name + " -"));  // nothing is decoded
     // With two blocks rounding grows from chunk to chunk: 1.7e-4 on the CPU, somewhat more where products add up in
     // another order.
     CHECK(verify_golden(golden(name), {.dtype = DType::f32}).passes(1e-3));

@@ -141,6 +141,7 @@ GoldenReport verify_model(const SafeTensors& file, const std::string& path, cons
   }
   for (const std::string& name : names_under(file, "param.")) seen.insert("param." + name);
   report.unread = unread_inputs(file, seen, path);
+  report.decoded = true;
   report.decode_error =
       decode_error(language_model(config, how), params, dtype, tokens, find(file, "logits", path));
   return report;
@@ -255,13 +256,14 @@ GoldenVerdict golden_verdict(const std::string& path, const GoldenOptions& optio
   try {
     const GoldenReport r = verify_golden(path, options);
     const Kind kind = r.passes(tolerance) ? Kind::passes : Kind::differs;
-    const auto of_model = [&](double error) { return r.operation ? "-" : fmt::format("{:.1e}", error); };
-    const std::string gradient = r.gradients ? fmt::format("{:.1e}", r.worst_grad_error) : "-";
-    return {kind, fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
-                              of_model(r.loss_error), r.output_error, gradient, r.worst_grad_name,
-                              of_model(r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
-                              r.gradients ? "" : " (no gradients)") +
-                      (r.unread.empty() ? "" : fmt::format(" (not read: {})", fmt::join(r.unread, ", ")))};
+    const auto shown = [](bool there, double error) { return there ? fmt::format("{:.1e}", error) : "-"; };
+    return {kind,
+            fmt::format("{} {} {} {:.1e} {} {} {}{}{}", path, kind == Kind::passes ? "PASS" : "FAIL",
+                        shown(!r.operation, r.loss_error), r.output_error,
+                        shown(r.gradients, r.worst_grad_error), r.worst_grad_name,
+                        shown(r.decoded, r.decode_error), r.operation ? fmt::format(" {}", name(r.form)) : "",
+                        r.gradients ? "" : " (no gradients)") +
+                (r.unread.empty() ? "" : fmt::format(" (not read: {})", fmt::join(r.unread, ", ")))};
   } catch (const std::bad_alloc&) {
     return refused("out of memory");
   } catch (const std::exception& e) {

@@ -20,8 +20,11 @@ struct GoldenReport {
   bool gradients = true;  // false: the file has none, and nothing is known of them
   std::vector<std::string> unread =
       {};  // inputs of the file that are none of ours: nothing may depend on them
-  // Of whole language models only (decode_error: of those that do not train while they read):
-  double loss_error = 0, decode_error = 0;
+  // Of whole language models only:
+  double loss_error = 0;
+  bool decoded =
+      false;  // token by token; not where the file has no logits, as of those that train while they read
+  double decode_error = 0;
   // Of single operations only:
   bool operation = false;
   ttt::FormChoice form = ttt::FormChoice::automatic;  // in which it ran

@@ -170,6 +170,15 @@ TEST_CASE("adaptation: no score looks ahead, whatever learns; a model that does 
   AdaptingScorer scorer(ahead, table, {.what = Adapted::sgd});
   CHECK(contains(message_of<ConfigError>([&] { check_no_look_ahead(scorer, text(20, 13), kSegment); }),
                  "a score looks ahead: that of token "));
+  // One that names the token which it is given next.
+  const LogitsFn reads_own = [](const Params& p, Tensor tokens, ttt::Stream&) {
+    const std::int64_t time = tokens.dim(1);
+    const Tensor next = time == 1 ? tokens : concat({slice(tokens, 1, 1, time), slice(tokens, 1, 0, 1)}, 1);
+    return 5.0 * one_hot(next, 13, DType::f32) + gather(p("table.weight", {13, 13}), tokens);
+  };
+  AdaptingScorer own(reads_own, table, {.what = Adapted::sgd});
+  CHECK(contains(message_of<ConfigError>([&] { check_no_look_ahead(own, text(20, 13), kSegment); }),
+                 "a score looks at its own token: that of token "));
   const std::vector<std::int32_t> alike(20, 3);
   CHECK(contains(message_of<ConfigError>([&] { check_no_look_ahead(scorer, alike, kSegment); }),
                  "all tokens are alike"));

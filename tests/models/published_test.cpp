@@ -307,6 +307,21 @@ TEST_CASE(
   CHECK(contains(copy.refusal<ConfigError>(), "pytorch_model.bin, which cannot be read"));
 }
 
+TEST_CASE(
+    "a parameter of the JAX release that is there twice is named twice, and one that is missing does not end the layers") {
+  const Array norm = Array::zeros(DType::f32, {32});
+  const std::string twice = message_of<ConfigError>([&] {
+    from_jax_names({{"params/model/ln_f/kernel", norm}, {"params/params/model/ln_f/kernel", norm}}, "file");
+  });
+  CHECK(
+      contains(twice, "'params/model/ln_f/kernel' and 'params/params/model/ln_f/kernel' are one parameter"));
+  const Checkpoint whole = read_checkpoint(published("jax"));
+  const std::int64_t layers = whole.config.num_hidden_layers;
+  StateDict less = whole.params;
+  REQUIRE(less.erase(fmt::format("model.layers.{}.seq_norm.weight", layers - 1)) == 1);
+  CHECK(config_from_shapes(less, "file").num_hidden_layers == layers);
+}
+
 TEST_CASE("a pipe in the folder of a model is refused, and not waited for") {
   for (const std::string file : {"config.json", kIndex, kShard[1], "tokenizer.model"}) {
     const Copy copy("pytorch");

@@ -357,6 +357,43 @@ TEST_CASE("streams: a model with a state that sequences share is refused") {
   CHECK(streams.step({1, 1}).to_vector() == std::vector<double>{0.5, 0.5, 0.5, 0.5, 0.5, 0, 0, 0, 0, 0});
 }
 
+TEST_CASE(
+    "streams: a model in which sequences see each other is refused, in what it answers, carries and learns") {
+  const StateDict params{{"table", random({DType::f32, {5, 5}}, 3)}};
+  enum class Meet { nowhere, answer, state, chunk };
+  const auto model = [](Meet where) {
+    return LogitsFn([where](const Params& p, Tensor tokens, ttt::Stream& stream) {
+      const Tensor h = gather(p("table", {5, 5}), tokens);
+      const auto met = [&](Meet here, Tensor x) { return where == here ? x - mean(x, {0}, kKeep) : x; };
+      const Tensor before = stream.before("before", met(Meet::state, h));
+      if (!stream.stepping()) return h + before;
+      const Shape each{tokens.dim(0), 1, 1, 5};
+      const Tensor seen = stream.state("seen", zeros(h.dtype(), each));
+      stream.carry_chunk("seen", met(Meet::chunk, 0.5 * seen + 1.0), 4, {});
+      return met(Meet::answer, h + before) + reshape(seen, h.shape());
+    });
+  };
+  CHECK_NOTHROW(Streams(model(Meet::nowhere), params, DType::f32));
+  for (const Meet where : {Meet::answer, Meet::state, Meet::chunk}) {
+    CAPTURE(static_cast<int>(where));
+    const std::string why = message_of<ConfigError>([&] { Streams(model(where), params, DType::f32); });
+    CHECK(contains(why, "depends on the others that are read with it: "));
+    CHECK(contains(why, "streams_test.cpp:"));
+    CHECK(contains(why, "read each text with a Decoder of its own"));
+  }
+}
+
+TEST_CASE("streams: what has left goes on with the same model written in another way") {
+  LanguageModelConfig config = small_model("linear"), published = config;
+  config.attention_window = 0;
+  published.attention_window = kAsPublished;
+  const StateDict params = params_of(config, DType::f32);
+  Streams one(config, params, DType::f32), other(published, params, DType::f32);
+  const Streams::Id id = one.join();
+  one.step({3});
+  CHECK(other.position(other.join(one.leave(id))) == 1);
+}
+
 TEST_CASE("streams: TTT-E2E, which counts for all sequences at once, is refused") {
   CHECK(contains(message_of<ConfigError>([&] { Streams(small_model(kEndToEnd), {}, DType::f32); }),
                  "read each text with a Decoder of its own"));

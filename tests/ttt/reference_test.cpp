@@ -3,6 +3,8 @@
 #include "ttt/reference.h"
 
 #include <cmath>
+#include <set>
+#include <sstream>
 
 #include "tests/ttt/ttt_testing.h"
 #include "ttt/system.h"
@@ -146,6 +148,32 @@ TEST_CASE("a reference's gradients are derivatives of its outputs and of its las
   CHECK(sum_of_products(at.outputs, direction, "grad.") != doctest::Approx(slope).epsilon(1e-7));
 }
 
+TEST_CASE("a reference's metadata list the tensors that it has, and what changes raw inputs") {
+  ReferenceOptions options = in_chunks(4);
+  options.random_start = options.random_final_cotangent = true;
+  for (const char* name : {"hope", "titans-linear", "lact", "mamba-3-trapezoid", "ttt-mlp"})
+    for (const bool raw : {false, true}) {
+      CAPTURE(name);
+      options.raw = raw, options.base_lr = raw ? 0.25 : 1;
+      const ttt::System& system = system_named(name);
+      const NamedArrays given =
+          ttt::random_inputs(system, {.batch = 1, .heads = 2, .time = 5, .dim = 4}, options);
+      const ttt::ReferenceResult r = reference(system, given, options);
+      const auto& metadata = r.description.metadata;
+      std::istringstream names(metadata.at("inputs"));
+      std::set<std::string> listed, there;
+      for (std::string each; names >> each;) listed.insert(each);
+      for (const auto& [each, value] : r.inputs) there.insert(each);
+      CHECK(listed == there);
+      for (const auto& [key, value] : metadata)
+        if (key.starts_with("axes."))
+          CHECK((r.inputs.contains(key.substr(5)) || r.outputs.contains(key.substr(5))));
+      CHECK(metadata.contains("base_lr") == (raw && system.position_rates));
+      if (raw && system.position_rates) CHECK(metadata.at("base_lr") == "0.25");
+      CHECK(metadata.contains("rope_theta") == (raw && system.rotary));
+    }
+}
+
 TEST_CASE("a random start is one of every weight, whatever its name, and of no slot") {
   const auto started = [](const char* system) {
     ReferenceOptions options = in_chunks(4);
@@ -250,6 +278,10 @@ TEST_CASE("what is wrong with a reference's inputs is said in one line, with wha
        "'v' is f64[2,2,10,3]; expected f64[2,2,10,4]");
   says(message_of<ShapeError>(run(with("start.W", random(f64({2, 4, 4}), 1)))),
        "'start.W' is [2,4,4]; expected [2,2,4,4]");
+  NamedArrays wide = with("start.W", random(f64({2, 2, 4, 4}), 1));
+  wide["v"] = random(f64({2, 2, 10, 5}), 1);
+  says(message_of<ShapeError>(run(wide)),
+       "'v' is f64[2,2,10,5], which does not fit the start states 'start.W' f64[2,2,4,4]: ");
   says(message_of<DTypeError>(run(with("q", Array::zeros(DType::i32, {2, 2, 10, 4})))),
        "'q' is i32[2,2,10,4]");
   says(message_of<DTypeError>(run(good, {.dtype = DType::f32})), "compute in f64");

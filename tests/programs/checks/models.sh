@@ -81,6 +81,12 @@ else
   expect 0 '^the hidden' "$bin/generate" --checkpoint "$torch" --prompt "the hidden" --bytes 30 --temperature 0
   expect 0 'as in every published run: ttt_base_lr 0.1' "$bin/generate" --checkpoint "$jax" --tokenizer "$torch/tokenizer.model" --prompt "the hidden" --bytes 9
   expect 0 'layer 1 of a ttt-linear language model' "$bin/inspect" --tokens 16 --checkpoint "$torch" --layer 1 --data "$text" --out "$work/published"
+  printf 'the hidden state is the model' > "$work/kept-text"; printf 'the \377 hidden' > "$work/lost-text"
+  for kept in true false; do
+    name=kept; [ $kept = true ] || name=lost
+    expect 0 "\"text_is_kept\":$kept" "$bin/evaluate" --checkpoint "$torch" --data "$work/$name-text" --all --json
+  done
+  expect 0 'loses a part of this text' "$bin/evaluate" --checkpoint "$torch" --data "$work/lost-text" --all
   expect 1 'has 330 tokens, the model 61' "$bin/generate" --checkpoint "$torch" --tokenizer "$data/published/tokenizer/tokenizer.model" --prompt x
   cp "$torch/tokenizer.model" "$work/pieces"; cp "$data/published/tokenizer/tokenizer.model" "$work/other-pieces"
   expect 0 'the hidden' "$bin/generate" --checkpoint "$jax" --tokenizer "$work/pieces" --prompt "the hidden" --bytes 9

@@ -33,6 +33,9 @@ expect 1 'missing.st' "${ref[@]}" --inputs "$work/missing.st" --out "$work/x"
 "${ref[@]}" --random 1,1,4,4 --gates raw --out "$work/raw" > /dev/null
 expect 1 'was written with --gates raw' "${ref[@]}" --inputs "$work/raw" --out "$work/x"
 expect 0 '' "${ref[@]}" --inputs "$work/raw" --gates raw --out "$work/x"
+"$bin/reference" --system ttt-mlp --random 1,1,4,4 --gates raw --base-lr 0.1 --out "$work/raw" > /dev/null
+expect 1 'was written with --base-lr 0.1' "$bin/reference" --system ttt-mlp --inputs "$work/raw" --gates raw --out "$work/x"
+expect 0 '' "$bin/reference" --system ttt-mlp --inputs "$work/raw" --gates raw --base-lr 0.1 --out "$work/x"
 "${ref[@]}" --random 1,1,4,4 --policy chunk=2 --out "$work/pairs" > /dev/null
 expect 1 'was written with --policy chunk=2' "${ref[@]}" --inputs "$work/pairs" --out "$work/x"
 expect 2 'wants a folder or a file' "$bin/train_lm" --from ''
