@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -118,6 +119,11 @@ class MpiProcess final : public Transport {
     }
   }
 
+  void close() {
+    ended_ =
+        "[processes] the processes were closed (close_processes()), and can exchange nothing any more: close them last";
+  }
+
  private:
   struct Waiting {
     int other;
@@ -177,12 +183,20 @@ class MpiProcess final : public Transport {
 
 struct Opened {
   const MpiModule* module = nullptr;  // null until MPI is about to start
-  bool started = false;
+  std::shared_ptr<MpiProcess> mpi;    // from its start until it is closed
   std::shared_ptr<Transport> transport;
+  pid_t process = 0;  // which opened it: no child of it may close it
 };
 Opened& opened() {
   static Opened out;
   return out;
+}
+
+// What the program does not close is closed when it ends well: MPI takes a process that leaves without for one that failed. Of one
+// that ends with an error mpirun ends the others; it does not wait for them. Where they cannot be waited for, the program
+// ends as by any exception that no one catches.
+void close_at_exit(int status, void*) noexcept {
+  if (status == 0 && opened().process == getpid()) close_processes();
 }
 
 }  // namespace
@@ -244,9 +258,10 @@ std::shared_ptr<Transport> open_processes() {
         "overloaded or cut off, or was started without mpirun",
         l.mpi, std::chrono::duration<double>(limit).count(), l.size));
   if (!why->empty()) throw ProcessError(fmt::format("[processes] {}: {}", l.mpi, *why));
-  o.started = true;
-  o.transport = std::make_shared<MpiProcess>(module);
+  o.transport = o.mpi = std::make_shared<MpiProcess>(module);
   o.transport->set_stall_limit(limit);
+  o.process = getpid();
+  on_exit(close_at_exit, nullptr);
   if (l.size > 1 && o.transport->size() != l.size)
     throw ProcessError(fmt::format(
         "[processes] {} processes were started, and {} sees {}: start them with the mpirun of the same MPI",
@@ -259,15 +274,16 @@ bool among_others() { return opened().module && launch().size > 1; }
 void end_all_processes(int code) {
   // A process that is cut off from its launcher would wait for its answer.
   constexpr std::chrono::seconds kAnswer{5};
-  if (opened().started) returns_within(kAnswer, [module = opened().module, code] { module->abort(code); });
+  if (opened().mpi) returns_within(kAnswer, [module = opened().module, code] { module->abort(code); });
   std::_Exit(code);  // mpirun ends the others of a process that leaves in this way
 }
 
 void close_processes() {
   Opened& o = opened();
-  if (!o.started) return;
-  o.transport->barrier();
-  o.started = false;  // nothing can be sent, and no one ended, from here on
+  if (!o.mpi) return;
+  o.mpi->barrier();
+  o.mpi->close();
+  o.mpi = nullptr;  // nothing can be sent, and no one ended, from here on
   // MPI's own end may never come: MPICH 4.0.2 over UCX and TCP waits in one process for another that has gone on to wait
   // for all, where the two begin to end some milliseconds apart. Nothing is left to lose, so no one waits for long.
   constexpr std::chrono::milliseconds kEnd = std::chrono::minutes(1);

@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
 
 #include "engine/core/index.h"
 #include "engine/processes/ranks.h"
@@ -118,24 +122,80 @@ void Transport::on_first(const std::function<void()>& fn) {
   });
 }
 
+namespace {
+
+// Calls `sign` again and again, on a thread of its own, until it is destroyed: a process that is stopped stops this too. What `sign`
+// throws ends it, and is thrown again by whatever is sent next.
+class SignsOfLife {
+ public:
+  SignsOfLife(std::chrono::milliseconds every, const std::function<void()>& sign)
+      : thread_([this, every, sign] {
+          std::unique_lock lock(mutex_);
+          while (!over_.wait_for(lock, every, [&] { return ended_; })) {
+            try {
+              sign();
+            } catch (const std::exception&) {
+              return;
+            }
+          }
+        }) {}
+  ~SignsOfLife() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    over_.notify_one();
+    thread_.join();
+  }
+  SignsOfLife(const SignsOfLife&) = delete;
+  SignsOfLife& operator=(const SignsOfLife&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+// What rank 0 tells the others of its work: how it is, and the length of the text that comes next.
+struct WorkOfFirst {
+  static constexpr std::uint64_t kGoesOn = 0, kDone = 1, kFailed = 2;
+  std::uint64_t state = kGoesOn, length = 0;
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(this, 1)); }
+};
+
+}  // namespace
+
 std::string Transport::from_first(const std::function<std::string()>& fn) {
   require_function("processes", "what the first process does", fn);
   gather({});  // until all are here, what they sent before is not certain: exchange() says why
   std::string text;
   std::exception_ptr error;
+  WorkOfFirst work;
   if (rank() == 0) {
+    std::optional<SignsOfLife> signs;
+    if (size() > 1)
+      signs.emplace(stall_limit() / 4, [this] {
+        WorkOfFirst goes_on;
+        broadcast(goes_on.bytes());
+      });
     try {
       text = fn();
     } catch (const std::exception& e) {
       text = e.what(), error = std::current_exception();
+    } catch (...) {
+      text = "something was thrown that is no std::exception", error = std::current_exception();
     }
+    signs.reset();
+    work = {error ? WorkOfFirst::kFailed : WorkOfFirst::kDone, text.size()};
+    broadcast(work.bytes());
+  } else {
+    while (work.state == WorkOfFirst::kGoesOn) broadcast(work.bytes());
   }
-  std::uint64_t head[2] = {error ? 1u : 0u, text.size()};
-  broadcast(std::as_writable_bytes(std::span(head)));
-  text.resize(head[1]);
+  text.resize(work.length);
   broadcast(std::as_writable_bytes(std::span(text)));
   if (error) std::rethrow_exception(error);
-  if (head[0] != 0) throw ProcessError(fmt::format("[processes] rank 0: {}", text));
+  if (work.state == WorkOfFirst::kFailed) throw ProcessError(fmt::format("[processes] rank 0: {}", text));
   return text;
 }
 

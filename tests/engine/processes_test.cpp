@@ -205,6 +205,55 @@ TEST_CASE("processes: what the first one gives, or throws, comes to all") {
   for (const std::size_t other : {1, 2}) CHECK(thrown[other] == "[processes] rank 0: no such file");
 }
 
+TEST_CASE("processes: what is thrown by the first one comes to all, whatever it is") {
+  std::string thrown[3];
+  run_as_processes(3, [&](Transport& all) {
+    try {
+      all.on_first([] { throw 3; });
+    } catch (const int number) {
+      thrown[0] = fmt::format("the number {}", number);
+    } catch (const ProcessError& e) {
+      thrown[all.rank()] = e.what();
+    }
+  });
+  CHECK(thrown[0] == "the number 3");
+  for (const std::size_t other : {1, 2})
+    CHECK(thrown[other] == "[processes] rank 0: something was thrown that is no std::exception");
+}
+
+TEST_CASE("processes: no one takes the first for silent while it works for all, and all go on after it") {
+  constexpr std::chrono::milliseconds kLimit{400}, kWork{1000};
+  for (const int size : {2, 5}) {
+    CAPTURE(size);
+    std::atomic<int> right{0};
+    run_as_processes(
+        size,
+        [&](Transport& all) {
+          const std::string made = all.from_first([] {
+            std::this_thread::sleep_for(kWork);
+            return std::string("made in peace");
+          });
+          const std::vector<std::string> after = texts(all.all_gather(bytes(letter(all.rank(), 0))));
+          if (made == "made in peace" && after.back() == letter(all.size() - 1, 0)) ++right;
+        },
+        kLimit);
+    CHECK(right == size);
+  }
+  // Ranks that are threads of processes, which take turns, do so too.
+  std::atomic<int> right{0};
+  run_as_processes(
+      2,
+      [&](Transport& all) {
+        RankThreads ranks(5, std::shared_ptr<Transport>(&all, [](Transport*) {}), 1);
+        ranks.run([&](Transport& rank) {
+          rank.on_first([] { std::this_thread::sleep_for(kWork); });
+          if (rank.all_gather({}).size() == 5) ++right;
+        });
+      },
+      kLimit);
+  CHECK(right == 5);
+}
+
 TEST_CASE("processes: nothing is written where another gave up after it had sent") {
   // Rank 0 was frozen, say, and goes on with what it receives of one that is gone.
   for (int gone = 1; gone < 3; ++gone) {

@@ -6,7 +6,8 @@
 For each MPI that is installed and has a module in this build (Open MPI, MPICH): runs with 1 to 4 processes, one that 4
 processes begin and 3 go on with, N runs of which a process is killed at a random moment, one of which a process is
 stopped (SIGSTOP), one whose disk is full; each is resumed, and has to be what an undisturbed run is: checkpoint and
-charts byte by byte. Some of it again with sequences that are cut in time. In the end wrong calls. SKIPPED where no MPI is.
+charts byte by byte. Some of it again with sequences that are cut in time. In the end wrong calls, programs of one's own, an experiment
+of which a process is stopped, and a rank 0 that works for longer than others may be silent. SKIPPED where no MPI is.
 Exit code: 0 all of it holds, 1 something does not.
 """
 import argparse
@@ -118,8 +119,8 @@ class Mpi:
         require(code == 0, f"{self.name}, {count} processes: exit code {code}\n{output}")
         return output
 
-    def process_of(self, rank, out):
-        """The process of a rank, or None."""
+    def process_of(self, rank, out, program=None):
+        """The process of a rank, or None. program: another than train_lm."""
         wanted = [f"{name}={rank}".encode() for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK")]
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -129,7 +130,7 @@ class Mpi:
                 variables = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if arguments[0] == str(self.program).encode() and str(out).encode() in arguments:
+            if arguments[0] == str(program or self.program).encode() and str(out).encode() in arguments:
                 if any(w in variables for w in wanted):
                     return int(entry.name)
         return None
@@ -279,6 +280,21 @@ class Runs:
             pages.append((out / "ascent/page.html").read_bytes())
         require(pages[0] == pages[1], "reproduce with 3 processes writes another page")
 
+    def reproduce_stopped(self):
+        """One process of an experiment is stopped: the other does not make its own run to the end before it says so."""
+        out, program = self.folder("reproduce-stopped"), self.mpi.program.parent / "reproduce"
+        call = [program, "recall", "--quick", "--seeds", "1", "--jobs", "1", "--out", out]
+        process = self.mpi.start_each([(2, call)], NESTGRAD_STALL_LIMIT=str(STALL))
+        time.sleep(3)
+        victim = self.mpi.process_of(1, out, program)
+        require(victim and process.poll() is None, "the experiment had ended before a process was stopped: this shows nothing")
+        os.kill(victim, signal.SIGSTOP)
+        struck = time.monotonic()
+        code, output = self.mpi.finish(process)
+        took = time.monotonic() - struck
+        require(code != 0 and f"rank 1 has been silent for {STALL} s" in output, f"reproduce: exit code {code}\n{output}")
+        require(took < OVER + STALL, f"{self.mpi.name}: reproduce was over after {took:.1f} s only")
+
     def wrong_calls(self):
         code, output = self.mpi.finish(self.mpi.start(2, "-", "inspect", "--learner", "ttt-linear", text=None))
         require(code == 2 and "this program's work is for one" in output, f"inspect: exit code {code}\n{output}")
@@ -293,6 +309,26 @@ class Runs:
         said(2, out, "--no-such", code=2, text="--no-such")
         require(not (out / "checkpoint.safetensors").exists(), "a wrong call began to train")
         said(2, self.folder("of2"), code=1, text="already holds a training run")
+
+    def own_program(self):
+        """A program that opens its processes and closes none: MPI comes to its end with it, and an error of one ends all at once."""
+        shown = {}
+        for how, expected, text in (("plain", 0, "trained "), ("closed", 0, "close_processes()"), ("error", None, "mine")):
+            call = [self.mpi.program.parent / "own_processes", how]
+            began = time.monotonic()
+            code, output = self.mpi.finish(self.mpi.start_each([(2, call)], NESTGRAD_STALL_LIMIT=str(STALL * 10)))
+            require(code == expected if expected is not None else code != 0, f"own program, {how}: exit code {code}\n{output}")
+            require(text in output, f"own program, {how}: nothing says {text!r}:\n{output}")
+            require(time.monotonic() - began < OVER, f"own program, {how}: others waited\n{output}")
+            shown[how] = re.findall("trained .*", output)
+        require(len(shown["plain"]) == 1 and shown["plain"] == shown["closed"], f"own program: {shown}")
+
+    def slow_first(self):
+        """Rank 0 writes sample and page alone, for longer than others may be silent: they wait."""
+        out = self.folder("slow-first")
+        more = ["--learner", "ttt-mlp", "--width", "256", "--layers", "8", "--steps", "1", "--context", "32", "--batch", "2", "--grains", "2"]
+        self.mpi.run(2, out, *more, text=self.text, NESTGRAD_STALL_LIMIT="1")
+        require((out / "report.html").exists(), "there is no page")
 
     def different_calls(self):
         """What one process alone is told is said before the first step, and no one waits."""
@@ -385,6 +421,9 @@ def main():
                 runs.reproduced()
                 runs.wrong_calls()
                 runs.different_calls()
+                runs.own_program()
+                runs.reproduce_stopped()
+                runs.slow_first()
                 without_module(mpi, text)
                 mpi.more = SLICED
                 sliced = Runs(mpi, text, expected["alone-sliced"], draw)
