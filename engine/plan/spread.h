@@ -7,10 +7,16 @@
 
 namespace nestgrad {
 
-// GraphError where an op joins a value that is the same everywhere with one that is each process's own: its derivative by the
-// first would be this process's part of the whole. Inputs are the same everywhere unless own() says otherwise; constants
+// GraphError where an op joins a value that is the same everywhere with one that is each process's own, or one that is so in another group
+// (a row and a column of a mesh, say): its derivative by one of them would be this process's part of the whole. Inputs are the same everywhere unless own() says otherwise; constants
 // are of either kind, and so is what is made of them alone. In a loop each carry, sequence and output has a kind of its own, the
 // same in all steps. Nothing to find in a graph without collectives.
-void check_spread(const std::deque<GraphNode>& nodes);
+// Gives what no graph shows: the inputs that are each process's own in some of its groups, and the groups in which no own() says so. There
+// their numbers must be the same.
+struct PartlyOwn {
+  NodeId input;
+  std::vector<int> same_in;  // numbers of groups, in the order in which the graph has them
+};
+std::vector<PartlyOwn> check_spread(const std::deque<GraphNode>& nodes);
 
 }  // namespace nestgrad

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/core/hash.h"
+#include "engine/core/index.h"
 #include "engine/core/node_text.h"
 #include "engine/core/over_processes.h"
 #include "engine/processes/group.h"
@@ -48,6 +50,20 @@ void check_same_collectives(const Program& program) {
   for (const int id : all.groups)
     if (const std::shared_ptr<Transport> group = ProcessGroup::find(id); group && group->size() > 1)
       group->check_same(all.text, "collectives in a plan");
+}
+
+void check_same_inputs(const std::vector<PartlyOwn>& partly_own, std::span<const Array> inputs,
+                       const std::vector<std::string>& names) {
+  for (const auto& [input, groups] : partly_own)
+    for (const int id : groups) {
+      const std::shared_ptr<Transport> group = ProcessGroup::find(id);
+      if (!group || group->size() == 1) continue;
+      const Array here = inputs[uz(input)].to(Device::cpu());
+      const auto hash = fnv1a(std::span(static_cast<const std::byte*>(here.data()), here.bytes()));
+      group->check_same(
+          fmt::format("{:016x}", hash),
+          fmt::format("numbers of {}, of which no own() speaks in group {},", names[uz(input)], id));
+    }
 }
 
 }  // namespace nestgrad

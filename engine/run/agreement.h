@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/plan/program.h"
+#include "engine/plan/spread.h"
 
 namespace nestgrad {
 
@@ -9,5 +10,10 @@ namespace nestgrad {
 // exchange bytes otherwise: by other ops, in another order, or for values of another shape. Each would take for its own what was
 // sent for something else. Nothing is sent where a plan has no collectives.
 void check_same_collectives(const Program& program);
+
+// Likewise where an input has other numbers in a group in which it should have the same. PartlyOwn::input: its place among `inputs`. names: of
+// these.
+void check_same_inputs(const std::vector<PartlyOwn>& partly_own, std::span<const Array> inputs,
+                       const std::vector<std::string>& names);
 
 }  // namespace nestgrad

@@ -35,6 +35,7 @@ struct Plan::Impl {
   std::vector<int> donors;  // of each output the input that it is written over; -1: none
   OwnMemory own_memory;
   bool agreed = false;  // its collectives have been compared with those of other processes
+  std::vector<PartlyOwn> partly_own;  // by place among the inputs
 
   // On a GPU: copies there of arguments that lie elsewhere, and what a run queues, by where its inputs and
   // outputs lie.
@@ -58,7 +59,7 @@ struct Plan::Impl {
   // Outputs to where they were asked for.
   void deliver(std::span<Array> outputs);
   void replay();
-  void agree();
+  void agree(std::span<const Array> inputs);
 };
 
 namespace {
@@ -209,7 +210,9 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
            const PlanOptions& options)
     : impl_(std::make_unique<Impl>()) {
   check_nodes("plan", inputs, outputs, nodes);
-  check_spread(nodes);
+  for (const PartlyOwn& p : check_spread(nodes))
+    if (const auto at = std::ranges::find(inputs, p.input); at != inputs.end())
+      impl_->partly_own.push_back({static_cast<NodeId>(at - inputs.begin()), p.same_in});
   for (const auto& [name, value] :
        {std::pair{"checkpoint_every", options.checkpoint_every.value_or(0)}, {"workers", options.workers}})
     if (value < 0) throw ConfigError(fmt::format("[plan] {} is {}; it must be 0 or positive", name, value));
@@ -277,7 +280,7 @@ void Plan::run(std::span<const Array> inputs, std::span<Array> outputs) {
   check_given("input", inputs, p.inputs());
   check_given("output", outputs, p.outputs());
   p.own_memory.check(inputs, outputs, p.donors);
-  p.agree();
+  p.agree(inputs);
   p.bind(inputs, outputs);
   if (p.device.is_cpu()) execute(p.program, {p.arena.data(), p.external.data(), nullptr});
   else p.replay();
@@ -297,7 +300,7 @@ Profile Plan::profile(const std::vector<Array>& inputs, std::int64_t most_events
     outputs.emplace_back(output_specs()[k]);
     if (p.donors[k] >= 0) in[uz(p.donors[k])] = outputs[k];
   }
-  p.agree();
+  p.agree(inputs);
   p.bind(in, outputs);
   Profile profile = nestgrad::profile(p.program, p.external.data(), most_events, [&] {
     for (std::size_t i = 0; i < in.size(); ++i)
@@ -319,8 +322,10 @@ void Plan::Impl::bind(std::span<const Array> inputs, std::span<const Array> outp
   for (std::size_t k = 0; k < outputs.size(); ++k) place(slot_of_output(k), outputs[k]);
 }
 
-void Plan::Impl::agree() {
-  if (!agreed) check_same_collectives(program);
+void Plan::Impl::agree(std::span<const Array> inputs) {
+  if (agreed) return;
+  check_same_collectives(program);
+  check_same_inputs(partly_own, inputs, input_names);
   agreed = true;
 }
 

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "engine/processes/threads.h"
 #include "tests/lent_transport.h"
 #include "tests/ops/collective_cases.h"
@@ -297,6 +299,94 @@ TEST_CASE(
                        .ys[0];
                  }),
                  "is no input of the program"));
+}
+
+namespace {
+
+// fn(x, w) and its derivative by w at each process of a mesh of 2 x 2, row by row, where w is 0.5; or what is said there.
+struct OnMesh {
+  std::vector<std::vector<double>> values;
+  std::vector<std::string> said;
+};
+OnMesh on_mesh(
+    const std::function<Tensor(Tensor x, Tensor w, const ProcessGroup& row, const ProcessGroup& column)>& fn,
+    const std::function<double(int at)>& x_of = [](int at) { return 1.0 + at; }) {
+  RankThreads rows[2]{{2, nullptr}, {2, nullptr}}, columns[2]{{2, nullptr}, {2, nullptr}};
+  OnMesh out{std::vector<std::vector<double>>(4), std::vector<std::string>(4)};
+  std::vector<std::jthread> threads;
+  for (int at = 0; at < 4; ++at)
+    threads.emplace_back([&, at, r = at / 2, c = at % 2] {
+      const ProcessGroup row(rows[r].rank(c)), column(columns[c].rank(r));
+      try {
+        const Function f = trace(
+            [&](Tensor x, Tensor w) {
+              const Tensor loss = fn(x, w, row, column);
+              return Tensors{loss, grad(loss, w)};
+            },
+            f64(), f64());
+        for (const Array& a : f({Array::scalar(x_of(at), DType::f64), Array::scalar(0.5, DType::f64)}))
+          out.values[static_cast<std::size_t>(at)].push_back(a.item());
+      } catch (const Error& e) {
+        out.said[static_cast<std::size_t>(at)] = e.what();
+      }
+    });
+  threads.clear();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "collectives: over rows and columns a value is each process's own in a group, and joined with its like") {
+  using Group = const ProcessGroup&;
+  // The sum of (x w)^2 over all four, whose x differ in rows and columns.
+  const OnMesh whole = on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+    const Tensor mine = own(own(x, row), column) * vary(vary(w, row), column);
+    return all_sum(all_sum(sum(square(mine)), row), column);
+  });
+  for (const auto& values : whole.values) CHECK(values == std::vector<double>{7.5, 30});
+  // Another group of the same processes is the same.
+  const OnMesh again = on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+    const auto found = ProcessGroup::find(row.id());
+    const ProcessGroup same(found);
+    const Tensor mine = own(own(x, column), same) * vary(vary(w, row), column);
+    return all_sum(all_sum(sum(square(mine)), row), column);
+  });
+  for (const auto& values : again.values) CHECK(values == std::vector<double>{7.5, 30});
+  const auto said = [](const OnMesh& m, const std::string& text) {
+    for (const std::string& s : m.said) CHECK_MESSAGE(contains(s, text), s);
+  };
+  said(on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+         return all_sum(sum(square(own(x, row) * vary(w, column))), row);
+       }),
+       "which is each process's own in group");
+  said(on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+         return all_sum(sum(square(own(x, row) * vary(w, row))), column);
+       }),
+       "wants what is each process's own in group");
+  said(on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+         return all_sum(all_sum(sum(square(own(x, row) * vary(w, row))), row), column);
+       }),
+       "wants what is each process's own");
+  said(on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+         const Tensor mine = own(own(x, row), column);
+         return all_sum(sum(vary(all_sum(mine, row), column) * vary(w, column)), column);
+       }),
+       "wants what is the same in all processes");
+  // The columns' x differ, which is not said of them.
+  said(on_mesh([](Tensor x, Tensor w, Group row, Group column) {
+         const Tensor of_row = all_sum(sum(square(own(x, row) * vary(w, row))), row);
+         return all_sum(vary(of_row, column), column);
+       }),
+       "of which no own() speaks in group");
+  // Columns are said to differ, and what is in a row is the same.
+  const OnMesh rows_alike = on_mesh(
+      [](Tensor x, Tensor w, Group row, Group column) {
+        const Tensor mine = vary(own(x, column), row) * vary(vary(w, row), column);
+        return all_sum(all_sum(sum(square(mine)), row), column);
+      },
+      [](int at) { return 1.0 + at / 2; });
+  for (const auto& values : rows_alike.values) CHECK(values == std::vector<double>{2.5, 10});
 }
 
 TEST_CASE("collectives: derivatives go over all processes once for each call of vary()") {
