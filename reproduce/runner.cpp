@@ -50,7 +50,11 @@ std::vector<Job> own_jobs(const Results& results, const Transport& processes) {
   return out;
 }
 
-// The runs, taken by several threads; what they found is taken from here by the thread that asked for them.
+// Ends a run that no one waits for any more, at the next progress that it tells.
+struct Unwanted {};
+
+// The runs, taken by several threads; what they found is taken from here by the thread that asked for them. Those that are not done when it
+// is destroyed, by an error on its way, are not ended but given up.
 class Pool {
  public:
   // models: RunnerOptions::models.
@@ -61,6 +65,7 @@ class Pool {
   }
   ~Pool() {
     next_ = jobs_.size();
+    is_over_ = true;
     for (std::thread& t : threads_) t.join();
   }
   Pool(const Pool&) = delete;
@@ -90,8 +95,12 @@ class Pool {
       const auto start = std::chrono::steady_clock::now();
       try {
         const Job& job = jobs_[i];
+        const auto progress = [&](double f) {
+          if (is_over_) throw Unwanted();
+          done_[i] = std::min(f, 0.99);
+        };
         m = results.experiment().run(
-            {job.row, job.seed, results.settings(), [&](double f) { done_[i] = std::min(f, 0.99); },
+            {job.row, job.seed, results.settings(), progress,
              models_.empty() ? "" : models_ + "/" + model_folder_name(job.row, job.seed)});
         require_finite(m);
         m.clock["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -118,6 +127,7 @@ class Pool {
   const std::string models_;
   std::vector<std::atomic<double>> done_;
   std::atomic<std::size_t> next_{0};
+  std::atomic<bool> is_over_{false};  // no one takes what is found any more
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::pair<Job, Measured>> ended_;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "engine/core/error.h"
 #include "engine/core/random.h"
@@ -106,6 +107,24 @@ TEST_CASE(
   CHECK(made == before + missing);
   CHECK(last == 1);
   CHECK(results.complete());
+}
+
+TEST_CASE("reproduce: an error on its way does not wait for the runs that are going on") {
+  Experiment e = sample();
+  std::atomic<int> whole{0};
+  e.run = [&](const Task& task) {
+    if (task.row != "low") {
+      for (int i = 0; i < 400; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+        task.progress(i / 400.0);
+      ++whole;
+    }
+    return Measured{.numbers = {{"loss", 1.0}}};
+  };
+  Results results(e, {});
+  CHECK_THROWS_WITH_AS(
+      run_all(results, {.jobs = 2, .keep = [](const Results&) { throw IoError("the disk is full"); }}),
+      "the disk is full", IoError);
+  CHECK(whole == 0);
 }
 
 TEST_CASE("reproduce: a number that is not finite makes a failed run, not a number") {
