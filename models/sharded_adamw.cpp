@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/core/hash.h"
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
+#include "engine/processes/ranks.h"
 #include "engine/run/function.h"
 #include "ops/ops.h"
 
@@ -46,12 +46,12 @@ double sum_of_squares_of(std::span<const float> numbers) {
   return sum;
 }
 
-// Numbers of another seed, or of other weights to start from, would stay in the parts that each process steps.
-void check_same_start(Transport& processes, const std::vector<Array>& params) {
-  std::uint64_t hash = fnv1a(std::span<const std::byte>());
-  for (const Array& a : params) hash = fnv1a(std::span(a.data(), a.bytes()), hash);
-  processes.check_same(fmt::format("{:016x}", hash), "parameters to start from");
-}
+// What each process sends of a step before its losses.
+struct StepHead {
+  double rate;
+  std::uint64_t kind;
+  bool operator==(const StepHead&) const = default;
+};
 
 }  // namespace
 
@@ -112,7 +112,6 @@ void ShardedAdamW::make_plan(const std::vector<ParameterRule>& rules, const Adam
 }
 
 void ShardedAdamW::place(const std::vector<Array>& moments) {
-  compared_ = false;
   state_.clear();
   for (std::size_t kind = 0; kind < kinds_; ++kind)
     for (const Piece& p : mine())
@@ -241,21 +240,43 @@ double ShardedAdamW::norm_of(const std::vector<Array>& gradients) const {
   return std::sqrt(total);
 }
 
-ShardedAdamW::Result ShardedAdamW::step(std::span<const float> losses,
-                                        std::vector<TreeSum<Gradients>::Node> gradients,
-                                        std::vector<Array>& params, const Numbers& numbers) {
-  if (!compared_) check_same_start(*processes_, params);
-  compared_ = true;
+// The sum of all grains' losses. Each process sends its rate with its own: parts that were stepped at several would be the model of no run.
+float ShardedAdamW::loss_of_all(std::span<const float> losses, double rate, std::uint64_t kind) const {
+  const StepHead mine{rate, kind};
+  Bytes sent(sizeof mine + losses.size_bytes());
+  std::memcpy(sent.data(), &mine, sizeof mine);
+  if (!losses.empty()) std::memcpy(sent.data() + sizeof mine, losses.data(), losses.size_bytes());
   TreeSum<float> loss(grains_, [](float& a, float& b) { a += b; });
-  for (const Bytes& part : processes_->all_gather(std::as_bytes(losses)))
-    for (std::size_t at = 0; at < part.size(); at += sizeof(float)) {
+  std::vector<StepHead> heads;
+  std::vector<int> others;
+  for (const Bytes& part : processes_->all_gather(sent)) {
+    std::memcpy(&heads.emplace_back(), part.data(), sizeof mine);
+    if (heads.back() != heads[0]) others.push_back(static_cast<int>(heads.size()) - 1);
+    for (std::size_t at = sizeof mine; at < part.size(); at += sizeof(float)) {
       float value = 0;
       std::memcpy(&value, part.data() + at, sizeof(float));
       const std::int64_t grain = loss.roots().empty() ? 0 : loss.roots().back().leaves.end;
       loss.push({grain, grain + 1}, value);
     }
+  }
+  if (!others.empty()) {
+    const StepHead& other = heads[uz(others[0])];
+    throw ProcessError(fmt::format(
+        "[train] {} {} a step of the batches of kind {} with rate {}, rank 0 one of kind {} with rate {}: every process makes the "
+        "same calls",
+        ranks_text(others), others.size() == 1 ? "makes" : "make", other.kind, other.rate, heads[0].kind,
+        heads[0].rate));
+  }
+  return loss.roots().at(0).value;
+}
+
+ShardedAdamW::Result ShardedAdamW::step(std::span<const float> losses,
+                                        std::vector<TreeSum<Gradients>::Node> gradients,
+                                        std::vector<Array>& params, const Numbers& numbers,
+                                        std::uint64_t kind) {
+  const float loss = loss_of_all(losses, numbers.rate, kind);
   const std::vector<Array> own = gradient_pieces(std::move(gradients));
-  Result out{loss.roots().at(0).value, norm_of(own), true};
+  Result out{loss, norm_of(own), true};
   out.stepped = std::isfinite(out.loss) && std::isfinite(out.grad_norm);
   if (!out.stepped) return out;
 

@@ -41,9 +41,10 @@ class ShardedAdamW {
     bool stepped;  // false: one of them is not finite, and nothing has changed
   };
   // losses: of this process's grains, in order, and `gradients` the roots of theirs; these are given up. params: all of them,
-  // whole, on the CPU: written over.
+  // whole, on the CPU: written over. kind: of the batch. ProcessError at all processes, before anything is changed, where one
+  // has another kind or rate.
   Result step(std::span<const float> losses, std::vector<TreeSum<Gradients>::Node> gradients,
-              std::vector<Array>& params, const Numbers& numbers);
+              std::vector<Array>& params, const Numbers& numbers, std::uint64_t kind = 0);
 
   // Adds gradients: a += b.
   static void add(Gradients& a, Gradients& b);
@@ -56,6 +57,7 @@ class ShardedAdamW {
     IndexRange elements;
     int stepped;  // its place among those that are stepped; -1: it never changes
   };
+  float loss_of_all(std::span<const float> losses, double rate, std::uint64_t kind) const;
   std::vector<Array> gradient_pieces(std::vector<TreeSum<Gradients>::Node> gradients);
   void share(std::vector<Array>& stepped, std::vector<Array>& params);
   double norm_of(const std::vector<Array>& gradients) const;
@@ -71,7 +73,6 @@ class ShardedAdamW {
   std::vector<std::vector<Piece>> pieces_;  // of each process
   std::vector<Array> state_;                // of each kind, for each piece of mine
   std::unique_ptr<Plan> plan_;              // null: nothing here is stepped
-  bool compared_ = false;  // are the parameters known to be the same everywhere? Since place()
 };
 
 }  // namespace nestgrad

@@ -264,6 +264,7 @@ StepResult Trainer::step() {
     for (const Array& a : batch) out.push_back(parts.of(a, grain, slice));
     return out;
   };
+  training_.compare_processes([this] { return identity(); });
   const Training::Step made = training_.step_parts(0, part, rate);
   return {done + 1, made.loss, made.grad_norm, rate};
 }

@@ -277,6 +277,7 @@ void Training::place(std::vector<Array> state) {
     array = std::move(array).unshared();
   }
   state_ = std::move(state);
+  compared_ = false;
   results_.assign(kResults, Array());
   for (Array& result : results_) result = Array(Spec{kType, {}}, device);
 }

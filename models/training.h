@@ -28,7 +28,8 @@
 //   training.add(specs, [&](ParamTable& table, const std::vector<Tensor>& batch, const ProcessGroup& slices) { .. });
 //   training.step_parts(0, [&](std::int64_t grain, std::int64_t slice) { return tokens_of(grain, slice); }, rate);
 //
-// What comes out depends on the numbers of grains and slices alone. Every process makes the same calls in the same order.
+// What comes out depends on the numbers of grains and slices alone. Every process makes the same calls in the same order, with the same
+// setup: ProcessError at the first step, and at each step of another kind or rate, where one does not.
 #pragma once
 
 #include <memory>
@@ -115,6 +116,9 @@ class Training {
   // The same with slices: batch_of(g, s) makes slice s of grain g. May be called by several threads at once.
   using PartFn = std::function<std::vector<Array>(std::int64_t grain, std::int64_t slice)>;
   Step step_parts(std::size_t kind, const PartFn& batch_of, double rate);
+  // Compares setup, kinds of batches, parameters and `identity` with those of the other processes, unless that has been done since the
+  // parameters were last given. A step does so without an identity.
+  void compare_processes(const std::function<RunIdentity()>& identity = {});
   // With slices, of what does not train: batch_of(b, s) makes slice s of each of `count` batches -> for each batch what the slices
   // make of it, one after another. Every process calls it, and has all of it.
   using SliceOutputFn =
@@ -215,6 +219,7 @@ class Training {
   std::vector<ProcessGroup> groups_;            // of each slice here
   std::optional<std::size_t> last_kind_;        // nothing before the first step
   std::int64_t steps_ = 0;
+  bool compared_ = false;  // with the other processes, since place()
   MovedFrom moved_;
 };
 

@@ -73,7 +73,11 @@ void check_same(const SafeTensors& file, const std::string& key, const std::stri
         printable(path), different));
 }
 
-// What of a setup shapes the numbers of a step. A seed is of the start, which is in the file.
+// Nothing said is an object without fields.
+std::string object_text(const std::string& json) { return json.empty() ? "{}" : json; }
+
+}  // namespace
+
 std::string setup_json(const TrainingSetup& s) {
   nlohmann::ordered_json groups = nlohmann::ordered_json::array();
   for (const ParameterGroup& g : s.groups) {
@@ -91,11 +95,6 @@ std::string setup_json(const TrainingSetup& s) {
                                 {"slices", s.slices}}
       .dump();
 }
-
-// Nothing said is an object without fields.
-std::string object_text(const std::string& json) { return json.empty() ? "{}" : json; }
-
-}  // namespace
 
 void check(const RunIdentity& identity) {
   for (const auto& [name, text] : {std::pair{"config", &identity.config},

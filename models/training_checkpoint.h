@@ -20,6 +20,9 @@ inline constexpr const char* kFromSeed = "random, of the seed";  // what trainin
 // Of names and numbers, wherever they are.
 std::string fingerprint_of(const StateDict& params);
 
+// What of a setup shapes the numbers of a step. A seed is of the start, which is in the file.
+std::string setup_json(const TrainingSetup& setup);
+
 // ConfigError unless what is JSON there is.
 void check(const RunIdentity& identity);
 void describe(SafeTensors& file, const RunIdentity& identity, const TrainingSetup& setup, std::int64_t steps,

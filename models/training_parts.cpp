@@ -8,6 +8,7 @@
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
 #include "models/training.h"
+#include "models/training_agreement.h"
 #include "ops/collectives.h"
 #include "ops/ops.h"
 
@@ -159,10 +160,24 @@ std::vector<std::vector<double>> Training::read_slices(const std::vector<Spec>& 
   return out;
 }
 
+void Training::compare_processes(const std::function<RunIdentity()>& identity) {
+  require_begun();
+  if (compared_ || processes_->size() == 1) return;
+  TrainingShape shape{{}, unused_};
+  for (const Program& p : programs_) {
+    const std::vector<Spec>& inputs = p.plans[0].input_specs();
+    shape.batches.emplace_back(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(p.given));
+  }
+  check_same_setup(*processes_, setup_, identity ? identity() : RunIdentity(), shape);
+  check_same_start(*processes_, specs_, state_);
+  compared_ = true;
+}
+
 Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, double rate) {
   require_function("train", "what makes the parts of a batch", batch_of);
   if (!here().has_parts()) return step(kind, batch_of(0, 0), rate);
   Program& program = program_of(kind, rate);
+  compare_processes();
   last_batch_ = batch_of, last_kind_ = kind;
   Sums sums(leaves(), [&](auto& a, auto& b) {
     ShardedAdamW::add(a, b);
@@ -172,7 +187,8 @@ Training::Step Training::step_parts(std::size_t kind, const PartFn& batch_of, do
   for (const auto& root : sums.roots()) spare_.push_back(root.value);  // to be used again when step() is done
   std::vector<Array> params;                                           // here, to be written over
   for (const Array& a : state_) params.push_back(a.to(Device::cpu()));
-  const ShardedAdamW::Result r = sharded_->step(losses, std::move(sums.roots()), params, numbers_of(rate));
+  const ShardedAdamW::Result r =
+      sharded_->step(losses, std::move(sums.roots()), params, numbers_of(rate), kind);
   if (r.stepped)
     for (std::size_t i = 0; i < state_.size(); ++i)
       if (!state_[i].device().is_cpu()) copy(params[i], state_[i]);

@@ -245,6 +245,27 @@ TEST_CASE(
   };
   for (const std::string& m : said(other_weights, false))
     CHECK(contains(m, "rank 1 has other parameters to start from than rank 0"));
+  // Nor one with other names.
+  for (const std::string& m : [&] {
+         std::vector<std::string> out(2);
+         run_as_processes(2, [&](Transport& all) {
+           Training training({.grains = 2, .processes = lent(all)});
+           training.add({f32({2, 3})}, [&](ParamTable& table, const std::vector<Tensor>& in) {
+             return Training::Objective{
+                 mean(matmul(in[0], table.get(all.rank() == 1 ? "v" : "w", {3, 3}, Init::ones())))};
+           });
+           out[static_cast<std::size_t>(all.rank())] = message_of<ProcessError>([&] {
+             training.step_grains(
+                 0,
+                 [](std::int64_t) {
+                   return std::vector{Array::zeros(DType::f32, {2, 3})};
+                 },
+                 0.1);
+           });
+         });
+         return out;
+       }())
+    CHECK(contains(m, "rank 1 has other parameters to start from than rank 0"));
   // Another seed makes no difference where all start from the same weights.
   std::vector<char> fine(2, 0);
   run_as_processes(2, [&](Transport& all) {
@@ -304,4 +325,103 @@ TEST_CASE("grains: the same file for any number of processes with every learner"
     const std::string one = checkpoint_of(o, corpus, 1, 2);
     for (const int processes : {2, 3, 4}) CHECK(checkpoint_of(o, corpus, processes, 2) == one);
   }
+}
+
+TEST_CASE(
+    "grains: processes that are set up differently are refused at the first step, which names rank and field") {
+  const TrainingSetup usual{.groups = {{.names = "b.*", .rate = 0.5}}, .average_decay = 0.5, .grains = 6};
+  const auto said = [&](const std::function<void(TrainingSetup&)>& change, std::int64_t rows_of_others = 2) {
+    std::vector<std::string> out(3);
+    run_as_processes(3, [&](Transport& all) {
+      TrainingSetup mine = usual;
+      if (all.rank() == 2) change(mine);
+      mine.processes = lent(all);
+      Training training(mine);
+      const std::int64_t size = all.rank() == 2 ? rows_of_others : 2;
+      training.add(pairs_of(size), fit);
+      out[static_cast<std::size_t>(all.rank())] = message_of<ProcessError>([&] {
+        training.step_grains(
+            0,
+            [&](std::int64_t) {
+              return rows(0, {0, size});
+            },
+            0.1);
+      });
+    });
+    return out;
+  };
+  const auto refused = [&](const std::string& text, const std::function<void(TrainingSetup&)>& change) {
+    for (const std::string& m : said(change))
+      CHECK_MESSAGE(contains(m, "rank 2 is to train otherwise than rank 0: " + text), m);
+  };
+  refused("setup/grains is 12, rank 0 has 6", [](TrainingSetup& s) { s.grains = 12; });
+  refused("setup/clip is 0.1, rank 0 has 1.0", [](TrainingSetup& s) { s.adamw.clip = 0.1; });
+  refused("setup/beta1 is 0.5, rank 0 has 0.9", [](TrainingSetup& s) { s.adamw.beta1 = 0.5; });
+  refused("setup/groups/0/rate is 0.25, rank 0 has 0.5", [](TrainingSetup& s) { s.groups[0].rate = 0.25; });
+  refused("setup/groups/0/names is nothing, rank 0 has \"b.*\"", [](TrainingSetup& s) { s.groups.clear(); });
+  refused("setup/average_decay is 0.9, rank 0 has 0.5", [](TrainingSetup& s) { s.average_decay = 0.9; });
+  for (const std::string& m : said([](TrainingSetup&) {}, 3))
+    CHECK_MESSAGE(contains(m, "kinds of batches/0/0 is \"f32[3,30]\", rank 0 has \"f32[2,30]\""), m);
+}
+
+TEST_CASE("grains: a step of another rate or kind at one process changes nothing anywhere") {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_as_processes(2, [&](Transport& all) {
+    Training training({.grains = 6, .processes = lent(all)});
+    for (const std::size_t kind : {0u, 1u}) REQUIRE(training.add(pairs_of(2), fit) == kind);
+    const auto step = [&](std::size_t kind, double rate) {
+      training.step_grains(
+          kind,
+          [](std::int64_t g) {
+            return rows(0, {2 * g, 2 * g + 2});
+          },
+          rate);
+    };
+    step(0, 0.1);
+    const StateDict before = training.parameters();
+    std::string said = message_of<ProcessError>([&] { step(0, all.rank() == 1 ? 0.5 : 0.1); });
+    said += message_of<ProcessError>([&] { step(all.rank() == 1 ? 1 : 0, 0.1); });
+    for (const auto& [name, value] : training.parameters())
+      if (!value.same_bits(before.at(name))) said += " changed " + name;
+    step(1, 0.1);
+    const std::lock_guard lock(mutex);
+    messages.push_back(said);
+  });
+  REQUIRE(messages.size() == 2);
+  for (const std::string& m : messages) {
+    CHECK_MESSAGE(
+        contains(
+            m,
+            "rank 1 makes a step of the batches of kind 0 with rate 0.5, rank 0 one of kind 0 with rate 0.1"),
+        m);
+    CHECK_MESSAGE(
+        contains(m, "rank 1 makes a step of the batches of kind 1 with rate 0.1, rank 0 one of kind 0"), m);
+    CHECK_MESSAGE(!contains(m, "changed"), m);
+  }
+}
+
+TEST_CASE("grains: trainers of other options or text are refused at the first step") {
+  const ByteCorpus corpus = text_of_documents();
+  const std::vector<std::uint8_t> letters(600, 'a');
+  const auto said = [&](const std::function<void(TrainingOptions&)>& change, bool other_text) {
+    std::vector<std::string> out(2);
+    run_as_processes(2, [&](Transport& all) {
+      TrainingOptions mine = small_training("ttt-linear");
+      mine.processes = lent(all);
+      if (all.rank() == 1) change(mine);
+      Trainer trainer(mine, other_text && all.rank() == 1 ? ByteCorpus(letters, letters) : corpus);
+      out[static_cast<std::size_t>(all.rank())] = message_of<ProcessError>([&] { trainer.step(); });
+    });
+    return out;
+  };
+  for (const std::string& m : said([](TrainingOptions& o) { o.lr = 1; }, false))
+    CHECK_MESSAGE(
+        contains(m, "rank 1 is to train otherwise than rank 0: training/lr is 1.0, rank 0 has 0.003"), m);
+  for (const std::string& m : said([](TrainingOptions& o) { o.adamw.beta2 = 0.5; }, false))
+    CHECK_MESSAGE(contains(m, "beta2 is 0.5, rank 0 has 0.95"), m);
+  for (const std::string& m : said([](TrainingOptions& o) { o.warmup = 3; }, false))
+    CHECK_MESSAGE(contains(m, "training/warmup is 3, rank 0 has 2"), m);
+  for (const std::string& m : said([](TrainingOptions&) {}, true))
+    CHECK_MESSAGE(contains(m, "rank 1 is to train otherwise than rank 0: fingerprint of the text is "), m);
 }
