@@ -1051,9 +1051,15 @@ FAULTS = [
         ("slices-read-in-another-order", "all.begin() + static_cast<std::ptrdiff_t>(«(slice * out.size() + b)» * each)", "(b * uz(setup_.slices) + slice)", SLICES),
         ("same-grain-for-all-threads", "inputs.push_back(last_batch_(«first + i», 0))", "first"),
         ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(made[uz(i)]))", "first + i + 2"),
+        ("starts-not-compared", "«check_same_start(*processes_, specs_, state_);»", None),
+        ("identity-not-compared", "setup_, «identity ? identity() : RunIdentity()», shape", "RunIdentity()"),
+    ]),
+    ("processes", "models/training_agreement.cpp", PROCESSES, [
+        ("setups-not-compared", "if («all[uz(r)] != all[0]») others", "false"),
+        ("names-not-compared", "hash = fnv1a(«specs[i].name» + ", "std::string()"),
     ]),
     ("processes", "models/sharded_adamw.cpp", PROCESSES, [
-        ("starts-not-compared", "if («!compared_») check_same_start", "false"),
+        ("rates-not-compared", "if («heads.back() != heads[0]») others", "false"),
         ("steps-what-is-not-finite", "out.stepped = «std::isfinite(out.loss) && std::isfinite(out.grad_norm)»", "true"),
         ("clip-forgotten-in-parts", "const double clip = «std::min(options_.clip / (out.grad_norm + 1e-6), 1.0)»", "1.0"),
         ("norm-of-this-part-alone", "«total += sum;» }", "if (total == 0 || !FAULT) total += sum;"),
@@ -1067,7 +1073,8 @@ FAULTS = [
     ("processes", "engine/processes/transport.cpp", PROCESSES, [
         ("parts-to-the-wrong-one", "«to[uz(r)]»}); if (!listens(me)) continue;", "to[uz(me)]"),
         ("first-does-not-wait-for-all", "the first process does\", fn); «gather({});»", None),
-        ("error-of-rank-0-kept-to-itself", "«if (head[0] != 0) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
+        ("error-of-rank-0-kept-to-itself", "«if (work.state == WorkOfFirst::kFailed) throw ProcessError(fmt::format(\"[processes] rank 0: {}\", text));»", None),
+        ("no-signs-of-life", "if («size() > 1») signs.emplace", "false"),
         ("another-text-accepted", "if («all[uz(r)] != all[0]») others.push_back(r);", "false"),
         ("any-root", "if («root < 0 || root >= all.size()»)", "false"),
         ("any-rank", "if («other < 0 || other >= all.size() || other == all.rank()»)", "false"),
@@ -1081,6 +1088,7 @@ FAULTS = [
         ("vary-of-anything-is-one", "«graph.node(id).op->kind == OpKind::input» || goes_over_processes(graph.node(id))", "true"),
     ]),
     ("processes", "engine/run/agreement.cpp", PROCESSES, [
+        ("inputs-not-compared", "«if (!group || group->size() == 1) continue;»", "if (FAULT || !group || group->size() == 1) continue;"),
         ("plans-not-compared", "«group && group->size() > 1»", "false"),
     ]),
     ("processes", "ops/collectives.cpp", PROCESSES, [
@@ -1138,11 +1146,15 @@ FAULTS = [
         ("same-slice-for-all", "{«slice * tokens, (slice + 1) * tokens + more»}", "FAULT ? 0 : slice * tokens, FAULT ? tokens + more : (slice + 1) * tokens + more"),
     ]),
     ("processes", "engine/plan/spread.cpp", PROCESSES, [
-        ("kinds-joined", "if («all != Spread::any && one != all»)", "false"),
-        ("carries-of-any-kind", "if («next == Spread::any || next == carry») continue;", "true"),
-        ("carry-becomes-another", "«if (carry != Spread::any) fail(nodes_, id,»", "if (!FAULT && carry != Spread::any) fail(nodes_, id,"),
-        ("own-of-a-step", "«n.inputs[0] < of_steps_ && all == Spread::same»", "false"),
-        ("same-summed", "if («all == Spread::same») fail(nodes_, id, \"wants what is each process's own\")", "false"),
+        ("kinds-joined", "if («all && one != all»)", "false"),
+        ("rows-and-columns-joined", "if (all && «one != all»)", "one->empty() != all->empty()"),
+        ("carries-of-any-kind", "if («!next || next == carry») continue;", "true"),
+        ("carry-becomes-another", "«if (carry) fail(nodes_, id,»", "if (!FAULT && carry) fail(nodes_, id,"),
+        ("own-of-a-step", "«input < of_steps_ && of && !of->contains(group)»", "false"),
+        ("same-summed", "else if («kind != OpProcesses::same_to_own && all && !is_own»)", "false"),
+        ("own-varied", "else if («kind == OpProcesses::same_to_own && is_own»)", "false"),
+        ("summed-in-all-groups", "if (kind == OpProcesses::own_to_same) «all->erase(group)»;", "static_cast<void>(FAULT ? (all->clear(), std::size_t(1)) : all->erase(group))"),
+        ("same-processes-are-two-groups", "|| («processes && group.second == processes»)", "false"),
     ]),
     ("training", "models/training_checkpoint.cpp", TRAINING, [
         ("settings-unchecked-at-resume", "«check_settings(file, object_text(identity.training), identity.written_later, path);»", None),
@@ -1455,6 +1467,7 @@ FAULTS = [
     ("reproduce", "reproduce/runner.cpp", REPRODUCE, [
         ("infinite-numbers-kept", "«require_finite(m);»", None),
         ("known-runs-made-again", "if («!results.find(row, seed)») out.push_back", "true"),
+        ("error-waits-for-runs", "«is_over_ = true;»", None),
         ("ended-runs-lost-with-an-error", "if («ended_.empty() && working_ == 0 && error_») std::rethrow", "error_ != nullptr"),
     ]),
     ("reproduce", "reproduce/journal.cpp", REPRODUCE, [
