@@ -222,7 +222,7 @@ TEST_CASE("processes: what is thrown by the first one comes to all, whatever it 
 }
 
 TEST_CASE("processes: no one takes the first for silent while it works for all, and all go on after it") {
-  constexpr std::chrono::milliseconds kLimit{400}, kWork{1000};
+  static constexpr std::chrono::milliseconds kLimit{400}, kWork{1000};
   for (const int size : {2, 5}) {
     CAPTURE(size);
     std::atomic<int> right{0};
