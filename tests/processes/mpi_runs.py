@@ -8,6 +8,7 @@ processes begin and 3 go on with, N runs of which a process is killed at a rando
 stopped (SIGSTOP), one whose disk is full; each is resumed, and has to be what an undisturbed run is: checkpoint and
 charts byte by byte. Some of it again with sequences that are cut in time. In the end wrong calls, programs of one's own, an experiment
 of which a process is stopped, and a rank 0 that works for longer than others may be silent. SKIPPED where no MPI is.
+BIN holds train_lm, reproduce, inspect and own_processes.
 Exit code: 0 all of it holds, 1 something does not.
 """
 import argparse
@@ -324,11 +325,24 @@ class Runs:
         require(len(shown["plain"]) == 1 and shown["plain"] == shown["closed"], f"own program: {shown}")
 
     def slow_first(self):
-        """Rank 0 writes sample and page alone, for longer than others may be silent: they wait."""
+        """Rank 0 writes sample and page alone, for longer than others may be silent: they wait, unless it is stopped meanwhile."""
         out = self.folder("slow-first")
         more = ["--learner", "ttt-mlp", "--width", "256", "--layers", "8", "--steps", "1", "--context", "32", "--batch", "2", "--grains", "2"]
         self.mpi.run(2, out, *more, text=self.text, NESTGRAD_STALL_LIMIT="1")
         require((out / "report.html").exists(), "there is no page")
+        out = self.folder("stopped-first")
+        process = self.mpi.start(2, out, *more, text=self.text, NESTGRAD_STALL_LIMIT="1")
+        while process.poll() is None and not (out / "checkpoint.safetensors").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        victim = self.mpi.process_of(0, out)
+        require(victim and not (out / "report.html").exists(), "the page was there before rank 0 was stopped: this shows nothing")
+        os.kill(victim, signal.SIGSTOP)
+        struck = time.monotonic()
+        code, output = self.mpi.finish(process)
+        took = time.monotonic() - struck
+        require(code != 0 and "rank 0 has been silent for 1 s" in output, f"rank 0 stopped: exit code {code}\n{output}")
+        require(took < OVER, f"{self.mpi.name}: rank 0 stopped, and over after {took:.1f} s only")
 
     def different_calls(self):
         """What one process alone is told is said before the first step, and no one waits."""
