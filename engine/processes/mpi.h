@@ -28,7 +28,8 @@ std::shared_ptr<Transport> open_processes();
 // Has it been opened, or begun to be, with others? Then an error of one process must end all: end_all_processes(1).
 bool among_others();
 [[noreturn]] void end_all_processes(int code);
-// At the end of a program that went well: waits for the others.
+// Waits for the others, and ends MPI: whatever is exchanged later is a ProcessError. A program that comes to its end with exit code 0 does so
+// then, if it has not before; where the others do not come, it ends as by an exception that no one catches.
 void close_processes();
 
 }  // namespace nestgrad

@@ -67,7 +67,8 @@ class Transport {
   std::vector<Bytes> gather(std::span<const std::byte> mine, int root = 0);
   // fn runs at rank 0 alone, once all have called this -> what it gave, at all. What it throws is thrown on there, and
   // elsewhere as ProcessError with the same text, so that no process waits for one that has failed: for files that one
-  // process reads or writes.
+  // process reads or writes. fn may take longer than the stall limit: a thread of rank 0 gives signs of life meanwhile, and only
+  // a process that is stopped gives none.
   std::string from_first(const std::function<std::string()>& fn);
   void on_first(const std::function<void()>& fn);  // likewise, of what gives nothing
   // make(i) for i of 0..count, each at one process -> all results in order, at all. make must give the same bits at any process.
