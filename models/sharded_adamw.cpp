@@ -290,9 +290,9 @@ ShardedAdamW::Result ShardedAdamW::step(std::span<const float> losses,
       stepped.push_back(is_whole(p.elements, specs_[p.param]) ? params[p.param].reshaped({p.elements.size()})
                                                               : copied(params[p.param], p.elements));
   inputs.insert(inputs.end(), stepped.begin(), stepped.end());
-  for (std::size_t kind = 0; kind < kinds_; ++kind)
+  for (std::size_t kept = 0; kept < kinds_; ++kept)
     for (std::size_t i = 0; i < mine().size(); ++i)
-      if (mine()[i].stepped >= 0) inputs.push_back(state_[kind * mine().size() + i]);
+      if (mine()[i].stepped >= 0) inputs.push_back(state_[kept * mine().size() + i]);
   if (plan_) {
     results.assign(inputs.begin() + static_cast<std::ptrdiff_t>(kScalars + own.size()), inputs.end());
     plan_->run(inputs, results);
