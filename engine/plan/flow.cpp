@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/index.h"
@@ -200,8 +201,10 @@ class Follower {
         f = mixed(id, fmt::format("it carries something from slice to slice of %{}", n.inputs[i]));
       in.push_back(std::move(f));
     }
+    std::set<Along> varying;  // carries that begin alike along an axis, and do not stay so
     const auto given_varies = [&](NodeId i, int axis) {
-      if (i < body.carries) return true;
+      if (i < body.carries)
+        return !options_.constant_carries || varying.contains({i, axis}) || varies(n.inputs[uz(i)], axis);
       return varies(n.inputs[uz(i)], i < body.carries + body.xs ? axis + 1 : axis);
     };
     FlowOptions inner = options_;
@@ -215,9 +218,15 @@ class Follower {
       bool changed = false;
       for (std::size_t c = 0; c < uz(body.carries); ++c) {
         const AxisFlow& next = inside[uz(body.outs[c])];
+        if (options_.constant_carries && note_varying(body, static_cast<NodeId>(c), given_varies, varying))
+          changed = true;
         if (next.kind == in[c].kind && next.axis == in[c].axis) continue;
         if (in[c].kind == AxisFlow::Kind::mixed || next.kind == AxisFlow::Kind::free) continue;
-        if (next.kind == AxisFlow::Kind::mixed) in[c] = mixed(id, "inside the scan: " + next.why);
+        if (next.kind == AxisFlow::Kind::mixed) in[c] = mixed_inside(id, next);
+        else if (options_.constant_carries && !options_.positional && in[c].kind == AxisFlow::Kind::free &&
+                 varies(n.inputs[c], next.axis))
+          in[c] =
+              mixed(id, fmt::format("carry {} begins with a constant that differs from slice to slice", c));
         else
           in[c] = in[c].kind == AxisFlow::Kind::free
                       ? next
@@ -226,10 +235,28 @@ class Follower {
       }
       if (changed) continue;
       for (AxisFlow& f : inside)
-        if (f.kind == AxisFlow::Kind::mixed && f.culprit != id) f = mixed(id, "inside the scan: " + f.why);
+        if (f.kind == AxisFlow::Kind::mixed && f.culprit != id) f = mixed_inside(id, f);
       bodies_[id] = std::move(inside);
       return;
     }
+  }
+
+  // Axes along which what a step makes of a carry varies, though all that it is made of is free there; are there new ones?
+  bool note_varying(const GraphBody& body, NodeId carry, const std::function<bool(NodeId i, int axis)>& given,
+                    std::set<Along>& varying) const {
+    bool any = false;
+    for (int axis = 0; axis < body.spec(carry).rank(); ++axis) {
+      if (varying.contains({carry, axis}) || given(carry, axis)) continue;
+      if (Follower(body.nodes, options_, given).varies(body.outs[uz(carry)], axis))
+        any |= varying.insert({carry, axis}).second;
+    }
+    return any;
+  }
+
+  // What a body combines, told of its scan; once, however many scans and steps it comes through.
+  AxisFlow mixed_inside(NodeId scan, const AxisFlow& f) const {
+    static constexpr std::string_view kInside = "inside the scan: ";
+    return mixed(scan, f.why.starts_with(kInside) ? f.why : std::string(kInside) + f.why);
   }
 
   // A stack has the axis of steps before those of one step.

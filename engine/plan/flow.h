@@ -36,6 +36,9 @@ struct FlowOptions {
   // Are the rules of functions that have their own (custom_vjp) followed too, as a derivative follows them? Then a function whose
   // rule combines slices is mixed, whatever its forward pass does.
   bool rules = false;
+  // Is a loop's carry that begins alike in all slices (zeros, say) looked at for whether it stays so? Otherwise it may differ from
+  // slice to slice by itself, and mixes what it meets unless `positional`. It takes a walk more of a body for each such carry.
+  bool constant_carries = false;
 };
 
 // One flow per node, given those of the inputs (all other leaves are free).

@@ -180,3 +180,38 @@ TEST_CASE(
   const Arrays in{random(f.input_spec(0), 1), Array::zeros(DType::f64, {5, 2, 2})};
   CHECK(f.plan().run(in)[0].same_bits(Array::zeros(DType::f64, {4, 2, 2})));
 }
+
+TEST_CASE("Flow: a carry that begins alike in all slices is theirs, where it is asked whether it stays so") {
+  const FlowOptions asked{.constant_carries = true};
+  const auto added = [](Tensor start, Tensor rows, Tensor more) {
+    return scan(
+        [more](const Tensors& c, const Tensors& x) -> StepOutput {
+          return {{c[0] + x[0], c[1] + more}, {c[1] * x[0]}};
+        },
+        {start, zeros(DType::f64, {4})}, {rows});
+  };
+  Followed f;
+  const Tensor rows = f.input(f64({5, 4}), 1), alike = zeros(DType::f64, {4}),
+               own = constant(Array::of({1, 2, 3, 4}, {4}));
+  const ScanResult sum_of_rows = added(alike, rows, alike), begun_apart = added(own, rows, alike),
+                   come_apart = added(alike, rows, own);
+  CHECK(f.kind(sum_of_rows.carries[0]) == Kind::mixed);  // not asked
+  for (const Tensor& t : {sum_of_rows.carries[0], sum_of_rows.ys[0], come_apart.carries[0]}) {
+    CHECK(f.flow(t, asked).kind == Kind::along);
+    CHECK(f.flow(t, asked).axis == t.rank() - 1);
+  }
+  // A carry that differs from slice to slice by itself: from its beginning, or from the second step on.
+  for (const Tensor& t : {begun_apart.carries[0], come_apart.ys[0]})
+    CHECK(f.flow(t, asked).kind == Kind::mixed);
+  // It is read before slices come into it.
+  const auto replaced = [&](Tensor start) {
+    return scan(
+               [](const Tensors& c, const Tensors& x) -> StepOutput {
+                 return {{x[0]}, {c[0]}};
+               },
+               {start}, {rows})
+        .ys[0];
+  };
+  CHECK(f.flow(replaced(alike), asked).kind == Kind::along);
+  CHECK(f.flow(replaced(own), asked).kind == Kind::mixed);
+}
