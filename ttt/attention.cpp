@@ -210,6 +210,12 @@ Tensor attention_along(Tensor q, Tensor k, Tensor v, const AttentionOptions& opt
                        const std::string& name, Loc loc) {
   if (stream.stepping()) return attention_step(q, k, v, options, stream, name, loc);
   if (!stream.is_cut()) return attention(q, k, v, options, loc);
+  const int slices = stream.ranks().size();
+  if (q.dim(1) % slices != 0 || k.dim(1) % slices != 0)
+    throw ConfigError(fmt::format(
+        "[attention] '{}' has {} heads, and {} groups of keys and values, which {} slices of a sequence cannot share "
+        "equally: cut it into a divisor of both",
+        name, q.dim(1), k.dim(1), slices));
   AttentionOptions of_all = options;
   if (options.places.defined()) of_all.places = stream.of_all_tokens(options.places, 1);
   const auto whole = [&](Tensor x) { return stream.whole_time(name, x); };
