@@ -7,6 +7,7 @@
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
+#include "engine/plan/spread.h"
 #include "models/training.h"
 #include "models/training_agreement.h"
 #include "ops/collectives.h"
@@ -20,12 +21,34 @@ std::vector<Tensor> Training::owned(std::vector<Tensor> batch, const ProcessGrou
   return batch;
 }
 
+namespace {
+
+// The whole is the mean of slices: of losses and gradients that are each slice's own, or, of what all slices have added up, of equal
+// ones. A loss of one kind with a gradient of the other would be so many times too large beside it as there are slices.
+void require_one_kind(Tensor loss, const std::vector<Tensor>& gradients,
+                      const std::vector<ParamSpec>& parameters) {
+  const std::vector<Spread> kinds = spreads_of(loss.graph().nodes());
+  const Spread& of_loss = kinds[uz(loss.id())];
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const Spread& kind = kinds[uz(gradients[i].id())];
+    if (!kind || !of_loss || kind == of_loss) continue;
+    throw ConfigError(fmt::format(
+        "[train] with slices the loss ({}) is {}, the gradient of '{}' is {}: they would not be of one loss. Let the "
+        "objective give each slice's own loss, without all_sum(): the whole is the mean of them",
+        describe(loss), text_of(of_loss), parameters[i].name, text_of(kind)));
+  }
+}
+
+}  // namespace
+
 // Of a grain or slice: its share of the loss, and of the gradients that there are.
 std::vector<Tensor> Training::part_outputs(const Objective& objective, ParamTable& table, bool first) {
   const auto share = 1 / static_cast<double>(setup_.grains * setup_.slices);
   Objective of_batch{objective.loss * share};
   for (const Tensor& g : objective.gradients) of_batch.gradients.push_back(g.defined() ? g * share : g);
   const std::vector<Tensor> gradients = gradients_of(of_batch, table, first);
+  if (setup_.slices > 1) require_one_kind(objective.loss, gradients, table.specs());
   std::vector<bool> stepped;
   for (const Tensor& g : gradients) stepped.push_back(g.defined());
   if (first) {

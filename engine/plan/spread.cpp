@@ -15,22 +15,18 @@
 
 namespace nestgrad {
 
-namespace {
+std::string text_of(const Spread& s) {
+  return s->empty() ? "the same in all processes"
+                    : fmt::format("each process's own in group {}", fmt::join(*s, " and "));
+}
 
-// The groups in which a value is each process's own; none: it is the same in all processes. Nothing: made of constants alone, which is
-// of any kind.
-using Spread = std::optional<std::set<int>>;
+namespace {
 
 [[noreturn]] void fail(const std::deque<GraphNode>& nodes, NodeId id, const std::string& problem) {
   throw GraphError(fmt::format(
       "[processes] {} {}: own() says of an input that it is each process's own, vary() makes that of what is the "
       "same in all, all_sum() the other way round",
       describe(nodes, id), problem));
-}
-
-std::string text_of(const Spread& s) {
-  return s->empty() ? "the same in all processes"
-                    : fmt::format("each process's own in group {}", fmt::join(*s, " and "));
 }
 
 // Two groups of one transport are the same processes: they go by the number of that which is met first.
@@ -195,6 +191,12 @@ class Walk {
 };
 
 }  // namespace
+
+std::vector<Spread> spreads_of(const std::deque<GraphNode>& nodes) {
+  Groups groups;
+  const Spreads none;
+  return Walk(nodes, none, 0, groups).run();
+}
 
 std::vector<PartlyOwn> check_spread(const std::deque<GraphNode>& nodes) {
   std::vector<PartlyOwn> out;

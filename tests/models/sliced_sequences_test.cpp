@@ -309,6 +309,43 @@ TEST_CASE("slices: a state that is not affine in the one before is not exchanged
   CHECK_MESSAGE(contains(text, "not exchange: the last state is not affine in the first"), text);
 }
 
+TEST_CASE("slices: a loss that all have added up goes with gradients that they have, and with no others") {
+  enum class Sum : std::uint8_t { nothing, loss, gradients, both };
+  const auto made = [&](Sum sum_of, bool gives_gradients) {
+    Training training({.slices = 2});
+    training.add({f32({4})}, [&](ParamTable& table, const Tensors& in, const ProcessGroup& slices) {
+      const Tensor w = table.get("w", {}, Init::ones());
+      const bool whole = sum_of == Sum::gradients || sum_of == Sum::both;
+      Tensor loss = sum(in[0] * square(whole ? vary(w, slices) : own(w, slices)));
+      if (sum_of == Sum::loss || sum_of == Sum::both) loss = all_sum(loss, slices);
+      Training::Objective out{loss};
+      if (gives_gradients) out.gradients = {grad(loss, w)};
+      return out;
+    });
+    const Training::Step s = training.step_parts(
+        0,
+        [](std::int64_t, std::int64_t part) {
+          return Arrays{Array::of({1 + static_cast<double>(part), 2, 3, 4}, {4}, DType::f32)};
+        },
+        0.1);
+    return std::pair{s.loss, s.grad_norm};
+  };
+  for (const bool given : {false, true}) {
+    CAPTURE(given);
+    CHECK(made(Sum::nothing, given) == std::pair{10.5, 21.0});  // the means of 10 and 11, 20 and 22
+    CHECK(made(Sum::both, given) == std::pair{21.0, 42.0});
+    for (const Sum one : {Sum::loss, Sum::gradients}) {
+      const std::string text = message_of<ConfigError>([&] { made(one, given); });
+      CHECK_MESSAGE(
+          contains(text, one == Sum::loss ? "is the same in all processes, the gradient of 'w' is each "
+                                            "process's own"
+                                          : "is each process's own, the gradient of 'w' is the same in all"),
+          text);
+      CHECK(contains(text, "without all_sum()"));
+    }
+  }
+}
+
 TEST_CASE("slices: what cannot be cut is refused with what to do") {
   const ByteCorpus corpus = text_of_documents();
   const auto refused = [&](const std::function<void(TrainingOptions&)>& change) {
