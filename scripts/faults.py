@@ -1119,11 +1119,11 @@ FAULTS = [
         ("gates-of-a-slice", "for (auto& [name, gate] : out.gates) «gate = stream.whole_time(name_, gate);»", None),
     ]),
     ("slices", "ttt/slices.cpp", (files("ttt/slices"), *SLICES), [
-        ("begins-with-the-first", "«select(mask, rank_before(left[i], ranks), firsts[i])»", "firsts[i]"),
+        ("begins-with-the-first", "«select(mask, rank_before(left[i], ranks), of_one(x[of_tokens + i]))»", "of_one(x[of_tokens + i])"),
+        ("start-of-the-first-sequence", "rows.push_back(«gather(x, sequences)»);", "gather(x, FAULT ? zero_like(sequences) : sequences)"),
         ("round-of-the-first-rank", "std::clamp<std::int64_t>(«round - ranks.rank()», 0, batch - 1)", "round"),
         ("answers-of-other-rounds", "slice(reshape(answers, shape), 0, «ranks.rank(), ranks.rank() + batch»)",
          "FAULT ? 0 : ranks.rank(), FAULT ? batch : ranks.rank() + batch"),
-        ("laws-not-held-against-numbers", "if («!laws_add_up(system, options, views)»)", "false"),
         ("cut-laws-exchanged", "if («of.policy.meta == Policy::Meta::truncated») return", "false"),
         ("first-order-laws-exchanged", "if («of.policy.meta == Policy::Meta::first_order && !of.follows.empty()») return", "false"),
         ("parts-of-chunks-between-slices", "return «has_chunks ? why_not_whole_chunks(of.policy, of.tokens) : std::string()»;", "std::string()"),

@@ -74,8 +74,8 @@ Explanation explain(const System& system, const ProgramSizes& sizes, FormChoice 
       if (sizes.time % slices != 0)
         throw ConfigError(fmt::format("[explain] {} tokens cannot be cut into {} slices of one length",
                                       sizes.time, slices));
-      out.slices = choose_slices(system, *p.learner, p.start, part(p.views, 0, sizes.time / slices), options,
-                                 slices, system.name);
+      out.slices = choose_slices(system, {sizes.heads, sizes.dim, sizes.chunk}, *p.learner, p.start,
+                                 part(p.views, 0, sizes.time / slices), options, slices, system.name);
     }
     return std::vector<Tensor>{p.views.k};
   });

@@ -194,24 +194,15 @@ Views TTTLayer::of_own_heads(const Views& views, const Stream& stream) const {
 }
 
 // It asks for parameters of fewer heads: the axis along which they are shorter than those that the whole learner asked for
-// is that of the heads.
+// is that of the heads (why_heads_are_no_parts).
 std::unique_ptr<Learner> TTTLayer::learner_of_own_heads(const ProcessGroup& ranks) const {
-  const auto part = [whole = params_, asked = asked_, ranks, who = name_](const Params::Request& request) {
-    const auto at = asked->find(request.name);
-    const auto refuse = [&](const std::string& why) {
-      throw ConfigError(fmt::format("[ttt] {}: sequences cannot be cut, as the learner's parameter '{}' {}",
-                                    who, request.name, why));
-    };
-    if (at == asked->end()) refuse("is one that it asks for only where it has fewer heads");
-    const Shape &all = at->second.shape, &some = request.shape;
-    if (all.size() != some.size()) refuse("has another rank where it has fewer heads");
-    Tensor out = whole.get(at->second);
-    for (std::size_t a = 0; a < all.size(); ++a) {
-      if (all[a] == some[a]) continue;
-      if (some[a] * ranks.size() != all[a])
-        refuse(fmt::format("is {} of all heads and {} of each part", to_string(all), to_string(some)));
-      out = slice(out, static_cast<int>(a), ranks.rank() * some[a], (ranks.rank() + 1) * some[a]);
-    }
+  const auto part = [whole = params_, asked = asked_, ranks](const Params::Request& request) {
+    const Params::Request& of_all = asked->at(request.name);
+    const Shape &all = of_all.shape, &some = request.shape;
+    Tensor out = whole.get(of_all);
+    for (std::size_t a = 0; a < all.size(); ++a)
+      if (all[a] != some[a])
+        out = slice(out, static_cast<int>(a), ranks.rank() * some[a], (ranks.rank() + 1) * some[a]);
     return out;
   };
   return learner_of(system_, params_.through(part), {sizes_.heads / ranks.size(), sizes_.dim, sizes_.chunk});
@@ -220,8 +211,8 @@ std::unique_ptr<Learner> TTTLayer::learner_of_own_heads(const ProcessGroup& rank
 Tensor TTTLayer::learnt_in_slices(const Views& views, Stream& stream) const {
   const ProcessGroup& ranks = stream.ranks();
   const Weights start = for_batch(learner_->init(), views.q.dim(0));
-  const SliceForm form = choose_slices(system_, *learner_, start, views, options_.inner, ranks.size(), name_,
-                                       stream.slice_form())
+  const SliceForm form = choose_slices(system_, sizes_, *learner_, start, views, options_.inner, ranks.size(),
+                                       name_, stream.slice_form())
                              .form;
   if (form == SliceForm::heads)
     return stream.whole_heads(learnt(*learner_of_own_heads(ranks), of_own_heads(views, stream), stream));

@@ -9,8 +9,8 @@
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
 #include "ops/collectives.h"
-#include "ttt/agreement.h"
 #include "ttt/derived_learner.h"
+#include "ttt/slice_proofs.h"
 
 namespace nestgrad::ttt {
 
@@ -83,50 +83,6 @@ std::vector<Tensor> moved_by(const SliceLaw& law, const std::vector<Tensor>& sta
   return out;
 }
 
-// The views of a small sequence with a chunk's position rates for chunks of this length.
-Views with_places(Views views, std::int64_t chunk) {
-  if (Tensor& at = views.position; at.defined() && at.dim(0) != chunk)
-    at = broadcast_to(slice(at, 0, 0, 1), {chunk});
-  return views;
-}
-
-// Two slices of a small sequence, cut where those in question are: do they answer by their laws as the whole does, and are
-// the derivatives those of the whole? The policy is the caller's own, with short chunks, cut at each of them where it cuts.
-bool laws_add_up(const System& system, const InnerLoopOptions& given, const Views& slices) {
-  constexpr std::int64_t kChunk = 3;
-  Policy policy = given.policy;
-  const bool is_whole = policy.chunk != Policy::kWholeSequence && slices.k.dim(2) % policy.chunk == 0;
-  if (policy.chunk != Policy::kWholeSequence) policy.chunk = std::min(policy.chunk, kChunk);
-  policy.horizon = 1;
-  const std::int64_t half = 2 * kChunk + (is_whole ? 0 : 1);
-  const std::int64_t chunk = policy.chunk_of(half);
-  const Function both = trace_system(
-      system,
-      {.batch = 1, .heads = slices.k.dim(1), .dim = slices.k.dim(3), .time = 2 * half, .chunk = chunk},
-      DType::f64, [&](const SystemProgram& p) -> std::vector<Tensor> {
-        InnerLoopOptions options = given;
-        options.policy = policy;
-        const Views views = with_places(p.views, policy.chunk_of(2 * half)),
-                    small = with_places(p.views, chunk);
-        const State start = State::start(*p.learner, p.start);
-        const SliceLaw law = law_of(*p.learner, start, part(small, 0, half), options);
-        const State between = start.with(moved_by(law, start.flat()));
-        const Tensor wanted = train_along(*p.learner, p.start, views, options).output;
-        std::vector<Tensor> out;
-        for (const Tensor& answers :
-             {slice(wanted, 2, half, 2 * half),
-              train_along(*p.learner, between, part(small, half, 2 * half), options).output}) {
-          out.push_back(answers);
-          for (const Tensor& d : grad(outer_loss({answers}), p.inputs, {.allow_zero = true}))
-            out.push_back(d);
-        }
-        return out;
-      });
-  const std::vector<Array> out = both(numbers_for(both, 7));
-  const auto middle = out.begin() + static_cast<std::ptrdiff_t>(out.size() / 2);
-  return worst_error({middle, out.end()}, {out.begin(), middle}) < 1e-9;
-}
-
 // What a policy keeps from being exchanged or passed on.
 struct Facts {
   Policy policy;
@@ -165,8 +121,8 @@ std::string why_no_law(const Facts& of) {
   return {};
 }
 
-std::string why_not_exchanged(const System& system, const Learner& learner, const State& start,
-                              const Views& views, const InnerLoopOptions& options, const Facts& facts) {
+std::string why_not_exchanged(const Learner& learner, const State& start, const Views& views,
+                              const InnerLoopOptions& options, const Facts& facts) {
   if (std::string why = why_no_state_between(facts); !why.empty()) return why;
   if (std::string why = why_no_law(facts); !why.empty()) return why;
   for (const Tensor& x : start.flat())
@@ -176,10 +132,7 @@ std::string why_not_exchanged(const System& system, const Learner& learner, cons
   if (!law_of(learner, start, views, options).is_affine)
     return "the last state is not affine in the first: its derivative depends on it, or does not know all that does "
            "(a comparison, stop_gradient)";
-  if (!laws_add_up(system, options, views))
-    return "columns of a state meet, or a derivative is not that of what is computed (custom_vjp): it is "
-           "not moved by a matrix from the left";
-  return {};
+  return why_not_from_the_left(learner, start, views, options);
 }
 
 // By rank, [ranks, batch, heads, ..].
@@ -241,18 +194,23 @@ Tensor passed_on(const Learner& learner, const State& start, const Views& views,
   InnerLoopOptions later = options;
   if (options.policy.meta == Policy::Meta::truncated)
     later.chunks_before = mask * static_cast<double>(ranks.rank() * (views.k.dim(2) / options.policy.chunk));
-  std::vector<Tensor> firsts;  // of one sequence
-  for (const Tensor& x : start.flat()) firsts.push_back(slice(x, 0, 0, 1));
+  const std::size_t of_tokens = rows.size();
+  std::vector<Tensor>
+      any;  // of one sequence: what is passed on in the first round, no one's answers are made of
+  for (const Tensor& x : start.flat()) {
+    any.push_back(slice(x, 0, 0, 1));
+    rows.push_back(gather(x, sequences));
+  }
   const StepFn round = [&](const Tensors& left, const Tensors& x) -> StepOutput {
     Tensors begin;
     for (std::size_t i = 0; i < left.size(); ++i)
-      begin.push_back(select(mask, rank_before(left[i], ranks), firsts[i]));
+      begin.push_back(select(mask, rank_before(left[i], ranks), of_one(x[of_tokens + i])));
     Views own{of_one(x[0]), of_one(x[1]), of_one(x[2]), {}, views.position};
     for (std::size_t i = 0; i < gates.size(); ++i) own.gates[gates[i]] = of_one(x[3 + i]);
     const InnerLoopResult r = train_along(learner, start.with(begin), own, later);
     return {r.state.flat(), {r.output}};
   };
-  const Tensor answers = scan(round, firsts, rows).ys[0];  // [rounds, 1, heads, time, dim]
+  const Tensor answers = scan(round, any, rows).ys[0];  // [rounds, 1, heads, time, dim]
   Shape shape = answers.shape();
   shape.erase(shape.begin() + 1);
   return slice(reshape(answers, shape), 0, ranks.rank(), ranks.rank() + batch);
@@ -280,10 +238,10 @@ std::string why_not_whole_chunks(const Policy& policy, std::int64_t tokens) {
   return fmt::format("slices of {} tokens are not whole chunks of {}", tokens, policy.chunk);
 }
 
-SlicePlan choose_slices(const System& system, const Learner& learner, const Weights& start,
-                        const Views& views, const InnerLoopOptions& options, std::int64_t slices,
-                        const std::string& who, SliceForm wanted) {
-  const std::int64_t batch = views.k.dim(0), heads = views.k.dim(1);
+SlicePlan choose_slices(const System& system, const SystemSizes& sizes, const Learner& learner,
+                        const Weights& start, const Views& views, const InnerLoopOptions& options,
+                        std::int64_t slices, const std::string& who, SliceForm wanted) {
+  const std::int64_t batch = views.k.dim(0), heads = sizes.heads;
   SlicePlan plan{wanted, {}};
   const auto possible = [&](SliceForm form, const std::string& why) {
     if (!why.empty()) plan.refused.push_back({form, why});
@@ -297,13 +255,13 @@ SlicePlan choose_slices(const System& system, const Learner& learner, const Weig
   if ((any || wanted == SliceForm::heads) &&
       possible(SliceForm::heads,
                heads % slices == 0
-                   ? ""
+                   ? why_heads_are_no_parts(system, sizes, views, options, slices)
                    : fmt::format("{} heads cannot be shared equally by {} slices", heads, slices)))
     return take(SliceForm::heads);
   const State state = State::start(learner, start);
   const Facts facts = facts_of(learner, state, views, options.policy);
   const auto can_exchange = [&] {
-    return possible(SliceForm::exchange, why_not_exchanged(system, learner, state, views, options, facts));
+    return possible(SliceForm::exchange, why_not_exchanged(learner, state, views, options, facts));
   };
   const auto can_pass_on = [&] { return possible(SliceForm::pipeline, why_no_state_between(facts)); };
   // A slice three times (S, M, answers) at all ranks at once, or once for each sequence and then for each rank that waits.
@@ -319,7 +277,8 @@ SlicePlan choose_slices(const System& system, const Learner& learner, const Weig
   if (wanted == SliceForm::pipeline && can_pass_on()) return take(wanted);
   std::string text = fmt::format("[slices] {} cannot go along {} slices of a sequence:", who, slices);
   for (const SlicePlan::Refusal& r : plan.refused) text += fmt::format(" {}: {};", name(r.form), r.why);
-  throw ConfigError(text + " choose a divisor of the heads, or slices of whole chunks");
+  throw ConfigError(text + (any ? "" : " let another way be chosen, or") +
+                    " choose a divisor of the heads, or slices of whole chunks");
 }
 
 std::string SlicePlan::str() const {

@@ -97,8 +97,8 @@ std::string refusal(const LoopCase& l, int slices, SliceForm form) {
   std::string why;
   program(l, l.time / slices, [&](const TracedCase& s) {
     try {
-      ttt::choose_slices(system_of(l), s.learner, s.start, s.views, options_of(l, ttt::FormChoice::automatic),
-                         slices, "random", form);
+      ttt::choose_slices(system_of(l), {s.views.k.dim(1), s.views.k.dim(3)}, s.learner, s.start, s.views,
+                         options_of(l, ttt::FormChoice::automatic), slices, "random", form);
     } catch (const ConfigError& e) {
       why = e.what();
     }
