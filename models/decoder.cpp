@@ -11,44 +11,11 @@
 #include "engine/core/random.h"
 #include "engine/io/file.h"
 #include "models/end_to_end.h"
+#include "models/random_reading.h"
 
 namespace nestgrad {
 
 namespace {
-
-double rounding_of(DType dtype) {
-  return dtype == DType::f32 ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
-}
-
-TracedModel traced_whole(const LogitsFn& model, DType dtype, const Spec& tokens) {
-  return trace_model(dtype, {tokens}, [&](ParamTable& table, const std::vector<Tensor>& in) {
-    ttt::Stream stream;
-    return std::vector<Tensor>{logits_of(model, Params(table), in[0], stream)};
-  });
-}
-
-Array random_tokens(const Shape& shape, std::int64_t vocab, std::uint64_t seed) {
-  Array out(DType::i32, shape);
-  std::uint64_t i = 0;
-  for (std::int32_t& id : out.as<std::int32_t>())
-    id = static_cast<std::int32_t>(random_below(static_cast<std::uint32_t>(vocab), seed, 0, i++));
-  return out;
-}
-
-// Away from where they start, so that each matters: a gain of 1, a bias of 0. Products neither grow nor vanish.
-StateDict random_values(const std::vector<ParamSpec>& params, DType dtype, std::uint64_t seed) {
-  StateDict out;
-  for (const ParamSpec& p : params) {
-    std::int64_t largest = 1;
-    for (const std::int64_t extent : p.shape) largest = std::max(largest, extent);
-    const bool constant = p.init.kind != Init::Kind::normal;
-    const double around = constant ? p.init.value : 0,
-                 spread =
-                     constant ? 0.1 : std::max(p.init.value, 1 / std::sqrt(static_cast<double>(largest)));
-    out.emplace(p.name, random_normal({dtype, p.shape}, around, spread, seed, fnv1a(p.name)));
-  }
-  return out;
-}
 
 // Where reading token by token first answers something else than reading the whole.
 struct Difference {
@@ -127,8 +94,7 @@ Decoder::Decoder(const LogitsFn& model, StateDict params, DType dtype, std::int6
       random_tokens(whole.function.input_spec(0).shape, std::min<std::int64_t>(2, vocab_size()), 1);
   const std::vector<double> logits = whole.function(whole.bind({tokens}, {&params_.all()}))[0].to_vector();
   if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); })) return;
-  if (const auto d = first_difference(*this, tokens, logits, std::sqrt(rounding_of(dtype))))
-    refuse(*d, *this);
+  if (const auto d = first_difference(*this, tokens, logits, tolerance_of(dtype))) refuse(*d, *this);
   reset();
 }
 
@@ -227,26 +193,10 @@ void Decoder::restore(const StateDict& state, std::int64_t position) {
 }
 
 void check_decoding(const LogitsFn& model, const CheckDecodingOptions& o) {
-  if (o.batch < 1 || o.tokens < 2 || !is_float(o.dtype) || !(o.tolerance >= 0))
-    throw ConfigError(fmt::format(
-        "[decoder] check_decoding wants a batch of 1 or more, 2 tokens or more, f32 or f64, and a "
-        "tolerance of 0 or more; given are {}, {}, {} and {}",
-        o.batch, o.tokens, name(o.dtype), o.tolerance));
-  const TracedModel whole = traced_whole(model, o.dtype, {DType::i32, {o.batch, o.tokens}});
-  const std::int64_t vocab = whole.function.output_spec(0).shape[2];
-  const Array tokens = random_tokens({o.batch, o.tokens}, vocab, o.seed);
-  const StateDict params = o.params.empty() ? random_values(whole.params, o.dtype, o.seed) : o.params;
-  check_fits(whole.params, params, "CheckDecodingOptions::params");
-  const std::vector<double> logits = whole.function(whole.bind({tokens}, {&params}))[0].to_vector();
-  const auto infinite = std::ranges::find_if(logits, [](double x) { return !std::isfinite(x); });
-  if (infinite != logits.end())
-    throw ValueError(fmt::format(
-        "[decoder] check_decoding: read as a whole, the model answers {} at token {}{}", *infinite,
-        (infinite - logits.begin()) / vocab % o.tokens,
-        o.params.empty() ? "; give parameters that suit it, as CheckDecodingOptions::params" : ""));
-  Decoder decoder(model, params, o.dtype, o.batch);
-  const double tolerance = o.tolerance > 0 ? o.tolerance : std::sqrt(rounding_of(o.dtype));
-  if (const auto d = first_difference(decoder, tokens, logits, tolerance)) refuse(*d, decoder);
+  const RandomReading whole = read_at_random("check_decoding", model, o);
+  Decoder decoder(model, whole.params, o.dtype, o.batch);
+  if (const auto d = first_difference(decoder, whole.tokens, whole.logits, whole.tolerance))
+    refuse(*d, decoder);
 }
 
 }  // namespace nestgrad
