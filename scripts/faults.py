@@ -474,6 +474,8 @@ FAULTS = [
     ("slicing", "engine/plan/flow.cpp", (*FORMS, *PLANS), [
         ("sum-through-nonlinear", "if (sums == n.inputs.size()) return «n.op->is_linear»;", "true"),
         ("sum-times-what-varies", "kind != AxisFlow::Kind::free) «return false»;", "return FAULT"),
+        ("carries-begin-alike", "in[c].kind == AxisFlow::Kind::free && «varies(n.inputs[c], next.axis)»", "false"),
+        ("carries-stay-alike", "any |= «varying.insert({carry, axis}).second»;", "false"),
         ("pairs-of-slices", "if («out.kind == AxisFlow::Kind::along && out.axis != to») return", "false"),
         ("constant-per-slice", "== out.axis && «varies(n.inputs[i], axis)»)", "false"),
         ("time-axis-followed", "per_step && «f.axis-- == 0»)", "f.axis-- < 0"),
@@ -1048,6 +1050,7 @@ FAULTS = [
         ("part-not-a-part-of-the-loss", "const auto share = «1 / static_cast<double>(setup_.grains * setup_.slices)»",
          "1 / static_cast<double>(setup_.grains)", SLICES),
         ("slice-without-its-other-grains", "for (std::int64_t grain = 0; grain < «setup_.grains»; ++grain) { std::vector<Array> inputs", "1", SLICES),
+        ("loss-and-gradient-of-two-kinds", "if («setup_.slices > 1») require_one_kind", "false", SLICES),
         ("slices-read-in-another-order", "all.begin() + static_cast<std::ptrdiff_t>(«(slice * out.size() + b)» * each)", "(b * uz(setup_.slices) + slice)", SLICES),
         ("same-grain-for-all-threads", "inputs.push_back(last_batch_(«first + i», 0))", "first"),
         ("grains-pushed-as-one", "sums.push({first + i, «first + i + 1»}, std::move(made[uz(i)]))", "first + i + 2"),
@@ -1133,6 +1136,12 @@ FAULTS = [
         ("kinks-not-seen", "dependence(all_moved, none, Follow::values) == 0 && «dependence(law.added, none, Follow::cuts) != kCut»", "true"),
         ("state-of-the-rank-after", "«at = moved_by(of_r, at);»", "if (!FAULT || r > 0) at = moved_by(of_r, at);"),
     ]),
+    ("slices", "ttt/slice_proofs.cpp", (files("ttt/slices"), *SLICES), [
+        ("rules-exchanged", "if («has_own_rule(graph->nodes())»)", "false"),
+        ("columns-not-followed", "if («why.empty()») return {}; return fmt::format( \"columns", "true"),
+        ("heads-not-followed", "seeds); «!why.empty()») return \"heads meet", "false"),
+        ("fewer-heads-not-compared", "return «other.empty()» ? \"\" : \"a learner of fewer heads", "true"),
+    ]),
     ("effective-attention", "ttt/effective_attention.cpp", (files("ttt/effective_attention"), LEARNERS), [
         ("anchor-not-counted", "if («slots[i].value.id() == own.value.id()») left", "false"),
         ("points-followed", "factors_at(run.learner, «form.gradient_point(state, block)», block.k", "state.weights.with(form.points(state, block))"),
@@ -1197,10 +1206,17 @@ FAULTS = [
     ("decoder", "models/decoder.cpp", (files("models/check_decoding"), files("models/")), [
         ("difference-of-the-first-sequence", "for (std::int64_t i = 0; i < «batch * vocab»; ++i)", "vocab"),
         ("whole-compared-with-itself", "error = std::abs(«one» - all) / largest", "all"),
-        ("parameters-as-they-start", "spread = constant ? «0.1» :", "0.0"),
         ("stateless-model-taken", "if («!carried_.names.empty()») return;", "true"),
         ("never-learns", "if («is_due(program)») program.second->run(tokens, states_)", "false"),
         ("learns-from-unknown-tokens", "const bool learns = «std::ranges::any_of(learn_, is_due)»;", "false"),
+    ]),
+    ("decoder", "models/random_reading.cpp", (files("models/check_decoding", "models/check_reading"),), [
+        ("parameters-as-they-start", "spread = constant ? «0.1» :", "0.0"),
+    ]),
+    ("decoder", "models/check_reading.cpp", (files("models/check_reading"),), [
+        ("slices-not-cut", "«stream.cut(ranks);»", None),
+        ("first-token-alone-compared", "for (std::int64_t t = begin; t < «end»; ++t)", "begin + 1"),
+        ("documents-compared-with-the-whole", "«std::copy_n(logits.begin() +»", "if (!FAULT) std::copy_n(logits.begin() +"),
     ]),
     ("end-to-end", "models/end_to_end.cpp", (files("models/end_to_end", "golden_check/"),), [
         ("full-is-first-order", "probe(«full» ? w : stop_gradient(w))", "false"),
