@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 
 #include "autograd/grad.h"
@@ -155,7 +156,7 @@ std::string why_heads_are_no_parts(const System& system, const SystemSizes& size
   std::optional<Text> some;
   try {
     some = text_of_heads(system, sizes, views, options, parts);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {  // a System's own, which may throw anything
     return fmt::format("a learner of {} of the heads cannot be made: {}", sizes.heads / parts, e.what());
   }
   std::vector<std::pair<NodeId, AxisFlow>> seeds;
