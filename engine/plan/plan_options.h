@@ -35,8 +35,9 @@ struct PlanOptions {
   // Checkpointing through time, over what each scan asked for: 0 stores every step, n > 0 keeps every n-th
   // carry and recomputes the segment between. Any choice gives the same bits.
   std::optional<int> checkpoint_every = {};
-  // Bytes that the arena may have; 0: any number. If storing everything needs more, the checkpoint schedule
-  // is chosen, over checkpoint_every; ConfigError if none needs so little.
+  // Bytes that the arena may have; 0: any number. If what was asked for needs more, the schedule that computes least is
+  // taken of those that fit: every n-th step of scans kept, n = 0, 1, 2, 4, .., and outside of them values of
+  // recompute_above or of any size computed again. ConfigError if none needs so little.
   std::size_t memory_budget = 0;
   Device device = default_device();           // where it runs
   Precision precision = default_precision();  // of its products, on a GPU
@@ -60,7 +61,7 @@ struct PlanStats {
   std::size_t instructions = 0;  // scan bodies included
   std::size_t nodes = 0;
   double flops = 0;             // of a run
-  double recompute_factor = 1;  // flops over those of a run that recomputes nothing
+  double recompute_factor = 1;  // flops over those of a run that computes no value again
   std::size_t recordings =
       0;  // of runs on a GPU that were made; many: its inputs and outputs lie elsewhere each time
 };
