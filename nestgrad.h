@@ -18,6 +18,7 @@
 #include "engine/run/profile.h"
 #include "look/numbers.h"
 #include "models/adaptation.h"
+#include "models/check_reading.h"
 #include "models/decoder.h"
 #include "models/end_to_end.h"
 #include "models/images/corruptions.h"

@@ -91,7 +91,8 @@ class Training {
   };
   using ObjectiveFn = std::function<Objective(ParamTable& table, const std::vector<Tensor>& batch)>;
   // Of a slice: the batch is that of this rank of `slices`, and each one's own, as parameters are (own() in
-  // ops/collectives.h); so are loss and gradients, of which the sum counts.
+  // ops/collectives.h). So are loss and gradients, of which the mean over the slices counts; or both are of all slices
+  // (all_sum). ConfigError if only one of them is.
   using SliceObjectiveFn = std::function<Objective(ParamTable& table, const std::vector<Tensor>& batch,
                                                    const ProcessGroup& slices)>;
 
