@@ -7,7 +7,7 @@
 
 #include "engine/core/index.h"
 #include "engine/core/threads.h"
-#include "engine/plan/spread.h"
+#include "engine/run/spread.h"
 #include "models/training.h"
 #include "models/training_agreement.h"
 #include "ops/collectives.h"

@@ -15,7 +15,8 @@ fi
 # What `bits` does not need stays out, above all what needs libraries that are here for this machine's processor alone.
 unneeded=" engine/io/png.cpp engine/io/idx.cpp engine/io/npy.cpp engine/io/flax_stream.cpp engine/look/chrome_trace.cpp
   models/images/labelled_images.cpp models/images/invented.cpp models/images/turned.cpp
-  models/adaptation.cpp models/checkpoint.cpp models/decoder.cpp models/metrics.cpp models/published.cpp
+  models/adaptation.cpp models/check_reading.cpp models/checkpoint.cpp models/decoder.cpp models/metrics.cpp models/published.cpp
+  models/random_reading.cpp
   models/sample.cpp models/state_program.cpp models/streams.cpp models/tokenizer.cpp
   ttt/conformance.cpp ttt/effective_attention.cpp ttt/explain.cpp ttt/policy_text.cpp ttt/reference.cpp ttt/reference_formulas.cpp
   ttt/reference_program.cpp ttt/reference_states.cpp ttt/reference_views.cpp ttt/verification.cpp ttt/vision.cpp "

@@ -1154,7 +1154,7 @@ FAULTS = [
         ("unheeded-cut-accepted", "if («options_.slices > 1 && !stream.heeds_cut()»)", "false"),
         ("same-slice-for-all", "{«slice * tokens, (slice + 1) * tokens + more»}", "FAULT ? 0 : slice * tokens, FAULT ? tokens + more : (slice + 1) * tokens + more"),
     ]),
-    ("processes", "engine/plan/spread.cpp", PROCESSES, [
+    ("processes", "engine/run/spread.cpp", PROCESSES, [
         ("kinds-joined", "if («all && one != all»)", "false"),
         ("rows-and-columns-joined", "if (all && «one != all»)", "one->empty() != all->empty()"),
         ("carries-of-any-kind", "if («!next || next == carry») continue;", "true"),

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/plan/program.h"
-#include "engine/plan/spread.h"
+#include "engine/run/spread.h"
 
 namespace nestgrad {
 

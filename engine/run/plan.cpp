@@ -18,11 +18,11 @@
 #include "engine/plan/cluster_source.h"
 #include "engine/plan/native.h"
 #include "engine/plan/program.h"
-#include "engine/plan/spread.h"
 #include "engine/run/agreement.h"
 #include "engine/run/arguments.h"
 #include "engine/run/profile.h"
 #include "engine/run/recordings.h"
+#include "engine/run/spread.h"
 
 namespace nestgrad {
 

@@ -1,4 +1,4 @@
-#include "engine/plan/spread.h"
+#include "engine/run/spread.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
