@@ -338,8 +338,8 @@ TEST_CASE("slices: a loss that all have added up goes with gradients that they h
       const std::string text = message_of<ConfigError>([&] { made(one, given); });
       CHECK_MESSAGE(
           contains(text, one == Sum::loss ? "is the same in all processes, the gradient of 'w' is each "
-                                            "process's own"
-                                          : "is each process's own, the gradient of 'w' is the same in all"),
+                                            "process's own in group "
+                                          : ", the gradient of 'w' is the same in all processes: "),
           text);
       CHECK(contains(text, "without all_sum()"));
     }
