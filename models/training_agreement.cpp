@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/core/hash.h"
+#include "engine/core/array_hash.h"
 #include "engine/core/index.h"
 #include "engine/processes/ranks.h"
 #include "models/json.h"
@@ -66,9 +66,8 @@ void check_same_start(Transport& processes, const std::vector<ParamSpec>& specs,
                       const std::vector<Array>& params) {
   std::uint64_t hash = fnv1a(std::string_view());
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const Array here = params[i].to(Device::cpu());
     hash = fnv1a(specs[i].name + to_string(specs[i].shape), hash);
-    hash = fnv1a(std::span(static_cast<const std::byte*>(here.data()), here.bytes()), hash);
+    hash = hash_of(params[i], hash);
   }
   processes.check_same(fmt::format("{:016x}", hash), "parameters to start from");
 }

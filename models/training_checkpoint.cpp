@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/core/hash.h"
+#include "engine/core/array_hash.h"
 #include "engine/io/file.h"
 #include "models/json.h"
 #include "models/partial_load.h"
@@ -144,10 +144,7 @@ void check_settings(const SafeTensors& file, const std::string& training, const 
 
 std::string fingerprint_of(const StateDict& params) {
   std::uint64_t hash = fnv1a(std::string_view());
-  for (const auto& [name, value] : params) {
-    const Array here = value.to(Device::cpu());
-    hash = fnv1a(std::span(static_cast<const std::byte*>(here.data()), here.bytes()), fnv1a(name, hash));
-  }
+  for (const auto& [name, value] : params) hash = hash_of(value, fnv1a(name, hash));
   return fmt::format("{:016x}", hash);
 }
 

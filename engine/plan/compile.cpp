@@ -7,6 +7,7 @@
 #include "engine/plan/cluster.h"
 #include "engine/plan/compiler.h"
 #include "engine/plan/passes.h"
+#include "engine/plan/price.h"
 #include "engine/plan/readers.h"
 
 namespace nestgrad {
@@ -273,11 +274,8 @@ void Compiler::issue_cluster(const Fusion::Group& group) {
 // ---- the end ----
 
 void Compiler::count_flops() {
-  for (NodeId id = 0; id < graph_.size(); ++id) {
-    const GraphNode& n = node(id);
-    if (live_[uz(id)] && n.op->kind == OpKind::value && !n.op->is_alias && n.op->cost)
-      program_.flops += n.op->cost(NodeCall(graph_.nodes(), n)).flops;
-  }
+  for (NodeId id = 0; id < graph_.size(); ++id)
+    if (live_[uz(id)]) program_.flops += flops_of(graph_.nodes(), node(id));
   for (NodeId id : scan_order_) {
     const ScanInfo& info = scans_[uz(id)];
     const ScanStep& scan = *program_.code[info.instruction].scan;

@@ -1,8 +1,8 @@
 #include "engine/plan/passes.h"
 
-#include "engine/core/node_call.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/liveness.h"
+#include "engine/plan/price.h"
 #include "engine/plan/slicing.h"
 
 namespace nestgrad {
@@ -18,8 +18,7 @@ double flops_of(const std::deque<GraphNode>& nodes, const Live& live) {
     if (const ScanAttrs* scan = n.attrs.find<ScanAttrs>())
       out += static_cast<double>(scan->steps) *
              flops_of(scan->body->nodes, *live.scans.at(static_cast<NodeId>(id)).body);
-    else if (n.op->kind == OpKind::value && !n.op->is_alias && n.op->cost)
-      out += n.op->cost(NodeCall(nodes, n)).flops;
+    else out += flops_of(nodes, n);
   }
   return out;
 }

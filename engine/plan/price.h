@@ -15,6 +15,9 @@ using Bytes = std::int64_t;
 inline Bytes price_of_keeping(const Spec& spec) { return 2 * static_cast<Bytes>(spec.bytes()); }
 inline Bytes price_of_reading(const Spec& spec) { return static_cast<Bytes>(spec.bytes()); }
 
+// Of a run of a node that has a value of its own; 0 of any other, as of scans, whose steps have theirs.
+double flops_of(const std::deque<GraphNode>& nodes, const GraphNode& n);
+
 // Of one of the nodes that is no input, once its inputs are there. nullopt: it cannot be had in this way.
 std::optional<Bytes> price_of_computing(const std::deque<GraphNode>& nodes, const GraphNode& n);
 // The same, products and other ops with a kernel of their own included: these do four times as many flops.

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/core/hash.h"
+#include "engine/core/array_hash.h"
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"
 #include "engine/core/over_processes.h"
@@ -58,10 +58,8 @@ void check_same_inputs(const std::vector<PartlyOwn>& partly_own, std::span<const
     for (const int id : groups) {
       const std::shared_ptr<Transport> group = ProcessGroup::find(id);
       if (!group || group->size() == 1) continue;
-      const Array here = inputs[uz(input)].to(Device::cpu());
-      const auto hash = fnv1a(std::span(static_cast<const std::byte*>(here.data()), here.bytes()));
       group->check_same(
-          fmt::format("{:016x}", hash),
+          fmt::format("{:016x}", hash_of(inputs[uz(input)])),
           fmt::format("numbers of {}, of which no own() speaks in group {},", names[uz(input)], id));
     }
 }

@@ -5,17 +5,13 @@
 #include <doctest/doctest.h>
 
 #include "tests/models/model_testing.h"
+#include "tests/models/own_functions.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
 
 namespace {
 
-constexpr std::int64_t kWidth = 6, kVocab = 11;
-
-Tensor embedded(const Params& params, Tensor tokens) {
-  return gather(params("embedding", {kVocab, kWidth}), tokens);
-}
 Tensor projected(const Params& params, Tensor h) { return matmul(h, params("head", {kWidth, kVocab})); }
 
 // Each token and the one before.
