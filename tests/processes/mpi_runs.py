@@ -30,6 +30,8 @@ STALL = 3  # seconds that others may be silent
 
 WORK = ["--steps", "30", "--batch", "12", "--context", "64", "--width", "32", "--layers", "1", "--heads", "2"]
 WORK += ["--save-every", "4", "--validation-windows", "20", "--seed", "5"]
+LONG_STEPS = 200  # of a run that is disturbed at a step, in its first half: about a second
+LONG = ["--steps", str(LONG_STEPS), *WORK[2:]]
 KEPT = pathlib.Path(__file__).parents[2] / "docs/reproductions/quick/ascent.jsonl"
 SLICED = ["--slices", "4", "--heads", "4", "--grains", "2"]
 
@@ -48,6 +50,12 @@ def digest(folder):
     files = sorted(f for f in folder.iterdir() if f.suffix in {".safetensors", ".svg"} or f.name == "config.json")
     require(files, f"{folder} holds nothing")
     return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+def steps_of(folder):
+    """How many steps a run has made."""
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
 def has_children(parent):
@@ -73,11 +81,11 @@ class Mpi:
     def usable(self):
         return self.launcher is not None and self.module.exists()
 
-    def start(self, count, out, *more, text, **environment):
+    def start(self, count, out, *more, text, training=WORK, **environment):
         if text is None:  # more[0]: another program
             call = [self.program.parent / more[0], *more[1:], "--out", out]
         else:
-            call = [self.program, *WORK, *self.more, "--data", text, "--out", out, *more]
+            call = [self.program, *training, *self.more, "--data", text, "--out", out, *more]
         return self.start_each([(count, call)], **environment)
 
     def start_each(self, calls, **environment):
@@ -138,15 +146,17 @@ class Mpi:
 
 
 class Runs:
-    def __init__(self, mpi, text, expected, draw):
+    def __init__(self, mpi, text, expected, draw, expected_long=None):
+        """expected: the files of a run of WORK; expected_long: of LONG."""
         self.mpi, self.text, self.expected, self.draw = mpi, text, expected, draw
+        self.expected_long = expected_long
 
     def folder(self, name):
         return self.mpi.work / f"{self.mpi.name}-{'sliced-' if self.mpi.more else ''}{name}"
 
-    def same(self, out, what):
-        found = digest(out)
-        require(found == self.expected, f"{self.mpi.name}, {what}: other files: {found}, expected {self.expected}")
+    def same(self, out, what, training=WORK):
+        found, expected = digest(out), self.expected if training is WORK else self.expected_long
+        require(found == expected, f"{self.mpi.name}, {what}: other files: {found}, expected {expected}")
 
     def each_number(self):
         for count in (1, 2, 3, 4):
@@ -165,21 +175,21 @@ class Runs:
         self.mpi.run(3, out, "--resume", text=self.text)
         self.same(out, "4 processes, then 3")
 
-    def resumed(self, out, what):
+    def resumed(self, out, what, training=WORK):
         there = (out / "checkpoint.safetensors").exists()
         if not there:
             shutil.rmtree(out, ignore_errors=True)
-        self.mpi.run(2, out, *(["--resume"] if there else []), text=self.text)
-        self.same(out, what)
+        self.mpi.run(2, out, *(["--resume"] if there else []), text=self.text, training=training)
+        self.same(out, what, training)
         left = [f.name for f in out.iterdir() if f.name.startswith(".nestgrad-")]
         require(not left, f"temporary files are left: {left}")
 
-    def disturbed(self, out, rank, signal_number, seconds, says):
-        """A run of which a process gets a signal; True if it came in time."""
-        process = self.mpi.start(3, out, text=self.text, NESTGRAD_STALL_LIMIT=str(STALL))
+    def disturbed(self, out, rank, signal_number, says, seconds=0.0, steps=0, training=WORK):
+        """A run of which a process gets a signal after so many seconds and steps; True if it came in time."""
+        process = self.mpi.start(3, out, text=self.text, training=training, NESTGRAD_STALL_LIMIT=str(STALL))
         began = time.monotonic()
         victim = None
-        while process.poll() is None and (victim is None or time.monotonic() - began < seconds):
+        while process.poll() is None and (victim is None or time.monotonic() - began < seconds or steps_of(out) < steps):
             victim = victim or self.mpi.process_of(rank, out)
             time.sleep(0.005)
         if process.poll() is not None:
@@ -232,7 +242,7 @@ class Runs:
             # Open MPI's mpirun leaves its second line out where a process is gone before it has met the others.
             # MPICH's leaves all to the others where one is gone while they meet.
             says = rf"rank {rank} .*signal 9|non-zero exit" if self.mpi.name == "openmpi" else r"BAD TERMINATION|Init_thread"
-            if not self.disturbed(out, rank, signal.SIGKILL, seconds, says):
+            if not self.disturbed(out, rank, signal.SIGKILL, says, seconds):
                 continue
             done += 1
             self.resumed(out, f"rank {rank} killed after {seconds:.3f} s")
@@ -241,16 +251,20 @@ class Runs:
     def stopped(self):
         # While MPI starts, and while it trains.
         whole = self.seconds_of_a_run()
-        for rank, soon in ((0, 0.0), (1, 0.2), (0, 0.6), (1, 0.5)):
+        for rank, trains in ((0, False), (1, False), (0, True), (1, True)):
             for _ in range(20):
                 out = self.folder("stopped")
                 shutil.rmtree(out, ignore_errors=True)
                 says = rf"rank {rank} has been silent for {STALL} s|ranks? .*been silent|has not started within|not all processes have ended"
-                if self.disturbed(out, rank, signal.SIGSTOP, whole * (soon + self.draw.uniform(0, 0.25)), says):
+                if trains:
+                    when = {"steps": self.draw.randrange(1, LONG_STEPS // 2)}
+                else:
+                    when = {"seconds": self.draw.uniform(0, whole / 4)}
+                if self.disturbed(out, rank, signal.SIGSTOP, says, training=LONG, **when):
                     break
             else:
                 raise Wrong("each run had ended before it was stopped: this shows nothing")
-            self.resumed(out, f"rank {rank} stopped")
+            self.resumed(out, f"rank {rank} stopped", LONG)
 
     def full_disk(self):
         disk = self.mpi.work / "disk"
@@ -286,7 +300,9 @@ class Runs:
         out, program = self.folder("reproduce-stopped"), self.mpi.program.parent / "reproduce"
         call = [program, "recall", "--quick", "--seeds", "1", "--jobs", "1", "--out", out]
         process = self.mpi.start_each([(2, call)], NESTGRAD_STALL_LIMIT=str(STALL))
-        time.sleep(3)
+        while process.poll() is None and not self.mpi.process_of(1, out, program):
+            time.sleep(0.01)
+        time.sleep(1)
         victim = self.mpi.process_of(1, out, program)
         require(victim and process.poll() is None, "the experiment had ended before a process was stopped: this shows nothing")
         os.kill(victim, signal.SIGSTOP)
@@ -419,12 +435,12 @@ def main():
         draw = random.Random(options.seed)
         write_text(text, draw)
         expected = {}
-        for name, more in (("alone", []), ("alone-sliced", SLICED)):
-            call = [found[0].program, *WORK, *more, "--data", text, "--out", work / name]
+        for name, training in (("alone", WORK), ("alone-long", LONG), ("alone-sliced", WORK + SLICED)):
+            call = [found[0].program, *training, "--data", text, "--out", work / name]
             subprocess.run(call, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             expected[name] = digest(work / name)
         for mpi in found:
-            runs = Runs(mpi, text, expected["alone"], draw)
+            runs = Runs(mpi, text, expected["alone"], draw, expected["alone-long"])
             began = time.monotonic()
             try:
                 runs.each_number()

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from mpi_runs import OVER, STALL, WORK, Mpi, Wrong, digest, require, usable_mpis, write_text
+from mpi_runs import LONG, LONG_STEPS, OVER, STALL, WORK, Mpi, Wrong, digest, require, steps_of, usable_mpis, write_text
 
 NETWORK = "10.213.77"
 DONE = "all is done"  # said where MPICH does not let a run end that has done all
@@ -77,7 +77,7 @@ class Hosts:
         return str(file)
 
 
-def command_of(mpi, hosts, out, text, more):
+def command_of(mpi, hosts, out, text, training, more):
     one, other = hosts.addresses
     if mpi.name == "openmpi":
         launch = [mpi.launcher, "-n", "2", "--host", f"{one}:1,{other}:1", "--mca", "plm_rsh_agent", hosts.agent()]
@@ -86,7 +86,7 @@ def command_of(mpi, hosts, out, text, more):
     else:
         launch = [mpi.launcher, "-n", "2", "-hosts", f"{one},{other}", "-ppn", "1", "-iface", LINK]
         launch += ["-launcher", "rsh", "-launcher-exec", hosts.agent()]
-    call = [*launch, mpi.program, *WORK, "--data", text, "--out", out, *more]
+    call = [*launch, mpi.program, *training, "--data", text, "--out", out, *more]
     return " ".join(f"'{c}'" for c in map(str, call))
 
 
@@ -102,9 +102,9 @@ class Runs:
             "UCX_NET_DEVICES": LINK,
         }
 
-    def start(self, out, *more, limit):
+    def start(self, out, *more, limit, training):
         """limit: seconds of NESTGRAD_STALL_LIMIT."""
-        command = command_of(self.mpi, self.hosts, out, self.text, more)
+        command = command_of(self.mpi, self.hosts, out, self.text, training, more)
         return subprocess.Popen(
             self.hosts.inside(0, command),
             env=self.environment | {"NESTGRAD_STALL_LIMIT": str(limit)},
@@ -114,15 +114,15 @@ class Runs:
             start_new_session=True,
         )
 
-    def alone(self, out, *more):
-        call = [self.mpi.program, *WORK, "--data", self.text, "--out", out, *more]
+    def alone(self, out, *more, training=WORK):
+        call = [self.mpi.program, *training, "--data", self.text, "--out", out, *more]
         subprocess.run([str(c) for c in call], env=self.environment, check=True, capture_output=True)
         return digest(out)
 
-    def run(self, out, *more):
+    def run(self, out, *more, training=WORK):
         """Of hosts that are there. On a loaded machine MPICH may not come to its end (engine/processes/mpi.cpp); that all
         is done is then said, and looked at by who calls this."""
-        code, output = Mpi.finish(self.start(out, *more, limit=20))
+        code, output = Mpi.finish(self.start(out, *more, limit=20, training=training))
         if self.mpi.name == "mpich" and code != 0 and DONE in output:
             print("mpich: all was done, and it did not come to its end")
         else:
@@ -145,18 +145,14 @@ class Runs:
             self.same(out, expected, f"{name} shared by two hosts")
 
     def cut_cable(self, work, draw):
-        expected = self.alone(work / "alone")
+        expected = self.alone(work / "alone", training=LONG)
         out = work / "cut"
-        for _ in range(20):  # how long a run takes that comes to its end
-            shutil.rmtree(work / "timed", ignore_errors=True)
-            began = time.monotonic()
-            if DONE not in self.run(work / "timed"):
-                break
-        whole = time.monotonic() - began
         for _ in range(20):
             shutil.rmtree(out, ignore_errors=True)
-            process = self.start(out, limit=STALL)
-            time.sleep(whole * draw.uniform(0.5, 0.9))
+            process = self.start(out, limit=STALL, training=LONG)
+            steps = draw.randrange(1, LONG_STEPS // 2)
+            while process.poll() is None and steps_of(out) < steps:
+                time.sleep(0.005)
             self.hosts.cable(False)
             struck = time.monotonic()
             while time.monotonic() - struck < OVER + STALL and self.ranks(out):
@@ -177,7 +173,7 @@ class Runs:
         there = (out / "checkpoint.safetensors").exists()
         if not there:
             shutil.rmtree(out, ignore_errors=True)
-        self.run(out, *(["--resume"] if there else []))
+        self.run(out, *(["--resume"] if there else []), training=LONG)
         self.same(out, expected, "the cable cut")
         return took
 
