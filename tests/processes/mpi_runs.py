@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Training under mpirun: the same files for any number of processes and each MPI, and nothing lost when one fails.
 
-    mpi_runs.py BIN [--moments N] [--seed S]
+    mpi_runs.py BIN [--mpi NAME] [--moments N] [--seed S]
 
-For each MPI that is installed and has a module in this build (Open MPI, MPICH): runs with 1 to 4 processes, one that 4
+For NAME (openmpi, mpich), or each of the two that is installed and has a module in this build: runs with 1 to 4 processes, one that 4
 processes begin and 3 go on with, N runs of which a process is killed at a random moment, one of which a process is
 stopped (SIGSTOP), one whose disk is full; each is resumed, and has to be what an undisturbed run is: checkpoint and
 charts byte by byte. Some of it again with sequences that are cut in time. In the end wrong calls, programs of one's own, an experiment
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 
+MPIS = ("openmpi", "mpich")
 SECONDS = 120  # for any one run
 OVER = 10  # seconds after which a job is over of which a process failed
 STALL = 3  # seconds that others may be silent
@@ -399,7 +400,7 @@ class Runs:
 
 def usable_mpis(programs, work):
     """Those that are installed and have a module in this build."""
-    return [m for m in (Mpi(n, programs.resolve(), work) for n in ("openmpi", "mpich")) if m.usable()]
+    return [m for m in (Mpi(n, programs.resolve(), work) for n in MPIS) if m.usable()]
 
 
 def write_text(file, draw):
@@ -422,14 +423,15 @@ def without_module(mpi, text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bin", type=pathlib.Path)
+    parser.add_argument("--mpi", choices=MPIS)
     parser.add_argument("--moments", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nestgrad-mpi-") as folder:
         work = pathlib.Path(folder)
-        found = usable_mpis(options.bin, work)
+        found = [mpi for mpi in usable_mpis(options.bin, work) if options.mpi in (None, mpi.name)]
         if not found:
-            print("SKIPPED: no MPI with a module in this build (scripts/setup.sh --mpi)")
+            print(f"SKIPPED: no {options.mpi or 'MPI'} with a module in this build (scripts/setup.sh --mpi)")
             return 0
         text = work / "text"
         draw = random.Random(options.seed)
