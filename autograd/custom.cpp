@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/index.h"
+#include "engine/core/node_text.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -56,8 +57,8 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
   if (inputs.empty())
     throw GraphError(fmt::format("[custom_vjp] needs at least one input (at {})", describe(loc)));
   check_defined("custom_vjp", "input", inputs, loc);
-  require_function("custom_vjp", "the forward pass", forward);
-  require_function("custom_vjp", "the rule", rule);
+  require_function("custom_vjp", "the forward pass", forward, loc);
+  require_function("custom_vjp", "the rule", rule, loc);
   std::vector<Spec> specs;
   for (const Tensor& t : inputs) specs.push_back(t.spec());
   Graph& parent = context().emit.graph ? *context().emit.graph : inputs[0].graph();

@@ -6,6 +6,7 @@
 
 #include "autograd/fold_scales.h"
 #include "autograd/missed_paths.h"
+#include "engine/core/node_text.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -120,7 +121,7 @@ Tensor scan_stack(Tensor scan, std::int64_t body_node) {
 }
 
 ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, ScanOptions options, Loc loc) {
-  require_function("scan", "the step", step);
+  require_function("scan", "the step", step, loc);
   check_defined("scan", "carry", init, loc);
   check_defined("scan", "x", xs, loc);
   const std::int64_t steps = common_steps(xs, options, loc);

@@ -322,10 +322,16 @@ Tensor constant(double value, DType dtype, Loc loc) {
 }
 
 void check_defined(std::string_view rule, std::string_view what, std::span<const Tensor> values, Loc loc) {
-  for (std::size_t i = 0; i < values.size(); ++i)
+  for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined())
-      throw GraphError(fmt::format("[{}] {} {} names nothing (at {}): assign it the result of an op first",
-                                   rule, what, i, describe(loc)));
+      throw GraphError(fmt::format("[{}] {} {} names nothing{}: assign it the result of an op first", rule,
+                                   what, i, at_line(loc)));
+    if (!values[i].alive())
+      throw GraphError(
+          fmt::format("[{}] the graph of {} {} is gone{}: it escaped from a trace or a scan body; "
+                      "return it from there instead",
+                      rule, what, i, at_line(loc)));
+  }
 }
 
 Tensor Operand::tensor() const {

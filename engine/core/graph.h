@@ -119,7 +119,7 @@ class Graph {
 Tensor emit(const Op& op, std::span<const Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
 Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs = {}, Loc loc = Loc::current());
 
-// GraphError where one of them names nothing: "[scan] carry 1 names nothing (at ..)".
+// GraphError where one of them names nothing, or something of a graph that is gone: "[scan] carry 1 names nothing (at ..)".
 void check_defined(std::string_view rule, std::string_view what, std::span<const Tensor> values, Loc loc);
 
 Tensor constant(Array value, Loc loc = Loc::current());

@@ -40,6 +40,8 @@ std::string describe(const Loc& loc) {
   return fmt::format("{}:{}", file, loc.line());
 }
 
+std::string at_line(Loc loc) { return loc.line() == 0 ? "" : fmt::format(" (at {})", describe(loc)); }
+
 std::string describe(Tensor t) {
   if (!t.alive()) return "a tensor of a closed graph";
   return describe(t.graph().nodes(), t.id());

@@ -15,8 +15,16 @@ std::string OpCall::operands() const {
   return text;
 }
 
+namespace {
+
+std::string of_operands(const OpCall& call) {
+  return call.in.empty() ? "" : fmt::format(": {}", call.operands());
+}
+
+}  // namespace
+
 void OpCall::shape_error(const std::string& message) const {
-  throw ShapeError(fmt::format("[{}] {}{}{}", called(op.name), message, in.empty() ? "" : ": ", operands()));
+  throw ShapeError(fmt::format("[{}] {}{}", called(op.name), message, of_operands(*this)));
 }
 
 void OpCall::dtype_error(const std::string& message) const {
@@ -34,7 +42,7 @@ Spec infer(const OpCall& call) {
     check_spec(call.op.name, out);
   } catch (const ShapeError& e) {  // its name, [op], is completed only here: this runs for every node
     const std::string_view after_name = std::string_view(e.what()).substr(call.op.name.size() + 2);
-    throw ShapeError(fmt::format("[{}]{}: {}", called(call.op.name), after_name, call.operands()));
+    throw ShapeError(fmt::format("[{}]{}{}", called(call.op.name), after_name, of_operands(call)));
   }
   return out;
 }

@@ -168,7 +168,7 @@ std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
 }
 
 Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc) {
-  require_function("trace", "what is to be traced", fn);
+  require_function("trace", "what is to be traced", fn, loc);
   auto graph = std::make_shared<Graph>();
   ContextGuard guard;
   context().emit = {.graph = graph.get()};
@@ -176,6 +176,7 @@ Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc) {
   for (std::size_t i = 0; i < inputs.size(); ++i)
     in.push_back(graph->input(inputs[i], fmt::format("in{}", i), loc));
   const std::vector<Tensor> out = fn(in);
+  check_defined("trace", "output", out, loc);
   std::vector<NodeId> outputs;
   for (const Tensor& t : out) outputs.push_back(graph->lift(t));
   // Inputs may have been added while tracing (parameters): they follow the given ones.

@@ -5,6 +5,7 @@
 #include "cuda_emulator/emulator.h"
 #include "tests/fuzz/draws.h"
 #include "tests/testing.h"
+#include "ttt/causal_attention.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -160,6 +161,30 @@ TEST_CASE("CUDA: a scan of one step is part of the graph around it, unless it is
   CHECK(!contains(
       trace(result, {f64({2, 160, 160}), f64({1, 2, 200, 160})}).plan({.device = Device::cuda()}).str(),
       "scan"));
+}
+
+TEST_CASE(
+    "CUDA: an op without a kernel in a loop that becomes part of the graph is expanded, simplified or not") {
+  const TraceFn f = [](const Tensors& in) {
+    const auto read = [&](Tensor q) { return slice(ttt::causal_attention(q, in[1], in[2], 3), 3, 0, 3); };
+    const auto inner = [&](const Tensors& c, const Tensors&) -> StepOutput {
+      return {{c[0] * 0.5 + read(c[0])}, {}};
+    };
+    const auto outer = [&](const Tensors& c, const Tensors&) -> StepOutput {
+      return {scan(inner, {read(c[0])}, {}, {.steps = 1}).carries, {}};
+    };
+    return scan(outer, {in[0]}, {}, {.steps = 1}).carries;
+  };
+  const Spec row = f64({1, 2, 4, 3});
+  const Function program = trace(f, {row, row, row});
+  const Arrays in = random({row, row, row}, 3);
+  const Arrays expected = program.plan({.device = Device::cpu()}).run(in);
+  for (const bool simplify : {true, false})
+    for (const bool slice : {true, false}) {
+      CAPTURE(simplify);
+      const PlanOptions options{.simplify = simplify, .slice = slice, .device = Device::cuda()};
+      CHECK(max_error(program.plan(options).run(in), expected) < 1e-12);
+    }
 }
 
 TEST_CASE("CUDA: what a scan of one step made again for its derivative is made again as part of a graph" *

@@ -95,6 +95,25 @@ TEST_CASE("An undefined tensor is detected") {
   CHECK(contains(message_of<GraphError>([&] { (void)nothing.shape(); }), "names nothing"));
 }
 
+TEST_CASE(
+    "what a traced function returns has to be a tensor of it: the error names the output and the line") {
+  const Spec row = f64({2});
+  const auto refused = [&](const TraceFn& fn) { return message_of<GraphError>([&] { trace(fn, {row}); }); };
+  CHECK(contains(refused([](const auto& in) {
+                   return std::vector<Tensor>{in[0], Tensor()};
+                 }),
+                 "[trace] output 1 names nothing (at graph_test.cpp:"));
+  Tensor escaped;
+  trace(
+      [&](Tensor x) {
+        escaped = x;
+        return x + 1.0;
+      },
+      row);
+  CHECK(contains(refused([&](const auto&) { return std::vector<Tensor>{escaped}; }),
+                 "[trace] the graph of output 0 is gone (at graph_test.cpp:"));
+}
+
 TEST_CASE("Tensors of unrelated graphs do not mix") {
   Graph g, h;
   const Tensor x = g.input(f64({2}), "x"), y = h.input(f64({2}), "y");

@@ -16,15 +16,19 @@ TEST_CASE("an empty function is refused wherever one is taken, by the name of wh
     CHECK(contains(text, std::string("[") + who + "]"));
     CHECK(contains(text, "is an empty function; give one"));
   };
+  const auto refused_at = [&](const char* who, const auto& call) {
+    refused(who, call);
+    CHECK(contains(message_of<ConfigError>(call), "(at misuse_test.cpp:"));
+  };
   const Spec row = f64({2});
-  refused("trace", [&] { trace(TraceFn(), {row}); });
-  refused("scan",
-          [&] { trace([](Tensor x) { return scan(StepFn(), {x}, {}, {.steps = 2}).carries[0]; }, row); });
+  refused_at("trace", [&] { trace(TraceFn(), {row}); });
+  refused_at("scan",
+             [&] { trace([](Tensor x) { return scan(StepFn(), {x}, {}, {.steps = 2}).carries[0]; }, row); });
   refused("checkpoint", [&] { trace([](Tensor) { return checkpoint({})[0]; }, row); });
   const ForwardFn forward = [](const Tensors& in) { return sin(in[0]); };
   const RuleFn rule = [](const Tensors& in, Tensor, Tensor ct) { return Tensors{ct * cos(in[0])}; };
-  refused("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(ForwardFn(), rule, {x}); }, row); });
-  refused("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(forward, RuleFn(), {x}); }, row); });
+  refused_at("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(ForwardFn(), rule, {x}); }, row); });
+  refused_at("custom_vjp", [&] { trace([&](Tensor x) { return custom_vjp(forward, RuleFn(), {x}); }, row); });
   refused("threads", [] { in_parallel(3, 2, {}); });
   refused("processes", [] { run_as_processes(2, {}); });
   refused("processes", [] { RankThreads(2, nullptr).run({}); });

@@ -126,6 +126,10 @@ TEST_CASE("iota counts along its axis, cumsum adds up from either end") {
   CHECK(leaf([] { return iota(DType::f64, {2, 2, 2}, -2); }).to_vector() == V{0, 0, 1, 1, 0, 0, 1, 1});
   CHECK(leaf([] { return iota(DType::i32, {0, 3}, 1); }).size() == 0);
   CHECK_THROWS_AS(leaf([] { return iota(DType::i32, {2}, 1); }), ShapeError);
+  // A negative extent of what has no operands: nothing stands behind the shape but the line.
+  const auto refused = [&](const auto& make) { return message_of<ShapeError>([&] { leaf(make); }); };
+  CHECK(contains(refused([] { return eye(DType::f64, -3); }),
+                 "[eye: iota] negative extent in f64[-3,-3] (at "));
   for (const DType dtype : {DType::f32, DType::f64, DType::i32}) {
     const Array x = counting({2, 3}, dtype);
     CHECK(call1([](Tensor t) { return cumsum(t, 1); }, x).to_vector() == V{0, 1, 3, 3, 7, 12});
