@@ -168,6 +168,14 @@ namespace {
 
 Tensor per_token(Tensor x) { return sum(x, {-1}, kKeep); }
 
+// Of losses that compare them so: an axis of one number is not spread over the other's features without a word.
+decltype(InnerLoss::f) feature_by_feature(decltype(InnerLoss::f) f) {
+  return [f = std::move(f)](Tensor predicted, Tensor v) {
+    check_features(predicted, v);
+    return f(predicted, v);
+  };
+}
+
 }  // namespace
 
 Composed::Composed(Model model, InnerLoss loss, InnerOptimizer optimizer)
@@ -177,52 +185,56 @@ Composed::Composed(Model model, InnerLoss loss, InnerOptimizer optimizer)
 }
 
 InnerLoss half_squared_error() {
-  return {"1/2 |f(k) - v|^2", [](Tensor p, Tensor v) { return 0.5 * per_token(square(p - v)); }};
+  return {"1/2 |f(k) - v|^2",
+          feature_by_feature([](Tensor p, Tensor v) { return 0.5 * per_token(square(p - v)); })};
 }
 
 InnerLoss squared_error() {
-  return {"|f(k) - v|^2", [](Tensor p, Tensor v) { return per_token(square(p - v)); }};
+  return {"|f(k) - v|^2", feature_by_feature([](Tensor p, Tensor v) { return per_token(square(p - v)); })};
 }
 
 InnerLoss mean_squared_error() {
-  return {"|f(k) - v|^2 / dim", [](Tensor p, Tensor v) { return mean(square(p - v), {-1}, kKeep); }};
+  return {"|f(k) - v|^2 / dim",
+          feature_by_feature([](Tensor p, Tensor v) { return mean(square(p - v), {-1}, kKeep); })};
 }
 
 InnerLoss inner_product(double scale) {
   return {scale == 1 ? "-<f(k), v>" : fmt::format("-{:.4g} <f(k), v>", scale),
-          [=](Tensor p, Tensor v) { return -(scale == 1 ? per_token(p * v) : scale * per_token(p * v)); }};
+          feature_by_feature([=](Tensor p, Tensor v) {
+            return -(scale == 1 ? per_token(p * v) : scale * per_token(p * v));
+          })};
 }
 
 InnerLoss huber(double delta) {
   if (!(delta > 0)) throw ConfigError(fmt::format("[huber] delta must be positive, it is {}", delta));
-  return {fmt::format("Huber, delta {}", delta), [=](Tensor p, Tensor v) {
+  return {fmt::format("Huber, delta {}", delta), feature_by_feature([=](Tensor p, Tensor v) {
             const Tensor apart = p - v, inside = max(min(apart, delta), -delta);
             return per_token(inside * (apart - 0.5 * inside));
-          }};
+          })};
 }
 
 InnerLoss lp(double power) {
   if (!(power > 1)) throw ConfigError(fmt::format("[lp] the power must be above 1, it is {}", power));
   const bool even = std::fmod(power, 2) == 0;
-  return {fmt::format("sum |f(k) - v|^{}", power), [=](Tensor p, Tensor v) {
+  return {fmt::format("sum |f(k) - v|^{}", power), feature_by_feature([=](Tensor p, Tensor v) {
             // An even power is one of a square, without a kink. |x| to another never sees zero; there value and
             // derivatives are zero.
             if (even) return per_token(pow(square(p - v), power / 2));
             const Tensor size = abs(p - v), none = equal(size, 0.0);
             return per_token(select(none, size, pow(select(none, 1.0 + zero_like(size), size), power)));
-          }};
+          })};
 }
 
 InnerLoss cosine(double eps) {
-  return {"1 - cos(f(k), v)", [=](Tensor p, Tensor v) {
+  return {"1 - cos(f(k), v)", feature_by_feature([=](Tensor p, Tensor v) {
             return 1.0 -
                    per_token(p * v) * rsqrt(per_token(square(p)) + eps) * rsqrt(per_token(square(v)) + eps);
-          }};
+          })};
 }
 
 InnerLoss cross_entropy_with() {
   return {"cross-entropy of softmax(f(k)) with v",
-          [](Tensor p, Tensor v) { return -per_token(v * log_softmax(p, -1)); }};
+          feature_by_feature([](Tensor p, Tensor v) { return -per_token(v * log_softmax(p, -1)); })};
 }
 
 }  // namespace nestgrad::ttt

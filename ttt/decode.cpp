@@ -188,7 +188,9 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   if (const std::string why = why_not_causal(given, policy, start, views.q.spec()); !why.empty())
     throw ConfigError("[decode] " + why);
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
+  check_gates(*trained.learner, trained.start.weights, start, views);
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
+  require_meaning(learner, options.form);
   ChunkSoFar chunk(policy, slot, stream, name);
   Block block{views, true, {}, {}};
   const bool dual = options.form != FormChoice::primal &&
@@ -199,9 +201,6 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
     if (dual) return read_then_learn(FactoredChunkForm(learner, {}), trained.start, block, chunk);
     return read_then_learn(PerChunkForm(learner, {}), trained.start, block, chunk);
   }
-  for (Property p : {Property::separate_members, Property::separate_tokens})
-    if (options.form != FormChoice::primal && !learner.has(p)) throw FormError(learner.why_not(p));
-  learner.require_one_text();
   if (dual && policy.chunk > 1) {
     const State state = chunk.carried(trained.start);
     const BlockResult r = DualDecoding(learner, {}).step(state, block, slot, chunk);

@@ -3,56 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "autograd/scan.h"
+#include "engine/core/nearest_name.h"
 #include "ttt/forms/law.h"
 
 namespace nestgrad::ttt {
 
 namespace {
-
-// Each gate that the optimiser uses is there for every weight. Numbers per input feature fit weights that have
-// these inputs, and no rate: it multiplies a token's whole gradient.
-void check_gates(const Learner& learner, const Weights& weights, const Gates& gates) {
-  const auto refuse = [](const std::string& name, Tensor rows, const std::string& why) {
-    throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
-  };
-  for (const auto& [name, rows] : gates)
-    if ((name == "rate" || name.starts_with("rate.")) && rows.dim(-1) != 1)
-      refuse(name, rows, "a rate is one number a token, [batch, heads, time, 1]");
-  const InnerOptimizer optimizer = learner.optimizer();
-  const std::vector<std::string> own = learner.own_gates();
-  for (const std::string& name : own)
-    if (const auto at = gates.find(name); at != gates.end())
-      refuse(name, at->second, "the learner makes it itself (Learner::own_gates)");
-  for (const std::string& used : optimizer.gates())
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const FastWeight& w = weights.at(i);
-      bool given = false;
-      for (const std::string& name : {used, used + "." + w.name}) {
-        given = given || std::ranges::find(own, name) != own.end();
-        const auto at = gates.find(name);
-        if (at == gates.end()) continue;
-        given = true;
-        const std::int64_t width = at->second.dim(-1);
-        if (width == 1) continue;
-        if (w.kind == WeightKind::row)
-          refuse(name, at->second,
-                 fmt::format("it has a number per input feature, and '{0}' is a row that has no inputs; give "
-                             "'{1}.W' for each matrix W, and '{1}.{0}' with one number a token",
-                             w.name, used));
-        if (w.value.dim(-2) != width)
-          refuse(name, at->second,
-                 fmt::format("it has {} numbers a token, and '{}' is {} with {} inputs", width, w.name,
-                             to_string(w.value.spec()), w.value.dim(-2)));
-      }
-      if (!given)
-        throw ConfigError(fmt::format(
-            "[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have for "
-            "'{}'; give '{}', or '{}.{}' for this weight alone",
-            optimizer.str(), used, w.name, used, used, w.name));
-    }
-}
 
 // One number for each place of a chunk, or for each token of a sequence that is shorter.
 void check_position(const Policy& policy, Tensor position, std::int64_t time) {
@@ -94,12 +53,6 @@ void check_views(const Policy& policy, const Views& views) {
   if (time < 1)
     throw ShapeError(fmt::format("[inner_loop] k is {}: there is no token to train along; give at least one",
                                  to_string(views.k.spec())));
-  for (const auto& [name, rows] : views.gates)
-    if (rows.rank() != 4 || rows.dim(2) != time || rows.dim(0) != views.k.dim(0) ||
-        rows.dim(1) != views.k.dim(1))
-      throw ShapeError(fmt::format(
-          "[inner_loop] the gate '{}' is {}; it must be [batch, heads, time, 1 or in] beside k {}", name,
-          to_string(rows.spec()), to_string(views.k.spec())));
   if (views.starts.defined() && views.starts.shape() != Shape{views.k.dim(0), 1, time, 1})
     throw ShapeError(
         fmt::format("[inner_loop] starts of packed documents are {}; they must be {} beside k {}",
@@ -378,6 +331,74 @@ class BlockWalk {
 
 }  // namespace
 
+namespace {
+
+// What can be read is `rate` and what the optimiser needs, of all weights or of one; a misspelt gate would be no gate. Pieces of one's own
+// may read any.
+void check_gates_are_read(const InnerOptimizer& optimizer, const Weights& weights, const Gates& gates) {
+  if (optimizer.has_own_pieces()) return;
+  std::vector<std::string> read = optimizer.gates();
+  read.emplace_back("rate");
+  for (std::size_t i = 0, n = read.size(); i < n; ++i)
+    for (std::size_t w = 0; w < weights.size(); ++w) read.push_back(read[i] + "." + weights.at(w).name);
+  for (const auto& [name, rows] : gates)
+    if (name != kWriteSize && std::ranges::find(read, name) == read.end())
+      throw ConfigError(fmt::format(
+          "[inner_loop] nothing reads the gate '{}'{}: the learner's optimiser ({}) reads {}; name it as one of these, or leave it out",
+          name, did_you_mean(name, read), optimizer.str(), fmt::join(read, ", ")));
+}
+
+}  // namespace
+
+void check_gates(const Learner& learner, const Weights& weights, const Weights& all, const Views& views) {
+  const Gates& gates = views.gates;
+  const auto refuse = [](const std::string& name, Tensor rows, const std::string& why) {
+    throw ShapeError(fmt::format("[inner_loop] the gate '{}' is {}: {}", name, to_string(rows.spec()), why));
+  };
+  for (const auto& [name, rows] : gates)
+    if (rows.rank() != 4 ||
+        !std::ranges::equal(std::span(rows.shape()).first(3), std::span(views.k.shape()).first(3)))
+      throw ShapeError(fmt::format(
+          "[inner_loop] the gate '{}' is {}; it must be [batch, heads, time, 1 or in] beside k {}", name,
+          to_string(rows.spec()), to_string(views.k.spec())));
+  for (const auto& [name, rows] : gates)
+    if ((name == "rate" || name.starts_with("rate.")) && rows.dim(-1) != 1)
+      refuse(name, rows, "a rate is one number a token, [batch, heads, time, 1]");
+  const InnerOptimizer optimizer = learner.optimizer();
+  const std::vector<std::string> own = learner.own_gates();
+  for (const std::string& name : own)
+    if (const auto at = gates.find(name); at != gates.end())
+      refuse(name, at->second, "the learner makes it itself (Learner::own_gates)");
+  check_gates_are_read(optimizer, all, gates);
+  for (const std::string& used : optimizer.gates())
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const FastWeight& w = weights.at(i);
+      bool given = false;
+      for (const std::string& name : {used, used + "." + w.name}) {
+        given = given || std::ranges::find(own, name) != own.end();
+        const auto at = gates.find(name);
+        if (at == gates.end()) continue;
+        given = true;
+        const std::int64_t width = at->second.dim(-1);
+        if (width == 1) continue;
+        if (w.kind == WeightKind::row)
+          refuse(name, at->second,
+                 fmt::format("it has a number per input feature, and '{0}' is a row that has no inputs; give "
+                             "'{1}.W' for each matrix W, and '{1}.{0}' with one number a token",
+                             w.name, used));
+        if (w.value.dim(-2) != width)
+          refuse(name, at->second,
+                 fmt::format("it has {} numbers a token, and '{}' is {} with {} inputs", width, w.name,
+                             to_string(w.value.spec()), w.value.dim(-2)));
+      }
+      if (!given)
+        throw ConfigError(fmt::format(
+            "[inner_loop] the learner's optimiser ({}) needs the gate '{}', which the views do not have for "
+            "'{}'; give '{}', or '{}.{}' for this weight alone",
+            optimizer.str(), used, w.name, used, used, w.name));
+    }
+}
+
 void check(const InnerLoopOptions& options) {
   if (options.block < 1)
     throw ConfigError(fmt::format(
@@ -429,7 +450,7 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
         "[inner_loop] chunks_before is for sequences of one document: chunks of packed documents are counted from "
         "the start of each");
   const Trained trained = restrict_to(given, start, policy.trained);
-  check_gates(*trained.learner, trained.start.weights, views.gates);
+  check_gates(*trained.learner, trained.start.weights, start.weights, views);
 
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
   FormPlan plan = choose_form(learner, options.form);
@@ -455,14 +476,33 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
   return out;
 }
 
+namespace {
+
+// InnerLoopOptions::chunks_before of what comes after these views: their last chunk counts, whole or not.
+Tensor chunks_after(const InnerLoopOptions& options, const Views& views) {
+  const std::int64_t time = views.k.dim(2), chunk = options.policy.chunk_of(time);
+  const Tensor chunks =
+      broadcast_to(constant(static_cast<double>((time + chunk - 1) / chunk), views.k.dtype()), {1});
+  return options.chunks_before.defined() ? options.chunks_before + chunks : chunks;
+}
+
+}  // namespace
+
 std::vector<InnerLoopResult> train_along_each(const Learner& learner, const Weights& start,
                                               const std::vector<Views>& sequences,
                                               const InnerLoopOptions& options) {
   std::vector<InnerLoopResult> out;
   State state = State::start(learner, start);
+  InnerLoopOptions now = options;
   for (const Views& views : sequences) {
-    out.push_back(train_along(learner, state, views, options));
-    if (options.policy.carry) state = out.back().state;
+    out.push_back(train_along(learner, state, views, now));
+    if (!options.policy.carry) continue;
+    if (views.starts.defined())
+      throw ConfigError(
+          "[inner_loop] packed documents begin with the learner's own weights, and Policy::carry has a sequence begin with "
+          "those of the one before: leave out one of the two");
+    state = out.back().state;
+    if (options.policy.meta == Policy::Meta::truncated) now.chunks_before = chunks_after(now, views);
   }
   return out;
 }

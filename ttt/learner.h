@@ -3,8 +3,7 @@
 //
 // Rules for a learner's code: address axes from the end (-2 tokens, -1 features): batch and heads come before
 // them and are never seen. The loss is per token, [.., tokens, 1], never summed or averaged over tokens (the
-// policy does that). Tokens must not mix, unless the policy makes one step a chunk and reads whole chunks, or
-// the primal form is asked for.
+// policy does that). Tokens must not mix, unless the policy makes one step a chunk and reads whole chunks.
 #pragma once
 
 #include "ttt/optimizer.h"
@@ -42,6 +41,8 @@ class Learner {
   virtual Description describe() const { return {"f(x; W)", ""}; }
 };
 
+// What losses that compare feature by feature want: ShapeError unless the prediction f(k) and v have as many features.
+void check_features(Tensor predicted, Tensor v);
 // Is it a loss as Learner::loss itself makes it, 1/2 |f(k) - v|^2?
 bool is_default_loss(Tensor loss);
 

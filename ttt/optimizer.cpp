@@ -216,6 +216,7 @@ InnerOptimizer& InnerOptimizer::clip(Per per, double most) {
 
 InnerOptimizer& InnerOptimizer::piece(std::string name, Piece fn, std::vector<std::string> slots) {
   require_function("optimiser", fmt::format("the step of the piece '{}'", name).c_str(), fn);
+  has_own_pieces_ = true;
   parts_.push_back({std::move(name), std::move(slots),
                     [fn = std::move(fn)](Tensor g, std::span<Tensor> s, const Gates& gates, WeightKind) {
                       const OwnLines lines;

@@ -137,6 +137,7 @@ class InnerOptimizer {
   std::vector<Tensor> step(std::span<const Tensor> state, Tensor gradient, const Gates& gates,
                            const FastWeight& weight, Tensor* moved = nullptr) const;
   std::vector<std::string> gates() const;  // names of the gates that it needs
+  bool has_own_pieces() const { return has_own_pieces_; }  // which may read any gate
   std::string str() const;
 
  private:
@@ -158,6 +159,7 @@ class InnerOptimizer {
   Anchor anchor_;
   bool anchored_ = false, keeps_ = false;
   bool keep_first_ = false;
+  bool has_own_pieces_ = false;
   Norm norm_ = Norm::none;
   bool detached_ = false;
   double norm_eps_ = 0;

@@ -32,8 +32,38 @@ Tensor steps_as_batch(Tensor weights) {  // [chunks, batch, ..] -> [chunks * bat
 // What the inner steps are taken from, steps as sequences.
 struct Steps {
   Arrays states;   // weights and slots that each step finds, as State::flat has them
-  Arrays lambdas;  // per weight that learns, what the outer loss wants of the weights that the step finds
+  Arrays lambdas;  // per weight that learns, what the outer loss wants of the weights that the step makes
 };
+
+// What the outer loss wants of the weights that a chunk [begin, end) makes, for the answers of its own tokens: with a step a chunk all
+// of them read these weights, with one a token the last; read before write, none does.
+Tensors wanted_by_own_answers(const OpenLoop& loop, const State& made, std::int64_t begin, std::int64_t end) {
+  const Policy& policy = loop.options.policy;
+  State from = made;
+  std::vector<Tensor> values = made.weights.values();
+  for (Tensor& w : values) w = probe(w);
+  from.weights = made.weights.with(values);
+  Tensors learning;
+  for (std::size_t i = 0; i < loop.learning.size(); ++i)
+    learning.push_back(from.weights[loop.learning.at(i).name]);
+  if (policy.read == Policy::Read::before_write) {
+    for (Tensor& w : learning) w = zeros(w.dtype(), w.shape());
+    return learning;
+  }
+  // A chunk that is asked before it learns answers with what it finds.
+  InnerLoopOptions ask = {.policy = policy, .form = FormChoice::primal};
+  ask.policy.chunk = Policy::kWholeSequence;
+  ask.policy.update = Policy::Update::per_chunk;
+  ask.policy.read = Policy::Read::before_write;
+  ask.policy.query_is_key = false;
+  Views views = part(loop.views, begin, end);
+  if (policy.query_is_key) views.q = views.k;
+  views.position = {};
+  const std::int64_t first = policy.update == Policy::Update::per_token ? end - begin - 1 : 0;
+  views.q = slice(views.q, 2, first, end - begin);
+  const Tensor answers = train_along(*loop.learner, from, views, ask).output;
+  return grad(sum(answers * slice(loop.cotangent, 2, begin + first, end)), learning, {.allow_zero = true});
+}
 
 Steps steps_of(const InspectedLoop& inspected) {
   const std::int64_t chunks = inspected.chunks(), chunk = inspected.chunk();
@@ -42,17 +72,26 @@ Steps steps_of(const InspectedLoop& inspected) {
     n = loop.learning.size();
     InnerLoopOptions with = loop.options;
     with.state_offset = zero_offsets(loop.learning, chunks);
-    Tensors out = grad(sum(loop.run(with).output * loop.cotangent), with.state_offset, {.allow_zero = true});
-    for (Tensor& lambda : out) lambda = steps_as_batch(lambda);
-    std::vector<Tensors> found;  // of each number of the state, step by step
+    // Of the weights that a step finds; those that the last one makes, nobody finds.
+    const Tensors of_found =
+        grad(sum(loop.run(with).output * loop.cotangent), with.state_offset, {.allow_zero = true});
+    std::vector<Tensors> own(n),
+        found;  // of each weight that learns, of each number of the state: step by step
     State state = State::start(*loop.learner, loop.start);
     for (std::int64_t c = 0; c < chunks; ++c) {
       const Tensors now = state.flat();
       found.resize(now.size());
       for (std::size_t i = 0; i < now.size(); ++i) found[i].push_back(now[i]);
-      if (c + 1 < chunks)
-        state = train_along(*loop.learner, state, part(loop.views, c * chunk, (c + 1) * chunk), loop.options)
-                    .state;
+      const std::int64_t begin = c * chunk, end = std::min(begin + chunk, inspected.time());
+      state = train_along(*loop.learner, state, part(loop.views, begin, end), loop.options).state;
+      const Tensors wanted = wanted_by_own_answers(loop, state, begin, end);
+      for (std::size_t i = 0; i < n; ++i) own[i].push_back(wanted[i]);
+    }
+    Tensors out;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Tensor later = slice(of_found[i], 0, 1, chunks);
+      const Tensor last = zeros(later.dtype(), slice(of_found[i], 0, 0, 1).shape());
+      out.push_back(steps_as_batch(concat({later, last}, 0)) + concat(own[i], 0));
     }
     for (const Tensors& steps : found) out.push_back(concat(steps, 0));
     return out;
@@ -133,18 +172,6 @@ void divide(Arrays& a, const std::vector<double>& by) {
   }
 }
 
-// lambda of the weights that each step makes: those that the next one finds; after the last, none.
-Arrays after_step(const Arrays& lambdas, std::int64_t batch) {
-  Arrays out;
-  for (const Array& a : lambdas) {
-    out.push_back(Array::zeros(DType::f64, a.shape()));
-    const auto from = a.as<double>();
-    const std::int64_t step = a.size() / a.shape()[0] * batch;
-    std::ranges::copy(from.subspan(static_cast<std::size_t>(step)), out.back().as<double>().begin());
-  }
-  return out;
-}
-
 }  // namespace
 
 Curvature curvature(const InspectedLoop& inspected, int iterations) {
@@ -152,7 +179,7 @@ Curvature curvature(const InspectedLoop& inspected, int iterations) {
   const StepJacobian forward(inspected, steps, false), backward(inspected, steps, true);
   const std::int64_t chunks = inspected.chunks(), batch = inspected.batch(), heads = inspected.heads();
 
-  const Arrays lambda = after_step(steps.lambdas, batch);
+  const Arrays& lambda = steps.lambdas;
   const std::vector<double> square = inner_products(lambda, lambda),
                             kept = inner_products(lambda, forward(lambda));
   const std::size_t members = square.size();

@@ -1,6 +1,7 @@
 // The learner looked at: curvature, losses, attention, keys, steps, precision; each agrees with a closed form.
 #include <cmath>
 
+#include "engine/core/index.h"
 #include "look/inspection.h"
 #include "look/open_loop.h"
 #include "tests/look/inspected_loops.h"
@@ -26,8 +27,52 @@ TEST_CASE("inspect: curvature is exact on a diagonal quadratic") {
       for (double x : a) radius = std::max(radius, std::abs(1 - rate * x));
       for (std::int64_t step = 0; step < 2; ++step)
         CHECK(r.expansion.at(step) == doctest::Approx(radius).epsilon(1e-9));
-      CHECK(r.along.at(0) == doctest::Approx(rate * a[axis]).epsilon(1e-12));
-      CHECK(std::isnan(r.along.at(1)));  // nothing reads what the last step writes to the end
+      // The last step's weights are read by its own answers.
+      for (std::int64_t step = 0; step < 2; ++step)
+        CHECK(r.along.at(step) == doctest::Approx(rate * a[axis]).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE(
+    "inspect: lambda of a step is what later steps and its own answers want of the weights that it makes") {
+  // W_t = W_{t-1} - rate k_t' (k_t W_{t-1} - v_t), answers q_t W_t or q_t W_{t-1}: lambda_t goes back by hand.
+  constexpr std::int64_t kTime = 6, kDim = 3;
+  constexpr double kRate = 0.2;
+  const Spec rows = f64({1, 1, kTime, kDim});
+  const Array k = random(rows, 1), v = random(rows, 2), q = random(rows, 3), ct = random(rows, 4);
+  const auto at = [&](const Array& x, std::int64_t t, std::int64_t i) { return x.at(t * kDim + i); };
+  for (const bool after : {true, false}) {
+    InspectedLoop loop = one_matrix(k, v, q, ct, kRate, 1);
+    if (!after) loop.policy.read = Policy::Read::before_write;
+    const look::Curvature r = look::curvature(loop, 200);
+    check_all(r.claims);
+    std::vector<double> lambda(kDim * kDim, 0);  // [in, out]
+    for (std::int64_t t = kTime; t-- > 0;) {
+      if (t + 1 < kTime) {  // through the next step
+        std::vector<double> back = lambda;
+        for (std::int64_t i = 0; i < kDim; ++i)
+          for (std::int64_t o = 0; o < kDim; ++o)
+            for (std::int64_t j = 0; j < kDim; ++j)
+              back[uz(i * kDim + o)] -= kRate * at(k, t + 1, i) * at(k, t + 1, j) * lambda[uz(j * kDim + o)];
+        lambda = back;
+      }
+      const std::int64_t reader = after ? t : t + 1;  // the token whose answer reads W_t
+      for (std::int64_t i = 0; i < kDim && reader < kTime; ++i)
+        for (std::int64_t o = 0; o < kDim; ++o)
+          lambda[uz(i * kDim + o)] += at(q, reader, i) * at(ct, reader, o);
+      double kept = 0, square = 0;
+      for (std::int64_t o = 0; o < kDim; ++o) {
+        double along_key = 0;
+        for (std::int64_t i = 0; i < kDim; ++i) {
+          along_key += at(k, t, i) * lambda[uz(i * kDim + o)];
+          square += lambda[uz(i * kDim + o)] * lambda[uz(i * kDim + o)];
+        }
+        kept += kRate * along_key * along_key;
+      }
+      CAPTURE(t);
+      if (square == 0) CHECK(std::isnan(r.along.at(t)));
+      else CHECK(r.along.at(t) == doctest::Approx(kept / square).epsilon(1e-12));
     }
   }
 }

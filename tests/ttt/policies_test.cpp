@@ -130,6 +130,44 @@ TEST_CASE(
     CHECK(out[3 + i].same_bits(out[3 + 3 * n + i]) == !learns);
   }
 }
+TEST_CASE("carried: a truncated meta-gradient is cut where that of the whole sequence is") {
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 8, .dim = 4};
+  const auto errors = [&](std::int64_t horizon) {
+    const LoopCase loop{perceptron("two layers", 2, {4, 6, 4}, tanh),
+                        with_gates(),
+                        {.chunk = 2, .meta = Policy::Meta::truncated, .horizon = horizon},
+                        sizes};
+    const Function f = trace_case(loop, [&](const TracedCase& c) {
+      Policy carried = loop.policy, full = loop.policy;
+      carried.carry = true;
+      full.meta = Policy::Meta::full;
+      Tensors parts;
+      for (const InnerLoopResult& r :
+           ttt::train_along_each(c.learner, c.start, {ttt::part(c.views, 0, 2), ttt::part(c.views, 2, 6), ttt::part(c.views, 6, 8)},
+                                 {.policy = carried}))
+        parts.push_back(r.output);
+      Tensors out;
+      for (const Tensor& answers : {ttt::train_along(c.learner, c.start, c.views, {.policy = loop.policy}).output,
+                                    concat(parts, 2), ttt::train_along(c.learner, c.start, c.views, {.policy = full}).output}) {
+        Tensors of = c.start.values();
+        of.push_back(c.views.k);
+        Tensor squares;
+        for (const Tensor& g : grad(sum(square(answers)), of)) squares = squares.defined() ? squares + sum(square(g)) : sum(square(g));
+        out.push_back(squares);
+      }
+      return out;
+    });
+    const Arrays out = f(inputs_of(f));
+    return std::pair(std::abs(out[1].item() / out[0].item() - 1), std::abs(out[2].item() / out[0].item() - 1));
+  };
+  for (const std::int64_t horizon : {1, 2, 3}) {
+    CAPTURE(horizon);
+    const auto found = errors(horizon);
+    CHECK(found.first < 1e-12);
+    CHECK(found.second > 1e-6);  // and it is cut
+  }
+}
+
 TEST_CASE("the whole sequence in one step may be asked more or fewer tokens than it learnt from") {
   const Sizes sizes{.batch = 2, .heads = 2, .time = 5, .dim = 4};
   const NamedLearner deep = perceptron("two layers", 2, {4, 4, 4}, tanh);

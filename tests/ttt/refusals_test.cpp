@@ -2,6 +2,7 @@
 // that are to blame; and automatic choice falls back to the primal form only where the numbers stay those of
 // the text.
 #include "tests/ttt/named_learners.h"
+#include "ttt/compose.h"
 
 // __LINE__ must stand on the line of the op that is to blame.
 // clang-format off
@@ -68,7 +69,9 @@ void always_refused(const NamedLearner& named, const std::string& what, const st
   CHECK(contains(why, what));
   CHECK(contains(why, node));
   CHECK(contains(why, blamed()));
-  for (const FormChoice form : {FormChoice::dual, FormChoice::automatic})
+  std::vector<FormChoice> forms{FormChoice::dual, FormChoice::automatic};
+  if (!contains(why, "sequences and heads")) forms.push_back(FormChoice::primal);  // which learns from heads that meet
+  for (const FormChoice form : forms)
     for (const Sizes& sizes : {Sizes{}, Sizes{.time = 4}}) {
       const std::string message = message_of<FormError>([&] { trained(named, form, sizes); });
       CHECK(contains(message, what));
@@ -203,6 +206,42 @@ TEST_CASE("a loss of the wrong shape is refused by every form, with both shapes 
   refuse([](const Weights& w, Tensor k, Tensor v) { return blame = __LINE__, square(matmul(k, w["W"]) - v); }, "[2,3,4,4]");
   refuse([](const Weights& w, Tensor k, Tensor v) { return blame = __LINE__, sum(square(matmul(k, w["W"]) - v), {-1}); }, "[2,3,4]");
   refuse([](const Weights& w, Tensor k, Tensor v) { return blame = __LINE__, sum(square(matmul(k, w["W"]) - v)); }, "[]");
+}
+
+TEST_CASE("a gate that nothing reads is named, with those that are read") {
+  const auto refused = [](const std::string& name, const ttt::InnerOptimizer& optimizer) {
+    const ttt::System& linear = ttt::system_named("naive-ttt");
+    return message_of<ConfigError>([&] {
+      ttt::trace_system(linear, {.dim = 4, .time = 4}, DType::f64, [&](const ttt::SystemProgram& p) {
+        const auto of_optimizer = std::make_unique<ttt::Composed>(
+            ttt::Model{"x W", p.learner->init(), [](const Weights& w, Tensor x) { return matmul(x, w["W"]); }},
+            ttt::half_squared_error(), optimizer);
+        ttt::Views views = p.views;
+        views.gates = {{name, slice(p.views.k, 3, 0, 1)}};
+        return Tensors{ttt::train_along(*of_optimizer, p.start, views, {.policy = {.chunk = 4}}).output};
+      });
+    });
+  };
+  for (const char* name : {"rates", "Rate", "rate.V", "forget", "forget.W"}) {
+    CAPTURE(name);
+    CHECK(contains(refused(name, {}), fmt::format("nothing reads the gate '{}'", name)));
+  }
+  CHECK(contains(refused("rates", {}), "did you mean 'rate'"));
+}
+
+TEST_CASE("a target of another width than the prediction is refused by every loss that compares them") {
+  const NamedLearner narrow = formula("", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 1}))}; },
+                              [](const Weights& w, Tensor x) { return matmul(x, w["W"]); });
+  CHECK(contains(message_of<ShapeError>([&] { trained(narrow, FormChoice::automatic); }), "predicts 1 features of a token and v has 4"));
+  using namespace nestgrad::ttt;
+  Graph graph;
+  const GraphScope scope(graph);
+  const Tensor wide = constant(Array::zeros(DType::f64, {2, 4})), thin = constant(Array::zeros(DType::f64, {2, 1}));
+  for (const InnerLoss& loss : {half_squared_error(), squared_error(), mean_squared_error(), inner_product(), huber(1), lp(3), cosine(1e-6), cross_entropy_with()}) {
+    CAPTURE(loss.text);
+    CHECK(contains(message_of<ShapeError>([&] { loss.f(wide, thin); }), "predicts 4 features of a token and v has 1"));
+    CHECK(contains(message_of<ShapeError>([&] { loss.f(thin, wide); }), "predicts 1 features of a token and v has 4"));
+  }
 }
 
 TEST_CASE("a misshapen weight, an unknown weight and a mini-batch of nothing are named") {

@@ -161,6 +161,46 @@ TEST_CASE("token by token: what is not causal, or has no chunks, is refused") {
   CHECK(contains(why({.chunk = 0, .update = Update::per_chunk, .read = Read::before_write}), "token"));
   CHECK(contains(why({.chunk = 0}), "token"));
 }
+TEST_CASE("token by token: what a whole sequence is refused, each token is refused too, in the same words") {
+  const Sizes sizes{.batch = 2, .heads = 2, .time = 2, .dim = 4};
+  const auto refused = [&](const Method& method, const Policy& policy, const auto& change) {
+    std::array<std::string, 2> out;
+    trace_case({matrix_of(sizes), method, policy, sizes}, [&](const TracedCase& c) {
+      const auto why = [&](const auto& run) {
+        try {
+          run();
+        } catch (const Error& e) {
+          return std::string(e.what());
+        }
+        return std::string("nothing was refused");
+      };
+      Views views = c.views;
+      change(views);
+      ttt::Stream stream(std::map<std::string, Tensor>{});
+      out[0] = why([&] { ttt::train_along(c.learner, c.start, ttt::part(views, 0, 1), {.policy = policy}); });
+      out[1] = why([&] {
+        ttt::train_step(c.learner, c.start, ttt::part(views, 0, 1), constant(Array::full(DType::f64, {1}, 0)),
+                        {.policy = policy}, stream, "layer");
+      });
+      return Tensors{c.views.q};
+    });
+    CHECK(out[0] == out[1]);
+    return out[1];
+  };
+  const Policy policy{.chunk = 2};
+  const auto with_rate = [](Shape shape) {
+    return [shape](Views& views) { views.gates["rate"] = constant(Array::full(DType::f64, shape, 0.1)); };
+  };
+  CHECK(contains(refused(sgd(), policy, with_rate({2, 2, 2, 2})), "a rate is one number a token"));
+  CHECK(contains(refused(sgd(), policy, with_rate({1, 1, 2, 1})), "it must be [batch, heads, time, 1 or in]"));
+  CHECK(contains(refused(sgd(), policy, with_rate({2, 1, 2, 1})), "it must be [batch, heads, time, 1 or in]"));
+  CHECK(contains(refused(sgd(), policy, [](Views& views) { views.gates["rates"] = views.gates["rate"]; }),
+                 "nothing reads the gate 'rates'"));
+  const Method moved{"keeps first", {{"keep"}}, [](const Params&) {
+                       return std::pair(InnerOptimizer().keep(ttt::gate("keep"), true), Hand{});
+                     }};
+  CHECK(contains(refused(moved, policy, [](Views&) {}), "the gradient must be taken token by token"));
+}
 TEST_CASE("token by token: several tokens at once are refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 2, .dim = 4};
   trace_case({matrix_of(sizes), sgd(), {.chunk = 2}, sizes}, [&](const TracedCase& c) {

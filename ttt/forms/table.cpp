@@ -33,20 +33,19 @@ bool has_members_to_share_or_parallel(const DerivedLearner& d) {
   return d.members() > 1 || why_impossible(row_of(FormChoice::parallel, d.policy().update), d).empty();
 }
 
-// What all forms but primal need. `automatic` is refused too: primal must be asked for by name.
+}  // namespace
+
 void require_meaning(const DerivedLearner& d, FormChoice wanted) {
-  for (Property p : {Property::separate_members, Property::separate_tokens}) {
-    const bool needed = p == Property::separate_members || !d.per_chunk();
-    if (needed && wanted != FormChoice::primal && !d.has(p)) throw FormError(d.why_not(p));
-  }
+  if (wanted != FormChoice::primal && !d.has(Property::separate_members))
+    throw FormError(d.why_not(Property::separate_members));
+  if (!d.per_chunk() && !d.has(Property::separate_tokens))
+    throw FormError(d.why_not(Property::separate_tokens));
   d.require_one_text();
   if (!d.per_chunk() && d.policy().chunk != 1 && d.optimizer().moves_gradient_point_by_token())
     throw ConfigError(
         "[policy] the optimiser moves the point where the gradient is taken by each token's own gate, so the "
         "gradient must be taken token by token: use chunk = 1, or a step per chunk, which takes the gate's mean");
 }
-
-}  // namespace
 
 std::string_view name(FormChoice form) {
   for (const auto& [choice, name] : kNames)
@@ -100,7 +99,7 @@ const std::vector<FormRow>& form_rows() {
       {FormChoice::primal,
        Update::per_token,
        "recurrent; the weights of every token are materialised",
-       {},
+       {separate_tokens},
        BlockSize::one_chunk,
        nullptr,
        make<PrimalForm>},

@@ -45,8 +45,12 @@ struct FormPlan {
   std::vector<FormChoice> slower;  // possible, and slower at this shape; they run when asked for
 };
 
+// FormError or ConfigError, with the reason, where no form gives what the policy says: a step per token of a learner that lets tokens
+// meet has no loss of one token. Members that meet are learnt from in the primal form alone, which has to be asked for.
+void require_meaning(const DerivedLearner& learner, FormChoice wanted);
+
 // The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is
-// impossible, or none was asked for and only primal takes a learner that mixes tokens or members.
+// impossible, or there is none (require_meaning).
 FormPlan choose_form(const DerivedLearner& learner, FormChoice wanted);
 
 }  // namespace nestgrad::ttt
