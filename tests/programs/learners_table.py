@@ -13,12 +13,13 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGE = "# Learners\n\nBefore.\n\n<!-- table: bench/learners -->\n\n<!-- end of the table -->\n\nAfter.\n"
-# Answers as train_lm: the loss is 1 + seed^2 / 10; learner `bad` is not finite; `tired` is killed the first time.
+# Answers as train_lm: the loss is 1 + seed^2 / 10; learner `bad` is not finite; `tired` is killed the first time; `far` is
+# far below the bigram model in contexts of 8, and not in those of 32.
 FAKE = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 a = sys.argv[1:]
 if a == ["--help"]:
-    sys.exit(print("  --learner TEXT:{good,bad,\\n   tired,nadaraya-watson} [ttt-linear]"))
+    sys.exit(print("  --learner TEXT:{good,bad,\\n   tired,far,nadaraya-watson} [ttt-linear]"))
 of = lambda name: a[a.index(name) + 1]
 here, learner, seed = pathlib.Path(__file__).parent, of("--learner"), int(of("--seed"))
 with open(here / "calls", "a") as calls:
@@ -30,8 +31,8 @@ if learner == "bad":
 if learner == "tired" and "--resume" not in a:
     (pathlib.Path(of("--out")) / "checkpoint.safetensors").touch()
     os.kill(os.getpid(), 9)
-print("a line\\n" + json.dumps({"val_loss": 1 + seed * seed / 10, "bigram_loss": 1.35, "loss_first_quarter": 2.0,
-    "loss_last_quarter": 1.5 + seed / 10, "tokens_per_second": 1234.0, "peak_rss_mb": 99.6, "parameters": 54321,
+print("a line\\n" + json.dumps({"val_loss": 1 + seed * seed / 10, "bigram_loss": 1.35 if learner != "far" else
+    1.5 if of("--context") == "8" else 1.2, "loss_first_quarter": 2.0, "loss_last_quarter": 1.5 + seed / 10, "tokens_per_second": 1234.0, "peak_rss_mb": 99.6, "parameters": 54321,
     "seconds": 3.0}))
 """
 failures = 0
@@ -75,10 +76,16 @@ def with_known_numbers(folder):
     short = ("--context", 8, "--long", 32, "--learners")
     t.run(0, *short, "good", "--seeds", 3)
     # Losses 1, 1.1, 1.4: mean 7/6, standard deviation sqrt(0.13/3); Student's quantile of 2 degrees is 4.303.
-    check(t.row("good")[1:] == ["1.167 ± 0.517", "0.183 ± 0.517", "3", "1,234",
+    check(t.row("good")[1:] == ["1.167 ± 0.517", "0.183 ± 0.517", "3", "3", "1,234",
                                 "100", "54,321", "2.000 ± 0.000", "1.600 ± 0.248", "0.400 ± 0.248"],
           f"the row of known numbers is {t.row('good')}")
-    check("0.3 nats below the bigram model: `good`" in t.page.read_text(), "a seed near the bigram is told")
+    for context in (8, 32):
+        check(f"Context {context}, with at least one seed not 0.3 nats below the bigram model: `good`" in t.page.read_text(),
+              f"a seed near the bigram is told of context {context}")
+    check("Made by `bench/learners --data text.txt --seeds 3 --context 8 --long 32`: 2,000" in t.page.read_text(),
+          "the call that makes the table is told")
+    check("seeds 0, 1, 2 (context 8) and 0, 1, 2 (context 32);" in t.page.read_text(), "the seeds of each context are told")
+    check("| below the bigram | seeds, context 8 | seeds, context 32 |" in t.page.read_text(), "each context has its seeds")
     check("steps of 12 sequences of 8 bytes and of 3 sequences of 32 bytes of" in t.page.read_text(), "both contexts are told")
     check(t.page.read_text().startswith("# Learners\n\nBefore.") and t.page.read_text().endswith("After.\n"),
           "what is around the table stays")
@@ -95,6 +102,23 @@ def with_known_numbers(folder):
     check(len(t.made()) == before + 8, f"a learner that has changed is trained again: {t.made()[before:]}")
     check("wants --learners" in t.run(2, "--again"), "what is to be forgotten has to be named")
 
+    # A table with a run missing says so, whatever the last call was; a learner near the bigram in one context is named there.
+    whole = t.kept.read_text()
+    kept = json.loads(whole)
+    kept["results"] = [r for r in kept["results"] if (r["context"], r["seed"]) not in ((32, 2), (32, 3))]
+    t.kept.write_text(json.dumps(kept))
+    t.run(1, "--check")
+    t.run(0, "--show")
+    check("`bench/learners --data text.txt --seeds 4 --context 8 --long 32`, of whose 8 runs of these learners 2 are not made"
+          in t.page.read_text() and t.row("good")[3:5] == ["4", "2"], f"missing runs are told: {t.row('good')}")
+    t.kept.write_text(whole)
+    t.run(0, *short, "far", "--seeds", 1)
+    near = [line for line in t.page.read_text().splitlines() if "not 0.3 nats" in line]
+    check([line.rsplit(": ", 1)[1] for line in near] == ["`good`.", "`far`, `good`."], f"near the bigram are {near}")
+    check(", of whose 16 runs of these learners 6 are not made" in t.page.read_text(), "a learner with fewer seeds is told")
+    t.kept.write_text(whole)
+    t.run(0, "--show")
+
     t.run(0, "--check")
     t.page.write_text(t.page.read_text().replace("1.350", "1.351"))
     t.run(1, "--check")
@@ -102,7 +126,7 @@ def with_known_numbers(folder):
     t.run(0, "--check")
 
     t.run(1, *short, "bad", "--seeds", 1)
-    check(t.row("bad")[1:4] == ["not finite", "", ""], f"the row of a failed run is {t.row('bad')}")
+    check(t.row("bad")[1:5] == ["not finite", "", "0 of 1", "0 of 1"], f"the row of a failed run is {t.row('bad')}")
     check("`bad`, context 8, seed 0: train_lm: [train] step 7: the loss is not finite" in t.page.read_text(),
           "why it failed is told")
     check(t.row("good")[3] == "4", "the other learner keeps its row")
