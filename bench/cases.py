@@ -3,7 +3,10 @@
 import dataclasses
 import itertools
 
+# All that a work is measured against, unless it says otherwise. WITHOUT_COMPILED are works in which torch.compile has
+# nothing to compile: one call of a kernel that is compiled already (a product, softmax attention).
 PEERS = ("torch", "torch-compiled", "jax")
+WITHOUT_COMPILED = ("torch", "jax")
 
 
 @dataclasses.dataclass
@@ -14,7 +17,7 @@ class Case:
     sizes: dict  # of the prepare request, "work" among them
     small: dict  # what is smaller when numbers are compared in f64
     tokens: int = 0  # of one run; 0: no tokens
-    peers: tuple = ("torch", "jax")
+    peers: tuple = PEERS
     # (peer, or all its variants; threads) -> ratio, or one for each instruction set: {"AVX2": .., "AVX-512": ..}
     goals: dict = dataclasses.field(default_factory=dict)
     quick: bool = False  # is it a part of --quick
@@ -114,7 +117,6 @@ def ttt_cases():
                     checked=80 if variant == "online" else None,  # more than the floor goes back in one piece
                     flops=ttt_flops(name, SHAPE | sizes, backward),
                     goals=TTT_GOALS.get(label, {}) if backward else {},
-                    peers=PEERS if variant == "core" else ("torch", "jax"),
                     quick=variant == "core" or (variant == "online" and backward),
                     floor=label in FLOORS,
                 )
@@ -150,7 +152,7 @@ def lact_cases():
 def attention_cases():
     for backward in (True, False):
         for name in ("linear-attention", "delta-net"):
-            yield system(name, name, dict(chunk=1, block=64), backward, quick=backward, peers=PEERS)
+            yield system(name, name, dict(chunk=1, block=64), backward, quick=backward)
         yield Case(
             f"attention/{direction(backward)}",
             dict(work="attention", backward=backward, **SHAPE),
@@ -159,6 +161,7 @@ def attention_cases():
             quick=backward,
             floor=True,
             goals=both({"AVX2": 1.6, "AVX-512": 2.2} if backward else {"AVX2": 1.2, "AVX-512": 1.8}),
+            peers=WITHOUT_COMPILED,
         )
 
 
@@ -200,7 +203,6 @@ def model_cases():
         goals=both({"AVX2": 1.4, "AVX-512": 2.1}) | both(1, "jax"),
         flops=training_flops(step),
         quick=True,
-        peers=PEERS,
     )
     wide = step | dict(width=768, hidden=2064, layers=12, heads=12, batch=1, time=2048)
     yield Case(
@@ -247,7 +249,13 @@ def length_cases():
 def other_cases():
     n, length = 1024, 1000
     yield Case(
-        "ceiling", dict(work="product", n=n), dict(n=32), quick=True, flops=2 * n**3, unit="us per run"
+        "ceiling",
+        dict(work="product", n=n),
+        dict(n=32),
+        quick=True,
+        flops=2 * n**3,
+        unit="us per run",
+        peers=WITHOUT_COMPILED,
     )
     yield Case(
         "replay",

@@ -24,6 +24,7 @@ COMPILED = (
     "`torch.compile` and JAX do; the column `interpreted` says what they take by default, without a compiler. No "
     "time to compile is counted, of any program, but in `first-step`, where our compiler works in the background."
 )
+ALL_HEADS_FORWARD = "forward for all heads before backward for any"  # how a floor goes; older results do not say
 BUSY = " **Other programs ran on the machine at the same time: these numbers are noisy.**"
 
 
@@ -140,7 +141,8 @@ def page(outcome):
         "# Benchmarks on a GPU" if on_gpu else "# Benchmarks",
         "",
         "Written by `bench/compare`, which runs the project and its peers in turns on the same works, after it "
-        "has checked in f64 that all compute the same outputs and gradients. Do not edit. This page: "
+        "has checked in f64 that all compute the same outputs and gradients. Do not edit: `bench/compare --show` "
+        "writes the page of the results that are kept beside it. This page: "
         f"{outcome['selection']}." + measured_again(lines, m["date"]),
         "",
         *([f"All programs on {m['device']}, in f32 without TF32.", ""] if on_gpu else []),
@@ -165,9 +167,21 @@ def page(outcome):
     return "\n".join(out)
 
 
+VARIANTS = {"torch": "eager", "torch-compiled": "torch.compile"}  # of PyTorch; the others have one
+
+
+def variants(lines):
+    """{(work, threads): the variants of PyTorch that were run}"""
+    run = {}
+    for l in lines:
+        if l["peer"] in VARIANTS:
+            run.setdefault((l["work"], l["threads"]), {})[VARIANTS[l["peer"]]] = None
+    return {key: list(names) for key, names in run.items()}
+
+
 def goals(lines):
-    """Against the faster variant of each peer."""
-    best = {}
+    """Against the faster variant of each peer, of those that were run."""
+    best, run = {}, variants(lines)
     for l in lines:
         key = (l["work"], l["threads"], l["peer"].split("-")[0])
         if l["goal"] and (key not in best or l["ratio"] < best[key]["ratio"]):
@@ -178,6 +192,7 @@ def goals(lines):
         [
             l["work"],
             NAMES[l["peer"]],
+            " and ".join(run[l["work"], l["threads"]]) if l["peer"] in VARIANTS else "",
             str(l["threads"]),
             f"**{ratio_text(l['ratio'])}**",
             f"{l['goal']:g}",
@@ -185,12 +200,20 @@ def goals(lines):
         ]
         for l in best.values()
     ]
+    eager = {VARIANTS["torch"]} in [set(run[l["work"], l["threads"]]) for l in best.values() if l["peer"] in VARIANTS]
     return [
         "## Goals",
         "",
-        "The faster variant of a peer counts.",
+        "The faster variant of a peer counts, of those that were run. PyTorch has two, eager and through `torch.compile`; "
+        "the column says which of them ran."
+        + (
+            " Where it was eager alone the ratio is against eager PyTorch: `torch.compile` may be faster, and this page "
+            "does not say by how much."
+            if eager
+            else ""
+        ),
         "",
-        *table(["work", "against", "threads", "ratio", "goal", "reached"], rows),
+        *table(["work", "against", "variants of PyTorch", "threads", "ratio", "goal", "reached"], rows),
     ]
 
 
@@ -270,18 +293,11 @@ def other_goals(lines):
         for work, goal in (("training-step/width-256", 0.8), ("training-step/width-768", 0.85)):
             if share := shares.get(work):
                 note(f"{work}, share of the matmul ceiling, {with_threads}", share[0], goal)
-            theirs = [
-                l["theirs_mb"]
-                for l in lines
-                if l["work"] == work and l["threads"] == threads and l["theirs_mb"]
-            ]
-            if theirs:
-                note(
-                    f"{work}, peak memory over the better peer's, {with_threads}",
-                    ours[work]["ours_mb"] / min(theirs),
-                    0.5,
-                    at_most=True,
-                )
+            whole, above = memory_over_peers(lines, work, threads)
+            if whole:
+                note(f"{work}, peak memory over the better peer's, {with_threads}", whole, 0.5, at_most=True)
+            if above:
+                found.append((f"{ABOVE}, {with_threads}", ratio_text(above), "", ""))
     if 1 in numbers and 2 in numbers:
         one, two = our_times(lines, 1), our_times(lines, 2)
         for work in (CORE_LINEAR, CORE_MLP, "training-step/width-256"):
@@ -293,7 +309,35 @@ def other_goals(lines):
             note(f"two threads over one, the least of all works ({worst})", gains[worst], 1)
     if not found:
         return []
-    return ["## Other goals", "", *table(["what", "value", "goal", "reached"], found)]
+    has = lambda part: any(part in what for what, *_ in found)
+    memory = [(MEMORY if has("peak memory") else "") + (MEMORY_ABOVE if has(ABOVE) else ""), ""]
+    return ["## Other goals", "", *(memory if memory[0] else []), *table(["what", "value", "goal", "reached"], found)]
+
+
+ABOVE = "the same above each program's process of `ceiling`"
+MEMORY = (
+    "Peak memory is that of the whole process, with interpreter and libraries, and its goal is judged so, as it was asked."
+)
+MEMORY_ABOVE = (
+    " The line after it is of what is left when each program's peak in `ceiling`, a product of two matrices of 4 MB, is "
+    "taken off. No goal is set for that."
+)
+
+
+def memory_over_peers(lines, work, threads):
+    """Our peak memory over that of the peer that needs least: of the whole processes, and of what is above the process
+    of the same program that only multiplies two matrices. None for what was not run."""
+    here = [l for l in lines if l["threads"] == threads and l["theirs_mb"]]
+    of = [l for l in here if l["work"] == work]
+    if not of:
+        return None, None
+    whole = of[0]["ours_mb"] / min(l["theirs_mb"] for l in of)
+    small = {l["peer"]: l for l in here if l["work"] == "ceiling"}
+    base = lambda l: small.get(l["peer"]) or small.get(l["peer"].split("-")[0])
+    if not all(base(l) for l in of):
+        return whole, None
+    theirs = min(l["theirs_mb"] - base(l)["theirs_mb"] for l in of)
+    return whole, (of[0]["ours_mb"] - base(of[0])["ours_mb"]) / theirs
 
 
 def losses(lines):
@@ -317,13 +361,28 @@ def floors(lines):
         "## Floors",
         "",
         "A floor is what a work costs when everything is written by hand for its shape (`bench/floors`: sizes known "
-        "to the compiler, values in registers, no pass over memory that could be part of another), on one thread, and "
-        "forward for all heads before backward for any, as in a model, whose loss reads them all. "
-        "No general engine is expected to be faster; how many times the floor we take says how much is left to "
+        "to the compiler, values in registers, no pass over memory that could be part of another), on one thread"
+        + floor_order([l for l in with_floor.values() if l["work"].endswith("/forward+backward")])
+        + "No general engine is expected to be faster; how many times the floor we take says how much is left to "
         "gain. It is checked in f64 as the peers are, and is no peer: the ratios above leave it out.",
         "",
         *table(["work", "unit", "ours", "floor", "times the floor"], rows),
     ]
+
+
+def floor_order(lines):
+    """How the floors of works that go backward go through their heads; the program did it otherwise before 2026-11-28."""
+    new = [l for l in lines if l.get("floor_order") == ALL_HEADS_FORWARD]
+    old = list(dict.fromkeys(l["work"] for l in lines if l not in new and l["work"].startswith("ttt-")))
+    out = f", and {ALL_HEADS_FORWARD}, as in a model, whose loss reads them all" if new else ""
+    out += ". "
+    if old:
+        out += (
+            f"On this page the {'floor' if len(old) == 1 else 'floors'} of {' and '.join(old)} took each head forward and at "
+            "once backward, while what it keeps is still in the cache. No model can do that, since its loss reads all heads; "
+            f"`bench/floors` now goes {ALL_HEADS_FORWARD}, which takes longer. "
+        )
+    return out
 
 
 def everything(lines):
@@ -364,7 +423,7 @@ def everything(lines):
             out += [
                 f"### {plural(threads)}, {unit}",
                 "",
-                "MB: peak of the process, with its interpreter and libraries.",
+                "MB: peak of the process, with its interpreter and libraries. An empty cell was not run.",
                 "",
                 *table(head, rows),
             ]

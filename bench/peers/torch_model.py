@@ -112,7 +112,8 @@ def training_step(sizes, inputs, variant):
 
 
 def decoding(sizes, inputs, variant):
-    """TTT-Linear, token after token. A layer carries its mini-batch's first weights and sum of gradients."""
+    """TTT-Linear, token after token. A layer carries its mini-batch's first weights and sum of gradients. What is compiled
+    is a block, with a token's angles and its way as tensors: one graph for all tokens and blocks."""
     tokens, p = inputs.pop("tokens").long(), inputs
     heads, chunk, batch = sizes["heads"], sizes["chunk"], sizes["batch"]
     width = p["model.norm.weight"].shape[0]
@@ -123,10 +124,10 @@ def decoding(sizes, inputs, variant):
         weights = [p[prefix + n].expand(batch, -1, -1, -1) for n in ("W1", "b1")]
         return weights, [torch.zeros_like(w) for w in weights]
 
-    def read(x, prefix, state, i):
-        own = lambda name: p[prefix + name]
+    def read(x, block, state, cos, sin, place):
+        own = lambda name: block["seq_modeling_block." + name]
         q, k, v = (F.linear(x, own(f"{n}_proj.weight")).view(batch, heads, 1, dim) for n in "qkv")
-        q, k = rotated(q, cos[i], sin[i]), rotated(k, cos[i], sin[i])
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         rate = torch.sigmoid(
             F.linear(x, own("learnable_ttt_lr_weight")[:, 0], own("learnable_ttt_lr_bias")[:, 0])
         )
@@ -136,27 +137,29 @@ def decoding(sizes, inputs, variant):
             batch, heads, 1, 1
         )
         dW, db = dW + k.mT @ g, db + g
-        place = (1 / (i + 1) + own("learnable_token_idx")[i]).clamp(min=0)
-        now = W - place * dW, b - place * db
+        now = [W - place * dW, b - place * db]
         out = (q + gain * normalised(q @ now[0] + now[1])[0] + shift).view(batch, width)
-        state = (now, (torch.zeros_like(dW), torch.zeros_like(db))) if i + 1 == chunk else ((W, b), (dW, db))
         out = F.layer_norm(out, (width,), own("post_norm.weight"), own("post_norm.bias"), 1e-6)
-        return F.linear(out, own("o_proj.weight")), state
+        return F.linear(out, own("o_proj.weight")), now, [dW, db]
+
+    def step(h, block, state, cos, sin, place):
+        mixed, now, gradients = read(rms_norm(h, block["seq_norm.weight"]), block, state, cos, sin, place)
+        return feed_forward(block, "", h + mixed), now, gradients
+
+    step = compiler(variant)(step)
+    prefixes = [f"model.layers.{i}." for i in range(sizes["layers"])]
+    blocks = [{n.removeprefix(at): t for n, t in p.items() if n.startswith(at)} for at in prefixes]
 
     @torch.inference_mode()
     def run():
-        blocks = [f"model.layers.{i}." for i in range(sizes["layers"])]
-        states = [start(block + "seq_modeling_block.") for block in blocks]
+        states = [start(at + "seq_modeling_block.") for at in prefixes]
         for t in range(tokens.shape[1]):
-            h = F.embedding(tokens[:, t], p["model.embed_tokens.weight"])
+            h, i = F.embedding(tokens[:, t], p["model.embed_tokens.weight"]), t % chunk
             for n, block in enumerate(blocks):
-                mixed, states[n] = read(
-                    rms_norm(h, p[block + "seq_norm.weight"]),
-                    block + "seq_modeling_block.",
-                    states[n],
-                    t % chunk,
-                )
-                h = feed_forward(p, block, h + mixed)
+                place = (1 / (i + 1) + block["seq_modeling_block.learnable_token_idx"][i]).clamp(min=0)
+                h, now, gradients = step(h, block, states[n], cos[i], sin[i], place)
+                last = i + 1 == chunk
+                states[n] = (now, [torch.zeros_like(g) for g in gradients]) if last else (states[n][0], gradients)
             out = F.linear(rms_norm(h, p["model.norm.weight"]), p["model.embed_tokens.weight"])
         return {"output": out}
 
