@@ -215,6 +215,8 @@ def figures_of_gpu():
         found = row(page, names.get(work, work))
         check(found[1:5] == wanted, f"docs/gpu.md has {found[1:5]} for {work}, its report {wanted}")
         seen += 1
+    worst = max(l["error_f64"] for l in results)
+    check(f"(largest error here: {worst:.1e})" in page, f"docs/gpu.md does not say that the largest error is {worst:.1e}")
     check(seen == len(names), f"{seen} works of the report are in the table of docs/gpu.md")
 
 
