@@ -2,6 +2,13 @@
 
 namespace nestgrad::drawing {
 
+namespace {
+
+constexpr double kLeastRange = 1e-290,
+                 kLeastLogarithm = -290;  // far above the numbers that lose digits, below 1e-307
+
+}  // namespace
+
 std::string tick_number(double value, double scale, int digits) {
   if (value != 0 && (std::abs(value) < 1e-4 || scale >= 1e12)) {
     const int exponent = static_cast<int>(std::floor(std::log10(std::abs(value)) + 1e-9));
@@ -24,8 +31,10 @@ void Axis::finish() {
     const double pad = log ? 0.5 : low == 0 ? 1 : std::abs(low) / 2;
     low -= pad, high += pad;
   }
+  // Between such neighbours no step is a number of its own: they are drawn as the same one.
+  if (!log && high - low < kLeastRange) low -= 1, high += 1;
   if (!log) return linear_ticks();
-  if (high - low >= 0.7) return log_ticks();
+  if (high - low >= 0.7 || low < kLeastLogarithm) return log_ticks();
   // Less than 1 to 5: round linear ticks, at their logarithmic places.
   if (snap) low -= 0.03, high += 0.03;
   Axis values{

@@ -104,6 +104,19 @@ TEST_CASE("charts without a range are drawn") {
                  "1.000000002G"));  // neighbouring ticks differ
 }
 
+TEST_CASE("numbers that are too small for ticks between them are drawn as one") {
+  for (const double size : {5e-324, 1e-310, 1e-300})
+    for (const bool log : {false, true}) {
+      CAPTURE(size);
+      CAPTURE(log);
+      const std::string picture =
+          svg({.series = {{"", {0, 1, 2}, {size, 2 * size, 3 * size}}}, .log_y = log});
+      CHECK(contains(picture, "<svg"));
+      CHECK(picture.size() < 20000);
+      CHECK_FALSE(contains(picture, "nan"));
+    }
+}
+
 TEST_CASE("a series with unequal numbers of x and y is refused by name") {
   CHECK_THROWS_WITH_AS(svg({.series = {{"loss", {1, 2}, {1}}}}),
                        "[svg] series 'loss' has 2 x and 1 y values; need as many of each", ValueError);
