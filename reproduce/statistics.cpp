@@ -169,6 +169,13 @@ double percentile(std::span<const double> sorted, double p) {
   return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
+// n over k.
+double ways_to_choose(std::size_t n, std::size_t k) {
+  double out = 1;
+  for (std::size_t i = 1; i <= k; ++i) out = out * static_cast<double>(n - k + i) / static_cast<double>(i);
+  return out;
+}
+
 // Twice the distance of each rank from the mean rank: a whole number, with ties too.
 std::vector<double> ranks(std::span<const double> x) {
   std::vector<std::size_t> order(x.size());
@@ -222,7 +229,8 @@ PairedDifference paired_difference(std::span<const double> a, std::span<const do
   PairedDifference out{interval_of(sample, level), 0, 1, sample.deviation, sample.size};
   if (sample.mean == 0) return out;
   out.t = sample.deviation == 0 ? std::copysign(kInfinity, sample.mean) : sample.mean / sample.error();
-  out.p = two_tails(std::abs(out.t), sample.degrees());
+  out.p = sample.deviation == 0 ? 2 * sign_test(sample.size, sample.size)
+                                : two_tails(std::abs(out.t), sample.degrees());
   return out;
 }
 
@@ -243,7 +251,7 @@ UnpairedDifference unpaired_difference(std::span<const double> a, std::span<cons
     return {{difference, difference, difference},
             equal ? 0 : std::copysign(kInfinity, difference),
             of_a.degrees() + of_b.degrees(),
-            equal ? 1.0 : 0.0};
+            equal ? 1.0 : 2 / ways_to_choose(a.size() + b.size(), a.size())};
   }
   // Squares of what is at most 1: none overflows, and not all vanish.
   const double x = of_a.error() / larger * (of_a.error() / larger),
@@ -262,8 +270,28 @@ double equivalence_p(std::span<const double> a, std::span<const double> b, doubl
         margin));
   const Sample sample = differences("equivalence_p", a, b);
   const double gap = margin - std::abs(sample.mean);  // to the nearer end, whose p is the larger one
-  if (sample.deviation == 0) return gap > 0 ? 0 : 1;
+  if (sample.deviation == 0) return gap > 0 ? sign_test(sample.size, sample.size) : 1;
   return student_cdf(-gap / sample.error(), sample.degrees());
+}
+
+double sign_test(std::size_t yes, std::size_t all) {
+  if (yes > all || all > 1000)
+    throw ValueError(
+        fmt::format("[sign_test] {} of {}; need some of at most 1000, such as 3 of 5", yes, all));
+  double sum = 0;
+  for (std::size_t k = yes; k <= all; ++k) sum += std::ldexp(ways_to_choose(all, k), -static_cast<int>(all));
+  return sum;
+}
+
+bool varies(std::span<const double> x) {
+  if (x.empty()) return false;
+  const auto [least, most] = std::ranges::minmax(x);
+  return most - least > 1e-9 * std::max(std::abs(least), std::abs(most));
+}
+
+std::vector<double> steady(std::vector<double> x) {
+  if (!x.empty() && !varies(x)) std::ranges::fill(x, x.front());
+  return x;
 }
 
 std::vector<double> holm(std::span<const double> p) {

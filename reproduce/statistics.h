@@ -49,14 +49,24 @@ struct PairedDifference {
 
 // Student's paired test: the difference is significant where p is at most the level that was chosen before.
 // In a table of several comparisons, give all p to holm() first. At least 2 pairs. Where all differences are
-// equal the interval is a point, and p is 0, or 1 for differences of 0.
+// equal the interval is a point: nothing is known of how they vary, so p is that of their signs alone, 2^(1 - pairs), or 1
+// for differences of 0.
 PairedDifference paired_difference(std::span<const double> a, std::span<const double> b, double level = 0.95);
 
 // Are a and b the same but for less than `margin` (positive, in their unit)? The p-value of the claim that
 // the mean of a - b lies inside of (-margin, margin): the larger one of two one-sided tests (Schuirmann 1987).
 // Small is equivalent; a difference that is merely not significant shows no such thing. Where all differences
-// are equal, p is 0 inside of the margin, and 1 at it and beyond.
+// are equal, p is that of as many signs, 2^-pairs, inside of the margin, and 1 at it and beyond.
 double equivalence_p(std::span<const double> a, std::span<const double> b, double margin);
+
+// The chance that `yes` or more of `all` fair coins show heads: the one-sided sign test, for counts and for differences
+// without any spread. sign_test(3, 3) is 0.125: three pairs that agree are no proof.
+double sign_test(std::size_t yes, std::size_t all);
+
+// Do these differ by more than what rounding makes of equal numbers (1e-9 of the largest)?
+bool varies(std::span<const double> x);
+// Equal numbers where they do not.
+std::vector<double> steady(std::vector<double> x);
 
 // Two ways compared that share nothing, such as runs of one with other seeds.
 struct UnpairedDifference {
@@ -66,8 +76,8 @@ struct UnpairedDifference {
   double p;     // two-sided, of equal means
 };
 
-// Welch's test (1947): the two may vary differently. At least 2 of each. Where neither varies the interval is a point, and p is 0, or
-// 1 for equal ones.
+// Welch's test (1947): the two may vary differently. At least 2 of each. Where neither varies the interval is a point, and p is that
+// of the exact permutation test, 2 / C(runs of both, runs of a), or 1 for equal ones.
 UnpairedDifference unpaired_difference(std::span<const double> a, std::span<const double> b,
                                        double level = 0.95);
 

@@ -180,7 +180,7 @@ TEST_CASE("Student's data, taken as two groups, have the published Welch test") 
   const Numbers still(7, 2.0), other(4, 3.0);
   CHECK(unpaired_difference(second_drug(), still).degrees == near(9));
   CHECK(unpaired_difference(still, still).p == 1);
-  CHECK(unpaired_difference(still, other).p == 0);
+  CHECK(unpaired_difference(still, other).p == near(2 / 330.0));  // of 11 over 4 ways to share them out
   CHECK(unpaired_difference(still, other).interval.low == -1);
   // Units do not matter, however small or large.
   for (const double unit : {1e-300, 1e150}) {
@@ -228,7 +228,7 @@ TEST_CASE("differences without any spread have a point for an interval") {
   CHECK(none.t == 0);
   CHECK(none.interval.low == 0);
   CHECK(none.interval.high == 0);
-  CHECK(all.p == 0);
+  CHECK(all.p == 0.25);  // of three signs
   CHECK(all.t == -kInfinity);
   CHECK(all.deviation == 0);
   CHECK(all.interval.estimate == -0.1);  // the sum of three tenths, over three, is another number
@@ -236,12 +236,32 @@ TEST_CASE("differences without any spread have a point for an interval") {
   CHECK(all.interval.high == -0.1);
   CHECK(paired_difference(twice, a).p > 0);
 
-  CHECK(equivalence_p(a, a, 1e-9) == 0);
-  CHECK(equivalence_p(zeros, tenths, 0.11) == 0);
+  CHECK(equivalence_p(a, a, 1e-9) == 0.125);
+  CHECK(equivalence_p(zeros, tenths, 0.11) == 0.125);
   CHECK(equivalence_p(zeros, tenths, 0.1) == 1);
   CHECK(equivalence_p(zeros, tenths, 0.09) == 1);
   // Differences that cancel have no effect, with spread.
   CHECK(paired_difference(Numbers{1, -1}, Numbers{0, 0}).p == 1);
+}
+
+TEST_CASE("the sign test is that of coins") {
+  CHECK(sign_test(0, 0) == 1);
+  CHECK(sign_test(0, 7) == 1);
+  CHECK(sign_test(3, 3) == 0.125);
+  CHECK(sign_test(4, 5) == 6.0 / 32);
+  CHECK(sign_test(9, 10) == 11.0 / 1024);
+  CHECK(sign_test(1000, 1000) == 0x1p-1000);
+  CHECK(sign_test(501, 1000) == near(0.4873874909108196));
+}
+
+TEST_CASE("what rounding tells apart does not vary") {
+  CHECK_FALSE(varies(Numbers{}));
+  CHECK_FALSE(varies(Numbers{3}));
+  CHECK_FALSE(varies(Numbers{99.2 - 98.8, 99.6 - 99.2, 0.4}));
+  CHECK(varies(Numbers{1, 1 + 1e-6}));
+  CHECK(varies(Numbers{0, 1e-300}));
+  CHECK(steady(Numbers{0.1 + 0.2, 0.3}) == Numbers{0.1 + 0.2, 0.1 + 0.2});
+  CHECK(steady(Numbers{1, 2}) == Numbers{1, 2});
 }
 
 TEST_CASE("sizes of numbers do not matter to a paired test") {
@@ -481,4 +501,5 @@ TEST_CASE("what statistics cannot answer is refused, with what to do") {
                        3, [&](auto) { return ++calls == 9 ? kInfinity : 0; }, 100, 0);
                  }),
                  "of resample 7 is inf"));
+  CHECK(contains(value([] { sign_test(4, 3); }), "[sign_test] 4 of 3"));
 }
