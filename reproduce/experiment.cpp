@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <stdexcept>
 
 #include "engine/core/error.h"
 #include "reproduce/experiments/catalogue.h"
@@ -17,6 +19,23 @@ Results::Results(const Experiment& experiment, Settings settings)
 std::vector<std::uint64_t> Settings::all_seeds() const {
   std::vector<std::uint64_t> out;
   for (int i = 0; i < seeds; ++i) out.push_back(first_seed + static_cast<std::uint64_t>(i));
+  return out;
+}
+
+void check_seeds(const Settings& settings) {
+  const std::uint64_t first = settings.first_seed, more = static_cast<std::uint64_t>(settings.seeds - 1);
+  if (first > std::numeric_limits<std::uint64_t>::max() - more)
+    throw ConfigError(fmt::format("[reproduce] {} seeds from {} go beyond 2^64; begin with a smaller one",
+                                  settings.seeds, first));
+  if (first <= kHeldOutSeed && kHeldOutSeed <= first + more)
+    throw ConfigError(fmt::format(
+        "[reproduce] seeds {} to {} hold {}, of the data that runs are tested with; begin with another one",
+        first, first + more, kHeldOutSeed));
+}
+
+const std::vector<double>& Measured::curve(const std::string& name, std::size_t length) const {
+  const std::vector<double>& out = curves.at(name);
+  if (out.size() != length) throw std::out_of_range("a curve of another length");
   return out;
 }
 
@@ -36,10 +55,11 @@ void Results::add(const std::string& row, std::uint64_t seed, Measured measured)
   runs_.insert_or_assign({row, seed}, std::move(measured));
 }
 
-bool Results::complete() const {
-  return std::ranges::all_of(rows_, [&](const std::string& row) {
-    return std::ranges::all_of(seeds(), [&](std::uint64_t seed) { return find(row, seed) != nullptr; });
-  });
+std::size_t Results::known() const {
+  std::size_t out = 0;
+  for (const std::string& row : rows_)
+    for (const std::uint64_t seed : seeds()) out += find(row, seed) != nullptr;
+  return out;
 }
 
 namespace {

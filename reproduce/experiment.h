@@ -34,6 +34,8 @@ struct Settings {
   bool full() const { return extent == Extent::full; }
   std::vector<std::uint64_t> all_seeds() const;
 };
+// ConfigError for seeds that hold kHeldOutSeed, whose runs would be trained on what they are tested with, or go beyond 2^64.
+void check_seeds(const Settings& settings);
 
 // What one run found. Every number is finite: a run that makes another has failed, and says where.
 struct Measured {
@@ -42,6 +44,8 @@ struct Measured {
   std::map<std::string, double> clock;  // what depends on the machine ("tokens/s"); no part of the digest
   std::string failure;                  // empty: the run is finite
   bool failed() const { return !failure.empty(); }
+  // std::out_of_range for a curve that the run does not have, or of another length.
+  const std::vector<double>& curve(const std::string& name, std::size_t length) const;
 };
 
 struct Task {
@@ -73,7 +77,8 @@ class Results {
   // A number of a finished run; kUnknown where there is none. ConfigError as below.
   double number(const std::string& row, std::uint64_t seed, const std::string& number) const;
   void add(const std::string& row, std::uint64_t seed, Measured measured);
-  bool complete() const;
+  bool complete() const { return known() == rows_.size() * seeds().size(); }
+  std::size_t known() const;  // how many runs are, failed ones too
 
   // A number of a row's finished runs, in the order of their seeds. ConfigError for a number that a finished run
   // does not have.

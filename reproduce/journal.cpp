@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -35,6 +36,32 @@ Json head_of(const Results& results) {
           {"first_seed", s.first_seed}};
 }
 
+// A whole number of a file: 5.9 is none, nor is what an int would cut to 5.
+std::uint64_t whole_at(const Json& line, const char* field, std::uint64_t least, std::uint64_t most) {
+  const Json& value = line.at(field);
+  const bool is_whole = value.is_number_unsigned();
+  if (!is_whole || value.get<std::uint64_t>() < least || value.get<std::uint64_t>() > most)
+    throw ConfigError(
+        fmt::format("\"{}\" is {}, and not a whole number from {} to {}", field, value.dump(), least, most));
+  return value.get<std::uint64_t>();
+}
+
+// Why a run cannot be of the same row as another; "" if it can.
+std::string unlike(const Measured& m, const Measured& other) {
+  const auto names = [](const Measured& of) {
+    std::vector<std::string> out;
+    for (const auto& [name, value] : of.numbers) out.push_back(name);
+    return out;
+  };
+  if (names(m) != names(other)) return "it has not the numbers that the row's other runs have";
+  for (const auto& [name, curve] : m.curves)
+    if (const auto theirs = other.curves.find(name);
+        theirs != other.curves.end() && theirs->second.size() != curve.size())
+      return fmt::format("its curve '{}' has {} numbers, that of another run of the row {}", printable(name),
+                         curve.size(), theirs->second.size());
+  return "";
+}
+
 template <class Fn>
 void each_run(const Results& results, Fn fn) {
   for (const std::string& row : results.rows())
@@ -60,7 +87,7 @@ std::string to_jsonl(const Results& results, const Circumstances& where) {
   return out;
 }
 
-Journal parse_jsonl(const std::string& text, const std::string& what) {
+Journal parse_jsonl(const std::string& text, const std::string& what, const std::string& experiment) {
   std::istringstream lines(text);
   std::string line;
   std::size_t number = 0;
@@ -84,14 +111,16 @@ Journal parse_jsonl(const std::string& text, const std::string& what) {
     const std::string extent = head.at("extent");
     if (extent != "quick" && extent != "full") throw wrong("the extent is neither quick nor full");
     settings.extent = extent == "full" ? Extent::full : Extent::quick;
-    settings.seeds = head.at("seeds");
-    settings.first_seed = head.at("first_seed");
-    if (settings.seeds < 1 || settings.seeds > 1000) throw wrong("the number of seeds is not from 1 to 1000");
+    settings.seeds = static_cast<int>(whole_at(head, "seeds", 1, 1000));
+    settings.first_seed = whole_at(head, "first_seed", 0, std::numeric_limits<std::uint64_t>::max());
+    check_seeds(settings);
+    if (const std::string found = head.at("experiment"); !experiment.empty() && found != experiment)
+      throw wrong(fmt::format("these are runs of '{}', and not of {}", printable(found), experiment));
     Journal out{Results(experiment_named(head.at("experiment")), settings),
                 {head.at("data"), head.at("fingerprint"), head.at("machine"), head.at("date")}};
     for (Json json; next(json);) {
       const std::string row = json.at("row");
-      const std::uint64_t seed = json.at("seed");
+      const std::uint64_t seed = whole_at(json, "seed", 0, std::numeric_limits<std::uint64_t>::max());
       const std::vector<std::string>& rows = out.results.rows();
       const std::vector<std::uint64_t> seeds = out.results.seeds();
       if (std::ranges::find(rows, row) == rows.end() || std::ranges::find(seeds, seed) == seeds.end())
@@ -106,6 +135,11 @@ Journal parse_jsonl(const std::string& text, const std::string& what) {
       for (const auto& [curve, values] : m.curves)
         if (values.empty()) throw wrong(fmt::format("the curve '{}' has no numbers", printable(curve)));
       if (json.contains("clock")) m.clock = json.at("clock").get<std::map<std::string, double>>();
+      for (const std::uint64_t known : seeds)
+        if (const Measured* other = out.results.finished(row, known); other && !m.failed())
+          if (const std::string why = unlike(m, *other); !why.empty())
+            throw wrong(fmt::format("the run of row '{}' with seed {} is unlike others: {}", printable(row),
+                                    seed, why));
       out.results.add(row, seed, std::move(m));
     }
     return out;

@@ -22,8 +22,9 @@ struct Journal {
   Circumstances where;
 };
 // The inverse. `what` names the text in errors: IoError for a line that is no such line, for an experiment or a row that is
-// not known, and for a run that is there twice.
-Journal parse_jsonl(const std::string& text, const std::string& what);
+// not known, for a run that is there twice, and for one that has not the numbers, and curves as long, as the row's other runs.
+// experiment: the name of the only one that will do; empty: any.
+Journal parse_jsonl(const std::string& text, const std::string& what, const std::string& experiment = {});
 
 // 16 hexadecimal digits that depend on every number and curve, on rows, seeds and data, and on nothing else: the same on
 // every machine.

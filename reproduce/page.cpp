@@ -30,9 +30,10 @@ std::string sentence(std::string words) {
 }
 
 constexpr const char* kReadingOfClaims =
-    "Every claim was declared in the program before a run was made. Runs are paired by their seeds; intervals are 95 % "
-    "t-intervals; p is of a paired t-test, or of two one-sided ones where two rows are claimed to differ by less than a "
-    "margin, adjusted together for all claims of this page (Holm). A claim that the runs decide neither way is not "
+    "Claims were declared in the program before their runs were made, but for those of which this page says otherwise. Runs "
+    "are paired by their seeds; intervals are 95 % t-intervals; p is of a paired t-test, or of two one-sided ones where two "
+    "rows are claimed to differ by less than a margin; of signs alone where every pair shows the same number, and for counts; "
+    "adjusted together for all claims of this page (Holm). A claim that the runs decide neither way is not "
     "reproduced at this scale, and one is contradicted where they decide against it.";
 
 std::set<std::string> names_of(const Results& results) {
@@ -60,6 +61,16 @@ Table every_run(const Results& results) {
   return table;
 }
 
+// "reproduce t5 --full --first-seed 3": makes these runs again.
+std::string call_of(const Results& results) {
+  const Experiment& e = results.experiment();
+  const Settings& s = results.settings();
+  std::string out = fmt::format("reproduce {} --{}", e.name, name(s.extent));
+  if (s.seeds != (s.full() ? e.full_seeds : e.quick_seeds)) out += fmt::format(" --seeds {}", s.seeds);
+  if (s.first_seed != Settings{}.first_seed) out += fmt::format(" --first-seed {}", s.first_seed);
+  return out;
+}
+
 Table failed_runs(const Results& results) {
   Table table{"Runs that failed", {"row", "seed", "why"}};
   for (const std::string& row : results.rows())
@@ -75,6 +86,11 @@ std::string seeds_text(const Results& results) {
   const std::vector<std::uint64_t> seeds = results.seeds();
   return seeds.size() == 1 ? fmt::format("{}", seeds[0])
                            : fmt::format("{} to {}", seeds.front(), seeds.back());
+}
+
+std::string missing_text(const Results& results) {
+  const std::size_t all = results.rows().size() * results.seeds().size();
+  return results.complete() ? "" : fmt::format("; incomplete: {} of {} runs are there", results.known(), all);
 }
 
 std::string markdown_of(const Table& table) {
@@ -108,7 +124,7 @@ std::string page_of(const Results& results, const Circumstances& where) {
   views.push_back(std::move(all));
   return html_report(e.title, e.source,
                      {{"extent", name(results.settings().extent)},
-                      {"seeds", seeds_text(results)},
+                      {"seeds", seeds_text(results) + missing_text(results)},
                       {"data", where.data.empty() ? "drawn by the program" : where.data},
                       {"digest of all numbers", digest(results, where)}},
                      views);
@@ -118,10 +134,9 @@ std::string markdown_of(const Results& results, const Circumstances& where) {
   const Experiment& e = results.experiment();
   std::string out =
       fmt::format("## {}: {}\n\n{} After {}.\n\n", e.name, e.title, sentence(e.shows), e.source);
-  out += fmt::format("`reproduce {} --{}`, seeds {}; {}; {}, {}; digest `{}`.\n\n", e.name,
-                     name(results.settings().extent), seeds_text(results),
-                     where.data.empty() ? "data drawn by the program" : where.data, where.machine, where.date,
-                     digest(results, where));
+  out += fmt::format("`{}`, seeds {}{}; {}; {}, {}; digest `{}`.\n\n", call_of(results), seeds_text(results),
+                     missing_text(results), where.data.empty() ? "data drawn by the program" : where.data,
+                     where.machine, where.date, digest(results, where));
   for (const ReportView& view : e.views(results))
     for (const Picture& picture : view.pictures)
       if (const auto* table = std::get_if<Table>(&picture)) out += markdown_of(*table);

@@ -15,5 +15,7 @@ std::string markdown_of(const Results& results, const Circumstances& where);
 std::string markdown_of(const Table& table);
 // "0 to 4"
 std::string seeds_text(const Results& results);
+// "; 23 of 25 runs are there", "" of all.
+std::string missing_text(const Results& results);
 
 }  // namespace nestgrad::reproduce

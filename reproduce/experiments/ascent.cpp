@@ -85,7 +85,7 @@ Measured run(const Task& task) {
 struct Agreement {
   std::size_t steps = 0, same = 0;
   double largest = 0;
-  bool failed = false;  // one of the two is not finite
+  std::size_t diverged = 0;  // pairs of which a run is not finite
 };
 
 Agreement agreement(const Results& results, const Case& c) {
@@ -95,14 +95,14 @@ Agreement agreement(const Results& results, const Case& c) {
                    *up = results.find(c.name + kMirrored, seed);
     if (!down || !up) continue;
     if (down->failed() || up->failed()) {
-      out.failed = true;
+      ++out.diverged;
       continue;
     }
     const std::vector<double>&a = down->curves.at("training loss"), &b = up->curves.at("training loss");
-    for (std::size_t i = 0; i < a.size(); ++i) {
+    for (const double apart : less(a, b)) {
       ++out.steps;
-      out.same += a[i] == b[i];
-      out.largest = worse(out.largest, std::abs(a[i] - b[i]));
+      out.same += apart == 0;
+      out.largest = worse(out.largest, std::abs(apart));
     }
     ++out.steps;
     out.same += down->numbers.at("loss") == up->numbers.at("loss");
@@ -116,11 +116,10 @@ DeclaredClaim bits(const Case& c, bool same) {
                [=](const Results& results) {
                  const Agreement a = agreement(results, c);
                  const std::string shown =
-                     fmt::format("{} of {} losses are the same bits; largest difference {:.3g}{}", a.same,
-                                 a.steps, a.largest, a.failed ? "; a run is not finite" : "");
-                 if (a.steps == 0 && !a.failed) return Exact{};
-                 const bool all = a.same == a.steps && !a.failed;
-                 return Exact{same == all, shown};
+                     fmt::format("{} of {} losses are the same bits; largest difference {:.3g}", a.same,
+                                 a.steps, a.largest);
+                 if (a.steps == 0) return Exact{std::nullopt, a.diverged > 0 ? "all runs diverged" : ""};
+                 return Exact{same == (a.same == a.steps), shown, a.diverged};
                });
 }
 

@@ -147,9 +147,7 @@ std::vector<double> gain_by_place(const Results& results, const ContextModel& mo
   const Measured *long_one = finished(results, model, lengths.back(), seed),
                  *short_one = finished(results, model, lengths.front(), seed);
   if (!long_one || !short_one) return {};
-  std::vector<double> out = long_one->curves.at(kByPlace);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] -= short_one->curves.at(kByPlace)[i];
-  return out;
+  return less(long_one->curve(kByPlace, kPlaces), short_one->curve(kByPlace, kPlaces));
 }
 double slope_of(const Results& results, const ContextModel& model, std::uint64_t seed) {
   const std::vector<double> gain = gain_by_place(results, model, seed);
@@ -184,13 +182,15 @@ std::vector<DeclaredClaim> claims() {
       falls("TTT-MLP less TTT-Linear falls from the shortest windows to the longest", "TTT-MLP",
             "TTT-Linear"),
       slopes_down("softmax attention"), slopes_down("TTT-Linear"),
-      negative("TTT-E2E is below softmax attention that is fine-tuned while it reads, at the longest windows",
-               "nats", [](const Results& results, std::uint64_t seed) {
-                 const std::int64_t longest = lengths_of(results.settings()).back();
-                 const std::string softmax = row_of(context_model("softmax attention"), longest);
-                 return loss_of(results, context_model("TTT-E2E"), longest, seed) -
-                        results.number(softmax, seed, kFineTuned);
-               })};
+      negative(
+          "TTT-E2E is below softmax attention that is fine-tuned while it reads, at the longest windows (which in a "
+          "full run softmax attention reads with the narrowest MLP, and with 2.7 times the operations)",
+          "nats", [](const Results& results, std::uint64_t seed) {
+            const std::int64_t longest = lengths_of(results.settings()).back();
+            const std::string softmax = row_of(context_model("softmax attention"), longest);
+            return loss_of(results, context_model("TTT-E2E"), longest, seed) -
+                   results.number(softmax, seed, kFineTuned);
+          })};
 }
 
 // ---- the page ----
@@ -292,7 +292,7 @@ Chart position_chart(const Results& results) {
                    .y_label = "loss (nats per byte), a mean over seeds"},
                   [&](const ContextModel& model, std::uint64_t seed) {
                     const Measured* m = finished(results, model, lengths_of(results.settings()).back(), seed);
-                    return m ? m->curves.at(kByPlace) : std::vector<double>{};
+                    return m ? m->curve(kByPlace, kPlaces) : std::vector<double>{};
                   });
 }
 
@@ -348,8 +348,9 @@ std::vector<ReportView> views(const Results& results) {
            "Operations of a token's forward reading, products and sums counted apart, of the matrix products only: of the "
            "layers, their inner steps token by token, the MLPs and the output. The MLP is made as wide as the budget "
            "leaves, in steps of 8, which is within 3 % where a model can meet it at all: at T = 4096 softmax attention "
-           "alone takes more than the budget, so there it has the narrowest MLP and does more work than the others, "
-           "and no claim compares it with them. Programs in blocks do other work, and training is not counted: the "
+           "alone takes more than the budget, so there it has the narrowest MLP, of 16, and does more work than the others: "
+           "1159 thousand operations a token for 426 of TTT-E2E. The claim on TTT-E2E at the longest windows compares with just "
+           "this model, which is no comparison at equal work: its narrow MLP may cost it more than what is measured. Programs in blocks do other work, and training is not counted: the "
            "derivative of an inner step costs more than that of attention.",
        .pictures = {work_table(results)}}};
 }

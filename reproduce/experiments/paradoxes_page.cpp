@@ -120,8 +120,9 @@ std::vector<ReportView> paradoxes_views(const Results& results) {
        .reading =
            "Every row is trained anew, from the same start and on the same bytes as its baseline. LaCT's inner loss is an "
            "inner product, for which ascent is descent from a mirrored start (the experiment `ascent` shows it bit for "
-           "bit): so the ascent row differs from the baseline as another seed would, and its difference is the noise "
-           "against which that of Q := K is to be seen. TTT-Linear has a squared error, which has no such symmetry; its "
+           "bit). But the mirror includes the gain of the norm behind the learner, which starts at +1 and is not turned here, so "
+           "the ascent row does not start where another seed might: its difference is no mere noise, and in full runs "
+           "it is below the baseline by more than seeds differ. TTT-Linear has a squared error, which has no such symmetry; its "
            "rates are learnt, and may become small where a step does harm. In softmax attention Q := K is another model: "
            "whose scores are symmetric, with its own token among the largest.\n\n"
            "What differs from the paper: 760M parameters on 32k tokens of books there, some 0.2M on bytes of source text "

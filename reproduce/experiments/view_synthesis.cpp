@@ -90,8 +90,8 @@ std::vector<DeclaredClaim> claims() {
   const auto steps = [](const Results& results, std::uint64_t seed) {
     const Measured* m = results.finished(kLact, seed);
     if (!m) return kUnknown;
-    const std::vector<double>& psnr = m->curves.at("PSNR by steps");
-    return *std::max_element(psnr.begin() + 1, psnr.end()) - psnr[0];
+    const std::vector<double>& psnr = m->curve("PSNR by steps", std::size(kSteps));
+    return largest_of({psnr.begin() + 1, psnr.end()}) - psnr.front();
   };
   const auto above = [](const char* number, const char* text) {
     return negative(text, "dB", [=](const Results& results, std::uint64_t seed) {

@@ -289,7 +289,8 @@ TEST_CASE("reproduce: runs with other seeds agree, or it is said which numbers d
   CHECK(other.overlapping == 1);
   const std::string section = markdown_of(first, again);
   for (const char* text :
-       {"**Again, with seeds 9 to 17**", "2 numbers in both, 1 with overlapping intervals, one mean differs",
+       {"**Again, with seeds 9 to 17**",
+        "2 numbers in both: of 2 that vary 1 have overlapping intervals; one mean differs",
         "| low is below high | holds | holds |", "**Means that differ**", "| high | loss |"}) {
     CAPTURE(text);
     CHECK(contains(section, text));
