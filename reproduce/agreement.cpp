@@ -142,7 +142,9 @@ std::string markdown_of(const Journal& first, const Journal& again) {
   for (std::size_t i = 0; i < before.size(); ++i)
     verdicts.rows.push_back({before[i].text, text_of(before[i].verdict), text_of(now[i].verdict)});
   out += markdown_of(verdicts);
-  if (!agreement.moved.empty()) {
+  if (agreement.moved.empty()) {
+    out += fmt::format("No numbers of a row are {} times as large or small together.\n\n", kFactor);
+  } else {
     Table moved{fmt::format("Numbers of a row that are {} times as large or small together, or more: no test",
                             kFactor),
                 {"row", "numbers", "how many", "times"}};

@@ -367,7 +367,7 @@ std::vector<ReportView> pages(const Results& results) {
            "of so few samples is biased: the last row says what real images have. The paper's figures are of DiT-S/2 on "
            "ImageNet. It inherits into a model that has its own new parts; here 'all but attention' has new projections "
            "of queries, keys, values and answers. That claim which speaks of a third of what a new attention loses is open where "
-           "the interval of that loss holds 0: there is then nothing to take a third of.",
+           "the interval of that loss holds 0, a rule that was made after the kept runs: there is then nothing to take a third of.",
        .pictures = {table, picture, images}}};
 }
 

@@ -123,7 +123,8 @@ std::vector<ReportView> paradoxes_views(const Results& results) {
            "bit). But the mirror includes the gain of the norm behind the learner, which starts at +1 and is not turned here, so "
            "the ascent row does not start where another seed might: its difference is no mere noise, and in full runs "
            "it is below the baseline by more than seeds differ. TTT-Linear has a squared error, which has no such symmetry; its "
-           "rates are learnt, and may become small where a step does harm. In softmax attention Q := K is another model: "
+           "rates are learnt, and may become small where a step does harm; where a run of it is not finite a sign test over seeds judges (a "
+           "rule that was made after the kept runs). In softmax attention Q := K is another model: "
            "whose scores are symmetric, with its own token among the largest.\n\n"
            "What differs from the paper: 760M parameters on 32k tokens of books there, some 0.2M on bytes of source text "
            "here; a window of attention is beside LaCT in both, and keeps its own queries with Q := K.",

@@ -287,7 +287,9 @@ ReportView conversions_view(const Results& results) {
           "the same further training, which the paper does not give it.\n\n"
           "Paper: DeiT-T on ImageNet, 300 epochs, then 30 (tables 1 and 2). Ours: characters of ten classes on 40 x 40 "
           "pixels with pieces of others beside them, 64 tokens, width 48, two blocks. Levels do not compare; signs and "
-          "order do. Linear attention has nothing new, so frozen it is not trained at all.",
+          "order do. Linear attention has nothing new, so frozen it is not trained at all.\n\n"
+          "That softmax attention is better than every frozen TTT layer was first claimed of the gated one alone; that more runs "
+          "break without subtraction is judged by a sign test since the kept runs were made.",
       .pictures = {table_of(results, "Conversions (the paper's tables 1 and 2)", rows, paper, kFurther),
                    picture}};
 }
