@@ -317,6 +317,8 @@ TEST_CASE("agreement: a row that doubles is named, numbers that do not vary are 
   REQUIRE(doubled.moved.size() == 1);
   CHECK(doubled.moved[0].row == "a");
   CHECK(doubled.moved[0].ratio == doctest::Approx(2 * 3.4 / 3.3));
+  CHECK(doubled.numbers[0].p ==
+        doctest::Approx(2 * unpaired_difference(doubled.numbers[0].first, doubled.numbers[0].again).p));
   CHECK(doubled.numbers[1].p == doctest::Approx(0.1));  // 2 of the 20 ways to share six runs out
   const std::string section = markdown_of(of_first, again_of(2, 2));
   CHECK(contains(section, "| a | loss | 1 | 2.06 |"));
