@@ -102,6 +102,7 @@ expect 2 'NAME' "$bin/reproduce" nothing
 expect 2 'excludes' "$bin/reproduce" ascent --quick --full
 expect 2 'check: is about runs' "$bin/reproduce" --check
 expect 2 'seeds' "$bin/reproduce" ascent --seeds 0
+expect 2 'hold 1751477348' "$bin/reproduce" ascent --first-seed 1751477347 --out "$work/not-begun"
 expect 2 'ascent has no models of images' "$bin/reproduce" ascent --models "$work/models" --out "$work/reproduce-2"
 expect 1 'no results to go on from' "$bin/reproduce" ascent --resume --out "$work/reproduce"
 mkdir -p "$work/reproduce/ascent"; echo '{"experiment": "ascent"' > "$work/reproduce/ascent/results.jsonl"
@@ -117,6 +118,8 @@ expect 1 'no folder|images|idx' "$bin/reproduce" ascent t5 --data "$text" --out 
 [ ! -e "$work/reproduce-3" ] || fail "an experiment was begun whose companion has no data"
 expect 1 'missing.txt' "$bin/reproduce" ascent --data "$work/missing.txt" --out "$work/reproduce-2"
 expect 1 'no runs are kept there' "$bin/reproduce" --report --kept "$work/reproduce" --page "$work/none/page.md"
+mkdir "$work/kept-runs"; cp "$work/reproduce/ascent/results.jsonl" "$work/kept-runs/recall.jsonl"
+expect 1 'recall.jsonl, line 1: these are runs of .ascent., and not of recall' "$bin/reproduce" --report --kept "$work/kept-runs" --page "$work/page.md"
 
 # Bad data.
 : > "$work/empty.txt"; echo hi > "$work/tiny.txt"; mkdir "$work/no-text"; printf 'a\0b' > "$work/no-text/binary"
