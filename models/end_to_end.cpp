@@ -42,6 +42,12 @@ void EndToEndConfig::check() const {
   if (rate_warmup_steps < 0)
     throw ConfigError(
         fmt::format("[end_to_end] rate_warmup_steps must not be negative, it is {}", rate_warmup_steps));
+  if (!(rms_norm_eps >= 0) || !std::isfinite(rms_norm_eps))
+    throw ConfigError(
+        fmt::format("[end_to_end] rms_norm_eps must be finite and not negative, it is {}", rms_norm_eps));
+  if (!(rope_theta > 0) || !std::isfinite(rope_theta))
+    throw ConfigError(
+        fmt::format("[end_to_end] rope_theta must be finite and positive, it is {}", rope_theta));
   if (bos_token < -1 || bos_token >= vocab_size)
     throw ConfigError(fmt::format("[end_to_end] bos_token is {}; it must be one of {} tokens, or -1 for none",
                                   bos_token, vocab_size));

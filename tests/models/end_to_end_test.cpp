@@ -402,6 +402,10 @@ TEST_CASE("a checkpoint schedule changes no bit, and sizes that do not fit are n
   for (const double clip : {HUGE_VAL, std::nan("")})
     CHECK(contains(refuses([&](auto& c) { c.clip = clip; }), "clip must be finite"));
   CHECK(contains(refuses([](auto& c) { c.num_attention_heads = 4; }), "an even dimension"));
+  CHECK(contains(refuses([](auto& c) { c.rms_norm_eps = -1e-6; }), "rms_norm_eps must be finite and not"));
+  for (const double theta : {0.0, -1.0, HUGE_VAL})
+    CHECK(
+        contains(refuses([&](auto& c) { c.rope_theta = theta; }), "rope_theta must be finite and positive"));
 }
 
 namespace {
