@@ -1252,8 +1252,16 @@ FAULTS = [
         ("options-read-past", "if («from.at(field) != wanted») refuse_option", "false"),
         ("first-blocks-learn-too", "if («named(first) != prime || named(last) != prime») return false;", "named(last) != prime"),
     ]),
-    ("golden-check", "tests/golden_check/operations.cpp", (files("golden_check/"),), [
+    ("golden-check", "tests/golden_check/metadata.cpp", (files("golden_check/"),), [
         ("any-layout", "if («std::ranges::count(known, text(key)) > 0») return;", "true"),
+        ("any-count", "if (error != std::errc() || value < least || «value > most»)", "false"),
+        ("any-range", "ends->second <= ends->first || «ends->second > count»)", "false"),
+    ]),
+    ("golden-check", "tests/golden_check/comparison.cpp", (files("golden_check/"),), [
+        ("absent-and-not-told", "«report_.absent.push_back(name)»;", "(void)name"),
+    ]),
+    ("golden-check", "tests/golden_check/operations.cpp", (files("golden_check/"),), [
+        ("statements-read-past", "if («op.text(\"op\").starts_with(each.operation) && op.says(each.key)») op.only", "false"),
     ]),
     ("learners", "ttt/learners/step_size.cpp", (files("ttt/state_space"),), [
         ("memory-does-not-fade", "exp(«-(rate * dt)»)", "0.0 * dt"),

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <set>
 #include <string_view>
@@ -11,7 +10,9 @@
 #include "autograd/grad.h"
 #include "models/json.h"
 #include "ops/ops.h"
+#include "tests/golden_check/comparison.h"
 #include "tests/golden_check/golden_file.h"
+#include "tests/golden_check/metadata.h"
 
 namespace nestgrad {
 
@@ -78,21 +79,31 @@ bool names(const std::string& pattern, const std::string& name) {
 // The official configuration, as far as it is ours: what it says otherwise is no file that can be checked.
 class OfficialConfig {
  public:
-  OfficialConfig(const SafeTensors& file, std::string path)
-      : path_(std::move(path)), parameters_(names_under(file, "param.")) {
-    json_ = parse_json(text(file, "config"));
+  OfficialConfig(const SafeTensors& file, const std::string& path)
+      : says_{path, file.metadata}, parameters_(names_under(file, "param.")) {
+    json_ = parse_json(says_.text("config"));
     if (!json_.is_object()) refuse("its 'config' is no JSON object");
     complete(json_, official_defaults());
     inner_ = json_["optimizer_inner"];
     if (!inner_.is_object()) refuse_option("optimizer_inner", inner_, "a step of SGD");
     complete(inner_, official_sgd());
-    step_ = number(file, "step_index");
-    rate_ = number(file, "inner_rate");
-    const auto labels = file.metadata.find("labels");
-    none_is_masked_ = labels != file.metadata.end() && labels->second.ends_with("none is masked");
+    if (inner_["clip_gradient"].is_null()) inner_["clip_gradient"] = 0.0;  // clips nothing
+    const std::string read = "tokens[:, 1:]";
+    if (says_.says("labels") && !says_.text("labels").starts_with(read))
+      refuse(fmt::format("'labels' in the metadata is '{}'; only what begins with '{}' can be checked",
+                         says_.text("labels"), read));
+    none_is_masked_ = says_.says("labels") && says_.text("labels").ends_with("none is masked");
+    if (says_.says("inner"))
+      says_.only("inner", {"language_model.model.h.prime_storage.feed_forward_prime.{w1,w2,w3}.weight"});
   }
 
-  double step() const { return step_; }  // of the outer training, from 0
+  // Of the outer training, from 0; -1: before it, where a ramp begins. Without a ramp nothing depends on it.
+  double step() const {
+    if (!says_.says("step_index") && get<double>(json_, "ilr_warmup_steps") <= 0) return 0;
+    const double step = says_.number("step_index", -1);
+    if (step != std::floor(step)) refuse(fmt::format("its 'step_index' is {}, no integer", step));
+    return step;
+  }
 
   EndToEndConfig model() const {
     check_options();
@@ -143,6 +154,8 @@ class OfficialConfig {
     only(json_, "train_mode", "meta");
     for (const char* dropout : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) only(json_, dropout, 0.0);
     only(inner_, "optimizer_type", "sgd");
+    if (const json& last = json_.value("suffix_len", json()); last == 0)
+      refuse_option("suffix_len", last, "a model of which a block learns");
     if (const json& spec = json_.at("spec_inner"); !learns_prime(spec))
       refuse_option("spec_inner", spec, "what names w1, w2 and w3 of feed_forward_prime and nothing else");
   }
@@ -174,30 +187,18 @@ class OfficialConfig {
   void check_ramp() const {
     const double lr = get<double>(inner_, "lr"), init = get<double>(json_, "ilr_init"),
                  steps = get<double>(json_, "ilr_warmup_steps");
-    const double ramp = steps > 0 ? init + (lr - init) * std::min(1.0, (step_ + 1) / steps) : lr;
-    if (!(std::abs(ramp - rate_) < 1e-12))
-      refuse(fmt::format("its 'inner_rate' is {}, its ramp says {} in step {}", rate_, ramp, step_));
+    const double ramp = steps > 0 ? init + (lr - init) * std::min(1.0, (step() + 1) / steps) : lr;
+    const double rate = says_.says("inner_rate") ? says_.number("inner_rate") : ramp;
+    if (!(std::abs(ramp - rate) < 1e-12))
+      refuse(fmt::format("its 'inner_rate' is {}, its ramp says {} in step {}", rate, ramp, step()));
   }
   [[noreturn]] void refuse(const std::string& why) const {
-    throw IoError(fmt::format("{}: a model that trains while it reads: {}", path_, why));
+    throw IoError(fmt::format("{}: a model that trains while it reads: {}", says_.path, why));
   }
   [[noreturn]] void refuse_option(const char* field, const json& value, const std::string& wanted) const {
     refuse(fmt::format("'{}' of its 'config' is {}{}; only {} can be checked", field, shown(value),
                        left_out_.contains(field) ? ", as it is officially where it is left out" : "",
                        wanted));
-  }
-  const std::string& text(const SafeTensors& file, const std::string& key) const {
-    const auto at = file.metadata.find(key);
-    if (at == file.metadata.end()) refuse(fmt::format("its metadata has no '{}'", key));
-    return at->second;
-  }
-  double number(const SafeTensors& file, const std::string& key) const {
-    const std::string& written = text(file, key);
-    char* end = nullptr;
-    const double out = std::strtod(written.c_str(), &end);
-    if (end == written.c_str() || *end != 0 || !std::isfinite(out))
-      refuse(fmt::format("its '{}' is '{}', not a number", key, written));
-    return out;
   }
   template <class T>
   T get(const json& from, const char* field) const {
@@ -207,11 +208,10 @@ class OfficialConfig {
     return at->get<T>();
   }
 
-  std::string path_;
+  GoldenMetadata says_;
   std::vector<std::string> parameters_;
   std::set<std::string> left_out_;
   json json_, inner_;
-  double step_ = 0, rate_ = 0;
   bool none_is_masked_ = false;
 };
 
@@ -223,26 +223,37 @@ struct Masked {
 
 // A chunk's loss that is not the mean over all of its tokens was made with a mask, and so was a 0 for every such target.
 Masked masked_in(const SafeTensors& file, std::int64_t bos, std::int64_t chunk, const std::string& path) {
-  const Array &tokens = find_tokens(file, "tokens", path), &of_token = find(file, "token_loss", path),
-              &of_chunk = find(file, "chunk_loss", path);
+  const Array& tokens = find_tokens(file, "tokens", path);
   const std::int64_t batch = tokens.shape()[0], time = tokens.shape()[1] - 1;
+  const auto is_bos = [&](std::int64_t b, std::int64_t t) {
+    return tokens.at(b * (time + 1) + t + 1) == static_cast<double>(bos);
+  };
+  std::int64_t targets = 0, zeros = 0;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t t = 0; t < time; ++t) targets += is_bos(b, t);
+  if (targets == 0) return {};
+  for (const char* needed : {"token_loss", "chunk_loss"})
+    if (!file.tensors.contains(needed))
+      throw IoError(fmt::format(
+          "{}: 'bos_token_id' of its 'config' is {}, which is a target: without '{}' nothing says if it was "
+          "left out",
+          path, bos, needed));
+  const Array &of_token = find(file, "token_loss", path), &of_chunk = find(file, "chunk_loss", path);
   if (of_token.shape() != Shape{batch, time} || of_chunk.shape() != Shape{batch, time / chunk}) return {};
   Masked out;
-  std::int64_t targets = 0, zeros = 0;
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t c = 0; c < time / chunk; ++c) {
       double sum = 0;
       for (std::int64_t t = c * chunk; t < (c + 1) * chunk; ++t) {
         const double loss = of_token.at(b * time + t);
-        const bool is_bos = tokens.at(b * (time + 1) + t + 1) == static_cast<double>(bos);
-        targets += is_bos, zeros += is_bos && loss == 0;
+        zeros += is_bos(b, t) && loss == 0;
         sum += loss;
       }
       const double mean = sum / static_cast<double>(chunk);
       if (!(std::abs(of_chunk.at(b * (time / chunk) + c) - mean) <= 1e-6 * std::abs(mean))) out.chunks = true;
     }
-  out.tokens = targets > 0 && zeros == targets;
-  out.chunks = targets > 0 && (out.chunks || out.tokens);
+  out.tokens = zeros == targets;
+  out.chunks = out.chunks || out.tokens;
   return out;
 }
 
@@ -259,7 +270,14 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
         fmt::format("{}: {} tokens are no whole chunks of {}", path, tokens.shape()[1] - 1, config.chunk));
   const Masked masked = masked_in(file, config.bos_token, config.chunk, path);
   if (!masked.chunks) config.bos_token = -1;
+  config.window = std::min(config.window, tokens.shape()[1] - 1);  // a longer one reads as much
   const StateDict params = with_prefix(file, "param.", options.dtype);
+  LanguageModelConfig{.vocab_size = config.vocab_size,
+                      .hidden_size = config.hidden_size,
+                      .intermediate_size = config.intermediate_size,
+                      .num_hidden_layers = config.num_hidden_layers,
+                      .num_attention_heads = config.num_attention_heads}
+      .check_against(parameter_count(params), path);
 
   // Outputs by name, then the gradients.
   std::vector<std::string> names;
@@ -296,19 +314,13 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
   check_fits(model.params, params, path);
   const std::vector<Array> out = model.function(model.bind({tokens}, {&params}));
 
-  GoldenReport report;
-  report.loss_error = error_of(out[0], file, "loss", path);
-  for (std::size_t k = 1; k < names.size(); ++k)
-    note(error_of(out[k], file, names[k], path), names[k], report.output_error, report.worst_output_name);
-  report.gradients = has_gradients(file);
-  for (std::size_t i = 0; report.gradients && i < model.params.size(); ++i)
-    note(gradient_error_of(out[names.size() + i], file, model.params[i].name, path), model.params[i].name,
-         report.worst_grad_error, report.worst_grad_name);
-  std::set<std::string> seen(names.begin(), names.end());
-  seen.insert("tokens");
-  for (const ParamSpec& p : model.params) seen.insert({"param." + p.name, "grad." + p.name});
-  report.unread = unread_inputs(file, seen, path);
-  return report;
+  Comparison comparison(file, path, {"tokens"});
+  comparison.loss(out[0]);
+  for (std::size_t k = 1; k < names.size(); ++k) comparison.output(out[k], names[k]);
+  if (has_gradients(file))
+    for (std::size_t i = 0; i < model.params.size(); ++i)
+      comparison.gradient(out[names.size() + i], {model.params[i].name});
+  return comparison.done();
 }
 
 }  // namespace nestgrad

@@ -48,7 +48,7 @@ inline double error_of(const Array& ours, const SafeTensors& file, const std::st
   return relative_error(ours, theirs);
 }
 
-// Does the file have gradients? All of them, or none.
+// Does the file have gradients?
 inline bool has_gradients(const SafeTensors& file) {
   const auto at = file.tensors.lower_bound("grad.");
   return at != file.tensors.end() && at->first.starts_with("grad.");

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "engine/core/error.h"
@@ -36,76 +35,51 @@ Tensor GoldenOperation::input(const std::string& name, int rank) const {
   return at->second;
 }
 
-bool GoldenOperation::says(const std::string& key) const {
-  const auto at = metadata.find(key);
-  return at != metadata.end() && at->second != "None";
-}
-
-const std::string& GoldenOperation::text(const std::string& key) const {
-  const auto at = metadata.find(key);
-  if (at == metadata.end())
-    throw IoError(fmt::format("{}: its metadata has no '{}', which files of this operation have", path, key));
-  return at->second;
-}
-
 namespace {
 
-template <class T>
-T parsed(const GoldenOperation& op, const std::string& key, std::string_view text, const char* what) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw IoError(fmt::format("{}: '{}' in the metadata is '{}', not {}", op.path, key, op.text(key), what));
-  return value;
+// What a file may say of how its numbers were made, and there is one way here. An operation is named by how its name
+// begins.
+struct Statement {
+  std::string_view operation;
+  const char* key;
+  std::vector<std::string> known;
+};
+
+void check_statements(const GoldenOperation& op) {
+  static const std::vector<Statement> statements{
+      {"gated_delta_rule", "g", {"log decay"}},
+      {"gated_linear_attention", "gk", {"log decay per key channel", "log decay"}},
+      {"mesa_net", "g", {"log decay"}},
+      {"mesa_net", "start", {"x0 = 0"}},
+      {"titans", "loss", {"mean over features of squares, times lr, summed over the chunk"}},
+      {"titans", "read", {"token t reads the weights after floor((t + 1) / chunk_size) chunks"}},
+      {"lact_block_causal", "order", {"apply then update; last chunk only applied"}},
+      {"lact_nvs", "note", {"weight-norm target norms are detached"}}};
+  for (const Statement& each : statements)
+    if (op.text("op").starts_with(each.operation) && op.says(each.key)) op.only(each.key, each.known);
 }
 
 }  // namespace
-
-std::int64_t GoldenOperation::integer(const std::string& key, std::int64_t least) const {
-  const auto value = parsed<std::int64_t>(*this, key, text(key), "an integer");
-  if (value < least)
-    throw IoError(
-        fmt::format("{}: '{}' in the metadata is {}, it must be at least {}", path, key, value, least));
-  return value;
-}
-
-double GoldenOperation::number(const std::string& key) const {
-  return parsed<double>(*this, key, text(key), "a number");
-}
-
-bool GoldenOperation::flag(const std::string& key) const {
-  const std::string& value = text(key);
-  if (value != "True" && value != "False")
-    throw IoError(fmt::format("{}: '{}' in the metadata is '{}', not True or False", path, key, value));
-  return value == "True";
-}
-
-void GoldenOperation::only(const std::string& key, const std::vector<std::string>& known) const {
-  if (std::ranges::count(known, text(key)) > 0) return;
-  throw IoError(fmt::format("{}: '{}' in the metadata is '{}'; only '{}' can be checked", path, key,
-                            text(key), fmt::join(known, "' and '")));
-}
-
-std::vector<std::int64_t> GoldenOperation::integers(const std::string& key) const {
-  std::vector<std::int64_t> out;
-  std::string_view rest = text(key);
-  while (!rest.empty()) {
-    const std::size_t from = rest.find_first_not_of("[]() ,"),
-                      to = std::min(rest.find_first_of("]) ,", from), rest.size());
-    if (from == rest.npos) break;
-    out.push_back(parsed<std::int64_t>(*this, key, rest.substr(from, to - from), "a list of integers"));
-    rest.remove_prefix(to);
-  }
-  return out;
-}
 
 namespace {
 
 // ---- sequences of heads: [batch, heads, time, ..], or [batch, time, heads, ..] with the layout 'B T H D'
 // ----
 
+// Of MesaNet without a layout, of which nothing is agreed: where q has as many heads as lamb.
+bool heads_behind(const GoldenOperation& op) {
+  const Tensor q = op.input("q", 4);
+  const std::int64_t heads = op.input("lamb", 2).dim(0);
+  const bool before = q.dim(1) == heads, behind = q.dim(2) == heads;
+  if (before == behind && !(before && heads == 1)) op.text("layout");  // which is not there: IoError
+  return behind;
+}
+
 bool time_first(const GoldenOperation& op) {
-  if (!op.says("layout")) return false;
+  const std::string& name = op.text("op");
+  if (!op.says("layout"))
+    return name.starts_with("mesa_net") ? heads_behind(op)
+                                        : name != "delta_rule" && !name.starts_with("titans");
   op.only("layout", {"B T H D", "B H T D"});
   return op.text("layout") == "B T H D";
 }
@@ -122,11 +96,20 @@ Tensor gate_rows(const GoldenOperation& op, const std::string& name) {
   return swap_if(time_first(op), reshape(x, {x.dim(0), x.dim(1), x.dim(2), 1}));
 }
 
+// By what q is multiplied. Where the file does not say, MesaNet and Titans take it as it is and memories that are one
+// matrix have 1/sqrt(d_k), but for gated linear attention, of which nothing is agreed.
+double q_scale(const GoldenOperation& op, std::int64_t keys) {
+  const std::string& name = op.text("op");
+  if (!op.says("q_scale") && (name.starts_with("mesa_net") || name.starts_with("titans"))) return 1;
+  const bool agreed = !op.says("q_scale") && name != "gated_linear_attention";
+  const bool root = agreed || op.text("q_scale") == "1/sqrt(d)" || op.text("q_scale") == "1/sqrt(d_k)";
+  return root ? 1.0 / std::sqrt(static_cast<double>(keys)) : op.number("q_scale");
+}
+
 Views heads_of(const GoldenOperation& op) {
   Views views{rows(op, "q"), rows(op, "k"), rows(op, "v"), {}, {}};
-  if (!op.metadata.contains("q_scale")) return views;
-  const bool root = op.text("q_scale").starts_with("1/sqrt(d");
-  views.q = views.q * (root ? 1.0 / std::sqrt(static_cast<double>(views.q.dim(-1))) : op.number("q_scale"));
+  const double scale = q_scale(op, views.q.dim(-1));
+  if (scale != 1) views.q = views.q * scale;
   return views;
 }
 
@@ -203,15 +186,19 @@ GoldenOutputs gated_linear_attention(const GoldenOperation& op) {
 
 // ---- MesaNet ----
 
+constexpr std::int64_t kMostIterations = 256;  // each is a part of the traced program
+
 GoldenOutputs mesa_net(const GoldenOperation& op) {
-  if (op.says("start")) op.only("start", {"x0 = 0"});
+  if (op.says("chunk_size")) op.integer("chunk_size", 1);  // the numbers do not depend on it
   Views views = heads_of(op);
   views.gates["rate"] = gate_rows(op, "beta");
   views.gates["forget"] = exp(gate_rows(op, "g"));
   const std::int64_t heads = views.k.dim(1), dim = views.k.dim(3);
   const Tensor lamb = op.input("lamb", 2);
-  const int steps = op.text("op") == "mesa_net_exact" ? ttt::MesaNet::kExact
-                                                      : static_cast<int>(op.integer("cg_iterations", 1));
+  const bool exact = op.text("op") == "mesa_net_exact";
+  const std::int64_t asked = exact ? 0 : op.integer("cg_iterations", 0, kMostIterations);
+  // What is read behind no step is the start, 0, whatever the memories are.
+  const int steps = exact ? ttt::MesaNet::kExact : static_cast<int>(std::max<std::int64_t>(asked, 1));
   const ttt::MesaNet learner(ttt::MesaNet::memories(lamb.dtype(), heads, dim, views.v.dim(3)),
                              reshape(lamb, {heads, 1, dim}), steps);
   const Weights zeros = ttt::for_batch(learner.init(), views.k.dim(0));
@@ -221,31 +208,32 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
   const Weights start = zeros.with({initial("h_kk_init", 0), initial("h_kv_init", 1)});
   const InnerLoopResult r =
       run(op, learner, start, views, ttt::system_named("mesa-net").policy({heads, dim}));
-  return {{{"o", swap_if(time_first(op), r.output)}, {"h_kk", r.last()["H_kk"]}, {"h_kv", r.last()["H_kv"]}},
+  const Tensor o = !exact && asked == 0 ? nestgrad::zeros(r.output.dtype(), r.output.shape()) : r.output;
+  return {{{"o", swap_if(time_first(op), o)}, {"h_kk", r.last()["H_kk"]}, {"h_kv", r.last()["H_kv"]}},
           r.plan.form};
 }
 
 // ---- Titans ----
 
-// Tokens whose gradients are taken at the same weights: those of all of `time`, at the first weights, if the file does not
-// say.
-std::int64_t titans_batch(const GoldenOperation& op, std::int64_t tokens, std::int64_t time) {
-  if (!op.says("batch_size")) return (time / tokens + (time % tokens > 0)) * tokens;
-  const std::int64_t batch = op.integer("batch_size", 1);
-  if (batch % tokens != 0)
+// A step is of `step` tokens; the gradients of `batch` are taken at the same weights: of all of `time`, at the first
+// weights, if the file does not say. More than there are tokens is as much as there are.
+struct TitansChunks {
+  std::int64_t step, batch;
+};
+
+TitansChunks titans_chunks(const GoldenOperation& op, std::int64_t time) {
+  const std::int64_t step = op.integer("chunk_size", 1), all = (time / step + (time % step > 0)) * step;
+  const std::int64_t batch = op.says("batch_size") ? op.integer("batch_size", 1) : all;
+  if (batch % step != 0)
     throw IoError(fmt::format("{}: 'batch_size' {} in the metadata is no multiple of 'chunk_size' {}",
-                              op.path, batch, tokens));
-  return batch;
+                              op.path, batch, step));
+  return step > time ? TitansChunks{time + 1, time + 1} : TitansChunks{step, std::min(batch, all)};
 }
 
 // Does the update have momentum? Officially it is of order 1, or there is none.
 bool titans_momentum(const GoldenOperation& op) {
   if (!op.says("momentum_order")) return op.has("momentum");
-  const std::int64_t order = op.integer("momentum_order", 0);
-  if (order > 1)
-    throw IoError(fmt::format("{}: 'momentum_order' in the metadata is {}; only 0 and 1 can be checked",
-                              op.path, order));
-  return order == 1;
+  return op.integer("momentum_order", 0, 1) == 1;
 }
 
 // The only activation that the official perceptron has.
@@ -258,11 +246,15 @@ void check_titans_activation(const GoldenOperation& op, std::size_t matrices) {
 }
 
 GoldenOutputs titans(const GoldenOperation& op, const std::vector<std::string>& weights) {
-  const std::int64_t tokens = op.integer("chunk_size", 1);
   Views views = heads_of(op);
-  const std::int64_t batch = titans_batch(op, tokens, views.k.dim(2));
+  const auto [tokens, batch] = titans_chunks(op, views.k.dim(2));
   const bool momentum = titans_momentum(op);
   const Tensor decay = gate_rows(op, "decay"), keep = 1.0 - decay;
+  const std::int64_t time = views.k.dim(2);
+  if (decay.dim(2) != time / tokens)
+    throw IoError(fmt::format(
+        "{}: 'chunk_size' in the metadata is {}, of which {} tokens have {}; 'in.decay' is for {}", op.path,
+        op.text("chunk_size"), time, time / tokens, decay.dim(2)));
   const Tensor eta = momentum ? gate_rows(op, "momentum") : zeros(decay.dtype(), decay.shape());
   views.gates = ttt::titans_gates(gate_rows(op, "lr"), eta, keep, tokens);
   check_titans_activation(op, weights.size());
@@ -296,6 +288,8 @@ GoldenOutputs titans_mlp(const GoldenOperation& op) {
 
 // ---- LaCT: heads are folded into the batch ----
 
+constexpr std::int64_t kMostMuonSteps = 64;  // each is a part of the traced program
+
 Tensor one_head(Tensor x) { return reshape(x, {x.dim(0), 1, x.dim(1), x.dim(2)}); }
 Tensor no_head(Tensor x) { return reshape(x, {x.dim(0), x.dim(2), x.dim(3)}); }
 
@@ -323,34 +317,33 @@ InnerLoopResult run_lact(const GoldenOperation& op, const Views& views, const tt
 }
 
 GoldenOutputs lact(const GoldenOperation& op) {
-  if (op.says("order")) op.only("order", {"apply then update; last chunk only applied"});
   Views views = lact_views(op);
-  const ttt::LactOptions options{.momentum = op.flag("use_momentum"),
+  const bool momentum = op.says("use_momentum") ? op.flag("use_momentum") : op.has("momentum");
+  const ttt::LactOptions options{.momentum = momentum,
                                  .muon = op.flag("use_muon"),
                                  .muon_in_f64 = true,  // also of files that are verified in f32
                                  .prenorm = op.text("op").ends_with("_prenorm")};
   if (options.momentum) views.gates["momentum"] = one_head(op.input("momentum", 3));
-  const Policy policy = ttt::system_named("lact").policy({.chunk = op.integer("chunk_size", 1)});
+  const std::int64_t chunk = std::min(op.integer("chunk_size", 1), views.k.dim(2));
+  const Policy policy = ttt::system_named("lact").policy({.chunk = chunk});
   const InnerLoopResult r = run_lact(op, views, ttt::lact_optimizer(options), policy, true);
   return {{{"o", no_head(r.output)}}, r.plan.form};
 }
 
 GoldenOutputs lact_nvs(const GoldenOperation& op) {
   Views views = lact_views(op);
-  const auto range = [&](const char* key, Tensor x) {
-    const std::vector<std::int64_t> ends = op.integers(key);
-    if (ends.size() != 2)
-      throw IoError(
-          fmt::format("{}: '{}' in the metadata is '{}', not [begin, end]", op.path, key, op.text(key)));
-    return slice(x, 2, ends[0], ends[1]);
+  const std::int64_t time = views.k.dim(2);
+  const auto cut = [&](const std::string& key, Tensor x) {
+    const auto [begin, end] = op.range(key, time);
+    return slice(x, 2, begin, end);
   };
-  views.q = range("apply_range", views.q);
-  views.k = range("update_range", views.k);
-  views.v = range("update_range", views.v);
-  for (auto& [name, rate] : views.gates) rate = range("update_range", rate);
-  const InnerLoopResult r =
-      run_lact(op, views, ttt::lact_nvs_optimizer(static_cast<int>(op.integer("muon_update_steps", 0)), true),
-               ttt::system_named("lact-nvs").policy({}), false);
+  if (op.says("apply_range")) views.q = cut("apply_range", views.q);  // otherwise to all
+  views.k = cut("update_range", views.k);
+  views.v = cut("update_range", views.v);
+  for (auto& [name, rate] : views.gates) rate = cut("update_range", rate);
+  const auto steps = static_cast<int>(op.integer("muon_update_steps", 0, kMostMuonSteps));
+  const InnerLoopResult r = run_lact(op, views, ttt::lact_nvs_optimizer(steps, true),
+                                     ttt::system_named("lact-nvs").policy({}), false);
   GoldenOutputs out{{{"o", no_head(r.output)}}, r.plan.form};
   for (const char* i : {"0", "1", "2"})
     out.out[fmt::format("w{}", i)] = no_head(r.last()[fmt::format("W{}", i)]);
@@ -367,27 +360,46 @@ Params with_qkv_bias(const GoldenOperation& op) {
   });
 }
 
+// x and the weights say the sizes, too.
+std::int64_t width_of(const GoldenOperation& op) {
+  const std::int64_t width = op.input("x", 3).dim(2);
+  if (op.says("dim") && op.integer("dim", 1) != width)
+    throw IoError(fmt::format("{}: 'dim' in the metadata is {}, 'in.x' has {} features", op.path,
+                              op.text("dim"), width));
+  return width;
+}
+
+// Of w1, [1, heads, in, out].
+std::int64_t extent_of_w1(const GoldenOperation& op, std::size_t axis) {
+  const auto w1 = op.param_shapes.find("w1");
+  return w1 != op.param_shapes.end() && w1->second.size() == 4 ? w1->second[axis] : 0;
+}
+
+std::int64_t heads_of_w1(const GoldenOperation& op) {
+  const std::int64_t heads = extent_of_w1(op, 1);
+  return heads < 1 || op.says("num_heads") ? op.integer("num_heads", 1) : heads;
+}
+
 GoldenOutputs vittt(const GoldenOperation& op) {
   const ttt::VisionResult r = ttt::vittt_block(op.input("x", 3), with_qkv_bias(op),
-                                               {.width = op.integer("dim", 1),
-                                                .heads = op.integer("num_heads", 1),
+                                               {.width = width_of(op),
+                                                .heads = heads_of_w1(op),
                                                 .height = op.integer("h", 1),
                                                 .image_width = op.integer("w", 1),
-                                                .rate = op.number("lr"),
-                                                .scale = op.number("scale"),
+                                                .rate = op.says("lr") ? op.number("lr", 0) : 1,
+                                                .scale = op.says("scale") ? op.number("scale") : 1.0 / 3,
                                                 .form = op.form});
   return {{{"o", r.output}}, r.plan.form};
 }
 
 GoldenOutputs t5(const GoldenOperation& op, ttt::FastModel model) {
-  const auto w1 = op.param_shapes.find("w1");  // [1, heads, in, hidden]
-  const std::int64_t hidden = w1 != op.param_shapes.end() && w1->second.size() == 4 ? w1->second[3] : 0;
+  const double eps = op.says("instance_norm_eps") ? op.number("instance_norm_eps", 0) : 1;
   const ttt::VisionResult r = ttt::t5_attention(op.input("x", 3), with_qkv_bias(op),
-                                                {.width = op.integer("dim", 1),
-                                                 .heads = op.integer("num_heads", 1),
+                                                {.width = width_of(op),
+                                                 .heads = heads_of_w1(op),
                                                  .model = model,
-                                                 .hidden = hidden,
-                                                 .norm_eps = op.number("instance_norm_eps"),
+                                                 .hidden = extent_of_w1(op, 3),
+                                                 .norm_eps = eps,
                                                  .form = op.form});
   return {{{"o", r.output}}, r.plan.form};
 }
@@ -422,6 +434,7 @@ GoldenOutputs run_golden_operation(const GoldenOperation& op) {
   for (const auto& [name, run_it] : kOperations) {
     known.push_back(name);
     if (name != op.text("op")) continue;
+    check_statements(op);
     GoldenOutputs out = run_it(op);
     for (const auto& [input, value] : op.in)
       if (!op.asked.contains(input)) out.unread.push_back(input);

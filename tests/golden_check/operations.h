@@ -7,16 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "tests/golden_check/metadata.h"
 #include "ttt/inner_loop.h"
 #include "ttt/params.h"
 
 namespace nestgrad {
 
 // What a file gives, inside a trace.
-class GoldenOperation {
+class GoldenOperation : public GoldenMetadata {
  public:
-  std::string path;
-  std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> in;  // in.*
   Params params;                     // in.param.*
   std::map<std::string, Shape> param_shapes;
@@ -27,15 +26,6 @@ class GoldenOperation {
   // IoError if the file has no such thing, or it cannot be read as what it should be.
   Tensor input(const std::string& name, int rank) const;
   bool has(const std::string& name) const { return in.contains(name); }
-  // Does the metadata have such a key? What is None has no value.
-  bool says(const std::string& key) const;
-  const std::string& text(const std::string& key) const;
-  std::int64_t integer(const std::string& key, std::int64_t least) const;
-  double number(const std::string& key) const;
-  bool flag(const std::string& key) const;
-  std::vector<std::int64_t> integers(const std::string& key) const;  // "[0, 12]" or "(0, 12)"
-  // IoError unless the text is one of these.
-  void only(const std::string& key, const std::vector<std::string>& known) const;
 };
 
 struct GoldenOutputs {
