@@ -270,7 +270,6 @@ GoldenReport verify_end_to_end(const SafeTensors& file, const std::string& path,
         fmt::format("{}: {} tokens are no whole chunks of {}", path, tokens.shape()[1] - 1, config.chunk));
   const Masked masked = masked_in(file, config.bos_token, config.chunk, path);
   if (!masked.chunks) config.bos_token = -1;
-  config.window = std::min(config.window, tokens.shape()[1] - 1);  // a longer one reads as much
   const StateDict params = with_prefix(file, "param.", options.dtype);
   LanguageModelConfig{.vocab_size = config.vocab_size,
                       .hidden_size = config.hidden_size,

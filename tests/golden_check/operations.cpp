@@ -59,10 +59,6 @@ void check_statements(const GoldenOperation& op) {
     if (op.text("op").starts_with(each.operation) && op.says(each.key)) op.only(each.key, each.known);
 }
 
-}  // namespace
-
-namespace {
-
 // ---- sequences of heads: [batch, heads, time, ..], or [batch, time, heads, ..] with the layout 'B T H D'
 // ----
 
@@ -215,19 +211,15 @@ GoldenOutputs mesa_net(const GoldenOperation& op) {
 
 // ---- Titans ----
 
-// A step is of `step` tokens; the gradients of `batch` are taken at the same weights: of all of `time`, at the first
-// weights, if the file does not say. More than there are tokens is as much as there are.
-struct TitansChunks {
-  std::int64_t step, batch;
-};
-
-TitansChunks titans_chunks(const GoldenOperation& op, std::int64_t time) {
-  const std::int64_t step = op.integer("chunk_size", 1), all = (time / step + (time % step > 0)) * step;
-  const std::int64_t batch = op.says("batch_size") ? op.integer("batch_size", 1) : all;
-  if (batch % step != 0)
+// Tokens whose gradients are taken at the same weights: those of all of `time`, at the first weights, if the file does not
+// say.
+std::int64_t titans_batch(const GoldenOperation& op, std::int64_t tokens, std::int64_t time) {
+  if (!op.says("batch_size")) return (time / tokens + (time % tokens > 0)) * tokens;
+  const std::int64_t batch = op.integer("batch_size", 1);
+  if (batch % tokens != 0)
     throw IoError(fmt::format("{}: 'batch_size' {} in the metadata is no multiple of 'chunk_size' {}",
-                              op.path, batch, step));
-  return step > time ? TitansChunks{time + 1, time + 1} : TitansChunks{step, std::min(batch, all)};
+                              op.path, batch, tokens));
+  return batch;
 }
 
 // Does the update have momentum? Officially it is of order 1, or there is none.
@@ -246,15 +238,15 @@ void check_titans_activation(const GoldenOperation& op, std::size_t matrices) {
 }
 
 GoldenOutputs titans(const GoldenOperation& op, const std::vector<std::string>& weights) {
+  const std::int64_t tokens = op.integer("chunk_size", 1);
   Views views = heads_of(op);
-  const auto [tokens, batch] = titans_chunks(op, views.k.dim(2));
+  const std::int64_t time = views.k.dim(2), batch = titans_batch(op, tokens, time);
   const bool momentum = titans_momentum(op);
   const Tensor decay = gate_rows(op, "decay"), keep = 1.0 - decay;
-  const std::int64_t time = views.k.dim(2);
   if (decay.dim(2) != time / tokens)
     throw IoError(fmt::format(
         "{}: 'chunk_size' in the metadata is {}, of which {} tokens have {}; 'in.decay' is for {}", op.path,
-        op.text("chunk_size"), time, time / tokens, decay.dim(2)));
+        tokens, time, time / tokens, decay.dim(2)));
   const Tensor eta = momentum ? gate_rows(op, "momentum") : zeros(decay.dtype(), decay.shape());
   views.gates = ttt::titans_gates(gate_rows(op, "lr"), eta, keep, tokens);
   check_titans_activation(op, weights.size());
@@ -324,8 +316,7 @@ GoldenOutputs lact(const GoldenOperation& op) {
                                  .muon_in_f64 = true,  // also of files that are verified in f32
                                  .prenorm = op.text("op").ends_with("_prenorm")};
   if (options.momentum) views.gates["momentum"] = one_head(op.input("momentum", 3));
-  const std::int64_t chunk = std::min(op.integer("chunk_size", 1), views.k.dim(2));
-  const Policy policy = ttt::system_named("lact").policy({.chunk = chunk});
+  const Policy policy = ttt::system_named("lact").policy({.chunk = op.integer("chunk_size", 1)});
   const InnerLoopResult r = run_lact(op, views, ttt::lact_optimizer(options), policy, true);
   return {{{"o", no_head(r.output)}}, r.plan.form};
 }
