@@ -69,7 +69,7 @@ Gates gates_of(const std::string& weight, const Gates& gates);
 
 // What a norm is taken over.
 enum class Per : std::uint8_t {
-  column,  // the `in` axis: one norm per output unit
+  column,  // the `in` axis: one norm per output unit; of a row each number is its own
   matrix,  // the whole weight
   all,     // all weights together
 };
@@ -99,6 +99,7 @@ class InnerOptimizer {
   InnerOptimizer& momentum(Hyper beta, bool nesterov = false);
   // Kingma and Ba 2015 without bias correction; eps inside the root, so that zero gradients have derivatives.
   InnerOptimizer& adam(double beta1 = 0.9, double beta2 = 0.999, double eps = 1e-8);
+  // Of matrices; a row's gradient stays as it is, as a row does under weight_norm and prenorm.
   InnerOptimizer& muon(QuinticSteps steps = muon_published(), double eps = 1e-7,
                        bool in_f64 = false);       // see orthogonalize
   InnerOptimizer& normalize(Per per, double eps);  // g / (|g| + eps)

@@ -38,7 +38,7 @@ struct Policy {
     full,  // through every inner gradient
     first_order,  // the weights that learn (trained) count as constants where an inner gradient is taken, also for gates
                   // that the learner makes of them (Learner::own_gates)
-    truncated,  // weights that learn are cut from their past every `horizon` chunks; a token that is read by itself
+    truncated,  // what learns, weights and all that the optimiser keeps, is cut from its past every `horizon` chunks; a token that is read by itself
                 // (train_step) does not know where that is, and cuts nothing
   } meta = Meta::full;
   std::int64_t horizon = 1;

@@ -12,27 +12,40 @@ namespace {
 
 using Arrays = std::vector<Array>;
 
+// Each sequence begins with a copy of the starting weights: their gradient is the sum of those of the copies, [batch, ..] -> [..].
+Arrays of_start(const Arrays& copies) {
+  Arrays out;
+  for (const Array& copy : copies) {
+    Array sum = Array::zeros(DType::f64, Shape(copy.shape().begin() + 1, copy.shape().end()));
+    const std::span<double> to = sum.as<double>();
+    for (std::size_t i = 0; i < copy.as<double>().size(); ++i) to[i % to.size()] += copy.as<double>()[i];
+    out.push_back(sum);
+  }
+  return out;
+}
+
 }  // namespace
 
 StepContributions contributions_by_step(const InspectedLoop& inspected) {
   const GradientParts parts(inspected);
   StepContributions out;
   const GradientParts::Result whole = parts.run(parts.every_token(), parts.every_step());
-  out.full_norm = norm(whole.full.start);
+  const Arrays full = of_start(whole.full.start), first_order = of_start(whole.first_order.start);
+  out.full_norm = norm(full);
   const auto along_full = [&](const Arrays& part) {
-    return out.full_norm > 0 ? dot(part, whole.full.start) / out.full_norm : 0.0;
+    return out.full_norm > 0 ? dot(part, full) / out.full_norm : 0.0;
   };
-  out.first_order_norm = norm(whole.first_order.start);
-  out.first_order_projection = along_full(whole.first_order.start);
-  Arrays sum = whole.first_order.start;
+  out.first_order_norm = norm(first_order);
+  out.first_order_projection = along_full(first_order);
+  Arrays sum = first_order;
   for (std::int64_t t = 0; t < inspected.chunks(); ++t) {
-    const Arrays own = parts.run(parts.every_token(), parts.step(t)).gradient.start;
+    const Arrays own = of_start(parts.run(parts.every_token(), parts.step(t)).gradient.start);
     out.norm.push_back(norm(own));
     out.projection.push_back(along_full(own));
     sum = plus(sum, own);
   }
   out.claims = {{"first-order term + one term per inner step = full meta-gradient",
-                 relative_distance(sum, whole.full.start), kExact}};
+                 relative_distance(sum, full), kExact}};
   return out;
 }
 

@@ -106,6 +106,22 @@ TEST_CASE("inspect: a quadratic with one number has the contributions of its clo
   }
 }
 
+TEST_CASE("inspect: the gradient of the starting weights is that of all sequences together") {
+  const Spec rows = f64({3, 1, 6, 4});
+  const InspectedLoop s =
+      one_matrix(random(rows, 1), random(rows, 2), random(rows, 3), random(rows, 4), 0.2, 2);
+  const look::MetaProgram program = look::meta_program(s);
+  const Arrays gradients = program.function(program.inputs);
+  double squares = 0;
+  for (std::size_t i = 1; i < gradients.size(); ++i)
+    if (s.params.contains(program.outputs[i]))
+      for (const double x : gradients[i].to_vector()) squares += x * x;
+  REQUIRE(squares > 0);
+  const look::StepContributions r = look::contributions_by_step(s);
+  CHECK(r.full_norm == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+  check_all(r.claims);
+}
+
 TEST_CASE("inspect: the two channels add up, and the gradient channel needs two mini-batches" *
           doctest::test_suite("slow")) {
   for (const std::string system : {"ttt-linear", "delta-net", "titans-linear"}) {
