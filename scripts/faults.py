@@ -784,7 +784,9 @@ FAULTS = [
         ("query-kept-apart",
          "Views views = given_views; if («policy.query_is_key») views.q = views.k; check_views",
          "false"),
-        ("state-not-carried-on", "if («options.policy.carry») state", "!options.policy.carry"),
+        ("state-not-carried-on", "if («!options.policy.carry») continue", "true"),
+        ("carried-and-not-cut", "if («options.policy.meta == Policy::Meta::truncated») now.chunks_before", "false"),
+        ("unread-gates-taken", "if («optimizer.has_own_pieces()») return;", "true"),
         ("chunk-offset-of-the-first", "block.offset = at_chunk(options_.gradient_offset, «index»)", "0"),
         ("last-chunk-always-together", "const bool by_chunks = «row.block == BlockSize::one_chunk || "
          "row.block == BlockSize::all_chunks»;", "false"),
@@ -805,6 +807,10 @@ FAULTS = [
     ]),
     ("looking", "look/gradient_parts.cpp", (files("look/numbers_test"),), [
         ("sizes-are-the-rate", "loop.views.gates[«kWriteSize»] = sizes", "\"rate\""),
+    ]),
+    ("looking", "look/views/curvature.cpp", (files("look/numbers"),), [
+        ("own-answers-forgotten", "concat({later, last}, 0)) + «concat(own[i], 0)»", "0.0 * concat(own[i], 0)"),
+        ("all-answers-read-the-last-weights", "const std::int64_t first = «policy.update == Policy::Update::per_token» ?", "false"),
     ]),
     ("looking", "look/views/estimators.cpp", (files("look/numbers_test"),), [
         ("own-gates-not-held", "w.with(«constants(w.values())»).with_held(", "w.values()"),

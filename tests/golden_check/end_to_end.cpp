@@ -88,13 +88,7 @@ class OfficialConfig {
     if (!inner_.is_object()) refuse_option("optimizer_inner", inner_, "a step of SGD");
     complete(inner_, official_sgd());
     if (inner_["clip_gradient"].is_null()) inner_["clip_gradient"] = 0.0;  // clips nothing
-    const std::string read = "tokens[:, 1:]";
-    if (says_.says("labels") && !says_.text("labels").starts_with(read))
-      refuse(fmt::format("'labels' in the metadata is '{}'; only what begins with '{}' can be checked",
-                         says_.text("labels"), read));
     none_is_masked_ = says_.says("labels") && says_.text("labels").ends_with("none is masked");
-    if (says_.says("inner"))
-      says_.only("inner", {"language_model.model.h.prime_storage.feed_forward_prime.{w1,w2,w3}.weight"});
   }
 
   // Of the outer training, from 0; -1: before it, where a ramp begins. Without a ramp nothing depends on it.

@@ -89,8 +89,6 @@ std::vector<std::string> gradients_of(const std::string& name, const LanguageMod
 GoldenReport verify_model(const SafeTensors& file, const std::string& path, const GoldenOptions& options) {
   const DType dtype = options.dtype;
   const LanguageModelConfig config = published_config(file.metadata.at("config"), path);
-  if (const GoldenMetadata says{path, file.metadata}; says.says("labels"))
-    says.only("labels", {"input_ids shifted by one inside the loss"});
   const Array& tokens = find_tokens(file, "input_ids", path);
   refuse_padding(file, config, tokens, path);
   const StateDict params = parameters(file, config, dtype, path);
