@@ -191,6 +191,9 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   check_gates(*trained.learner, trained.start.weights, start, views);
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
   require_meaning(learner, options.form);
+  if (!learner.per_chunk() && policy.chunk > 1 && !learner.has(Property::separate_tokens))
+    throw FormError(
+        learner.why_not(Property::separate_tokens));  // this token is alone here, and not in its chunk
   ChunkSoFar chunk(policy, slot, stream, name);
   Block block{views, true, {}, {}};
   const bool dual = options.form != FormChoice::primal &&

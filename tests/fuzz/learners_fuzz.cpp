@@ -63,15 +63,16 @@ Answers up_to(int order, Answers all) {
   return all;
 }
 
-// Only the primal form may run it.
+// Of a step per token: only the primal form may run it, where a chunk is one token.
 bool mixes_steps(const LoopCase& l) { return l.learner.mixes && !l.per_chunk(); }
 
 // What counts tokens gives other numbers in one form than in the other. (Where tokens meet, a chunk of as many is a learner's own
-// business.)
+// business.) Tokens of a chunk that meet have no steps of their own.
 void require_refusals(const LoopCase& l) {
   for (const FormChoice form : {FormChoice::automatic, FormChoice::primal, FormChoice::dual})
     if (refusal([&] { answers_of(l, in_form(form, false), 0); }).empty())
-      throw Finding(fmt::format("the {} form runs what counts tokens", name(form)));
+      throw Finding(fmt::format(
+          "the {} form runs what counts tokens, or lets those meet that make a step each", name(form)));
 }
 
 // Returns whether the learner stays within bounds; if not there is nothing to compare.
@@ -256,7 +257,8 @@ void check(Draws& draws) {
   const int more = draws.below(100);  // what else is checked
   const Cut cut{draws.between(2, 3), draws.between(1, 2), draws.of<int>({0, 0, 0, 1, -1})};
   const LoopCase l = draw_loop_case(draws);
-  if (l.learner.counts && !l.learner.mixes) return require_refusals(l);
+  if ((l.learner.counts && !l.learner.mixes) || (mixes_steps(l) && std::min(l.chunk(), l.time) > 1))
+    return require_refusals(l);
   if (!check_forms(l, order, losses) || mixes_steps(l)) return;
   check_resume(l, std::min(order, 1));
   check_attention(l, 0);

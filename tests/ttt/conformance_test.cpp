@@ -3,6 +3,7 @@
 
 #include "autograd/custom.h"
 #include "tests/testing.h"
+#include "ttt/compose.h"
 #include "ttt/explain.h"
 
 using namespace nestgrad;
@@ -304,9 +305,21 @@ TEST_CASE("a gate that nothing reads is told by explain, and refused by the batt
     return ttt::GateSpec{.name = name, .shape = [](Tensor x) { return 0.1 * sigmoid(x); }};
   };
   s.gates = {gate("rate"), gate("Rate")};
-  CHECK_MESSAGE(contains(ttt::explain(s, {}).str(), "gates      Rate, rate; nothing reads Rate"),
-                ttt::explain(s, {}).str());
+  CHECK(contains(message_of<ConfigError>([&] { ttt::explain(s, {}); }), "nothing reads the gate 'Rate'"));
   CHECK(contains(message_of<ConfigError>([&] { ttt::conformance(s); }), "nothing reads the gate 'Rate'"));
+  // A piece of one's own may read any gate: what it does not read is found in what it makes.
+  System with_piece = s;
+  with_piece.learner = [](const Params& p, const SystemSizes& n) {
+    const auto as_it_is = [](Tensor g, std::span<Tensor>, const ttt::Gates&) { return g; };
+    return std::make_unique<ttt::Composed>(ttt::linear(p, {n.heads, n.dim, 0, n.dim}),
+                                           ttt::half_squared_error(),
+                                           ttt::InnerOptimizer().piece("as it is", as_it_is));
+  };
+  const std::string explained = ttt::explain(with_piece, {}).str();
+  CAPTURE(explained);
+  CHECK(contains(explained, "gates      Rate, rate; nothing reads Rate"));
+  CHECK(contains(message_of<ConfigError>([&] { ttt::conformance(with_piece); }),
+                 "nothing reads the gate 'Rate'"));
   s.gates = {gate("rate.W")};
   CHECK(ttt::explain(s, {}).unread_gates.empty());
   for (const System& published : ttt::systems()) {

@@ -62,10 +62,10 @@ Arrays both(const Case& c, std::uint64_t seed) {
         ttt::Views views{in[0],
                          in[1],
                          in[2],
-                         {{"rate", 0.4 * sigmoid(in[3])},
-                          {"beta", sigmoid(in[4])},
-                          {"forget", sigmoid(in[5] + 2.0)},
-                          {"decay", sigmoid(in[6] + 2.0)}},
+                         read_by(c.optimizer, {{"rate", 0.4 * sigmoid(in[3])},
+                                               {"beta", sigmoid(in[4])},
+                                               {"forget", sigmoid(in[5] + 2.0)},
+                                               {"decay", sigmoid(in[6] + 2.0)}}),
                          {}};
         if (c.position) views.position = exp(in[7]);
         if (!c.begins.empty()) views.starts = starts_of(c), views.alignment = c.align;

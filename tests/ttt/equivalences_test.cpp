@@ -138,8 +138,8 @@ TEST_CASE(
     "LaCT of which only the last matrix learns: all chunks at once give the numbers of one after the other") {
   const auto learnt = [](const ttt::InnerOptimizer& optimizer, Policy::Read when, FormChoice form) {
     return values_and_gradients(4, [&](const Read& r) {
-      const Views views =
-          r.views({{"rate", r.rate}, {"momentum", square(r.rate)}, {"forget", 1.0 - 0.5 * r.rate}});
+      const Views views = r.views(read_by(
+          optimizer, {{"rate", r.rate}, {"momentum", square(r.rate)}, {"forget", 1.0 - 0.5 * r.rate}}));
       const Tensor w = constant(random(f64({kHeads, kDim, kDim + 2}), 60)),
                    gate = constant(random(f64({kHeads, kDim, kDim + 2}), 61)),
                    out = constant(random(f64({kHeads, kDim + 2, kDim}), 62));

@@ -2,6 +2,7 @@
 // of ttt/ compare the derived forms with.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -17,6 +18,15 @@ using ttt::InnerLoopOptions;
 using ttt::InnerLoopResult;
 using ttt::Views;
 using ttt::Weights;
+
+// Of these gates those that the optimiser reads: others are refused.
+inline ttt::Gates read_by(const ttt::InnerOptimizer& optimizer, ttt::Gates gates) {
+  std::vector<std::string> read = optimizer.gates();
+  read.emplace_back("rate");
+  if (!optimizer.has_own_pieces())
+    std::erase_if(gates, [&](const auto& gate) { return std::ranges::find(read, gate.first) == read.end(); });
+  return gates;
+}
 
 // A learner from its formulas. No loss: 1/2 |f(k) - v|^2.
 class Formula : public ttt::Learner {

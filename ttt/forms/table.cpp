@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ttt/forms/chunk_parallel.h"
 #include "ttt/forms/primal.h"
 #include "ttt/forms/wy.h"
@@ -38,7 +40,9 @@ bool has_members_to_share_or_parallel(const DerivedLearner& d) {
 void require_meaning(const DerivedLearner& d, FormChoice wanted) {
   if (wanted != FormChoice::primal && !d.has(Property::separate_members))
     throw FormError(d.why_not(Property::separate_members));
-  if (!d.per_chunk() && !d.has(Property::separate_tokens))
+  // In a chunk of one token there is no other, and the primal form is given one chunk at a time.
+  const bool alone = wanted == FormChoice::primal && std::min(d.chunk(), d.time()) == 1;
+  if (!d.per_chunk() && !alone && !d.has(Property::separate_tokens))
     throw FormError(d.why_not(Property::separate_tokens));
   d.require_one_text();
   if (!d.per_chunk() && d.policy().chunk != 1 && d.optimizer().moves_gradient_point_by_token())
@@ -99,7 +103,7 @@ const std::vector<FormRow>& form_rows() {
       {FormChoice::primal,
        Update::per_token,
        "recurrent; the weights of every token are materialised",
-       {separate_tokens},
+       {},
        BlockSize::one_chunk,
        nullptr,
        make<PrimalForm>},
