@@ -344,7 +344,7 @@ void check_gates_are_read(const InnerOptimizer& optimizer, const Weights& weight
   for (const auto& [name, rows] : gates)
     if (name != kWriteSize && std::ranges::find(read, name) == read.end())
       throw ConfigError(fmt::format(
-          "[inner_loop] nothing reads the gate '{}'{}: the learner's optimiser ({}) reads {}; name it as one of these, or leave it out",
+          "[inner_loop] nothing reads the gate '{}'{}; the learner's optimiser ({}) reads {}: name it as one of these, or leave it out",
           name, did_you_mean(name, read), optimizer.str(), fmt::join(read, ", ")));
 }
 
