@@ -1,6 +1,7 @@
 // The inner loop one token at a time: what a chunk has gathered so far is carried in the states of a stream.
 #include <fmt/format.h>
 
+#include "ttt/check_gates.h"
 #include "ttt/forms/dual.h"
 #include "ttt/forms/per_chunk.h"
 #include "ttt/forms/primal.h"
@@ -177,7 +178,7 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
         "[decode] a chunk that is the whole sequence ends nowhere when tokens come one by one ({})",
         policy.str()));
   for (const Tensor& view : {views.q, views.k, views.v})
-    if (view.rank() < 2 || view.dim(-2) != 1)
+    if (view.rank() != 4 || view.dim(2) != 1)
       throw ShapeError(
           fmt::format("[decode] takes one token at a time, a view is {} ({}); let train_along read several",
                       to_string(view.spec()), describe(view)));
@@ -188,12 +189,9 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   if (const std::string why = why_not_causal(given, policy, start, views.q.spec()); !why.empty())
     throw ConfigError("[decode] " + why);
   const Trained trained = restrict_to(given, State::start(given, start), policy.trained);
-  check_gates(*trained.learner, trained.start.weights, start, views);
+  check_gates(trained, start, views);
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
-  require_meaning(learner, options.form);
-  if (!learner.per_chunk() && policy.chunk > 1 && !learner.has(Property::separate_tokens))
-    throw FormError(
-        learner.why_not(Property::separate_tokens));  // this token is alone here, and not in its chunk
+  require_meaning(learner, options.form, policy.chunk);
   ChunkSoFar chunk(policy, slot, stream, name);
   Block block{views, true, {}, {}};
   const bool dual = options.form != FormChoice::primal &&

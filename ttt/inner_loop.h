@@ -31,10 +31,6 @@ struct InnerLoopOptions {
 // ConfigError for a number that makes no sense.
 void check(const InnerLoopOptions& options);
 
-// ShapeError, ConfigError: gates that are not [batch, heads, time, 1 or in] beside k, that the learner makes itself, that do not fit a
-// weight, that nothing reads, and those that its optimiser needs and does not find. weights: those that learn, of all of them.
-void check_gates(const Learner& learner, const Weights& weights, const Weights& all, const Views& views);
-
 // Such zeros, [chunks, ..] beside each weight, each a variable of its own.
 std::vector<Tensor> zero_offsets(const Weights& weights, std::int64_t chunks);
 

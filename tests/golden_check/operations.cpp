@@ -37,22 +37,6 @@ Tensor GoldenOperation::input(const std::string& name, int rank) const {
 
 namespace {
 
-// What a file may say of how its numbers were made, and there is one way here. An operation is named by how its name
-// begins. Other sentences of a file (`read`, `note`, ..) are for people and may have any words: the numbers tell.
-struct Statement {
-  std::string_view operation;
-  const char* key;
-  std::vector<std::string> known;
-};
-
-void check_statements(const GoldenOperation& op) {
-  static const std::vector<Statement> statements{
-      {"mesa_net", "start", {"x0 = 0"}},
-      {"lact_block_causal", "order", {"apply then update; last chunk only applied"}}};
-  for (const Statement& each : statements)
-    if (op.text("op").starts_with(each.operation) && op.says(each.key)) op.only(each.key, each.known);
-}
-
 // ---- sequences of heads: [batch, heads, time, ..], or [batch, time, heads, ..] with the layout 'B T H D'
 // ----
 
@@ -179,6 +163,7 @@ GoldenOutputs gated_linear_attention(const GoldenOperation& op) {
 constexpr std::int64_t kMostIterations = 256;  // each is a part of the traced program
 
 GoldenOutputs mesa_net(const GoldenOperation& op) {
+  if (op.says("start")) op.only("start", {"x0 = 0"});
   if (op.says("chunk_size")) op.integer("chunk_size", 1);  // the numbers do not depend on it
   Views views = heads_of(op);
   views.gates["rate"] = gate_rows(op, "beta");
@@ -303,6 +288,7 @@ InnerLoopResult run_lact(const GoldenOperation& op, const Views& views, const tt
 }
 
 GoldenOutputs lact(const GoldenOperation& op) {
+  if (op.says("order")) op.only("order", {"apply then update; last chunk only applied"});
   Views views = lact_views(op);
   const bool momentum = op.says("use_momentum") ? op.flag("use_momentum") : op.has("momentum");
   const ttt::LactOptions options{.momentum = momentum,
@@ -419,7 +405,6 @@ GoldenOutputs run_golden_operation(const GoldenOperation& op) {
   for (const auto& [name, run_it] : kOperations) {
     known.push_back(name);
     if (name != op.text("op")) continue;
-    check_statements(op);
     GoldenOutputs out = run_it(op);
     for (const auto& [input, value] : op.in)
       if (!op.asked.contains(input)) out.unread.push_back(input);

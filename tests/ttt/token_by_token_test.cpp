@@ -210,6 +210,15 @@ TEST_CASE("token by token: several tokens at once are refused") {
                                      {.policy = {.chunk = 2}}, stream, "layer");
                    }),
                    "takes one token at a time"));
+    for (const Shape& shape : {Shape{4}, Shape{1, 4}, Shape{2, 1, 4}, Shape{1, 1, 2, 1, 4}}) {
+      const Tensor row = constant(Array::full(DType::f64, shape, 1));
+      const Views views{row, row, row, c.views.gates, {}};
+      CHECK(contains(message_of<ShapeError>([&] {
+                       ttt::train_step(c.learner, c.start, views, constant(Array::full(DType::f64, {1}, 0)),
+                                       {.policy = {.chunk = 2}}, stream, "layer");
+                     }),
+                     "takes one token at a time"));
+    }
     return Tensors{c.views.q};
   });
 }

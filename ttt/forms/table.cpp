@@ -37,11 +37,11 @@ bool has_members_to_share_or_parallel(const DerivedLearner& d) {
 
 }  // namespace
 
-void require_meaning(const DerivedLearner& d, FormChoice wanted) {
+void require_meaning(const DerivedLearner& d, FormChoice wanted, std::int64_t of_chunk) {
   if (wanted != FormChoice::primal && !d.has(Property::separate_members))
     throw FormError(d.why_not(Property::separate_members));
   // In a chunk of one token there is no other, and the primal form is given one chunk at a time.
-  const bool alone = wanted == FormChoice::primal && std::min(d.chunk(), d.time()) == 1;
+  const bool alone = wanted == FormChoice::primal && of_chunk == 1;
   if (!d.per_chunk() && !alone && !d.has(Property::separate_tokens))
     throw FormError(d.why_not(Property::separate_tokens));
   d.require_one_text();
@@ -156,7 +156,7 @@ std::string why_impossible(const FormRow& row, const DerivedLearner& d) {
 }
 
 FormPlan choose_form(const DerivedLearner& d, FormChoice wanted) {
-  require_meaning(d, wanted);
+  require_meaning(d, wanted, std::min(d.chunk(), d.time()));
   FormPlan plan;
   if (wanted != FormChoice::automatic) {
     const FormRow& row = row_of(wanted, d.policy().update);

@@ -46,8 +46,9 @@ struct FormPlan {
 };
 
 // FormError or ConfigError, with the reason, where no form gives what the policy says: a step per token of a learner that lets tokens
-// meet has no loss of one token. Members that meet are learnt from in the primal form alone, which has to be asked for.
-void require_meaning(const DerivedLearner& learner, FormChoice wanted);
+// meet has no loss of one token, unless chunks have one. Members that meet are learnt from in the primal form alone, which has to be
+// asked for. of_chunk: tokens that a chunk has.
+void require_meaning(const DerivedLearner& learner, FormChoice wanted, std::int64_t of_chunk);
 
 // The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is
 // impossible, or there is none (require_meaning).
