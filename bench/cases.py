@@ -246,17 +246,22 @@ def length_cases():
         yield system("ttt-linear", f"length-checkpointed/{thousands}k", checkpointed, True, peers=())
 
 
-def other_cases():
-    n, length = 1024, 1000
-    yield Case(
+def ceiling(n, checked, peers):
+    """A product of n x n matrices; what is checked in f64 is smaller."""
+    return Case(
         "ceiling",
         dict(work="product", n=n),
-        dict(n=32),
+        dict(n=checked),
         quick=True,
         flops=2 * n**3,
         unit="us per run",
-        peers=WITHOUT_COMPILED,
+        peers=peers,
     )
+
+
+def other_cases():
+    n, length = 1024, 1000
+    yield ceiling(n, 32, WITHOUT_COMPILED)
     yield Case(
         "replay",
         dict(work="chain", length=length),
@@ -277,15 +282,7 @@ def in_precision(name):
 def gpu_cases():
     """What is measured on a GPU: works large enough to fill one."""
     n = 8192
-    yield Case(
-        "ceiling",
-        dict(work="product", n=n),
-        dict(n=64),
-        quick=True,
-        flops=2 * n**3,
-        unit="us per run",
-        peers=("torch",),
-    )
+    yield ceiling(n, 64, ("torch",))
     yield Case(
         "copy",
         dict(work="negation", n=n),

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "reproduce/claims.h"
 #include "reproduce/page.h"
@@ -31,10 +30,6 @@ void require_comparable(const Journal& first, const Journal& again) {
 
 bool overlap(const Interval& a, const Interval& b) { return a.low <= b.high && b.low <= a.high; }
 
-double mean_of(const std::vector<double>& x) {
-  return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
-}
-
 // A number: counts it, and says with what p its means are equal.
 double compare(const ComparedNumber& c, Agreement& out) {
   std::vector<double> both = c.first;
@@ -59,7 +54,7 @@ double least_found(const Agreement& a) {
                  error = half / student_quantile(0.975, d.degrees);
     const double level = kLevel / static_cast<double>(a.numbers.size());
     found.push_back(error * (student_quantile(1 - level / 2, d.degrees) + student_quantile(0.8, d.degrees)) /
-                    std::abs(mean_of(c.first)));
+                    std::abs(mean_interval(c.first).estimate));
   }
   if (found.empty()) return kUnknown;
   std::ranges::sort(found);
@@ -69,7 +64,7 @@ double least_found(const Agreement& a) {
 std::vector<Moved> moved(const Agreement& a) {
   std::vector<Moved> all;
   for (const ComparedNumber& c : a.numbers) {
-    const double ratio = mean_of(c.again) / mean_of(c.first);
+    const double ratio = mean_interval(c.again).estimate / mean_interval(c.first).estimate;
     if (!(ratio > 0) || !std::isfinite(ratio)) continue;
     const std::string kind = c.number.substr(0, c.number.find(','));
     auto at = std::ranges::find_if(all, [&](const Moved& m) { return m.row == c.row && m.kind == kind; });

@@ -19,17 +19,11 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 import cases
 import report
+from failures import Check
 from shares import ceiling_shares
 from tables import ratio_text
 
-failures = 0
-
-
-def check(holds, what):
-    global failures
-    if not holds:
-        failures += 1
-        print(f"FAILED: {what}")
+check = Check()
 
 
 def compare(code, *options):
@@ -228,4 +222,4 @@ with tempfile.TemporaryDirectory() as temporary:
     pages_are_held(pathlib.Path(temporary))
 figures_of_performance()
 figures_of_gpu()
-sys.exit(failures > 0)
+sys.exit(check.failures > 0)

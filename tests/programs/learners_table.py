@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+from failures import Check
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGE = "# Learners\n\nBefore.\n\n<!-- table: bench/learners -->\n\n<!-- end of the table -->\n\nAfter.\n"
 # Answers as train_lm: the loss is 1 + seed^2 / 10; learner `bad` is not finite; `tired` is killed the first time; `far` is
@@ -35,14 +37,7 @@ print("a line\\n" + json.dumps({"val_loss": 1 + seed * seed / 10, "bigram_loss":
     1.5 if of("--context") == "8" else 1.2, "loss_first_quarter": 2.0, "loss_last_quarter": 1.5 + seed / 10, "tokens_per_second": 1234.0, "peak_rss_mb": 99.6, "parameters": 54321,
     "seconds": 3.0}))
 """
-failures = 0
-
-
-def check(holds, what):
-    global failures
-    if not holds:
-        failures += 1
-        print(f"FAILED: {what}")
+check = Check()
 
 
 class Table:
@@ -161,4 +156,4 @@ with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / name).mkdir()
     with_known_numbers(pathlib.Path(folder) / "known")
     with_train_lm(pathlib.Path(folder) / "real", pathlib.Path(sys.argv[1]) / "train_lm")
-sys.exit(failures > 0)
+sys.exit(check.failures > 0)
