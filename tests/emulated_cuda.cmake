@@ -24,6 +24,7 @@ add_library(nestgrad_emulator_test_objects OBJECT ${NESTGRAD_EMULATOR_TESTS})
 target_include_directories(nestgrad_emulator_test_objects BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_emulator_test_objects PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(nestgrad_emulator_test_objects PRIVATE nestgrad_options nestgrad_options_outside doctest::doctest fmt::fmt)
+nestgrad_unity_apart(nestgrad_emulator_test_objects ${NESTGRAD_EMULATOR_TESTS})
 
 # Every CUDA thread is a fiber that the sanitizer knows; what switches between them must not be watched itself.
 if(NESTGRAD_SANITIZE MATCHES "thread")

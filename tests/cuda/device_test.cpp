@@ -301,7 +301,7 @@ TEST_CASE("CUDA: programs drawn at random, with their gradients, under any sched
 TEST_CASE("CUDA: every published system, with gradients" * doctest::test_suite("cuda;slow")) {
   for (const ttt::System& s : ttt::systems()) {
     const Function f = system_derivatives(s, {.batch = 2, .heads = 2, .dim = 4, .time = 6, .chunk = 3},
-                                          in_form(FormChoice::automatic), 1);
+                                          system_in(FormChoice::automatic), 1);
     const Arrays inputs = ttt::numbers_for(f, 1);
     INFO(s.name);
     CHECK(worst_error(f.to(gpu())(inputs), f.to(Device::cpu())(inputs)) < 1e-9);

@@ -383,9 +383,9 @@ TEST_CASE("CUDA: a scan is one kernel where that is fast and its slices fit; els
   const Device gpu = another_gpu(13);
   const auto plan_of = [&](const char* learner, const ttt::ProgramSizes& sizes, FormChoice form,
                            DType dtype) {
-    const Function f =
-        ttt::trace_system(ttt::system_named(learner), sizes, dtype,
-                          [&](const ttt::SystemProgram& p) { return with_derivatives(p, in_form(form), 1); });
+    const Function f = ttt::trace_system(
+        ttt::system_named(learner), sizes, dtype,
+        [&](const ttt::SystemProgram& p) { return with_derivatives(p, system_in(form), 1); });
     return f.plan({.device = gpu}).str();
   };
   // The published layer with an H200's worth of heads.
@@ -406,7 +406,7 @@ TEST_CASE(
   const Device gpu = Device::cuda();
   // A slice of the backward scan is too large for a block, one of the forward scan is not.
   const Function f =
-      system_derivatives(ttt::system_named("ttt-linear"), {4, 16, 8, 30, 10}, in_form(FormChoice::dual), 1);
+      system_derivatives(ttt::system_named("ttt-linear"), {4, 16, 8, 30, 10}, system_in(FormChoice::dual), 1);
   const Arrays inputs = ttt::numbers_for(f, 1);
   Plan plan = f.plan({.device = gpu});
   const std::string text = plan.str();

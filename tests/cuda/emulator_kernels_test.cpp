@@ -38,7 +38,7 @@ PlanOptions on_gpu(Compile compile) { return {.device = Device::cuda(), .compile
 
 Function program(const char* system, const ttt::ProgramSizes& sizes, DType dtype, int order) {
   return ttt::trace_system(ttt::system_named(system), sizes, dtype, [&](const ttt::SystemProgram& p) {
-    return with_derivatives(p, in_form(FormChoice::dual), order);
+    return with_derivatives(p, system_in(FormChoice::dual), order);
   });
 }
 

@@ -270,3 +270,5 @@ TEST_CASE("NCCL: an error that it reports ends the wait") {
   });
   CHECK(contains(out[0].error, "an exchange between GPUs failed at rank 0 of 2 (remote process exited"));
 }
+
+TEST_SUITE_END();

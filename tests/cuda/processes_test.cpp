@@ -59,3 +59,5 @@ TEST_CASE("CUDA: training with sequences cut into slices has the CPU's losses") 
   const std::vector<double> here = losses_on(Device::cpu()), there = losses_on(Device::cuda());
   for (std::size_t i = 0; i < here.size(); ++i) CHECK(there[i] == doctest::Approx(here[i]).epsilon(1e-4));
 }
+
+TEST_SUITE_END();

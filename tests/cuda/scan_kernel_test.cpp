@@ -29,9 +29,10 @@ TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in value
                          Check{"ttt-mlp", DType::f64, 1, 1e-10}, Check{"delta-net", DType::f64, 2, 1e-10},
                          Check{"lact", DType::f64, 1, 1e-10}, Check{"titans-linear", DType::f64, 1, 1e-10}}) {
     const ttt::ProgramSizes sizes{.batch = 2, .heads = 2, .dim = 4, .time = 9, .chunk = 3};
-    const Function f = ttt::trace_system(
-        ttt::system_named(c.system), sizes, c.dtype,
-        [&](const ttt::SystemProgram& p) { return with_derivatives(p, in_form(FormChoice::dual), c.order); });
+    const Function f =
+        ttt::trace_system(ttt::system_named(c.system), sizes, c.dtype, [&](const ttt::SystemProgram& p) {
+          return with_derivatives(p, system_in(FormChoice::dual), c.order);
+        });
     const Arrays inputs = ttt::numbers_for(f, 1);
     Plan fused = f.plan({.device = gpu()});
     INFO(std::string(c.system), " ", name(c.dtype));
@@ -59,7 +60,7 @@ TEST_CASE("CUDA: a scan's kernel that is compiled for it has the bits of the one
     for (const DType dtype : {DType::f32, DType::f64}) {
       const Function f = ttt::trace_system(
           ttt::system_named(system), {.batch = 2, .heads = 2, .dim = dim, .time = 32, .chunk = chunk}, dtype,
-          [&](const ttt::SystemProgram& p) { return with_derivatives(p, in_form(FormChoice::dual), 1); });
+          [&](const ttt::SystemProgram& p) { return with_derivatives(p, system_in(FormChoice::dual), 1); });
       const Arrays inputs = ttt::numbers_for(f, 1);
       Plan compiled = f.plan({.device = gpu(), .compile = Compile::now});
       CAPTURE_BOUND(system);
@@ -258,7 +259,7 @@ TEST_CASE("CUDA: the published layers' scans run as one kernel each") {
   for (const std::string system : {"ttt-linear", "ttt-mlp", "delta-net", "lact-v3"}) {
     const Function f = ttt::trace_system(
         ttt::system_named(system), {.batch = 2, .heads = 2, .dim = 16, .time = 32, .chunk = 16}, DType::f32,
-        [&](const ttt::SystemProgram& p) { return with_derivatives(p, in_form(FormChoice::dual), 1); });
+        [&](const ttt::SystemProgram& p) { return with_derivatives(p, system_in(FormChoice::dual), 1); });
     const std::string text = f.plan({.device = gpu()}).str();
     INFO(std::string(system));
     CHECK(count(text, "one kernel") == count(text, " scan steps"));

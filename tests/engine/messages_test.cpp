@@ -5,7 +5,9 @@
 #include "tests/testing.h"
 #include "ttt/params.h"
 
-namespace nestgrad::testing {
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
 namespace {
 
 constexpr std::string_view kHere = "messages_test.cpp:";
@@ -295,4 +297,3 @@ TEST_CASE("a parameter has the name and the line with which the model asked for 
 }
 
 }  // namespace
-}  // namespace nestgrad::testing

@@ -5,7 +5,9 @@
 #include "ops/attrs.h"
 #include "tests/testing.h"
 
-namespace nestgrad::testing {
+using namespace nestgrad;
+using namespace nestgrad::testing;
+
 namespace {
 
 using Call = std::function<Tensor(Operand)>;
@@ -267,4 +269,3 @@ TEST_CASE("a function has only the inputs and outputs that it has") {
 }
 
 }  // namespace
-}  // namespace nestgrad::testing

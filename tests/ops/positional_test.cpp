@@ -17,7 +17,7 @@ Array run(const TraceFn& fn, const std::vector<Array>& x) {
   return trace(fn, specs)(x).at(0);
 }
 
-Array f64(const Shape& shape, std::uint64_t seed) { return uniform({DType::f64, shape}, seed, -1.5, 1.5); }
+Array drawn(const Shape& shape, std::uint64_t seed) { return uniform({DType::f64, shape}, seed, -1.5, 1.5); }
 
 TraceFn rotate(double theta) {
   return [=](const std::vector<Tensor>& in) { return std::vector<Tensor>{rope(in[0], in[1], theta)}; };
@@ -41,7 +41,7 @@ void check_derivatives(std::string what, const TraceFn& fn, const std::vector<Ar
 }  // namespace
 
 TEST_CASE("rope turns each pair by position times its frequency") {
-  const Array x = f64({2, 3, 5, 6}, 1), positions = Array::of({0, 1, 2, 10, 2.5}, {5});
+  const Array x = drawn({2, 3, 5, 6}, 1), positions = Array::of({0, 1, 2, 10, 2.5}, {5});
   const Array y = run(rotate(100), {x, positions});
   for (std::int64_t i = 0; i < x.size(); i += 2) {
     const double angle = positions.at(i / 6 % 5) * std::pow(100, -static_cast<double>(i % 6) / 6);
@@ -58,7 +58,7 @@ TEST_CASE("rope turns each pair by position times its frequency") {
 
 TEST_CASE("rope preserves norms, and products depend on relative positions only") {
   const std::int64_t dim = 8;
-  const Array q = f64({1, dim}, 2), k = f64({1, dim}, 3);
+  const Array q = drawn({1, dim}, 2), k = drawn({1, dim}, 3);
   const auto turned = [&](const Array& x, double position) {
     return run(rotate(10000), {x, Array::of({position}, {1})});
   };
@@ -96,7 +96,7 @@ TEST_CASE("causal_conv1d is the naive loop, and never looks ahead") {
   const std::int64_t batch = 2, time = 6, dim = 3;
   for (const std::int64_t taps : {1, 2, 4, 8}) {
     CAPTURE(taps);
-    const Array x = f64({batch, time, dim}, 4), w = f64({dim, 1, taps}, 5), bias = f64({dim}, 6);
+    const Array x = drawn({batch, time, dim}, 4), w = drawn({dim, 1, taps}, 5), bias = drawn({dim}, 6);
     const Array y = run(kConvolve, {x, w, bias}), unbiased = run(kConvolve, {x, w});
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t t = 0; t < time; ++t)
@@ -128,16 +128,16 @@ TEST_CASE("causal_conv1d is the naive loop, and never looks ahead") {
     }
   }
   check_derivatives("causal_conv1d", kConvolve,
-                    {f64({batch, time, dim}, 4), f64({dim, 1, 4}, 5), f64({dim}, 6)});
-  CHECK_THROWS_WITH_AS(run(kConvolve, {f64({2, 6, 3}, 1), f64({3, 4}, 1)}),
+                    {drawn({batch, time, dim}, 4), drawn({dim, 1, 4}, 5), drawn({dim}, 6)});
+  CHECK_THROWS_WITH_AS(run(kConvolve, {drawn({2, 6, 3}, 1), drawn({3, 4}, 1)}),
                        doctest::Contains("[causal_conv1d] weight must be [3,1,4]"), ShapeError);
-  CHECK_THROWS_WITH_AS(run(kConvolve, {f64({6, 3}, 1), f64({3, 1, 4}, 1)}),
+  CHECK_THROWS_WITH_AS(run(kConvolve, {drawn({6, 3}, 1), drawn({3, 1, 4}, 1)}),
                        doctest::Contains("[causal_conv1d] x must be [batch, time, dim]"), ShapeError);
 }
 
 TEST_CASE("depthwise_conv3x3 is the naive loop with zeros around") {
   const std::int64_t height = 4, width = 3, dim = 2;
-  const Array x = f64({2, height, width, dim}, 7), w = f64({dim, 1, 3, 3}, 8), bias = f64({dim}, 9);
+  const Array x = drawn({2, height, width, dim}, 7), w = drawn({dim, 1, 3, 3}, 8), bias = drawn({dim}, 9);
   const Array y = run(kConvolve2d, {x, w, bias}), unbiased = run(kConvolve2d, {x, w});
   for (std::int64_t i = 0; i < y.size(); ++i) {
     const std::int64_t d = i % dim, column = i / dim % width, row = i / dim / width % height,
@@ -153,6 +153,6 @@ TEST_CASE("depthwise_conv3x3 is the naive loop with zeros around") {
     CHECK(y.at(i) == doctest::Approx(s + bias.at(d)).epsilon(1e-13));
   }
   check_derivatives("depthwise_conv3x3", kConvolve2d, {x, w, bias});
-  CHECK_THROWS_WITH_AS(run(kConvolve2d, {x, f64({2, 1, 9}, 1)}),
+  CHECK_THROWS_WITH_AS(run(kConvolve2d, {x, drawn({2, 1, 9}, 1)}),
                        doctest::Contains("[depthwise_conv3x3] weight must be [2,1,3,3]"), ShapeError);
 }

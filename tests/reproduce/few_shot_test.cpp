@@ -37,7 +37,7 @@ TEST_CASE("few-shot: conjugate gradients solve n equations in n steps, each task
         const Tensor a =
             matmul(in[1], in[1], {.b = true}) +
             constant(Array::of({1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 1.}, {4, 4}));
-        const auto times_a = [&](const Weights& v) { return Weights{matmul(a, v[0])}; };
+        const auto times_a = [&](const reproduce::Weights& v) { return reproduce::Weights{matmul(a, v[0])}; };
         const Tensor x = conjugate_gradients(times_a, {in[0]}, 6)[0];
         return Tensors{matmul(a, x) - in[0], x};
       },

@@ -82,7 +82,7 @@ inline Array by_loops(const Arrays& qkv, const Reads& reads, double scale) {
   return y;
 }
 
-struct AttentionSizes {
+struct LoopSizes {
   std::int64_t batch = 2, heads = 2, time = 7, dim = 4, out = 3;
   std::int64_t groups = 0;  // heads of keys and values; 0: as many as of queries
   std::vector<Spec> specs() const {
@@ -158,9 +158,9 @@ inline Array token(const Array& x, std::int64_t t) {
 }
 
 // One token of attention_step as a function: q, k, v, then the states; out, then the states.
-inline TracedModel step_of(const AttentionSizes& s, const AttentionOptions& options, ttt::Stream::Mode mode,
+inline TracedModel step_of(const LoopSizes& s, const AttentionOptions& options, ttt::Stream::Mode mode,
                            std::vector<std::string>* names, DType dtype = DType::f64) {
-  std::vector<Spec> specs = AttentionSizes{s.batch, s.heads, 1, s.dim, s.out, s.groups}.specs();
+  std::vector<Spec> specs = LoopSizes{s.batch, s.heads, 1, s.dim, s.out, s.groups}.specs();
   for (Spec& spec : specs) spec.dtype = dtype;
   return trace_model(dtype, specs, [&](ParamTable&, const Tensors& in) {
     ttt::Stream stream(mode);
@@ -176,7 +176,7 @@ inline TracedModel step_of(const AttentionSizes& s, const AttentionOptions& opti
 }
 
 // The answers of a sequence read token by token.
-inline Arrays token_by_token(const AttentionSizes& s, const AttentionOptions& options, const Arrays& qkv) {
+inline Arrays token_by_token(const LoopSizes& s, const AttentionOptions& options, const Arrays& qkv) {
   std::vector<std::string> names, same;
   const DType dtype = qkv[0].dtype();
   const TracedModel start = step_of(s, options, ttt::Stream::Mode::initial, &names, dtype),

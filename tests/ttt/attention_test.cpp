@@ -10,7 +10,7 @@ using namespace nestgrad;
 using namespace nestgrad::testing;
 
 TEST_CASE("attention is the loop over the tokens that are read, with its derivatives") {
-  const AttentionSizes s;
+  const LoopSizes s;
   const Arrays qkv = random(s.specs(), 11, -1.5, 1.5);
   const double half = 0.5;  // 1/sqrt(4)
   check_attention("causal", with({}), qkv, backwards(0), half);
@@ -27,7 +27,7 @@ TEST_CASE("attention is the loop over the tokens that are read, with its derivat
 TEST_CASE("long causal attention, in blocks of queries, is attention with one mask, at orders 0 to 2") {
   // Blocks of 64, groups of 4 blocks: a whole group, part of one, and rows left over.
   const std::int64_t time = 4 * 64 + 2 * 64 + 9;
-  const Arrays qkv = random(AttentionSizes{.batch = 1, .time = time}.specs(), 17, -1.5, 1.5);
+  const Arrays qkv = random(LoopSizes{.batch = 1, .time = time}.specs(), 17, -1.5, 1.5);
   for (const std::int64_t window : {std::int64_t{0}, std::int64_t{5}, std::int64_t{70}, time}) {
     CAPTURE(window);
     const Attend masked = [&](Tensor q, Tensor k, Tensor v) {
@@ -49,8 +49,8 @@ TEST_CASE("attention of other tokens: as many queries as one likes where nothing
 }
 
 TEST_CASE("heads of queries share keys and values: attention is the loop, with its derivatives") {
-  for (const AttentionSizes& s : {AttentionSizes{.batch = 2, .heads = 4, .dim = 3, .out = 2, .groups = 2},
-                                  AttentionSizes{.batch = 1, .heads = 3, .dim = 2, .out = 3, .groups = 1}}) {
+  for (const LoopSizes& s : {LoopSizes{.batch = 2, .heads = 4, .dim = 3, .out = 2, .groups = 2},
+                             LoopSizes{.batch = 1, .heads = 3, .dim = 2, .out = 3, .groups = 1}}) {
     const Arrays qkv = random(s.specs(), 22, -1.5, 1.5);
     const std::string of = fmt::format(", {} heads of {}", s.groups, s.heads);
     check_attention("causal" + of, with({.scale = 0.7}), qkv, backwards(0), 0.7);
@@ -64,7 +64,7 @@ TEST_CASE("heads of queries share keys and values: attention is the loop, with i
       for (std::int64_t t = 0; t < s.time; ++t) CHECK(relative_error(steps[uz(t)], token(whole, t)) < 1e-13);
     }
   }
-  const AttentionSizes image{.batch = 1, .heads = 4, .time = 12, .dim = 3, .out = 2, .groups = 2};
+  const LoopSizes image{.batch = 1, .heads = 4, .time = 12, .dim = 3, .out = 2, .groups = 2};
   check_attention(
       "image",
       [](Tensor q, Tensor k, Tensor v) { return ttt::neighbourhood_attention_2d(q, k, v, 3, 4, 3, 0.9); },
@@ -79,12 +79,12 @@ TEST_CASE("neighbourhood attention in an image is the loop over the tokens aroun
     const auto image = [h = height, w = width, n = window](Tensor q, Tensor k, Tensor v) {
       return ttt::neighbourhood_attention_2d(q, k, v, h, w, n, 0.9);
     };
-    const AttentionSizes s{.batch = 1, .time = height * width, .dim = 3, .out = 2};
+    const LoopSizes s{.batch = 1, .time = height * width, .dim = 3, .out = 2};
     check_attention(fmt::format("{} x {}, window {}", height, width, window), image, random(s.specs(), 13),
                     around_2d(window, height, width), 0.9);
   }
   // A line is an image of height 1 only for a window of 1; and the default scale is the one of attention().
-  const AttentionSizes s{.time = 9};
+  const LoopSizes s{.time = 9};
   const Arrays qkv = random(s.specs(), 14);
   const Array full = trace(traced(with({.causal = false})), s.specs())(qkv)[0];
   const auto square = [](Tensor q, Tensor k, Tensor v) {
@@ -123,7 +123,7 @@ TEST_CASE("what each token reads, written out") {
 }
 
 TEST_CASE("a window at least as long as the sequence is no window, to the bit") {
-  const AttentionSizes s;
+  const LoopSizes s;
   const Arrays qkv = random(s.specs(), 15);
   const Arrays plain = trace(traced(with({})), s.specs())(qkv);
   for (const std::int64_t window : {7, 8, 1000})
@@ -263,7 +263,7 @@ TEST_CASE(
   for (const AttentionOptions& options :
        {AttentionOptions{.scale = 1, .capacity = 5}, {.window = 2, .scale = 1}})
     for (const double size : {1e15, 1e18}) {
-      const AttentionSizes s{.batch = 1, .heads = 1, .time = 3, .dim = 1, .out = 1};
+      const LoopSizes s{.batch = 1, .heads = 1, .time = 3, .dim = 1, .out = 1};
       const Shape shape{1, 1, 3, 1};
       const Array q = Array::of({-size, -size, -size}, shape, DType::f32),
                   k = Array::of({4 * size, 3 * size, 2 * size}, shape, DType::f32),
@@ -276,7 +276,7 @@ TEST_CASE(
 }
 
 TEST_CASE("reading token by token is reading the whole sequence, with a window and without") {
-  const AttentionSizes s{.time = 11};
+  const LoopSizes s{.time = 11};
   const Arrays qkv = random(s.specs(), 17, -1.5, 1.5);
   std::vector<AttentionOptions> cases{{.capacity = 11}, {.capacity = 20}, {.scale = 0.3, .capacity = 11}};
   for (const std::int64_t window : {1, 2, 3, 5, 10, 11, 14}) cases.push_back({.window = window});
@@ -297,7 +297,7 @@ TEST_CASE("reading token by token is reading the whole sequence, with a window a
 }
 
 TEST_CASE("gradients through steps in a row are those of the whole sequence, to order 2") {
-  const AttentionSizes s{.batch = 1, .time = 5, .dim = 3, .out = 2};
+  const LoopSizes s{.batch = 1, .time = 5, .dim = 3, .out = 2};
   const Arrays qkv = random(s.specs(), 18);
   for (const AttentionOptions& options : {AttentionOptions{.capacity = 5}, {.window = 2}}) {
     std::vector<std::string> names;
@@ -320,7 +320,7 @@ TEST_CASE("gradients through steps in a row are those of the whole sequence, to 
 }
 
 TEST_CASE("a cache that is full says so; a ring goes on") {
-  const AttentionSizes s{.time = 5};
+  const LoopSizes s{.time = 5};
   const Arrays qkv = random(s.specs(), 19);
   CHECK(contains(message_of<ValueError>([&] { token_by_token(s, {.capacity = 4}, qkv); }),
                  "index 4 is outside of the table's 4 rows"));

@@ -117,8 +117,8 @@ ttt::Gates faded(const Weights& w, Tensor k, Tensor place) {
 TEST_CASE("a gate of one's own that numbers the tokens by itself, or lets sequences meet, is refused") {
   const auto why = [](const OwnGate::Make& make) {
     return message_of<FormError>([&] {
-      run_system(with_gate(make), {.batch = 2, .heads = 2, .time = 8, .chunk = 4}, in_form(FormChoice::dual),
-                 0);
+      run_system(with_gate(make), {.batch = 2, .heads = 2, .time = 8, .chunk = 4},
+                 system_in(FormChoice::dual), 0);
     });
   };
   CHECK(contains(why([](const Weights&, Tensor k, Tensor) {
@@ -138,13 +138,13 @@ TEST_CASE(
   const ProgramSizes four{.batch = 1, .time = 10, .chunk = 4},
       three{.batch = 1, .dim = 3, .time = 8, .chunk = 3};
   for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
-    CHECK(worst_error(run_system(system, four, in_form(form), 1),
+    CHECK(worst_error(run_system(system, four, system_in(form), 1),
                       run_system(system, four, from_the_text(4, {1, 4}), 1)) < kTolerance);
-    CHECK(worst_error(run_system(system, three, in_form(form), 1),
+    CHECK(worst_error(run_system(system, three, system_in(form), 1),
                       run_system(system, three, from_the_text(3, {1, 3}), 1)) < kTolerance);
   }
   // The control: another frequency of one level.
-  CHECK(worst_error(run_system(system, four, in_form(FormChoice::dual), 0),
+  CHECK(worst_error(run_system(system, four, system_in(FormChoice::dual), 0),
                     run_system(system, four, from_the_text(4, {2, 4}), 0)) > 1e-4);
 }
 
@@ -157,7 +157,7 @@ TEST_CASE(
     "Hope: the outer gradient of the outputs alone reaches what makes keys, values, rates and forget gates") {
   const System& system = system_named("hope");
   const ProgramSizes sizes{.batch = 1, .time = 10, .chunk = 4};
-  const Arrays held = output_gradients(system, sizes, in_form(FormChoice::dual)),
+  const Arrays held = output_gradients(system, sizes, system_in(FormChoice::dual)),
                text = output_gradients(system, sizes, from_the_text(4, {1, 4})),
                cut = output_gradients(system, sizes, from_the_text(4, {1, 4}, true));
   CHECK(worst_error(held, text) < kTolerance);
@@ -174,7 +174,7 @@ TEST_CASE(
 TEST_CASE("Hope: the outer gradient is the derivative, to order 2") {
   const ProgramSizes sizes{.batch = 1, .heads = 1, .dim = 2, .time = 5, .chunk = 2};
   const Function f = ttt::trace_system(system_named("hope"), sizes, DType::f64, [&](const SystemProgram& p) {
-    return values_of(in_form(FormChoice::dual)(p));
+    return values_of(system_in(FormChoice::dual)(p));
   });
   Subject s{.what = "hope",
             .fn = [f](const Tensors& in) { return f(std::span<const Tensor>(in)); },
@@ -205,7 +205,7 @@ TEST_CASE("own gates are made of the weights that a chunk found, in both forms, 
     }
     return made_by_hand(outputs, now);
   };
-  CHECK(worst_error(run_system(system, sizes, in_form(FormChoice::primal), 2),
+  CHECK(worst_error(run_system(system, sizes, system_in(FormChoice::primal), 2),
                     run_system(system, sizes, by_hand, 2)) < kTolerance);
   CHECK(refused(system, sizes, 2) == "parallel wy");
 }
@@ -230,7 +230,7 @@ TEST_CASE(
     "wrong use: own gates that are not given, not named, not one a token, given twice, or let tokens meet") {
   const ProgramSizes sizes{.batch = 1, .time = 6, .chunk = 3};
   const auto traced = [&](const OwnGate::Make& make, std::vector<std::string> names = {"keep"}) {
-    return [=] { system_derivatives(with_gate(make, names), sizes, in_form(FormChoice::automatic), 0); };
+    return [=] { system_derivatives(with_gate(make, names), sizes, system_in(FormChoice::automatic), 0); };
   };
   CHECK(contains(message_of<ConfigError>(traced([](const Weights&, Tensor, Tensor) { return ttt::Gates(); })),
                  "names 'keep', which gates() does not give"));
@@ -246,6 +246,6 @@ TEST_CASE(
   System twice = with_gate(faded);
   twice.gates.push_back({.name = "keep", .shape = [](Tensor raw) { return sigmoid(raw); }});
   CHECK(contains(
-      message_of<ShapeError>([&] { system_derivatives(twice, sizes, in_form(FormChoice::automatic), 0); }),
+      message_of<ShapeError>([&] { system_derivatives(twice, sizes, system_in(FormChoice::automatic), 0); }),
       "the learner makes it itself"));
 }

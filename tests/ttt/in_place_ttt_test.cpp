@@ -42,7 +42,7 @@ TEST_CASE("in-place TTT is the chunked sum of its paper, to order 2, in every fo
        {FormChoice::primal, FormChoice::dual, FormChoice::parallel, FormChoice::chunk_parallel}) {
     const std::string form_name(ttt::name(form));
     CAPTURE(form_name);
-    CHECK(worst_error(run_system(system, kSizes, in_form(form), 2), expected) < kTolerance);
+    CHECK(worst_error(run_system(system, kSizes, system_in(form), 2), expected) < kTolerance);
   }
 }
 

@@ -5,7 +5,7 @@ using namespace nestgrad;
 using namespace nestgrad::testing;
 
 TEST_CASE("Nadaraya-Watson, trained and asked token by token, is causal attention, with its gradients") {
-  const AttentionSizes s{.time = 9};
+  const LoopSizes s{.time = 9};
   const Arrays qkv = random(s.specs(), 21, -1.5, 1.5);
   for (const double scale : {0.5, 1.0, 2.5}) {
     CAPTURE(scale);

@@ -103,4 +103,11 @@ inline std::vector<NamedLearner> named_learners(const Sizes& s = {}) {
   };
 }
 
+// SwiGLU with -<f(k), v>.
+inline NamedLearner swiglu(const Sizes& s) {
+  for (const NamedLearner& named : named_learners(s))
+    if (contains(named.name, "SwiGLU")) return named;
+  return {};
+}
+
 }  // namespace nestgrad::testing

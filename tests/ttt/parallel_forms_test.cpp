@@ -49,12 +49,6 @@ NamedLearner featured(const Sizes& s, bool against_v) {
   };
   return {"phi(x) W", make};
 }
-// SwiGLU with -<f(k), v>.
-NamedLearner swiglu(const Sizes& s) {
-  for (const NamedLearner& named : named_learners(s))
-    if (contains(named.name, "SwiGLU")) return named;
-  return {};
-}
 NamedLearner transposed_matrix(const Sizes& s) {
   return formula(
       "x W'",

@@ -19,11 +19,6 @@ inline std::string wrong(const LoopCase& loop, const std::vector<FormChoice>& fo
   return bad.empty() ? bad : loop.method.name + ", " + loop.policy.str() + ": " + bad;
 }
 
-inline NamedLearner swiglu(const Sizes& s) {
-  for (const NamedLearner& named : named_learners(s))
-    if (contains(named.name, "SwiGLU")) return named;
-  return {};
-}
 inline Method with_gates() {  // momentum and forgetting, averaged over each chunk
   for (const Method& method : linear_methods({}))
     if (method.name == "Titans") return method;

@@ -69,14 +69,14 @@ TEST_CASE("the system is the text's: values and order 1, in chunks and online") 
     for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
       CAPTURE(chunk);
       const System own = in_chunks(system, chunk);
-      CHECK(worst_error(run_system(own, kPartial, in_form(form), 1),
+      CHECK(worst_error(run_system(own, kPartial, system_in(form), 1),
                         run_system(own, kPartial, from_the_text(chunk), 1)) < kTolerance);
     }
 }
 
 TEST_CASE("with one feature a row's target still has length 1, and a number's is its tanh") {
   const ProgramSizes narrow{.dim = 1, .time = 10, .chunk = 4};
-  CHECK(worst_error(run_system(system_named("self-modifying"), narrow, in_form(FormChoice::dual), 1),
+  CHECK(worst_error(run_system(system_named("self-modifying"), narrow, system_in(FormChoice::dual), 1),
                     run_system(system_named("self-modifying"), narrow, from_the_text(4), 1)) < kTolerance);
 }
 
@@ -90,8 +90,9 @@ TEST_CASE("dual and primal agree at values and orders 1 and 2; there is no other
 TEST_CASE("the outer gradient is the derivative: central differences and Taylor rates, to order 2") {
   const ProgramSizes sizes{.batch = 1, .heads = 2, .dim = 3, .time = 5, .chunk = 2};
   for (const FormChoice form : {FormChoice::primal, FormChoice::dual}) {
-    const Function f = ttt::trace_system(system_named("self-modifying"), sizes, DType::f64,
-                                         [&](const SystemProgram& p) { return values_of(in_form(form)(p)); });
+    const Function f =
+        ttt::trace_system(system_named("self-modifying"), sizes, DType::f64,
+                          [&](const SystemProgram& p) { return values_of(system_in(form)(p)); });
     Subject s{.what = "self-modifying",
               .fn = [f](const Tensors& in) { return f(std::span<const Tensor>(in)); },
               .inputs = ttt::numbers_for(f, 1),
@@ -108,10 +109,10 @@ TEST_CASE(
     "held is not stop_gradient: the same values, another "
     "outer gradient, and some parameters would not learn") {
   const System& system = system_named("self-modifying");
-  const Arrays values = run_system(system, kPartial, in_form(FormChoice::dual), 0);
+  const Arrays values = run_system(system, kPartial, system_in(FormChoice::dual), 0);
   CHECK(worst_error(run_system(system, kPartial, from_the_text(4, true), 0), values) < kTolerance);
 
-  const Arrays held = numbers(output_gradients(system, kPartial, in_form(FormChoice::dual))),
+  const Arrays held = numbers(output_gradients(system, kPartial, system_in(FormChoice::dual))),
                text = numbers(output_gradients(system, kPartial, from_the_text(4))),
                cut = numbers(output_gradients(system, kPartial, from_the_text(4, true)));
   CHECK(worst_error(held, text) < kTolerance);

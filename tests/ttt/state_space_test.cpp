@@ -85,7 +85,7 @@ System with_large_steps(const std::string& name) {
 
 double error_by_hand(const std::string& name, const SystemRun& by_hand) {
   const System system = with_large_steps(name);
-  return worst_error(run_system(system, kSizes, in_form(FormChoice::automatic), 2),
+  return worst_error(run_system(system, kSizes, system_in(FormChoice::automatic), 2),
                      run_system(system, kSizes, by_hand, 2));
 }
 

@@ -13,7 +13,7 @@ using ttt::SystemProgram;
 // How a system is run: in a form, or by hand.
 using SystemRun = std::function<InnerLoopResult(const SystemProgram&)>;
 
-inline SystemRun in_form(FormChoice form) {
+inline SystemRun system_in(FormChoice form) {
   return [form](const SystemProgram& p) {
     return ttt::train_along(*p.learner, p.start, p.views, {.policy = p.policy, .form = form, .block = 4});
   };
@@ -46,13 +46,13 @@ inline Arrays run_system(const System& system, const ProgramSizes& sizes, const 
 inline std::string refused(const System& system, const ProgramSizes& sizes, int order,
                            double tolerance = 1e-11) {
   std::string out;
-  const Arrays expected = run_system(system, sizes, in_form(FormChoice::primal), order);
+  const Arrays expected = run_system(system, sizes, system_in(FormChoice::primal), order);
   for (const FormChoice form : {FormChoice::dual, FormChoice::parallel, FormChoice::wy}) {
     const std::string form_name(ttt::name(form));
     CAPTURE(form_name);
     Arrays found;
     try {
-      found = run_system(system, sizes, in_form(form), order);
+      found = run_system(system, sizes, system_in(form), order);
     } catch (const FormError&) {
       out += (out.empty() ? "" : " ") + form_name;
       continue;

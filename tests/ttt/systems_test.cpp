@@ -86,7 +86,7 @@ SystemRun titans_by_hand(std::int64_t chunk, double most) {
 }
 
 double error_by_hand(const System& system, const ProgramSizes& sizes, const SystemRun& by_hand) {
-  return worst_error(run_system(system, sizes, in_form(FormChoice::automatic), 1),
+  return worst_error(run_system(system, sizes, system_in(FormChoice::automatic), 1),
                      run_system(system, sizes, by_hand, 1));
 }
 
