@@ -145,6 +145,25 @@ Tensor absorb_transpose(Tensor t) {
   return matmul(a.defined() ? a : input_of(t, 0), b.defined() ? b : input_of(t, 1), flags);
 }
 
+// One number times a row or a column (for each batch member): elementwise, and so beside other such ops.
+Tensor as_scaling(Tensor t) {
+  const Tensor a = input_of(t, 0), b = input_of(t, 1);
+  const bool swap_a = flag_a(node_of(t).attrs), swap_b = flag_b(node_of(t).attrs);
+  const std::int64_t m = t.dim(-2), n = t.dim(-1), k = a.dim(swap_a ? -2 : -1);
+  if (k != 1 || (m != 1 && n != 1) || !t.graph().options().round) return {};
+  const auto shaped = [](Tensor x, bool swap) {
+    Shape shape = x.shape();
+    if (swap) std::swap(shape[shape.size() - 2], shape.back());
+    return swap ? reshape(x, shape) : x;  // of one row or column: it lies in memory as its transpose does
+  };
+  return shaped(a, swap_a) * shaped(b, swap_b);
+}
+
+Tensor simplify_matmul(Tensor t) {
+  const Tensor scaling = as_scaling(t);
+  return scaling.defined() ? scaling : absorb_transpose(t);
+}
+
 }  // namespace
 
 constinit const Op matmul_op = {
@@ -152,7 +171,7 @@ constinit const Op matmul_op = {
     .doc = "Matrix product over the last two axes, C = op(A) op(B).",
     .infer = infer_matmul,
     .vjp = matmul_vjp,
-    .simplify = absorb_transpose,
+    .simplify = simplify_matmul,
     .linear_in = always_linear,
     .is_product = true,
     .axes = matmul_axes,

@@ -549,6 +549,11 @@ FAULTS = [
         ("cheap-values-kept", "std::greater<>>{options.recompute_above, «std::size_t{0}»})",
          "options.recompute_above"),
     ]),
+    ("simplify", "ops/matmul.cpp", SIMPLIFY, [
+        ("column-taken-for-a-row", "return «swap» ? reshape(x, shape) : x;", "false"),
+        ("every-narrow-product-elementwise", "if («k != 1» || (m != 1 && n != 1)", "false"),
+        ("outer-products-elementwise", "if (k != 1 || «(m != 1 && n != 1)»", "false"),
+    ]),
     ("simplify", "ops/simplify.cpp", SIMPLIFY, [
         ("cube-for-square", "if (*n == 3) return «x * square(x)»;", "square(x)"),
         ("quotient-for-any-power", "return «*n == -1» ? reciprocal(x)", "true"),

@@ -178,7 +178,9 @@ NESTGRAD_MEMBER_FN void walk_columns(const T* w, T* to, const T* const* a, const
 template <class T, Size K, Size N, int Reads, int Steps>
 __attribute__((noinline)) void walk(const T* w, T* to, const T* const* a, const T* const* d, T* const* c,
                                     const T* const* x, const T* const* y) {
-  constexpr int size = Pack<T>::size, packets = kSums >= 24 ? 4 : 2;
+  // A read adds up in a register for each packet; enough of them hide how long an fma takes. A step stores as much as it
+  // reads, which takes longer.
+  constexpr int size = Pack<T>::size, packets = kSums >= 24 || (Steps == 0 && 4 * Reads <= kSums) ? 4 : 2;
   Size j = 0;
   for (; j + packets * size <= N; j += packets * size)
     walk_columns<T, K, N, Reads, Steps, packets, false>(w, to, a, d, c, x, y, j, size);

@@ -231,6 +231,36 @@ TEST_CASE("products with a common factor that are added up are one product, the 
                  {a, uniform({DType::f64, {4, 4}}, 9), x}) == 2);
 }
 
+TEST_CASE("a product of one number with a row or a column is elementwise, in every way to write it") {
+  // Is it still a product? The numbers, NaN and infinities among them, stay.
+  const auto is_product = [](const Shape& a, const Shape& b, MatmulOptions flags) {
+    Array left = uniform({DType::f64, a}, 3), right = uniform({DType::f64, b}, 4);
+    left.as<double>()[0] = kInf, right.as<double>().back() = 0;
+    const TraceFn fn = [&](const Tensors& in) { return Tensors{matmul(in[0], in[1], flags)}; };
+    const Planned p = both(fn, {left, right});
+    CHECK(same_numbers(p.with, p.without));
+    return contains(trace(fn, {left.spec(), right.spec()}).plan().str(), "matmul");
+  };
+  for (const bool of_a : {false, true})
+    for (const bool of_b : {false, true}) {
+      CAPTURE(of_a);
+      CAPTURE(of_b);
+      const auto shape = [](const Shape& batch, std::int64_t rows, std::int64_t columns, bool swap) {
+        Shape out = batch;
+        out.insert(out.end(), {swap ? columns : rows, swap ? rows : columns});
+        return out;
+      };
+      const auto product = [&](std::int64_t m, std::int64_t k, std::int64_t n) {
+        return is_product(shape({2, 3}, m, k, of_a), shape({3}, k, n, of_b), {of_a, of_b});
+      };
+      CHECK(!product(1, 1, 5));
+      CHECK(!product(5, 1, 1));
+      CHECK(!product(1, 1, 1));
+      CHECK(product(5, 1, 4));
+      CHECK(product(1, 2, 5));
+    }
+}
+
 TEST_CASE("powers that products make are no powers in a plan, where it may round") {
   for (const auto& [exponent, is_product] :
        {std::pair{2.0, true}, {3.0, true}, {-1.0, true}, {0.5, false}, {2.5, false}}) {
