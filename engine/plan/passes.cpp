@@ -40,7 +40,8 @@ constexpr Pass kPasses[] = {
     {.name = "simplify",
      .sentence =
          "dead nodes go, ops without a kernel become ops that have one; numbers are folded, transposes "
-         "absorbed into products, factors taken out of sums, `A X + B X` becomes one product",
+         "absorbed into products, factors taken out of sums, `A X + B X` becomes one product, a "
+         "number times a row elementwise",
      .where = "engine/plan/simplify_graph.cpp, ops/simplify.cpp",
      .option = "simplify",
      .keeps_bits = false,

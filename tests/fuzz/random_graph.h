@@ -12,6 +12,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@
 #include "tests/fuzz/draws.h"
 
 namespace nestgrad::fuzz {
+
+inline constexpr double kUnknown =
+    std::numeric_limits<double>::infinity();  // how large a value's numbers are
 
 class RandomGraph {
  public:

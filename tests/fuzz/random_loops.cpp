@@ -9,7 +9,6 @@ namespace nestgrad::fuzz {
 
 namespace {
 
-constexpr double kUnknown = std::numeric_limits<double>::infinity();
 constexpr int kDeepest = 2;  // loops, rules and regions in each other
 
 Tensors tensors_of(const auto& values) {

@@ -10,8 +10,6 @@ namespace nestgrad::fuzz {
 
 namespace {
 
-constexpr double kUnknown = std::numeric_limits<double>::infinity();
-
 // A row of ops/elementwise.def.
 struct Unary {
   const char* name;
