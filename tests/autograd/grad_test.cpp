@@ -33,7 +33,7 @@ TEST_CASE("Derivatives are total: they count paths through other variables, and 
   CHECK(out[3].item() == 12);
 }
 
-TEST_CASE("A gradient in each step of a long loop costs what its step costs") {
+TEST_CASE("A gradient in each step of a long loop costs what its step costs" * doctest::test_suite("slow")) {
   // Quadratic work would take minutes here.
   constexpr int kSteps = 20'000;
   const auto inner = [](Tensor w, Tensor x) { return sum(square(w * x - 1.0)); };

@@ -90,7 +90,8 @@ TEST_CASE("inspect: curvature of every kind of system, rows, gates and several w
     CHECK(x == doctest::Approx(1));
 }
 
-TEST_CASE("inspect: the expansion is that of the learner's own steps, differentiated by differences") {
+TEST_CASE("inspect: the expansion is that of the learner's own steps, differentiated by differences" *
+          doctest::test_suite("slow")) {
   // Optimisers with a scale, momentum, decay, orthogonalisation; own gates; rates per weight; several weights.
   for (const std::string system :
        {"naive-ttt", "ttt-mlp", "titans-linear", "titans-mlp", "lact", "lact-v1", "hope", "delta-net"}) {

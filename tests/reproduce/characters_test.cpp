@@ -69,7 +69,8 @@ TEST_CASE("characters: folders with too little are refused in a line") {
   CHECK(contains(message_of<ConfigError>([&] { Alphabet::of(greys(thin, 30, 3)); }), "has 3 images"));
 }
 
-TEST_CASE("characters: learning from one image of each makes more answers right, and chance is a fifth") {
+TEST_CASE("characters: learning from one image of each makes more answers right, and chance is a fifth" *
+          doctest::test_suite("slow")) {
   const Alphabet& alphabet = Alphabet::of({});
   CHECK(alphabet.fingerprint().empty());
   Training training({.seed = 0, .adamw = {.weight_decay = 0}});

@@ -163,7 +163,8 @@ TEST_CASE(
   CHECK(std::accumulate(masks.begin(), masks.end(), 0.0) == 8 * 24);
 }
 
-TEST_CASE("shift: the three ways of training begin alike, and differ after a step") {
+TEST_CASE("shift: the three ways of training begin alike, and differ after a step" *
+          doctest::test_suite("slow")) {
   for (const ShiftProblem::Self self : kBoth) {
     CAPTURE(static_cast<int>(self));
     const ShiftProblem problem = problem_of(self);

@@ -47,7 +47,8 @@ TEST_CASE(
   CHECK(wrong(linear_attention, {F::primal, F::dual, F::chunk_parallel, F::parallel}, 2) == "");
 }
 
-TEST_CASE("with few large chunks, what the last one makes of the weights costs nothing unless it is read") {
+TEST_CASE("with few large chunks, what the last one makes of the weights costs nothing unless it is read" *
+          doctest::test_suite("slow")) {
   const Policy lact{.chunk = 128, .update = Update::per_chunk, .read = Read::before_write};
   for (const std::int64_t time : {256, 300, 512}) {
     if (kSanitized && time > 300) continue;
