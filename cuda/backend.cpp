@@ -206,8 +206,10 @@ void CudaBackend::synchronize() {
   const Fault found = *seen_fault_;
   zero(reinterpret_cast<std::byte*>(faults_), sizeof(Fault));
   const Site& site = sites_[static_cast<std::size_t>(found.site - 1)];
-  const std::string value =
-      found.is_index ? std::to_string(found.index) : fmt::format("{}", static_cast<double>(found.number));
+  const std::string value = found.kind == Fault::Kind::index ? std::to_string(found.index)
+                            : found.kind == Fault::Kind::f32
+                                ? fmt::format("{}", static_cast<double>(found.f32))
+                                : fmt::format("{}", found.f64);
   throw ValueError(fmt::format("[{}] {} (at {}; {})", site.op->name,
                                fmt::format(fmt::runtime(site.what), value), site.where, site.operands));
 }

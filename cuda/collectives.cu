@@ -52,8 +52,8 @@ std::shared_ptr<CollectiveMemory> memory_of(const OpCall& call, Backend& backend
 
 OpKernel all_sum_kernel(const OpCall& call, Backend& backend) {
   const std::shared_ptr<Transport> all = processes_of(call);
-  return nestgrad::all_sum_kernel(call,
-                                  memory_of(call, backend, all_sum_scratch(call, all->rank(), all->size())));
+  const std::size_t scratch = all->size() > 1 ? all_sum_scratch(call, all->rank(), all->size()) : 0;
+  return nestgrad::all_sum_kernel(call, memory_of(call, backend, scratch));
 }
 OpKernel exchange_kernel(const OpCall& call, Backend& backend) {
   return nestgrad::exchange_kernel(call, memory_of(call, backend));

@@ -32,10 +32,13 @@ constexpr unsigned kWarp = 32, kFullWarp = 0xffffffffu;
 
 // Notes a wrong number, if none was noted before.
 __device__ inline void report(Fault* fault, int site, int index) {
-  if (atomicCAS(&fault->site, 0, site) == 0) fault->is_index = true, fault->index = index;
+  if (atomicCAS(&fault->site, 0, site) == 0) fault->kind = Fault::Kind::index, fault->index = index;
 }
 __device__ inline void report(Fault* fault, int site, float number) {
-  if (atomicCAS(&fault->site, 0, site) == 0) fault->is_index = false, fault->number = number;
+  if (atomicCAS(&fault->site, 0, site) == 0) fault->kind = Fault::Kind::f32, fault->f32 = number;
+}
+__device__ inline void report(Fault* fault, int site, double number) {
+  if (atomicCAS(&fault->site, 0, site) == 0) fault->kind = Fault::Kind::f64, fault->f64 = number;
 }
 
 // Into the second-level cache.

@@ -6,9 +6,10 @@ namespace nestgrad::cuda {
 // The first such number to be found, such as an index outside of its table.
 struct Fault {
   int site = 0;  // 0: nothing; else of CudaBackend::fault_site
-  bool is_index = false;
-  int index = 0;     // the number, if it is one
-  float number = 0;  // else
+  enum class Kind : int { index, f32, f64 } kind = Kind::index;
+  int index = 0;  // the number, in the field of its kind: f32 is not made f64 in a kernel
+  float f32 = 0;
+  double f64 = 0;
 };
 
 }  // namespace nestgrad::cuda

@@ -139,6 +139,11 @@ OpKernel gather_kernel(const OpCall& call, Backend& backend) {
   return
       [size, &on = cuda(backend), wide = size_of(call.out.dtype) == 8,
        site = cuda(backend).fault_site(call, outside_of(rows))](const std::byte* const* in, std::byte* out) {
+        if (size.width == 0) {  // no thread of gather would look at them
+          launch(on, for_each_of(size.count), check_indices, reinterpret_cast<const std::int32_t*>(in[1]),
+                 size.count, size.rows, on.faults(), site);
+          return;
+        }
         const auto queue = [&]<class U>(U) {
           launch(on, for_each_of(size.count * size.width), gather<U>, reinterpret_cast<const U*>(in[0]),
                  reinterpret_cast<const std::int32_t*>(in[1]), reinterpret_cast<U*>(out), size, on.faults(),

@@ -96,7 +96,7 @@ __global__ void convert(const From* from, To* to, std::int64_t n, Fault* fault, 
   if (i >= n) return;
   if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
     if (!has_i32(from[i])) {
-      report(fault, site, static_cast<float>(from[i]));
+      report(fault, site, from[i]);
       to[i] = 0;
       return;
     }

@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <map>
 
 #include "cuda/passes.h"
 #include "engine/core/index.h"
@@ -13,10 +13,18 @@ bool is_single_step(const GraphNode& n) {
   return scan && scan->steps == 1 && !scan->recomputes;
 }
 
-// The values of the body's nodes, as nodes of the new graph; region: the checkpoint region that they are in, 0: none.
+// The values of the body's nodes, as nodes of the new graph; region: the checkpoint region that all of them are in, those of
+// regions in the body too. 0: none; regions in the body are then regions of their own each time that it is inlined.
 std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const std::vector<Tensor>& inputs,
                                    int region) {
   const GraphBody& body = body_of(scan);
+  std::map<int, int> regions;
+  const auto region_of = [&](int in_body) {
+    if (region != 0 || in_body == 0) return region;
+    const auto [at, is_new] = regions.try_emplace(in_body);
+    if (is_new) at->second = new_region();
+    return at->second;
+  };
   std::vector<Tensor> made;
   for (NodeId id = 0; id < static_cast<NodeId>(body.nodes.size()); ++id) {
     const GraphNode& n = body.nodes[uz(id)];
@@ -29,7 +37,7 @@ std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const st
     std::vector<Tensor> in;
     for (NodeId i : n.inputs) in.push_back(made[uz(i)]);
     label_like(n);
-    if (n.region == 0) context().emit.region = region;
+    context().emit.region = region_of(n.region);
     made.push_back(to.graph().append(*n.op, in, n.attrs, n.loc, &n.spec));
   }
   return made;
@@ -39,8 +47,6 @@ std::vector<Tensor> values_of_body(Rewriter& to, const GraphNode& scan, const st
 
 Lowered inline_single_steps(const Lowered& from, const ScanTest& stays, std::optional<int> checkpoint_every) {
   const Graph& old = *from.graph;
-  int region = 0;
-  for (const GraphNode& n : old.nodes()) region = std::max(region, n.region);
   std::map<NodeId, std::vector<Tensor>> values;  // of scans that are inlined
   for (NodeId id = 0; id < old.size(); ++id)
     if (is_single_step(old.node(id)) && !stays(from, id)) values.emplace(id, 0);
@@ -51,7 +57,7 @@ Lowered inline_single_steps(const Lowered& from, const ScanTest& stays, std::opt
     const auto shown = n.inputs.empty() ? values.end() : values.find(n.inputs[0]);
     if (const auto scan = values.find(id); scan != values.end()) {
       const bool is_recomputed = checkpoint_every.value_or(n.attrs.as<ScanAttrs>().every) != 0;
-      scan->second = values_of_body(to, n, to.inputs(id), is_recomputed ? ++region : 0);
+      scan->second = values_of_body(to, n, to.inputs(id), is_recomputed ? new_region() : 0);
     } else if (const FinalAttrs* final = n.attrs.find<FinalAttrs>(); final && shown != values.end()) {
       to[id] = shown->second[uz(body_of(old.node(n.inputs[0])).outs[uz(final->carry)])];
     } else if (const StackAttrs* stack = n.attrs.find<StackAttrs>(); stack && shown != values.end()) {

@@ -175,8 +175,8 @@ FAULTS = [
     ]),
     ("cuda", "cuda/single_steps.cpp", CUDA, [
         ("every-scan-is-of-one-step", "return scan && «scan->steps == 1» && !scan->recomputes;", "scan->steps >= 1"),
-        ("made-again-by-nobody", "is_recomputed ? «++region» : 0);", "0"),
-        ("one-region-for-all", "«if (n.region == 0) context().emit.region = region;»", None),
+        ("made-again-by-nobody", "is_recomputed ? «new_region()» : 0);", "0"),
+        ("region-of-the-scan-forgotten", "«context().emit.region = region_of(n.region);»", None),
     ]),
     ("cuda", "cuda/after_steps.cpp", CUDA, [
         ("stacks-that-nobody-keeps", "if («can_be_made(old_.node(id), *plan)») scans_.emplace", "true"),

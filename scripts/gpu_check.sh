@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU: every kernel against the CPU's, golden files, a training run beside the CPU's,
-# compute-sanitizer, benchmarks against PyTorch. Needs nvcc, CMake and Ninja, but no network: what scripts/gpu_prepare.sh
-# put into deps/ is used if it is there.
+# compute-sanitizer, benchmarks against PyTorch. Needs nvcc, CMake, Ninja and Python, but no network: what
+# scripts/gpu_prepare.sh put into deps/ is used if it is there.
 #   scripts/gpu_check.sh [FOLDER [PART..]]    FOLDER: where results go (default: build/gpu/report)
 # Parts: tests, training, sanitizers, bench; all of them by default. In two calls: `tests training sanitizers`, then `bench`, with a
 # folder each: a call begins its report anew.
@@ -23,15 +23,20 @@ python=${PYTHON:-python3}
 limit=${LIMIT:-540}
 failed=0
 running=()
-mkdir -p "$out" "$build"
-rm -rf "$out"/*.log "$out/steps" "$out"/bench*.json "$out"/train-c*
 
+# Before anything of a run before it goes.
+wrong_call() {
+  echo "gpu_check: error: $*" >&2
+  exit 2
+}
+is_part() { [[ $1 == tests || $1 == training || $1 == sanitizers || $1 == bench ]]; }
+! is_part "$out" || wrong_call "'$out' is a part, and the folder of results stands before the parts: gpu_check.sh FOLDER $*"
 for part in "${parts[@]}"; do
-  case $part in
-    tests | training | sanitizers | bench) ;;
-    *) echo "gpu_check: error: there is no part '$part'; say tests, training, sanitizers or bench" >&2; exit 2 ;;
-  esac
+  is_part "$part" || wrong_call "there is no part '$part'; say tests, training, sanitizers or bench"
 done
+"$python" -c '' 2>/dev/null || wrong_call "PYTHON is '$python', which does not run; it writes the report"
+mkdir -p "$out" "$build"
+rm -rf "$out"/*.log "$out/steps" "$out/gpu-report.json" "$out"/bench*.json "$out"/train-c*
 has() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
 # All that is known so far, in one file. Steps that run side by side take turns.
@@ -81,7 +86,7 @@ step() {
     fi
   fi
   printf '%s\t%s\t%s\n' "$name" "$code" $((SECONDS - start)) >>"$out/steps"
-  report
+  report || { echo "== the report could not be written" >&2; failed=1 code="no report"; }
   [[ $code == 0 || $code == "not supported here" ]]
 }
 
@@ -163,7 +168,7 @@ if has training; then
   beside train-cuda 120 bash -c 'train cuda'
   beside train-cpu 120 bash -c 'train cpu'
 fi
-if has sanitizers && command -v compute-sanitizer >/dev/null; then
+if has sanitizers; then
   quick=("--test-suite=cuda*" "--test-case=*every kernel*,*any axes*,*one kernel is*,*order of their indices*")
   for tool in memcheck racecheck; do
     beside $tool 200 compute-sanitizer --tool $tool --error-exitcode 9 "$bin/nestgrad_gpu_tests" "${quick[@]}"

@@ -26,7 +26,9 @@ struct Donation {
 struct PlanOptions {
   bool simplify = true;
   bool reuse = true;  // let an op write over an input that dies there
-  bool fuse = true;  // run elementwise ops, and sums of rows between them, as one instruction; changes no bit
+  // Run elementwise ops, and sums of rows between them, as one instruction. Changes no bit; on a GPU sums of rows are added
+  // in another order.
+  bool fuse = true;
   // Compute cheap values again where derivatives read them; needs less memory.
   bool rematerialize = true;
   // Bytes from which on a value outside of scans is worth it: smaller ones may stay in a cache.

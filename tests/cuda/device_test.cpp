@@ -124,6 +124,12 @@ TEST_CASE("CUDA: a number that no i32 holds is reported, and is none") {
       INFO(name(from), " ", bad);
       CHECK(contains(message_of<ValueError>([&] { f(Array::of({0, bad, 0}, {3}, from)); }), "is no i32"));
     }
+    if (from == DType::f64)  // each by itself, and not the nearest f32
+      for (const double bad : {-2147483649.0, 3e300, 1e17})
+        CHECK(contains(message_of<ValueError>([&] {
+                         f(Array::of({0, bad, 0}, {3}, from));
+                       }),
+                       fmt::format("[cast] {} is no i32", bad)));
   }
 }
 
@@ -366,6 +372,12 @@ TEST_CASE("CUDA: an index outside of its table is found, with op, index, line; t
   });
   CHECK(contains(message, "[gather] index 9 is outside of the table's 4 rows (at device_test.cpp:"));
   CHECK(read(table, Array::of({1, 3}, {2}, DType::i32)).at(3) == table.at(9));
+  const Function nothing =
+      trace([](Tensor t, Tensor i) { return gather(t, i); }, f64({4, 0}), i32({2})).to(gpu());
+  CHECK(contains(message_of<ValueError>([&] {
+                   nothing(Array(f64({4, 0})), Array::of({1, 9}, {2}, DType::i32));
+                 }),
+                 "index 9 is outside"));
   const Function add =
       trace([](Tensor i, Tensor u) { return scatter_add(i, u, 4); }, i32({2}), f64({2, 3})).to(gpu());
   CHECK(contains(message_of<ValueError>([&] {

@@ -1,6 +1,7 @@
 // The promise of cuda/passes.h: graphs of equal values, with fewer launches and permutes.
 #include <doctest/doctest.h>
 
+#include "autograd/custom.h"
 #include "autograd/grad.h"
 #include "cuda_emulator/emulator.h"
 #include "tests/fuzz/draws.h"
@@ -185,6 +186,36 @@ TEST_CASE(
       const PlanOptions options{.simplify = simplify, .slice = slice, .device = Device::cuda()};
       CHECK(max_error(program.plan(options).run(in), expected) < 1e-12);
     }
+}
+
+TEST_CASE(
+    "CUDA: scans of one step with checkpoints in them have the same plan whatever the process traced before") {
+  const std::vector<Spec> specs{f64({64, 32}), f64({32, 32})};
+  const auto planned = [&] {
+    const Function f = trace(
+        [](const Tensors& in) {
+          Tensor x = in[0];
+          for (int layer = 0; layer < 4; ++layer) {
+            const auto step = [](const Tensors& c, const Tensors& now) -> StepOutput {
+              const Tensor h = tanh(matmul(now[0], c[0])), again = checkpoint([&] {
+                                                             const Tensor z = sin(matmul(h, c[0]));
+                                                             return Tensors{tanh(z * exp(z) + z)};
+                                                           })[0];
+              return {{c[0]}, {sin(again * again) + again}};
+            };
+            x = reshape(scan(step, {in[1]}, {reshape(x, {1, 64, 32})}, {.checkpoint_every = 1}).ys[0],
+                        {64, 32});
+          }
+          return grad(sum(square(x)), in);
+        },
+        specs);
+    return f.plan({.device = Device::cuda()}).stats();
+  };
+  const PlanStats first = planned(), second = planned(), third = planned();
+  CHECK(first.arena_bytes == second.arena_bytes);
+  CHECK(second.arena_bytes == third.arena_bytes);
+  CHECK(first.flops == second.flops);
+  CHECK(second.flops == third.flops);
 }
 
 TEST_CASE("CUDA: what a scan of one step made again for its derivative is made again as part of a graph" *
