@@ -7,6 +7,18 @@ option(NESTGRAD_UNITY "Compile the files of each folder together: a shorter clea
 # the time, and tests are as fast.
 set(NESTGRAD_BUSY_FOLDERS cuda cuda_emulator engine/core engine/plan engine/run ops)
 
+# Gives the target a file NAME of this text. OPTIONS..: of the compiler; with any there is no precompiled header.
+function(nestgrad_together target name text)
+  set(together ${CMAKE_CURRENT_BINARY_DIR}/together/${target}/${name}.cpp)
+  file(CONFIGURE OUTPUT ${together} CONTENT "${text}" @ONLY)
+  target_sources(${target} PRIVATE ${together})
+  # Names that hide names of another file, which has them for its own.
+  set_source_files_properties(${together} PROPERTIES COMPILE_OPTIONS "-Wno-shadow;${ARGN}")
+  if(ARGN)
+    set_source_files_properties(${together} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 function(nestgrad_unity target)
   if(NOT NESTGRAD_UNITY)
     return()
@@ -27,14 +39,11 @@ function(nestgrad_unity target)
   list(REMOVE_DUPLICATES folders)
   foreach(folder ${folders})
     string(REPLACE "/" "_" file ${folder})
-    set(together ${CMAKE_CURRENT_BINARY_DIR}/together/${target}/${file}.cpp)
-    file(CONFIGURE OUTPUT ${together} CONTENT "${includes_of_${folder}}" @ONLY)
-    target_sources(${target} PRIVATE ${together})
-    # Names that hide names of another file, which has them for its own.
-    set_source_files_properties(${together} PROPERTIES COMPILE_OPTIONS -Wno-shadow)
+    set(options "")
     if(NESTGRAD_SANITIZE AND NOT folder IN_LIST NESTGRAD_BUSY_FOLDERS)
-      set_source_files_properties(${together} PROPERTIES COMPILE_OPTIONS "-Wno-shadow;-O0" SKIP_PRECOMPILE_HEADERS ON)
+      set(options -O0)
     endif()
+    nestgrad_together(${target} ${file} "${includes_of_${folder}}" ${options})
   endforeach()
 endfunction()
 
@@ -64,10 +73,7 @@ function(nestgrad_unity_apart target)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${some})  # for what they include
     list(REMOVE_DUPLICATES included)
     list(JOIN included "\n" included)
-    set(together ${CMAKE_CURRENT_BINARY_DIR}/together/${target}/part_${part}.cpp)
-    file(CONFIGURE OUTPUT ${together} CONTENT "${included}\n${namespaces}" @ONLY)
-    target_sources(${target} PRIVATE ${together})
-    set_source_files_properties(${together} PROPERTIES COMPILE_OPTIONS -Wno-shadow)
+    nestgrad_together(${target} part_${part} "${included}\n${namespaces}")
     math(EXPR part "${part} + 1")
   endwhile()
 endfunction()

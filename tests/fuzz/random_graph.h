@@ -22,8 +22,8 @@
 
 namespace nestgrad::fuzz {
 
-inline constexpr double kUnknown =
-    std::numeric_limits<double>::infinity();  // how large a value's numbers are
+// How large a value's numbers may be, where that is not known.
+inline constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 class RandomGraph {
  public:
