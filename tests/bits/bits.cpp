@@ -16,10 +16,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <map>
 
-#include "engine/core/hash.h"
 #include "engine/core/random.h"
 #include "engine/core/threads.h"
 #include "models/images/corruptions.h"
@@ -30,35 +28,13 @@
 #include "ops/attrs.h"
 #include "ops/kernels.h"
 #include "ops/table.h"
+#include "tests/digest.h"
 #include "ttt/system.h"
 
 using namespace nestgrad;
+using testing::Digest;
 
 namespace {
-
-// FNV-1a of the bytes. Every NaN counts as one: which one an operation makes is not defined by IEEE 754.
-class Digest {
- public:
-  void add(const Array& x) {
-    for (std::int64_t extent : x.shape()) add_value(extent);
-    dispatch(x.dtype(), [&]<class T>(T) {
-      for (const T v : x.as<T>()) add_value(v == v ? v : std::numeric_limits<T>::quiet_NaN());
-    });
-  }
-  void add(const std::vector<Array>& all) {
-    for (const Array& x : all) add(x);
-  }
-  template <class T>
-  void add_value(T v) {
-    unsigned char bytes[sizeof v];
-    std::memcpy(bytes, &v, sizeof v);
-    hash_ = fnv1a(bytes, hash_);
-  }
-  std::string str() const { return fmt::format("{:016x}", hash_); }
-
- private:
-  std::uint64_t hash_ = fnv1a(std::string_view());
-};
 
 // ---- ops ----
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <optional>
 
 #include "engine/core/error.h"
@@ -67,6 +68,7 @@ struct Options {
   std::uint64_t first = 1, cases = 200;
   std::optional<std::uint64_t> only;
   Drawn drawn;
+  std::string digests;
   double minutes = 0, shrink_seconds = 60;
   bool keep_going = false, json = false;
 };
@@ -118,8 +120,8 @@ std::vector<std::uint32_t> shrunk(const Check& check, const Drawn& drawn, double
   return best;
 }
 
-int run_campaign(int argc, char** argv, const std::string& name, const std::string& what,
-                 const Check& check) {
+int run_campaign(int argc, char** argv, const std::string& name, const std::string& what, const Check& check,
+                 const Outcome& outcome) {
   CLI::App app{what + "\nExit code 1 if a case fails; it is made smaller and printed.", name};
   Options options;
   app.add_option("--cases", options.cases, "How many")->capture_default_str();
@@ -131,6 +133,10 @@ int run_campaign(int argc, char** argv, const std::string& name, const std::stri
   app.add_option("--draws", options.drawn, "Only the case of these draws")->delimiter(',');
   app.add_option("--shrink-seconds", options.shrink_seconds, "Time for making a failed case smaller")
       ->capture_default_str();
+  if (outcome)
+    app.add_option(
+        "--digests", options.digests,
+        "Check nothing, and write a line for each case into this file: its seed and what bits came out");
   app.add_flag("--keep-going", options.keep_going, "Go on after a case that fails");
   app.add_flag("--json", options.json, "The last line is a JSON object");
   return run_program(argc, argv, app, [&] {
@@ -146,13 +152,23 @@ int run_campaign(int argc, char** argv, const std::string& name, const std::stri
     ProgressLine progress;
     std::uint64_t done = 0;
     std::vector<std::uint64_t> failed;
+    std::ofstream digests;
+    if (!options.digests.empty()) {
+      digests.open(options.digests);
+      if (!digests) throw IoError(fmt::format("{}: cannot be written", options.digests));
+    }
     for (; done < options.cases; ++done) {
       if (options.minutes > 0 && seconds_since(start) > 60 * options.minutes) break;
       if (!failed.empty() && !options.keep_going) break;
       const std::uint64_t seed = options.first + done;
       *fmt::format_to_n(running_case, sizeof running_case - 1, "seed {}", seed).out = '\0';
       Draws draws(seed);
-      if (failure_of(check, draws)) {
+      if (digests.is_open()) {
+        std::string bits;
+        const auto refused = failure_of([&](Draws& d) { bits = outcome(d); }, draws);
+        digests << seed << ' ' << refused.value_or(bits) << '\n';
+        if (!digests.flush()) throw IoError(fmt::format("{}: cannot be written", options.digests));
+      } else if (failure_of(check, draws)) {
         failed.push_back(seed);
         print_failure(name, fmt::format("seed {}", seed), check,
                       shrunk(check, draws.drawn(), options.shrink_seconds));

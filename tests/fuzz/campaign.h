@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "tests/fuzz/draws.h"
 
@@ -13,6 +14,8 @@ namespace nestgrad::fuzz {
 
 // Makes one case from the draws and checks it. A Finding, or any other exception, is a failure.
 using Check = std::function<void(Draws&)>;
+// Makes one case from the draws, runs it in one way, and says what bits came out: a digest of them, or a word where there are none.
+using Outcome = std::function<std::string(Draws&)>;
 
 // The smallest case that was found to fail where `drawn` fails, within `seconds`.
 std::vector<std::uint32_t> shrunk(const Check& check, const std::vector<std::uint32_t>& drawn,
@@ -21,6 +24,9 @@ std::vector<std::uint32_t> shrunk(const Check& check, const std::vector<std::uin
 // The main() of a campaign's program. It checks cases with seeds FIRST, FIRST
 // + 1, ..; see --help. Exit code 1 if a case fails. A case that crashes or
 // that does not end within five minutes ends the program with its seed.
-int run_campaign(int argc, char** argv, const std::string& name, const std::string& what, const Check& check);
+// With an `outcome` it has --digests FILE, which checks nothing and writes a line for each case, its seed and its outcome: two such
+// files, made under two instruction sets, numbers of threads or compilers, have to be the same.
+int run_campaign(int argc, char** argv, const std::string& name, const std::string& what, const Check& check,
+                 const Outcome& outcome = {});
 
 }  // namespace nestgrad::fuzz

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 
+#include "tests/digest.h"
 #include "tests/fuzz/answers.h"
 #include "tests/fuzz/loop_by_hand.h"
 #include "tests/fuzz/slice_checks.h"
@@ -251,9 +252,24 @@ void check_decoding(const LoopCase& l, FormChoice form) {
   if (refused.empty()) require_same(fmt::format("decoding, {} form", name(form)), found, wanted);
 }
 
+struct Asked {
+  int order;  // of derivatives
+  bool losses;
+};
+Asked draw_asked(Draws& draws) { return {draws.of<int>({0, 1, 0, 1, 0, 1, 0, 2}), draws.one_in(2)}; }
+
+// The bits of what the form that is chosen makes of a case.
+std::string bits_of(Draws& draws) {
+  const Asked asked = draw_asked(draws);
+  const LoopCase l = draw_loop_case(draws);
+  testing::Digest digest;
+  const std::string refused = refusal(
+      [&] { digest.add(answers_of(l, in_form(FormChoice::automatic, asked.losses), asked.order).numbers); });
+  return refused.empty() ? digest.str() : refused;
+}
+
 void check(Draws& draws) {
-  const int order = draws.of<int>({0, 1, 0, 1, 0, 1, 0, 2});
-  const bool losses = draws.one_in(2);
+  const auto [order, losses] = draw_asked(draws);
   const int more = draws.below(100);  // what else is checked
   const Cut cut{draws.between(2, 3), draws.between(1, 2), draws.of<int>({0, 0, 0, 1, -1})};
   const LoopCase l = draw_loop_case(draws);
@@ -281,5 +297,5 @@ int main(int argc, char** argv) {
   return nestgrad::fuzz::run_campaign(
       argc, argv, "learners_fuzz",
       "Random learners, optimisers and policies: every way of running one gives the same numbers.",
-      nestgrad::fuzz::check);
+      nestgrad::fuzz::check, nestgrad::fuzz::bits_of);
 }
