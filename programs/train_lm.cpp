@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
@@ -28,6 +27,7 @@
 #include "programs/out_folder.h"
 #include "programs/program.h"
 #include "programs/programs.h"
+#include "programs/train_lm_call.h"
 #include "programs/training_folder.h"
 
 using namespace nestgrad;
@@ -36,90 +36,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
-  std::string data = NESTGRAD_DEFAULT_DATA, learner = "ttt-linear", backbone = "transformer",
-              out = "runs/train_lm", from;
-  std::optional<Checkpoint> start;  // what --from names
-  TrainingOptions training;
-  std::int64_t width = 128, layers = 2, heads = 2, mini_batch = 16, validation_windows = 256,
-               save_every = 500, stop_after = 0, sample_bytes = 400, attention_window = kAsPublished,
-               inner_warmup = 0;
-  double inner_start = 0;
-  bool grains_given = false;
-  bool pack = false, resume = false, json = false;
-};
-
-// Layers of a language model. A learner that is registered and can be none is told why.
-CLI::Validator layer_name() {
-  const std::vector<std::string> names = layer_names();
-  return {
-      [names](std::string& name) -> std::string {
-        if (std::ranges::find(names, name) != names.end()) return "";
-        for (const ttt::System& s : ttt::systems())
-          if (s.name == name)
-            return fmt::format(
-                "{} is not causal ({}), so it cannot be a layer of a language model: let its policy make a step per "
-                "token, or read a chunk before it learns from it",
-                name, s.policy({1, 2, 16}).str());
-        return fmt::format("{} not in {{{}}}", name, fmt::join(names, ","));
-      },
-      fmt::format("{{{}}}", fmt::join(names, ","))};
-}
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-LanguageModelConfig model_config(const Options& o) {
-  LanguageModelConfig c;
-  c.hidden_size = o.width;
-  c.intermediate_size = published_mlp_width(o.width);
-  c.num_hidden_layers = o.layers;
-  c.num_attention_heads = o.heads;
-  c.mini_batch_size = o.mini_batch;
-  c.ttt_layer_type = layer_type(o.learner);
-  // Written as a number, so that a run is resumed with the window that it began with.
-  const bool layered = c.ttt_layer_type != "attention" && c.ttt_layer_type != kEndToEnd;
-  c.attention_window = o.attention_window;
-  if (c.attention_window == kAsPublished)
-    c.attention_window = layered ? window_of(c, learner_system(c.ttt_layer_type)) : 0;
-  c.ilr_init = o.inner_start;
-  c.ilr_warmup_steps = o.inner_warmup;
-  c.ttt_base_lr = o.learner == "ttt-mlp" ? 0.1 : 1.0;
-  c.use_gate = c.share_qk = c.pre_conv = o.backbone == "mamba";
-  return c;
-}
-
-// What a ConfigError says in fields of the configuration, with the options that set them.
-std::string with_options(std::string text) {
-  constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
-      {"hidden_size", "--width"},
-      {"num_hidden_layers", "--layers"},
-      {"num_attention_heads", "--heads"},
-      {"intermediate_size", "--width"},
-      {"mini_batch_size", "--mini-batch"},
-      {"attention_window", "--attention-window"},
-      {"ttt_layer_type", "--learner"},
-      {"ilr_init", "--inner-rate-start"},
-      {"ilr_warmup_steps", "--inner-rate-warmup"},
-      {"use_gate", "--backbone"}};
-  std::vector<std::string> named;
-  for (const auto& [field, option] : kOptions)
-    if (text.find(field) != text.npos) named.push_back(fmt::format("{} is {}", field, option));
-  return named.empty() ? text : fmt::format("{} ({})", text, fmt::join(named, ", "));
-}
-
-// Where packed documents may begin: with the chunks of the layers' inner loops.
-std::int64_t alignment_of(const LanguageModelConfig& c) {
-  if (c.ttt_layer_type == "attention") return 1;
-  if (c.ttt_layer_type == kEndToEnd)
-    throw CLI::ValidationError(
-        "--pack: ttt-e2e goes on training over the whole of a sequence, and reads one document in each; leave --pack out");
-  const std::int64_t chunk = layer_policy(c).chunk;
-  if (chunk == ttt::Policy::kWholeSequence)
-    throw CLI::ValidationError(
-        "--pack: this learner has one chunk for the whole sequence, and reads one document in each");
-  return chunk;
 }
 
 // The metrics up to a step, of the run that is resumed; what came after its last checkpoint is run again.
@@ -145,7 +63,7 @@ nlohmann::ordered_json in_json(std::optional<double> loss) {
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 // first: steps that calls before this one have made.
-Facts facts_of(const Options& o, const TrainingResults& r, std::int64_t first) {
+Facts facts_of(const TrainingCall& o, const TrainingResults& r, std::int64_t first) {
   const LanguageModelConfig& c = o.training.model;
   const std::string where = r.validation.packed ? " (by place in a document)" : "";
   return {{"data", o.data},
@@ -163,7 +81,7 @@ Facts facts_of(const Options& o, const TrainingResults& r, std::int64_t first) {
 }
 
 // Where a step's first NaN or infinity came from, and a file that makes it again.
-void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& progress) {
+void explain_nonfinite(const TrainingCall& o, const Trainer& trainer, ProgressLine& progress) {
   const std::optional<NonFinite> found = trainer.why_not_finite();
   if (!found) return;
   const std::string path = o.out + "/nonfinite.safetensors";
@@ -172,7 +90,7 @@ void explain_nonfinite(const Options& o, const Trainer& trainer, ProgressLine& p
 }
 
 // The model and its weights of --from, and what its layers are called.
-void take_model(Options& o) {
+void take_model(TrainingCall& o) {
   o.start = given_model(o.from, o.training.processes->rank() == 0);
   o.training.model = o.start->config;
   o.learner = learner_name(o.start->config.ttt_layer_type);
@@ -181,7 +99,7 @@ void take_model(Options& o) {
 
 // How many grains a batch is cut into where --grains does not say it: as many as it was before, in a run that is gone on with, whose
 // other settings are this call's.
-std::int64_t usual_grains(const Options& o) {
+std::int64_t usual_grains(const TrainingCall& o) {
   const std::string path = o.out + "/checkpoint.safetensors";
   const std::string written = o.training.processes->from_first([&]() -> std::string {
     if (!o.resume || !std::filesystem::exists(path)) return "";
@@ -194,7 +112,7 @@ std::int64_t usual_grains(const Options& o) {
 }
 
 // The text, once the settings are known to go together and the folder to be one of theirs.
-ByteCorpus checked_corpus(Options& o) {
+ByteCorpus checked_corpus(TrainingCall& o) {
   if (!o.from.empty()) take_model(o);
   else o.training.model = model_config(o);
   if (o.pack) o.training.pack = alignment_of(o.training.model);
@@ -249,7 +167,7 @@ Trainer trainer_of(const TrainingOptions& options, const ByteCorpus& corpus) {
 // One call of the program: from the options to a folder with a trained model and its report.
 class Run {
  public:
-  explicit Run(Options& o)
+  explicit Run(TrainingCall& o)
       : o_(o),
         processes_(*o.training.processes),
         corpus_(checked_corpus(o)),
@@ -433,7 +351,7 @@ class Run {
                   {"seconds", r.seconds}});
   }
 
-  const Options& o_;
+  const TrainingCall& o_;
   Transport& processes_;
   const Clock::time_point start_ = Clock::now();
   std::int64_t first_step_ = 0;  // how many the calls before this one have made
@@ -446,106 +364,6 @@ class Run {
   std::vector<double> peaks_;  // at rank 0
 };
 
-void add_options(CLI::App& app, Options& o) {
-  app.add_option("--data", o.data, "Text file, or folder of text files (default: the Eigen headers)")
-      ->check(not_empty)
-      ->capture_default_str();
-  CLI::Option* from = app.add_option(
-      "--from", o.from, "Start from the weights of this model, a folder or a file, instead of random ones");
-  from->check(not_empty);
-  const auto of_model = [&](CLI::Option* option) {  // which --from has chosen already
-    option->capture_default_str()->excludes(from);
-  };
-  of_model(app.add_option("--learner", o.learner, "Sequence layer")->check(layer_name()));
-  of_model(app.add_option("--backbone", o.backbone, "What stands around it")
-               ->check(CLI::IsMember({"transformer", "mamba"})));
-  app.add_option("--steps", o.training.steps, "Training steps")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option("--batch", o.training.batch, "Sequences in a step")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option(
-         "--grains", o.training.grains,
-         "Parts that a batch is cut into, which the processes of mpirun share; the results depend on their\n"
-         "number, and not on that of the processes (default: the largest divisor of the batch up to 8; with\n"
-         "slices 1)")
-      ->check(positive, "POSITIVE");
-  app.add_option(
-         "--slices", o.training.slices,
-         "Parts that each sequence is cut into in time, each of which a thread of some process has: long\n"
-         "sequences on several machines. A divisor of the context, and where there is attention of the heads;\n"
-         "their number changes bits")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option("--context", o.training.context, "Bytes in a sequence, at least 2")
-      ->check(CLI::Range(std::int64_t{2}, std::numeric_limits<std::int64_t>::max()), "INT >= 2")
-      ->capture_default_str();
-  app.add_flag(
-      "--pack", o.pack,
-      "Train on documents (files of a folder of ten or more, or what empty lines divide), several in a sequence, each read\n"
-      "as if it stood alone, instead of windows of the running text");
-  of_model(
-      app.add_option("--width", o.width, "Model width")->check(CLI::Range(std::int64_t{1}, kMostExtent)));
-  of_model(app.add_option("--layers", o.layers, "Blocks")->check(positive, "POSITIVE"));
-  of_model(
-      app.add_option("--heads", o.heads, "Heads; each has its own inner model")->check(positive, "POSITIVE"));
-  of_model(
-      app.add_option(
-             "--mini-batch", o.mini_batch,
-             "Tokens in an inner gradient step; 1 is online (attention, and learners whose chunks are their\n"
-             "own, do not look at it)")
-          ->check(positive, "POSITIVE"));
-  of_model(
-      app.add_option(
-             "--attention-window", o.attention_window,
-             "Tokens of a sliding-window attention branch beside the learner (0: none; default: those of a\n"
-             "mini-batch for LaCT, its ladder, KV binding and in-place TTT, none for others; ttt-e2e: 64 of its own attention)")
-          ->check(not_negative, "NONNEGATIVE"));
-  app.get_option("--attention-window")->default_str("");  // its text says it in words
-  of_model(app.add_option("--inner-rate-warmup", o.inner_warmup,
-                          "ttt-e2e: steps over which the inner rate rises to its own value (0: none)")
-               ->check(not_negative, "NONNEGATIVE"));
-  of_model(app.add_option("--inner-rate-start", o.inner_start, "ttt-e2e: where that rise begins")
-               ->check(not_negative, "NONNEGATIVE"));
-  app.add_option(
-         "--lr", o.training.lr,
-         "Peak learning rate of the outer optimiser (AdamW with decay 0.1 and clip 1): reached after 50 steps, then falling\n"
-         "as a cosine to a tenth")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option("--seed", o.training.seed, "Seed of parameters, batches and sample")->capture_default_str();
-  app.add_option_function<std::int64_t>(
-         "--checkpoint-every", [&](std::int64_t n) { o.training.checkpoint_every = static_cast<int>(n); },
-         "Keep inner states of every n-th mini-batch only, "
-         "recompute the rest (0: keep all); same bits, less memory")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{std::numeric_limits<int>::max()}))
-      ->default_str("0");
-  app.add_option_function<double>(
-         "--memory-budget",
-         [&](double mb) {
-           if (!std::isfinite(mb)) throw CLI::ValidationError("--memory-budget", "must be a finite number");
-           o.training.memory_budget = static_cast<std::size_t>(std::round(mb * 1e6));
-         },
-         "MB that the training plan may take: what is not kept is recomputed, by the schedule of a few that computes "
-         "least and fits; same bits (default: any)")
-      ->check(CLI::Range(1e-6, 1e12));
-  app.add_option("--save-every", o.save_every, "Steps between checkpoints")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option("--stop-after", o.stop_after,
-                 "Stop after this many steps in all, as if interrupted; go on with --resume")
-      ->check(positive, "POSITIVE");
-  app.add_option("--validation-windows", o.validation_windows, "Most windows of validation text")
-      ->check(positive, "POSITIVE")
-      ->capture_default_str();
-  app.add_option("--out", o.out, "Folder for the results")->check(not_empty)->capture_default_str();
-  app.add_flag("--resume", o.resume,
-               "Go on from the checkpoint in --out; bit-identical to not having stopped (but with\n"
-               "another --steps, whose learning rates are those of the new number)");
-  app.add_flag("--json", o.json, "Last line of output: the results as one JSON object");
-}
-
 }  // namespace
 
 int nestgrad::programs::train_lm(int argc, char** argv) {
@@ -553,7 +371,7 @@ int nestgrad::programs::train_lm(int argc, char** argv) {
       "Trains a byte-level language model whose sequence layers are learners, and writes metrics.jsonl,\n"
       "checkpoint.safetensors, config.json, report.html and its charts as SVG into a folder.",
       "train_lm"};
-  Options o;
+  TrainingCall o;
   add_options(app, o);
   add_device_option(app);
   const auto run = [&] {

@@ -35,6 +35,10 @@ struct Layout {
   std::uint64_t width, height;
   std::size_t row_bytes, packed_row_bytes;  // of a row as it is handed out, and as it is in the file
   int channels, bits;  // as handed out: 1 to 4 channels, the last of 2 or 4 is alpha; 8 or 16 bits
+  // Where pixels are numbers of colours, one byte each; libpng's.
+  const png_color* palette;
+  const png_byte* alphas;  // of the first `transparent` colours
+  int colours, transparent;
 };
 
 [[noreturn]] void on_error(png_structp png, png_const_charp problem) {
@@ -65,7 +69,16 @@ bool read_header(png_structp png, png_infop info, Layout* layout) {
   layout->height = png_get_image_height(png, info);
   if (layout->width * layout->height > kMostPixels) return true;  // refused before there is memory for a row
   layout->packed_row_bytes = png_get_rowbytes(png, info);
-  png_set_expand(png);
+  if (png_get_color_type(png, info) == PNG_COLOR_TYPE_PALETTE) {
+    png_colorp palette = nullptr;
+    png_bytep alphas = nullptr;
+    png_get_PLTE(png, info, &palette, &layout->colours);
+    png_get_tRNS(png, info, &alphas, &layout->transparent, nullptr);
+    layout->palette = palette, layout->alphas = alphas;
+    png_set_packing(png);
+  } else {
+    png_set_expand(png);
+  }
   png_set_interlace_handling(png);
   png_read_update_info(png, info);
   layout->row_bytes = png_get_rowbytes(png, info);
@@ -106,6 +119,7 @@ class Reader {
     std::vector<png_bytep> rows;
     for (std::size_t y = 0; y < layout.height; ++y) rows.push_back(samples.data() + y * layout.row_bytes);
     if (!read_rows(png_, rows.data())) fail_as_libpng_says();
+    if (layout.palette != nullptr) samples = coloured(layout, samples);
     return layout.bits == 16 ? numbers<2>(layout, samples.data()) : numbers<1>(layout, samples.data());
   }
 
@@ -128,6 +142,23 @@ class Reader {
     if (layout.height * layout.packed_row_bytes > kMostDeflated * source_.size)
       fail("{} x {} pixels cannot be in {} bytes; the file is damaged, copy it again", layout.width,
            layout.height, source_.size);
+  }
+
+  // The colours of a palette instead of their numbers. (libpng makes black of a number that the palette does not have.)
+  std::vector<png_byte> coloured(Layout& layout, const std::vector<png_byte>& indices) const {
+    const bool alpha = layout.transparent > 0;
+    layout.channels = alpha ? 4 : 3;
+    std::vector<png_byte> out;
+    out.reserve(indices.size() * uz(layout.channels));
+    for (const int index : indices) {
+      if (index >= layout.colours)
+        fail("a pixel has colour {} of a palette of {}, counted from 0; the file is damaged, copy it again",
+             index, layout.colours);
+      const png_color& c = layout.palette[index];
+      out.insert(out.end(), {c.red, c.green, c.blue});
+      if (alpha) out.push_back(index < layout.transparent ? layout.alphas[index] : png_byte{255});
+    }
+    return out;
   }
 
   // Of samples of so many bytes, the most significant first.

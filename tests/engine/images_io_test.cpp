@@ -99,7 +99,11 @@ TEST_CASE("png: a damaged file is refused in one line, wherever it ends") {
                  {png_with(1, 16777217, 8, 0, "\0"), "more than the 16777216 that are read"},
                  {png_with(4096, 4096, 16, 6, std::string(10, '\0')), "cannot be in"},
                  {png_with(3, 3, 8, 0, std::string(5, '\0')), "damaged near byte"},
-                 {png_with(2, 1, 8, 3, std::string(3, '\0')), "damaged near byte"}},
+                 {png_with(2, 1, 8, 3, std::string(3, '\0')), "damaged near byte"},
+                 {png_with(2, 1, 8, 3, std::string("\0\0\2", 3), {{"PLTE", std::string(6, '\1')}}),
+                  "colour 2 of a palette of 2"},
+                 {png_with(3, 1, 2, 3, std::string("\0\x1c", 2), {{"PLTE", std::string(9, '\1')}}),
+                  "colour 3 of a palette of 3"}},
                 png);
   refusal([&] { read_png("/no/such.png"); }, "/no/such.png");
 }

@@ -53,6 +53,8 @@ expect 0 'report' "${page[@]}" --out "$work/pages"
 expect 0 'report' "${page[@]}" --out "$work/pages"
 echo 'not ours' > "$work/pages/views/notes.npy"
 "$bin/train_lm" --data "$text" --learner ttt-e2e --steps 1 --batch 1 --context 16 --width 16 --layers 2 --mini-batch 4 --out "$work/pages-e2e" > "$work/log" 2>&1 || fail "train_lm --learner ttt-e2e"
+"$bin/train_lm" --data "$text" --learner ttt-e2e --attention-window 64 --steps 2 --batch 1 --context 16 --width 16 --layers 2 --mini-batch 4 \
+  --out "$work/pages-e2e" --resume > "$work/log" 2>&1 || fail "train_lm --learner ttt-e2e --resume with the window that it has"
 expect 0 'report' "$bin/inspect" --tokens 8 --checkpoint "$work/pages-e2e" --data "$text" --out "$work/pages"
 expect 0 'report' "$bin/inspect" --tokens 8 --checkpoint "$work/pages-e2e" --data "$text" --out "$work/pages-alone"
 checks=$((checks + 1))
