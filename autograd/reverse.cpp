@@ -1,13 +1,16 @@
 #include "autograd/reverse.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "autograd/missed_paths.h"
 #include "engine/core/index.h"
 #include "engine/plan/dependence.h"
 #include "engine/plan/readers.h"
 #include "ops/accumulate.h"
+#include "ops/attrs.h"
 #include "ops/ops.h"
+#include "ops/table.h"
 
 namespace nestgrad {
 
@@ -83,7 +86,50 @@ Tensor Reverse::cotangent(NodeId id) const { return cotangents_[at(id)]; }
 void Reverse::add(NodeId id, Tensor ct) {
   if (!depends(id)) return;
   ct = sum_to(ct, graph_.node(id).spec.shape);  // undoes broadcasting, here and nowhere else
+  if (waits(id, ct)) return;
+  add_ranges(id);  // first: each element is added up in the order in which its terms came
   accumulate(cotangents_[at(id)], ct);
+}
+
+bool Reverse::waits(NodeId id, Tensor ct) {
+  const GraphNode& n = ct.graph().node(ct.id());
+  if (n.op != &pad_op) return false;
+  const auto [axis, before, after] = n.attrs.as<PadAttrs>();
+  const std::int64_t end = n.spec.shape[uz(axis)] - after;
+  if (before == end) return false;
+  Ranges& all = ranges_[id];
+  const auto next = all.by_begin.lower_bound(before);
+  const bool meets = (next != all.by_begin.end() && next->first < end) ||
+                     (next != all.by_begin.begin() && std::prev(next)->second.end > before);
+  if (meets || (axis != all.axis && !all.by_begin.empty())) add_ranges(id);
+  Ranges& now = ranges_[id];
+  now.axis = static_cast<int>(axis);
+  now.by_begin.emplace(before, Ranges::Range{end, ct, ct.graph().tensor(n.inputs[0])});
+  return true;
+}
+
+void Reverse::add_ranges(NodeId id) {
+  const auto found = ranges_.find(id);
+  if (found == ranges_.end()) return;
+  const Ranges all = std::move(found->second);
+  ranges_.erase(found);
+  if (all.by_begin.size() == 1) return accumulate(cotangents_[at(id)], all.by_begin.begin()->second.padded);
+  const Spec& whole = graph_.node(id).spec;
+  std::vector<Tensor> parts;
+  std::int64_t reached = 0;
+  const auto zeros_to = [&](std::int64_t begin) {
+    if (begin == reached) return;
+    Shape gap = whole.shape;
+    gap[uz(all.axis)] = begin - reached;
+    parts.push_back(zeros(whole.dtype, gap));
+  };
+  for (const auto& [begin, range] : all.by_begin) {
+    zeros_to(begin);
+    parts.push_back(range.inside);
+    reached = range.end;
+  }
+  zeros_to(whole.shape[uz(all.axis)]);
+  accumulate(cotangents_[at(id)], concat(parts, all.axis));
 }
 
 void Reverse::run() {
@@ -91,13 +137,15 @@ void Reverse::run() {
   for (auto next = order_.rbegin(); next != order_.rend(); ++next) {
     const NodeId id = *next;
     const GraphNode& n = graph_.node(id);
-    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id) : cotangents_[at(id)].defined();
+    const bool reached = n.op->kind == OpKind::scan ? scans_.contains(id)
+                                                    : cotangents_[at(id)].defined() || ranges_.contains(id);
     if (!reached) continue;
     ThreadContext::Emit& state = context().emit;
     state.level = level_;
     state.vjp_of = graph_.tensor(id);
     state.loc = n.loc;
     state.scope = n.scope;
+    add_ranges(id);
     const Tensor ct = cotangents_[at(id)];
     switch (n.op->kind) {
       case OpKind::input:

@@ -42,9 +42,22 @@ class Reverse {
     std::map<std::int64_t, Tensor> stacks;  // values of all steps, by body node
   };
 
+  // Cotangents that are zero but for a range of one axis, as those of slices, by where it begins: no two meet. They wait to become one
+  // tensor, so that many slices of one tensor cost what the tensor costs, and not each as much.
+  struct Ranges {
+    struct Range {
+      std::int64_t end;
+      Tensor padded, inside;  // with the zeros, and without
+    };
+    int axis = 0;
+    std::map<std::int64_t, Range> by_begin;
+  };
+
   bool depends(NodeId id) const { return id >= first_ && depends_[at(id)]; }  // on `wrt`
   std::size_t at(NodeId id) const { return static_cast<std::size_t>(id - first_); }
   void add(NodeId id, Tensor ct);
+  bool waits(NodeId id, Tensor ct);  // is it such a range, that meets none which waits?
+  void add_ranges(NodeId id);        // all that wait
   void through_op(NodeId id);
   void through_scan(NodeId id);  // scan_vjp.cpp
 
@@ -56,6 +69,7 @@ class Reverse {
   std::vector<char> depends_;
   std::vector<Tensor> cotangents_;
   std::unordered_map<NodeId, ScanCotangents> scans_;
+  std::unordered_map<NodeId, Ranges> ranges_;
 };
 
 }  // namespace nestgrad

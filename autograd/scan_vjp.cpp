@@ -201,7 +201,7 @@ class ReverseStep {
 }  // namespace
 
 void Reverse::through_scan(NodeId id) {
-  const GraphNode scan = graph_.node(id);  // a copy: the graph grows below
+  const GraphNode& scan = graph_.node(id);  // stays where it is while the graph grows
   const ScanAttrs& loop = scan.attrs.as<ScanAttrs>();
   const ScanCotangents& arrived = scans_[id];
   std::vector<char> marked;
@@ -215,6 +215,7 @@ void Reverse::through_scan(NodeId id) {
     inputs.push_back(ct != arrived.finals.end() ? ct->second : zeros_of(loop.body->spec(i)));
   }
   for (NodeId i : step.consts()) {
+    add_ranges(scan.inputs[uz(i)]);
     const Tensor so_far = cotangents_[at(scan.inputs[uz(i)])];
     inputs.push_back(so_far.defined() ? so_far : zeros_of(loop.body->spec(i)));
   }

@@ -23,16 +23,32 @@ void check_index(std::string_view op, std::int64_t index, std::int64_t rows) {
     throw ValueError(fmt::format("[{}] index {} is outside of the table's {} rows", op, index, rows));
 }
 
-OpKernel gather_kernel(const OpCall& c) {
-  const std::int64_t rows = c.in[0].shape[0], count = c.in[1].size();
-  const std::size_t bytes = c.in[0].bytes() / uz(std::max<std::int64_t>(1, rows));
+// kBytes: of a row, where the compiler is to know it; 0: `bytes`.
+template <std::size_t kBytes>
+OpKernel gather_rows(std::int64_t rows, std::int64_t count, std::size_t bytes) {
   return [=](const std::byte* const* in, std::byte* out) {
+    const std::size_t size = kBytes ? kBytes : bytes;
     const auto* index = reinterpret_cast<const std::int32_t*>(in[1]);
     for (std::int64_t i = 0; i < count; ++i) {
       check_index("gather", index[i], rows);
-      std::memcpy(out + uz(i) * bytes, in[0] + uz(index[i]) * bytes, bytes);
+      std::memcpy(out + uz(i) * size, in[0] + uz(index[i]) * size, size);
     }
   };
+}
+
+OpKernel gather_kernel(const OpCall& c) {
+  const std::int64_t rows = c.in[0].shape[0], count = c.in[1].size();
+  const std::size_t bytes = c.in[0].bytes() / uz(std::max<std::int64_t>(1, rows));
+  switch (bytes) {
+    case 4:
+      return gather_rows<4>(rows, count, bytes);
+    case 8:
+      return gather_rows<8>(rows, count, bytes);
+    case 16:
+      return gather_rows<16>(rows, count, bytes);
+    default:
+      return gather_rows<0>(rows, count, bytes);
+  }
 }
 
 Spec infer_scatter(const OpCall& c) {

@@ -81,6 +81,9 @@ constinit const Op tril_op = {
     .infer =
         [](const OpCall& c) {
           if (c.in[0].rank() < 2) c.shape_error("needs two axes");
+          if (const std::int64_t diagonal = c.attrs.as<TrilAttrs>().diagonal;
+              diagonal != static_cast<int>(diagonal))
+            c.shape_error(fmt::format("diagonal {} is out of reach", diagonal));
           return c.in[0];
         },
     .vjp = [](const VjpCall& c) { return tril(c.ct, static_cast<int>(c.attrs.as<TrilAttrs>().diagonal)); },
@@ -112,15 +115,40 @@ OpKernel cumsum_kernel(const OpCall& c) {
                                                                                 std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
-    for (std::int64_t o = 0; o < outer; ++o)
-      for (std::int64_t j = 0; j < stride; ++j) {
-        Acc acc = 0;
-        for (std::int64_t i = 0; i < extent; ++i) {
-          const std::int64_t at = (o * extent + (reverse ? extent - 1 - i : i)) * stride + j;
-          acc += static_cast<Acc>(x[at]);
-          y[at] = static_cast<T>(acc);
-        }
-      }
+    if (outer * extent * stride == 0) return;
+    if (stride < 8)  // a few lines, whose elements lie together: one after the other
+      return in_blocks(outer, std::max<std::int64_t>(1, kGrain / (extent * stride)),
+                       [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t o = begin; o < end; ++o)
+                           for (std::int64_t j = 0; j < stride; ++j) {
+                             Acc acc = 0;
+                             for (std::int64_t i = 0; i < extent; ++i) {
+                               const std::int64_t at =
+                                   (o * extent + (reverse ? extent - 1 - i : i)) * stride + j;
+                               acc += static_cast<Acc>(x[at]);
+                               y[at] = static_cast<T>(acc);
+                             }
+                           }
+                       });
+    // Lines side by side, so that memory is walked through in its order; each line is added up by itself.
+    constexpr std::int64_t kLines = 64;
+    const std::int64_t groups = (stride + kLines - 1) / kLines;
+    in_blocks(outer * groups, std::max<std::int64_t>(1, kGrain / (extent * std::min(stride, kLines))),
+              [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t g = begin; g < end; ++g) {
+                  const std::int64_t first = g % groups * kLines, lines = std::min(kLines, stride - first);
+                  Acc acc[kLines];
+                  std::fill_n(acc, lines, Acc(0));
+                  for (std::int64_t i = 0; i < extent; ++i) {
+                    const std::int64_t at =
+                        (g / groups * extent + (reverse ? extent - 1 - i : i)) * stride + first;
+                    for (std::int64_t j = 0; j < lines; ++j) {
+                      acc[j] += static_cast<Acc>(x[at + j]);
+                      y[at + j] = static_cast<T>(acc[j]);
+                    }
+                  }
+                }
+              });
   };
 }
 

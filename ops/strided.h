@@ -12,7 +12,8 @@ namespace nestgrad {
 
 // A walk over `shape` that reads source[source_offset + i . source_strides] and writes
 // target[target_offset + i . target_strides]; strides in elements. Dimensions that both sides walk through in
-// one stride are merged when the copy is made.
+// one stride are merged when the copy is made. Where the innermost dimension of the target is not that of the source, as in a
+// transpose, both go in tiles, so that each line of memory is read and written once.
 class StridedCopy {
  public:
   StridedCopy(const Shape& shape, const Shape& source_strides, const Shape& target_strides,
@@ -27,6 +28,9 @@ class StridedCopy {
       else dims_.push_back({shape[d], source_strides[d], target_strides[d]});
     }
     if (dims_.empty()) dims_.push_back({1, 1, 1});
+    if (dims_[0].source > 1)
+      for (std::size_t d = 1; d < dims_.size() && across_ == 0; ++d)
+        if (dims_[d].source == 1 && pays_in_tiles(dims_[0].size, dims_[d].size)) across_ = d;
     if (dims_.size() > kMaxDims)
       throw ShapeError(
           "[copy] more than 16 axes that are not walked through in one stride; reshape() some together");
@@ -49,6 +53,11 @@ class StridedCopy {
     std::int64_t size, source, target;
   };
 
+  // Some lines of the source, read side by side, stay in the cache as well; and of few elements there is nothing to gain.
+  static bool pays_in_tiles(std::int64_t in, std::int64_t across) {
+    return (in < 8 || in > 16) && in * across >= 256;
+  }
+
   // The part begin..end of the outermost dimension.
   template <class U>
   void run(const std::byte* source, std::byte* target, std::int64_t begin, std::int64_t end) const {
@@ -60,13 +69,15 @@ class StridedCopy {
     in.size = size(0);
     std::int64_t counter[kMaxDims] = {};
     for (;;) {
-      if (in.source == 1 && in.target == 1)
+      if (across_ > 0) tiles(from, to, in, {size(across_), dims_[across_].source, dims_[across_].target});
+      else if (in.source == 1 && in.target == 1)
         std::memcpy(to, from, static_cast<std::size_t>(in.size) * sizeof(U));
       else if (in.source == 0 && in.target == 1) std::fill_n(to, in.size, *from);
       else
         for (std::int64_t i = 0; i < in.size; ++i) to[i * in.target] = from[i * in.source];
       std::size_t d = 1;
       for (; d < dims_.size(); ++d) {
+        if (d == across_) continue;
         from += dims_[d].source, to += dims_[d].target;
         if (++counter[d] < size(d)) break;
         from -= dims_[d].source * size(d), to -= dims_[d].target * size(d);
@@ -76,8 +87,34 @@ class StridedCopy {
     }
   }
 
+  // All of these two dimensions. A short one is walked through as a whole, along as much of the other as a cache holds.
+  template <class U>
+  static void tiles(const U* from, U* to, const Dim& in, const Dim& across) {
+    constexpr std::int64_t kTile = 16, kShort = 8, kLong = 1024;
+    const bool short_in = in.size < kShort, short_across = across.size < kShort;
+    const std::int64_t step_in = short_across ? kLong : kTile, step_across = short_in ? kLong : kTile;
+    const auto move = [&](std::int64_t i, std::int64_t j) {
+      to[i * in.target + j * across.target] = from[i * in.source + j * across.source];
+    };
+    for (std::int64_t j0 = 0; j0 < across.size; j0 += step_across)
+      for (std::int64_t i0 = 0; i0 < in.size; i0 += step_in) {
+        const std::int64_t i1 = std::min(in.size, i0 + step_in), j1 = std::min(across.size, j0 + step_across);
+        if (short_in) {
+          for (std::int64_t i = i0; i < i1; ++i)
+            for (std::int64_t j = j0; j < j1; ++j) move(i, j);
+        } else if (i1 - i0 == kTile && j1 - j0 == kTile) {
+          for (int j = 0; j < kTile; ++j)
+            for (int i = 0; i < kTile; ++i) move(i0 + i, j0 + j);
+        } else {
+          for (std::int64_t j = j0; j < j1; ++j)
+            for (std::int64_t i = i0; i < i1; ++i) move(i, j);
+        }
+      }
+  }
+
   std::size_t element_;
   std::int64_t source_offset_, target_offset_;
+  std::size_t across_ = 0;  // the dimension that the source has innermost, where it is not the first; 0: none
   std::vector<Dim> dims_;  // innermost first
   bool empty_ = false;
 };

@@ -73,15 +73,17 @@ T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
     const T* run = x + steps[s];
     std::int64_t i = 0;
     if constexpr (std::is_floating_point_v<T>) {
-      constexpr int kPacks = kLanes<T> / Pack<T>::size;
-      Pack<T> most[kPacks];
-      for (Pack<T>& m : most) m = Pack<T>::load_repeated(&best);
-      for (; i + kLanes<T> <= inner; i += kLanes<T>)
-        for (int k = 0; k < kPacks; ++k)
-          most[k] = larger(most[k], Pack<T>::load(run + i + k * Pack<T>::size));
-      T lanes[kLanes<T>];
-      for (int k = 0; k < kPacks; ++k) most[k].store(lanes + k * Pack<T>::size);
-      for (const T lane : lanes) best = larger(best, lane);
+      if (inner >= kLanes<T>) {
+        constexpr int kPacks = kLanes<T> / Pack<T>::size;
+        Pack<T> most[kPacks];
+        for (Pack<T>& m : most) m = Pack<T>::load_repeated(&best);
+        for (; i + kLanes<T> <= inner; i += kLanes<T>)
+          for (int k = 0; k < kPacks; ++k)
+            most[k] = larger(most[k], Pack<T>::load(run + i + k * Pack<T>::size));
+        T lanes[kLanes<T>];
+        for (int k = 0; k < kPacks; ++k) most[k].store(lanes + k * Pack<T>::size);
+        for (const T lane : lanes) best = larger(best, lane);
+      }
     }
     for (; i < inner; ++i) best = larger(best, run[i]);
   }

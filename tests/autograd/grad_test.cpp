@@ -238,3 +238,58 @@ TEST_CASE("Derivatives remember the line and the scope of what they differentiat
   CHECK(g.node(dx.id()).scope.str() == "inner loss");
   CHECK(g.node(dx.id()).loc.line() == g.node(y.id()).loc.line());
 }
+
+TEST_CASE(
+    "many slices of one tensor have the gradients of all their elements, and cost what the tensor costs") {
+  const Array x = random(f64({12, 5}), 1);
+  const auto both = [&](const TraceFn& fn) {
+    const Function f = trace(TraceFn([&](const Tensors& in) {
+                               Tensor y;
+                               for (const Tensor& part : fn(in))
+                                 y = y.defined() ? y + sum(sin(part) * part) : sum(sin(part) * part);
+                               const Tensor g = grad(y, in[0]);
+                               return Tensors{g, grad(sum(square(g)), in[0])};
+                             }),
+                             {x.spec()});
+    return f({x});
+  };
+  const auto slices = [](const std::vector<std::array<int, 3>>& ranges) {
+    return TraceFn([ranges](const Tensors& in) {
+      Tensors out;
+      for (const auto& [axis, begin, end] : ranges) out.push_back(slice(in[0], axis, begin, end));
+      return out;
+    });
+  };
+  // The same elements, chosen by masks.
+  const auto masks = [&](const std::vector<std::array<int, 3>>& ranges) {
+    return TraceFn([ranges](const Tensors& in) {
+      Tensors out;
+      for (const auto& [axis, begin, end] : ranges) {
+        const Tensor place = iota(DType::f64, in[0].shape(), axis);
+        out.push_back(in[0] * (place >= static_cast<double>(begin)) * (place < static_cast<double>(end)));
+      }
+      return out;
+    });
+  };
+  for (const std::vector<std::array<int, 3>>& ranges : std::vector<std::vector<std::array<int, 3>>>{
+           {{0, 0, 3}, {0, 3, 7}, {0, 7, 12}},                        // all of it
+           {{0, 8, 10}, {0, 1, 2}, {0, 4, 4}, {0, 5, 6}},             // gaps, nothing, any order
+           {{0, 0, 6}, {0, 4, 9}, {0, 8, 12}, {0, 0, 1}},             // some meet
+           {{0, 0, 6}, {1, 0, 2}, {1, 3, 5}, {0, 6, 12}, {0, 2, 3}},  // of both axes
+           {{1, 2, 3}},
+           {{0, 0, 4}, {0, 0, 12}, {0, 4, 12}}}) {
+    CHECK(max_error(both(slices(ranges)), both(masks(ranges))) < 1e-12);
+  }
+  // Twice as many slices of as many elements: no more memory.
+  const auto arena = [](std::int64_t n) {
+    const Function f = trace(
+        [&](Tensor whole) {
+          Tensor h = zeros(DType::f64, {1, 40});
+          for (std::int64_t t = 0; t < n; ++t) h = tanh(h + slice(whole, 0, t, t + 1));
+          return grad(sum(h), whole);
+        },
+        f64({n, 40}));
+    return f.plan().stats().arena_bytes;
+  };
+  CHECK(arena(200) < 3 * arena(100));
+}

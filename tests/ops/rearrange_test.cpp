@@ -50,16 +50,23 @@ TEST_CASE("slice and pad take and surround ranges of any axis") {
 
 TEST_CASE("permute, reshape and broadcast_to move elements where they say") {
   const Array x = counting({2, 3, 4});
-  for (std::vector<int> order{0, 1, 2};;) {
-    const Array y = call1([&](Tensor t) { return permute(t, order); }, x);
-    const Shape from = strides_of(x.shape());
-    for (std::int64_t i = 0; i < y.size(); ++i) {
-      std::int64_t source = 0, rest = i;
-      for (std::size_t d = 3; d-- > 0; rest /= y.shape()[d])
-        source += rest % y.shape()[d] * from[static_cast<std::size_t>(order[d])];
-      CHECK(y.at(i) == static_cast<double>(source));
+  // Also of more elements than are moved at once, in both sizes of an element.
+  for (const Array& from :
+       {x, counting({2, 19, 3, 35}), counting({37, 2, 50}, DType::f32), counting({600, 700}, DType::f32)}) {
+    const Shape strides = strides_of(from.shape());
+    std::vector<int> order(from.shape().size());
+    for (std::iota(order.begin(), order.end(), 0);;) {
+      const Array y = call1([&](Tensor t) { return permute(t, order); }, from);
+      std::int64_t wrong = 0;
+      for (std::int64_t i = 0; i < y.size(); ++i) {
+        std::int64_t source = 0, rest = i;
+        for (std::size_t d = order.size(); d-- > 0; rest /= y.shape()[d])
+          source += rest % y.shape()[d] * strides[static_cast<std::size_t>(order[d])];
+        wrong += y.at(i) != static_cast<double>(source);
+      }
+      CHECK(wrong == 0);
+      if (!std::ranges::next_permutation(order).found) break;
     }
-    if (!std::ranges::next_permutation(order).found) break;
   }
   CHECK(call1([](Tensor t) { return transpose(t); }, counting({2, 2, 2})).to_vector() ==
         V{0, 2, 1, 3, 4, 6, 5, 7});
@@ -135,6 +142,22 @@ TEST_CASE("iota counts along its axis, cumsum adds up from either end") {
     CHECK(call1([](Tensor t) { return cumsum(t, 1); }, x).to_vector() == V{0, 1, 3, 3, 7, 12});
     CHECK(call1([](Tensor t) { return cumsum(t, 1, true); }, x).to_vector() == V{3, 3, 2, 12, 9, 5});
     CHECK(call1([](Tensor t) { return cumsum(t, 0); }, x).to_vector() == V{0, 1, 2, 3, 5, 7});
+    // More lines than are added up side by side.
+    const Array wide = counting({3, 70, 131}, dtype);
+    for (const bool reverse : {false, true})
+      for (int axis = 0; axis < 3; ++axis) {
+        const Array y = call1([&](Tensor t) { return cumsum(t, axis, reverse); }, wide);
+        const std::int64_t extent = wide.shape()[static_cast<std::size_t>(axis)],
+                           stride = strides_of(wide.shape())[static_cast<std::size_t>(axis)];
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < y.size(); ++i) {
+          const std::int64_t place = i / stride % extent, before = reverse ? extent - 1 - place : place;
+          double sum = 0;
+          for (std::int64_t k = before; k >= 0; --k) sum += wide.at(i + (reverse ? k : -k) * stride);
+          wrong += y.at(i) != sum;
+        }
+        CHECK(wrong == 0);
+      }
   }
 }
 
