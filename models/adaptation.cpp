@@ -16,7 +16,8 @@ namespace nestgrad {
 namespace {
 
 constexpr DType kType = DType::f32;
-constexpr double kOwnTokenError = 1e-3;  // of a score, among lengths of a segment: roundings, which f32 has
+constexpr double kOwnTokenError =
+    1e-3;  // of a score: how far f32 may round apart what segments of different lengths give
 constexpr std::array<std::pair<std::string_view, Adapted>, 4> kNames{{{"nothing", Adapted::nothing},
                                                                       {"sgd", Adapted::sgd},
                                                                       {"norms", Adapted::norms},
@@ -57,9 +58,8 @@ std::array<ParamSpec, 2> lora_factors(const ParamSpec& matrix, std::int64_t rank
   Shape of_b = matrix.shape, of_a = matrix.shape;
   const std::int64_t columns = of_b.back();
   of_b.back() = rank, of_a[of_a.size() - 2] = rank;
-  return {
-      ParamSpec{matrix.name + ".lora_B", of_b, Init::zeros()},
-      ParamSpec{matrix.name + ".lora_A", of_a, Init::normal(1 / std::sqrt(static_cast<double>(columns)))}};
+  return {ParamSpec{matrix.name + ".lora_B", of_b, Init::zeros()},
+          ParamSpec{matrix.name + ".lora_A", of_a, Init::lecun(columns)}};
 }
 
 std::string matrix_of_factor(const std::string& name) { return name.substr(0, name.rfind('.')); }
@@ -147,11 +147,12 @@ AdaptingScorer& AdaptingScorer::operator=(const AdaptingScorer& other) {
 
 void AdaptingScorer::reset() {
   here();
-  values_.clear();
+  std::vector<Array> values;
   for (const ParamSpec& p : learning_) {
     const auto own = params_.find(p.name);
-    values_.push_back(own != params_.end() ? own->second.clone() : initial_value(p, kType, options_.seed));
+    values.push_back(own != params_.end() ? own->second.clone() : initial_value(p, kType, options_.seed));
   }
+  values_ = std::move(values);
   steps_ = 0;
 }
 

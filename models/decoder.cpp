@@ -116,8 +116,8 @@ void Decoder::require_whole() const {
   require_here();
   if (is_broken_)
     throw ConfigError(
-        "[decoder] an earlier step failed after a chunk had been learnt from, and so the state is not that of any "
-        "position: reset(), or restore() what was saved before");
+        "[decoder] an earlier step failed after the state had changed, and so it is not that of any position: reset(), or "
+        "restore() what was saved before");
 }
 
 std::int64_t Decoder::position() const { return require_here(), position_; }
@@ -127,8 +127,9 @@ const std::vector<std::string>& Decoder::carried() const { return require_here()
 
 void Decoder::reset() {
   require_here();
-  states_.clear();
-  for (const Array& initial : carried_.initial) states_.push_back(initial.clone().to(step_->device()));
+  std::vector<Array> states;
+  for (const Array& initial : carried_.initial) states.push_back(initial.clone().to(step_->device()));
+  states_ = std::move(states);  // all of them, or, where memory is short, those that were
   position_ = 0;
   is_broken_ = false;
 }
@@ -153,9 +154,11 @@ Array Decoder::step(const Array& tokens) {
     check_vocabulary(tokens);
     throw;
   }
+  is_broken_ = true;  // has read the token; without memory for the answer it could be read again
+  Array answer = step_->logits().clone();
   is_broken_ = false;
   ++position_;
-  return step_->logits().clone();
+  return answer;
 }
 
 void Decoder::check_tokens(const Array& tokens) const {
@@ -186,8 +189,9 @@ void Decoder::restore(const StateDict& state, std::int64_t position) {
   require_here();
   check_position("decoder", position, bounded_ ? capacity_ : 0);
   carried_.check_fits(state, position);
-  for (std::size_t i = 0; i < states_.size(); ++i)
-    states_[i] = state.at(carried_.names[i]).clone().to(step_->device());
+  std::vector<Array> states;
+  for (const std::string& name : carried_.names) states.push_back(state.at(name).clone().to(step_->device()));
+  states_ = std::move(states);
   position_ = position;
   is_broken_ = false;
 }

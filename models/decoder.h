@@ -23,10 +23,10 @@ class Decoder {
 
   // Reads one token of each sequence: i32 [batch] -> logits [batch, vocab] for the next one. ShapeError,
   // DTypeError or ValueError for other tokens; the decoder then stands where it was. So it does after an error of an op of
-  // the model, but where a chunk has been learnt from just before: then step() and state() are a ConfigError until
-  // reset() or restore().
+  // the model, but where a chunk has been learnt from just before, or where there is no memory for the logits: then step() and
+  // state() are a ConfigError until reset() or restore().
   Array step(const Array& tokens);
-  // Back to before the first token.
+  // Back to before the first token. Where memory is short it throws, as restore() does, and the decoder stands where it was.
   void reset();
   std::int64_t position() const;
   std::int64_t vocab_size() const;  // of the logits
@@ -52,7 +52,7 @@ class Decoder {
   std::vector<Array> states_;                                    // of carried_.names
   bool bounded_ = false;                                         // reads at most capacity_ tokens
   std::int64_t position_ = 0, capacity_ = 0;
-  bool is_broken_ = false;  // a step failed after it had learnt
+  bool is_broken_ = false;  // a step failed after the state had changed
   MovedFrom moved_;
 };
 

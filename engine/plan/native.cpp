@@ -96,13 +96,13 @@ class Compiled {
     Job job;
     for (const std::string_view header : target.headers) job.text.head += header;
     job.text.head += "using namespace nestgrad;\n";
-    for (auto& [text, code] : wanted_) {
+    for (const auto& [text, code] : wanted_) {
       job.text.own += "\n" + named(text, fmt::format("loop{}", job.codes.size()));
-      job.codes.push_back(std::move(code));
+      job.codes.push_back(code);
     }
-    wanted_.clear();
     if (target.flags.empty()) job.codes.clear();
     job.flags.assign(target.flags.begin(), target.flags.end());
+    wanted_.clear();  // last: where memory is short they are wanted still
     return job;
   }
 
@@ -125,25 +125,28 @@ class Compiled {
     return true;
   }
 
-  void run(const Job& job, const std::stop_token& stop) {
+  // Whatever happens is told by report(), and nothing is thrown: others wait for the end of it.
+  void run(const Job& job, const std::stop_token& stop) noexcept {
     const auto begin = std::chrono::steady_clock::now();
     NativeLibrary library;
+    int found = 0;
     try {
       library = native_library(job.text, job.flags, kLimit, stop);
-    } catch (const std::exception& e) {  // no memory, say
+      for (std::size_t i = 0; i < job.codes.size(); ++i) {
+        void* const function = library.symbol(fmt::format("loop{}", i));
+        if (!function) continue;
+        job.codes[i]->function.store(reinterpret_cast<NativeFunction>(function), std::memory_order_release);
+        ++found;
+      }
+    } catch (const std::bad_alloc&) {
+      library.failure = "no memory";  // so short that it needs none
+    } catch (const std::exception& e) {
       library.failure = e.what();
-    }
-    int found = 0;
-    for (std::size_t i = 0; i < job.codes.size(); ++i) {
-      void* const function = library.symbol(fmt::format("loop{}", i));
-      if (!function) continue;
-      job.codes[i]->function.store(reinterpret_cast<NativeFunction>(function), std::memory_order_release);
-      ++found;
     }
     const std::lock_guard lock(mutex_);
     (library.from_cache ? report_.from_cache : report_.compiled) += found;
     report_.failed += static_cast<int>(job.codes.size()) - found;
-    if (!library.failure.empty()) report_.last_failure = library.failure;
+    if (!library.failure.empty()) report_.last_failure = std::move(library.failure);
     report_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 

@@ -209,7 +209,7 @@ void RankThreads::run(const std::function<void(Transport& rank)>& fn) {
   m.begin();
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < ranks_.size(); ++i)
+    const auto start = [&](std::size_t i) {
       threads.emplace_back([&, i] {
         {
           std::unique_lock lock(m.mutex);
@@ -227,6 +227,20 @@ void RankThreads::run(const std::function<void(Transport& rank)>& fn) {
         --m.active;
         m.changed.notify_all();
       });
+    };
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      try {
+        start(i);
+      } catch (const std::system_error& e) {
+        // Those that have started are not to wait for the others.
+        const std::lock_guard lock(m.mutex);
+        m.first_error = std::make_exception_ptr(DeviceError(fmt::format(
+            "[processes] thread {} of {} cannot be started: {}", i + 1, ranks_.size(), e.what())));
+        for (std::size_t left = i; left < ranks_.size(); ++left) m.over[left] = true;
+        m.changed.notify_all();
+        break;
+      }
+    }
   }
   if (m.first_error) std::rethrow_exception(m.first_error);
 }

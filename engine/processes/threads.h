@@ -24,7 +24,7 @@ class RankThreads {
   ~RankThreads();
   int size() const;
   IndexRange own() const;  // the ranks of this process
-  // Of one of them: for its thread in run(). All ranks of a process call its functions equally often, if there are others.
+  // For the thread of one of them in run(). Where there are other processes, every rank must call its functions equally often.
   std::shared_ptr<Transport> rank(int rank) const;
   // Calls fn for each own rank, on a thread of its own, and waits for them. Where one throws, the others' next exchange() with it
   // throws ProcessError; the exception that came first is thrown on.

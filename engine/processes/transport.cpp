@@ -95,7 +95,7 @@ std::vector<Bytes> Transport::all_to_all(const std::vector<Bytes>& parts) {
 
 void Transport::barrier() { all_gather({}); }
 
-// Down a binary tree that has `root` at its top, so that no process sends to more than log2(size) others.
+// Down a binomial tree that has `root` at its top, so that no process sends to more than log2(size), rounded up, others.
 void Transport::broadcast(std::span<std::byte> bytes, int root) {
   check_root(*this, "broadcast()", root);
   const int all = size(), place = (rank() - root + all) % all;
@@ -134,7 +134,7 @@ class SignsOfLife {
           while (!over_.wait_for(lock, every, [&] { return ended_; })) {
             try {
               sign();
-            } catch (const std::exception&) {
+            } catch (...) {
               return;
             }
           }

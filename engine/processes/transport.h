@@ -6,7 +6,7 @@
 //   for (const std::vector<std::byte>& part : all.all_gather(mine)) ..
 //
 // Every process of the run calls the same functions in the same order. A process is known by its rank, 0 to size - 1.
-// Implementations: one process (OneProcess), threads of one process, for tests (engine/processes/threads.h), and MPI
+// Implementations: one process (OneProcess), threads of one process (engine/processes/threads.h), and MPI
 // (engine/processes/mpi.h). One thread of each process uses it at a time.
 #pragma once
 
@@ -43,7 +43,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string description() const = 0;  // "MPI (Open MPI 4.1.4), 4 processes"
+  virtual std::string description() const = 0;  // "Open MPI v4.1.4, 4 processes"
   // Sends and receives at the same time, and returns when all is done. Messages from one process to another arrive in the
   // order in which they were sent; none is for the process itself. ProcessError that names who is silent for longer than
   // the stall limit, or who has ended; by MPI each later exchange of this process throws as well.

@@ -124,24 +124,26 @@ Function Function::to(Device device) const {
   return out;
 }
 
-std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs) const {
-  if (inputs.size() != inputs_.size())
-    throw GraphError(
-        fmt::format("[function] {} inputs given, the function has {}", inputs.size(), inputs_.size()));
+std::vector<Tensor> Function::operator()(std::span<const Tensor> inputs, Loc loc) const {
   const Graph& graph = this->graph();
+  const NodeId size = graph.size();  // of now: it may be the graph that is open, which grows
+  if (inputs.size() != inputs_.size())
+    throw GraphError(fmt::format("[function] {} inputs given, the function has {}{}", inputs.size(),
+                                 inputs_.size(), at_line(users_line(loc))));
   const std::vector<char> live = nestgrad::live_nodes(graph.nodes(), outputs_, {});
-  std::vector<Tensor> made(uz(graph.size()));
+  std::vector<Tensor> made(uz(size));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].spec() != input_spec(i))
-      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}", i, describe(inputs[i]),
-                                   describe(graph.nodes(), inputs_[i])));
+      throw ShapeError(fmt::format("[function] input {} is {}, the function wants {}{}", i,
+                                   describe(inputs[i]), describe(graph.nodes(), inputs_[i]),
+                                   at_line(users_line(loc))));
     made[uz(inputs_[i])] = inputs[i];
   }
   ContextGuard guard;
   const ThreadContext::Emit around = context().emit;
   std::map<int, int> regions;  // the function's -> this call's: what one call computes again is no other's
   std::vector<Tensor> in;
-  for (NodeId id = 0; id < graph.size(); ++id) {
+  for (NodeId id = 0; id < size; ++id) {
     Tensor& t = made[uz(id)];
     const GraphNode& n = graph.node(id);
     if (t.defined() || !live[uz(id)]) continue;

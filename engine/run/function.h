@@ -30,7 +30,7 @@ class Function {
 
   // Runs the function. The plan is made at the first call and kept. Any number of threads may call one
   // Function, or its copies, at once: each call has a plan to itself, so there come to be as many plans, with
-  // an arena each, as calls ran at the same time.
+  // an arena each, as calls ran at the same time. Called with Arrays one by one it gives the first output.
   std::vector<Array> operator()(const std::vector<Array>& inputs) const;
   template <class... A>
   requires(sizeof...(A) > 0 && (std::same_as<std::remove_cvref_t<A>, Array> && ...)) Array operator()(
@@ -40,8 +40,9 @@ class Function {
   }
 
   // Re-emits the function on tensors of the graph that is open.
-  std::vector<Tensor> operator()(std::span<const Tensor> inputs) const;
+  std::vector<Tensor> operator()(std::span<const Tensor> inputs, Loc loc = Loc::current()) const;
 
+  // For options.device, whatever device() is; so is explain().
   Plan plan(const PlanOptions& options = {}) const;
 
   // The same function, whose calls run there. Outputs of calls with all inputs on the CPU lie on the CPU too.
@@ -68,7 +69,7 @@ using TraceFn = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 // The inputs are named in0, in1, ..; loc is their line in messages.
 Function trace(const TraceFn& fn, const std::vector<Spec>& inputs, Loc loc = Loc::current());
 
-// ConfigError for an empty std::function; any other callable is there.
+// ConfigError for an empty std::function; other callables are not looked at.
 template <class Fn>
 void require_traceable(const Fn&) {}
 template <class Signature>

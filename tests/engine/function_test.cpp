@@ -313,3 +313,27 @@ TEST_CASE("Dead nodes do not count as live") {
   CHECK(f.graph().size() == 3);
   CHECK(f.live_nodes() == 2);
 }
+
+TEST_CASE("a function may be called on tensors of its own graph while that is open") {
+  const auto graph = std::make_shared<Graph>();
+  const GraphScope scope(*graph);
+  const Tensor x = graph->input(f64({2}), "x");
+  Tensor y = x;
+  for (int i = 0; i < 1000; ++i) y = y + 1.0;
+  const Function f(graph, {x.id()}, {y.id()});
+  const Tensor twice = f(Tensors{y})[0];
+  const Function both(graph, {x.id()}, {twice.id()});
+  CHECK(both(Array::of({0, 5}, {2})).to_vector() == std::vector<double>{2000, 2005});
+}
+
+TEST_CASE("a function that was moved from says so, whatever it is called on") {
+  Function f = trace([](Tensor x) { return x + 1.0; }, f64({2}));
+  const Function to = std::move(f);
+  CHECK(contains(message_of<GraphError>([&] { f(Array::zeros(DType::f64, {2})); }), "moved from"));
+  trace(
+      [&](Tensor x) {
+        CHECK(contains(message_of<GraphError>([&] { f(Tensors{x}); }), "moved from"));
+        return x;
+      },
+      f64({2}));
+}
