@@ -16,8 +16,8 @@ Tensor custom_vjp(const ForwardFn& forward, const RuleFn& rule, const Tensors& i
                   Loc loc = Loc::current());
 
 // fn(), whose inner values are recomputed where derivatives read them instead of being kept. The same bits. They are recomputed once,
-// at the first of these readers: that saves memory in gradients, not in gradients of gradients. In the step of a scan, around a
-// custom_vjp, and of one checkpoint in another only the inner one, nothing is saved; for loops there is
+// at the first of these readers: that saves memory in gradients, not in gradients of gradients. Nothing is saved in the
+// step of a scan or around a custom_vjp; of one checkpoint inside another only the inner one saves. For loops there is
 // ScanOptions::checkpoint_every, for anything PlanOptions::memory_budget.
 Tensors checkpoint(const std::function<Tensors()>& fn);
 

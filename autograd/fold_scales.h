@@ -1,7 +1,7 @@
 // Scales of updates: what a step of a loop carries on as w - s A B, with a number s, becomes w + A (-s B), where B is
 // smaller than the product. A step of gradient descent then scales the cotangents of a mini-batch instead of a
-// matrix of weights; and as this is done before the loop is differentiated, so does its derivative, which reads
-// no product again to find that of s.
+// matrix of weights. As it is done before the loop is differentiated, the derivative does the same, and need not read the product
+// to find the derivative by s.
 #pragma once
 
 #include <vector>

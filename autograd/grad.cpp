@@ -82,7 +82,7 @@ std::vector<Tensor> pull_back_or_fail(std::string_view rule, std::span<const Gra
               : fmt::format("y = {} does not depend", y),
           describe(x[i]), why_none(seeds, of, x[i]), describe(loc)));
     }
-    out[i] = zeros(x[i].dtype(), x[i].shape());
+    out[i] = zeros(x[i].dtype(), x[i].shape(), loc);
   }
   return out;
 }
@@ -163,7 +163,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
   std::vector<Tensor> u;
   std::vector<GradSeed> seeds;
   for (const Tensor& t : y) {
-    u.push_back(probe(broadcast_to(zero_like(t), t.shape())));
+    u.push_back(probe({broadcast_to({zero_like(t, loc), loc}, t.shape()), loc}));
     seeds.push_back({t, u.back()});
   }
   const std::vector<Tensor> g = pull_back_or_fail("jvp", seeds, x, options, loc);
@@ -191,7 +191,7 @@ std::vector<Tensor> jvp(const std::vector<Tensor>& y, const std::vector<Tensor>&
           "[jvp] y = {} does not depend on any x: {}. If zero is what you mean, ask for it with allow_zero (at {})",
           describe(y[i]), why, describe(loc)));
     }
-    out[i] = zeros(y[i].dtype(), y[i].shape());
+    out[i] = zeros(y[i].dtype(), y[i].shape(), loc);
   }
   return out;
 }

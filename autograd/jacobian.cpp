@@ -23,6 +23,8 @@ Shape joined(Shape a, const Shape& b) {
 bool may_meet(Tensor y, Tensor x) { return &y.graph() != &x.graph() || why_disconnected(y, x).meets; }
 
 Tensor jacobian_of(std::string_view rule, Tensor y, Tensor x, GradOptions options, Loc loc) {
+  check_defined(rule, "y", std::span(&y, 1), loc);
+  check_defined(rule, "x", std::span(&x, 1), loc);
   const GraphScope open(context().emit.graph ? *context().emit.graph : y.graph());  // where the identity goes
   const Scope scope("jacobian", loc);
   const std::int64_t elements = y.spec().size();

@@ -217,6 +217,11 @@ Inspection inspect_end_to_end(const Checkpoint& checkpoint, const Array& tokens,
     throw ConfigError(
         fmt::format("[inspect] a model of '{}' layers does not learn as a whole; inspect a layer of it",
                     checkpoint.config.ttt_layer_type));
+  if (tokens.dtype() != DType::i32 || tokens.shape().size() != 2 || tokens.shape()[0] != 1 ||
+      tokens.shape()[1] < 2)
+    throw ShapeError(fmt::format(
+        "[inspect] tokens are {}; they must be i32[1, time + 1], one sequence of at least two tokens",
+        to_string(tokens.spec())));
   EndToEndConfig config = end_to_end_config(checkpoint.config);
   config.suffix_len = config.learning_blocks();
   const auto report = [&](const char* what, double done) {

@@ -155,7 +155,7 @@ InspectedLoop inspected_learner(const System& system, const ProgramSizes& sizes,
   }
   out.params = starting_params(out.learner, seed);
 
-  // Outer loss: half the squared distance of each answer, a mean over all tokens of one sequence and head.
+  // Outer loss: half the squared distance of each answer, a mean over tokens, sequences and heads.
   out.cotangent = Array::zeros(DType::f64, rows.shape);
   const Array answers = OpenProgram(out, {}, [](OpenLoop& loop, const std::vector<Tensor>&) {
     return std::vector<Tensor>{train_along(*loop.learner, loop.start, loop.views, loop.options).output};

@@ -51,8 +51,8 @@ struct InspectedLoop {
   void check() const;           // ShapeError; ConfigError unless the chunks are whole
 };
 
-// A system on a task that it can learn: v is a linear map of k with a little noise, and the outer loss is the
-// squared distance of each answer from that map of q.
+// A system on a task that it can learn: v is a linear map of k with a little noise, and the outer loss is half
+// the squared distance of each answer from that map of q.
 InspectedLoop inspected_learner(const ttt::System& system, const ttt::ProgramSizes& sizes,
                                 std::uint64_t seed);
 
@@ -94,7 +94,7 @@ struct Estimate {
     double norm = 0, cosine = 0, ratio = 0;  // of norms; against the full gradient
   };
   std::vector<Parameter>
-      parameters;  // what the outer model trains: the learner's, then q, k, v and the gates
+      parameters;  // what the outer model trains: the learner's, then q, k, v, the gates and position rates
 };
 struct Estimators {
   std::vector<Estimate> estimates;  // full, first order, truncated after 1, 2, 4, .. steps
@@ -124,7 +124,8 @@ Curvature curvature(const InspectedLoop& inspected, int iterations = 40);
 struct InnerLosses {
   std::vector<double> initial, before, after;  // at the first weights, before and after the token's own step
   std::vector<double> outer;
-  std::vector<Claim> claims;  // in the first mini-batch, before = initial
+  std::vector<Claim>
+      claims;  // in the first mini-batch (with a step per token, at the first token), before = initial
 };
 InnerLosses inner_losses(const InspectedLoop& inspected);
 

@@ -18,7 +18,8 @@ struct OpenLoop {
   Weights learning;          // those that learn
   Views views;
   Tensor cotangent;
-  std::vector<std::string> names;  // of what the outer model trains: the learner's parameters, q, k, v, gates
+  std::vector<std::string>
+      names;  // of what the outer model trains: the learner's parameters, q, k, v, gates, position rates
   std::vector<Tensor> trained;
 
   InnerLoopResult run(
@@ -40,7 +41,7 @@ class OpenProgram {
   std::vector<Array> fixed_;
 };
 
-// The learner's parameters, asked for while a graph is open: inputs of the graph, in the table's order.
+// The specimen's numbers of the table's parameters, in its order. ConfigError or ShapeError where it has none that fit.
 std::vector<Array> values_of(const ParamTable& table, const InspectedLoop& inspected, DType dtype);
 
 // Numbers of several arrays as one vector.
@@ -52,7 +53,7 @@ double cosine(const std::vector<Array>& a, const std::vector<Array>& b);  // NaN
 double relative_distance(const std::vector<Array>& a, const std::vector<Array>& b, double least = 0);
 std::vector<Array> plus(const std::vector<Array>& a, const std::vector<Array>& b);
 
-// [batch, heads, time, ..] -> [time].
+// [.., time] or [.., time, 1] -> [time], summed over what stands before.
 std::vector<double> sum_over_members(const Array& rows, std::int64_t time);
 
 // One at `index`, zeros elsewhere.

@@ -2,8 +2,8 @@
 // inline (no network), and light or dark follows the reader's system. All text is escaped; bytes that are not UTF-8, as
 // a byte-level model may write them, show as U+FFFD.
 //
-// A value that is NaN or infinite, or that a log axis cannot show, is never
-// left out in silence: the picture says how many there are. Labels carry
+// A value or an error bar that is NaN or infinite, or that a log axis cannot show, is never
+// left out in silence: the picture says how many there are. (A reference line that cannot be drawn is left out.) Labels carry
 // the unit: "loss (nats per byte)". Sizes that do not fit throw ValueError.
 #pragma once
 

@@ -84,10 +84,9 @@ std::string training_report(const std::string& subtitle,
          .title = "A sample",
          .question = "What does it write?",
          .reading =
-             failed
-                 ? "The model was to read the first lines of the validation text and to go on, which failed."
-                 : "The model read the first lines, from the validation text, and wrote what "
-                   "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
+             failed ? "The model was to read the beginning of the validation text and to go on, which failed."
+                    : "The model read the beginning of the validation text and wrote what "
+                      "follows the mark, byte by byte with carried inner state, at temperature 0.8.",
          .preformatted = failed ? r.why_no_sample : r.prompt + "▌" + r.sample});
   return html_report("nestgrad: a language model that learns while it reads", subtitle, facts, views);
 }

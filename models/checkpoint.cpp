@@ -164,7 +164,10 @@ Checkpoint read_checkpoint(const std::string& path) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const fs::path config = (folder ? fs::path(path) : fs::path(path).parent_path()) / "config.json";
-  if (!is_there(path)) read_file((fs::path(path) / "config.json").string());  // says what is missing
+  if (!is_there(path))
+    throw IoError(
+        fmt::format("{}: there is no such folder or file; give the folder of a model, or its file of weights",
+                    printable(path)));
   const fs::path file = folder ? weights_in(path) : fs::path(path);
   if (folder) check_no_pipe(file);
   check_no_pipe(config);

@@ -23,7 +23,8 @@ struct Checkpoint {
 //   streaming_params.. or streaming_train_state..: the JAX release (ttt-lm-jax); a config.json beside it, in
 //     the fields of either release, is optional
 // or one of these files of weights, with config.json in its folder. IoError for a file that is missing or
-// damaged, or in a folder is a pipe, ConfigError for weights and a configuration that do not belong together, or that no model here fits.
+// damaged, and for a pipe in a folder; ConfigError for weights and a configuration that do not belong together, or that no model
+// here fits.
 Checkpoint read_checkpoint(const std::string& path);
 
 // ValueError that names the first parameter with a NaN or an infinity, and where the weights were read.

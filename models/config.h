@@ -16,12 +16,12 @@ namespace nestgrad {
 // The most that a width or a vocabulary may be.
 inline constexpr std::int64_t kMostExtent = std::int64_t{1} << 24;
 inline constexpr std::int64_t kAsPublished = -1;
-// What the number of parameters depends on, under the published field names.
+// What check_size() looks at, under the published field names.
 struct ModelSize {
   std::int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
 };
-// ConfigError, naming field and number, unless each is positive and no model is too large to be meant: more
-// than 10^10 parameters, or a thousand layers. `what` is the name of what is checked.
+// ConfigError, naming field and number, unless each is positive, at most 1,000 layers and at most 10^10 parameters.
+// `what` is the name of what is checked.
 void check_size(std::string_view what, const ModelSize& size);
 void check_extent(std::string_view what, const char* field, std::int64_t value, std::int64_t most);
 // The hidden width of its SwiGLU as published models have it: 8/3 of the model's, a multiple of 32.
@@ -76,7 +76,7 @@ const ttt::System& learner_system(const std::string& ttt_layer_type);
 ttt::Policy layer_policy(const LanguageModelConfig& config);
 // Tokens of attention beside that learner; 0: none.
 std::int64_t window_of(const LanguageModelConfig& config, const ttt::System& system);
-// What `train_lm --learner` may be: every causal system, and attention.
+// What `train_lm --learner` may be: every causal system, attention (nadaraya-watson is another name of it), and ttt-e2e.
 std::vector<std::string> layer_names();
 // Its ttt_layer_type, and back.
 std::string layer_type(const std::string& learner);

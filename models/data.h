@@ -43,7 +43,7 @@ class ByteCorpus {
     return split == Split::training ? *training_ : *validation_;
   }
 
-  // Where documents begin, ascending, the first at 0: the files of a folder whose files are joined; of any other text the
+  // Where documents begin, ascending, the first at 0: the files of a folder of ten or more; of any other text the
   // parts that empty lines divide. A document reaches to where the next one begins.
   std::span<const std::size_t> documents(Split split) const {
     return split == Split::training ? *training_documents_ : *validation_documents_;

@@ -64,7 +64,8 @@ struct EndToEndReading {
   Tensor loss;    // of each next token under the weights learnt so far, in nats, [batch, time]
   Tensor of_all;  // the same, where the loss is 0 because the token does not count as well
   Tensor counts;  // 0 where that token is bos_token, else 1, [batch, time]; undefined: there is no such token
-  Tensor clipped_norm;  // of the inner gradient of each chunk but a partial last one, [batch, chunks]
+  Tensor
+      clipped_norm;  // of the inner gradient of each whole chunk, [batch, chunks]; undefined: no chunk is whole
   ttt::Weights last;    // [batch, in, out] each, after these chunks
 
   Tensor mean_loss() const;  // over all tokens that count, []

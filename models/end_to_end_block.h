@@ -27,7 +27,7 @@ class EndToEndBlock {
   // A chunk behind what the cache has kept, which is then given the chunk's rows. there [rows]: 0 where a row of the
   // cache is no token.
   Tensor chunk(Tensor h, std::span<const Tensor> w, EndToEndCache& cache, Tensor there) const;
-  // One token of a block that does not learn, at position [1]; keys and values of those before it are states of the
+  // One token of a block that does not learn, at position [1], or [batch, 1, 1, 1] where each sequence has its own; keys and values of those before it are states of the
   // stream under this name.
   Tensor token(Tensor h, Tensor position, ttt::Stream& stream, const std::string& name) const;
 

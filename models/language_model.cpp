@@ -74,7 +74,7 @@ Tensor LanguageModel::run(const Block& block, Tensor h, ttt::Stream& stream) con
   if (config_.pre_conv) {
     const Scope scope(block.name + ".conv");
     const Tensor x = norm("conv.norm.weight", h);
-    const Init init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(kernel)));
+    const Init init = Init::of_taps(kernel);
     const Tensor bias = p("conv.conv.bias", {width}, Init::zeros());
     h = h + stream.conv(block.name + ".conv", x, p("conv.conv.weight", {width, 1, kernel}, init), bias);
   }

@@ -19,10 +19,10 @@ StateDict random_values(const std::vector<ParamSpec>& params, DType dtype, std::
   for (const ParamSpec& p : params) {
     std::int64_t largest = 1;
     for (const std::int64_t extent : p.shape) largest = std::max(largest, extent);
-    const bool constant = p.init.kind != Init::Kind::normal;
-    const double around = constant ? p.init.value : 0,
+    const bool is_normal = p.init.kind == Init::Kind::normal;
+    const double around = is_normal ? 0 : p.init.value,
                  spread =
-                     constant ? 0.1 : std::max(p.init.value, 1 / std::sqrt(static_cast<double>(largest)));
+                     !is_normal ? 0.1 : std::max(p.init.value, 1 / std::sqrt(static_cast<double>(largest)));
     out.emplace(p.name, random_normal({dtype, p.shape}, around, spread, seed, fnv1a(p.name)));
   }
   return out;

@@ -72,7 +72,7 @@ std::string sample(Decoder& decoder, const std::vector<std::int32_t>& tokens, st
   };
   for (const std::int32_t id : tokens) read(id);
   std::string out;
-  for (std::int64_t i = 0; i < bytes; ++i) {  // of tokens without bytes no more than bytes
+  for (std::int64_t i = 0; i < bytes; ++i) {  // at most `bytes` tokens, also where tokens have no bytes
     std::vector<double> scores = logits.to_vector();
     scores.resize(static_cast<std::size_t>(tokenizer.vocab_size()));  // a model may have room for more
     const std::int32_t id = draw(scores, temperature, uniform(i));

@@ -69,8 +69,8 @@ Stopped Stopped::load(const std::string& path) {
   const std::string text = at == file.metadata.end() ? "" : at->second;
   if (text.empty() || text.size() > 18 || text.find_first_not_of("0123456789") != std::string::npos)
     throw IoError(fmt::format(
-        "{}: no stream that has left: its metadata have no position; give a file that Stopped::save wrote",
-        path));
+        "[streams] {}: no stream that has left: its metadata have no position; give a file that Stopped::save wrote",
+        printable(path)));
   const auto of = file.metadata.find(kModel);
   return {std::move(file.tensors), std::stoll(text), of == file.metadata.end() ? "" : of->second};
 }

@@ -19,9 +19,9 @@ std::int64_t step_from(const SafeTensors& file, const std::string& path) {
     step = std::stoll(at->second);
   if (step < 0)
     throw IoError(
-        fmt::format("{}: not a training checkpoint: its metadata have no "
+        fmt::format("[train] {}: not a training checkpoint: its metadata have no "
                     "step count; resume from a folder that training wrote",
-                    path));
+                    printable(path)));
   return step;
 }
 

@@ -180,8 +180,12 @@ Validation validation_of_losses(const std::vector<std::vector<double>>& all, con
       out.loss += loss[t], total += 1;
     }
   }
+  if (total == 0)
+    throw ValueError(
+        "[validation] no token of these windows counts (PackedWindows::counted is 0 everywhere); mark those whose "
+        "loss is asked for with 1");
   out.packed = true;
-  out.loss /= std::max(total, 1.0);
+  out.loss /= total;
   for (std::size_t place = 0; place < sums.size() && counts[place] > 0; ++place)
     out.loss_by_position.push_back(sums[place] / counts[place]);
   return out;

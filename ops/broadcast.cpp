@@ -61,6 +61,6 @@ Tensor full(DType dtype, const Shape& shape, double value, Loc loc) {
   const Tensor number = constant(value, dtype, loc);
   return shape.empty() ? number : broadcast_to({number, loc}, shape);
 }
-Tensor zero_like(Tensor x) { return x.graph().constant(Array::scalar(0, x.dtype())); }
+Tensor zero_like(Tensor x, Loc loc) { return x.graph().constant(Array::scalar(0, x.dtype()), loc); }
 
 }  // namespace nestgrad

@@ -176,6 +176,7 @@ Tensor rank_after(Operand x, const ProcessGroup& processes) {
 }
 
 Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes) {
+  const CompositeScope scope("all_to_all", x.loc);
   const int cut = normal_axis("all_to_all", split, x), joined = normal_axis("all_to_all", join, x);
   Shape parted = x.tensor().shape();  // [.., processes, extent / processes, ..]
   parted[uz(cut)] = part_extent("all_to_all", x, cut, processes);
@@ -187,12 +188,14 @@ Tensor all_to_all(Operand x, int split, int join, const ProcessGroup& processes)
 }
 
 Tensor all_gather(Operand x, int axis, const ProcessGroup& processes) {
+  const CompositeScope scope("all_gather", x.loc);
   Shape each = x.tensor().shape();
   each.insert(each.begin(), processes.size());
   return exchanged_along(broadcast_to(x, each), normal_axis("all_gather", axis, x), x.loc, processes);
 }
 
 Tensor own_part(Operand x, int axis, const ProcessGroup& processes) {
+  const CompositeScope scope("own_part", x.loc);
   const int cut = normal_axis("own_part", axis, x);
   const std::int64_t part = part_extent("own_part", x, cut, processes);
   return slice(vary(x, processes), cut, processes.rank() * part, (processes.rank() + 1) * part);

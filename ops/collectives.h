@@ -9,9 +9,9 @@
 //
 // Inputs are the same everywhere unless own() says otherwise; constants are of either kind. The derivative of vary() is
 // all_sum(), and the other way round: a weight that each process reads for itself has the sum of all their cotangents. A plan
-// with an op that joins values of both kinds is refused (GraphError): its gradient would be a part of the whole. Over several groups,
-// rows and columns of a mesh say, a value is each one's own in some of them, and what is joined in the same ones. What
-// collectives add is added in a fixed tree over the ranks, on a GPU as on the CPU.
+// with an op that joins values of both kinds is refused (GraphError): its gradient would be a part of the whole. Over several groups
+// (rows and columns of a mesh) a value is each process's own in some of them; only values that are own in the same groups may be
+// joined. What collectives add is added in a fixed tree over the ranks, on a GPU as on the CPU.
 #pragma once
 
 #include "engine/core/graph.h"

@@ -1,4 +1,4 @@
-// What the text of clusters is compiled with: the flags of the kernels (cmake/NestgradKernels.cmake), and the
+// What the text of clusters and of bodies of loops is compiled with: the flags of the kernels (cmake/NestgradKernels.cmake), and the
 // headers that they are made of.
 #include "engine/plan/native.h"
 #include "ops/kernels.h"

@@ -59,9 +59,8 @@ struct MatmulOptions {
 };
 Tensor matmul(Operand a, Operand b, MatmulOptions transpose = {});
 
-// ---- linear systems: matrix [.., n, n], b [.., n, m] -> x [.., n, m];
-// leading dimensions broadcast ---- ShapeError where the matrix is not square
-// or b has not its rows, DTypeError for anything but one floating type.
+// ---- linear systems: matrix [.., n, n], b [.., n, m] -> x [.., n, m]; leading dimensions broadcast ----
+// ShapeError where the matrix is not square or b has not its rows, DTypeError for anything but one floating type.
 struct TriangularSolveOptions {
   bool transpose = false;  // solve L' x = b
   bool unit = false;       // the diagonal is ones; what stands there is not read
@@ -129,7 +128,7 @@ Tensor cumsum(Operand x, int axis, bool reverse = false);
 Tensor cast(Operand x, DType dtype);
 Tensor zeros(DType dtype, const Shape& shape, Loc loc = Loc::current());
 Tensor full(DType dtype, const Shape& shape, double value, Loc loc = Loc::current());
-Tensor zero_like(Tensor x);  // a scalar zero of x's type, in x's graph
+Tensor zero_like(Tensor x, Loc loc = Loc::current());  // a scalar zero of x's type, in x's graph
 Tensor stop_gradient(Operand x);
 Tensor probe(Operand x);  // x under a name of its own: never shared, never simplified before grad
 
@@ -140,11 +139,12 @@ Tensor logsumexp(Operand x, int axis, bool keep = false);
 // Per-token loss [...] in nats from logits [..., classes] and labels i32 [...]: -log_softmax at the label, to about a
 // rounding of 1 however large the logits are; a loss far below that is 0. ValueError for a label that is no class.
 Tensor cross_entropy(Operand logits, Operand labels);
+// Norms of rows. Where (x - mean)^2, in the other two x^2, overflows (|x| from 1.8e19 on in f32, 1.3e154 in f64), what they make
+// of x is zero, and so are its derivatives: layer_norm gives its shift.
 // Over the last axis, biased variance (Ba et al. 2016); gain and shift broadcast against x.
 Tensor layer_norm(Operand x, Operand gain, Operand shift, double eps = 1e-6);
 Tensor rms_norm(Operand x, Operand gain, double eps = 1e-6);  // Zhang and Sennrich 2019
 Tensor l2_norm(Operand x, double eps = 1e-6);                 // x / sqrt(sum x^2 + eps) over the last axis
-// All three are zeros, and so are their derivatives, where x^2 overflows: |x| from 1.8e19 on in f32, 1.3e154 in f64.
 // sqrt(sum x^2) over the axes. Where the sum is zero the norm is zero and so are its derivatives of every
 // order (it has none there); NaN stays NaN. Squares that underflow count as zero: |x| below 1e-23 in f32,
 // 1e-162 in f64.

@@ -243,7 +243,7 @@ Tensor mean(Operand x, const std::vector<int>& axes, bool keep) {
   const Tensor total = sum(x, axes, keep);
   const double count = static_cast<double>(x.tensor().spec().size()) /
                        static_cast<double>(std::max<std::int64_t>(1, total.spec().size()));
-  return Operand(total, x.loc) * (1.0 / count);
+  return Operand(total, x.loc) * Operand(1.0 / count, x.loc);
 }
 
 Tensor mean(Operand x) { return mean(x, all_axes(x)); }

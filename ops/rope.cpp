@@ -59,7 +59,8 @@ Tensor rope(Operand input, Operand positions, double theta) {
   const Tensor p = reshape(x, pairs);
   const Tensor turned =
       reshape(concat({-slice(p, -1, 1, 2), slice(p, -1, 0, 1)}, -1), x.shape());  // (-odd, even)
-  return x * for_both(cos(angle)) + turned * for_both(sin(angle));
+  const Tensor out = x * for_both(cos(angle)) + turned * for_both(sin(angle));
+  return x.rank() < 2 ? reshape(out, x.shape()) : out;  // one token, without an axis for it
 }
 
 }  // namespace nestgrad

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 
-#include "engine/run/function.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"

@@ -36,8 +36,6 @@ int nestgrad::programs::generate(int argc, char** argv) {
       app.add_option("--seed", seed, "Equal seeds give equal text")->capture_default_str();
   nestgrad::add_device_option(app);
   return nestgrad::run_program(argc, argv, app, [&] {
-    if (prompt.empty()) throw CLI::ValidationError("--prompt", "must not be empty");
-    if (!std::isfinite(temperature)) throw CLI::ValidationError("--temperature", "must be a finite number");
     if (temperature == 0 && seed_option->count() > 0)
       throw CLI::ValidationError("--seed", "changes nothing at --temperature 0, which takes the likeliest");
     const nestgrad::Checkpoint model = nestgrad::given_model(checkpoint);

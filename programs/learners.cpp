@@ -47,6 +47,24 @@ Json to_json(const ttt::System& s, const ttt::Explanation& e) {
           {"slower", slower(e.plan)}, {"refused", refusals(e.plan)}};
 }
 
+std::vector<std::string> all_forms() {
+  std::vector<std::string> forms = ttt::form_names();
+  std::erase(forms, "automatic");
+  return forms;
+}
+
+Json to_json(const OtherLearner& o) {
+  Json refused = Json::object();
+  for (const std::string& form : all_forms()) refused[form] = o.why_no_form;
+  return {{"name", o.name},         {"title", o.title},
+          {"source", o.source},     {"model", o.model},
+          {"inner_loss", o.loss},   {"optimiser", o.optimizer},
+          {"gates", Json::array()}, {"unread_gates", Json::array()},
+          {"policy", o.policy},     {"form", nullptr},
+          {"runs_as", o.form},      {"slower", Json::array()},
+          {"refused", refused}};
+}
+
 void list(bool json) {
   Json all = Json::array();
   for (const ttt::System& s : ttt::systems()) {
@@ -55,16 +73,16 @@ void list(bool json) {
                e.optimizer, e.policy.str(), "", name(e.plan.form));
     all.push_back(to_json(s, e));
   }
-  for (const OtherLearner& o : other_learners())
+  for (const OtherLearner& o : other_learners()) {
     fmt::print("{:<24} {}\n{:<24} {}\n", o.name, o.title, "", o.why_no_system);
+    all.push_back(to_json(o));
+  }
   if (json) print_json({{"learners", all}});
 }
 
-// The same of one that is no system, whose form is chosen by nobody.
+// Explains a learner that is no system; its form is always the one given.
 void explain(const OtherLearner& o, const Sizes& sizes, const std::string& form, std::int64_t slices,
              bool json) {
-  std::vector<std::string> forms = ttt::form_names();
-  std::erase(forms, "automatic");
   if (form != "automatic") throw FormError(fmt::format("[form] {} is impossible: {}", form, o.why_no_form));
   if (sizes.length % slices != 0)
     throw ConfigError(
@@ -76,19 +94,11 @@ void explain(const OtherLearner& o, const Sizes& sizes, const std::string& form,
     throw ConfigError("[explain] " + why);
   fmt::print(
       "{} ({})\nmodel      {}\ninner loss {}\noptimiser  {}\npolicy     {}\nform       {}\nnot {}: {}\n",
-      o.title, o.source, o.model, o.loss, o.optimizer, o.policy, o.form, fmt::join(forms, ", "),
+      o.title, o.source, o.model, o.loss, o.optimizer, o.policy, o.form, fmt::join(all_forms(), ", "),
       o.why_no_form);
   if (slices > 1) fmt::print("{}", ttt::SlicePlan().str());
   if (!json) return;
-  Json refused = Json::object();
-  for (const std::string& each : forms) refused[each] = o.why_no_form;
-  Json out{{"name", o.name},         {"title", o.title},
-           {"source", o.source},     {"model", o.model},
-           {"inner_loss", o.loss},   {"optimiser", o.optimizer},
-           {"gates", Json::array()}, {"unread_gates", Json::array()},
-           {"policy", o.policy},     {"form", nullptr},
-           {"runs_as", o.form},      {"slower", Json::array()},
-           {"refused", refused}};
+  Json out = to_json(o);
   if (slices > 1) out["slices"] = std::string(name(ttt::SlicePlan().form));
   print_json(out);
 }

@@ -311,7 +311,7 @@ class Run {
                              o_.training.seed);
     } catch (const Error& e) {
       r.why_no_sample = e.what();
-      fmt::print(stderr, "train_lm: no sample was written: {}\n", e.what());
+      say(fmt::format("train_lm: no sample was written: {}", escaped(e.what())));
     }
     r.seconds = seconds_since(start_);
     write_file_atomically(

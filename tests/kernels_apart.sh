@@ -6,18 +6,20 @@ set -euo pipefail
 nm=$1 folder=$2
 looked=0 failed=0
 for set in "$folder"/*/; do
-  name=$(basename "$set")
+  name=$(basename "$set") own=0
   for object in "$set"*.o; do
     looked=$((looked + 1))
     # All that others can see. A template of another namespace with a type of this one among its arguments is only its own.
-    foreign=$("$nm" --defined-only --extern-only --demangle "$object" | sed -E 's/^[0-9a-f]* *[A-Za-z] //' |
-      grep -vE "nestgrad::$name::|^DW\.ref\." || true)
+    symbols=$("$nm" --defined-only --extern-only --demangle "$object")
+    own=$((own + $(grep -c "nestgrad::$name::" <<<"$symbols" || true)))
+    foreign=$(sed -E 's/^[0-9a-f]* *[A-Za-z] //' <<<"$symbols" | grep -vE "^$|nestgrad::$name::|^DW\.ref\." || true)
     if [[ -n $foreign ]]; then
       echo "$object defines:"
       echo "$foreign"
       failed=1
     fi
   done
+  [[ $own -gt 0 ]] || { echo "nothing of nestgrad::$name is seen in $set"; failed=1; }
 done
 echo "$looked objects looked at"
 [[ $looked -gt 0 && $failed -eq 0 ]]

@@ -120,6 +120,11 @@ Tensor attention(Tensor q, Tensor k, Tensor v, const AttentionOptions& options, 
   const bool masked = options.causal || window != 0;
   check("attention", q, k, v, masked, loc);
   const double scale = checked_scale("attention", options.scale, loc);
+  if (options.places.defined() && !options.causal)
+    throw call_error<ConfigError>(
+        "attention", loc,
+        "places of packed documents are for causal attention; without causal, documents would "
+        "be read together. Set causal, or leave places out");
   if (!masked) return read(q, k, v, scale, {});
   const std::int64_t time = q.dim(2);
   if (options.causal) {
@@ -169,6 +174,10 @@ Tensor attention_step(Tensor q, Tensor k, Tensor v, const AttentionOptions& opti
     throw call_error<ConfigError>(
         "attention_step", loc,
         "a token cannot read what comes after it; set causal, or use attention() on the whole of a sequence");
+  if (options.places.defined())
+    throw call_error<ConfigError>(
+        "attention_step", loc,
+        "places of packed documents are for whole sequences; let each document have a stream of its own");
   const bool ring = options.window != 0;
   const std::int64_t rows = ring ? options.window : options.capacity;
   if (rows < 1)

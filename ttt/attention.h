@@ -22,15 +22,14 @@ namespace nestgrad::ttt {
 struct AttentionOptions {
   // How many tokens a token reads; 0: no bound.
   //   causal       itself and the window - 1 before it (sliding window, Beltagy et al. 2020)
-  //   not causal   odd, at most time: the window around it; at the borders the window is moved inside, so
-  //   that
-  //                every token reads as many (neighbourhood attention, Hassani et al. 2023, in one dimension)
+  //   not causal   odd, at most time: the window around it; at the borders the window is moved inside, so that every token
+  //                reads as many (neighbourhood attention, Hassani et al. 2023, in one dimension)
   std::int64_t window = 0;
   bool causal = true;
   double scale = 0;           // of the scores; 0: 1/sqrt(dim)
   std::int64_t capacity = 0;  // attention_step without a window: the most tokens that it will read
   // causal, packed documents: [batch, time], each token's place in its own; it reads no token of another. All scores are
-  // then made at once, [heads, time, time].
+  // then made at once, [batch, heads, time, time].
   Tensor places = {};
 };
 

@@ -11,8 +11,6 @@ namespace nestgrad::ttt {
 
 namespace {
 
-Init lecun(std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); }
-
 // x + LN(y), with a gain and a shift per head that do not learn in the inner loop.
 std::function<Tensor(Tensor x, Tensor y)> residual_norm_of(const Params& params, std::int64_t heads,
                                                            std::int64_t dim) {
@@ -49,7 +47,8 @@ Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64
   std::string text = "x";
   for (std::size_t i = 1; i <= layers; ++i) {
     const std::string name = fmt::format("W{}", i);
-    start.push_back(matrix(name, params(name, {heads, widths[i - 1], widths[i]}, lecun(widths[i - 1]))));
+    start.push_back(
+        matrix(name, params(name, {heads, widths[i - 1], widths[i]}, Init::lecun(widths[i - 1]))));
     text = fmt::format("{} {}", text, name);
     if (bias) {
       start.push_back(
@@ -74,9 +73,9 @@ Model mlp(const Params& params, std::int64_t heads, const std::vector<std::int64
 
 Model swiglu(const Params& params, const ModelSizes& s) {
   const auto start = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-    if (s.rank == 0) return matrix(name, params(name, {s.heads, in, out}, lecun(in)));
-    const Tensor right = params(name + ".right", {s.heads, s.rank, out}, lecun(s.rank));
-    return matrix(name, matmul(params(name + ".left", {s.heads, in, s.rank}, lecun(in)), right));
+    if (s.rank == 0) return matrix(name, params(name, {s.heads, in, out}, Init::lecun(in)));
+    const Tensor right = params(name + ".right", {s.heads, s.rank, out}, Init::lecun(s.rank));
+    return matrix(name, matmul(params(name + ".left", {s.heads, in, s.rank}, Init::lecun(in)), right));
   };
   return {"(silu(x W0) * (x W2)) W1",
           {start("W0", s.in, s.hidden), start("W1", s.hidden, s.out), start("W2", s.in, s.hidden)},
@@ -87,14 +86,14 @@ Model swiglu(const Params& params, const ModelSizes& s) {
 
 Model glu(const Params& params, const ModelSizes& s) {
   return {"(x W1) * silu(x W2)",
-          {matrix("W1", params("W1", {s.heads, s.in, s.out}, lecun(s.in))),
-           matrix("W2", params("W2", {s.heads, s.in, s.out}, lecun(s.in)))},
+          {matrix("W1", params("W1", {s.heads, s.in, s.out}, Init::lecun(s.in))),
+           matrix("W2", params("W2", {s.heads, s.in, s.out}, Init::lecun(s.in)))},
           [](const Weights& w, Tensor x) { return matmul(x, w["W1"]) * silu(matmul(x, w["W2"])); }};
 }
 
 Model gated(const Params& params, const ModelSizes& s) {
   return {"silu(x W) * x",
-          {matrix("W", params("W", {s.heads, s.in, s.out}, lecun(s.in)))},
+          {matrix("W", params("W", {s.heads, s.in, s.out}, Init::lecun(s.in)))},
           [](const Weights& w, Tensor x) { return silu(matmul(x, w["W"])) * x; }};
 }
 
@@ -129,6 +128,10 @@ Model starting_from(const std::vector<Tensor>& start, const std::function<Model(
   Graph scratch;  // for the parameters that it would start from otherwise
   ParamTable unused(scratch, start.at(0).dtype());
   Model out = make(Params(unused));
+  if (start.size() != out.start.size())
+    throw ConfigError(fmt::format(
+        "[starting_from] the model '{}' has {} weights, and is to start from {}; give one for each", out.text,
+        out.start.size(), start.size()));
   out.start = out.start.with(start);
   return out;
 }
@@ -154,10 +157,14 @@ Model side_by_side(std::vector<Model> models, std::vector<std::int64_t> widths) 
             std::vector<Tensor> parts;
             std::int64_t from = 0;
             for (std::size_t m = 0; m < models.size(); ++m) {
-              std::vector<Tensor> own;
-              for (std::size_t i = 0; i < models[m].start.size(); ++i)
-                own.push_back(w[fmt::format("{}.{}", m, models[m].start.at(i).name)]);
-              parts.push_back(models[m].f(models[m].start.with(own), slice(x, -1, from, from + widths[m])));
+              std::vector<Tensor> own, held;
+              for (std::size_t i = 0; i < models[m].start.size(); ++i) {
+                const std::string name = fmt::format("{}.{}", m, models[m].start.at(i).name);
+                own.push_back(w[name]);
+                held.push_back(w.held(name));
+              }
+              parts.push_back(models[m].f(models[m].start.with(own).with_held(held),
+                                          slice(x, -1, from, from + widths[m])));
               from += widths[m];
             }
             return concat(parts, -1);

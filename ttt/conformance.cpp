@@ -368,7 +368,7 @@ class ConformanceChecks {
     });
   }
 
-  // Inputs with batch element 1 (or tokens from `time` on) replaced by other numbers.
+  // Inputs with other numbers from place `from` of `axis` on (0: sequences, 2: tokens).
   Arrays disturbed(const Arrays& in, int axis, std::int64_t from) const {
     Arrays out;
     for (std::size_t i = 0; i < in.size(); ++i) {

@@ -1,5 +1,5 @@
-// conformance: the stock battery of proofs, for anyone's learner (as a System). Every check compares with
-// something that does not share the code under test, in f64.
+// conformance: the stock battery of proofs, for anyone's learner (as a System), in f64. Each check compares the loop with another
+// form of it, with differences, or with another cut or schedule of the same loop.
 //
 //   CHECK(ttt::conformance(my_system, {.dim = 4}).passed());
 #pragma once
@@ -28,8 +28,8 @@ struct ConformanceReport {
 //   independence   another sequence in the batch changes no bit of this one
 //   alone          a head of a sequence by itself = beside other heads and sequences
 //   causality      a later token changes no earlier output (causal policies)
-//   checkpoints    every checkpoint schedule: the same bits of values and gradients
-//   threads        any number of threads: the same bits
+//   checkpoints    kept at every 1st, 2nd and 3rd chunk: the same bits of values and gradients
+//   threads        1, 2 and 5 threads: the same bits
 //   zeros          keys and values of zeros give finite values and derivatives of order 1 and 2, where small
 //                  ones do
 // clang-format on

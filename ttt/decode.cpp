@@ -173,6 +173,13 @@ Tensor train_step(const Learner& given, const Weights& start, const Views& given
   if (policy.query_is_key) views.q = views.k;
   policy.check();
   check(options);
+  if (views.starts.defined())
+    throw ConfigError(
+        "[decode] starts of packed documents (Views::starts) are for whole sequences; begin a new stream where a document begins");
+  if (!options.gradient_offset.empty() || !options.state_offset.empty() || options.keep_points ||
+      options.track_loss || options.chunks_before.defined())
+    throw ConfigError(
+        "[decode] offsets, points, losses and chunks_before are for whole sequences (train_along); a step of one token has none");
   if (policy.chunk == Policy::kWholeSequence)
     throw ConfigError(fmt::format(
         "[decode] a chunk that is the whole sequence ends nowhere when tokens come one by one ({})",

@@ -38,7 +38,8 @@ enum class Property : std::uint8_t {
 class DerivedLearner {
  public:
   // Only the shapes of start and views matter. Learner and policy must outlive it; ConfigError for a policy
-  // that makes no sense, FormError for a loss that is not per token or that a weight does not reach.
+  // that makes no sense, FormError for a loss that is not per token, for a text that is another on other rows, and, where tokens
+  // are separate, for a loss that a weight does not reach (else the primal form says so when it runs).
   DerivedLearner(const Learner& learner, const Policy& policy, const State& start, const Views& views);
 
   const Learner& learner() const { return learner_; }

@@ -5,9 +5,10 @@
 //
 // (where gates are per feature, decay_t and Z[t, s] have a number for each, within the product)
 // with effective queries q_t = phi(q_t; Theta_t), keys k_s = phi(k_s; Theta at s's gradient) and values v_s =
-// the rate of s times the derivative of its inner loss by its prediction; Z is what the optimiser's steps of
-// W add up to (-1 for plain descent, below the diagonal, and on it where answers are read after the write; 1 for ascent; sums of
-// products of the momentum factors in theorem 5.3), and 0 where s is in another document than t. Theta may learn in any way; the step of W must be linear.
+// the rate of s (negative with ascent) times the derivative of its inner loss by its prediction. Z is what the optimiser's steps
+// of W add up to: -1 without momentum and forgetting, below the diagonal, and on it where answers are read after the write; sums
+// of products of the momentum factors in theorem 5.3; 0 where s is in another document than t. Theta may learn in any way; the
+// step of W must be linear.
 #pragma once
 
 #include "ttt/inner_loop.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "autograd/grad.h"
 #include "engine/plan/dependence.h"
 
 namespace nestgrad::ttt {
@@ -28,7 +27,6 @@ Explanation explain(const Learner& given, const Weights& start, const Views& vie
   }
   out.optimizer = derived.optimizer().str();
   out.policy = policy;
-  out.stops_gradients = derived.optimizer().stops_gradients();
   out.plan = choose_form(derived, options.form);
   for (std::size_t i = 0; i < trained.start.weights.size(); ++i) {
     const FastWeight& w = trained.start.weights.at(i);

@@ -11,7 +11,6 @@ struct Explanation {
   std::string model, loss, optimizer;
   std::vector<std::string> gates, unread_gates;  // of a System: their names; those that nothing reads
   Policy policy;
-  bool stops_gradients = false;  // the optimiser cuts the outer gradient on purpose
   FormPlan plan;
   std::vector<std::string> uses;    // "W1: %4 = matmul .."
   std::optional<SlicePlan> slices;  // if asked for

@@ -26,13 +26,13 @@ void check_position(const Policy& policy, Tensor position, std::int64_t time) {
 void check_tokens(const Policy& policy, const Views& views) {
   const std::int64_t time = views.k.dim(2);
   const bool whole = policy.chunk == Policy::kWholeSequence || policy.chunk >= time;
-  const bool after = policy.update == Policy::Update::per_chunk;
-  if (views.q.dim(2) != time && !(whole && after))
+  const bool per_chunk = policy.update == Policy::Update::per_chunk;
+  if (views.q.dim(2) != time && !(whole && per_chunk))
     throw ShapeError(
         fmt::format("[inner_loop] q is {} and k is {}: only a policy with one step for the whole sequence "
                     "may ask more or fewer tokens than it learns from",
                     to_string(views.q.spec()), to_string(views.k.spec())));
-  if (views.position.defined() && after)
+  if (views.position.defined() && per_chunk)
     throw ConfigError(
         "[inner_loop] position rates are for update = per_token: a step per chunk has no token's place");
   check_position(policy, views.position, time);
@@ -72,6 +72,25 @@ void check_views(const Policy& policy, const Views& views) {
     throw ShapeError(fmt::format("[inner_loop] v is {} and k is {}: they must have as many tokens",
                                  to_string(views.v.spec()), to_string(views.k.spec())));
   check_tokens(policy, views);
+}
+
+// One tensor [chunks, ..] beside each weight that learns, or none.
+void check_offsets(const char* option, const std::vector<Tensor>& offsets, const Weights& learning,
+                   std::int64_t chunks) {
+  if (offsets.empty()) return;
+  if (offsets.size() != learning.size())
+    throw ShapeError(fmt::format(
+        "[inner_loop] {} has {} tensors, and {} weights learn; give one for each, as zero_offsets() does",
+        option, offsets.size(), learning.size()));
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    Shape wanted = learning.at(i).value.shape();
+    wanted.insert(wanted.begin(), chunks);
+    if (!offsets[i].defined() || offsets[i].shape() != wanted)
+      throw ShapeError(fmt::format("[inner_loop] {} of weight '{}' is {}; it must be {}, one for each chunk",
+                                   option, learning.at(i).name,
+                                   offsets[i].defined() ? to_string(offsets[i].spec()) : "undefined",
+                                   to_string(wanted)));
+  }
 }
 
 // Weights cut from their past where `cut` is 1, [1] or [batch, 1, 1, 1].
@@ -219,7 +238,7 @@ class BlockWalk {
   std::int64_t block_size(BlockSize size) const {
     const std::int64_t chunk = learner_.chunk(), time = learner_.time();
     const std::int64_t most = learner_.has_feature_gates() ? kBlockOfFeatureGates : options_.block;
-    const std::int64_t asked = std::max<std::int64_t>(1, std::min({options_.block, time, most}));
+    const std::int64_t asked = std::min({options_.block, time, most});
     switch (size) {
       case BlockSize::one_chunk:
         return chunk;
@@ -382,6 +401,10 @@ InnerLoopResult train_along(const Learner& given, const State& start, const View
         "the start of each");
   const Trained trained = restrict_to(given, start, policy.trained);
   check_gates(trained, start.weights, views);
+  const std::int64_t time = views.k.dim(2), chunk = policy.chunk_of(time),
+                     chunks = (time + chunk - 1) / chunk;
+  check_offsets("gradient_offset", options.gradient_offset, trained.start.weights, chunks);
+  check_offsets("state_offset", options.state_offset, trained.start.weights, chunks);
 
   const DerivedLearner learner(*trained.learner, policy, trained.start, views);
   FormPlan plan = choose_form(learner, options.form);

@@ -13,7 +13,7 @@ struct InnerLoopOptions {
       64;  // tokens (parallel, wy) that are worked on at once, 1 or more; never changes the meaning
   int checkpoint_every = 0;  // as in ScanOptions
   bool track_loss = false;
-  // Per weight [chunks, batch, heads, in, out], or empty: added to the weights
+  // Per weight that learns [chunks, batch, heads, in, out], or empty: added to the weights
   // where each chunk's gradient is taken. Zeros; the outer derivative with
   // respect to them is what each inner step's gradient adds to the meta-gradient.
   std::vector<Tensor> gradient_offset = {};
@@ -64,7 +64,8 @@ Weights for_batch(const Weights& w, std::int64_t batch);
 
 // One token of the same loop, everything that came before being states of the stream. views have time 1
 // (position whole); `slot` [1] is the token's place in its chunk. -> [batch, heads, 1, dim]. ConfigError for
-// a policy that is not causal.
+// a policy that is not causal, and for what belongs to a whole sequence: starts of documents, offsets, points, losses and
+// chunks_before.
 Tensor train_step(const Learner& learner, const Weights& start, const Views& views, Tensor slot,
                   const InnerLoopOptions& options, Stream& stream, const std::string& name);
 

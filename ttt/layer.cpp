@@ -9,14 +9,6 @@
 
 namespace nestgrad::ttt {
 
-namespace {
-
-// Standard deviation of the uniform start of a depthwise
-// convolution with few taps, U(-1/sqrt(taps), 1/sqrt(taps)).
-Init conv_init(std::int64_t taps) { return Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(taps))); }
-
-}  // namespace
-
 Tensor places_in_chunks(std::int64_t tokens, std::int64_t chunk, DType dtype) {
   std::vector<double> places;
   for (std::int64_t t = 0; t < tokens; ++t) places.push_back(static_cast<double>(t % chunk));
@@ -54,9 +46,9 @@ Task::Joined ProjectedViews::views(Tensor x, Stream&) const {
 SharedQkViews::SharedQkViews(const Params& params, std::int64_t width, std::int64_t kernel, std::string name)
     : qk_(params("q_proj.weight", {width, width})),
       v_(params("v_proj.weight", {width, width})),
-      conv_q_(params("conv_q.weight", {width, 1, kernel}, conv_init(kernel))),
+      conv_q_(params("conv_q.weight", {width, 1, kernel}, Init::of_taps(kernel))),
       conv_q_bias_(params("conv_q.bias", {width}, Init::zeros())),
-      conv_k_(params("conv_k.weight", {width, 1, kernel}, conv_init(kernel))),
+      conv_k_(params("conv_k.weight", {width, 1, kernel}, Init::of_taps(kernel))),
       conv_k_bias_(params("conv_k.bias", {width}, Init::zeros())),
       name_(std::move(name)) {}
 

@@ -43,7 +43,7 @@ struct TTTLayerOptions {
   std::int64_t width = 0, heads = 0;
   double base_lr = 1.0;  // of systems with position rates
   double rope_theta = 10000.0;
-  InnerLoopOptions inner;  // its policy is the system's
+  InnerLoopOptions inner;  // of its policy the chunk is read; the rest is the system's
   bool gate = false;
   std::int64_t attention_window =
       0;  // > 0: a branch of causal sliding-window attention beside the learner (LaCT)

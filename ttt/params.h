@@ -3,6 +3,7 @@
 // are declared once, where they are used.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -21,6 +22,10 @@ struct Init {
   static Init zeros() { return {Kind::constant, 0}; }
   static Init ones() { return {Kind::constant, 1}; }
   static Init normal(double stddev) { return {Kind::normal, stddev}; }
+  // LeCun's: what `in` such numbers multiply and add up keeps its size.
+  static Init lecun(std::int64_t in) { return normal(1 / std::sqrt(static_cast<double>(in))); }
+  // The standard deviation of U(-1/sqrt(taps), 1/sqrt(taps)), a convolution's with few taps.
+  static Init of_taps(std::int64_t taps) { return normal(1 / std::sqrt(3.0 * static_cast<double>(taps))); }
   // log u, u uniform in [low, high): how state space models start log A.
   static Init log_of_uniform(double low, double high) { return {Kind::log_of_uniform, low, high}; }
   // The number whose softplus is drawn from [low, high), its logarithm uniformly: how they start the bias of a

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <limits>
 
 #include "engine/core/nearest_name.h"
 
@@ -28,11 +29,12 @@ Strings split(std::string_view text, char at) {
   throw ConfigError(fmt::format("[policy] {}={}: expected {}", key, value, expected));
 }
 
-std::int64_t integer(std::string_view key, std::string_view value) {
-  std::int64_t out = 0;
+template <class T>
+T integer(std::string_view key, std::string_view value) {
+  T out = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
-  if (error != std::errc() || end != value.data() + value.size() || out < 0 || out > INT32_MAX)
-    refuse(key, value, fmt::format("a whole number from 0 to {}", INT32_MAX));
+  if (error != std::errc() || end != value.data() + value.size() || out < 0)
+    refuse(key, value, fmt::format("a whole number from 0 to {}", std::numeric_limits<T>::max()));
   return out;
 }
 
@@ -60,7 +62,7 @@ struct Setting {
 
 template <class T>
 Setting number(std::string key, T Policy::*field) {
-  return {key, [=](Policy& p, std::string_view v) { p.*field = static_cast<T>(integer(key, v)); },
+  return {key, [=](Policy& p, std::string_view v) { p.*field = integer<T>(key, v); },
           [=](const Policy& p) { return fmt::format("{}", p.*field); }};
 }
 // Names in the order of the values.

@@ -202,9 +202,8 @@ class Tracer {
     const auto loss = [&](const std::string& name, Tensor value, const std::string& where) {
       give(name, value, "batch head token", "inner loss of the token " + where);
     };
-    loss(
-        "loss_before", r.loss_before,
-        "with the weights before its own step (its chunk's), of which nothing, forgetting included, is done");
+    loss("loss_before", r.loss_before,
+         "with the weights before its own step (its chunk's), and so before that step's forgetting too");
     loss("loss_after", r.loss_after, "with the weights after it");
     if (options_.intermediates)
       loss("loss_initial", r.loss_initial, "with the weights that the sequence began with");

@@ -14,7 +14,8 @@ Tensor as_part(Tensor t) {
   return reshape(t, shape);
 }
 
-// A part by itself has one chunk, or some: which form is the fastest for the whole sequence says nothing.
+// The form that was chosen for the whole sequence may not suit a part, which has few chunks. So each part chooses its own, unless
+// primal was asked for.
 InnerLoopOptions for_part(const Policy& policy, FormChoice form) {
   return {.policy = policy, .form = form == FormChoice::primal ? form : FormChoice::automatic};
 }
@@ -90,7 +91,7 @@ InnerSteps inner_steps(const Learner& learner, const State& start, const Views& 
     const Trained now = restrict_to(learner, start.with(flat), policy.trained);
     const Block block = steps.with_own_gates(now.start, split_chunks(Block{own, true, {}, {}}, end - begin));
     const Weights at = now.start.weights.with(steps.points(now.start, block));
-    const std::vector<Tensor> g = steps.gradients(at, block);
+    const std::vector<Tensor> g = steps.mean_gradients(at, block);
     for (std::size_t i = 0; i < weights; ++i) gradients[i].push_back(g[i]);
     predictions.push_back(join_chunks(steps.predict(at, block.k)));
   };

@@ -297,6 +297,10 @@ std::string SlicePlan::str() const {
 
 Tensor train_along_slices(const Learner& learner, const Weights& start, const Views& views,
                           const InnerLoopOptions& options, const ProcessGroup& ranks, SliceForm form) {
+  if (form != SliceForm::exchange && form != SliceForm::pipeline)
+    throw ConfigError(fmt::format(
+        "[slices] a loop goes along slices by exchange or pipeline, not {}; let choose_slices() choose one",
+        name(form)));
   const State first = State::start(learner, start);
   if (form == SliceForm::pipeline) return passed_on(learner, first, views, options, ranks);
   const State own = exchanged(first, law_of(learner, first, views, options), ranks);

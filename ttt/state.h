@@ -12,8 +12,10 @@ namespace nestgrad::ttt {
 // What a learner is given of each token (Sun et al. 2024, section 2.3): what is learnt from (k), what is
 // learnt (v), what is asked (q); and the gates of its optimiser.
 struct Views {
-  Tensor q = {}, k = {},
-         v = {};  // [batch, heads, time, dim]; q may have another length if the whole sequence is one chunk
+  Tensor
+      q = {},
+      k = {},
+      v = {};  // [batch, heads, time, dim]; q may have another length if the whole sequence is one chunk with one step
   Gates gates = {};  // [batch, heads, time, 1 or in]
   // [chunk] or undefined: token i of a chunk goes only position[i] of the way from the chunk's first weights
   // to its own (eta[i, j] = position[i] rate[j] of the published TTT layers). Of a sequence shorter than a chunk as many as it

@@ -63,6 +63,11 @@ void Stream::carry_chunk(const std::string& name, Tensor next, std::int64_t chun
         "[stream] state '{}' changes at the end of chunks of {} tokens, by a program of its own that a Decoder runs; steps that "
         "stand in one program never come to it: let a Decoder read, or read the whole sequence",
         name, chunk));
+  if (mode_ == Mode::step && !learns_outside_ && !is_last.defined())
+    throw ConfigError(fmt::format(
+        "[stream] state '{}' changes at the end of chunks of {} tokens, and nothing says which token is the last of one: give "
+        "is_last, or learn outside (Stream::learn_outside)",
+        name, chunk));
   chunks_.insert(chunk);
   const Tensor now = find(name).value;
   const bool within = mode_ == Mode::chained || (mode_ == Mode::step && !learns_outside_);

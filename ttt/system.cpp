@@ -69,10 +69,6 @@ std::vector<Spec> input_specs(const System& system, const ProgramSizes& s, DType
   return out;
 }
 
-}  // namespace
-
-namespace {
-
 // What prepare and the shapes of gates make of inputs of these sizes.
 struct PreparedViews {
   std::unique_ptr<Graph> graph;

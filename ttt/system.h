@@ -72,7 +72,7 @@ struct SystemProgram {
   Policy policy;
   Weights start;  // [batch, heads, ..]
   Views views;
-  std::vector<Tensor> inputs;  // q, k, v, raw gates (and rates), then the outer parameters
+  std::vector<Tensor> inputs;  // q, k, v, raw gates, rates and position (of some), then the outer parameters
 };
 struct ProgramSizes {
   std::int64_t batch = 2, heads = 2, dim = 4, time = 10, chunk = 4;

@@ -1,5 +1,5 @@
 // LearnerTrace: a learner's function (its loss, or its prediction) as a closed graph, and what can be proved
-// about it: sequences and heads are independent (if not, the inner loop has no meaning); tokens are
+// about it: sequences and heads are independent (if not, only the primal form runs, and only when asked for); tokens are
 // independent (if not, only whole chunks can be learnt from and read); and every fast weight is used in a way
 // whose gradient factorises (if not, there is an obstacle to the dual form).
 #pragma once

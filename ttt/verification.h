@@ -37,7 +37,7 @@ struct TensorVerdict {
 
 struct Verification {
   std::vector<TensorVerdict> tensors;  // by name; those that both have first
-  std::size_t compared = 0;            // outputs (no inputs) that both have
+  std::size_t compared = 0;            // outputs (no inputs) that both have, and that hold numbers
   // Everything that both have agrees, the kernel has no name that the reference lacks, and at least one output
   // was compared.
   bool passed() const;

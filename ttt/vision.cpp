@@ -16,10 +16,8 @@ namespace {
 
 constexpr double kTokenEps = 1e-6;  // of norms per token
 
-Init lecun(std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); }
-
 Tensor affine(Tensor x, const Params& params, std::int64_t out, double stddev) {
-  const Init init = stddev > 0 ? Init::normal(stddev) : lecun(x.dim(-1));
+  const Init init = stddev > 0 ? Init::normal(stddev) : Init::lecun(x.dim(-1));
   const Tensor weight = params("weight", {out, x.dim(-1)}, init);
   return linear(x, weight) + params("bias", {out}, Init::zeros());
 }
@@ -99,7 +97,7 @@ std::vector<Tensor> vittt_views(Tensor x, const Params& params, const Vittt& o) 
 Composed vittt_learner(const Params& params, const Vittt& o) {
   const std::int64_t heads = o.heads, dim = o.width / heads;
   const auto weight = [&](const char* name) {
-    return reshape(params(name, {1, heads, dim, dim}, lecun(dim)), {heads, dim, dim});
+    return reshape(params(name, {1, heads, dim, dim}, Init::lecun(dim)), {heads, dim, dim});
   };
   const bool single = o.unit == VitttUnit::linear;
   const std::vector<Tensor> start =
@@ -134,7 +132,7 @@ VisionResult vittt_block(Tensor x, const Params& params, const Vittt& o) {
   const InnerLoopResult read = unit.run(o.form);
   Tensor out = join_heads(read.output);
   if (o.convolution) {
-    const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, lecun(9)), {1, dim, 9}));
+    const Tensor kernel = transpose(reshape(params("w3", {dim, 1, 3, 3}, Init::lecun(9)), {1, dim, 9}));
     const Model model = starting_from(
         {kernel}, [&](const Params& p) { return depthwise3x3(p, 1, dim, o.height, o.image_width); });
     const HeadLearner seen(Composed(model, inner_product(o.scale), step_of(o)), split_heads(views[3], 1),
@@ -160,7 +158,7 @@ namespace {
 Model fast_model(const Params& params, const T5Attention& o) {
   const std::int64_t heads = o.heads, dim = o.width / o.heads, hidden = o.hidden ? o.hidden : dim;
   const auto w = [&](const char* name, std::int64_t in, std::int64_t out) {
-    return reshape(params(name, {1, heads, in, out}, lecun(in)), {heads, in, out});
+    return reshape(params(name, {1, heads, in, out}, Init::lecun(in)), {heads, in, out});
   };
   std::vector<Tensor> start;
   switch (o.model) {
@@ -183,7 +181,7 @@ Model fast_model(const Params& params, const T5Attention& o) {
 // x [batch, tokens, width] and its convolution as an image, added up.
 Tensor with_convolved(Tensor x, const Params& params, const T5Attention& o) {
   const Tensor image = reshape(x, {x.dim(0), o.height, o.image_width, o.width});
-  const Tensor weight = params("weight", {o.width, 1, 3, 3}, Init::normal(1.0 / std::sqrt(27.0)));
+  const Tensor weight = params("weight", {o.width, 1, 3, 3}, Init::of_taps(9));
   return x + reshape(depthwise_conv3x3(image, weight, params("bias", {o.width}, Init::zeros())), x.shape());
 }
 

@@ -35,8 +35,11 @@ std::vector<Tensor> Weights::values() const {
 }
 
 Weights Weights::with(const std::vector<Tensor>& values) const {
+  if (values.size() != list_.size())
+    throw ConfigError(fmt::format("[learner] {} values are given to {} fast weights; give one for each",
+                                  values.size(), list_.size()));
   std::vector<FastWeight> out = list_;
-  for (std::size_t i = 0; i < out.size(); ++i) out[i].value = values.at(i);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].value = values[i];
   return Weights(std::move(out));
 }
 

@@ -37,7 +37,9 @@ class Weights {
   std::size_t index(std::string_view name) const;
   const FastWeight& at(std::size_t i) const { return list_[i]; }
   std::vector<Tensor> values() const;
-  Weights with(const std::vector<Tensor>& values) const;  // the same weights with other values
+  // The same weights with other values, one for each (else ConfigError). What is held is not taken over, here and in spread():
+  // with_held() gives it again.
+  Weights with(const std::vector<Tensor>& values) const;
   // As a learner's text sees them: rows spread over tokens, [.., tokens, dim].
   Weights spread(std::int64_t tokens) const;
   Weights with_held(const std::vector<Tensor>& values) const;

@@ -180,6 +180,7 @@ Array Array::cast(DType wanted) const {
 }
 
 Array Array::reshaped(Shape shape) const {
+  require_numbers();
   check_spec("array", {dtype(), shape});
   if (std::ranges::any_of(shape, [](std::int64_t extent) { return extent < 0; }) || numel(shape) != size())
     throw ShapeError(fmt::format("[array] cannot view {} as {}", to_string(spec_), to_string(shape)));

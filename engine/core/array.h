@@ -1,4 +1,4 @@
-// Array: numbers on a device. Always dense, row-major, 64-byte aligned; the buffer is shared between copies.
+// Array: numbers on a device. Always dense and row-major, on the CPU at a multiple of 64 bytes; the buffer is shared between copies.
 #pragma once
 
 #include <cstddef>

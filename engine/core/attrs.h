@@ -13,6 +13,7 @@
 // string, an Array or a body; no more than one Shape, which is then the last number.
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <span>

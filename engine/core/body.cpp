@@ -60,7 +60,7 @@ std::shared_ptr<const GraphBody> intern(GraphBody body) {
     }
     first = known ? std::next(first) : bodies.erase(first);
   }
-  // Bodies that are gone are forgotten when their number may have become that of all that were known.
+  // Entries of bodies that are gone are swept whenever the table has doubled since the last sweep.
   static std::size_t swept_at = 64;
   if (bodies.size() >= swept_at) {
     std::erase_if(bodies, [](const auto& entry) { return entry.second.expired(); });
@@ -153,6 +153,7 @@ std::vector<Tensor> inline_body(const GraphBody& body, std::span<const Tensor> i
   made.reserve(body.nodes.size());
   std::vector<Tensor> in;
   ContextGuard guard;
+  const auto around = context().emit.scope;
   for (const GraphNode& n : body.nodes) {
     if (n.op->kind == OpKind::input) {
       made.push_back(inputs[made.size()]);
@@ -162,7 +163,7 @@ std::vector<Tensor> inline_body(const GraphBody& body, std::span<const Tensor> i
     for (NodeId id : n.inputs) in.push_back(made[uz(id)]);
     context().emit.level = n.level;
     context().emit.loc = n.loc;
-    if (!n.scope.empty()) context().emit.scope = n.scope;
+    context().emit.scope = n.scope.empty() ? around : n.scope;
     made.push_back(emit(*n.op, in, n.attrs, n.loc));
   }
   return made;

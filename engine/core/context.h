@@ -1,7 +1,7 @@
 // ThreadContext: the thread's defaults for new nodes and plans. Change it while a guard lives, which puts it back.
 //
 //   const Scope scope("loss");             // nodes appended from here on carry the name
-//   const DeviceScope on(Device::cuda());  // plans that this thread makes from here on run there
+//   const DeviceScope on(Device::cuda());  // functions that this thread traces, and plans that it makes, from here on run there
 #pragma once
 
 #include <optional>
@@ -71,7 +71,7 @@ class GraphScope : ContextGuard {
   explicit GraphScope(Graph& g) { context().emit.graph = &g; }
 };
 
-// The default device of plans that this thread makes.
+// The default device of functions that this thread traces, and of plans that it makes.
 class DeviceScope : ContextGuard {
  public:
   explicit DeviceScope(Device device) { context().device = std::move(device); }

@@ -33,7 +33,7 @@ inline double largest_finite(DType dtype) {
 // Is it finite, and infinite as an f32?
 inline bool is_beyond_f32(double v) { return std::isfinite(v) && std::isinf(static_cast<float>(v)); }
 
-// The same, for a number that a user wrote: with a fraction it is no i32 either, and beyond the largest f32 no f32.
+// As converted(), for a number that a user wrote: ValueError too if it has a fraction and To is i32, or is beyond the largest f32.
 template <class To>
 To exactly(double v, std::string_view who) {
   const To t = converted<To>(v, who);

@@ -27,7 +27,7 @@ class Device {
   static Device cpu() { return {}; }
   // DeviceError where this build has no CUDA backend, or the machine no such GPU.
   static Device cuda(int index = 0);
-  // "cpu", "cuda" or "cuda:1". ConfigError for anything else.
+  // "cpu", "cuda" or "cuda:1". ConfigError for anything else, DeviceError as cuda() has it.
   static Device of(std::string_view name);
   // How many GPUs there are, and why there is none, for people.
   static int cuda_count();

@@ -106,12 +106,11 @@ Graph& Tensor::graph() const {
 
 const Spec& Tensor::spec() const { return graph().node(id_).spec; }
 
-std::int64_t Tensor::dim(int axis) const {
+std::int64_t Tensor::dim(int axis, Loc loc) const {
   const int r = rank();
   if (axis < -r || axis >= r)
-    throw ShapeError(
-        fmt::format("[{}] axis {} of {} does not exist{}", called("dim"), axis, describe(*this),
-                    context().emit.loc ? fmt::format(" (at {})", describe(*context().emit.loc)) : ""));
+    throw ShapeError(fmt::format("[{}] axis {} of {} does not exist{}", called("dim"), axis, describe(*this),
+                                 at_line(users_line(loc))));
   return shape()[uz(axis < 0 ? axis + r : axis)];
 }
 
@@ -178,8 +177,8 @@ Tensor Graph::input(Spec spec, std::string name, Loc loc) {
 
 Tensor Graph::input(Array value, std::string name, Loc loc) {
   if (!value.defined())
-    throw ValueError(
-        fmt::format("[input] the array{} holds no numbers", name.empty() ? "" : " '" + name + "'"));
+    throw ValueError(fmt::format("[input] the array{} holds no numbers{}",
+                                 name.empty() ? "" : " '" + name + "'", at_line(users_line(loc))));
   Tensor t = input(value.spec(), std::move(name), loc);
   node(t.id()).value = std::move(value).unshared().to(Device::cpu());  // where eager graphs compute
   return t;

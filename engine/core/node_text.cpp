@@ -34,7 +34,7 @@ std::string place_text(const GraphNode& n) {
 }  // namespace
 
 std::string describe(const Loc& loc) {
-  if (loc.line() == 0) return {};  // not known: of an input that trace() made
+  if (loc.line() == 0) return {};  // not known: of an input of trace(fn, spec, ..)
   std::string_view file = loc.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);
   return fmt::format("{}:{}", file, loc.line());

@@ -10,8 +10,9 @@ namespace nestgrad {
 std::string OpCall::operands() const {
   std::string text;
   for (std::size_t i = 0; i < in.size(); ++i)
-    text += fmt::format("{}{} is {}{}", i ? ", " : "", static_cast<char>('a' + i), to_string(in[i]),
-                        i < ids.size() ? " from " + origin(*nodes, ids[i]) : "");
+    text += fmt::format("{}{} is {}{}", i ? ", " : "",
+                        i < 26 ? std::string(1, static_cast<char>('a' + i)) : fmt::format("operand {}", i),
+                        to_string(in[i]), i < ids.size() ? " from " + origin(*nodes, ids[i]) : "");
   return text;
 }
 

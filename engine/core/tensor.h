@@ -1,7 +1,6 @@
 // Tensor: a name for a future number. Trivially copyable; owns nothing.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <type_traits>
 
@@ -28,7 +27,7 @@ class Tensor {
   DType dtype() const { return spec().dtype; }
   int rank() const { return spec().rank(); }
   // Extent of an axis; negative axes count from the end.
-  std::int64_t dim(int axis) const;
+  std::int64_t dim(int axis, Loc loc = Loc::current()) const;
   bool operator==(const Tensor&) const = default;  // the same tensor; equal(a, b) compares the numbers
   // A traced tensor has no numbers that an `if` could ask for: choose with where(mask, a, b), loop with scan().
   explicit operator bool() const = delete;

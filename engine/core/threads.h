@@ -9,7 +9,7 @@ namespace nestgrad {
 
 // How many threads work: NESTGRAD_THREADS (1 to 256), or the processor's cores.
 int thread_count();
-// The same from now on, for plans made after it. ConfigError outside of 1..256.
+// From now on: at once for products, sums and copies, for slices of scans in plans that are made after it. ConfigError outside of 1..256.
 void set_thread_count(int threads);
 
 // Calls fn(part, worker) for every part in 0..parts, worker < workers; one worker does one part at a time.

@@ -240,7 +240,8 @@ FolderLock::~FolderLock() { ::close(descriptor_); }
 
 void FolderLock::remove_temporaries() const {
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored)) {
+  for (std::filesystem::directory_iterator at(folder_, ignored), end; at != end; at.increment(ignored)) {
+    const std::filesystem::directory_entry& entry = *at;
     if (!is_temporary(entry.path().filename().string())) continue;
     const Descriptor file{
         retry([&] { return ::open(entry.path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); })};

@@ -227,9 +227,10 @@ void write_npy(const std::string& path, const Array& array) {
 
   std::string start(kMagic);
   start += {'\x01', '\x00', static_cast<char>(length & 255), static_cast<char>(length >> 8)};
+  const Array here = array.to(Device::cpu());
   AtomicFile file(path);
   file.write(start + header);
-  file.write(std::span<const std::byte>(array.data(), array.bytes()));
+  file.write(std::span<const std::byte>(here.data(), here.bytes()));
   file.commit();
 }
 

@@ -3,8 +3,8 @@
 //   6 bytes    0x93 "NUMPY"
 //   2 bytes    version: 1 0 or 2 0
 //   2 or 4     N, the length of the header: unsigned, little-endian; 2 bytes in version 1, 4 in version 2
-//   N bytes    a Python dictionary: {'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }, spaces, a
-//   newline the rest   the numbers, row-major
+//   N bytes    a Python dictionary: {'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }, spaces, \n
+//   the rest   the numbers, row-major
 #pragma once
 
 #include <cstddef>

@@ -16,8 +16,8 @@ namespace nestgrad {
 //   alpha, transparency  is no channel: the picture is laid on black, each number times its alpha
 // `what` names the bytes in error messages, usually a path. The bytes are not trusted: whatever they are, the result is
 // an Array or an IoError of one line that says what is wrong and what to do. Checksums of all chunks are looked at;
-// what stands behind the end of the picture is not. A colour that the palette has not is black, as libpng has it. More
-// than 2^24 pixels are refused.
+// what stands behind the end of the picture is not. More than 2^24 pixels are
+// refused.
 Array parse_png(std::span<const std::byte> bytes, const std::string& what);
 Array read_png(const std::string& path);
 

@@ -1,8 +1,7 @@
 // Named arrays in one file, in the safetensors format (https://github.com/huggingface/safetensors):
 //
 //   8 bytes    N, the length of the header: unsigned, little-endian
-//   N bytes    JSON: {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]},
-//   ...},
+//   N bytes    JSON: {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}, ..},
 //              padded with spaces at the end
 //   the rest   the numbers, row-major, little-endian; offsets count from here and leave no holes
 #pragma once

@@ -83,8 +83,8 @@ Layout lay_out(const SafeTensors& contents, const std::string& what) {
   return out;
 }
 
-std::string_view numbers(const Named* tensor) {
-  return {reinterpret_cast<const char*>(tensor->second.data()), tensor->second.bytes()};
+std::string_view bytes_of(const Array& array) {
+  return {reinterpret_cast<const char*>(array.data()), array.bytes()};
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::string_view numbers(const Named* tensor) {
 std::string format_safetensors(const SafeTensors& contents) {
   const Layout layout = lay_out(contents, "contents");
   std::string bytes = layout.start;
-  for (const Named* tensor : layout.order) bytes += numbers(tensor);
+  for (const Named* tensor : layout.order) bytes += bytes_of(tensor->second.to(Device::cpu()));
   return bytes;
 }
 
@@ -100,7 +100,7 @@ void write_safetensors(const std::string& path, const SafeTensors& contents) {
   const Layout layout = lay_out(contents, path);
   AtomicFile file(path);
   file.write(layout.start);
-  for (const Named* tensor : layout.order) file.write(numbers(tensor));
+  for (const Named* tensor : layout.order) file.write(bytes_of(tensor->second.to(Device::cpu())));
   file.commit();
 }
 

@@ -241,6 +241,11 @@ Reproduction replay_reproducer(const std::string& path) {
   out.saved = file.tensor("output");
   if (!out.saved.defined()) file.fail("tensor 'output' is missing");
   const Op& op = op_of(r, path);
+  if (op.samples &&
+      std::ranges::none_of(op.samples(),
+                           [&](const OpSample& s) { return s.inputs.size() == r.values.size(); }) &&
+      (&op != find_op("concat") || r.values.empty()))
+    file.fail(fmt::format("{} inputs are not as many as {} has", r.values.size(), r.op));
   r.attrs = attributes_in(file, op);
   if (op.kind == OpKind::input) r.value = out.saved;  // nothing to run: this is what was given
   else r.value = interpret(alone(r, op), r.values)[0];

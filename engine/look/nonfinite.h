@@ -50,10 +50,9 @@ struct NonFinite {
 std::optional<NonFinite> first_nonfinite(const Function& function, const std::vector<Array>& inputs);
 
 // The op with its attributes and the values of its inputs and its output, as a safetensors file that appears
-// complete or not at all. Tensors: input0, input1, .., output, and literal if the attributes have one.
-// Metadata: op, ints, reals (hexadecimal) and text of the attributes, and for people attributes, node, level,
-// steps, scope, line, element, graph (the op alone as a function) and replay: "yes", or why the op cannot be
-// run from this file. IoError where the file cannot be written.
+// complete or not at all. Tensors: input0, input1, .., output. Metadata: format, op, ints and text of
+// the attributes, inputs (how many); and for people attributes, node, within, level, steps, scope, line, element, report, graph
+// (the op alone as a function) and replay: "yes", or why the op cannot be run from this file. IoError where the file cannot be written.
 void save_reproducer(const NonFinite& report, const std::string& path);
 
 struct Reproduction {

@@ -16,8 +16,6 @@ namespace nestgrad {
 
 namespace {
 
-using GraphNode = GraphNode;
-
 EdgeKind kind_of(int level) {
   return level == 0 ? EdgeKind::forward : level == 1 ? EdgeKind::inner_gradient : EdgeKind::meta_gradient;
 }

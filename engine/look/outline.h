@@ -5,14 +5,14 @@
 // scan (final, stack) from the node of the body that it shows; the scan
 // itself has no edges. So there is one edge for each input of each live node.
 //
-// The kind of an edge is told by the level of the node that it leads to (Node::level: a gradient's nodes are
+// The kind of an edge is told by the level of the node that it leads to (GraphNode::level: a gradient's nodes are
 // one above the highest that it differentiates): 0 is the program as written, 1 an inner gradient, and 2 or
 // more a gradient of a program that contains one, hence a meta-gradient. Edges into a body count as those of
 // the scan. A gradient whose path meets no other gradient is of level 1 whatever it is for: that of a network
 // without an inner loop, or an outer one from which first-order cuts hide every inner one of a loop without
 // scan (on the path through a scan all that its body contains counts).
 //
-// A cut edge is one through which no derivative passes (Op::vjp, Op::cut) although a value that depends on an
+// A cut edge is one through which no derivative passes (Op::why_no_derivative, Op::why_no_derivative_in) although a value that depends on an
 // input of the function comes along it, and both ends are floating: a stop_gradient, by a first-order policy
 // or by hand, a comparison, the mask of a select.
 #pragma once

@@ -25,8 +25,7 @@ struct WithScratch {
 // What a plan asks of the kernels that it is made of.
 struct KernelOptions {
   Precision precision = Precision::f32;  // of products
-  Compile compile =
-      Compile::never;  // with any other word: kernels that are compiled for their shapes, where that pays
+  Compile compile = Compile::never;  // background or now: kernels compiled for their shapes, where that pays
 };
 
 struct LoopKernelOrReason {
@@ -58,8 +57,8 @@ class Backend : public DeviceMemory {
   // Why a scan over slices (engine/plan/slicing.h) with this body, of one slice, is to run op by op, and not as one kernel;
   // for people, a clause. Empty: it may be one.
   virtual std::string why_op_by_op(const Graph& body, std::int64_t slices) const = 0;
-  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. options.compile: one that is compiled for this
-  // scan; with any other word than never it is there before the call returns.
+  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. Unless options.compile is never, it is compiled for this
+  // scan, and is there before the call returns.
   virtual LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent,
                                          const KernelOptions& options) = 0;
 

@@ -1,6 +1,6 @@
 // Cluster: ops on values of one shape as one instruction, with several outputs if need be: elementwise ops,
 // sums and maxima over the last axis, and elementwise ops on those. It runs in blocks of whole rows, so that
-// what lies between the ops never leaves the first-level cache. Bit for bit what the ops do one by one.
+// what lies between the ops stays in registers or in near caches. Bit for bit what the ops do one by one.
 #pragma once
 
 #include "engine/core/op.h"

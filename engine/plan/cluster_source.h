@@ -1,6 +1,6 @@
 // The C++ text of a cluster: what a person would write for its shapes. Values stay in registers; only a value
 // that is read again after a sum over its row goes through memory. The text needs the headers of ops/numerics
-// (native_headers()) before it, and computes bit for bit what Cluster does op by op.
+// (NativeTarget::headers) before it, and computes bit for bit what Cluster does op by op.
 #pragma once
 
 #include <string>

@@ -50,9 +50,8 @@ fs::path cache_folder() {
 void drop_oldest(const fs::path& folder, const std::string& extension, std::size_t most) {
   std::error_code ignored;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().extension() == extension)
-      files.emplace_back(entry.last_write_time(ignored), entry.path());
+  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored))
+    if (at->path().extension() == extension) files.emplace_back(at->last_write_time(ignored), at->path());
   if (files.size() <= most) return;
   std::ranges::sort(files);
   for (std::size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);

@@ -23,12 +23,12 @@ enum class Follow : std::uint8_t {
 };
 constexpr char kCut = 2;
 
-// Which nodes depend on the marked ones. A scan is marked if any of its values is. marked[i], given and
+// Which nodes depend on the marked ones. A scan is marked if any of its operands is. marked[i], given and
 // returned, is of node first + i; nodes before `first` are not looked at and count as not marked.
 std::vector<char> dependents(const std::deque<GraphNode>& nodes, std::vector<char> marked,
                              Follow follow = Follow::derivatives, NodeId first = 0);
 
-// The same of the body of a scan, over all steps: what a step makes of a carry, nexts[k], is that carry, carries[k], at the next.
+// The same of the body of a scan, over all steps: nexts[k] is what a step makes of carries[k], which the next step reads.
 std::vector<char> dependents_over_steps(const std::deque<GraphNode>& nodes, std::vector<char> marked,
                                         const std::vector<NodeId>& carries, const std::vector<NodeId>& nexts,
                                         Follow follow = Follow::derivatives);

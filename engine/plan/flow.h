@@ -46,7 +46,8 @@ std::vector<AxisFlow> follow(const std::deque<GraphNode>& nodes,
                              const std::vector<std::pair<NodeId, AxisFlow>>& inputs,
                              const FlowOptions& options = {});
 
-// Of a graph whose values have `rank` axes: the inputs that have a slice for each member along `axis`, counting from the end.
+// The inputs that have a slice for each member along `axis` of these `rank` axes. Inputs with fewer axes lack the first ones, as in
+// broadcasting.
 std::vector<std::pair<NodeId, AxisFlow>> member_seeds(const std::deque<GraphNode>& nodes, int axis, int rank);
 
 // May value `id` differ along this axis, all inputs being free to?

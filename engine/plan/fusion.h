@@ -1,5 +1,5 @@
 // Fusion: which ops of a program run as one instruction, and in which order. No bit changes; what lies
-// between them stays in registers or in the first-level cache.
+// between them stays in registers or in near caches.
 #pragma once
 
 #include <unordered_map>

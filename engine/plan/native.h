@@ -55,7 +55,7 @@ NativeReport native_report();
 struct NativeTarget {
   std::string_view instruction_set;       // v3
   std::vector<std::string_view> flags;    // -march=x86-64-v3; empty: nothing can be compiled for it
-  std::vector<std::string_view> headers;  // the text of ops/numerics, in order
+  std::vector<std::string_view> headers;  // the text of ops/numerics and ops/kernels, in order
 };
 NativeTarget native_target();
 

@@ -16,7 +16,7 @@ struct Pass {
   std::string_view where;     // the files that do it
   std::string_view option;    // the member of PlanOptions that turns it off; empty: nothing does
   bool keeps_bits = true;     // false: equal values, but numbers may be added in another order
-  bool recomputes = false;    // what flops the graph has more behind it are spent on values that are not kept
+  bool recomputes = false;    // the flops that the graph gains by it are spent on computing values again
   // Is it run on this graph? of_scan: on the body of a scan, when that is compiled in its turn.
   bool (*is_on)(const PlanOptions& options, bool of_scan) = nullptr;
   // Null: no pass over a graph, but a decision of the compiler (engine/plan/compiler.h).

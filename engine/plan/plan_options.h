@@ -44,7 +44,9 @@ struct PlanOptions {
   Device device = default_device();           // where it runs
   Precision precision = default_precision();  // of its products, on a GPU
   Compile compile = default_compile();  // of its loops, or on a GPU of the kernels of scans; changes no bit
-  int workers = 0;  // threads that may be used at once; 0: thread_count(). Any number gives the same bits
+  // Threads that take slices of scans; 0: thread_count(). Products and sums are shared among thread_count() whatever this is. Any
+  // number gives the same bits.
+  int workers = 0;
   // Inputs whose memory is given up for an output of the same spec, as by JAX's donate_argnums: a training step
   // then has its parameters in memory once. Changes no bit. A run ends with the output in the input's array:
   // every Array that shares it is overwritten, and if the run throws, what it holds is not defined. Where the

@@ -20,7 +20,7 @@ double flops_of(const std::deque<GraphNode>& nodes, const GraphNode& n);
 
 // Of one of the nodes that is no input, once its inputs are there. nullopt: it cannot be had in this way.
 std::optional<Bytes> price_of_computing(const std::deque<GraphNode>& nodes, const GraphNode& n);
-// The same, products and other ops with a kernel of their own included: these do four times as many flops.
+// The same, ops with a kernel of their own included; of these, products do four times as many flops a byte.
 std::optional<Bytes> price_of_running(const std::deque<GraphNode>& nodes, const GraphNode& n);
 
 }  // namespace nestgrad

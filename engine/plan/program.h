@@ -29,7 +29,7 @@ struct Instruction {
   std::size_t bytes = 0;           // of a copy
   std::unique_ptr<ScanStep> scan;  // a whole scan, instead of a kernel
   NodeId node = -1;                // in Program::graph; of a cluster the last
-  std::vector<NodeId> with;        // the others of the cluster
+  std::vector<NodeId> with;  // the others of the cluster; of a sum that a term's kernel adds to, that term
   Loc loc;
   std::string source;  // of a backend's kernel that was compiled for its shapes
   int entry = -1;      // in Profile::instructions, while it is profiled

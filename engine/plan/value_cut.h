@@ -1,5 +1,5 @@
 // The cheapest way to have values where they are read again: each is kept from where it was made, or computed from
-// others that can be had. What passes that compute again ask a MinimumCut.
+// others that can be had. Passes that compute values again put the question to a MinimumCut in this way.
 #pragma once
 
 #include <optional>

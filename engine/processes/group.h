@@ -7,7 +7,7 @@
 
 namespace nestgrad {
 
-// The number is known as long as a copy of the group lives; kernels that were made keep the transport. The processes of a
+// The number is known as long as its transport lives; kernels that were made keep the transport. The processes of a
 // group trace the same program, and run its plans in the same order. Any thread may ask for a group.
 class ProcessGroup {
  public:

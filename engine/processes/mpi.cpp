@@ -238,8 +238,16 @@ Launch launch() {
 
 std::shared_ptr<Transport> open_processes() {
   Opened& o = opened();
-  if (o.transport) return o.transport;
   const Launch l = launch();
+  // All processes that were started, or this one throws, at each call.
+  const auto complete = [&] {
+    if (o.mpi && l.size > 1 && o.mpi->size() != l.size)
+      throw ProcessError(fmt::format(
+          "[processes] {} processes were started, and {} sees {}: start them with the mpirun of the same MPI",
+          l.size, o.module->library(), o.mpi->size()));
+    return o.transport;
+  };
+  if (o.transport) return complete();
   const std::chrono::milliseconds limit = asked_stall_limit();
   if (l.mpi.empty() || (l.size == 1 && text_of("NESTGRAD_MPI").empty())) {
     o.transport = std::make_shared<OneProcess>();
@@ -262,11 +270,7 @@ std::shared_ptr<Transport> open_processes() {
   o.transport->set_stall_limit(limit);
   o.process = getpid();
   on_exit(close_at_exit, nullptr);
-  if (l.size > 1 && o.transport->size() != l.size)
-    throw ProcessError(fmt::format(
-        "[processes] {} processes were started, and {} sees {}: start them with the mpirun of the same MPI",
-        l.size, module.library(), o.transport->size()));
-  return o.transport;
+  return complete();
 }
 
 bool among_others() { return opened().module && launch().size > 1; }

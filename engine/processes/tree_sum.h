@@ -5,7 +5,7 @@
 //   TreeSum<float> here(5, add);  here.push({0, 1}, a);  here.push({1, 2}, b);  ..   // leaves 0 to 2 of 5
 //   here.roots()    // {[0, 2), a + b}, {[2, 3), c}: what a process with these leaves passes on
 //
-// and pushing the roots of all parts, in order, leaves one root: ((a + b) + (c + d)) + e. At most log2(leaves) + 1 values
+// and pushing the roots of all parts, in order, leaves one root: ((a + b) + (c + d)) + e. At most 2 log2(leaves) + 1 values
 // are held at a time.
 #pragma once
 

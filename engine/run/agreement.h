@@ -11,8 +11,8 @@ namespace nestgrad {
 // sent for something else. Nothing is sent where a plan has no collectives.
 void check_same_collectives(const Program& program);
 
-// Likewise where an input has other numbers in a group in which it should have the same. PartlyOwn::input: its place among `inputs`. names: of
-// these.
+// ProcessError if an input has different numbers within a group in which it should have the same. PartlyOwn::input is its place
+// among `inputs`; `names` are the inputs' names.
 void check_same_inputs(const std::vector<PartlyOwn>& partly_own, std::span<const Array> inputs,
                        const std::vector<std::string>& names);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <set>
@@ -12,6 +11,7 @@
 #include "engine/core/body.h"
 #include "engine/core/index.h"
 #include "engine/core/node_text.h"
+#include "engine/core/over_processes.h"
 #include "engine/core/threads.h"
 #include "engine/plan/backend.h"
 #include "engine/plan/body_source.h"
@@ -113,9 +113,8 @@ void add_collectives(const std::deque<GraphNode>& nodes, std::vector<Attrs>& out
   for (const GraphNode& n : nodes) {
     if (!goes_over_processes(n)) continue;
     if (is_scan(n)) add_collectives(body_of(n).nodes, out);
-    const bool exchanges =
-        n.op->processes == OpProcesses::own_to_same || n.op->processes == OpProcesses::own_to_own;
-    if (exchanges && std::ranges::find(out, n.attrs) == out.end()) out.push_back(n.attrs);
+    else if (exchanges(*n.op, n.attrs) && std::ranges::find(out, n.attrs) == out.end())
+      out.push_back(n.attrs);
   }
 }
 
@@ -217,7 +216,7 @@ Plan::Plan(const std::deque<GraphNode>& nodes, std::vector<NodeId> inputs, std::
        {std::pair{"checkpoint_every", options.checkpoint_every.value_or(0)}, {"workers", options.workers}})
     if (value < 0) throw ConfigError(fmt::format("[plan] {} is {}; it must be 0 or positive", name, value));
   PlanOptions settled = options;
-  if (settled.workers <= 0) settled.workers = thread_count();
+  if (settled.workers == 0) settled.workers = thread_count();
   if (!settled.device.is_cpu()) settled.workers = 1;
   for (NodeId id : inputs) impl_->input_names.push_back(describe(nodes, id));
   for (NodeId id : outputs) impl_->output_names.push_back(describe(nodes, id));

@@ -2,7 +2,7 @@
 // allocating. Decided here, without changing a bit of the result: what is dead, where a value lives, and
 // whether the values that a derivative reads from a scan are stored or recomputed. Simplification
 // (Op::simplify) and slicing (engine/plan/slicing.h) give equal values, but may add in another order, and may
-// leave a zero its sign.
+// give a zero the other sign.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ class Plan {
   // written over an input (PlanOptions::donate) is that input's array.
   std::vector<Array> run(const std::vector<Array>& inputs);
   // Into the arrays given, there or on the CPU: defined, of the right specs, each the array of no other output
-  // and of no input but the one that was donated for it; ShapeError, ConfigError. Allocates nothing, but at
-  // the first run on a GPU.
+  // and of no input but the one that was donated for it; ShapeError, ConfigError. Allocates nothing; on a
+  // GPU for addresses alone that it has not seen lately.
   void run(std::span<const Array> inputs, std::span<Array> outputs);
 
   // What a run does with its time and memory; engine/run/profile.h says more. Overwrites no input. DeviceError

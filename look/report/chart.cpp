@@ -68,12 +68,16 @@ void draw_series(Drawing& drawing, const Series& series, std::size_t index, cons
               escape_xml(series.name));
 }
 
+bool has_bar(const Series& series, std::size_t i, const Axis& x, const Axis& y) {
+  return x.shows(series.x[i]) && y.shows(series.low[i]) && y.shows(series.high[i]);
+}
+
 // A bar from low to high at each point, with its ends, in the colour of the line.
 void draw_error_bars(Drawing& drawing, const Series& series, std::size_t index, const Axis& x,
                      const Axis& y) {
   std::string path;
   for (std::size_t i = 0; i < series.low.size(); ++i) {
-    if (!x.shows(series.x[i]) || !y.shows(series.low[i]) || !y.shows(series.high[i])) continue;
+    if (!has_bar(series, i, x, y)) continue;
     fmt::format_to(std::back_inserter(path), "M{:.1f} {:.1f}m-3 0h6m-3 0V{:.1f}m-3 0h6", x.place(series.x[i]),
                    y.place(series.low[i]), y.place(series.high[i]));
   }
@@ -118,7 +122,7 @@ void draw_references(Drawing& drawing, std::vector<Reference> references, const 
 Drawn draw(const Chart& chart, const Canvas& canvas) {
   Axis x{.log = chart.log_x, .about = static_cast<int>(canvas.x_ticks), .snap = false};
   Axis y{.log = chart.log_y, .about = 5, .snap = true};
-  std::size_t total = 0, missing = 0;
+  std::size_t total = 0, missing = 0, bars = 0, missing_bars = 0;
   for (const Series& series : chart.series) {
     if (series.x.size() != series.y.size())
       throw ValueError(fmt::format("[svg] series '{}' has {} x and {} y values; need as many of each",
@@ -129,8 +133,9 @@ Drawn draw(const Chart& chart, const Canvas& canvas) {
           "[svg] series '{}' has {} low and {} high ends of error bars for {} values; give as many, or none",
           series.name, series.low.size(), series.high.size(), series.y.size()));
     for (std::size_t i = 0; i < series.low.size(); ++i)
-      if (x.shows(series.x[i]) && y.shows(series.low[i]) && y.shows(series.high[i]))
-        y.include(series.low[i]), y.include(series.high[i]);
+      if (has_bar(series, i, x, y)) y.include(series.low[i]), y.include(series.high[i]);
+      else ++missing_bars;
+    bars += series.low.size();
     total += series.x.size();
     for (std::size_t i = 0; i < series.x.size(); ++i) {
       if (!x.shows(series.x[i]) || !y.shows(series.y[i])) {
@@ -182,6 +187,7 @@ Drawn draw(const Chart& chart, const Canvas& canvas) {
   drawn.height = y.start + (chart.x_label.empty() ? 28 : 50);
   drawn.elements = drawing.take();
   note_missing(drawn, missing, total, "points", chart.log_x || chart.log_y);
+  note_missing(drawn, missing_bars, bars, "error bars", chart.log_x || chart.log_y);
   return drawn;
 }
 

@@ -51,12 +51,6 @@ std::vector<double> by_size_of_loss(const InspectedLoop& inspected) {
   return sum_over_members(program()[0], time);
 }
 
-std::vector<double> sum_of_rows(const Array& map, std::int64_t time) {
-  std::vector<double> out(static_cast<std::size_t>(time), 0);
-  for (std::int64_t i = 0; i < map.size(); ++i) out[static_cast<std::size_t>(i % time)] += map.at(i);
-  return out;
-}
-
 double largest(const Array& a) {
   double most = 0;
   for (double v : a.to_vector()) most = worse(most, std::abs(v));
@@ -85,7 +79,7 @@ Channels channels(const InspectedLoop& inspected) {
   out.claims = {{"cumsum channel + gradient channel = whole derivative",
                  relative_distance(plus({out.cumsum}, {out.gradient}), {out.full}, 1e-2 * loss_size), kExact},
                 {"by the size of a write = by the size of the token's inner loss, all answers together",
-                 relative_distance({array_of(sum_of_rows(out.full, time))},
+                 relative_distance({array_of(sum_over_members(out.full, time))},
                                    {array_of(by_size_of_loss(inspected))}, 1e-2 * loss_size),
                  kExact}};
   if (parts.point_per_token()) return out;  // such a learner has no larger mini-batches

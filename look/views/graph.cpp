@@ -97,15 +97,18 @@ ReportView graph_view(ViewContext& context) {
       "graph", "The program", "What is computed, and which gradient wrote it?",
       "The graph of this inner loop with its full meta-gradient, in groups. Level 0 is the program as "
       "written, level 1 what the inner gradient added, level 2 and above what the outer gradient added, "
-      "the gradient of the inner gradient included. Arrows are coloured by the gradient that they belong "
-      "to; where a gradient is stopped on purpose the arrow is cut.\n\n"
+      "the gradient of the inner gradient included.\n\n"
       "Unfold a group to see its nodes: id, op, shape, and the line of code that wrote it."};
   Claim sum{"the groups hold every node once", 0, 0, "nodes"};
   std::size_t counted = 0;
   for (const Outline::Group& g : all.groups) counted += g.nodes.size();
   sum.error = std::abs(static_cast<double>(counted) - static_cast<double>(program.live_nodes()));
   view.claims = {sum};
-  if (static_cast<std::int64_t>(all.groups.size()) <= kMostGroups) view.pictures.push_back(diagram(all));
+  if (static_cast<std::int64_t>(all.groups.size()) <= kMostGroups) {
+    view.reading +=
+        " Arrows are coloured by the gradient that they belong to; where a gradient is stopped on purpose the arrow is cut.";
+    view.pictures.push_back(diagram(all));
+  }
   view.pictures.push_back(tree(all, 0));
   view.pictures.push_back(levels(all.groups[0]));
   return view;

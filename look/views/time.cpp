@@ -33,11 +33,20 @@ ReportView time_view(ViewContext& context) {
   constexpr std::size_t kMostOps = 12;
   Bars bars{.title = "Time by op", .y_label = "time (us)", .stacked = true};
   for (int level = 0; level < p.levels; ++level) bars.groups.push_back({level_name(level, p.levels), {}});
+  // The ops that take longest, and what all others take together.
   for (std::size_t i = 0; i < std::min(kMostOps, order.size()); ++i) {
     const std::string& op = order[i].second;
     bars.names.push_back(op.size() > 28 ? op.substr(0, 25) + "..." : op);
     for (std::size_t level = 0; level < bars.groups.size(); ++level)
       bars.groups[level].values.push_back(by_op[op][level] * 1e6);
+  }
+  if (order.size() > kMostOps) {
+    bars.names.push_back(fmt::format("{} others", order.size() - kMostOps));
+    for (std::size_t level = 0; level < bars.groups.size(); ++level) {
+      double rest = 0;
+      for (std::size_t i = kMostOps; i < order.size(); ++i) rest += by_op[order[i].second][level];
+      bars.groups[level].values.push_back(rest * 1e6);
+    }
   }
   Table levels{.title = "Time by level", .columns = {"level", "time (us)", "share (%)"}};
   for (std::size_t level = 0; level < by_level.size(); ++level)

@@ -44,18 +44,30 @@ Point free_place(Draws& draws, const std::vector<Point>& there, double size, dou
 }
 
 void check_options(const GlyphOptions& o, const char* who) {
-  const auto check = [who](bool fine, const char* what) {
+  const auto check = [who](bool fine, const std::string& what) {
     if (!fine) throw ConfigError(fmt::format("[{}] {}", who, what));
   };
-  check(o.size >= 8 && o.size <= 4096, "an image must be 8 to 4096 pixels high");
-  check(o.distractors >= 0 && o.distractors <= 100, "there can be 0 to 100 distractors");
-  check(0.1 <= o.smallest && o.smallest <= o.largest && o.largest <= 1,
-        "heights of characters must be shares of the image, from 0.1 to 1, the smallest first");
-  check(0 < o.thinnest && o.thinnest <= o.thickest && o.thickest <= 0.5,
-        "strokes must be shares of the image, above 0 and up to 0.5, the thinnest first");
-  check(0 <= o.rotation && o.rotation <= 3.2, "the rotation must be 0 to 3.2 radians");
-  check(0 <= o.shear && o.shear <= 1, "the shear must be 0 to 1");
-  check(0 <= o.jitter && o.jitter <= 0.2, "the jitter must be 0 to 0.2 of a character's height");
+  check(o.size >= 8 && o.size <= 4096,
+        fmt::format("size is {}: an image must be 8 to 4096 pixels high", o.size));
+  check(o.distractors >= 0 && o.distractors <= 100,
+        fmt::format("distractors is {}: there can be 0 to 100", o.distractors));
+  check(
+      0.1 <= o.smallest && o.smallest <= o.largest && o.largest <= 1,
+      fmt::format(
+          "smallest is {} and largest {}: heights of characters must be shares of the image, from 0.1 to 1, the "
+          "smallest first",
+          o.smallest, o.largest));
+  check(
+      0 < o.thinnest && o.thinnest <= o.thickest && o.thickest <= 0.5,
+      fmt::format(
+          "thinnest is {} and thickest {}: strokes must be shares of the image, above 0 and up to 0.5, the thinnest "
+          "first",
+          o.thinnest, o.thickest));
+  check(0 <= o.rotation && o.rotation <= 3.2,
+        fmt::format("rotation is {}; it must be 0 to 3.2 radians", o.rotation));
+  check(0 <= o.shear && o.shear <= 1, fmt::format("shear is {}; it must be 0 to 1", o.shear));
+  check(0 <= o.jitter && o.jitter <= 0.2,
+        fmt::format("jitter is {}; it must be 0 to 0.2 of a character's height", o.jitter));
 }
 
 }  // namespace nestgrad::detail

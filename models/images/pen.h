@@ -30,8 +30,8 @@ class Ink {
  public:
   explicit Ink(std::int64_t size);  // of a square image, in pixels
 
-  // A stroke of half so many pixels' thickness into image [size, size]. Ink is full up to the edge less half a pixel, and none
-  // from half a pixel on.
+  // A stroke, `half` pixels thick on either side of the line, into image [size, size]. Ink is full up to half a pixel within its
+  // edge, and none from half a pixel outside.
   void draw(const Line& line, double half, float* image);
 
  private:

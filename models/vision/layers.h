@@ -1,5 +1,4 @@
-// What the image models share: linear maps, norms and the MLP of a block, under the names of published state
-// dicts.
+// What the image models share: linear maps, norms and the depthwise convolution, under the names of published state dicts.
 #pragma once
 
 #include "ttt/params.h"

@@ -13,7 +13,7 @@ namespace nestgrad::vision {
 class NoiseSchedule {
  public:
   // Betas from 1e-4 to 0.02 for 1000 levels; for others times 1000 / levels, so that the last level is noise
-  // all the same. ConfigError for 20 levels or fewer, where a beta would reach 1.
+  // all the same. ConfigError for 20 levels or fewer, where a beta would reach 1, and for more than a million.
   static NoiseSchedule linear(std::int64_t levels = 200);
   // kept[t] in (0, 1), falling. ConfigError otherwise.
   explicit NoiseSchedule(std::vector<double> kept);

@@ -43,7 +43,7 @@ struct ViewLearner {
   bool ascent = false;        // climb the inner loss
   int steps = 1;              // inner steps, each on all input tokens
   double step_scale = 1;  // what a step is multiplied with, behind Muon: 1/steps goes as far in `steps` steps
-  double base_rate = 0.01;  // where the rates of tokens start, softplus(lr_fc x + its inverse of this)
+  double base_rate = 0.01;  // rates of tokens start here: softplus(lr_fc x + c) with softplus(c) = this
   bool operator==(const ViewLearner&) const = default;
 };
 // By name: baseline, off, v1, v2, v3, v4, v5, v6, shared-qk, ascent. ConfigError for an unknown one; lists

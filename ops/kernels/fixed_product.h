@@ -133,9 +133,9 @@ NESTGRAD_MEMBER_FN void walk_columns(const T* w, T* to, const T* const* a, const
                                      const T* const* x, const T* const* y, Size j, Size last) {
   constexpr int size = Pack<T>::size;
   const Some<T> some(last);
-  const T *left[Reads + 1],
-      *column[Steps + 1];  // not what they are read from: that may be written, for all that
-#pragma GCC unroll 4       // a compiler knows
+  // Not what they are read from: for all that a compiler knows, that may be written.
+  const T *left[Reads + 1], *column[Steps + 1];
+#pragma GCC unroll 4
   for (int r = 0; r < Reads; ++r) left[r] = a[r];
 #pragma GCC unroll 4
   for (int s = 0; s < Steps; ++s) column[s] = x[s];

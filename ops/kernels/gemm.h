@@ -25,7 +25,7 @@ struct GemmPlan {
   bool swapped;        // C' = B' A' is computed instead; m, n, ta and tb are about that
   bool along;          // a vector against rows that lie along k
   bool pack, pack_a;   // all panels of B are copied before they are multiplied, and so are the tiles of A
-  bool direct;         // neither is, k is one block, and nothing is swapped
+  bool direct;  // neither is, k is one block, nothing is swapped, and ragged panels can be read exactly
   bool symmetric;      // C = A A': what is above the diagonal is copied from below
   std::int64_t units;  // what can be shared: rows of C (of C' where swapped), elements of C where along
 

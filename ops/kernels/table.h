@@ -33,7 +33,7 @@ using ElementKernel = void (*)(const std::byte* const* in, std::byte* out, std::
 template <class T>
 struct ReduceKernel {
   // All of them to one number. f32 as in ops/numerics/lane_sum.h; f64, and i32 in 64 bits: element i of a run
-  // in partial sum i mod 8, then the eight in a fixed order.
+  // in partial sum i mod 8, what is left of eights in the first, then the eight in a fixed order.
   T (*sum)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
   // Element i of each, to y[i]; in the order of the runs, of f32 eight at a time, then in double.
   void (*sum_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);

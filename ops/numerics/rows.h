@@ -1,7 +1,7 @@
 // Rows of elements, a register at a time: what compiled clusters are made of (engine/plan/cluster_source.h).
 // The order of sums and maxima is that of ops/kernels/reduce.cpp, so that the bits are the same.
 //
-//   RowSum<float> total;
+//   RowSum<float, 64> total;
 //   each<float, 64>([&](auto at) { total.add(at, at.load(x) * at.load(y)); });
 //   const Pack<float> sum = total.result();  // in every lane
 #pragma once

@@ -101,8 +101,14 @@ TEST_CASE("an update with more rows than the weight has is scaled as it was writ
         return Tensors{r.carries[0]};
       },
       specs);
-  for (const GraphNode& n : f.graph().nodes())
-    if (is_scan(n))
-      CHECK(std::ranges::none_of(body_of(n).nodes,
-                                 [](const GraphNode& of) { return of.op == &mul_op && of.spec.size() > 4; }));
+  int scans = 0;
+  for (const GraphNode& n : f.graph().nodes()) {
+    if (!is_scan(n)) continue;
+    ++scans;
+    CHECK(std::ranges::none_of(body_of(n).nodes,
+                               [](const GraphNode& of) { return of.op == &mul_op && of.spec.size() > 4; }));
+    CHECK(std::ranges::any_of(body_of(n).nodes,
+                              [](const GraphNode& of) { return of.op == &mul_op && of.spec.size() == 4; }));
+  }
+  CHECK(scans == 1);
 }

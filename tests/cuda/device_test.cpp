@@ -384,6 +384,8 @@ TEST_CASE("CUDA: an index outside of its table is found, with op, index, line; t
                    add(Array::of({-1, 0}, {2}, DType::i32), random(f64({2, 3}), 1));
                  }),
                  "[scatter_add] index -1 is outside"));
+  const Array rows = random(f64({2, 3}), 2);
+  CHECK(add(Array::of({2, 0}, {2}, DType::i32), rows).at(6) == rows.at(0));
 }
 
 TEST_CASE("CUDA: rows are added up in the order of their indices") {

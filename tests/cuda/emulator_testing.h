@@ -22,9 +22,10 @@ inline constexpr bool kFindsRaces = false;
 
 inline constexpr Order kOrders[] = {Order::forward, Order::reverse, Order::shuffled};
 
-// Each case begins and ends with a device as it comes.
+// Each case begins and ends with a device as it comes. What earlier cases have queued is done before: backends that live on
+// count on it.
 struct Fresh {
-  Fresh() { emulator::reset(); }
+  Fresh() { cudaDeviceSynchronize(), emulator::reset(); }
   ~Fresh() { emulator::reset(); }
 };
 

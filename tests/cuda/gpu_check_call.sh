@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/scripts" "$folder/bin" "$folder/tests" "$folder/out"
 cp "$root/scripts/gpu_check.sh" "$folder/scripts/"
-printf '#!/bin/sh\necho on cuda:0\n' >"$folder/bin/nestgrad_gpu_tests"
+printf '#!/bin/sh\necho on cuda:0\necho "test cases: ${CASES:-3} |"\n' >"$folder/bin/nestgrad_gpu_tests"
 chmod +x "$folder/bin/nestgrad_gpu_tests"
 touch "$folder"/{tests,out}/kept.log
 # EXIT CODE, a part of what is said, then the call.
@@ -23,4 +23,5 @@ PYTHON=no-python call 2 "which does not run" "$folder/out" tests
 [[ -e $folder/tests/kept.log && -e $folder/out/kept.log ]] || { echo "a call that was refused removed something"; exit 1; }
 call 0 "all passed" "$folder/out" tests
 [[ -s $folder/out/gpu-report.json && ! -e $folder/out/kept.log ]] || { echo "there is no report, or one of the run before"; exit 1; }
+CASES=' 0' call 1 "device failed (no case ran)" "$folder/out" tests
 if [[ ! -x /usr/bin/compute-sanitizer ]]; then call 1 "memcheck failed" "$folder/out" sanitizers; fi

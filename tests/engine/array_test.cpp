@@ -161,6 +161,11 @@ TEST_CASE("What is empty costs nothing, whatever its other extents are") {
   CHECK(out[2].size() == 0);
 }
 
+TEST_CASE("A view of an array without numbers is refused") {
+  message_of<ValueError>([] { static_cast<void>(Array().reshaped({1})); });
+  message_of<ValueError>([] { static_cast<void>(Array().reshaped({})); });
+}
+
 TEST_CASE("A view has a shape that an array can have") {
   const Array empty = Array::zeros(DType::f32, {0});
   CHECK(empty.reshaped({4, 0, 2}).shape() == Shape{4, 0, 2});

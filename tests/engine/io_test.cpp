@@ -5,15 +5,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <vector>
 
+#include "engine/core/device_memory.h"
 #include "engine/io/file.h"
 #include "engine/io/npy.h"
+#include "engine/io/safetensors.h"
 #include "tests/engine/io_testing.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
@@ -228,4 +233,44 @@ TEST_CASE("npy: headers are read as Python would, and refused with the right wor
       {header("{'descr': '<f8"), "does not end"},
       {header("{'descr': '<f8', " + rest + " x"), "text after the dictionary"}};
   for (const Damage& damage : cases) check_contains(refusal([&] { read(damage.bytes); }), damage.words);
+}
+
+namespace {
+
+// A device whose memory the host reads wrongly: every bit is turned around on the way there and back.
+class FarMemory : public DeviceMemory {
+ public:
+  std::string name() const override { return "far"; }
+  std::string description() const override { return "far away"; }
+  Device::Memory memory() const override { return {}; }
+  Backend& backend() override { throw DeviceError("it runs nothing"); }
+  std::byte* allocate(std::size_t bytes) override { return new std::byte[bytes]; }
+  void release(std::byte* address) noexcept override { delete[] address; }
+  void upload(const std::byte* from, std::byte* to, std::size_t bytes) override { turn(from, to, bytes); }
+  void download(const std::byte* from, std::byte* to, std::size_t bytes) override { turn(from, to, bytes); }
+  void copy(const std::byte* from, std::byte* to, std::size_t bytes) override {
+    std::memmove(to, from, bytes);
+  }
+  void zero(std::byte* at, std::size_t bytes) override { std::memset(at, 0xff, bytes); }
+  void random(const RandomFill&, std::int64_t, std::byte*) override { throw DeviceError("it draws nothing"); }
+  void synchronize() override {}
+
+ private:
+  static void turn(const std::byte* from, std::byte* to, std::size_t bytes) {
+    std::transform(from, from + bytes, to, [](std::byte b) { return ~b; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("numbers that lie on a device are written as those that do not") {
+  const TemporaryFolder folder;
+  const Array here = random(f64({2, 3}), 1), there = here.to(Device(std::make_shared<FarMemory>()));
+  REQUIRE(!there.device().is_cpu());
+  write_npy(folder / "x.npy", there);
+  CHECK(read_npy(folder / "x.npy").same_bits(here));
+  const SafeTensors far{{{"x", there}}, {}}, near{{{"x", here}}, {}};
+  CHECK(format_safetensors(far) == format_safetensors(near));
+  write_safetensors(folder / "x.safetensors", far);
+  CHECK(read_safetensors(folder / "x.safetensors").tensors.at("x").same_bits(here));
 }

@@ -143,6 +143,9 @@ TEST_CASE("A file that is no reproducer is refused, saying what is wrong") {
   check_contains(damaged([](SafeTensors& f) { f.metadata["ints"] = "1,2"; }), "no list of numbers");
   check_contains(damaged([](SafeTensors& f) { f.tensors.erase("input1"); }), "'input1' is missing");
   check_contains(damaged([](SafeTensors& f) { f.tensors.erase("output"); }), "'output' is missing");
+  for (const char* inputs : {"0", "1", "-1"})
+    check_contains(damaged([&](SafeTensors& f) { f.metadata["inputs"] = inputs; }),
+                   "inputs are not as many as");
   refusal([&] { replay_reproducer(folder / "none"); }, "none");
   refusal([&] { save_reproducer(found_in(distance_learner(), meeting_at(1)), folder / "no" + "/where"); },
           "where");

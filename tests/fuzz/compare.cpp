@@ -1,10 +1,8 @@
 #include "tests/fuzz/compare.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
@@ -13,6 +11,7 @@
 #include "engine/core/random.h"
 #include "engine/plan/arena.h"
 #include "engine/run/interpreter.h"
+#include "tests/temporary_folder.h"
 
 namespace nestgrad::fuzz {
 
@@ -312,12 +311,10 @@ void check_replays(const Subject& s, const Arrays& in, Draws& draws) {
 void check_nonfinite(const Subject& s, const Arrays& in) {
   const std::optional<NonFinite> found = first_nonfinite(s.f, in);
   if (found) {
-    const std::string path =
-        (std::filesystem::temp_directory_path() / fmt::format("nestgrad-fuzz-{}.safetensors", ::getpid()))
-            .string();
+    const testing::TemporaryFolder folder;
+    const std::string path = folder / "found.safetensors";
     save_reproducer(*found, path);
     const bool whole = found->op == "custom_vjp" || replay_reproducer(path).same_bits();
-    std::filesystem::remove(path);
     if (!whole)
       throw Finding(fmt::format("the file of an op alone does not make it again: {}", found->str()));
     return;

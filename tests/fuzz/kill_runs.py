@@ -426,6 +426,9 @@ def main():
     if args.json:
         results = {"cases": cases, "runs": runner.runs, "kills": runner.kills, "failed_seeds": failures}
         print(json.dumps(results))
+    if runner.kills == 0 and cases > 5:
+        print("FAIL: no run was killed while it ran, which shows nothing")
+        return 1
     return 1 if failures else 0
 
 

@@ -1,11 +1,11 @@
 // A golden file with something changed: what notices that, and what refuses it?
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "engine/io/safetensors.h"
+#include "tests/temporary_folder.h"
 #include "tests/testing.h"
 
 namespace nestgrad::testing {
@@ -14,23 +14,21 @@ inline std::string golden(const std::string& name) {
   return fmt::format("{}/golden/{}.safetensors", NESTGRAD_TEST_DATA, name);
 }
 
-// Which is removed at the end.
+// A golden file with a change, which is removed at the end.
 class Changed {
  public:
   Changed(const std::string& name, const std::function<void(SafeTensors&)>& change) {
     SafeTensors file = read_safetensors(golden(name));
     change(file);
-    path_ = (std::filesystem::temp_directory_path() /
-             fmt::format("nestgrad-{}-{}.safetensors", name, reinterpret_cast<std::uintptr_t>(this)))
-                .string();
+    path_ = folder_ / (name + ".safetensors");
     write_safetensors(path_, file);
   }
-  ~Changed() { std::filesystem::remove(path_); }
   Changed(const Changed&) = delete;
   Changed& operator=(const Changed&) = delete;
   const std::string& path() const { return path_; }
 
  private:
+  TemporaryFolder folder_;
   std::string path_;
 };
 

@@ -94,6 +94,10 @@ TEST_CASE(
   CHECK(contains(message_of<ConfigError>([&] { inspected_layer(checkpoint, tokens, 0); }),
                  "inspect_end_to_end"));
   const Checkpoint layers = untrained(small_model("linear"));
+  for (const Shape& shape : {Shape{5}, Shape{2, 5}, Shape{1, 1}, Shape{}})
+    CHECK(contains(
+        message_of<ShapeError>([&] { inspect_end_to_end(checkpoint, Array::zeros(DType::i32, shape)); }),
+        "they must be i32[1, time + 1]"));
   CHECK(contains(message_of<ConfigError>([&] { inspect_end_to_end(layers, tokens); }),
                  "inspect a layer of it"));
 }

@@ -45,3 +45,9 @@ TEST_CASE("a chart draws error bars, reaches to their ends, and wants one at eve
                        doctest::Contains("1 low and 1 high ends of error bars for 2 values"), ValueError);
   CHECK_THROWS_AS(svg(Chart{.series = {{"loss", {1}, {3}, {1}, {}}}}), ValueError);
 }
+
+TEST_CASE("error bars that cannot be drawn are counted in the picture") {
+  const Series series{"loss", {1, 2, 3}, {3, 4, 5}, {-1, 3.5, kNan}, {9, 4.5, 6}};
+  CHECK(contains(svg(Chart{.series = {series}}), "1 of 3 error bars is missing"));
+  CHECK(contains(svg(Chart{.series = {series}, .log_y = true}), "2 of 3 error bars are missing"));
+}

@@ -2,7 +2,6 @@
 // going on later changes no bit.
 #include "models/decoder.h"
 
-#include <filesystem>
 #include <ranges>
 #include <type_traits>
 
@@ -10,6 +9,7 @@
 #include "models/streams.h"
 #include "models/trainer.h"
 #include "tests/models/model_testing.h"
+#include "tests/temporary_folder.h"
 #include "ttt/attention.h"
 
 using namespace nestgrad;
@@ -68,9 +68,8 @@ TEST_CASE("decoding gives the logits of the whole sequence: every layer type, ba
 }
 
 TEST_CASE("going on from a stored state is bit-identical to not having stopped, and unlike a cold start") {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            fmt::format("nestgrad-decoder-{}.safetensors", random_below(1U << 30, 1, 1, 1)))
-                               .string();
+  const TemporaryFolder folder;
+  const std::string path = folder / "state.safetensors";
   for (const LanguageModelConfig& config : small_models())
     for (const DType dtype : {DType::f32, DType::f64}) {
       CAPTURE(name_of(config));
@@ -98,7 +97,6 @@ TEST_CASE("going on from a stored state is bit-identical to not having stopped, 
       CHECK(straight.position() == 0);
       CHECK(same_bits(read(straight, s.tokens, 0, kTime), expected));
     }
-  std::filesystem::remove(path);
 }
 
 TEST_CASE("logits that were given out stay as they were") {

@@ -269,6 +269,14 @@ TEST_CASE(
   CHECK(std::accumulate(counted.begin(), counted.end(), 0.0) == 20 * 21 / 2 + 2 * 20 - 20);
   CHECK(packed_validation(corpus, context, kChunk, 2).tokens.shape() == Shape{2, context + 1});
 
+  // A loss of no token is no loss of 0.
+  PackedWindows none = packed_validation(corpus, context, kChunk, 2);
+  none.counted = Array::zeros(DType::f32, none.counted.shape());
+  const std::vector<std::vector<double>> losses(2,
+                                                std::vector<double>(static_cast<std::size_t>(context), 1.0));
+  CHECK(contains(message_of<ValueError>([&] { validation_of_losses(losses, none); }),
+                 "no token of these windows counts"));
+
   CHECK(contains(message_of<ConfigError>([&] { packed_batch(corpus, Split::training, 0, 1, 40, 41, 0); }),
                  "multiples of 41"));
   CHECK(contains(

@@ -253,8 +253,8 @@ TEST_CASE("streams: wrong calls are refused with what to do, and change nothing"
   CHECK(contains(message_of<ConfigError>([&] { streams.join(wrong); }), "the model wants"));
   CHECK(streams.ids().size() == 2);
 
-  std::ofstream(folder / "text") << "no such file";
-  CHECK(contains(message_of<IoError>([&] { Stopped::load(folder / "text"); }), "text"));
+  std::ofstream(folder / "words") << "no such file";
+  CHECK(contains(message_of<IoError>([&] { Stopped::load(folder / "words"); }), "safetensors"));
   write_safetensors(folder / "other", {params, {}, {}});
   CHECK(contains(message_of<IoError>([&] { Stopped::load(folder / "other"); }), "no position"));
 

@@ -297,7 +297,12 @@ TEST_CASE("the parameters that a trainer gives out are copies") {
 }
 
 TEST_CASE("a trainer keeps the text that it was given") {
-  Trainer trainer(small_options(), small_corpus()), other(small_options(), small_corpus());
+  const ByteCorpus alive = small_corpus();
+  Trainer other(small_options(), alive);
+  auto given = std::make_unique<ByteCorpus>(small_corpus());
+  Trainer trainer(small_options(), *given);
+  *given = ByteCorpus(std::vector<std::uint8_t>(4000, 'x'), std::vector<std::uint8_t>(400, 'x'));
+  given.reset();
   CHECK(trainer.step().loss == other.step().loss);
 }
 

@@ -56,6 +56,15 @@ TEST_CASE("rope turns each pair by position times its frequency") {
                        doctest::Contains("[rope] the last axis must be even"), ShapeError);
 }
 
+TEST_CASE("rope of one token without an axis for it has none either") {
+  const Array x = random(f64({6}), 1), at = Array::of({3}, {1});
+  const Array alone = trace([](Tensor t, Tensor p) { return rope(t, p); }, x.spec(), at.spec())(x, at);
+  const Array row =
+      trace([](Tensor t, Tensor p) { return rope(t, p); }, f64({1, 6}), at.spec())(x.reshaped({1, 6}), at);
+  CHECK(alone.shape() == Shape{6});
+  CHECK(alone.to_vector() == row.to_vector());
+}
+
 TEST_CASE("rope preserves norms, and products depend on relative positions only") {
   const std::int64_t dim = 8;
   const Array q = drawn({1, dim}, 2), k = drawn({1, dim}, 3);

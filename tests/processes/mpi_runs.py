@@ -279,8 +279,13 @@ class Runs:
             require(code != 0, "a run on a full disk went well")
             require("free some space on that disk" in output, f"nothing says that the disk is full:\n{output}")
             require(output.count("error:") == 1, f"it is said more than once:\n{output}")
+            begun = self.mpi.work / "begun"
+            shutil.rmtree(begun, ignore_errors=True)
+            if (disk / "run").exists():
+                shutil.copytree(disk / "run", begun)
         finally:
             subprocess.run(["umount", str(disk)], check=True)
+        self.resumed(begun, "a full disk")
 
     def reproduced(self):
         """An experiment, shared by three processes: the numbers that one process found. All but four of its runs are there."""

@@ -40,6 +40,14 @@ class Hosts:
         self.work = work
 
     def __enter__(self):
+        try:
+            self.connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def connect(self):
         for name in self.names:
             ip("netns", "add", name)
         ends = [f"{LINK}{i}x{os.getpid() % 10000}" for i in range(2)]
@@ -50,11 +58,10 @@ class Hosts:
             ip("-n", name, "addr", "add", f"{address}/24", "dev", LINK)
             ip("-n", name, "link", "set", "lo", "up")
         self.cable(True)
-        return self
 
     def __exit__(self, *_):
         for name in self.names:
-            with contextlib.suppress(subprocess.CalledProcessError):
+            with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
                 ip("netns", "del", name)
 
     def cable(self, is_there):
@@ -190,8 +197,13 @@ def main():
         if not mpis:
             print("SKIPPED: no MPI with a module in this build (scripts/setup.sh --mpi)")
             return 0
-        try:
-            with Hosts(work) as hosts:
+        with contextlib.ExitStack() as opened:
+            try:
+                hosts = opened.enter_context(Hosts(work))
+            except (FileNotFoundError, subprocess.CalledProcessError) as error:
+                print(f"SKIPPED: no network namespaces here: {error}")
+                return 0
+            try:
                 text = work / "text"
                 write_text(text, draw)
                 for mpi in mpis:
@@ -201,14 +213,9 @@ def main():
                     runs.shared(own)
                     took = runs.cut_cable(own, draw)
                     print(f"{mpi.name}: two hosts, the same files; the cable cut, over after {took:.1f} s")
-        except (FileNotFoundError, subprocess.CalledProcessError) as error:
-            if isinstance(error, subprocess.CalledProcessError) and "netns" not in map(str, error.cmd):
-                raise
-            print(f"SKIPPED: no network namespaces here: {error}")
-            return 0
-        except Wrong as wrong:
-            print(f"FAIL: {wrong} (seed {options.seed})")
-            return 1
+            except Wrong as wrong:
+                print(f"FAIL: {wrong} (seed {options.seed})")
+                return 1
     return 0
 
 

@@ -18,6 +18,7 @@ expect() {
   [ "$got" = "$code" ] || fail "exit $got, not $code: $* :: $output"
   grep -qE -- "$pattern" <<<"$output" || fail "no '$pattern' in the output of $*: $output"
   if [ "$code" = 1 ] && [ "$(grep -c 'error:' <<<"$output")" != 1 ]; then fail "not one error line: $*: $output"; fi
+  if [ "$code" = 1 ] && ! tail -n 1 <<<"$output" | grep -q 'error:'; then fail "something stands behind the error: $*: $output"; fi
 }
 same() { checks=$((checks + 1)); cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
 

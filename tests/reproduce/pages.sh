@@ -14,7 +14,7 @@ for runs in "$kept"/*.jsonl; do
 done
 skipped=0
 for name in t5 classification views generation shift rotation; do
-  [ -e "$out/$name/page.html" ] || continue  # none is kept yet
+  [ -e "$out/$name/page.html" ] || fail "no runs of $name are kept"
   "$look" "$out/$name/page.html" "$out/$name" || { code=$?; [ $code = 77 ] && skipped=1 || fail "the page of $name"; }
 done
 [ $skipped = 0 ] || echo "SKIPPED: no browser"

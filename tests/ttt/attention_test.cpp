@@ -406,3 +406,22 @@ TEST_CASE("operands and options that make no sense are refused, with their shape
       message_of<GraphError>([&] { ttt::attention_step(one, one, one, {.window = 3}, whole, "layer"); }),
       "state 'layer.seen' exists only while decoding"));
 }
+
+TEST_CASE("places of documents are refused where attention would not look at them") {
+  trace(
+      [](Tensor x) {
+        const Tensor places = iota(DType::i32, {1, 4}, 1);
+        CHECK(contains(
+            message_of<ConfigError>([&] { ttt::attention(x, x, x, {.causal = false, .places = places}); }),
+            "documents would be read together"));
+        ttt::Stream stream(ttt::Stream::Mode::step);
+        const Tensor token = slice(x, 2, 0, 1);
+        CHECK(contains(message_of<ConfigError>([&] {
+                         ttt::attention_step(token, token, token, {.window = 2, .places = places}, stream,
+                                             "a");
+                       }),
+                       "a stream of its own"));
+        return x;
+      },
+      f64({1, 1, 4, 2}));
+}

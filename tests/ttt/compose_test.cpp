@@ -421,3 +421,48 @@ TEST_CASE("wrong use: offsets and points in a form without chunks") {
     });
   }
 }
+
+TEST_CASE("a model that stands beside others holds weights as it does alone") {
+  // x W + x held(W): learning goes through the first use alone.
+  const auto half_held = [](const Params& p) {
+    return Model{"x W + x held(W)", {matrix("W", p("W", {2, 4, 4}))}, [](const Weights& w, Tensor x) {
+                   return matmul(x, w["W"]) + matmul(x, w.held("W"));
+                 }};
+  };
+  const Sizes sizes{.batch = 1, .heads = 2, .time = 5, .dim = 4};
+  const auto numbers_of = [&](const std::function<Model(const Params&)>& model) {
+    const LoopCase loop{composed("half held", model, ttt::half_squared_error()),
+                        linear_methods(sizes)[3],
+                        {.chunk = 2, .update = Update::per_chunk},
+                        sizes};
+    return numbers(loop, in_form(FormChoice::primal), 1);
+  };
+  const Arrays alone = numbers_of(half_held),
+               beside = numbers_of([&](const Params&p) { return ttt::side_by_side({half_held(p)}, {4}); });
+  const Arrays twice = numbers_of([&](const Params& p) {
+    Model both = half_held(p);
+    both.f = [](const Weights& w, Tensor x) { return 2.0 * matmul(x, w["W"]); };
+    return both;
+  });
+  CHECK(max_error(beside, alone) == 0);
+  CHECK(max_error(twice, alone) > 1e-3);
+}
+
+TEST_CASE("a model starts from as many weights as it has") {
+  const auto make = [](const Params& p) {
+    return ttt::mlp(
+        p, 1, {2, 3, 2}, [](Tensor x) { return sin(x); }, "sin");
+  };
+  trace(
+      [&](Tensor a, Tensor b) {
+        for (const Tensors& given : {Tensors{a}, Tensors{a, b, b}})
+          CHECK(contains(message_of<ConfigError>([&] { ttt::starting_from(given, make); }),
+                         fmt::format("has 2 weights, and is to start from {}", given.size())));
+        CHECK(contains(message_of<ConfigError>([&] {
+                         ttt::starting_from({a, b}, make).start.with({a});
+                       }),
+                       "1 values are given to 2 fast weights"));
+        return ttt::starting_from({a, b}, make).start.at(1).value;
+      },
+      f64({1, 2, 3}), f64({1, 3, 2}));
+}

@@ -255,3 +255,35 @@ TEST_CASE("an eager graph gives the numbers of the traced program") {
     CHECK(max_error(values, f(in)) < 1e-14);
   }
 }
+
+TEST_CASE("offsets are one for each chunk beside each weight that learns, or refused by name") {
+  const ttt::System system = ttt::system_named("ttt-linear");
+  ttt::trace_system(
+      system, {.batch = 1, .heads = 2, .dim = 4, .time = 10, .chunk = 4}, DType::f64,
+      [](const ttt::SystemProgram& p) {
+        const auto run = [&](const std::function<void(InnerLoopOptions&)>& ask) {
+          InnerLoopOptions options{.policy = p.policy};
+          ask(options);
+          return ttt::train_along(*p.learner, p.start, p.views, options);
+        };
+        for (const auto offsets : {&InnerLoopOptions::gradient_offset, &InnerLoopOptions::state_offset}) {
+          const char* const name =
+              offsets == &InnerLoopOptions::gradient_offset ? "gradient_offset" : "state_offset";
+          const auto refused = [&](Tensors given, const char* why) {
+            const std::string text =
+                message_of<ShapeError>([&] { run([&](InnerLoopOptions& o) { o.*offsets = given; }); });
+            CHECK(contains(text, name));
+            CHECK(contains(text, why));
+          };
+          Tensors fit = ttt::zero_offsets(p.start, 3);
+          REQUIRE(fit.size() == 2);
+          refused({fit[0]}, "has 1 tensors, and 2 weights learn");
+          refused({fit[0], fit[1], fit[1]}, "has 3 tensors");
+          refused(ttt::zero_offsets(p.start, 2), "must be [3,");
+          refused(ttt::zero_offsets(p.start, 7), "must be [3,");
+          refused({fit[0], {}}, "is undefined");
+          CHECK(run([&](InnerLoopOptions& o) { o.*offsets = fit; }).output.defined());
+        }
+        return Tensors{p.views.q};
+      });
+}

@@ -105,3 +105,45 @@ TEST_CASE("a stream without a state, or with one of another shape, says so") {
   step.carry("s", x);
   CHECK(contains(message_of<GraphError>([&] { step.carry("s", x); }), "carried on twice"));
 }
+
+TEST_CASE("a chunk that nobody ends is refused where tokens come one by one") {
+  Graph graph;
+  const Tensor w = graph.input(f64({2})), next = graph.input(f64({2}));
+  ttt::Stream step(ttt::Stream::Mode::step), outside(ttt::Stream::Mode::step);
+  step.state("w", w);
+  CHECK(contains(message_of<ConfigError>([&] { step.carry_chunk("w", next, 4, {}); }),
+                 "which token is the last"));
+  outside.learn_outside();
+  outside.state("w", w);
+  outside.carry_chunk("w", next, 4, {});
+  CHECK(outside.states().at(0).next.id() == outside.states().at(0).value.id());
+}
+
+TEST_CASE("a step of one token refuses what belongs to a whole sequence") {
+  const NamedLearner named = named_learners()[0];
+  trace(
+      [&](Tensor x) {
+        ParamTable table(*context().emit.graph, DType::f64);
+        const std::unique_ptr<ttt::Learner> learner = named.make(Params(table));
+        const Weights start = ttt::for_batch(learner->init(), 1);
+        const auto refused = [&](const InnerLoopOptions& options, bool starts, const char* why) {
+          Views views{x, x, x, {{"rate", slice(x, 3, 0, 1)}}, {}};
+          if (starts) views.starts = constant(Array::zeros(DType::f64, {1, 1, 1, 1}));
+          ttt::Stream stream(ttt::Stream::Mode::step);
+          const Tensor slot = constant(Array::zeros(DType::f64, {1}));
+          CHECK(contains(message_of<ConfigError>(
+                             [&] { ttt::train_step(*learner, start, views, slot, options, stream, "l"); }),
+                         why));
+        };
+        const ttt::Policy policy{.chunk = 2};
+        refused({.policy = policy}, true, "begin a new stream");
+        refused({.policy = policy, .track_loss = true}, false, "are for whole sequences");
+        refused({.policy = policy, .gradient_offset = {x}}, false, "are for whole sequences");
+        refused({.policy = policy, .state_offset = {x}}, false, "are for whole sequences");
+        refused({.policy = policy, .keep_points = true}, false, "are for whole sequences");
+        refused({.policy = policy, .chunks_before = slice(reshape(x, {-1}), 0, 0, 1)}, false,
+                "are for whole sequences");
+        return x;
+      },
+      f64({1, 3, 1, 4}));
+}

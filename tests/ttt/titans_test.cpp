@@ -118,4 +118,10 @@ TEST_CASE("Titans: a gate that is not one of each step is refused") {
           {f64({2, 3, 9, 1}), f64({2, 3, 9, 1}), f64({2, 3, 2, 1})});
   });
   CHECK(contains(message, "it must be [2,3,2,1]"));
+  for (const std::int64_t tokens : {0, -3})
+    CHECK(contains(
+        message_of<ConfigError>([&] {
+          trace([&](Tensor x) { return ttt::titans_gates(x, x, x, tokens).at("rate"); }, f64({2, 3, 9, 1}));
+        }),
+        "it must be of 1 or more"));
 }

@@ -198,6 +198,11 @@ TEST_CASE("a policy's settings are one line that reads back") {
   CHECK(ttt::settings_of(ttt::overridden(given, "trained=all,chunk=0"))
             .starts_with("chunk=0,update=per-chunk"));
   CHECK(ttt::overridden(given, "").trained == given.trained);
+  // As far as a policy may go.
+  const ttt::Policy long_chunks{.chunk = std::int64_t{1} << 47, .horizon = std::numeric_limits<int>::max()};
+  const ttt::Policy back = ttt::overridden({}, ttt::settings_of(long_chunks));
+  CHECK(back.chunk == long_chunks.chunk);
+  CHECK(back.horizon == long_chunks.horizon);
   for (const char* wrong : {"chunk", "chunk=", "chunk=-1", "chunk=x", "steps=0", "update=sometimes",
                             "meta=", "=3", ",", "chunk=4,", "chunk=4,chunk=8", "trained=", "trained=W1+"}) {
     CAPTURE(wrong);

@@ -5,8 +5,7 @@
 // the gradient, with coefficients P, r that depend on the token's gates
 // alone, S_i <- sum_j P_ij S_j + r_i g, then after the tokens 0..t of a block
 //
-//   S_i,t = sum_j c_ij[t] S_j + sum over s <= t of z_i[t, s] g_s            (S_j: at the beginning of the
-//   block)
+//   S_i,t = sum_j c_ij[t] S_j + sum over s <= t of z_i[t, s] g_s            (S_j: where the block begins)
 //
 //   z_i[t] = sum_j P_ij[t] z_j[t-1] + r_i[t] e_t,    c_i[t] = sum_k P_ik[t] c_k[t-1].
 //

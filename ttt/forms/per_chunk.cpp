@@ -50,12 +50,16 @@ std::vector<Tensor> FactoredChunkForm::summed_gradients(const Weights& at, const
   return out;
 }
 
-std::vector<Tensor> PerChunkForm::gradients(const Weights& at, const Block& block) const {
-  const Scope scope("inner gradient");
+std::vector<Tensor> PerChunkForm::mean_gradients(const Weights& at, const Block& block) const {
   std::vector<Tensor> g = summed_gradients(at, block);
   if (policy_.average)
     for (Tensor& each : g) each = each * (1.0 / static_cast<double>(block.tokens()));
-  return optimizer_.joint(std::move(g));
+  return g;
+}
+
+std::vector<Tensor> PerChunkForm::gradients(const Weights& at, const Block& block) const {
+  const Scope scope("inner gradient");
+  return optimizer_.joint(mean_gradients(at, block));
 }
 
 State PerChunkForm::learnt(State state, const Block& block) const {

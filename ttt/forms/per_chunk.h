@@ -6,13 +6,15 @@
 
 namespace nestgrad::ttt {
 
-// The primal form: one derivative per rate; tokens may mix, and weights may be used in any way.
+// The primal form: a derivative by each weight, of the losses times their rates; tokens may mix, and weights may be used in any way.
 class PerChunkForm : public Form {
  public:
   using Form::Form;
   BlockResult run(const State& state, const Block& block, const Laws&) const override;
 
-  // The gradient of the block's tokens at these weights, with rates, mean and joint norms.
+  // The gradient of the block's tokens at these weights, with rates and mean, before the optimiser does anything.
+  std::vector<Tensor> mean_gradients(const Weights& at, const Block& block) const;
+  // The same with the optimiser's joint norms, as a step takes it.
   std::vector<Tensor> gradients(const Weights& at, const Block& block) const;
   State learnt(State state, const Block& block) const;
   Tensor predict(const Weights& w, Tensor x) const;

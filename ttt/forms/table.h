@@ -27,7 +27,7 @@ struct FormRow {
 
 // The rows, for each Policy::Update those that do most at once first.
 const std::vector<FormRow>& form_rows();
-// Why a form cannot run a learner, whatever the kind of step that its row is for; empty if it can.
+// Why a form cannot run this learner; the kind of step that its row is for is not looked at. Empty if it can.
 std::string why_impossible(const FormRow& row, const DerivedLearner& learner);
 // FormError if the form is not for this kind of step.
 const FormRow& row_of(FormChoice form, Policy::Update update);
@@ -51,7 +51,7 @@ struct FormPlan {
 void require_meaning(const DerivedLearner& learner, FormChoice wanted, std::int64_t of_chunk);
 
 // The form asked for, or the fastest valid one. FormError, with the reason, if the one asked for is
-// impossible, or there is none (require_meaning).
+// impossible; as require_meaning() if there is none.
 FormPlan choose_form(const DerivedLearner& learner, FormChoice wanted);
 
 }  // namespace nestgrad::ttt

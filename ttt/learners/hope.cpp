@@ -49,7 +49,6 @@ constexpr Level kLevels[] = {{"P_1.W1", "P_1.W2", true}, {"P_2.W1", "P_2.W2", fa
 class Hope : public Learner {
  public:
   Hope(const Params& params, const SystemSizes& s) : chunk_(tokens_of_chunk(s)) {
-    const auto lecun = [](std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); };
     std::vector<FastWeight> start;
     const auto memory = [&](const std::string& name, std::int64_t in, std::int64_t out, Init init) {
       start.push_back(matrix(name, params(name, {s.heads, in, out}, init)));
@@ -57,8 +56,8 @@ class Hope : public Learner {
     for (const char* name : {"M_memory", "M_k", "M_v"}) memory(name, s.dim, s.dim, Init::zeros());
     for (const char* name : {"M_eta", "M_alpha"}) memory(name, s.dim, 1, {});
     for (const Level& level : kLevels) {
-      memory(level.in, s.dim, 2 * s.dim, lecun(s.dim));
-      memory(level.out, 2 * s.dim, s.dim, lecun(2 * s.dim));
+      memory(level.in, s.dim, 2 * s.dim, Init::lecun(s.dim));
+      memory(level.out, 2 * s.dim, s.dim, Init::lecun(2 * s.dim));
     }
     start_ = Weights(std::move(start));
     eta_bias_ = params("eta_bias", {s.heads, 1, 1}, {Init::Kind::constant, 2});

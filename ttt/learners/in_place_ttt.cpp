@@ -19,12 +19,11 @@ namespace {
 
 Model down_projection(const Params& params, const SystemSizes& s) {
   const std::int64_t hidden = 2 * s.dim;
-  const auto lecun = [](std::int64_t in) { return Init::normal(1.0 / std::sqrt(static_cast<double>(in))); };
-  const Tensor gate = params("W_gate", {s.heads, s.dim, hidden}, lecun(s.dim));
-  const Tensor up = params("W_up", {s.heads, s.dim, hidden}, lecun(s.dim));
+  const Tensor gate = params("W_gate", {s.heads, s.dim, hidden}, Init::lecun(s.dim));
+  const Tensor up = params("W_up", {s.heads, s.dim, hidden}, Init::lecun(s.dim));
   return {
       "(silu(x W_gate) * (x W_up)) W_down, W_down fast",
-      {matrix("W_down", params("W_down", {s.heads, hidden, s.dim}, lecun(hidden)))},
+      {matrix("W_down", params("W_down", {s.heads, hidden, s.dim}, Init::lecun(hidden)))},
       [=](const Weights& w, Tensor x) { return matmul(silu(matmul(x, gate)) * matmul(x, up), w["W_down"]); }};
 }
 

@@ -12,8 +12,7 @@ namespace {
 
 struct Rung {
   std::string_view title;
-  bool only_last = true, weight_norm = false, single_layer = true, rates = false, momentum = false,
-       muon = true;
+  bool only_last, weight_norm, single_layer, rates, momentum, muon;
 };
 
 constexpr Rung kRungs[] = {

@@ -30,7 +30,7 @@ class SelfModifying : public Learner {
  public:
   // Parameters: M_memory, M_k, M_v [heads, dim, dim], M_eta [heads, dim, 1]; b is eta_bias [heads, 1, 1].
   SelfModifying(const Params& params, const SystemSizes& s) {
-    const Init projection = Init::normal(1.0 / std::sqrt(static_cast<double>(s.dim)));
+    const Init projection = Init::lecun(s.dim);
     start_ = {matrix("M_memory", params("M_memory", {s.heads, s.dim, s.dim})),
               matrix("M_k", params("M_k", {s.heads, s.dim, s.dim}, projection)),
               matrix("M_v", params("M_v", {s.heads, s.dim, s.dim}, projection)),

@@ -31,6 +31,8 @@ InnerOptimizer titans_optimizer(std::int64_t tokens_of_a_step) {
 }
 
 Gates titans_gates(Tensor rate, Tensor eta, Tensor keep, std::int64_t tokens) {
+  if (tokens < 1)
+    throw ConfigError(fmt::format("[titans] a step is of {} tokens; it must be of 1 or more", tokens));
   if (tokens == 1) return {{"rate", rate}, {"eta", eta}, {"keep", keep}};
   const Shape shape = rate.shape();
   const std::int64_t time = rate.dim(-2), steps = time / tokens, whole = steps * tokens;

@@ -9,7 +9,7 @@ namespace nestgrad {
 struct MpiModule {
   static constexpr int kVersion = 1;
   int version;
-  const char* (*library)();  // "Open MPI 4.1.4"
+  const char* (*library)();  // "Open MPI v4.1.4"
   // Why MPI cannot be started; null: it is.
   const char* (*start)();
   int (*rank)();

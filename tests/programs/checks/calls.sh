@@ -123,9 +123,9 @@ expect 1 'recall.jsonl, line 1: these are runs of .ascent., and not of recall' "
 
 # Bad data.
 : > "$work/empty.txt"; echo hi > "$work/tiny.txt"; mkdir "$work/no-text"; printf 'a\0b' > "$work/no-text/binary"
-expect 1 'empty|no text|smaller|at least' "$bin/train_lm" --data "$work/empty.txt" --out "$work/x"
+expect 1 'is empty; give a file with text' "$bin/train_lm" --data "$work/empty.txt" --out "$work/x"
 expect 1 'at least|smaller|needs' "$bin/train_lm" --data "$work/tiny.txt" --out "$work/x"
-expect 1 'no text|text' "$bin/train_lm" --data "$work/no-text" --out "$work/x"
+expect 1 'holds no text; give a folder' "$bin/train_lm" --data "$work/no-text" --out "$work/x"
 mkfifo "$work/pipe"
 for endless in "$work/pipe" /dev/zero; do expect 1 'device or a pipe' "$bin/train_lm" --data "$endless" --out "$work/x"; done
 expect 1 'missing.txt' "$bin/train_lm" --data "$work/missing.txt" --out "$work/x"

@@ -9,6 +9,7 @@ expect 1 'generate: error: standard output cannot be written' timeout 60 bash -c
 expect 1 'empty.txt: the file is empty' "$bin/generate" --checkpoint "$work/empty.txt" --prompt x
 expect 0 '^line 1' "${gen[@]}"
 "${gen[@]}" --seed 3 > "$work/a"; "${gen[@]}" --seed 3 > "$work/b"; same "$work/a" "$work/b"
+"${gen[@]}" --seed 4 > "$work/b"; [ -s "$work/a" ] || fail "generate: it writes nothing"; cmp -s "$work/a" "$work/b" && fail "generate: the seed changes nothing"
 expect 0 '^line 1' "$bin/generate" --checkpoint "$work/attention-mamba-whole" --prompt "line 1" --bytes 20 --temperature 0
 expect 1 'config.json' "$bin/generate" --checkpoint "$work/none" --prompt x
 expect 1 'truncated' "$bin/generate" --checkpoint "$work/truncated" --prompt x
@@ -35,6 +36,7 @@ expect 0 '^/.*/text.txt: [0-9]+ bytes.*' "${score[@]}" --all
 expect 0 '"part":"all"' "${score[@]}" --all --json
 for what in sgd norms lora; do expect 0 "\"adapt\":\"$what\".*\"no_look_ahead\"" "${score[@]}" --adapt "$what" --prove --json; done
 "${score[@]}" --adapt sgd | grep -v segments > "$work/a"; "${score[@]}" --adapt sgd | grep -v segments > "$work/b"; same "$work/a" "$work/b"
+[ -s "$work/a" ] || fail "evaluate --adapt: it writes nothing"
 expect 0 '^sgd ' "${score[@]}" --adapt sgd --all --bytes 0
 expect 1 'no step is made before a score; give more text' "${score[@]}" --adapt sgd --prove --bytes 20
 # Bits per byte are of the text's bytes: a token that only begins a text has none.

@@ -10,7 +10,7 @@ expect 2 'tokens: 1e2: wants an integer' "$bin/inspect" --learner delta-net --to
 expect 2 'layer: 0x1: wants an integer' "$bin/inspect" --checkpoint "$work/none" --layer 0x1
 expect 2 'random: 1,1e1,4,2: wants four integers' "$bin/reference" --system delta-net --random 1,1e1,4,2 --out "$work/x"
 expect 0 'stopped after 8 of 10' "$bin/train_lm" "${small[@]}" --steps=010 --stop-after 08 --out "$work/ten"
-expect 0 '"length":|tokens|form' "$bin/learners" explain delta-net --length 0128 --chunk 016
+expect 0 'policy +chunks of 16' "$bin/learners" explain ttt-linear --length 0128 --chunk 016
 "$bin/reference" --system delta-net --random 01,1,010,2 --seed=010 --out "$work/ten.st" > /dev/null || fail "reference --seed=010"
 "$bin/reference" --system delta-net --random 1,1,10,2 --seed 10 --out "$work/10.st" > /dev/null || fail "reference --seed 10"
 same "$work/ten.st" "$work/10.st"
