@@ -11,7 +11,7 @@ expect 0 '^line 1' "${gen[@]}"
 "${gen[@]}" --seed 3 > "$work/a"; "${gen[@]}" --seed 3 > "$work/b"; same "$work/a" "$work/b"
 "${gen[@]}" --seed 4 > "$work/b"; [ -s "$work/a" ] || fail "generate: it writes nothing"; cmp -s "$work/a" "$work/b" && fail "generate: the seed changes nothing"
 expect 0 '^line 1' "$bin/generate" --checkpoint "$work/attention-mamba-whole" --prompt "line 1" --bytes 20 --temperature 0
-expect 1 'config.json' "$bin/generate" --checkpoint "$work/none" --prompt x
+expect 1 'none: there is no such folder or file' "$bin/generate" --checkpoint "$work/none" --prompt x
 expect 1 'truncated' "$bin/generate" --checkpoint "$work/truncated" --prompt x
 expect 2 'prompt' "$bin/generate" --checkpoint "$whole" --prompt ""
 cp -r "$whole" "$work/misfit"; sed -i 's/"hidden_size": 16/"hidden_size": 32/' "$work/misfit/config.json"
@@ -64,7 +64,7 @@ expect 2 'see --help' "${score[@]}" --adapt all
 expect 2 'give --adapt as well' "${score[@]}" --prove
 expect 2 'see --help' "${score[@]}" --adapt sgd --rate nan
 expect 2 'see --help' "${score[@]}" --segment 0
-expect 1 'config.json' "$bin/evaluate" --checkpoint "$work/none" --data "$text"
+expect 1 'none: there is no such folder or file' "$bin/evaluate" --checkpoint "$work/none" --data "$text"
 expect 1 'missing.txt' "$bin/evaluate" --checkpoint "$whole" --data "$work/missing.txt"
 
 # A tokenizer that is given is the one that is read, whatever it is called, or it is refused.

@@ -51,7 +51,7 @@ same "$work/from/checkpoint.safetensors" "$work/from-on/checkpoint.safetensors"
 expect 1 'was not trained from the weights' "${from[@]}" --from "$work/from" --resume --out "$work/from-on"
 same "$work/from/checkpoint.safetensors" "$work/from-on/checkpoint.safetensors"
 expect 2 'excludes' "${from[@]}" --width 32 --out "$work/other"
-expect 1 'config.json' "$bin/train_lm" --from "$work/none" --out "$work/other"
+expect 1 'none: there is no such folder or file' "$bin/train_lm" --from "$work/none" --out "$work/other"
 
 # Nothing that was saved is lost.
 cp "$whole/checkpoint.safetensors" "$work/saved"
