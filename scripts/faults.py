@@ -277,6 +277,9 @@ FAULTS = [
         ("level-of-the-program", "level_ = std::max(level_, «1 + highest_level(graph.node(id))»)",
          "highest_level(graph.node(id))"),
         ("cut-operand-passes", "!depends(n.inputs[i]) || «!passes(n, i, graph_.node(n.inputs[i]))»", "false"),
+        ("ranges-that-meet-are-joined", "const bool meets = «(next != all.by_begin.end() && next->first < end)» ||", "false"),
+        ("ranges-of-two-axes-are-joined", "if (meets || «(axis != all.axis && !all.by_begin.empty())») add_ranges", "false"),
+        ("gaps-of-ranges-are-closed", "if («begin == reached») return; Shape gap", "true"),
     ]),
     ("reverse", "autograd/missed_paths.cpp", DERIVATIVES, [
         ("other-way-in-not-refused", "if («meets(seeds, dependents(g.nodes(), marks(g, {s.id})))») throw", "false"),
@@ -698,6 +701,9 @@ FAULTS = [
     ("misuse", "engine/core/moved_from.h", (files("models/misuse"),), [
         ("moved-from-unnoticed", "if («gone_») throw", "false"),
     ]),
+    ("compose", "ttt/compose.cpp", (files("ttt/compose"),), [
+        ("held-learns-side-by-side", "parts.push_back(models[m].f(«models[m].start.with(own).with_held(held)»,", "models[m].start.with(own)"),
+    ]),
     ("misuse", "ttt/compose.cpp", (files("models/misuse"),), [
         ("loss-without-function", "«require_function(\"composed\", \"what the loss computes, InnerLoss::f,\", loss_.f);»", None),
         ("model-without-function", "«require_function(\"composed\", \"what the model computes, Model::f,\", model_.f);»", None),
@@ -727,7 +733,7 @@ FAULTS = [
         ("rate-forgotten-directly", "const GradSeed seed = «rate.defined()» ? GradSeed", "false"),
         ("one-use-counts-alone", "«accumulate(out[f.weight], g);»",
          "if (FAULT) out[f.weight] = g; else accumulate(out[f.weight], g);"),
-        ("norm-over-all-weights-forgotten", "return «optimizer_.joint(std::move(g))»", "g"),
+        ("norm-over-all-weights-forgotten", "return «optimizer_.joint(mean_gradients(at, block))»", "mean_gradients(at, block)"),
         ("held-use-learns", "«.with_held(at.spread(block.k.dim(-2)).values())»; const Tensor l",
          ".with_held((FAULT ? at.with(probes) : at).spread(block.k.dim(-2)).values())"),
         ("chunk-gates-unaveraged", "const Gates columns = «chunk_gates(block.gates)»; for (int step",
@@ -1224,7 +1230,7 @@ FAULTS = [
         ("learns-from-unknown-tokens", "const bool learns = «std::ranges::any_of(learn_, is_due)»;", "false"),
     ]),
     ("decoder", "models/random_reading.cpp", (files("models/check_decoding", "models/check_reading"),), [
-        ("parameters-as-they-start", "spread = constant ? «0.1» :", "0.0"),
+        ("parameters-as-they-start", "spread = !is_normal ? «0.1» :", "0.0"),
     ]),
     ("decoder", "models/check_reading.cpp", (files("models/check_reading"),), [
         ("slices-not-cut", "«stream.cut(ranks);»", None),
@@ -1453,7 +1459,7 @@ FAULTS = [
         ("ascends", "? «at[i] - step * gradients[i]» : at[i]", "at[i] + step * gradients[i]"),
         ("norms-are-all", "(o.what == Adapted::norms && «is_norm(p)»)", "true"),
         ("factors-exchanged", "now[at] + «matmul(learning[i], learning[i + 1])»", "0.0 * now[at]"),
-        ("reset-forgets-nothing", "«values_.clear();» for", "if (!FAULT || values_.empty()) values_.clear(); else return; "),
+        ("reset-forgets-nothing", "values_ = «std::move(values)»; steps_", "(values_.empty() ? values : values_)"),
         ("not-finite-learnt", "if («!std::isfinite(p.outputs[1].item())») refuse", "false"),
         ("copies-share-what-learns", "for (Array& value : values_) «value = value.clone()»;", "value"),
         ("callers-arrays-read-live", "for (auto& [name, value] : params_) «value = std::move(value).unshared();»", None),
