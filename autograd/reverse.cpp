@@ -104,6 +104,7 @@ bool Reverse::waits(NodeId id, Tensor ct) {
   if (meets || (axis != all.axis && !all.by_begin.empty())) add_ranges(id);
   Ranges& now = ranges_[id];
   now.axis = static_cast<int>(axis);
+  now.last = context().emit;
   now.by_begin.emplace(before, Ranges::Range{end, ct, ct.graph().tensor(n.inputs[0])});
   return true;
 }
@@ -113,6 +114,8 @@ void Reverse::add_ranges(NodeId id) {
   if (found == ranges_.end()) return;
   const Ranges all = std::move(found->second);
   ranges_.erase(found);
+  ContextGuard guard;
+  context().emit = all.last;
   if (all.by_begin.size() == 1) return accumulate(cotangents_[at(id)], all.by_begin.begin()->second.padded);
   const Spec& whole = graph_.node(id).spec;
   std::vector<Tensor> parts;

@@ -51,6 +51,7 @@ class Reverse {
     };
     int axis = 0;
     std::map<std::int64_t, Range> by_begin;
+    ThreadContext::Emit last;  // where the last one was made: of whose line and scope what adds them up is
   };
 
   bool depends(NodeId id) const { return id >= first_ && depends_[at(id)]; }  // on `wrt`
