@@ -8,7 +8,8 @@
 //
 // The body may use any tensor of the graphs around it. Inside it, carries and xs are variables of their own:
 // an inner gradient with respect to an outer tensor is refused (GradError) where it would miss a path through
-// a carry or an x that comes from that tensor. What ops outside make of the tensor, and the body reads, is differentiated through. Graph size does not depend on the number of steps.
+// a carry or an x that comes from that tensor. What ops outside make of the tensor, and the body reads, is
+// differentiated through. Graph size does not depend on the number of steps.
 // Its derivative is a scan in the other direction that reads the body's values; whether those are stored or
 // recomputed (checkpoint_every) is decided by the plan and never changes a bit.
 #pragma once

@@ -57,8 +57,8 @@ class Backend : public DeviceMemory {
   // Why a scan over slices (engine/plan/slicing.h) with this body, of one slice, is to run op by op, and not as one kernel;
   // for people, a clause. Empty: it may be one.
   virtual std::string why_op_by_op(const Graph& body, std::int64_t slices) const = 0;
-  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. Unless options.compile is never, it is compiled for this
-  // scan, and is there before the call returns.
+  // Such a scan as one kernel; or no kernel, and why it is to run op by op after all. Unless options.compile is
+  // never, it is compiled for this scan, and is there before the call returns.
   virtual LoopKernelOrReason loop_kernel(const ScanStep& scan, const Program& parent,
                                          const KernelOptions& options) = 0;
 

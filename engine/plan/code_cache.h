@@ -1,6 +1,6 @@
-// CodeCache: machine code that was made of text before, in a folder of the user's: NESTGRAD_CACHE (an absolute path; of another nothing is
-// kept), or nestgrad in XDG_CACHE_HOME or ~/.cache. A file there is used only if it is the user's own, nobody else may write it, and it ends with the right
-// checksum. Files are written aside and renamed, so that several processes may do so at once. Of more than `most` of one kind
+// CodeCache: machine code that was made of text before, in a folder of the user's: NESTGRAD_CACHE (an absolute path;
+// with another nothing is kept), or nestgrad in XDG_CACHE_HOME or ~/.cache. A file there is used only if it is the
+// user's own, nobody else may write it, and it ends with the right checksum. Files are written aside and renamed, so that several processes may do so at once. Of more than `most` of one kind
 // the older half goes.
 #pragma once
 

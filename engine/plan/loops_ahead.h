@@ -2,8 +2,8 @@
 // of functions that a process finds by the hash of their text. What they compute has the bits of the
 // interpreter, as all compiled loops (engine/plan/native.h); a text that changed is not found any more.
 //
-// They are looked for in the folders that NESTGRAD_LOOPS lists (absolute paths, with ':' between them), else where the build and the installation put them (CMake:
-// NESTGRAD_AHEAD), and used with NESTGRAD_COMPILE=background or now. The program `loops_ahead` makes them.
+// They are looked for in the folders that NESTGRAD_LOOPS lists (absolute paths, with ':' between them), else where
+// the build and the installation put them (CMake: NESTGRAD_AHEAD), and used with NESTGRAD_COMPILE=background or now. The program `loops_ahead` makes them.
 #pragma once
 
 #include <array>
