@@ -1,5 +1,7 @@
 // Where the program's time goes.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
