@@ -5,6 +5,7 @@
 
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;

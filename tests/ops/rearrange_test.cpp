@@ -8,6 +8,7 @@
 #include "autograd/grad.h"
 #include "ops/ops.h"
 #include "tests/ops/sweep.h"
+#include "tests/testing.h"
 
 using namespace nestgrad;
 using namespace nestgrad::testing;
