@@ -138,10 +138,12 @@ class Compiled {
         job.codes[i]->function.store(reinterpret_cast<NativeFunction>(function), std::memory_order_release);
         ++found;
       }
-    } catch (const std::bad_alloc&) {
-      library.failure = "no memory";  // so short that it needs none
     } catch (const std::exception& e) {
-      library.failure = e.what();
+      try {
+        library.failure = e.what();
+      } catch (const std::bad_alloc&) {
+        library.failure = "no memory";  // so short that it needs none
+      }
     }
     const std::lock_guard lock(mutex_);
     (library.from_cache ? report_.from_cache : report_.compiled) += found;

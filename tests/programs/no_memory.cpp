@@ -20,8 +20,8 @@
 
 namespace {
 
-// Allocations until one fails; below 0 none does. This program has one thread.
-long until_failure = -1;
+// Allocations of this thread until one fails; below 0 none does. Another thread is the compiler's alone, whose memory does not fail.
+thread_local long until_failure = -1;
 bool fails() { return until_failure >= 0 && until_failure-- == 0; }
 
 void* memory(std::size_t bytes, std::size_t alignment) noexcept {
