@@ -12,6 +12,7 @@ namespace {
 
 Closed trace_closed(std::string_view what, Graph& parent, const std::vector<Spec>& specs,
                     const std::function<Tensors(const Tensors&)>& fn, Loc loc) {
+  check_nesting("custom_vjp", parent, loc);
   Graph graph(GraphOptions{.parent = &parent, .hoist = false});
   Closing closing;
   {

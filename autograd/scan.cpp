@@ -7,6 +7,7 @@
 #include "autograd/fold_scales.h"
 #include "autograd/missed_paths.h"
 #include "engine/core/node_text.h"
+#include "ops/rules.h"
 #include "ops/table.h"
 
 namespace nestgrad {
@@ -65,6 +66,16 @@ constinit const Op final_op = {
     .kind = OpKind::final,
     .infer = infer_final,
     .why_no_derivative = "see scan",
+    // Of a carry that each step hands on as it is: what it began with. Such a carry is read where that lies, in all steps.
+    .simplify =
+        [](Tensor t) {
+          const FinalAttrs& final = node_of(t).attrs.as<FinalAttrs>();
+          const bool stays = final.body->outs[static_cast<std::size_t>(final.carry)] == final.carry;
+          const Tensor scan = input_of(t);
+          return stays && !node_of(scan).attrs.as<ScanAttrs>().recomputes
+                     ? input_of(scan, static_cast<std::size_t>(final.carry))
+                     : Tensor();
+        },
     .describe = [](const Attrs& a) { return fmt::format("carry {}", a.as<FinalAttrs>().carry); }};
 
 constinit const Op stack_op = {
@@ -138,6 +149,7 @@ ScanResult scan(const StepFn& step, const Tensors& init, const Tensors& xs, Scan
     throw GraphError(fmt::format(
         "[scan] no graph is open: call this inside trace(), or under a GraphScope (at {})", describe(loc)));
 
+  check_nesting("scan", *parent, loc);
   Graph graph(GraphOptions{.parent = parent});
   Tensors carries, slices;
   StepOutput next;

@@ -1,5 +1,5 @@
-// gather and scatter_add: rows of a table by index, and their sums back, in index order. An index outside of
-// the table is reported, and reads zeros or adds nothing.
+// gather, scatter_add and index_add: rows of a table by index, and their sums back, in index order, to zeros or to another
+// table. An index outside of the table is reported, and reads zeros or adds nothing.
 // Which updates a row of a large table gets is noted first, in any order: what is added up follows the order of the indices.
 #include <algorithm>
 #include <string>
@@ -78,18 +78,35 @@ __device__ void add_listed(RowSum<T>& sum, const std::int32_t* list, int count) 
   }
 }
 
-// begins: where the list of a row begins in `lists`, [rows + 1]; null: there are no lists.
+// table: to which it adds, `out` itself or apart from it; null: zeros. begins: where the list of a row begins in `lists`,
+// [rows + 1]; null: there are no lists.
 template <class T>
-__global__ void scatter_add(const std::int32_t* index, const T* updates, T* out, Rows size,
+__global__ void scatter_add(const std::int32_t* index, const T* updates, const T* table, T* out, Rows size,
                             const std::int32_t* begins, const std::int32_t* lists) {
   const std::int64_t tiles = (size.width + kWarp - 1) / kWarp, part = global_thread() / kWarp;
   if (part >= size.rows * tiles) return;
   const std::int64_t row = part / tiles, column = part % tiles * kWarp + threadIdx.x % kWarp;
   RowSum<T> sum{updates, size.width, column};
+  if (table && column < size.width) sum.total = table[row * size.width + column];
   const int listed = begins ? begins[row + 1] - begins[row] : 0;
   if (begins && listed <= static_cast<int>(kWarp)) add_listed(sum, lists + begins[row], listed);
   else add_found(sum, index, size.count, row);
   if (column < size.width) out[row * size.width + column] = sum.total;
+}
+
+// Few updates of a table in its place: a warp for each of them, which adds all of its row if it is the first of these.
+template <class T>
+__global__ void add_few(const std::int32_t* index, const T* updates, T* table, Rows size) {
+  const std::int64_t tiles = (size.width + kWarp - 1) / kWarp, part = global_thread() / kWarp;
+  if (part >= size.count * tiles) return;
+  const std::int64_t mine = part / tiles, column = part % tiles * kWarp + threadIdx.x % kWarp, row = index[mine];
+  if (row < 0 || row >= size.rows) return;
+  for (std::int64_t i = 0; i < mine; ++i)
+    if (index[i] == row) return;
+  RowSum<T> sum{updates, size.width, column};
+  if (column < size.width) sum.total = table[row * size.width + column];
+  add_found(sum, index, size.count, row);
+  if (column < size.width) table[row * size.width + column] = sum.total;
 }
 
 // How often each row is meant; counts are zeros before.
@@ -154,24 +171,36 @@ OpKernel gather_kernel(const OpCall& call, Backend& backend) {
       };
 }
 
-OpKernel scatter_add_kernel(const OpCall& call, Backend& backend) {
+namespace {
+
+// to_table: the inputs are a table, indices and updates; else indices and updates.
+OpKernel add_rows_kernel(const OpCall& call, Backend& backend, bool to_table) {
   const std::int64_t rows = call.out.shape[0];
-  const Rows size{call.in[0].size(), call.out.size() / std::max<std::int64_t>(1, rows), rows};
+  const std::size_t first = to_table ? 1 : 0;  // of the indices
+  const Rows size{call.in[first].size(), call.out.size() / std::max<std::int64_t>(1, rows), rows};
   // With few rows or indices each row looks at all indices; else there is a list for each before.
-  constexpr std::int64_t kFew = std::int64_t{1} << 16, kMost = std::int64_t{1} << 31;
+  constexpr std::int64_t kFew = std::int64_t{1} << 16, kMost = std::int64_t{1} << 31, kFewUpdates = 128;
+  const bool few = size.count <= kFewUpdates && size.count < size.rows;
   const bool listed = size.rows * (size.count / kWarp) > kFew && size.count < kMost && size.rows < kMost;
   if (listed)
     cuda(backend).need_scratch(static_cast<std::size_t>(2 * size.rows + 1 + size.count) *
                                sizeof(std::int32_t));
   return dispatch(call.out.dtype, [&]<class T>(T) -> OpKernel {
-    return [size, listed, &on = cuda(backend), site = cuda(backend).fault_site(call, outside_of(rows))](
-               const std::byte* const* in, std::byte* out) {
-      const auto* index = reinterpret_cast<const std::int32_t*>(in[0]);
+    return [size, first, few, listed, inputs = call.in.size(), &on = cuda(backend),
+            site = cuda(backend).fault_site(call, outside_of(rows))](const std::byte* const* in, std::byte* out) {
+      const auto* index = reinterpret_cast<const std::int32_t*>(in[first]);
+      const T* updates = reinterpret_cast<const T*>(in[first + 1]);
+      const T* table = first ? reinterpret_cast<const T*>(in[0]) : nullptr;
+      T* to = reinterpret_cast<T*>(out);
       launch(on, for_each_of(size.count), check_indices, index, size.count, size.rows, on.faults(), site);
-      const std::int64_t warps = size.rows * ((size.width + kWarp - 1) / kWarp);
+      const std::int64_t tiles = (size.width + kWarp - 1) / kWarp;
+      if (few && table == to) {
+        launch(on, for_each_of(size.count * tiles * kWarp), add_few<T>, index, updates, to, size);
+        return;
+      }
       std::int32_t *counts = nullptr, *begins = nullptr, *lists = nullptr;
       if (listed) {
-        counts = scratch_of<std::int32_t>(in, 2), begins = counts + size.rows, lists = begins + size.rows + 1;
+        counts = scratch_of<std::int32_t>(in, inputs), begins = counts + size.rows, lists = begins + size.rows + 1;
         on.zero(reinterpret_cast<std::byte*>(counts),
                 static_cast<std::size_t>(size.rows) * sizeof(std::int32_t));
         launch(on, for_each_of(size.count), count_rows, index, counts, size);
@@ -179,10 +208,15 @@ OpKernel scatter_add_kernel(const OpCall& call, Backend& backend) {
                size.rows);
         launch(on, for_each_of(size.count), fill_lists, index, counts, begins, lists, size);
       }
-      launch(on, for_each_of(warps * kWarp), scatter_add<T>, index, reinterpret_cast<const T*>(in[1]),
-             reinterpret_cast<T*>(out), size, begins, lists);
+      launch(on, for_each_of(size.rows * tiles * kWarp), scatter_add<T>, index, updates, table, to, size, begins, lists);
     };
   });
 }
+
+}  // namespace
+
+OpKernel scatter_add_kernel(const OpCall& call, Backend& backend) { return add_rows_kernel(call, backend, false); }
+
+OpKernel index_add_kernel(const OpCall& call, Backend& backend) { return add_rows_kernel(call, backend, true); }
 
 }  // namespace nestgrad::cuda

@@ -18,6 +18,7 @@ void fill_in_kernels() {
     cast_op.cuda = cast_kernel;
     gather_op.cuda = gather_kernel;
     scatter_op.cuda = scatter_add_kernel;
+    index_add_op.cuda = index_add_kernel;
     iota_op.cuda = iota_kernel;
     tril_op.cuda = tril_kernel;
     cumsum_op.cuda = cumsum_kernel;

@@ -21,6 +21,7 @@ OpKernel pad_kernel(const OpCall& call, Backend& backend);
 OpKernel cast_kernel(const OpCall& call, Backend& backend);
 OpKernel gather_kernel(const OpCall& call, Backend& backend);
 OpKernel scatter_add_kernel(const OpCall& call, Backend& backend);
+OpKernel index_add_kernel(const OpCall& call, Backend& backend);
 OpKernel iota_kernel(const OpCall& call, Backend& backend);
 OpKernel tril_kernel(const OpCall& call, Backend& backend);
 OpKernel cumsum_kernel(const OpCall& call, Backend& backend);

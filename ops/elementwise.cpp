@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "engine/core/index.h"
+#include "engine/core/spread_operand.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
@@ -73,9 +74,60 @@ ElementLoop element_loop(DType dtype, const std::vector<char>& stretched) {
   return kernels().elementwise->of[static_cast<int>(formula)][static_cast<int>(dtype)][choice];
 }
 
+// With runs that are shorter than what it takes to begin one: operands are spread in memory, block by block.
+class ShortRuns {
+ public:
+  static constexpr std::int64_t kMostInner = 16;
+
+  explicit ShortRuns(const OpCall& call) : size_(call.out.size()) {
+    for (const Spec& in : call.in) {
+      stretched.push_back(in.size() == 1);
+      is_whole_.push_back(in.size() == size_);
+      operands_.emplace_back(in, call.out);
+    }
+  }
+
+  // U: as large as an element.
+  template <int N, class U>
+  void run(const std::byte* const* in, std::byte* out, ElementLoop loop) const {
+    in_blocks(size_, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      U memory[N][kBlock];
+      for (std::int64_t at = begin; at < end; at += kBlock) {
+        const std::int64_t n = std::min(kBlock, end - at);
+        const std::byte* p[N];
+        for (int k = 0; k < N; ++k) {
+          const U* x = reinterpret_cast<const U*>(in[k]);
+          const bool spread = !is_whole_[uz(k)] && !stretched[uz(k)];
+          if (spread) operands_[uz(k)].expand(x, at, at + n, memory[k]);
+          p[k] = reinterpret_cast<const std::byte*>(spread ? memory[k] : x + (is_whole_[uz(k)] ? at : 0));
+        }
+        loop(p, out + uz(at) * sizeof(U), n);
+      }
+    });
+  }
+
+  std::vector<char> stretched;  // per operand: it is one element
+
+ private:
+  static constexpr std::int64_t kBlock = 512;  // elements
+
+  std::int64_t size_;
+  std::vector<char> is_whole_;  // per operand: it has the output's shape
+  std::vector<SpreadOperand> operands_;
+};
+
 template <Formula formula, int N>
 OpKernel make_kernel(const OpCall& call) {
   BroadcastLoop loop(call);
+  if (!loop.outer_sizes.empty() && loop.inner > 0 && loop.inner <= ShortRuns::kMostInner) {
+    ShortRuns runs(call);
+    if (const ElementLoop each = element_loop<formula>(call.out.dtype, runs.stretched))
+      return [runs = std::move(runs), each, wide = size_of(call.out.dtype) == 8](const std::byte* const* in,
+                                                                                 std::byte* out) {
+        if (wide) runs.run<N, std::uint64_t>(in, out, each);
+        else runs.run<N, std::uint32_t>(in, out, each);
+      };
+  }
   const ElementLoop inner = element_loop<formula>(call.out.dtype, loop.stretched);
   if (!inner) call.dtype_error("integers are not supported; cast() to f32 or f64 first");
   return [loop = std::move(loop), inner, size = size_of(call.out.dtype)](

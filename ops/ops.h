@@ -118,6 +118,9 @@ std::vector<Tensor> split(Operand x, int axis, const std::vector<std::int64_t>& 
 Tensor gather(Operand table, Operand indices);
 // Zeros [n, ...] plus updates [indices.., ...] added at their rows, in index order.
 Tensor scatter_add(Operand indices, Operand updates, std::int64_t n);
+// The table [n, ...] plus updates [indices.., ...] added at their rows, in index order. A loop whose carry it updates
+// takes the time of the updates, not of the table. ValueError at run time if an index is outside.
+Tensor index_add(Operand table, Operand indices, Operand updates);
 Tensor iota(DType dtype, const Shape& shape, int axis, Loc loc = Loc::current());  // 0, 1, 2, .. along axis
 Tensor eye(DType dtype, std::int64_t n, Loc loc = Loc::current());  // [n, n], ones on the diagonal
 Tensor one_hot(Operand indices, std::int64_t n, DType dtype);       // i32 [...] -> [..., n]

@@ -88,23 +88,41 @@ ReducePlan::ReducePlan(const OpCall& c) {
 
 namespace {
 
-constexpr std::int64_t kSumTile = 256;  // columns of a sum over rows that one thread takes at once
+// Columns of a sum over rows that one thread takes at once: as many as there are, but some for each thread.
+std::int64_t tile_of(std::int64_t columns) {
+  constexpr std::int64_t kLeast = 256, kMost = 2048;
+  return std::clamp(columns / thread_count() / kLeast * kLeast, kLeast, kMost);
+}
 
 // One: a run to a number. Across: runs to a run.
 template <class T>
 using One = T (*)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
+// Short: of rows of less than ReduceKernel::kMostShort elements, one behind the other, each to a number.
+template <class T>
+using Short = void (*)(const T* x, std::int64_t rows, std::int64_t n, T* y);
 template <class T>
 using Across = void (*)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
 
 template <class T>
-OpKernel reduce_call(const OpCall& c, One<T> one, Across<T> across) {
-  return [plan = ReducePlan(c), one, across](const std::byte* const* in, std::byte* out) {
+OpKernel reduce_call(const OpCall& c, One<T> one, Short<T> short_rows, Across<T> across) {
+  ReducePlan plan(c);
+  const std::int64_t n = plan.inner, rows = c.out.size();
+  if (!plan.rows && n > 0 && n < ReduceKernel<T>::kMostShort && rows * n == c.in[0].size())
+    return [=](const std::byte* const* in, std::byte* out) {
+      const T* x = reinterpret_cast<const T*>(in[0]);
+      T* y = reinterpret_cast<T*>(out);
+      in_blocks(rows, kGrain / n, [&](std::int64_t begin, std::int64_t end) {
+        short_rows(x + begin * n, end - begin, n, y + begin);
+      });
+    };
+  return [plan = std::move(plan), one, across](const std::byte* const* in, std::byte* out) {
     const T* x = reinterpret_cast<const T*>(in[0]);
     T* y = reinterpret_cast<T*>(out);
     const auto count = static_cast<std::int64_t>(plan.steps.size());
-    const std::int64_t terms = count * (plan.rows ? kSumTile : plan.inner);
+    const std::int64_t columns = tile_of(plan.inner);
+    const std::int64_t terms = count * (plan.rows ? std::min(columns, plan.inner) : plan.inner);
     // Each part is an output, or a tile of the outputs of one run.
-    const std::int64_t tiles = plan.rows ? (plan.inner + kSumTile - 1) / kSumTile : 1;
+    const std::int64_t tiles = plan.rows ? (plan.inner + columns - 1) / columns : 1;
     const auto parts = static_cast<std::int64_t>(plan.out_starts.size()) * tiles;
     in_blocks(parts, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, terms)),
               [&](std::int64_t begin, std::int64_t end) {
@@ -114,8 +132,8 @@ OpKernel reduce_call(const OpCall& c, One<T> one, Across<T> across) {
                     y[part] = one(from, plan.steps.data(), count, plan.inner);
                     continue;
                   }
-                  const std::int64_t tile = part % tiles * kSumTile;
-                  across(from + tile, plan.steps.data(), count, std::min(kSumTile, plan.inner - tile),
+                  const std::int64_t tile = part % tiles * columns;
+                  across(from + tile, plan.steps.data(), count, std::min(columns, plan.inner - tile),
                          y + part / tiles * plan.inner + tile);
                 }
               });
@@ -177,7 +195,8 @@ constinit const Op sum_op = {
     .cpu =
         [](const OpCall& c) {
           return dispatch(c.out.dtype, [&]<class T>(T) {
-            return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_across);
+            return reduce_call<T>(c, reduce_kernel<T>().sum, reduce_kernel<T>().sum_short,
+                                  reduce_kernel<T>().sum_across);
           });
         },
     .row_reduction = [](const OpCall& c) -> RowReduction {
@@ -213,7 +232,8 @@ constinit const Op max_over_op = {
     .cpu =
         [](const OpCall& c) {
           return dispatch(c.out.dtype, [&]<class T>(T) {
-            return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_across);
+            return reduce_call<T>(c, reduce_kernel<T>().max, reduce_kernel<T>().max_short,
+                                  reduce_kernel<T>().max_across);
           });
         },
     .row_reduction = [](const OpCall& c) -> RowReduction {

@@ -66,6 +66,16 @@ Tensor merged_into(Tensor sum, Tensor b, int depth) {
   return {};
 }
 
+// x + t where t adds rows up at their indices (scatter_add, perhaps with more added to it): each row goes to x itself, for which a
+// table of zeros need neither be made nor be added.
+Tensor rows_added_to(Tensor x, Tensor t, int depth) {
+  if (x.spec() != t.spec() || is(x, matmul_op)) return {};  // a product is added to the rows
+  if (is(t, scatter_op)) return index_add(x, input_of(t, 0), input_of(t, 1));
+  if (!is(t, index_add_op) || depth == 0) return {};
+  const Tensor inner = rows_added_to(x, input_of(t, 0), depth - 1);
+  return inner.defined() ? index_add(inner, input_of(t, 1), input_of(t, 2)) : Tensor();
+}
+
 Tensor times(Tensor x, double c) { return c == 1 ? x : c == -1 ? -x : x * constant(c, x.dtype()); }
 
 }  // namespace
@@ -102,6 +112,9 @@ Tensor plus_zero(Tensor t) {
   if (is(b, neg_op)) return a - input_of(b);
   if (is(a, neg_op)) return b - input_of(a);
   if (!round) return {};
+  for (const std::size_t i : {1U, 0U})
+    if (const Tensor table = rows_added_to(input_of(t, 1 - i), input_of(t, i), 4); table.defined())
+      return table;
   for (const std::size_t i : {0U, 1U})
     if (node_of(input_of(t, i)).op == &matmul_op)
       if (const Tensor merged = merged_into(input_of(t, 1 - i), input_of(t, i), 4); merged.defined())

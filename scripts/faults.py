@@ -391,8 +391,11 @@ FAULTS = [
         ("sum-keeps-wrong-term", "inputs.push_back(own[«own[0] == sum->second»])", "own[0] != sum->second"),
         ("last-read-too-early", "text.last_read[uz(known)] = «text.ops.size()»", "0"),
     ]),
-    ("plan", "engine/plan/cluster.cpp", PLANS, [
+    ("plan", "engine/core/spread_operand.h", PLANS, [
         ("spread-starts-anew", "out += n, «within = 0»", "within"),
+        ("spread-of-runs-walks-once", "if ((counter[d] += d == 0 ? «runs» : 1) < dims_[d].size) break", "1"),
+    ]),
+    ("plan", "engine/plan/cluster.cpp", PLANS, [
         ("narrow-value-of-first-row", "reinterpret_cast<T*>(out[k]) + (outputs_[k].narrow ? «row» : begin)",
          "0"),
     ]),
@@ -567,6 +570,7 @@ FAULTS = [
         ("factor-that-varies", "same_for_all = same_for_all && («own < 0 || factor.dim(own) == 1»)", "true"),
         ("broadcast-lost",
          "const auto c = known_number(input_of(t, 1 - i)); if (!c || «x.spec() != t.spec()») continue", "false"),
+        ("rows-added-to-zeros", "if (is(t, scatter_op)) return index_add(«x», input_of(t, 0)", "x * 0.0"),
         ("difference-turned-round", "return «input_of(x, 1) - input_of(x, 0)»",
          "input_of(x, 0) - input_of(x, 1)"),
     ]),
@@ -1640,7 +1644,7 @@ OP_TABLE = {
     "all_sum": [0], "exchange": [0], "own": [0], "rank_after": [0], "rank_before": [0], "vary": [0],
     "broadcast_to": [0], "cast": [0], "causal_attention": [0, 1, 2],
     "causal_attention_derivative": [0, 1, 2, 3, 4], "concat": [0, 1, 2], "cumsum": [0], "custom_vjp": [0, 1], "gather": [0],
-    "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],
+    "index_add": [0, 2], "iota": [], "matmul": [0, 1], "max_over": [0], "pad": [0], "permute": [0], "probe": [0], "reshape": [0],
     "scatter_add": [1], "select": [1, 2], "slice": [0], "solve": [0, 1], "stop_gradient": [], "sum": [0],
     "triangular_solve": [0, 1], "tril": [0],
 }

@@ -320,6 +320,15 @@ Tensor constant(double value, DType dtype, Loc loc) {
   }
 }
 
+void check_nesting(std::string_view rule, const Graph& graph, Loc loc) {
+  constexpr int kMostDepth =
+      500;  // the usual stack holds five times as many, one under AddressSanitizer somewhat more
+  if (graph.depth() >= kMostDepth)
+    throw GraphError(
+        fmt::format("[{}] loops and functions are nested more than {} deep; make one loop of several (at {})",
+                    rule, kMostDepth, describe(loc)));
+}
+
 void check_defined(std::string_view rule, std::string_view what, std::span<const Tensor> values, Loc loc) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined())

@@ -122,6 +122,9 @@ Tensor emit(const Op& op, std::initializer_list<Tensor> inputs, Attrs attrs = {}
 // GraphError where one of them names nothing, or something of a graph that is gone: "[scan] carry 1 names nothing (at ..)".
 void check_defined(std::string_view rule, std::string_view what, std::span<const Tensor> values, Loc loc);
 
+// GraphError where a body inside this graph would be nested too deep: plans and derivatives call themselves for a body in a body.
+void check_nesting(std::string_view rule, const Graph& graph, Loc loc);
+
 Tensor constant(Array value, Loc loc = Loc::current());
 Tensor constant(double value, DType dtype, Loc loc = Loc::current());
 // The operand as a tensor; a number becomes a constant of the type of the tensor `like`, in its graph.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/index.h"
+#include "engine/core/spread_operand.h"
 #include "engine/core/thread_memory.h"
 #include "engine/core/threads.h"
 
@@ -12,54 +13,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 1024;  // elements
 constexpr std::size_t kMostArity = 3;
-
-// An input that is spread over the output: runs of `run` elements, contiguous or all the same.
-struct Spread {
-  struct Dim {
-    std::int64_t size, stride;  // of runs, innermost first; stride in elements of the input
-  };
-  std::int64_t run = 1;
-  bool repeats = false;
-  std::vector<Dim> dims;
-
-  Spread(const Spec& in, const Spec& out) {
-    const Shape strides = strides_of(in.shape);
-    std::vector<Dim> all;
-    for (int d = out.rank(); d-- > 0;) {
-      const std::int64_t size = out.shape[uz(d)];
-      if (size == 1) continue;
-      const int axis = d - (out.rank() - in.rank());
-      const std::int64_t stride = axis < 0 || in.shape[uz(axis)] == 1 ? 0 : strides[uz(axis)];
-      if (!all.empty() && stride == all.back().stride * all.back().size) all.back().size *= size;
-      else all.push_back({size, stride});
-    }
-    if (all.empty()) return;
-    run = all[0].size, repeats = all[0].stride == 0;
-    dims.assign(all.begin() + 1, all.end());
-  }
-
-  // Elements begin..end of the output's order.
-  template <class T>
-  void expand(const T* in, std::int64_t begin, std::int64_t end, T* out) const {
-    std::int64_t counter[kMostClusterRank], index = begin / run, within = begin % run;
-    for (std::size_t d = 0; d < dims.size(); index /= dims[d++].size) {
-      counter[d] = index % dims[d].size;
-      in += counter[d] * dims[d].stride;
-    }
-    for (std::int64_t at = begin;;) {
-      const std::int64_t n = std::min(run - within, end - at);
-      if (repeats) std::fill_n(out, n, *in);
-      else std::copy_n(in + within, n, out);
-      if ((at += n) == end) return;
-      out += n, within = 0;
-      for (std::size_t d = 0; d < dims.size(); ++d) {
-        in += dims[d].stride;
-        if (++counter[d] < dims[d].size) break;
-        in -= dims[d].stride * dims[d].size, counter[d] = 0;
-      }
-    }
-  }
-};
+static_assert(kMostClusterRank <= SpreadOperand::kMostAxes);
 
 // A value has a slot, which holds where its block begins; values that are not seen from outside have blocks
 // of their own in a thread's memory.
@@ -70,26 +24,35 @@ class Cluster {
       : inputs_(inputs), shape_(shape), narrow_shape_(narrow_spec(shape)) {
     if (std::ranges::any_of(ops, [](const ClusterOp& op) { return op.narrow; })) row_ = shape.shape.back();
     rows_ = shape.size() / row_;
+    find_long_runs(ops);
     for (std::size_t i = 0; i < ops.size(); ++i) add(ops, i);
   }
 
   void operator()(const std::byte* const* in, std::byte* const* out) const {
     in_blocks(rows_, std::max<std::int64_t>(1, kGrain / row_), [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t most = std::max<std::int64_t>(1, kBlock / row_);
-      for (std::int64_t row = begin; row < end; row += most)
-        run_block(in, out, row, std::min(most, end - row));
+      const std::int64_t room = std::max<std::int64_t>(1, kBlock / row_),
+                         parts = (run_rows_ + room - 1) / room, most = (run_rows_ + parts - 1) / parts;
+      for (std::int64_t row = begin; row < end;) {
+        const std::int64_t rows = std::min({most, run_rows_ - row % run_rows_, end - row});
+        run_block(in, out, row, rows);
+        row += rows;
+      }
     });
   }
 
  private:
   static constexpr std::size_t kMostSlots = 2 * (kMostClusterInputs + kMostClusterOps);
 
-  enum class Kind : std::uint8_t { whole, one, spread };
+  // whole: as large as what reads it. one: a single element. spread: it is spread in memory, block by block. run, repeated: each
+  // block lies within one run of it, which is read where it lies, or is one element.
+  enum class Kind : std::uint8_t { whole, one, spread, run, repeated };
+  // Runs from which on operands are read where they lie: of shorter ones each would be a block, which takes longer than to copy them.
+  static constexpr std::int64_t kLongRun = 256;
   struct Source {  // an input as operands see it
     std::size_t input;
     bool narrow;
     Kind kind;
-    Spread spread;
+    SpreadOperand spread;
     std::size_t slot;
   };
   struct Step {
@@ -113,20 +76,39 @@ class Cluster {
     return blocks_.size() - 1;
   }
 
+  // If all that is spread over the shape has long runs, blocks are cut so that none crosses the end of one. (What is reduced must be
+  // in memory.)
+  void find_long_runs(const std::vector<ClusterOp>& ops) {
+    std::int64_t least = shape_.size();
+    for (const ClusterOp& op : ops)
+      for (int o : op.operands) {
+        if (o < 0 || (op.narrow && !op.reduce)) continue;
+        const Spec& in = inputs_[uz(o)];
+        if (in.size() == shape_.size() || in.size() == 1) continue;
+        least = op.reduce ? 0 : std::min(least, SpreadOperand(in, shape_).run());
+      }
+    long_runs_ = least >= kLongRun && least % row_ == 0;
+    run_rows_ = std::max<std::int64_t>(1, (long_runs_ ? least : shape_.size()) / row_);
+  }
+
   std::size_t slot_of_input(std::size_t input, bool as_narrow) {
     for (const Source& s : sources_)
       if (s.input == input && s.narrow == as_narrow) return s.slot;
     const Spec& target = as_narrow ? narrow_shape_ : shape_;
+    SpreadOperand spread(inputs_[input], target);
     const Kind kind = inputs_[input].size() == target.size() ? Kind::whole
                       : inputs_[input].size() == 1           ? Kind::one
-                                                             : Kind::spread;
+                      : as_narrow || !long_runs_             ? Kind::spread
+                      : spread.repeats()                     ? Kind::repeated
+                                                             : Kind::run;
     const std::size_t slot = new_slot(kind == Kind::spread);
-    sources_.push_back({input, as_narrow, kind, Spread(inputs_[input], target), slot});
+    sources_.push_back({input, as_narrow, kind, std::move(spread), slot});
     return slot;
   }
   bool is_one(std::size_t slot) const {
-    return std::ranges::any_of(sources_,
-                               [&](const Source& s) { return s.slot == slot && s.kind == Kind::one; });
+    return std::ranges::any_of(sources_, [&](const Source& s) {
+      return s.slot == slot && (s.kind == Kind::one || s.kind == Kind::repeated);
+    });
   }
 
   void add(const std::vector<ClusterOp>& ops, std::size_t i) {
@@ -171,6 +153,7 @@ class Cluster {
       T* x = const_cast<T*>(reinterpret_cast<const T*>(in[s.input]));
       if (s.kind == Kind::whole) at[s.slot] = x + (s.narrow ? row : begin);
       else if (s.kind == Kind::one) at[s.slot] = x;
+      else if (s.kind != Kind::spread) at[s.slot] = x + s.spread.place(begin);
       else if (s.narrow) s.spread.expand(x, row, row + rows, at[s.slot]);
       else s.spread.expand(x, begin, begin + n, at[s.slot]);
     }
@@ -197,6 +180,8 @@ class Cluster {
   std::vector<Spec> inputs_;
   Spec shape_, narrow_shape_;
   std::int64_t row_ = 1, rows_ = 0;  // without narrow values any element is a row
+  bool long_runs_ = false;
+  std::int64_t run_rows_ = 1;  // of the shortest run, if those are long
   std::vector<Source> sources_;
   std::vector<Step> steps_;
   std::vector<Result> results_;

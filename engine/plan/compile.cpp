@@ -68,16 +68,28 @@ void Compiler::place_outputs() {
     const OpKind kind = node(root).op->kind;
     if (kind == OpKind::input || kind == OpKind::constant || value(root).place.kind != Place::Kind::none)
       continue;
-    if (homes_[k].at < inputs) over_.emplace(root, homes_[k].at);
-    else value(root) = {homes_[k], -1};
+    if (homes_[k].at >= inputs) {
+      value(root) = {homes_[k], -1};
+      continue;
+    }
+    over_.emplace(root, homes_[k].at);
+    for (NodeId before : written_over(graph_.nodes(), source_.inputs[homes_[k].at], root))
+      over_.emplace(before, homes_[k].at);
   }
 }
 
 bool Compiler::take_input(NodeId id) {
   const auto donated = over_.find(id);
-  if (donated == over_.end() || last_reader_[uz(source_.inputs[donated->second])] >= group_) return false;
-  value(id) = {{Place::Kind::external, donated->second}, -1};
+  if (donated == over_.end() || lives_over_.contains(donated->second) ||
+      last_reader_[uz(source_.inputs[donated->second])] >= group_)
+    return false;
+  live_over(id, donated->second);
   return true;
+}
+
+void Compiler::live_over(NodeId id, std::size_t input) {
+  value(id) = {{Place::Kind::external, input}, -1};
+  lives_over_[input] = id;
 }
 
 void Compiler::copy_outputs() {
@@ -142,9 +154,11 @@ bool Compiler::take_over(NodeId id, const std::vector<NodeId>& inputs, MayReuse 
   };
   if (const auto donated = over_.find(id); donated != over_.end())
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const Place place{Place::Kind::external, donated->second};
-      if (value(root_of(inputs[i])).place != place || !dies(i)) continue;
-      value(id) = {place, -1};
+      const NodeId from = root_of(inputs[i]);
+      const auto owner = lives_over_.find(donated->second);
+      const NodeId last = owner == lives_over_.end() ? source_.inputs[donated->second] : owner->second;
+      if (from != last || !dies(i)) continue;
+      live_over(id, donated->second);
       return true;
     }
   for (std::size_t i = 0; i < inputs.size(); ++i) {

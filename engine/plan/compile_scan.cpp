@@ -194,7 +194,16 @@ class ScanCompiler {
         if (live_[i] && !carried[i]) carried[i] = grew = true;
     }
     for (std::size_t i = 0; i < carried.size(); ++i)
-      if (carried[i]) carries_.push_back(static_cast<NodeId>(i));
+      if (carried[i])
+        (stays_as_it_is(static_cast<NodeId>(i)) ? unchanged_ : carries_).push_back(static_cast<NodeId>(i));
+  }
+
+  // A carry that each step hands on, and that nobody reads behind the steps, is a constant of them.
+  bool stays_as_it_is(NodeId carry) const {
+    if (body_.outs[uz(carry)] != carry || finals_[uz(carry)] >= 0 || attrs_.recomputes ||
+        part_of(carry).partial)
+      return false;
+    return std::ranges::none_of(results_.stacks, [&](NodeId p) { return shown_by(c_.node(p)) == carry; });
   }
 
   void add_carries() {
@@ -205,9 +214,7 @@ class ScanCompiler {
       StepCarry c{.part = part(cut),
                   .dtype = body_.spec(in).dtype,
                   .init = table_.base(begin_of(in)),
-                  .partial = cut.partial,
-                  .even = memory_.take(cut.bytes),
-                  .odd = memory_.take(cut.bytes)};
+                  .partial = cut.partial};
       if (attrs_.recomputes) c.copies = table_.base(copies_of_other(in));
       else if (copies) c.copies = table_.base(scratch(cut.bytes * slices * copies));
       if (const NodeId last = finals_[uz(in)]; last >= 0) {
@@ -251,6 +258,11 @@ class ScanCompiler {
       else if (const auto lazy = c_.lazy_stacks_.find(source); lazy != c_.lazy_stacks_.end())
         table_.xs.push_back(recomputed(lazy->second.first, lazy->second.second));
       else table_.xs.push_back(stored(i, source));
+    }
+    for (NodeId i : unchanged_) {
+      ins_.push_back(i);
+      table_.constants.push_back(
+          {.part = part(part_of(i)), .base = table_.base(c_.use(node_.inputs[uz(i)]))});
     }
   }
 
@@ -340,13 +352,44 @@ class ScanCompiler {
 
   OpView view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
 
+  // May a step make this carry over what it reads of it? Whether it does is known once the body is compiled. Of small carries, and in few steps, there is nothing to gain.
+  bool may_stay(const StepCarry& carry, NodeId in) const {
+    constexpr std::int64_t kLeastBytes = 1024;
+    constexpr int kLeastSteps = 4;
+    if (carry.stack >= 0 || carry.part.bytes < kLeastBytes || table_.steps < kLeastSteps) return false;
+    return !written_over(body_.nodes, in, body_.outs[uz(in)]).empty();
+  }
+
+  // Does each stretch of each slice leave this carry in memory that is not the worker's?
+  bool always_ends_elsewhere(const StepCarry& c) const {
+    const auto owners = std::span(table_.owners).subspan(uz(c.part.at), uz(table_.slices));
+    return c.final_value >= 0 && scan_->every == 0 && (c.partial || std::ranges::count(owners, 0) == 0);
+  }
+
+  // The body, with those carries written in place that need no copy for it.
+  Program body_with_carries_in_place() {
+    if (!c_.backend() && c_.options_.reuse)
+      for (std::size_t k = 0; k < carries_.size(); ++k)
+        if (may_stay(table_.carries[k], carries_[k])) in_place_.push_back({.output = k, .input = k});
+    for (;;) {
+      Program body = compiled_body();
+      const auto is_copied = [&](const Donation& d) {
+        return std::ranges::any_of(body.code, [&](const Instruction& ins) {
+          return !ins.op && ins.out == Place{Place::Kind::external, d.input};
+        });
+      };
+      if (std::erase_if(in_place_, is_copied) == 0) return body;
+    }
+  }
+
   Program compiled_body() const {
-    if (!sliced_) return compile(body_.nodes, ins_, outs_, c_.options_, true);
+    PlanOptions options = c_.options_;
+    options.donate = in_place_;
+    if (!sliced_) return compile(body_.nodes, ins_, outs_, options, true);
     const auto made = [&](std::vector<NodeId> ids) {
       for (NodeId& i : ids) i = sliced_->made[uz(i)];
       return ids;
     };
-    PlanOptions options = c_.options_;
     // The kernel of the whole scan makes its products itself.
     if (c_.is_fused(id_)) options.precision = Precision::f32;
     return compile(sliced_->graph->nodes(), made(ins_), made(outs_), options, true);
@@ -354,8 +397,14 @@ class ScanCompiler {
 
   void add_workers() {
     scan_->workers.resize(uz(std::min(table_.slices, c_.options_.workers)));
+    scan_->workers[0].body = body_with_carries_in_place();
+    for (const Donation& d : in_place_) table_.carries[d.input].in_place = true;
+    for (StepCarry& c : table_.carries) {
+      if (!c.in_place || !always_ends_elsewhere(c)) c.even = memory_.take(uz(c.part.bytes));
+      if (!c.in_place) c.odd = memory_.take(uz(c.part.bytes));
+    }
     for (ScanStep::Worker& w : scan_->workers) {
-      w.body = compiled_body();
+      if (&w != &scan_->workers[0]) w.body = compiled_body();
       w.bases.resize(table_.bases.size());
       w.externals.resize(ins_.size() + outs_.size());
       w.carry_in.resize(table_.carries.size());
@@ -379,7 +428,9 @@ class ScanCompiler {
   std::vector<NodeId> finals_;      // by carry; -1: not asked for
   std::vector<char> live_;          // of the body's nodes
   std::vector<NodeId> carries_;     // those that matter
+  std::vector<NodeId> unchanged_;   // of those that do, the ones that are no more than a constant
   std::vector<NodeId> ins_, outs_;  // of the compiled body
+  std::vector<Donation> in_place_;  // of it: carries that are written over what is read of them
 };
 
 void Compiler::issue_scan(NodeId id) { ScanCompiler(*this, id).issue(); }

@@ -60,6 +60,7 @@ class Compiler {
   Place copy(NodeId id, Place from, Place to);
   // Lets id, an output, live where the input lives that was donated for it, if no later instruction reads that.
   bool take_input(NodeId id);
+  void live_over(NodeId id, std::size_t input);
   int new_buffer(std::size_t bytes);
   // Gives id a home in the arena unless it has one (an output).
   void give_home(NodeId id);
@@ -119,7 +120,9 @@ class Compiler {
   std::vector<Value> values_;
   std::vector<Lifetime> buffers_;
   std::vector<Place> homes_;                      // of the outputs, at the end
-  std::unordered_map<NodeId, std::size_t> over_;  // value that is an output -> the input donated for it
+  // Value that is an output, or of which one is made in its place -> the input donated for it.
+  std::unordered_map<NodeId, std::size_t> over_;
+  std::unordered_map<std::size_t, NodeId> lives_over_;  // such an input -> the value that has its place now
   std::size_t group_ = 0;                         // of fusion_.order: what is being issued
   std::vector<std::size_t> last_reader_;          // of a value's bytes: the last group that reads them
   Fusion fusion_;

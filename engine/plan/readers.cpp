@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/index.h"
+#include "engine/core/node_call.h"
 
 namespace nestgrad {
 
@@ -21,9 +22,46 @@ std::vector<char> live_nodes(const std::deque<GraphNode>& nodes, std::span<const
   return live;
 }
 
-NodeId root_of_alias(const Graph& graph, NodeId id) {
-  while (graph.node(id).op->is_alias) id = graph.node(id).inputs[0];
+namespace {
+
+NodeId root_of(const std::deque<GraphNode>& nodes, NodeId id) {
+  while (nodes[uz(id)].op->is_alias) id = nodes[uz(id)].inputs[0];
   return id;
+}
+
+class WayBack {
+ public:
+  WayBack(const std::deque<GraphNode>& nodes, NodeId to) : nodes_(nodes), to_(to) {}
+  // Does a way lead from this value to `to`? It is added to `way`.
+  bool find(NodeId id, std::vector<NodeId>& way) {
+    id = root_of(nodes_, id);
+    if (id == to_) return !way.empty();
+    const GraphNode& n = nodes_[uz(id)];
+    if (n.op->kind != OpKind::value || n.op->is_alias || ++visited_ > kMost) return false;
+    way.push_back(id);
+    const NodeCall call(nodes_, n);
+    for (std::size_t i = 0; i < n.inputs.size(); ++i)
+      if (n.op->is_addition || (n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i))))
+        if (nodes_[uz(n.inputs[i])].spec == n.spec && find(n.inputs[i], way)) return true;
+    way.pop_back();
+    return false;
+  }
+
+ private:
+  static constexpr int kMost = 64;  // values that are looked at
+  const std::deque<GraphNode>& nodes_;
+  NodeId to_;
+  int visited_ = 0;
+};
+
+}  // namespace
+
+NodeId root_of_alias(const Graph& graph, NodeId id) { return root_of(graph.nodes(), id); }
+
+std::vector<NodeId> written_over(const std::deque<GraphNode>& nodes, NodeId to, NodeId node) {
+  std::vector<NodeId> way;
+  WayBack(nodes, to).find(node, way);
+  return way;
 }
 
 std::vector<std::vector<Reader>> readers_of(const Graph& graph, const std::vector<char>& live,

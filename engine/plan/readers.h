@@ -15,6 +15,11 @@ std::vector<char> live_nodes(const std::deque<GraphNode>& nodes, std::span<const
 // The node whose bytes an alias shows; a node that is none of them is its own root.
 NodeId root_of_alias(const Graph& graph, NodeId id);
 
+// Values of which each may be written over the one before it, the first over the input `to`: from `node`, the last, to the first.
+// An op writes over an operand that it may reuse (Op::may_reuse) or adds to. Empty: there are none, or more than a few.
+//   c' = (c + a b) + d e   // {c', c + a b}, for `to` = c
+std::vector<NodeId> written_over(const std::deque<GraphNode>& nodes, NodeId to, NodeId node);
+
 // Who reads a value, as which operand; id -1: the caller.
 struct Reader {
   NodeId id, operand;

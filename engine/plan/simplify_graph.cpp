@@ -97,6 +97,8 @@ Lowered settle_bodies(Lowered from, const How& how) {
   for (NodeId id = 0; id < from.graph->size(); ++id) {
     const GraphNode& n = from.graph->node(id);
     to[id] = is_scan(n) ? settle_scan(to, id, n, stacked[id], how) : to.copy(id);
+    if (n.op->kind == OpKind::final && how.graph.simplify)  // the settled body may hand on a carry as it is
+      if (const Tensor start = n.op->simplify(to[id]); start.defined()) to[id] = start;
   }
   return to.lowered(from.inputs, from.outputs);
 }

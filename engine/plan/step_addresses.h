@@ -26,7 +26,10 @@ struct StepCarry {
   int copies = -1;                 // [copies, slices]: what stretches begin with
   int stack = -1;                  // the stack of what the steps begin with; each writes the next there
   bool partial = false;            // the value is the sum over the slices
-  std::int64_t even = 0, odd = 0;  // in base 0: where steps write by turns what goes nowhere else
+  // Steps write over what they read: it lies where the stretch leaves it, or else in `even`.
+  bool in_place = false;
+  // In base 0: where steps write by turns what goes nowhere else. -1: they need none.
+  std::int64_t even = -1, odd = -1;
 };
 
 // A value of every step, or one of all: read (xs, constants) or written (stacks).
@@ -79,6 +82,10 @@ class StepAddresses {
     if (s.from_copy >= 0) return copy(c, s.from_copy);
     return begins_with_zeros(c, s) ? base_(0) + c.odd : base_(c.init) + offset(c.part);
   }
+  // Where a carry in place is in all of the stretch's steps; what begin() says is to be copied there.
+  NESTGRAD_HOST_DEVICE std::byte* stays(const StepCarry& c, const Stretch& s) const {
+    return next(c, s, s.count - 1, 0);
+  }
   // Has the stack a place for what the carry is at the stretch's times?
   NESTGRAD_HOST_DEVICE bool keeps(const StepCarry& c, const Stretch& s) const {
     return c.stack >= 0 && is_stored(t_.stack[c.stack], s);
@@ -86,7 +93,7 @@ class StepAddresses {
   // Where step i of the stretch, at `time`, writes what the carry is next.
   NESTGRAD_HOST_DEVICE std::byte* next(const StepCarry& c, const Stretch& s, int i, int time) const {
     std::byte* const elsewhere = next_elsewhere(c, s, i, time);
-    return elsewhere ? elsewhere : base_(0) + (i % 2 ? c.odd : c.even);
+    return elsewhere ? elsewhere : base_(0) + (i % 2 && !c.in_place ? c.odd : c.even);
   }
   // The same, but null where nobody needs it but the next step.
   NESTGRAD_HOST_DEVICE std::byte* next_elsewhere(const StepCarry& c, const Stretch& s, int i,

@@ -51,7 +51,9 @@ std::vector<int> levels_of_outputs(const Program& body) {
   std::vector<int> levels(body.outputs.size(), 0);
   for (const Instruction& ins : body.code)
     for_each_write(body, ins, [&](const Place& place, int level) {
-      if (place.kind == Place::Kind::external) levels[place.at - body.inputs.size()] = level;
+      // A carry that is written in place is input i and output i.
+      if (place.kind == Place::Kind::external)
+        levels[place.at < body.inputs.size() ? place.at : place.at - body.inputs.size()] = level;
     });
   return levels;
 }
@@ -115,7 +117,8 @@ std::size_t spare_on_top(const Program& program) {
     const int in_a_row = scan.every ? std::min(scan.every, table.steps) : table.steps;
     std::int64_t needed = 0;
     for (const StepCarry& c : table.carries)
-      if (c.stack < 0 && in_a_row > 2) needed = std::max(needed, c.odd + c.part.bytes);
+      if (c.stack < 0 && c.even >= 0 && in_a_row > 2)
+        needed = std::max(needed, (c.in_place ? c.even : c.odd) + c.part.bytes);
     for (const StepValue& v : table.stacks)
       if (v.window) needed = std::max(needed, table.offsets[uz(v.part.at)] + v.part.bytes * v.window);
     return needed == 0 ? scan.memory_bytes() * scan.workers.size() : scan.memory_bytes() - uz(needed);

@@ -61,6 +61,14 @@ class SliceRun {
   void run(const Stretch& s) {
     for (std::size_t k = 0; k < state_.carry_in.size(); ++k) {
       const StepCarry& c = scan_.table.carries[k];
+      if (c.in_place) {
+        std::byte* const stays = addresses_.stays(c, s);
+        if (addresses_.begins_with_zeros(c, s)) std::memset(stays, 0, uz(c.part.bytes));
+        else if (std::byte* const begin = addresses_.begin(c, s); begin != stays)
+          copy(begin, stays, c.part.bytes);
+        state_.carry_in[k] = stays;
+        continue;
+      }
       std::byte* begin = addresses_.begin(c, s);
       if (addresses_.begins_with_zeros(c, s)) std::memset(begin, 0, uz(c.part.bytes));
       if (addresses_.keeps(c, s)) copy(begin, addresses_.at(table_.stack[c.stack], s.first), c.part.bytes);
@@ -93,7 +101,10 @@ class SliceRun {
       for (const StepValue& c : scan_.table.constants) *slot++ = addresses_.at(c, time);
     else slot += scan_.table.constants.size();
     std::byte** const next = slot;
-    for (const StepCarry& c : scan_.table.carries) *slot++ = addresses_.next(c, s, i, time);
+    for (std::size_t k = 0; k < state_.carry_in.size(); ++k) {
+      const StepCarry& c = scan_.table.carries[k];
+      *slot++ = c.in_place ? state_.carry_in[k] : addresses_.next(c, s, i, time);
+    }
     for (const StepValue& stack : scan_.table.stacks) {
       if (stack.of_carry) continue;
       if (i == 0 || stack.window) *slot = addresses_.written(stack, s, time);

@@ -89,10 +89,11 @@ NESTGRAD_MEMBER_FN bool is_masked(const AttentionSizes& s, Size queries, Size ke
   return queries == keys || (s.window != 0 && (queries + 1) * kBlock - 1 - keys * kBlock >= s.window);
 }
 
+// Of `count` columns.
 template <class T>
-NESTGRAD_MEMBER_FN void fill_outside(T* row, Range r, T value) {
+NESTGRAD_MEMBER_FN void fill_outside(T* row, Range r, Size count, T value) {
   for (Size i = 0; i < r.begin; ++i) row[i] = value;
-  for (Size i = r.end; i < kBlock; ++i) row[i] = value;
+  for (Size i = r.end; i < count; ++i) row[i] = value;
 }
 
 // ---- forward ----
@@ -105,42 +106,50 @@ struct Queries {
   T factor[kBlock];      // by which the last change of `top` scales what was added up before
 };
 
-// Scores, keys x queries, become e^(score - top); top, total and factor are those with these keys.
-template <class T>
-__attribute__((noinline)) void exponentials(T* scores, Queries<T>& to) {
-  constexpr int size = Pack<T>::size, packs = kBlock / size < 4 ? kBlock / size : 4, kParts = 4;
-  for (Size i = 0; i < kBlock; i += packs * size) {
-    Pack<T> top[packs];
+// Scores, keys x queries, become e^(score - top); top, total and factor are those with these keys. Of `packs` registers of queries
+// from query i on.
+template <int packs, class T>
+NESTGRAD_MEMBER_FN void exponentials_of(T* scores, Size keys, Size i, Queries<T>& to) {
+  constexpr int size = Pack<T>::size, kParts = 4;
+  Pack<T> top[packs];
 #pragma GCC unroll 16
-    for (int c = 0; c < packs; ++c) top[c] = Pack<T>::load(to.top + i + c * size);
-    for (Size j = 0; j < kBlock; ++j)
+  for (int c = 0; c < packs; ++c) top[c] = Pack<T>::load(to.top + i + c * size);
+  for (Size j = 0; j < keys; ++j)
 #pragma GCC unroll 16
-      for (int c = 0; c < packs; ++c)
-        top[c] = at_least(Pack<T>::load(scores + j * kBlock + i + c * size), top[c]);
-    for (int c = 0; c < packs; ++c) {
-      T* const column = scores + i + c * size;
-      T* const old = to.top + i + c * size;
-      m::exp(Pack<T>::load(old) - top[c]).store(to.factor + i + c * size);
-      top[c].store(old);
-      Pack<T> sum[kParts];
+    for (int c = 0; c < packs; ++c)
+      top[c] = at_least(Pack<T>::load(scores + j * kBlock + i + c * size), top[c]);
+  for (int c = 0; c < packs; ++c) {
+    T* const column = scores + i + c * size;
+    T* const old = to.top + i + c * size;
+    m::exp(Pack<T>::load(old) - top[c]).store(to.factor + i + c * size);
+    top[c].store(old);
+    Pack<T> sum[kParts];
 #pragma GCC unroll 16
-      for (Pack<T>& s : sum) s = Pack<T>(0);
-      for (Size j = 0; j < kBlock; j += kParts)
+    for (Pack<T>& s : sum) s = Pack<T>(0);
+    for (Size j = 0; j < keys; j += kParts)
 #pragma GCC unroll 16
-        for (int part = 0; part < kParts; ++part) {
-          T* const p = column + (j + part) * kBlock;
-          const Pack<T> e = m::exp(Pack<T>::load(p) - top[c]);
-          e.store(p);
-          sum[part] = sum[part] + e;
-        }
-      T sums[size];
-      ((sum[0] + sum[1]) + (sum[2] + sum[3])).store(sums);
-      for (int lane = 0; lane < size; ++lane) {
-        const Size at = i + c * size + lane;
-        to.total[at] = to.total[at] * static_cast<double>(to.factor[at]) + static_cast<double>(sums[lane]);
+      for (int part = 0; part < kParts; ++part) {
+        T* const p = column + (j + part) * kBlock;
+        const Pack<T> e = m::exp(Pack<T>::load(p) - top[c]);
+        e.store(p);
+        sum[part] = sum[part] + e;
       }
+    T sums[size];
+    ((sum[0] + sum[1]) + (sum[2] + sum[3])).store(sums);
+    for (int lane = 0; lane < size; ++lane) {
+      const Size at = i + c * size + lane;
+      to.total[at] = to.total[at] * static_cast<double>(to.factor[at]) + static_cast<double>(sums[lane]);
     }
   }
+}
+
+// Of the first keys, a multiple of four, and queries, which fill registers. (Weights of other keys are zeros, which change no sum.)
+template <class T>
+__attribute__((noinline)) void exponentials(T* scores, Size keys, Size queries, Queries<T>& to) {
+  constexpr int size = Pack<T>::size, packs = kBlock / size < 4 ? kBlock / size : 4;
+  Size i = 0;
+  for (; i + packs * size <= queries; i += packs * size) exponentials_of<packs>(scores, keys, i, to);
+  for (; i < queries; i += size) exponentials_of<1>(scores, keys, i, to);
 }
 
 // The queries first_query .. that read key j of the keys first_key .., and the keys that query i reads.
@@ -178,19 +187,21 @@ void forward(const AttentionSizes& s, const T* q, const T* k, const T* v, T* y, 
   alignas(64) Queries<T> about;
   for (Size i = 0; i < kBlock; ++i) about.top[i] = kLowest<T>, about.total[i] = 0;
   pack_transposed(q + first * s.dim, s.dim, rows, s.dim, q_columns, kBlock);
+  const Size columns = padded<T>(rows);
   for (Size block = s.first_keys(queries); block <= queries; ++block) {
-    const Size at = block * kBlock, keys = smaller(kBlock, s.time - at);
+    const Size at = block * kBlock, keys = smaller(kBlock, s.time - at), key_rows = (keys + 3) / 4 * 4;
     const bool masked = is_masked(s, queries, block);
     const Size part = masked ? kHalf : kBlock;
-    for (Size i = 0; i < kBlock; i += part) {
+    for (Size i = 0; i < columns; i += part) {
       const Range of = masked ? keys_of(s, first, at, {i, i + part}, keys) : Range{0, keys};
-      multiply_tiles<T>(of.end - of.begin, part, s.dim, {k + (at + of.begin) * s.dim, s.dim, 1},
-                        {q_columns + i, kBlock}, {scores + of.begin * kBlock + i, kBlock}, false);
+      multiply_tiles<T>(of.end - of.begin, smaller(part, columns - i), s.dim,
+                        {k + (at + of.begin) * s.dim, s.dim, 1}, {q_columns + i, kBlock},
+                        {scores + of.begin * kBlock + i, kBlock}, false);
     }
     if (masked)
-      for (Size j = 0; j < kBlock; ++j)
-        fill_outside(scores + j * kBlock, readers(s, first, at, j), kUnread<T>);
-    exponentials(scores, about);
+      for (Size j = 0; j < key_rows; ++j)
+        fill_outside(scores + j * kBlock, readers(s, first, at, j), columns, kUnread<T>);
+    exponentials(scores, key_rows, columns, about);
     const bool add = block > s.first_keys(queries);
     if (add)
       for (Size i = 0; i < rows; ++i)
@@ -229,16 +240,16 @@ struct Known {
   NESTGRAD_MEMBER_FN Known from(Size row) const { return {lse + row, rest + row, delta + row}; }
 };
 
-// Rows of a tile, queries x keys: scores become weights e^(score - lse - rest), their cotangents `d` those of the
+// Rows of a tile, queries x keys (`columns` of them, which fill registers): scores become weights e^(score - lse - rest), their cotangents `d` those of the
 // scores, weight (d - delta). The larger numbers are subtracted first, so that what is rounded is the small number that
 // is left of them.
 template <class T>
-__attribute__((noinline)) void weights(T* scores, T* d, Known<T> of, Size rows) {
+__attribute__((noinline)) void weights(T* scores, T* d, Known<T> of, Size rows, Size columns) {
   for (Size i = 0; i < rows; ++i) {
     const Pack<T> lse = Pack<T>::load_repeated(of.lse + i), rest = Pack<T>::load_repeated(of.rest + i),
                   minus = Pack<T>::load_repeated(of.delta + i);
 #pragma GCC unroll 2
-    for (Size j = i * kBlock; j < (i + 1) * kBlock; j += Pack<T>::size) {
+    for (Size j = i * kBlock; j < i * kBlock + columns; j += Pack<T>::size) {
       const Pack<T> e = m::exp((Pack<T>::load(scores + j) - lse) - rest);
       e.store(scores + j);
       (e * (Pack<T>::load(d + j) - minus)).store(d + j);
@@ -284,7 +295,8 @@ void backward(const AttentionSizes& s, const AttentionBackward<T>& head, T* scra
   read_rows(s, {head.begin * kBlock, smaller((s.last_queries(head.end - 1) + 1) * kBlock, s.time)}, head.y,
             head.ct, known);
   for (Size block = head.begin; block < head.end; ++block) {
-    const Size at = block * kBlock, keys = smaller(kBlock, s.time - at), last = s.last_queries(block);
+    const Size at = block * kBlock, keys = smaller(kBlock, s.time - at), columns = padded<T>(keys),
+               last = s.last_queries(block);
     const T* const k = head.k + at * s.dim;
     pack_transposed(k, s.dim, keys, s.dim, k_columns, kBlock);
     pack_transposed(head.v + at * s.out, s.out, keys, s.out, v_columns, kBlock);
@@ -296,18 +308,19 @@ void backward(const AttentionSizes& s, const AttentionBackward<T>& head, T* scra
       const Size part = masked ? kHalf : kBlock;
       for (Size i = 0; i < rows; i += part) {
         const Size count = smaller(part, rows - i);
-        const Range read = masked ? keys_of(s, first, at, {i, i + count}, kBlock) : Range{0, kBlock};
-        const Size j = read.begin / kHalf * kHalf, width = (read.end + kHalf - 1) / kHalf * kHalf - j;
+        const Range read = masked ? keys_of(s, first, at, {i, i + count}, columns) : Range{0, columns};
+        const Size j = read.begin / kHalf * kHalf,
+                   width = smaller((read.end + kHalf - 1) / kHalf * kHalf, columns) - j;
         multiply_tiles<T>(count, width, s.dim, {q.from(i).at, q.step, 1}, {k_columns + j, kBlock},
                           {scores + i * kBlock + j, kBlock}, false);
         multiply_tiles<T>(count, width, s.out, {ct.from(i).at, ct.step, 1}, {v_columns + j, kBlock},
                           {d_scores + i * kBlock + j, kBlock}, false);
       }
-      weights(scores, d_scores, known.from(first), rows);
+      weights(scores, d_scores, known.from(first), rows, columns);
       if (masked)
         for (Size i = 0; i < rows; ++i)
           for (T* const row : {scores + i * kBlock, d_scores + i * kBlock})
-            fill_outside(row, read_by(s, first, at, i), T(0));
+            fill_outside(row, read_by(s, first, at, i), columns, T(0));
       const bool add = queries > block;
       const Rows<const T> ct_rows = right_operand<T>(ct, rows, s.out, ct_copy),
                           q_rows = right_operand<T>(q, rows, s.dim, q_copy);

@@ -51,8 +51,54 @@ float sum(const float* x, const std::int64_t* steps, std::int64_t count, std::in
   return static_cast<float>(total.result());
 }
 
+// Of long columns: some rows at a time are read side by side from their beginning to their end, as memory gives them out.
+constexpr int kRowsAtOnce = kAddedInF32;
+
+// each(rows): where kRowsAtOnce of the rows begin..count begin, and `spare` for rows behind the last one. Without it a group that is not
+// whole is left out. Returns the first row that is.
+template <class T, class Each>
+inline __attribute__((always_inline)) std::int64_t in_row_groups(const T* x, const std::int64_t* steps,
+                                                                 std::int64_t begin, std::int64_t count,
+                                                                 const T* spare, Each each) {
+  const T* row[kRowsAtOnce];
+  std::int64_t first = begin;
+  for (; first < (spare ? count : count - kRowsAtOnce + 1); first += kRowsAtOnce) {
+    for (int s = 0; s < kRowsAtOnce; ++s) row[s] = first + s < count ? x + steps[first + s] : spare;
+    each(row);
+  }
+  return first;
+}
+
+template <class T>
+void sum_long_columns(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t columns, T* y) {
+  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  constexpr std::int64_t kColumns = 512;
+  const T zeros[kColumns] = {};  // a sum that began at zero is not changed by them
+  Acc total[kColumns];
+  for (std::int64_t begin = 0; begin < columns; begin += kColumns) {
+    const std::int64_t n = columns - begin < kColumns ? columns - begin : kColumns;
+    for (std::int64_t i = 0; i < n; ++i) total[i] = 0;
+    const auto add = [&](const T* const* row) __attribute__((always_inline)) {
+      for (std::int64_t i = 0; i < n; ++i)
+        if constexpr (std::is_same_v<T, float>) {
+          float part = 0;
+#pragma GCC unroll 8
+          for (int s = 0; s < kRowsAtOnce; ++s) part += row[s][i];
+          total[i] += static_cast<double>(part);
+        } else {
+#pragma GCC unroll 8
+          for (int s = 0; s < kRowsAtOnce; ++s) total[i] += row[s][i];
+        }
+    };
+    in_row_groups<T>(x + begin, steps, 0, count, zeros, add);
+    for (std::int64_t i = 0; i < n; ++i) y[begin + i] = static_cast<T>(total[i]);
+  }
+}
+
 template <class T>
 void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
+  constexpr std::int64_t kLong = 64, kWide = 64;
+  if (count >= kLong && inner >= kWide) return sum_long_columns(x, steps, count, inner, y);
   sum_rows<T>(
       count, inner, [=](std::int64_t s) __attribute__((always_inline)) { return x + steps[s]; }, y);
 }
@@ -93,8 +139,69 @@ T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
 template <class T>
 void max_across(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y) {
   for (std::int64_t i = 0; i < inner; ++i) y[i] = x[steps[0] + i];
-  for (std::int64_t s = 1; s < count; ++s)
+  const auto take = [&](const T* const* row) __attribute__((always_inline)) {
+    for (std::int64_t i = 0; i < inner; ++i) {
+      T most = y[i];
+#pragma GCC unroll 8
+      for (int s = 0; s < kRowsAtOnce; ++s) most = larger(most, row[s][i]);
+      y[i] = most;
+    }
+  };
+  for (std::int64_t s = in_row_groups<T>(x, steps, 1, count, nullptr, take); s < count; ++s)
     for (std::int64_t i = 0; i < inner; ++i) y[i] = larger(y[i], x[steps[s] + i]);
+}
+
+// ---- short rows, of a length that the compiler knows ----
+
+// What sum() makes of them.
+template <int n, class T>
+inline __attribute__((always_inline)) T sum_known(const T* x) {
+  if constexpr (std::is_same_v<T, float>) {
+    double part[8] = {};
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) part[i % 8] += static_cast<double>(x[i]);
+    return static_cast<float>(((part[0] + part[4]) + (part[1] + part[5])) +
+                              ((part[2] + part[6]) + (part[3] + part[7])));
+  } else {
+    static_assert(std::is_integral_v<T> || n < 8);
+    std::conditional_t<std::is_integral_v<T>, std::int64_t, double> total = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) total += x[i];
+    return static_cast<T>(total);
+  }
+}
+
+template <int n, class T>
+inline __attribute__((always_inline)) T max_known(const T* x) {
+  T best = x[0];
+#pragma GCC unroll 16
+  for (int i = 0; i < n; ++i) best = larger(best, x[i]);
+  return best;
+}
+
+// each(n): its argument is a constant.
+template <int n, class T, class Each>
+void in_short_rows(const T* x, std::int64_t rows, std::int64_t length, T* y, Each each) {
+  if constexpr (n < ReduceKernel<T>::kMostShort) {
+    if (length != n) return in_short_rows<n + 1>(x, rows, length, y, each);
+    for (std::int64_t r = 0; r < rows; ++r) y[r] = each(std::integral_constant<int, n>(), x + r * n);
+  }
+}
+
+template <class T>
+void sum_short(const T* x, std::int64_t rows, std::int64_t n, T* y) {
+  in_short_rows<1>(
+      x, rows, n, y, [](auto length, const T* row) __attribute__((always_inline)) {
+        return sum_known<decltype(length)::value>(row);
+      });
+}
+
+template <class T>
+void max_short(const T* x, std::int64_t rows, std::int64_t n, T* y) {
+  in_short_rows<1>(
+      x, rows, n, y, [](auto length, const T* row) __attribute__((always_inline)) {
+        return max_known<decltype(length)::value>(row);
+      });
 }
 
 // ---- single rows ----
@@ -106,8 +213,8 @@ void row(const std::byte* in, std::byte* out, std::int64_t n) {
 }
 
 template <class T>
-constexpr ReduceKernel<T> kReduce{sum<T>,        sum_across<T>,  max<T>,
-                                  max_across<T>, row<T, sum<T>>, row<T, max<T>>};
+constexpr ReduceKernel<T> kReduce{sum<T>,       sum_across<T>, max<T>,         max_across<T>,
+                                  sum_short<T>, max_short<T>,  row<T, sum<T>>, row<T, max<T>>};
 
 }  // namespace
 

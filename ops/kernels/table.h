@@ -41,9 +41,14 @@ struct ReduceKernel {
   // are equal: which one it is depends on the order alone.
   T (*max)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner);
   void (*max_across)(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner, T* y);
+  // The same of each of `rows` runs of n elements, one behind the other, to y[0], y[1], ..; 0 < n < kMostShort.
+  void (*sum_short)(const T* x, std::int64_t rows, std::int64_t n, T* y);
+  void (*max_short)(const T* x, std::int64_t rows, std::int64_t n, T* y);
   // The same of one run of n elements, with pointers as an op's row has them.
   void (*sum_row)(const std::byte* in, std::byte* out, std::int64_t n);
   void (*max_row)(const std::byte* in, std::byte* out, std::int64_t n);
+
+  static constexpr std::int64_t kMostShort = 64 / sizeof(T);  // fewer than there are lanes
 };
 
 // Linear systems of n equations; matrices are row-major and dense.

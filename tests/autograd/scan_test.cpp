@@ -329,3 +329,58 @@ TEST_CASE(
       trace([&](const Tensors& in) { return Tensors{looped(in, "first") + looped(in, "second")}; }, specs);
   CHECK(count_op(both, "scan") == 1);
 }
+
+TEST_CASE(
+    "A carry that each step hands on as it is is read where it lies, and so is its last value: smaller arena") {
+  constexpr std::int64_t kSize = 16'000, kSteps = 50;
+  const auto looped = [](const Tensors& in) {
+    const StepFn step = [](const Tensors& c, const Tensors& x) {
+      return StepOutput{{stop_gradient(c[0]), c[1] + gather(c[0], x[0])}, {}};
+    };
+    const ScanResult r = scan(step, {in[0], zeros(DType::f64, {})}, {in[1]});
+    return Tensors{r.carries[1], sum(r.carries[0]) * 3.0};
+  };
+  const auto plain = [](const Tensors& in) { return Tensors{sum(gather(in[0], in[1])), sum(in[0]) * 3.0}; };
+  const std::vector<Spec> specs{f64({kSize}), {DType::i32, {kSteps}}};
+  Array at(specs[1]);
+  for (std::int64_t i = 0; i < kSteps; ++i)
+    at.as<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 311);
+  const Arrays args{random(specs[0], 4), at};
+  const Function f = trace(looped, specs), expected = trace(plain, specs);
+  CHECK(max_error(f(args), expected(args)) < 1e-10);
+  CHECK(f.plan().stats().arena_bytes < specs[0].bytes());
+  const auto gradients = [](const auto& fn) {
+    return [fn](const Tensors& in) {
+      const Tensors out = fn(in);
+      return Tensors{grad(out[0] * 2.0 + out[1], in[0])};
+    };
+  };
+  // What stop_gradient hides from later steps is a path that the gradient lacks: the first step alone reads x.
+  Array first = Array::zeros(DType::f64, {kSize});
+  first.as<double>()[0] = 2;
+  CHECK(same_bits(trace(gradients(looped), specs)(args), {first}));
+}
+
+TEST_CASE("Loops may be nested deep, and no deeper than plans can be made of them") {
+  const auto nested = [](int depth) {
+    return trace(
+        [depth](Tensor x) {
+          const std::function<Tensor(Tensor, int)> inside = [&](Tensor c, int left) {
+            if (left == 0) return sin(c);
+            return scan(
+                       [&](const Tensors& in, const Tensors&) {
+                         return StepOutput{{inside(in[0], left - 1)}, {}};
+                       },
+                       {c}, {}, {.steps = 1})
+                .carries[0];
+          };
+          return inside(x, depth);
+        },
+        f64({2}));
+  };
+  const Array x = Array::of({0.5, -2}, {2});
+  CHECK(max_error({nested(500)(x)}, {Array::of({std::sin(0.5), std::sin(-2.0)}, {2})}) < 1e-15);
+  const std::string message = message_of<GraphError>([&] { nested(501); });
+  CHECK(contains(message, "[scan] loops and functions are nested more than 500 deep"));
+  CHECK(contains(message, "scan_test.cpp:"));
+}

@@ -418,6 +418,34 @@ TEST_CASE(
   CHECK(f.to(gpu())(index, updates).same_bits(f(index, updates)));
 }
 
+TEST_CASE(
+    "CUDA: rows are added to a table in the order of their indices, few and many, in the table's place and beside it") {
+  for (const auto& [rows, count] : {std::pair{5, 200}, {300, 40}, {3000, 1100}}) {
+    CAPTURE_BOUND(rows);
+    const auto fn = [rows = rows](bool in_place) {
+      return [=](Tensor t, Tensor i, Tensor u) {
+        const Tensor table = t * 2.0;
+        return Tensors{index_add(table, i, u), in_place ? t : table};
+      };
+    };
+    Array index(DType::i32, {count});
+    for (std::int64_t i = 0; i < count; ++i)
+      index.as<std::int32_t>()[static_cast<std::size_t>(i)] =
+          static_cast<std::int32_t>(i % 7 == 0 ? 3 : i * i % rows);
+    const Arrays args{random(f32({rows, 40}), 1), index, random(f32({count, 40}), 2)};
+    for (const bool in_place : {false, true}) {
+      const Function f = trace(fn(in_place), f32({rows, 40}), i32({count}), f32({count, 40}));
+      CHECK(same_bits(f.to(gpu())(args), f(args)));
+    }
+    Arrays wrong = args;
+    wrong[1].as<std::int32_t>()[9] = rows;
+    CHECK(contains(message_of<ValueError>([&] {
+                     trace(fn(true), f32({rows, 40}), i32({count}), f32({count, 40})).to(gpu())(wrong);
+                   }),
+                   "[index_add] index"));
+  }
+}
+
 TEST_CASE("CUDA: a missing device is an error that says which there are") {
   const std::string message = message_of<DeviceError>([] { Device::cuda(77); });
   CHECK(contains(message, "cuda:77 was asked for, there"));

@@ -97,7 +97,7 @@ Function loop(const std::function<Tensors(Tensor, Tensor)>& step, const Shape& c
 }  // namespace
 
 TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that interprets it: learners" *
-          doctest::test_suite("cuda;slow")) {
+          doctest::test_suite("cuda;slow;turn-4")) {
   const Reset reset;
   for (const char* system : {"ttt-linear", "ttt-mlp", "delta-net", "lact", "titans-linear"})
     for (const DType dtype : {DType::f32, DType::f64}) {
@@ -115,7 +115,7 @@ TEST_CASE("CUDA: a kernel compiled for a scan has the bits of the one that inter
 
 TEST_CASE(
     "CUDA: a kernel compiled for a scan has the bits of the one that interprets it: ops of all kinds and sizes" *
-    doctest::test_suite("cuda;slow")) {
+    doctest::test_suite("cuda;slow;turn-1")) {
   const Reset reset;
   struct Case {
     const char* name;
@@ -370,7 +370,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("CUDA: the texts of kernels of the published layers" * doctest::test_suite("cuda;slow")) {
+TEST_CASE("CUDA: the texts of kernels of the published layers" * doctest::test_suite("cuda;slow;turn-3")) {
   const Reset reset;
   // With NESTGRAD_KERNEL_TEXTS=FOLDER they are written there, for tests of what nvcc makes of them.
   const char* const folder = std::getenv("NESTGRAD_KERNEL_TEXTS");

@@ -50,7 +50,7 @@ TEST_CASE("CUDA: a scan over slices as one kernel is the scan op by op, in value
 }
 
 TEST_CASE("CUDA: a scan's kernel that is compiled for it has the bits of the one that interprets it" *
-          doctest::test_suite("cuda;slow")) {
+          doctest::test_suite("cuda;slow;turn-2")) {
   struct Sizes {
     const char* system;
     std::int64_t dim, chunk;  // of many rows a warp takes two or four at once

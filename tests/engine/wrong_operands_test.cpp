@@ -67,6 +67,8 @@ std::vector<std::pair<std::string, Call>> calls(Tensor w, Tensor i) {
   CALL(gather(w, x));
   CALL(scatter_add(x, w, 3));
   CALL(scatter_add(i, x, 3));
+  CALL(index_add(x, i, w));
+  CALL(index_add(w, x, w));
   CALL(one_hot(x, 3, DType::f64));
   CALL(tril(x));
   CALL(cumsum(x, 0));

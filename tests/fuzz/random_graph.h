@@ -99,6 +99,7 @@ class RandomGraph {
   void joined();
   void gathered();
   void scattered();
+  void added_at();
   void counted();
   void one_hots();
   void lower_triangle();

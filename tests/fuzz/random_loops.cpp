@@ -40,6 +40,7 @@ const std::vector<RandomGraph::Kind>& RandomGraph::kinds() {
                                         {"concat", 2, &G::joined},
                                         {"gather", 2, &G::gathered},
                                         {"scatter_add", 2, &G::scattered},
+                                        {"index_add", 2, &G::added_at},
                                         {"iota", 1, &G::counted},
                                         {"one_hot", 1, &G::one_hots},
                                         {"tril", 1, &G::lower_triangle},

@@ -248,6 +248,19 @@ void RandomGraph::scattered() {
   add(scatter_add(rows.t, updates.t, n), std::max(1.0, terms) * updates.most);
 }
 
+// To a table: by index_add, or as a sum of which a plan makes one.
+void RandomGraph::added_at() {
+  Value table = any();
+  if (table.t.rank() == 0 || table.t.dim(0) == 0) table = fit(table, {draws_->between(1, 3), 2});
+  const std::int64_t n = table.t.dim(0);
+  const Value rows = index_below(n);
+  Shape shape = rows.t.shape();
+  shape.insert(shape.end(), table.t.shape().begin() + 1, table.t.shape().end());
+  const Value updates = fit(any_of(table.t.dtype()), shape);
+  const double most = table.most + std::max(1.0, static_cast<double>(rows.t.spec().size())) * updates.most;
+  add(maybe(2) ? index_add(table.t, rows.t, updates.t) : table.t + scatter_add(rows.t, updates.t, n), most);
+}
+
 void RandomGraph::counted() {
   Shape shape = some_shape(3, 4);
   if (shape.empty()) shape.push_back(3);

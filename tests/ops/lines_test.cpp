@@ -44,8 +44,15 @@ std::vector<Call> calls(const ProcessGroup& group) {
       {"indices",
        [=](Tensor x) {
          const Tensor at = reshape(slice(numbers(x), 1, 0, 1), {4});
-         return Tensors{gather(x, at), scatter_add(at, x, 5), iota(DType::f64, {3}, 0) + sum(x), matmul(eye(DType::f64, 4), x),
-                        one_hot(at, 4, DType::f64), tril(x, 1), cumsum(x, 0), cumsum(x, 1, true)};
+         return Tensors{gather(x, at),
+                        scatter_add(at, x, 5),
+                        index_add(x, at, x),
+                        iota(DType::f64, {3}, 0) + sum(x),
+                        matmul(eye(DType::f64, 4), x),
+                        one_hot(at, 4, DType::f64),
+                        tril(x, 1),
+                        cumsum(x, 0),
+                        cumsum(x, 1, true)};
        }},
       {"products", [](Tensor x) {
          const Tensor square = matmul(x, x, {.b = true}) + eye(DType::f64, 4);

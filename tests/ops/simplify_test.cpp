@@ -31,6 +31,9 @@ struct Rule {
 // Any product with x from the right that needs x's last two axes only.
 Tensor against(Tensor x) { return sin(transpose(slice(x, -2, 0, 1))); }  // [.., n, 1]
 
+// Zeros, to which the cosines of x's rows are added.
+Tensor rows_of(Tensor x) { return scatter_add(iota(DType::i32, {x.dim(0)}, 0), cos(x), x.dim(0)); }
+
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all{
       {"x * 1", [](Tensor x) { return x * 1.0; }, 1},
@@ -91,6 +94,9 @@ const std::vector<Rule>& rules() {
       {"sum of multiples",
        [](Tensor x) { return broadcast_to(sum(x * cos(sum(x, {-1}, kKeep)), {-1}, kKeep), x.shape()); }, -2,
        1, false, 3},
+      {"rows added to a table", [](Tensor x) { return x + rows_of(x); }, 0, 1, true, 1},
+      {"rows twice added to a table", [](Tensor x) { return (rows_of(x) + rows_of(sin(x))) + x; }, 0, 1,
+       false, 2},
       {"transposed right factor", [](Tensor x) { return matmul(x, transpose(x)); }, 1, 2, false},
       {"transposed left factor", [](Tensor x) { return matmul(transpose(x), x); }, 1, 2, false},
       {"flagged and transposed",

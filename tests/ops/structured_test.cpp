@@ -1,4 +1,5 @@
 // Reductions and rearrangements against naive loops.
+#include "autograd/scan.h"
 #include "tests/ops/by_loops.h"
 
 using namespace nestgrad;
@@ -139,6 +140,93 @@ TEST_CASE("gather reads rows, scatter_add adds them up in index order") {
   CHECK(y.same_bits(naive));
 }
 
+TEST_CASE("index_add adds rows to a table in index order, in the table's place where nothing else reads it") {
+  const Array table = uniform({DType::f32, {5, 2}}, 3),
+              index = Array::of({3, 0, 0, 2, 3, 3}, {2, 3}, DType::i32),
+              updates = uniform({DType::f32, {2, 3, 2}}, 6);
+  const auto naive = [&](Array sum) {
+    for (std::int64_t i = 0; i < 6; ++i)
+      for (std::int64_t j = 0; j < 2; ++j)
+        sum.as<float>()[uz(static_cast<std::int64_t>(index.at(i)) * 2 + j)] +=
+            updates.as<float>()[uz(i * 2 + j)];
+    return sum;
+  };
+  const auto added = [](const auto& in) { return std::vector<Tensor>{index_add(in[0], in[1], in[2])}; };
+  CHECK(call(added, {table, index, updates}).same_bits(naive(table.clone())));
+  // Over a value of its own, and over one that another reads after it.
+  const auto in_place = [](const auto& in) {
+    return std::vector<Tensor>{index_add(in[0] * 2.0, in[1], in[2])};
+  };
+  const auto beside = [](const auto& in) {
+    const Tensor twice = in[0] * 2.0;
+    return std::vector<Tensor>{index_add(twice, in[1], in[2]) - twice};
+  };
+  const Array twice = call([](const auto& in) { return std::vector<Tensor>{in[0] * 2.0}; }, {table});
+  const Array sum = naive(twice.clone());
+  CHECK(call(in_place, {table, index, updates}).same_bits(sum));
+  CHECK(
+      call(beside, {table, index, updates})
+          .same_bits(call([](const auto& in) { return std::vector<Tensor>{in[0] - in[1]}; }, {sum, twice})));
+  // The table's rows to the table itself.
+  const Array rows = Array::of({4, 4, 1, 0, 4}, {5}, DType::i32);
+  const auto to_itself = [](const auto& in) {
+    const Tensor x = in[0] * 2.0;
+    return std::vector<Tensor>{index_add(x, in[1], x)};
+  };
+  Array expected = twice.clone();
+  for (std::int64_t i = 0; i < 5; ++i)
+    for (std::int64_t j = 0; j < 2; ++j)
+      expected.as<float>()[uz(static_cast<std::int64_t>(rows.at(i)) * 2 + j)] +=
+          twice.as<float>()[uz(i * 2 + j)];
+  CHECK(call(to_itself, {table, rows}).same_bits(expected));
+}
+
+TEST_CASE("a loop that reads rows of a table, or adds to them, holds one table, and so does its gradient") {
+  constexpr std::int64_t kRows = 500, kWidth = 8, kSteps = 40;
+  const Spec table{DType::f64, {kRows, kWidth}}, at{DType::i32, {kSteps, 3}};
+  const TraceFn loss = [&](const Tensors& in) {
+    const StepFn step = [&](const Tensors& c, const Tensors& x) {
+      const Tensor read = gather(in[0], x[0]), again = gather(in[0], x[0] * 3);
+      return StepOutput{{tanh(c[0] + sum(read * square(again), {0}))}, {}};
+    };
+    return Tensors{sum(scan(step, {zeros(DType::f64, {kWidth})}, {in[1]}, {}).carries[0])};
+  };
+  const TraceFn both = [&](const Tensors& in) {
+    const Tensor l = loss(in)[0];
+    return Tensors{l, grad(l, in[0])};
+  };
+  const TraceFn updated = [&](const Tensors& in) {
+    const StepFn step = [&](const Tensors& c, const Tensors& x) {
+      return StepOutput{{c[0] + scatter_add(x[0], 0.5 * gather(c[0], x[0] * 2), kRows)}, {}};
+    };
+    return Tensors{scan(step, {in[0]}, {in[1]}, {}).carries[0]};
+  };
+  Array index{at};
+  for (std::int64_t i = 0; i < index.size(); ++i)
+    index.as<std::int32_t>()[uz(i)] = static_cast<std::int32_t>(i * 7 % 23);
+  const std::vector<Array> args{uniform(table, 8), index};
+  const std::size_t bytes = table.bytes();
+  for (const TraceFn& fn : {both, updated}) {
+    const Function f = trace(fn, std::vector<Spec>{table, at});
+    Plan plan = f.plan({}), plain = f.plan({.simplify = false});
+    CHECK(plan.stats().arena_bytes < bytes + bytes / 2);
+    const std::vector<Array> with = plan.run(args), without = plain.run(args);
+    for (std::size_t i = 0; i < with.size(); ++i) CHECK(difference(with[i], without[i]) < 1e-12);
+  }
+  // Against differences: rows that are read in both ways, in one, and not at all.
+  const Function value = trace(loss, std::vector<Spec>{table, at});
+  const Array gradient = trace(both, std::vector<Spec>{table, at})(args)[1];
+  for (const std::int64_t element :
+       {std::int64_t{0}, 7 * kWidth, 21 * kWidth + 3, 66 * kWidth + 7, 300 * kWidth}) {
+    const auto moved = [&](double by) {
+      Array t = args[0].clone();
+      t.as<double>()[uz(element)] += by;
+      return value(std::vector<Array>{t, index})[0].item();
+    };
+    CHECK(gradient.at(element) == doctest::Approx((moved(1e-5) - moved(-1e-5)) / 2e-5).epsilon(1e-7));
+  }
+}
+
 TEST_CASE("an index outside of the table is an error that names op, index and line, in plan and eagerly") {
   for (const double bad : {-1.0, 4.0, 1e9}) {
     const Array table = Array::zeros(DType::f64, {4, 2}), index = Array::of({0, bad}, {2}, DType::i32),
@@ -152,6 +240,11 @@ TEST_CASE("an index outside of the table is an error that names op, index and li
       CHECK_THROWS_WITH_AS(
           call([](const auto& in) { return std::vector<Tensor>{scatter_add(in[0], in[1], 4)}; },
                {index, updates}),
+          doctest::Contains(part), ValueError);
+    for (const char* part : {"[index_add] ", text.c_str(), "structured_test.cpp:"})
+      CHECK_THROWS_WITH_AS(
+          call([](const auto& in) { return std::vector<Tensor>{index_add(in[0], in[1], in[2])}; },
+               {table, index, updates}),
           doctest::Contains(part), ValueError);
     Graph g(GraphMode::eager);
     CHECK_THROWS_WITH_AS(gather(g.input(table), g.input(index)), doctest::Contains(text.c_str()), ValueError);
