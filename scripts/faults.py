@@ -65,7 +65,7 @@ RULES = (files("ops/sweep_test", "ops/elementwise_test", "ops/structured_test", 
 DERIVATIVES = ((files("autograd/grad", "autograd/scan_test"), without(*SLOW)),
                (files("autograd/"), without(*SLOW)), PROGRAMS)
 BODIES = (files("engine/compiled_body"),)
-PLANS = ((files("engine/flow", "engine/donate", "engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"),
+PLANS = ((files("engine/flow", "engine/donate", "engine/carries_in_place", "engine/plan", "engine/fusion", "autograd/scan_checkpoint", "engine/slicing"),
           without(*SLOW)),
          files("engine/stepped", "engine/function", "engine/rematerialize", "engine/recompute_carries", "engine/donate", "autograd/custom",
                "autograd/scan_test", "ops/simplify"),
@@ -347,6 +347,7 @@ FAULTS = [
     ]),
     ("plan", "engine/plan/compile.cpp", PLANS, [
         ("last-use-not-counted", "buffers_[uz(v.buffer)].last = «now()»", "now() - 1"),
+        ("value-written-over-one-that-lives", "«lives_over_.contains(donated->second)» ||", "false"),
         ("input-still-used-written-over", "if (!may_reuse(i) || «last_reader_[uz(root)] != group_») return false", "false"),
         ("input-read-otherwise-written-over", "if («root_of(inputs[j]) == root && !may_reuse(j)») return false", "false"),
         ("output-written-over",
@@ -441,6 +442,7 @@ FAULTS = [
         ("one-worker-for-all", "c_.is_fused(id_) ? 0 : «bytes * scan_->workers.size()»", "bytes"),
     ]),
     ("scan-run", "engine/run/run_scan.cpp", PLANS, [
+        ("carry-in-place-begins-anywhere", "begin = addresses_.begin(c, s); «begin != stays») copy(begin", "false"),
         ("reverse-off-by-one", "table_.reverse ? «s.first - i» : s.first + i", "std::max(0, s.first - i - 1)"),
         ("segments-off-by-one", "const int segment = «time / maker.every»", "(time + 1) / maker.every"),
         ("recomputes-one-step-too-few", "end = begin + «std::min(length, scan.table.steps - begin)»",
@@ -457,7 +459,7 @@ FAULTS = [
     ]),
     ("scan-run", "engine/plan/step_addresses.h", PLANS, [
         ("reads-the-step-before", "(v.window ? time % v.window : «time») * v.stride", "(time ? time - 1 : 0)"),
-        ("carry-written-over", "base_(0) + («i % 2» ? c.odd : c.even)", "0"),
+        ("carry-written-over", "base_(0) + («i % 2» && !c.in_place ? c.odd : c.even)", "0"),
         ("carry-of-the-next-segment", "if («i + 1 < s.count») return keeps(c, s)", "true"),
         ("recomputation-writes-the-end", "if («!s.last» || c.final_value < 0)", "false"),
         ("sum-starts-in-every-slice", "c.partial && «!owns(c.part)»;", "false"),

@@ -288,3 +288,31 @@ TEST_SUITE("cuda") {
       }
   }
 }
+
+TEST_CASE(
+    "Values of which each is made of the one before lie where the donated input lies, unless something else reads them") {
+  const Spec square = f64({20, 20});
+  const auto sums = [](const Tensors& in) {
+    return Tensors{(in[0] + matmul(in[1], in[2])) + matmul(in[2], in[1])};
+  };
+  const Donated d = check_donated(sums, {square, square, square}, {{0, 0}});
+  CHECK(d.copies == 0);
+  CHECK(d.arena_bytes == 0);
+  // A value in between that is read after the last one, or is an output too; the input itself, read late.
+  const auto read_later = [](const Tensors& in) {
+    const Tensor between = in[0] + in[1], last = between * in[2];
+    return Tensors{last, sum(cumsum(between, 0) * cumsum(last, 0))};
+  };
+  check_donated(read_later, {kRow, kRow, kRow}, {{0, 0}});
+  const auto shown = [](const Tensors& in) {
+    const Tensor between = in[0] + in[1];
+    return Tensors{between * in[2], between};
+  };
+  check_donated(shown, {kRow, kRow, kRow}, {{0, 0}});
+  check_donated(shown, {kRow, kRow, kRow}, {{0, 1}, {1, 0}});
+  const auto input_read_later = [](const Tensors& in) {
+    const Tensor between = in[0] + in[1], last = between * in[2];
+    return Tensors{last, cumsum(in[0], 0) - cumsum(last, 0)};
+  };
+  check_donated(input_read_later, {kRow, kRow, kRow}, {{0, 0}});
+}

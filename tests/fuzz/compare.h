@@ -15,7 +15,8 @@ struct Subject {
   std::vector<Spec> specs;
   Function f;
   bool narrow = false;  // has it f32?
-  bool has_scan = false, has_empty = false;
+  bool has_bodies = false;  // loops, or functions with rules of their own: of an eager graph they are plans
+  bool has_empty = false;
   std::size_t orders = 0;  // of its last outputs: a value L0 and directional derivatives L1, .. of it
   bool exact_gradients = true;
 };

@@ -59,7 +59,7 @@ Subject random_subject(Draws& draws) {
   for_each_node(s.f.graph().nodes(), [&](const GraphNode& n) {
     const bool is_scan = n.op->kind == OpKind::scan;
     s.narrow = s.narrow || n.spec.dtype == DType::f32;
-    s.has_scan = s.has_scan || is_scan;
+    s.has_bodies = s.has_bodies || is_scan || n.attrs.find<CustomAttrs>();
     s.has_empty = s.has_empty || (n.spec.size() == 0 && !is_scan);
   });
   return s;
