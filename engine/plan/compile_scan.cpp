@@ -352,7 +352,8 @@ class ScanCompiler {
 
   OpView view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
 
-  // May a step make this carry over what it reads of it? Whether it does is known once the body is compiled. Of small carries, and in few steps, there is nothing to gain.
+  // May a step make this carry over what it reads of it? Whether it does is known once the body is compiled. Of small carries, and
+  // in few steps, there is nothing to gain.
   bool may_stay(const StepCarry& carry, NodeId in) const {
     constexpr std::int64_t kLeastBytes = 1024;
     constexpr int kLeastSteps = 4;

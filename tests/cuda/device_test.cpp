@@ -420,9 +420,10 @@ TEST_CASE(
 
 TEST_CASE(
     "CUDA: rows are added to a table in the order of their indices, few and many, in the table's place and beside it") {
-  for (const auto& [rows, count] : {std::pair{5, 200}, {300, 40}, {3000, 1100}}) {
-    CAPTURE_BOUND(rows);
-    const auto fn = [rows = rows](bool in_place) {
+  for (const auto& sizes : {std::pair{5, 200}, {300, 40}, {3000, 1100}}) {
+    const int rows = sizes.first, count = sizes.second;
+    CAPTURE(rows);
+    const auto fn = [](bool in_place) {
       return [=](Tensor t, Tensor i, Tensor u) {
         const Tensor table = t * 2.0;
         return Tensors{index_add(table, i, u), in_place ? t : table};
