@@ -2,7 +2,7 @@
 # Installs what the build needs and this machine lacks. Calls the package manager only when something is missing.
 # NESTGRAD_SKIP_SETUP=1 skips it, for systems where the libraries came another way. With --browser also Chromium, in which
 # tests open pages; with --docs also doxygen, for the site of the documents (scripts/site.sh); with --cross also clang, for
-# the build with sanitizers, and what builds and runs programs for arm64 (on Debian and Ubuntu), for scripts/bits_arm64.sh;
+# the build with sanitizers, and what builds and runs programs for arm64 and riscv64 (on Debian and Ubuntu), for scripts/bits_elsewhere.sh;
 # with --mpi also Open MPI and MPICH, for programs on several processes (docs/many-machines.md). Without them these tests
 # are skipped.
 set -euo pipefail
@@ -55,6 +55,7 @@ if [[ " $* " == *" --cross "* ]]; then
   command -v clang++ >/dev/null || extra+=(clang)
   if [[ $family == debian ]]; then  # Fedora's cross compiler comes without a C library
     command -v aarch64-linux-gnu-g++ >/dev/null || extra+=(g++-aarch64-linux-gnu)
+    command -v riscv64-linux-gnu-g++ >/dev/null || extra+=(g++-riscv64-linux-gnu)
     command -v qemu-aarch64 >/dev/null || extra+=(qemu-user)
   fi
 fi

@@ -321,8 +321,7 @@ Tensor constant(double value, DType dtype, Loc loc) {
 }
 
 void check_nesting(std::string_view rule, const Graph& graph, Loc loc) {
-  constexpr int kMostDepth =
-      500;  // the usual stack holds five times as many, one under AddressSanitizer somewhat more
+  constexpr int kMostDepth = 500;  // a plan of 3,000 overflowed a stack of 8 MB
   if (graph.depth() >= kMostDepth)
     throw GraphError(
         fmt::format("[{}] loops and functions are nested more than {} deep; make one loop of several (at {})",

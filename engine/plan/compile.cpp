@@ -73,8 +73,10 @@ void Compiler::place_outputs() {
       continue;
     }
     over_.emplace(root, homes_[k].at);
+    // Not those of sums: what is added to a matrix by several products is made in one walk over it, if nothing in between has a place
+    // that others could read.
     for (NodeId before : written_over(graph_.nodes(), source_.inputs[homes_[k].at], root))
-      over_.emplace(before, homes_[k].at);
+      if (!node(before).op->is_addition) over_.emplace(before, homes_[k].at);
   }
 }
 

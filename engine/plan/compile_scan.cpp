@@ -352,13 +352,18 @@ class ScanCompiler {
 
   OpView view_of(NodeId id) const { return c_.node(id).op->view(NodeCall(c_.graph_.nodes(), c_.node(id))); }
 
-  // May a step make this carry over what it reads of it? Whether it does is known once the body is compiled. Of small carries, and
-  // in few steps, there is nothing to gain.
+  // May a step make this carry over what it reads of it? Whether it does is known once the body is compiled, and if not, it is compiled
+  // again: not where loops in loops in loops would each be compiled twice. Of small carries, and in few steps, there is nothing to gain.
   bool may_stay(const StepCarry& carry, NodeId in) const {
     constexpr std::int64_t kLeastBytes = 1024;
-    constexpr int kLeastSteps = 4;
+    constexpr int kLeastSteps = 3;
     if (carry.stack >= 0 || carry.part.bytes < kLeastBytes || table_.steps < kLeastSteps) return false;
-    return !written_over(body_.nodes, in, body_.outs[uz(in)]).empty();
+    return !written_over(body_.nodes, in, body_.outs[uz(in)]).empty() && !has_loops_in_loops(body_);
+  }
+  static bool has_loops_in_loops(const GraphBody& body) {
+    return std::ranges::any_of(body.nodes, [](const GraphNode& n) {
+      return is_scan(n) && std::ranges::any_of(body_of(n).nodes, is_scan);
+    });
   }
 
   // Does each stretch of each slice leave this carry in memory that is not the worker's?
@@ -369,7 +374,7 @@ class ScanCompiler {
 
   // The body, with those carries written in place that need no copy for it.
   Program body_with_carries_in_place() {
-    if (!c_.backend() && c_.options_.reuse)
+    if (!c_.is_fused(id_) && c_.options_.reuse)  // a kernel of the whole scan has its own places
       for (std::size_t k = 0; k < carries_.size(); ++k)
         if (may_stay(table_.carries[k], carries_[k])) in_place_.push_back({.output = k, .input = k});
     for (;;) {

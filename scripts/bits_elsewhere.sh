@@ -1,14 +1,23 @@
 #!/usr/bin/env bash
-# Are the digests of tests/bits the same on arm64? Builds the program `bits` for it, without CMake, and runs it under qemu-user.
-#   scripts/bits_arm64.sh [FOLDER]     objects go there (default: build/bits); a second call builds what changed
+# Are the digests of tests/bits the same on another family of processors? Builds the program `bits` for it, without CMake, and runs it
+# under qemu-user.
+#   scripts/bits_elsewhere.sh arm64|riscv64 [FOLDER]     objects go there (default: build/bits_FAMILY); a second call builds what changed
 # Without the compiler and the emulator it says SKIPPED; scripts/setup.sh --cross installs both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-out=${1:-build/bits}
-compiler=aarch64-linux-gnu-g++
-if ! command -v $compiler >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
-  echo "SKIPPED: there is no compiler or emulator for arm64; install g++-aarch64-linux-gnu and qemu-user"
+case ${1:-} in
+  arm64) triple=aarch64-linux-gnu emulator=qemu-aarch64 isa=neon ;;
+  riscv64) triple=riscv64-linux-gnu emulator=qemu-riscv64 isa=scalar ;;
+  *)
+    echo "bits_elsewhere: error: say for which family: arm64 or riscv64" >&2
+    exit 2
+    ;;
+esac
+out=${2:-build/bits_$1}
+compiler=$triple-g++
+if ! command -v $compiler >/dev/null || ! command -v $emulator >/dev/null; then
+  echo "SKIPPED: there is no compiler or emulator for $1; install g++-$triple and qemu-user"
   exit 0
 fi
 
@@ -82,13 +91,13 @@ printf '#define FMT_HEADER_ONLY\n#include <fmt/format.h>\n' | keep "$out/fmt.cpp
     echo "  flags = -include $out/common.h"
   done
   for source in ops/kernels/*.cpp; do
-    object=$out/neon/$(basename "${source%.cpp}").o
+    object=$out/kernels/$(basename "${source%.cpp}").o
     objects+=("$object")
     echo "build $object: compile $source"
-    echo "  flags = -DNESTGRAD_ISA=neon -fno-math-errno"
+    echo "  flags = -DNESTGRAD_ISA=$isa -fno-math-errno"
   done
   echo "build $out/bits: link ${objects[*]}"
 } >"$out/build.ninja"
 ninja -j "$(nproc)" -f "$out/build.ninja" "$out/bits" >"$out/log" || { tail -n 30 "$out/log"; exit 1; }
 
-NESTGRAD_THREADS=1 qemu-aarch64 -L /usr/aarch64-linux-gnu "$out/bits" --check tests/bits/digests.txt
+NESTGRAD_THREADS=1 $emulator -L /usr/$triple "$out/bits" --check tests/bits/digests.txt
