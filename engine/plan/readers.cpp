@@ -37,12 +37,14 @@ class WayBack {
     id = root_of(nodes_, id);
     if (id == to_) return !way.empty();
     const GraphNode& n = nodes_[uz(id)];
-    if (n.op->kind != OpKind::value || n.op->is_alias || ++visited_ > kMost) return false;
+    if (n.op->kind != OpKind::value || ++visited_ > kMost) return false;
     way.push_back(id);
     const NodeCall call(nodes_, n);
-    for (std::size_t i = 0; i < n.inputs.size(); ++i)
-      if (n.op->is_addition || (n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i))))
-        if (nodes_[uz(n.inputs[i])].spec == n.spec && find(n.inputs[i], way)) return true;
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const bool over_it =
+          n.op->is_addition || (n.op->may_reuse && n.op->may_reuse(call, static_cast<int>(i)));
+      if (over_it && nodes_[uz(n.inputs[i])].spec == n.spec && find(n.inputs[i], way)) return true;
+    }
     way.pop_back();
     return false;
   }

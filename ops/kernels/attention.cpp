@@ -240,9 +240,9 @@ struct Known {
   NESTGRAD_MEMBER_FN Known from(Size row) const { return {lse + row, rest + row, delta + row}; }
 };
 
-// Rows of a tile, queries x keys (`columns` of them, which fill registers): scores become weights e^(score - lse - rest), their cotangents `d` those of the
-// scores, weight (d - delta). The larger numbers are subtracted first, so that what is rounded is the small number that
-// is left of them.
+// Rows of a tile, queries x keys (`columns` of them, which fill registers): scores become weights
+// e^(score - lse - rest), their cotangents `d` those of the scores, weight (d - delta). The larger numbers are
+// subtracted first, so that what is rounded is the small number that is left of them.
 template <class T>
 __attribute__((noinline)) void weights(T* scores, T* d, Known<T> of, Size rows, Size columns) {
   for (Size i = 0; i < rows; ++i) {
