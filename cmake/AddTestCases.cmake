@@ -3,7 +3,6 @@
 # lose their labels.)
 # -DTOGETHER=REGEX: of a file that it matches, the cases of no suite are one test, the slow ones another: where a program
 # takes long to begin, as with sanitizers.
-# -DTURNS=4: each test has one of the labels turn-1 to turn-4 as well (scripts/test.sh --turn); 0: none.
 cmake_policy(VERSION 3.25)
 execute_process(COMMAND ${PROGRAM} --list-test-cases --reporters=xml
   OUTPUT_VARIABLE rest RESULT_VARIABLE result ERROR_VARIABLE errors)
@@ -15,16 +14,6 @@ set(script "")
 # A name that selects nothing is no success, and what tests/main.cpp leaves out as a whole is not called passed.
 set(properties "FAIL_REGULAR_EXPRESSION [==[test cases: +0 ]==] SKIP_REGULAR_EXPRESSION [==[SKIPPED: ]==]")
 set(known "")
-set(count 0)
-# The labels of the next test.
-macro(next_labels suite)
-  set(labels ${suite})
-  if(TURNS)
-    math(EXPR turn "${count} % ${TURNS} + 1")
-    math(EXPR count "${count} + 1")
-    list(APPEND labels turn-${turn})
-  endif()
-endmacro()
 while(rest MATCHES "<TestCase name=\"([^\"]*)\"( testsuite=\"([^\"]*)\")? filename=\"([^\"]*)\"")
   set(found "${CMAKE_MATCH_0}")
   set(name "${CMAKE_MATCH_1}")
@@ -47,9 +36,8 @@ while(rest MATCHES "<TestCase name=\"([^\"]*)\"( testsuite=\"([^\"]*)\")? filena
     endif()
     if(NOT test IN_LIST known)
       list(APPEND known ${test})
-      next_labels("${suite}")
       string(APPEND script "add_test([==[${test}]==] [==[${PROGRAM}]==] [==[--source-file=*/${folder}/${name}]==] ${chosen})\n"
-        "set_tests_properties([==[${test}]==] PROPERTIES LABELS \"${labels}\" ${properties})\n")
+        "set_tests_properties([==[${test}]==] PROPERTIES LABELS \"${suite}\" ${properties})\n")
     endif()
     continue()
   endif()
@@ -58,8 +46,7 @@ while(rest MATCHES "<TestCase name=\"([^\"]*)\"( testsuite=\"([^\"]*)\")? filena
     string(REPLACE "${CMAKE_MATCH_1};" "${CMAKE_MATCH_2}" name "${name}")
   endforeach()
   string(REPLACE "," "\\," filter "${name}")
-  next_labels("${suite}")
   string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==])\n"
-    "set_tests_properties([==[${name}]==] PROPERTIES LABELS \"${labels}\" ${properties})\n")
+    "set_tests_properties([==[${name}]==] PROPERTIES LABELS \"${suite}\" ${properties})\n")
 endwhile()
 file(WRITE ${OUTPUT} "${script}")

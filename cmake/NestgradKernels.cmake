@@ -1,8 +1,13 @@
 # The files of ops/kernels/ are compiled once for every instruction set that the processor family has, each time into a
 # namespace named after it; ops/kernels.cpp picks one when the program starts. NESTGRAD_KERNEL_SOURCES: what to compile,
 # a small file for each, which names the set and includes the source.
+option(NESTGRAD_AVX512 "On x86-64: kernels for AVX-512 as well" ON)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(NESTGRAD_INSTRUCTION_SETS scalar v3 v4)
+  set(NESTGRAD_INSTRUCTION_SETS scalar v3)
+  if(NESTGRAD_AVX512)
+    list(APPEND NESTGRAD_INSTRUCTION_SETS v4)
+    set_source_files_properties(ops/kernels.cpp PROPERTIES COMPILE_DEFINITIONS NESTGRAD_AVX512=1)
+  endif()
   set(NESTGRAD_FLAGS_scalar -march=x86-64)
   if(NOT NESTGRAD_SANITIZE)  # -O3 takes twice as long to compile, for processors of before 2013
     list(APPEND NESTGRAD_FLAGS_scalar -O2)

@@ -17,9 +17,11 @@ extern const KernelTable table;
 namespace v3 {
 extern const KernelTable table;
 }
+#if NESTGRAD_AVX512
 namespace v4 {
 extern const KernelTable table;
 }
+#endif
 #elif defined(__aarch64__)
 namespace neon {
 extern const KernelTable table;
@@ -42,10 +44,12 @@ std::vector<const KernelTable*> tables() {
       !__builtin_cpu_supports("bmi2"))
     return out;
   out.push_back(&v3::table);
+#if NESTGRAD_AVX512
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
     out.push_back(&v4::table);
+#endif
   return out;
 #elif defined(__aarch64__)
   return {&neon::table};

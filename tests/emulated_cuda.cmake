@@ -20,6 +20,7 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda_emulator/nvrtc.cpp PROPER
   "NESTGRAD_EMULATOR_COMPILER=\"${CMAKE_CXX_COMPILER}\";NESTGRAD_EMULATOR_ROOT=\"${PROJECT_SOURCE_DIR}\";NESTGRAD_EMULATOR_FLAGS=\"${NESTGRAD_EMULATOR_FLAGS}\"")
 
 file(GLOB NESTGRAD_EMULATOR_TESTS CONFIGURE_DEPENDS cuda/emulator_*_test.cpp cuda/emulator_test.cpp)
+nestgrad_keep_fourth(NESTGRAD_EMULATOR_TESTS)
 add_library(nestgrad_emulator_test_objects OBJECT ${NESTGRAD_EMULATOR_TESTS})
 target_include_directories(nestgrad_emulator_test_objects BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda_emulator/include)
 target_include_directories(nestgrad_emulator_test_objects PRIVATE ${PROJECT_SOURCE_DIR})

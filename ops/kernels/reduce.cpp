@@ -111,9 +111,9 @@ inline __attribute__((always_inline)) X larger(X a, X b) {
   return where(b == b, where(b > a, b, a), b);
 }
 
-// By kLanes lanes side by side, so that of zeros of both signs the same one is found.
+// In an order that is the same for every instruction set: by kLanes lanes side by side, then lane after lane.
 template <class T>
-T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+T max_in_order(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
   T best = x[steps[0]];
   for (std::int64_t s = 0; s < count; ++s) {
     const T* run = x + steps[s];
@@ -134,6 +134,42 @@ T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t in
     for (; i < inner; ++i) best = larger(best, run[i]);
   }
   return best;
+}
+
+// In whatever order is fast, inner being at least Pack<T>::size. Some elements are seen twice.
+template <class T>
+T max_of_packs(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+  constexpr int w = Pack<T>::size, kPacks = 4;
+  Pack<T> most[kPacks];
+  for (Pack<T>& m : most) m = Pack<T>::load(x + steps[0]);
+  for (std::int64_t s = 0; s < count; ++s) {
+    const T* run = x + steps[s];
+    std::int64_t i = 0;
+    for (; i + kPacks * w <= inner; i += kPacks * w)
+#pragma GCC unroll 4
+      for (int k = 0; k < kPacks; ++k) most[k] = larger(most[k], Pack<T>::load(run + i + k * w));
+    for (; i + w <= inner; i += w) most[0] = larger(most[0], Pack<T>::load(run + i));
+    if (i < inner) most[1] = larger(most[1], Pack<T>::load(run + inner - w));
+  }
+  T lanes[w];
+  larger(larger(most[0], most[1]), larger(most[2], most[3])).store(lanes);
+#pragma GCC unroll 4
+  for (int half = w / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int k = 0; k < half; ++k) lanes[k] = larger(lanes[k], lanes[k + half]);
+  return lanes[0];
+}
+
+template <class T>
+T max(const T* x, const std::int64_t* steps, std::int64_t count, std::int64_t inner) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (inner >= Pack<T>::size) {
+      // The order tells between zeros of both signs, and between NaNs, alone.
+      const T most = max_of_packs(x, steps, count, inner);
+      if (most < 0 || most > 0) return most;
+    }
+  }
+  return max_in_order(x, steps, count, inner);
 }
 
 template <class T>

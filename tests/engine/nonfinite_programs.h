@@ -10,11 +10,9 @@
 #include "ops/attrs.h"
 #include "tests/autograd/deriving.h"
 #include "tests/engine/io_testing.h"
+#include "tests/special_numbers.h"
 
 namespace nestgrad::testing {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 using Steps = std::vector<std::int64_t>;
 

@@ -60,7 +60,7 @@ TEST_CASE("bars of wrong sizes are refused, bars without any are drawn") {
                        "[svg] group 'g' of bars has 2 values for 1 names; need as many of each", ValueError);
   CHECK_THROWS_AS(svg(Bars{.title = "b", .stacked = true, .log_y = true}), ValueError);
   CHECK(contains(svg(Bars{.title = "b"}), "no data to show"));
-  CHECK(contains(svg(Bars{.names = {"a"}, .groups = {{"g", {kInfinity}}}}), "1 of 1 values is missing"));
+  CHECK(contains(svg(Bars{.names = {"a"}, .groups = {{"g", {kInf}}}}), "1 of 1 values is missing"));
 }
 
 TEST_CASE("points: every group has a shape and a colour of its own, missing ones are counted") {

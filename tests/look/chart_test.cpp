@@ -53,8 +53,8 @@ TEST_CASE("NaN and infinity break the line and never reach the picture") {
   CHECK(contains(broken, "1 of 5 points is missing: not a finite number."));
   CHECK(count(last_path(broken), "M") == 2);
   CHECK(count(last_path(broken), "L") == 2);
-  const std::string infinite = svg({.series = {{"", {0, 1, kInfinity, 3, 4}, {1, -kInfinity, 3, 4, 1e308}}},
-                                    .reference_lines = {{"lost", kNan}, {"gone", kInfinity}}});
+  const std::string infinite = svg({.series = {{"", {0, 1, kInf, 3, 4}, {1, -kInf, 3, 4, 1e308}}},
+                                    .reference_lines = {{"lost", kNan}, {"gone", kInf}}});
   for (const std::string* picture : {&broken, &infinite}) {
     CHECK_FALSE(contains(*picture, "nan"));
     CHECK_FALSE(contains(*picture, "inf"));

@@ -85,7 +85,7 @@ TEST_CASE("a diverging heat map is symmetric around 0") {
 }
 
 TEST_CASE("missing cells of a heat map are seen and counted") {
-  const std::string picture = svg(small_map({0, kNan, 1, kInfinity}));
+  const std::string picture = svg(small_map({0, kNan, 1, kInf}));
   CHECK(shades(picture) == std::vector<std::string>{"q0", "missing", "q32", "missing"});
   CHECK(contains(picture, "<title>layer 0, token 1: missing</title>"));
   CHECK(contains(picture, "<title>layer 0, token 2: 1</title>"));

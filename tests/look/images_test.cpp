@@ -77,7 +77,7 @@ TEST_CASE("images in rows: each row has its name, and the last may be shorter") 
 
 TEST_CASE("images: what cannot be shown as it is, is said") {
   const std::string page =
-      page_of({.title = "odd", .tiles = {{Array::of({kNan, kInfinity, -1, 0.5}, {2, 2, 1}, DType::f32)}}});
+      page_of({.title = "odd", .tiles = {{Array::of({kNan, kInf, -1, 0.5}, {2, 2, 1}, DType::f32)}}});
   CHECK(contains(page, "2 of 4 values are not finite numbers and drawn as 0."));
   CHECK(contains(page, "1 of 4 values are below 0 or above 1 and drawn as these."));
   CHECK(contains(page_of({.title = "none"}), "There are no images to show."));

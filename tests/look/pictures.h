@@ -13,12 +13,10 @@
 
 #include "engine/core/error.h"
 #include "look/report.h"
+#include "tests/special_numbers.h"
 #include "tests/testing.h"
 
 namespace nestgrad::testing {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The path data of the last line drawn: legend swatches come before the lines.
 inline std::string last_path(const std::string& picture) {

@@ -1,8 +1,13 @@
 // Ops on rows of a few elements, and sums of long columns, go other ways through memory: with the same bits.
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <string>
 
+#include "engine/core/random.h"
 #include "ops/attrs.h"
+#include "ops/kernels.h"
 #include "ops/table.h"
 #include "tests/ops/sweep.h"
 #include "tests/testing.h"
@@ -114,4 +119,70 @@ TEST_CASE("sums and maxima of long columns are those of some of them alone, to t
           }
         }
       }
+}
+
+namespace {
+
+// The largest of a row as the kernels define it: in lanes of 64 bytes side by side, then lane after lane, then what is left of
+// the row. The first of those that are equal; NaN where there is one.
+template <class T>
+T largest_by_lanes(std::span<const T> row) {
+  const auto take = [](T& best, T x) {
+    if (std::isnan(x) || x > best) best = x;
+  };
+  constexpr std::size_t lanes = 64 / sizeof(T);
+  const std::size_t whole = row.size() / lanes * lanes;
+  T best = row[0];
+  for (std::size_t lane = 0; lane < std::min(lanes, whole); ++lane) {
+    T most = row[0];
+    for (std::size_t i = lane; i < whole; i += lanes) take(most, row[i]);
+    take(best, most);
+  }
+  for (std::size_t i = whole; i < row.size(); ++i) take(best, row[i]);
+  return best;
+}
+
+// Negative numbers and zeros of both signs, and in every eighth row a NaN.
+template <class T>
+Array rows_of_zeros(DType dtype, std::int64_t rows, std::int64_t n) {
+  Array x(dtype, {rows, n});
+  const std::span<T> numbers = x.as<T>();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto kind = random_below(4, 1, 2, i);
+    numbers[i] = kind == 0 ? T(0) : kind == 1 ? T(-0.0) : -static_cast<T>(kind);
+  }
+  for (std::int64_t r = 0; r < rows; r += 8)
+    numbers[static_cast<std::size_t>(r * n + r % n)] = std::numeric_limits<T>::quiet_NaN();
+  return x;
+}
+
+template <class T>
+void check_largest(DType dtype) {
+  for (const std::int64_t n : {4, 8, 16, 17, 23, 31, 32, 33, 48, 64, 65, 100, 129}) {
+    CAPTURE_BOUND(n);
+    constexpr std::int64_t kRows = 64;
+    const Array x = rows_of_zeros<T>(dtype, kRows, n);
+    for (const std::string_view isa : instruction_sets()) {
+      CAPTURE(isa);
+      set_instruction_set(isa);
+      const Function largest = trace([](Tensor t) { return max(t, {1}); }, x.spec());
+      const Array found = largest(x);
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const T expected = largest_by_lanes<T>(
+            x.as<T>().subspan(static_cast<std::size_t>(r * n), static_cast<std::size_t>(n)));
+        const T number = found.as<T>()[static_cast<std::size_t>(r)];
+        CHECK(std::isnan(number) == std::isnan(expected));
+        if (!std::isnan(expected)) CHECK(std::memcmp(&number, &expected, sizeof number) == 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("of zeros of both signs the largest of a row is the same one under every instruction set") {
+  const std::string before(kernels().name);
+  check_largest<float>(DType::f32);
+  check_largest<double>(DType::f64);
+  set_instruction_set(before);
 }

@@ -328,7 +328,7 @@ inline FormChoice widest_form(const LoopCase& loop) {
 // ---- learners ----
 
 // f(x) = x W, with 1/2 |k W - v|^2 or the loss given.
-inline NamedLearner matrix_of(const Sizes& s, Formula::Loss loss = {}) {
+inline NamedLearner matrix_of(const Sizes& s, FormulaLearner::Loss loss = {}) {
   const std::int64_t out = s.value_dim ? s.value_dim : s.dim;
   return formula(
       "x W",

@@ -113,7 +113,7 @@ TEST_CASE(
     "in several ways, has the WY form of the delta rule") {
   const auto weighed = [](const std::function<Tensor(Tensor error, Tensor weight)>& loss, FormChoice form) {
     return values_and_gradients(3, [&](const Read& r) {
-      const testing::Formula learner(
+      const testing::FormulaLearner learner(
           {ttt::matrix("W", zeros(DType::f64, {kHeads, kDim, kDim}))},
           [](const Weights& w, Tensor x) { return matmul(x, w["W"]); },
           [&](const Weights& w, Tensor k, Tensor v) {

@@ -158,7 +158,7 @@ TEST_CASE("a learner that closes over a function of its first weights learns thr
   const Sizes sizes;
   const NamedLearner named{"x W + h(W0)", [](const Params& p) {
                              const Tensor W0 = p("W", {3, 4, 4}), h = tanh(sum(W0, {-2}, kKeep));
-                             return std::make_unique<Formula>(
+                             return std::make_unique<FormulaLearner>(
                                  Weights{matrix("W", W0)},
                                  [h](const Weights& w, Tensor x) { return tanh(matmul(x, w["W"])) + h; });
                            }};

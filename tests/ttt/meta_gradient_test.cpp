@@ -42,7 +42,7 @@ TEST_CASE(
   const NamedLearner cut{
       "first order only", [whole](const Params& p) {
         const std::shared_ptr<ttt::Learner> inner = whole.make(p);
-        return std::make_unique<Formula>(
+        return std::make_unique<FormulaLearner>(
             inner->init(), [inner](const Weights& w, Tensor x) { return inner->predict(w, x); },
             [inner](const Weights& w, Tensor k, Tensor v) { return inner->loss(w, stop_gradient(k), v); });
       }};

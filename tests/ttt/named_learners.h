@@ -13,13 +13,13 @@ using ttt::row;
 
 // A learner from two formulas: its fast weights, given its parameters; and its prediction.
 inline NamedLearner formula(std::string name, std::function<Weights(const Params& params)> init,
-                            Formula::Predict predict, Formula::Loss loss = {}) {
+                            FormulaLearner::Predict predict, FormulaLearner::Loss loss = {}) {
   return {std::move(name),
-          [=](const Params& p) { return std::make_unique<Formula>(init(p), predict, loss); }};
+          [=](const Params& p) { return std::make_unique<FormulaLearner>(init(p), predict, loss); }};
 }
 
 // -<f(k), v>
-inline Formula::Loss against(const Formula::Predict& f) {
+inline FormulaLearner::Loss against(const FormulaLearner::Predict& f) {
   return [f](const Weights& w, Tensor k, Tensor v) { return -sum(f(w, k) * v, {-1}, kKeep); };
 }
 

@@ -203,7 +203,7 @@ TEST_CASE("a rule that takes each token by itself runs in all forms, what it giv
   };
   const NamedLearner with_gain{"x W times a gain", [=](const Params& p) {
                                  const Tensor gain = p("gain", {kSizes.dim});
-                                 return std::make_unique<Formula>(
+                                 return std::make_unique<FormulaLearner>(
                                      Weights{matrix("W", p("W", {kSizes.heads, kSizes.dim, kSizes.dim}))},
                                      [=](const Weights& w, Tensor x) {
                                        return custom_vjp(product, of_both, {matmul(x, w["W"]), gain});

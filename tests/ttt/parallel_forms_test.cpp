@@ -44,8 +44,8 @@ NamedLearner featured(const Sizes& s, bool against_v) {
     const auto f = [=](const Weights& w, Tensor x) {
       return matmul(l2_norm(gelu_tanh(matmul(x, theta))), w["W"]);
     };
-    return std::make_unique<Formula>(Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))}, f,
-                                     against_v ? against(f) : Formula::Loss());
+    return std::make_unique<FormulaLearner>(Weights{matrix("W", p("W", {s.heads, s.dim, s.dim}))}, f,
+                                            against_v ? against(f) : FormulaLearner::Loss());
   };
   return {"phi(x) W", make};
 }
@@ -297,7 +297,7 @@ TEST_CASE("a learner whose gradient is a factor per feature in disguise is not s
   const Sizes sizes{.batch = 1, .heads = 4, .time = 4, .dim = 4};
   const auto with_gain = [&](Shape shape) {
     return NamedLearner{"gain", [=](const Params& p) -> std::unique_ptr<ttt::Learner> {
-                          return std::make_unique<Formula>(
+                          return std::make_unique<FormulaLearner>(
                               Weights{matrix("W", p("W", {4, 4, 4}))},
                               [](const Weights& w, Tensor x) { return matmul(x, w["W"]); },
                               loss(exp(p("gain", shape))));

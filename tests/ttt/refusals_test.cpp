@@ -19,12 +19,12 @@ std::string blamed() { return fmt::format("(refusals_test.cpp:{})", blame); }
 Tensor half_squares(Tensor error) { return 0.5 * sum(square(error), {-1}, kKeep); }
 
 // A square learner f(x) = x W with this loss.
-NamedLearner with_loss(Formula::Loss loss) {
+NamedLearner with_loss(FormulaLearner::Loss loss) {
   return formula("x W", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4}))}; },
                  [](const Weights& w, Tensor x) { return matmul(x, w["W"]); }, std::move(loss));
 }
 // A square learner with the default loss and this prediction.
-NamedLearner with_predict(Formula::Predict predict) {
+NamedLearner with_predict(FormulaLearner::Predict predict) {
   return formula("f(x)", [](const Params& p) { return Weights{matrix("W", p("W", {3, 4, 4}))}; }, std::move(predict));
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("a weight that does not reach the loss is refused by every form, by na
 }
 
 TEST_CASE("a loss of the wrong shape is refused by every form, with both shapes and the line") {
-  const auto refuse = [](const Formula::Loss& loss, const std::string& shape) {
+  const auto refuse = [](const FormulaLearner::Loss& loss, const std::string& shape) {
     const std::string dual = message_of<FormError>([&] { trained(with_loss(loss), FormChoice::dual); });
     CHECK(contains(dual, "must be per token, [2,3,4,1]; it is f64" + shape));
     CHECK(contains(dual, blamed()));

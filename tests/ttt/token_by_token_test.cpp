@@ -226,7 +226,7 @@ TEST_CASE("token by token: several tokens at once are refused") {
 TEST_CASE("token by token: a prediction in which tokens meet is refused") {
   const Sizes sizes{.batch = 1, .heads = 2, .time = 6, .dim = 4};
   const Policy policy{.chunk = 3, .update = Update::per_chunk, .read = Read::before_write};
-  const auto of = [&](const Formula::Predict& f) {
+  const auto of = [&](const FormulaLearner::Predict& f) {
     return formula(
         "mixing",
         [&](const Params& p) {

@@ -29,11 +29,11 @@ inline ttt::Gates read_by(const ttt::InnerOptimizer& optimizer, ttt::Gates gates
 }
 
 // A learner from its formulas. No loss: 1/2 |f(k) - v|^2.
-class Formula : public ttt::Learner {
+class FormulaLearner : public ttt::Learner {
  public:
   using Predict = std::function<Tensor(const Weights& w, Tensor x)>;
   using Loss = std::function<Tensor(const Weights& w, Tensor k, Tensor v)>;
-  Formula(Weights init, Predict predict, Loss loss = {})
+  FormulaLearner(Weights init, Predict predict, Loss loss = {})
       : init_(std::move(init)), predict_(std::move(predict)), loss_(std::move(loss)) {}
   Weights init() const override { return init_; }
   Tensor predict(const Weights& w, Tensor x) const override { return predict_(w, x); }
