@@ -127,7 +127,7 @@ class Results:
 
 def figures_of_performance():
     """What docs/performance.md says of docs/benchmarks*.json, computed again."""
-    kept, avx2 = Results("benchmarks.json"), Results("benchmarks-avx2.json")
+    kept, avx2, zen3 = (Results(f"benchmarks{name}.json") for name in ("", "-avx2", "-zen3"))
     core, mlp, online = (f"{name}/forward+backward" for name in ("ttt-linear/core", "ttt-mlp/core", "ttt-linear/online"))
     attention = ("attention/forward+backward", "attention/forward")
     step, wide = "training-step/width-256", "training-step/width-768"
@@ -145,7 +145,21 @@ def figures_of_performance():
     two = lambda values, form: form.format(*values)
     all_lact = [avx2.ratio(l["work"], l["threads"]) for l in avx2.lines
                 if l["work"].startswith("lact") and l["work"].endswith("+backward")]
+    rungs = lambda *numbers: [zen3.ratio(l["work"], 1) for l in zen3.lines if l["threads"] == 1 and
+                              re.fullmatch(f"lact({'|'.join(numbers)})/.*[+]backward", l["work"])]
+    least = min((l["ratio"], l["work"]) for l in zen3.lines if l["peer"] in ("torch", "torch-compiled", "jax"))
     said = [
+        f"TTT-Linear {zen3.ratio(core, 1):.1f} times (4 asked) and {zen3.of(core, 1)['times_the_floor']:.2f} times its floor (1.17), "
+        f"online {zen3.ratio(online, 1):.0f} (15), TTT-MLP {zen3.ratio(mlp, 1):.1f} (3), LaCT and its first two rungs "
+        f"{two([f(rungs('', '-v1', '-v2')) for f in (min, max)], '{:.2f} to {:.2f}')} (1.5), the third to the sixth "
+        f"{two([f(rungs('-v3', '-v4', '-v5', '-v6')) for f in (min, max)], '{:.2f} to {:.2f}')} (1.8), "
+        f"attention {zen3.ratio(attention[0], 1):.2f} (1.6), forward {zen3.ratio(attention[1], 1):.2f} (1.2), "
+        f"the meta-gradient of width 256 {zen3.ratio('meta-gradient/width-256/16-steps', 1):.1f} (3.5), "
+        f"the training step {zen3.ratio(step, 1):.2f} (1.4), of width 768 {zen3.ratio(wide, 1):.2f} (1.2)",
+        f"With two threads TTT-Linear {zen3.ratio(core, 2):.1f} (6), online {zen3.ratio(online, 2):.0f} (18), "
+        f"TTT-MLP {zen3.ratio(mlp, 2):.1f} (4), attention {zen3.ratio(attention[0], 2):.2f}, forward {zen3.ratio(attention[1], 2):.2f}, "
+        f"the training step {zen3.ratio(step, 2):.2f}",
+        f"No peer was faster in any work that was run there, forward or backward (the least: {least[0]:.2f}, {least[1]}",
         f"{inside(core):.1f} for the TTT-Linear core forward and backward, {inside(online):.1f} for its online form, "
         f"{inside(mlp):.1f} for TTT-MLP",
         f"a plain product of 1,024 cubed ({two(kept.both('ceiling'), '{:.2f} and {:.2f}')}; with AVX2 "
