@@ -21,14 +21,14 @@ NESTGRAD_MEMBER_FN T* elements(std::byte* at) {
   return reinterpret_cast<T*>(at);
 }
 
-// As the kernels have it.
+// multiply() as a function of its own, which is how the kernels have it.
 template <class T, int Rows, int Packets, bool Ragged>
 __attribute__((noinline)) void multiply_apart(const Tiles<T>& t) {
   multiply<T, Rows, Packets, Ragged>(t);
 }
 
-// Where sums and what is multiplied take all sixteen registers, a compiler that has it amid other code keeps some of the
-// sums in memory, and a long product takes a quarter more time (g++ 12, 16 x 64 x 64).
+// Where sums and what is multiplied take all of sixteen registers, a compiler that puts multiply() amid other code keeps
+// some of the sums in memory, and a long product takes a quarter more time (g++ 12, 16 x 64 x 64).
 template <class T, int Rows, int Packets, bool Ragged, Size K>
 NESTGRAD_MEMBER_FN void multiply_known(const Tiles<T>& t) {
   if constexpr (kSums == 12 && Rows * Packets == kSums && K > 16) multiply_apart<T, Rows, Packets, Ragged>(t);
