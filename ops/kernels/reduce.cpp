@@ -4,7 +4,7 @@
 #include "ops/kernels/column_sum.h"
 #include "ops/kernels/some.h"
 #include "ops/kernels/table.h"
-#include "ops/numerics/lane_sum.h"
+#include "ops/numerics/rows.h"
 
 namespace nestgrad::inline NESTGRAD_ISA {
 
@@ -104,12 +104,6 @@ void sum_across(const T* x, const std::int64_t* steps, std::int64_t count, std::
 }
 
 // ---- maxima ----
-
-// Of numbers or packs of them.
-template <class X>
-inline __attribute__((always_inline)) X larger(X a, X b) {
-  return where(b == b, where(b > a, b, a), b);
-}
 
 // In an order that is the same for every instruction set: by kLanes lanes side by side, then lane after lane.
 template <class T>

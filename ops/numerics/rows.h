@@ -111,6 +111,12 @@ class RowSum<double, Length> {
   typename Register<double>::Raw part_[64 / kRegisterBytes] = {};
 };
 
+// Of numbers or packs of them: the larger, the first where they are equal; NaN where there is one.
+template <class X>
+NESTGRAD_MEMBER_FN X larger(X a, X b) {
+  return where(b == b, where(b > a, b, a), b);
+}
+
 // A row's largest element; NaN where there is one.
 template <class T>
 class RowMax {
@@ -134,10 +140,6 @@ class RowMax {
   }
 
  private:
-  template <class X>
-  static NESTGRAD_MEMBER_FN X larger(X a, X b) {
-    return where(b == b, where(b > a, b, a), b);
-  }
   NESTGRAD_MEMBER_FN void join() {
     T lanes[kLanes<T>];
     for (int j = 0; j < kLanes<T> / Pack<T>::size; ++j) most_[j].store(lanes + j * Pack<T>::size);
